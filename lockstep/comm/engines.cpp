@@ -10,6 +10,7 @@
 #include "lockstep/comm/side_channel/checked_backend.h"
 #include "lockstep/comm/side_channel/shared_channel.h"
 #include "lockstep/comm/side_channel/twin_channel.h"
+#include "lockstep/comm/staged/staged_backend.h"
 #include "lockstep/comm/tcp/tcp_backend.h"
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/errors.h"
@@ -95,6 +96,12 @@ bool is_hierarchical(const std::string& backend) {
 std::unique_ptr<Backend> make_engine(const EngineRequest& request, std::shared_ptr<Store> store,
                                      Deadline deadline) {
   const Topology& place = request.topology;
+  if (request.device && !request.device->is_cpu() && request.backend != "nccl") {
+    EngineRequest on_host = request;
+    on_host.device = std::nullopt;
+    return make_staged_backend(make_engine(on_host, std::move(store), deadline), *request.device,
+                               place.rank, place.size);
+  }
   if (request.backend == "mpi") {
     const MpiOptions options = mpi_options(request, place.rank, request.members);
     return make_checked(request, store, deadline, [&](const std::shared_ptr<Store>& meeting) {

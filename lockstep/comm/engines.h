@@ -23,7 +23,7 @@ struct EngineRequest {
   Topology job;              // ... in the whole job
   std::vector<int> members;  // the group's ranks by their ranks in the job, in the group's order
   std::chrono::nanoseconds timeout = std::chrono::minutes(10);  // of every wait
-  // Chosen for this rank; nullopt: the engine chooses.
+  // Chosen for this rank, whose tensors the engine carries then; nullopt: the engine chooses.
   std::optional<at::Device> device = std::nullopt;
   // Told what is done next, where that may take long; may be empty.
   std::function<void(const std::string& step)> say = nullptr;

@@ -32,8 +32,8 @@ struct InitOptions {
   // where init() then throws, and Communicator::device() of this communicator and its groups. Where
   // neither says anything, no current device is set, and device() is the engine's: the CPU; with
   // nccl the CUDA device whose number is the local rank. nccl carries tensors of the chosen device,
-  // which is to be a CUDA device of the rank's own; other engines copy those of a CUDA device to
-  // the CPU and back, and any number of ranks may share one.
+  // which is to be a CUDA device of the rank's own; over other engines those of a chosen CUDA
+  // device go through pinned memory (staged/), and any number of ranks may share one.
   std::string device = {};
 };
 

@@ -64,7 +64,8 @@ TEST_P(InitOnFakeDevices, SharesThemOut) {
     Communicator comm = init({.backend = "shm", .device = "cuda"});
     const at::Device own = cuda(comm.local_rank() % GetParam());
     EXPECT_EQ(comm.device(), own);
-    EXPECT_EQ(comm.capabilities().device, at::Device(at::kCPU));
+    EXPECT_EQ(comm.capabilities().device, own);
+    EXPECT_EQ(comm.capabilities().backend, "staged:shm");
     EXPECT_EQ(current(at::kCUDA), own);
     const at::Tensor value = at::full({5}, 1.0 + comm.rank(), at::kCUDA);
     EXPECT_EQ(value.device(), own);

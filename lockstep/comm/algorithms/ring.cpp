@@ -35,15 +35,6 @@ void combine(const at::Tensor& target, const at::Tensor& addend, ReduceOp op) {
                  target.scalar_type(), op);
 }
 
-// The sums are the host's: a tensor of a device goes there and back.
-template <typename Sum>
-RingCost on_host(const at::Tensor& tensor, const Sum& sum) {
-  const at::Tensor host = tensor.cpu();
-  const RingCost cost = sum(host);
-  tensor.copy_(host);
-  return cost;
-}
-
 int neighbour(const Communicator& comm, int offset) {
   return (comm.rank() + offset + comm.size()) % comm.size();
 }
@@ -63,11 +54,9 @@ RingCost ring_all_reduce(Communicator& comm, const at::Tensor& tensor, ReduceOp 
                          Communicator::Site site) {
   check(tensor, op);
   const at::NoGradGuard no_grad;
-  if (!tensor.is_cpu())
-    return on_host(tensor, [&](const at::Tensor& t) { return ring_all_reduce(comm, t, op, site); });
   const int size = comm.size();
   const at::ScalarType wire = accumulation_type(tensor.scalar_type());
-  const at::Tensor flat = tensor.to(wire).contiguous().view({-1});
+  const at::Tensor flat = tensor.to(at::kCPU, wire).contiguous().view({-1});
   const bool staged = !flat.is_alias_of(tensor);
   // The average is taken at the end; on the way it is a sum.
   const ReduceOp step_op = op == ReduceOp::kAvg ? ReduceOp::kSum : op;
@@ -108,12 +97,9 @@ RingCost naive_ring_all_reduce(Communicator& comm, const at::Tensor& tensor, Red
                                Communicator::Site site) {
   check(tensor, op);
   const at::NoGradGuard no_grad;
-  if (!tensor.is_cpu())
-    return on_host(tensor,
-                   [&](const at::Tensor& t) { return naive_ring_all_reduce(comm, t, op, site); });
   const int size = comm.size();
   std::vector<at::Tensor> parts(size);
-  parts[comm.rank()] = tensor.contiguous();
+  parts[comm.rank()] = tensor.cpu().contiguous();
   RingCost cost;
   for (int s = 0; s < size - 1; ++s) {
     // What this rank sends now is what it got in the step before: the part of the rank s places to

@@ -356,6 +356,7 @@ class CheckedBackend final : public Backend {
       bool over = false;
       channel_->waiting();
       if (move_elsewhere(elsewhere_)) {
+        if (front.done) return;  // by a call that was started there
         guarded(front, [&] { over = front.request->poll(); });
         if (!over)
           std::this_thread::sleep_for(

@@ -1,12 +1,21 @@
 // Memory and events of the devices, shared by processes.
 #include <ATen/core/Tensor.h>
 #include <dlfcn.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <torch/types.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <cstring>
+#include <functional>
+#include <string>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/comm/failure.h"
+#include "lockstep/comm/init.h"
+#include "lockstep/core/errors.h"
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
 #include "lockstep/testing/gtest_ranks.h"
 
@@ -108,6 +117,97 @@ TEST(FakeCudaProcesses, ShareMemoryAndEvents) {
     EXPECT_EQ(comm.rank() == 0 ? runtime.free(data) : runtime.close_memory(data), 0);
     for (const Race& race : cuda.take_races()) ADD_FAILURE() << race.text();
   });
+}
+
+// Tensors of a device over the engines of the host, as init() makes them.
+class StagedProcesses : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (!FakeCuda::possible()) GTEST_SKIP() << "this is a CUDA build of libtorch";
+  }
+  // fn(comm) in three ranks that share two devices; rank 1 may end as `end` says.
+  static void run(const std::function<void(Communicator& comm)>& fn, int end = 0,
+                  std::chrono::nanoseconds timeout = std::chrono::seconds(30)) {
+    expect_lone_ranks(3,
+                      [&] {
+                        FakeCuda& cuda = FakeCuda::install({.devices = 2});
+                        {
+                          Communicator comm =
+                              init({.backend = GetParam(), .timeout = timeout, .device = "cuda"});
+                          EXPECT_EQ(comm.device(), at::Device(at::kCUDA, comm.rank() == 1 ? 1 : 0));
+                          fn(comm);
+                        }
+                        for (const Race& race : cuda.take_races()) ADD_FAILURE() << race.text();
+                      },
+                      {{1, end}});
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Engines, StagedProcesses, ::testing::Values("shm", "tcp", "gloo"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// Values that floats hold, and sums that depend on their order.
+at::Tensor thirds(Communicator& comm, const at::Device& device) {
+  return torch::arange(1, 2'000'001).reciprocal().mul(comm.rank() + 0.3).to(device);
+}
+
+TEST_P(StagedProcesses, HaveTheBitsOfTheHost) {
+  run([](Communicator& comm) {
+    const at::Tensor there = thirds(comm, comm.device());
+    comm.all_reduce(there);
+    Communicator on_host = init({.backend = GetParam(), .device = "cpu"});
+    const at::Tensor here = thirds(comm, at::kCPU);
+    on_host.all_reduce(here);
+    EXPECT_TRUE(torch::equal(there.cpu(), here));
+
+    const at::Tensor all = comm.all_gather(torch::full({100'000}, comm.rank(), comm.device()));
+    EXPECT_EQ(all.sum().item<int64_t>(), 300'000);
+    const at::Tensor passed = torch::full({1000}, comm.rank() + 5.0, comm.device());
+    const at::Tensor got = torch::zeros({1000}, comm.device());
+    Work received = comm.irecv(got, (comm.rank() + 2) % 3);
+    comm.send(passed, (comm.rank() + 1) % 3);
+    received.wait();
+    EXPECT_EQ(got.cpu()[999].item<double>(), (comm.rank() + 2) % 3 + 5.0);
+    Communicator pair = *comm.split(comm.rank() == 2 ? 1 : 0);
+    const at::Tensor one = torch::ones({10}, comm.device());
+    pair.all_reduce(one);
+    EXPECT_EQ(one.cpu()[9].item<float>(), comm.rank() == 2 ? 1 : 2);
+    comm.barrier();
+  });
+}
+
+TEST_P(StagedProcesses, NameARankThatIsKilled) {
+  run(
+      [](Communicator& comm) {
+        const at::Tensor value = torch::ones({300'000}, comm.device());
+        comm.all_reduce(value);
+        if (comm.rank() == 1) ::kill(::getpid(), SIGKILL);
+        const auto start = std::chrono::steady_clock::now();
+        try {
+          while (true) comm.all_reduce(value);
+        } catch (const PeerLost& error) {
+          EXPECT_EQ(error.rank(), 1) << error.what();
+          EXPECT_THAT(error.what(), ::testing::HasSubstr("all_reduce sum float32 x 300000 at "));
+        }
+        EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+      },
+      SIGKILL);
+}
+
+TEST_P(StagedProcesses, NameARankThatIsStopped) {
+  run(
+      [](Communicator& comm) {
+        const at::Tensor value = torch::ones({300'000}, comm.device());
+        comm.all_reduce(value);
+        if (comm.rank() == 1) ::raise(SIGSTOP);
+        try {
+          while (true) comm.all_reduce(value);
+        } catch (const LateRank& error) {
+          EXPECT_EQ(error.rank(), 1) << error.what();
+          EXPECT_THAT(error.what(), ::testing::HasSubstr("all_reduce sum float32 x 300000 at "));
+        }
+      },
+      SIGSTOP, std::chrono::seconds(2));
 }
 
 }  // namespace

@@ -24,6 +24,7 @@
 #include "lockstep/parallel/zero/zero_optimizer.h"
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
 #include "lockstep/testing/fake_cuda/nccl_ranks_test.h"
+#include "lockstep/testing/fake_cuda/staged_ranks_test.h"
 #include "lockstep/testing/thread_ranks.h"
 
 namespace lockstep::testing {
@@ -67,6 +68,9 @@ void over_local(const std::function<void(Communicator&)>& fn) {
 }
 void over_nccl(const std::function<void(Communicator&)>& fn) {
   run_on_nccl(kTrainingRanks, fn);
+}
+void over_staged(const std::function<void(Communicator&)>& fn) {
+  run_on_staged(kTrainingRanks, fn);
 }
 
 Trained train(at::DeviceType type, const Way& way, const Ranks& on_ranks) {
@@ -119,8 +123,8 @@ class TrainingOnFakeCuda : public ::testing::Test {
   FakeCuda& cuda = FakeCuda::install({.devices = 3});
 };
 
-Step ddp_step(Communicator& comm, const SmallNet& model) {
-  auto wrapped = std::make_shared<DistributedDataParallel<SmallNet>>(model, comm);
+Step ddp_step_with(const DdpOptions& options, Communicator& comm, const SmallNet& model) {
+  auto wrapped = std::make_shared<DistributedDataParallel<SmallNet>>(model, comm, options);
   auto optimizer = std::make_shared<torch::optim::SGD>(model->parameters(),
                                                        torch::optim::SGDOptions(0.1).momentum(0.9));
   return [=](const at::Tensor& inputs, const at::Tensor& targets) {
@@ -128,6 +132,21 @@ Step ddp_step(Communicator& comm, const SmallNet& model) {
     torch::mse_loss((*wrapped)(inputs), targets).backward();
     optimizer->step();
   };
+}
+
+Step ddp_step(Communicator& comm, const SmallNet& model) {
+  return ddp_step_with({}, comm, model);
+}
+
+// A bucket for each layer, and nothing that ranks would agree on by numbers of the host.
+Step static_ddp_step(Communicator& comm, const SmallNet& model) {
+  return ddp_step_with({.bucket_sizes = {.first = 128, .rest = 128}, .static_graph = true}, comm,
+                       model);
+}
+
+TEST_F(TrainingOnFakeCuda, DdpOverStagedHasTheBitsOfTheCpuAndStopsNoHost) {
+  const Trained trained = expect_as_on_cpu("DDP over staged", static_ddp_step, 0, over_staged);
+  EXPECT_EQ(trained.step.stops(), 0);
 }
 
 TEST_F(TrainingOnFakeCuda, Ddp) {

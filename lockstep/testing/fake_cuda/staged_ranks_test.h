@@ -1,0 +1,87 @@
+// run_on_staged: ranks as threads over the engine staged, on devices that the host plays.
+#pragma once
+
+#include <c10/core/DeviceGuard.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/comm/group_maker.h"
+#include "lockstep/comm/staged/staged_backend.h"
+#include "lockstep/comm/tcp/tcp_backend.h"
+#include "lockstep/store/hash_store.h"
+#include "lockstep/store/prefix_store.h"
+
+namespace lockstep::testing {
+
+struct StagedRanks {
+  bool over_tcp = false;  // else over local
+  int devices = 3;        // that the ranks share
+  StagedSizes sizes = {};
+  std::chrono::nanoseconds timeout = std::chrono::seconds(60);
+};
+
+// The engines of all ranks and of groups.
+class StagedGroups final : public GroupMaker {
+ public:
+  explicit StagedGroups(const StagedRanks& ranks) : ranks_(ranks) {}
+
+  std::unique_ptr<Backend> make(const std::string& name, const Topology& place,
+                                const std::vector<int>& members, Deadline deadline) override {
+    PrefixStore meeting(name, store_);
+    auto host = ranks_.over_tcp
+                    ? make_tcp_backend(meeting, {.rank = place.rank, .size = place.size}, deadline)
+                    : local_->make(name, place, members, deadline);
+    const int device = members[static_cast<size_t>(place.rank)] % ranks_.devices;
+    return make_staged_backend(std::move(host), {at::kCUDA, static_cast<at::DeviceIndex>(device)},
+                               place.rank, place.size, ranks_.sizes);
+  }
+  void settle(const std::string& name) noexcept override { local_->settle(name); }
+  Store& store() override { return *store_; }
+
+ private:
+  StagedRanks ranks_;
+  std::shared_ptr<GroupMaker> local_ = make_local_groups();
+  std::shared_ptr<Store> store_ = std::make_shared<HashStore>();
+};
+
+// fn(comm) on each rank, its device the current one. What a rank throws is a failure of the test.
+template <typename Run>
+void run_on_staged(int size, const Run& fn, const StagedRanks& ranks = {}) {
+  const auto groups = std::make_shared<StagedGroups>(ranks);
+  std::vector<int> members(static_cast<size_t>(size));
+  std::iota(members.begin(), members.end(), 0);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        const Topology place{rank, size, rank, size, 0};
+        auto origin = std::make_shared<GroupOrigin>(
+            GroupOrigin{.maker = groups, .name = "all", .members = members});
+        Communicator comm(
+            groups->make("all", place, members, Deadline::after(std::chrono::seconds(60))), place,
+            {.timeout = ranks.timeout, .origin = std::move(origin)});
+        const c10::DeviceGuard guard(comm.device());
+        try {
+          fn(comm);
+        } catch (const std::exception& error) {
+          comm.abort(error.what());
+          throw;
+        }
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "rank " << rank << ": " << error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace lockstep::testing
