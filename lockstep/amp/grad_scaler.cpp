@@ -1,12 +1,14 @@
 #include "lockstep/amp/grad_scaler.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/_amp_update_scale.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/maximum.h>
 #include <ATen/ops/zeros.h>
 #include <torch/optim/optimizer.h>
 
-#include <algorithm>
 #include <cmath>
 #include <string>
 #include <tuple>
@@ -16,6 +18,7 @@
 #include "lockstep/comm/types.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/flat/pending_gradients.h"
+#include "lockstep/flat/steps_on_device.h"
 
 namespace lockstep::amp {
 namespace {
@@ -47,6 +50,17 @@ struct Before {
   }
 };
 
+// The host reads what is on the CPU at once.
+at::Tensor moved(const at::Tensor& one, at::Device device) {
+  return one.to(device, /*non_blocking=*/!device.is_cpu());
+}
+
+at::Device first_device(const torch::optim::Optimizer& optimizer) {
+  for (const auto& group : optimizer.param_groups())
+    if (!group.params().empty()) return group.params().front().device();
+  return at::kCPU;
+}
+
 }  // namespace
 
 GradScaler::GradScaler(const GradScalerOptions& options) : options_(options) {
@@ -62,7 +76,16 @@ GradScaler::GradScaler(Communicator comm, const GradScalerOptions& options) : Gr
 at::Tensor GradScaler::scale(const at::Tensor& loss) const {
   if (!options_.enabled) return loss;
   // As a tensor, not a number: a float16 loss is promoted as in PyTorch, where the scale is one.
-  return loss * scale_.to(loss.device());
+  // One element of the host's goes to a device with the kernel's arguments.
+  return loss * (scale_.is_cpu() ? scale_ : moved(scale_, loss.device()));
+}
+
+void GradScaler::move_to(at::Device device) {
+  if (scale_.device() == device) return;
+  // From the CPU, as the first time: the host has the values.
+  const auto there = at::TensorOptions().device(device);
+  scale_ = at::full({}, scale_.item<float>(), there.dtype(at::kFloat));
+  growth_tracker_ = at::full({}, growth_tracker_.item<int>(), there.dtype(at::kInt));
 }
 
 GradScaler::Progress& GradScaler::unscale_inside(torch::optim::Optimizer& optimizer) {
@@ -91,25 +114,28 @@ GradScaler::Progress& GradScaler::unscale_inside(torch::optim::Optimizer& optimi
       for (at::Tensor& parameter : group.params()) take(parameter.mutable_grad());
     }
   }
-  // The other ranks may have gradients: they are met before a rank without any complains.
-  float found = 0;
+  // The other ranks may have gradients: they are met before a rank without any complains, on the device where all
+  // have the optimizer's first parameter.
+  const at::Device home = first_device(optimizer);
+  move_to(home);
   const at::Tensor inverse = scale_.to(at::kDouble).reciprocal().to(at::kFloat);
+  at::Tensor found = at::zeros({1}, scale_.options());
   for (auto& [kind, tensors] : gradients) {
-    at::Tensor found_inf = at::zeros({1}, at::TensorOptions(at::kFloat).device(kind.first));
-    at::_amp_foreach_non_finite_check_and_unscale_(tensors, found_inf, inverse.to(kind.first));
-    found = std::max(found, found_inf.item<float>());
+    if (kind.first == home) {
+      at::_amp_foreach_non_finite_check_and_unscale_(tensors, found, inverse);
+      continue;
+    }
+    at::Tensor there = at::zeros({1}, at::TensorOptions(at::kFloat).device(kind.first));
+    at::_amp_foreach_non_finite_check_and_unscale_(tensors, there, moved(inverse, kind.first));
+    at::maximum_out(found, found, moved(there, home));
   }
-  if (comm_) {
-    const at::Tensor any = at::full({1}, found, at::kFloat);
-    comm_->all_reduce(any, ReduceOp::kMax);
-    found = any.item<float>();
-  }
+  if (comm_) comm_->all_reduce(found, ReduceOp::kMax);
   if (gradients.empty()) {
     throw InvalidArgument(
         "GradScaler: no parameter of the optimizer has a gradient; call scale(loss).backward() "
         "first");
   }
-  return progress_[&optimizer] = {.stepped = false, .found_inf = found > 0};
+  return progress_[&optimizer] = {.stepped = false, .found_inf = found};
 }
 
 void GradScaler::unscale(torch::optim::Optimizer& optimizer) {
@@ -123,15 +149,7 @@ void GradScaler::unscale(torch::optim::Optimizer& optimizer) {
   unscale_inside(optimizer);
 }
 
-bool GradScaler::step(torch::optim::Optimizer& optimizer) {
-  return step(optimizer, [&optimizer] { optimizer.step(); });
-}
-
-bool GradScaler::step(torch::optim::Optimizer& optimizer, const std::function<void()>& take_step) {
-  if (!options_.enabled) {
-    take_step();
-    return true;
-  }
+GradScaler::Progress& GradScaler::begin_step(torch::optim::Optimizer& optimizer) {
   const auto it = progress_.find(&optimizer);
   if (it != progress_.end() && it->second.stepped) {
     throw InvalidArgument(
@@ -139,7 +157,23 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer, const std::function<vo
   }
   Progress& progress = it != progress_.end() ? it->second : unscale_inside(optimizer);
   progress.stepped = true;
-  if (progress.found_inf) {
+  return progress;
+}
+
+bool GradScaler::step(torch::optim::Optimizer& optimizer) {
+  auto* const on_device = dynamic_cast<StepsOnDevice*>(&optimizer);
+  if (!options_.enabled || on_device == nullptr || first_device(optimizer).is_cpu())
+    return step(optimizer, [&optimizer] { optimizer.step(); });
+  on_device->step_unless(begin_step(optimizer).found_inf);
+  return true;
+}
+
+bool GradScaler::step(torch::optim::Optimizer& optimizer, const std::function<void()>& take_step) {
+  if (!options_.enabled) {
+    take_step();
+    return true;
+  }
+  if (begin_step(optimizer).found_inf.item<float>() != 0) {
     if (auto* pending = dynamic_cast<PendingGradients*>(&optimizer)) pending->leave_out();
     return false;
   }
@@ -161,10 +195,14 @@ void GradScaler::update(std::optional<double> scale) {
         "GradScaler: update() without unscale() or step() since the last; nobody looked at the "
         "gradients");
   }
-  bool found = false;
-  for (const auto& [optimizer, progress] : progress_) found |= progress.found_inf;
-  at::_amp_update_scale_(scale_, growth_tracker_, at::full({1}, found ? 1.0f : 0.0f, at::kFloat),
-                         options_.growth_factor, options_.backoff_factor, options_.growth_interval);
+  const at::NoGradGuard no_grad;
+  at::Tensor found;
+  for (const auto& [optimizer, progress] : progress_) {
+    const at::Tensor one = moved(progress.found_inf, scale_.device());
+    found = found.defined() ? at::maximum(found, one) : one;
+  }
+  at::_amp_update_scale_(scale_, growth_tracker_, found, options_.growth_factor,
+                         options_.backoff_factor, options_.growth_interval);
   progress_.clear();
 }
 

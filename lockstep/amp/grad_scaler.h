@@ -54,6 +54,10 @@ class GradScaler {
   explicit GradScaler(const GradScalerOptions& options = {});
   explicit GradScaler(Communicator comm, const GradScalerOptions& options = {});
 
+  // Nothing here but current_scale() and state() waits for a device, unless the optimizer has to be told whether
+  // gradients are finite: then step() does, once. The fused optimizers (optim/adam.h) need not be told from their second
+  // step on, whose scale, found infinities and agreement stay on the device of the gradients.
+  //
   // loss x scale; differentiable. Any number of losses a step.
   at::Tensor scale(const at::Tensor& loss) const;
 
@@ -64,8 +68,9 @@ class GradScaler {
   void unscale(torch::optim::Optimizer& optimizer);
 
   // unscale() unless it was done, then optimizer.step() if all gradients are finite; returns
-  // whether. The gradients of a step that was left out stay as they are. Throws InvalidArgument for
-  // a second step of the optimizer before update().
+  // whether, and true where the device decides: where gradients are on a device and the optimizer is
+  // flat/steps_on_device.h's, which then takes the step or leaves it out there. The gradients of a step that was left
+  // out stay as they are. Throws InvalidArgument for a second step of the optimizer before update().
   bool step(torch::optim::Optimizer& optimizer);
   // The same with `take_step` in place of optimizer.step(): one that clips the unscaled gradients on
   // the way, say.
@@ -88,15 +93,17 @@ class GradScaler {
  private:
   struct Progress {
     bool stepped = false;
-    bool found_inf = false;
+    at::Tensor found_inf;  // [1] float32 where the scale is: 0 or 1
   };
 
   Progress& unscale_inside(torch::optim::Optimizer& optimizer);
+  Progress& begin_step(torch::optim::Optimizer& optimizer);
+  void move_to(at::Device device);
 
   GradScalerOptions options_;
   std::optional<Communicator> comm_;
-  at::Tensor scale_;                                             // float32, on the CPU
-  at::Tensor growth_tracker_;                                    // int32
+  at::Tensor scale_;           // float32, on the CPU until a device's gradients have come
+  at::Tensor growth_tracker_;  // int32, there
   std::map<const torch::optim::Optimizer*, Progress> progress_;  // since the last update
 };
 

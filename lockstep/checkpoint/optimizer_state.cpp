@@ -15,6 +15,7 @@
 #include "lockstep/checkpoint/named_optimizer_state.h"
 #include "lockstep/checkpoint/optimizer_kind.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/flat/steps_on_device.h"
 
 namespace lockstep {
 namespace {
@@ -264,6 +265,10 @@ const Kind& kind_of(const Optimizer& optimizer) {
       "from them, can be saved");
 }
 
+void settle(const Optimizer& optimizer) {
+  if (const auto* own = dynamic_cast<const StepsOnDevice*>(&optimizer)) own->settle();
+}
+
 // What a file calls the optimizer.
 std::string name_of(const Optimizer& optimizer, const Kind& kind) {
   const auto* own = dynamic_cast<const OptimizerKind*>(&optimizer);
@@ -317,6 +322,7 @@ std::vector<std::unique_ptr<OptimizerOptions>> read_options(const Optimizer& opt
 }  // namespace
 
 Safetensors optimizer_state(const Optimizer& optimizer) {
+  settle(optimizer);
   const Kind& kind = kind_of(optimizer);
   Safetensors result;
   result.metadata["optimizer"] = name_of(optimizer, kind);
@@ -363,6 +369,7 @@ void set_optimizer_state(Optimizer& optimizer, const Safetensors& state,
     if (used.count(name) == 0)
       throw CheckpointError(source + ": " + name + " belongs to no parameter of the optimizer");
   }
+  settle(optimizer);
   // Nothing below throws but for memory: the optimizer changes as a whole.
   optimizer.state().clear();
   for (auto& [param, param_state] : loaded) optimizer.state()[param] = std::move(param_state);

@@ -12,7 +12,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
+#include <optional>
 
 namespace lockstep {
 namespace {
@@ -112,6 +114,64 @@ class ByProducts : public torch::autograd::Function<ByProducts> {
   };
 };
 
+// Spans that one call computes: alike, end to end.
+struct Alike {
+  size_t begin = 0, end = 0;
+};
+
+std::vector<Alike> alike(const std::vector<AttentionSpan>& spans) {
+  std::vector<Alike> result;
+  for (size_t i = 0; i < spans.size(); ++i) {
+    const bool goes_on = i > 0 && spans[i].queries == spans[i - 1].queries &&
+                         spans[i].keys == spans[i - 1].keys &&
+                         spans[i].key_begin == spans[i - 1].key_begin + spans[i].keys;
+    if (goes_on)
+      ++result.back().end;
+    else
+      result.push_back({i, i + 1});
+  }
+  return result;
+}
+
+// `count` pieces of `rows` rows each as [count, heads, rows, width], without a copy.
+at::Tensor pieces_of(const at::Tensor& all, int64_t begin, int64_t count, int64_t rows,
+                     int64_t heads) {
+  // A part of rows costs backward operations that all of them do not.
+  const at::Tensor own = all.size(0) == count * rows ? all : all.narrow(0, begin, count * rows);
+  return own.view({count, rows, heads, all.size(1) / heads}).transpose(1, 2);
+}
+
+// On other devices than the CPU, where a call costs more than what it computes in vain.
+at::Tensor by_runs(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
+                   const AttentionLayout& layout, const AttentionOptions& options) {
+  std::vector<at::Tensor> results;
+  for (const auto& [begin, end] : alike(layout.spans)) {
+    const AttentionSpan& span = layout.spans[begin];
+    const auto count = static_cast<int64_t>(end - begin);
+    const auto of = [&](const at::Tensor& x) {
+      return pieces_of(x, span.key_begin, count, span.keys, options.heads);
+    };
+    std::optional<at::Tensor> bias;
+    if (layout.bias.defined()) {
+      bias = layout.bias.narrow(0, static_cast<int64_t>(begin), count).narrow(1, 0, span.keys);
+      // A row that hides everything stays finite: the least float32 is none of the 16-bit types'.
+      if (queries.scalar_type() == at::kHalf)
+        bias = bias->clamp_min(static_cast<double>(std::numeric_limits<at::Half>::lowest()));
+      else if (queries.scalar_type() == at::kBFloat16)
+        bias = bias->clamp_min(static_cast<double>(std::numeric_limits<at::BFloat16>::lowest()));
+      bias = bias->to(queries.scalar_type())
+                 .unsqueeze(1)
+                 .unsqueeze(1)
+                 .expand({count, options.heads, span.queries, span.keys});
+    }
+    const at::Tensor mixed = at::scaled_dot_product_attention(
+        pieces_of(queries, span.query_begin, count, span.queries, options.heads), of(keys),
+        of(values), bias, options.dropout);
+    results.push_back(mixed.transpose(1, 2).reshape({count * span.queries, queries.size(1)}));
+  }
+  return results.size() == 1 ? results[0] : at::cat(results);
+}
+
 at::Tensor fused(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
                  const AttentionLayout& layout, int64_t heads) {
   std::vector<at::Tensor> results;
@@ -129,6 +189,7 @@ at::Tensor fused(const at::Tensor& queries, const at::Tensor& keys, const at::Te
 
 at::Tensor attention(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
                      const AttentionLayout& layout, const AttentionOptions& options) {
+  if (!queries.is_cpu()) return by_runs(queries, keys, values, layout, options);
   const bool is_long = std::all_of(layout.spans.begin(), layout.spans.end(),
                                    [](const auto& span) { return span.keys >= kFusedFrom; });
   if (is_long && !layout.spans.empty() && options.dropout == 0 && !layout.bias.defined())

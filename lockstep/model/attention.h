@@ -30,9 +30,11 @@ struct AttentionOptions {
 
 // softmax(q k^T / sqrt(width of a head)) v in each span and each head: queries [Q, heads * width],
 // keys and values [K, heads * width], all of one floating dtype -> [Q, heads * width].
-// Differentiable in all three, once. Dropout draws from the default generator.
+// Differentiable in all three, once. Dropout draws from the default generator of the tensors' device.
 //
-// Two kernels: libtorch's fused one for spans of `kFusedFrom` keys and more without dropout or
+// On other devices than the CPU libtorch's scaled_dot_product_attention, one call for each run of
+// spans that are alike, end to end: what it launches does not grow with their number. On
+// the CPU two kernels: libtorch's fused one for spans of `kFusedFrom` keys and more without dropout or
 // bias, otherwise products and a softmax: below that length the fused one is not faster in float32
 // and its backward is slower in bfloat16. Either computes keys outside of a span not at all.
 inline constexpr int64_t kFusedFrom = 512;

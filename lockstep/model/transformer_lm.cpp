@@ -347,11 +347,12 @@ internal::RotaryTable TransformerLmImpl::rotary(int64_t positions) {
     const int64_t count =
         std::min(config_.max_position_embeddings,
                  std::max({positions, int64_t{64}, cosines_.defined() ? 2 * cosines_.size(0) : 0}));
-    const at::Tensor angles = at::outer(at::arange(count, at::kFloat), frequencies(config_));
+    frequencies_ = frequencies(config_);
+    const at::Tensor angles = at::outer(at::arange(count, at::kFloat), frequencies_);
     cosines_ = angles.cos();
     sines_ = angles.sin();
   }
-  return {cosines_, sines_};
+  return {cosines_, sines_, frequencies_, std::make_shared<internal::RotaryRows>()};
 }
 
 at::Tensor TransformerLmImpl::forward(const at::Tensor& ids, const at::Tensor& lengths,

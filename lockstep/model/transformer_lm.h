@@ -242,6 +242,7 @@ class TransformerLmImpl : public torch::nn::Module {
   std::vector<uint64_t> seeds_;  // of the matrices' values, where nobody drew them
   std::vector<std::shared_ptr<LmUnit>> units_;
   std::vector<std::string> unit_names_;
+  at::Tensor frequencies_;      // of rotations
   at::Tensor cosines_, sines_;  // of the positions needed so far
 };
 

@@ -15,25 +15,29 @@ void launch_adam(internal::Launch& launch, const Kernel& kernel) {
   kernel(launch.weights, launch.gradients, launch.states[0], launch.states[1],
          options.amsgrad() ? launch.states[2] : none, launch.steps, options.lr(),
          std::get<0>(options.betas()), std::get<1>(options.betas()), options.weight_decay(),
-         options.eps(), options.amsgrad(), /*maximize=*/false, launch.divisor);
+         options.eps(), options.amsgrad(), /*maximize=*/false, launch.divisor, launch.found_inf);
 }
 
 }  // namespace
 
 StepResult FusedAdamW::step(const StepOptions& options) {
-  const internal::AdamStateKind<torch::optim::AdamWOptions, torch::optim::AdamWParamState> kind;
-  return internal::fused_step(*this, flat(), kind, options, [](internal::Launch& launch) {
-    launch_adam<torch::optim::AdamWOptions>(
-        launch, [](const auto&... arguments) { at::_fused_adamw_(arguments...); });
-  });
+  static const internal::AdamStateKind<torch::optim::AdamWOptions, torch::optim::AdamWParamState>
+      kind;
+  return internal::fused_step(
+      *this, flat(), left_out(), kind, options, [](internal::Launch& launch) {
+        launch_adam<torch::optim::AdamWOptions>(
+            launch, [](const auto&... arguments) { at::_fused_adamw_(arguments...); });
+      });
 }
 
 StepResult FusedAdam::step(const StepOptions& options) {
-  const internal::AdamStateKind<torch::optim::AdamOptions, torch::optim::AdamParamState> kind;
-  return internal::fused_step(*this, flat(), kind, options, [](internal::Launch& launch) {
-    launch_adam<torch::optim::AdamOptions>(
-        launch, [](const auto&... arguments) { at::_fused_adam_(arguments...); });
-  });
+  static const internal::AdamStateKind<torch::optim::AdamOptions, torch::optim::AdamParamState>
+      kind;
+  return internal::fused_step(
+      *this, flat(), left_out(), kind, options, [](internal::Launch& launch) {
+        launch_adam<torch::optim::AdamOptions>(
+            launch, [](const auto&... arguments) { at::_fused_adam_(arguments...); });
+      });
 }
 
 }  // namespace lockstep::optim

@@ -23,7 +23,8 @@ FusedOptimizer<Torch, Options>::FusedOptimizer(
     FusedOptions fused)
     : Torch(groups, std::move(defaults)),
       flat_(std::make_unique<internal::FlatGroups>(
-          internal::keep_options(this->param_groups(), groups), fused.flat_gradients)) {
+          internal::keep_options(this->param_groups(), groups), fused.flat_gradients)),
+      left_out_(std::make_unique<internal::LeftOutSteps>()) {
   flat_->zero_gradients();
 }
 
@@ -39,6 +40,28 @@ template <typename Torch, typename Options>
 void FusedOptimizer<Torch, Options>::zero_grad(bool set_to_none) {
   if (!flat_->flat_gradients()) return Torch::zero_grad(set_to_none);
   flat_->zero_gradients();
+}
+
+template <typename Torch, typename Options>
+void FusedOptimizer<Torch, Options>::step_unless(const at::Tensor& found_inf) {
+  step(StepOptions{.found_inf = found_inf});
+}
+
+template <typename Torch, typename Options>
+void FusedOptimizer<Torch, Options>::settle() const {
+  left_out_->settle(*this);
+}
+
+template <typename Torch, typename Options>
+void FusedOptimizer<Torch, Options>::save(torch::serialize::OutputArchive& archive) const {
+  settle();
+  Torch::save(archive);
+}
+
+template <typename Torch, typename Options>
+void FusedOptimizer<Torch, Options>::load(torch::serialize::InputArchive& archive) {
+  settle();
+  Torch::load(archive);
 }
 
 template class FusedOptimizer<torch::optim::SGD, torch::optim::SGDOptions>;

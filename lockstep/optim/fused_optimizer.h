@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "lockstep/flat/steps_on_device.h"
 #include "lockstep/optim/fused_options.h"
 #include "lockstep/optim/fused_step.h"
 
@@ -16,12 +17,13 @@ namespace lockstep::optim {
 
 namespace internal {
 class FlatGroups;
+class LeftOutSteps;
 }  // namespace internal
 
 // A torch::optim optimizer (Torch, made with Options) whose parameters lie in flat buffers.
 // Instantiated in fused_optimizer.cpp. What derives from it has the step itself.
 template <typename Torch, typename Options>
-class FusedOptimizer : public Torch, public FusedStep {
+class FusedOptimizer : public Torch, public FusedStep, public StepsOnDevice {
  public:
   // Throw InvalidArgument for a parameter that occurs twice, shares memory with another, is sparse
   // or not floating-point.
@@ -38,11 +40,19 @@ class FusedOptimizer : public Torch, public FusedStep {
   // With flat gradients, zeroes them and puts them back as grad(); otherwise torch's.
   void zero_grad(bool set_to_none = true);
 
+  void step_unless(const at::Tensor& found_inf) override;
+  void settle() const override;
+  // torch's, after settle().
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
+
  protected:
   internal::FlatGroups& flat() { return *flat_; }
+  internal::LeftOutSteps& left_out() { return *left_out_; }
 
  private:
   std::unique_ptr<internal::FlatGroups> flat_;
+  std::unique_ptr<internal::LeftOutSteps> left_out_;
 };
 
 extern template class FusedOptimizer<torch::optim::SGD, torch::optim::SGDOptions>;

@@ -16,6 +16,10 @@ enum class NonFinite {
 struct StepOptions {
   // Clip the gradients (unscaled ones) to this global norm over all groups. Must be above 0.
   std::optional<double> max_norm = std::nullopt;
+  // On a device that has the gradients, grad_scale and found_inf are not waited for, nor is the norm with
+  // NonFinite::kSkip: the device leaves the step out, and the result says nothing of it. Muon and the first step of a
+  // parameter wait.
+  //
   // What a GradScaler hands in. The gradients are `grad_scale` times the true ones: one
   // floating-point element, any device; undefined: 1.
   at::Tensor grad_scale = {};
@@ -31,7 +35,10 @@ struct StepOptions {
 struct StepResult {
   // Of the unscaled gradients before clipping; nothing where no norm was asked for or needed.
   std::optional<double> grad_norm = std::nullopt;
-  bool skipped = false;  // parameters, state and step counts are as they were
+  // In its place where the device decides: one float64 there, or undefined.
+  at::Tensor norm = {};
+  // Parameters, state and step counts are as they were. Not said where the device decides.
+  bool skipped = false;
 };
 
 // What the optimizers of this room have beside torch::optim::Optimizer's interface; found by

@@ -1,10 +1,17 @@
 #include "lockstep/optim/gradient_norm.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/stack.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <string>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/instruction_set.h"
@@ -87,19 +94,19 @@ double squares_of(const at::Tensor& tensor) {
   return sum;
 }
 
-double squares_on_device(const at::Tensor& tensor) {
-  const auto norms = at::_foreach_norm({tensor.detach()}, 2, at::kDouble);
-  const double norm = norms.front().item<double>();
-  return norm * norm;
+void check_tensor(const at::Tensor& tensor) {
+  if (tensor.layout() == at::kStrided && at::isFloatingType(tensor.scalar_type())) return;
+  throw InvalidArgument(
+      "sum_of_squares: takes dense floating-point tensors; this one is sparse or of another "
+      "dtype");
+}
+
+// Of tensors of one device.
+at::Tensor norm_on_device(const std::vector<at::Tensor>& tensors) {
+  return at::linalg_vector_norm(at::stack(at::_foreach_norm(tensors, 2, at::kDouble)));
 }
 
 double squares_of_tensor(const at::Tensor& given) {
-  if (given.layout() != at::kStrided || !at::isFloatingType(given.scalar_type())) {
-    throw InvalidArgument(
-        "sum_of_squares: takes dense floating-point tensors; this one is sparse or of another "
-        "dtype");
-  }
-  if (!given.is_cpu()) return squares_on_device(given);
   const at::Tensor tensor = given.is_non_overlapping_and_dense() ? given : given.contiguous();
   switch (tensor.scalar_type()) {
     case at::kFloat:
@@ -115,18 +122,82 @@ double squares_of_tensor(const at::Tensor& given) {
   }
 }
 
+struct ByDevice {
+  double squares = 0;                              // of those on the CPU
+  std::vector<std::vector<at::Tensor>> elsewhere;  // by device, in order of the first of each
+};
+
+ByDevice by_device(at::TensorList tensors) {
+  const at::NoGradGuard no_grad;
+  ByDevice result;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined()) continue;
+    check_tensor(tensor);
+    if (tensor.is_cpu()) {
+      result.squares += squares_of_tensor(tensor);
+      continue;
+    }
+    auto& all = result.elsewhere;
+    const auto same = std::find_if(all.begin(), all.end(), [&](const auto& list) {
+      return list.front().device() == tensor.device();
+    });
+    if (same == all.end())
+      all.push_back({tensor.detach()});
+    else
+      same->push_back(tensor.detach());
+  }
+  return result;
+}
+
 }  // namespace
 
 double sum_of_squares(at::TensorList tensors) {
-  double sum = 0;
-  for (const at::Tensor& tensor : tensors) {
-    if (tensor.defined()) sum += squares_of_tensor(tensor);
+  const ByDevice all = by_device(tensors);
+  double sum = all.squares;
+  for (const std::vector<at::Tensor>& list : all.elsewhere) {
+    const double norm = norm_on_device(list).item<double>();
+    sum += norm * norm;
   }
   return sum;
 }
 
 double global_norm(at::TensorList tensors) {
   return std::sqrt(sum_of_squares(tensors));
+}
+
+at::Tensor global_norm_tensor(at::TensorList tensors) {
+  const ByDevice all = by_device(tensors);
+  if (all.elsewhere.empty()) return at::scalar_tensor(std::sqrt(all.squares), at::kDouble);
+  at::Tensor norm = norm_on_device(all.elsewhere.front());
+  if (all.elsewhere.size() == 1 && all.squares == 0) return norm;
+  at::Tensor squares = norm.square() + all.squares;
+  for (size_t i = 1; i < all.elsewhere.size(); ++i)
+    squares += norm_on_device(all.elsewhere[i]).square().to(norm.device(), /*non_blocking=*/true);
+  return squares.sqrt();
+}
+
+at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm) {
+  if (!(max_norm > 0))
+    throw InvalidArgument("clip_grad_norm_: max_norm is " + std::to_string(max_norm) +
+                          ", it must be above 0");
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> gradients = gradients_of(parameters);
+  at::Tensor norm = global_norm_tensor(gradients);
+  const at::Tensor coefficient = (max_norm / (norm + 1e-6)).clamp_max(1);
+  // One call for those of a kind.
+  std::vector<std::vector<at::Tensor>> kinds;
+  for (const at::Tensor& gradient : gradients) {
+    const auto same = std::find_if(kinds.begin(), kinds.end(), [&](const auto& list) {
+      return list.front().device() == gradient.device() && list.front().dtype() == gradient.dtype();
+    });
+    if (same == kinds.end())
+      kinds.push_back({gradient});
+    else
+      same->push_back(gradient);
+  }
+  for (std::vector<at::Tensor>& kind : kinds)
+    at::_foreach_mul_(kind, coefficient.to(kind.front().options(), !kind.front().is_cpu()));
+  return norm;
 }
 
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {

@@ -14,12 +14,21 @@ namespace lockstep::optim {
 // Deterministic: accumulated in float64 in an order that depends on the tensors' sizes and the
 // order of the list alone, not on threads, alignment, or where the tensors lie. (On devices other
 // than the CPU, as deterministic as at::_foreach_norm.) Infinite or NaN if an element is. Runs on
-// the calling thread, at about the speed of memory; waits for the device where there is one. Throws
+// the calling thread, at about the speed of memory; waits for the device where there is one, once. Throws
 // InvalidArgument for a tensor that is sparse or not floating-point.
 double sum_of_squares(at::TensorList tensors);
 
 // sqrt(sum_of_squares()): torch::nn::utils::clip_grad_norm_'s norm of order 2, to 1e-6.
 double global_norm(at::TensorList tensors);
+
+// The same as one float64 element where the first tensor is, for which the host does not wait.
+at::Tensor global_norm_tensor(at::TensorList tensors);
+
+// Multiplies the parameters' gradients so that their global norm is max_norm at most, in place, as
+// torch::nn::utils::clip_grad_norm_ does, and returns what it was: as global_norm_tensor(), so that the host waits only
+// when it reads it. A norm that is not finite makes all gradients NaN or 0, as there. Local. Throws InvalidArgument
+// unless max_norm is above 0.
+at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm);
 
 // The gradients of those parameters that have one.
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters);

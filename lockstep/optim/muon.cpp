@@ -104,8 +104,9 @@ Muon::Muon(const std::vector<torch::optim::OptimizerParamGroup>& groups,
     : FusedOptimizer(with_options(groups, defaults), defaults) {}
 
 StepResult Muon::step(const StepOptions& options) {
+  static const MuonStateKind kind;
   return internal::fused_step(
-      *this, flat(), MuonStateKind(), options,
+      *this, flat(), left_out(), kind, options,
       [](internal::Launch& launch) {
         const auto& own = static_cast<const MuonOptions&>(*launch.options);
         for (size_t i = 0; i < launch.weights.size(); ++i) {
@@ -117,7 +118,7 @@ StepResult Muon::step(const StepOptions& options) {
                       shaped(launch.states[0][i]), own, launch.divisor);
         }
       },
-      {.one_parameter_a_stretch = true});
+      {.one_parameter_a_stretch = true, .takes_found_inf = false});
 }
 
 }  // namespace lockstep::optim

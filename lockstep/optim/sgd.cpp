@@ -27,13 +27,14 @@ void launch_sgd(internal::Launch& launch) {
   at::_fused_sgd_(launch.weights, launch.gradients, launch.states.empty() ? none : launch.states[0],
                   options.weight_decay(), options.momentum(), options.lr(), options.dampening(),
                   options.nesterov(),
-                  /*maximize=*/false, launch.first, launch.divisor);
+                  /*maximize=*/false, launch.first, launch.divisor, launch.found_inf);
 }
 
 }  // namespace
 
 StepResult FusedSGD::step(const StepOptions& options) {
-  return internal::fused_step(*this, flat(), SgdStateKind(), options, launch_sgd);
+  static const SgdStateKind kind;
+  return internal::fused_step(*this, flat(), left_out(), kind, options, launch_sgd);
 }
 
 }  // namespace lockstep::optim

@@ -11,6 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 #include "lockstep/model/internal/bert_encoder.h"
+#include "lockstep/model/internal/on_device.h"
 
 namespace lockstep::internal {
 namespace {
@@ -36,10 +37,10 @@ void check_length(const BertConfig& config, int64_t length) {
                  std::to_string(config.max_position_embeddings));
 }
 
-// How many tokens each row of a mask begins with, or nothing where a row is not ones followed by
+// How many tokens each row of a mask on the CPU begins with, or nothing where a row is not ones followed by
 // zeros.
 std::vector<int64_t> lengths_of(const at::Tensor& mask) {
-  const at::Tensor bits = mask.to(at::kBool).cpu().contiguous();
+  const at::Tensor bits = mask.to(at::kBool).contiguous();
   const bool* at = bits.const_data_ptr<bool>();
   std::vector<int64_t> lengths;
   for (int64_t row = 0; row < bits.size(0); ++row, at += bits.size(1)) {
@@ -74,10 +75,13 @@ BertBatch padded_batch(const BertConfig& config, const at::Tensor& ids, const at
   std::vector<int64_t> keys(static_cast<size_t>(batch.sequences), batch.length);
   if (mask.defined()) {
     check_like_ids(mask, ids, "attention_mask");
-    keys = lengths_of(mask);
-    if (keys.empty()) {
-      batch.layout.bias = bias_of(mask);
-      keys.assign(static_cast<size_t>(batch.sequences), batch.length);
+    const std::vector<int64_t> whole = keys;
+    // The host does not wait for a mask that is on a device. There one call with a bias for all sequences is also
+    // faster than one for each length.
+    keys = mask.is_cpu() ? lengths_of(mask) : std::vector<int64_t>();
+    if (keys.empty() || (!ids.is_cpu() && keys != whole)) {
+      batch.layout.bias = on_device(bias_of(mask), ids.device());
+      keys = whole;
     }
   }
   for (int64_t s = 0; s < batch.sequences; ++s) {
@@ -117,8 +121,8 @@ BertBatch packed_batch(const BertConfig& config, const at::Tensor& ids, const at
   }
   if (begin != ids.size(0) || static_cast<int64_t>(batch.layout.spans.size()) != batch.sequences)
     refuse_batch("the lengths do not add up to the " + std::to_string(ids.size(0)) + " ids");
-  batch.positions = positions.to(ids.device());
-  batch.first = first.to(ids.device());
+  batch.positions = on_device(positions, ids.device());
+  batch.first = on_device(first, ids.device());
   return batch;
 }
 

@@ -1,12 +1,15 @@
 // Attention of the sequences of a batch to their own past. See lm_nodes.h.
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
+#include <ATen/ops/addcmul.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/outer.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/triu.h>
@@ -19,6 +22,7 @@
 #include "lockstep/kernels/parallel.h"
 #include "lockstep/model/internal/layer_math.h"
 #include "lockstep/model/internal/lm_nodes.h"
+#include "lockstep/model/internal/on_device.h"
 
 namespace lockstep::internal {
 namespace {
@@ -35,11 +39,11 @@ struct Run {
   int64_t length = 0;
 };
 
-std::vector<Run> runs_of(const CausalLayout& layout) {
+std::vector<Run> runs_of(const CausalLayout& layout, bool together = true) {
   std::vector<Run> runs;
   int64_t begin = 0;
   for (const int64_t length : layout.lengths) {
-    if (!runs.empty() && runs.back().length == length)
+    if (together && !runs.empty() && runs.back().length == length)
       ++runs.back().sequences;
     else
       runs.push_back({begin, 1, length});
@@ -179,7 +183,28 @@ class AttentionNode : public torch::autograd::Function<AttentionNode> {
   }
 };
 
-// Of libtorch's operations, sequence by sequence.
+// On the CPU they are looked up; elsewhere they are computed, since the table is the host's and large.
+RotaryRows::Angles angles_of(const at::Tensor& positions, const RotaryTable& rotary,
+                             const at::TensorOptions& options) {
+  RotaryRows::Angles& known = rotary.rows->of(positions, options);
+  if (known.cosines.defined()) return known;
+  const at::NoGradGuard no_grad;
+  if (options.device().is_cpu()) {
+    const auto of = [&](const at::Tensor& table) {
+      return table.index_select(0, positions).unsqueeze(1).to(options);
+    };
+    return known = {positions, of(rotary.cosines), of(rotary.sines)};
+  }
+  const at::Tensor angles = at::outer(on_device(positions.to(at::kFloat), options.device()),
+                                      on_device(rotary.frequencies, options.device()));
+  // For all of a head: fewer operations turn it.
+  const at::Tensor cosines = angles.cos(), sines = angles.sin();
+  return known = {positions, at::cat({cosines, cosines}, 1).unsqueeze(1).to(options),
+                  at::cat({sines.neg(), sines}, 1).unsqueeze(1).to(options)};
+}
+
+// Of libtorch's operations: a call for each run of sequences of one length, and on the CPU, where it would gain
+// nothing, for each sequence.
 at::Tensor composed(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
                     const CausalHeads& heads, const CausalLayout& layout, const RotaryTable& rotary,
                     const kernels::Dropout& dropout) {
@@ -192,9 +217,13 @@ at::Tensor composed(const at::Tensor& queries, const at::Tensor& keys, const at:
                                     .unsqueeze(0),
                                 group);
   std::vector<at::Tensor> parts;
-  int64_t begin = 0;
-  for (const int64_t length : layout.lengths) {
-    const auto of = [&](const at::Tensor& x) { return x.narrow(2, begin, length); };
+  for (const auto& [begin, sequences, length] : runs_of(layout, !queries.is_cpu())) {
+    const auto of = [b = begin, n = sequences, l = length](const at::Tensor& x) {
+      const at::Tensor all = x.squeeze(0);
+      // A part of rows costs backward operations that all of them do not.
+      const at::Tensor own = all.size(1) == n * l ? all : all.narrow(1, b, n * l);
+      return own.unflatten(1, {n, l}).transpose(0, 1);
+    };
     at::Tensor mixed;
     if (dropout.threshold == 0) {
       mixed = at::scaled_dot_product_attention(of(q), of(k), of(v), {}, 0.0, /*is_causal=*/true);
@@ -206,12 +235,15 @@ at::Tensor composed(const at::Tensor& queries, const at::Tensor& keys, const at:
               .triu(1);
       const at::Tensor weights = at::softmax(scores + future, -1);
       // A row of the mask for each row of the batch and each head of the layer.
-      const at::Tensor flat = weights.view({heads.heads * length, length});
-      const int64_t first = (layout.first_row + begin) * heads.all + heads.first * length;
-      mixed = at::matmul(drop_rows(flat, dropout, first, 0).view_as(weights), of(v));
+      std::vector<RowPiece> pieces;
+      for (int64_t i = 0; i < sequences; ++i)
+        pieces.push_back(
+            {(layout.first_row + begin + i * length) * heads.all + heads.first * length,
+             heads.heads * length});
+      const at::Tensor flat = weights.view({sequences * heads.heads * length, length});
+      mixed = at::matmul(drop_rows(flat, dropout, pieces, 0).view_as(weights), of(v));
     }
-    parts.push_back(mixed.squeeze(0).transpose(0, 1).reshape({length, heads.heads * heads.width}));
-    begin += length;
+    parts.push_back(mixed.transpose(1, 2).reshape({sequences * length, heads.heads * heads.width}));
   }
   return parts.size() == 1 ? parts[0] : at::cat(parts);
 }
@@ -226,15 +258,21 @@ at::Tensor repeated(const at::Tensor& x, int64_t group) {
       .reshape({s[0], s[1] * group, s[2], s[3]});
 }
 
+RotaryRows::Angles& RotaryRows::of(const at::Tensor& positions, const at::TensorOptions& options) {
+  for (Angles& one : known_)
+    if (one.positions.is_same(positions) && one.cosines.device() == options.device() &&
+        one.cosines.dtype() == options.dtype())
+      return one;
+  return known_.emplace_back();
+}
+
 at::Tensor rotated(const at::Tensor& rows, int64_t heads, const at::Tensor& positions,
                    const RotaryTable& rotary) {
   const at::Tensor x = rows.view({rows.size(0), heads, rows.size(1) / heads});
   const int64_t half = x.size(2) / 2;
-  const auto of = [&](const at::Tensor& table) {
-    return table.index_select(0, positions).unsqueeze(1).to(x.options());
-  };
-  const at::Tensor cosines = of(rotary.cosines), sines = of(rotary.sines);
+  const auto& [own, cosines, sines] = angles_of(positions, rotary, x.options());
   const at::Tensor a = x.narrow(2, 0, half), b = x.narrow(2, half, half);
+  if (!x.is_cpu()) return at::addcmul(x * cosines, at::cat({b, a}, 2), sines).transpose(0, 1);
   return at::cat({a * cosines - b * sines, b * cosines + a * sines}, 2).transpose(0, 1);
 }
 

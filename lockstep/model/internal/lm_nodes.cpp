@@ -4,11 +4,15 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/rms_norm.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/silu.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -23,6 +27,7 @@
 #include "lockstep/kernels/dropout.h"
 #include "lockstep/kernels/parallel.h"
 #include "lockstep/model/internal/layer_math.h"
+#include "lockstep/model/internal/on_device.h"
 
 namespace lockstep::internal {
 namespace {
@@ -118,6 +123,9 @@ class RmsNormNode : public torch::autograd::Function<RmsNormNode> {
 RmsNormed composed_rms_norm(const at::Tensor& x, const at::Tensor& residual,
                             const at::Tensor& gamma, double epsilon) {
   const at::Tensor z = residual.defined() ? residual + x : x;
+  // One kernel on a GPU.
+  if (!z.is_cpu() && z.scalar_type() == gamma.scalar_type())
+    return {z, at::rms_norm(z, gamma.sizes(), gamma, epsilon)};
   // As transformers: 16 bits overflow in the square.
   const at::Tensor wide = at::isReducedFloatingType(z.scalar_type()) ? z.to(at::kFloat) : z;
   const at::Tensor rrms = at::rsqrt(wide.square().mean(-1, /*keepdim=*/true) + epsilon);
@@ -271,6 +279,45 @@ void kept_elements(const kernels::Dropout& dropout, int64_t first_row, int64_t f
   });
 }
 
+// Shifted to the right as an unsigned number is, whose halves int64 tensors hold.
+at::Tensor shifted(const at::Tensor& x, int64_t bits) {
+  return x.bitwise_right_shift(bits).bitwise_and_((int64_t{1} << (64 - bits)) - 1);
+}
+
+// What kept_elements() says of the int64 `rows`, for each element of x, by operations of the device that both are on:
+// random_word.h in int64, which wraps around.
+at::Tensor kept_on_device(const kernels::Dropout& dropout, const at::Tensor& rows,
+                          int64_t first_column, const at::Tensor& like) {
+  const at::NoGradGuard no_grad;
+  constexpr int64_t kLow = 0xffffffff;
+  const auto wrapped = [](uint64_t constant) { return static_cast<int64_t>(constant); };
+  at::Tensor key = rows.unsqueeze(1).mul(wrapped(0x9e3779b97f4a7c15)).add_(wrapped(dropout.seed));
+  key = shifted(key, 30).bitwise_xor_(key).mul_(wrapped(0xbf58476d1ce4e5b9));
+  key = shifted(key, 27).bitwise_xor_(key).mul_(wrapped(0x94d049bb133111eb));
+  key = shifted(key, 31).bitwise_xor_(key);
+  const int64_t columns = like.size(1),
+                blocks = (columns + 31) / 32;  // of 32 columns, which 16 words decide
+  const at::Tensor numbers =
+      at::arange(first_column / 2, first_column / 2 + blocks * 16, rows.options());
+  at::Tensor x = key.bitwise_and(kLow).add(numbers).bitwise_and_(kLow);
+  // Below 2^32 a shift is the same for both kinds of numbers.
+  const auto round = [&x](int64_t bits, int64_t factor) {
+    x = x.bitwise_right_shift(bits).bitwise_xor_(x).mul_(factor).bitwise_and_(kLow);
+  };
+  round(17, 0xed5ad4bb);
+  x.bitwise_xor_(shifted(key, 32));
+  round(11, 0xac4c1b51);
+  round(15, 0x31848bab);
+  x = x.bitwise_right_shift(14).bitwise_xor_(x).view({rows.size(0), blocks, 16});
+  const int64_t threshold = dropout.threshold;
+  return at::stack({x.bitwise_and(0xffff).ge(threshold), x.bitwise_right_shift(16).ge(threshold)},
+                   2)
+      .view({rows.size(0), blocks * 32})
+      .narrow(1, 0, columns)
+      .to(like.scalar_type())
+      .mul_(dropout.scale);
+}
+
 }  // namespace
 
 void DeferredGradients::run() {
@@ -329,6 +376,11 @@ at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up, Arithmetic arith
 at::Tensor drop_rows(const at::Tensor& x, const kernels::Dropout& dropout, int64_t first_row,
                      int64_t first_column) {
   if (dropout.threshold == 0) return x;
+  if (!x.is_cpu())
+    return x * kept_on_device(dropout,
+                              at::arange(first_row, first_row + x.size(0),
+                                         at::TensorOptions(at::kLong).device(x.device())),
+                              first_column, x);
   const at::Tensor mask = at::empty({x.size(0), x.size(1)}, at::kFloat);
   kept_elements(dropout, first_row, first_column, mask);
   return x * mask.to(x.options());
@@ -336,15 +388,31 @@ at::Tensor drop_rows(const at::Tensor& x, const kernels::Dropout& dropout, int64
 
 at::Tensor drop_rows(const at::Tensor& x, const kernels::Dropout& dropout,
                      const std::vector<RowPiece>& pieces, int64_t first) {
-  if (dropout.threshold == 0) return x;
-  const at::Tensor mask = at::empty({x.size(0), x.size(1)}, at::kFloat);
+  if (dropout.threshold == 0 || x.size(0) == 0) return x;
+  std::vector<RowPiece> own;      // what x has of them; those that follow each other as one
   int64_t done = 0, skipped = 0;  // rows of x; of the pieces before them
   for (const RowPiece& piece : pieces) {
     const int64_t skips = std::min(first - skipped, piece.count);
     const int64_t count = std::min(piece.count - skips, x.size(0) - done);
-    kept_elements(dropout, piece.first + skips, 0, mask.narrow(0, done, count));
     skipped += skips;
     done += count;
+    if (!own.empty() && own.back().first + own.back().count == piece.first + skips)
+      own.back().count += count;
+    else if (count > 0)
+      own.push_back({piece.first + skips, count});
+  }
+  if (own.size() == 1) return drop_rows(x, dropout, own[0].first);
+  if (!x.is_cpu()) {
+    std::vector<at::Tensor> rows;
+    for (const RowPiece& piece : own)
+      rows.push_back(at::arange(piece.first, piece.first + piece.count, at::kLong));
+    return x * kept_on_device(dropout, on_device(at::cat(rows), x.device()), 0, x);
+  }
+  const at::Tensor mask = at::empty({x.size(0), x.size(1)}, at::kFloat);
+  int64_t row = 0;
+  for (const RowPiece& piece : own) {
+    kept_elements(dropout, piece.first, 0, mask.narrow(0, row, piece.count));
+    row += piece.count;
   }
   return x * mask.to(x.options());
 }

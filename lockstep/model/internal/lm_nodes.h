@@ -58,7 +58,7 @@ std::vector<at::Tensor> products(const at::Tensor& x, const std::vector<Product>
 at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up, Arithmetic arithmetic);
 
 // The element (row, column) of x is dropped as (row + first_row, column + first_column) is: any cut of a
-// matrix drops what the whole does. `first_column` is a multiple of 32.
+// matrix drops what the whole does, on any device. `first_column` is a multiple of 32.
 at::Tensor drop_rows(const at::Tensor& x, const kernels::Dropout& dropout, int64_t first_row,
                      int64_t first_column = 0);
 // Rows that lie side by side in the batch that dropout is drawn for.
@@ -70,9 +70,24 @@ struct RowPiece {
 at::Tensor drop_rows(const at::Tensor& x, const kernels::Dropout& dropout,
                      const std::vector<RowPiece>& pieces, int64_t first);
 
-// The angles of positions 0 .. count-1, as transformers computes them, in float32.
+// Cosines and sines of the rows of one pass, where and in the type that rotated() needs them, and as it uses them
+// there: all layers of the pass turn by these.
+class RotaryRows {
+ public:
+  struct Angles {
+    at::Tensor positions, cosines, sines;
+  };
+  Angles& of(const at::Tensor& positions, const at::TensorOptions& options);
+
+ private:
+  std::vector<Angles> known_;
+};
+
+// The angles of positions 0 .. count-1, as transformers computes them, in float32, on the CPU.
 struct RotaryTable {
   at::Tensor cosines, sines;  // [positions, width of a head / 2]
+  at::Tensor frequencies;     // [width of a head / 2]: what they are made of, for other devices
+  std::shared_ptr<RotaryRows> rows;  // of a pass
 };
 
 // Sequences of rows, each of which looks back at itself only.

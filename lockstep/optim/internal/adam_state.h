@@ -24,6 +24,7 @@ class AdamStateKind final : public StateKind {
   void set_steps(torch::optim::OptimizerParamState& state, int64_t steps) const override {
     static_cast<State&>(state).step(steps);
   }
+  bool counts_steps() const override { return true; }
 };
 
 }  // namespace lockstep::optim::internal

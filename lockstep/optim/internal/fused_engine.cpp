@@ -1,5 +1,6 @@
 #include "lockstep/optim/internal/fused_engine.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/full.h>
@@ -8,6 +9,7 @@
 #include <cmath>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/optim/gradient_norm.h"
@@ -62,15 +64,23 @@ std::vector<Located> with_gradients(FlatGroups& flat) {
   return result;
 }
 
-double one_value(const at::Tensor& tensor, const char* name) {
-  if (tensor.numel() != 1 || !at::isFloatingType(tensor.scalar_type()))
+void check_one(const at::Tensor& tensor, const char* name) {
+  if (tensor.defined() && (tensor.numel() != 1 || !at::isFloatingType(tensor.scalar_type())))
     throw InvalidArgument(std::string("fused optimizer: ") + name +
                           " must be one floating-point element");
-  return tensor.item<double>();
+}
+
+void check_options(const StepOptions& options) {
+  if (options.max_norm && !(*options.max_norm > 0)) {
+    throw InvalidArgument("fused optimizer: max_norm is " + std::to_string(*options.max_norm) +
+                          ", it must be above 0");
+  }
+  check_one(options.grad_scale, "grad_scale");
+  check_one(options.found_inf, "found_inf");
 }
 
 // In the parameters' own order, whatever the buffers' order, so that equal models give equal bits.
-double norm_of(const std::vector<Located>& located) {
+std::vector<at::Tensor> ordered_gradients(const std::vector<Located>& located) {
   std::vector<const Located*> ordered;
   for (const Located& one : located) ordered.push_back(&one);
   std::sort(ordered.begin(), ordered.end(), [](const Located* a, const Located* b) {
@@ -78,7 +88,7 @@ double norm_of(const std::vector<Located>& located) {
   });
   std::vector<at::Tensor> gradients;
   for (const Located* one : ordered) gradients.push_back(one->gradient);
-  return global_norm(gradients);
+  return gradients;
 }
 
 [[noreturn]] void throw_non_finite(const std::vector<Located>& located) {
@@ -94,31 +104,78 @@ double norm_of(const std::vector<Located>& located) {
               "skip such steps (NonFinite::kSkip)");
 }
 
-// What the gradients must be divided by, or nothing if the step is to be skipped.
-std::optional<double> divisor_for(const std::vector<Located>& located, const StepOptions& options,
-                                  StepResult* result) {
-  if (options.max_norm && !(*options.max_norm > 0)) {
-    throw InvalidArgument("fused optimizer: max_norm is " + std::to_string(*options.max_norm) +
-                          ", it must be above 0");
-  }
-  const double scale =
-      options.grad_scale.defined() ? one_value(options.grad_scale, "grad_scale") : 1;
+struct Decision {
+  bool skipped = false;  // by the host
+  double divisor = 1;    // of the gradients
+  // Where the device decides, one float32 each; no divisor: 1.
+  std::optional<at::Tensor> device_divisor = std::nullopt;
+  std::optional<at::Tensor> found_inf = std::nullopt;
+};
+
+// By values that the host reads.
+Decision decide(const std::vector<Located>& located, const StepOptions& options,
+                StepResult* result) {
+  const double scale = options.grad_scale.defined() ? options.grad_scale.item<double>() : 1;
   if (!(scale > 0)) throw InvalidArgument("fused optimizer: grad_scale must be above 0");
   const bool found = options.found_inf.defined();
-  if (found && one_value(options.found_inf, "found_inf") != 0) return std::nullopt;
+  if (found && options.found_inf.item<double>() != 0) return {.skipped = true};
   double divisor = scale;
   if (options.max_norm || (options.grad_scale.defined() && !found)) {
-    const double norm = norm_of(located) / scale;
+    const double norm = global_norm(ordered_gradients(located)) / scale;
     result->grad_norm = norm;
     if (!std::isfinite(norm)) {
       const bool skip =
           found || options.grad_scale.defined() || options.on_non_finite == NonFinite::kSkip;
       if (!skip) throw_non_finite(located);
-      return std::nullopt;
+      return {.skipped = true};
     }
     if (options.max_norm) divisor *= std::max(1.0, (norm + 1e-6) / *options.max_norm);
   }
-  return divisor;
+  return {.divisor = divisor};
+}
+
+// Whether the device that all gradients are on can decide: all that a step needs is there, so that a step that is
+// left out leaves nothing behind.
+bool device_decides(const Optimizer& optimizer, const std::vector<Located>& located,
+                    const StateKind& kind, const StepOptions& options) {
+  const auto there = [](const at::Tensor& tensor) { return tensor.defined() && !tensor.is_cpu(); };
+  if (!there(options.found_inf) && !there(options.grad_scale) &&
+      !(options.max_norm && options.on_non_finite == NonFinite::kSkip))
+    return false;
+  for (const Located& one : located) {
+    const at::Tensor& gradient = one.gradient;
+    if (gradient.is_cpu() || gradient.device() != located.front().gradient.device()) return false;
+    const auto& group = optimizer.param_groups()[one.block->group];
+    if (kind.count(group.options()) > 0 &&
+        optimizer.state().count(one.slot->param.unsafeGetTensorImpl()) == 0)
+      return false;
+  }
+  return !located.empty();
+}
+
+Decision decide_on_device(const std::vector<Located>& located, const StepOptions& options,
+                          StepResult* result) {
+  const auto here = at::TensorOptions(at::kDouble).device(located.front().gradient.device());
+  const auto bring = [&](const at::Tensor& one) {
+    return one.is_cpu() ? at::full({}, one.item<double>(), here)
+                        : one.detach().reshape({}).to(here, /*non_blocking=*/true);
+  };
+  at::Tensor divisor = options.grad_scale.defined() ? bring(options.grad_scale) : at::Tensor();
+  at::Tensor found = options.found_inf.defined() ? bring(options.found_inf).ne(0) : at::Tensor();
+  if (options.max_norm || !found.defined()) {
+    at::Tensor norm = global_norm_tensor(ordered_gradients(located));
+    if (divisor.defined()) norm = norm / divisor;
+    result->norm = norm;
+    const at::Tensor wrong = norm.isfinite().logical_not();
+    found = found.defined() ? found.logical_or(wrong) : wrong;
+    if (options.max_norm) {
+      const at::Tensor excess = ((norm + 1e-6) / *options.max_norm).clamp_min(1);
+      divisor = divisor.defined() ? divisor * excess : excess;
+    }
+  }
+  Decision decision{.found_inf = found.to(at::kFloat)};
+  if (divisor.defined()) decision.device_divisor = divisor.to(at::kFloat);
+  return decision;
 }
 
 // A parameter's state, in the block's buffers: made, or taken in where it came from a file or from
@@ -177,25 +234,31 @@ bool continues(const Stretch& stretch, const Slot& slot, const at::Tensor& gradi
 
 class StepTensors {
  public:
+  explicit StepTensors(const LeftOutSteps& left_out) : left_out_(left_out) {}
   at::Tensor get(int64_t step, const at::Tensor& like) {
     at::Tensor& tensor = tensors_[step];
-    if (!tensor.defined())
+    if (!tensor.defined()) {
       tensor = at::full({}, static_cast<double>(step), like.options().dtype(at::kFloat));
+      if (left_out_.any()) tensor.sub_(left_out_.count());
+    }
     return tensor;
   }
 
  private:
+  const LeftOutSteps& left_out_;
   std::map<int64_t, at::Tensor> tensors_;
 };
 
 Launch launch_of(Block& block, const std::vector<Stretch>& stretches, bool first, size_t states,
-                 double divisor) {
+                 const Decision& decision, const LeftOutSteps& left_out) {
   Launch launch;
   launch.first = first;
   launch.states.resize(states);
-  if (divisor != 1)
-    launch.divisor = at::full({}, divisor, block.weights.options().dtype(at::kFloat));
-  StepTensors steps;
+  launch.found_inf = decision.found_inf;
+  launch.divisor = decision.device_divisor;
+  if (decision.divisor != 1)
+    launch.divisor = at::full({}, decision.divisor, block.weights.options().dtype(at::kFloat));
+  StepTensors steps(left_out);
   for (const Stretch& stretch : stretches) {
     if (stretch.first != first) continue;
     const int64_t numel = stretch.end - stretch.begin;
@@ -210,17 +273,56 @@ Launch launch_of(Block& block, const std::vector<Stretch>& stretches, bool first
   return launch;
 }
 
+std::vector<at::Tensor> parameters_of(const std::vector<Located>& located) {
+  std::vector<at::Tensor> parameters;
+  for (const Located& one : located) parameters.push_back(one.slot->param);
+  return parameters;
+}
+
 }  // namespace
 
-StepResult fused_step(Optimizer& optimizer, FlatGroups& flat, const StateKind& kind,
-                      const StepOptions& options, const std::function<void(Launch&)>& kernel,
-                      EngineOptions engine) {
+bool LeftOutSteps::are_of(const std::vector<at::Tensor>& parameters) const {
+  return std::equal(parameters_.begin(), parameters_.end(), parameters.begin(), parameters.end(),
+                    [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); });
+}
+
+void LeftOutSteps::add(const at::Tensor& found_inf, std::vector<at::Tensor> parameters,
+                       const StateKind& kind) {
+  if (count_.defined())
+    count_.add_(found_inf);
+  else
+    count_ = found_inf.clone();
+  parameters_ = std::move(parameters);
+  kind_ = &kind;
+}
+
+void LeftOutSteps::settle(const Optimizer& optimizer) {
+  if (!count_.defined()) return;
+  const auto count = static_cast<int64_t>(count_.item<float>());
+  count_ = at::Tensor();
+  for (const at::Tensor& parameter : parameters_) {
+    const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+    if (found == optimizer.state().end()) continue;
+    kind_->set_steps(*found->second, kind_->steps(*found->second) - count);
+  }
+}
+
+StepResult fused_step(Optimizer& optimizer, FlatGroups& flat, LeftOutSteps& left_out,
+                      const StateKind& kind, const StepOptions& options,
+                      const std::function<void(Launch&)>& kernel, EngineOptions engine) {
   const at::NoGradGuard no_grad;
   flat.follow(optimizer.param_groups());
   const std::vector<Located> located = with_gradients(flat);
+  check_options(options);
   StepResult result;
-  const std::optional<double> divisor = divisor_for(located, options, &result);
-  if (!divisor) {
+  const bool on_device =
+      engine.takes_found_inf && device_decides(optimizer, located, kind, options);
+  std::vector<at::Tensor> stepping = parameters_of(located);
+  // One count serves as long as the same parameters take all steps, and the device is asked in all.
+  if (left_out.any() && (!on_device || !left_out.are_of(stepping))) left_out.settle(optimizer);
+  const Decision decision =
+      on_device ? decide_on_device(located, options, &result) : decide(located, options, &result);
+  if (decision.skipped) {
     result.skipped = true;
     return result;
   }
@@ -249,11 +351,13 @@ StepResult fused_step(Optimizer& optimizer, FlatGroups& flat, const StateKind& k
       slot.param.unsafeGetTensorImpl()->bump_version();
     }
     for (const bool first : {false, true}) {
-      Launch launch = launch_of(block, stretches, first, states, *divisor);
+      Launch launch = launch_of(block, stretches, first, states, decision, left_out);
       launch.options = &group_options;
       if (!launch.weights.empty()) kernel(launch);
     }
   }
+  if (decision.found_inf && kind.counts_steps())
+    left_out.add(*decision.found_inf, std::move(stepping), kind);
   return result;
 }
 

@@ -24,6 +24,7 @@ struct Launch {
   std::vector<at::Tensor> steps;                // one float32 each: this step's number, from 1
   bool first = false;                           // states hold nothing yet
   std::optional<at::Tensor> divisor;            // of the gradients, one float32
+  std::optional<at::Tensor> found_inf;          // one float32: 1 leaves the step out
 };
 
 // How a kind of optimizer keeps its state in torch's objects.
@@ -37,17 +38,36 @@ class StateKind {
   // Steps done, where they are counted.
   virtual int64_t steps(const torch::optim::OptimizerParamState&) const { return 0; }
   virtual void set_steps(torch::optim::OptimizerParamState&, int64_t) const {}
+  virtual bool counts_steps() const { return false; }
+};
+
+// Of an optimizer: steps that are counted, and that its device may have left out.
+class LeftOutSteps {
+ public:
+  bool any() const { return count_.defined(); }
+  const at::Tensor& count() const { return count_; }  // one float32 on the device
+  bool are_of(const std::vector<at::Tensor>& parameters) const;
+  // Of a step of these parameters; of the same ones until settle().
+  void add(const at::Tensor& found_inf, std::vector<at::Tensor> parameters, const StateKind& kind);
+  // Takes them back from the state's counts. Waits for the device if there are any.
+  void settle(const torch::optim::Optimizer& optimizer);
+
+ private:
+  at::Tensor count_;
+  std::vector<at::Tensor> parameters_;
+  const StateKind* kind_ = nullptr;
 };
 
 struct EngineOptions {
   bool one_parameter_a_stretch = false;
+  bool takes_found_inf = true;  // the kernel looks at Launch::found_inf
 };
 
-// `optimizer` is the one that `flat` was made for. Calls `kernel` for every launch, without
+// `optimizer` is the one that the others were made for; `kind` outlives it. Calls `kernel` for every launch, without
 // gradients being recorded.
-StepResult fused_step(torch::optim::Optimizer& optimizer, FlatGroups& flat, const StateKind& kind,
-                      const StepOptions& options, const std::function<void(Launch&)>& kernel,
-                      EngineOptions engine = {});
+StepResult fused_step(torch::optim::Optimizer& optimizer, FlatGroups& flat, LeftOutSteps& left_out,
+                      const StateKind& kind, const StepOptions& options,
+                      const std::function<void(Launch&)>& kernel, EngineOptions engine = {});
 
 // torch's step(closure): the closure's loss, under enabled gradients, then `step`.
 at::Tensor step_with_closure(const torch::optim::Optimizer::LossClosure& closure,

@@ -1,13 +1,17 @@
 #include "lockstep/parallel/ddp/power_sgd.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include <vector>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/device/memory.h"
 
 namespace lockstep {
 namespace {
@@ -16,16 +20,18 @@ namespace {
 void make_orthonormal(const at::Tensor& p) {
   for (int64_t c = 0; c < p.size(1); ++c) {
     const at::Tensor column = p.select(1, c);
-    const double before = column.norm().item<double>();
+    const at::Tensor before = column.norm();
     // Twice is enough (Giraud et al., "On the round-off error analysis of the Gram-Schmidt
     // algorithm with reorthogonalization", 2005).
     for (int pass = 0; pass < 2 && c > 0; ++pass) {
       const at::Tensor others = p.narrow(1, 0, c);
       column.sub_(others.mv(others.t().mv(column)));
     }
-    const double norm = column.norm().item<double>();
-    if (norm > before * 1e-6)
-      column.div_(norm);
+    const at::Tensor norm = column.norm();
+    if (!p.is_cpu())  // for which the host does not wait
+      column.copy_(at::where(norm.gt(before * 1e-6), column / norm, 0.0));
+    else if (norm.item<double>() > before.item<double>() * 1e-6)
+      column.div_(norm.item<double>());
     else
       column.zero_();
   }
@@ -104,8 +110,13 @@ class PowerSgd final : public CommHook {
       }
     }
     if (made.factors.empty()) return made;
-    made.first = comm.symmetric_empty({first}, dtype);
-    made.second = comm.symmetric_empty({second}, dtype);
+    const auto make = [&](int64_t numel) {
+      if (bucket.flat.device() != comm.capabilities().device)
+        return at::empty({numel}, bucket.flat.options());
+      return comm.symmetric_empty({numel}, dtype);
+    };
+    made.first = make(first);
+    made.second = make(second);
     int64_t at = 0, at_q = 0;
     for (Factor& f : made.factors) {
       const int64_t n = f.gradient.size(0), m = f.gradient.size(1);
@@ -128,7 +139,13 @@ class PowerSgd final : public CommHook {
     const uint64_t seed = options_.seed + 0x9e3779b97f4a7c15u * (bucket + 1) +
                           static_cast<uint64_t>(mine.step) * 0xbf58476d1ce4e5b9u;
     const at::Generator generator = at::detail::createCPUGenerator(seed);
-    mine.second.normal_(0, 1, generator);
+    if (mine.second.is_cpu()) {
+      mine.second.normal_(0, 1, generator);
+      return;
+    }
+    const at::Tensor drawn =
+        device::empty_pinned(mine.second.sizes(), mine.second.scalar_type(), mine.second.device());
+    mine.second.copy_(drawn.normal_(0, 1, generator), /*non_blocking=*/true);
   }
 
   void decompress(Communicator& comm, Compressed& mine, const CallNote& note) {

@@ -7,6 +7,7 @@
 
 #include <unordered_set>
 
+#include "lockstep/comm/coalesced.h"
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/parallel/ddp/internal/roll_call.h"
@@ -92,8 +93,19 @@ Roll Replica::call_forward(int64_t samples, bool communicates) {
 
 void Replica::exchange_buffers(int source, int contributing, bool own_counts) {
   if (options_.buffers == Buffers::kOwn) return;
-  if (options_.buffers == Buffers::kBroadcast) return broadcast_tensors(comm_, buffers_, source);
   const at::NoGradGuard no_grad;
+  if (options_.buffers == Buffers::kBroadcast) {
+    for (size_t begin = 0; begin < buffers_.size();) {
+      std::vector<at::Tensor> values;  // of one device
+      for (; begin < buffers_.size() &&
+             buffers_[begin].second.device() ==
+                 (values.empty() ? buffers_[begin].second : values[0]).device();
+           ++begin)
+        values.push_back(buffers_[begin].second.detach());
+      broadcast_coalesced(comm_, values, source);
+    }
+    return;
+  }
   for (const auto& [name, buffer] : buffers_) {
     const at::Tensor values = buffer.detach();
     if (!values.is_floating_point()) {

@@ -1,5 +1,4 @@
-// Lockstep's models on a device that the host plays: the CPU's losses and gradients, no races, and
-// what a step gives to the device.
+// Lockstep's models on a device that the host plays: the CPU's losses and gradients, no races, no stops of the host.
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
 #include <torch/nn/functional/loss.h>
@@ -54,7 +53,7 @@ class ModelsOnFakeCuda : public WithoutRaces {
     const Pass device = pass(at::Device(at::kCUDA, 0), make);
     std::cout << name << ": forward " << device.forward.text() << "; backward "
               << device.backward.text() << '\n';
-    for (const std::string& stop : device.stops) std::cout << "  " << stop << '\n';
+    for (const std::string& stop : device.stops) ADD_FAILURE() << name << " stops: " << stop;
     EXPECT_NEAR(device.loss.item<double>(), host.loss.item<double>(), 1e-5) << name;
     ASSERT_EQ(device.gradients.size(), host.gradients.size()) << name;
     for (size_t i = 0; i < host.gradients.size(); ++i) {
@@ -81,6 +80,73 @@ TEST_F(ModelsOnFakeCuda, TransformerLm) {
         const at::Tensor inputs = ids.narrow(1, 0, 8).to(device);
         const at::Tensor targets = ids.narrow(1, 1, 8).to(device);
         return [=](TransformerLm& lm) { return lm->loss(inputs, targets); };
+      };
+      return std::pair(model, loss_on);
+    });
+  }
+}
+
+// Masks are a hash of row and column, so that the device drops what the CPU drops.
+TEST_F(ModelsOnFakeCuda, TransformerLmDropsWhatTheCpuDrops) {
+  for (const bool packed : {false, true}) {
+    expect_as_on_cpu("TransformerLm with dropout", [packed] {
+      LmConfig config;
+      config.vocab_size = 50;
+      config.hidden_size = 32;
+      config.intermediate_size = 44;
+      config.num_hidden_layers = 2;
+      config.num_attention_heads = 4;
+      config.num_key_value_heads = 2;
+      config.max_position_embeddings = 64;
+      config.attention_dropout = 0.2;
+      config.hidden_dropout = 0.1;
+      TransformerLm model(config);
+      const auto loss_on = [packed](at::Device device) {
+        const at::Tensor ids = torch::arange(3 * 9).mul(7).remainder(50).view({3, 9});
+        const auto shaped = [&](int64_t first) {
+          const at::Tensor part = ids.narrow(1, first, 8);
+          return (packed ? part.flatten() : part.contiguous()).to(device);
+        };
+        const at::Tensor inputs = shaped(0), targets = shaped(1);
+        const at::Tensor lengths = packed ? torch::tensor({5, 8, 8, 3}) : at::Tensor();
+        return [=](TransformerLm& lm) { return lm->loss(inputs, targets, lengths); };
+      };
+      return std::pair(model, loss_on);
+    });
+  }
+}
+
+TEST_F(ModelsOnFakeCuda, BertClassifierWithMasksAndPacked) {
+  enum class Form { kMask, kHoles, kHostMask, kPacked };
+  for (const Form form : {Form::kMask, Form::kHoles, Form::kHostMask, Form::kPacked}) {
+    expect_as_on_cpu("BertClassifier, form " + std::to_string(static_cast<int>(form)), [form] {
+      BertConfig config;
+      config.vocab_size = 50;
+      config.hidden_size = 32;
+      config.num_hidden_layers = 2;
+      config.num_attention_heads = 4;
+      config.intermediate_size = 64;
+      config.max_position_embeddings = 16;
+      config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0;
+      BertClassifier model(config);
+      const auto loss_on = [form](at::Device device) {
+        const at::Tensor all = torch::arange(3 * 8).mul(7).remainder(49).add(1).view({3, 8});
+        const at::Tensor labels = torch::arange(3).remainder(2).to(device);
+        const at::Tensor lengths = torch::tensor({8, 5, 6});
+        at::Tensor mask = torch::arange(8).lt(lengths.unsqueeze(1)).to(torch::kLong);
+        if (form == Form::kHoles) mask.select(1, 2).zero_();
+        if (form == Form::kPacked) {
+          const at::Tensor ids = all.flatten().narrow(0, 0, 19).to(device);
+          return std::function<at::Tensor(BertClassifier&)>([=](BertClassifier& bert) {
+            return torch::nn::functional::cross_entropy(bert->forward(ids, {}, {}, lengths),
+                                                        labels);
+          });
+        }
+        if (form != Form::kHostMask) mask = mask.to(device);
+        const at::Tensor ids = all.to(device);
+        return std::function<at::Tensor(BertClassifier&)>([=](BertClassifier& bert) {
+          return torch::nn::functional::cross_entropy(bert->forward(ids, mask), labels);
+        });
       };
       return std::pair(model, loss_on);
     });

@@ -1,7 +1,10 @@
 #include "lockstep/parallel/ddp/internal/gradient_buckets.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/zeros.h>
+
+#include <utility>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
@@ -11,7 +14,7 @@ namespace lockstep::internal {
 namespace {
 
 at::Tensor make_flat(Communicator& comm, const flat::Bucket& plan) {
-  if (plan.device != comm.capabilities().device && !plan.device.is_cpu())
+  if (plan.device != comm.capabilities().device)
     return at::zeros({plan.numel}, at::TensorOptions(plan.dtype).device(plan.device));
   return comm.symmetric_empty({plan.numel}, plan.dtype).zero_();
 }
@@ -74,6 +77,28 @@ bool GradientBuckets::place(size_t index, const at::Tensor& passed) {
   }
   tensor = gradient.view;
   return true;
+}
+
+bool GradientBuckets::place_with_bucket(size_t index, const at::Tensor& passed) {
+  Gradient& gradient = gradients_[index];
+  const at::Tensor& tensor = gradient.parameter.grad();
+  if (gradient.view.is_cpu() || tensor.is_sparse() || flat::lies_in(tensor, gradient.view))
+    return place(index, passed);
+  buckets_[gradient.bucket].waiting.push_back(index);
+  return true;
+}
+
+void GradientBuckets::place_waiting(size_t bucket) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> views, gradients;
+  for (const size_t i : std::exchange(buckets_[bucket].waiting, {})) {
+    Gradient& gradient = gradients_[i];
+    at::Tensor& tensor = gradient.parameter.mutable_grad();
+    views.push_back(gradient.view);
+    gradients.push_back(std::exchange(tensor, gradient.view));
+    copied_bytes_ += static_cast<int64_t>(gradient.view.nbytes());
+  }
+  if (!views.empty()) at::_foreach_copy_(views, gradients);
 }
 
 void GradientBuckets::place_anyhow(size_t index) {
@@ -171,6 +196,7 @@ void GradientBuckets::reset() {
   }
   for (Bucket& bucket : buckets_) {
     bucket.missing = bucket.gradients.size();
+    bucket.waiting.clear();
     bucket.work = Work();
   }
 }

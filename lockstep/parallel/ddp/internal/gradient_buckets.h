@@ -40,6 +40,7 @@ struct Bucket {
   at::Tensor flat;
   std::vector<size_t> gradients;  // indices
   size_t missing = 0;             // of this backward
+  std::vector<size_t> waiting;    // gradients that are there, but not in `flat` yet
   std::string note;               // of the reduction under way
   Work work;
 };
@@ -71,7 +72,10 @@ class GradientBuckets {
   // backward. In a gradient's own hook, `passed` is what on_gradient() says. Throws InvalidArgument
   // for a sparse one.
   bool place(size_t index, const at::Tensor& passed = {});
-  // The same, but the bucket moves to ordinary memory if that other tensor is still there. Not
+  // The same, but what a device copies may wait for place_waiting(), which copies all of a bucket by one operation.
+  bool place_with_bucket(size_t index, const at::Tensor& passed);
+  void place_waiting(size_t bucket);
+  // As place(), but the bucket moves to ordinary memory if that other tensor is still there. Not
   // while the bucket is being reduced.
   void place_anyhow(size_t index);
   // Zeros in the view of a gradient that is undefined, likewise.

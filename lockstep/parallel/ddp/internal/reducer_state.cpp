@@ -66,7 +66,7 @@ void ReducerState::gradient_arrived(size_t index, const at::Tensor& passed) {
     }
     if (!gradient.complete() || gradient.sparse) return;
     const Stopwatch watch(times_.during);
-    if (buckets_.place(index, passed))
+    if (buckets_.place_with_bucket(index, passed))
       --buckets_.buckets()[gradient.bucket].missing;
     else
       gradient.displaced = true;
@@ -98,6 +98,7 @@ void ReducerState::start_ready_buckets() {
 }
 
 void ReducerState::start_bucket() {
+  buckets_.place_waiting(started_);
   announce(Step::kBucket, static_cast<int64_t>(started_));
   Bucket& bucket = buckets_.buckets()[started_];
   bucket.note = note_of("bucket " + std::to_string(started_));

@@ -118,7 +118,8 @@ void update_matrices(ZeroBucket& bucket, const at::Tensor& gradient,
 // where nobody has.
 void follow_parameters(ZeroBucket& bucket) {
   const at::Tensor rounded = bucket.own_master.to(bucket.own_parameters.scalar_type());
-  if (at::equal(rounded, bucket.own_parameters)) return;
+  // On a device the answer would cost more than what it saves.
+  if (rounded.is_cpu() && at::equal(rounded, bucket.own_parameters)) return;
   bucket.own_master.copy_(
       at::where(rounded.eq(bucket.own_parameters), bucket.own_master, bucket.own_parameters));
 }
