@@ -72,8 +72,8 @@ class ProcessGroups final : public GroupMaker {
         keep_(std::move(keep)),
         store_(store ? std::move(store) : std::make_shared<HashStore>()) {}
 
-  std::unique_ptr<Backend> make(const std::string& name, const Topology& topology,
-                                const std::vector<int>& members, Deadline deadline) override {
+  Engines make(const std::string& name, const Topology& topology, const std::vector<int>& members,
+               Deadline deadline) override {
     std::shared_ptr<Store> store = std::make_shared<PrefixStore>(name, store_);
     // Of other engines it is not known that they leave the store alone later.
     if (job_.backend == "shm" || job_.backend == "tcp" || is_hierarchical(job_.backend) ||
@@ -89,7 +89,7 @@ class ProcessGroups final : public GroupMaker {
     request.topology = topology;
     request.members = members;
     return make_together(std::move(store), topology.rank, [&](std::shared_ptr<Store> meeting) {
-      return make_engine(request, std::move(meeting), deadline);
+      return make_engines(request, std::move(meeting), deadline);
     });
   }
 
@@ -122,12 +122,12 @@ class ProcessGroups final : public GroupMaker {
 // The first member of a group to come makes the engines of all; each takes its own.
 class LocalGroups final : public GroupMaker {
  public:
-  std::unique_ptr<Backend> make(const std::string& name, const Topology& topology,
-                                const std::vector<int>&, Deadline) override {
+  Engines make(const std::string& name, const Topology& topology, const std::vector<int>&,
+               Deadline) override {
     const MutexLock lock(mutex_);
     std::vector<std::unique_ptr<Backend>>& engines = groups_[name];
     if (engines.empty()) engines = make_local_backends(topology.size);
-    return std::move(engines[static_cast<size_t>(topology.rank)]);
+    return {.own = std::move(engines[static_cast<size_t>(topology.rank)])};
   }
 
   void settle(const std::string& name) noexcept override {

@@ -55,7 +55,7 @@ class Suite {
     return all;
   }
   at::Tensor input(int of, int64_t count, ReduceOp op = ReduceOp::kSum) const {
-    return exact_input(of, count, dtype_, op);
+    return exact_input(of, count, dtype_, op).to(options_.device);
   }
   std::vector<at::Tensor> inputs(int64_t count) const {
     std::vector<at::Tensor> all;
@@ -63,7 +63,7 @@ class Suite {
     return all;
   }
   at::Tensor result(int64_t count, ReduceOp op) const {
-    return exact_result(size(), count, dtype_, op);
+    return exact_result(size(), count, dtype_, op).to(options_.device);
   }
   // The same values in memory with gaps.
   static at::Tensor strided(const at::Tensor& tensor) {

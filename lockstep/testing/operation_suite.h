@@ -14,6 +14,7 @@ struct SuiteOptions {
   std::vector<int64_t> sizes = {0, 1, 1009};
   int64_t long_bytes = 300'007;  // and one size of about this many bytes: longer than a chunk
   bool every_root = true;        // else the last rank only
+  at::Device device = at::kCPU;  // whose tensors
 };
 
 struct SuiteReport {

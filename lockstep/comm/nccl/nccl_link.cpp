@@ -117,9 +117,9 @@ bool NcclLink::meet() {
   Config config;
   const Result result = nccl_->call.comm_init_rank_config(&comm_, 2, id, sends_ ? 0 : 1, &config);
   if (result != kSuccess && result != kInProgress)
-    throw PeerLost(
-        std::string("connecting two ranks over nccl failed: ") + nccl_->call.error_string(result),
-        -1);
+    throw PeerLost(waiting_.front()->text +
+                       " could not connect its two ranks: " + nccl_->call.error_string(result),
+                   -1);
   return true;
 }
 

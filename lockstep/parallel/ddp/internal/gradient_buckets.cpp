@@ -11,7 +11,8 @@ namespace lockstep::internal {
 namespace {
 
 at::Tensor make_flat(Communicator& comm, const flat::Bucket& plan) {
-  if (plan.device != comm.capabilities().device && !plan.device.is_cpu())
+  const at::Device own = comm.capabilities().device;
+  if (plan.device.is_cpu() ? !own.is_cpu() : plan.device != own)
     return at::zeros({plan.numel}, at::TensorOptions(plan.dtype).device(plan.device));
   return comm.symmetric_empty({plan.numel}, plan.dtype).zero_();
 }
