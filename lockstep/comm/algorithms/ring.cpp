@@ -56,7 +56,7 @@ RingCost ring_all_reduce(Communicator& comm, const at::Tensor& tensor, ReduceOp 
   const at::NoGradGuard no_grad;
   const int size = comm.size();
   const at::ScalarType wire = accumulation_type(tensor.scalar_type());
-  const at::Tensor flat = tensor.to(wire).contiguous().view({-1});
+  const at::Tensor flat = tensor.to(at::kCPU, wire).contiguous().view({-1});
   const bool staged = !flat.is_alias_of(tensor);
   // The average is taken at the end; on the way it is a sum.
   const ReduceOp step_op = op == ReduceOp::kAvg ? ReduceOp::kSum : op;
@@ -99,7 +99,7 @@ RingCost naive_ring_all_reduce(Communicator& comm, const at::Tensor& tensor, Red
   const at::NoGradGuard no_grad;
   const int size = comm.size();
   std::vector<at::Tensor> parts(size);
-  parts[comm.rank()] = tensor.contiguous();
+  parts[comm.rank()] = tensor.cpu().contiguous();
   RingCost cost;
   for (int s = 0; s < size - 1; ++s) {
     // What this rank sends now is what it got in the step before: the part of the rank s places to

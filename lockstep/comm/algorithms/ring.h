@@ -24,7 +24,8 @@ struct RingCost {
   int64_t bytes_sent = 0;
 };
 
-// In place, everywhere. Collective; tensors and reductions as for Communicator::all_reduce.
+// In place, everywhere. Collective; tensors and reductions as for Communicator::all_reduce. It is done on
+// the host: a device's tensor is copied there and back.
 //
 // Chunked ring (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 // workstations", 2009): the tensor is cut into N chunks; N-1 steps of reduce-scatter, in which
