@@ -28,7 +28,8 @@ std::vector<std::vector<size_t>> plan_list(std::span<const at::Tensor> tensors) 
   std::vector<CoalescedItem> items;
   items.reserve(tensors.size());
   for (const at::Tensor& tensor : tensors)
-    items.push_back({tensor.scalar_type(), static_cast<int64_t>(tensor.nbytes())});
+    items.push_back(
+        {tensor.scalar_type(), static_cast<int64_t>(tensor.nbytes()), tensor.device().type()});
   return plan_coalesced(items, kCoalescedBytes);
 }
 

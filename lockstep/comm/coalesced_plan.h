@@ -1,7 +1,8 @@
-// Which tensors of a list travel together: decided from dtypes and sizes alone, so that all ranks
-// decide alike. Pure. Not a public header.
+// Which tensors of a list travel together: decided from dtypes, sizes and kinds of device alone, so
+// that all ranks decide alike. Pure. Not a public header.
 #pragma once
 
+#include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
@@ -13,10 +14,11 @@ namespace lockstep {
 struct CoalescedItem {
   at::ScalarType dtype;
   int64_t bytes;
+  c10::DeviceType device = c10::kCPU;
 };
 
-// The operations, each as the indices of its tensors: for every dtype, in order of its first
-// tensor, one of all tensors of up to `limit` bytes, in order; and one of each longer tensor, after
+// The operations, each as the indices of its tensors: for every dtype on every kind of device, in
+// order of its first tensor, one of all tensors of up to `limit` bytes, in order; and one of each longer tensor, after
 // them.
 inline std::vector<std::vector<size_t>> plan_coalesced(std::span<const CoalescedItem> items,
                                                        int64_t limit) {
@@ -24,7 +26,9 @@ inline std::vector<std::vector<size_t>> plan_coalesced(std::span<const Coalesced
   for (size_t i = 0; i < items.size(); ++i) {
     if (items[i].bytes > limit) continue;
     auto it = groups.begin();
-    while (it != groups.end() && items[it->front()].dtype != items[i].dtype) ++it;
+    while (it != groups.end() && (items[it->front()].dtype != items[i].dtype ||
+                                  items[it->front()].device != items[i].device))
+      ++it;
     if (it == groups.end()) it = groups.insert(it, std::vector<size_t>());
     it->push_back(i);
   }

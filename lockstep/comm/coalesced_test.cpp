@@ -64,6 +64,9 @@ TEST(CoalescedPlan, OneOperationADtypeAndOneALongTensor) {
                                             {at::kInt, 100},  {at::kFloat, 0}, {at::kLong, 101}};
   EXPECT_THAT(plan_coalesced(items, 100),
               ElementsAre(ElementsAre(0, 4), ElementsAre(1, 3), ElementsAre(2), ElementsAre(5)));
+  const std::vector<CoalescedItem> mixed = {
+      {at::kFloat, 10}, {at::kFloat, 5, at::kCUDA}, {at::kFloat, 1}, {at::kFloat, 2, at::kCUDA}};
+  EXPECT_THAT(plan_coalesced(mixed, 100), ElementsAre(ElementsAre(0, 2), ElementsAre(1, 3)));
   EXPECT_TRUE(plan_coalesced({}, 100).empty());
 }
 

@@ -15,8 +15,9 @@ namespace lockstep {
 
 using namespace checks;
 Communicator::Communicator(std::unique_ptr<Backend> backend, Topology topology,
-                           CommunicatorOptions options)
-    : impl_(std::make_shared<Impl>(std::move(backend), topology, std::move(options))) {}
+                           CommunicatorOptions options, std::unique_ptr<Backend> host)
+    : impl_(std::make_shared<Impl>(std::move(backend), topology, std::move(options),
+                                   std::move(host))) {}
 
 int Communicator::rank() const {
   return impl_->topology().rank;
@@ -38,6 +39,9 @@ at::Device Communicator::device() const {
 }
 const Capabilities& Communicator::capabilities() const {
   return impl_->capabilities();
+}
+const Capabilities& Communicator::host_capabilities() const {
+  return impl_->host_capabilities();
 }
 CommunicatorStats Communicator::stats() const {
   return impl_->stats();
@@ -64,7 +68,9 @@ Support Communicator::support(Op op, at::ScalarType dtype, ReduceOp reduce, bool
 namespace {
 
 Work launch_work(const std::shared_ptr<Communicator::Impl>& impl, const Ask& ask) {
-  return Work(std::make_shared<Work::State>(impl, impl->start(ask)));
+  // Keeps the whole communicator.
+  const std::shared_ptr<Communicator::Impl> carrier(impl, &impl->carrier(ask));
+  return Work(std::make_shared<Work::State>(carrier, carrier->start(ask)));
 }
 
 }  // namespace

@@ -104,13 +104,13 @@ std::optional<Communicator> Communicator::make_group(int kind, uint64_t signatur
       (members.empty() ? ""
                        : "." + std::to_string(*std::min_element(members.begin(), members.end())));
   Topology topology;
-  std::unique_ptr<Backend> backend;
+  Engines engines;
   std::exception_ptr failure;
   const Deadline deadline = Deadline::after(timeout());
   if (!members.empty()) {
     topology = topology_of_group(wishes, members, rank());
     try {
-      backend = origin->maker->make(name, topology, in_job(*origin, members), deadline);
+      engines = origin->maker->make(name, topology, in_job(*origin, members), deadline);
     } catch (...) {  // whatever it is: the others must not wait for this rank
       failure = std::current_exception();
     }
@@ -140,7 +140,8 @@ std::optional<Communicator> Communicator::make_group(int kind, uint64_t signatur
   CommunicatorOptions options = impl_->options();
   options.origin = origin_of_group(*origin, name, members);
   options.reform = nullptr;
-  return Communicator(std::move(backend), topology, std::move(options));
+  return Communicator(std::move(engines.own), topology, std::move(options),
+                      std::move(engines.host));
 }
 
 Communicator Communicator::reform(Deadline deadline) {
@@ -165,7 +166,7 @@ void Communicator::name_ranks(std::vector<std::string> titles) {
   if (titles.size() != static_cast<size_t>(size()))
     throw InvalidArgument("name_ranks: " + std::to_string(titles.size()) + " titles for " +
                           std::to_string(size()) + " ranks; give one for each");
-  if (impl_->options().origin) impl_->options().origin->titles = std::move(titles);
+  impl_->name_ranks(std::move(titles));
 }
 
 std::optional<Communicator> Communicator::split(int color, int key, Site site) {

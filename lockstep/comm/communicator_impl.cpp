@@ -17,7 +17,6 @@
 #include <thread>
 #include <utility>
 
-#include "lockstep/comm/giving_up.h"
 #include "lockstep/comm/group_maker.h"
 #include "lockstep/comm/mismatch_text.h"
 #include "lockstep/comm/vector_maths.h"
@@ -32,8 +31,6 @@
 
 namespace lockstep {
 namespace {
-
-constexpr auto kAbortAtMost = std::chrono::seconds(1);
 
 const std::byte* data_of(const at::Tensor& tensor) {
   return static_cast<const std::byte*>(tensor.const_data_ptr());
@@ -148,7 +145,7 @@ class Communicator::Impl::Entry {
 };
 
 Communicator::Impl::Impl(std::unique_ptr<Backend> backend, Topology topology,
-                         CommunicatorOptions options)
+                         CommunicatorOptions options, std::unique_ptr<Backend> host)
     : topology_(topology), options_(std::move(options)), backend_(std::move(backend)) {
   LOCKSTEP_CHECK(topology.rank >= 0 && topology.rank < topology.size, "a rank is below the size");
   settle_vector_maths();  // ranks may be threads
@@ -182,6 +179,21 @@ Communicator::Impl::Impl(std::unique_ptr<Backend> backend, Topology topology,
     backend_->set_elsewhere(this);
   }
   if (options_.board) options_.board->enter(options_.board_rank, static_cast<uint32_t>(::getpid()));
+  if (!host) return;
+  LOCKSTEP_CHECK(job_ != nullptr && host->capabilities().device.is_cpu(),
+                 "an engine of the host stands beside a device's, in a job");
+  if (options_.on_broken) {
+    options_.on_broken = [told = std::make_shared<std::atomic<bool>>(false),
+                          then = std::move(options_.on_broken)](const std::string& reason) {
+      if (!told->exchange(true)) then(reason);
+    };
+  }
+  CommunicatorOptions beside = options_;
+  beside.origin = std::make_shared<GroupOrigin>(*options_.origin);
+  beside.origin->name += "/host";
+  host_ = std::make_unique<Impl>(std::move(host), topology_, std::move(beside));
+  host_->beside_ = this;
+  beside_ = host_.get();
 }
 
 Communicator::Impl::~Impl() {
@@ -326,10 +338,15 @@ Plan Communicator::Impl::check(const Ask& ask) const {
   if (plan.support == Support::kUnsupported) throw InvalidArgument(plan.reason);
   for (const at::Tensor* tensor : {&ask.input, &ask.output}) {
     if (!tensor->defined()) continue;
-    if (tensor->layout() != at::kStrided || !(tensor->is_cpu() || tensor->is_cuda())) {
-      throw InvalidArgument("backend " + capabilities().backend +
-                            " carries dense tensors on the CPU or CUDA devices, not " +
-                            tensor->toString() + " on " + tensor->device().str());
+    // What is not on the engine's device is copied there, and to the host from whatever device has it.
+    const bool carried =
+        tensor->is_cpu() ||
+        (device_.is_cpu() ? !tensor->is_meta() : tensor->device().type() == device_.type());
+    if (tensor->layout() != at::kStrided || !carried) {
+      throw InvalidArgument(
+          "backend " + capabilities().backend + " carries dense tensors of the host and of " +
+          (device_.is_cpu() ? "" : at::DeviceTypeName(device_.type(), true) + " ") +
+          "devices, not " + tensor->toString() + " on " + tensor->device().str());
     }
   }
   if (ask.input.defined() && ask.output.defined() && !ask.input.is_same(ask.output) &&
@@ -423,12 +440,19 @@ std::shared_ptr<Flight> Communicator::Impl::launch(const Ask& ask, const Plan& p
   return flight;
 }
 
+Communicator::Impl& Communicator::Impl::carrier(const Ask& ask) {
+  if (!host_) return *this;
+  const auto hosts = [](const at::Tensor& tensor) { return !tensor.defined() || tensor.is_cpu(); };
+  return hosts(ask.input) && hosts(ask.output) ? *host_ : *this;
+}
+
 std::shared_ptr<Flight> Communicator::Impl::start(const Ask& ask) {
   throw_if_broken();
   return launch(ask, check(ask));
 }
 
 void Communicator::Impl::run(const Ask& ask) {
+  if (Impl& carrier = this->carrier(ask); &carrier != this) return carrier.run(ask);
   throw_if_broken();
   const Plan plan = check(ask);
   const auto ready = [this](const at::Tensor& t) {
@@ -450,6 +474,7 @@ void Communicator::Impl::run(const Ask& ask) {
 
 void Communicator::Impl::run_in_place(Op op, const at::Tensor& tensor, ReduceOp reduce, int root,
                                       Site site) {
+  if (host_ && tensor.is_cpu()) return host_->run_in_place(op, tensor, reduce, root, site);
   const at::ScalarType dtype = tensor.scalar_type();
   const bool as_it_is =
       (native_[static_cast<int>(op)][static_cast<int>(reduce)] & bit(dtype)) != 0 &&
@@ -495,10 +520,6 @@ void Communicator::Impl::run_call(Call& call, std::initializer_list<const at::Te
   const uint64_t ended = ticks();
   waited_->add(ended - its_record.begun);
   if (options_.board) options_.board->end(options_.board_rank, place, ended);
-}
-
-double Communicator::Impl::waited() const {
-  return waited_->seconds();
 }
 
 void Communicator::Impl::wait(Flight& flight, Deadline deadline) {
@@ -568,25 +589,6 @@ bool Communicator::Impl::look(DeviceWatch::Operation& operation) {
   return over;
 }
 
-std::exception_ptr Communicator::Impl::set_broken() noexcept {
-  const std::exception_ptr found = std::current_exception();
-  const std::exception_ptr error =
-      options_.origin ? named_in_job(found, options_.origin->members, options_.origin->titles)
-                      : found;
-  const bool first = broken_.set(error);  // else abort() was: this rank's own doing
-  note_flights();
-  const std::string text = exception_text(error);
-  // Whoever waits for the device, on whatever stream, does not wait for ever.
-  if (ordered_) backend_->abort(text);
-  if (std::exchange(told_, true)) return error;
-  if (first && options_.board) {
-    show_giving_up(*options_.board, options_.board_rank, error,
-                   options_.origin ? options_.origin->members : std::vector<int>());
-  }
-  if (options_.on_broken) options_.on_broken(text);
-  return error;
-}
-
 void Communicator::Impl::complete(Flight& flight) {
   const bool trails = flight.request == nullptr;  // its memory is the watch's
   flight.done = true;
@@ -652,8 +654,9 @@ at::Tensor Communicator::Impl::shared_empty(at::IntArrayRef shape, at::ScalarTyp
                                             Site site) {
   constexpr const char* kName = "shared_empty";
   const int64_t bytes = bytes_of_shape(kName, shape, dtype);
-  if (!backend_->capabilities().shared_memory)
-    throw InvalidArgument("shared_empty: backend " + backend_->capabilities().backend +
+  if (host_) return host_->shared_empty(shape, dtype, site);
+  if (!capabilities().shared_memory)
+    throw InvalidArgument("shared_empty: backend " + capabilities().backend +
                           " has no memory that ranks share; local, shm and hierarchical have");
   SymmetricMemory memory = allocate_together(kName, bytes, &Backend::allocate_shared, site);
   if (memory.data == nullptr) return at::zeros(shape, dtype);  // of no bytes
@@ -717,8 +720,8 @@ std::string Communicator::Impl::stand(const Call& call, const std::vector<int>& 
     own.number = call.sequence;
     own.seconds = std::chrono::duration<double>(now - stands_since_).count();
     own.awaited = in_job(*options_.origin, awaited);
-    own.text =
-        numbered(make_record(call)) + " of the group of ranks " + joined(options_.origin->members);
+    own.text = numbered(make_record(call)) + place() + " of the group of ranks " +
+               joined(options_.origin->members);
     auto [wrong, pause] = job_->stand(std::move(own), std::exchange(moved_, false));
     look_at_ = std::chrono::steady_clock::now() + pause;
     return std::move(wrong);
@@ -744,6 +747,7 @@ bool Communicator::Impl::move_if_free() noexcept {
 }
 
 Probe Communicator::Impl::probe(int src, int tag) {
+  if (host_) return host_->probe(src, tag);
   const Entry entry(*this);
   throw_if_broken();
   if (!capabilities().probe) {
@@ -751,36 +755,6 @@ Probe Communicator::Impl::probe(int src, int tag) {
                           " cannot say which rank has sent a message; name the source");
   }
   return backend_->probe(src, tag);
-}
-
-void Communicator::Impl::add_twin(const std::shared_ptr<Impl>& twin) {
-  const MutexLock lock(twins_mutex_);
-  std::erase_if(twins_, [](const auto& one) { return one.expired(); });
-  twins_.push_back(twin);
-}
-
-void Communicator::Impl::abort(const std::string& reason) noexcept {
-  {
-    // A library that works on a duplicate is as much inside as one that does not.
-    const MutexLock lock(twins_mutex_);
-    for (const auto& one : twins_) {
-      if (const auto twin = one.lock()) twin->abort(reason);
-    }
-  }
-  broken_.set(std::make_exception_ptr(
-      PeerLost("this rank aborted the communicator: " + reason, topology_.rank)));
-  // Whoever is inside learns of it there; the engine itself is one thread's at a time.
-  backend_->interrupt(reason);
-  const Deadline deadline = Deadline::after(kAbortAtMost);
-  for (int found = kNobody;
-       !inside_.compare_exchange_strong(found, kCaller, std::memory_order_acq_rel);
-       found = kNobody) {
-    if (deadline.expired()) return;  // what interrupt() told must do
-    std::this_thread::sleep_for(std::chrono::microseconds(200));
-  }
-  backend_->abort(reason);
-  note_flights();
-  inside_.store(kNobody, std::memory_order_release);
 }
 
 }  // namespace lockstep

@@ -53,12 +53,18 @@ struct Flight {
 
 class Communicator::Impl final : private Elsewhere, private JobProgress::Member {
  public:
-  Impl(std::unique_ptr<Backend> backend, Topology topology, CommunicatorOptions options);
+  // `host`: carries the host's tensors and barriers, where the memory of `backend` is a device's; null:
+  // that one does. Two engines want an origin.
+  Impl(std::unique_ptr<Backend> backend, Topology topology, CommunicatorOptions options,
+       std::unique_ptr<Backend> host = nullptr);
   ~Impl() override;
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  // check -> plan -> stage -> sequence number -> board -> backend.
+  // Of the two engines' parts the one that carries it: the device's where a tensor is a device's.
+  Impl& carrier(const Ask& ask);
+
+  // check -> plan -> stage -> sequence number -> board -> backend. Of the carrier.
   std::shared_ptr<Flight> start(const Ask& ask);
   // The same and wait: the short way, which keeps nothing, where nothing has to be staged.
   void run(const Ask& ask);
@@ -74,15 +80,20 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   void progress();
   Probe probe(int src, int tag);
   void abort(const std::string& reason) noexcept;
+  void name_ranks(std::vector<std::string> titles);
+  // Known to an engine.
+  bool lost(int rank) const;
   // A duplicate, which abort() reaches too.
   void add_twin(const std::shared_ptr<Impl>& twin);
 
   const Topology& topology() const { return topology_; }
   const CommunicatorOptions& options() const { return options_; }
   const Capabilities& capabilities() const { return backend_->capabilities(); }
-  const CommunicatorStats& stats() const { return stats_; }
-  double waited() const;
-  Backend& backend() const { return *backend_; }
+  const Capabilities& host_capabilities() const {
+    return host_ ? host_->capabilities() : capabilities();
+  }
+  CommunicatorStats stats() const;
+  double waited() const { return waited_->seconds(); }
 
  private:
   class Entry;
@@ -114,6 +125,12 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   void finish(Flight& flight);
   // By the exception that is being handled -> what to throw for it (named_in_job()).
   std::exception_ptr set_broken() noexcept;
+  // By what broke the other engine's part. From any thread.
+  void break_with(const std::exception_ptr& error, const std::string& reason) noexcept;
+  // Whoever is inside learns of it there; the engine itself is one thread's at a time.
+  void end_engine(const std::string& reason) noexcept;
+  // In sentences: " on cuda:0"; "" where there is one engine.
+  std::string place() const;
   void throw_if_broken() const {
     if (const std::exception_ptr* error = broken_.get()) std::rethrow_exception(*error);
   }
@@ -147,6 +164,11 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
       inflight_;  // outlives backend_: the engine may still touch their memory
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<DeviceWatch> watch_;  // null: the device was never given anything
+  // The host engine's part of a communicator of two, with sequence numbers and a group's name of its
+  // own: ranks that are in different parts are found as those in different groups. And the other one.
+  std::unique_ptr<Impl> host_;
+  Impl* beside_ = nullptr;
+  std::atomic<bool> broken_with_{false};  // the other one was broken first
 };
 
 // One operation, or several that count as one.

@@ -26,8 +26,8 @@ std::vector<int> parse_ranks(const std::string& text) {
 // One call of shrink() on one rank, over keys of its own: here/R, members, made/R, outcome.
 class Shrinking {
  public:
-  Shrinking(Store& store, const Backend& backend, const Topology& topology)
-      : store_(store), backend_(backend), topology_(topology) {}
+  Shrinking(Store& store, const Communicator::Impl& comm)
+      : store_(store), comm_(comm), topology_(comm.topology()) {}
 
   // Ends the attempt if nobody has yet. Returns true if it had been made by then.
   bool closed_as_made() {
@@ -48,7 +48,7 @@ class Shrinking {
       std::vector<int> survivors;
       for (int r = 0; r < topology_.size; ++r) {
         if (!announced[r]) announced[r] = store_.try_get(here(r)).has_value();
-        const bool lost = backend_.lost(r);
+        const bool lost = comm_.lost(r);
         if (announced[r] && !lost) survivors.push_back(r);
         if (!announced[r] && !lost) waiting = true;
       }
@@ -74,7 +74,7 @@ class Shrinking {
       }
       if (missing.empty()) return store_.compare_set("outcome", "", kMade);
       for (const int r : missing) {
-        if (backend_.lost(r))
+        if (comm_.lost(r))
           return give_up("rank " + std::to_string(r) + " died while the group was being made");
       }
       if (deadline.expired())
@@ -92,7 +92,7 @@ class Shrinking {
   static std::string made(int rank) { return "made/" + std::to_string(rank); }
 
   Store& store_;
-  const Backend& backend_;
+  const Communicator::Impl& comm_;
   Topology topology_;
 };
 
@@ -120,14 +120,14 @@ Communicator Communicator::shrink(Deadline deadline) {
     // One attempt after another: two that went on side by side could both make a group.
     for (uint64_t n = 1; n < attempt; ++n) {
       PrefixStore store = agreement(n);
-      if (!Shrinking(store, impl_->backend(), impl_->topology()).closed_as_made()) continue;
+      if (!Shrinking(store, *impl_).closed_as_made()) continue;
       throw PeerLost(
           "shrink: this communicator was shrunk before, and its group goes on; use what "
           "that call returned, or, if it threw on this rank, end this process",
           rank());
     }
     PrefixStore store = agreement(attempt);
-    Shrinking shrinking(store, impl_->backend(), impl_->topology());
+    Shrinking shrinking(store, *impl_);
     const std::vector<int> members = shrinking.agree_on_members(announce);
     if (std::find(members.begin(), members.end(), rank()) == members.end()) {
       throw PeerLost("shrink: the group goes on as old ranks " + joined(members, " ") +
@@ -139,10 +139,10 @@ Communicator Communicator::shrink(Deadline deadline) {
     std::vector<GroupWish> wishes(static_cast<size_t>(size()), {.color = -1});
     for (const int r : members) wishes[r] = {0, 0, shrinking.node_of(r)};
     const Topology topology = topology_of_group(wishes, members, rank());
-    std::unique_ptr<Backend> backend;
+    Engines engines;
     std::string outcome;
     try {
-      backend = maker.make(name, topology, in_job(*origin, members), deadline);
+      engines = maker.make(name, topology, in_job(*origin, members), deadline);
       outcome = shrinking.agree_on_outcome(members, deadline);
     } catch (const StoreError&) {
       throw;
@@ -158,7 +158,8 @@ Communicator Communicator::shrink(Deadline deadline) {
     CommunicatorOptions options = impl_->options();
     options.origin = origin_of_group(*origin, name, members);
     options.reform = nullptr;
-    return Communicator(std::move(backend), topology, std::move(options));
+    return Communicator(std::move(engines.own), topology, std::move(options),
+                        std::move(engines.host));
   } catch (const StoreError& error) {
     throw StoreError(
         std::string("shrink: the survivors cannot agree without the job's store: ") + error.what() +

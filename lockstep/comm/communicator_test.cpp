@@ -130,7 +130,7 @@ TEST(Communicator, MistakesAreRefusedBeforeAnythingIsSent) {
     EXPECT_THAT(refused([&] { comm.all_reduce(at::ones({2}, at::kComplexFloat)); }),
                 HasSubstr("dtype"));
     EXPECT_THAT(refused([&] { comm.all_reduce(at::empty({2}, at::Device(at::kMeta))); }),
-                HasSubstr("on the CPU or CUDA devices"));
+                HasSubstr("dense tensors of the host and of devices, not "));
     EXPECT_THAT(refused([&] { comm.reduce_scatter(at::ones({3})); }),
                 HasSubstr("does not divide by 2 ranks"));
     EXPECT_THAT(refused([&] { comm.scatterv(at::ones({1}), {}, std::vector<int64_t>{1}, 0); }),

@@ -37,7 +37,7 @@ Plan plan_reduction(Plan plan, const Capabilities& c, at::ScalarType dtype) {
     plan.cast = true;
     plan.wire = at::kByte;
     plan.reduce = on_bytes(plan.reduce);
-  } else if (accumulation_type(dtype) != dtype && !c.float32_accumulation) {
+  } else if (accumulation_type(dtype) != dtype && !has(c.reduce_dtypes, bit(dtype))) {
     plan.cast = true;
     plan.wire = accumulation_type(dtype);
   } else if (dtype == at::kShort && !has(c.reduce_dtypes, bit(dtype))) {

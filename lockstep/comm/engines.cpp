@@ -1,9 +1,11 @@
 #include "lockstep/comm/engines.h"
 
 #include <algorithm>
+#include <set>
 
 #include "lockstep/comm/gloo/gloo_backend.h"
 #include "lockstep/comm/hierarchical/hierarchical_backend.h"
+#include "lockstep/comm/local/local_backend.h"
 #include "lockstep/comm/mpi/mpi_backend.h"
 #include "lockstep/comm/nccl/nccl_backend.h"
 #include "lockstep/comm/shm/shm_backend.h"
@@ -148,6 +150,33 @@ std::unique_ptr<Backend> make_engine(const EngineRequest& request, std::shared_p
         });
   }
   throw InvalidArgument("backend " + request.backend + " joins no processes");
+}
+
+std::string choose_host_backend(const std::shared_ptr<Store>& store, const Topology& topology,
+                                Deadline deadline) {
+  if (topology.size == 1) return "local";
+  if (topology.local_size == topology.size) return "shm";
+  if (!store) return "";
+  PrefixStore places("places", store);
+  const std::vector<int> nodes = exchange_nodes(
+      places, {.rank = topology.rank, .size = topology.size, .node = topology.node_rank}, deadline);
+  const std::set<int> hosts(nodes.begin(), nodes.end());
+  return hosts.size() < nodes.size() ? "hierarchical" : "tcp";
+}
+
+Engines make_engines(const EngineRequest& request, std::shared_ptr<Store> store,
+                     Deadline deadline) {
+  Engines engines{.own = make_engine(request, store, deadline)};
+  if (engines.own->capabilities().device.is_cpu()) return engines;
+  const auto meeting = store ? std::make_shared<PrefixStore>("host", store) : nullptr;
+  EngineRequest host = request;
+  host.device = std::nullopt;
+  if (host.say) host.say("connecting what carries tensors of the host beside " + request.backend);
+  // Others than nccl carry them themselves.
+  if (host.backend == "nccl") host.backend = choose_host_backend(meeting, host.topology, deadline);
+  engines.host = host.backend == "local" ? std::move(make_local_backends(1).front())
+                                         : make_engine(host, meeting, deadline);
+  return engines;
 }
 
 }  // namespace lockstep

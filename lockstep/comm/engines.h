@@ -29,6 +29,12 @@ struct EngineRequest {
   std::function<void(const std::string& step)> say = nullptr;
 };
 
+// What carries a communicator's operations.
+struct Engines {
+  std::unique_ptr<Backend> own;
+  std::unique_ptr<Backend> host = nullptr;  // where the memory of `own` is a device's: the host's
+};
+
 // "hierarchical", or with what carries its data between hosts: "hierarchical:gloo",
 // "hierarchical:mpi".
 bool is_hierarchical(const std::string& backend);
@@ -38,5 +44,14 @@ bool is_hierarchical(const std::string& backend);
 // StoreError, PeerLost.
 std::unique_ptr<Backend> make_engine(const EngineRequest& request, std::shared_ptr<Store> store,
                                      Deadline deadline);
+
+// The same, and the host's engine beside one whose memory is a device's.
+Engines make_engines(const EngineRequest& request, std::shared_ptr<Store> store, Deadline deadline);
+
+// What carries tensors of the host among these ranks where nobody says otherwise: local alone, shm on
+// one host, and over several hierarchical, or tcp where no two ranks share one. That takes a look at the
+// other ranks: collective then, over a `store` that is new to it; "" without one.
+std::string choose_host_backend(const std::shared_ptr<Store>& store, const Topology& topology,
+                                Deadline deadline);
 
 }  // namespace lockstep

@@ -15,11 +15,12 @@
 namespace lockstep {
 namespace {
 
-// Remembers the keys that this rank wrote, so that they can be removed: a job that makes groups all
-// day must not fill its store.
+// Remembers the keys below `below` that this rank wrote, so that they can be removed: a job that makes
+// groups all day must not fill its store.
 class RecordingStore final : public Store {
  public:
-  explicit RecordingStore(std::shared_ptr<Store> base) : base_(std::move(base)) {}
+  RecordingStore(std::shared_ptr<Store> base, std::string below)
+      : base_(std::move(base)), below_(std::move(below)) {}
 
   void set(const std::string& key, const std::string& value) override {
     note(key);
@@ -56,11 +57,13 @@ class RecordingStore final : public Store {
 
  private:
   void note(const std::string& key) {
+    if (!key.starts_with(below_)) return;
     const MutexLock lock(mutex_);
     keys_.insert(key);
   }
 
   std::shared_ptr<Store> base_;
+  std::string below_;
   Mutex mutex_;  // an engine may have threads
   std::set<std::string> keys_ LOCKSTEP_GUARDED_BY(mutex_);
 };
@@ -72,24 +75,23 @@ class ProcessGroups final : public GroupMaker {
         keep_(std::move(keep)),
         store_(store ? std::move(store) : std::make_shared<HashStore>()) {}
 
-  std::unique_ptr<Backend> make(const std::string& name, const Topology& topology,
-                                const std::vector<int>& members, Deadline deadline) override {
-    std::shared_ptr<Store> store = std::make_shared<PrefixStore>(name, store_);
-    // Of other engines it is not known that they leave the store alone later.
-    if (job_.backend == "shm" || job_.backend == "tcp" || is_hierarchical(job_.backend) ||
-        job_.backend == "gloo") {
-      auto recorder = std::make_shared<RecordingStore>(std::move(store));
-      {
-        const MutexLock lock(mutex_);
-        written_[name] = recorder;
-      }
-      store = std::move(recorder);
+  Engines make(const std::string& name, const Topology& topology, const std::vector<int>& members,
+               Deadline deadline) override {
+    // Of other engines it is not known that they leave the store alone later, but of the host's beside
+    // them.
+    const bool all = job_.backend == "shm" || job_.backend == "tcp" ||
+                     is_hierarchical(job_.backend) || job_.backend == "gloo";
+    const auto store = std::make_shared<RecordingStore>(std::make_shared<PrefixStore>(name, store_),
+                                                        all ? "" : "host/");
+    {
+      const MutexLock lock(mutex_);
+      written_[name] = store;
     }
     EngineRequest request = job_;
     request.topology = topology;
     request.members = members;
-    return make_together(std::move(store), topology.rank, [&](std::shared_ptr<Store> meeting) {
-      return make_engine(request, std::move(meeting), deadline);
+    return make_together(store, topology.rank, [&](std::shared_ptr<Store> meeting) {
+      return make_engines(request, std::move(meeting), deadline);
     });
   }
 
@@ -122,12 +124,12 @@ class ProcessGroups final : public GroupMaker {
 // The first member of a group to come makes the engines of all; each takes its own.
 class LocalGroups final : public GroupMaker {
  public:
-  std::unique_ptr<Backend> make(const std::string& name, const Topology& topology,
-                                const std::vector<int>&, Deadline) override {
+  Engines make(const std::string& name, const Topology& topology, const std::vector<int>&,
+               Deadline) override {
     const MutexLock lock(mutex_);
     std::vector<std::unique_ptr<Backend>>& engines = groups_[name];
     if (engines.empty()) engines = make_local_backends(topology.size);
-    return std::move(engines[static_cast<size_t>(topology.rank)]);
+    return {.own = std::move(engines[static_cast<size_t>(topology.rank)])};
   }
 
   void settle(const std::string& name) noexcept override {

@@ -25,8 +25,8 @@ class GroupMaker {
   // Collective over the members of the new group, given by their ranks in the job; `topology` is
   // this rank's place in it. `name` is equal on all members, and no other group of the job ever has
   // it. Throws Timeout, PeerLost, StoreError.
-  virtual std::unique_ptr<Backend> make(const std::string& name, const Topology& topology,
-                                        const std::vector<int>& members, Deadline deadline) = 0;
+  virtual Engines make(const std::string& name, const Topology& topology,
+                       const std::vector<int>& members, Deadline deadline) = 0;
 
   // Called once no member needs what was left for it any more, be the group made or given up.
   virtual void settle(const std::string& name) noexcept = 0;

@@ -4,13 +4,11 @@
 #include <cstdio>
 #include <iterator>
 #include <numeric>
-#include <set>
 
 #include "lockstep/comm/backend.h"
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/comm/engines.h"
 #include "lockstep/comm/group_maker.h"
-#include "lockstep/comm/hierarchical/hierarchical_backend.h"
 #include "lockstep/comm/local/local_backend.h"
 #include "lockstep/comm/making.h"
 #include "lockstep/comm/mpi/mpi_process.h"
@@ -30,13 +28,12 @@ namespace {
 
 constexpr const char* kBackends[] = {"local", "shm", "tcp", "gloo", "mpi", "nccl"};
 
-// Asked for > LOCKSTEP_BACKEND > what fits: "" where that takes a look at the other hosts.
+// Asked for > LOCKSTEP_BACKEND; "": what fits (choose_host_backend()).
 std::string choose_backend(const InitOptions& options, const EnvLookup& env,
                            const Topology& topology) {
   std::string name =
       options.backend.empty() ? env("LOCKSTEP_BACKEND").value_or("") : options.backend;
-  if (name.empty())
-    return topology.size == 1 ? "local" : topology.local_size == topology.size ? "shm" : "";
+  if (name.empty()) return "";
   if (name == "hierarchical:tcp") name = "hierarchical";
   check_backend_name(name);
   if (name == "local" && topology.size > 1) {
@@ -66,14 +63,6 @@ std::optional<at::Device> chosen_device(const InitOptions& options, const EnvLoo
                           "ask for cuda, or for another backend");
   }
   return chosen;
-}
-
-// For ranks on several hosts: shared memory has a part wherever two ranks have a host in common.
-std::string choose_between_hosts(Store& store, const Topology& topology, Deadline deadline) {
-  const std::vector<int> nodes = exchange_nodes(
-      store, {.rank = topology.rank, .size = topology.size, .node = topology.node_rank}, deadline);
-  const std::set<int> hosts(nodes.begin(), nodes.end());
-  return hosts.size() < nodes.size() ? "hierarchical" : "tcp";
 }
 
 // Where ranks that die are started anew: how this one meets the others, the first time and again.
@@ -139,18 +128,17 @@ Communicator connect(const std::shared_ptr<Store>& store, const Topology& topolo
   };
   const auto join = [&](const std::shared_ptr<Store>& meeting) {
     std::string name = choose_backend(options, process_env(), topology);
-    if (name.empty() && meeting) {
-      step("exchanging who shares a host");
-      PrefixStore places("places", meeting);
-      name = choose_between_hosts(places, topology, deadline);
+    if (name.empty()) {
+      if (meeting && topology.local_size != topology.size) step("exchanging who shares a host");
+      name = choose_host_backend(meeting, topology, deadline);
     }
-    std::unique_ptr<Backend> backend;
+    Engines engines;
     auto origin = std::make_shared<GroupOrigin>();
     origin->members.resize(static_cast<size_t>(topology.size));
     std::iota(origin->members.begin(), origin->members.end(), 0);
     if (name == "local" ||
         ((name == "gloo" || name == "tcp" || is_hierarchical(name)) && !meeting)) {
-      backend = std::move(make_local_backends(1).front());
+      engines.own = std::move(make_local_backends(1).front());
       origin->maker = make_local_groups();
     } else {
       EngineRequest request{.backend = name,
@@ -161,14 +149,15 @@ Communicator connect(const std::shared_ptr<Store>& store, const Topology& topolo
                             .device = communicator.device,
                             .say = step};
       step("connecting over " + name);
-      backend = make_engine(request, meeting, deadline);
+      engines = make_engines(request, meeting, deadline);
       request.say = nullptr;
       origin->maker = make_process_groups(
           request, store ? std::make_shared<PrefixStore>("groups", store) : nullptr,
           communicator.keep);
     }
     communicator.origin = std::move(origin);
-    Communicator comm(std::move(backend), topology, std::move(communicator));
+    Communicator comm(std::move(engines.own), topology, std::move(communicator),
+                      std::move(engines.host));
     step("waiting until all ranks are connected");
     if (meeting) store_barrier(*meeting, "ready", topology.size, deadline);
     return comm;

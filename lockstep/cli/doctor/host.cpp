@@ -403,7 +403,7 @@ HostFacts host_facts() {
   } catch (const Error&) {
     facts.mpirun.reset();
   }
-  facts.nccl = probe_library("libnccl.so.2");
+  facts.nccl = probe_library(process_env()("LOCKSTEP_NCCL").value_or("libnccl.so.2").c_str());
   look_at_variables(facts);
   return facts;
 }

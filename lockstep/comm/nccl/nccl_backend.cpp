@@ -13,16 +13,20 @@
 #include <thread>
 #include <utility>
 
+#include "lockstep/comm/nccl/nccl_group.h"
 #include "lockstep/comm/nccl/nccl_library.h"
 #include "lockstep/comm/nccl/nccl_link.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/text.h"
 
 namespace lockstep {
 namespace {
 
 constexpr int kNcclYields = 1000;                      // looks at the device before the first sleep
 constexpr auto kNcclStart = std::chrono::seconds(60);  // for NCCL to take a call
+constexpr auto kNcclMeet = std::chrono::milliseconds(100);  // between looks at who cannot come
 
 Capabilities nccl_capabilities(at::Device device) {
   Capabilities c;
@@ -34,8 +38,8 @@ Capabilities nccl_capabilities(at::Device device) {
   for (const Op op : {Op::kGather, Op::kScatter, Op::kAllToAll})
     c.v_ops[static_cast<int>(op)] = true;
   c.move_dtypes = all_dtypes();
-  c.reduce_dtypes = bit(at::kFloat) | bit(at::kDouble) | bit(at::kChar) | bit(at::kByte) |
-                    bit(at::kInt) | bit(at::kLong);
+  c.reduce_dtypes = bit(at::kFloat) | bit(at::kDouble) | bit(at::kHalf) | bit(at::kBFloat16) |
+                    bit(at::kChar) | bit(at::kByte) | bit(at::kInt) | bit(at::kLong);
   const uint32_t arithmetic =
       bit(ReduceOp::kSum) | bit(ReduceOp::kProduct) | bit(ReduceOp::kMin) | bit(ReduceOp::kMax);
   c.float_reduce_ops = arithmetic | bit(ReduceOp::kAvg);
@@ -49,6 +53,10 @@ nccl::Datatype nccl_type(at::ScalarType dtype) {
       return nccl::kFloat32;
     case at::kDouble:
       return nccl::kFloat64;
+    case at::kHalf:
+      return nccl::kFloat16;
+    case at::kBFloat16:
+      return nccl::kBfloat16;
     case at::kChar:
       return nccl::kInt8;
     case at::kByte:
@@ -118,9 +126,21 @@ class NcclBackend final : public Backend {
 
   void connect(const nccl::UniqueId& id, Deadline deadline) {
     const c10::DeviceGuard guard(device_);
+    store_->set(here(rank_), "1");
     nccl::Config config;
-    settle(nccl_->call.comm_init_rank_config(&comm_, size_, id, rank_, &config),
-           "connecting the ranks over nccl", deadline);
+    nccl::Result result = nccl_->call.comm_init_rank_config(&comm_, size_, id, rank_, &config);
+    const std::string text = "connecting the ranks over nccl";
+    for (Deadline look = Deadline::after(kNcclMeet); result == nccl::kInProgress;) {
+      if (look.expired()) {
+        look = Deadline::after(kNcclMeet);
+        store_->try_get(here(rank_));  // throws where another rank has said that it cannot
+      }
+      if (deadline.expired())
+        throw Timeout(text + " took longer than " + seconds_of(deadline) + whom_it_lacks());
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      nccl_->call.comm_get_async_error(comm_, &result);
+    }
+    if (result != nccl::kSuccess) fail(text + " on rank " + std::to_string(rank_), result);
   }
 
   const Capabilities& capabilities() const override { return capabilities_; }
@@ -133,8 +153,8 @@ class NcclBackend final : public Backend {
   }
 
   std::unique_ptr<Request> start(const Call& call) override {
-    const std::string text =
-        "#" + std::to_string(call.sequence) + " " + describe(call) + " over nccl";
+    const std::string text = "#" + std::to_string(call.sequence) + " " + describe(call) +
+                             " over nccl on rank " + std::to_string(rank_);
     if (call.op == Op::kSend || call.op == Op::kRecv) {
       nccl::Link& link = link_of(call);
       std::shared_ptr<nccl::Message> message = link.add(call, text);
@@ -144,7 +164,7 @@ class NcclBackend final : public Backend {
     // After what computes the input.
     if (call.after)
       static_cast<c10::Event*>(call.after.get())->block(nccl::as_stream(stream_, device_));
-    settle(submit(call), text, Deadline::after(kNcclStart));
+    settle(submit(call), text);
     auto done = std::make_shared<c10::Event>(c10::DeviceType::CUDA);
     done->record(nccl::as_stream(stream_, device_));
     return std::make_unique<NcclRequest>(*this, std::move(done), text);
@@ -238,8 +258,8 @@ class NcclBackend final : public Backend {
         continue;
       }
       if (deadline.expired()) {
-        throw Timeout(text + " waited " + std::to_string(deadline.timeout_seconds()) +
-                      " s; a rank is late, or called something else");
+        throw Timeout(text + " waited " + seconds_of(deadline) +
+                      "; a rank is late, or called something else");
       }
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
@@ -262,17 +282,35 @@ class NcclBackend final : public Backend {
     return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(device_);
   }
 
+  static std::string here(int rank) { return "here/" + std::to_string(rank); }
+  static std::string seconds_of(Deadline deadline) {
+    return std::to_string(deadline.timeout_seconds()) + " s";
+  }
+
+  // Of the ranks that are to connect.
+  std::string whom_it_lacks() {
+    std::vector<int> missing;
+    for (int r = 0; r < size_; ++r) {
+      if (!store_->try_get(here(r))) missing.push_back(r);
+    }
+    return missing.empty() ? "; all ranks are there, and NCCL_DEBUG=INFO says what they wait for"
+                           : "; not arrived: rank " + joined(missing);
+  }
+
+  [[noreturn]] void fail(const std::string& text, nccl::Result result) const {
+    throw PeerLost(text + " failed: " + nccl_->call.error_string(result), -1);
+  }
+
   // The communicator does not block: a call that has to wait says kInProgress.
-  void settle(nccl::Result result, const std::string& text, Deadline deadline) {
+  void settle(nccl::Result result, const std::string& text) {
+    const Deadline deadline = Deadline::after(kNcclStart);
     while (result == nccl::kInProgress) {
       if (deadline.expired())
-        throw Timeout(text + " took longer than " + std::to_string(deadline.timeout_seconds()) +
-                      " s; were all ranks started?");
+        throw Timeout(text + " was not taken by NCCL within " + seconds_of(deadline));
       ::sched_yield();
       nccl_->call.comm_get_async_error(comm_, &result);
     }
-    if (result != nccl::kSuccess)
-      throw PeerLost(text + " failed: " + nccl_->call.error_string(result), -1);
+    if (result != nccl::kSuccess) fail(text, result);
   }
 
   void check_async(const std::string& text) const {
@@ -329,28 +367,30 @@ class NcclBackend final : public Backend {
       return bytes(static_cast<size_t>(counts[static_cast<size_t>(rank)]));
     };
     const bool is_root = rank_ == call.root;
-    f.group_start();
+    nccl::Group group(f);
     if (call.op == Op::kGather) {
-      f.send(call.input, part(call.counts, rank_), nccl::kUint8, call.root, comm_, stream_);
+      group.add(
+          f.send(call.input, part(call.counts, rank_), nccl::kUint8, call.root, comm_, stream_));
     } else if (call.op == Op::kAllToAll || is_root) {
       const std::byte* from = call.input;
       for (int r = 0; r < size_; ++r) {
-        f.send(from, part(call.counts, r), nccl::kUint8, r, comm_, stream_);
+        group.add(f.send(from, part(call.counts, r), nccl::kUint8, r, comm_, stream_));
         from += part(call.counts, r);
       }
     }
     if (call.op == Op::kScatter) {
-      f.recv(call.output, part(call.counts, rank_), nccl::kUint8, call.root, comm_, stream_);
+      group.add(
+          f.recv(call.output, part(call.counts, rank_), nccl::kUint8, call.root, comm_, stream_));
     } else if (call.op == Op::kAllToAll || is_root) {
       const std::vector<int64_t>& counts =
           call.op == Op::kAllToAll ? call.recv_counts : call.counts;
       std::byte* to = call.output;
       for (int r = 0; r < size_; ++r) {
-        f.recv(to, part(counts, r), nccl::kUint8, r, comm_, stream_);
+        group.add(f.recv(to, part(counts, r), nccl::kUint8, r, comm_, stream_));
         to += part(counts, r);
       }
     }
-    return f.group_end();
+    return group.end();
   }
 
   Capabilities capabilities_;
@@ -383,7 +423,8 @@ std::unique_ptr<Backend> make_nccl_backend(std::shared_ptr<Store> store, const N
                       "; start no more ranks a host than that, or, where each rank sees a device "
                       "of its own, set LOCKSTEP_DEVICE=cuda");
   }
-  auto library = std::make_shared<const nccl::Library>();
+  auto library = std::make_shared<const nccl::Library>(
+      process_env()("LOCKSTEP_NCCL").value_or("libnccl.so.2"));
   nccl::UniqueId id{};
   if (options.rank == 0) {
     if (library->call.get_unique_id(&id) != nccl::kSuccess)

@@ -5,7 +5,7 @@
 // go on. The host sees to the rest meanwhile (device_watch.h). Messages have a stream for each
 // direction between two ranks, which are connected when it is first named (nccl_link.h): the host
 // waits for that in the first wait. NCCL neither authenticates its peers nor promises an order of
-// additions.
+// additions; 16-bit types are summed as they are.
 #pragma once
 
 #include <memory>
@@ -23,8 +23,9 @@ struct NcclOptions {
 };
 
 // Collective. The store must be new to this group (a PrefixStore), and is used by the first messages
-// between two ranks. Throws LaunchError (no NCCL, no
-// CUDA in libtorch, no such device), Timeout, StoreError, PeerLost.
+// between two ranks. NCCL is LOCKSTEP_NCCL, else what the loader finds as libnccl.so.2. Throws
+// LaunchError (no NCCL, no CUDA in libtorch, no such device), Timeout that names the ranks which have
+// not come, StoreError, PeerLost, and what the store's waits end with.
 std::unique_ptr<Backend> make_nccl_backend(std::shared_ptr<Store> store, const NcclOptions& options,
                                            Deadline deadline);
 

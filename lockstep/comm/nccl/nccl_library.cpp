@@ -37,7 +37,8 @@ Library::Library(const std::string& file) {
     const char* reason = ::dlerror();
     throw LaunchError("backend nccl needs NCCL, but " +
                       std::string(reason != nullptr ? reason : file + " cannot be loaded") +
-                      "; it comes with a CUDA build of libtorch (scripts/quickstart --cuda)");
+                      "; it comes with a CUDA build of libtorch (scripts/quickstart --cuda), and "
+                      "LOCKSTEP_NCCL names the file of another");
   }
   load_nccl(call.get_version, library, file, "ncclGetVersion");
   if (call.get_version(&version_) != kSuccess || version_ < kOldest) {

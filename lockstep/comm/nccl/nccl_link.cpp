@@ -39,8 +39,11 @@ std::shared_ptr<c10::Event> event_after(c10::Stream stream) {
   return event;
 }
 
-std::exception_ptr aborted() {
-  return std::make_exception_ptr(PeerLost("messages over nccl: the communicator was aborted", -1));
+std::exception_ptr aborted(const std::deque<std::shared_ptr<Message>>& waiting) {
+  return std::make_exception_ptr(
+      PeerLost((waiting.empty() ? "messages over nccl" : waiting.front()->text) +
+                   ": the communicator was aborted",
+               -1));
 }
 
 }  // namespace
@@ -69,7 +72,7 @@ std::shared_ptr<Message> NcclLink::add(const Call& call, std::string text) {
 void NcclLink::abort() noexcept {
   if (comm_ != nullptr) nccl_->call.comm_abort(comm_);
   comm_ = nullptr;
-  if (!error_) error_ = aborted();
+  if (!error_) error_ = aborted(waiting_);
 }
 
 void NcclLink::advance() noexcept {
@@ -117,9 +120,9 @@ bool NcclLink::meet() {
   Config config;
   const Result result = nccl_->call.comm_init_rank_config(&comm_, 2, id, sends_ ? 0 : 1, &config);
   if (result != kSuccess && result != kInProgress)
-    throw PeerLost(
-        std::string("connecting two ranks over nccl failed: ") + nccl_->call.error_string(result),
-        -1);
+    throw PeerLost(waiting_.front()->text +
+                       " could not connect its two ranks: " + nccl_->call.error_string(result),
+                   -1);
   return true;
 }
 
@@ -185,7 +188,7 @@ void OwnLink::copy(Message& send, Message& receive) {
 }
 
 void OwnLink::abort() noexcept {
-  if (!error_) error_ = aborted();
+  if (!error_) error_ = aborted(sends_.empty() ? receives_ : sends_);
 }
 
 }  // namespace lockstep::nccl

@@ -23,32 +23,38 @@
 
 namespace lockstep::testing {
 
-// A rank's engines, for all ranks and for groups; those meet in `store`.
+// A rank's engines, for all ranks and for groups; those meet in `store`, and the host's are of `hosts`,
+// which all ranks share.
 class NcclGroups final : public GroupMaker {
  public:
-  explicit NcclGroups(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+  NcclGroups(std::shared_ptr<Store> store, std::shared_ptr<GroupMaker> hosts)
+      : store_(std::move(store)), hosts_(std::move(hosts)) {}
 
-  std::unique_ptr<Backend> make(const std::string& name, const Topology& place,
-                                const std::vector<int>& members, Deadline deadline) override {
+  Engines make(const std::string& name, const Topology& place, const std::vector<int>& members,
+               Deadline deadline) override {
     const auto meeting = std::make_shared<PrefixStore>(name, store_);
     const int device = members[static_cast<size_t>(place.rank)];
     auto engine = make_nccl_backend(
         meeting, {.rank = place.rank, .size = place.size, .device = device}, deadline);
     auto channel = side_channel::make_shared_channel(*meeting, place.rank, place.size, deadline);
-    return make_checked_backend(std::move(engine), std::move(channel), place.rank, false);
+    return {.own = make_checked_backend(std::move(engine), std::move(channel), place.rank, false),
+            .host = std::move(hosts_->make(name, place, members, deadline).own)};
   }
-  void settle(const std::string&) noexcept override {}
+  void settle(const std::string& name) noexcept override { hosts_->settle(name); }
   Store& store() override { return *store_; }
 
  private:
   std::shared_ptr<Store> store_;
+  std::shared_ptr<GroupMaker> hosts_;
 };
 
 // fn(comm) on each rank, its device the current one. What a rank throws is a failure of the test.
+// `alone`: without the host's engine, so that nccl carries everything.
 template <typename Run>
 void run_on_nccl(int size, const Run& fn,
-                 std::chrono::nanoseconds timeout = std::chrono::seconds(60)) {
+                 std::chrono::nanoseconds timeout = std::chrono::seconds(60), bool alone = false) {
   const auto store = std::make_shared<HashStore>();
+  const std::shared_ptr<GroupMaker> hosts = make_local_groups();
   std::vector<int> members(static_cast<size_t>(size));
   std::iota(members.begin(), members.end(), 0);
   std::vector<std::thread> threads;
@@ -56,12 +62,15 @@ void run_on_nccl(int size, const Run& fn,
     threads.emplace_back([&, rank] {
       try {
         const Topology place{rank, size, rank, size, 0};
-        const auto groups = std::make_shared<NcclGroups>(store);
+        const auto groups = std::make_shared<NcclGroups>(store, hosts);
         auto origin = std::make_shared<GroupOrigin>(
             GroupOrigin{.maker = groups, .name = "all", .members = members});
-        Communicator comm(
-            groups->make("all", place, members, Deadline::after(std::chrono::seconds(60))), place,
-            {.timeout = timeout, .origin = std::move(origin)});
+        Engines engines =
+            groups->make("all", place, members, Deadline::after(std::chrono::seconds(60)));
+        if (alone) engines.host = nullptr;
+        Communicator comm(std::move(engines.own), place,
+                          {.timeout = timeout, .origin = std::move(origin)},
+                          std::move(engines.host));
         const c10::DeviceGuard guard(comm.device());
         try {
           fn(comm);

@@ -125,15 +125,16 @@ TEST_F(NcclOnFakeCuda, TwoRanksOfADeviceAreRefused) {
 
 TEST_F(NcclOnFakeCuda, TheOperationSuite) {
   expect_suite([](const auto& fn) { run_on_nccl(2, fn); },
-               [](const Communicator&) {
+               [](const Communicator& comm) {
                  return SuiteOptions{.dtypes = {at::kFloat, at::kDouble, at::kBFloat16, at::kLong},
                                      .sizes = {0, 1, 13},
                                      .long_bytes = 3000,
-                                     .every_root = false};
+                                     .every_root = false,
+                                     .device = comm.device()};
                });
 }
 
-// The faults that threads can have.
+// The faults that threads can have, of tensors and barriers that nccl itself carries.
 TEST_F(NcclOnFakeCuda, EveryRankGetsTheRightErrorInTime) {
   int tried = 0;
   for (const Fault& fault : all_faults()) {
@@ -144,7 +145,7 @@ TEST_F(NcclOnFakeCuda, EveryRankGetsTheRightErrorInTime) {
         [&](Communicator& comm) {
           EXPECT_EQ(run_fault(comm, fault, {}), "") << fault.name << ", rank " << comm.rank();
         },
-        fault_timeout(fault));
+        fault_timeout(fault), /*alone=*/true);
   }
   EXPECT_GE(tried, 10);
 }
