@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/comm/local/local_backend.h"
+#include "lockstep/comm/local/lone_device.h"
 #include "lockstep/comm/making.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/mutex.h"
@@ -124,12 +125,16 @@ class ProcessGroups final : public GroupMaker {
 // The first member of a group to come makes the engines of all; each takes its own.
 class LocalGroups final : public GroupMaker {
  public:
+  explicit LocalGroups(std::optional<at::Device> device) : device_(device) {}
+
   Engines make(const std::string& name, const Topology& topology, const std::vector<int>&,
                Deadline) override {
     const MutexLock lock(mutex_);
     std::vector<std::unique_ptr<Backend>>& engines = groups_[name];
     if (engines.empty()) engines = make_local_backends(topology.size);
-    return {.own = std::move(engines[static_cast<size_t>(topology.rank)])};
+    std::unique_ptr<Backend> own = std::move(engines[static_cast<size_t>(topology.rank)]);
+    if (!device_) return {.own = std::move(own)};
+    return {.own = make_lone_device_backend(*device_), .host = std::move(own)};
   }
 
   void settle(const std::string& name) noexcept override {
@@ -140,6 +145,7 @@ class LocalGroups final : public GroupMaker {
   Store& store() override { return store_; }
 
  private:
+  const std::optional<at::Device> device_;
   HashStore store_;
   Mutex mutex_;
   std::map<std::string, std::vector<std::unique_ptr<Backend>>> groups_ LOCKSTEP_GUARDED_BY(mutex_);
@@ -171,7 +177,11 @@ std::shared_ptr<GroupMaker> make_process_groups(EngineRequest job, std::shared_p
 }
 
 std::shared_ptr<GroupMaker> make_local_groups() {
-  return std::make_shared<LocalGroups>();
+  return std::make_shared<LocalGroups>(std::nullopt);
+}
+
+std::shared_ptr<GroupMaker> make_lone_groups(c10::Device device) {
+  return std::make_shared<LocalGroups>(device);
 }
 
 }  // namespace lockstep

@@ -64,4 +64,7 @@ std::shared_ptr<GroupMaker> make_process_groups(EngineRequest job, std::shared_p
 // result.
 std::shared_ptr<GroupMaker> make_local_groups();
 
+// For one rank alone on a device that is not the CPU.
+std::shared_ptr<GroupMaker> make_lone_groups(c10::Device device);
+
 }  // namespace lockstep

@@ -9,7 +9,6 @@
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/comm/engines.h"
 #include "lockstep/comm/group_maker.h"
-#include "lockstep/comm/local/local_backend.h"
 #include "lockstep/comm/making.h"
 #include "lockstep/comm/mpi/mpi_process.h"
 #include "lockstep/comm/reformation.h"
@@ -138,8 +137,9 @@ Communicator connect(const std::shared_ptr<Store>& store, const Topology& topolo
     std::iota(origin->members.begin(), origin->members.end(), 0);
     if (name == "local" ||
         ((name == "gloo" || name == "tcp" || is_hierarchical(name)) && !meeting)) {
-      engines.own = std::move(make_local_backends(1).front());
-      origin->maker = make_local_groups();
+      const bool on_host = !communicator.device || communicator.device->is_cpu();
+      origin->maker = on_host ? make_local_groups() : make_lone_groups(*communicator.device);
+      engines = origin->maker->make("all", topology, origin->members, deadline);
     } else {
       EngineRequest request{.backend = name,
                             .topology = topology,

@@ -184,8 +184,8 @@ struct Loader<D>::Run {
   const PrefetchRing::Shape shape;
   std::vector<std::optional<Batch>> slots;
   std::vector<std::optional<device::Event>> sent;  // by slot
-  const std::optional<DeviceFeed> feed;            // nullopt: they stay where the data set made them
-  PrefetchRing ring;  // last: its threads use the members above
+  const std::optional<DeviceFeed> feed;  // nullopt: they stay where the data set made them
+  PrefetchRing ring;                     // last: its threads use the members above
 };
 
 // A move-only input iterator. Destroying it ends the loop.

@@ -59,11 +59,10 @@ TrainResult train_by_adamw(Communicator& comm, const TrainConfig& config,
   const TrainResult result = run.attempts([&] {
     Communicator& ranks = run.comm();
     const DealtSamples dealt = deal(config, recipe.train.size(), *strategy, ranks);
-    data::Loader loader(
-        recipe.train, *dealt.sampler,
-        {.batch_size = dealt.batch_size,
-         .num_workers = static_cast<int>(config.workers),
-         .device = ranks.device()});
+    data::Loader loader(recipe.train, *dealt.sampler,
+                        {.batch_size = dealt.batch_size,
+                         .num_workers = static_cast<int>(config.workers),
+                         .device = ranks.device()});
     StrategyModel<M> model(made, strategy);
     Communicator judges = strategy->evaluation_ranks(ranks);
     SupervisedTask<M, D, Loss> task(

@@ -110,11 +110,10 @@ TrainResult train_images(Communicator& comm, const TrainConfig& config,
   const TrainResult result = run.attempts([&] {
     Communicator& ranks = run.comm();
     const DealtSamples dealt = deal(config, data.train.size(), *strategy, ranks);
-    data::Loader loader(
-        train, *dealt.sampler,
-        {.batch_size = dealt.batch_size,
-         .num_workers = static_cast<int>(config.workers),
-         .device = ranks.device()});
+    data::Loader loader(train, *dealt.sampler,
+                        {.batch_size = dealt.batch_size,
+                         .num_workers = static_cast<int>(config.workers),
+                         .device = ranks.device()});
     StrategyModel<ImageModel> model(net, strategy);
     SupervisedTask<ImageModel, data::AugmentedImages, ImageLoss> task(
         {.model = model,

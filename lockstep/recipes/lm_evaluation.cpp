@@ -40,7 +40,8 @@ Evaluation evaluate_lm(TransformerLm& model, const data::TokenWindows& windows, 
   Counts mine;
   data::ShardedSequentialSampler sampler(windows.size(), comm);
   if (sampler.size() > 0) {
-    data::Loader loader(windows, sampler, {.batch_size = options.batch_size, .device = device_of(*model)});
+    data::Loader loader(windows, sampler,
+                        {.batch_size = options.batch_size, .device = device_of(*model)});
     for (auto& batch : loader) {
       std::optional<amp::Autocast> autocast;
       if (options.autocast) autocast.emplace(*options.autocast);

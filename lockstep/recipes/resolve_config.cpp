@@ -222,9 +222,9 @@ void check_on_device(const TrainConfig& config, const std::string& device) {
   const std::string cpu_alone = "cpu, on which alone ";
   if (divides_model(config))
     refuse("device", "'" + device + "'", cpu_alone + "mesh '" + config.mesh + "' works so far");
-  if (divides_parameters(config.strategy) ||
-      make_strategy(config.strategy)->logical_ranks() > 0)
-    refuse("device", "'" + device + "'", cpu_alone + "strategy " + config.strategy + " works so far");
+  if (divides_parameters(config.strategy) || make_strategy(config.strategy)->logical_ranks() > 0)
+    refuse("device", "'" + device + "'",
+           cpu_alone + "strategy " + config.strategy + " works so far");
 }
 
 TrainConfig resolved(const TrainConfig& given) {
@@ -252,7 +252,7 @@ TrainConfig resolved(const TrainConfig& given) {
     refuse("sampler", "'" + config.sampler + "'", "distributed or partition");
   }
   resolve_device(config);
-  constexpr std::array<std::string_view, 7> kBackends = {"",     "shm",  "tcp", "hierarchical",
+  constexpr std::array<std::string_view, 7> kBackends = {"",     "shm",  "tcp",  "hierarchical",
                                                          "gloo", "nccl", "local"};
   if (std::find(kBackends.begin(), kBackends.end(), config.backend) == kBackends.end())
     refuse("backend", "'" + config.backend + "'", "shm, tcp, hierarchical, gloo or nccl");

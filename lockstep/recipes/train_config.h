@@ -18,9 +18,9 @@ struct TrainConfig {
   std::string recipe = "mnist";
   std::string data;  // directory or file, as the recipe takes it
   std::string output = "runs/mnist";
-  int64_t nproc = 1;    // ranks
-  std::string backend;  // "": chosen by init()
-  std::string device;  // InitOptions::device
+  int64_t nproc = 1;             // ranks
+  std::string backend;           // "": chosen by init()
+  std::string device;            // InitOptions::device
   std::string strategy = "ddp";  // strategy_names()
   // Axes data and shard, as parse_axes() takes them; "": one copy of the parameters a host under zero3 and
   // fsdp. Language also: data, pipe, context, expert and tensor (LmParallelism); then the strategy is ddp, or zero1 to

@@ -24,8 +24,8 @@ void RunRecord::starts(std::chrono::steady_clock::time_point command) {
 void RunRecord::on_step(const TrainerState&, const StepResult& result) {
   RunningLoss mine;
   mine.add(result.loss, result.counted());
-  const at::Tensor sums =
-      at::tensor({mine.loss.value(), mine.samples, static_cast<double>(result.samples)}, at::kDouble);
+  const at::Tensor sums = at::tensor(
+      {mine.loss.value(), mine.samples, static_cast<double>(result.samples)}, at::kDouble);
   comm_.all_reduce(sums);
   const double* all = sums.const_data_ptr<double>();
   ++result_.steps;

@@ -189,7 +189,8 @@ Evaluation evaluate_classifier(M& model, const D& dataset, Communicator& comm, i
   ClassifierCounts counts(classes);
   data::ShardedSequentialSampler sampler(dataset.size(), comm);
   if (sampler.size() > 0) {
-    data::Loader<D> loader(dataset, sampler, {.batch_size = batch_size, .device = device_of(*model)});
+    data::Loader<D> loader(dataset, sampler,
+                           {.batch_size = batch_size, .device = device_of(*model)});
     for (auto& batch : loader) counts.add(model->forward(batch.input), batch.target);
   }
   model->train(training);

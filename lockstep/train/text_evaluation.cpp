@@ -19,7 +19,8 @@ EvalPrediction predict_texts(BertClassifier& model, const data::TokenizedTexts& 
   std::vector<at::Tensor> logits, labels;
   data::ShardedSequentialSampler sampler(texts.size(), comm);
   if (sampler.size() > 0) {
-    data::Loader loader(texts, sampler, {.batch_size = options.batch_size, .device = device_of(*model)});
+    data::Loader loader(texts, sampler,
+                        {.batch_size = options.batch_size, .device = device_of(*model)});
     for (auto& batch : loader) {
       std::optional<amp::Autocast> autocast;
       if (options.autocast) autocast.emplace(*options.autocast);

@@ -16,10 +16,10 @@
 namespace lockstep::engine::device_mp_test {
 namespace {
 
+using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using nlohmann::json;
 
 struct Ended {
   int exit_code = 0;
@@ -55,9 +55,9 @@ class EngineOnDevices : public ::testing::Test {
   }
 
   Arguments train(const std::string& output, const Arguments& more) const {
-    Arguments arguments{"train",    "mnist",       "--data",  dir_ / "digits", "--output",
-                        dir_ / output, "--epochs", "1",       "--dropout",     "0",
-                        "--json",   dir_ / (output + ".json")};
+    Arguments arguments{"train",     "mnist",       "--data",   dir_ / "digits",
+                        "--output",  dir_ / output, "--epochs", "1",
+                        "--dropout", "0",           "--json",   dir_ / (output + ".json")};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   }
@@ -78,8 +78,8 @@ TEST_F(EngineOnDevices, TrainAndEvalGiveTheCpusNumbers) {
         << name;
   }
   // What was trained on the one is measured on the other.
-  const Ended eval = run(1, {"eval", "--checkpoint", dir_ / "cuda", "--device", "auto", "--json",
-                             dir_ / "eval.json"});
+  const Ended eval = run(
+      1, {"eval", "--checkpoint", dir_ / "cuda", "--device", "auto", "--json", dir_ / "eval.json"});
   ASSERT_EQ(eval.exit_code, 0) << eval.err;
   EXPECT_NEAR(json::parse(dir_.read("eval.json")).at("loss").get<double>(),
               result("cuda").at("test_loss").get<double>(), 1e-5);
@@ -95,11 +95,14 @@ class EngineWays : public EngineOnDevices, public ::testing::WithParamInterface<
 
 TEST_P(EngineWays, GiveTheCpusNumbers) {
   for (const char* device : {"cpu", "cuda"}) {
-    Arguments arguments{"train",  GetParam().arguments.front(), "--output",    dir_ / device,
-                        "--json", dir_ / (std::string(device) + ".json"), "--device", device,
-                        "--nproc", "2", "--epochs", "1", "--max-steps", "3"};
-    arguments.insert(arguments.end(), GetParam().arguments.begin() + 1,
-                     GetParam().arguments.end());
+    Arguments arguments{"train",       GetParam().arguments.front(),
+                        "--output",    dir_ / device,
+                        "--json",      dir_ / (std::string(device) + ".json"),
+                        "--device",    device,
+                        "--nproc",     "2",
+                        "--epochs",    "1",
+                        "--max-steps", "3"};
+    arguments.insert(arguments.end(), GetParam().arguments.begin() + 1, GetParam().arguments.end());
     const Ended ended = run(2, arguments);
     ASSERT_EQ(ended.exit_code, 0) << ended.err;
     EXPECT_THAT(ended.err, Not(HasSubstr("race")));
@@ -123,8 +126,8 @@ TEST_F(EngineOnDevices, ARunGoesOnOnAnotherDevice) {
   const Ended first =
       run(1, train("run", {"--nproc", "2", "--device", "cuda", "--max-steps", "3"}));
   ASSERT_EQ(first.exit_code, 0) << first.err;
-  const Ended then = run(1, {"train", "mnist", "--output", dir_ / "run", "--resume",
-                             "--max-steps", "0", "--device", "cpu"});
+  const Ended then = run(1, {"train", "mnist", "--output", dir_ / "run", "--resume", "--max-steps",
+                             "0", "--device", "cpu"});
   ASSERT_EQ(then.exit_code, 0) << then.err;
   ASSERT_EQ(run(1, train("whole", {"--nproc", "2", "--device", "cpu"})).exit_code, 0);
   const Ended eval = run(1, {"eval", "--checkpoint", dir_ / "run", "--json", dir_ / "run.json"});

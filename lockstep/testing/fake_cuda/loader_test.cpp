@@ -78,8 +78,7 @@ TEST_F(LoaderOnDevice, ALoopOnAnotherStreamWaitsForItsBatches) {
   at::Tensor sum;
   {
     const c10::StreamGuard on_side(side);
-    for (auto& [input, target] : loader)
-      sum = sum.defined() ? sum.add(target.sum()) : target.sum();
+    for (auto& [input, target] : loader) sum = sum.defined() ? sum.add(target.sum()) : target.sum();
   }
   device::order(side, device::current_stream(at::Device(at::kCUDA, 0)));
   EXPECT_EQ(sum.item<int64_t>(), kSamples * (kSamples - 1) / 2);

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/init.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/mutex.h"
 #include "lockstep/testing/fake_cuda/fake_cuda_fixture_test.h"
@@ -69,7 +70,7 @@ struct StopsOfSteps : TrainCallback {
 struct Outcome {
   std::vector<at::Tensor> parameters;  // of rank 0, on the CPU
   double loss = 0, eval_loss = 0;
-  std::vector<int64_t> stops;         // of rank 0, counted through
+  std::vector<int64_t> stops;  // of rank 0, counted through
   std::vector<std::string> places;
 };
 
@@ -134,12 +135,7 @@ TEST_F(TrainerOnDevice, TrainsAsOnTheCpu) {
 
 // Between two logs the host only gives; a log reads the losses.
 TEST_F(TrainerOnDevice, DoesNotWaitBetweenLogs) {
-  Outcome outcome;
-  run_on_nccl(1, [&](Communicator& comm) {
-    TrainingArguments args = arguments();
-    args.max_grad_norm = 0;
-    outcome = train(comm, args);
-  });
+  const Outcome outcome = train(init({.device = "cuda:0"}), arguments());
   ASSERT_EQ(outcome.stops.size(), 16U);
   std::string places;
   for (const std::string& place : outcome.places) places += "\n  " + place;
@@ -147,22 +143,21 @@ TEST_F(TrainerOnDevice, DoesNotWaitBetweenLogs) {
   for (size_t i = 2; i < 8; ++i) {
     const bool logged_before = i % 3 == 0;
     EXPECT_EQ(outcome.stops[i] - outcome.stops[i - 1] > 0, logged_before)
-        << "step " << i + 1 << ": " << outcome.stops[i] - outcome.stops[i - 1] << " stops" << places;
+        << "step " << i + 1 << ": " << outcome.stops[i] - outcome.stops[i - 1] << " stops"
+        << places;
   }
 }
 
 // The device's generator is in the checkpoint.
 TEST_F(TrainerOnDevice, AResumedRunWithDropoutIsTheSameInEveryBit) {
-  Outcome whole, resumed;
-  run_on_nccl(1, [&](Communicator& comm) {
-    TrainingArguments args = arguments();
-    args.save_strategy = "epoch";
-    torch::manual_seed(7);
-    whole = train(comm, args, 0.5);
-    args.resume_from_checkpoint = (folder_ / "run" / "checkpoint-8").string();
-    torch::manual_seed(8);
-    resumed = train(comm, args, 0.5);
-  });
+  Communicator comm = init({.device = "cuda:0"});
+  TrainingArguments args = arguments();
+  args.save_strategy = "epoch";
+  torch::manual_seed(7);
+  const Outcome whole = train(comm, args, 0.5);
+  args.resume_from_checkpoint = (folder_ / "run" / "checkpoint-8").string();
+  torch::manual_seed(8);
+  const Outcome resumed = train(comm, args, 0.5);
   ASSERT_EQ(resumed.parameters.size(), whole.parameters.size());
   for (size_t i = 0; i < whole.parameters.size(); ++i)
     EXPECT_TRUE(whole.parameters[i].equal(resumed.parameters[i])) << i;

@@ -1,5 +1,5 @@
-#include "lockstep/cli/engine/device_option.h"
 #include "lockstep/cli/engine/inference/language_commands.h"
+#include "lockstep/cli/engine/device_option.h"
 
 #include <algorithm>
 #include <chrono>

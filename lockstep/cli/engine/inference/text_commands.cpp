@@ -1,5 +1,5 @@
-#include "lockstep/cli/engine/device_option.h"
 #include "lockstep/cli/engine/inference/text_commands.h"
+#include "lockstep/cli/engine/device_option.h"
 
 #include <ATen/ops/softmax.h>
 

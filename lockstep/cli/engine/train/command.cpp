@@ -61,8 +61,7 @@ std::string devices_of(Communicator& comm) {
   const int64_t* first = numbers.const_data_ptr<int64_t>();
   std::vector<std::string> names;
   for (const int64_t number : std::set<int64_t>(first, first + numbers.numel()))
-    names.push_back(
-        at::Device(comm.device().type(), static_cast<at::DeviceIndex>(number)).str());
+    names.push_back(at::Device(comm.device().type(), static_cast<at::DeviceIndex>(number)).str());
   return joined(names);
 }
 

@@ -1,0 +1,16 @@
+// The engine of a rank that is alone, for tensors of its device: what it gives is what it gets, in the
+// order of the device's streams, and the host waits for nothing.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <memory>
+
+#include "lockstep/comm/backend.h"
+
+namespace lockstep {
+
+// `device` is not the CPU. There are no messages: nobody is there to send to.
+std::unique_ptr<Backend> make_lone_device_backend(c10::Device device);
+
+}  // namespace lockstep
