@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -279,10 +280,12 @@ void Pipeline::drive(Transfer& transfer, Deadline deadline) {
       continue;
     }
     if (deadline.expired()) {
-      throw Timeout(transfer.text() + " waited " + std::to_string(deadline.timeout_seconds()) +
-                    " s for " + device_.str() +
-                    ", which is not through with what makes its input; raise the time-out if it "
-                    "is only slow");
+      std::ostringstream text;
+      text << transfer.text() << " waited " << deadline.timeout_seconds() << " s for "
+           << device_.str()
+           << ", which is not through with what makes its input; raise the time-out if it is only "
+              "slow";
+      throw Timeout(text.str());
     }
     move_elsewhere(elsewhere_);
     std::this_thread::sleep_for(std::min<Deadline::Duration>(kLook, deadline.remaining()));

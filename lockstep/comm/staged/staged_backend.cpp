@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -146,10 +147,12 @@ class StagedBackend final : public Backend {
     void wait(Deadline deadline) override {
       backend_.drive(*transfer_, deadline);
       while (!transfer_->done()->reached()) {
-        if (deadline.expired())
-          throw Timeout(transfer_->text() + " is across, but " + backend_.device_.str() +
-                        " has not taken it after " + std::to_string(deadline.timeout_seconds()) +
-                        " s");
+        if (deadline.expired()) {
+          std::ostringstream text;
+          text << transfer_->text() << " is across, but " << backend_.device_.str()
+               << " has not taken it after " << deadline.timeout_seconds() << " s";
+          throw Timeout(text.str());
+        }
         std::this_thread::sleep_for(kShortestNap);
       }
     }
