@@ -226,11 +226,12 @@ struct WideNetImpl : torch::nn::Module {
 TORCH_MODULE(WideNet);
 
 // The gradients after some steps, on rank 0, and what the last one gave to its device.
-at::Tensor averaged(bool on_nccl, bool compressed, FakeCudaCounts* last) {
+at::Tensor averaged(bool on_nccl, bool compressed, FakeCudaCounts* last,
+                    at::DeviceType type = at::kCUDA) {
   at::Tensor result;
   const auto body = [&](Communicator& comm) {
     at::set_num_threads(1);
-    const at::Device device = on_nccl ? comm.device() : at::Device(at::kCPU);
+    const at::Device device = on_nccl && type == at::kCUDA ? comm.device() : at::Device(at::kCPU);
     WideNet net;
     net->to(device);
     DdpOptions options{.static_graph = true};
@@ -245,8 +246,13 @@ at::Tensor averaged(bool on_nccl, bool compressed, FakeCudaCounts* last) {
                                .to(device);
       net->zero_grad();
       Counting counted;
+      const auto before = model.comm().stats().collectives;
       model(x).square().mean().backward();
       if (comm.rank() == 0) *last = counted.counts();
+      // The buffers, and the bucket.
+      if (step == 3 && !compressed) {
+        EXPECT_EQ(model.comm().stats().collectives - before, 2);
+      }
     }
     if (comm.rank() != 0) return;
     std::vector<at::Tensor> flat;
@@ -267,7 +273,17 @@ TEST_F(StepsOnFakeCuda, DdpWithAStaticGraph) {
     const at::Tensor found = averaged(true, compressed, &device);
     EXPECT_LE((found - expected).abs().max().item<double>(), 1e-5) << compressed;
     EXPECT_EQ(device.stops(), 0) << device.text();
+    // A gradient is not copied by an operation of its own.
+    if (!compressed) {
+      EXPECT_EQ(device.copies, 0) << device.text();
+    }
   }
+}
+
+TEST_F(StepsOnFakeCuda, AModelOnTheCpuKeepsItsBucketsThereOverNccl) {
+  FakeCudaCounts counts;
+  const at::Tensor expected = averaged(false, false, &counts);
+  EXPECT_LE((averaged(true, false, &counts, at::kCPU) - expected).abs().max().item<double>(), 1e-6);
 }
 
 // Whoever writes into the parameters of a model with masters is followed without a question.
