@@ -7,26 +7,27 @@
 //   the latter are copied. "Parts" are taken along dim 0. Outputs never alias inputs unless said so.
 // - Devices: a communicator whose capabilities().device is not the CPU (nccl) has two engines. The
 //   device's carries what has a tensor on a device, from and to the device that it names; the other
-//   one, which init() would choose for a job on CPUs, carries the host's tensors, barriers, objects and
-//   what else ranks agree on, and never touches a device. So all ranks' tensors of one call are of the
-//   host, or all are of devices; each engine sees its calls in the same order on all ranks, and ranks
-//   that wait for each other in both get Mismatch as those that do in different groups. What breaks
-//   one of the two breaks both. A communicator on the CPU copies tensors of devices to it and back.
+//   one, which init() would choose for a job on CPUs, carries the host's tensors, barriers, objects
+//   and what else ranks agree on, and never touches a device. So all ranks' tensors of one call are
+//   of the host, or all are of devices; each engine sees its calls in the same order on all ranks,
+//   and ranks that wait for each other in both get Mismatch as those that do in different groups.
+//   What breaks one of the two breaks both. A communicator on the CPU copies tensors of devices to
+//   it and back.
 // - Reductions: see ReduceOp. float16 and bfloat16 are summed in float32 where the capabilities say
 //   `float32_accumulation`, or the engine cannot sum them as they are (all but nccl, which rounds
-//   partial sums to their 16 bits). On backends whose capabilities say `deterministic`, the result has
-//   the same bits on every rank and in every run.
+//   partial sums to their 16 bits). On backends whose capabilities say `deterministic`, the result
+//   has the same bits on every rank and in every run.
 // - The plain forms block: they return when this rank's part is done; results may be read, inputs
 //   reused. The i-forms never block; what is pending progresses inside every later call on this
 //   communicator and inside every wait on any communicator of the same init(), and neither inputs
 //   nor outputs may be touched until the wait is over.
 // - On a device whose capabilities say `stream_ordered` (nccl), "over" is a matter of its streams:
 //   the plain forms and Work::wait() return once the device has been given the operation, and what
-//   the caller's current stream is given from then on comes after it. The host waits where a tensor is
-//   copied to the device or from it, and in Work::test(). An operation that then fails on the
-//   device, or lasts longer than its wait was given, breaks the communicator: the next call says so,
-//   what waits for the device is let go, and the results hold anything. Who decides by a result on
-//   the host reduces a tensor on the CPU.
+//   the caller's current stream is given from then on comes after it. The host waits where a tensor
+//   is copied to the device or from it, and in Work::test(). An operation that then fails on the
+//   device, or lasts longer than its wait was given, breaks the communicator: the next call says
+//   so, what waits for the device is let go, and the results hold anything. Who decides by a result
+//   on the host reduces a tensor on the CPU.
 // - Errors: InvalidArgument comes before anything is sent and leaves the communicator as it was;
 //   Timeout, PeerLost and Mismatch break it (core/errors.h).
 // - After a break the tensors of the calls under way hold anything. They are the caller's again, to
@@ -129,12 +130,12 @@ class Communicator final {
   int local_rank() const;  // among the ranks of this host
   int local_size() const;
   int node_rank() const;  // which host
-  // What this rank trains on: the device that init() was asked for; where it was asked for none, that
-  // of the engine, capabilities().device: the CPU, but for nccl.
+  // What this rank trains on: the device that init() was asked for; where it was asked for none,
+  // that of the engine, capabilities().device: the CPU, but for nccl.
   at::Device device() const;
   const Capabilities& capabilities() const;
-  // Of the engine that carries the host's tensors: another one where capabilities().device is not the
-  // CPU.
+  // Of the engine that carries the host's tensors: another one where capabilities().device is not
+  // the CPU.
   const Capabilities& host_capabilities() const;
   // How an operation is done here, on tensors of capabilities().device: by the engine, composed, or
   // not at all. `v_form`: with unequal parts.
@@ -147,8 +148,8 @@ class Communicator final {
   double waited() const;
   std::chrono::nanoseconds timeout() const;
 
-  // Returns once all ranks have called. It orders hosts, not devices: what another rank gave its device
-  // before may still be under way there. Collective.
+  // Returns once all ranks have called. It orders hosts, not devices: what another rank gave its
+  // device before may still be under way there. Collective.
   void barrier(Site site = Site::current());
   Work ibarrier(Site site = Site::current());
 
@@ -174,21 +175,21 @@ class Communicator final {
 
   // An uninitialised contiguous tensor in memory that all ranks of this host have mapped: several
   // times faster in collectives on backend shm, since peers read and write it in place. Where the
-  // engine has no such memory, an ordinary tensor, of capabilities().device. It is freed like any tensor, at any time after
-  // the calls that use it, on any thread, also after the communicator; views and slices of it are
-  // as fast. Mapped once by every rank and counted once; populated here, so make it once and keep
-  // it. Collective: the same shape and dtype on all ranks. Throws SystemError on all ranks when one
-  // has no memory left.
+  // engine has no such memory, an ordinary tensor, of capabilities().device. It is freed like any
+  // tensor, at any time after the calls that use it, on any thread, also after the communicator;
+  // views and slices of it are as fast. Mapped once by every rank and counted once; populated here,
+  // so make it once and keep it. Collective: the same shape and dtype on all ranks. Throws
+  // SystemError on all ranks when one has no memory left.
   at::Tensor symmetric_empty(at::IntArrayRef shape, at::ScalarType dtype,
                              Site site = Site::current());
 
-  // A zeroed contiguous tensor whose memory is one for all ranks of this host (local_size()): what one
-  // writes, the others read, once a barrier or another operation among them has come in between. Who
-  // writes where is the callers' agreement; two at one place are a race. No argument of a collective: all
-  // ranks' would be the same memory. Freed as symmetric_empty()'s, its pages when the last rank has let
-  // go. Collective: the same shape and dtype on all ranks. Throws InvalidArgument where the host's engine has no
-  // such memory (host_capabilities().shared_memory: local, shm and hierarchical have it); SystemError on all
-  // ranks when one has no memory left.
+  // A zeroed contiguous tensor whose memory is one for all ranks of this host (local_size()): what
+  // one writes, the others read, once a barrier or another operation among them has come in
+  // between. Who writes where is the callers' agreement; two at one place are a race. No argument
+  // of a collective: all ranks' would be the same memory. Freed as symmetric_empty()'s, its pages
+  // when the last rank has let go. Collective: the same shape and dtype on all ranks. Throws
+  // InvalidArgument where the host's engine has no such memory (host_capabilities().shared_memory:
+  // local, shm and hierarchical have it); SystemError on all ranks when one has no memory left.
   at::Tensor shared_empty(at::IntArrayRef shape, at::ScalarType dtype, Site site = Site::current());
 
   // Concatenates the ranks' tensors of one shape [k, ...] along dim 0, in rank order: [size * k,
@@ -258,8 +259,8 @@ class Communicator final {
   Work isend(const at::Tensor& tensor, int dst, int tag = 0, Site site = Site::current());
   Work irecv(const at::Tensor& tensor, int src, int tag = 0, Site site = Site::current());
   // What a receive of `tag` from `src` would find now, behind the receives already posted; for
-  // receives from whoever sends first; of the host's messages. Never blocks. Throws PeerLost if it would find nothing and
-  // the rank is dead, InvalidArgument where the capabilities lack `probe`.
+  // receives from whoever sends first; of the host's messages. Never blocks. Throws PeerLost if it
+  // would find nothing and the rank is dead, InvalidArgument where the capabilities lack `probe`.
   Probe probe(int src, int tag = 0);
 
   // Makes progress on whatever is pending, in all communicators of the same init(); never blocks.

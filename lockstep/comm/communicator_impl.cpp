@@ -338,7 +338,7 @@ Plan Communicator::Impl::check(const Ask& ask) const {
   if (plan.support == Support::kUnsupported) throw InvalidArgument(plan.reason);
   for (const at::Tensor* tensor : {&ask.input, &ask.output}) {
     if (!tensor->defined()) continue;
-    // What is not on the engine's device is copied there, and to the host from whatever device has it.
+    // What is not on the engine's device is copied there; the host takes it from any device.
     const bool carried =
         tensor->is_cpu() ||
         (device_.is_cpu() ? !tensor->is_meta() : tensor->device().type() == device_.type());

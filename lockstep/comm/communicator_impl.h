@@ -53,8 +53,8 @@ struct Flight {
 
 class Communicator::Impl final : private Elsewhere, private JobProgress::Member {
  public:
-  // `host`: carries the host's tensors and barriers, where the memory of `backend` is a device's; null:
-  // that one does. Two engines want an origin.
+  // `host`: carries the host's tensors and barriers, where the memory of `backend` is a device's;
+  // null: that one does. Two engines want an origin.
   Impl(std::unique_ptr<Backend> backend, Topology topology, CommunicatorOptions options,
        std::unique_ptr<Backend> host = nullptr);
   ~Impl() override;
@@ -164,8 +164,9 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
       inflight_;  // outlives backend_: the engine may still touch their memory
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<DeviceWatch> watch_;  // null: the device was never given anything
-  // The host engine's part of a communicator of two, with sequence numbers and a group's name of its
-  // own: ranks that are in different parts are found as those in different groups. And the other one.
+  // The host engine's part of a communicator of two, with sequence numbers and a group's name of
+  // its own: ranks that are in different parts are found as those in different groups. And the
+  // other one.
   std::unique_ptr<Impl> host_;
   Impl* beside_ = nullptr;
   std::atomic<bool> broken_with_{false};  // the other one was broken first

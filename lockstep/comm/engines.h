@@ -48,9 +48,9 @@ std::unique_ptr<Backend> make_engine(const EngineRequest& request, std::shared_p
 // The same, and the host's engine beside one whose memory is a device's.
 Engines make_engines(const EngineRequest& request, std::shared_ptr<Store> store, Deadline deadline);
 
-// What carries tensors of the host among these ranks where nobody says otherwise: local alone, shm on
-// one host, and over several hierarchical, or tcp where no two ranks share one. That takes a look at the
-// other ranks: collective then, over a `store` that is new to it; "" without one.
+// What carries tensors of the host among these ranks where nobody says otherwise: local alone, shm
+// on one host, and over several hierarchical, or tcp where no two ranks share one. That takes a
+// look at the other ranks: collective then, over a `store` that is new to it; "" without one.
 std::string choose_host_backend(const std::shared_ptr<Store>& store, const Topology& topology,
                                 Deadline deadline);
 

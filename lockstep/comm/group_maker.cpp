@@ -16,8 +16,8 @@
 namespace lockstep {
 namespace {
 
-// Remembers the keys below `below` that this rank wrote, so that they can be removed: a job that makes
-// groups all day must not fill its store.
+// Remembers the keys below `below` that this rank wrote, so that they can be removed: a job that
+// makes groups all day must not fill its store.
 class RecordingStore final : public Store {
  public:
   RecordingStore(std::shared_ptr<Store> base, std::string below)

@@ -22,10 +22,10 @@ struct NcclOptions {
   int device = 0;  // of this rank, by CUDA's number; no two ranks have the same one
 };
 
-// Collective. The store must be new to this group (a PrefixStore), and is used by the first messages
-// between two ranks. NCCL is LOCKSTEP_NCCL, else what the loader finds as libnccl.so.2. Throws
-// LaunchError (no NCCL, no CUDA in libtorch, no such device), Timeout that names the ranks which have
-// not come, StoreError, PeerLost, and what the store's waits end with.
+// Collective. The store must be new to this group (a PrefixStore), and is used by the first
+// messages between two ranks. NCCL is LOCKSTEP_NCCL, else what the loader finds as libnccl.so.2.
+// Throws LaunchError (no NCCL, no CUDA in libtorch, no such device), Timeout that names the ranks
+// which have not come, StoreError, PeerLost, and what the store's waits end with.
 std::unique_ptr<Backend> make_nccl_backend(std::shared_ptr<Store> store, const NcclOptions& options,
                                            Deadline deadline);
 

@@ -155,6 +155,13 @@ TEST_F(TrainingOnFakeCuda, Ddp) {
   EXPECT_EQ(trained.step.stops(), 0) << "what ranks agree on touches no device";
 }
 
+TEST_F(TrainingOnFakeCuda, AModelOnTheHostOverNcclGivesADeviceNothing) {
+  const Trained expected = train(at::kCPU, ddp_step, over_local);
+  const Trained trained = train(at::kCPU, ddp_step, over_nccl);
+  EXPECT_TRUE(torch::equal(trained.parameters, expected.parameters));
+  EXPECT_EQ(trained.step.operations, 0) << trained.step.text();
+}
+
 TEST_F(TrainingOnFakeCuda, FusedAdamWIsTwoOperations) {
   const Trained trained =
       expect_as_on_cpu("FusedAdamW alone", [](Communicator&, const SmallNet& model) {

@@ -119,6 +119,19 @@ TEST_F(TwoEngines, TheOperationSuiteOfTheHostsTensors) {
       });
 }
 
+TEST_F(TwoEngines, AListMayBeOnBoth) {
+  run_on_nccl(2, [](Communicator& comm) {
+    std::vector<at::Tensor> list;
+    for (const at::Device device : {at::Device(at::kCPU), comm.device()}) {
+      for (const int64_t numel : {2, 3})
+        list.push_back(at::full({numel}, 1.0 + comm.rank(), device));
+    }
+    all_reduce_coalesced(comm, list);
+    for (const at::Tensor& tensor : list)
+      EXPECT_EQ(tensor.sum().item<double>(), 3 * tensor.numel());
+  });
+}
+
 // Ranks may wait for what they have called in both in any order.
 TEST_F(TwoEngines, AWaitInOneMovesTheOther) {
   run_on_nccl(2, [](Communicator& comm) {
