@@ -27,6 +27,7 @@ struct StagedRanks {
   int devices = 3;        // that the ranks share
   StagedSizes sizes = {};
   std::chrono::nanoseconds timeout = std::chrono::seconds(60);
+  bool alone = false;  // without an engine for the host's tensors
 };
 
 // The engines of all ranks and of groups.
@@ -34,17 +35,25 @@ class StagedGroups final : public GroupMaker {
  public:
   explicit StagedGroups(const StagedRanks& ranks) : ranks_(ranks) {}
 
-  std::unique_ptr<Backend> make(const std::string& name, const Topology& place,
-                                const std::vector<int>& members, Deadline deadline) override {
-    PrefixStore meeting(name, store_);
-    auto host = ranks_.over_tcp
-                    ? make_tcp_backend(meeting, {.rank = place.rank, .size = place.size}, deadline)
-                    : local_->make(name, place, members, deadline);
+  Engines make(const std::string& name, const Topology& place, const std::vector<int>& members,
+               Deadline deadline) override {
+    const auto on_host = [&](const std::string& meeting) -> std::unique_ptr<Backend> {
+      PrefixStore store(meeting, store_);
+      if (ranks_.over_tcp)
+        return make_tcp_backend(store, {.rank = place.rank, .size = place.size}, deadline);
+      return local_->make(meeting, place, members, deadline).own;
+    };
     const int device = members[static_cast<size_t>(place.rank)] % ranks_.devices;
-    return make_staged_backend(std::move(host), {at::kCUDA, static_cast<at::DeviceIndex>(device)},
-                               place.rank, place.size, ranks_.sizes);
+    Engines engines;
+    engines.own = make_staged_backend(on_host(name + "/staged"),
+                                      {at::kCUDA, static_cast<at::DeviceIndex>(device)}, place.rank,
+                                      place.size, ranks_.sizes);
+    if (!ranks_.alone) engines.host = on_host(name + "/host");
+    return engines;
   }
-  void settle(const std::string& name) noexcept override { local_->settle(name); }
+  void settle(const std::string& name) noexcept override {
+    for (const char* of : {"/staged", "/host"}) local_->settle(name + of);
+  }
   Store& store() override { return *store_; }
 
  private:
@@ -66,9 +75,11 @@ void run_on_staged(int size, const Run& fn, const StagedRanks& ranks = {}) {
         const Topology place{rank, size, rank, size, 0};
         auto origin = std::make_shared<GroupOrigin>(
             GroupOrigin{.maker = groups, .name = "all", .members = members});
-        Communicator comm(
-            groups->make("all", place, members, Deadline::after(std::chrono::seconds(60))), place,
-            {.timeout = ranks.timeout, .origin = std::move(origin)});
+        Engines engines =
+            groups->make("all", place, members, Deadline::after(std::chrono::seconds(60)));
+        Communicator comm(std::move(engines.own), place,
+                          {.timeout = ranks.timeout, .origin = std::move(origin)},
+                          std::move(engines.host));
         const c10::DeviceGuard guard(comm.device());
         try {
           fn(comm);

@@ -195,7 +195,7 @@ TEST_F(StagedOnFakeCuda, EveryRankGetsTheRightErrorInTime) {
                     EXPECT_EQ(run_fault(comm, fault, {}), "")
                         << fault.name << ", rank " << comm.rank();
                   },
-                  {.timeout = fault_timeout(fault)});
+                  {.timeout = fault_timeout(fault), .alone = true});
   }
 }
 

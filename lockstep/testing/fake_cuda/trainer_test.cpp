@@ -67,7 +67,7 @@ struct StopsOfSteps : TrainCallback {
   }
 };
 
-struct Outcome {
+struct TrainerOutcome {
   std::vector<at::Tensor> parameters;  // of rank 0, on the CPU
   double loss = 0, eval_loss = 0;
   std::vector<int64_t> stops;  // of rank 0, counted through
@@ -87,7 +87,8 @@ class TrainerOnDevice : public WithoutRaces {
             .disable_tqdm = true};
   }
 
-  Outcome train(const Communicator& comm, const TrainingArguments& args, double dropped = 0) {
+  TrainerOutcome train(const Communicator& comm, const TrainingArguments& args,
+                       double dropped = 0) {
     at::set_num_threads(1);
     const Waves waves;
     const auto stops = std::make_shared<StopsOfSteps>();
@@ -97,7 +98,7 @@ class TrainerOnDevice : public WithoutRaces {
                          .train_dataset = &waves,
                          .eval_dataset = &waves,
                          .callbacks = {stops}});
-    Outcome outcome;
+    TrainerOutcome outcome;
     outcome.loss = trainer.train().training_loss;
     outcome.places = stops->counting.stop_places();
     outcome.stops = stops->stops;
@@ -113,7 +114,7 @@ class TrainerOnDevice : public WithoutRaces {
   TestDirectory folder_;
 };
 
-void expect_equal(const Outcome& ours, const Outcome& theirs) {
+void expect_equal(const TrainerOutcome& ours, const TrainerOutcome& theirs) {
   ASSERT_EQ(ours.parameters.size(), theirs.parameters.size());
   for (size_t i = 0; i < ours.parameters.size(); ++i)
     EXPECT_TRUE(ours.parameters[i].allclose(theirs.parameters[i], 1e-5, 1e-6)) << i;
@@ -123,8 +124,9 @@ void expect_equal(const Outcome& ours, const Outcome& theirs) {
 
 TEST_F(TrainerOnDevice, TrainsAsOnTheCpu) {
   Mutex mutex;
-  Outcome cpu, cuda_outcome;
-  const auto keep = [&mutex](const Communicator& comm, Outcome& place, Outcome outcome) {
+  TrainerOutcome cpu, cuda_outcome;
+  const auto keep = [&mutex](const Communicator& comm, TrainerOutcome& place,
+                             TrainerOutcome outcome) {
     const MutexLock lock(mutex);
     if (comm.rank() == 0) place = std::move(outcome);
   };
@@ -135,7 +137,7 @@ TEST_F(TrainerOnDevice, TrainsAsOnTheCpu) {
 
 // Between two logs the host only gives; a log reads the losses.
 TEST_F(TrainerOnDevice, DoesNotWaitBetweenLogs) {
-  const Outcome outcome = train(init({.device = "cuda:0"}), arguments());
+  const TrainerOutcome outcome = train(init({.device = "cuda:0"}), arguments());
   ASSERT_EQ(outcome.stops.size(), 16U);
   std::string places;
   for (const std::string& place : outcome.places) places += "\n  " + place;
@@ -154,10 +156,10 @@ TEST_F(TrainerOnDevice, AResumedRunWithDropoutIsTheSameInEveryBit) {
   TrainingArguments args = arguments();
   args.save_strategy = "epoch";
   torch::manual_seed(7);
-  const Outcome whole = train(comm, args, 0.5);
+  const TrainerOutcome whole = train(comm, args, 0.5);
   args.resume_from_checkpoint = (folder_ / "run" / "checkpoint-8").string();
   torch::manual_seed(8);
-  const Outcome resumed = train(comm, args, 0.5);
+  const TrainerOutcome resumed = train(comm, args, 0.5);
   ASSERT_EQ(resumed.parameters.size(), whole.parameters.size());
   for (size_t i = 0; i < whole.parameters.size(); ++i)
     EXPECT_TRUE(whole.parameters[i].equal(resumed.parameters[i])) << i;
