@@ -16,7 +16,7 @@ struct LoopPoint {
   TrainerState state;  // the step counted
   bool after_update = true;
   // The step's own, which callbacks are still to be told.
-  LossValue loss = 0;
+  DeviceScalar loss = 0;
   int64_t samples = 0, targets = -1;
   // With that step.
   RunningLoss since_log, of_epoch;

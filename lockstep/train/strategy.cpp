@@ -4,15 +4,19 @@
 #include <torch/nn/module.h>
 #include <torch/nn/utils/clip_grad.h>
 
+#include <cmath>
+
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/checkpoint/rng_state.h"
 #include "lockstep/checkpoint/share_buffers.h"
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/flat/live_bytes.h"
+#include "lockstep/flat/module_device.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/optim/fused_step.h"
+#include "lockstep/optim/gradient_norm.h"
 
 namespace lockstep {
 
@@ -64,18 +68,29 @@ void Strategy::backward(const at::Tensor& loss) {
 
 bool Strategy::step(torch::optim::Optimizer& optimizer, const StrategyStep& options) {
   grad_norm_.reset();
+  const bool on_device = !device_of(model()).is_cpu();
+  leaves_out_ = on_device && options.scaler == nullptr;
   const auto take = [&] {
     if (auto* fused = dynamic_cast<optim::FusedStep*>(&optimizer)) {
       optim::StepOptions how;
       how.max_norm = options.max_norm;
-      grad_norm_ = fused->step(how).grad_norm;
+      // A device leaves such a step out by itself; the log, which reads the norm, says so.
+      if (on_device) how.on_non_finite = optim::NonFinite::kSkip;
+      const optim::StepResult result = fused->step(how);
+      if (result.norm.defined())
+        grad_norm_ = DeviceScalar(result.norm);
+      else if (result.grad_norm)
+        grad_norm_ = *result.grad_norm;
       return;
     }
     if (options.max_norm) {
       std::vector<at::Tensor> parameters;
       for (const auto& group : optimizer.param_groups())
         parameters.insert(parameters.end(), group.params().begin(), group.params().end());
-      grad_norm_ = torch::nn::utils::clip_grad_norm_(parameters, *options.max_norm);
+      grad_norm_ =
+          on_device
+              ? DeviceScalar(optim::clip_grad_norm_(parameters, *options.max_norm))
+              : DeviceScalar(torch::nn::utils::clip_grad_norm_(parameters, *options.max_norm));
     }
     optimizer.step();
   };
@@ -175,6 +190,9 @@ std::optional<double> Strategy::grad_norm() {
   auto* const values = known.mutable_data_ptr<double>();
   if (grad_norm_) values[0] = 1, values[1] = *grad_norm_;
   comm().all_reduce(known, ReduceOp::kMax);
+  if (leaves_out_ && !std::isfinite(values[1]))
+    throw Error("the gradients' norm became " + std::to_string(values[1]) +
+                "; lower the learning rate, or look for broken input");
   return values[0] > 0 ? std::optional(values[1]) : std::nullopt;
 }
 

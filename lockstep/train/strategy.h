@@ -30,6 +30,7 @@
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/flat/nested.h"
 #include "lockstep/optim/algorithm.h"
+#include "lockstep/train/device_scalar.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/step_memory.h"
 
@@ -122,11 +123,16 @@ class Strategy {
   // gradients on any rank is not.
   virtual bool step(torch::optim::Optimizer& optimizer, const StrategyStep& options = {});
   // The gradients' global norm before clipping, of the last step(), where clipping has computed it: as any rank knows
-  // it, since one that has come for another has taken no step yet.
+  // it, since one that has come for another has taken no step yet. Throws Error where a device has left that step out,
+  // for which the host did not wait.
   std::optional<double> grad_norm();
   // This rank's part of it, and that of a rank which goes back to an earlier step. Neither communicates.
-  std::optional<double> own_grad_norm() const { return grad_norm_; }
-  void set_grad_norm(std::optional<double> norm) { grad_norm_ = norm; }
+  std::optional<double> own_grad_norm() const {
+    return grad_norm_ ? std::optional(grad_norm_->value()) : std::nullopt;
+  }
+  void set_grad_norm(std::optional<double> norm) {
+    grad_norm_ = norm ? std::optional<DeviceScalar>(*norm) : std::nullopt;
+  }
   // Whether grad() is the whole gradient after backward, on every rank, for whoever looks at it; where
   // not, clipping is the step's alone.
   virtual bool has_whole_gradients() const { return true; }
@@ -216,7 +222,8 @@ class Strategy {
   friend class Accumulation;
   std::shared_ptr<torch::nn::Module> model_;
   std::optional<Communicator> comm_;
-  std::optional<double> grad_norm_;
+  std::optional<DeviceScalar> grad_norm_;
+  bool leaves_out_ = false;  // the device did, of the last step(), where its norm is not finite
   bool communicates_ = true;
   int held_ = 0;  // Accumulations that live
 };

@@ -145,7 +145,7 @@ class SupervisedTask {
       const LossOutput output =
           clock.forward([&] { return compute_loss(parts_.model, batches.batch()); });
       clock.backward([&] { strategy().backward(batches.weighed(output)); });
-      loss.add(LossValue(output.loss), batches.counted());
+      loss.add(DeviceScalar(output.loss), batches.counted());
       if (strategy().counts_batches() && own != 0) result.samples += output.labels.numel();
     }
     result.loss = loss.mean();

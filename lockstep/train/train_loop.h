@@ -33,8 +33,8 @@ struct StepTimes {
 
 // One step as this rank saw it.
 struct StepResult {
-  LossValue loss = 0;   // mean over this rank's batch
-  int64_t samples = 0;  // of this rank's batch
+  DeviceScalar loss = 0;  // mean over this rank's batch
+  int64_t samples = 0;    // of this rank's batch
   // What the loss is the mean of, where these are not the samples (CountsTargets); -1: they are.
   int64_t targets = -1;
   int64_t counted() const { return targets < 0 ? samples : targets; }

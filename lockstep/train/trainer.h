@@ -328,7 +328,7 @@ class Trainer {
         const at::Tensor loss = batches.weighed(output);
         strategy.backward(run_.scaler() ? run_.scaler()->scale(loss) : loss);
       });
-      sum.add(LossValue(output.loss), batches.counted());
+      sum.add(DeviceScalar(output.loss), batches.counted());
       // Ranks that work on one batch count it once.
       if (strategy.counts_batches()) result.samples += output.labels.size(0);
     }

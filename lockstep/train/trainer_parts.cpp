@@ -308,7 +308,7 @@ void tell_of_stop(Communicator& comm, const TrainingArguments& args, const Train
 void PredictionSum::add(const LossOutput& output, int64_t counted) {
   if (output.logits.defined()) logits_.push_back(output.logits.detach().to(at::kFloat).cpu());
   labels_.push_back(output.labels.cpu());
-  loss_.add(LossValue(output.loss), counted);
+  loss_.add(DeviceScalar(output.loss), counted);
 }
 
 EvalPrediction PredictionSum::rows() const {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "lockstep/train/loss_value.h"
+#include "lockstep/train/device_scalar.h"
 
 namespace lockstep {
 
@@ -30,16 +30,16 @@ struct TrainerState {
 
 // What this rank has added up: a mean over samples under way.
 struct RunningLoss {
-  LossValue loss = 0;  // sum over samples, or over what StepResult::targets counts
-  double samples = 0;  // of this rank; likewise
+  DeviceScalar loss = 0;  // sum over samples, or over what StepResult::targets counts
+  double samples = 0;     // of this rank; likewise
 
-  void add(const LossValue& mean, int64_t count) {
+  void add(const DeviceScalar& mean, int64_t count) {
     if (count == 0) return;  // the mean of nothing is no number
     loss.add(mean, static_cast<double>(count));
     samples += static_cast<double>(count);
   }
   // 0 of nothing.
-  LossValue mean() const { return samples > 0 ? loss.over(samples) : LossValue(); }
+  DeviceScalar mean() const { return samples > 0 ? loss.over(samples) : DeviceScalar(); }
   bool operator==(const RunningLoss&) const = default;
 };
 

@@ -1,15 +1,15 @@
-#include "lockstep/train/loss_value.h"
+#include "lockstep/train/device_scalar.h"
 
 namespace lockstep {
 
-LossValue::LossValue(const at::Tensor& loss) {
-  if (loss.is_cpu())
-    value_ = loss.item<double>();
+DeviceScalar::DeviceScalar(const at::Tensor& scalar) {
+  if (scalar.is_cpu())
+    value_ = scalar.item<double>();
   else
-    on_device_ = loss.detach().to(at::kDouble);
+    on_device_ = scalar.detach().to(at::kDouble).view({});
 }
 
-double LossValue::value() const {
+double DeviceScalar::value() const {
   if (on_device_.defined()) {
     value_ += on_device_.item<double>();
     on_device_.reset();
@@ -17,7 +17,7 @@ double LossValue::value() const {
   return value_;
 }
 
-void LossValue::add(const LossValue& other, double factor) {
+void DeviceScalar::add(const DeviceScalar& other, double factor) {
   value_ += other.value_ * factor;
   if (!other.on_device_.defined()) return;
   const at::Tensor more = factor == 1 ? other.on_device_ : other.on_device_.mul(factor);
@@ -25,8 +25,8 @@ void LossValue::add(const LossValue& other, double factor) {
   on_device_ = on_device_.defined() ? on_device_.add(more) : more;
 }
 
-LossValue LossValue::over(double divisor) const {
-  LossValue result(value_ / divisor);
+DeviceScalar DeviceScalar::over(double divisor) const {
+  DeviceScalar result(value_ / divisor);
   if (on_device_.defined()) result.on_device_ = on_device_.div(divisor);
   return result;
 }

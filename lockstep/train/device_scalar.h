@@ -1,4 +1,5 @@
-// LossValue: a loss, or a sum of some, which may still be on the device that computes it.
+// DeviceScalar: a number such as a loss, or a sum of some, which may still be on the device that
+// computes it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,15 +8,15 @@
 
 namespace lockstep {
 
-// Reading one that is on a device is what makes the host wait, so a loop adds up losses by add() and
-// reads them where it logs. On the CPU it is a double throughout. A value, used by one thread at a
+// Reading one that is on a device makes the host wait, so a loop adds up losses by add() and reads
+// them where it logs. On the CPU it is a double throughout. A value, used by one thread at a
 // time.
-class LossValue {
+class DeviceScalar {
  public:
   // NOLINTNEXTLINE(google-explicit-constructor): a number is one.
-  LossValue(double value = 0) : value_(value) {}
-  // 0-dim. One on the CPU is read at once; another one stays where it is, and must not be changed.
-  explicit LossValue(const at::Tensor& loss);
+  DeviceScalar(double value = 0) : value_(value) {}
+  // One element. One on the CPU is read at once; another one stays where it is, and must not be changed.
+  explicit DeviceScalar(const at::Tensor& scalar);
 
   // The host waits for the device, the first time.
   double value() const;
@@ -25,8 +26,8 @@ class LossValue {
   bool on_device() const { return on_device_.defined(); }
 
   // Adds `other` times `factor`. The host does not wait.
-  void add(const LossValue& other, double factor);
-  LossValue over(double divisor) const;
+  void add(const DeviceScalar& other, double factor);
+  DeviceScalar over(double divisor) const;
 
  private:
   mutable double value_ = 0;      // with nothing on a device, all of it
