@@ -6,7 +6,7 @@ DeviceScalar::DeviceScalar(const at::Tensor& scalar) {
   if (scalar.is_cpu())
     value_ = scalar.item<double>();
   else
-    on_device_ = scalar.detach().to(at::kDouble).view({});
+    on_device_ = scalar.detach().to(at::kDouble).view(at::IntArrayRef());
 }
 
 double DeviceScalar::value() const {

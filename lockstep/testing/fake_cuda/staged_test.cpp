@@ -326,7 +326,7 @@ TEST_F(StagedOnFakeCuda, ADeviceThatIsLateHoldsItsCallAndNobodyElse) {
                     }
                   });
                 },
-                {.timeout = std::chrono::seconds(1)});
+                {.timeout = std::chrono::seconds(1), .alone = true});
 }
 
 }  // namespace
