@@ -148,6 +148,8 @@ Communicator::Impl::Impl(std::unique_ptr<Backend> backend, Topology topology,
                          CommunicatorOptions options, std::unique_ptr<Backend> host)
     : topology_(topology), options_(std::move(options)), backend_(std::move(backend)) {
   LOCKSTEP_CHECK(topology.rank >= 0 && topology.rank < topology.size, "a rank is below the size");
+  LOCKSTEP_CHECK(!host || (options_.origin && host->capabilities().device.is_cpu()),
+                 "an engine of the host stands beside a device's, in a job");
   settle_vector_maths();  // ranks may be threads
   ordered_ = capabilities().stream_ordered;
   for (int op = 0; op < kOpCount; ++op) {
@@ -180,8 +182,6 @@ Communicator::Impl::Impl(std::unique_ptr<Backend> backend, Topology topology,
   }
   if (options_.board) options_.board->enter(options_.board_rank, static_cast<uint32_t>(::getpid()));
   if (!host) return;
-  LOCKSTEP_CHECK(job_ != nullptr && host->capabilities().device.is_cpu(),
-                 "an engine of the host stands beside a device's, in a job");
   if (options_.on_broken) {
     options_.on_broken = [told = std::make_shared<std::atomic<bool>>(false),
                           then = std::move(options_.on_broken)](const std::string& reason) {

@@ -64,6 +64,18 @@ std::optional<at::Device> chosen_device(const InitOptions& options, const EnvLoo
   return chosen;
 }
 
+// Ranks on devices have an engine more to meet in: with others that have none they would wait for ever.
+void check_same_kind(Store& store, const std::string& backend,
+                     const std::optional<at::Device>& device) {
+  const bool host = device ? device->is_cpu() : backend != "nccl";
+  const std::string mine = host ? "the CPU" : "a device";
+  const std::string first = store.compare_set("kind", "", mine);
+  if (first != mine)
+    throw InvalidArgument("this rank trains on " + mine + ", and another one on " + first +
+                          "; give all ranks the same InitOptions::device or LOCKSTEP_DEVICE (auto "
+                          "is the CPU where no device is visible)");
+}
+
 // Where ranks that die are started anew: how this one meets the others, the first time and again.
 class JobMeeting : public std::enable_shared_from_this<JobMeeting> {
  public:
@@ -131,6 +143,7 @@ Communicator connect(const std::shared_ptr<Store>& store, const Topology& topolo
       if (meeting && topology.local_size != topology.size) step("exchanging who shares a host");
       name = choose_host_backend(meeting, topology, deadline);
     }
+    if (meeting) check_same_kind(*meeting, name, communicator.device);
     Engines engines;
     auto origin = std::make_shared<GroupOrigin>();
     origin->members.resize(static_cast<size_t>(topology.size));

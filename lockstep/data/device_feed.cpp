@@ -19,7 +19,7 @@ void refuse_batch(const std::type_info& batch, c10::Device device) {
 }
 
 DeviceFeed::DeviceFeed(c10::Device device)
-    : device_(device), stream_(device::side_stream(device)) {}
+    : device_(device), stream_(device::copy_stream(device)) {}
 
 void DeviceFeed::send_one(at::Tensor& tensor) const {
   if (!tensor.defined() || !tensor.is_cpu()) return;

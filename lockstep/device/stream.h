@@ -16,6 +16,10 @@ c10::Stream current_stream(c10::Device device);
 // can.
 c10::Stream side_stream(c10::Device device, bool urgent = false);
 
+// The process's one stream beside others for what is copied to the device ahead of its use:
+// libtorch's allocator keeps memory for each stream, so that every loader's own would be much of it.
+c10::Stream copy_stream(c10::Device device);
+
 // What `later` is given from now on comes after what `earlier` has been given so far. The host does
 // not wait. They may be of two devices of one type.
 void order(const c10::Stream& earlier, const c10::Stream& later);

@@ -174,7 +174,7 @@ void resolve_device(const TrainConfig& config) {
     refuse("device", "'" + config.device + "'", "cpu, cuda, cuda:N or auto");
   if (config.backend == "nccl" && config.device == "cpu")
     refuse("backend", "'nccl'", "another where the device is the CPU");
-  if (cuda) check_on_device(config, config.device);
+  if (cuda || config.backend == "nccl") check_on_device(config, cuda ? config.device : "cuda");
 }
 
 }  // namespace
@@ -262,7 +262,7 @@ TrainConfig resolved(const TrainConfig& given) {
            "shm or hierarchical, whose ranks share the memory that strategy " + config.strategy +
                " puts parameters in");
   if (config.backend == "local" && config.nproc > 1)
-    refuse("backend", "'local'", "shm, tcp, hierarchical or gloo: local is for one rank");
+    refuse("backend", "'local'", "shm, tcp, hierarchical, gloo or nccl: local is for one rank");
   at_least("epochs", config.epochs, 1);
   at_least("batch_size", config.batch_size, 0);
   at_least("max_steps", config.max_steps, 0);

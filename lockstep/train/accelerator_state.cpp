@@ -11,6 +11,8 @@
 #include "lockstep/checkpoint/checkpoint_writer.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/flat/loss_share.h"
+#include "lockstep/flat/module_device.h"
+#include "lockstep/optim/fused_step.h"
 #include "lockstep/train/run_state.h"
 
 namespace lockstep {
@@ -130,10 +132,22 @@ void AcceleratorState::add(torch::nn::Module& model) {
                              : throw InvalidArgument(
                                    "Accelerator: prepare() takes one model; wrap a second one in "
                                    "DistributedDataParallel");
-  if (const at::Device device = comm.device(); !device.is_cpu()) model.to(device);
+  const at::Device device = comm.device();
+  moved_ = device_of(model) != device;
+  if (moved_) model.to(device);
+  if (optimizer_ != nullptr) check_follows(*optimizer_);
+}
+
+// torch's optimizers hold the parameters, wherever they are; ours lay them out when they are made.
+void AcceleratorState::check_follows(const torch::optim::Optimizer& optimizer) const {
+  if (!moved_ || dynamic_cast<const optim::FusedStep*>(&optimizer) == nullptr) return;
+  throw InvalidArgument("Accelerator: prepare() has brought the model to " + comm.device().str() +
+                        ", and the optimizer was made before; call "
+                        "model->to(accelerator.device()), then make the optimizer");
 }
 
 void AcceleratorState::add(torch::optim::Optimizer& optimizer) {
+  check_follows(optimizer);
   strategy->check_optimizer(optimizer);
   optimizer_ = optimizer_ == nullptr
                    ? &optimizer

@@ -94,6 +94,7 @@ class AcceleratorState {
   Communicator data_ranks;  // that have data of their own
 
  private:
+  void check_follows(const torch::optim::Optimizer& optimizer) const;
   void check_complete(const char* what) const;
 
   std::optional<amp::AutocastSettings> autocast_;
@@ -107,6 +108,7 @@ class AcceleratorState {
   std::optional<int64_t> activations_;  // bytes
   torch::nn::Module* model_ = nullptr;
   torch::optim::Optimizer* optimizer_ = nullptr;
+  bool moved_ = false;  // the model was, to the ranks' device
   std::vector<std::shared_ptr<LoaderPlace>> places_;
   std::vector<std::shared_ptr<LoaderPlace>> loops_;  // under way, the innermost last
   std::optional<StopSignals> signals_;               // once asked for

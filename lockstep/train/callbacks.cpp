@@ -105,9 +105,9 @@ void ProgressCallback::on_step(const TrainerState& state, const StepResult& resu
   if (!of_log_) {
     constexpr double kNew = 0.1;
     const double loss = result.loss;
-    loss_ = loss_ < 0 ? loss : (1 - kNew) * loss_ + kNew * loss;
+    loss_ = loss_ ? (1 - kNew) * *loss_ + kNew * loss : loss;
   }
-  if (loss_ >= 0) progress.loss = loss_;
+  progress.loss = loss_;
   const double seconds = std::chrono::duration<double>(now - start_).count();
   if (seconds > 0) {
     int64_t all = options_.epochs * options_.steps_per_epoch;

@@ -69,7 +69,7 @@ class ProgressCallback final : public TrainCallback {
   ProgressBar::Clock::time_point start_ = ProgressBar::Clock::now();
   int64_t first_step_ = -1;  // of this process
   int64_t first_samples_ = 0;
-  double loss_ = -1;  // this rank's, smoothed, or of_log_; below 0: none yet
+  std::optional<double> loss_;  // this rank's, smoothed, or of_log_
   bool of_log_ = false;
 };
 

@@ -62,6 +62,7 @@ void check_steps(const TrainerState& saved, TrainLoop& trainer, const std::strin
 }  // namespace
 
 void save_training(const TrainingRun& run, const std::filesystem::path& path) {
+  run.strategy.check_steps();
   const auto whole = run.strategy.as_saved();
   write_checkpoint(run.comm, path, share_of(run));
 }

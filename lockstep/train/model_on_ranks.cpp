@@ -122,6 +122,11 @@ ModelOnRanks::ModelOnRanks(Parts parts) : parts_(std::move(parts)) {
                                  .load = [this](const std::string& given) { place_ = given; }});
     bind_or_recover();
   } else if (replaced && strategy.has_shares()) {
+    if (!parts_.comm.device().is_cpu())
+      throw InvalidArgument(
+          "strategy " + strategy.name() +
+          ": where ranks are replaced it trains on the CPU alone so far, not on " +
+          parts_.comm.device().str() + "; leave out the device, or --on-failure replace");
     first_stream_ = cpu_rng_state();
     rollback_ = std::make_unique<RollbackRecovery>(parts_.comm,
                                                    RollbackOptions{.every = parts_.copy_every});

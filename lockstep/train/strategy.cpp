@@ -12,8 +12,8 @@
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/flat/live_bytes.h"
-#include "lockstep/flat/module_device.h"
 #include "lockstep/flat/named_tensors.h"
+#include "lockstep/flat/steps_on_device.h"
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/optim/fused_step.h"
 #include "lockstep/optim/gradient_norm.h"
@@ -68,29 +68,28 @@ void Strategy::backward(const at::Tensor& loss) {
 
 bool Strategy::step(torch::optim::Optimizer& optimizer, const StrategyStep& options) {
   grad_norm_.reset();
-  const bool on_device = !device_of(model()).is_cpu();
-  leaves_out_ = on_device && options.scaler == nullptr;
   const auto take = [&] {
     if (auto* fused = dynamic_cast<optim::FusedStep*>(&optimizer)) {
       optim::StepOptions how;
       how.max_norm = options.max_norm;
-      // A device leaves such a step out by itself; the log, which reads the norm, says so.
-      if (on_device) how.on_non_finite = optim::NonFinite::kSkip;
+      if (options.reads_norm_later && dynamic_cast<StepsOnDevice*>(&optimizer) != nullptr)
+        how.on_non_finite = optim::NonFinite::kSkip;
       const optim::StepResult result = fused->step(how);
       if (result.norm.defined())
         grad_norm_ = DeviceScalar(result.norm);
       else if (result.grad_norm)
         grad_norm_ = *result.grad_norm;
+      if (how.on_non_finite == optim::NonFinite::kSkip && grad_norm_) norms_.add(*grad_norm_, 1);
       return;
     }
     if (options.max_norm) {
       std::vector<at::Tensor> parameters;
       for (const auto& group : optimizer.param_groups())
         parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+      const bool on_host = parameters.empty() || parameters.front().is_cpu();
       grad_norm_ =
-          on_device
-              ? DeviceScalar(optim::clip_grad_norm_(parameters, *options.max_norm))
-              : DeviceScalar(torch::nn::utils::clip_grad_norm_(parameters, *options.max_norm));
+          on_host ? DeviceScalar(torch::nn::utils::clip_grad_norm_(parameters, *options.max_norm))
+                  : DeviceScalar(optim::clip_grad_norm_(parameters, *options.max_norm));
     }
     optimizer.step();
   };
@@ -186,14 +185,24 @@ void Strategy::set_random_states(const at::Tensor& all, const std::string& sourc
 }
 
 std::optional<double> Strategy::grad_norm() {
+  check_steps();
   const at::Tensor known = at::zeros({2}, at::kDouble);  // whether it is, and the norm
   auto* const values = known.mutable_data_ptr<double>();
   if (grad_norm_) values[0] = 1, values[1] = *grad_norm_;
   comm().all_reduce(known, ReduceOp::kMax);
-  if (leaves_out_ && !std::isfinite(values[1]))
-    throw Error("the gradients' norm became " + std::to_string(values[1]) +
-                "; lower the learning rate, or look for broken input");
   return values[0] > 0 ? std::optional(values[1]) : std::nullopt;
+}
+
+void Strategy::check_steps() {
+  if (comm().device().is_cpu()) return;
+  const at::Tensor bad = at::zeros({1}, at::kDouble);
+  if (!std::isfinite(norms_.value())) bad.fill_(1);
+  norms_ = {};
+  comm().all_reduce(bad, ReduceOp::kMax);
+  if (bad.item<double>() > 0)
+    throw Error(
+        "the gradients' norm was not finite in a step since the last log, which was left out; "
+        "lower the learning rate, or look for broken input");
 }
 
 Metrics update_figures(Strategy& strategy, double learning_rate) {

@@ -44,6 +44,10 @@ struct StrategyStep {
   std::optional<double> max_norm = {};  // clip the gradients to this global norm
   // The gradients are scaled by it; its update() is part of the step.
   amp::GradScaler* scaler = nullptr;
+  // The caller asks for grad_norm() where it logs, and check_steps() before it saves. So on a device, where an optimizer
+  // can (flat/steps_on_device.h), the host does not wait for the norm, and the device leaves out a step whose norm is not
+  // finite, which those two then throw for. Without it, and on the CPU, the step throws.
+  bool reads_norm_later = false;
 };
 
 // For one model. Every function is called on all ranks in the same order and may communicate, where
@@ -123,9 +127,10 @@ class Strategy {
   // gradients on any rank is not.
   virtual bool step(torch::optim::Optimizer& optimizer, const StrategyStep& options = {});
   // The gradients' global norm before clipping, of the last step(), where clipping has computed it: as any rank knows
-  // it, since one that has come for another has taken no step yet. Throws Error where a device has left that step out,
-  // for which the host did not wait.
+  // it, since one that has come for another has taken no step yet. Throws what check_steps() throws.
   std::optional<double> grad_norm();
+  // Throws Error on all ranks where on any a device has left out a step since the last call (reads_norm_later). Collective.
+  void check_steps();
   // This rank's part of it, and that of a rank which goes back to an earlier step. Neither communicates.
   std::optional<double> own_grad_norm() const {
     return grad_norm_ ? std::optional(grad_norm_->value()) : std::nullopt;
@@ -223,7 +228,7 @@ class Strategy {
   std::shared_ptr<torch::nn::Module> model_;
   std::optional<Communicator> comm_;
   std::optional<DeviceScalar> grad_norm_;
-  bool leaves_out_ = false;  // the device did, of the last step(), where its norm is not finite
+  DeviceScalar norms_;  // the sum of those that nobody has read: not finite where one is not
   bool communicates_ = true;
   int held_ = 0;  // Accumulations that live
 };

@@ -151,7 +151,8 @@ class SupervisedTask {
     result.loss = loss.mean();
     if constexpr (CountsTargets<Loss, data::BatchOf<D>>)
       result.targets = strategy().counts_batches() ? static_cast<int64_t>(loss.samples) : 0;
-    clock.optimizer([&] { parts_.run.step(result, {.max_norm = parts_.max_norm}); });
+    clock.optimizer(
+        [&] { parts_.run.step(result, {.max_norm = parts_.max_norm, .reads_norm_later = true}); });
     result.times = clock.times();
     result.activations = clock.activations();
     return result;

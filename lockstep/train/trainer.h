@@ -337,7 +337,7 @@ class Trainer {
       result.targets = strategy.counts_batches() ? static_cast<int64_t>(sum.samples) : 0;
     optim::set_learning_rate(run_.optimizer(), run.rates(run.step++));
     clock.optimizer([&] {
-      StrategyStep options{.max_norm = {}, .scaler = run_.scaler()};
+      StrategyStep options{.scaler = run_.scaler(), .reads_norm_later = true};
       if (parts_.args.max_grad_norm > 0) options.max_norm = parts_.args.max_grad_norm;
       run_.step(result, options);
     });

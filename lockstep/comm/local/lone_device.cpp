@@ -12,6 +12,7 @@
 
 #include "lockstep/comm/local/local_backend.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/set_once.h"
 #include "lockstep/device/event.h"
 #include "lockstep/device/stream.h"
 
@@ -48,8 +49,10 @@ class LoneTail final : public Tail {
 
 class LoneRequest final : public Request {
  public:
-  explicit LoneRequest(c10::Device device)
-      : device_(device), event_(std::make_shared<device::Event>(device)) {
+  LoneRequest(c10::Device device, std::shared_ptr<const SetOnce<std::string>> interruption)
+      : device_(device),
+        interruption_(std::move(interruption)),
+        event_(std::make_shared<device::Event>(device)) {
     event_->record();
   }
   bool poll() override { return event_->reached(); }
@@ -58,6 +61,8 @@ class LoneRequest final : public Request {
       if (deadline.expired())
         throw Timeout(device_.str() + " has not come by after " +
                       std::to_string(deadline.timeout_seconds()) + " s");
+      if (const std::string* reason = interruption_->get())
+        throw PeerLost("this rank gave up: " + *reason, -1);
       std::this_thread::sleep_for(kLook);
     }
   }
@@ -68,6 +73,7 @@ class LoneRequest final : public Request {
 
  private:
   c10::Device device_;
+  std::shared_ptr<const SetOnce<std::string>> interruption_;
   std::shared_ptr<device::Event> event_;
 };
 
@@ -88,11 +94,12 @@ class LoneDeviceBackend final : public Backend {
         bytes_at(call.output, bytes)
             .copy_(bytes_at(const_cast<std::byte*>(call.input), bytes), /*non_blocking=*/true);
     }
-    return std::make_unique<LoneRequest>(device_);
+    return std::make_unique<LoneRequest>(device_, interruption_);
   }
 
   void progress() override {}
   void abort(const std::string&) noexcept override {}  // nobody else waits
+  void interrupt(const std::string& reason) noexcept override { interruption_->set(reason); }
 
  private:
   at::Tensor bytes_at(std::byte* data, int64_t bytes) const {
@@ -104,6 +111,7 @@ class LoneDeviceBackend final : public Backend {
 
   c10::Device device_;
   Capabilities capabilities_;
+  std::shared_ptr<SetOnce<std::string>> interruption_ = std::make_shared<SetOnce<std::string>>();
 };
 
 }  // namespace

@@ -141,6 +141,7 @@ class NcclBackend final : public Backend {
       nccl_->call.comm_get_async_error(comm_, &result);
     }
     if (result != nccl::kSuccess) fail(text + " on rank " + std::to_string(rank_), result);
+    store_->remove(here(rank_));  // a job that makes groups all day must not fill its store
   }
 
   const Capabilities& capabilities() const override { return capabilities_; }

@@ -125,23 +125,27 @@ void Pipeline::copy_down_all() {
     for (Transfer::Part& part : collective->parts_) {
       if (part.down) continue;
       if (staged_ > 0 && staged_ + part.piece.bytes > at_most_) return;
-      staged_ += part.piece.bytes;
       copy_down(*collective, part);
+      staged_ += part.piece.bytes;
     }
   }
 }
 
 void Pipeline::copy_down(Transfer& transfer, Transfer::Part& part) {
   part.memory = device::empty_pinned({part.piece.bytes}, at::kByte, device_);
-  part.down.emplace(device_);
+  device::Event down(device_);
   const bool has_way = !part.piece.down.empty() || part.piece.call.op == Op::kBarrier;
-  if (!has_way) return;
+  if (!has_way) {
+    part.down = std::move(down);
+    return;
+  }
   const c10::StreamGuard on_down(down_);
   if (transfer.call_.after)
     static_cast<const device::Event*>(transfer.call_.after.get())->block(down_);
   for (const Span& span : part.piece.down)
     part.memory.narrow(0, span.host, span.bytes).copy_(on_device(span), /*non_blocking=*/true);
-  part.down->record(down_);
+  down.record(down_);
+  part.down = std::move(down);  // last: what threw on the way is not down
 }
 
 void Pipeline::hand_over_all() {
@@ -333,7 +337,8 @@ void Pipeline::Inside::move() noexcept {
     pipeline_.give_back();
     pipeline_.copy_down_all();
     pipeline_.hand_over_all();
-  } catch (const std::exception&) {  // the device's words; the next turn hears them too
+  } catch (...) {  // the device says no
+    pipeline_.fail_all(std::current_exception());
   }
   move_elsewhere(pipeline_.elsewhere_);
 }

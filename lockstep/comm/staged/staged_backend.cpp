@@ -27,6 +27,7 @@ Capabilities staged_capabilities(Capabilities c, c10::Device device) {
   c.backend = "staged:" + c.backend;
   c.device = device;
   c.stream_ordered = true;
+  c.shared_memory = false;  // it is the host's, whose engine stands beside this one
   return c;
 }
 
@@ -102,12 +103,6 @@ class StagedBackend final : public Backend {
     return host_.probe(src, tag);
   }
 
-  // Of the host, for tensors of the host.
-  SymmetricMemory allocate_shared(int64_t bytes) override {
-    const MutexLock lock(mutex_);
-    return host_.allocate_shared(bytes);
-  }
-
   void abort(const std::string& reason) noexcept override {
     const MutexLock lock(mutex_);
     host_.abort(reason);
@@ -153,6 +148,8 @@ class StagedBackend final : public Backend {
                << " has not taken it after " << deadline.timeout_seconds() << " s";
           throw Timeout(text.str());
         }
+        if (const std::string* reason = backend_.interruption_.get())
+          throw PeerLost("this rank gave up in " + transfer_->text() + ": " + *reason, -1);
         std::this_thread::sleep_for(kShortestNap);
       }
     }

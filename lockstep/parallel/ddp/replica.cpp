@@ -101,7 +101,7 @@ void Replica::exchange_buffers(int source, int contributing, bool own_counts) {
              buffers_[begin].second.device() ==
                  (values.empty() ? buffers_[begin].second : values[0]).device();
            ++begin)
-        values.push_back(buffers_[begin].second.detach());
+        values.push_back(buffers_[begin].second.variable_data());  // autograd may have kept it
       broadcast_coalesced(comm_, values, source);
     }
     return;

@@ -165,7 +165,7 @@ int eval_text(const fs::path& model, const std::string& given, const std::string
 int predict_texts(const TextQuestions& questions, const std::string& device,
                   const std::string& json) {
   nlohmann::ordered_json answers = nlohmann::ordered_json::array();
-  Communicator alone = init({.backend = "local"});
+  Communicator alone = init({.backend = "local", .device = device});
   Table table({{"checkpoint", Align::kLeft}, {"text"}, {"label", Align::kLeft}, {"probability"}});
   for (const fs::path& path : questions.models) {
     TextModel saved = load_text_model(path);

@@ -35,13 +35,17 @@ std::string start_command(const StartedRun& run) {
 // former run in the same folder.
 std::optional<TrainerState> last_state(const StartedRun& run) {
   const fs::path last = RunFolder{run.output}.last();
-  try {
-    if (!checkpoint_exists(last)) return std::nullopt;
-    if (!run.resumed && fs::last_write_time(last) < run.started) return std::nullopt;
-    return trainer_state_from_json(read_checkpoint(last).trainer_json, last.string());
-  } catch (const std::exception&) {
-    return std::nullopt;
+  // A rank may still save, and remove the one that is being read: then there is a newer one.
+  constexpr int kTries = 5;
+  for (int i = 0; i < kTries; ++i) {
+    try {
+      if (!checkpoint_exists(last)) return std::nullopt;
+      if (!run.resumed && fs::last_write_time(last) < run.started) return std::nullopt;
+      return trainer_state_from_json(read_checkpoint(last).trainer_json, last.string());
+    } catch (const std::exception&) {  // once more
+    }
   }
+  return std::nullopt;
 }
 
 std::string how_to_go_on(const StartedRun& run) {
