@@ -529,7 +529,7 @@ TEST(RunPlan, Commands) {
   MachineFacts without_python = machine();
   without_python.python = "";
   EXPECT_THROW(plan_run(flags_of("-m json.tool"), without_python), UsageError);
-  EXPECT_EQ(message_of<UsageError>([&] { plan_run(flags_of("--threads 0 x"), without_python); }),
+  EXPECT_EQ(message_of<UsageError>([&] { plan_run(flags_of("--threads 0 /bin/true"), machine()); }),
             "--threads is 0; give 1 or more");
 }
 
