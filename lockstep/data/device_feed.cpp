@@ -23,11 +23,8 @@ DeviceFeed::DeviceFeed(c10::Device device)
 
 void DeviceFeed::send_one(at::Tensor& tensor) const {
   if (!tensor.defined() || !tensor.is_cpu()) return;
-  const at::Tensor pinned = device::empty_pinned(tensor.sizes(), tensor.scalar_type(), device_);
-  pinned.copy_(tensor);
   const c10::StreamGuard on_stream(stream_);
-  // The allocator keeps the pinned memory until the copy is over.
-  tensor = pinned.to(device_, tensor.scalar_type(), /*non_blocking=*/true);
+  tensor = device::copy_to(tensor, device_);
 }
 
 device::Event DeviceFeed::sent() const {

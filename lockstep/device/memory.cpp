@@ -39,4 +39,12 @@ at::Tensor empty_pinned(at::IntArrayRef sizes, at::ScalarType dtype, c10::Device
   return at::empty(sizes, at::TensorOptions().dtype(dtype).pinned_memory(pinned));
 }
 
+at::Tensor copy_to(const at::Tensor& host, c10::Device device) {
+  if (device.is_cpu() || !host.is_cpu()) return host.to(device);
+  // The allocator keeps the pinned memory until the copy is over.
+  return empty_pinned(host.sizes(), host.scalar_type(), device)
+      .copy_(host)
+      .to(device, /*non_blocking=*/true);
+}
+
 }  // namespace lockstep::device

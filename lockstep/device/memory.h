@@ -26,4 +26,8 @@ void reset_peak_memory(c10::Device device);
 // copy is over (event.h).
 at::Tensor empty_pinned(at::IntArrayRef sizes, at::ScalarType dtype, c10::Device device);
 
+// `host` on `device`: a copy through pinned memory, on this thread's current stream there, for which
+// the host does not wait. To the CPU, or of what is not on it, what Tensor::to() gives.
+at::Tensor copy_to(const at::Tensor& host, c10::Device device);
+
 }  // namespace lockstep::device

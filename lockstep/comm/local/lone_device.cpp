@@ -1,15 +1,14 @@
 #include "lockstep/comm/local/lone_device.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/from_blob.h>
 
 #include <chrono>
-#include <exception>
 #include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
 
+#include "lockstep/comm/device_engine.h"
 #include "lockstep/comm/local/local_backend.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/set_once.h"
@@ -30,22 +29,6 @@ Capabilities capabilities_on(c10::Device device) {
     c.ops[static_cast<size_t>(message)] = c.v_ops[static_cast<size_t>(message)] = false;
   return c;
 }
-
-// The point behind which the result is there.
-class LoneTail final : public Tail {
- public:
-  explicit LoneTail(std::shared_ptr<const device::Event> event) : event_(std::move(event)) {}
-  bool over() noexcept override {
-    try {
-      return event_->reached();
-    } catch (const std::exception&) {  // the device is broken
-      return false;
-    }
-  }
-
- private:
-  std::shared_ptr<const device::Event> event_;
-};
 
 class LoneRequest final : public Request {
  public:
@@ -68,7 +51,7 @@ class LoneRequest final : public Request {
   }
   std::shared_ptr<Tail> order(Deadline) override {
     event_->block(device::current_stream(device_));
-    return std::make_shared<LoneTail>(event_);
+    return std::make_shared<EventTail>(event_);
   }
 
  private:
@@ -91,8 +74,9 @@ class LoneDeviceBackend final : public Backend {
       const int64_t bytes = count * static_cast<int64_t>(c10::elementSize(call.dtype));
       const at::NoGradGuard no_grad;
       if (bytes > 0)
-        bytes_at(call.output, bytes)
-            .copy_(bytes_at(const_cast<std::byte*>(call.input), bytes), /*non_blocking=*/true);
+        bytes_at(call.output, bytes, device_)
+            .copy_(bytes_at(const_cast<std::byte*>(call.input), bytes, device_),
+                   /*non_blocking=*/true);
     }
     return std::make_unique<LoneRequest>(device_, interruption_);
   }
@@ -102,13 +86,6 @@ class LoneDeviceBackend final : public Backend {
   void interrupt(const std::string& reason) noexcept override { interruption_->set(reason); }
 
  private:
-  at::Tensor bytes_at(std::byte* data, int64_t bytes) const {
-    return at::for_blob(data, {bytes})
-        .target_device(device_)
-        .options(at::TensorOptions().dtype(at::kByte).device(device_))
-        .make_tensor();
-  }
-
   c10::Device device_;
   Capabilities capabilities_;
   std::shared_ptr<SetOnce<std::string>> interruption_ = std::make_shared<SetOnce<std::string>>();

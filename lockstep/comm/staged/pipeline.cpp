@@ -1,7 +1,6 @@
 #include "lockstep/comm/staged/pipeline.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/from_blob.h>
 #include <c10/core/StreamGuard.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "lockstep/comm/device_engine.h"
 #include "lockstep/comm/failure.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/device/memory.h"
@@ -109,10 +109,7 @@ bool Pipeline::turn() noexcept {
 }
 
 at::Tensor Pipeline::on_device(const Span& span) const {
-  return at::for_blob(span.device, {span.bytes})
-      .target_device(device_)
-      .options(at::TensorOptions().dtype(at::kByte).device(device_))
-      .make_tensor();
+  return bytes_at(span.device, span.bytes, device_);
 }
 
 void Pipeline::copy_down_all() {

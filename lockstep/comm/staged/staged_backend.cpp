@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/comm/device_engine.h"
 #include "lockstep/comm/staged/pipeline.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/mutex.h"
@@ -37,21 +38,6 @@ bool takes_pieces(const Backend& host) {
   const std::string& name = host.capabilities().backend;
   return name == "local" || name == "shm";
 }
-
-class StagedTail final : public Tail {
- public:
-  explicit StagedTail(std::shared_ptr<const device::Event> up) : up_(std::move(up)) {}
-  bool over() noexcept override {
-    try {
-      return up_->reached();
-    } catch (const std::exception&) {  // the device is broken
-      return false;
-    }
-  }
-
- private:
-  std::shared_ptr<const device::Event> up_;
-};
 
 class StagedBackend final : public Backend {
  public:
@@ -157,7 +143,7 @@ class StagedBackend final : public Backend {
     std::shared_ptr<Tail> order(Deadline deadline) override {
       backend_.drive(*transfer_, deadline);
       transfer_->done()->block(device::current_stream(backend_.device_));
-      return std::make_shared<StagedTail>(transfer_->done());
+      return std::make_shared<EventTail>(transfer_->done());
     }
 
    private:

@@ -10,8 +10,8 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
+#include "lockstep/device/memory.h"
 #include "lockstep/model/internal/bert_encoder.h"
-#include "lockstep/model/internal/on_device.h"
 
 namespace lockstep::internal {
 namespace {
@@ -80,7 +80,7 @@ BertBatch padded_batch(const BertConfig& config, const at::Tensor& ids, const at
     // faster than one for each length.
     keys = mask.is_cpu() ? lengths_of(mask) : std::vector<int64_t>();
     if (keys.empty() || (!ids.is_cpu() && keys != whole)) {
-      batch.layout.bias = on_device(bias_of(mask), ids.device());
+      batch.layout.bias = device::copy_to(bias_of(mask), ids.device());
       keys = whole;
     }
   }
@@ -121,8 +121,8 @@ BertBatch packed_batch(const BertConfig& config, const at::Tensor& ids, const at
   }
   if (begin != ids.size(0) || static_cast<int64_t>(batch.layout.spans.size()) != batch.sequences)
     refuse_batch("the lengths do not add up to the " + std::to_string(ids.size(0)) + " ids");
-  batch.positions = on_device(positions, ids.device());
-  batch.first = on_device(first, ids.device());
+  batch.positions = device::copy_to(positions, ids.device());
+  batch.first = device::copy_to(first, ids.device());
   return batch;
 }
 

@@ -19,10 +19,10 @@
 #include <limits>
 #include <utility>
 
+#include "lockstep/device/memory.h"
 #include "lockstep/kernels/parallel.h"
 #include "lockstep/model/internal/layer_math.h"
 #include "lockstep/model/internal/lm_nodes.h"
-#include "lockstep/model/internal/on_device.h"
 
 namespace lockstep::internal {
 namespace {
@@ -195,8 +195,8 @@ RotaryRows::Angles angles_of(const at::Tensor& positions, const RotaryTable& rot
     };
     return known = {positions, of(rotary.cosines), of(rotary.sines)};
   }
-  const at::Tensor angles = at::outer(on_device(positions.to(at::kFloat), options.device()),
-                                      on_device(rotary.frequencies, options.device()));
+  const at::Tensor angles = at::outer(device::copy_to(positions.to(at::kFloat), options.device()),
+                                      device::copy_to(rotary.frequencies, options.device()));
   // For all of a head: fewer operations turn it.
   const at::Tensor cosines = angles.cos(), sines = angles.sin();
   return known = {positions, at::cat({cosines, cosines}, 1).unsqueeze(1).to(options),

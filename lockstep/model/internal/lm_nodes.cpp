@@ -23,11 +23,11 @@
 #include <utility>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/device/memory.h"
 #include "lockstep/hooks/autograd_node.h"
 #include "lockstep/kernels/dropout.h"
 #include "lockstep/kernels/parallel.h"
 #include "lockstep/model/internal/layer_math.h"
-#include "lockstep/model/internal/on_device.h"
 
 namespace lockstep::internal {
 namespace {
@@ -406,7 +406,7 @@ at::Tensor drop_rows(const at::Tensor& x, const kernels::Dropout& dropout,
     std::vector<at::Tensor> rows;
     for (const RowPiece& piece : own)
       rows.push_back(at::arange(piece.first, piece.first + piece.count, at::kLong));
-    return x * kept_on_device(dropout, on_device(at::cat(rows), x.device()), 0, x);
+    return x * kept_on_device(dropout, device::copy_to(at::cat(rows), x.device()), 0, x);
   }
   const at::Tensor mask = at::empty({x.size(0), x.size(1)}, at::kFloat);
   int64_t row = 0;

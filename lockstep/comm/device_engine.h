@@ -1,0 +1,42 @@
+// What engines share that carry a device's memory over libtorch's generic interfaces. Not a public
+// header.
+#pragma once
+
+#include <ATen/ops/from_blob.h>
+#include <c10/core/Device.h>
+
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <utility>
+
+#include "lockstep/comm/backend.h"
+#include "lockstep/device/event.h"
+
+namespace lockstep {
+
+// The point behind which an operation's result is there.
+class EventTail final : public Tail {
+ public:
+  explicit EventTail(std::shared_ptr<const device::Event> event) : event_(std::move(event)) {}
+  bool over() noexcept override {
+    try {
+      return event_->reached();
+    } catch (const std::exception&) {  // the device is broken
+      return false;
+    }
+  }
+
+ private:
+  std::shared_ptr<const device::Event> event_;
+};
+
+// A view of so many bytes of the device's memory, which it does not own.
+inline at::Tensor bytes_at(std::byte* data, int64_t bytes, c10::Device device) {
+  return at::for_blob(data, {bytes})
+      .target_device(device)
+      .options(at::TensorOptions().dtype(at::kByte).device(device))
+      .make_tensor();
+}
+
+}  // namespace lockstep
