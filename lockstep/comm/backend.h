@@ -8,6 +8,7 @@
 
 #include "lockstep/comm/capabilities.h"
 #include "lockstep/comm/elsewhere.h"
+#include "lockstep/comm/failure.h"
 #include "lockstep/comm/types.h"
 #include "lockstep/core/deadline.h"
 
@@ -111,14 +112,14 @@ class Backend {
   // capabilities() say `probe`.
   virtual Probe probe(int /*src*/, int /*tag*/) { return Probe::kNothing; }
 
-  // Tells the peers, as far as the engine can, that this rank gives up: their waits end with
-  // `reason` instead of a time-out. Callable in any state; does not block, does not throw.
-  virtual void abort(const std::string& reason) noexcept = 0;
+  // Tells the peers, as far as the engine can, that this rank gives up: their waits end with what `why` says
+  // instead of a time-out. Callable in any state; does not block, does not throw.
+  virtual void abort(const Breakage& why) noexcept = 0;
 
   // The same from any thread while another may be inside: what waits there, or is about to, throws
   // PeerLost soon. abort() follows once nobody is inside. An engine that need not be asked, because
   // its waits are cut into short ones by another (side_channel/), leaves it.
-  virtual void interrupt(const std::string& reason) noexcept { (void)reason; }
+  virtual void interrupt(const Breakage& why) noexcept { (void)why; }
 
   // Leaves the group, as the destructor does otherwise; nothing but that may follow. False if peers
   // may touch memory of this rank even now, that of calls which were under way and the backend's

@@ -53,9 +53,10 @@ std::exception_ptr Communicator::Impl::set_broken() noexcept {
   if (!first && broken_with_) error = *broken_.get();
   note_flights();
   const std::string text = exception_text(error);
+  const Breakage why = breakage_of(found, text);
   // Whoever waits for the device, on whatever stream, does not wait for ever.
-  if (ordered_) backend_->abort(text);
-  if (beside_ != nullptr) beside_->break_with(error, text);
+  if (ordered_) backend_->abort(why);
+  if (beside_ != nullptr) beside_->break_with(error, why);
   if (std::exchange(told_, true)) return error;
   if (first && options_.board) {
     show_giving_up(*options_.board, options_.board_rank, error,
@@ -65,14 +66,13 @@ std::exception_ptr Communicator::Impl::set_broken() noexcept {
   return error;
 }
 
-void Communicator::Impl::break_with(const std::exception_ptr& error,
-                                    const std::string& reason) noexcept {
+void Communicator::Impl::break_with(const std::exception_ptr& error, const Breakage& why) noexcept {
   broken_with_ = true;  // before whoever is inside learns of it
-  if (broken_.set(error)) end_engine(reason);
+  if (broken_.set(error)) end_engine(why);
 }
 
-void Communicator::Impl::end_engine(const std::string& reason) noexcept {
-  backend_->interrupt(reason);
+void Communicator::Impl::end_engine(const Breakage& why) noexcept {
+  backend_->interrupt(why);
   const Deadline deadline = Deadline::after(kAbortAtMost);
   for (int found = kNobody;
        !inside_.compare_exchange_strong(found, kCaller, std::memory_order_acq_rel);
@@ -80,7 +80,7 @@ void Communicator::Impl::end_engine(const std::string& reason) noexcept {
     if (deadline.expired()) return;  // what interrupt() told must do
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
-  backend_->abort(reason);
+  backend_->abort(why);
   note_flights();
   inside_.store(kNobody, std::memory_order_release);
 }
@@ -104,9 +104,9 @@ void Communicator::Impl::abort(const std::string& reason) noexcept {
   broken_.set(error);
   if (host_) {
     host_->broken_.set(error);
-    host_->end_engine(reason);
+    host_->end_engine({.text = reason});
   }
-  end_engine(reason);
+  end_engine({.text = reason});
 }
 
 }  // namespace lockstep

@@ -126,9 +126,9 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   // By the exception that is being handled -> what to throw for it (named_in_job()).
   std::exception_ptr set_broken() noexcept;
   // By what broke the other engine's part. From any thread.
-  void break_with(const std::exception_ptr& error, const std::string& reason) noexcept;
+  void break_with(const std::exception_ptr& error, const Breakage& why) noexcept;
   // Whoever is inside learns of it there; the engine itself is one thread's at a time.
-  void end_engine(const std::string& reason) noexcept;
+  void end_engine(const Breakage& why) noexcept;
   // In sentences: " on cuda:0"; "" where there is one engine.
   std::string place() const;
   void throw_if_broken() const {

@@ -98,7 +98,7 @@ class PoorBackend final : public Backend {
     return engine_->start(call);
   }
   void progress() override { engine_->progress(); }
-  void abort(const std::string& reason) noexcept override { engine_->abort(reason); }
+  void abort(const Breakage& why) noexcept override { engine_->abort(why); }
 
  private:
   Capabilities capabilities_;

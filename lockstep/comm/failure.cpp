@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace lockstep {
 
@@ -11,6 +12,22 @@ std::optional<Failure> failure_of(int64_t number) noexcept {
     return std::nullopt;
   }
   return static_cast<Failure>(number);
+}
+
+Breakage breakage_of(const std::exception_ptr& error, std::string text) noexcept {
+  try {
+    std::rethrow_exception(error);
+  } catch (const LateRank& late) {
+    return {Failure::kTimeout, late.rank(), std::move(text)};
+  } catch (const Timeout&) {
+    return {Failure::kTimeout, -1, std::move(text)};
+  } catch (const Mismatch&) {
+    return {Failure::kMismatch, -1, std::move(text)};
+  } catch (const PeerLost& lost) {
+    return {Failure::kPeerLost, lost.rank(), std::move(text)};
+  } catch (...) {
+    return {Failure::kOther, -1, std::move(text)};
+  }
 }
 
 int blamed_rank(Failure kind, int reporter, int lost) noexcept {

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <string>
 
@@ -18,6 +19,15 @@ enum class Failure : uint8_t { kTimeout = 1, kPeerLost, kMismatch, kOther };
 
 // The failure of this number; nullopt for a number that no rank of the same version sends.
 std::optional<Failure> failure_of(int64_t number) noexcept;
+
+// Why a rank gives a group up, as it tells the others.
+struct Breakage {
+  Failure kind = Failure::kOther;
+  int rank = -1;  // who is gone, or late; -1: nobody that is known, or the teller itself
+  std::string text = {};
+};
+// Of an exception that a communicator of the group threw: what else was thrown is kOther. `text` tells it.
+Breakage breakage_of(const std::exception_ptr& error, std::string text) noexcept;
 
 // A Timeout that knows for which rank of the group the wait was.
 class LateRank : public Timeout {

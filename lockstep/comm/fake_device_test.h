@@ -113,7 +113,7 @@ class FakeDeviceBackend final : public Backend {
     capabilities_.backend = "fake device";
     capabilities_.stream_ordered = true;
   }
-  ~FakeDeviceBackend() override { abort("the backend goes"); }
+  ~FakeDeviceBackend() override { abort({.text = "the backend goes"}); }
 
   const Capabilities& capabilities() const override { return capabilities_; }
 
@@ -136,8 +136,8 @@ class FakeDeviceBackend final : public Backend {
 
   void progress() override {}
   // As a device that is let go from what it does: what waits ends.
-  void abort(const std::string& reason) noexcept override {
-    inner_->interrupt(reason);
+  void abort(const Breakage& why) noexcept override {
+    inner_->interrupt(why);
     gate_->set();
   }
 

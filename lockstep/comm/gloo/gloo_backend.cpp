@@ -201,7 +201,7 @@ class GlooBackend final : public Backend {
 
   // gloo has no word for it. Closing the connections, when the process exits, is what the peers
   // notice.
-  void abort(const std::string&) noexcept override {}
+  void abort(const Breakage&) noexcept override {}
 
  private:
   static GlooRequest::Kind kind_of(const Call& call) {

@@ -290,7 +290,7 @@ void HierarchicalBackend::give_up() noexcept {
   if (given_up_) return;
   given_up_ = true;
   for (const auto& carrier : {carriers_.everybody.get(), carriers_.line.get()}) {
-    if (carrier != nullptr) carrier->abort("the group is broken");
+    if (carrier != nullptr) carrier->abort({.text = "the group is broken"});
   }
 }
 
@@ -457,9 +457,9 @@ Probe HierarchicalBackend::probe(int src, int tag) {
   return found;
 }
 
-void HierarchicalBackend::abort(const std::string& reason) noexcept {
+void HierarchicalBackend::abort(const Breakage& why) noexcept {
   give_up();
-  between_->abort(Failure::kOther, -1, reason);
+  between_->abort(why);
 }
 
 // All waits are in the engine between the hosts.
@@ -467,14 +467,15 @@ void HierarchicalBackend::set_elsewhere(Elsewhere* elsewhere) {
   between_->set_elsewhere(elsewhere);
 }
 
-void HierarchicalBackend::interrupt(const std::string& reason) noexcept {
-  between_->interrupt(reason);
+void HierarchicalBackend::interrupt(const Breakage& why) noexcept {
+  between_->interrupt(why);
 }
 
 bool HierarchicalBackend::close() noexcept {
   if (inside_ == nullptr || inside_->close()) return true;
   // The connections stay open with the rest: say goodbye by words.
-  abort("rank " + std::to_string(map_.rank) + " left the group while a call was under way");
+  abort(
+      {.text = "rank " + std::to_string(map_.rank) + " left the group while a call was under way"});
   return false;
 }
 

@@ -49,8 +49,8 @@ class HierarchicalBackend final : public Backend {
   void set_elsewhere(Elsewhere* elsewhere) override;
   bool lost(int rank) const override;
   Probe probe(int src, int tag) override;
-  void abort(const std::string& reason) noexcept override;
-  void interrupt(const std::string& reason) noexcept override;
+  void abort(const Breakage& why) noexcept override;
+  void interrupt(const Breakage& why) noexcept override;
   bool close() noexcept override;
 
   // Payload bytes that this rank has sent to `peer` over TCP so far.

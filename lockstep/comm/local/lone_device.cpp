@@ -32,7 +32,7 @@ Capabilities capabilities_on(c10::Device device) {
 
 class LoneRequest final : public Request {
  public:
-  LoneRequest(c10::Device device, std::shared_ptr<const SetOnce<std::string>> interruption)
+  LoneRequest(c10::Device device, std::shared_ptr<const SetOnce<Breakage>> interruption)
       : device_(device),
         interruption_(std::move(interruption)),
         event_(std::make_shared<device::Event>(device)) {
@@ -44,8 +44,8 @@ class LoneRequest final : public Request {
       if (deadline.expired())
         throw Timeout(device_.str() + " has not come by after " +
                       std::to_string(deadline.timeout_seconds()) + " s");
-      if (const std::string* reason = interruption_->get())
-        throw PeerLost("this rank gave up: " + *reason, -1);
+      if (const Breakage* why = interruption_->get())
+        throw PeerLost("this rank gave up: " + why->text, -1);
       std::this_thread::sleep_for(kLook);
     }
   }
@@ -56,7 +56,7 @@ class LoneRequest final : public Request {
 
  private:
   c10::Device device_;
-  std::shared_ptr<const SetOnce<std::string>> interruption_;
+  std::shared_ptr<const SetOnce<Breakage>> interruption_;
   std::shared_ptr<device::Event> event_;
 };
 
@@ -82,13 +82,13 @@ class LoneDeviceBackend final : public Backend {
   }
 
   void progress() override {}
-  void abort(const std::string&) noexcept override {}  // nobody else waits
-  void interrupt(const std::string& reason) noexcept override { interruption_->set(reason); }
+  void abort(const Breakage&) noexcept override {}  // nobody else waits
+  void interrupt(const Breakage& why) noexcept override { interruption_->set(why); }
 
  private:
   c10::Device device_;
   Capabilities capabilities_;
-  std::shared_ptr<SetOnce<std::string>> interruption_ = std::make_shared<SetOnce<std::string>>();
+  std::shared_ptr<SetOnce<Breakage>> interruption_ = std::make_shared<SetOnce<Breakage>>();
 };
 
 }  // namespace

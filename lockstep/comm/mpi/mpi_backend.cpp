@@ -143,7 +143,7 @@ class MpiBackend final : public Backend {
   }
 
   // MPI's only word for it ends every rank at once, which the peers' errors must come before.
-  void abort(const std::string&) noexcept override { mpi::give_up_finalizing(); }
+  void abort(const Breakage&) noexcept override { mpi::give_up_finalizing(); }
 
  private:
   class MpiRequest final : public Request {

@@ -176,7 +176,7 @@ class NcclBackend final : public Backend {
     for (auto& [ends, link] : links_) link->advance();
   }
 
-  void abort(const std::string&) noexcept override {
+  void abort(const Breakage&) noexcept override {
     // Also ends this rank's kernels that wait for peers.
     if (comm_ != nullptr) nccl_->call.comm_abort(comm_);
     comm_ = nullptr;

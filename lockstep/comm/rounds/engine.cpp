@@ -85,8 +85,8 @@ bool Engine::close() noexcept {
   const bool pending =
       std::any_of(queue_.begin(), queue_.end(), [](const auto& op) { return exposes(*op); });
   if (pending && !broken_) {
-    abort(Failure::kPeerLost, rank_,
-          "rank " + std::to_string(rank_) + " left the group while a call was under way");
+    abort({Failure::kPeerLost, rank_,
+           "rank " + std::to_string(rank_) + " left the group while a call was under way"});
   }
   own_.departed.store(1, std::memory_order_seq_cst);
   doorbell_.ring();

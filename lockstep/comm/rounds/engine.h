@@ -81,7 +81,7 @@ class Engine {
   void set_elsewhere(Elsewhere* elsewhere) { elsewhere_ = elsewhere; }
   Probe probe(int src, int tag);  // Backend::probe()
   // From any thread: it writes to the region alone.
-  void abort(Failure kind, int lost_rank, const std::string& text) noexcept;
+  void abort(const Breakage& why) noexcept;
   bool lost(int rank) const;  // Backend::lost()
   bool close() noexcept;      // Backend::close()
 

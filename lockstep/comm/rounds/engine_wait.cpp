@@ -350,12 +350,12 @@ void Engine::check_lost(const bool& done, const Call& call) {
   }
 }
 
-void Engine::abort(Failure kind, int lost_rank, const std::string& text) noexcept {
-  if (region_.header().failure.report(kind, rank_, lost_rank, text)) doorbell_.ring();
+void Engine::abort(const Breakage& why) noexcept {
+  if (region_.header().failure.report(why.kind, rank_, why.rank, why.text)) doorbell_.ring();
 }
 
 void Engine::fail(Failure kind, int lost_rank, const std::string& text) {
-  abort(kind, lost_rank, text);
+  abort({kind, lost_rank, text});
   break_down(kind, lost_rank, text);
 }
 

@@ -31,8 +31,4 @@ RoundsBackend::RoundsBackend(Capabilities capabilities, std::shared_ptr<void> me
       reach_(std::move(reach)),
       engine_(region, rank, reach_.get(), std::move(is_dead), tuning) {}
 
-void RoundsBackend::abort(const std::string& reason) noexcept {
-  engine_.abort(Failure::kOther, -1, reason);
-}
-
 }  // namespace lockstep::rounds

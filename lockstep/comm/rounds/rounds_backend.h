@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "lockstep/comm/backend.h"
 #include "lockstep/comm/rounds/engine.h"
@@ -33,9 +32,9 @@ class RoundsBackend final : public Backend {
   void set_elsewhere(Elsewhere* elsewhere) override { engine_.set_elsewhere(elsewhere); }
   bool lost(int rank) const override { return engine_.lost(rank); }
   Probe probe(int src, int tag) override { return engine_.probe(src, tag); }
-  void abort(const std::string& reason) noexcept override;
+  void abort(const Breakage& why) noexcept override { engine_.abort(why); }
   bool close() noexcept override { return engine_.close(); }
-  void interrupt(const std::string& reason) noexcept override { abort(reason); }
+  void interrupt(const Breakage& why) noexcept override { engine_.abort(why); }
 
  private:
   Capabilities capabilities_;

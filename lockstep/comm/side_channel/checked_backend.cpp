@@ -93,16 +93,16 @@ class CheckedBackend final : public Backend {
   }
   SymmetricMemory allocate_shared(int64_t bytes) override { return inner_->allocate_shared(bytes); }
 
-  void abort(const std::string& reason) noexcept override {
-    interrupt(reason);
-    inner_->abort(reason);
+  void abort(const Breakage& why) noexcept override {
+    interrupt(why);
+    inner_->abort(why);
   }
 
   bool close() noexcept override { return inner_->close(); }
 
   // Waits look at the channel, again and again.
-  void interrupt(const std::string& reason) noexcept override {
-    if (interruption_.set(reason)) channel_->fail(Failure::kOther, -1, reason);
+  void interrupt(const Breakage& why) noexcept override {
+    if (interruption_.set(why)) channel_->fail(why.kind, why.rank, why.text);
   }
 
  private:
@@ -134,7 +134,7 @@ class CheckedBackend final : public Backend {
   void note_broken() {
     if (broken_) return;
     broken_ = std::current_exception();
-    inner_->abort("the group is broken");
+    inner_->abort({.text = "the group is broken"});
   }
 
   void throw_if_broken() const {
@@ -199,8 +199,8 @@ class CheckedBackend final : public Backend {
 
   void check_failed() {
     try {
-      if (const std::string* text = interruption_.get())
-        throw_failure(Failure::kOther, rank_, *text);
+      if (const Breakage* why = interruption_.get())
+        throw_failure(why->kind, blamed_rank(why->kind, rank_, why->rank), why->text);
       channel_->check_failed();
     } catch (...) {
       note_broken();
@@ -424,7 +424,7 @@ class CheckedBackend final : public Backend {
   int64_t polls_ = 0;
   std::deque<std::shared_ptr<Operation>> queue_;  // collectives that are not over
   std::exception_ptr broken_;
-  SetOnce<std::string> interruption_;
+  SetOnce<Breakage> interruption_;
 };
 
 }  // namespace

@@ -68,7 +68,7 @@ std::string Transfer::text() const {
 }
 
 Pipeline::Pipeline(std::unique_ptr<Backend> host, c10::Device device, int64_t at_most,
-                   const SetOnce<std::string>& interruption)
+                   const SetOnce<Breakage>& interruption)
     : host_(std::move(host)),
       device_(device),
       at_most_(at_most),
@@ -267,8 +267,8 @@ void Pipeline::drive(Transfer& transfer, Deadline deadline) {
   while (!transfer.settled()) {
     turn();
     if (transfer.settled()) return;
-    if (const std::string* reason = interruption_.get())
-      throw PeerLost("this rank gave up in " + transfer.text() + ": " + *reason, -1);
+    if (const Breakage* why = interruption_.get())
+      throw PeerLost("this rank gave up in " + transfer.text() + ": " + why->text, -1);
     if (const auto first = in_the_way(transfer)) {
       try {
         waits_for_message_ = is_message(first->call_);

@@ -66,7 +66,7 @@ class Pipeline {
   // Collectives have `at_most` bytes of pinned memory at once; one that is longer goes by itself.
   // Whoever drives throws soon after `interruption`, which outlives this, is set.
   Pipeline(std::unique_ptr<Backend> host, c10::Device device, int64_t at_most,
-           const SetOnce<std::string>& interruption);
+           const SetOnce<Breakage>& interruption);
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
@@ -123,7 +123,7 @@ class Pipeline {
   std::unique_ptr<Backend> host_;
   c10::Device device_;
   int64_t at_most_;
-  const SetOnce<std::string>& interruption_;
+  const SetOnce<Breakage>& interruption_;
   c10::Stream down_;
   c10::Stream up_;
   Inside inside_{*this};

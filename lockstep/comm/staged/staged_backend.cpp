@@ -89,16 +89,16 @@ class StagedBackend final : public Backend {
     return host_.probe(src, tag);
   }
 
-  void abort(const std::string& reason) noexcept override {
+  void abort(const Breakage& why) noexcept override {
     const MutexLock lock(mutex_);
-    host_.abort(reason);
+    host_.abort(why);
     pipeline_.give_up(std::make_exception_ptr(
-        PeerLost("this rank gave up what was under way: " + reason, rank_)));
+        PeerLost("this rank gave up what was under way: " + why.text, rank_)));
   }
 
-  void interrupt(const std::string& reason) noexcept override {
-    interruption_.set(reason);
-    host_.interrupt(reason);
+  void interrupt(const Breakage& why) noexcept override {
+    interruption_.set(why);
+    host_.interrupt(why);
   }
 
   bool close() noexcept override {
@@ -134,8 +134,8 @@ class StagedBackend final : public Backend {
                << " has not taken it after " << deadline.timeout_seconds() << " s";
           throw Timeout(text.str());
         }
-        if (const std::string* reason = backend_.interruption_.get())
-          throw PeerLost("this rank gave up in " + transfer_->text() + ": " + *reason, -1);
+        if (const Breakage* why = backend_.interruption_.get())
+          throw PeerLost("this rank gave up in " + transfer_->text() + ": " + why->text, -1);
         std::this_thread::sleep_for(kShortestNap);
       }
     }
@@ -204,7 +204,7 @@ class StagedBackend final : public Backend {
   int size_;
   int64_t cut_;    // collectives of more bytes than that; 0: none
   Backend& host_;  // of the pipeline
-  SetOnce<std::string> interruption_;
+  SetOnce<Breakage> interruption_;
   mutable Mutex mutex_;  // held by who moves the engine: the thread's turns are short
   Pipeline pipeline_ LOCKSTEP_GUARDED_BY(mutex_);
   Mutex fresh_mutex_;  // behind mutex_

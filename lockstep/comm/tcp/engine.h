@@ -93,9 +93,9 @@ class Engine final : private FrameListener, private Wire {
   void wait(Pending& pending, Deadline deadline);
 
   // Breaks the group on all ranks. Does not throw or wait.
-  void abort(Failure kind, int lost_rank, const std::string& text) noexcept;
+  void abort(const Breakage& why) noexcept;
   // From any thread: a wait that is under way, or comes, does that and throws.
-  void interrupt(const std::string& text) noexcept { interruption_.set(text); }
+  void interrupt(const Breakage& why) noexcept { interruption_.set(why); }
   // Breaks the group on all ranks and throws.
   [[noreturn]] void fail(Failure kind, int lost_rank, const std::string& text);
   // The same for a difference that another engine met in the collective `sequence`: asks all ranks
@@ -241,7 +241,7 @@ class Engine final : private FrameListener, private Wire {
   std::optional<Trouble> trouble_;
   bool asking_ = false;          // all ranks what they called
   std::optional<Word> adopted_;  // heard from another rank
-  SetOnce<std::string> interruption_;
+  SetOnce<Breakage> interruption_;
   std::exception_ptr broken_;
 };
 

@@ -416,8 +416,9 @@ void Engine::fail_mismatch(uint64_t sequence, const std::string& text) {
   mismatch(sequence, false, text);
 }
 
-void Engine::abort(Failure kind, int lost_rank, const std::string& text) noexcept {
+void Engine::abort(const Breakage& why) noexcept {
   if (broken_) return;
+  const auto& [kind, lost_rank, text] = why;
   try {
     for (Peer& peer : peers_) {
       if (!peer.link || !peer.link->lost().empty()) continue;
@@ -433,7 +434,7 @@ void Engine::abort(Failure kind, int lost_rank, const std::string& text) noexcep
 }
 
 void Engine::check_interrupted() {
-  if (const std::string* text = interruption_.get()) fail(Failure::kOther, -1, *text);
+  if (const Breakage* why = interruption_.get()) fail(why->kind, why->rank, why->text);
 }
 
 void Engine::push_abort(Peer& peer, const Word& word, bool first_hand) {
@@ -446,7 +447,7 @@ void Engine::push_abort(Peer& peer, const Word& word, bool first_hand) {
 }
 
 void Engine::fail(Failure kind, int lost_rank, const std::string& text) {
-  abort(kind, lost_rank, text);
+  abort({kind, lost_rank, text});
   // The words must have arrived before the process ends: its end may reset the connections.
   const Deadline deadline = Deadline::after(kFlushTime);
   bool settled = false;

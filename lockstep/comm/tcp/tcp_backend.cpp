@@ -100,12 +100,12 @@ Probe TcpBackend::probe(int src, int tag) {
   return engine_->probe(src, tag);
 }
 
-void TcpBackend::abort(const std::string& reason) noexcept {
-  engine_->abort(Failure::kOther, -1, reason);
+void TcpBackend::abort(const Breakage& why) noexcept {
+  engine_->abort(why);
 }
 
-void TcpBackend::interrupt(const std::string& reason) noexcept {
-  engine_->interrupt(reason);
+void TcpBackend::interrupt(const Breakage& why) noexcept {
+  engine_->interrupt(why);
 }
 
 uint64_t TcpBackend::payload_sent(int peer) const {
