@@ -31,12 +31,17 @@ class EventTail final : public Tail {
   std::shared_ptr<const device::Event> event_;
 };
 
-// A view of so many bytes of the device's memory, which it does not own.
-inline at::Tensor bytes_at(std::byte* data, int64_t bytes, c10::Device device) {
-  return at::for_blob(data, {bytes})
+// A view of so many elements of the device's memory, which it does not own; of another device's
+// memory that this one reaches, too.
+inline at::Tensor elements_at(std::byte* data, int64_t count, at::ScalarType dtype,
+                              c10::Device device) {
+  return at::for_blob(data, {count})
       .target_device(device)
-      .options(at::TensorOptions().dtype(at::kByte).device(device))
+      .options(at::TensorOptions().dtype(dtype).device(device))
       .make_tensor();
+}
+inline at::Tensor bytes_at(std::byte* data, int64_t bytes, c10::Device device) {
+  return elements_at(data, bytes, at::kByte, device);
 }
 
 }  // namespace lockstep

@@ -6,8 +6,10 @@
 #include "lockstep/comm/gloo/gloo_backend.h"
 #include "lockstep/comm/hierarchical/hierarchical_backend.h"
 #include "lockstep/comm/local/local_backend.h"
+#include "lockstep/comm/local/lone_device.h"
 #include "lockstep/comm/mpi/mpi_backend.h"
 #include "lockstep/comm/nccl/nccl_backend.h"
+#include "lockstep/comm/peer/peer_backend.h"
 #include "lockstep/comm/shm/shm_backend.h"
 #include "lockstep/comm/side_channel/checked_backend.h"
 #include "lockstep/comm/side_channel/shared_channel.h"
@@ -16,6 +18,7 @@
 #include "lockstep/comm/tcp/tcp_backend.h"
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/device/choose.h"
 #include "lockstep/store/prefix_store.h"
 
 namespace lockstep {
@@ -95,10 +98,19 @@ bool is_hierarchical(const std::string& backend) {
          backend == "hierarchical:mpi";
 }
 
+bool is_of_devices(const std::string& backend) {
+  return backend == "nccl" || backend == "peer";
+}
+
 std::unique_ptr<Backend> make_engine(const EngineRequest& request, std::shared_ptr<Store> store,
                                      Deadline deadline) {
   const Topology& place = request.topology;
-  if (request.device && !request.device->is_cpu() && request.backend != "nccl") {
+  const auto device = [&request] {
+    return request.device ? *request.device
+                          : device::choose_device("cuda", request.job.local_rank, "backend peer");
+  };
+  if (request.backend == "peer" && place.size == 1) return make_lone_device_backend(device());
+  if (request.device && !request.device->is_cpu() && !is_of_devices(request.backend)) {
     EngineRequest on_host = request;
     on_host.device = std::nullopt;
     return make_staged_backend(make_engine(on_host, std::move(store), deadline), *request.device,
@@ -118,6 +130,11 @@ std::unique_ptr<Backend> make_engine(const EngineRequest& request, std::shared_p
   const bool part_on_one_host = place.local_size == place.size && place.size < request.job.size;
   if (request.backend == "shm" || (is_hierarchical(request.backend) && part_on_one_host))
     return make_shm_backend(*store, place.rank, rounds::default_shape(place.size), deadline);
+  if (request.backend == "peer") {
+    return make_peer_backend(
+        make_shm_backend(*store, place.rank, rounds::default_shape(place.size), deadline), device(),
+        place.rank, place.size, deadline);
+  }
   if (request.backend == "tcp") {
     return make_tcp_backend(
         *store,
@@ -172,8 +189,9 @@ Engines make_engines(const EngineRequest& request, std::shared_ptr<Store> store,
   EngineRequest host = request;
   host.device = std::nullopt;
   if (host.say) host.say("connecting what carries tensors of the host beside " + request.backend);
-  // Others than nccl carry them themselves.
-  if (host.backend == "nccl") host.backend = choose_host_backend(meeting, host.topology, deadline);
+  // Others carry them themselves.
+  if (is_of_devices(host.backend))
+    host.backend = choose_host_backend(meeting, host.topology, deadline);
   engines.host = host.backend == "local" ? std::move(make_local_backends(1).front())
                                          : make_engine(host, meeting, deadline);
   return engines;

@@ -39,6 +39,10 @@ struct Engines {
 // "hierarchical:mpi".
 bool is_hierarchical(const std::string& backend);
 
+// Whether its engine is one of devices: "nccl", "peer". Others carry tensors of devices through
+// host memory.
+bool is_of_devices(const std::string& backend);
+
 // Makes this rank's engine. `store` is new to this group (a PrefixStore); null for a rank alone.
 // Collective over the group. Throws InvalidArgument for a backend that is not known, Timeout,
 // StoreError, PeerLost.

@@ -80,7 +80,7 @@ class ProcessGroups final : public GroupMaker {
                Deadline deadline) override {
     // Of other engines it is not known that they leave the store alone later, but of the host's beside
     // them.
-    const bool all = job_.backend == "shm" || job_.backend == "tcp" ||
+    const bool all = job_.backend == "shm" || job_.backend == "peer" || job_.backend == "tcp" ||
                      is_hierarchical(job_.backend) || job_.backend == "gloo";
     const auto store = std::make_shared<RecordingStore>(std::make_shared<PrefixStore>(name, store_),
                                                         all ? "" : "host/");

@@ -25,7 +25,7 @@
 namespace lockstep {
 namespace {
 
-constexpr const char* kBackends[] = {"local", "shm", "tcp", "gloo", "mpi", "nccl"};
+constexpr const char* kBackends[] = {"local", "shm", "tcp", "gloo", "mpi", "nccl", "peer"};
 
 // Asked for > LOCKSTEP_BACKEND; "": what fits (choose_host_backend()).
 std::string choose_backend(const InitOptions& options, const EnvLookup& env,
@@ -39,10 +39,11 @@ std::string choose_backend(const InitOptions& options, const EnvLookup& env,
     throw InvalidArgument("backend local joins threads of one process; for " +
                           std::to_string(topology.size) + " processes use shm or tcp");
   }
-  if (name == "shm" && topology.local_size != topology.size) {
-    throw InvalidArgument("backend shm joins the ranks of one host, but only " +
+  if ((name == "shm" || name == "peer") && topology.local_size != topology.size) {
+    throw InvalidArgument("backend " + name + " joins the ranks of one host, but only " +
                           std::to_string(topology.local_size) + " of " +
-                          std::to_string(topology.size) + " are on this one; use hierarchical");
+                          std::to_string(topology.size) + " are on this one; use " +
+                          (name == "peer" ? "nccl" : "hierarchical"));
   }
   return name;
 }
@@ -55,11 +56,11 @@ std::optional<at::Device> chosen_device(const InitOptions& options, const EnvLoo
   if (request.empty()) return std::nullopt;
   const std::string source = options.device.empty() ? "LOCKSTEP_DEVICE" : "InitOptions::device";
   const at::Device chosen = device::choose_device(request, local_rank, source);
-  if (chosen.is_cpu() &&
-      (options.backend.empty() ? env("LOCKSTEP_BACKEND") : options.backend) == "nccl") {
-    throw InvalidArgument(source + " '" + request +
-                          "' means the CPU here, but backend nccl carries tensors of CUDA devices; "
-                          "ask for cuda, or for another backend");
+  const std::string backend =
+      options.backend.empty() ? env("LOCKSTEP_BACKEND").value_or("") : options.backend;
+  if (chosen.is_cpu() && is_of_devices(backend)) {
+    throw InvalidArgument(source + " '" + request + "' means the CPU here, but backend " + backend +
+                          " carries tensors of CUDA devices; ask for cuda, or for another backend");
   }
   return chosen;
 }
@@ -67,7 +68,7 @@ std::optional<at::Device> chosen_device(const InitOptions& options, const EnvLoo
 // Ranks on devices have an engine more to meet in: with others that have none they would wait for ever.
 void check_same_kind(Store& store, const std::string& backend,
                      const std::optional<at::Device>& device) {
-  const bool host = device ? device->is_cpu() : backend != "nccl";
+  const bool host = device ? device->is_cpu() : !is_of_devices(backend);
   const std::string mine = host ? "the CPU" : "a device";
   const std::string first = store.compare_set("kind", "", mine);
   if (first != mine)
@@ -127,8 +128,8 @@ void check_backend_name(const std::string& name) {
   }
   if (std::find(std::begin(kBackends), std::end(kBackends), name) != std::end(kBackends)) return;
   throw InvalidArgument("backend '" + name +
-                        "' is not known; there are local, shm, tcp, hierarchical, gloo, mpi and "
-                        "nccl");
+                        "' is not known; there are local, shm, tcp, hierarchical, gloo, mpi, "
+                        "nccl and peer");
 }
 
 Communicator connect(const std::shared_ptr<Store>& store, const Topology& topology,

@@ -11,9 +11,10 @@ namespace lockstep {
 
 struct InitOptions {
   // "shm", "tcp", "hierarchical" (shm inside a host, tcp between hosts; "hierarchical:gloo" and
-  // "hierarchical:mpi": those between hosts), "gloo", "mpi" (under mpirun or srun), "nccl", "local"
-  // (a world of one). "": LOCKSTEP_BACKEND, else local when alone, shm on one host, and over
-  // several hosts hierarchical, or tcp where no two ranks share one.
+  // "hierarchical:mpi": those between hosts), "gloo", "mpi" (under mpirun or srun), "nccl", "peer"
+  // (CUDA devices of one host), "local" (a world of one). "": LOCKSTEP_BACKEND, else local when
+  // alone, shm on one host, and over several hosts hierarchical, or tcp where no two ranks share
+  // one.
   std::string backend = {};
   // "env://": from the launcher's environment: lockstep run, torchrun, mpirun, srun; alone when
   // there is none. "tcp://host:port": rank 0 serves the store there. "file:///path": through a file
@@ -31,14 +32,15 @@ struct InitOptions {
   // device/choose.h. "": LOCKSTEP_DEVICE. It becomes the current device of the calling thread, also
   // where init() then throws, and Communicator::device() of this communicator and its groups. Where
   // neither says anything, no current device is set, and device() is the engine's: the CPU; with
-  // nccl the CUDA device whose number is the local rank. nccl carries tensors of the chosen device,
-  // which is to be a CUDA device of the rank's own; over other engines those of a chosen CUDA
-  // device go through pinned memory (staged/), and any number of ranks may share one.
+  // nccl the CUDA device whose number is the local rank, with peer what "cuda" gives. nccl carries
+  // tensors of the chosen device, which is to be a CUDA device of the rank's own; so does peer,
+  // where ranks may share one; over other engines those of a chosen CUDA device go through pinned
+  // memory (staged/), and any number of ranks may share one.
   std::string device = {};
 };
 
-// Throws InvalidArgument unless InitOptions::backend may have this name: for programs that are given
-// it before there are ranks.
+// Throws InvalidArgument unless InitOptions::backend may have this name: for programs that are
+// given it before there are ranks.
 void check_backend_name(const std::string& name);
 
 // Joins the job and returns the communicator of all its ranks. Collective over the job: returns

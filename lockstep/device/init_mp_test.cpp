@@ -96,6 +96,8 @@ TEST_P(InitOnFakeDevices, SaysWhatIsWrongBeforeTheRanksMeet) {
     EXPECT_THAT(refusal({.device = "gpu"}), HasSubstr("InitOptions::device 'gpu' is none"));
     EXPECT_THAT(refusal({.backend = "nccl", .device = "cpu"}),
                 HasSubstr("backend nccl carries tensors of CUDA devices"));
+    EXPECT_THAT(refusal({.backend = "peer", .device = "cpu"}),
+                HasSubstr("backend peer carries tensors of CUDA devices"));
     ASSERT_EQ(::setenv("LOCKSTEP_DEVICE", "cuda:9", 1), 0);
     EXPECT_THAT(refusal({}), HasSubstr("LOCKSTEP_DEVICE 'cuda:9': this process sees"));
     EXPECT_EQ(current(at::kCUDA), cuda(0)) << "and leaves it as it was";

@@ -172,9 +172,10 @@ void resolve_device(const TrainConfig& config) {
   const bool cuda = config.device == "cuda" || config.device.starts_with("cuda:");
   if (!cuda && !config.device.empty() && config.device != "cpu" && config.device != "auto")
     refuse("device", "'" + config.device + "'", "cpu, cuda, cuda:N or auto");
-  if (config.backend == "nccl" && config.device == "cpu")
-    refuse("backend", "'nccl'", "another where the device is the CPU");
-  if (cuda || config.backend == "nccl") check_on_device(config, cuda ? config.device : "cuda");
+  const bool of_devices = config.backend == "nccl" || config.backend == "peer";
+  if (of_devices && config.device == "cpu")
+    refuse("backend", "'" + config.backend + "'", "another where the device is the CPU");
+  if (cuda || of_devices) check_on_device(config, cuda ? config.device : "cuda");
 }
 
 }  // namespace
@@ -252,10 +253,10 @@ TrainConfig resolved(const TrainConfig& given) {
     refuse("sampler", "'" + config.sampler + "'", "distributed or partition");
   }
   resolve_device(config);
-  constexpr std::array<std::string_view, 7> kBackends = {"",     "shm",  "tcp",  "hierarchical",
-                                                         "gloo", "nccl", "local"};
+  constexpr std::array<std::string_view, 8> kBackends = {
+      "", "shm", "tcp", "hierarchical", "gloo", "nccl", "peer", "local"};
   if (std::find(kBackends.begin(), kBackends.end(), config.backend) == kBackends.end())
-    refuse("backend", "'" + config.backend + "'", "shm, tcp, hierarchical, gloo or nccl");
+    refuse("backend", "'" + config.backend + "'", "shm, tcp, hierarchical, gloo, nccl or peer");
   if (divides_parameters(config.strategy) && config.nproc > 1 &&
       (config.backend == "gloo" || config.backend == "tcp"))
     refuse("backend", "'" + config.backend + "'",

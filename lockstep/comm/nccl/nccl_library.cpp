@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "lockstep/comm/cuda_runtime.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep::nccl {
@@ -17,16 +18,6 @@ void load_nccl(F& target, void* library, const std::string& file, const char* na
   if (symbol == nullptr)
     throw LaunchError(file + " has no " + name + "; backend nccl needs NCCL 2.14 or newer");
   target = reinterpret_cast<F>(symbol);
-}
-
-// The runtime that libtorch uses: loaded already where there is CUDA at all.
-void* open_cuda_runtime() {
-  for (const char* file : {"libcudart.so.13", "libcudart.so.12"}) {
-    if (void* library = ::dlopen(file, RTLD_NOW | RTLD_LOCAL)) return library;
-  }
-  throw LaunchError(
-      "backend nccl needs the CUDA runtime, but there is no libcudart.so.13; it comes with a CUDA "
-      "build of libtorch (scripts/quickstart --cuda)");
 }
 
 }  // namespace
@@ -60,7 +51,7 @@ Library::Library(const std::string& file) {
   load_nccl(call.send, library, file, "ncclSend");
   load_nccl(call.recv, library, file, "ncclRecv");
 
-  void* runtime = open_cuda_runtime();
+  void* runtime = open_cuda_runtime("backend nccl");
   load_nccl(cuda.stream_create_with_flags, runtime, "libcudart", "cudaStreamCreateWithFlags");
   load_nccl(cuda.stream_destroy, runtime, "libcudart", "cudaStreamDestroy");
 }

@@ -127,6 +127,7 @@ Channels::~Channels() = default;
 std::shared_ptr<Message> Channels::post(const Call& call) {
   auto message = std::make_shared<Message>();
   message->call = call;
+  message->call.record = nullptr;  // it is the caller's
   message->bytes = call.count * static_cast<int64_t>(c10::elementSize(call.dtype));
   if (call.op == Op::kSend)
     outgoing_[call.peer].queue.push_back(message);

@@ -32,8 +32,9 @@ int64_t now_ns() {
 }
 
 using lockstep::numbered;
+// As the ranks compare it: a call may be one of several that are a larger one.
 std::string numbered(const Call& call) {
-  return numbered(make_record(call));
+  return numbered(call.record != nullptr ? *call.record : make_record(call));
 }
 
 }  // namespace

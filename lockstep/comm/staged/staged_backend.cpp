@@ -1,227 +1,31 @@
 #include "lockstep/comm/staged/staged_backend.h"
 
-#include <algorithm>
-#include <chrono>
-#include <exception>
-#include <sstream>
 #include <string>
-#include <thread>
 #include <utility>
-#include <vector>
 
-#include "lockstep/comm/device_engine.h"
-#include "lockstep/comm/staged/pipeline.h"
-#include "lockstep/core/errors.h"
-#include "lockstep/core/mutex.h"
-#include "lockstep/core/set_once.h"
-#include "lockstep/device/event.h"
-#include "lockstep/device/stream.h"
+#include "lockstep/comm/piped/pinned_way.h"
+#include "lockstep/comm/piped/piped_backend.h"
 
-namespace lockstep::staged {
+namespace lockstep {
 namespace {
 
-// Between two turns of the thread: a tenth of the time in which nothing has happened.
-constexpr std::chrono::nanoseconds kShortestNap = std::chrono::microseconds(20);
-constexpr std::chrono::nanoseconds kLongestNap = std::chrono::milliseconds(1);
-
-Capabilities staged_capabilities(Capabilities c, c10::Device device) {
-  c.backend = "staged:" + c.backend;
-  c.device = device;
-  c.stream_ordered = true;
-  c.shared_memory = false;  // it is the host's, whose engine stands beside this one
-  return c;
-}
-
-// Whether pieces of a call may have its number, and their sums are those of the whole: of the engines
-// of shared memory, which count calls for themselves and add in rank order.
+// Whether pieces of a call may have its number, and their sums are those of the whole: of the
+// engines of shared memory, which count calls for themselves and add in rank order.
 bool takes_pieces(const Backend& host) {
   const std::string& name = host.capabilities().backend;
   return name == "local" || name == "shm";
 }
 
-class StagedBackend final : public Backend {
- public:
-  StagedBackend(std::unique_ptr<Backend> host, c10::Device device, int rank, int size,
-                const StagedSizes& sizes)
-      : capabilities_(staged_capabilities(host->capabilities(), device)),
-        device_(device),
-        rank_(rank),
-        size_(size),
-        cut_(takes_pieces(*host) ? sizes.slot_bytes : 0),
-        host_(*host),
-        pipeline_(std::move(host), device, sizes.slot_bytes * sizes.slots, interruption_) {}
-
-  ~StagedBackend() override { close(); }
-
-  const Capabilities& capabilities() const override { return capabilities_; }
-
-  std::shared_ptr<void> mark() override {
-    auto event = std::make_shared<device::Event>(device_);
-    event->record();
-    return event;
-  }
-
-  // The copies begin on the thread, so that whoever calls is let go at once.
-  std::unique_ptr<Request> start(const Call& call) override {
-    auto transfer = std::make_shared<Transfer>(call, cut(call, rank_, size_, cut_));
-    const MutexLock lock(fresh_mutex_);
-    fresh_.push_back(transfer);
-    if (!thread_.joinable() && !stopped_) thread_ = std::thread([this] { move(); });
-    changed_.notify_all();
-    return std::make_unique<StagedRequest>(*this, std::move(transfer));
-  }
-
-  void progress() override { try_turn(); }
-
-  void set_elsewhere(Elsewhere* elsewhere) override {
-    const MutexLock lock(mutex_);
-    pipeline_.set_elsewhere(elsewhere);
-  }
-
-  bool lost(int rank) const override {
-    const MutexLock lock(mutex_);
-    return host_.lost(rank);
-  }
-
-  Probe probe(int src, int tag) override {
-    const MutexLock lock(mutex_);
-    turn();  // receives that are posted
-    return host_.probe(src, tag);
-  }
-
-  void abort(const Breakage& why) noexcept override {
-    const MutexLock lock(mutex_);
-    host_.abort(why);
-    pipeline_.give_up(std::make_exception_ptr(
-        PeerLost("this rank gave up what was under way: " + why.text, rank_)));
-  }
-
-  void interrupt(const Breakage& why) noexcept override {
-    interruption_.set(why);
-    host_.interrupt(why);
-  }
-
-  bool close() noexcept override {
-    std::thread thread;
-    {
-      const MutexLock lock(fresh_mutex_);
-      stopped_ = true;
-      thread.swap(thread_);
-      changed_.notify_all();
-    }
-    if (thread.joinable()) thread.join();
-    const MutexLock lock(mutex_);
-    return pipeline_.close();
-  }
-
- private:
-  class StagedRequest final : public Request {
-   public:
-    StagedRequest(StagedBackend& backend, std::shared_ptr<Transfer> transfer)
-        : backend_(backend), transfer_(std::move(transfer)) {}
-
-    bool poll() override {
-      if (!transfer_->settled()) backend_.try_turn();
-      return transfer_->settled() && transfer_->done()->reached();
-    }
-
-    void wait(Deadline deadline) override {
-      backend_.drive(*transfer_, deadline);
-      while (!transfer_->done()->reached()) {
-        if (deadline.expired()) {
-          std::ostringstream text;
-          text << transfer_->text() << " is across, but " << backend_.device_.str()
-               << " has not taken it after " << deadline.timeout_seconds() << " s";
-          throw Timeout(text.str());
-        }
-        if (const Breakage* why = backend_.interruption_.get())
-          throw PeerLost("this rank gave up in " + transfer_->text() + ": " + why->text, -1);
-        std::this_thread::sleep_for(kShortestNap);
-      }
-    }
-
-    std::shared_ptr<Tail> order(Deadline deadline) override {
-      backend_.drive(*transfer_, deadline);
-      transfer_->done()->block(device::current_stream(backend_.device_));
-      return std::make_shared<EventTail>(transfer_->done());
-    }
-
-   private:
-    StagedBackend& backend_;
-    std::shared_ptr<Transfer> transfer_;
-  };
-
-  // Whoever waits moves the engine itself; the thread rests meanwhile.
-  void drive(Transfer& transfer, Deadline deadline) {
-    if (transfer.settled()) return;
-    const MutexLock lock(mutex_);
-    take_fresh();
-    pipeline_.drive(transfer, deadline);
-  }
-
-  void try_turn() {
-    if (!mutex_.try_lock()) return;  // somebody else is at it
-    turn();
-    mutex_.unlock();
-  }
-
-  bool turn() noexcept LOCKSTEP_REQUIRES(mutex_) {
-    take_fresh();
-    return pipeline_.turn();
-  }
-
-  void take_fresh() LOCKSTEP_REQUIRES(mutex_) {
-    const MutexLock lock(fresh_mutex_);
-    for (auto& transfer : fresh_) pipeline_.add(std::move(transfer));
-    fresh_.clear();
-  }
-
-  // The thread.
-  void move() {
-    auto last_step = std::chrono::steady_clock::now();
-    uint64_t steps = 0;
-    while (true) {
-      bool more = false;
-      {
-        const MutexLock lock(mutex_);
-        more = turn();
-        if (std::exchange(steps, pipeline_.steps()) != steps)
-          last_step = std::chrono::steady_clock::now();
-      }
-      const auto now = std::chrono::steady_clock::now();
-      const auto nap =
-          std::clamp<std::chrono::nanoseconds>((now - last_step) / 10, kShortestNap, kLongestNap);
-      MutexLock lock(fresh_mutex_);
-      if (more && !stopped_ && fresh_.empty()) changed_.wait_until(lock, now + nap);
-      while (!more && !stopped_ && fresh_.empty()) changed_.wait(lock);
-      if (stopped_) return;
-    }
-  }
-
-  Capabilities capabilities_;
-  c10::Device device_;
-  int rank_;
-  int size_;
-  int64_t cut_;    // collectives of more bytes than that; 0: none
-  Backend& host_;  // of the pipeline
-  SetOnce<Breakage> interruption_;
-  mutable Mutex mutex_;  // held by who moves the engine: the thread's turns are short
-  Pipeline pipeline_ LOCKSTEP_GUARDED_BY(mutex_);
-  Mutex fresh_mutex_;  // behind mutex_
-  ConditionVariable changed_;
-  std::vector<std::shared_ptr<Transfer>> fresh_ LOCKSTEP_GUARDED_BY(fresh_mutex_);
-  std::thread thread_ LOCKSTEP_GUARDED_BY(fresh_mutex_);
-  bool stopped_ LOCKSTEP_GUARDED_BY(fresh_mutex_) = false;
-};
-
 }  // namespace
-}  // namespace lockstep::staged
-
-namespace lockstep {
 
 std::unique_ptr<Backend> make_staged_backend(std::unique_ptr<Backend> host, c10::Device device,
                                              int rank, int size, const StagedSizes& sizes) {
-  return std::make_unique<staged::StagedBackend>(std::move(host), device, rank, size, sizes);
+  const Capabilities& of_host = host->capabilities();
+  Capabilities capabilities = piped::on_device(of_host, "staged:" + of_host.backend, device);
+  auto way = std::make_unique<piped::PinnedWay>(device, rank, size,
+                                                takes_pieces(*host) ? sizes.slot_bytes : 0,
+                                                sizes.slot_bytes * sizes.slots);
+  return piped::make_piped_backend(std::move(host), std::move(way), std::move(capabilities), rank);
 }
 
 }  // namespace lockstep

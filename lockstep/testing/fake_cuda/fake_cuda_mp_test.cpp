@@ -119,7 +119,7 @@ TEST(FakeCudaProcesses, ShareMemoryAndEvents) {
   });
 }
 
-// Tensors of a device over the engines of the host, as init() makes them.
+// Tensors of a device over the engines of the host, and by peer, as init() makes them.
 class StagedProcesses : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
@@ -143,7 +143,7 @@ class StagedProcesses : public ::testing::TestWithParam<const char*> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Engines, StagedProcesses, ::testing::Values("shm", "tcp", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Engines, StagedProcesses, ::testing::Values("shm", "tcp", "gloo", "peer"),
                          [](const auto& info) { return std::string(info.param); });
 
 // Values that floats hold, and sums that depend on their order.
@@ -155,10 +155,15 @@ TEST_P(StagedProcesses, HaveTheBitsOfTheHost) {
   run([](Communicator& comm) {
     const at::Tensor there = thirds(comm, comm.device());
     comm.all_reduce(there);
-    Communicator on_host = init({.backend = GetParam(), .device = "cpu"});
+    const std::string host = GetParam() == std::string("peer") ? "shm" : GetParam();
+    Communicator on_host = init({.backend = host, .device = "cpu"});
     const at::Tensor here = thirds(comm, at::kCPU);
     on_host.all_reduce(here);
     EXPECT_TRUE(torch::equal(there.cpu(), here));
+    const at::Tensor symmetric = comm.symmetric_empty({2'000'000}, at::kFloat);
+    symmetric.copy_(thirds(comm, comm.device()));
+    comm.all_reduce(symmetric);
+    EXPECT_TRUE(torch::equal(symmetric.cpu(), here));
 
     const at::Tensor all = comm.all_gather(torch::full({100'000}, comm.rank(), comm.device()));
     EXPECT_EQ(all.sum().item<int64_t>(), 300'000);

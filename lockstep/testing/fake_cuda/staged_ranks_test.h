@@ -1,4 +1,4 @@
-// run_on_staged: ranks as threads over the engine staged, on devices that the host plays.
+// run_on_staged, run_on_peer: ranks as threads over these engines, on devices that the host plays.
 #pragma once
 
 #include <c10/core/DeviceGuard.h>
@@ -15,6 +15,7 @@
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/group_maker.h"
+#include "lockstep/comm/peer/peer_backend.h"
 #include "lockstep/comm/staged/staged_backend.h"
 #include "lockstep/comm/tcp/tcp_backend.h"
 #include "lockstep/store/hash_store.h"
@@ -22,10 +23,16 @@
 
 namespace lockstep::testing {
 
+// So that tensors of some hundred elements take several windows, and go both ways.
+inline constexpr PeerSizes kFewPeerBytes{.slot_bytes = 2048, .whole_up_to = 512};
+
 struct StagedRanks {
   bool over_tcp = false;  // else over local
+  bool peer = false;      // by the engine peer, over local
   int devices = 3;        // that the ranks share
   StagedSizes sizes = {};
+  // Small blocks: all of a block's pages are opened and closed for every operation.
+  PeerSizes peer_sizes = {.slot_bytes = 1 << 20};
   std::chrono::nanoseconds timeout = std::chrono::seconds(60);
   bool alone = false;  // without an engine for the host's tensors
 };
@@ -43,11 +50,15 @@ class StagedGroups final : public GroupMaker {
         return make_tcp_backend(store, {.rank = place.rank, .size = place.size}, deadline);
       return local_->make(meeting, place, members, deadline).own;
     };
-    const int device = members[static_cast<size_t>(place.rank)] % ranks_.devices;
+    const at::Device device(at::kCUDA,
+                            static_cast<at::DeviceIndex>(
+                                members[static_cast<size_t>(place.rank)] % ranks_.devices));
+    auto below = on_host(name + "/staged");
     Engines engines;
-    engines.own = make_staged_backend(on_host(name + "/staged"),
-                                      {at::kCUDA, static_cast<at::DeviceIndex>(device)}, place.rank,
-                                      place.size, ranks_.sizes);
+    engines.own = ranks_.peer ? make_peer_backend(std::move(below), device, place.rank, place.size,
+                                                  deadline, ranks_.peer_sizes)
+                              : make_staged_backend(std::move(below), device, place.rank,
+                                                    place.size, ranks_.sizes);
     if (!ranks_.alone) engines.host = on_host(name + "/host");
     return engines;
   }
@@ -93,6 +104,12 @@ void run_on_staged(int size, const Run& fn, const StagedRanks& ranks = {}) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+template <typename Run>
+void run_on_peer(int size, const Run& fn, StagedRanks ranks = {}) {
+  ranks.peer = true;
+  run_on_staged(size, fn, ranks);
 }
 
 }  // namespace lockstep::testing

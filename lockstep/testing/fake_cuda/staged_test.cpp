@@ -1,5 +1,5 @@
-// The engine staged on devices that the host plays, ranks as threads: the values of the engine of the
-// host, no races, no stop for a device, and that engine's errors.
+// The engine staged, and what peer does alike, on devices that the host plays, ranks as threads:
+// the values of the engine of the host, no races, no stop for a device, and that engine's errors.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
@@ -37,11 +37,25 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // So that tensors of some hundred elements take several pieces, and wait for memory.
 constexpr StagedSizes kFewBytes{.slot_bytes = 2048, .slots = 2};
 
 class StagedOnFakeCuda : public WithoutRaces {};
+
+class PipedOnFakeCuda : public WithoutRaces, public ::testing::WithParamInterface<const char*> {
+ protected:
+  template <typename Run>
+  static void run_on_engine(int size, const Run& fn, StagedRanks ranks = {}) {
+    ranks.peer = GetParam() == std::string("peer");
+    if (ranks.peer && ranks.over_tcp) return;  // it is one host's
+    run_on_staged(size, fn, ranks);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Engines, PipedOnFakeCuda, ::testing::Values("staged", "peer"),
+                         [](const auto& info) { return std::string(info.param); });
 
 SuiteOptions suite_on(const Communicator& comm) {
   // A slot holds 512 of float, and shares of 13 or 512 for every rank do not fit all.
@@ -93,10 +107,10 @@ TEST_F(StagedOnFakeCuda, TheBitsAreThoseOfTheHost) {
 }
 
 // Nobody waits for a device: what the host waits for is the other ranks.
-TEST_F(StagedOnFakeCuda, NoThreadStopsForADevice) {
+TEST_P(PipedOnFakeCuda, NoThreadStopsForADevice) {
   const FakeCudaCounts before = cuda.counts();
   std::vector<at::Tensor> kept(2);
-  run_on_staged(2, [&](Communicator& comm) {
+  run_on_engine(2, [&](Communicator& comm) {
     const at::Tensor value = at::full({1000}, 1.0, comm.device());
     const at::Tensor other = at::full({1000}, 1.0, comm.device());
     for (int i = 0; i < 5; ++i) {
@@ -113,8 +127,8 @@ TEST_F(StagedOnFakeCuda, NoThreadStopsForADevice) {
   for (const at::Tensor& sum : kept) EXPECT_EQ(sum.sum().item<double>(), 2000);
 }
 
-TEST_F(StagedOnFakeCuda, AnUnfinishedOperationsMemoryMayBeLetGo) {
-  run_on_staged(2, [](Communicator& comm) {
+TEST_P(PipedOnFakeCuda, AnUnfinishedOperationsMemoryMayBeLetGo) {
+  run_on_engine(2, [](Communicator& comm) {
     for (int i = 0; i < 10; ++i) {
       const at::Tensor value = at::full({100}, 1.0 + i, comm.device());
       comm.all_reduce(value);
@@ -126,9 +140,9 @@ TEST_F(StagedOnFakeCuda, AnUnfinishedOperationsMemoryMayBeLetGo) {
 }
 
 // What is under way moves while its rank computes.
-TEST_F(StagedOnFakeCuda, AnExchangeNeedsNoCallOfItsRank) {
+TEST_P(PipedOnFakeCuda, AnExchangeNeedsNoCallOfItsRank) {
   std::barrier both(2);
-  run_on_staged(2, [&](Communicator& comm) {
+  run_on_engine(2, [&](Communicator& comm) {
     const at::Tensor value = at::full({3000}, 1.0 + comm.rank(), comm.device());
     Work work = comm.iall_reduce(value);
     if (comm.rank() == 0) {
@@ -142,9 +156,9 @@ TEST_F(StagedOnFakeCuda, AnExchangeNeedsNoCallOfItsRank) {
   });
 }
 
-TEST_F(StagedOnFakeCuda, MessagesCrossAndComeByTag) {
+TEST_P(PipedOnFakeCuda, MessagesCrossAndComeByTag) {
   for (const bool over_tcp : {false, true}) {
-    run_on_staged(2,
+    run_on_engine(2,
                   [](Communicator& comm) {
                     const int peer = 1 - comm.rank();
                     const at::Tensor first = at::full({600}, 1.0 + comm.rank(), comm.device());
@@ -161,36 +175,38 @@ TEST_F(StagedOnFakeCuda, MessagesCrossAndComeByTag) {
                     EXPECT_EQ(in_first.cpu()[599].item<float>(), 1.0 + peer);
                     EXPECT_EQ(in_second.cpu()[0].item<float>(), 11.0 + peer);
                   },
-                  {.over_tcp = over_tcp, .sizes = kFewBytes});
+                  {.over_tcp = over_tcp, .sizes = kFewBytes, .peer_sizes = kFewPeerBytes});
   }
 }
 
-TEST_F(StagedOnFakeCuda, ProbeFindsWhatNoReceiveHasClaimed) {
-  run_on_staged(2, [](Communicator& comm) {
-    const at::Tensor value = at::full({5}, 1.0 + comm.rank(), comm.device());
-    const at::Tensor got = at::zeros({5}, comm.device());
-    if (comm.rank() == 1) {
-      comm.send(value, 0);
-      comm.send(value, 0);
-      return comm.recv(got, 0);
-    }
-    Work first = comm.irecv(got, 1);
-    const Deadline soon = Deadline::after(std::chrono::seconds(30));
-    while (comm.probe(1) != Probe::kMessage && !soon.expired()) {
-    }
-    first.wait();
-    comm.recv(got, 1);
-    EXPECT_EQ(comm.probe(1), Probe::kNothing);
-    EXPECT_EQ(got.cpu()[4].item<float>(), 2);
-    comm.send(value, 1);
-  });
+TEST_P(PipedOnFakeCuda, ProbeFindsWhatNoReceiveHasClaimed) {
+  run_on_engine(2,
+                [](Communicator& comm) {
+                  const at::Tensor value = at::full({5}, 1.0 + comm.rank(), comm.device());
+                  const at::Tensor got = at::zeros({5}, comm.device());
+                  if (comm.rank() == 1) {
+                    comm.send(value, 0);
+                    comm.send(value, 0);
+                    return comm.recv(got, 0);
+                  }
+                  Work first = comm.irecv(got, 1);
+                  const Deadline soon = Deadline::after(std::chrono::seconds(30));
+                  while (comm.probe(1) != Probe::kMessage && !soon.expired()) {
+                  }
+                  first.wait();
+                  comm.recv(got, 1);
+                  EXPECT_EQ(comm.probe(1), Probe::kNothing);
+                  EXPECT_EQ(got.cpu()[4].item<float>(), 2);
+                  comm.send(value, 1);
+                },
+                {.alone = true});
 }
 
 // The faults that threads can have.
-TEST_F(StagedOnFakeCuda, EveryRankGetsTheRightErrorInTime) {
+TEST_P(PipedOnFakeCuda, EveryRankGetsTheRightErrorInTime) {
   for (const Fault& fault : all_faults()) {
     if (fault.needs_process) continue;
-    run_on_staged(kFaultSize,
+    run_on_engine(kFaultSize,
                   [&](Communicator& comm) {
                     EXPECT_EQ(run_fault(comm, fault, {}), "")
                         << fault.name << ", rank " << comm.rank();
@@ -209,9 +225,9 @@ std::string error_of(const Run& run) {
   return "no error of this kind";
 }
 
-TEST_F(StagedOnFakeCuda, DifferentCallsAreNamedBeforeAnythingIsMoved) {
+TEST_P(PipedOnFakeCuda, DifferentCallsAreNamedBeforeAnythingIsMoved) {
   for (const bool over_tcp : {false, true}) {
-    run_on_staged(
+    run_on_engine(
         2,
         [](Communicator& comm) {
           const at::Tensor value = at::ones({5000 + comm.rank()}, comm.device());
@@ -220,13 +236,13 @@ TEST_F(StagedOnFakeCuda, DifferentCallsAreNamedBeforeAnythingIsMoved) {
                                    HasSubstr("all_reduce sum float32 x 5001 at staged_test.cpp")));
           EXPECT_EQ(value.cpu()[0].item<float>(), 1);
         },
-        {.over_tcp = over_tcp, .sizes = kFewBytes});
+        {.over_tcp = over_tcp, .sizes = kFewBytes, .peer_sizes = kFewPeerBytes});
   }
 }
 
-TEST_F(StagedOnFakeCuda, ARankThatLeavesIsNamed) {
+TEST_P(PipedOnFakeCuda, ARankThatLeavesIsNamed) {
   for (const bool over_tcp : {false, true}) {
-    run_on_staged(3,
+    run_on_engine(3,
                   [](Communicator& comm) {
                     const at::Tensor value = at::ones({3000}, comm.device());
                     comm.all_reduce(value);
@@ -238,14 +254,15 @@ TEST_F(StagedOnFakeCuda, ARankThatLeavesIsNamed) {
                       EXPECT_EQ(error.rank(), 1) << error.what();
                       EXPECT_THAT(error.what(),
                                   HasSubstr("#2 all_reduce sum float32 x 3000 at staged_test"));
+                      EXPECT_THAT(error.what(), Not(HasSubstr("barrier")));
                     }
                   },
-                  {.over_tcp = over_tcp, .sizes = kFewBytes});
+                  {.over_tcp = over_tcp, .sizes = kFewBytes, .peer_sizes = kFewPeerBytes});
   }
 }
 
-TEST_F(StagedOnFakeCuda, OppositeOrdersAreNamed) {
-  run_on_staged(3, [](Communicator& comm) {
+TEST_P(PipedOnFakeCuda, OppositeOrdersAreNamed) {
+  run_on_engine(3, [](Communicator& comm) {
     Communicator a = comm.duplicate();
     std::optional<Communicator> b = comm.subgroup({0, 1});
     const at::Tensor five = at::ones({5}, comm.device()), three = at::ones({3}, comm.device());
@@ -263,8 +280,8 @@ TEST_F(StagedOnFakeCuda, OppositeOrdersAreNamed) {
   });
 }
 
-TEST_F(StagedOnFakeCuda, AbortEndsAWait) {
-  run_on_staged(2, [](Communicator& comm) {
+TEST_P(PipedOnFakeCuda, AbortEndsAWait) {
+  run_on_engine(2, [](Communicator& comm) {
     const at::Tensor value = at::ones({10}, comm.device());
     if (comm.rank() == 1) {
       EXPECT_THAT(error_of<PeerLost>([&] { comm.recv(value, 0); }), HasSubstr("had enough"));
@@ -278,7 +295,7 @@ TEST_F(StagedOnFakeCuda, AbortEndsAWait) {
 }
 
 // A stream that waits for rank 1: what it is given comes later, and the host sees no end of it.
-TEST_F(StagedOnFakeCuda, ADeviceThatIsLateHoldsItsCallAndNobodyElse) {
+TEST_P(PipedOnFakeCuda, ADeviceThatIsLateHoldsItsCallAndNobodyElse) {
   const nccl::Library library;
   nccl::UniqueId id{};
   ASSERT_EQ(library.call.get_unique_id(&id), nccl::kSuccess);
@@ -304,7 +321,7 @@ TEST_F(StagedOnFakeCuda, ADeviceThatIsLateHoldsItsCallAndNobodyElse) {
     both.arrive_and_wait();
     library.call.comm_abort(link);
   };
-  run_on_staged(2, [&](Communicator& comm) {
+  run_on_engine(2, [&](Communicator& comm) {
     at::Tensor sum;
     std::optional<Work> work;
     on_late_device(comm, [&](const at::Tensor& late) {
@@ -315,7 +332,7 @@ TEST_F(StagedOnFakeCuda, ADeviceThatIsLateHoldsItsCallAndNobodyElse) {
     EXPECT_EQ(sum.cpu()[3].item<float>(), 14);
   });
   library.call.get_unique_id(&id);
-  run_on_staged(2,
+  run_on_engine(2,
                 [&](Communicator& comm) {
                   on_late_device(comm, [&](const at::Tensor&) {
                     const std::string error = error_of<Error>([&] { comm.barrier(); });

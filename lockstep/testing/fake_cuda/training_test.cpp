@@ -72,6 +72,9 @@ void over_nccl(const std::function<void(Communicator&)>& fn) {
 void over_staged(const std::function<void(Communicator&)>& fn) {
   run_on_staged(kTrainingRanks, fn);
 }
+void over_peer(const std::function<void(Communicator&)>& fn) {
+  run_on_peer(kTrainingRanks, fn);
+}
 
 Trained train(at::DeviceType type, const Way& way, const Ranks& on_ranks) {
   Trained result;
@@ -144,9 +147,11 @@ Step static_ddp_step(Communicator& comm, const SmallNet& model) {
                        model);
 }
 
-TEST_F(TrainingOnFakeCuda, DdpOverStagedHasTheBitsOfTheCpuAndStopsNoHost) {
-  const Trained trained = expect_as_on_cpu("DDP over staged", static_ddp_step, 0, over_staged);
-  EXPECT_EQ(trained.step.stops(), 0);
+TEST_F(TrainingOnFakeCuda, DdpOverStagedAndPeerHasTheBitsOfTheCpuAndStopsNoHost) {
+  const Trained staged = expect_as_on_cpu("DDP over staged", static_ddp_step, 0, over_staged);
+  EXPECT_EQ(staged.step.stops(), 0);
+  const Trained peer = expect_as_on_cpu("DDP over peer", static_ddp_step, 0, over_peer);
+  EXPECT_EQ(peer.step.stops(), 0);
 }
 
 TEST_F(TrainingOnFakeCuda, Ddp) {

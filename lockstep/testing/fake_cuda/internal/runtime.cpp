@@ -57,13 +57,14 @@ int allocate(void** data, size_t bytes) {
   return block != nullptr ? kCudaSuccess : kCudaOutOfMemory;
 }
 
-// As CUDA, it waits for the device first.
+// As CUDA, it waits first: for its device, and for those that may reach its memory.
 int release(void* data, bool foreign) {
   Machine& m = machine();
   Block* block = m.memory.find(data);
   if (block == nullptr || block->data != data || block->foreign != foreign)
     return data == nullptr ? kCudaSuccess : kCudaInvalidValue;
-  const VectorClock all = m.timeline.all_of(block->device);
+  VectorClock all;
+  for (int device = 0; device < m.options.devices; ++device) all.join(m.timeline.all_of(device));
   m.timeline.wait_for(all);
   m.timeline.waited(all);
   m.memory.free(block, all);

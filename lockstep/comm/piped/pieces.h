@@ -8,7 +8,11 @@
 
 #include "lockstep/comm/types.h"
 
-namespace lockstep::staged {
+namespace lockstep::piped {
+
+inline bool is_message(const Call& call) {
+  return call.op == Op::kSend || call.op == Op::kRecv;
+}
 
 // So many bytes from here in the device's memory to there in the piece's host memory, or back.
 struct Span {
@@ -28,9 +32,9 @@ struct Piece {
   std::vector<Span> up;
 };
 
-// Collectives that offer more than `slot_bytes` are cut into pieces of about so many bytes, the same
-// on all ranks; 0: nothing is cut. Messages are not, nor what only two ranks know the size of.
+// Collectives that offer more than `slot_bytes` are cut into pieces of about so many bytes, the
+// same on all ranks; 0: nothing is cut. Messages are not, nor what only two ranks know the size of.
 // `call` is of rank `rank` of `size`; the pieces have its sequence number.
 std::vector<Piece> cut(const Call& call, int rank, int size, int64_t slot_bytes);
 
-}  // namespace lockstep::staged
+}  // namespace lockstep::piped

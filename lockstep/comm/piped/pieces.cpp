@@ -1,10 +1,10 @@
-#include "lockstep/comm/staged/pieces.h"
+#include "lockstep/comm/piped/pieces.h"
 
 #include <algorithm>
 #include <limits>
 #include <numeric>
 
-namespace lockstep::staged {
+namespace lockstep::piped {
 namespace {
 
 using Counts = std::vector<int64_t>;
@@ -140,4 +140,4 @@ std::vector<Piece> cut(const Call& call, int rank, int size, int64_t slot_bytes)
   return pieces;
 }
 
-}  // namespace lockstep::staged
+}  // namespace lockstep::piped

@@ -1,16 +1,16 @@
-#include "lockstep/comm/staged/pieces.h"
+#include "lockstep/comm/piped/pieces.h"
 
 #include <gtest/gtest.h>
 
 #include <array>
 #include <numeric>
 
-namespace lockstep::staged_pieces_test {
+namespace lockstep::pieces_test {
 namespace {
 
-using staged::cut;
-using staged::Piece;
-using staged::Span;
+using piped::cut;
+using piped::Piece;
+using piped::Span;
 
 std::array<std::byte, 4096> device_in, device_out;
 
@@ -40,7 +40,7 @@ int64_t covered(const std::vector<Piece>& pieces, std::vector<Span> Piece::* way
   return std::accumulate(times.begin(), times.end(), int64_t{0});
 }
 
-TEST(StagedPieces, AnAllReduceInPlaceGoesDownAndUpInSlots) {
+TEST(Pieces, AnAllReduceInPlaceGoesDownAndUpInSlots) {
   Call call = call_of(Op::kAllReduce, {});
   call.output = device_in.data();
   call.count = 70;
@@ -61,7 +61,7 @@ TEST(StagedPieces, AnAllReduceInPlaceGoesDownAndUpInSlots) {
   EXPECT_EQ(cut(call, 1, 2, 0).size(), 1u) << "nothing is cut";
 }
 
-TEST(StagedPieces, UnequalPartsAreCutAlikeOnAllRanks) {
+TEST(Pieces, UnequalPartsAreCutAlikeOnAllRanks) {
   const std::vector<int64_t> counts{5, 0, 23};
   for (int rank = 0; rank < 3; ++rank) {
     Call call = call_of(Op::kAllGather, counts);
@@ -77,7 +77,7 @@ TEST(StagedPieces, UnequalPartsAreCutAlikeOnAllRanks) {
   }
 }
 
-TEST(StagedPieces, AnOwnPartInsideTheResultLiesInsideOfItOnTheHost) {
+TEST(Pieces, AnOwnPartInsideTheResultLiesInsideOfItOnTheHost) {
   Call call = call_of(Op::kAllGather, {10, 10, 10});
   call.input = call.output + 40;
   for (const Piece& piece : cut(call, 1, 3, 60)) {  // 5 elements a part
@@ -86,7 +86,7 @@ TEST(StagedPieces, AnOwnPartInsideTheResultLiesInsideOfItOnTheHost) {
   }
 }
 
-TEST(StagedPieces, WhatEachRankOfARootedCallCopies) {
+TEST(Pieces, WhatEachRankOfARootedCallCopies) {
   Call broadcast = call_of(Op::kBroadcast, {});
   broadcast.input = nullptr;
   broadcast.count = 8;
@@ -107,7 +107,7 @@ TEST(StagedPieces, WhatEachRankOfARootedCallCopies) {
   EXPECT_TRUE(cut(reduce, 1, 2, 0).front().up.empty());
 }
 
-TEST(StagedPieces, MessagesAndWhatOnlyTwoRanksKnowGoWhole) {
+TEST(Pieces, MessagesAndWhatOnlyTwoRanksKnowGoWhole) {
   Call send = call_of(Op::kSend, {});
   send.output = nullptr;
   send.count = 100;
@@ -125,4 +125,4 @@ TEST(StagedPieces, MessagesAndWhatOnlyTwoRanksKnowGoWhole) {
 }
 
 }  // namespace
-}  // namespace lockstep::staged_pieces_test
+}  // namespace lockstep::pieces_test

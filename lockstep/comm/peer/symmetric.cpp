@@ -1,0 +1,116 @@
+#include "lockstep/comm/peer/symmetric.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/DeviceGuard.h>
+
+#include <cerrno>
+#include <string>
+#include <utility>
+
+#include "lockstep/comm/device_engine.h"
+#include "lockstep/comm/peer/retired.h"
+#include "lockstep/core/errors.h"
+
+namespace lockstep::peer {
+
+Symmetric::Symmetric(const CudaIpc& cuda, c10::Device device, int rank, Seats seats)
+    : cuda_(cuda), device_(device), rank_(rank), seats_(std::move(seats)) {}
+
+SymmetricMemory Symmetric::allocate(int64_t bytes) {
+  free_what_is_closed();
+  int id = 0;
+  {
+    const MutexLock lock(mutex_);
+    if (next_ == Seat::kMostSymmetric) return {};  // on all ranks
+    id = next_++;
+  }
+  ShownMemory& shown = seats_.of(rank_).symmetric[id];
+  try {
+    const c10::DeviceGuard guard(device_);
+    const at::NoGradGuard no_grad;
+    shown.data = cuda_.allocate(static_cast<size_t>(bytes));
+    bytes_at(shown.data, bytes, device_).zero_();
+    bool shared = false;
+    for (int r = 0; r < seats_.size(); ++r) shared |= is_other_process(r);
+    if (shared) shown.handle = cuda_.handle_of(shown.data);
+  } catch (const LaunchError& error) {
+    if (shown.data != nullptr) cuda_.free(shown.data);
+    seats_.of(rank_).released[id].store(1, std::memory_order_release);
+    throw system_error("symmetric memory of " + std::to_string(bytes) + " bytes on " +
+                           device_.str() + " (" + error.what() + ")",
+                       ENOMEM);
+  }
+  {
+    const MutexLock lock(mutex_);
+    Memory& memory = live_[id];
+    memory.bytes = bytes;
+    memory.bases.resize(static_cast<size_t>(seats_.size()));
+    memory.bases[static_cast<size_t>(rank_)] = shown.data;
+  }
+  std::shared_ptr<void> owner(shown.data,
+                              [self = shared_from_this(), id](void*) { self->release(id); });
+  return {shown.data, std::move(owner), [self = shared_from_this(), id] { self->open(id); }};
+}
+
+void Symmetric::open(int id) {
+  const c10::DeviceGuard guard(device_);
+  const MutexLock lock(mutex_);
+  Memory& memory = live_.at(id);
+  for (int r = 0; r < seats_.size(); ++r) {
+    if (r == rank_) continue;
+    const ShownMemory& shown = seats_.of(r).symmetric[id];
+    memory.bases[static_cast<size_t>(r)] =
+        is_other_process(r) ? cuda_.open(shown.handle) : shown.data;
+  }
+}
+
+void Symmetric::release(int id) noexcept {
+  try {
+    const c10::DeviceGuard guard(device_);
+    Memory memory;
+    {
+      const MutexLock lock(mutex_);
+      memory = std::move(live_.at(id));
+      live_.erase(id);
+    }
+    for (int r = 0; r < seats_.size(); ++r) {
+      std::byte* const base = memory.bases[static_cast<size_t>(r)];
+      if (base != nullptr && is_other_process(r)) cuda_.close(base);
+    }
+    seats_.of(rank_).released[id].store(1, std::memory_order_release);
+    retire({.is_closed =
+                [seats = seats_, id] {
+                  for (int r = 0; r < seats.size(); ++r)
+                    if (seats.of(r).released[id].load(std::memory_order_acquire) == 0) return false;
+                  return true;
+                },
+            .free =
+                [cuda = cuda_, device = device_, data = memory.bases[static_cast<size_t>(rank_)]] {
+                  const c10::DeviceGuard there(device);
+                  cuda.free(data);
+                }});
+  } catch (const std::exception&) {  // the device is broken, and so is its memory
+  }
+}
+
+bool Symmetric::any() const {
+  const MutexLock lock(mutex_);
+  return next_ > 0;
+}
+
+Place Symmetric::find(const std::byte* memory, int64_t bytes) const {
+  const MutexLock lock(mutex_);
+  for (const auto& [id, one] : live_) {
+    const std::byte* const own = one.bases[static_cast<size_t>(rank_)];
+    if (memory >= own && memory + bytes <= own + one.bytes) return {id, memory - own};
+  }
+  return {};
+}
+
+std::byte* Symmetric::at(int rank, Place place) const {
+  const MutexLock lock(mutex_);
+  return live_.at(static_cast<int>(place.id)).bases[static_cast<size_t>(rank)] + place.offset;
+}
+
+}  // namespace lockstep::peer

@@ -1,0 +1,239 @@
+#include "lockstep/comm/piped/piped_backend.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/device_engine.h"
+#include "lockstep/comm/piped/pipeline.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/mutex.h"
+#include "lockstep/core/set_once.h"
+#include "lockstep/device/event.h"
+#include "lockstep/device/stream.h"
+
+namespace lockstep::piped {
+namespace {
+
+// Between two turns of the thread: a tenth of the time in which nothing has happened.
+constexpr std::chrono::nanoseconds kShortestNap = std::chrono::microseconds(20);
+constexpr std::chrono::nanoseconds kLongestNap = std::chrono::milliseconds(1);
+
+class PipedBackend final : public Backend {
+ public:
+  PipedBackend(std::unique_ptr<Backend> host, std::unique_ptr<Way> way, Capabilities capabilities,
+               int rank)
+      : capabilities_(std::move(capabilities)),
+        device_(capabilities_.device),
+        rank_(rank),
+        host_(*host),
+        way_(*way),
+        pipeline_(std::move(host), std::move(way), device_, interruption_) {}
+
+  ~PipedBackend() override { close(); }
+
+  const Capabilities& capabilities() const override { return capabilities_; }
+
+  std::shared_ptr<void> mark() override {
+    auto event = std::make_shared<device::Event>(device_);
+    event->record();
+    return event;
+  }
+
+  // What the device is given, the thread gives it, so that whoever calls is let go at once.
+  std::unique_ptr<Request> start(const Call& call) override {
+    auto transfer = std::make_shared<Transfer>(call, way_);
+    const MutexLock lock(fresh_mutex_);
+    fresh_.push_back(transfer);
+    if (!thread_.joinable() && !stopped_) thread_ = std::thread([this] { move(); });
+    changed_.notify_all();
+    return std::make_unique<PipedRequest>(*this, std::move(transfer));
+  }
+
+  SymmetricMemory allocate_symmetric(int64_t bytes) override {
+    const MutexLock lock(mutex_);
+    return way_.allocate_symmetric(bytes);
+  }
+
+  void progress() override { try_turn(); }
+
+  void set_elsewhere(Elsewhere* elsewhere) override {
+    const MutexLock lock(mutex_);
+    pipeline_.set_elsewhere(elsewhere);
+  }
+
+  bool lost(int rank) const override {
+    const MutexLock lock(mutex_);
+    return host_.lost(rank);
+  }
+
+  Probe probe(int src, int tag) override {
+    const MutexLock lock(mutex_);
+    turn();  // receives that are posted
+    return host_.probe(src, tag);
+  }
+
+  void abort(const Breakage& why) noexcept override {
+    const MutexLock lock(mutex_);
+    host_.abort(why);
+    pipeline_.give_up(std::make_exception_ptr(
+        PeerLost("this rank gave up what was under way: " + why.text, rank_)));
+  }
+
+  void interrupt(const Breakage& why) noexcept override {
+    interruption_.set(why);
+    host_.interrupt(why);
+  }
+
+  bool close() noexcept override {
+    std::thread thread;
+    {
+      const MutexLock lock(fresh_mutex_);
+      stopped_ = true;
+      thread.swap(thread_);
+      changed_.notify_all();
+    }
+    if (thread.joinable()) thread.join();
+    const MutexLock lock(mutex_);
+    return pipeline_.close();
+  }
+
+ private:
+  class PipedRequest final : public Request {
+   public:
+    PipedRequest(PipedBackend& backend, std::shared_ptr<Transfer> transfer)
+        : backend_(backend), transfer_(std::move(transfer)) {}
+
+    bool poll() override {
+      if (!transfer_->settled()) backend_.try_turn();
+      if (!transfer_->settled()) return false;
+      if (transfer_->done()->reached()) return true;
+      backend_.check(*transfer_);
+      return false;
+    }
+
+    void wait(Deadline deadline) override {
+      backend_.drive(*transfer_, deadline);
+      while (!transfer_->done()->reached()) {
+        if (deadline.expired()) {
+          std::ostringstream text;
+          text << transfer_->text() << " was called by all ranks, but after "
+               << deadline.timeout_seconds() << " s " << backend_.device_.str()
+               << " is not through with it; raise the time-out if it is only slow";
+          throw Timeout(text.str());
+        }
+        if (const Breakage* why = backend_.interruption_.get())
+          throw PeerLost("this rank gave up in " + transfer_->text() + ": " + why->text, -1);
+        backend_.check(*transfer_);
+        std::this_thread::sleep_for(kShortestNap);
+      }
+    }
+
+    std::shared_ptr<Tail> order(Deadline deadline) override {
+      backend_.drive(*transfer_, deadline);
+      transfer_->done()->block(device::current_stream(backend_.device_));
+      return std::make_shared<EventTail>(transfer_->done());
+    }
+
+   private:
+    PipedBackend& backend_;
+    std::shared_ptr<Transfer> transfer_;
+  };
+
+  // Whoever waits moves the engine itself; the thread rests meanwhile.
+  void drive(Transfer& transfer, Deadline deadline) {
+    if (transfer.settled()) return;
+    const MutexLock lock(mutex_);
+    take_fresh();
+    pipeline_.drive(transfer, deadline);
+  }
+
+  // For what the device is late with. Somebody else who is at it will look again.
+  void check(const Transfer& transfer) {
+    if (!mutex_.try_lock()) return;
+    std::exception_ptr error;
+    try {
+      pipeline_.check();
+    } catch (const PeerLost& lost) {
+      error = std::make_exception_ptr(PeerLost(transfer.text() + ": " + lost.what(), lost.rank()));
+    }
+    mutex_.unlock();
+    if (error) std::rethrow_exception(error);
+  }
+
+  void try_turn() {
+    if (!mutex_.try_lock()) return;  // somebody else is at it
+    turn();
+    mutex_.unlock();
+  }
+
+  bool turn() noexcept LOCKSTEP_REQUIRES(mutex_) {
+    take_fresh();
+    return pipeline_.turn();
+  }
+
+  void take_fresh() LOCKSTEP_REQUIRES(mutex_) {
+    const MutexLock lock(fresh_mutex_);
+    for (auto& transfer : fresh_) pipeline_.add(std::move(transfer));
+    fresh_.clear();
+  }
+
+  // The thread.
+  void move() {
+    auto last_step = std::chrono::steady_clock::now();
+    uint64_t steps = 0;
+    while (true) {
+      bool more = false;
+      {
+        const MutexLock lock(mutex_);
+        more = turn();
+        if (std::exchange(steps, pipeline_.steps()) != steps)
+          last_step = std::chrono::steady_clock::now();
+      }
+      const auto now = std::chrono::steady_clock::now();
+      const auto nap =
+          std::clamp<std::chrono::nanoseconds>((now - last_step) / 10, kShortestNap, kLongestNap);
+      MutexLock lock(fresh_mutex_);
+      if (more && !stopped_ && fresh_.empty()) changed_.wait_until(lock, now + nap);
+      while (!more && !stopped_ && fresh_.empty()) changed_.wait(lock);
+      if (stopped_) return;
+    }
+  }
+
+  Capabilities capabilities_;
+  c10::Device device_;
+  int rank_;
+  Backend& host_;  // of the pipeline, as the next one
+  Way& way_;
+  SetOnce<Breakage> interruption_;
+  mutable Mutex mutex_;  // held by who moves the engine: the thread's turns are short
+  Pipeline pipeline_ LOCKSTEP_GUARDED_BY(mutex_);
+  Mutex fresh_mutex_;  // behind mutex_
+  ConditionVariable changed_;
+  std::vector<std::shared_ptr<Transfer>> fresh_ LOCKSTEP_GUARDED_BY(fresh_mutex_);
+  std::thread thread_ LOCKSTEP_GUARDED_BY(fresh_mutex_);
+  bool stopped_ LOCKSTEP_GUARDED_BY(fresh_mutex_) = false;
+};
+
+}  // namespace
+
+Capabilities on_device(Capabilities host, const std::string& name, c10::Device device) {
+  host.backend = name;
+  host.device = device;
+  host.stream_ordered = true;
+  host.shared_memory = false;  // it is the host's, whose engine stands beside this one
+  return host;
+}
+
+std::unique_ptr<Backend> make_piped_backend(std::unique_ptr<Backend> host, std::unique_ptr<Way> way,
+                                            Capabilities capabilities, int rank) {
+  return std::make_unique<PipedBackend>(std::move(host), std::move(way), std::move(capabilities),
+                                        rank);
+}
+
+}  // namespace lockstep::piped

@@ -1,0 +1,277 @@
+#include "lockstep/comm/piped/pipeline.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <chrono>
+#include <sstream>
+#include <thread>
+#include <utility>
+
+#include "lockstep/comm/piped/pieces.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/device/stream.h"
+
+namespace lockstep::piped {
+namespace {
+
+constexpr auto kLook = std::chrono::microseconds(50);  // between two looks at the device
+constexpr auto kDeviceEnds = std::chrono::seconds(2);  // after which a device is taken for stuck
+
+}  // namespace
+
+Transfer::Transfer(const Call& call, Way& way)
+    : call_(call),
+      record_(call.record != nullptr ? *call.record : make_record(call)),
+      note_(call.note.text) {
+  call_.record = &record_;
+  call_.note.text = note_.c_str();
+  for (std::unique_ptr<Part>& part : way.parts_of(call_))
+    steps_.push_back({.part = std::move(part)});
+}
+
+const std::shared_ptr<const device::Event>& Transfer::done() const {
+  if (error_) std::rethrow_exception(error_);
+  return done_;
+}
+
+std::string Transfer::text() const {
+  return "#" + std::to_string(record_.sequence) + " " + trace::describe(record_);
+}
+
+Pipeline::Pipeline(std::unique_ptr<Backend> host, std::unique_ptr<Way> way, c10::Device device,
+                   const SetOnce<Breakage>& interruption)
+    : host_(std::move(host)), way_(std::move(way)), device_(device), interruption_(interruption) {
+  host_->set_elsewhere(&inside_);
+}
+
+Pipeline::~Pipeline() {
+  // Whoever holds a transfer still must not hold what is the engine's or the way's.
+  for (const Transfers* transfers : {&collectives_, &messages_, &failed_}) {
+    for (const auto& transfer : *transfers) transfer->steps_.clear();
+  }
+}
+
+void Pipeline::add(std::shared_ptr<Transfer> transfer) {
+  waiting_ += static_cast<int64_t>(transfer->steps_.size());
+  ++steps_;
+  Transfers& beside = is_message(transfer->call_) ? messages_ : collectives_;
+  beside.push_back(std::move(transfer));
+}
+
+bool Pipeline::turn() noexcept {
+  bool more = false;
+  try {
+    const at::NoGradGuard no_grad;
+    more = way_->give_back();
+    begin_all();
+    hand_over_all();
+    host_->progress();
+    take_all();
+  } catch (...) {
+    fail_all(std::current_exception());  // the device says no
+  }
+  return more || !collectives_.empty() || !messages_.empty();
+}
+
+bool Pipeline::begin(Transfer::Step& step) {
+  if (!step.begun) step.begun = step.part->begin();
+  return step.begun;
+}
+
+void Pipeline::begin_all() {
+  for (const auto& message : messages_) {
+    for (Transfer::Step& step : message->steps_) begin(step);
+  }
+  for (const auto& collective : collectives_) {
+    for (Transfer::Step& step : collective->steps_) {
+      if (!begin(step)) return;
+    }
+  }
+}
+
+void Pipeline::hand_over_all() {
+  // A transfer that fails leaves the list.
+  bool sends = true;
+  for (const auto& message : Transfers(messages_)) {
+    const bool is_send = message->call_.op == Op::kSend;
+    Transfer::Step& step = message->steps_.front();
+    if (step.request || (is_send && !sends)) continue;
+    if (!hand_over(message, step) && is_send) sends = false;  // none overtakes another
+  }
+  for (const auto& collective : Transfers(collectives_)) {
+    for (Transfer::Step& step : collective->steps_) {
+      if (!step.request && !hand_over(collective, step)) return;
+      if (collective->settled()) break;  // it failed
+      if (step.part->alone()) return;
+    }
+  }
+}
+
+// False: it is not ready yet.
+bool Pipeline::hand_over(const std::shared_ptr<Transfer>& transfer, Transfer::Step& step) {
+  if (!step.begun || !step.part->ready()) return false;
+  try {
+    step.request = host_->start(step.part->next());
+    --waiting_;
+    ++steps_;
+  } catch (...) {
+    fail(transfer, std::current_exception());
+  }
+  return true;
+}
+
+void Pipeline::take_all() {
+  for (const auto& message : Transfers(messages_)) take(message);
+  take_collectives();
+}
+
+void Pipeline::take_collectives() {
+  while (!collectives_.empty() && take(std::shared_ptr<Transfer>(collectives_.front()))) {
+  }
+}
+
+// Whether it is settled. Of a collective, which is the first one then, more calls are handed over.
+bool Pipeline::take(const std::shared_ptr<Transfer>& transfer) {
+  while (!transfer->settled()) {
+    Transfer::Step& step = transfer->steps_.front();
+    if (!step.request) {
+      if (is_message(transfer->call_) || !hand_over(transfer, step)) return false;
+      continue;
+    }
+    try {
+      if (!step.request->poll()) return false;
+    } catch (...) {
+      fail(transfer, std::current_exception());
+      return true;
+    }
+    advance(transfer);
+  }
+  return true;
+}
+
+// The first part, whose call the engine is done with.
+void Pipeline::advance(const std::shared_ptr<Transfer>& transfer) {
+  Transfer::Step& step = transfer->steps_.front();
+  step.request = nullptr;
+  ++waiting_;
+  ++steps_;
+  auto done = step.part->advance();
+  if (!done) return;
+  --waiting_;
+  transfer->steps_.pop_front();
+  if (!transfer->steps_.empty()) return;
+  transfer->done_ = std::move(done);
+  std::erase(is_message(transfer->call_) ? messages_ : collectives_, transfer);
+  transfer->settled_.store(true, std::memory_order_release);
+}
+
+void Pipeline::fail(const std::shared_ptr<Transfer>& transfer, std::exception_ptr error) noexcept {
+  for (const Transfer::Step& step : transfer->steps_) waiting_ -= step.request ? 0 : 1;
+  ++steps_;
+  failed_.push_back(transfer);
+  std::erase(is_message(transfer->call_) ? messages_ : collectives_, transfer);
+  transfer->error_ = std::move(error);
+  transfer->settled_.store(true, std::memory_order_release);
+}
+
+void Pipeline::fail_all(const std::exception_ptr& error) noexcept {
+  while (!messages_.empty()) fail(std::shared_ptr<Transfer>(messages_.front()), error);
+  while (!collectives_.empty()) fail(std::shared_ptr<Transfer>(collectives_.front()), error);
+}
+
+// Whose end the engine is to wait for, so that this one goes on; null: the engine has nothing of
+// it.
+std::shared_ptr<Transfer> Pipeline::in_the_way(const Transfer& transfer) const {
+  const Transfers& line = is_message(transfer.call_) ? messages_ : collectives_;
+  for (const auto& one : line) {
+    const bool self = one.get() == &transfer;
+    // The engine runs collectives in order, messages as it likes.
+    if ((self || &line == &collectives_) && one->steps_.front().request) return one;
+    if (self) break;
+  }
+  return nullptr;
+}
+
+void Pipeline::drive(Transfer& transfer, Deadline deadline) {
+  while (!transfer.settled()) {
+    turn();
+    if (transfer.settled()) return;
+    if (const Breakage* why = interruption_.get())
+      throw PeerLost("this rank gave up in " + transfer.text() + ": " + why->text, -1);
+    if (const auto first = in_the_way(transfer)) {
+      try {
+        waits_for_message_ = is_message(first->call_);
+        first->steps_.front().request->wait(deadline);
+        const at::NoGradGuard no_grad;
+        if (!first->settled()) advance(first);
+      } catch (...) {
+        if (!first->settled()) fail(first, std::current_exception());
+      }
+      continue;
+    }
+    if (deadline.expired()) {
+      std::ostringstream text;
+      text << transfer.text() << " waited " << deadline.timeout_seconds() << " s for "
+           << device_.str()
+           << ", which is not through with what makes its input; raise the time-out if it is only "
+              "slow";
+      throw Timeout(text.str());
+    }
+    move_elsewhere(elsewhere_);
+    std::this_thread::sleep_for(std::min<Deadline::Duration>(kLook, deadline.remaining()));
+  }
+}
+
+void Pipeline::give_up(const std::exception_ptr& error) noexcept {
+  fail_all(error);
+  try {
+    way_->block(device::current_stream(device_));
+  } catch (const std::exception&) {  // the device is broken, and does nothing
+  }
+}
+
+bool Pipeline::close() noexcept {
+  if (closed_) return *closed_;
+  // The streams go on with what they were given.
+  const Deadline soon = Deadline::after(kDeviceEnds);
+  bool through = false;
+  try {
+    while (!(through = way_->through()) && !soon.expired()) std::this_thread::sleep_for(kLook);
+  } catch (const std::exception&) {  // the device is broken, and does nothing
+    through = true;
+  }
+  closed_ = host_->close() && through;
+  return *closed_;
+}
+
+bool Pipeline::Inside::pending() const noexcept {
+  return pipeline_.waiting_ > 0 ||
+         (pipeline_.elsewhere_ != nullptr && pipeline_.elsewhere_->pending());
+}
+
+void Pipeline::Inside::move() noexcept {
+  try {
+    const at::NoGradGuard no_grad;
+    // Their memory may be what others wait for. While a collective is waited for, none is before
+    // it.
+    if (pipeline_.waits_for_message_) pipeline_.take_collectives();
+    pipeline_.way_->give_back();
+    pipeline_.begin_all();
+    pipeline_.hand_over_all();
+  } catch (...) {  // the device says no
+    pipeline_.fail_all(std::current_exception());
+  }
+  move_elsewhere(pipeline_.elsewhere_);
+}
+
+std::string Pipeline::Inside::stand(const Call& call, const std::vector<int>& awaited,
+                                    bool moved) noexcept {
+  if (pipeline_.elsewhere_ == nullptr) return "";
+  // Of a collective the first is waited for, of which this is a part.
+  const bool is_part = !is_message(call) && !pipeline_.collectives_.empty();
+  return pipeline_.elsewhere_->stand(is_part ? pipeline_.collectives_.front()->call_ : call,
+                                     awaited, moved);
+}
+
+}  // namespace lockstep::piped
