@@ -96,7 +96,8 @@ struct PointsLoss {
         m->at("backward");
         return gradient;
       });
-      const auto* ids = batch.target.const_data_ptr<int64_t>();
+      const at::Tensor on_host = batch.target.cpu();
+      const auto* ids = on_host.const_data_ptr<int64_t>();
       for (int64_t i = 0; i < batch.target.numel(); ++i) ++(*seen)[static_cast<size_t>(ids[i])];
     } else {
       moments->at("evaluating", moments_step());

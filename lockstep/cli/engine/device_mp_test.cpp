@@ -118,6 +118,8 @@ INSTANTIATE_TEST_SUITE_P(
         Way{"horovod", {"mnist", "--data", "digits", "--dropout", "0", "--strategy", "horovod"}},
         Way{"zero2", {"mnist", "--data", "digits", "--dropout", "0", "--strategy", "zero2"}},
         Way{"lm", {"lm", "--data", "sentences", "--dropout", "0", "--strategy", "zero1"}},
+        Way{"lm_zero3", {"lm", "--data", "sentences", "--dropout", "0", "--strategy", "zero3"}},
+        Way{"text_fsdp", {"text", "--data", "sentences", "--strategy", "fsdp"}, 0.1},
         Way{"text", {"text", "--data", "sentences", "--amp", "bf16"}, 0.1}),
     [](const auto& info) { return std::string(info.param.name); });
 
@@ -143,9 +145,10 @@ TEST_F(EngineOnDevices, WhatCannotBeIsSaidBeforeTheRanksStart) {
   const Ended unknown = run(1, train("run", {"--device", "gpu"}));
   EXPECT_EQ(unknown.exit_code, 2);
   EXPECT_THAT(unknown.err, HasSubstr("--device is 'gpu'; give cpu, cuda, cuda:N or auto"));
-  const Ended shared = run(1, train("run", {"--device", "cuda", "--strategy", "zero3"}));
+  const Ended shared = run(1, train("run", {"--device", "cuda", "--strategy", "zero3", "--mesh",
+                                            "data=1,shard=2", "--nproc", "2"}));
   EXPECT_EQ(shared.exit_code, 2);
-  EXPECT_THAT(shared.err, HasSubstr("strategy zero3"));
+  EXPECT_THAT(shared.err, HasSubstr("leave out mesh 'data=1,shard=2'"));
 }
 
 }  // namespace

@@ -10,7 +10,8 @@
 // writes its part, a barrier publishes the whole. So no rank of the host sends parameters at all, a
 // module runs as it is, whatever it is made of, and ranks may take different ways through it. Hosts
 // exchange the parts once a host, not once a rank. Where ranks have no such memory, every rank has a
-// copy, which an all_gather puts together.
+// copy, which an all_gather puts together. A device is the memory of one rank: what is said of hosts is said of ranks
+// there, so that stage 3 divides what is in units, and nothing without them.
 //
 //   ZeroOptimizer optimizer(comm, to_named_tensors(model->named_parameters()),
 //                           torch::optim::AdamWOptions(1e-4), {.stage = 3});

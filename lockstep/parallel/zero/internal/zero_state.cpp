@@ -46,7 +46,9 @@ ZeroState::ZeroState(Communicator comm, std::vector<ZeroParameter> parameters,
       options_(resolved(options, comm_.size())),
       buckets_(comm_, std::move(parameters), groups,
                layout_of(options_, comm_.size(), std::move(grains))) {
-  if (options_.stage < 3 || buckets_.host_copy() != nullptr) return;
+  if (options_.stage < 3 || buckets_.host_copy() != nullptr ||
+      !comm_.capabilities().device.is_cpu())
+    return;
   throw InvalidArgument(
       "ZeroOptimizer: stage 3 keeps one copy of the parameters a host, for which backend " +
       comm_.capabilities().backend +
