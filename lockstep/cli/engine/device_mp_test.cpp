@@ -34,13 +34,13 @@ class EngineOnDevices : public ::testing::Test {
   }
 
   // With `devices` of them.
-  Ended run(int devices, const Arguments& arguments) const {
+  Ended run(int devices, const Arguments& arguments, const char* program = LOCKSTEP_ENGINE) const {
     const UniqueFd out(::creat((dir_ / "stdout").c_str(), 0600)),
         err(::creat((dir_ / "stderr").c_str(), 0600));
     SubprocessOptions options;
     options.command = {"lockstep"};
     options.command.insert(options.command.end(), arguments.begin(), arguments.end());
-    options.program = LOCKSTEP_ENGINE;
+    options.program = program;
     options.env.emplace();
     for (char** variable = environ; *variable != nullptr; ++variable)
       options.env->emplace_back(*variable);
@@ -136,6 +136,26 @@ TEST_F(EngineOnDevices, ARunGoesOnOnAnotherDevice) {
   ASSERT_EQ(eval.exit_code, 0) << eval.err;
   EXPECT_NEAR(result("run").at("loss").get<double>(), result("whole").at("test_loss").get<double>(),
               1e-4);
+}
+
+// Each way trains as by itself, and the numbers of the CPU are in EngineWays.
+TEST_F(EngineOnDevices, WaysAreComparedAndMeasured) {
+  const Ended compared =
+      run(2,
+          {"compare", "mnist", "--strategies", "single,ddp,zero1", "--data", dir_ / "digits",
+           "--max-steps", "2", "--epochs", "1", "--device", "cuda", "--output", dir_ / "compare"},
+          LOCKSTEP_TOOLS);
+  ASSERT_EQ(compared.exit_code, 0) << compared.out << compared.err;
+  EXPECT_THAT(compared.out, AllOf(HasSubstr("single"), HasSubstr("zero1")));
+  EXPECT_THAT(compared.err, Not(HasSubstr("race")));
+  const Ended measured =
+      run(2,
+          {"bench", "step", "--strategy", "ddp,zero3,single", "--batch", "2", "--rounds", "1",
+           "--turn-ms", "1", "--device", "cuda", "--json", dir_ / "step.json"},
+          LOCKSTEP_TOOLS);
+  ASSERT_EQ(measured.exit_code, 0) << measured.out << measured.err;
+  EXPECT_THAT(measured.err, Not(HasSubstr("race")));
+  EXPECT_EQ(json::parse(dir_.read("step.json")).size(), 3U);
 }
 
 TEST_F(EngineOnDevices, WhatCannotBeIsSaidBeforeTheRanksStart) {

@@ -137,7 +137,8 @@ TEST_F(UnitsOnFakeCuda, ADeviceHasTwoLayersAtOnce) {
     const int64_t rest = device::memory_use(comm.device())->in_use;
     device::reset_peak_memory(comm.device());
     net->forward(batch_of(comm.rank(), 0).to(comm.device()));
-    EXPECT_LT(device::memory_use(comm.device())->peak - rest, all * 5 / (2 * kUnitLayers));
+    // A layer makes a matrix of half its size.
+    EXPECT_LT(device::memory_use(comm.device())->peak - rest, all * 3 / kUnitLayers);
     EXPECT_EQ(optimizer.memory(), [&] {
       ZeroMemory planned = optimizer.planned_memory();
       planned.state = 0;

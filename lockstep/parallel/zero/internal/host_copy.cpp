@@ -122,6 +122,10 @@ std::vector<Work> HostCopy::start_fetch(std::span<const KeptFlat> flats, const s
     works.push_back(
         between_->iall_reduce(at::zeros({1}, at::kByte), ReduceOp::kMax, call_note(what)));
   for (const auto& [whole, own] : flats) {
+    if (device_) {  // all parts are equal, and no memory is taken for the way
+      works.push_back(between_->iall_gather(whole, own));
+      continue;
+    }
     const int64_t part = whole.numel() / comm_.size();
     std::vector<int64_t> counts;
     for (const int n : ranks_) counts.push_back(n * part);
