@@ -45,6 +45,7 @@
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/flat/pending_gradients.h"
 #include "lockstep/flat/shard_policy.h"
+#include "lockstep/flat/steps_on_device.h"
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/optim/fused_step.h"
 
@@ -195,6 +196,7 @@ struct ZeroTimes {
 // units' (ZeroUnits), whose parameters are away for good.
 class ZeroOptimizer final : public torch::optim::Optimizer,
                             public optim::FusedStep,
+                            public StepsOnDevice,
                             public PendingGradients {
  public:
   // Throws InvalidArgument on all ranks, before anything is allocated, where plan_memory() of the ranks of one
@@ -229,6 +231,10 @@ class ZeroOptimizer final : public torch::optim::Optimizer,
   std::optional<std::vector<at::Tensor>> own_gradients() override;
   // Collective. A step() that is skipped: drops the gradients.
   void leave_out() override;
+  // Collective. step() with that found_inf.
+  void step_unless(const at::Tensor& found_inf) override;
+  // Local. What gives the state, and takes it, does it first.
+  void settle() const override;
 
   // While the guard lives, backward() does not communicate: gradients add up on this rank, and are
   // averaged by the next backward after it, or by step(). The same on all ranks.

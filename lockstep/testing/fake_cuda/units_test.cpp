@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,7 +30,7 @@ using zero_test::LayerNet;
 
 class UnitsOnFakeCuda : public WithoutRaces {};
 
-constexpr int kUnitLayers = 6, kUnitSteps = 4, kUnitRanks = 3;
+constexpr int kUnitLayers = 6, kUnitSteps = 5, kUnitRanks = 3;
 constexpr int64_t kUnitWidth = 64;
 
 NamedTensors named(const LayerNet& net) {
@@ -52,23 +53,39 @@ struct OfRankZero {
 
 using RunRanks = std::function<void(const std::function<void(Communicator&)>&)>;
 
-OfRankZero train_units(const RunRanks& on_ranks, const ZeroOptions& given, at::ScalarType dtype) {
+struct UnitWay {
+  const char* name;
+  ZeroOptions options;
+  at::ScalarType dtype = at::kFloat;
+  // Gradients are clipped, those of the third step are infinite, and it is left out.
+  bool clips = false;
+};
+
+OfRankZero train_units(const RunRanks& on_ranks, const UnitWay& way) {
   OfRankZero result;
   Mutex mutex;
   on_ranks([&](Communicator& comm) {
     at::set_num_threads(1);
-    LayerNet net(kUnitLayers, kUnitWidth, dtype);
+    LayerNet net(kUnitLayers, kUnitWidth, way.dtype);
     net->to(comm.device());
-    ZeroOptions options = given;
-    options.units.model = net.ptr();
+    ZeroOptions options = way.options;
+    if (options.stage == 3) options.units.model = net.ptr();
     ZeroOptimizer optimizer(comm, named(net), torch::optim::AdamWOptions(0.01), options);
     for (int step = 0; step < kUnitSteps; ++step) {
-      const at::Tensor x = batch_of(comm.rank(), step).to(comm.device(), dtype);
+      const at::Tensor x = batch_of(comm.rank(), step).to(comm.device(), way.dtype);
       const Counting counted;
-      net->forward(x).square().mean().backward();
-      optimizer.step();
+      const double times = way.clips && step == 2 ? std::numeric_limits<double>::infinity() : 1.0;
+      net->forward(x).square().mean().mul(times).backward();
+      if (way.clips)
+        optimizer.step({.max_norm = 0.01, .on_non_finite = optim::NonFinite::kSkip});
+      else
+        optimizer.step();
       const MutexLock lock(mutex);
       if (comm.rank() == 0) result.stops = counted.stops();
+    }
+    const Safetensors state = optimizer.state_on_root();
+    if (comm.rank() == 0) {
+      EXPECT_EQ(state.find("0.step")->item<int64_t>(), kUnitSteps - (way.clips ? 1 : 0));
     }
     const auto held = optimizer.whole_parameters();
     std::vector<at::Tensor> flat;
@@ -83,26 +100,19 @@ void over_host(const std::function<void(Communicator&)>& fn) {
   run_threads(kUnitRanks, fn);
 }
 
-struct UnitWay {
-  const char* name;
-  ZeroOptions options;
-  at::ScalarType dtype = at::kFloat;
-};
-
 class UnitWaysOnFakeCuda : public UnitsOnFakeCuda, public ::testing::WithParamInterface<UnitWay> {};
 
 TEST_P(UnitWaysOnFakeCuda, HaveTheCpusNumbersAndStopNoHost) {
-  const auto& [name, options, dtype] = GetParam();
-  ZeroOptions plain = options;
-  plain.units.reshard_after_forward = true;
-  const OfRankZero host = train_units(over_host, plain, dtype);
+  UnitWay plain = GetParam();
+  plain.options.units.reshard_after_forward = true;
+  const OfRankZero host = train_units(over_host, plain);
   const std::vector<std::pair<std::string, RunRanks>> engines = {
       {"staged", [](const auto& fn) { run_on_staged(kUnitRanks, fn); }},
       {"nccl", [](const auto& fn) { run_on_nccl(kUnitRanks, fn); }}};
   for (const auto& [engine, on_ranks] : engines) {
-    const OfRankZero device = train_units(on_ranks, options, dtype);
+    const OfRankZero device = train_units(on_ranks, GetParam());
     EXPECT_LE((device.parameters - host.parameters).abs().max().item<double>(),
-              dtype == at::kFloat ? 1e-6 : 0.02)
+              plain.dtype == at::kFloat ? 1e-6 : 0.02)
         << engine;
     EXPECT_EQ(device.stops, 0) << engine;
   }
@@ -114,6 +124,8 @@ INSTANTIATE_TEST_SUITE_P(
                       UnitWay{"kept_until_backward",
                               {.stage = 3, .units = {.reshard_after_forward = false}}},
                       UnitWay{"accumulated", {.stage = 3, .accumulate = true}},
+                      UnitWay{"clipped", {.stage = 3}, at::kFloat, true},
+                      UnitWay{"clipped_whole", {.stage = 2, .one_copy = false}, at::kFloat, true},
                       UnitWay{"masters", {.stage = 3, .master_weights = true}, at::kBFloat16}),
     [](const auto& info) { return std::string(info.param.name); });
 
