@@ -53,13 +53,13 @@ std::vector<std::string> process_command(const StepOptions& options, const std::
       if (!env(name)) command.insert(command.end(), {"-u", name});
     }
     command.insert(command.end(), {options.python, "-c", kStepScript, options.model, strategy,
-                                   batch, threads, turns});
+                                   batch, threads, options.device, turns});
     return command;
   }
   std::vector<std::string> command{
-      program,           "bench",   "step", "--model",   options.model, "--strategy",
-      strategy,          "--batch", batch,  "--threads", threads,       "--optimizer",
-      options.optimizer, "--turns", turns};
+      program,           "bench",    "step",         "--model",   options.model, "--strategy",
+      strategy,          "--batch",  batch,          "--threads", threads,       "--optimizer",
+      options.optimizer, "--device", options.device, "--turns",   turns};
   if (!options.mesh.empty() && strategy.starts_with("zero3")) {
     command.insert(command.end(),
                    {"--mesh", options.mesh, "--nproc", std::to_string(options.nproc)});

@@ -24,6 +24,7 @@ struct StepOptions {
   std::string optimizer = "fused";  // Lockstep's contenders; or "torch"
   int rounds = 7;
   double turn_ms = 1500;
+  std::string device = "cpu";      // as device/choose.h takes it
   std::string python = "python3";  // of PyTorch's contenders
 };
 int64_t default_batch(const std::string& model);

@@ -1,6 +1,6 @@
 """PyTorch's side of `lockstep bench step`: one process of one contender, as step_rank.cpp is.
 
-arguments: MODEL STRATEGY BATCH THREADS TURNS, strategies pytorch-ddp, pytorch-ddp-bf16, pytorch-fsdp2,
+arguments: MODEL STRATEGY BATCH THREADS DEVICE TURNS, strategies pytorch-ddp, pytorch-ddp-bf16, pytorch-fsdp2,
 pytorch-fsdp2-bf16, pytorch-average, pytorch-independent, pytorch-single, deepspeed-zero3
 """
 import json
@@ -111,16 +111,28 @@ def pss_bytes():
         return next((int(line.split()[1]) * 1024 for line in f if line.startswith("Pss:")), 0)
 
 
-def shard(module, half):
+def shard(module, half, device):
     """FSDP2 with a unit for each layer, as its tutorial has it; a model without layers is one unit."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if half else None)
-    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = dist.init_device_mesh(device.type, (dist.get_world_size(),))
     layers = next((list(m) for m in module.modules() if isinstance(m, nn.ModuleList)), list(module.children()))
     for layer in layers:
         if any(True for _ in layer.parameters()):
             fully_shard(layer, mesh=mesh, mp_policy=policy)
     return fully_shard(module, mesh=mesh, mp_policy=policy)
+
+
+def device_of(asked, rank):
+    """As Lockstep's choose_device(), made the current one."""
+    if asked == "auto":
+        asked = "cuda" if torch.cuda.is_available() else "cpu"
+    if asked == "cuda":
+        asked = f"cuda:{rank % torch.cuda.device_count()}"
+    device = torch.device(asked)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
 
 
 class DeepSpeed:
@@ -145,10 +157,11 @@ class DeepSpeed:
 
 
 def main():
-    model_name, strategy, batch, threads, turns = sys.argv[1:6]
+    model_name, strategy, batch, threads, asked, turns = sys.argv[1:7]
     torch.set_num_threads(int(threads))
     rank = int(os.environ.get("LOCAL_RANK", "0"))
     torch.manual_seed(SEED + rank)
+    device = device_of(asked, rank)
     parent, fds = turns.split(":")
     fds = fds.split(",")
     go = open(f"/proc/{parent}/fd/{fds[2 * rank]}", encoding="ascii")
@@ -158,9 +171,13 @@ def main():
     deepspeed = strategy == "deepspeed-zero3"
     together = ddp or fsdp or deepspeed or strategy == "pytorch-average"
     if together:
-        dist.init_process_group("gloo")
+        ranks = int(os.environ["LOCAL_WORLD_SIZE"])
+        own_devices = device.type == "cuda" and ranks <= torch.cuda.device_count()  # as NCCL wants it
+        dist.init_process_group("nccl" if own_devices else "gloo")
     module, loss_of, data, labels, options = make(model_name, int(batch))
-    model = DistributedDataParallel(module) if ddp else shard(module, strategy.endswith("bf16")) if fsdp else module
+    module, data, labels = module.to(device), data.to(device), labels.to(device)
+    half = strategy.endswith("bf16")
+    model = DistributedDataParallel(module) if ddp else shard(module, half, device) if fsdp else module
     kind = torch.optim.AdamW if model_name in {*Bert.SIZES, *Llama.SIZES} else torch.optim.SGD
     if deepspeed:
         model = optimizer = DeepSpeed(module, int(batch), kind, options)
@@ -175,7 +192,7 @@ def main():
         number += 1
         marks.append(time.perf_counter())
         optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=strategy == "pytorch-ddp-bf16"):
+        with torch.autocast(device.type, torch.bfloat16, enabled=strategy == "pytorch-ddp-bf16"):
             loss = loss_of(model(x), y)
         marks.append(time.perf_counter())
         model.engine.backward(loss) if deepspeed else loss.backward()

@@ -21,6 +21,8 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/memory_use.h"
+#include "lockstep/device/choose.h"
+#include "lockstep/device/current.h"
 #include "lockstep/model/bert.h"
 #include "lockstep/model/resnet.h"
 #include "lockstep/model/simple_cnn.h"
@@ -55,6 +57,10 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::vector<at::Te
                                                std::get<torch::optim::AdamWOptions>(algorithm));
 }
 
+int local_rank() {
+  return static_cast<int>(env_int(process_env(), "LOCAL_RANK").value_or(0));
+}
+
 // A model, its data and its optimizer, averaged by one of the strategies.
 class Contest {
  public:
@@ -72,11 +78,16 @@ class ModelContest final : public Contest {
         data_(std::move(data)),
         labels_(std::move(labels)),
         in_bfloat16_(work.strategy.ends_with("-bf16")),
-        in_step_(work.strategy == "in-step") {
+        in_step_(work.strategy == "in-step"),
+        device_(device::choose_device(work.device, local_rank(), "--device")) {
+    device::set_current(device_);
+    model_->to(device_);
+    data_ = data_.to(device_);
+    labels_ = labels_.to(device_);
     const std::string way = work.strategy.substr(0, work.strategy.find("-bf16"));
     const bool ddp = way == "ddp", zero = way.starts_with("zero");
     if (ddp || zero || in_step_ || way == "average" || way == "horovod" || way == "logical")
-      comm_ = init({});
+      comm_ = init({.device = work.device});
     // As many logical ranks as ranks: what their tree costs.
     if (way == "logical") logical_.emplace(*comm_, model_.ptr(), comm_->size());
     if (ddp) ddp_.emplace(model_, *comm_);
@@ -146,7 +157,7 @@ class ModelContest final : public Contest {
  private:
   at::Tensor loss_of(const at::Tensor& data, const at::Tensor& label) {
     std::optional<amp::Autocast> autocast;
-    if (in_bfloat16_) autocast.emplace(at::kCPU, at::kBFloat16);
+    if (in_bfloat16_) autocast.emplace(device_.type(), at::kBFloat16);
     if (ddp_) return loss_((*ddp_)(data), label);
     if (!logical_) return loss_(model_->forward(data), label);
     const auto compute = [&] { return std::vector<at::Tensor>{model_->forward(data)}; };
@@ -157,6 +168,7 @@ class ModelContest final : public Contest {
   Loss loss_;
   at::Tensor data_, labels_;
   bool in_bfloat16_, in_step_;
+  at::Device device_;
   std::optional<Communicator> comm_;
   std::optional<DistributedDataParallel<M>> ddp_;
   std::optional<DistributedGradients> horovod_;
@@ -252,7 +264,7 @@ std::unique_ptr<Contest> make_contest(const StepWork& work) {
 
 void run_step_rank(const StepWork& work) {
   at::set_num_threads(work.threads);
-  const auto rank = static_cast<int>(env_int(process_env(), "LOCAL_RANK").value_or(0));
+  const int rank = local_rank();
   torch::manual_seed(kSeed + rank);
   TurnTaker turns(work.turns, rank);
   const std::unique_ptr<Contest> contest = make_contest(work);

@@ -15,6 +15,7 @@ struct StepWork {
   int threads = 1;
   bool fused = true;             // Lockstep's optimizer instead of torch::optim's
   std::vector<int> copies = {};  // ZeroOptions::copies
+  std::string device = "cpu";    // as device/choose.h takes it
   std::string turns;             // see turns.h
 };
 

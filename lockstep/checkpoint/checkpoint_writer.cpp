@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -24,6 +25,9 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/exception_text.h"
 #include "lockstep/core/pages.h"
+#include "lockstep/device/event.h"
+#include "lockstep/device/memory.h"
+#include "lockstep/device/stream.h"
 
 namespace lockstep {
 namespace fs = std::filesystem;
@@ -61,7 +65,9 @@ struct CheckpointWriter::Job {
   fs::path path;
   fs::path directory;  // of this attempt
   int rank = 0, size = 1;
-  bool gives_way = false;  // to who computes meanwhile
+  bool snapshot = false;  // then it gives way to who computes meanwhile
+  device::Event
+      given;  // behind what the caller's stream had been given: values, or a snapshot's copies
   std::function<void()> published;
   std::optional<internal::PartialDirectory> partial;  // of rank 0
   std::atomic<bool> given_up{false};                  // by the caller
@@ -70,6 +76,7 @@ struct CheckpointWriter::Job {
   bool missed = false;
   std::thread thread;
 
+  explicit Job(at::Device device) : given(device) {}
   ~Job() {
     given_up = true;
     if (thread.joinable()) thread.join();
@@ -77,8 +84,12 @@ struct CheckpointWriter::Job {
 
   void run() noexcept {
     // Of this thread alone, on Linux; a mere hint.
-    if (gives_way) ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
+    if (snapshot) ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
     try {
+      if (snapshot)
+        given.synchronize();
+      else if (!given.device().is_cpu())
+        given.block(device::current_stream(given.device()));
       internal::FilesUnderWay files(directory);
       const WrittenShare own = write_share(files, share);
       if (rank == 0) {
@@ -143,27 +154,46 @@ void CheckpointWriter::take_snapshot() {
   for (auto* files : {&job_->share.files, &job_->rest.files}) {
     for (const internal::NamedFile& file : *files) bytes += aligned(file.contents.bytes());
   }
-  if (!memory_ || memory_->bytes() < bytes) {
-    memory_.reset();  // the former first
-    memory_ = std::make_unique<PageMemory>(bytes);
-  }
+  std::byte* const memory = snapshot_memory(bytes);
   size_t used = 0;
   for (auto* files : {&job_->share.files, &job_->rest.files}) {
     for (internal::NamedFile& file : *files) {
-      file.contents.snapshot(memory_->data() + used);
+      file.contents.snapshot(memory + used, comm_.device());
       used += aligned(file.contents.bytes());
     }
   }
+  // Behind all that the host writes there.
+  for (auto* files : {&job_->share.files, &job_->rest.files})
+    for (internal::NamedFile& file : *files) file.contents.copy_from_device();
+}
+
+// As much, or more, at a multiple of kDirectAlignment; the former goes first.
+std::byte* CheckpointWriter::snapshot_memory(size_t bytes) {
+  if (comm_.device().is_cpu()) {
+    if (!memory_ || memory_->bytes() < bytes) {
+      memory_.reset();
+      memory_ = std::make_unique<PageMemory>(bytes);
+    }
+    return memory_->data();
+  }
+  const size_t all = bytes + kDirectAlignment;
+  if (!pinned_.defined() || pinned_.nbytes() < all) {
+    pinned_ = at::Tensor();
+    pinned_ = device::empty_pinned({static_cast<int64_t>(all)}, at::kByte, comm_.device());
+  }
+  void* at = pinned_.mutable_data_ptr();
+  size_t left = all;
+  return static_cast<std::byte*>(std::align(kDirectAlignment, bytes, at, left));
 }
 
 void CheckpointWriter::start(const fs::path& path, const Checkpoint& share,
                              const WriteOptions& options) {
   if (job_) wait();
-  auto job = std::make_unique<Job>();
+  auto job = std::make_unique<Job>(comm_.device());
   job->rank = comm_.rank();
   job->size = comm_.size();
   job->published = options.published;
-  job->gives_way = options.snapshot;
+  job->snapshot = options.snapshot;
   std::vector<bool> models, optimizers;
   bool in_slices = false;
   const std::string attempt =
@@ -191,6 +221,7 @@ void CheckpointWriter::start(const fs::path& path, const Checkpoint& share,
                                            internal::turns_of(optimizers)[rank], in_slices);
     if (rank == 0) job_->rest = internal::rest_to_write(share);
     if (options.snapshot) take_snapshot();
+    job_->given.record();
     job_->thread = std::thread([job = job_.get()] { job->run(); });
   } catch (...) {
     job_->fail();  // for wait(), where all ranks are

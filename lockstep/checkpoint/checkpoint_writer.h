@@ -12,6 +12,9 @@
 // several hosts a shared file system.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -26,7 +29,9 @@ class PageMemory;
 
 struct WriteOptions {
   // Copies all of this rank's tensors first, as the bytes of its files, so that they may change while they are
-  // written; the copy's memory is kept for the next time. False: they must not change before wait() has returned.
+  // written; the copy's memory is kept for the next time. Where comm.device() is none of the host, it is pinned, and
+  // tensors on devices are copied in the order of the current streams: the host does not wait, and they may be changed
+  // by what those streams are given next. False: they must not change before wait() has returned.
   bool snapshot = false;
   // Rank 0 calls it, on the writer's thread, once the checkpoint is in place; what it throws is what
   // wait() throws. Must not communicate.
@@ -61,9 +66,12 @@ class CheckpointWriter {
  private:
   struct Job;
   void take_snapshot();  // of the job
+  std::byte* snapshot_memory(size_t bytes);
 
   Communicator comm_;
-  std::unique_ptr<PageMemory> memory_;  // of the snapshot
+  // Of the snapshot; where the ranks train on devices the second.
+  std::unique_ptr<PageMemory> memory_;
+  at::Tensor pinned_;
   std::unique_ptr<Job> job_;
 };
 

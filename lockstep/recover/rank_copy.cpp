@@ -67,7 +67,7 @@ at::Tensor pack(const RankState& state) {
   writer.put(state.generator.const_data_ptr(), state.generator.nbytes());
   writer.put(state.extra.data(), state.extra.size());
   for (const at::Tensor& buffer : state.buffers) {
-    const at::Tensor dense = buffer.contiguous();
+    const at::Tensor dense = buffer.cpu().contiguous();
     writer.put(dense.const_data_ptr(), dense.nbytes());
   }
   return bytes;

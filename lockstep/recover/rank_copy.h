@@ -17,9 +17,9 @@ class Module;
 
 namespace lockstep::recover {
 
-// Of one moment; the tensors are copies, on the CPU.
+// Of one moment. What unpack() gives are copies, on the CPU.
 struct RankState {
-  at::Tensor generator;                  // uint8: the process's random stream
+  at::Tensor generator;                  // uint8: rng_state() of what the rank trains on
   std::vector<at::Tensor> buffers = {};  // of the module, such as running means
   std::string extra = {};                // the caller's own
 };

@@ -19,6 +19,8 @@
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/device/event.h"
+#include "lockstep/flat/module_device.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/recover/rank_copy.h"
 #include "lockstep/recover/resumption.h"
@@ -36,13 +38,13 @@ using recover::Standing;
 
 constexpr const char* kSource = "the state that came from another rank";
 
-// A list of tensors that the other side does not know: their descriptions, then each of them.
+// A list of tensors that the other side does not know: their descriptions, then each of them, on the CPU.
 void send_tensors(Communicator& comm, const NamedTensors& tensors, int to) {
   nlohmann::json list = nlohmann::json::array();
   for (const auto& [name, tensor] : tensors)
     list.push_back({name, static_cast<int>(tensor.scalar_type()), tensor.sizes().vec()});
   send_object(comm, list, to);
-  for (const auto& [name, tensor] : tensors) comm.send(tensor.detach(), to);
+  for (const auto& [name, tensor] : tensors) comm.send(tensor.detach().cpu(), to);
 }
 
 NamedTensors receive_tensors(Communicator& comm, int from) {
@@ -55,21 +57,6 @@ NamedTensors receive_tensors(Communicator& comm, int from) {
   }
   for (const auto& [name, tensor] : tensors) comm.recv(tensor, from);
   return tensors;
-}
-
-// Of a module that is not in the CPU's memory, which is not understood yet.
-void refuse_devices(const torch::nn::Module& model) {
-  const auto check = [](const NamedTensors& tensors, const char* kind) {
-    for (const auto& [name, tensor] : tensors) {
-      if (tensor.device().is_cpu()) continue;
-      throw InvalidArgument("Recovery: " + std::string(kind) + " " + name + " is on " +
-                            tensor.device().str() +
-                            "; only models in the CPU's memory go on in place, others from a "
-                            "checkpoint (--on-failure restart)");
-    }
-  };
-  check(parameters_of(model), "parameter");
-  check(to_named_tensors(model.named_buffers()), "buffer");
 }
 
 std::vector<Standing> exchange_standings(Communicator& comm, const Standing& own) {
@@ -87,7 +74,7 @@ Recovery::Recovery(Communicator comm, Recoverable state, RecoveryOptions options
   if (!state_.model) throw InvalidArgument("Recovery: there is no model");
   if ((state_.save == nullptr) != (state_.load == nullptr))
     throw InvalidArgument("Recovery: save and load belong together; give both or none");
-  refuse_devices(*state_.model);
+  device_ = device_of(*state_.model);
   if (state_.optimizer != nullptr) optimizer_state(*state_.optimizer);  // now, not at a failure
   const Deadline deadline = Deadline::after(options_.patience);
   recover::say_at_work(comm_);
@@ -104,7 +91,7 @@ std::string Recovery::reason_to_go_on() const {
 
 // What this rank has alone, as it is now.
 at::Tensor Recovery::capture() const {
-  return recover::pack({.generator = cpu_rng_state(),
+  return recover::pack({.generator = rng_state(device_),
                         .buffers = buffers_of(*state_.model),
                         .extra = state_.save ? state_.save() : std::string()});
 }
@@ -112,7 +99,7 @@ at::Tensor Recovery::capture() const {
 void Recovery::put_back(const at::Tensor& packed) {
   const std::vector<at::Tensor> buffers = buffers_of(*state_.model);
   const RankState state = recover::unpack(packed, buffers);
-  set_cpu_rng_state(state.generator, kSource);
+  set_rng_state(state.generator, device_, kSource);
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < buffers.size(); ++i) buffers[i].copy_(state.buffers[i]);
   if (state_.load) state_.load(state.extra);
@@ -125,6 +112,10 @@ void Recovery::update(const std::function<void()>& take) {
   next_ = capture();
   next_copies_ = exchange_copies(comm_, next_);
   phase_ = Phase::kAgreeing;
+  // A device may be far behind the host, and all agree that the gradients are there.
+  device::Event gradients(device_);
+  gradients.record();
+  gradients.synchronize();
   comm_.barrier();
   apply();
 }

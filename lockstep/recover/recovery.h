@@ -58,7 +58,7 @@ namespace recover {
 struct Resumption;
 }
 
-// What training consists of, on this rank, in the CPU's memory. All of it outlives the Recovery.
+// What training consists of, on this rank: in the CPU's memory, or on one device. All of it outlives the Recovery.
 struct Recoverable {
   // The same on all ranks: parameters. Buffers, such as running means, may differ from rank to rank. A
   // run begins with rank 0's of both.
@@ -101,7 +101,8 @@ class Recovery {
   // How often ranks were replaced since this process is there.
   int recoveries() const { return recoveries_; }
 
-  // Once a step, when this rank's gradients are complete: waits until all ranks' are, then calls
+  // Once a step, when this rank's gradients are complete: waits until all ranks' are, on a device until it is through
+  // with them (the host stops once a step, and once a buffer), then calls
   // `take`, which updates parameters and optimizer and must neither communicate nor fail. It is kept:
   // recover() may be what calls it, so it refers to nothing that was declared inside the `try`. What
   // this rank has alone (random stream, buffers, what `save` gives) is as it will be after the step
@@ -139,6 +140,7 @@ class Recovery {
 
   Communicator comm_;
   Recoverable state_;
+  at::Device device_ = at::kCPU;  // the model's
   RecoveryOptions options_;
   bool whole_ = false;
   bool has_copies_ = false;

@@ -105,9 +105,9 @@ void detach_parameters(torch::nn::Module& model, const Tensors& optimized, bool 
 
 ModelOnRanks::ModelOnRanks(Parts parts) : parts_(std::move(parts)) {
   Strategy& strategy = *parts_.strategy;
-  if (const at::Device device = parts_.comm.device(); !device.is_cpu()) {
+  if (!device().is_cpu()) {
     give_initial_values();  // they are written on the host
-    parts_.model->to(device);
+    parts_.model->to(device());
   }
   if (parts_.float16) scaler_.emplace(parts_.comm);
   const bool replaced = parts_.comm.generation() > 0;
@@ -122,12 +122,7 @@ ModelOnRanks::ModelOnRanks(Parts parts) : parts_(std::move(parts)) {
                                  .load = [this](const std::string& given) { place_ = given; }});
     bind_or_recover();
   } else if (replaced && strategy.has_shares()) {
-    if (!parts_.comm.device().is_cpu())
-      throw InvalidArgument(
-          "strategy " + strategy.name() +
-          ": where ranks are replaced it trains on the CPU alone so far, not on " +
-          parts_.comm.device().str() + "; leave out the device, or --on-failure replace");
-    first_stream_ = cpu_rng_state();
+    first_stream_ = rng_state(device());
     rollback_ = std::make_unique<RollbackRecovery>(parts_.comm,
                                                    RollbackOptions{.every = parts_.copy_every});
     bind_or_recover();
@@ -158,9 +153,9 @@ void ModelOnRanks::bind() {
   Strategy& strategy = *parts_.strategy;
   if (recovery_) {
     // What the strategy draws on the way is not what training draws.
-    const at::Tensor stream = cpu_rng_state();
+    const at::Tensor stream = rng_state(device());
     strategy.bind(parts_.model, comm());
-    set_cpu_rng_state(stream, kSource);
+    set_rng_state(stream, device(), kSource);
     return;
   }
   if (scaler_) scaler_->use(comm());
@@ -172,7 +167,7 @@ void ModelOnRanks::bind() {
   }
   if (!state) {
     place_.clear();
-    set_cpu_rng_state(first_stream_, kSource);
+    set_rng_state(first_stream_, device(), kSource);
     return set_up();
   }
   strategy.bind(parts_.model, comm());
@@ -186,7 +181,7 @@ at::Tensor ModelOnRanks::state(at::Tensor memory) const {
   if (scaler_) extra.push_back(to_json(scaler_->state()));
   std::string bytes;
   Json::to_cbor(extra, bytes);
-  const at::Tensor rest = recover::pack({.generator = cpu_rng_state(),
+  const at::Tensor rest = recover::pack({.generator = rng_state(device()),
                                          .buffers = others_of(*parts_.model, *optimizer_),
                                          .extra = bytes});
   const int64_t share = parts_.strategy->share_bytes(*optimizer_), length = rest.numel();
@@ -212,7 +207,7 @@ void ModelOnRanks::put_back(const at::Tensor& state) {
   const recover::RankState rank = recover::unpack(state.narrow(0, end - length, length), buffers);
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < buffers.size(); ++i) buffers[i].copy_(rank.buffers[i]);
-  set_cpu_rng_state(rank.generator, kSource);
+  set_rng_state(rank.generator, device(), kSource);
   try {
     const Json extra = Json::from_cbor(rank.extra);
     place_ = from_binary(extra.at(0));

@@ -65,6 +65,9 @@ class ModelOnRanks {
   Communicator& comm() {
     return recovery_ ? recovery_->comm() : rollback_ ? rollback_->comm() : parts_.comm;
   }
+  at::Device device() const {
+    return parts_.comm.device();
+  }  // on which it trains, in all generations
   torch::nn::Module& model() { return *parts_.model; }
   Strategy& strategy() { return *parts_.strategy; }
   torch::optim::Optimizer& optimizer() { return *optimizer_; }

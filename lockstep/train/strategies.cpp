@@ -218,8 +218,10 @@ class ZeroStrategy final : public Strategy {
   }
 
  private:
+  // A device has one rank's memory, so that stage 3 divides nothing there but units.
   void look_for_layers() {
-    if (units_ && !layers_of(model()).empty()) layered_ = shared_model();
+    const bool units = units_ || (stage_ == 3 && !comm().device().is_cpu());
+    if (units && !layers_of(model()).empty()) layered_ = shared_model();
   }
   // What the optimizer has not: frozen parameters, and those of no group.
   void fill_all_but(const std::set<std::string>& trained, const Initial& initial) {

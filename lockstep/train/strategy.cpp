@@ -72,7 +72,9 @@ bool Strategy::step(torch::optim::Optimizer& optimizer, const StrategyStep& opti
     if (auto* fused = dynamic_cast<optim::FusedStep*>(&optimizer)) {
       optim::StepOptions how;
       how.max_norm = options.max_norm;
-      if (options.reads_norm_later && dynamic_cast<StepsOnDevice*>(&optimizer) != nullptr)
+      // On the host the norm is read in any case, and an error names the parameter.
+      if (options.reads_norm_later && !comm().device().is_cpu() &&
+          dynamic_cast<StepsOnDevice*>(&optimizer) != nullptr)
         how.on_non_finite = optim::NonFinite::kSkip;
       const optim::StepResult result = fused->step(how);
       if (result.norm.defined())

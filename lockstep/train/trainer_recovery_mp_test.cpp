@@ -23,6 +23,8 @@
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
+#include "lockstep/core/subprocess.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
 #include "lockstep/recover/test_net.h"
 #include "lockstep/testing/gtest_ranks.h"
@@ -96,7 +98,8 @@ struct PointsLoss {
         m->at("backward");
         return gradient;
       });
-      const auto* ids = batch.target.const_data_ptr<int64_t>();
+      const at::Tensor on_host = batch.target.cpu();
+      const auto* ids = on_host.const_data_ptr<int64_t>();
       for (int64_t i = 0; i < batch.target.numel(); ++i) ++(*seen)[static_cast<size_t>(ids[i])];
     } else {
       moments->at("evaluating", moments_step());
@@ -368,7 +371,9 @@ TEST_F(TrainerRecovery, AFormerRunStaysWhereARankDiesAtTheStart) {
 
 // Whose state is divided: all go back to the latest copies.
 TEST_F(TrainerRecovery, WithDividedStates) {
+  const bool on_devices = process_env()("LOCKSTEP_DEVICE").has_value();
   for (const std::string strategy : {"zero1", "zero2", "zero3", "fsdp"}) {
+    if (on_devices && strategy != "fsdp") continue;  // which is all that the others are there
     const How quiet{.strategy = strategy,
                     .fp16 = strategy == "zero2",
                     .copy_every = strategy == "zero3" ? 1 : 4};
@@ -381,6 +386,23 @@ TEST_F(TrainerRecovery, WithDividedStates) {
     run(strategy + "-killed", killed);
     expect_same(strategy + "-killed", strategy);
   }
+}
+
+// This program once more, on devices that the host plays.
+TEST(TrainerRecoveryOnDevices, IsTheSame) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizers' library comes before all that is preloaded";
+  SubprocessOptions options;
+  options.command = {
+      fs::read_symlink("/proc/self/exe"),
+      "--gtest_filter=TrainerRecovery.WhileCheckpoints*:TrainerRecovery.WithDivided*"};
+  options.env.emplace();
+  for (char** variable = environ; *variable != nullptr; ++variable)
+    options.env->emplace_back(*variable);
+  for (const char* more :
+       {"LD_PRELOAD=" LOCKSTEP_FAKE_CUDA_PRELOAD, "LOCKSTEP_FAKE_CUDA=3", "LOCKSTEP_DEVICE=cuda"})
+    options.env->emplace_back(more);
+  Subprocess process(options);
+  EXPECT_EQ(process.wait(Deadline::seconds(400)).exit_code, 0) << "what it said is above";
 }
 
 }  // namespace

@@ -95,8 +95,9 @@ bool as_in_file(const at::Tensor& tensor) {
   return tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
-void copy_converted(std::byte* to, const at::Tensor& tensor) {
-  at::from_blob(to, tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type())).copy_(tensor);
+void copy_converted(std::byte* to, const at::Tensor& tensor, bool non_blocking = false) {
+  at::from_blob(to, tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()))
+      .copy_(tensor, non_blocking);
 }
 
 // Writes pieces of a file on another thread.
@@ -185,14 +186,22 @@ FileToWrite::FileToWrite(std::vector<TensorToCome> tensors, const Metadata& meta
 FileToWrite::FileToWrite(const NamedTensors& tensors, const Metadata& metadata)
     : FileToWrite(to_come(tensors), metadata) {}
 
-void FileToWrite::snapshot(std::byte* memory) {
+void FileToWrite::snapshot(std::byte* memory, at::Device later) {
   const at::NoGradGuard no_grad;
   snapshot_ = memory;
-  if (at::get_num_threads() > 1)
-    copy_on_all_threads();
+  if (!later.is_cpu() || at::get_num_threads() > 1)
+    copy_on_all_threads(later);
   else
     copy_and_sum();
   tensors_.clear();
+}
+
+void FileToWrite::copy_from_device() {
+  const at::NoGradGuard no_grad;
+  // Resolved on the device, not by a detour of the host.
+  for (const auto& [to, tensor] : coming_)
+    copy_converted(to, tensor.resolve_conj().resolve_neg(), /*non_blocking=*/true);
+  coming_.clear();
 }
 
 void FileToWrite::copy_and_sum() {
@@ -214,7 +223,7 @@ void FileToWrite::copy_and_sum() {
 }
 
 // A sum is one thread's work: where others can copy meanwhile, nobody waits for it.
-void FileToWrite::copy_on_all_threads() {
+void FileToWrite::copy_on_all_threads(at::Device later) {
   struct Piece {
     std::byte* to;
     const std::byte* from;
@@ -229,7 +238,10 @@ void FileToWrite::copy_on_all_threads() {
     const at::Tensor& data = held.emplace_back(made(tensor));
     const auto* from =
         as_in_file(data) ? static_cast<const std::byte*>(data.const_data_ptr()) : nullptr;
-    if (from == nullptr && data.nbytes() > 0) copy_converted(next, data);
+    if (!later.is_cpu() && data.device() == later && data.nbytes() > 0)
+      coming_.push_back({next, data});
+    else if (from == nullptr && data.nbytes() > 0)
+      copy_converted(next, data);
     for (size_t at = 0; from != nullptr && at < data.nbytes(); at += kCopied)
       pieces.push_back({next + at, from + at, std::min(kCopied, data.nbytes() - at)});
     next += data.nbytes();

@@ -28,16 +28,24 @@ class FileToWrite {
   size_t bytes() const { return bytes_; }  // of the file
 
   // Copies them to `memory`, bytes() at a multiple of kDirectAlignment, which must stay as it is until write() has
-  // returned. The tensors are let go.
-  void snapshot(std::byte* memory);
+  // returned. The tensors are let go. Those on `later`, which is none of the host, copy_from_device() copies.
+  void snapshot(std::byte* memory, at::Device later = at::kCPU);
+  // To memory that is pinned, in the order of this thread's current stream of the device: what that is given from now
+  // on may change the tensors. The host does not wait: the caller does, before write().
+  void copy_from_device();
 
   // All of it, to a file that is empty; does not commit. Throws what that throws, and what the tensors' make()
   // throws.
   FileSum write(AsideFile& file) const;
 
  private:
+  struct Coming {
+    std::byte* to;
+    at::Tensor tensor;
+  };
+
   void copy_and_sum();
-  void copy_on_all_threads();
+  void copy_on_all_threads(at::Device later);
   FileSum write_snapshot(AsideFile& file) const;
   FileSum write_tensors(AsideFile& file) const;
 
@@ -45,6 +53,7 @@ class FileToWrite {
   std::vector<TensorToCome> tensors_;  // in the file's order
   size_t bytes_ = 0;
   std::byte* snapshot_ = nullptr;
+  std::vector<Coming> coming_;  // of a snapshot, from a device
   std::optional<FileSum> sum_;  // of the snapshot, where it is known
 };
 

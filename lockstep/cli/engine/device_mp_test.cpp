@@ -34,13 +34,13 @@ class EngineOnDevices : public ::testing::Test {
   }
 
   // With `devices` of them.
-  Ended run(int devices, const Arguments& arguments) const {
+  Ended run(int devices, const Arguments& arguments, const char* program = LOCKSTEP_ENGINE) const {
     const UniqueFd out(::creat((dir_ / "stdout").c_str(), 0600)),
         err(::creat((dir_ / "stderr").c_str(), 0600));
     SubprocessOptions options;
     options.command = {"lockstep"};
     options.command.insert(options.command.end(), arguments.begin(), arguments.end());
-    options.program = LOCKSTEP_ENGINE;
+    options.program = program;
     options.env.emplace();
     for (char** variable = environ; *variable != nullptr; ++variable)
       options.env->emplace_back(*variable);
@@ -118,6 +118,8 @@ INSTANTIATE_TEST_SUITE_P(
         Way{"horovod", {"mnist", "--data", "digits", "--dropout", "0", "--strategy", "horovod"}},
         Way{"zero2", {"mnist", "--data", "digits", "--dropout", "0", "--strategy", "zero2"}},
         Way{"lm", {"lm", "--data", "sentences", "--dropout", "0", "--strategy", "zero1"}},
+        Way{"lm_zero3", {"lm", "--data", "sentences", "--dropout", "0", "--strategy", "zero3"}},
+        Way{"text_fsdp", {"text", "--data", "sentences", "--strategy", "fsdp"}, 0.1},
         Way{"text", {"text", "--data", "sentences", "--amp", "bf16"}, 0.1}),
     [](const auto& info) { return std::string(info.param.name); });
 
@@ -136,6 +138,26 @@ TEST_F(EngineOnDevices, ARunGoesOnOnAnotherDevice) {
               1e-4);
 }
 
+// Each way trains as by itself, and the numbers of the CPU are in EngineWays.
+TEST_F(EngineOnDevices, WaysAreComparedAndMeasured) {
+  const Ended compared =
+      run(2,
+          {"compare", "mnist", "--strategies", "single,ddp,zero1", "--data", dir_ / "digits",
+           "--max-steps", "2", "--epochs", "1", "--device", "cuda", "--output", dir_ / "compare"},
+          LOCKSTEP_TOOLS);
+  ASSERT_EQ(compared.exit_code, 0) << compared.out << compared.err;
+  EXPECT_THAT(compared.out, AllOf(HasSubstr("single"), HasSubstr("zero1")));
+  EXPECT_THAT(compared.err, Not(HasSubstr("race")));
+  const Ended measured =
+      run(2,
+          {"bench", "step", "--strategy", "ddp,zero3,single", "--batch", "2", "--rounds", "1",
+           "--turn-ms", "1", "--device", "cuda", "--json", dir_ / "step.json"},
+          LOCKSTEP_TOOLS);
+  ASSERT_EQ(measured.exit_code, 0) << measured.out << measured.err;
+  EXPECT_THAT(measured.err, Not(HasSubstr("race")));
+  EXPECT_EQ(json::parse(dir_.read("step.json")).size(), 3U);
+}
+
 TEST_F(EngineOnDevices, WhatCannotBeIsSaidBeforeTheRanksStart) {
   const Ended missing = run(1, train("run", {"--device", "cuda:1"}));
   EXPECT_EQ(missing.exit_code, 2);
@@ -143,9 +165,10 @@ TEST_F(EngineOnDevices, WhatCannotBeIsSaidBeforeTheRanksStart) {
   const Ended unknown = run(1, train("run", {"--device", "gpu"}));
   EXPECT_EQ(unknown.exit_code, 2);
   EXPECT_THAT(unknown.err, HasSubstr("--device is 'gpu'; give cpu, cuda, cuda:N or auto"));
-  const Ended shared = run(1, train("run", {"--device", "cuda", "--strategy", "zero3"}));
+  const Ended shared = run(1, train("run", {"--device", "cuda", "--strategy", "zero3", "--mesh",
+                                            "data=1,shard=2", "--nproc", "2"}));
   EXPECT_EQ(shared.exit_code, 2);
-  EXPECT_THAT(shared.err, HasSubstr("strategy zero3"));
+  EXPECT_THAT(shared.err, HasSubstr("leave out mesh 'data=1,shard=2'"));
 }
 
 }  // namespace

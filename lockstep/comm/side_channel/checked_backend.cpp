@@ -165,7 +165,7 @@ class CheckedBackend final : public Backend {
   // Of the front of the queue, or of a message.
   void finish(Operation& op) {
     op.done = true;
-    op.request.reset();
+    if (!inner_->capabilities().stream_ordered) op.request.reset();
     if (op.number == 0) return;
     channel_->finished(op.number);
     queue_.pop_front();
@@ -235,7 +235,8 @@ class CheckedBackend final : public Backend {
   }
 
   bool poll(Operation& op) {
-    if (op.done) return true;
+    // That another thread has found out orders nothing which this one gives to a device: it asks, too.
+    if (op.done) return !op.request || op.request->poll();
     throw_if_broken();
     if (op.number == 0) {
       guarded(op, [&] { op.done = op.request->poll(); });
@@ -305,7 +306,7 @@ class CheckedBackend final : public Backend {
       wait_agreed(*std::shared_ptr<Operation>(*front), op, deadline);
     }
     std::shared_ptr<Tail> tail;
-    if (!op.done) guarded(op, [&] { tail = op.request->order(deadline); });
+    if (op.request) guarded(op, [&] { tail = op.request->order(deadline); });
     return tail;
   }
 

@@ -210,6 +210,7 @@ void check_masters(const SlicedTensors& state, const std::vector<const at::Tenso
 }  // namespace
 
 Safetensors ZeroOptimizer::state_on_root() {
+  settle();
   const at::NoGradGuard no_grad;
   const bool masters = state_->has_masters();
   const auto shadow = shadow_of(param_groups(), masters);
@@ -257,6 +258,7 @@ Safetensors ZeroOptimizer::state_on_root() {
 }
 
 SlicedTensors ZeroOptimizer::own_state() {
+  settle();
   const at::NoGradGuard no_grad;
   SlicedTensors result;
   result.metadata = optimizer_state(*shadow_of(param_groups(), false)).metadata;
@@ -293,6 +295,7 @@ SlicedTensors ZeroOptimizer::own_state() {
 }
 
 void ZeroOptimizer::load_state(const SlicedTensors& state, const std::string& source) {
+  settle();
   const at::NoGradGuard no_grad;
   const bool masters = state_->has_masters();
   const auto shadow = shadow_of(param_groups(), masters);

@@ -253,6 +253,16 @@ void ZeroOptimizer::leave_out() {
   step(skipped);
 }
 
+void ZeroOptimizer::step_unless(const at::Tensor& found_inf) {
+  optim::StepOptions options;
+  options.found_inf = found_inf;
+  step(options);
+}
+
+void ZeroOptimizer::settle() const {
+  state_->settle_counts();
+}
+
 std::shared_ptr<void> ZeroOptimizer::whole_parameters() {
   return state_->whole_parameters();
 }

@@ -10,7 +10,8 @@
 // writes its part, a barrier publishes the whole. So no rank of the host sends parameters at all, a
 // module runs as it is, whatever it is made of, and ranks may take different ways through it. Hosts
 // exchange the parts once a host, not once a rank. Where ranks have no such memory, every rank has a
-// copy, which an all_gather puts together.
+// copy, which an all_gather puts together. A device is the memory of one rank: what is said of hosts is said of ranks
+// there, so that stage 3 divides what is in units, and nothing without them.
 //
 //   ZeroOptimizer optimizer(comm, to_named_tensors(model->named_parameters()),
 //                           torch::optim::AdamWOptions(1e-4), {.stage = 3});
@@ -44,6 +45,7 @@
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/flat/pending_gradients.h"
 #include "lockstep/flat/shard_policy.h"
+#include "lockstep/flat/steps_on_device.h"
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/optim/fused_step.h"
 
@@ -194,6 +196,7 @@ struct ZeroTimes {
 // units' (ZeroUnits), whose parameters are away for good.
 class ZeroOptimizer final : public torch::optim::Optimizer,
                             public optim::FusedStep,
+                            public StepsOnDevice,
                             public PendingGradients {
  public:
   // Throws InvalidArgument on all ranks, before anything is allocated, where plan_memory() of the ranks of one
@@ -228,6 +231,10 @@ class ZeroOptimizer final : public torch::optim::Optimizer,
   std::optional<std::vector<at::Tensor>> own_gradients() override;
   // Collective. A step() that is skipped: drops the gradients.
   void leave_out() override;
+  // Collective. step() with that found_inf.
+  void step_unless(const at::Tensor& found_inf) override;
+  // Local. What gives the state, and takes it, does it first.
+  void settle() const override;
 
   // While the guard lives, backward() does not communicate: gradients add up on this rank, and are
   // averaged by the next backward after it, or by step(). The same on all ranks.

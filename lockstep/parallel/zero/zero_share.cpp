@@ -57,10 +57,12 @@ at::Tensor ZeroOptimizer::share(at::Tensor memory) const {
 }
 
 int64_t ZeroOptimizer::share_bytes() const {
+  settle();
   return static_cast<int64_t>(layout_of(*state_, *this, has_stepped(*state_)).bytes);
 }
 
 void ZeroOptimizer::write_share(const at::Tensor& into) const {
+  settle();
   const at::NoGradGuard no_grad;
   const bool stepped = has_stepped(*state_);
   const Layout layout = layout_of(*state_, *this, stepped);
@@ -80,6 +82,7 @@ void ZeroOptimizer::write_share(const at::Tensor& into) const {
 }
 
 void ZeroOptimizer::restore_share(const at::Tensor& share) {
+  settle();
   const at::NoGradGuard no_grad;
   std::vector<internal::ZeroParameter>& parameters = state_->buckets().parameters();
   std::vector<int64_t> head(1 + parameters.size());

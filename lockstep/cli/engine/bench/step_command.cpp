@@ -14,6 +14,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/output.h"
 #include "lockstep/core/text.h"
+#include "lockstep/device/choose.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/job_environment.h"
 #include "lockstep/mesh/shared_copies.h"
@@ -63,6 +64,9 @@ StepArguments parse_step_arguments(const Arguments& arguments) {
       app.add_option("--batch", result.measured.batch,
                      "samples of a process's step [64; bert: 16; linear: 8; lm: 4]");
   app.add_option("--threads", result.measured.threads, "of each process [1]");
+  app.add_option("--device", result.measured.device,
+                 "what all contenders compute on; a step ends when its loss is read [cpu]")
+      ->type_name("cpu|cuda|auto");
   app.add_option("--optimizer", result.measured.optimizer,
                  "Lockstep's contenders: fused, or torch for torch::optim [fused]")
       ->type_name("fused|torch");
@@ -98,6 +102,7 @@ StepArguments parse_step_arguments(const Arguments& arguments) {
       result.measured.nproc = ranks;
     result.copies = shared_copies(result.measured.mesh, result.measured.nproc);
   }
+  (void)device::choose_device(result.measured.device, 0, "--device");
   if (result.measured.optimizer != "fused" && result.measured.optimizer != "torch")
     throw InvalidArgument("--optimizer is '" + result.measured.optimizer +
                           "'; choose fused or torch");
@@ -118,6 +123,7 @@ int bench_step(const Arguments& arguments) {
                      .threads = parsed.measured.threads,
                      .fused = parsed.measured.optimizer == "fused",
                      .copies = parsed.copies,
+                     .device = parsed.measured.device,
                      .turns = parsed.turns});
       return 0;
     }

@@ -114,6 +114,7 @@ void GatheredUnits::let_all() {
 
 void GatheredUnits::start(size_t unit) {
   State& state = units_[unit];
+  for (const KeptFlat& flat : state.unit.flats) copy_.claim(flat.whole);
   state.works = copy_.start_fetch(state.unit.flats, "unit " + state.unit.name);
   coming_.push_back(unit);
 }
@@ -160,7 +161,7 @@ void GatheredUnits::release(State& state) {
     state.unit.parameters[i].unsafeGetTensorImpl()->set_storage_keep_dtype(state.nowhere[i]);
   state.here = false;
   if (!copy_.writes()) return;
-  for (const at::Tensor& flat : state.unit.flats) copy_.release(flat);
+  for (const KeptFlat& flat : state.unit.flats) copy_.release(flat.whole);
 }
 
 void GatheredUnits::before_change() {
@@ -185,11 +186,8 @@ int64_t GatheredUnits::most_bytes() const {
   std::vector<int64_t> foreign;
   for (const State& state : units_) {
     int64_t bytes = 0;
-    for (const at::Tensor& flat : state.unit.flats) {
-      const auto [begin, end] = copy_.own_range(flat);
-      bytes += static_cast<int64_t>(flat.nbytes()) -
-               (end - begin) * static_cast<int64_t>(flat.element_size());
-    }
+    for (const auto& [whole, own] : state.unit.flats)
+      bytes += static_cast<int64_t>(whole.nbytes()) - static_cast<int64_t>(own.nbytes());
     foreign.push_back(bytes);
   }
   return most_here(std::move(foreign), keep_);

@@ -54,7 +54,7 @@ class GatheredUnits {
   using Pass = UnitOrder::Pass;
   struct Unit {
     std::string name;
-    std::vector<at::Tensor> flats;       // its parameters' buckets
+    std::vector<KeptFlat> flats;         // its parameters' buckets
     std::vector<at::Tensor> parameters;  // the module's tensors, whose memory is there
   };
   // None is here at first. `keep`: from a forward to the end of its backward a unit stays. `copy` must outlive this.

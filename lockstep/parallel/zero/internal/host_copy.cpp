@@ -2,6 +2,8 @@
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
 #include <numeric>
@@ -43,6 +45,14 @@ std::optional<std::vector<int>> ranks_by_host(std::span<const int> hosts) {
 }
 
 std::unique_ptr<HostCopy> HostCopy::make(Communicator& comm, std::span<const int> copies) {
+  if (!comm.capabilities().device.is_cpu()) {
+    if (!copies.empty())
+      throw InvalidArgument(
+          "ZeroOptimizer: copies are shared in the memory of a host; the parameters lie on " +
+          comm.capabilities().device.str() + ": leave them out");
+    const std::vector<int> each(static_cast<size_t>(comm.size()), 1);
+    return std::unique_ptr<HostCopy>(new HostCopy(comm, each, comm.rank(), true, false));
+  }
   if (!comm.capabilities().shared_memory) return nullptr;
   const at::Tensor all = comm.all_gather(at::full({1}, comm.node_rank(), at::kInt));
   const std::span<const int> hosts(all.const_data_ptr<int>(), static_cast<size_t>(all.numel()));
@@ -62,8 +72,13 @@ HostCopy::HostCopy(Communicator& comm, std::vector<int> ranks, int host, bool fi
       ranks_(std::move(ranks)),
       own_copies_(own_copies),
       host_(host),
-      first_of_host_(first) {
+      first_of_host_(first),
+      device_(!comm.capabilities().device.is_cpu()) {
   if (ranks_.size() == 1) return;
+  if (device_) {
+    between_ = comm_;
+    return;
+  }
   between_ = comm_.split(first_of_host_ ? 0 : -1);
   inside_ = comm_.split(host_);
 }
@@ -72,7 +87,10 @@ int64_t HostCopy::first_rank() const {
   return std::accumulate(ranks_.begin(), ranks_.begin() + host_, int64_t{0});
 }
 
-at::Tensor HostCopy::empty(int64_t numel, at::ScalarType dtype) {
+at::Tensor HostCopy::empty(int64_t numel, at::ScalarType dtype, bool comes_and_goes) {
+  if (device_ && comes_and_goes)
+    return at::zeros({numel}, at::TensorOptions(dtype).device(comm_.capabilities().device));
+  if (device_) return comm_.symmetric_empty({numel}, dtype).zero_();
   // The whole group's call tells every rank where one has no memory left.
   return own_copies_ && inside_ ? inside_->shared_empty({numel}, dtype)
                                 : comm_.shared_empty({numel}, dtype);
@@ -82,7 +100,7 @@ void HostCopy::spread(std::span<const at::Tensor> flats) {
   if (between_) {
     for (const at::Tensor& flat : flats) between_->broadcast(flat, 0);
   }
-  comm_.barrier();
+  if (!device_) comm_.barrier();
 }
 
 std::pair<int64_t, int64_t> HostCopy::own_range(const at::Tensor& flat) const {
@@ -91,28 +109,41 @@ std::pair<int64_t, int64_t> HostCopy::own_range(const at::Tensor& flat) const {
   return {begin, begin + sharers() * part};
 }
 
-std::vector<Work> HostCopy::start_fetch(std::span<const at::Tensor> flats,
-                                        const std::string& what) {
+KeptFlat HostCopy::keep(const at::Tensor& flat) const {
+  const auto [begin, end] = own_range(flat);
+  const at::Tensor own = flat.narrow(0, begin, end - begin);
+  return {flat, device_ ? own.clone() : own};
+}
+
+std::vector<Work> HostCopy::start_fetch(std::span<const KeptFlat> flats, const std::string& what) {
   std::vector<Work> works;
   if (!between_) return works;
   if (!what.empty())
     works.push_back(
         between_->iall_reduce(at::zeros({1}, at::kByte), ReduceOp::kMax, call_note(what)));
-  for (const at::Tensor& flat : flats) {
-    const int64_t part = flat.numel() / comm_.size();
+  for (const auto& [whole, own] : flats) {
+    if (device_) {  // all parts are equal, and no memory is taken for the way
+      works.push_back(between_->iall_gather(whole, own));
+      continue;
+    }
+    const int64_t part = whole.numel() / comm_.size();
     std::vector<int64_t> counts;
     for (const int n : ranks_) counts.push_back(n * part);
-    const auto [begin, end] = own_range(flat);
-    works.push_back(between_->iall_gatherv(flat, flat.narrow(0, begin, end - begin), counts));
+    works.push_back(between_->iall_gatherv(whole, own, counts));
   }
   return works;
 }
 
 void HostCopy::publish(std::span<const at::Tensor> flats) {
-  comm_.barrier();
+  if (!device_) comm_.barrier();
   if (ranks_.size() == 1) return;
-  for (Work& work : start_fetch(flats, "")) work.wait();
-  comm_.barrier();
+  std::vector<KeptFlat> kept;
+  for (const at::Tensor& flat : flats) {
+    const auto [begin, end] = own_range(flat);
+    kept.push_back({flat, flat.narrow(0, begin, end - begin)});
+  }
+  for (Work& work : start_fetch(kept, "")) work.wait();
+  if (!device_) comm_.barrier();
 }
 
 void HostCopy::meet(const std::string& what, uint64_t way) {
@@ -127,7 +158,20 @@ void HostCopy::meet(const std::string& what, uint64_t way) {
   }
 }
 
+// The storage stays, so that views which autograd has saved find the memory of the next time.
+void HostCopy::claim(const at::Tensor& flat) const {
+  if (!device_) return;
+  const c10::DeviceGuard there(flat.device());
+  c10::StorageImpl* const storage = flat.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(
+      c10::GetAllocator(flat.device().type())->allocate(storage->nbytes()));
+}
+
 void HostCopy::release(const at::Tensor& flat) const noexcept {
+  if (device_) {
+    flat.storage().unsafeGetStorageImpl()->set_data_ptr_noswap({nullptr, flat.device()});
+    return;
+  }
   auto* const data = static_cast<char*>(flat.mutable_data_ptr());
   const auto [begin, end] = own_range(flat);
   const auto size = static_cast<int64_t>(flat.element_size());

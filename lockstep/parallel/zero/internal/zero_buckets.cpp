@@ -95,7 +95,11 @@ ZeroBuckets::ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> paramete
     here = here && parameter.tensor.device() == comm.capabilities().device;
   }
   const at::NoGradGuard no_grad;
-  if (layout.one_copy && here) host_copy_ = HostCopy::make(comm, layout.copies);
+  // On devices every rank has a copy, unless units' are divided.
+  const bool in_host_memory = comm.capabilities().device.is_cpu();
+  if (layout.one_copy && here &&
+      (in_host_memory || layout.units != nullptr || !layout.copies.empty()))
+    host_copy_ = HostCopy::make(comm, layout.copies);
   if (layout.units != nullptr) find_units(*layout.units);
   const std::vector<flat::ShardedBucket> plans =
       plan_zero_buckets(specs, kinds_of(groups, unit_plan_), layout);
@@ -107,7 +111,7 @@ ZeroBuckets::ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> paramete
     bucket.group = groups[first];
     if (!unit_plan_.names.empty()) bucket.unit = unit_plan_.unit[first];
     bucket.part = plan.part;
-    bucket.parameters = make_parameters(comm, plan.bucket);
+    bucket.parameters = make_parameters(comm, plan.bucket, bucket.unit.has_value());
     if (has_master(layout.masters, plan.bucket.dtype))
       bucket.own_master = at::zeros({bucket.part}, bucket.parameters.options().dtype(at::kFloat));
     if (lends()) {
@@ -125,6 +129,8 @@ ZeroBuckets::ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> paramete
     if (bucket.unit) {
       // One at a time, so that the host never has all of them.
       if (!drawn_here) host_copy_->spread(std::span(&bucket.parameters, 1));
+      bucket.kept = host_copy_->keep(bucket.parameters);
+      if (!in_host_memory) bucket.own_parameters = bucket.kept.own;
       if (host_copy_->writes()) host_copy_->release(bucket.parameters);
     } else {
       flats.push_back(bucket.parameters);
@@ -165,7 +171,7 @@ void ZeroBuckets::divide_units(const ZeroUnits& units) {
   for (const ZeroBucket& bucket : buckets_) {
     if (!bucket.unit) continue;
     GatheredUnits::Unit& unit = found[*bucket.unit];
-    unit.flats.push_back(bucket.parameters);
+    unit.flats.push_back(bucket.kept);
     for (const ZeroSlot& slot : bucket.slots)
       unit.parameters.push_back(parameters_[slot.parameter].tensor);
   }
@@ -182,8 +188,10 @@ void ZeroBuckets::make_pool(Communicator& comm, std::span<const flat::ShardedBuc
   for (const flat::TensorSpec& spec : turns_.buffers) pool_.push_back(make_flat(comm, spec));
 }
 
-at::Tensor ZeroBuckets::make_parameters(Communicator& comm, const flat::Bucket& plan) {
-  return host_copy_ ? host_copy_->empty(plan.numel, plan.dtype) : make_flat(comm, spec_of(plan));
+at::Tensor ZeroBuckets::make_parameters(Communicator& comm, const flat::Bucket& plan,
+                                        bool of_a_unit) {
+  return host_copy_ ? host_copy_->empty(plan.numel, plan.dtype, of_a_unit)
+                    : make_flat(comm, spec_of(plan));
 }
 
 // What is padding, the memory is zero for.

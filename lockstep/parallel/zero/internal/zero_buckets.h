@@ -53,8 +53,9 @@ struct ZeroBucket {
   int64_t origin = 0;          // where this rank's part begins
   std::vector<ZeroSlot> slots;
   at::Tensor parameters;
+  KeptFlat kept;              // of a unit
   at::Tensor gradients;       // the bucket's own memory, or a buffer that is lent to it
-  at::Tensor own_parameters;  // this rank's part of `parameters`
+  at::Tensor own_parameters;  // this rank's part of `parameters`: in it, or kept
   at::Tensor own_master;      // the same in float32, where it has a master
   at::Tensor own_gradient;    // its average, once reduced: in `gradients`, unless has_own_average()
   at::Tensor arriving;        // the average on its way, where own_gradient holds something
@@ -126,7 +127,7 @@ class ZeroBuckets {
   void find_units(const ZeroUnits& units);
   void divide_units(const ZeroUnits& units);
   void make_pool(Communicator& comm, std::span<const flat::ShardedBucket> plans, size_t each);
-  at::Tensor make_parameters(Communicator& comm, const flat::Bucket& plan);
+  at::Tensor make_parameters(Communicator& comm, const flat::Bucket& plan, bool of_a_unit);
   // `values`: those of the parameters go along.
   void move(ZeroBucket& bucket, const flat::Bucket& plan, int part, bool values);
   void bear(ZeroBucket& bucket, const ZeroLayout& layout);

@@ -13,6 +13,7 @@
 #include "lockstep/core/stopwatch.h"
 #include "lockstep/core/text.h"
 #include "lockstep/optim/gradient_norm.h"
+#include "lockstep/optim/muon.h"
 #include "lockstep/parallel/zero/internal/unit_hooks.h"
 #include "lockstep/parallel/zero/internal/zero_update.h"
 
@@ -28,6 +29,12 @@ double one_value(const at::Tensor& tensor, const char* name) {
     throw InvalidArgument(std::string("ZeroOptimizer: ") + name +
                           " must be one floating-point element");
   return tensor.item<double>();
+}
+
+void check_max_norm(double max_norm) {
+  if (!(max_norm > 0))
+    throw InvalidArgument("ZeroOptimizer: max_norm is " + std::to_string(max_norm) +
+                          ", it must be above 0");
 }
 
 // One number of every rank, in rank order.
@@ -46,7 +53,9 @@ ZeroState::ZeroState(Communicator comm, std::vector<ZeroParameter> parameters,
       options_(resolved(options, comm_.size())),
       buckets_(comm_, std::move(parameters), groups,
                layout_of(options_, comm_.size(), std::move(grains))) {
-  if (options_.stage < 3 || buckets_.host_copy() != nullptr) return;
+  if (options_.stage < 3 || buckets_.host_copy() != nullptr ||
+      !comm_.capabilities().device.is_cpu())
+    return;
   throw InvalidArgument(
       "ZeroOptimizer: stage 3 keeps one copy of the parameters a host, for which backend " +
       comm_.capabilities().backend +
@@ -148,10 +157,7 @@ std::string ZeroState::first_not_finite() {
 // ranks.
 std::optional<double> ZeroState::divisor_for(const optim::StepOptions& options,
                                              optim::StepResult* result) {
-  if (options.max_norm && !(*options.max_norm > 0)) {
-    throw InvalidArgument("ZeroOptimizer: max_norm is " + std::to_string(*options.max_norm) +
-                          ", it must be above 0");
-  }
+  if (options.max_norm) check_max_norm(*options.max_norm);
   const double scale =
       options.grad_scale.defined() ? one_value(options.grad_scale, "grad_scale") : 1;
   if (!(scale > 0)) throw InvalidArgument("ZeroOptimizer: grad_scale must be above 0");
@@ -172,6 +178,68 @@ std::optional<double> ZeroState::divisor_for(const optim::StepOptions& options,
               "skip such steps (NonFinite::kSkip)");
 }
 
+// Whether the device that all parts are on can decide: none takes its first step, which makes what the others find.
+bool ZeroState::device_decides(const optim::StepOptions& options, const Groups& groups) const {
+  const auto there = [](const at::Tensor& tensor) { return tensor.defined() && !tensor.is_cpu(); };
+  if (!there(options.found_inf) && !there(options.grad_scale) &&
+      !(options.max_norm && options.on_non_finite == optim::NonFinite::kSkip))
+    return false;
+  for (const ZeroBucket& bucket : buckets_.buckets()) {
+    const at::Device device = bucket.own_gradient.device();
+    if (device.is_cpu() || device != buckets_.buckets().front().own_gradient.device()) return false;
+    if (dynamic_cast<const optim::MuonOptions*>(&groups[bucket.group].options()) != nullptr)
+      return false;
+  }
+  return std::all_of(buckets_.parameters().begin(), buckets_.parameters().end(),
+                     [](const ZeroParameter& one) { return one.steps > 0; });
+}
+
+ZeroDecision ZeroState::decide_on_device(const optim::StepOptions& options,
+                                         optim::StepResult* result) {
+  std::vector<at::Tensor> own;
+  for (const ZeroBucket& bucket : buckets_.buckets()) own.push_back(bucket.own_gradient);
+  const auto here = own.front().options().dtype(at::kDouble);
+  const auto bring = [&](const at::Tensor& one, const char* name) {
+    return one.is_cpu() ? at::full({}, one_value(one, name), here)
+                        : one.detach().reshape({}).to(here, /*non_blocking=*/true);
+  };
+  at::Tensor divisor = options.grad_scale.defined() ? bring(options.grad_scale, "grad_scale")
+                                                    : at::full({}, 1.0, here);
+  at::Tensor found =
+      options.found_inf.defined() ? bring(options.found_inf, "found_inf").ne(0) : at::Tensor();
+  if (options.max_norm || !found.defined()) {
+    at::Tensor squares = optim::global_norm_tensor(own).square();
+    if (sharded()) squares = comm_.all_gather(squares.view({1})).sum();
+    result->norm = squares.sqrt() / divisor;
+    const at::Tensor wrong = result->norm.isfinite().logical_not();
+    found = found.defined() ? found.logical_or(wrong) : wrong;
+    if (options.max_norm)
+      divisor = divisor * ((result->norm + 1e-6) / *options.max_norm).clamp_min(1);
+  }
+  const at::Tensor inf = found.to(at::kFloat);
+  ZeroDecision decision{
+      .device_divisor = divisor.to(at::kFloat), .found_inf = inf, .left_out = left_out_};
+  left_out_ = left_out_.defined() ? left_out_ + inf : inf;
+  return decision;
+}
+
+std::optional<ZeroDecision> ZeroState::decide(const optim::StepOptions& options,
+                                              const Groups& groups, optim::StepResult* result) {
+  if (device_decides(options, groups)) {
+    if (options.max_norm) check_max_norm(*options.max_norm);
+    return decide_on_device(options, result);
+  }
+  const std::optional<double> divisor = divisor_for(options, result);
+  if (!divisor) return std::nullopt;
+  return ZeroDecision{.divisor = *divisor, .left_out = left_out_};
+}
+
+void ZeroState::settle_counts() {
+  if (!left_out_.defined()) return;
+  const auto count = static_cast<int64_t>(std::exchange(left_out_, {}).item<float>());
+  for (ZeroParameter& parameter : buckets_.parameters()) parameter.steps -= count;
+}
+
 optim::StepResult ZeroState::step(const optim::StepOptions& options, const Groups& groups) {
   const at::NoGradGuard no_grad;
   optim::StepResult result;
@@ -186,21 +254,21 @@ optim::StepResult ZeroState::step(const optim::StepOptions& options, const Group
     if (!agree_on_arrival()) return result;
     if (!options_.ignore_unused) check_used();
   }
-  const std::optional<double> divisor = divisor_for(options, &result);
-  if (divisor)
-    update(*divisor, groups);
+  const std::optional<ZeroDecision> decision = decide(options, groups, &result);
+  if (decision)
+    update(*decision, groups);
   else
     result.skipped = true;
   return result;
 }
 
-void ZeroState::update(double divisor, const Groups& groups) {
+void ZeroState::update(const ZeroDecision& decision, const Groups& groups) {
   HostCopy* copy = buckets_.host_copy();
   std::vector<at::Tensor> flats;
   for (ZeroBucket& bucket : buckets_.buckets()) {
     {
       const Stopwatch watch(times_.updating);
-      update_part(bucket, buckets_.parameters(), divisor, groups[bucket.group].options());
+      update_part(bucket, buckets_.parameters(), decision, groups[bucket.group].options());
     }
     const Stopwatch watch(times_.gathering);
     if (copy != nullptr) {

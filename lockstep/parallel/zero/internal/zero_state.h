@@ -16,6 +16,7 @@
 #include "lockstep/hooks/forward_hook.h"
 #include "lockstep/optim/fused_step.h"
 #include "lockstep/parallel/zero/internal/zero_buckets.h"
+#include "lockstep/parallel/zero/internal/zero_update.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
 
 namespace lockstep::internal {
@@ -57,6 +58,9 @@ class ZeroState final : public flat::BackwardWatch {
     return times;
   }
 
+  // Takes the steps that a device has left out from the parameters' counts; waits for it if there may be some.
+  void settle_counts();
+
  private:
   void backward_began() override;
   void gradient_arrived(size_t index, const at::Tensor& passed) override;
@@ -73,10 +77,14 @@ class ZeroState final : public flat::BackwardWatch {
   bool quiet() const { return silencers_ > 0 || !options_.overlap; }
   void check_used();
   bool agree_on_arrival();
+  std::optional<ZeroDecision> decide(const optim::StepOptions& options, const Groups& groups,
+                                     optim::StepResult* result);
   std::optional<double> divisor_for(const optim::StepOptions& options, optim::StepResult* result);
+  bool device_decides(const optim::StepOptions& options, const Groups& groups) const;
+  ZeroDecision decide_on_device(const optim::StepOptions& options, optim::StepResult* result);
   double sum_of_squares_of_all();
   std::string first_not_finite();
-  void update(double divisor, const Groups& groups);
+  void update(const ZeroDecision& decision, const Groups& groups);
   void forget();
 
   Communicator comm_;
@@ -94,6 +102,7 @@ class ZeroState final : public flat::BackwardWatch {
   bool arrived_ = false;         // some parameter had a gradient when they were settled
   bool quiet_backward_ = false;  // the latest one did not communicate
   int silencers_ = 0;            // NoSync guards that live
+  at::Tensor left_out_;          // steps that devices have left out, of those that parameters count
 };
 
 }  // namespace lockstep::internal

@@ -48,7 +48,7 @@ std::vector<ZeroStretch> stretches_of(const ZeroBucket& bucket,
 struct ZeroLaunch {
   std::vector<at::Tensor> weights, gradients, steps;
   std::vector<at::Tensor> states[3];
-  std::optional<at::Tensor> divisor;
+  std::optional<at::Tensor> divisor, found_inf;
 };
 
 template <typename Options>
@@ -56,7 +56,7 @@ void launch_zero_adam(ZeroLaunch& launch, const Options& options, const auto& ke
   kernel(launch.weights, launch.gradients, launch.states[0], launch.states[1], launch.states[2],
          launch.steps, options.lr(), std::get<0>(options.betas()), std::get<1>(options.betas()),
          options.weight_decay(), options.eps(), options.amsgrad(), /*maximize=*/false,
-         launch.divisor);
+         launch.divisor, launch.found_inf);
 }
 
 void launch_kernel(ZeroLaunch& launch, const torch::optim::OptimizerOptions& base, bool first) {
@@ -69,19 +69,23 @@ void launch_kernel(ZeroLaunch& launch, const torch::optim::OptimizerOptions& bas
     const auto& sgd = static_cast<const SGDOptions&>(base);
     at::_fused_sgd_(launch.weights, launch.gradients, launch.states[0], sgd.weight_decay(),
                     sgd.momentum(), sgd.lr(), sgd.dampening(), sgd.nesterov(), /*maximize=*/false,
-                    first, launch.divisor);
+                    first, launch.divisor, launch.found_inf);
   }
 }
 
 void update_by_kernel(ZeroBucket& bucket, const at::Tensor& gradient,
-                      const std::vector<ZeroParameter>& parameters, double divisor,
+                      const std::vector<ZeroParameter>& parameters, const ZeroDecision& decision,
                       const torch::optim::OptimizerOptions& options) {
   const size_t states = optim::states_of(options);
   const auto scalar = bucket.own_parameters.options().dtype(at::kFloat);
   const std::vector<ZeroStretch> stretches = stretches_of(bucket, parameters);
   for (const bool first : {false, true}) {
     ZeroLaunch launch;
-    if (divisor != 1) launch.divisor = at::full({}, divisor, scalar);
+    if (decision.device_divisor.defined())
+      launch.divisor = decision.device_divisor;
+    else if (decision.divisor != 1)
+      launch.divisor = at::full({}, decision.divisor, scalar);
+    if (decision.found_inf.defined()) launch.found_inf = decision.found_inf;
     for (const auto& [begin, end, steps] : stretches) {
       if ((steps == 0) != first) continue;
       const auto part = [b = begin, n = end - begin](const at::Tensor& t) {
@@ -89,7 +93,8 @@ void update_by_kernel(ZeroBucket& bucket, const at::Tensor& gradient,
       };
       launch.weights.push_back(part(bucket.own_values()));
       launch.gradients.push_back(part(gradient));
-      launch.steps.push_back(at::full({}, static_cast<double>(steps + 1), scalar));
+      const at::Tensor step = at::full({}, static_cast<double>(steps + 1), scalar);
+      launch.steps.push_back(decision.left_out.defined() ? step - decision.left_out : step);
       for (size_t which = 0; which < states; ++which)
         launch.states[which].push_back(part(bucket.state(which)));
     }
@@ -126,17 +131,17 @@ void follow_parameters(ZeroBucket& bucket) {
 
 }  // namespace
 
-void update_part(ZeroBucket& bucket, std::vector<ZeroParameter>& parameters, double divisor,
-                 const torch::optim::OptimizerOptions& options) {
+void update_part(ZeroBucket& bucket, std::vector<ZeroParameter>& parameters,
+                 const ZeroDecision& decision, const torch::optim::OptimizerOptions& options) {
   // Also where all of this rank's part is padding: memory is as it was planned.
   if (const size_t count = optim::states_of(options); count > 0) bucket.state(count - 1);
   const bool master = bucket.own_master.defined();
   if (master) follow_parameters(bucket);
   const at::Tensor gradient = bucket.own_gradient.to(bucket.own_values().scalar_type());
   if (const auto* muon = dynamic_cast<const optim::MuonOptions*>(&options))
-    update_matrices(bucket, gradient, parameters, divisor, *muon);
+    update_matrices(bucket, gradient, parameters, decision.divisor, *muon);
   else
-    update_by_kernel(bucket, gradient, parameters, divisor, options);
+    update_by_kernel(bucket, gradient, parameters, decision, options);
   if (master) bucket.own_parameters.copy_(bucket.own_master);
   for (const ZeroSlot& slot : bucket.slots) {
     ++parameters[slot.parameter].steps;
