@@ -220,8 +220,6 @@ TrainConfig default_config(const std::string& recipe) {
 
 void check_on_device(const TrainConfig& config, const std::string& device) {
   const std::string cpu_alone = "cpu, on which alone ";
-  if (divides_model(config))
-    refuse("device", "'" + device + "'", cpu_alone + "mesh '" + config.mesh + "' works so far");
   if (divides_parameters(config.strategy) || make_strategy(config.strategy)->logical_ranks() > 0)
     refuse("device", "'" + device + "'",
            cpu_alone + "strategy " + config.strategy + " works so far");

@@ -90,6 +90,7 @@ struct Way {
   const char* name;
   Arguments arguments;
   double near = 1e-4;
+  const char* ranks = "2";
 };
 class EngineWays : public EngineOnDevices, public ::testing::WithParamInterface<Way> {};
 
@@ -99,11 +100,11 @@ TEST_P(EngineWays, GiveTheCpusNumbers) {
                         "--output",    dir_ / device,
                         "--json",      dir_ / (std::string(device) + ".json"),
                         "--device",    device,
-                        "--nproc",     "2",
+                        "--nproc",     GetParam().ranks,
                         "--epochs",    "1",
                         "--max-steps", "3"};
     arguments.insert(arguments.end(), GetParam().arguments.begin() + 1, GetParam().arguments.end());
-    const Ended ended = run(2, arguments);
+    const Ended ended = run(std::stoi(GetParam().ranks), arguments);
     ASSERT_EQ(ended.exit_code, 0) << ended.err;
     EXPECT_THAT(ended.err, Not(HasSubstr("race")));
   }
@@ -118,6 +119,13 @@ INSTANTIATE_TEST_SUITE_P(
         Way{"horovod", {"mnist", "--data", "digits", "--dropout", "0", "--strategy", "horovod"}},
         Way{"zero2", {"mnist", "--data", "digits", "--dropout", "0", "--strategy", "zero2"}},
         Way{"lm", {"lm", "--data", "sentences", "--dropout", "0", "--strategy", "zero1"}},
+        Way{"pipe", {"lm", "--data", "sentences", "--dropout", "0.1", "--mesh", "pipe=2"}},
+        Way{"tensor", {"lm", "--data", "sentences", "--amp", "bf16", "--mesh", "tensor=2"}, 1e-2},
+        Way{"context", {"lm", "--data", "sentences", "--mesh", "context=2"}},
+        Way{"products",
+            {"lm", "--data", "sentences", "--mesh", "data=2,tensor=2", "--strategy", "zero1"},
+            1e-4,
+            "4"},
         Way{"text", {"text", "--data", "sentences", "--amp", "bf16"}, 0.1}),
     [](const auto& info) { return std::string(info.param.name); });
 
