@@ -12,12 +12,16 @@
 #include <vector>
 
 #include "lockstep/core/mutex.h"
+#include "lockstep/parallel/expert/expert_parallel_lm.h"
+#include "lockstep/parallel/expert/expert_parts.h"
+#include "lockstep/parallel/tensor/tensor_parallel_lm.h"
 #include "lockstep/products/parallel_lm.h"
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
 #include "lockstep/testing/fake_cuda/fake_cuda_fixture_test.h"
 #include "lockstep/testing/fake_cuda/nccl_ranks_test.h"
 #include "lockstep/testing/fake_cuda/staged_ranks_test.h"
 #include "lockstep/testing/thread_ranks.h"
+#include "lockstep/train/lm_mesh_strategy.h"
 
 namespace lockstep::testing::divided_lm_test {
 namespace {
@@ -181,6 +185,93 @@ INSTANTIATE_TEST_SUITE_P(
         Division{.name = "heads", .mesh = "context=2", .way = ContextWay::kHeads},
         Division{.name = "expert", .mesh = "expert=2", .experts = true, .stops = 4}),
     [](const auto& info) { return std::string(info.param.name); });
+
+class DividedLmOnDevices : public WithoutRaces {
+ protected:
+  // On two ranks as threads, first on the host; what `fn` gives must be near there and on devices.
+  template <typename Fn>
+  static void expect_as_on_host(const Fn& fn) {
+    at::set_num_threads(1);
+    Mutex mutex;
+    std::map<int, std::vector<double>> host;
+    run_threads(2, [&](Communicator& comm) {
+      const std::vector<double> values = fn(comm);
+      const MutexLock lock(mutex);
+      host[comm.rank()] = values;
+    });
+    const auto compare = [&](Communicator& comm) {
+      const std::vector<double> values = fn(comm);
+      const MutexLock lock(mutex);
+      ASSERT_EQ(values.size(), host.at(comm.rank()).size());
+      for (size_t i = 0; i < values.size(); ++i)
+        EXPECT_NEAR(values[i], host.at(comm.rank())[i], 2e-5) << i;
+    };
+    run_on_staged(2, compare);
+    run_on_nccl(2, compare);
+  }
+};
+
+// As the Trainer does it, without clipping: the host only gives.
+TEST_F(DividedLmOnDevices, AStrategysStepStopsNoHost) {
+  for (const char* mesh : {"pipe=2", "tensor=2", "context=2"}) {
+    expect_as_on_host([mesh](Communicator& comm) {
+      LmConfig config = config_of(false);
+      TransformerLm model(config, LmOptions{.initial = InitialParameters::kNone});
+      const auto strategy = make_lm_mesh_strategy(parse_parallelism(mesh));
+      strategy->set_up_undrawn(model.ptr(), comm, values_alike().values);
+      std::vector<torch::optim::OptimizerParamGroup> groups;
+      groups.emplace_back(model->parameters());
+      const auto optimizer =
+          strategy->make_optimizer(std::move(groups), torch::optim::AdamWOptions(1e-2));
+      std::vector<at::Tensor> losses;
+      std::vector<double> values;
+      for (int64_t step = 0; step < 3; ++step) {
+        const LmRowBatch batch = batch_of(step);
+        Counting counted;
+        const at::Tensor loss = model->loss(batch.ids, batch.targets);
+        EXPECT_EQ(loss.device(), comm.device());
+        strategy->backward(loss * 2);
+        strategy->step(*optimizer, {});
+        optimizer->zero_grad();
+        EXPECT_EQ(counted.stops(), 0) << mesh << joined(counted.stop_places());
+        losses.push_back(loss.detach());
+      }
+      for (const at::Tensor& loss : losses) values.push_back(loss.item<double>());
+      return values;
+    });
+  }
+}
+
+// By the parts alone, one stop for the norm.
+TEST_F(DividedLmOnDevices, ClippingOfPartsReadsTheNormAlone) {
+  const auto clipped = [](TransformerLm& lm, auto& parts, const Communicator& comm) {
+    lm->to(comm.device());
+    const LmRowBatch batch = batch_of(0);
+    lm->loss(batch.ids.to(comm.device()), batch.targets.to(comm.device())).backward();
+    const NamedTensors mine = parameters_of(lm);
+    Counting counted;
+    std::vector<double> values{parts.clip_gradients(mine, 0.1)};
+    EXPECT_EQ(counted.stops(), comm.device().is_cpu() ? 0 : 1) << joined(counted.stop_places());
+    for (const auto& [name, parameter] : mine) {
+      const at::Tensor squares = parameter.grad().square().sum();
+      values.push_back(squares.item<double>());
+    }
+    return values;
+  };
+  expect_as_on_host([&](Communicator& comm) {
+    LmConfig config = config_of(false);
+    config.hidden_dropout = 0;
+    TransformerLm lm = tensor_parallel_lm(config, comm, values_alike().values);
+    TensorParts parts = lm_tensor_parts(config, comm);
+    return clipped(lm, parts, comm);
+  });
+  expect_as_on_host([&](Communicator& comm) {
+    const LmConfig config = config_of(true);
+    TransformerLm lm = expert_parallel_lm(config, comm, comm, values_alike().values);
+    ExpertParts parts(config, comm);
+    return clipped(lm, parts, comm);
+  });
+}
 
 }  // namespace
 }  // namespace lockstep::testing::divided_lm_test

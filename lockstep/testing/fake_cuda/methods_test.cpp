@@ -83,6 +83,34 @@ TEST_F(MethodsOnFakeCuda, DataParallelOverTwoDevices) {
   EXPECT_LE(distance(train({at::Device(at::kCUDA, 0), at::Device(at::kCUDA, 1)}), host), 1e-6);
 }
 
+struct NormedNetImpl : torch::nn::Cloneable<NormedNetImpl> {
+  NormedNetImpl() { reset(); }
+  void reset() override {
+    layers = register_module("layers", TwoLayers());
+    norm = register_module("norm", torch::nn::BatchNorm1d(4));
+  }
+  at::Tensor forward(const at::Tensor& x) { return norm(layers(x)); }
+  TwoLayers layers{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+};
+TORCH_MODULE(NormedNet);
+
+// All devices, the model's first; parts of unequal size, statistics of the first replica, gradients of the input.
+TEST_F(MethodsOnFakeCuda, DataParallelTakesAllDevices) {
+  const auto train = [](at::Device device) {
+    NormedNet net;
+    net->to(device);
+    DataParallel model(net, {.replicas = 3});
+    at::Tensor rows = rows_of(8).to(device).requires_grad_();
+    for (int step = 0; step < 2; ++step)
+      model(rows).mul(rows_of(8).narrow(1, 0, 4).sin().to(device)).sum().backward();
+    return torch::cat({flat_parameters(*net), rows.grad().flatten().cpu(),
+                       net->norm->running_mean.cpu(), net->norm->running_var.cpu(),
+                       net->layers->first->weight.grad().flatten().cpu()});
+  };
+  EXPECT_LE(distance(train(at::Device(at::kCUDA, 1)), train(at::kCPU)), 1e-5);
+}
+
 TEST_F(MethodsOnFakeCuda, LayersComputedAgainDropTheSame) {
   const auto gradient = [](bool again) {
     torch::manual_seed(9);
