@@ -23,6 +23,7 @@
 #include <utility>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/device/memory.h"
 #include "lockstep/kernels/normal.h"
 #include "lockstep/model/internal/lm_context.h"
 #include "lockstep/model/internal/lm_units.h"
@@ -274,7 +275,7 @@ at::Tensor TransformerLmImpl::own_rows(const std::vector<int64_t>& lengths) cons
 }
 
 at::Tensor TransformerLmImpl::own_of(const at::Tensor& flat, const LmPass& pass) const {
-  return context_ ? flat.index_select(0, pass->own_rows.to(flat.device())) : flat;
+  return context_ ? flat.index_select(0, device::copy_to(pass->own_rows, flat.device())) : flat;
 }
 
 LmPass TransformerLmImpl::pass(const std::vector<int64_t>& lengths, const LmPassOptions& options) {
@@ -485,9 +486,10 @@ at::Tensor head_loss(LmUnit& head, const at::Tensor& rows, const at::Tensor& tar
   if (plain == nullptr)
     throw InvalidArgument("head_loss: give the model's last unit, which gives logits");
   const auto share = [&](double divide_by) {
+    const at::Tensor there = device::copy_to(targets, rows.device());
     if (!head.forward_hooks().empty())
-      return divided_loss(head.forward(rows, pass), targets, divide_by);
-    return plain->loss(rows, targets, *pass, divide_by);
+      return divided_loss(head.forward(rows, pass), there, divide_by);
+    return plain->loss(rows, there, *pass, divide_by);
   };
   return pass && pass->context ? internal::whole_loss(*pass->context, targets, share) : share(0);
 }
@@ -497,8 +499,9 @@ TokenScores head_scores(LmUnit& head, const at::Tensor& rows, const at::Tensor& 
   auto* const plain = dynamic_cast<internal::LmHead*>(&head);
   if (plain == nullptr)
     throw InvalidArgument("head_scores: give the model's last unit, which gives logits");
-  if (!head.forward_hooks().empty()) return token_scores(head.forward(rows, pass), targets);
-  return plain->scores(rows, targets);
+  const at::Tensor there = device::copy_to(targets, rows.device());
+  if (!head.forward_hooks().empty()) return token_scores(head.forward(rows, pass), there);
+  return plain->scores(rows, there);
 }
 
 std::shared_ptr<internal::DeferredGradients> make_deferred() {

@@ -2,12 +2,17 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/maximum.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -15,7 +20,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "lockstep/core/errors.h"
@@ -92,8 +99,9 @@ int64_t chunk_rows(int64_t vocabulary, int64_t width) {
 }
 
 struct LossWork : torch::CustomClassHolder {
-  at::Tensor targets;  // contiguous, on the CPU
+  at::Tensor targets;  // contiguous, where the rows are
   VocabularyLossOptions options;
+  std::optional<at::ScalarType> on_device;  // what products are of there
   Arithmetic arithmetic = Arithmetic::kFloat32;
   HeadProducts::Wanted wanted;
   at::Tensor weight;  // the parameter, for deferred gradients
@@ -239,6 +247,64 @@ TokenScores score(const at::Tensor& rows, const at::Tensor& weight, LossWork& wo
   return scores;
 }
 
+// The same on a device, by libtorch's operations and larger chunks: few of them, for which the host does not wait.
+// Targets are not looked at; one outside of the vocabulary is in no part.
+TokenScores score_on_device(const at::Tensor& rows, const at::Tensor& weight, LossWork& work,
+                            const at::Tensor& divisor) {
+  constexpr int64_t kLogits = int64_t{64} << 20;
+  const VocabularyPart& part = work.options.part;
+  const int64_t count = rows.size(0), vocabulary = weight.size(0);
+  const int64_t chunk = std::max<int64_t>(1, work.options.rows_at_a_time > 0
+                                                 ? work.options.rows_at_a_time
+                                                 : kLogits / std::max(part.all, vocabulary));
+  const at::ScalarType type = *work.on_device;
+  const at::ScalarType wide = at::isReducedFloatingType(type) ? at::kFloat : type;
+  const at::Tensor x = rows.to(type), w = weight.to(type);
+  const at::Tensor own = work.targets - part.first;
+  const at::Tensor foreign = own.lt(0).logical_or_(own.ge(vocabulary));
+  const at::Tensor columns = own.masked_fill(foreign, 0).unsqueeze(1);
+  const at::Tensor counts = work.targets.ne(kNothing);
+  const at::Tensor scales = counts.to(wide).div_(divisor + divisor.eq(0));
+  TokenScores scores{at::empty({count}, rows.options().dtype(at::kDouble)),
+                     at::empty({count}, rows.options().dtype(at::kBool))};
+  if (work.wanted.rows) work.drows = at::empty(rows.sizes(), rows.options().dtype(type));
+  if (work.wanted.weight && count == 0) work.dweight = at::zeros_like(w);
+  for (int64_t begin = 0; begin < count; begin += chunk) {
+    const auto of = [b = begin, n = std::min(chunk, count - begin)](const at::Tensor& all) {
+      return all.narrow(0, b, n);
+    };
+    const at::Tensor logits = at::mm(of(x), w.t()).to(wide);
+    const at::Tensor target = logits.gather(1, of(columns)).squeeze(1).masked_fill_(of(foreign), 0);
+    const at::Tensor most = logits.amax(1);
+    // What became of the logits, in their memory.
+    const at::Tensor dlogits = at::Tensor(logits).sub_(most.unsqueeze(1)).exp_();
+    const at::Tensor statistics = at::stack({most, dlogits.sum(1), target});
+    part.combine(statistics);
+    const auto [largest, sums, logit] = std::tuple(statistics[0], statistics[1], statistics[2]);
+    of(scores.losses)
+        .copy_(at::where(
+            of(counts),
+            largest.to(at::kDouble) + sums.to(at::kDouble).log() - logit.to(at::kDouble), 0.0));
+    of(scores.likeliest).copy_(of(counts).logical_and(logit.ge(largest)));
+    if (!work.wanted.rows && !work.wanted.weight) continue;
+    const at::Tensor scale = of(scales);
+    dlogits.mul_(((most - largest).exp_() * scale / sums).unsqueeze(1));
+    dlogits.scatter_add_(1, of(columns), scale.neg().masked_fill_(of(foreign), 0).unsqueeze(1));
+    const at::Tensor d = dlogits.to(type);
+    if (work.wanted.rows) {
+      at::Tensor out = of(work.drows);
+      at::mm_out(out, d, w);
+    }
+    if (!work.wanted.weight) continue;
+    const at::Tensor more = at::mm(d.t(), of(x));
+    if (work.dweight.defined())
+      work.dweight.add_(more);
+    else
+      work.dweight = more.to(weight.scalar_type());
+  }
+  return scores;
+}
+
 int64_t count_targets(const at::Tensor& weight, const LossWork& work) {
   const int64_t all = work.options.part.all;
   return count_targets(work.targets.const_data_ptr<int64_t>(), work.targets.size(0),
@@ -248,6 +314,16 @@ int64_t count_targets(const at::Tensor& weight, const LossWork& work) {
 at::Tensor mean_loss(const at::Tensor& rows, const at::Tensor& weight, LossWork& work) {
   const auto guard = internal::without_autocast();
   const at::NoGradGuard no_grad;
+  if (work.on_device) {
+    const at::Tensor divisor =
+        work.options.divide_by > 0
+            ? at::full({}, work.options.divide_by, rows.options().dtype(at::kDouble))
+            : work.targets.ne(kNothing).sum().to(at::kDouble);
+    return score_on_device(rows, weight, work, divisor)
+        .losses.sum()
+        .div(divisor)
+        .to(at::isReducedFloatingType(weight.scalar_type()) ? at::kFloat : weight.scalar_type());
+  }
   const auto known = static_cast<double>(count_targets(weight, work));
   const double divisor = work.options.divide_by > 0 ? work.options.divide_by : known;
   double sum = 0;
@@ -273,7 +349,8 @@ class VocabularyLossNode : public torch::autograd::Function<VocabularyLossNode> 
     internal::refuse_second_gradient("vocabulary_loss");
     const auto work =
         c10::static_intrusive_pointer_cast<LossWork>(context->saved_data["work"].toCapsule());
-    const auto scale = gradients[0].item<double>();
+    const at::Tensor& given = gradients[0];
+    const double scale = given.is_cpu() ? given.item<double>() : 1;
     const bool again = torch::autograd::get_current_graph_task_keep_graph();
     // The only reference is handed on, so that a grad() takes the memory over.
     const auto take = [&](size_t input, bool wanted, at::Tensor& from) -> at::Tensor {
@@ -282,7 +359,10 @@ class VocabularyLossNode : public torch::autograd::Function<VocabularyLossNode> 
       if (!from.defined()) refuse_loss("a second backward; give the first one retain_graph");
       at::Tensor taken = again ? from.clone() : std::move(from);
       from = again ? from : at::Tensor();
-      if (scale != 1) taken.mul_(scale);
+      if (!given.is_cpu())
+        taken.mul_(given);  // which the host does not wait for
+      else if (scale != 1)
+        taken.mul_(scale);
       return taken;
     };
     variable_list result(3);
@@ -307,6 +387,19 @@ struct Prepared {
 Prepared prepared(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& targets,
                   const VocabularyLossOptions& options) {
   check_shapes(rows, weight, targets, options);
+  if (!rows.is_cpu()) {
+    // Elsewhere gradients are not deferred, by no layer.
+    if (!options.part.combine) return {};
+    auto work = c10::make_intrusive<LossWork>();
+    work->targets = targets.contiguous();
+    work->options = options;
+    work->options.deferred = nullptr;
+    const at::DeviceType device = rows.device().type();
+    work->on_device = at::autocast::is_autocast_enabled(device)
+                          ? at::autocast::get_autocast_dtype(device)
+                          : weight.scalar_type();
+    return {std::move(work), rows, weight};
+  }
   const bool exact = weight.is_cpu() && weight.scalar_type() == at::kDouble;
   Arithmetic how = exact ? Arithmetic::kFloat32 : internal::arithmetic_for(weight);
   // Under autocast on a processor without products of bfloat16, what only these loops can do is done in float32.
@@ -317,12 +410,12 @@ Prepared prepared(const at::Tensor& rows, const at::Tensor& weight, const at::Te
   const at::ScalarType type = how == Arithmetic::kBFloat16 ? at::kBFloat16
                               : widened                    ? at::kFloat
                                                            : rows.scalar_type();
-  if (how == Arithmetic::kComposed || !rows.is_cpu() || !targets.is_cpu() ||
+  if (how == Arithmetic::kComposed || !targets.is_cpu() ||
       (how != Arithmetic::kBFloat16 && type != weight.scalar_type())) {
     if (only_here)
       refuse_loss(
-          "a divided vocabulary and deferred gradients are for the CPU, in float32, float64 "
-          "or bfloat16 under autocast");
+          "a divided vocabulary and deferred gradients are, on the CPU, for float32, float64 and "
+          "bfloat16 under autocast");
     return {};
   }
   auto work = c10::make_intrusive<LossWork>();
@@ -349,9 +442,9 @@ at::Tensor vocabulary_loss(const at::Tensor& rows, const at::Tensor& weight,
   if (!at::GradMode::is_enabled() || !(x.requires_grad() || w.requires_grad()))
     return mean_loss(x, w, *work);
   work->wanted = {x.requires_grad(), w.requires_grad()};
-  if (options.deferred) work->weight = weight;
+  if (work->options.deferred) work->weight = weight;
   // A gradient that comes later does not come now, not even as an undefined one (lm_nodes.cpp).
-  const bool later = options.deferred && x.requires_grad();
+  const bool later = work->options.deferred && x.requires_grad();
   return VocabularyLossNode::apply(x, later ? w.detach() : w, work);
 }
 
@@ -369,6 +462,10 @@ TokenScores vocabulary_scores(const at::Tensor& rows, const at::Tensor& weight,
   const at::NoGradGuard no_grad;
   const auto [work, x, w] = prepared(rows, weight, targets, options);
   if (!work) return token_scores(at::linear(rows, weight), targets);
+  if (work->on_device) {
+    const auto guard = internal::without_autocast();
+    return score_on_device(x, w, *work, at::ones({}, x.options().dtype(at::kDouble)));
+  }
   const int64_t known = count_targets(w, *work);
   if (x.size(0) == 0) return {at::empty({0}, at::kDouble), at::empty({0}, at::kBool)};
   const auto guard = internal::without_autocast();

@@ -40,7 +40,7 @@ struct VocabularyLossOptions {
   // that a chunk's logits take 32 MiB or half of what the weight takes, whichever is more; not by the threads.
   int64_t rows_at_a_time = 0;
   // As LmPassOptions::deferred: the weight's gradient is added to grad() by run_deferred(). It has been computed
-  // in forward all the same.
+  // in forward all the same. On a device it comes in backward.
   std::shared_ptr<internal::DeferredGradients> deferred = nullptr;
   // What the sum over the targets is divided by; 0: their number. For who has some of a batch's tokens.
   double divide_by = 0;
@@ -51,7 +51,8 @@ struct VocabularyLossOptions {
 //
 // On the CPU in float32, in float64, and in bfloat16 under autocast, where products are of bfloat16 and sums of
 // float32; another type, another device: the composed form, next_token_loss() of the product, which has the
-// logits (of a divided vocabulary refused). Gradients are computed in forward where it is differentiated (grad
+// logits (of a divided vocabulary refused on the CPU; on a device in larger chunks, for which the host does not wait, and
+// targets are not looked at). Gradients are computed in forward where it is differentiated (grad
 // mode, and the rows or the weight require it), else nothing but the loss. Two runs give equal bits, and so do
 // all numbers of threads as far as libtorch's products do.
 //

@@ -259,7 +259,7 @@ TEST(VocabularyLoss, OtherTypesAreComposed) {
   EXPECT_THAT(message_of<InvalidArgument>([&] {
                 vocabulary_loss(c.rows, c.weight, c.targets, {.deferred = make_deferred()});
               }),
-              HasSubstr("deferred gradients are for the CPU"));
+              HasSubstr("deferred gradients are, on the CPU, for"));
 }
 
 // ---- a vocabulary that is divided ----

@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
@@ -158,6 +159,14 @@ double sum_of_squares(at::TensorList tensors) {
     const double norm = norm_on_device(list).item<double>();
     sum += norm * norm;
   }
+  return sum;
+}
+
+at::Tensor sum_of_squares_on(at::Device device, at::TensorList tensors) {
+  const ByDevice all = by_device(tensors);
+  at::Tensor sum = at::full({1}, all.squares, at::TensorOptions(at::kDouble).device(device));
+  for (const std::vector<at::Tensor>& list : all.elsewhere)
+    sum.add_(norm_on_device(list).square().to(device, /*non_blocking=*/true));
   return sum;
 }
 

@@ -18,6 +18,9 @@ namespace lockstep::optim {
 // InvalidArgument for a tensor that is sparse or not floating-point.
 double sum_of_squares(at::TensorList tensors);
 
+// The same as float64 [1] on `device`, where the tensors are, for which the host does not wait.
+at::Tensor sum_of_squares_on(at::Device device, at::TensorList tensors);
+
 // sqrt(sum_of_squares()): torch::nn::utils::clip_grad_norm_'s norm of order 2, to 1e-6.
 double global_norm(at::TensorList tensors);
 

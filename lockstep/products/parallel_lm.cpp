@@ -1,6 +1,7 @@
 #include "lockstep/products/parallel_lm.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -21,6 +22,7 @@
 
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/device/memory.h"
 #include "lockstep/parallel/context/context_parallel_lm.h"
 #include "lockstep/parallel/expert/expert_exchange.h"
 #include "lockstep/parallel/tensor/tensor_parallel_lm.h"
@@ -126,7 +128,15 @@ ParallelLm::State::State(const LmConfig& given_config, Communicator given,
   parts.fill(filled, options.values);
   options.values = nullptr;  // which may hold a whole model
   places = parts.places();
-  if (options.dtype != at::kFloat) lm->to(options.dtype);
+  if (const at::Device device = comm.device(); device.is_cpu()) {
+    if (options.dtype != at::kFloat) lm->to(options.dtype);
+  } else {
+    // Not by to(): what other stages have takes no memory of the device.
+    const auto there = at::TensorOptions(options.dtype).device(device);
+    for (auto& [name, tensor] : parameters_of(lm))
+      tensor.set_data(here.contains(name) ? tensor.detach().to(there)
+                                          : at::zeros({1}, there).expand(tensor.sizes()));
+  }
   for (const auto& [name, tensor] : parameters_of(lm)) {
     if (!here.contains(name)) continue;
     own.push_back({name, tensor, parts.slice(name), shapes.at(name),
@@ -197,12 +207,14 @@ std::vector<int64_t> padding_of(const LmParallelism& how, const std::vector<int6
 
 ParallelLm::State::Row ParallelLm::State::row_of(const LmRowBatch& batch, bool step) {
   const auto refuse = [](const std::string& what) { throw InvalidArgument("ParallelLm: " + what); };
-  const at::Tensor &ids = batch.ids, &targets = batch.targets;
-  if (!ids.defined() || ids.scalar_type() != at::kLong || ids.numel() == 0 || ids.dim() < 1 ||
-      ids.dim() > 2 || !ids.is_cpu())
-    refuse("ids must be int64 [B, T], or [N] with lengths, on the CPU, and not empty");
-  if (!targets.defined() || targets.scalar_type() != at::kLong || targets.sizes() != ids.sizes())
+  if (!batch.ids.defined() || batch.ids.scalar_type() != at::kLong || batch.ids.numel() == 0 ||
+      batch.ids.dim() < 1 || batch.ids.dim() > 2)
+    refuse("ids must be int64 [B, T], or [N] with lengths, and not empty");
+  if (!batch.targets.defined() || batch.targets.scalar_type() != at::kLong ||
+      batch.targets.sizes() != batch.ids.sizes())
     refuse("targets must be int64, of the shape of ids");
+  // What the ranks of a row compare, and how it is cut, is the host's to find out.
+  const at::Tensor ids = batch.ids.cpu(), targets = batch.targets.cpu();
   const auto least = ids.min().item<int64_t>(), most = ids.max().item<int64_t>();
   if (least < 0 || most >= config.vocab_size)
     refuse("the id " + std::to_string(least < 0 ? least : most) + " is outside the vocabulary of " +
@@ -310,8 +322,8 @@ PipelineBatch ParallelLm::State::pipeline_batch(const Row& row, double scale) {
                         2 * static_cast<uint64_t>(mesh.over({"data", "expert"}).rank());
   PipelineBatch batch;
   batch.rows = chunks->begin(row.lengths, seed | 1, scale, row.padding);
-  batch.input = [row](const MicroBatch& micro) {
-    return row.ids[static_cast<size_t>(micro.index)];
+  batch.input = [row, device = comm.device()](const MicroBatch& micro) {
+    return device::copy_to(row.ids[static_cast<size_t>(micro.index)], device);
   };
   batch.loss = [this, row, scale](const at::Tensor& rows, const MicroBatch& micro) {
     const auto index = static_cast<size_t>(micro.index);
@@ -331,9 +343,13 @@ ParallelLm& ParallelLm::operator=(ParallelLm&&) noexcept = default;
 ParallelLm::~ParallelLm() = default;
 
 double ParallelLm::step(const LmRowBatch& batch, double scale) {
+  return step_unread(batch, scale).item<double>();
+}
+
+at::Tensor ParallelLm::step_unread(const LmRowBatch& batch, double scale) {
   const State::Row row = state_->row_of(batch, /*step=*/true);
   state_->lm->train();
-  const double loss = state_->pipeline->step(state_->pipeline_batch(row, scale));
+  const at::Tensor loss = state_->pipeline->step_unread(state_->pipeline_batch(row, scale));
   ++state_->steps;
   return loss / scale;
 }
@@ -353,7 +369,9 @@ TokenScores ParallelLm::scores(const LmRowBatch& batch) {
   const bool training = state.lm->is_training();
   state.lm->eval();
   PipelineBatch of = state.pipeline_batch(row, 1);
-  const at::Tensor all = at::zeros({row.tokens + 1, 2}, at::kDouble);
+  const at::Device device = state.comm.device();
+  const at::Tensor all =
+      at::zeros({row.tokens + 1, 2}, at::TensorOptions(at::kDouble).device(device));
   const at::Tensor both = all.narrow(0, 0, row.tokens);
   int64_t token = 0;  // without what was added
   of.loss = [&](const at::Tensor& rows, const MicroBatch& micro) {
@@ -363,7 +381,7 @@ TokenScores ParallelLm::scores(const LmRowBatch& batch) {
     const at::Tensor& places = row.places[index];
     const int64_t tokens = row.tokens_of[index];
     if (places.defined())
-      all.index_copy_(0, places, mine);
+      all.index_copy_(0, device::copy_to(places, device), mine);
     else
       both.narrow(0, token, tokens).copy_(mine);
     token += tokens;
@@ -373,7 +391,8 @@ TokenScores ParallelLm::scores(const LmRowBatch& batch) {
   if (state.how.size_of("context") > 1) state.mesh["context"].all_reduce(both);
   state.mesh["pipe"].broadcast(both, state.schedule.stage_of.back());
   state.lm->train(training);
-  return {both.select(1, 0).contiguous(), both.select(1, 1).ne(0)};
+  const at::Tensor here = both.to(batch.ids.device());
+  return {here.select(1, 0).contiguous(), here.select(1, 1).ne(0)};
 }
 
 std::vector<at::Tensor> ParallelLm::take_gradients() {
@@ -383,12 +402,18 @@ std::vector<at::Tensor> ParallelLm::take_gradients() {
   return all;
 }
 
-void ParallelLm::give_gradients(const std::vector<at::Tensor>& gradients, double factor) {
+void ParallelLm::give_gradients(const std::vector<at::Tensor>& gradients,
+                                const at::Tensor& factor) {
   if (gradients.size() != state_->own.size())
     throw InvalidArgument("ParallelLm: " + std::to_string(gradients.size()) + " gradients for " +
                           std::to_string(state_->own.size()) + " parameters");
   for (size_t i = 0; i < gradients.size(); ++i) state_->own[i].tensor.mutable_grad() = gradients[i];
-  scale_gradients(factor);
+  if (factor.is_cpu()) return scale_gradients(factor.item<double>());
+  std::vector<at::Tensor> there;
+  for (const at::Tensor& gradient : gradients)
+    if (gradient.defined()) there.push_back(gradient);
+  const at::NoGradGuard no_grad;
+  if (!there.empty()) at::_foreach_mul_(there, factor.to(there.front().scalar_type()));
 }
 
 void ParallelLm::scale_gradients(double factor) {

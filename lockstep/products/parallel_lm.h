@@ -39,6 +39,8 @@ namespace lockstep {
 
 // As TransformerLm takes them: int64 [B, T], or [N] with lengths. The same on all ranks of a row, that is, along
 // pipe, context and tensor.
+//
+// Best on the CPU: what is on a device is read first, and the host waits for it.
 struct LmRowBatch {
   at::Tensor ids;
   at::Tensor targets;  // of the shape of ids, -100 where there is nothing to predict
@@ -74,7 +76,7 @@ struct LmParameterGroup {
 };
 
 // Every function is collective over `comm` but where it says that it does not communicate. One thread, the
-// communicator's. On the CPU. Throws what the communicator and Pipeline throw.
+// communicator's. Parameters are on the communicator's device. Throws what the communicator and Pipeline throw.
 class ParallelLm {
  public:
   // Keeps handles of `comm` and of the groups it makes. Throws InvalidArgument (check()) before anything is sent;
@@ -103,6 +105,8 @@ class ParallelLm {
   // forwards. Throws InvalidArgument for a batch that makes no sense, before anything is
   // sent; Mismatch where the ranks of a row were given different ones.
   double step(const LmRowBatch& batch, double scale = 1);
+  // step() whose loss, float64 [1], stays on the communicator's device: the host does not wait for it.
+  at::Tensor step_unread(const LmRowBatch& batch, double scale = 1);
   // The number of steps that dropout's masks are drawn for next: after load(), where it is to go on as it would have.
   void set_steps(uint64_t steps);
   uint64_t steps() const;  // does not communicate
@@ -117,7 +121,8 @@ class ParallelLm {
   // puts them there again, times `factor`: for a loss whose backward comes later. Nothing else is done with them in
   // between but that they may be dropped. Do not communicate.
   std::vector<at::Tensor> take_gradients();
-  void give_gradients(const std::vector<at::Tensor>& gradients, double factor = 1);
+  // They are multiplied by `factor`, one element, which the host does not wait for where it is on a device.
+  void give_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& factor);
 
   // Once, before the first update(): of all parameters that require a gradient, biases and norms without weight
   // decay; divided as parallelism().zero says.

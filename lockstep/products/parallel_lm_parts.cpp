@@ -80,7 +80,8 @@ NamedTensors ParallelLm::gather() {
       all.emplace_back(name, here.at(name));
       continue;
     }
-    const at::Tensor tensor = at::empty(shape, at::TensorOptions().dtype(state.options.dtype));
+    const at::Tensor tensor =
+        at::empty(shape, at::TensorOptions(state.options.dtype).device(state.comm.device()));
     state.comm.irecv(tensor, from, kTag).wait();
     all.emplace_back(name, tensor);
   }

@@ -1,6 +1,7 @@
 // The step of the optimizer, over all ranks.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 
 #include <cmath>
 #include <map>
@@ -142,13 +143,13 @@ optim::StepResult ParallelLm::update(const UpdateOptions& options) {
   optim::StepOptions how;
   optim::StepResult result;
   if (options.max_norm || options.loss_scale) {
-    double mine = 0;
+    const at::Device device = state.comm.device();
+    const at::Tensor sum = at::zeros({1}, at::TensorOptions(at::kDouble).device(device));
     synchronize();
     for (LmParameterClass& one : state.classes) {
       if (one.counts && one.optimizer)
-        mine += optim::sum_of_squares(*one.optimizer->own_gradients());
+        sum.add_(optim::sum_of_squares_on(device, *one.optimizer->own_gradients()));
     }
-    const at::Tensor sum = at::full({1}, mine, at::kDouble);
     state.comm.iall_reduce(sum, ReduceOp::kSum, call_note("ParallelLm: gradient norm")).wait();
     const double scale = options.loss_scale.value_or(1);
     const double norm = std::sqrt(sum.item<double>()) / scale;

@@ -10,6 +10,7 @@
 
 #include "lockstep/amp/autocast.h"
 #include "lockstep/data/loader.h"
+#include "lockstep/flat/module_device.h"
 #include "lockstep/optim/decay_groups.h"
 #include "lockstep/recipes/recipe_run.h"
 #include "lockstep/train/supervised_task.h"
@@ -62,7 +63,7 @@ TrainResult train_by_adamw(Communicator& comm, const TrainConfig& config,
     data::Loader loader(recipe.train, *dealt.sampler,
                         {.batch_size = dealt.batch_size,
                          .num_workers = static_cast<int>(config.workers),
-                         .device = ranks.device()});
+                         .device = device_of(*made)});
     StrategyModel<M> model(made, strategy);
     Communicator judges = strategy->evaluation_ranks(ranks);
     SupervisedTask<M, D, Loss> task(

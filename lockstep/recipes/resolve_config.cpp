@@ -221,12 +221,10 @@ TrainConfig default_config(const std::string& recipe) {
 
 void check_on_device(const TrainConfig& config, const std::string& device) {
   const std::string cpu_alone = "cpu, on which alone ";
-  if (divides_model(config))
-    refuse("device", "'" + device + "'", cpu_alone + "mesh '" + config.mesh + "' works so far");
   if (divides_parameters(config.strategy) && !config.mesh.empty())
-    refuse(
-        "device", "'" + device + "'",
-        cpu_alone + "ranks share a copy of the parameters; leave out mesh '" + config.mesh + "'");
+    refuse("device", "'" + device + "'",
+           cpu_alone + "strategy " + config.strategy + " goes with a mesh; leave out mesh '" +
+               config.mesh + "'");
   if (make_strategy(config.strategy)->logical_ranks() > 0)
     refuse("device", "'" + device + "'",
            cpu_alone + "strategy " + config.strategy + " works so far");

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <map>
@@ -40,7 +41,7 @@ struct HeldGradients final : torch::CustomClassHolder {
     there = false;
     gradients.clear();
   }
-  double step(const LmRowBatch& batch) {
+  at::Tensor step(const LmRowBatch& batch) {
     for (const at::Tensor& parameter : trained)
       if (parameter.grad().defined())
         throw InvalidArgument(
@@ -49,7 +50,7 @@ struct HeldGradients final : torch::CustomClassHolder {
             "divided has one; call the optimizer's step() or zero_grad() before the next forward");
     drop();
     (void)model->take_gradients();  // of what is not trained
-    const double loss = model->step(batch);
+    const at::Tensor loss = model->step_unread(batch);
     gradients = model->take_gradients();
     there = true;
     ++forwards;
@@ -60,11 +61,12 @@ struct HeldGradients final : torch::CustomClassHolder {
 // A loss whose gradients are there already: backward puts them in place, times what it was multiplied with since.
 class DoneNode final : public torch::autograd::Function<DoneNode> {
  public:
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& seed, double value,
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& seed,
+                            const at::Tensor& value,
                             const c10::intrusive_ptr<HeldGradients>& held) {
     context->saved_data["held"] = c10::IValue::make_capsule(held);
     context->saved_data["forward"] = static_cast<int64_t>(held->forwards);
-    return at::full({}, value, seed.options());
+    return value.reshape({}).to(seed.options(), /*non_blocking=*/false, /*copy=*/true);
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto held =
@@ -75,7 +77,7 @@ class DoneNode final : public torch::autograd::Function<DoneNode> {
           "TransformerLm: backward of a loss whose gradients are gone; of a model that is divided "
           "it comes once, and before the next forward");
     held->there = false;
-    held->model->give_gradients(std::exchange(held->gradients, {}), gradients[0].item<double>());
+    held->model->give_gradients(std::exchange(held->gradients, {}), gradients[0]);
     return {at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
@@ -175,6 +177,7 @@ class LmMeshStrategy final : public Strategy {
                       Initial initial) override {
     TransformerLmImpl* const lm = checked(*model, comm);
     const at::ScalarType dtype = lm->parameters().front().scalar_type();
+    const at::Device device = comm.device();
     keep(std::move(model), comm);
     parallel_ =
         std::make_shared<ParallelLm>(lm->config(), std::move(comm), how_,
@@ -187,17 +190,17 @@ class LmMeshStrategy final : public Strategy {
     const c10::weak_intrusive_ptr<HeldGradients> held(held_);
     lm->run_by(
         {.loss =
-             [weak, held, lm, dtype](const at::Tensor& ids, const at::Tensor& targets,
-                                     const at::Tensor& lengths) {
+             [weak, held, lm, dtype, device](const at::Tensor& ids, const at::Tensor& targets,
+                                             const at::Tensor& lengths) {
                const auto parallel = alive(weak);
                const LmRowBatch batch{ids, targets, lengths};
-               const auto type = at::TensorOptions().dtype(dtype);
+               const auto type = at::TensorOptions(dtype).device(device);
                if (!at::GradMode::is_enabled())
                  return at::full({}, parallel->evaluate(batch), type);
                parallel->module()->train(lm->is_training());
                const auto gradients = held.lock();
-               const double loss = gradients->step(batch);
-               const at::Tensor seed = at::full({}, 0, type).requires_grad_();
+               const at::Tensor loss = gradients->step(batch);
+               const at::Tensor seed = at::zeros({}, type).requires_grad_();
                return DoneNode::apply(seed, loss, gradients);
              },
          .scores =

@@ -22,7 +22,8 @@ struct LmMeshOptions {
 // multiplied with. So there is one forward and one backward a step: more micro-batches take the place of accumulation.
 // InvalidArgument: a second backward, one of a loss that another forward has followed, a forward before
 // the step or zero_grad() that a backward asks for. A forward that no backward follows counts for nothing. A GradScaler
-// comes too late for it. Its loss has the parameters' type, float32 or float64; other types are
+// comes too late for it. Its loss is on the ranks' device, where the parts are moved (the model itself stays where it is),
+// and has the parameters' type, float32 or float64; other types are
 // InvalidArgument: bfloat16 products come from autocast around the forward.
 // Evaluation goes through evaluation_ranks(): others evaluate the same batches together with one of those; ranks along
 // expert may also evaluate batches of their own, equally many of them.

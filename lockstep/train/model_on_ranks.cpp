@@ -105,7 +105,8 @@ void detach_parameters(torch::nn::Module& model, const Tensors& optimized, bool 
 
 ModelOnRanks::ModelOnRanks(Parts parts) : parts_(std::move(parts)) {
   Strategy& strategy = *parts_.strategy;
-  if (!device().is_cpu()) {
+  // One that is divided stays where it is, as the names of parts that are moved.
+  if (!device().is_cpu() && !strategy.divides_model()) {
     give_initial_values();  // they are written on the host
     parts_.model->to(device());
   }

@@ -234,7 +234,7 @@ class Trainer {
                            {.batch_size = args.per_device_train_batch_size,
                             .num_workers = static_cast<int>(args.dataloader_num_workers),
                             .drop_last = args.dataloader_drop_last,
-                            .device = run_.comm().device()});
+                            .device = device_of(*parts_.model)});
     strategy.follow(loader.batches_taken());
     steps_ = training_steps(args, loader.batches() / batches_per_step_);
     const auto rates = learning_rates(args, steps_.all);

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/utils.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
@@ -12,6 +13,9 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/subprocess.h"
 #include "lockstep/data/digits.h"
+#include "lockstep/model/transformer_lm.h"
+#include "lockstep/tokenizers/characters.h"
+#include "lockstep/train/run_state.h"
 
 namespace lockstep::engine::device_mp_test {
 namespace {
@@ -90,6 +94,7 @@ struct Way {
   const char* name;
   Arguments arguments;
   double near = 1e-4;
+  const char* ranks = "2";
 };
 class EngineWays : public EngineOnDevices, public ::testing::WithParamInterface<Way> {};
 
@@ -99,11 +104,11 @@ TEST_P(EngineWays, GiveTheCpusNumbers) {
                         "--output",    dir_ / device,
                         "--json",      dir_ / (std::string(device) + ".json"),
                         "--device",    device,
-                        "--nproc",     "2",
+                        "--nproc",     GetParam().ranks,
                         "--epochs",    "1",
                         "--max-steps", "3"};
     arguments.insert(arguments.end(), GetParam().arguments.begin() + 1, GetParam().arguments.end());
-    const Ended ended = run(2, arguments);
+    const Ended ended = run(std::stoi(GetParam().ranks), arguments);
     ASSERT_EQ(ended.exit_code, 0) << ended.err;
     EXPECT_THAT(ended.err, Not(HasSubstr("race")));
   }
@@ -120,6 +125,13 @@ INSTANTIATE_TEST_SUITE_P(
         Way{"lm", {"lm", "--data", "sentences", "--dropout", "0", "--strategy", "zero1"}},
         Way{"lm_zero3", {"lm", "--data", "sentences", "--dropout", "0", "--strategy", "zero3"}},
         Way{"text_fsdp", {"text", "--data", "sentences", "--strategy", "fsdp"}, 0.1},
+        Way{"pipe", {"lm", "--data", "sentences", "--dropout", "0.1", "--mesh", "pipe=2"}},
+        Way{"tensor", {"lm", "--data", "sentences", "--amp", "bf16", "--mesh", "tensor=2"}, 1e-2},
+        Way{"context", {"lm", "--data", "sentences", "--mesh", "context=2"}},
+        Way{"products",
+            {"lm", "--data", "sentences", "--mesh", "data=2,tensor=2", "--strategy", "zero1"},
+            1e-4,
+            "4"},
         Way{"text", {"text", "--data", "sentences", "--amp", "bf16"}, 0.1}),
     [](const auto& info) { return std::string(info.param.name); });
 
@@ -156,6 +168,67 @@ TEST_F(EngineOnDevices, WaysAreComparedAndMeasured) {
   ASSERT_EQ(measured.exit_code, 0) << measured.out << measured.err;
   EXPECT_THAT(measured.err, Not(HasSubstr("race")));
   EXPECT_EQ(json::parse(dir_.read("step.json")).size(), 3U);
+}
+
+TEST_F(EngineOnDevices, DividedExpertsGiveTheCpusNumbers) {
+  std::string rows;
+  for (int i = 0; i < 60; ++i)
+    rows += "{\"text\": \"" + std::string(static_cast<size_t>(2 + i * 7 % 11), "abcde"[i % 5]) +
+            "f\"}\n";
+  dir_.write("train.jsonl", rows);
+  LmConfig config;
+  config.vocab_size = 7;
+  config.hidden_size = 16;
+  config.intermediate_size = 24;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 2;
+  config.num_local_experts = 4;
+  config.router_aux_loss_coef = 0.01;
+  config.max_position_embeddings = 8;
+  config.bos_token_id.reset();
+  config.eos_token_ids = {0};
+  torch::manual_seed(3);
+  save_model(*TransformerLm(config),
+             {.config_json = to_json(config),
+              .others = tokenizers::Characters::of("abcdef\n", "t").files()},
+             dir_ / "model");
+  for (const char* device : {"cpu", "cuda"}) {
+    const Ended ended = run(2, {"train",        "lm",
+                                "--data",       dir_ / "train.jsonl",
+                                "--model",      dir_ / "model",
+                                "--mesh",       "expert=2",
+                                "--epochs",     "1",
+                                "--context",    "8",
+                                "--batch-size", "4",
+                                "--output",     dir_ / device,
+                                "--device",     device,
+                                "--json",       dir_ / (std::string(device) + ".json")});
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    EXPECT_THAT(ended.err, Not(HasSubstr("race")));
+  }
+  for (const char* name : {"loss", "test_loss"})
+    EXPECT_NEAR(result("cuda").at(name).get<double>(), result("cpu").at(name).get<double>(), 1e-4)
+        << name;
+}
+
+// So does one that divides the model, from devices to the host.
+TEST_F(EngineOnDevices, ADividedRunGoesOnOnTheHost) {
+  const auto train_lm = [&](const std::string& output, const Arguments& more) {
+    Arguments arguments{
+        "train",       "lm",     "--data",    "sentences", "--output",
+        dir_ / output, "--mesh", "pipe=2",    "--json",    dir_ / (output + ".json"),
+        "--epochs",    "1",      "--dropout", "0.1"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run(2, arguments);
+  };
+  const Ended first = train_lm("run", {"--max-steps", "2", "--device", "cuda"});
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  const Ended then = run(2, {"train", "lm", "--output", dir_ / "run", "--resume", "--max-steps",
+                             "4", "--device", "cpu", "--json", dir_ / "run.json"});
+  ASSERT_EQ(then.exit_code, 0) << then.err;
+  ASSERT_EQ(train_lm("whole", {"--max-steps", "4", "--device", "cpu"}).exit_code, 0);
+  EXPECT_NEAR(result("run").at("test_loss").get<double>(),
+              result("whole").at("test_loss").get<double>(), 1e-4);
 }
 
 TEST_F(EngineOnDevices, WhatCannotBeIsSaidBeforeTheRanksStart) {

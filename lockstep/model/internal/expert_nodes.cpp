@@ -15,6 +15,7 @@
 #include <array>
 #include <utility>
 
+#include "lockstep/device/memory.h"
 #include "lockstep/kernels/parallel.h"
 #include "lockstep/model/internal/layer_math.h"
 #include "lockstep/model/internal/products.h"
@@ -284,7 +285,7 @@ class GroupedProductsNode final : public torch::autograd::Function<GroupedProduc
 at::Tensor sorted_rows(const at::Tensor& x, const std::shared_ptr<const RoutedRows>& routed,
                        Arithmetic arithmetic) {
   if (arithmetic == Arithmetic::kComposed)
-    return x.index_select(0, index_tensor(routed->tokens).to(x.device()));
+    return x.index_select(0, device::copy_to(index_tensor(routed->tokens), x.device()));
   return SortedRowsNode::apply(x, c10::make_intrusive<RoutedHandle>(routed));
 }
 
@@ -292,7 +293,7 @@ at::Tensor weighted_rows(const at::Tensor& rows, const at::Tensor& weights,
                          const std::shared_ptr<const RoutedRows>& routed, Arithmetic arithmetic) {
   if (arithmetic != Arithmetic::kComposed)
     return WeightedRowsNode::apply(rows, weights, c10::make_intrusive<RoutedHandle>(routed));
-  const at::Tensor places = index_tensor(routed->places).to(rows.device());
+  const at::Tensor places = device::copy_to(index_tensor(routed->places), rows.device());
   const at::Tensor out = places.lt(0);
   // What was left out, or is padding, reads a row of zeros behind the others.
   const at::Tensor with_zeros = rows.size(0) == places.numel()

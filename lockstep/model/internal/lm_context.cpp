@@ -3,7 +3,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/device/memory.h"
 #include "lockstep/kernels/parallel.h"
 #include "lockstep/model/internal/layer_math.h"
 
@@ -87,8 +87,8 @@ at::Tensor turned(const at::Tensor& x, int64_t heads, int64_t width, const LmPas
 // A number that stands for another one, whose gradient it passes on.
 class WholeLossNode final : public torch::autograd::Function<WholeLossNode> {
  public:
-  static at::Tensor forward(AutogradContext*, const at::Tensor& share, double whole) {
-    return at::scalar_tensor(whole, share.options());
+  static at::Tensor forward(AutogradContext*, const at::Tensor& share, const at::Tensor& whole) {
+    return whole.reshape({}).to(share.options(), /*non_blocking=*/false, /*copy=*/true);
   }
   static variable_list backward(AutogradContext*, variable_list gradients) {
     return {gradients[0], at::Tensor()};
@@ -111,7 +111,8 @@ class GatherNode final : public torch::autograd::Function<GatherNode> {
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto capsule = context->saved_data["work"].toCapsule();
     const auto& work = static_cast<const GatherWork&>(*capsule);
-    return {gradients[0].index_select(0, work.rows) * static_cast<double>(work.context->parts),
+    const at::Tensor rows = device::copy_to(work.rows, gradients[0].device());
+    return {gradients[0].index_select(0, rows) * static_cast<double>(work.context->parts),
             at::Tensor()};
   }
 };
@@ -179,9 +180,9 @@ at::Tensor whole_loss(const LmContext& context, const at::Tensor& targets,
   context.sum(number);
   // So divided, gradients need no pass of their own.
   const at::Tensor mine = share(number.item<double>() / parts);
-  number.fill_(mine.item<double>() / parts);
-  context.sum(number);
-  return WholeLossNode::apply(mine, number.item<double>());
+  const at::Tensor whole = mine.detach().to(at::kDouble).div(parts).reshape({1});
+  context.sum(whole);
+  return WholeLossNode::apply(mine, whole);
 }
 
 at::Tensor gathered(const LmPass& pass, const at::Tensor& rows) {

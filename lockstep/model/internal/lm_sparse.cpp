@@ -4,12 +4,14 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/softmax.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "lockstep/device/memory.h"
 #include "lockstep/hooks/layer_hook.h"
 #include "lockstep/model/internal/expert_nodes.h"
 #include "lockstep/model/internal/follow.h"
@@ -21,8 +23,15 @@
 namespace lockstep::internal {
 namespace {
 
+// Logits and shares, where the host has them. Where tokens go decides sizes, so a device is waited for, once.
+std::pair<at::Tensor, at::Tensor> on_host(const at::Tensor& logits, const at::Tensor& shares) {
+  if (shares.is_cpu()) return {logits.detach(), shares.detach()};
+  const at::Tensor both = at::stack({logits.detach(), shares.detach()}).cpu();
+  return {both[0], both[1]};
+}
+
 std::vector<int64_t> choices_of(const at::Tensor& shares, int64_t chosen) {
-  const at::Tensor rows = shares.detach().cpu().contiguous();
+  const at::Tensor rows = shares.contiguous();
   if (rows.scalar_type() == at::kDouble)
     return choose_experts(rows.const_data_ptr<double>(), rows.size(0), rows.size(1), chosen);
   return choose_experts(rows.const_data_ptr<float>(), rows.size(0), rows.size(1), chosen);
@@ -160,19 +169,19 @@ at::Tensor LmSparseMlp::work(const at::Tensor& rows, const internal::LmPass& pas
     logits = at::cat(
         {watched_logits(logits.narrow(0, 0, counted).clone(), pass.routers, layer_, part_of_losses),
          logits.narrow(0, counted, tokens - counted)});
-  const at::Tensor shares = exact_softmax(logits), own_shares = shares.narrow(0, 0, counted);
+  const at::Tensor shares = exact_softmax(logits);
+  const auto [own_logits, own_shares] =
+      on_host(logits.narrow(0, 0, counted), shares.narrow(0, 0, counted));
   std::vector<int64_t> choices = choices_of(own_shares, chosen_);
   RoutedRows rows_of =
       route(choices, all_, chosen_, expert_capacity(capacity_factor_, counted, all_, chosen_));
-  if (pass.routers)
-    pass.routers->count(layer_, choices, rows_of.left_out, logits.narrow(0, 0, counted),
-                        own_shares);
+  if (pass.routers) pass.routers->count(layer_, choices, rows_of.left_out, own_logits, own_shares);
   // Padding goes to no expert.
   choices.resize(static_cast<size_t>(tokens * chosen_), 0);
   rows_of.places.resize(choices.size(), -1);
   const auto routed = std::make_shared<const RoutedRows>(std::move(rows_of));
-  const at::Tensor chosen =
-      shares.gather(1, at::tensor(choices, at::kLong).view({tokens, chosen_}).to(shares.device()));
+  const at::Tensor chosen = shares.gather(
+      1, device::copy_to(at::tensor(choices, at::kLong).view({tokens, chosen_}), shares.device()));
   const at::Tensor weights = weight_in_split(chosen / chosen.sum(1, /*keepdim=*/true), split_);
   const at::Tensor sorted = sorted_rows(entered, routed, arithmetic);
   at::Tensor made;

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/device/memory.h"
 #include "lockstep/model/internal/arithmetic.h"
 #include "lockstep/model/internal/lm_units.h"
 
@@ -189,9 +190,10 @@ at::Tensor RouterRecord::gradient_of(int64_t layer, const at::Tensor& logits) co
     }
   }
   const double scale = gradient_ * ranks;
-  const at::Tensor slopes =
+  const at::Tensor slopes = device::copy_to(
       (choices * (scale * balance_ * static_cast<double>(experts_) / (tokens * tokens * parts)))
-          .to(logits.options());
+          .to(logits.scalar_type()),
+      logits.device());
   const at::Tensor shares = at::softmax(logits, 1);
   at::Tensor gradient = shares * (slopes - (shares * slopes).sum(1, /*keepdim=*/true));
   if (z_ > 0)

@@ -19,8 +19,8 @@ class RouterRecord {
  public:
   RouterRecord(const LmConfig& config, const LmExperts& experts);
 
-  // Of a layer: its choices and, float32 or float64 [tokens, experts], logits and their shares. A layer that is
-  // computed again counts the same again.
+  // Of a layer: its choices and, float32 or float64 [tokens, experts] on the CPU, logits and their shares. A layer that
+  // is computed again counts the same again.
   void count(int64_t layer, const std::vector<int64_t>& choices, int64_t left_out,
              const at::Tensor& logits, const at::Tensor& shares);
   std::vector<RouterStatistics> statistics() const;

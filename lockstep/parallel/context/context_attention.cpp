@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/device/memory.h"
 #include "lockstep/parallel/context/context_layout.h"
 #include "lockstep/parallel/context/internal/blocks.h"
 
@@ -188,9 +189,10 @@ class HeadsOfRanks {
   }
   bool repeats() const { return key_heads_ % ranks_ != 0; }
   // Of all ranks, end to end: int64 [ranks * keys()].
-  at::Tensor order() const {
+  at::Tensor order(at::Device device) const {
     const int64_t group = heads_ / key_heads_, each = queries() / keys();
-    return at::arange(0, heads_, each, at::kLong).floor_divide_(group);
+    return at::arange(0, heads_, each, at::TensorOptions(at::kLong).device(device))
+        .floor_divide_(group);
   }
 
  private:
@@ -200,7 +202,7 @@ class HeadsOfRanks {
 // The exchange of rows for heads, and back.
 class Exchange {
  public:
-  explicit Exchange(AttentionCall& call) : call_(call) {
+  Exchange(AttentionCall& call, at::Device device) : call_(call) {
     for (int64_t rank = 0; rank < call.size(); ++rank) counts_.push_back(call.rows_of(rank));
     own_.assign(counts_.size(), counts_[static_cast<size_t>(call.rank())]);
     std::vector<int64_t> rows;
@@ -208,9 +210,9 @@ class Exchange {
       const auto of_rank = context_rows(call.lengths, rank, call.size());
       rows.insert(rows.end(), of_rank.begin(), of_rank.end());
     }
-    by_rank_ = at::tensor(rows, at::kLong);
+    by_rank_ = device::copy_to(at::tensor(rows, at::kLong), device);
     in_order_ = at::empty_like(by_rank_);
-    in_order_.index_copy_(0, by_rank_, at::arange(by_rank_.size(0), at::kLong));
+    in_order_.index_copy_(0, by_rank_, at::arange(by_rank_.size(0), by_rank_.options()));
   }
 
   // Own rows [ranks, rows, columns], by whose they will be -> all rows in order, [all rows, columns].
@@ -251,9 +253,10 @@ class HeadsNode final : public torch::autograd::Function<HeadsNode> {
     const int64_t width = queries.size(2);
     const HeadsOfRanks heads(queries.size(1), keys.size(1), call->size());
     const auto for_ranks = [&](const at::Tensor& x) {
-      return by_ranks(heads.repeats() ? x.index_select(1, heads.order()) : x, call->size());
+      return by_ranks(heads.repeats() ? x.index_select(1, heads.order(x.device())) : x,
+                      call->size());
     };
-    Exchange exchange(*call);
+    Exchange exchange(*call, queries.device());
     const at::Tensor all = exchange.to_heads(
         at::cat({by_ranks(queries, call->size()), for_ranks(keys), for_ranks(values)}, 2));
     const Columns of(all, heads, width);
@@ -276,7 +279,7 @@ class HeadsNode final : public torch::autograd::Function<HeadsNode> {
     auto& call = static_cast<AttentionCall&>(*capsule);
     const int64_t width = kept[1].size(2), key_heads = context->saved_data["key_heads"].toInt();
     const HeadsOfRanks heads(kept[1].size(1) * call.size(), key_heads, call.size());
-    Exchange exchange(call);
+    Exchange exchange(call, kept[0].device());
     const at::Tensor dmixed = exchange.to_heads(by_ranks(gradients[0], call.size()))
                                   .view({kept[1].size(0), heads.queries(), width});
     const at::Tensor dall = at::zeros(
@@ -292,7 +295,7 @@ class HeadsNode final : public torch::autograd::Function<HeadsNode> {
       const at::Tensor sums =
           at::zeros({copies.size(0), key_heads, width},
                     copies.options().dtype(accumulated_type(copies.scalar_type())));
-      sums.index_add_(1, heads.order(), copies.to(sums.scalar_type()));
+      sums.index_add_(1, heads.order(sums.device()), copies.to(sums.scalar_type()));
       return sums.to(copies.scalar_type());
     };
     return {from_ranks(own.narrow(2, 0, wide), width), of_keys(wide), of_keys(wide + narrow),
@@ -322,14 +325,14 @@ CallPtr checked_call(const char* name, ContextWay way, const Communicator& comm,
                      const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
                      const std::vector<int64_t>& lengths, Site site) {
   for (const at::Tensor* of : {&queries, &keys, &values}) {
-    if (of->defined() && of->dim() == 3 && of->is_cpu() &&
+    if (of->defined() && of->dim() == 3 && of->device() == queries.device() &&
         of->scalar_type() == queries.scalar_type() &&
         of->size(0) == context_count(lengths, comm.rank(), comm.size()) &&
         of->size(2) == queries.size(2) && of->sizes() == (of == &queries ? queries : keys).sizes())
       continue;
     throw InvalidArgument(std::string(name) + ": give queries, keys and values [" +
                           std::to_string(context_count(lengths, comm.rank(), comm.size())) +
-                          " rows of this rank, heads, width], of one type, on the CPU");
+                          " rows of this rank, heads, width], of one type, on one device");
   }
   const at::ScalarType type = queries.scalar_type();
   if (type != at::kFloat && type != at::kDouble && type != at::kBFloat16)

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/device/memory.h"
 #include "lockstep/parallel/context/context_layout.h"
 
 namespace lockstep {
@@ -58,7 +59,7 @@ at::Tensor gathered_in_order(Communicator& comm, const at::Tensor& rows,
       at::empty({static_cast<int64_t>(places.size()), mine.size(1)}, mine.options());
   comm.iall_gatherv(by_rank, mine, counts).wait();
   const at::Tensor all = at::empty_like(by_rank);
-  all.index_copy_(0, at::tensor(places, at::kLong), by_rank);
+  all.index_copy_(0, device::copy_to(at::tensor(places, at::kLong), all.device()), by_rank);
   return all;
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/device/memory.h"
 
 namespace lockstep {
 namespace {
@@ -97,8 +98,9 @@ LmExpertRows exchanged(const Communicator& comm, const at::Tensor& rows,
       .wait();
   const auto* const numbers = all.const_data_ptr<int64_t>();
   exchange->routes = expert_routes({numbers, numbers + all.numel()}, experts, comm.rank(), ranks);
-  exchange->sorted = at::tensor(exchange->routes.sorted, at::kLong);
-  exchange->received = at::tensor(exchange->routes.received, at::kLong);
+  exchange->sorted = device::copy_to(at::tensor(exchange->routes.sorted, at::kLong), rows.device());
+  exchange->received =
+      device::copy_to(at::tensor(exchange->routes.received, at::kLong), rows.device());
   LmExpertRows here;
   here.rows = through(rows, exchange, /*to_experts=*/true);
   here.counts = exchange->routes.counts;

@@ -1,8 +1,8 @@
 #include "lockstep/parallel/expert/expert_parts.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 
 #include <algorithm>
 #include <cmath>
@@ -56,9 +56,9 @@ double ExpertParts::gradient_norm(const NamedTensors& mine) {
   for (const auto& [name, parameter] : mine)
     if (parameter.grad().defined())
       (is_expert_parameter(name) ? own : common).push_back(parameter.grad());
-  const at::Tensor sum = at::full({1}, optim::sum_of_squares(own), at::kDouble);
+  const at::Tensor sum = optim::sum_of_squares_on(comm_.device(), own);
   comm_.iall_reduce(sum, ReduceOp::kSum, call_note("expert: gradient norm")).wait();
-  return std::sqrt(sum.item<double>() + optim::sum_of_squares(common));
+  return std::sqrt(sum.add_(optim::sum_of_squares_on(comm_.device(), common)).item<double>());
 }
 
 double ExpertParts::clip_gradients(const NamedTensors& mine, double max_norm) {
@@ -70,8 +70,10 @@ double ExpertParts::clip_gradients(const NamedTensors& mine, double max_norm) {
   const double factor = max_norm / (norm + kSmall);
   if (factor >= 1) return norm;
   const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> gradients;
   for (const auto& item : mine)
-    if (item.second.grad().defined()) item.second.mutable_grad().mul_(factor);
+    if (item.second.grad().defined()) gradients.push_back(item.second.grad());
+  if (!gradients.empty()) at::_foreach_mul_(gradients, factor);
   return norm;
 }
 

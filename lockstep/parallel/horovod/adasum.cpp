@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/device/memory.h"
 
 namespace lockstep {
 namespace {
@@ -168,21 +169,27 @@ void adasum_all_reduce(Communicator& comm, std::span<const at::Tensor> tensors,
   const at::NoGradGuard no_grad;
   agree(comm, tensors, site);
   for (const auto& [kind, members] : kinds) {
+    // Those of a device go to the host as one, and back as one.
+    const at::Device device = members.front().device();
+    const bool together = std::all_of(members.begin(), members.end(), [&](const at::Tensor& one) {
+      return one.device() == device;
+    });
     std::vector<at::Tensor> flat;
     std::vector<Range> layers;
     int64_t at = 0;
     for (const at::Tensor& tensor : members) {
-      flat.push_back(tensor.detach().reshape({-1}).to(at::kCPU, kind));
+      flat.push_back(tensor.detach().reshape({-1}).to(together ? device : at::kCPU, kind));
       layers.push_back({at, at + tensor.numel()});
       at += tensor.numel();
     }
-    const at::Tensor vector = at::cat(flat);
+    const at::Tensor vector = at::cat(flat).cpu();
     if (kind == at::kDouble)
       VectorHalving<double>(comm, vector, layers).run();
     else
       VectorHalving<float>(comm, vector, layers).run();
+    const at::Tensor sums = together ? device::copy_to(vector, device) : vector;
     for (size_t i = 0; i < members.size(); ++i)
-      members[i].copy_(part_of(vector, layers[i]).view(members[i].sizes()));
+      members[i].copy_(part_of(sums, layers[i]).view(members[i].sizes()));
   }
 }
 

@@ -1,6 +1,5 @@
 #include "lockstep/parallel/pipeline/pipeline.h"
 
-#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
@@ -116,7 +115,8 @@ struct Pipeline::State {
         chunks(numbered(comm, this->schedule, std::move(chunks))),
         ties(this->schedule, comm.rank(), std::move(options.ties)) {}
 
-  double run(const PipelineBatch& batch, bool backward);
+  // The loss, float64 [1] on the communicator's device.
+  at::Tensor run(const PipelineBatch& batch, bool backward);
 
   Communicator comm;
   PipelineDiscipline discipline;
@@ -129,7 +129,7 @@ struct Pipeline::State {
   bool has_step = false;                    // executed is a step's
 };
 
-double Pipeline::State::run(const PipelineBatch& batch, bool backward) {
+at::Tensor Pipeline::State::run(const PipelineBatch& batch, bool backward) {
   check_batch(comm, schedule, chunks, batch);
   internal::agree_on_step(comm, schedule, backward, batch.rows);
   executed.clear();
@@ -138,15 +138,14 @@ double Pipeline::State::run(const PipelineBatch& batch, bool backward) {
   const bool counts = backward && !activation_bytes;
   internal::PipelineStep step(comm, schedule, chunks, discipline, batch, backward, counts);
   try {
-    double own = 0;
+    at::Tensor loss;
     if (backward) {
       ties.begin();
-      as_one_backward([&] { own = step.run(); });
+      as_one_backward([&] { loss = step.run(); });
       ties.end(comm);
     } else {
-      own = step.run();
+      loss = step.run();
     }
-    const at::Tensor loss = at::full({1}, own, at::kDouble);
     internal::at_place(
         [&] { return stage_text(comm) + ", behind its last action, awaits the loss"; },
         [&] { comm.broadcast(loss, schedule.stage_of.back()); });
@@ -154,7 +153,7 @@ double Pipeline::State::run(const PipelineBatch& batch, bool backward) {
     most_held = step.most_held();
     if (counts) activation_bytes = step.most_bytes();
     has_step = backward;
-    return loss.item<double>();
+    return loss;
   } catch (const std::exception& error) {
     // The others wait for what will not come. Where the communicator is broken already, its own reason stays.
     comm.abort("pipeline " + step.place() + " failed: " + error.what());
@@ -177,10 +176,13 @@ Pipeline& Pipeline::operator=(Pipeline&&) noexcept = default;
 Pipeline::~Pipeline() = default;
 
 double Pipeline::step(const PipelineBatch& batch) {
+  return step_unread(batch).item<double>();
+}
+at::Tensor Pipeline::step_unread(const PipelineBatch& batch) {
   return state_->run(batch, true);
 }
 double Pipeline::evaluate(const PipelineBatch& batch) {
-  return state_->run(batch, false);
+  return state_->run(batch, false).item<double>();
 }
 
 const PipelineSchedule& Pipeline::schedule() const {

@@ -102,8 +102,8 @@ struct PipelineBatch {
   std::function<at::Tensor(const at::Tensor& rows, const MicroBatch& micro_batch)> loss = nullptr;
 };
 
-// One thread, the communicator's. Keeps what it is given. On the CPU, or on one device a rank that the
-// communicator's tensors may lie on.
+// One thread, the communicator's. Keeps what it is given. The rows between stages are on the communicator's
+// device, and so must chunks be.
 class Pipeline {
  public:
   // `chunks`: this rank's, ascending, as schedule.chunks_of(comm.rank()) lists them. Tied parameters of the
@@ -122,10 +122,12 @@ class Pipeline {
   // grad(). Collective. Throws InvalidArgument before anything is sent for a batch that makes no sense on
   // this rank; Mismatch on all ranks alike that names two stages whose numbers of micro-batches or rows
   // differ. What a function of a chunk throws, step() throws, and a chunk that gives other rows than it
-  // declared is InvalidArgument: then the communicator is broken, so that the other stages' waits end with
+  // declared, or elsewhere, is InvalidArgument: then the communicator is broken, so that the other stages' waits end with
   // PeerLost that says why, and gradients are unspecified. Timeout, PeerLost and Mismatch of the communicator
   // say which action of this stage awaited what from which.
   double step(const PipelineBatch& batch);
+  // step() whose loss, float64 [1], stays on the communicator's device: the host does not wait for it.
+  at::Tensor step_unread(const PipelineBatch& batch);
   // The forwards alone, in the schedule's order. Otherwise as step().
   double evaluate(const PipelineBatch& batch);
 

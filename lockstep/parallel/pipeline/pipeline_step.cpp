@@ -1,5 +1,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -143,7 +144,7 @@ double PipelineStep::now() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - origin_).count();
 }
 
-double PipelineStep::run() {
+at::Tensor PipelineStep::run() {
   origin_ = std::chrono::steady_clock::now();
   const size_t most =
       discipline_.most_sends == 0 ? actions_.size() : static_cast<size_t>(discipline_.most_sends);
@@ -156,8 +157,8 @@ double PipelineStep::run() {
     settle_sends(most);
   }
   settle_sends(0);
-  double loss = 0;
-  for (const at::Tensor& part : losses_) loss += part.item<double>();
+  at::Tensor loss = at::zeros({1}, at::TensorOptions(at::kDouble).device(comm_.device()));
+  for (const at::Tensor& part : losses_) loss.add_(part.reshape({1}).to(loss.options()));
   return loss;
 }
 
@@ -201,8 +202,15 @@ void PipelineStep::check_rows(const PipelineAction& action, const at::Tensor& ro
   const int64_t expected = micro_batches_[static_cast<size_t>(action.micro_batch)].rows;
   const std::vector<int64_t> shape = sizes_of(declared, expected);
   if (rows.defined() && rows.sizes() == at::IntArrayRef(shape) &&
-      rows.scalar_type() == declared.dtype)
-    return;
+      rows.scalar_type() == declared.dtype) {
+    // Elsewhere they would never meet their receive, and both stages wait until the time is out.
+    if (rows.device() == comm_.device()) return;
+    throw InvalidArgument("pipeline: chunk " + std::to_string(action.chunk) + " gives rows on " +
+                          rows.device().str() + ", and the ranks' device is " +
+                          comm_.device().str() +
+                          "; move the stage's model and its input there, or ask init() for the "
+                          "device that they are on");
+  }
   std::string given = "nothing";
   if (rows.defined()) {
     given = dtype_name(rows.scalar_type());

@@ -1,9 +1,9 @@
 #include "lockstep/parallel/tensor/tensor_parts.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 
 #include <cmath>
 #include <utility>
@@ -128,9 +128,9 @@ double TensorParts::gradient_norm(const NamedTensors& mine) {
     if (parameter.grad().defined() && !slice.repeated)
       (slice.whole() ? whole : divided).push_back(parameter.grad());
   }
-  const at::Tensor sum = at::full({1}, optim::sum_of_squares(divided), at::kDouble);
+  const at::Tensor sum = optim::sum_of_squares_on(comm_.device(), divided);
   comm_.iall_reduce(sum, ReduceOp::kSum, call_note("tensor: gradient norm")).wait();
-  return std::sqrt(sum.item<double>() + optim::sum_of_squares(whole));
+  return std::sqrt(sum.add_(optim::sum_of_squares_on(comm_.device(), whole)).item<double>());
 }
 
 double TensorParts::clip_gradients(const NamedTensors& mine, double max_norm) {
@@ -142,8 +142,10 @@ double TensorParts::clip_gradients(const NamedTensors& mine, double max_norm) {
   const double factor = max_norm / (norm + kSmall);
   if (factor >= 1) return norm;
   const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> gradients;
   for (const auto& [name, parameter] : mine)
-    if (parameter.grad().defined()) parameter.mutable_grad().mul_(factor);
+    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+  if (!gradients.empty()) at::_foreach_mul_(gradients, factor);
   return norm;
 }
 

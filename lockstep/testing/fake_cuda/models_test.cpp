@@ -13,6 +13,7 @@
 #include "lockstep/model/bert.h"
 #include "lockstep/model/resnet.h"
 #include "lockstep/model/transformer_lm.h"
+#include "lockstep/model/vocabulary_loss.h"
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
 #include "lockstep/testing/fake_cuda/fake_cuda_fixture_test.h"
 
@@ -83,6 +84,33 @@ TEST_F(ModelsOnFakeCuda, TransformerLm) {
       };
       return std::pair(model, loss_on);
     });
+  }
+}
+
+// By a divided vocabulary's way, of a part that has all of it: what a chunk takes changes nothing.
+TEST_F(ModelsOnFakeCuda, ADividedVocabularysLoss) {
+  for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+    const auto loss_on = [type](at::Device device, bool divided, int64_t chunk) {
+      const at::Tensor rows = torch::arange(7 * 6).mul(1.7).sin().view({7, 6}).to(device, type);
+      const at::Tensor weight = torch::arange(11 * 6).mul(2.3).cos().view({11, 6}).to(device, type);
+      const at::Tensor targets = torch::tensor({3, -100, 10, 0, 7, -100, 5}).to(device);
+      VocabularyLossOptions options{.rows_at_a_time = chunk};
+      if (divided) options.part = {.first = 0, .all = 11, .combine = [](const at::Tensor&) {}};
+      rows.requires_grad_(), weight.requires_grad_();
+      Counting counted;
+      const at::Tensor loss = vocabulary_loss(rows, weight, targets, options);
+      loss.mul(3).backward();
+      EXPECT_TRUE(device.is_cpu() || counted.stops() == 0) << counted.counts().text();
+      const TokenScores scores = vocabulary_scores(rows, weight, targets, options);
+      return std::vector<at::Tensor>{loss.detach().cpu(), rows.grad().cpu(), weight.grad().cpu(),
+                                     scores.losses.cpu(), scores.likeliest.to(at::kDouble).cpu()};
+    };
+    const auto host = loss_on(at::kCPU, false, 0);
+    for (const int64_t chunk : {0, 3}) {
+      const auto device = loss_on(at::Device(at::kCUDA, 0), true, chunk);
+      for (size_t i = 0; i < host.size(); ++i)
+        EXPECT_TRUE(device[i].allclose(host[i], 1e-5, 1e-6)) << i << ", " << chunk;
+    }
   }
 }
 

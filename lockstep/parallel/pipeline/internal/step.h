@@ -21,8 +21,9 @@ class PipelineStep {
                const std::map<int, PipelineChunk>& chunks, const PipelineDiscipline& discipline,
                const PipelineBatch& batch, bool backward, bool counts_bytes = false);
 
-  // The stage's part of the loss: all of it on the last chunk's stage, 0 elsewhere.
-  double run();
+  // The stage's part of the loss, float64 [1] on the communicator's device: all of it on the last chunk's
+  // stage, 0 elsewhere. The host does not wait for it.
+  at::Tensor run();
 
   // In the order in which they ran; seconds since run() began, what it waited for an action's rows before it
   // begins.
