@@ -133,12 +133,13 @@ TEST_F(PeerOnFakeCuda, SymmetricTensorsAreNotCopiedIn) {
     std::optional<FakeCudaCounts> before;
     run_on_peer(kRanks,
                 [&](Communicator& comm) {
-                  const at::Tensor memory = comm.symmetric_empty({4000}, at::kFloat);
+                  at::Tensor memory = comm.symmetric_empty({4000}, at::kFloat);
                   EXPECT_EQ(memory.device(), comm.device());
                   const bool own = all || comm.rank() != 1;
                   const int64_t at = all ? 500 : 1000 * comm.rank();
                   const at::Tensor value =
                       own ? memory.narrow(0, at, 2000) : at::full({2000}, 0.0, comm.device());
+                  if (!own) memory = at::Tensor();  // the others keep theirs
                   value.fill_(comm.rank() + 1.0);
                   together.arrive_and_wait();
                   if (comm.rank() == 0) before = cuda.counts();
