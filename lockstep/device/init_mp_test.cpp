@@ -76,6 +76,24 @@ TEST_P(InitOnFakeDevices, SharesThemOut) {
   });
 }
 
+TEST_P(InitOnFakeDevices, PeerSharesThemOutUnasked) {
+  run([](FakeCuda&, Communicator&) {
+    Communicator comm = init({.backend = "peer"});
+    const at::Device own = cuda(comm.local_rank() % GetParam());
+    EXPECT_EQ(comm.capabilities().backend, "peer");
+    EXPECT_EQ(comm.host_capabilities().backend, "shm");
+    EXPECT_EQ(comm.device(), own);
+    Communicator twin = comm.duplicate();
+    Communicator part = *comm.split(comm.rank() % 2);  // of one rank, too
+    for (Communicator* one : {&comm, &twin, &part}) {
+      const at::Tensor value = at::full({5}, 1.0, own);
+      one->all_reduce(value);
+      EXPECT_EQ(value.sum().item<double>(), 5 * one->size());
+      one->barrier();
+    }
+  });
+}
+
 TEST_P(InitOnFakeDevices, AsTheVariableSays) {
   run([](FakeCuda&, Communicator&) {
     ASSERT_EQ(::setenv("LOCKSTEP_DEVICE", "cuda:0", 1), 0);

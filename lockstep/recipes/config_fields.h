@@ -38,7 +38,7 @@ void visit_fields(Config& config, Visit&& visit) {
         config.output);
   visit("nproc", {kRanksGroup, "ranks to start"}, config.nproc);
   visit("backend",
-        {kRanksGroup, "what carries the ranks' messages", "shm|tcp|hierarchical|gloo|nccl",
+        {kRanksGroup, "what carries the ranks' messages", "shm|tcp|hierarchical|gloo|nccl|peer",
          "shm on one host, else hierarchical or tcp"},
         config.backend);
   visit("device",

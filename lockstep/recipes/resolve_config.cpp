@@ -265,7 +265,8 @@ TrainConfig resolved(const TrainConfig& given) {
            "shm or hierarchical, whose ranks share the memory that strategy " + config.strategy +
                " puts parameters in");
   if (config.backend == "local" && config.nproc > 1)
-    refuse("backend", "'local'", "shm, tcp, hierarchical, gloo or nccl: local is for one rank");
+    refuse("backend", "'local'",
+           "shm, tcp, hierarchical, gloo, nccl or peer: local is for one rank");
   at_least("epochs", config.epochs, 1);
   at_least("batch_size", config.batch_size, 0);
   at_least("max_steps", config.max_steps, 0);

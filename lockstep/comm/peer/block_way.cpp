@@ -25,12 +25,8 @@ class BlockWay::BlockPart final : public piped::Part {
     uneven_ = call.op == Op::kAllToAll && !call.uniform;
     const int64_t bytes = std::min(layout.step, call.count) * width();
     by_shares_ = call.op == Op::kAllReduce && way.size_ > 2 && bytes > way.whole_up_to_;
-    // What the ranks compare is the call that they mean.
-    meeting_.note = call.note;
-    meeting_.note.key ^= fingerprint(call) | 1;
     meeting_.sequence = call.sequence;
-    meeting_.site = call.site;
-    meeting_.record = call.record;
+    meeting_.record = call.record;  // which the ranks compare
     meeting_.dtype = at::kLong;
     if (uneven_) {
       meeting_.op = Op::kAllReduce;
@@ -224,7 +220,7 @@ void BlockWay::check(const Backend& host) const {
   if (const auto rank = blocks_->lost_rank(host))
     throw PeerLost("rank " + std::to_string(*rank) +
                        " is gone before its device gave what this one waits for; what " +
-                       device_.str() + " was given after that does not run any more: end this process",
+                       device_.str() + " was given after that does not run: end this process",
                    *rank);
 }
 

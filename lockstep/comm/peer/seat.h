@@ -40,7 +40,8 @@ struct Seat {
   CudaEvent events[kMarks][kSlots];
   IpcHandle event_handles[kMarks][kSlots];
   ShownMemory symmetric[kMostSymmetric];
-  std::atomic<uint32_t> released[kMostSymmetric];  // of these it has none open, nor its own
+  std::atomic<uint32_t> released[kMostSymmetric];  // the caller has let its own go
+  std::atomic<uint32_t> shut[kMostSymmetric];      // it has none of the others' open
   char error[512];
 };
 

@@ -37,6 +37,7 @@ SymmetricMemory Symmetric::allocate(int64_t bytes) {
   } catch (const LaunchError& error) {
     if (shown.data != nullptr) cuda_.free(shown.data);
     seats_.of(rank_).released[id].store(1, std::memory_order_release);
+    seats_.of(rank_).shut[id].store(1, std::memory_order_release);
     throw system_error("symmetric memory of " + std::to_string(bytes) + " bytes on " +
                            device_.str() + " (" + error.what() + ")",
                        ENOMEM);
@@ -65,33 +66,45 @@ void Symmetric::open(int id) {
   }
 }
 
+bool Symmetric::all(std::atomic<uint32_t> (Seat::*flags)[Seat::kMostSymmetric], int id) const {
+  for (int r = 0; r < seats_.size(); ++r)
+    if ((seats_.of(r).*flags)[id].load(std::memory_order_acquire) == 0) return false;
+  return true;
+}
+
+// The others may go on with theirs, which this rank reads then.
 void Symmetric::release(int id) noexcept {
   try {
-    const c10::DeviceGuard guard(device_);
-    Memory memory;
-    {
-      const MutexLock lock(mutex_);
-      memory = std::move(live_.at(id));
-      live_.erase(id);
-    }
-    for (int r = 0; r < seats_.size(); ++r) {
-      std::byte* const base = memory.bases[static_cast<size_t>(r)];
-      if (base != nullptr && is_other_process(r)) cuda_.close(base);
-    }
     seats_.of(rank_).released[id].store(1, std::memory_order_release);
-    retire({.is_closed =
-                [seats = seats_, id] {
-                  for (int r = 0; r < seats.size(); ++r)
-                    if (seats.of(r).released[id].load(std::memory_order_acquire) == 0) return false;
-                  return true;
-                },
-            .free =
-                [cuda = cuda_, device = device_, data = memory.bases[static_cast<size_t>(rank_)]] {
-                  const c10::DeviceGuard there(device);
-                  cuda.free(data);
-                }});
+    const auto self = shared_from_this();
+    retire({.is_closed = [self, id] { return self->all(&Seat::released, id); },
+            .free = [self, id] { self->shut(id); }});
   } catch (const std::exception&) {  // the device is broken, and so is its memory
   }
+}
+
+// What all have released.
+void Symmetric::shut(int id) {
+  const c10::DeviceGuard guard(device_);
+  Memory memory;
+  {
+    const MutexLock lock(mutex_);
+    memory = std::move(live_.at(id));
+    live_.erase(id);
+  }
+  for (int r = 0; r < seats_.size(); ++r) {
+    std::byte* const base = memory.bases[static_cast<size_t>(r)];
+    if (base != nullptr && is_other_process(r)) cuda_.close(base);
+  }
+  seats_.of(rank_).shut[id].store(1, std::memory_order_release);
+  const auto self = shared_from_this();
+  std::byte* const own = memory.bases[static_cast<size_t>(rank_)];
+  retire({.is_closed = [self, id] { return self->all(&Seat::shut, id); },
+          .free =
+              [self, own] {
+                const c10::DeviceGuard there(self->device_);
+                self->cuda_.free(own);
+              }});
 }
 
 bool Symmetric::any() const {

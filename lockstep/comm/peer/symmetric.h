@@ -3,6 +3,7 @@
 
 #include <c10/core/Device.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -42,6 +43,8 @@ class Symmetric : public std::enable_shared_from_this<Symmetric> {
 
   void open(int id);
   void release(int id) noexcept;
+  void shut(int id);
+  bool all(std::atomic<uint32_t> (Seat::*flags)[Seat::kMostSymmetric], int id) const;
   bool is_other_process(int rank) const { return seats_.of(rank).process != own_process(); }
 
   const CudaIpc cuda_;

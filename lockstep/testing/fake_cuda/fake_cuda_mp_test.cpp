@@ -18,6 +18,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
 #include "lockstep/testing/gtest_ranks.h"
+#include "lockstep/testing/operation_suite.h"
 
 namespace lockstep::testing {
 namespace {
@@ -178,6 +179,24 @@ TEST_P(StagedProcesses, HaveTheBitsOfTheHost) {
     pair.all_reduce(one);
     EXPECT_EQ(one.cpu()[9].item<float>(), comm.rank() == 2 ? 1 : 2);
     comm.barrier();
+  });
+}
+
+TEST(PeerProcesses, TheOperationSuite) {
+  if (!FakeCuda::possible()) GTEST_SKIP() << "this is a CUDA build of libtorch";
+  expect_lone_ranks(3, [] {
+    FakeCuda& cuda = FakeCuda::install({.devices = 2});
+    {
+      Communicator comm = init({.backend = "peer", .device = "cuda"});
+      const SuiteReport report = run_operation_suite(comm, {.dtypes = {at::kFloat, at::kBFloat16},
+                                                            .sizes = {13},
+                                                            .long_bytes = 400'000,
+                                                            .every_root = false,
+                                                            .device = comm.device()});
+      for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
+      EXPECT_GT(report.checked, 100);
+    }
+    for (const Race& race : cuda.take_races()) ADD_FAILURE() << race.text();
   });
 }
 

@@ -5,8 +5,10 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <barrier>
 #include <memory>
 #include <optional>
@@ -17,6 +19,8 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/local/local_backend.h"
 #include "lockstep/comm/peer/blocks.h"
+#include "lockstep/core/deadline.h"
+#include "lockstep/core/errors.h"
 #include "lockstep/core/mutex.h"
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
 #include "lockstep/testing/fake_cuda/fake_cuda_fixture_test.h"
@@ -129,12 +133,13 @@ TEST_F(PeerOnFakeCuda, SymmetricTensorsAreNotCopiedIn) {
     std::optional<FakeCudaCounts> before;
     run_on_peer(kRanks,
                 [&](Communicator& comm) {
-                  const at::Tensor memory = comm.symmetric_empty({4000}, at::kFloat);
+                  at::Tensor memory = comm.symmetric_empty({4000}, at::kFloat);
                   EXPECT_EQ(memory.device(), comm.device());
                   const bool own = all || comm.rank() != 1;
                   const int64_t at = all ? 500 : 1000 * comm.rank();
                   const at::Tensor value =
                       own ? memory.narrow(0, at, 2000) : at::full({2000}, 0.0, comm.device());
+                  if (!own) memory = at::Tensor();  // the others keep theirs
                   value.fill_(comm.rank() + 1.0);
                   together.arrive_and_wait();
                   if (comm.rank() == 0) before = cuda.counts();
@@ -153,24 +158,50 @@ TEST_F(PeerOnFakeCuda, SymmetricTensorsAreNotCopiedIn) {
   }
 }
 
-// A device waits for what such a rank's never gives; one that is through has given everything.
-TEST_F(PeerOnFakeCuda, ARankIsLostThatGoesBeforeItsDeviceIsThrough) {
-  for (const bool is_through : {false, true}) {
-    std::vector<std::unique_ptr<Backend>> hosts = make_local_backends(2);
-    std::vector<std::unique_ptr<peer::Blocks>> blocks(2);
+// Two ranks that meet, with slots of so many bytes.
+struct MetRanks {
+  explicit MetRanks(const std::array<int64_t, 2>& slot_bytes) {
     std::vector<std::thread> threads;
-    for (int rank = 0; rank < 2; ++rank) {
+    for (const size_t rank : {size_t{0}, size_t{1}}) {
       threads.emplace_back([&, rank] {
-        const auto own = static_cast<size_t>(rank);
         const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(rank));
-        blocks[own] = peer::Blocks::meet(*hosts[own], device, rank, 2, 1024, Deadline::seconds(60));
+        try {
+          blocks[rank] = peer::Blocks::meet(*hosts[rank], device, static_cast<int>(rank), 2,
+                                            slot_bytes[rank], Deadline::seconds(60));
+        } catch (const LaunchError& error) {
+          errors[rank] = error.what();
+        }
       });
     }
     for (std::thread& thread : threads) thread.join();
-    EXPECT_EQ(blocks[0]->lost_rank(*hosts[0]), std::nullopt);
-    if (is_through) blocks[1]->leave();
-    hosts[1]->close();
-    EXPECT_EQ(blocks[0]->lost_rank(*hosts[0]), is_through ? std::nullopt : std::optional<int>(1));
+  }
+
+  std::vector<std::unique_ptr<Backend>> hosts = make_local_backends(2);
+  std::array<std::unique_ptr<peer::Blocks>, 2> blocks;
+  std::array<std::string, 2> errors;
+};
+
+// A device waits for what such a rank's never gives; one that is through has given everything.
+TEST_F(PeerOnFakeCuda, ARankIsLostThatGoesBeforeItsDeviceIsThrough) {
+  for (const bool is_through : {false, true}) {
+    const MetRanks ranks({1024, 1024});
+    ASSERT_TRUE(ranks.blocks[0] && ranks.blocks[1]) << ranks.errors[0] << ranks.errors[1];
+    EXPECT_EQ(ranks.blocks[0]->lost_rank(*ranks.hosts[0]), std::nullopt);
+    if (is_through) ranks.blocks[1]->leave();
+    ranks.hosts[1]->close();
+    EXPECT_EQ(ranks.blocks[0]->lost_rank(*ranks.hosts[0]),
+              is_through ? std::nullopt : std::optional<int>(1));
+  }
+}
+
+TEST_F(PeerOnFakeCuda, ARankThatCannotShareItsMemoryIsNamedOnAll) {
+  const MetRanks ranks({1024, int64_t{1} << 40});
+  for (const std::string& error : ranks.errors) {
+    EXPECT_THAT(error, ::testing::AllOf(
+                           ::testing::StartsWith("backend peer: rank 1 cannot share its device's"),
+                           ::testing::HasSubstr("(cudaMalloc: out of memory)"),
+                           ::testing::HasSubstr("nccl does without"),
+                           ::testing::Not(::testing::HasSubstr("\n"))));
   }
 }
 

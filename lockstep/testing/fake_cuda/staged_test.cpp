@@ -309,6 +309,7 @@ TEST_P(PipedOnFakeCuda, ADeviceThatIsLateHoldsItsCallAndNobodyElse) {
               nccl::kSuccess);
     ASSERT_EQ(library.cuda.stream_create_with_flags(&stream, nccl::kNonBlocking), 0);
     const at::Tensor late = at::full({4}, comm.rank() == 0 ? 0.0 : 7.0, comm.device());
+    const at::Tensor sent = at::full({4}, 7.0, comm.device());
     torch::cuda::synchronize();
     const c10::StreamGuard guard(nccl::as_stream(stream, comm.device()));
     if (comm.rank() == 0)
@@ -316,7 +317,7 @@ TEST_P(PipedOnFakeCuda, ADeviceThatIsLateHoldsItsCallAndNobodyElse) {
     fn(late);
     both.arrive_and_wait();
     if (comm.rank() == 1)
-      library.call.send(late.const_data_ptr(), 4, nccl::kFloat32, 0, link, stream);
+      library.call.send(sent.const_data_ptr(), 4, nccl::kFloat32, 0, link, stream);
     torch::cuda::synchronize();
     both.arrive_and_wait();
     library.call.comm_abort(link);
