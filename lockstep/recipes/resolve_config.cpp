@@ -255,8 +255,8 @@ TrainConfig resolved(const TrainConfig& given) {
     refuse("sampler", "'" + config.sampler + "'", "distributed or partition");
   }
   resolve_device(config);
-  constexpr std::array<std::string_view, 8> kBackends = {
-      "", "shm", "tcp", "hierarchical", "gloo", "nccl", "peer", "local"};
+  constexpr std::array<std::string_view, 8> kBackends = {"",     "shm",  "tcp",  "hierarchical",
+                                                         "gloo", "nccl", "peer", "local"};
   if (std::find(kBackends.begin(), kBackends.end(), config.backend) == kBackends.end())
     refuse("backend", "'" + config.backend + "'", "shm, tcp, hierarchical, gloo, nccl or peer");
   if (divides_parameters(config.strategy) && config.nproc > 1 &&

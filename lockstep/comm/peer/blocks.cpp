@@ -34,10 +34,7 @@ uint64_t own_process() {
 }
 
 Blocks::Blocks(c10::Device device, int rank, int size, int64_t slot_bytes)
-    : device_(device),
-      rank_(rank),
-      slot_bytes_(slot_bytes),
-      ranks_(static_cast<size_t>(size)) {}
+    : device_(device), rank_(rank), slot_bytes_(slot_bytes), ranks_(static_cast<size_t>(size)) {}
 
 std::unique_ptr<Blocks> Blocks::meet(Backend& host, c10::Device device, int rank, int size,
                                      int64_t slot_bytes, Deadline deadline) {
@@ -89,8 +86,7 @@ void Blocks::share(bool processes) {
   for (int mark = 0; mark < kMarks; ++mark) {
     for (int slot = 0; slot < kSlots; ++slot) {
       seat.events[mark][slot] = own.events[mark][slot] = cuda_.make_event(processes);
-      if (processes)
-        seat.event_handles[mark][slot] = cuda_.handle_of_event(own.events[mark][slot]);
+      if (processes) seat.event_handles[mark][slot] = cuda_.handle_of_event(own.events[mark][slot]);
     }
   }
 }
@@ -146,8 +142,7 @@ void Blocks::record(Mark mark, int64_t window, const c10::Stream& stream) {
 }
 
 void Blocks::wait_for_all(Mark mark, int64_t window, const c10::Stream& stream) {
-  for (int r = 0; r < seats_.size(); ++r)
-    cuda_.wait(stream, event(r, mark, window));
+  for (int r = 0; r < seats_.size(); ++r) cuda_.wait(stream, event(r, mark, window));
 }
 
 void Blocks::leave() noexcept {

@@ -83,8 +83,8 @@ void CudaIpc::reach(int device) const {
   if (device == own) return;
   check(call_.can_reach(&possible, own, device), "cudaDeviceCanAccessPeer");
   if (possible == 0)
-    throw LaunchError("cuda:" + std::to_string(own) + " cannot reach the memory of cuda:" +
-                      std::to_string(device));
+    throw LaunchError("cuda:" + std::to_string(own) +
+                      " cannot reach the memory of cuda:" + std::to_string(device));
   const int result = call_.reach(device, 0);
   if (result == kPeerAccessAlready)
     call_.last_error();

@@ -79,8 +79,7 @@ std::vector<Take> takes(const Call& call, const Layout& layout, int64_t window, 
   std::vector<Take> result;
   const auto take = [&](int from, int64_t slot, std::byte* to, int64_t count) {
     const int64_t elements = in_window(layout, window, count);
-    if (elements > 0)
-      result.push_back({from, slot, to + window * layout.step * width, elements});
+    if (elements > 0) result.push_back({from, slot, to + window * layout.step * width, elements});
   };
   const auto take_of_each = [&](const std::vector<int64_t>& counts, int64_t slot) {
     std::byte* to = call.output;

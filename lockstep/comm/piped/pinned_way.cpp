@@ -31,8 +31,7 @@ class PinnedWay::PinnedPart final : public Part {
       const c10::StreamGuard on_down(way_.down_);
       if (after_) static_cast<const device::Event*>(after_.get())->block(way_.down_);
       for (const Span& span : piece_.down)
-        memory_.narrow(0, span.host, span.bytes)
-            .copy_(way_.on_device(span), /*non_blocking=*/true);
+        memory_.narrow(0, span.host, span.bytes).copy_(way_.on_device(span), /*non_blocking=*/true);
       down.record(way_.down_);
     }
     down_ = std::move(down);  // last: what threw on the way is not down
@@ -61,8 +60,7 @@ class PinnedWay::PinnedPart final : public Part {
     }
     auto up = std::make_shared<device::Event>(way_.device_);
     up->record(way_.up_);
-    way_.leaving_.push_back(
-        {std::move(memory_), up, is_message(piece_.call) ? 0 : piece_.bytes});
+    way_.leaving_.push_back({std::move(memory_), up, is_message(piece_.call) ? 0 : piece_.bytes});
     return up;
   }
 

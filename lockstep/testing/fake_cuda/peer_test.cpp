@@ -55,13 +55,12 @@ TEST_F(PeerOnFakeCuda, RanksShareADevice) {
         run_on_peer(2, fn, {.devices = 1, .peer_sizes = {.slot_bytes = 1 << 16}});
       },
       [](const Communicator& comm) {
-        return SuiteOptions{
-            .dtypes = {at::kDouble, at::kHalf, at::kChar, at::kShort, at::kInt, at::kLong,
-                       at::kByte},
-            .sizes = {1, 13},
-            .long_bytes = 0,
-            .every_root = false,
-            .device = comm.device()};
+        return SuiteOptions{.dtypes = {at::kDouble, at::kHalf, at::kChar, at::kShort, at::kInt,
+                                       at::kLong, at::kByte},
+                            .sizes = {1, 13},
+                            .long_bytes = 0,
+                            .every_root = false,
+                            .device = comm.device()};
       });
 }
 
@@ -95,13 +94,12 @@ TEST_F(PeerOnFakeCuda, TheBitsAreThoseOfTheHostHoweverTheWorkIsDivided) {
         const at::Tensor sum = uneven(comm, at::kCPU, 3001, dtype, op);
         if (comm.rank() == 0) expected = sum;
       });
-      for (const PeerSizes sizes : {PeerSizes{.slot_bytes = 1 << 20, .whole_up_to = 1 << 20},
-                                    PeerSizes{.slot_bytes = 1 << 20, .whole_up_to = 0},
-                                    kFewPeerBytes}) {
+      for (const PeerSizes sizes :
+           {PeerSizes{.slot_bytes = 1 << 20, .whole_up_to = 1 << 20},
+            PeerSizes{.slot_bytes = 1 << 20, .whole_up_to = 0}, kFewPeerBytes}) {
         run_on_peer(kRanks,
                     [&](Communicator& comm) {
-                      EXPECT_TRUE(
-                          at::equal(uneven(comm, comm.device(), 3001, dtype, op), expected))
+                      EXPECT_TRUE(at::equal(uneven(comm, comm.device(), 3001, dtype, op), expected))
                           << dtype_name(dtype) << " " << to_string(op) << " " << sizes.slot_bytes
                           << " " << sizes.whole_up_to << ", rank " << comm.rank();
                     },

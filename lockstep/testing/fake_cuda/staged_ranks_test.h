@@ -50,9 +50,9 @@ class StagedGroups final : public GroupMaker {
         return make_tcp_backend(store, {.rank = place.rank, .size = place.size}, deadline);
       return local_->make(meeting, place, members, deadline).own;
     };
-    const at::Device device(at::kCUDA,
-                            static_cast<at::DeviceIndex>(
-                                members[static_cast<size_t>(place.rank)] % ranks_.devices));
+    const at::Device device(
+        at::kCUDA,
+        static_cast<at::DeviceIndex>(members[static_cast<size_t>(place.rank)] % ranks_.devices));
     auto below = on_host(name + "/staged");
     Engines engines;
     engines.own = ranks_.peer ? make_peer_backend(std::move(below), device, place.rank, place.size,
