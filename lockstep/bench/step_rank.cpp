@@ -23,6 +23,7 @@
 #include "lockstep/core/memory_use.h"
 #include "lockstep/device/choose.h"
 #include "lockstep/device/current.h"
+#include "lockstep/hooks/forward_hook.h"
 #include "lockstep/model/bert.h"
 #include "lockstep/model/resnet.h"
 #include "lockstep/model/simple_cnn.h"
@@ -92,9 +93,14 @@ class ModelContest final : public Contest {
     if (way == "logical") logical_.emplace(*comm_, model_.ptr(), comm_->size());
     if (ddp) ddp_.emplace(model_, *comm_);
     if (zero) {
+      const int stage = way.back() - '0';
+      // On a device nothing but units is divided.
+      const bool units = stage == 3 && !device_.is_cpu() && !layers_of(*model_).empty();
       auto made = std::make_unique<ZeroOptimizer>(
           *comm_, parameters_of(model_), algorithm,
-          ZeroOptions{.stage = way.back() - '0', .copies = work.copies});
+          ZeroOptions{.stage = stage,
+                      .units = {.model = units ? model_.ptr() : nullptr},
+                      .copies = work.copies});
       zero_ = made.get();
       optimizer_ = std::move(made);
     } else {

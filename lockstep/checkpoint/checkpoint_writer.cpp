@@ -225,6 +225,9 @@ void CheckpointWriter::start(const fs::path& path, const Checkpoint& share,
     job_->thread = std::thread([job = job_.get()] { job->run(); });
   } catch (...) {
     job_->fail();  // for wait(), where all ranks are
+    // Copies that were given already have the memory until they are over.
+    job_->given.record();
+    job_->given.synchronize();
   }
 }
 

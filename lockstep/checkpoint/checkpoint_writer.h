@@ -30,8 +30,8 @@ class PageMemory;
 struct WriteOptions {
   // Copies all of this rank's tensors first, as the bytes of its files, so that they may change while they are
   // written; the copy's memory is kept for the next time. Where comm.device() is none of the host, it is pinned, and
-  // tensors on devices are copied in the order of the current streams: the host does not wait, and they may be changed
-  // by what those streams are given next. False: they must not change before wait() has returned.
+  // tensors there are copied in the order of the current stream: the host does not wait, and they may be changed by
+  // what that stream is given next. False: they must not change before wait() has returned.
   bool snapshot = false;
   // Rank 0 calls it, on the writer's thread, once the checkpoint is in place; what it throws is what
   // wait() throws. Must not communicate.

@@ -55,6 +55,10 @@ std::chrono::nanoseconds Communicator::timeout() const {
 void Communicator::progress() {
   impl_->progress();
 }
+void Communicator::throw_if_broken() const {
+  impl_->throw_if_any_broken();
+}
+
 void Communicator::abort(const std::string& reason) noexcept {
   impl_->abort(reason);
 }

@@ -303,6 +303,9 @@ class Communicator final {
   // duplicate: a second group of all ranks, for a library that must not get between its caller's
   // calls.
   Communicator duplicate(Site site = Site::current());
+  // Throws what this communicator, or a duplicate of it, or of that one, has broken with. Sends nothing: of what breaks
+  // on a device later than its wait, the others hear on the communicator that it was called on.
+  void throw_if_broken() const;
 
   // A new communicator of the ranks that are left, in the same order and renumbered, after
   // PeerLost, Timeout or Mismatch broke this one, or when nothing did. Every survivor calls it,

@@ -53,7 +53,7 @@ std::exception_ptr Communicator::Impl::set_broken() noexcept {
   if (!first && broken_with_) error = *broken_.get();
   note_flights();
   const std::string text = exception_text(error);
-  const Breakage why = breakage_of(found, text);
+  const Breakage why = breakage_of(found, exception_text(found));  // ranks are those of the group
   // Whoever waits for the device, on whatever stream, does not wait for ever.
   if (ordered_) backend_->abort(why);
   if (beside_ != nullptr) beside_->break_with(error, why);
@@ -89,6 +89,14 @@ void Communicator::Impl::add_twin(const std::shared_ptr<Impl>& twin) {
   const MutexLock lock(twins_mutex_);
   std::erase_if(twins_, [](const auto& one) { return one.expired(); });
   twins_.push_back(twin);
+}
+
+void Communicator::Impl::throw_if_any_broken() {
+  throw_if_broken();
+  const MutexLock lock(twins_mutex_);
+  for (const auto& one : twins_) {
+    if (const auto twin = one.lock()) twin->throw_if_any_broken();
+  }
 }
 
 void Communicator::Impl::abort(const std::string& reason) noexcept {

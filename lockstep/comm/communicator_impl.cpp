@@ -623,20 +623,29 @@ SymmetricMemory Communicator::Impl::allocate_together(const char* who, int64_t b
     }
   }
   const std::string text = std::string(who) + ", " + std::to_string(bytes) + " bytes";
-  Ask ask;
-  ask.op = Op::kAllReduce;
-  ask.input = ask.output = at::full({1}, failure ? 0 : 1, at::kByte);
-  ask.reduce = ReduceOp::kMin;
-  ask.note = call_note(text);
-  ask.site = site;
-  run(ask);
-  if (failure) std::rethrow_exception(failure);
-  if (ask.output.const_data_ptr<uint8_t>()[0] == 0) {
-    throw system_error(
-        std::string(who) + ": another rank could not get its " + std::to_string(bytes) + " bytes",
-        ENOMEM);
+  const auto agree = [&] {
+    Ask ask;
+    ask.op = Op::kAllReduce;
+    ask.input = ask.output = at::full({1}, failure ? 0 : 1, at::kByte);
+    ask.reduce = ReduceOp::kMin;
+    ask.note = call_note(text);
+    ask.site = site;
+    run(ask);
+    if (failure) std::rethrow_exception(failure);
+    if (ask.output.const_data_ptr<uint8_t>()[0] == 0) {
+      throw system_error(
+          std::string(who) + ": another rank could not get its " + std::to_string(bytes) + " bytes",
+          ENOMEM);
+    }
+  };
+  agree();
+  if (memory.data == nullptr) return memory;
+  try {
+    memory.warm();
+  } catch (const SystemError&) {
+    failure = std::current_exception();
   }
-  if (memory.data != nullptr) memory.warm();
+  if (ordered_) agree();  // a device's is opened there
   return memory;
 }
 

@@ -83,6 +83,7 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   void name_ranks(std::vector<std::string> titles);
   // Known to an engine.
   bool lost(int rank) const;
+  void throw_if_any_broken();  // this one, or a duplicate
   // A duplicate, which abort() reaches too.
   void add_twin(const std::shared_ptr<Impl>& twin);
 

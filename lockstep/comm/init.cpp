@@ -248,6 +248,10 @@ Communicator init_by_steps(const InitOptions& options, Joining::AtStep at_step) 
     if (communicator.device) device::set_current(*communicator.device);
     const auto say = [&joining](const std::string& what) { joining.step(what); };
     if (meeting.replaces && store && topology.size > 1) {
+      if (choose_backend(options, env, topology) == "peer")
+        throw InvalidArgument(
+            "backend peer: what a device waits for from a rank that died never comes, so that no "
+            "rank can take its place; leave out --on-failure replace, or take another backend");
       joining.step("meeting the other ranks, some of which may have been started anew");
       Communicator comm = std::make_shared<JobMeeting>(
                               std::make_shared<PrefixStore>("generations", store), topology,

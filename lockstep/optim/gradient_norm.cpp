@@ -166,7 +166,8 @@ at::Tensor sum_of_squares_on(at::Device device, at::TensorList tensors) {
   const ByDevice all = by_device(tensors);
   at::Tensor sum = at::full({1}, all.squares, at::TensorOptions(at::kDouble).device(device));
   for (const std::vector<at::Tensor>& list : all.elsewhere)
-    sum.add_(norm_on_device(list).square().to(device, /*non_blocking=*/true));
+    // To the host it is waited for: the sum is made there.
+    sum.add_(norm_on_device(list).square().to(device, /*non_blocking=*/!device.is_cpu()));
   return sum;
 }
 

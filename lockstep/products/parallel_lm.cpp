@@ -230,7 +230,7 @@ ParallelLm::State::Row ParallelLm::State::row_of(const LmRowBatch& batch, bool s
     if (batch.lengths.defined()) refuse("lengths go with packed ids [N], not with [B, T]");
     lengths.assign(static_cast<size_t>(ids.size(0)), ids.size(1));
   } else if (batch.lengths.defined()) {
-    const at::Tensor flat = batch.lengths.to(at::kLong).contiguous();
+    const at::Tensor flat = batch.lengths.to(at::kCPU, at::kLong).contiguous();
     const auto* const first = flat.const_data_ptr<int64_t>();
     lengths.assign(first, first + flat.numel());
   } else {
@@ -413,7 +413,7 @@ void ParallelLm::give_gradients(const std::vector<at::Tensor>& gradients,
   for (const at::Tensor& gradient : gradients)
     if (gradient.defined()) there.push_back(gradient);
   const at::NoGradGuard no_grad;
-  if (!there.empty()) at::_foreach_mul_(there, factor.to(there.front().scalar_type()));
+  if (!there.empty()) at::_foreach_mul_(there, factor.reshape({}).to(there.front().scalar_type()));
 }
 
 void ParallelLm::scale_gradients(double factor) {

@@ -116,6 +116,7 @@ void Recovery::update(const std::function<void()>& take) {
   device::Event gradients(device_);
   gradients.record();
   gradients.synchronize();
+  comm_.throw_if_broken();  // the device was let go from what a duplicate waited for
   comm_.barrier();
   apply();
 }

@@ -78,6 +78,15 @@ Tensors optimized_by(const torch::optim::Optimizer& optimizer) {
   return all;
 }
 
+// Also where an optimizer has not come to be, and has moved some of them.
+Tensors trained_of(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+  Tensors all;
+  for (const auto& group : groups)
+    for (const at::Tensor& parameter : group.params())
+      if (parameter.requires_grad()) all.insert(parameter.unsafeGetTensorImpl());
+  return all;
+}
+
 // Buffers, and parameters that no optimizer changes: frozen ones, and those of no group.
 std::vector<at::Tensor> others_of(const torch::nn::Module& model,
                                   const torch::optim::Optimizer& optimizer) {
@@ -124,6 +133,10 @@ ModelOnRanks::ModelOnRanks(Parts parts) : parts_(std::move(parts)) {
     bind_or_recover();
   } else if (replaced && strategy.has_shares()) {
     first_stream_ = rng_state(device());
+    // An optimizer that divides parameters takes them along where it goes before there is a state.
+    if (!device().is_cpu())
+      for (const at::Tensor& one : parts_.model->parameters())
+        first_values_.push_back(one.detach().cpu());
     rollback_ = std::make_unique<RollbackRecovery>(parts_.comm,
                                                    RollbackOptions{.every = parts_.copy_every});
     bind_or_recover();
@@ -162,9 +175,11 @@ void ModelOnRanks::bind() {
   if (scaler_) scaler_->use(comm());
   const std::optional<at::Tensor>& state = rollback_->state();
   if (std::exchange(bound_, true) || state) {
-    const Tensors optimized = optimizer_ ? optimized_by(*optimizer_) : Tensors();
     optimizer_.reset();
-    detach_parameters(*parts_.model, optimized, /*values=*/!state);
+    if (!state && !first_values_.empty())
+      put_back_first_values();
+    else
+      detach_parameters(*parts_.model, trained_of(parts_.groups()), /*values=*/!state);
   }
   if (!state) {
     place_.clear();
@@ -174,6 +189,15 @@ void ModelOnRanks::bind() {
   strategy.bind(parts_.model, comm());
   optimizer_ = strategy.make_optimizer(parts_.groups(), parts_.algorithm);
   put_back(*state);
+}
+
+void ModelOnRanks::put_back_first_values() {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> parameters = parts_.model->parameters();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    parameters[i].mutable_grad() = at::Tensor();
+    parameters[i].set_data(first_values_[i].to(device()));
+  }
 }
 
 // This rank's, after a step or before the first: [share] [the rest] [bytes of the rest].
@@ -283,10 +307,10 @@ void ModelOnRanks::begin(TrainLoop& loop) {
       loop.set_callback_states(*first_states_);
     else
       first_states_ = loop.callback_states();
-    if (rollback_) rollback_->begin([this](at::Tensor memory) { return state(std::move(memory)); });
+    begin_states();
     return;
   }
-  if (rollback_) rollback_->begin([this](at::Tensor memory) { return state(std::move(memory)); });
+  begin_states();
   const Place kept = place_from(place_);
   if (kept.stream_count > 0) {
     const auto bytes = static_cast<int64_t>(kept.streams.size()) / kept.stream_count;
@@ -294,6 +318,12 @@ void ModelOnRanks::begin(TrainLoop& loop) {
     strategy().set_random_states(comm().all_gather(own), kSource);
   }
   loop.go_on_at(loop_point_from(kept.point));
+}
+
+void ModelOnRanks::begin_states() {
+  if (!rollback_) return;
+  rollback_->begin([this](at::Tensor memory) { return state(std::move(memory)); });
+  first_values_.clear();
 }
 
 void ModelOnRanks::step(const StepResult& result, const StrategyStep& how) {

@@ -131,6 +131,8 @@ class ModelOnRanks {
   void give_initial_values();  // of a model that was made without, all of them
   void set_up();
   void bind();
+  void put_back_first_values();
+  void begin_states();
   void bind_or_recover();
   void recover();
   void recover_ranks();
@@ -145,9 +147,10 @@ class ModelOnRanks {
   const TrainLoop* loop_ = nullptr;
   // Of callbacks, before the first step: some may outlive an attempt.
   std::optional<std::vector<std::string>> first_states_;
-  std::optional<StepResult> result_;  // of the step that is agreed on
-  std::string place_;                 // LoopPoint and streams, as they came back
-  at::Tensor first_stream_;           // random, of a run that has not begun
+  std::optional<StepResult> result_;      // of the step that is agreed on
+  std::string place_;                     // LoopPoint and streams, as they came back
+  at::Tensor first_stream_;               // random, of a run that has not begun
+  std::vector<at::Tensor> first_values_;  // likewise, where it trains on a device
   std::optional<RunClaim> claim_;
   bool has_room_ = false;
   bool bound_ = false;  // parameters may lie in an optimizer's memory

@@ -171,6 +171,7 @@ struct How {
 
 void train(Communicator& comm, const std::string& name, const How& how) {
   const int pid = ::getpid();
+  EXPECT_EQ(comm.device().is_cpu(), !process_env()("LOCKSTEP_DEVICE"));
   Moments moments(how.deaths);
   std::vector<int> seen(kSamples, 0);
   int64_t step = 0;
@@ -349,7 +350,7 @@ TEST_F(TrainerRecovery, WithLogicalRanksStreamsIncluded) {
 
 // A rank that dies before the run has begun makes its others begin again, too; nothing has been written by then.
 TEST_F(TrainerRecovery, AFormerRunStaysWhereARankDiesAtTheStart) {
-  for (const std::string strategy : {"ddp", "zero1"}) {
+  for (const std::string strategy : {"ddp", "zero1", "fsdp"}) {
     const How how{.strategy = strategy,
                   .deaths = {{"starting", 0, 1, 0}, {"starting", 0, 2, 0}},
                   .replacements = 4,
@@ -392,9 +393,9 @@ TEST_F(TrainerRecovery, WithDividedStates) {
 TEST(TrainerRecoveryOnDevices, IsTheSame) {
   if (kSanitized) GTEST_SKIP() << "the sanitizers' library comes before all that is preloaded";
   SubprocessOptions options;
-  options.command = {
-      fs::read_symlink("/proc/self/exe"),
-      "--gtest_filter=TrainerRecovery.WhileCheckpoints*:TrainerRecovery.WithDivided*"};
+  options.command = {fs::read_symlink("/proc/self/exe"),
+                     "--gtest_filter=TrainerRecovery.WhileCheckpoints*:TrainerRecovery.AFormerRun*:"
+                     "TrainerRecovery.WithDivided*"};
   options.env.emplace();
   for (char** variable = environ; *variable != nullptr; ++variable)
     options.env->emplace_back(*variable);

@@ -10,6 +10,7 @@
 #include "lockstep/comm/device_engine.h"
 #include "lockstep/comm/peer/layout.h"
 #include "lockstep/comm/peer/reduce.h"
+#include "lockstep/comm/peer/retired.h"
 #include "lockstep/comm/piped/pieces.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/device/event.h"
@@ -78,7 +79,7 @@ class BlockWay::BlockPart final : public piped::Part {
       }
       take();
     }
-    way_.blocks_->record(Mark::kTaken, number_, way_.out_);
+    way_.blocks_->record_taken(number_, way_.out_);
     if (uneven_ && ++window_ < windows_) {
       give();
       return nullptr;
@@ -192,6 +193,7 @@ BlockWay::BlockWay(std::unique_ptr<Blocks> blocks, c10::Device device, int rank,
       out_(device::side_stream(device)) {}
 
 piped::Parts BlockWay::parts_of(const Call& call) {
+  free_what_is_closed();
   if (call.op == Op::kBarrier || piped::is_message(call)) return pinned_.parts_of(call);
   const Layout layout = lay_out(call, size_, blocks_->slot_bytes());
   const bool uneven = call.op == Op::kAllToAll && !call.uniform;
@@ -207,13 +209,14 @@ void BlockWay::block(const c10::Stream& stream) {
   pinned_.block(stream);
 }
 
-bool BlockWay::through() {
+bool BlockWay::through(const Backend& host) {
   device::Event in(device_), out(device_);
   in.record(in_);
   out.record(out_);
-  const bool all = in.reached() && out.reached() && pinned_.through();
-  if (all) blocks_->leave();
-  return all;
+  if (!in.reached() || !out.reached() || !pinned_.through(host)) return false;
+  blocks_->leave();
+  // What they still take lies in this process's memory.
+  return blocks_->others_have_taken(host, next_);
 }
 
 void BlockWay::check(const Backend& host) const {

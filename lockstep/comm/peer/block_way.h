@@ -30,7 +30,7 @@ class BlockWay final : public piped::Way {
   piped::Parts parts_of(const Call& call) override;
   bool give_back() override { return pinned_.give_back(); }
   void block(const c10::Stream& stream) override;
-  bool through() override;
+  bool through(const Backend& host) override;
   void check(const Backend& host) const override;
   SymmetricMemory allocate_symmetric(int64_t bytes) override {
     return blocks_->symmetric().allocate(bytes);

@@ -2,6 +2,7 @@
 
 #include <c10/core/DeviceGuard.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -151,10 +152,27 @@ void Blocks::leave() noexcept {
 
 std::optional<int> Blocks::lost_rank(const Backend& host) const {
   for (int r = 0; r < seats_.size(); ++r) {
-    const bool is_through = seats_.of(r).left.load(std::memory_order_acquire) != 0;
-    if (r != rank_ && !is_through && host.lost(r)) return r;
+    // In this order: who leaves says first that it is through.
+    const bool gone = r != rank_ && host.lost(r);
+    if (gone && seats_.of(r).left.load(std::memory_order_acquire) == 0) return r;
   }
   return std::nullopt;
+}
+
+void Blocks::record_taken(int64_t window, const c10::Stream& stream) {
+  record(Mark::kTaken, window, stream);
+  seats_.of(rank_).taken.fetch_add(1, std::memory_order_release);
+}
+
+bool Blocks::others_have_taken(const Backend& host, int64_t windows) {
+  for (int r = 0; r < seats_.size(); ++r) {
+    const Seat& seat = seats_.of(r);
+    if (r == rank_ || host.lost(r) || seat.left.load(std::memory_order_acquire) != 0) continue;
+    if (seat.taken.load(std::memory_order_acquire) < windows) return false;
+    for (int64_t slot = 0; slot < std::min<int64_t>(windows, kSlots); ++slot)
+      if (!cuda_.reached(event(r, Mark::kTaken, slot))) return false;
+  }
+  return true;
 }
 
 }  // namespace lockstep::peer

@@ -47,6 +47,11 @@ class Blocks {
   // recorded.
   void wait_for_all(Mark mark, int64_t window, const c10::Stream& stream);
 
+  // record() of kTaken, in the order of windows, which others can count.
+  void record_taken(int64_t window, const c10::Stream& stream);
+  // Whether the devices of all ranks that `host` has not lost have taken so many windows.
+  bool others_have_taken(const Backend& host, int64_t windows);
+
   // This rank's device is through with all that it was given.
   void leave() noexcept;
   // A rank that `host` has lost before that.

@@ -12,6 +12,7 @@ namespace {
 constexpr unsigned kNoTiming = 2;
 constexpr unsigned kInterprocess = 4;
 constexpr unsigned kLazyPeerAccess = 1;
+constexpr int kNotReady = 600;
 constexpr int kPeerAccessAlready = 704;
 
 template <typename F>
@@ -41,6 +42,7 @@ CudaIpc::CudaIpc() {
   find(call_.destroy_event, library, "cudaEventDestroy");
   find(call_.record, library, "cudaEventRecord");
   find(call_.wait, library, "cudaStreamWaitEvent");
+  find(call_.query, library, "cudaEventQuery");
   find(call_.get_event, library, "cudaIpcGetEventHandle");
   find(call_.open_event, library, "cudaIpcOpenEventHandle");
 }
@@ -51,6 +53,11 @@ void CudaIpc::check(int result, const char* what) const {
   throw LaunchError(std::string(what) + ": " + call_.error_text(result));
 }
 
+// Nobody can do anything about it; libtorch's next kernel would find it.
+void CudaIpc::forget(int result) const noexcept {
+  if (result != 0) call_.last_error();
+}
+
 std::byte* CudaIpc::allocate(size_t bytes) const {
   void* data = nullptr;
   check(call_.allocate(&data, bytes), "cudaMalloc");
@@ -58,7 +65,7 @@ std::byte* CudaIpc::allocate(size_t bytes) const {
 }
 
 void CudaIpc::free(std::byte* data) const noexcept {
-  call_.free(data);
+  forget(call_.free(data));
 }
 
 IpcHandle CudaIpc::handle_of(std::byte* data) const {
@@ -74,7 +81,7 @@ std::byte* CudaIpc::open(const IpcHandle& handle) const {
 }
 
 void CudaIpc::close(std::byte* data) const noexcept {
-  call_.close_memory(data);
+  forget(call_.close_memory(data));
 }
 
 void CudaIpc::reach(int device) const {
@@ -100,7 +107,7 @@ CudaEvent CudaIpc::make_event(bool shared) const {
 }
 
 void CudaIpc::destroy(CudaEvent event) const noexcept {
-  call_.destroy_event(event);
+  forget(call_.destroy_event(event));
 }
 
 IpcHandle CudaIpc::handle_of_event(CudaEvent event) const {
@@ -117,6 +124,16 @@ CudaEvent CudaIpc::open_event(const IpcHandle& handle) const {
 
 void CudaIpc::record(CudaEvent event, const c10::Stream& stream) const {
   check(call_.record(event, stream.native_handle()), "cudaEventRecord");
+}
+
+bool CudaIpc::reached(CudaEvent event) const {
+  const int result = call_.query(event);
+  if (result == kNotReady) {
+    call_.last_error();
+    return false;
+  }
+  check(result, "cudaEventQuery");
+  return true;
 }
 
 void CudaIpc::wait(const c10::Stream& stream, CudaEvent event) const {

@@ -36,6 +36,7 @@ class CudaIpc {
   CudaEvent open_event(const IpcHandle& handle) const;
   void record(CudaEvent event, const c10::Stream& stream) const;
   void wait(const c10::Stream& stream, CudaEvent event) const;
+  bool reached(CudaEvent event) const;  // never waits
 
  private:
   struct Functions {
@@ -53,10 +54,12 @@ class CudaIpc {
     int (*destroy_event)(CudaEvent);
     int (*record)(CudaEvent, void*);
     int (*wait)(void*, CudaEvent, unsigned);
+    int (*query)(CudaEvent);
     int (*get_event)(IpcHandle*, CudaEvent);
     int (*open_event)(CudaEvent*, IpcHandle);
   };
   void check(int result, const char* what) const;
+  void forget(int result) const noexcept;
 
   Functions call_{};
 };

@@ -27,7 +27,7 @@ struct PeerSizes {
 // Collective over the ranks of `host`, an engine whose ranks have shared memory (local, shm), over
 // which they meet in every call. The device is a CUDA device. order() blocks until all ranks have
 // made the call, as a wait in `host` does, with that one's errors, and never for a device. Throws
-// LaunchError on all ranks where one has no CUDA runtime, or cannot share memory; Timeout,
+// LaunchError on a rank that has no CUDA runtime, and on all where one cannot share memory; Timeout,
 // PeerLost.
 std::unique_ptr<Backend> make_peer_backend(std::unique_ptr<Backend> host, c10::Device device,
                                            int rank, int size, Deadline deadline,

@@ -34,6 +34,7 @@ struct Seat {
 
   alignas(128) std::atomic<uint32_t> left;  // its device is through with all that it was given
   std::atomic<uint32_t> closed;             // it has none of the others' blocks open
+  std::atomic<int64_t> taken;               // windows behind which it has recorded kTaken
   uint64_t process;                         // own_process()
   int32_t device;
   ShownMemory block;

@@ -18,7 +18,6 @@ Symmetric::Symmetric(const CudaIpc& cuda, c10::Device device, int rank, Seats se
     : cuda_(cuda), device_(device), rank_(rank), seats_(std::move(seats)) {}
 
 SymmetricMemory Symmetric::allocate(int64_t bytes) {
-  free_what_is_closed();
   int id = 0;
   {
     const MutexLock lock(mutex_);
@@ -27,6 +26,7 @@ SymmetricMemory Symmetric::allocate(int64_t bytes) {
   }
   ShownMemory& shown = seats_.of(rank_).symmetric[id];
   try {
+    free_what_is_closed();
     const c10::DeviceGuard guard(device_);
     const at::NoGradGuard no_grad;
     shown.data = cuda_.allocate(static_cast<size_t>(bytes));
@@ -34,7 +34,7 @@ SymmetricMemory Symmetric::allocate(int64_t bytes) {
     bool shared = false;
     for (int r = 0; r < seats_.size(); ++r) shared |= is_other_process(r);
     if (shared) shown.handle = cuda_.handle_of(shown.data);
-  } catch (const LaunchError& error) {
+  } catch (const std::exception& error) {
     if (shown.data != nullptr) cuda_.free(shown.data);
     seats_.of(rank_).released[id].store(1, std::memory_order_release);
     seats_.of(rank_).shut[id].store(1, std::memory_order_release);
@@ -61,8 +61,13 @@ void Symmetric::open(int id) {
   for (int r = 0; r < seats_.size(); ++r) {
     if (r == rank_) continue;
     const ShownMemory& shown = seats_.of(r).symmetric[id];
-    memory.bases[static_cast<size_t>(r)] =
-        is_other_process(r) ? cuda_.open(shown.handle) : shown.data;
+    try {
+      memory.bases[static_cast<size_t>(r)] =
+          is_other_process(r) ? cuda_.open(shown.handle) : shown.data;
+    } catch (const LaunchError& error) {
+      throw system_error(
+          "symmetric memory of rank " + std::to_string(r) + " (" + error.what() + ")", ENOMEM);
+    }
   }
 }
 

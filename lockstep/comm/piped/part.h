@@ -43,8 +43,9 @@ class Way {
   virtual bool give_back() = 0;
   // What `stream` is given from now on comes after all that the device was given.
   virtual void block(const c10::Stream& stream) = 0;
-  // Whether the device is through with all that it was given. Nothing more may follow.
-  virtual bool through() = 0;
+  // Whether the device is through with all that it was given, and those of the ranks that `host`, the engine, has not
+  // lost are with what is this one's. Nothing more may follow.
+  virtual bool through(const Backend& host) = 0;
   virtual SymmetricMemory allocate_symmetric(int64_t bytes) {  // Backend's
     (void)bytes;
     return {};

@@ -108,7 +108,7 @@ void PinnedWay::block(const c10::Stream& stream) {
   device::order(up_, stream);
 }
 
-bool PinnedWay::through() {
+bool PinnedWay::through(const Backend&) {
   device::Event down(device_), up(device_);
   down.record(down_);
   up.record(up_);

@@ -24,7 +24,7 @@ class PinnedWay final : public Way {
   Parts parts_of(const Call& call) override;
   bool give_back() override;
   void block(const c10::Stream& stream) override;
-  bool through() override;
+  bool through(const Backend& host) override;
 
  private:
   class PinnedPart;

@@ -59,6 +59,16 @@ void Pipeline::add(std::shared_ptr<Transfer> transfer) {
   beside.push_back(std::move(transfer));
 }
 
+// Of the exception at hand: a rank that is gone, with which the device may have lost what it refuses now, or that.
+std::exception_ptr Pipeline::why_not() const noexcept {
+  try {
+    way_->check(*host_);
+  } catch (...) {
+    return std::current_exception();
+  }
+  return std::current_exception();
+}
+
 bool Pipeline::turn() noexcept {
   bool more = false;
   try {
@@ -69,7 +79,7 @@ bool Pipeline::turn() noexcept {
     host_->progress();
     take_all();
   } catch (...) {
-    fail_all(std::current_exception());  // the device says no
+    fail_all(why_not());  // the device says no
   }
   return more || !collectives_.empty() || !messages_.empty();
 }
@@ -237,7 +247,8 @@ bool Pipeline::close() noexcept {
   const Deadline soon = Deadline::after(kDeviceEnds);
   bool through = false;
   try {
-    while (!(through = way_->through()) && !soon.expired()) std::this_thread::sleep_for(kLook);
+    while (!(through = way_->through(*host_)) && !soon.expired())
+      std::this_thread::sleep_for(kLook);
   } catch (const std::exception&) {  // the device is broken, and does nothing
     through = true;
   }
@@ -260,7 +271,7 @@ void Pipeline::Inside::move() noexcept {
     pipeline_.begin_all();
     pipeline_.hand_over_all();
   } catch (...) {  // the device says no
-    pipeline_.fail_all(std::current_exception());
+    pipeline_.fail_all(pipeline_.why_not());
   }
   move_elsewhere(pipeline_.elsewhere_);
 }

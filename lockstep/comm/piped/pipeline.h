@@ -106,6 +106,7 @@ class Pipeline {
   bool take(const std::shared_ptr<Transfer>& transfer);
   void advance(const std::shared_ptr<Transfer>& transfer);
   void fail(const std::shared_ptr<Transfer>& transfer, std::exception_ptr error) noexcept;
+  std::exception_ptr why_not() const noexcept;
   void fail_all(const std::exception_ptr& error) noexcept;
   std::shared_ptr<Transfer> in_the_way(const Transfer& transfer) const;
 

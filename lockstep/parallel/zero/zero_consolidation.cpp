@@ -296,6 +296,7 @@ SlicedTensors ZeroOptimizer::own_state() {
 
 void ZeroOptimizer::load_state(const SlicedTensors& state, const std::string& source) {
   settle();
+  if (const auto& units = state_->buckets().units()) units->take_back();
   const at::NoGradGuard no_grad;
   const bool masters = state_->has_masters();
   const auto shadow = shadow_of(param_groups(), masters);

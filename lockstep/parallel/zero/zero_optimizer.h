@@ -66,7 +66,8 @@ using ZeroAlgorithm = optim::Algorithm;
 // has a whole copy, FSDP's hybrid): a host keeps what its ranks update, and has a unit's other parameters
 // only while the unit computes. They are fetched once a host, the next unit's while this one computes;
 // what is in no unit (embeddings, heads) stays whole. A step sends 1.5 times what DistributedDataParallel
-// does between hosts. On one host nothing is fetched and this has no effect.
+// does between hosts. On one host nothing is fetched and this has no effect, but on devices, each of which is what a
+// host is here; forward, backward and step() are then given to one stream.
 //
 // All ranks run the same units in the same order, forward and backward: units that differ are Mismatch,
 // which names both. A unit's parameters can be read in its own forward and backward, and under
@@ -90,7 +91,8 @@ struct ZeroOptions {
   // is an N-th, between hosts each host has a whole copy, or, with `units`, an N-th a rank as well.
   int stage = 1;
   // The parameters lie once a host, where the engine has memory for that (capabilities().shared_memory)
-  // and the ranks of a host follow each other; stage 3 throws InvalidArgument where not. Who writes a
+  // and the ranks of a host follow each other; stage 3 throws InvalidArgument where not, but on
+  // devices. Who writes a
   // parameter then, writes it for all ranks of the host: let one rank do it, or all the same value,
   // never `p.mul_(...)` on each. It stays so when the optimizer is gone: p.set_data(p.detach().clone())
   // gives a rank its own again. False: every rank has its own.

@@ -288,7 +288,7 @@ TEST(ZeroUnits, WhoReadsAParameterThatIsAwayIsTold) {
     const at::Tensor weight = net->layer(2)->named_parameters()["up.weight"];
     const auto told = [&] {
       EXPECT_THAT(message_of<c10::Error>([&] { weight.sum(); }),
-                  HasSubstr("the parameters of 'layers.2' are on this host only while"));
+                  HasSubstr("the parameters of 'layers.2' are here only while"));
     };
     told();
     {

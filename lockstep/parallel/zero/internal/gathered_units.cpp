@@ -1,5 +1,7 @@
 #include "lockstep/parallel/zero/internal/gathered_units.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
 #include <exception>
 #include <utility>
@@ -18,7 +20,7 @@ c10::Storage no_memory(const at::Tensor& parameter, const std::string& unit) {
       /*allocator=*/nullptr, /*resizable=*/false);
   storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
       "ZeroOptimizer: the parameters of '" + unit +
-      "' are on this host only while its forward or backward runs; read them under "
+      "' are here only while its forward or backward runs; read them under "
       "whole_parameters(), and leave modules whose parameters others use out of ZeroUnits::names");
   return storage;
 }
@@ -106,7 +108,18 @@ void GatheredUnits::need_all() {
   ++holders_;
 }
 
-void GatheredUnits::let_all() {
+void GatheredUnits::take_back() {
+  if (holders_ == 0) return;
+  const at::NoGradGuard no_grad;
+  for (const State& state : units_)
+    for (const KeptFlat& flat : state.unit.flats) copy_.take_back(flat);
+}
+
+void GatheredUnits::let_all() noexcept {
+  try {
+    if (holders_ == 1) take_back();
+  } catch (const std::exception&) {  // NOLINT: the device is broken, and whoever uses it hears so
+  }
   --holders_;
   for (State& state : units_) state.users = std::max(0, state.users - 1);
   crowded_ = holders_ == 0;

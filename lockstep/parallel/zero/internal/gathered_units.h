@@ -76,7 +76,9 @@ class GatheredUnits {
   void end_backward();
   // All units, until let_all(): each rank then takes its own way through them, as often as it likes.
   void need_all();
-  void let_all();
+  void let_all() noexcept;
+  // What was written into parameters since need_all() is what they are; let_all() does it too.
+  void take_back();
   // Whether this rank has all units now, by need_all().
   bool held() const { return holders_ > 0; }
   // Before this host's parameters change: nobody reads them after that.

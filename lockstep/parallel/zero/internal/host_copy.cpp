@@ -76,7 +76,8 @@ HostCopy::HostCopy(Communicator& comm, std::vector<int> ranks, int host, bool fi
       device_(!comm.capabilities().device.is_cpu()) {
   if (ranks_.size() == 1) return;
   if (device_) {
-    between_ = comm_;
+    // Of its own: when a gradient's bucket is complete is each rank's matter, and fetches come in between.
+    between_ = comm_.duplicate();
     return;
   }
   between_ = comm_.split(first_of_host_ ? 0 : -1);
@@ -113,6 +114,12 @@ KeptFlat HostCopy::keep(const at::Tensor& flat) const {
   const auto [begin, end] = own_range(flat);
   const at::Tensor own = flat.narrow(0, begin, end - begin);
   return {flat, device_ ? own.clone() : own};
+}
+
+void HostCopy::take_back(const KeptFlat& flat) const {
+  if (!device_) return;  // it is a part of the whole
+  const auto [begin, end] = own_range(flat.whole);
+  flat.own.copy_(flat.whole.narrow(0, begin, end - begin));
 }
 
 std::vector<Work> HostCopy::start_fetch(std::span<const KeptFlat> flats, const std::string& what) {

@@ -50,6 +50,8 @@ class HostCopy {
   std::pair<int64_t, int64_t> own_range(const at::Tensor& flat) const;
   // What the host keeps of it. Does not communicate.
   KeptFlat keep(const at::Tensor& flat) const;
+  // Somebody may have written into the whole. Does not communicate.
+  void take_back(const KeptFlat& flat) const;
   // Starts to fetch what other hosts have written; on the one that writes(), nothing on the others.
   // The hosts' calls are compared by `what`.
   std::vector<Work> start_fetch(std::span<const KeptFlat> flats, const std::string& what);

@@ -40,6 +40,10 @@ void ZeroState::gradient_arrived(size_t index, const at::Tensor& passed) {
   --buckets_.buckets()[parameter.bucket].missing;
   if (buckets_.lends()) {
     took_held_ |= held_;
+    while (on_device_ && parameter.bucket >= lent_ && finished_ < started_) {
+      finish_bucket();
+      lend_buffers();
+    }
     if (parameter.bucket >= lent_ || !buckets_.place(index, passed))
       parameter.early = std::exchange(parameter.tensor.mutable_grad(), at::Tensor());
   }
@@ -99,13 +103,20 @@ void ZeroState::lend_buffers() {
   }
 }
 
-// A reduction needs memory for its result: only so many are under way at once.
+// A reduction needs memory for its result: only so many are under way at once. On a device nobody asks whether one is
+// over, which each rank would see at another time: one is finished where its place is needed, which orders streams.
 void ZeroState::start_ready_buckets() {
   std::vector<ZeroBucket>& buckets = buckets_.buckets();
-  while (finished_ < started_ && buckets[finished_].work.test()) finish_bucket();
+  while (!on_device_ && finished_ < started_ && buckets[finished_].work.test()) finish_bucket();
   lend_buffers();
-  while (started_ < lent_ && buckets[started_].missing == 0 && started_ - finished_ < kInFlight)
+  while (started_ < lent_ && buckets[started_].missing == 0) {
+    if (started_ - finished_ == kInFlight) {
+      if (!on_device_) return;
+      finish_bucket();
+      lend_buffers();
+    }
     start_bucket();
+  }
 }
 
 void ZeroState::start_bucket() {

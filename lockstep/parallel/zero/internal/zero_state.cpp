@@ -24,10 +24,13 @@ Communicator own_group(Communicator comm) {
   return comm.size() == 1 ? comm : comm.duplicate();
 }
 
-double one_value(const at::Tensor& tensor, const char* name) {
+void check_one(const at::Tensor& tensor, const char* name) {
   if (tensor.numel() != 1 || !at::isFloatingType(tensor.scalar_type()))
     throw InvalidArgument(std::string("ZeroOptimizer: ") + name +
                           " must be one floating-point element");
+}
+double one_value(const at::Tensor& tensor, const char* name) {
+  check_one(tensor, name);
   return tensor.item<double>();
 }
 
@@ -52,10 +55,9 @@ ZeroState::ZeroState(Communicator comm, std::vector<ZeroParameter> parameters,
     : comm_(own_group(std::move(comm))),
       options_(resolved(options, comm_.size())),
       buckets_(comm_, std::move(parameters), groups,
-               layout_of(options_, comm_.size(), std::move(grains))) {
-  if (options_.stage < 3 || buckets_.host_copy() != nullptr ||
-      !comm_.capabilities().device.is_cpu())
-    return;
+               layout_of(options_, comm_.size(), std::move(grains))),
+      on_device_(!comm_.capabilities().device.is_cpu()) {
+  if (options_.stage < 3 || buckets_.host_copy() != nullptr || on_device_) return;
   throw InvalidArgument(
       "ZeroOptimizer: stage 3 keeps one copy of the parameters a host, for which backend " +
       comm_.capabilities().backend +
@@ -200,7 +202,8 @@ ZeroDecision ZeroState::decide_on_device(const optim::StepOptions& options,
   for (const ZeroBucket& bucket : buckets_.buckets()) own.push_back(bucket.own_gradient);
   const auto here = own.front().options().dtype(at::kDouble);
   const auto bring = [&](const at::Tensor& one, const char* name) {
-    return one.is_cpu() ? at::full({}, one_value(one, name), here)
+    check_one(one, name);
+    return one.is_cpu() ? at::full({}, one.item<double>(), here)
                         : one.detach().reshape({}).to(here, /*non_blocking=*/true);
   };
   at::Tensor divisor = options.grad_scale.defined() ? bring(options.grad_scale, "grad_scale")
@@ -216,6 +219,7 @@ ZeroDecision ZeroState::decide_on_device(const optim::StepOptions& options,
     if (options.max_norm)
       divisor = divisor * ((result->norm + 1e-6) / *options.max_norm).clamp_min(1);
   }
+  if (options.grad_scale.defined()) found = found.logical_or(divisor.gt(0).logical_not());
   const at::Tensor inf = found.to(at::kFloat);
   ZeroDecision decision{
       .device_divisor = divisor.to(at::kFloat), .found_inf = inf, .left_out = left_out_};

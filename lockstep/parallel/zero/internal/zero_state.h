@@ -92,6 +92,7 @@ class ZeroState final : public flat::BackwardWatch {
   ZeroBuckets buckets_;
   std::vector<HookHandle> unit_hooks_;
   ZeroTimes times_;
+  bool on_device_;               // what the communicator moves is a device's
   size_t lent_ = 0;              // buckets that have memory for their gradients, in this round
   size_t started_ = 0;           // and of them, those whose reduction was started
   size_t finished_ = 0;          // and of them, those whose average is in its place
