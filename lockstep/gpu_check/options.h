@@ -1,8 +1,6 @@
 // What the program is asked to do, by its user or by the process of it that started this one.
 #pragma once
 
-#include <c10/core/Device.h>
-
 #include <string>
 #include <vector>
 

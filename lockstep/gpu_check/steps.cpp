@@ -90,7 +90,9 @@ void time_case(const StepCase& one, const std::vector<Contender>& contenders, bo
     }
   };
   // What is compiled, chosen and allocated at first use; then how many steps a turn has.
-  for (Timed& timed : all) (void)turn(timed, small ? 1 : 4);
+  if (!small) {
+    for (Timed& timed : all) (void)turn(timed, 4);
+  }
   for (Timed& timed : all) {
     if (const auto ms = turn(timed, small ? 1 : 3))
       timed.steps = std::clamp(static_cast<int>(turn_ms / *ms), 1, 200);
