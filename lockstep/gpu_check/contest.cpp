@@ -1,0 +1,226 @@
+#include "lockstep/gpu_check/contest.h"
+
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/module.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <functional>
+#include <optional>
+
+#include "lockstep/amp/autocast.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/device/current.h"
+#include "lockstep/gpu_check/parts.h"
+#include "lockstep/model/bert.h"
+#include "lockstep/model/resnet.h"
+#include "lockstep/model/simple_cnn.h"
+#include "lockstep/model/transformer_lm.h"
+#include "lockstep/optim/algorithm.h"
+#include "lockstep/parallel/ddp/ddp.h"
+
+namespace lockstep::gpu_check {
+namespace {
+
+constexpr int64_t kBatches = 4;  // different ones
+constexpr int64_t kClasses = 10;
+
+using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& label)>;
+
+template <typename M>
+class ModelContest final : public Contest {
+ public:
+  // data [kBatches, batch, ...], labels [kBatches, batch]: on the device.
+  ModelContest(M model, Loss loss, at::Tensor data, at::Tensor labels,
+               const optim::Algorithm& algorithm, bool half, Communicator* comm)
+      : model_(std::move(model)),
+        loss_(std::move(loss)),
+        data_(std::move(data)),
+        labels_(std::move(labels)),
+        half_(half) {
+    if (comm != nullptr) ddp_.emplace(model_, *comm);
+    optimizer_ =
+        optim::make_fused({torch::optim::OptimizerParamGroup(model_->parameters())}, algorithm);
+  }
+
+  void step() override {
+    const at::Tensor data = data_[number_ % kBatches], label = labels_[number_ % kBatches];
+    ++number_;
+    optimizer_->zero_grad();
+    loss_of(data, label).backward();
+    optimizer_->step();
+  }
+
+ private:
+  at::Tensor loss_of(const at::Tensor& data, const at::Tensor& label) {
+    std::optional<amp::Autocast> autocast;
+    if (half_) autocast.emplace(at::kCUDA, at::kBFloat16);
+    return loss_(ddp_ ? (*ddp_)(data) : model_->forward(data), label);
+  }
+
+  M model_;
+  Loss loss_;
+  at::Tensor data_, labels_;
+  bool half_;
+  std::optional<DistributedDataParallel<M>> ddp_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  int64_t number_ = 0;
+};
+
+// From ids and targets, [batch, 2, length], to the loss.
+struct LmWithLossImpl : torch::nn::Module {
+  explicit LmWithLossImpl(const LmConfig& config)
+      : lm(register_module("lm", TransformerLm(config))) {}
+  at::Tensor forward(const at::Tensor& texts) {
+    return lm->loss(texts.select(1, 0), texts.select(1, 1));
+  }
+  TransformerLm lm;
+};
+TORCH_MODULE(LmWithLoss);
+
+const torch::optim::AdamWOptions kAdamW(3e-5);
+
+LmConfig lm_config(const StepCase& one) {
+  LmConfig config;
+  config.vocab_size = one.vocabulary;
+  config.hidden_size = one.width;
+  config.intermediate_size = one.inner;
+  config.num_hidden_layers = one.layers;
+  config.num_attention_heads = one.heads;
+  config.max_position_embeddings = one.length;
+  config.tie_word_embeddings = true;
+  return config;
+}
+
+BertConfig bert_config(const StepCase& one) {
+  BertConfig config;
+  config.vocab_size = one.vocabulary;
+  config.hidden_size = one.width;
+  config.intermediate_size = one.inner;
+  config.num_hidden_layers = one.layers;
+  config.num_attention_heads = one.heads;
+  config.labels.clear();
+  for (int64_t i = 0; i < kClasses; ++i) config.labels.push_back(std::to_string(i));
+  return config;
+}
+
+}  // namespace
+
+nlohmann::json to_json(const StepCase& one) {
+  return {{"name", one.name},     {"kind", one.kind},     {"batch", one.batch},
+          {"length", one.length}, {"layers", one.layers}, {"width", one.width},
+          {"heads", one.heads},   {"inner", one.inner},   {"vocabulary", one.vocabulary},
+          {"half", one.half}};
+}
+
+StepCase step_case_from_json(const nlohmann::json& json) {
+  return {.name = json.at("name"),
+          .kind = json.at("kind"),
+          .batch = json.at("batch"),
+          .length = json.at("length"),
+          .layers = json.at("layers"),
+          .width = json.at("width"),
+          .heads = json.at("heads"),
+          .inner = json.at("inner"),
+          .vocabulary = json.at("vocabulary"),
+          .half = json.at("half")};
+}
+
+std::vector<StepCase> step_cases(bool small) {
+  if (small)
+    return {{"SimpleCnn 4", "simple-cnn", 4, 28},
+            {"ResNet-50 2", "resnet-50", 2, 32},
+            {"BERT 2 x 8", "bert", 2, 8, 2, 32, 2, 64, 100, true},
+            {"LM bf16 2 x 8", "lm", 2, 8, 2, 32, 2, 64, 100, true}};
+  const auto bert = [](const char* name, int64_t batch) {
+    return StepCase{name, "bert", batch, 128, 12, 768, 12, 3072, 30522, true};
+  };
+  const auto lm = [](const char* name, int64_t batch, int64_t length) {
+    return StepCase{name, "lm", batch, length, 12, 768, 12, 2048, 50257, true};
+  };
+  return {{"SimpleCnn 64", "simple-cnn", 64, 28},
+          {"BERT mini 32 x 128", "bert", 32, 128, 4, 256, 4, 1024, 30522, false},
+          lm("LM 124M bf16 16 x 1024", 16, 1024),
+          lm("LM 124M bf16 4 x 256", 4, 256),
+          bert("BERT base bf16 64 x 128", 64),
+          bert("BERT base bf16 8 x 128", 8),
+          {"ResNet-50 bf16 channels_last 256", "resnet-50", 256, 224, 0, 0, 0, 0, 0, true}};
+}
+
+double flop_of_step(const StepCase& one) {
+  const auto of = [](int64_t n) { return static_cast<double>(n); };
+  if (one.kind == "resnet-50") {
+    // 4.09e9 multiplications and additions a picture of 224 x 224, by the areas of the layers.
+    const double area = of(one.length) * of(one.length) / (224.0 * 224.0);
+    return 3 * 2 * 4.09e9 * area * of(one.batch);
+  }
+  if (!one.has_tokens()) return 0;
+  const bool lm = one.kind == "lm";
+  // The weights of products; SwiGLU has three matrices. A causal product needs half of the scores.
+  const double layer =
+      4 * of(one.width) * of(one.width) + (lm ? 3 : 2) * of(one.width) * of(one.inner);
+  const double weights = of(one.layers) * layer + (lm ? of(one.vocabulary) * of(one.width) : 0);
+  const double scores = (lm ? 6 : 12) * of(one.layers) * of(one.width) * of(one.length);
+  return of(one.batch * one.length) * (6 * weights + scores);
+}
+
+std::unique_ptr<Contest> make_contest(const StepCase& one, c10::Device device, Communicator* comm) {
+  torch::manual_seed(123);
+  const auto contest = [&](auto model, const Loss& loss, const at::Tensor& data,
+                           const at::Tensor& labels,
+                           const optim::Algorithm& algorithm) -> std::unique_ptr<Contest> {
+    model->to(device);
+    if (one.kind == "resnet-50") {
+      for (at::Tensor& parameter : model->parameters()) {
+        if (parameter.dim() == 4)
+          parameter.set_data(parameter.detach().contiguous(at::MemoryFormat::ChannelsLast));
+      }
+    }
+    return std::make_unique<ModelContest<decltype(model)>>(
+        model, loss, data.to(device), labels.to(device), algorithm, one.half, comm);
+  };
+  const Loss cross_entropy = [](const at::Tensor& output, const at::Tensor& label) {
+    return torch::nn::functional::cross_entropy(output.to(at::kFloat), label);
+  };
+  const at::Tensor labels = torch::randint(0, kClasses, {kBatches, one.batch}, torch::kLong);
+  if (one.kind == "simple-cnn") {
+    return contest(
+        SimpleCnn(),
+        [](const at::Tensor& output, const at::Tensor& label) {
+          return torch::nll_loss(output, label);
+        },
+        torch::randn({kBatches, one.batch, 1, one.length, one.length}), labels,
+        torch::optim::SGDOptions(0.01).momentum(0.5));
+  }
+  if (one.kind == "resnet-50") {
+    std::vector<at::Tensor> batches;
+    for (int64_t i = 0; i < kBatches; ++i)
+      batches.push_back(torch::randn({one.batch, 3, one.length, one.length}));
+    at::Tensor data = torch::stack(batches);
+    // A batch of it is a view, in the order of memory of channels_last.
+    data = data.permute({0, 1, 3, 4, 2}).contiguous().permute({0, 1, 4, 2, 3});
+    return contest(ResNet(ResNetOptions{.depth = 50, .num_classes = kClasses}), cross_entropy, data,
+                   labels, torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(5e-4));
+  }
+  const at::Tensor ids =
+      torch::randint(1, one.vocabulary, {kBatches, one.batch, one.length}, torch::kLong);
+  if (one.kind == "bert")
+    return contest(BertClassifier(bert_config(one)), cross_entropy, ids, labels, kAdamW);
+  if (one.kind == "lm") {
+    return contest(
+        LmWithLoss(lm_config(one)),
+        [](const at::Tensor& output, const at::Tensor&) { return output; },
+        torch::stack({ids, ids.roll(-1, 2)}, 2), labels, kAdamW);
+  }
+  throw InvalidArgument("there is no model '" + one.kind + "' to time");
+}
+
+double ms_per_step(Contest& contest, c10::Device device, int steps) {
+  device::synchronize(device);
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < steps; ++i) contest.step();
+  device::synchronize(device);
+  return seconds_since(start) * 1e3 / steps;
+}
+
+}  // namespace lockstep::gpu_check

@@ -1,0 +1,12 @@
+// What takes its turns in the part "steps".
+#pragma once
+
+#include "lockstep/gpu_check/options.h"
+
+namespace lockstep::gpu_check {
+
+// Steps whenever it is its turn (options.contest: the address of bench/turns.h), until there are no
+// more. The program's exit code.
+int run_contest(const Options& options);
+
+}  // namespace lockstep::gpu_check
