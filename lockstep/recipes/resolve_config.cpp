@@ -219,10 +219,9 @@ TrainConfig default_config(const std::string& recipe) {
 }
 
 void check_on_device(const TrainConfig& config, const std::string& device) {
-  const std::string cpu_alone = "cpu, on which alone ";
-  if (divides_parameters(config.strategy) || make_strategy(config.strategy)->logical_ranks() > 0)
+  if (divides_parameters(config.strategy))
     refuse("device", "'" + device + "'",
-           cpu_alone + "strategy " + config.strategy + " works so far");
+           "cpu, on which alone strategy " + config.strategy + " works so far");
 }
 
 TrainConfig resolved(const TrainConfig& given) {
