@@ -51,8 +51,8 @@ struct VocabularyLossOptions {
 //
 // On the CPU in float32, in float64, and in bfloat16 under autocast, where products are of bfloat16 and sums of
 // float32; another type, another device: the composed form, next_token_loss() of the product, which has the
-// logits (of a divided vocabulary refused on the CPU; on a device in larger chunks, for which the host does not wait, and
-// targets are not looked at). Gradients are computed in forward where it is differentiated (grad
+// logits. A divided vocabulary is then refused on the CPU; on a device it goes in larger chunks, for which the host
+// does not wait, and targets are not looked at. Gradients are computed in forward where it is differentiated (grad
 // mode, and the rows or the weight require it), else nothing but the loss. Two runs give equal bits, and so do
 // all numbers of threads as far as libtorch's products do.
 //

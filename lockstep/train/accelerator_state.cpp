@@ -127,13 +127,17 @@ void check_place(const LoaderPlace& place, int64_t batches) {
                         "; let batch size times ranks be what it was then");
 }
 
+at::Device AcceleratorState::batch_device() const {
+  return strategy->divides_model() ? at::kCPU : comm.device();
+}
+
 void AcceleratorState::add(torch::nn::Module& model) {
   model_ = model_ == nullptr ? &model
                              : throw InvalidArgument(
                                    "Accelerator: prepare() takes one model; wrap a second one in "
                                    "DistributedDataParallel");
-  const at::Device device = comm.device();
-  moved_ = device_of(model) != device;
+  const at::Device device = batch_device();
+  moved_ = device_of(model) != device && !strategy->divides_model();
   if (moved_) model.to(device);
   if (optimizer_ != nullptr) check_follows(*optimizer_);
 }

@@ -67,6 +67,8 @@ class AcceleratorState {
   // Where the innermost loop under way stands; nullptr outside of loops.
   const LoaderPlace* current() const { return loops_.empty() ? nullptr : loops_.back().get(); }
 
+  // Where loaders bring batches: to the ranks' device, but of a model that is divided, whose ranks cut them on the host.
+  at::Device batch_device() const;
   void add(torch::nn::Module& model);
   void add(torch::optim::Optimizer& optimizer);
   void save(const std::filesystem::path& path, const CheckpointFiles& files);

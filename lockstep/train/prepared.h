@@ -90,7 +90,7 @@ template <data::Dataset D>
 class PreparedLoader {
  public:
   PreparedLoader(data::Loader<D>& loader, const std::shared_ptr<AcceleratorState>& state)
-      : parts_(std::make_unique<Parts>(loader, state->data_ranks)),
+      : parts_(std::make_unique<Parts>(loader, state->data_ranks, state->batch_device())),
         state_(state),
         place_(state->add_loader()) {}
 
@@ -149,11 +149,11 @@ class PreparedLoader {
 
  private:
   struct Parts {
-    Parts(data::Loader<D>& whole, const Communicator& comm)
+    Parts(data::Loader<D>& whole, const Communicator& comm, at::Device device)
         : shards(whole.sampler(), whole.options().batch_size, comm.size(), comm.rank(),
                  whole.options().drop_last),
-          loader(whole.dataset(), shards, on_device(whole.options(), comm.device())) {}
-    // Where it has not been said, that of the ranks.
+          loader(whole.dataset(), shards, on_device(whole.options(), device)) {}
+    // Where it has not been said.
     static data::LoaderOptions on_device(data::LoaderOptions options, at::Device device) {
       if (options.device.is_cpu()) options.device = device;
       return options;

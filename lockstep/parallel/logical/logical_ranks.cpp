@@ -1,6 +1,7 @@
 #include "lockstep/parallel/logical/logical_ranks.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
@@ -9,6 +10,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <exception>
 #include <mutex>
 #include <unordered_set>
 #include <utility>
@@ -16,6 +18,7 @@
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/stopwatch.h"
+#include "lockstep/device/generator_state.h"
 #include "lockstep/flat/gradient_home.h"
 #include "lockstep/hooks/thread_generator.h"
 
@@ -24,11 +27,33 @@ namespace {
 
 constexpr uint64_t kApart = 0x9e3779b97f4a7c15;  // an odd factor keeps the streams' seeds apart
 
-uint64_t draw() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
+uint64_t draw(at::Generator generator) {
   const std::lock_guard lock(generator.mutex());
   return generator.get<at::CPUGeneratorImpl>()->random64();
 }
+
+// While it lives, a device's generator draws from `seed` on; then from where it was.
+class DeviceSeed {
+ public:
+  DeviceSeed(at::Device device, uint64_t seed)
+      : device_(device), before_(device::generator_state(device)) {
+    at::Generator generator = at::globalContext().defaultGenerator(device);
+    const std::lock_guard lock(generator.mutex());
+    generator.set_current_seed(seed);
+  }
+  ~DeviceSeed() {
+    try {
+      device::set_generator_state(device_, before_);
+    } catch (const std::exception&) {  // it was this generator's a moment ago
+    }
+  }
+  DeviceSeed(const DeviceSeed&) = delete;
+  DeviceSeed& operator=(const DeviceSeed&) = delete;
+
+ private:
+  at::Device device_;
+  at::Tensor before_;
+};
 
 std::vector<at::Tensor> copies(const NamedTensors& tensors) {
   std::vector<at::Tensor> result;
@@ -63,15 +88,18 @@ LogicalRanks::LogicalRanks(Communicator comm, std::shared_ptr<torch::nn::Module>
                           " logical ranks cannot be shared equally by " +
                           std::to_string(comm_.size()) + " ranks; start a power of two up to " +
                           std::to_string(count));
+  device_ = everything.front().second.device();
   for (const auto& [name, tensor] : everything) {
-    if (!tensor.is_cpu())
-      throw InvalidArgument("LogicalRanks: '" + name +
-                            "' is on another device than the CPU, whose random streams these are");
+    if (tensor.device() != device_)
+      throw InvalidArgument("LogicalRanks: '" + name + "' is on " + tensor.device().str() +
+                            " and '" + everything.front().first + "' on " + device_.str() +
+                            "; move the model to one device");
   }
   broadcast_tensors(comm_, everything);
 
   const at::Tensor seed = at::zeros({1}, at::kLong);
-  if (comm_.rank() == 0) seed.fill_(static_cast<int64_t>(draw() >> 1));
+  if (comm_.rank() == 0)
+    seed.fill_(static_cast<int64_t>(draw(at::detail::getDefaultCPUGenerator()) >> 1));
   comm_.broadcast(seed, 0);
   const auto base = static_cast<uint64_t>(seed.item<int64_t>());
   streams_.resize(static_cast<size_t>(count / comm_.size()));
@@ -111,6 +139,8 @@ std::vector<at::Tensor> LogicalRanks::forward(
   }
   const at::Generator& stream = streams_[static_cast<size_t>(done_)];
   const hooks::ThreadGenerator here([&stream]() -> const at::Generator& { return stream; });
+  if (device_.is_cpu()) return compute();
+  const DeviceSeed seed(device_, draw(stream));
   return compute();
 }
 

@@ -22,6 +22,7 @@
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <functional>
@@ -41,13 +42,13 @@ class Module;
 
 namespace lockstep {
 
-// One thread, the communicator's. On the CPU. Memory: a copy of the gradients, one more for each level
+// One thread, the communicator's. The model is on one device. Memory: a copy of the gradients, one more for each level
 // of the own subtree, log2(own()), one more in synchronize() for several ranks; and of the buffers.
 class LogicalRanks {
  public:
   // Rank 0's parameters and buffers go to all. The streams of the logical ranks are drawn from rank
   // 0's default CPU generator. `model` is kept. Collective. Throws InvalidArgument unless `count` is
-  // a power of two and a multiple of the ranks, for another device, or where no parameter requires a
+  // a power of two and a multiple of the ranks, for a model on several devices, or where no parameter requires a
   // gradient; Mismatch where the ranks' models or counts differ.
   LogicalRanks(Communicator comm, std::shared_ptr<torch::nn::Module> model, int count);
 
@@ -56,7 +57,7 @@ class LogicalRanks {
   int64_t first() const { return comm_.rank() * own(); }
 
   // Runs `compute`, the module's forward on the next logical rank's batch: what it draws from CPU
-  // generators by default comes from that one's stream. Does not communicate. Throws InvalidArgument that
+  // generators by default comes from that one's stream, and what it draws from the device's, from a seed of it. Does not communicate. Throws InvalidArgument that
   // names a parameter which was added, replaced, unfrozen or converted since.
   std::vector<at::Tensor> forward(const std::function<std::vector<at::Tensor>()>& compute);
   // The backward of that forward: afterwards the gradients have left grad(). The step's first drops
@@ -99,6 +100,7 @@ class LogicalRanks {
   Communicator comm_;
   std::shared_ptr<torch::nn::Module> model_;
   int count_;
+  at::Device device_{at::kCPU};  // the model's
   std::vector<at::Generator> streams_;
   std::vector<Flat> flats_;
   flat::WrappedParameters wrapped_;

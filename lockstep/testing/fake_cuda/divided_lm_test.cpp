@@ -8,10 +8,13 @@
 
 #include <iostream>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "lockstep/core/mutex.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/data/sampler.h"
 #include "lockstep/parallel/expert/expert_parallel_lm.h"
 #include "lockstep/parallel/expert/expert_parts.h"
 #include "lockstep/parallel/tensor/tensor_parallel_lm.h"
@@ -21,6 +24,7 @@
 #include "lockstep/testing/fake_cuda/nccl_ranks_test.h"
 #include "lockstep/testing/fake_cuda/staged_ranks_test.h"
 #include "lockstep/testing/thread_ranks.h"
+#include "lockstep/train/accelerator.h"
 #include "lockstep/train/lm_mesh_strategy.h"
 
 namespace lockstep::testing::divided_lm_test {
@@ -182,7 +186,7 @@ INSTANTIATE_TEST_SUITE_P(
         Division{.name = "tensor", .mesh = "tensor=2"},
         Division{.name = "tensor_rows", .mesh = "tensor=2", .divides_rows = true},
         Division{.name = "context", .mesh = "context=2"},
-        Division{.name = "heads", .mesh = "context=2", .way = ContextWay::kHeads},
+        Division{.name = "heads", .mesh = "context=2", .way = ContextWay::kHeads, .zero = 2},
         Division{.name = "expert", .mesh = "expert=2", .experts = true, .stops = 4}),
     [](const auto& info) { return std::string(info.param.name); });
 
@@ -240,6 +244,53 @@ TEST_F(DividedLmOnDevices, AStrategysStepStopsNoHost) {
       return values;
     });
   }
+}
+
+struct Sequences {
+  int64_t size() const { return 8; }
+  data::Batch batch(std::span<const int64_t> indices) const {
+    std::vector<at::Tensor> ids, targets;
+    for (const int64_t index : indices) {
+      const LmRowBatch four = batch_of(index);
+      ids.push_back(four.ids[0]);
+      targets.push_back(four.targets[0]);
+    }
+    return {torch::stack(ids), torch::stack(targets)};
+  }
+};
+
+// The model's names, and batches, stay on the host.
+TEST_F(DividedLmOnDevices, AnAcceleratorsStepStopsNoHost) {
+  expect_as_on_host([](Communicator& comm) {
+    TransformerLm model(config_of(false), LmOptions{.initial = InitialParameters::kNone});
+    for (const auto& [name, parameter] : parameters_of(model))
+      values_alike().values(name, 0, parameter.detach().view(-1));
+    const Sequences sequences;
+    data::SequentialSampler order(sequences.size());
+    data::Loader batches(sequences, order, {.batch_size = 4});
+    Accelerator accelerator(comm, {.strategy = make_lm_mesh_strategy(parse_parallelism("pipe=2"))});
+    auto [lm, loader] = accelerator.prepare(model, batches);
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    groups.emplace_back(model->parameters());
+    const torch::optim::AdamWOptions adamw(1e-2);
+    const auto made = accelerator.strategy().make_optimizer(std::move(groups), adamw);
+    auto [optimizer] = accelerator.prepare(*made);
+    lm.train();
+    std::vector<at::Tensor> losses;
+    for (auto& batch : loader) {
+      Counting counted;
+      const at::Tensor loss = lm(batch.input, at::Tensor(), batch.target);
+      optimizer.zero_grad();
+      accelerator.backward(loss);
+      optimizer.step();
+      EXPECT_EQ(counted.stops(), 0) << joined(counted.stop_places());
+      losses.push_back(loss.detach());
+    }
+    std::vector<double> values;
+    for (const at::Tensor& loss : losses) values.push_back(loss.item<double>());
+    EXPECT_EQ(values.size(), 2U);
+    return values;
+  });
 }
 
 // By the parts alone, one stop for the norm.

@@ -1,5 +1,6 @@
 // Other ways of training on devices that the host plays: several devices in one process, layers
 // computed again, statistics and stages over nccl. The plain model's numbers, and no races.
+#include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
 #include <torch/nn/cloneable.h>
@@ -15,12 +16,14 @@
 #include <vector>
 
 #include "lockstep/activations/checkpoint.h"
+#include "lockstep/comm/init.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/mutex.h"
 #include "lockstep/parallel/data_parallel/data_parallel.h"
 #include "lockstep/parallel/ddp/sync_batch_norm.h"
 #include "lockstep/parallel/horovod/adasum.h"
+#include "lockstep/parallel/logical/logical_ranks.h"
 #include "lockstep/parallel/pipeline/pipeline.h"
 #include "lockstep/plan/pipeline_schedule.h"
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
@@ -195,6 +198,52 @@ TEST_F(MethodsOnFakeCuda, AdasumIsThatOfTheHost) {
     if (comm.rank() == 0) host = sums;
   });
   const auto run = [&](Communicator& comm) { EXPECT_TRUE(add(comm).equal(host)); };
+  run_on_nccl(2, run);
+  run_on_staged(2, run);
+}
+
+struct DroppingNetImpl : torch::nn::Module {
+  DroppingNetImpl() {
+    layers = register_module("layers", TwoLayers());
+    norm = register_module("norm", torch::nn::BatchNorm1d(4));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return torch::dropout(norm(layers(x)), 0.5, is_training());
+  }
+  TwoLayers layers{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+};
+TORCH_MODULE(DroppingNet);
+
+// Masks, sums and statistics belong to the logical ranks, whatever device computes them.
+TEST_F(MethodsOnFakeCuda, LogicalRanksEndInTheSameBitsOnAnyNumberOfDevices) {
+  const auto train = [](Communicator& comm) {
+    DroppingNet net;
+    net->to(comm.device());
+    LogicalRanks logical(comm, net.ptr(), 4);
+    // The streams are drawn from a generator that ranks as threads share.
+    std::vector<at::Tensor> states;
+    for (uint64_t i = 0; i < 4; ++i)
+      states.push_back(at::detail::createCPUGenerator(100 + i).get_state());
+    logical.set_random_states(torch::stack(states), "test");
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    for (int step = 0; step < 3; ++step) {
+      std::vector<at::Tensor> batches;
+      for (int64_t i = 0; i < logical.own(); ++i)
+        batches.push_back(rows_of(4).add(logical.first() + i + step).sin().to(comm.device()));
+      Counting counted;
+      for (const at::Tensor& batch : batches)
+        logical.backward(
+            logical.forward([&] { return std::vector<at::Tensor>{net(batch)}; })[0].square().sum());
+      logical.synchronize();
+      optimizer.step();
+      EXPECT_EQ(counted.stops(), 0) << counted.counts().text();
+    }
+    return torch::cat({flat_parameters(*net), net->norm->running_mean.cpu()});
+  };
+  Communicator alone = init({.device = "cuda:0"});
+  const at::Tensor expected = train(alone);
+  const auto run = [&](Communicator& comm) { EXPECT_TRUE(train(comm).equal(expected)); };
   run_on_nccl(2, run);
   run_on_staged(2, run);
 }
