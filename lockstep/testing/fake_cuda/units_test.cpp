@@ -8,11 +8,14 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "lockstep/checkpoint/checkpoint_writer.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/mutex.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/parallel/zero/layer_net.h"
@@ -161,6 +164,64 @@ TEST_F(UnitsOnFakeCuda, ADeviceHasTwoLayersAtOnce) {
       EXPECT_GE(parameters_now(), all);
     }
   });
+}
+
+// Into another model, as a run that goes on does it: the next step is that of the model it was taken of.
+TEST_F(UnitsOnFakeCuda, WhatIsLoadedStays) {
+  for (const bool masters : {false, true}) {
+    const TestDirectory dir;
+    run_on_nccl(2, [&](Communicator& comm) {
+      at::set_num_threads(1);
+      const at::ScalarType dtype = masters ? at::kBFloat16 : at::kFloat;
+      LayerNet nets[2] = {LayerNet(3, kUnitWidth, dtype), LayerNet(3, kUnitWidth, dtype)};
+      std::vector<std::unique_ptr<ZeroOptimizer>> optimizers;
+      for (LayerNet& net : nets) {
+        net->to(comm.device());
+        const torch::NoGradGuard no_grad;
+        for (at::Tensor& p : net->parameters()) p.mul_(1.0 - 0.5 * optimizers.size());
+        optimizers.push_back(std::make_unique<ZeroOptimizer>(
+            comm, named(net), torch::optim::AdamWOptions(0.01),
+            ZeroOptions{.stage = 3, .master_weights = masters, .units = {.model = net.ptr()}}));
+      }
+      const auto step = [&](int which, int number) {
+        const at::Tensor x = batch_of(comm.rank(), number).to(comm.device(), dtype);
+        nets[which]->forward(x).square().mean().backward();
+        optimizers[which]->step();
+      };
+      const auto values = [&](int which) {
+        const auto held = optimizers[which]->whole_parameters();
+        std::vector<at::Tensor> all;
+        for (const at::Tensor& p : nets[which]->parameters()) all.push_back(p.detach().cpu());
+        return all;
+      };
+      for (int number = 0; number < 2; ++number) step(0, number);
+      step(1, 7);
+      const std::vector<at::Tensor> expected = values(0);
+      Checkpoint share;
+      if (comm.rank() == 0) {
+        const NamedTensors parameters = named(nets[0]);
+        for (size_t i = 0; i < expected.size(); ++i)
+          share.model.tensors.emplace_back(parameters[i].first, expected[i]);
+        share.trainer_json = "{}";
+      }
+      share.optimizer = optimizers[0]->own_state();
+      write_checkpoint(comm, dir / "c", share);
+      const Checkpoint checkpoint = read_checkpoint(dir / "c");
+      {
+        const auto held = optimizers[1]->whole_parameters();
+        const torch::NoGradGuard no_grad;
+        for (auto& [name, parameter] : named(nets[1]))
+          parameter.copy_(*checkpoint.model.find(name));
+        optimizers[1]->load_state(checkpoint.optimizer, "a test");
+      }
+      for (int number = 2; number < 4; ++number) {
+        const std::vector<at::Tensor> first = values(0), second = values(1);
+        for (size_t i = 0; i < first.size(); ++i)
+          EXPECT_TRUE(torch::equal(first[i], second[i])) << i << " before step " << number;
+        for (const int which : {0, 1}) step(which, number);
+      }
+    });
+  }
 }
 
 TEST_F(UnitsOnFakeCuda, WhatIsAwayIsNamed) {
