@@ -79,7 +79,8 @@ TEST_F(GpuCheck, OperationsAreRightAndFaultsAreNamed) {
         "staged, 2 ranks that are threads: operations", "nccl, 1 rank: operations",
         "staged:shm, 2 ranks: operations", "staged:shm, 3 ranks: a rank is killed",
         "staged:shm, 3 ranks: a rank stops (time-out 4 s)",
-        "staged:shm, 3 ranks: a rank calls with another shape"})
+        "staged:shm, 3 ranks: a rank calls with another shape", "peer, 2 ranks: operations",
+        "peer, 4 ranks: operations", "peer, 3 ranks: a rank is killed"})
     EXPECT_EQ(begins(found, check), "ok") << check;
   EXPECT_EQ(begins(found, "nccl"), "skipped");
 }
