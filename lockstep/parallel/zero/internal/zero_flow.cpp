@@ -36,14 +36,15 @@ void ZeroState::gradient_arrived(size_t index, const at::Tensor& passed) {
     held_ = true;
     return;
   }
+  // What is finished here lends its buffer, before this gradient counts as one that waits for it.
+  while (on_device_ && parameter.bucket >= lent_ && finished_ < started_) {
+    finish_bucket();
+    lend_buffers();
+  }
   parameter.arrived = true;
   --buckets_.buckets()[parameter.bucket].missing;
   if (buckets_.lends()) {
     took_held_ |= held_;
-    while (on_device_ && parameter.bucket >= lent_ && finished_ < started_) {
-      finish_bucket();
-      lend_buffers();
-    }
     if (parameter.bucket >= lent_ || !buckets_.place(index, passed))
       parameter.early = std::exchange(parameter.tensor.mutable_grad(), at::Tensor());
   }
