@@ -71,13 +71,6 @@ Place place_from(const std::string& bytes) try {
 
 using Tensors = std::unordered_set<const c10::TensorImpl*>;
 
-Tensors optimized_by(const torch::optim::Optimizer& optimizer) {
-  Tensors all;
-  for (const auto& group : optimizer.param_groups())
-    for (const at::Tensor& parameter : group.params()) all.insert(parameter.unsafeGetTensorImpl());
-  return all;
-}
-
 // Also where an optimizer has not come to be, and has moved some of them.
 Tensors trained_of(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
   Tensors all;
@@ -91,9 +84,9 @@ Tensors trained_of(const std::vector<torch::optim::OptimizerParamGroup>& groups)
 std::vector<at::Tensor> others_of(const torch::nn::Module& model,
                                   const torch::optim::Optimizer& optimizer) {
   std::vector<at::Tensor> others = recover::buffers_of(model);
-  const Tensors optimized = optimized_by(optimizer);
+  const Tensors trained = trained_of(optimizer.param_groups());
   for (const auto& [name, parameter] : parameters_of(model))
-    if (!optimized.contains(parameter.unsafeGetTensorImpl())) others.push_back(parameter.detach());
+    if (!trained.contains(parameter.unsafeGetTensorImpl())) others.push_back(parameter.detach());
   return others;
 }
 

@@ -15,6 +15,7 @@
 #include "lockstep/core/subprocess.h"
 #include "lockstep/data/digits.h"
 #include "lockstep/model/transformer_lm.h"
+#include "lockstep/testing/preloaded.h"
 #include "lockstep/tokenizers/characters.h"
 #include "lockstep/train/run_state.h"
 
@@ -46,11 +47,8 @@ class EngineOnDevices : public ::testing::Test {
     options.command = {"lockstep"};
     options.command.insert(options.command.end(), arguments.begin(), arguments.end());
     options.program = program;
-    options.env.emplace();
-    for (char** variable = environ; *variable != nullptr; ++variable)
-      options.env->emplace_back(*variable);
-    options.env->push_back("LD_PRELOAD=" LOCKSTEP_FAKE_CUDA_PRELOAD);
-    options.env->push_back("LOCKSTEP_FAKE_CUDA=" + std::to_string(devices));
+    options.env = testing::environment_with(
+        testing::fake_device_variables(LOCKSTEP_FAKE_CUDA_PRELOAD, devices));
     options.stdout_fd = out.get();
     options.stderr_fd = err.get();
     Subprocess process(options);

@@ -77,14 +77,13 @@ class ZeroState final : public flat::BackwardWatch {
   bool quiet() const { return silencers_ > 0 || !options_.overlap; }
   void check_used();
   bool agree_on_arrival();
-  std::optional<ZeroDecision> decide(const optim::StepOptions& options, const Groups& groups,
-                                     optim::StepResult* result);
-  std::optional<double> divisor_for(const optim::StepOptions& options, optim::StepResult* result);
+  optim::StepDecision decide(const optim::StepOptions& options, const Groups& groups,
+                             optim::StepResult* result);
   bool device_decides(const optim::StepOptions& options, const Groups& groups) const;
-  ZeroDecision decide_on_device(const optim::StepOptions& options, optim::StepResult* result);
   double sum_of_squares_of_all();
+  at::Tensor norm_on_device();
   std::string first_not_finite();
-  void update(const ZeroDecision& decision, const Groups& groups);
+  void update(const optim::StepDecision& decision, const Groups& groups);
   void forget();
 
   Communicator comm_;
