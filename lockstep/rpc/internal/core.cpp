@@ -14,7 +14,8 @@
 namespace lockstep::rpc::internal {
 namespace {
 
-enum HeadFlag : uint8_t { kOrdered = 1, kKept = 2, kRecorded = 4 };
+enum HeadFlag : uint8_t { kOrdered = 1, kKept = 2, kRecorded = 4, kMapped = 8, kSame = 16 };
+constexpr size_t kMostDevices = 256;
 constexpr int64_t kCallsSentAtOnce = 16;  // beyond so many in flight, calls are sent together
 constexpr auto kDoubt = std::chrono::seconds(1);
 
@@ -30,6 +31,14 @@ PeerLost owner_is_gone(const Peer& owner, bool another) {
                   -1);
 }
 
+c10::Device read_device(Reader& reader) {
+  const auto type = static_cast<c10::DeviceType>(static_cast<int8_t>(reader.byte()));
+  const uint8_t index = reader.byte();
+  if (!can_be_named(type) || index > INT8_MAX)
+    throw DataError("a message of rpc has a map of unknown devices");
+  return {type, static_cast<c10::DeviceIndex>(index)};
+}
+
 std::string words(const Pending& call) {
   return "'" + call.function.str() + "' on '" + call.peer.str() + "'";
 }
@@ -37,8 +46,9 @@ std::string words(const Pending& call) {
 }  // namespace
 
 void RequestHead::write(Writer& writer) const {
-  writer.byte(
-      static_cast<uint8_t>((order ? kOrdered : 0) | (keep ? kKept : 0) | (record ? kRecorded : 0)));
+  writer.byte(static_cast<uint8_t>((order ? kOrdered : 0) | (keep ? kKept : 0) |
+                                   (record ? kRecorded : 0) | (way.map.empty() ? 0 : kMapped) |
+                                   (way.same ? kSame : 0)));
   writer.word(types_hash);
   writer.text(function);
   writer.word(ends_in_ns);
@@ -46,6 +56,14 @@ void RequestHead::write(Writer& writer) const {
   if (keep) {
     writer.word(keep->maker);
     writer.word(keep->number);
+  }
+  if (!way.map.empty()) {
+    writer.length(way.map.size());
+    for (const auto& [here, there] : way.map)
+      for (const c10::Device one : {here, there}) {
+        writer.byte(static_cast<uint8_t>(one.type()));
+        writer.byte(static_cast<uint8_t>(one.index()));
+      }
   }
   if (!record) return;
   writer.word(record->context.maker);
@@ -66,6 +84,16 @@ RequestHead RequestHead::read(Reader& reader) {
   if (flags & kKept) {
     const uint64_t maker = reader.word();
     head.keep = {maker, reader.word()};
+  }
+  head.way.same = (flags & kSame) != 0;
+  if (flags & kMapped) {
+    const size_t pairs = reader.count();
+    if (pairs > kMostDevices)
+      throw DataError("a message of rpc has a map of " + std::to_string(pairs) + " devices");
+    for (size_t i = 0; i < pairs; ++i) {
+      const c10::Device here = read_device(reader);
+      head.way.map.emplace_back(here, read_device(reader));
+    }
   }
   if (flags & kRecorded) {
     Recording& record = head.record.emplace();
@@ -101,6 +129,10 @@ Core::Core(Registry registry, std::shared_ptr<Store> store, const Secret& secret
     throw InvalidArgument("AgentOptions::timeout and lease are positive times");
   if (options_.calls_in_flight < 1 || options_.queued_bytes < 1)
     throw InvalidArgument("AgentOptions::calls_in_flight and queued_bytes are 1 or more");
+  for (const auto& [peer, map] : options_.device_maps) {
+    check_map(peer, map);
+    check_own_devices(peer, map);
+  }
   register_own_functions();
   reactor_ = std::make_unique<Reactor>(options_.workers);
 }
@@ -166,6 +198,19 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
   call->ends =
       context.deadline && context.deadline->remaining() < own.remaining() ? *context.deadline : own;
   if (!of.keep) call->within = context.cancelled;  // an object is for whoever gets its reference
+  DeviceWay way = of.way ? *of.way : way_to(to);
+  Devices devices;
+  try {
+    devices = devices_for(arguments.tensors(), way, [&](c10::Device device) {
+      return words(*call) + ": a tensor on " + device.str() +
+             " cannot be sent, since no device of '" + to +
+             "' stands for it: AgentOptions::set_device_map(\"" + to + "\", {{" + device.str() +
+             ", cuda:N}}), or send tensor.cpu()";
+    });
+  } catch (const InvalidArgument&) {
+    drop_holds(arguments.holds());
+    throw;
+  }
   try {
     if (context.autograd)
       call->sent =
@@ -180,6 +225,12 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
                     seconds_text(call->ends->timeout_seconds()) +
                     " (AgentOptions::queued_bytes = " + std::to_string(options_.queued_bytes) +
                     ")");
+    if (of.waits_for_room && !devices.empty() &&
+        !courier_.wait_for_room(options_.queued_bytes, *call->ends))
+      throw Timeout(words(*call) + ": tensors of devices of " +
+                    std::to_string(options_.queued_bytes) +
+                    " bytes wait for their copies, and no room came within " +
+                    seconds_text(call->ends->timeout_seconds()) + " (AgentOptions::queued_bytes)");
     const auto most = static_cast<int64_t>(options_.calls_in_flight);
     while (of.waits_for_room && link.calls.load(std::memory_order_relaxed) >= most) {
       if (call->ends->expired())
@@ -202,7 +253,8 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
                    .ends_in_ns = static_cast<uint64_t>(call->ends->remaining().count()),
                    .order = options.order,
                    .keep = of.keep,
-                   .record = {}};
+                   .record = {},
+                   .way = std::move(way)};
   if (call->sent) head.record = call->sent->recording;
   Writer& front = scratch_head();
   front.clear(nullptr);
@@ -212,6 +264,13 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
   call->begun = Deadline::Clock::now();
   const int64_t in_flight = link->calls.fetch_add(1, std::memory_order_relaxed);
   if (call->within) nested_.fetch_add(1, std::memory_order_relaxed);
+  // What has to go behind copies that are under way goes their way, too.
+  const bool copied = !devices.empty() || (options.order != 0 && courier_.has(link.get()));
+  Copies copies;
+  if (copied) {
+    copies = courier_.copy(arguments.tensors());
+    call->state().sent_with(copies.read);
+  }
   if (calls_.insert(call)) keep_time();
   held_by(arguments.holds(), link, {call->number, false});
   const bool together = how == How::kAsync && in_flight >= kCallsSentAtOnce;
@@ -221,11 +280,20 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
     drop_holds(arguments.holds());
   };
   try {
-    sent = link->send({MessageKind::kRequest, call->number}, front.body(), arguments.body(),
-                      arguments.tensors(),
-                      together            ? Link::When::kSoon
-                      : how == How::kSync ? Link::When::kMine
-                                          : Link::When::kNow);
+    if (copied)
+      sent = courier_.post(
+          std::move(copies), link.get(), *call->ends,
+          [weak = weak_from_this(), call, text = front.body() + arguments.body(),
+           devices = std::move(devices), holds = arguments.holds()](const Tensors& tensors) {
+            if (const auto core = weak.lock())
+              core->send_copied(call, text, tensors, devices, holds);
+          });
+    else
+      sent = link->send({MessageKind::kRequest, call->number}, front.body(), arguments.body(),
+                        arguments.tensors(),
+                        together            ? Link::When::kSoon
+                        : how == How::kSync ? Link::When::kMine
+                                            : Link::When::kNow);
   } catch (const InvalidArgument& error) {
     undo();
     throw InvalidArgument(words(*call) + ": " + error.what());
@@ -239,6 +307,32 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
   if (const PendingPtr taken = calls_.take(call->number))
     finish(taken, std::make_exception_ptr(
                       PeerLost(words(*call) + ": " + link->peer().str() + " is gone", -1)));
+}
+
+void Core::send_copied(const PendingPtr& call, const std::string& text, const Tensors& copies,
+                       const Devices& devices, const std::vector<uint64_t>& holds) noexcept {
+  if (call->state().done()) return drop_holds(holds);  // cancelled, or late
+  std::exception_ptr error;
+  try {
+    if (!call->link->send({MessageKind::kRequest, call->number, &devices}, text, {}, copies,
+                          Link::When::kNow))
+      error = std::make_exception_ptr(
+          PeerLost(words(*call) + ": " + call->link->peer().str() + " is gone", -1));
+  } catch (...) {
+    error = std::current_exception();
+  }
+  if (error) {
+    drop_holds(holds);
+    if (const PendingPtr taken = calls_.take(call->number)) finish(taken, error);
+  } else if (call->state().done()) {  // meanwhile: the other end knows nothing of it
+    call->link->send({MessageKind::kCancel, call->number}, {}, {}, {}, Link::When::kNow);
+  }
+}
+
+DeviceWay Core::way_to(const std::string& peer) const {
+  const auto found = options_.device_maps.find(peer);
+  if (found != options_.device_maps.end()) return {.same = false, .map = found->second};
+  return {.same = peer == options_.name, .map = {}};
 }
 
 void Core::finish(const PendingPtr& call, std::exception_ptr error) noexcept {
@@ -425,6 +519,8 @@ void Core::received_answer(const std::shared_ptr<Link>& link, Incoming& message)
     }
     try {
       if (message.pending) call->link->fetch(message);
+      if (!message.devices.empty())
+        call->state().arrives_with(arrive(message.tensors, message.devices));
       LinkReferences references(*core, call->link);
       Reader reader(message.body, {}, &references);
       std::vector<uint32_t> places(reader.count());
@@ -439,8 +535,9 @@ void Core::received_answer(const std::shared_ptr<Link>& link, Incoming& message)
     core->finish(call, nullptr);
     call->state().finish(std::move(error));
   };
-  if (!message.pending || !reactor_->is_own_thread()) return take(call, message);
-  // Large tensors are read by a worker. Where the agent stops before one has come to it, the call ends without them.
+  if ((!message.pending && message.devices.empty()) || !reactor_->is_own_thread())
+    return take(call, message);
+  // Large tensors are read, and those of devices copied, by a worker. Where the agent stops before one has come to it, the call ends without them.
   struct Kept {
     Kept(std::shared_ptr<Core> its_core, PendingPtr its_call, const Incoming& given)
         : core(std::move(its_core)), call(std::move(its_call)), message(given), body(given.body) {
