@@ -59,10 +59,12 @@ inline void train(lockstep::Communicator& comm, const MnistTraining& settings,
   const auto parts = lockstep::data::DataPartitioner::equal(mnist.train.size(), comm.size());
   lockstep::data::SubsetSampler sampler(parts.use(comm.rank()), {.seed = 1234});
   lockstep::data::Loader loader(mnist.train, sampler,
-                                {.batch_size = std::max(1, 128 / comm.size())});
+                                {.batch_size = std::max(1, 128 / comm.size()),
+                                 .device = comm.device()});
 
   torch::manual_seed(1234);  // the same parameters on all ranks: nothing to broadcast
   lockstep::SimpleCnn model;
+  model->to(comm.device());
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.01).momentum(0.5));
   for (int epoch = 0; epoch < settings.epochs; ++epoch) {
     sampler.set_epoch(epoch);  // another order in every epoch

@@ -32,6 +32,7 @@ bool changeable(const TrainConfig& config, std::string_view name) {
       "log_every",      "save_every",       "async_save",
       "check_replicas", "evict_stragglers", "workers",
       "timeout",        "init_from",        "gradient_checkpointing",
+      "offload_checkpoints",
       "mesh",           "pipe_schedule",    "micro_batches",
       "divided_rows",   "strategy"};
   // A schedule that falls is one of all epochs.
@@ -152,8 +153,8 @@ std::shared_ptr<Strategy> strategy_of(const TrainConfig& config) {
   if (divides_model(config)) {
     LmMeshOptions options{.dropout_seed = static_cast<uint64_t>(config.seed) | 1};
     if (config.gradient_checkpointing)
-      options.prepare = [](TransformerLm& part) {
-        checkpoint_layers<LmUnit::Signature>(*part, {.names = {"model.layers.*"}});
+      options.prepare = [offload = config.offload_checkpoints](TransformerLm& part) {
+        checkpoint_layers<LmUnit::Signature>(*part, {.names = {"model.layers.*"}, .options = {.offload = offload}});
       };
     return make_lm_mesh_strategy(parallelism_of(config), options);
   }

@@ -10,8 +10,6 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
-#include <atomic>
-#include <future>
 #include <memory>
 #include <string>
 #include <vector>
@@ -92,8 +90,6 @@ class DeviceMaps : public WithoutRaces {
   }
 
   rpc::Town town_;
-  const int64_t stops_ = cuda.counts().stops();
-  int64_t stops() const { return cuda.counts().stops() - stops_; }
 };
 
 TEST_F(DeviceMaps, TensorsGoByTheMapAndComeBackByIt) {
@@ -127,13 +123,14 @@ TEST_F(DeviceMaps, InTheOrderOfTheCallersStream) {
   const auto a = agent("a", {{"b", from_to(0, 1)}}), b = agent("b", {});
   const c10::StreamGuard on_side(device::side_stream(cuda_device(0)));
   at::Tensor x = at::ones({1000}, cuda_device(0));
+  const int64_t before = cuda.counts().stops();
   for (int i = 0; i < 4; ++i) {
     x.mul_(2);
     const auto future = a.rpc_async<at::Tensor>("b", "twice", x);
     const at::Tensor y = future.get();
     x.sub_(y, 0.25);  // the call has returned: its tensor may be changed
   }
-  EXPECT_EQ(stops(), 0);
+  EXPECT_EQ(cuda.counts().stops(), before);
   EXPECT_EQ(x[0].item<float>(), 1.F);
   // What follows a future runs elsewhere, and its result comes here in order, too.
   const auto more = a.rpc_async<at::Tensor>("b", "twice", x).then([](const at::Tensor& y) {
@@ -199,11 +196,14 @@ TEST_F(DeviceMaps, CallsOfOneOrderStayInOrder) {
 }
 
 TEST_F(DeviceMaps, ReferencesToWhatLiesOnDevices) {
-  const auto a = agent("a", {{"b", from_to(0, 1)}}), b = agent("b", {});
+  rpc::AgentOptions options;
+  options.set_device_map("b", {{at::Device("cuda:0"), at::Device("cuda:1")}});
+  const auto a = town_.agent("a", functions(), std::move(options)), b = agent("b", {});
   const auto there = a.remote<at::Tensor>("b", "ones", 1);
   EXPECT_EQ(there.to_here().device(), cuda_device(0));
   const auto part = a.remote<Part>("b", "part", 4, 2, 1);
-  const auto y = part.rpc_sync<at::Tensor>("forward", at::ones({3, 4}, cuda_device(0)));
+  const at::Tensor x = at::ones({3, 4}, at::Device("cuda:0"));
+  const auto y = part.rpc_sync<at::Tensor>("forward", x);  // there on cuda:1, here on cuda:0
   EXPECT_EQ(y.device(), cuda_device(0));
   Part same(4, 2, at::kCPU);
   EXPECT_TRUE(at::equal(y.cpu(), same.forward(at::ones({3, 4}))));
