@@ -6,8 +6,7 @@ int main() {
   auto mnist = lockstep::data::mnist("data/mnist");
   lockstep::data::DistributedSampler sampler(mnist.train.size(), comm,
                                              {.shuffle = true, .seed = 1234});
-  lockstep::data::Loader loader(mnist.train, sampler,
-                                {.batch_size = 64, .device = comm.device()});
+  lockstep::data::Loader loader(mnist.train, sampler, {.batch_size = 64, .device = comm.device()});
 
   lockstep::SimpleCnn net;
   net->to(comm.device());  // LOCKSTEP_DEVICE=cuda: a GPU for each rank

@@ -58,9 +58,9 @@ inline void train(lockstep::Communicator& comm, const MnistTraining& settings,
   // Each rank trains on its own part, with its share of a batch of 128.
   const auto parts = lockstep::data::DataPartitioner::equal(mnist.train.size(), comm.size());
   lockstep::data::SubsetSampler sampler(parts.use(comm.rank()), {.seed = 1234});
-  lockstep::data::Loader loader(mnist.train, sampler,
-                                {.batch_size = std::max(1, 128 / comm.size()),
-                                 .device = comm.device()});
+  lockstep::data::Loader loader(
+      mnist.train, sampler,
+      {.batch_size = std::max(1, 128 / comm.size()), .device = comm.device()});
 
   torch::manual_seed(1234);  // the same parameters on all ranks: nothing to broadcast
   lockstep::SimpleCnn model;

@@ -71,7 +71,8 @@ void train(const Settings& settings) {
       lockstep::DistributedDataParallel ddp(model, run.comm(), {.init_sync = false});
       lockstep::data::DistributedSampler sampler(digits.train.size(), run.comm(),
                                                  {.shuffle = true, .seed = 1234});
-      lockstep::data::Loader loader(digits.train, sampler, {.batch_size = 32, .device = comm.device()});
+      lockstep::data::Loader loader(digits.train, sampler,
+                                    {.batch_size = 32, .device = comm.device()});
       while (run.step() < settings.steps) {
         sampler.set_epoch(run.step() / loader.batches());
         loader.skip(run.step() % loader.batches());

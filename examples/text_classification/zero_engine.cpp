@@ -58,8 +58,7 @@ int main(int argc, char** argv) {
     text::Run run(settings, texts, comm, loader.batches());
     if (settings.config.empty()) config = as_settings(settings, run.total_steps());
 
-    auto engine =
-        lockstep::zero::initialize(text::make_model(settings, texts, comm), comm, config);
+    auto engine = lockstep::zero::initialize(text::make_model(settings, texts, comm), comm, config);
     const bool half = config.precision == Precision::kFloat16;
     run.result().dtype = half                                       ? "float16"
                          : config.precision == Precision::kBFloat16 ? "bfloat16"

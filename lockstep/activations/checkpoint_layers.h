@@ -86,7 +86,8 @@ std::vector<HookHandle> checkpoint_layers(torch::nn::Module& model,
   activations::internal::Handles handles;
   for (const std::string& name : checkpointed_layers(model, which))
     handles.add(wrap_forward<Signature>(
-        model, name, activations::internal::CheckpointHook<Signature>{model.weak_from_this(), which.options}));
+        model, name,
+        activations::internal::CheckpointHook<Signature>{model.weak_from_this(), which.options}));
   return handles.release();
 }
 

@@ -62,8 +62,8 @@ TrainResult train_lm(Communicator& comm, const TrainConfig& config,
           [&] {
             TransformerLm model = make_lm(lm_input(config), texts);
             if (config.gradient_checkpointing && !divides_model(config))
-              checkpoint_layers<LmUnit::Signature>(*model, {.names = {"model.layers.*"},
-                                                     .options = {config.offload_checkpoints}});
+              checkpoint_layers<LmUnit::Signature>(
+                  *model, {.names = {"model.layers.*"}, .options = {config.offload_checkpoints}});
             return model;
           },
       .initial = [&](const TransformerLm& model) { return lm_values(lm_input(config), model); },

@@ -37,8 +37,9 @@ TrainResult train_texts(Communicator& comm, const TrainConfig& config,
               say(comm, options,
                   config.model + ": has no " + joined(drawn) + " for these classes; drawn anew");
             if (config.gradient_checkpointing)
-              checkpoint_layers<BertUnit::Signature>(*model, {.names = {"bert.encoder.layer.*"},
-                                                       .options = {config.offload_checkpoints}});
+              checkpoint_layers<BertUnit::Signature>(
+                  *model,
+                  {.names = {"bert.encoder.layer.*"}, .options = {config.offload_checkpoints}});
             return model;
           },
       .evaluate =

@@ -32,9 +32,8 @@ bool changeable(const TrainConfig& config, std::string_view name) {
       "log_every",      "save_every",       "async_save",
       "check_replicas", "evict_stragglers", "workers",
       "timeout",        "init_from",        "gradient_checkpointing",
-      "offload_checkpoints",
       "mesh",           "pipe_schedule",    "micro_batches",
-      "divided_rows",   "strategy"};
+      "divided_rows",   "strategy",         "offload_checkpoints"};
   // A schedule that falls is one of all epochs.
   if (name == "epochs" && config.schedule != "constant") return false;
   return names.count(name) != 0;
@@ -154,7 +153,8 @@ std::shared_ptr<Strategy> strategy_of(const TrainConfig& config) {
     LmMeshOptions options{.dropout_seed = static_cast<uint64_t>(config.seed) | 1};
     if (config.gradient_checkpointing)
       options.prepare = [offload = config.offload_checkpoints](TransformerLm& part) {
-        checkpoint_layers<LmUnit::Signature>(*part, {.names = {"model.layers.*"}, .options = {.offload = offload}});
+        checkpoint_layers<LmUnit::Signature>(
+            *part, {.names = {"model.layers.*"}, .options = {.offload = offload}});
       };
     return make_lm_mesh_strategy(parallelism_of(config), options);
   }

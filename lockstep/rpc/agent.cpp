@@ -224,8 +224,10 @@ void check_devices(const std::vector<nlohmann::json>& ranks) {
   std::map<std::string, int> seen;
   for (const nlohmann::json& rank : ranks)
     seen[rank.at("name").get<std::string>()] = rank.at("devices").get<int>();
-  const auto refuse = [](const std::string& name, const std::string& peer, const std::string& what) {
-    throw InvalidArgument("rpc::init(): the device map of '" + name + "' for '" + peer + "' " + what);
+  const auto refuse = [](const std::string& name, const std::string& peer,
+                         const std::string& what) {
+    throw InvalidArgument("rpc::init(): the device map of '" + name + "' for '" + peer + "' " +
+                          what);
   };
   for (const nlohmann::json& rank : ranks) {
     const auto name = rank.at("name").get<std::string>();
@@ -235,11 +237,13 @@ void check_devices(const std::vector<nlohmann::json>& ranks) {
       for (const auto& pair : pairs) {
         const int here = pair.at(0).get<int>(), there = pair.at(1).get<int>();
         if (here >= seen.at(name))
-          refuse(name, peer, "sends from device " + std::to_string(here) + " of " +
-                                 std::to_string(seen.at(name)));
+          refuse(
+              name, peer,
+              "sends from device " + std::to_string(here) + " of " + std::to_string(seen.at(name)));
         if (there >= other->second)
-          refuse(name, peer, "sends to device " + std::to_string(there) + " of " +
-                                 std::to_string(other->second));
+          refuse(
+              name, peer,
+              "sends to device " + std::to_string(there) + " of " + std::to_string(other->second));
       }
     }
   }

@@ -169,8 +169,8 @@ void ContextState::attach(const std::shared_ptr<SentTensors>& sent, Tensors& rec
   auto node = hooks::make_node<RemoteBackward>(std::move(edges), sent, gathered);
   if (on_device) {
     node->add_input_metadata(at::zeros({}, at::kDouble));
-    node = hooks::make_node<GatherGradients>(sent->sequence, torch::autograd::Edge(node, 0),
-                                             gathered);
+    node =
+        hooks::make_node<GatherGradients>(sent->sequence, torch::autograd::Edge(node, 0), gathered);
   }
   for (const uint32_t place : places) torch::autograd::set_history(received[place], node);
 }

@@ -14,8 +14,6 @@
 namespace lockstep::rpc::internal {
 namespace {
 
-enum HeadFlag : uint8_t { kOrdered = 1, kKept = 2, kRecorded = 4, kMapped = 8, kSame = 16 };
-constexpr size_t kMostDevices = 256;
 constexpr int64_t kCallsSentAtOnce = 16;  // beyond so many in flight, calls are sent together
 constexpr auto kDoubt = std::chrono::seconds(1);
 
@@ -31,89 +29,11 @@ PeerLost owner_is_gone(const Peer& owner, bool another) {
                   -1);
 }
 
-c10::Device read_device(Reader& reader) {
-  const auto type = static_cast<c10::DeviceType>(static_cast<int8_t>(reader.byte()));
-  const uint8_t index = reader.byte();
-  if (!can_be_named(type) || index > INT8_MAX)
-    throw DataError("a message of rpc has a map of unknown devices");
-  return {type, static_cast<c10::DeviceIndex>(index)};
-}
-
 std::string words(const Pending& call) {
   return "'" + call.function.str() + "' on '" + call.peer.str() + "'";
 }
 
 }  // namespace
-
-void RequestHead::write(Writer& writer) const {
-  writer.byte(static_cast<uint8_t>((order ? kOrdered : 0) | (keep ? kKept : 0) |
-                                   (record ? kRecorded : 0) | (way.map.empty() ? 0 : kMapped) |
-                                   (way.same ? kSame : 0)));
-  writer.word(types_hash);
-  writer.text(function);
-  writer.word(ends_in_ns);
-  if (order) writer.word(order);
-  if (keep) {
-    writer.word(keep->maker);
-    writer.word(keep->number);
-  }
-  if (!way.map.empty()) {
-    writer.length(way.map.size());
-    for (const auto& [here, there] : way.map)
-      for (const c10::Device one : {here, there}) {
-        writer.byte(static_cast<uint8_t>(one.type()));
-        writer.byte(static_cast<uint8_t>(one.index()));
-      }
-  }
-  if (!record) return;
-  writer.word(record->context.maker);
-  writer.word(record->context.number);
-  writer.length(record->path.size());
-  for (const uint32_t call : record->path) writer.length(call);
-  writer.length(record->gradients.size());
-  for (const uint32_t place : record->gradients) writer.length(place);
-}
-
-RequestHead RequestHead::read(Reader& reader) {
-  RequestHead head;
-  const uint8_t flags = reader.byte();
-  head.types_hash = reader.word();
-  head.function = reader.text();
-  head.ends_in_ns = reader.word();
-  if (flags & kOrdered) head.order = reader.word();
-  if (flags & kKept) {
-    const uint64_t maker = reader.word();
-    head.keep = {maker, reader.word()};
-  }
-  head.way.same = (flags & kSame) != 0;
-  if (flags & kMapped) {
-    const size_t pairs = reader.count();
-    if (pairs > kMostDevices)
-      throw DataError("a message of rpc has a map of " + std::to_string(pairs) + " devices");
-    for (size_t i = 0; i < pairs; ++i) {
-      const c10::Device here = read_device(reader);
-      head.way.map.emplace_back(here, read_device(reader));
-    }
-  }
-  if (flags & kRecorded) {
-    Recording& record = head.record.emplace();
-    record.context.maker = reader.word();
-    record.context.number = reader.word();
-    const size_t depth = reader.count();
-    if (depth == 0 || depth > kDeepestCall)
-      throw DataError("a message of rpc is " + std::to_string(depth) +
-                      " calls deep in its context; 1 to " + std::to_string(kDeepestCall) +
-                      " are possible");
-    for (size_t i = 0; i < depth; ++i)
-      record.path.push_back(static_cast<uint32_t>(reader.length()));
-    record.gradients.resize(reader.count());
-    for (uint32_t& place : record.gradients) place = static_cast<uint32_t>(reader.length());
-    for (const uint32_t place : record.gradients)
-      if (place >= reader.tensors().size())
-        throw DataError("a message of rpc names a tensor that it lacks");
-  }
-  return head;
-}
 
 Core::Core(Registry registry, std::shared_ptr<Store> store, const Secret& secret,
            AgentOptions options)
@@ -261,16 +181,19 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
   head.write(front);
 
   const std::shared_ptr<Link> link = call->link;
-  call->begun = Deadline::Clock::now();
-  const int64_t in_flight = link->calls.fetch_add(1, std::memory_order_relaxed);
-  if (call->within) nested_.fetch_add(1, std::memory_order_relaxed);
   // What has to go behind copies that are under way goes their way, too.
   const bool copied = !devices.empty() || (options.order != 0 && courier_.has(link.get()));
   Copies copies;
-  if (copied) {
-    copies = courier_.copy(arguments.tensors());
-    call->state().sent_with(copies.read);
-  }
+  if (copied) try {
+      copies = courier_.copy(arguments.tensors());
+      call->state().sent_with(copies.read);
+    } catch (...) {
+      drop_holds(arguments.holds());
+      throw;
+    }
+  call->begun = Deadline::Clock::now();
+  const int64_t in_flight = link->calls.fetch_add(1, std::memory_order_relaxed);
+  if (call->within) nested_.fetch_add(1, std::memory_order_relaxed);
   if (calls_.insert(call)) keep_time();
   held_by(arguments.holds(), link, {call->number, false});
   const bool together = how == How::kAsync && in_flight >= kCallsSentAtOnce;
@@ -284,7 +207,7 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
       sent = courier_.post(
           std::move(copies), link.get(), *call->ends,
           [weak = weak_from_this(), call, text = front.body() + arguments.body(),
-           devices = std::move(devices), holds = arguments.holds()](const Tensors& tensors) {
+           devices = std::move(devices), holds = arguments.holds()](const Tensors* tensors) {
             if (const auto core = weak.lock())
               core->send_copied(call, text, tensors, devices, holds);
           });
@@ -309,12 +232,12 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
                       PeerLost(words(*call) + ": " + link->peer().str() + " is gone", -1)));
 }
 
-void Core::send_copied(const PendingPtr& call, const std::string& text, const Tensors& copies,
+void Core::send_copied(const PendingPtr& call, const std::string& text, const Tensors* copies,
                        const Devices& devices, const std::vector<uint64_t>& holds) noexcept {
-  if (call->state().done()) return drop_holds(holds);  // cancelled, or late
+  if (!copies || call->state().done()) return drop_holds(holds);  // late, or cancelled
   std::exception_ptr error;
   try {
-    if (!call->link->send({MessageKind::kRequest, call->number, &devices}, text, {}, copies,
+    if (!call->link->send({MessageKind::kRequest, call->number, &devices}, text, {}, *copies,
                           Link::When::kNow))
       error = std::make_exception_ptr(
           PeerLost(words(*call) + ": " + call->link->peer().str() + " is gone", -1));
@@ -535,7 +458,11 @@ void Core::received_answer(const std::shared_ptr<Link>& link, Incoming& message)
     core->finish(call, nullptr);
     call->state().finish(std::move(error));
   };
-  if ((!message.pending && message.devices.empty()) || !reactor_->is_own_thread())
+  size_t bytes = 0;  // that are copied to pinned memory
+  if (!message.devices.empty())
+    for (const at::Tensor& tensor : message.tensors)
+      if (tensor.defined()) bytes += tensor.nbytes();
+  if ((!message.pending && bytes < static_cast<size_t>(kReachFrom)) || !reactor_->is_own_thread())
     return take(call, message);
   // Large tensors are read, and those of devices copied, by a worker. Where the agent stops before one has come to it, the call ends without them.
   struct Kept {

@@ -176,7 +176,7 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   std::exception_ptr error_of(const Pending& call, Reader& error) const;
   DeviceWay way_to(const std::string& peer) const;
   // Sends a request whose tensors' copies are there.
-  void send_copied(const PendingPtr& call, const std::string& text, const Tensors& copies,
+  void send_copied(const PendingPtr& call, const std::string& text, const Tensors* copies,
                    const Devices& devices, const std::vector<uint64_t>& holds) noexcept;
 
   const AgentOptions options_;

@@ -104,8 +104,7 @@ class Courier::State {
       if (stopped_) return;
       if (Letter* const letter = next()) {
         lock.unlock();
-        if (letter->copies.there() && !letter->deadline.expired())
-          letter->send(letter->copies.tensors);
+        letter->send(letter->copies.there() ? &letter->copies.tensors : nullptr);
         done(letter);
         lock.lock();
         nap = kFirstNap;

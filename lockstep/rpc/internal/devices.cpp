@@ -165,8 +165,7 @@ std::shared_ptr<const Arriving> arrive(Tensors& tensors, const Devices& devices)
   const c10::MultiStreamGuard guard(streams);
   std::vector<at::Tensor> moved;
   for (size_t i = 0; i < devices.size(); ++i)
-    if (!devices[i].is_cpu())
-      moved.push_back(tensors[i] = device::copy_to(tensors[i], devices[i]));
+    if (!devices[i].is_cpu()) moved.push_back(tensors[i] = device::copy_to(tensors[i], devices[i]));
   return point_of(std::move(moved));
 }
 
@@ -178,6 +177,9 @@ OnDefaultStreams::OnDefaultStreams(const Devices& devices, const DeviceWay& way)
   };
   for (const c10::Device device : devices) add(device);
   for (const auto& [caller, own] : way.map) add(own);
+  if (way.same)
+    for (int i = 0; i < visible_devices(); ++i)
+      add({*at::getAccelerator(), static_cast<c10::DeviceIndex>(i)});
   if (!streams.empty()) guard_.emplace(streams);
 }
 

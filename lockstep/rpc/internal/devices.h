@@ -90,8 +90,8 @@ struct Copies {
 // Sends messages once their copies are there. Its thread starts with the first.
 class Courier {
  public:
-  // `copies` are there. It must not throw.
-  using Send = std::function<void(const Tensors& copies)>;
+  // `copies` are there; null: they were not by the deadline. It must not throw.
+  using Send = std::function<void(const Tensors* copies)>;
   // What has to go in the order of posting has the same line.
   using Line = const void*;
 
@@ -103,7 +103,7 @@ class Courier {
 
   // Any thread; never waits. Begins to copy behind this thread's current streams.
   Copies copy(const Tensors& tensors);
-  // Dropped, unsent, where the copies are not there by the deadline. False: it was stopped.
+  // False: it was stopped.
   bool post(Copies copies, Line line, Deadline deadline, Send send);
   // Whether something of the line has been posted and not been sent.
   bool has(Line line) const;

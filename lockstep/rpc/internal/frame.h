@@ -51,8 +51,8 @@ static_assert(sizeof(FrameHead) == kHeadBytes);
 struct TensorPlace {
   at::ScalarType dtype = at::ScalarType::Undefined;
   c10::SmallVector<int64_t, 5> sizes;
-  uint64_t bytes = 0;    // of all its elements; not in the table
-  uint64_t address = 0;  // in the sender's memory; 0: it follows in the stream
+  uint64_t bytes = 0;              // of all its elements; not in the table
+  uint64_t address = 0;            // in the sender's memory; 0: it follows in the stream
   c10::Device device = c10::kCPU;  // where it shall go; perhaps there is none of this number
 };
 inline constexpr size_t kMostDims = 64;

@@ -127,7 +127,8 @@ void Served::answer(MessageKind kind, Writer& writer) {
   Devices devices = devices_for(writer.tensors(), way_.reversed(), [&](c10::Device device) {
     return "a tensor on " + device.str() + " cannot be returned, since no device of '" +
            link_->peer().name + "' stands for it: AgentOptions::set_device_map(\"" +
-           core_->self().name + "\", {{cuda:N, " + device.str() + "}}) there, or return tensor.cpu()";
+           core_->self().name + "\", {{cuda:N, " + device.str() +
+           "}}) there, or return tensor.cpu()";
   });
   core_->held_by(writer.holds(), link_, {number_, true});
   if (!devices.empty()) {
@@ -137,7 +138,7 @@ void Served::answer(MessageKind kind, Writer& writer) {
     if (!core_->courier().post(
             std::move(copies), link_.get(), deadline_,
             [self = shared_from_this(), body = writer.body(), devices = std::move(devices),
-             holds = writer.holds()](const Tensors& tensors) {
+             holds = writer.holds()](const Tensors* tensors) {
               self->send_copied(body, tensors, devices, holds);
             }))
       core_->drop_holds(writer.holds());
@@ -152,11 +153,11 @@ bool Served::unwanted() const {
   return core_->stopped() || nobody_waits();
 }
 
-void Served::send_copied(const std::string& body, const Tensors& copies, const Devices& devices,
+void Served::send_copied(const std::string& body, const Tensors* copies, const Devices& devices,
                          const std::vector<uint64_t>& holds) noexcept {
-  if (unwanted()) return core_->drop_holds(holds);
+  if (!copies || unwanted()) return core_->drop_holds(holds);
   try {
-    if (link_->send({MessageKind::kResponse, number_, &devices}, body, {}, copies,
+    if (link_->send({MessageKind::kResponse, number_, &devices}, body, {}, *copies,
                     Link::When::kNow))
       return;
     core_->drop_holds(holds);

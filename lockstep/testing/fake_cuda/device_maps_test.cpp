@@ -132,10 +132,12 @@ TEST_F(DeviceMaps, InTheOrderOfTheCallersStream) {
   }
   EXPECT_EQ(cuda.counts().stops(), before);
   EXPECT_EQ(x[0].item<float>(), 1.F);
+  // One's own objects are served on the default streams, whichever thread does it.
+  const auto own = a.remote<at::Tensor>("a", "ones", 0);
+  EXPECT_EQ((own.to_here() + x.slice(0, 0, 3)).sum().item<float>(), 6.F);
   // What follows a future runs elsewhere, and its result comes here in order, too.
-  const auto more = a.rpc_async<at::Tensor>("b", "twice", x).then([](const at::Tensor& y) {
-    return y * 3;
-  });
+  const auto more =
+      a.rpc_async<at::Tensor>("b", "twice", x).then([](const at::Tensor& y) { return y * 3; });
   EXPECT_EQ((more.get() + 1)[999].item<float>(), 7.F);
 }
 
@@ -154,8 +156,8 @@ TEST_F(DeviceMaps, ATensorThatIsChangedTooEarlyIsARace) {
 TEST_F(DeviceMaps, WhatNoDeviceStandsForIsRefusedAndNothingIsSent) {
   const auto a = agent("a", {{"b", from_to(0, 1)}, {"c", from_to(0, 7)}}), b = agent("b", {}),
              c = agent("c", {});
-  const std::string said = rpc::message_of(
-      [&] { a.rpc_sync<at::Tensor>("b", "twice", at::ones({3}, cuda_device(2))); });
+  const std::string said =
+      rpc::message_of([&] { a.rpc_sync<at::Tensor>("b", "twice", at::ones({3}, cuda_device(2))); });
   EXPECT_THAT(said, HasSubstr("'twice' on 'b': a tensor on cuda:2 cannot be sent, since no device "
                               "of 'b' stands for it: AgentOptions::set_device_map(\"b\", {{cuda:2, "
                               "cuda:N}}), or send tensor.cpu()"));
@@ -164,21 +166,24 @@ TEST_F(DeviceMaps, WhatNoDeviceStandsForIsRefusedAndNothingIsSent) {
                InvalidArgument);
   EXPECT_TRUE(a.pending_calls().empty());
   // The way back.
-  EXPECT_THAT(rpc::message_of([&] { a.rpc_sync<at::Tensor>("b", "ones", 2); }),
-              HasSubstr("a tensor on cuda:2 cannot be returned, since no device of 'a' stands for it"));
+  EXPECT_THAT(
+      rpc::message_of([&] { a.rpc_sync<at::Tensor>("b", "ones", 2); }),
+      HasSubstr("a tensor on cuda:2 cannot be returned, since no device of 'a' stands for it"));
   // A device that the other end lacks.
-  EXPECT_THAT(rpc::message_of([&] { a.rpc_sync<int>("c", "index", at::ones({3}, cuda_device(0))); }),
-              HasSubstr("sent to cuda:7, but this process sees 3 devices"));
+  EXPECT_THAT(
+      rpc::message_of([&] { a.rpc_sync<int>("c", "index", at::ones({3}, cuda_device(0))); }),
+      HasSubstr("sent to cuda:7, but this process sees 3 devices"));
   EXPECT_EQ(a.rpc_sync<int>("b", "index", at::ones({3}, cuda_device(0))), 1) << "it goes on";
   // Maps that make no sense.
   EXPECT_THAT(rpc::message_of([&] { agent("d", {{"a", from_to(5, 0)}}); }),
               HasSubstr("the device map for 'a' sends from cuda:5, but this process sees 3"));
   EXPECT_THAT(rpc::message_of([&] { agent("d", {{"a", {{at::kCPU, cuda_device(0)}}}}); }),
               HasSubstr("has cpu, which is no device with a number"));
-  EXPECT_THAT(rpc::message_of([&] {
-                agent("d", {{"a", {{cuda_device(0), cuda_device(0)}, {cuda_device(1), cuda_device(0)}}}});
-              }),
-              HasSubstr("has cuda:0, twice"));
+  EXPECT_THAT(
+      rpc::message_of([&] {
+        agent("d", {{"a", {{cuda_device(0), cuda_device(0)}, {cuda_device(1), cuda_device(0)}}}});
+      }),
+      HasSubstr("has cuda:0, twice"));
 }
 
 TEST_F(DeviceMaps, CallsOfOneOrderStayInOrder) {
@@ -213,11 +218,13 @@ TEST_F(DeviceMaps, ReferencesToWhatLiesOnDevices) {
 TEST_F(DeviceMaps, GradientsTravelBackByTheSameMaps) {
   const at::Tensor x = at::arange(20).view({4, 5}).cos();
   Part first(5, 7, at::kCPU), last(7, 3, at::kCPU);
-  torch::optim::SGD sgd([&] {
-    auto all = first.layer->parameters();
-    for (const auto& one : last.layer->parameters()) all.push_back(one);
-    return all;
-  }(), 0.1);
+  torch::optim::SGD sgd(
+      [&] {
+        auto all = first.layer->parameters();
+        for (const auto& one : last.layer->parameters()) all.push_back(one);
+        return all;
+      }(),
+      0.1);
   for (int i = 0; i < 3; ++i) {
     sgd.zero_grad();
     last.forward(first.forward(x)).pow(2).sum().backward();
@@ -226,7 +233,8 @@ TEST_F(DeviceMaps, GradientsTravelBackByTheSameMaps) {
   const auto a = agent("a", {{"b", from_to(0, 1)}, {"c", from_to(0, 2)}}),
              b = agent("b", {{"c", from_to(1, 2)}}), c = agent("c", {{"b", from_to(2, 1)}});
   for (const bool nested : {false, true}) {
-    const auto one = a.remote<Part>("b", "part", 5, 7, 1), two = a.remote<Part>("c", "part", 7, 3, 2);
+    const auto one = a.remote<Part>("b", "part", 5, 7, 1),
+               two = a.remote<Part>("c", "part", 7, 3, 2);
     auto parameters = one.rpc_sync<std::vector<rpc::RRef<at::Tensor>>>("parameters");
     for (const auto& more : two.rpc_sync<std::vector<rpc::RRef<at::Tensor>>>("parameters"))
       parameters.push_back(more);
@@ -235,9 +243,9 @@ TEST_F(DeviceMaps, GradientsTravelBackByTheSameMaps) {
     const int64_t before = cuda.counts().stops();
     for (int i = 0; i < 3; ++i) {
       rpc::AutogradContext context(a);
-      const at::Tensor y =
-          nested ? two.rpc_sync<at::Tensor>("forward_after", one, on_device)
-                 : two.rpc_sync<at::Tensor>("forward", one.rpc_sync<at::Tensor>("forward", on_device));
+      const at::Tensor y = nested ? two.rpc_sync<at::Tensor>("forward_after", one, on_device)
+                                  : two.rpc_sync<at::Tensor>(
+                                        "forward", one.rpc_sync<at::Tensor>("forward", on_device));
       context.backward({y.pow(2).sum()});
       optimizer.step(context);
     }

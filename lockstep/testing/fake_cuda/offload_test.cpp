@@ -35,7 +35,7 @@ class Offload : public WithoutRaces {
 
   struct Step {
     std::vector<at::Tensor> gradients;
-    int64_t peak = 0;   // bytes beyond what was there before
+    int64_t peak = 0;  // bytes beyond what was there before
     int64_t stops = 0;
   };
   template <typename Model, typename Loss>
@@ -66,8 +66,7 @@ TEST_F(Offload, HasTheSameBitsLessMemoryAndNoStop) {
   constexpr int64_t kRows = 2000, kWidth = 16;
   torch::manual_seed(1);
   torch::nn::Sequential net;
-  for (int i = 0; i < kBlocks; ++i)
-    net->push_back(Block(kWidth));
+  for (int i = 0; i < kBlocks; ++i) net->push_back(Block(kWidth));
   net->to(device_);
   const at::Tensor x = at::arange(kRows * kWidth, device_).view({kRows, kWidth}).sin();
   const auto loss = [&] { return net->forward(x).square().mean(); };
