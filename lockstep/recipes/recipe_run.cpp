@@ -204,6 +204,12 @@ void say(const Communicator& comm, const TrainRunOptions& options, const std::st
   if (comm.rank() == 0 && options.progress) write_all(STDERR_FILENO, printable(line) + "\n");
 }
 
+void say_offload(const Communicator& comm, const TrainRunOptions& options,
+                 const TrainConfig& config) {
+  if (config.offload_checkpoints && comm.device().is_cpu())
+    say(comm, options, "offload_checkpoints does nothing on the CPU: what blocks keep is there");
+}
+
 void say_unread(const Communicator& comm, const TrainRunOptions& options, const std::string& data,
                 const std::vector<std::string>& unread) {
   if (!unread.empty()) say(comm, options, data + ": not read: " + joined(unread));

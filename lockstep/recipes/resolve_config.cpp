@@ -235,6 +235,8 @@ TrainConfig resolved(const TrainConfig& given) {
   }
   if (config.output.empty()) refuse("output", "", "a directory");
   at_least("nproc", config.nproc, 1);
+  if (config.offload_checkpoints && !config.gradient_checkpointing)
+    refuse("offload_checkpoints", "true", "false unless gradient_checkpointing is true, too");
   resolve_mesh(config);
   resolve_step(config);
   TrainConfig result = config;

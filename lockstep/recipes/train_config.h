@@ -63,6 +63,7 @@ struct TrainConfig {
   int64_t context = 64;   // tokens of a window
   double dropout = 0;     // of the embeddings, and of what each block adds
   bool gradient_checkpointing = false;  // blocks are computed again in backward
+  bool offload_checkpoints = false;     // and what they keep is in pinned memory meanwhile
   double clip = 1;                      // the gradients' global norm; 0: as they are
   int64_t max_steps = 0;                // optimizer steps in all; 0: no limit
   int64_t log_every = 50;               // steps
