@@ -40,7 +40,9 @@ at::Tensor CapturedStep::learning_rate(size_t group) {
 
 at::Tensor CapturedStep::step_of(const at::Tensor& parameter) {
   return add([this, key = static_cast<void*>(parameter.unsafeGetTensorImpl())] {
-    return static_cast<double>(kind_.steps(*optimizer_.state().at(key)));
+    const auto found = optimizer_.state().find(key);  // none of an optimizer that keeps nothing
+    return found == optimizer_.state().end() ? 0.0
+                                             : static_cast<double>(kind_.steps(*found->second));
   });
 }
 
