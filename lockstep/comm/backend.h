@@ -65,6 +65,19 @@ class Backend {
   // far, for Call::after.
   virtual std::shared_ptr<void> mark() { return nullptr; }
 
+  // Whether its operations may be captured in a graph of the device (device/graph.h), all but
+  // messages and barriers. A request of a captured one is over once the device has it, and its
+  // end is neither asked for nor waited for.
+  virtual bool captures() const { return false; }
+  // Where it captures: for the Call::after of a call that is a barrier for the ranks' hosts and, for their
+  // devices, the replay of a graph with captured operations. It is started before the replay, and is
+  // over when the device has done what its stream has been given up to replayed(). Null: ranks
+  // need not meet.
+  virtual std::shared_ptr<void> mark_replay() { return nullptr; }
+  // The graph has been given to this thread's current stream. Before that, order() only waits for
+  // the other ranks.
+  virtual void replayed(const std::shared_ptr<void>& mark) { (void)mark; }
+
   // Starts an operation that capabilities() calls native; never blocks. Arguments were checked by
   // Communicator.
   virtual std::unique_ptr<Request> start(const Call& call) = 0;

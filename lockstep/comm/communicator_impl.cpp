@@ -7,8 +7,6 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -119,30 +117,6 @@ int64_t bytes_of_shape(const std::string& who, at::IntArrayRef shape, at::Scalar
 }
 
 }  // namespace
-
-// Refuses a second thread inside the communicator, unless that is broken, by an abort() that may
-// still be inside. Where another thread's wait moves what is under way here, it is over soon.
-class Communicator::Impl::Entry {
- public:
-  explicit Entry(Impl& impl) : inside_(impl.inside_) {
-    for (int found = kNobody;
-         !inside_.compare_exchange_weak(found, kCaller, std::memory_order_acq_rel);
-         found = kNobody) {
-      if (found == kCaller) {
-        impl.throw_if_broken();
-        throw InvalidArgument(
-            "two threads are inside one communicator; use it from one thread at a time, or give "
-            "each thread its own");
-      }
-      if (found == kElsewhere) ::sched_yield();
-    }
-    if (impl.job_) impl.job_->note_thread(std::this_thread::get_id());
-  }
-  ~Entry() { inside_.store(kNobody, std::memory_order_release); }
-
- private:
-  std::atomic<int>& inside_;
-};
 
 Communicator::Impl::Impl(std::unique_ptr<Backend> backend, Topology topology,
                          CommunicatorOptions options, std::unique_ptr<Backend> host)
@@ -424,6 +398,7 @@ std::shared_ptr<Flight> Communicator::Impl::launch(const Ask& ask, const Plan& p
   flight->ordered = ordered_ && ask.op != Op::kBarrier &&
                     std::all_of(flight->keep.begin(), flight->keep.end(),
                                 [this](const at::Tensor& t) { return t.device() == device_; });
+  device::Capture* const capture = capture_of(ask);
   if (ordered_) call.after = backend_->mark();
   const Entry entry(*this);
   throw_if_broken();
@@ -437,13 +412,20 @@ std::shared_ptr<Flight> Communicator::Impl::launch(const Ask& ask, const Plan& p
   }
   flight->place = inflight_.insert(inflight_.end(), flight);
   note_flights();
+  if (capture != nullptr) {
+    // Nobody watches when the device is through with it.
+    for (const at::Tensor& tensor : flight->keep) capture->keep(tensor);
+    take_part(*capture, ask.site);
+  }
   return flight;
 }
 
 Communicator::Impl& Communicator::Impl::carrier(const Ask& ask) {
   if (!host_) return *this;
   const auto hosts = [](const at::Tensor& tensor) { return !tensor.defined() || tensor.is_cpu(); };
-  return hosts(ask.input) && hosts(ask.output) ? *host_ : *this;
+  if (!hosts(ask.input) || !hosts(ask.output)) return *this;
+  check_host_call();
+  return *host_;
 }
 
 std::shared_ptr<Flight> Communicator::Impl::start(const Ask& ask) {
@@ -474,7 +456,10 @@ void Communicator::Impl::run(const Ask& ask) {
 
 void Communicator::Impl::run_in_place(Op op, const at::Tensor& tensor, ReduceOp reduce, int root,
                                       Site site) {
-  if (host_ && tensor.is_cpu()) return host_->run_in_place(op, tensor, reduce, root, site);
+  if (host_ && tensor.is_cpu()) {
+    check_host_call();
+    return host_->run_in_place(op, tensor, reduce, root, site);
+  }
   const at::ScalarType dtype = tensor.scalar_type();
   const bool as_it_is =
       (native_[static_cast<int>(op)][static_cast<int>(reduce)] & bit(dtype)) != 0 &&

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <sched.h>
 
 #include <atomic>
 #include <chrono>
@@ -18,8 +19,10 @@
 #include "lockstep/comm/compose.h"
 #include "lockstep/comm/device_watch.h"
 #include "lockstep/comm/job_progress.h"
+#include "lockstep/core/errors.h"
 #include "lockstep/core/mutex.h"
 #include "lockstep/core/set_once.h"
+#include "lockstep/device/graph.h"
 
 namespace lockstep {
 
@@ -112,6 +115,14 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   void note_flights();  // after one was added or ended
   static bool over(Flight& flight) noexcept;
   Plan check(const Ask& ask) const;
+  // The capture that a call of this thread is part of, or null. Throws for what cannot be.
+  device::Capture* capture_of(const Ask& ask) const;
+  void check_host_call() const;  // the same for a call that the host engine carries
+  // This communicator is part of the graph's replays.
+  void take_part(device::Capture& capture, Site site);
+  struct Replay;
+  void begin_replay(Replay& replay);
+  void end_replay(Replay& replay);
   void fill(const Ask& ask, const Plan& plan, Call& call) const;
   void stage(const Ask& ask, const Plan& plan, Call& call, Flight& flight) const;
   // Of the whole tensor, as the caller sees it (CommunicatorStats).
@@ -171,6 +182,33 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   std::unique_ptr<Impl> host_;
   Impl* beside_ = nullptr;
   std::atomic<bool> broken_with_{false};  // the other one was broken first
+  uint64_t capture_ = 0;                  // the last one that this is part of
+  uint64_t graphs_ = 0;                   // that this is part of, so far
+  std::shared_ptr<char> alive_ = std::make_shared<char>();
+};
+
+// Refuses a second thread inside the communicator, unless that is broken, by an abort() that may
+// still be inside. Where another thread's wait moves what is under way here, it is over soon.
+class Communicator::Impl::Entry {
+ public:
+  explicit Entry(Impl& impl) : inside_(impl.inside_) {
+    for (int found = kNobody;
+         !inside_.compare_exchange_weak(found, kCaller, std::memory_order_acq_rel);
+         found = kNobody) {
+      if (found == kCaller) {
+        impl.throw_if_broken();
+        throw InvalidArgument(
+            "two threads are inside one communicator; use it from one thread at a time, or give "
+            "each thread its own");
+      }
+      if (found == kElsewhere) ::sched_yield();
+    }
+    if (impl.job_) impl.job_->note_thread(std::this_thread::get_id());
+  }
+  ~Entry() { inside_.store(kNobody, std::memory_order_release); }
+
+ private:
+  std::atomic<int>& inside_;
 };
 
 // One operation, or several that count as one.

@@ -24,17 +24,21 @@ class SgdStateKind final : public internal::StateKind {
 void launch_sgd(internal::Launch& launch) {
   const auto& options = static_cast<const torch::optim::SGDOptions&>(*launch.options);
   const std::vector<at::Tensor> none;
-  at::_fused_sgd_(launch.weights, launch.gradients, launch.states.empty() ? none : launch.states[0],
-                  options.weight_decay(), options.momentum(), options.lr(), options.dampening(),
-                  options.nesterov(),
-                  /*maximize=*/false, launch.first, launch.divisor, launch.found_inf);
+  const auto with = [&](const auto& learning_rate) {
+    at::_fused_sgd_(launch.weights, launch.gradients,
+                    launch.states.empty() ? none : launch.states[0], options.weight_decay(),
+                    options.momentum(), learning_rate, options.dampening(), options.nesterov(),
+                    /*maximize=*/false, launch.first, launch.divisor, launch.found_inf);
+  };
+  launch.learning_rate.defined() ? with(launch.learning_rate) : with(options.lr());
 }
 
 }  // namespace
 
 StepResult FusedSGD::step(const StepOptions& options) {
   static const SgdStateKind kind;
-  return internal::fused_step(*this, flat(), left_out(), kind, options, launch_sgd);
+  return internal::fused_step(*this, flat(), left_out(), kind, options, launch_sgd,
+                              {.in_graphs = true});
 }
 
 }  // namespace lockstep::optim

@@ -13,6 +13,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/set_once.h"
 #include "lockstep/device/event.h"
+#include "lockstep/device/graph.h"
 #include "lockstep/device/stream.h"
 
 namespace lockstep {
@@ -35,12 +36,13 @@ class LoneRequest final : public Request {
   LoneRequest(c10::Device device, std::shared_ptr<const SetOnce<Breakage>> interruption)
       : device_(device),
         interruption_(std::move(interruption)),
+        captured_(device::capture_of(device::current_stream(device)) != nullptr),
         event_(std::make_shared<device::Event>(device)) {
     event_->record();
   }
-  bool poll() override { return event_->reached(); }
+  bool poll() override { return captured_ || (!device::captures_here() && event_->reached()); }
   void wait(Deadline deadline) override {
-    while (!event_->reached()) {
+    while (!poll()) {
       if (deadline.expired())
         throw Timeout(device_.str() + " has not come by after " +
                       std::to_string(deadline.timeout_seconds()) + " s");
@@ -51,12 +53,14 @@ class LoneRequest final : public Request {
   }
   std::shared_ptr<Tail> order(Deadline) override {
     event_->block(device::current_stream(device_));
+    if (captured_) return nullptr;
     return std::make_shared<EventTail>(event_);
   }
 
  private:
   c10::Device device_;
   std::shared_ptr<const SetOnce<Breakage>> interruption_;
+  bool captured_;
   std::shared_ptr<device::Event> event_;
 };
 
@@ -80,6 +84,8 @@ class LoneDeviceBackend final : public Backend {
     }
     return std::make_unique<LoneRequest>(device_, interruption_);
   }
+
+  bool captures() const override { return true; }
 
   void progress() override {}
   void abort(const Breakage&) noexcept override {}  // nobody else waits

@@ -8,6 +8,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <sched.h>
 
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <thread>
@@ -20,6 +21,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
+#include "lockstep/device/graph.h"
 
 namespace lockstep {
 namespace {
@@ -87,6 +89,14 @@ nccl::Operator nccl_operator(ReduceOp op) {
   }
 }
 
+// What Call::after points to.
+struct NcclMark {
+  c10::Event event{c10::DeviceType::CUDA};
+  uint64_t capture = 0;             // that it is part of; 0: none
+  bool replay = false;              // stands for a replay of one,
+  std::atomic<bool> given = false;  // which the device has
+};
+
 class NcclTail final : public Tail {
  public:
   explicit NcclTail(std::shared_ptr<const c10::Event> done) : done_(std::move(done)) {}
@@ -148,9 +158,24 @@ class NcclBackend final : public Backend {
 
   std::shared_ptr<void> mark() override {
     const c10::DeviceGuard guard(device_);
-    auto event = std::make_shared<c10::Event>(c10::DeviceType::CUDA);
-    event->record(current_stream());
-    return event;
+    auto mark = std::make_shared<NcclMark>();
+    if (const device::Capture* capture = device::capture_of(current_stream()))
+      mark->capture = capture->id();
+    mark->event.record(current_stream());
+    return mark;
+  }
+
+  bool captures() const override { return true; }
+  std::shared_ptr<void> mark_replay() override {
+    auto mark = std::make_shared<NcclMark>();
+    mark->replay = true;
+    return mark;
+  }
+  void replayed(const std::shared_ptr<void>& mark) override {
+    const c10::DeviceGuard guard(device_);
+    auto& replay = *static_cast<NcclMark*>(mark.get());
+    replay.event.record(current_stream());
+    replay.given = true;
   }
 
   std::unique_ptr<Request> start(const Call& call) override {
@@ -162,12 +187,18 @@ class NcclBackend final : public Backend {
       return std::make_unique<MessageRequest>(*this, link, std::move(message));
     }
     const c10::DeviceGuard guard(device_);
+    const auto before = std::static_pointer_cast<NcclMark>(call.after);
+    if (before && before->replay) return std::make_unique<NcclRequest>(*this, before, text);
+    // The ranks agreed on it when its capture had come to nothing.
+    if (before && before->capture != 0 && !device::is_under_way(before->capture))
+      return std::make_unique<NcclRequest>(*this, before, text);
     // After what computes the input.
-    if (call.after)
-      static_cast<c10::Event*>(call.after.get())->block(nccl::as_stream(stream_, device_));
+    if (before) before->event.block(nccl::as_stream(stream_, device_));
     settle(submit(call), text);
-    auto done = std::make_shared<c10::Event>(c10::DeviceType::CUDA);
-    done->record(nccl::as_stream(stream_, device_));
+    auto done = std::make_shared<NcclMark>();
+    done->capture = before ? before->capture : 0;
+    done->given = true;
+    done->event.record(nccl::as_stream(stream_, device_));
     return std::make_unique<NcclRequest>(*this, std::move(done), text);
   }
 
@@ -186,11 +217,13 @@ class NcclBackend final : public Backend {
  private:
   class NcclRequest final : public Request {
    public:
-    NcclRequest(NcclBackend& backend, std::shared_ptr<c10::Event> done, std::string text)
+    NcclRequest(NcclBackend& backend, std::shared_ptr<NcclMark> done, std::string text)
         : backend_(backend), done_(std::move(done)), text_(std::move(text)) {}
 
     bool poll() override {
-      if (done_->query()) return true;
+      if (done_->capture != 0) return true;
+      // A thread that captures must not ask; the watch's does.
+      if (done_->given && !device::captures_here() && done_->event.query()) return true;
       backend_.check_async(text_);
       return false;
     }
@@ -201,14 +234,16 @@ class NcclBackend final : public Backend {
 
     std::shared_ptr<Tail> order(Deadline) override {
       backend_.check_async(text_);
+      if (!done_->given) return nullptr;
       const c10::DeviceGuard guard(backend_.device_);
-      done_->block(backend_.current_stream());
-      return std::make_shared<NcclTail>(done_);
+      if (!done_->replay) done_->event.block(backend_.current_stream());
+      if (done_->capture != 0) return nullptr;
+      return std::make_shared<NcclTail>(std::shared_ptr<const c10::Event>(done_, &done_->event));
     }
 
    private:
     NcclBackend& backend_;
-    std::shared_ptr<c10::Event> done_;
+    std::shared_ptr<NcclMark> done_;
     std::string text_;
   };
 

@@ -79,6 +79,10 @@ class CheckedBackend final : public Backend {
 
   std::shared_ptr<void> mark() override { return inner_->mark(); }
 
+  bool captures() const override { return inner_->captures(); }
+  std::shared_ptr<void> mark_replay() override { return inner_->mark_replay(); }
+  void replayed(const std::shared_ptr<void>& mark) override { inner_->replayed(mark); }
+
   void set_elsewhere(Elsewhere* elsewhere) override { elsewhere_ = elsewhere; }
 
   bool lost(int rank) const override { return channel_->lost(rank); }

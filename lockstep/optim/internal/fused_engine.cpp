@@ -11,7 +11,10 @@
 #include <utility>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/device/graph.h"
+#include "lockstep/device/stream.h"
 #include "lockstep/optim/gradient_norm.h"
+#include "lockstep/optim/internal/captured_step.h"
 #include "lockstep/optim/step_decision.h"
 
 namespace lockstep::optim::internal {
@@ -113,12 +116,113 @@ StepDecision decide(bool on_device, const std::vector<Located>& located, const S
       [&] { return first_not_finite(located); }, result);
 }
 
-// A parameter's state, in the block's buffers: made, or taken in where it came from a file or from
-// torch's own optimizer.
-struct Ready {
-  OptimizerParamState* state;
-  bool first;
+// Neighbours whose gradients lie side by side as they do themselves.
+struct Stretch {
+  int64_t begin = 0;
+  int64_t end = 0;
+  at::Tensor gradient;  // of the first parameter
+  int64_t step = 0;
+  bool first = false;
+  at::Tensor parameter = {};  // the first
 };
+
+bool continues(const Stretch& stretch, const Slot& slot, const at::Tensor& gradient, int64_t step,
+               bool first) {
+  const int64_t element = gradient.element_size();
+  const auto begin = reinterpret_cast<intptr_t>(stretch.gradient.const_data_ptr());
+  const auto here = reinterpret_cast<intptr_t>(gradient.const_data_ptr());
+  return stretch.step == step && stretch.first == first &&
+         gradient.storage().is_alias_of(stretch.gradient.storage()) &&
+         here - begin == (slot.offset - stretch.begin) * element &&
+         (slot.offset - stretch.end) * element < 64;
+}
+
+class StepTensors {
+ public:
+  StepTensors(const LeftOutSteps& left_out, CapturedStep* captured)
+      : left_out_(left_out), captured_(captured) {}
+  // Of `parameter`, which is at that step.
+  at::Tensor get(int64_t step, const at::Tensor& parameter) {
+    at::Tensor& tensor = tensors_[step];
+    if (!tensor.defined()) {
+      tensor = captured_ != nullptr
+                   ? captured_->step_of(parameter)
+                   : at::full({}, static_cast<double>(step), parameter.options().dtype(at::kFloat));
+      if (left_out_.any()) tensor = tensor.sub(left_out_.count());
+    }
+    return tensor;
+  }
+
+ private:
+  const LeftOutSteps& left_out_;
+  CapturedStep* captured_;
+  std::map<int64_t, at::Tensor> tensors_;
+};
+
+Launch launch_of(Block& block, const std::vector<Stretch>& stretches, bool first, size_t states,
+                 const StepDecision& decision, const LeftOutSteps& left_out,
+                 CapturedStep* captured) {
+  Launch launch;
+  launch.first = first;
+  launch.states.resize(states);
+  if (decision.found_inf.defined()) launch.found_inf = decision.found_inf;
+  if (decision.device_divisor.defined())
+    launch.divisor = decision.device_divisor;
+  else if (decision.divisor != 1)
+    launch.divisor = at::full({}, decision.divisor, block.weights.options().dtype(at::kFloat));
+  if (captured != nullptr) launch.learning_rate = captured->learning_rate(block.group);
+  StepTensors steps(left_out, captured);
+  for (const Stretch& stretch : stretches) {
+    if (stretch.first != first) continue;
+    const int64_t numel = stretch.end - stretch.begin;
+    launch.parameters.push_back(stretch.parameter);
+    launch.weights.push_back(Block::stretch(block.weights, stretch.begin, numel));
+    launch.gradients.push_back(
+        stretch.gradient.as_strided({numel}, {1}, stretch.gradient.storage_offset()));
+    for (size_t which = 0; which < states; ++which)
+      launch.states[which].push_back(Block::stretch(block.state(which), stretch.begin, numel));
+    launch.steps.push_back(steps.get(stretch.step, stretch.parameter));
+  }
+  return launch;
+}
+
+// The capture that a step is part of, or null.
+device::Capture* captured_by(const std::vector<Located>& located) {
+  if (!device::anybody_captures() || located.empty()) return nullptr;
+  const at::Device device = located.front().gradient.device();
+  return device.is_cpu() ? nullptr : device::capture_of(device::current_stream(device));
+}
+
+[[noreturn]] void throw_first() {
+  throw InvalidArgument(
+      "fused optimizer: the first step of a parameter makes its state and cannot be captured in a "
+      "graph; take two steps before");
+}
+
+std::shared_ptr<CapturedStep> begin_captured(Optimizer& optimizer, FlatGroups& flat,
+                                             const StateKind& kind,
+                                             const std::vector<Located>& located,
+                                             const EngineOptions& engine) {
+  if (captured_by(located) == nullptr) return nullptr;
+  if (!engine.in_graphs)
+    throw InvalidArgument(
+        "fused optimizer: a step of this kind cannot be captured in a graph, since the host "
+        "computes with the learning rate and the step; FusedAdamW, FusedAdam and FusedSGD can");
+  for (const Located& one : located) {
+    if (kind.count(optimizer.param_groups()[one.block->group].options()) > 0 &&
+        optimizer.state().count(one.slot->param.unsafeGetTensorImpl()) == 0)
+      throw_first();
+  }
+  return std::make_shared<CapturedStep>(optimizer, flat, kind, located.front().gradient.device());
+}
+
+std::vector<at::Tensor> parameters_of(const std::vector<Located>& located) {
+  std::vector<at::Tensor> parameters;
+  for (const Located& one : located) parameters.push_back(one.slot->param);
+  return parameters;
+}
+
+}  // namespace
 
 Ready ready_state(Optimizer& optimizer, const StateKind& kind, Block& block, Slot& slot,
                   size_t count) {
@@ -146,77 +250,6 @@ Ready ready_state(Optimizer& optimizer, const StateKind& kind, Block& block, Slo
   return {entry.get(), first};
 }
 
-// Neighbours whose gradients lie side by side as they do themselves.
-struct Stretch {
-  int64_t begin = 0;
-  int64_t end = 0;
-  at::Tensor gradient;  // of the first parameter
-  int64_t step = 0;
-  bool first = false;
-  at::Tensor parameter = {};  // the first
-};
-
-bool continues(const Stretch& stretch, const Slot& slot, const at::Tensor& gradient, int64_t step,
-               bool first) {
-  const int64_t element = gradient.element_size();
-  const auto begin = reinterpret_cast<intptr_t>(stretch.gradient.const_data_ptr());
-  const auto here = reinterpret_cast<intptr_t>(gradient.const_data_ptr());
-  return stretch.step == step && stretch.first == first &&
-         gradient.storage().is_alias_of(stretch.gradient.storage()) &&
-         here - begin == (slot.offset - stretch.begin) * element &&
-         (slot.offset - stretch.end) * element < 64;
-}
-
-class StepTensors {
- public:
-  explicit StepTensors(const LeftOutSteps& left_out) : left_out_(left_out) {}
-  at::Tensor get(int64_t step, const at::Tensor& like) {
-    at::Tensor& tensor = tensors_[step];
-    if (!tensor.defined()) {
-      tensor = at::full({}, static_cast<double>(step), like.options().dtype(at::kFloat));
-      if (left_out_.any()) tensor.sub_(left_out_.count());
-    }
-    return tensor;
-  }
-
- private:
-  const LeftOutSteps& left_out_;
-  std::map<int64_t, at::Tensor> tensors_;
-};
-
-Launch launch_of(Block& block, const std::vector<Stretch>& stretches, bool first, size_t states,
-                 const StepDecision& decision, const LeftOutSteps& left_out) {
-  Launch launch;
-  launch.first = first;
-  launch.states.resize(states);
-  if (decision.found_inf.defined()) launch.found_inf = decision.found_inf;
-  if (decision.device_divisor.defined())
-    launch.divisor = decision.device_divisor;
-  else if (decision.divisor != 1)
-    launch.divisor = at::full({}, decision.divisor, block.weights.options().dtype(at::kFloat));
-  StepTensors steps(left_out);
-  for (const Stretch& stretch : stretches) {
-    if (stretch.first != first) continue;
-    const int64_t numel = stretch.end - stretch.begin;
-    launch.parameters.push_back(stretch.parameter);
-    launch.weights.push_back(Block::stretch(block.weights, stretch.begin, numel));
-    launch.gradients.push_back(
-        stretch.gradient.as_strided({numel}, {1}, stretch.gradient.storage_offset()));
-    for (size_t which = 0; which < states; ++which)
-      launch.states[which].push_back(Block::stretch(block.state(which), stretch.begin, numel));
-    launch.steps.push_back(steps.get(stretch.step, block.weights));
-  }
-  return launch;
-}
-
-std::vector<at::Tensor> parameters_of(const std::vector<Located>& located) {
-  std::vector<at::Tensor> parameters;
-  for (const Located& one : located) parameters.push_back(one.slot->param);
-  return parameters;
-}
-
-}  // namespace
-
 bool LeftOutSteps::are_of(const std::vector<at::Tensor>& parameters) const {
   return std::equal(parameters_.begin(), parameters_.end(), parameters.begin(), parameters.end(),
                     [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); });
@@ -235,7 +268,10 @@ void LeftOutSteps::add(const at::Tensor& found_inf, std::vector<at::Tensor> para
 void LeftOutSteps::settle(const Optimizer& optimizer) {
   if (!count_.defined()) return;
   const auto count = static_cast<int64_t>(count_.item<float>());
-  count_ = at::Tensor();
+  if (held_)
+    count_.zero_();
+  else
+    count_ = at::Tensor();
   for (const at::Tensor& parameter : parameters_) {
     const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
     if (found == optimizer.state().end()) continue;
@@ -260,6 +296,12 @@ StepResult fused_step(Optimizer& optimizer, FlatGroups& flat, LeftOutSteps& left
   if (decision.skipped) {
     result.skipped = true;
     return result;
+  }
+  const std::shared_ptr<CapturedStep> captured =
+      begin_captured(optimizer, flat, kind, located, engine);
+  if (captured && decision.found_inf.defined() && kind.counts_steps()) {
+    if (!left_out.any()) throw_first();
+    left_out.hold();
   }
   for (size_t at = 0; at < located.size();) {
     Block& block = *located[at].block;
@@ -286,11 +328,13 @@ StepResult fused_step(Optimizer& optimizer, FlatGroups& flat, LeftOutSteps& left
       slot.param.unsafeGetTensorImpl()->bump_version();
     }
     for (const bool first : {false, true}) {
-      Launch launch = launch_of(block, stretches, first, states, decision, left_out);
+      Launch launch =
+          launch_of(block, stretches, first, states, decision, left_out, captured.get());
       launch.options = &group_options;
       if (!launch.weights.empty()) kernel(launch);
     }
   }
+  if (captured) CapturedStep::join(captured, *captured_by(located), stepping);
   if (decision.found_inf.defined() && kind.counts_steps())
     left_out.add(decision.found_inf, std::move(stepping), kind);
   return result;

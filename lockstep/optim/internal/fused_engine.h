@@ -23,6 +23,7 @@ struct Launch {
   std::vector<std::vector<at::Tensor>> states;  // by kind of state, then as weights
   std::vector<at::Tensor> steps;                // one float32 each: this step's number, from 1
   bool first = false;                           // states hold nothing yet
+  at::Tensor learning_rate;                     // in place of the options', where it is defined
   std::optional<at::Tensor> divisor;            // of the gradients, one float32
   std::optional<at::Tensor> found_inf;          // one float32: 1 leaves the step out
 };
@@ -49,6 +50,8 @@ class LeftOutSteps {
   bool are_of(const std::vector<at::Tensor>& parameters) const;
   // Of a step of these parameters; of the same ones until settle().
   void add(const at::Tensor& found_inf, std::vector<at::Tensor> parameters, const StateKind& kind);
+  // A graph adds to them: their memory stays.
+  void hold() { held_ = true; }
   // Takes them back from the state's counts. Waits for the device if there are any.
   void settle(const torch::optim::Optimizer& optimizer);
 
@@ -56,12 +59,23 @@ class LeftOutSteps {
   at::Tensor count_;
   std::vector<at::Tensor> parameters_;
   const StateKind* kind_ = nullptr;
+  bool held_ = false;
 };
 
 struct EngineOptions {
   bool one_parameter_a_stretch = false;
   bool takes_found_inf = true;  // the kernel looks at Launch::found_inf
+  bool in_graphs = false;  // the kernel looks at Launch::learning_rate, so that it can be captured
 };
+
+// A parameter's state, in the block's buffers: made, or taken in where it came from a file or from
+// torch's own optimizer.
+struct Ready {
+  torch::optim::OptimizerParamState* state;
+  bool first;
+};
+Ready ready_state(torch::optim::Optimizer& optimizer, const StateKind& kind, Block& block,
+                  Slot& slot, size_t count);
 
 // `optimizer` is the one that the others were made for; `kind` outlives it. Calls `kernel` for every launch, without
 // gradients being recorded.

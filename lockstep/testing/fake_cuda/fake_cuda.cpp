@@ -7,6 +7,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/mutex.h"
+#include "lockstep/testing/fake_cuda/internal/capture.h"
 #include "lockstep/testing/fake_cuda/internal/devices.h"
 #include "lockstep/testing/fake_cuda/internal/machine.h"
 
@@ -77,6 +78,9 @@ FakeCudaCounts FakeCudaCounts::operator-(const FakeCudaCounts& earlier) const {
   result.fallbacks -= earlier.fallbacks;
   result.copies -= earlier.copies;
   result.allocations -= earlier.allocations;
+  result.captured -= earlier.captured;
+  result.replays -= earlier.replays;
+  result.replayed -= earlier.replayed;
   for (size_t i = 0; i < result.stops_by_cause.size(); ++i)
     result.stops_by_cause[i] -= earlier.stops_by_cause[i];
   return result;
@@ -85,6 +89,7 @@ FakeCudaCounts FakeCudaCounts::operator-(const FakeCudaCounts& earlier) const {
 std::string FakeCudaCounts::text() const {
   std::ostringstream text;
   text << operations << " operations, " << stops() << " host stops";
+  if (replays > 0) text << ", " << replays << " replays of " << replayed << " operations";
   const char* separator = ": ";
   for (int i = 0; i < kHostStops; ++i) {
     const auto cause = static_cast<HostStop>(i);
@@ -131,6 +136,7 @@ FakeCuda& FakeCuda::install(const FakeCudaOptions& options) {
   fake::register_allocator();
   fake::register_guard();
   fake::register_kernels();
+  fake::register_graphs();
   fake::catch_faults();
   fake::load_libraries();
   installed = new FakeCuda;

@@ -58,6 +58,9 @@ struct FakeCudaCounts {
   int64_t fallbacks = 0;    // of those, by the CPU's kernel of the same operator
   int64_t copies = 0;       // of those, copies between tensors
   int64_t allocations = 0;  // of device memory
+  int64_t captured = 0;     // recorded into graphs; not among the operations
+  int64_t replays = 0;      // of graphs; each is one of the operations
+  int64_t replayed = 0;     // by those: operations of graphs
   std::array<int64_t, kHostStops> stops_by_cause{};
 
   int64_t stops(HostStop cause) const { return stops_by_cause[static_cast<size_t>(cause)]; }

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "lockstep/testing/fake_cuda/internal/capture.h"
 #include "lockstep/testing/fake_cuda/internal/devices.h"
 #include "lockstep/testing/fake_cuda/internal/machine.h"
 #include "lockstep/testing/fake_cuda/internal/pinned.h"
@@ -19,6 +20,7 @@ std::string& maker_now() {
 
 void free_block(void* context) {
   auto* block = static_cast<Block*>(context);
+  if (const CapturePtr graph = block->graph.lock()) return graph->drop(block->data);
   Machine& m = machine();
   m.memory.free(block, m.timeline.now(block->home, *Host::current()));
 }
@@ -38,6 +40,10 @@ class DeviceAllocator final : public c10::DeviceAllocator {
     TORCH_CHECK_WITH(OutOfMemoryError, block != nullptr, "CUDA out of memory. FakeCuda's ", where,
                      " has ", m.memory.bytes_each(), " bytes, of which ", m.memory.used(device),
                      " are in use; tried to allocate ", bytes, " (FakeCudaOptions::memory_bytes)");
+    if (const CapturePtr capture = current_capture()) {
+      block->graph = capture;
+      capture->own(*block);
+    }
     FakeCudaCounts counts;
     counts.allocations = 1;
     count(counts);

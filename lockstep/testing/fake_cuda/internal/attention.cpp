@@ -9,10 +9,12 @@
 #include <torch/library.h>
 
 #include <array>
+#include <functional>
 #include <initializer_list>
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "lockstep/testing/fake_cuda/internal/devices.h"
 #include "lockstep/testing/fake_cuda/internal/fallback.h"
@@ -55,7 +57,9 @@ class AttentionCall {
   std::optional<at::Tensor> host(const std::optional<at::Tensor>& tensor) {
     return tensor && tensor->defined() ? std::optional(views_.of(*tensor)) : std::nullopt;
   }
-  at::Tensor device(const at::Tensor& tensor) const { return copy_to_device(tensor, device_); }
+  std::vector<at::Tensor> results(const std::function<std::vector<at::Tensor>()>& work) const {
+    return results_of(launch_, device_, work);
+  }
 
  private:
   MadeBy maker_;
@@ -75,10 +79,14 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention(
     std::optional<double> scale) {
   AttentionCall call("aten::_scaled_dot_product_efficient_attention", query);
   call.reads({query, key, value, or_undefined(bias)});
-  const auto [output, sums] = at::_scaled_dot_product_flash_attention_for_cpu(
-      call.host(query), call.host(key), call.host(value), dropout, causal, call.host(bias), scale);
-  const at::Tensor seed = at::zeros({}, at::kLong);
-  return {call.device(output), call.device(sums), call.device(seed), call.device(seed)};
+  const auto results = call.results(
+      [=, q = call.host(query), k = call.host(key), v = call.host(value), b = call.host(bias)] {
+        const auto [output, sums] =
+            at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, dropout, causal, b, scale);
+        const at::Tensor seed = at::zeros({}, at::kLong);
+        return std::vector<at::Tensor>{output, sums, seed, seed};
+      });
+  return {results[0], results[1], results[2], results[3]};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(
@@ -88,12 +96,15 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(
     std::array<bool, 4>, bool causal, std::optional<double> scale) {
   AttentionCall call("aten::_scaled_dot_product_efficient_attention_backward", query);
   call.reads({gradient, query, key, value, bias, output, sums});
-  const auto [of_query, of_key, of_value] =
-      at::_scaled_dot_product_flash_attention_for_cpu_backward(
-          call.host(gradient), call.host(query), call.host(key), call.host(value),
-          call.host(output), call.host(sums), dropout, causal, call.host(std::optional(bias)),
-          scale);
-  return {call.device(of_query), call.device(of_key), call.device(of_value), at::Tensor()};
+  const auto results = call.results(
+      [=, g = call.host(gradient), q = call.host(query), k = call.host(key), v = call.host(value),
+       o = call.host(output), s = call.host(sums), b = call.host(std::optional(bias))] {
+        const auto [of_query, of_key, of_value] =
+            at::_scaled_dot_product_flash_attention_for_cpu_backward(g, q, k, v, o, s, dropout,
+                                                                     causal, b, scale);
+        return std::vector<at::Tensor>{of_query, of_key, of_value};
+      });
+  return {results[0], results[1], results[2], at::Tensor()};
 }
 
 }  // namespace

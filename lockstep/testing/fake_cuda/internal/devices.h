@@ -26,6 +26,8 @@ bool hooks_are_ours();
 
 // The calling thread's.
 int current_device();
+// Its current stream of the device, by libtorch's number.
+int64_t current_stream_id(int device);
 void set_current_device(int device);
 
 // Makes a device the current one for as long as this lives.

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/testing/fake_cuda/internal/capture.h"
 #include "lockstep/testing/fake_cuda/internal/devices.h"
 #include "lockstep/testing/fake_cuda/internal/host_views.h"
 #include "lockstep/testing/fake_cuda/internal/launch.h"
@@ -52,14 +53,19 @@ class HostCall {
       return;
     }
     Launch launch(text_, current_slot(device_));
+    captured_ = launch.capture() != nullptr;
     take_arguments(&launch);
     FakeCudaCounts counts;
     counts.operations = counts.fallbacks = 1;
     count(counts);
     launch.start();
+    torch::jit::Stack arguments;  // for replays
+    if (launch.capture())
+      arguments.assign(stack_.end() - static_cast<std::ptrdiff_t>(count_arguments()), stack_.end());
     call();
-    views_.resize_changed();
+    const std::vector<HostViews::Outgrown> outgrown = views_.resize_changed();
     give_results();
+    if (launch.capture()) record(*launch.capture(), std::move(arguments), outgrown);
     if (schema.name() == "aten::equal")
       stop_host(HostStop::kItem, text_, launch.stream(), launch.moment().clock);
     else if (masked_ || waits_for_size())
@@ -71,7 +77,7 @@ class HostCall {
   c10::IValue& argument(size_t i) { return stack_[stack_.size() - count_arguments() + i]; }
 
   template <typename F>
-  void each_tensor(const c10::IValue& value, const F& see) {
+  static void each_tensor(const c10::IValue& value, const F& see) {
     if (value.isTensor()) {
       see(value.toTensor());
     } else if (value.isTensorList()) {
@@ -148,7 +154,7 @@ class HostCall {
                 "Expected all tensors to be on the same device, but found at least two devices, "
                 "cuda:",
                 device_, " and cpu! (in ", text_, ")");
-    return tensor;
+    return captured_ ? tensor.clone() : tensor;  // its value goes with the kernel's arguments
   }
 
   void take_arguments(Launch* launch) {
@@ -192,16 +198,38 @@ class HostCall {
     op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack_);
   }
 
+  // A replay calls it once more, on the same memory, and puts what is new where this call's results are.
+  void record(Capture& capture, torch::jit::Stack arguments,
+              const std::vector<HostViews::Outgrown>& outgrown) const {
+    capture.add([op = op_, arguments = std::move(arguments), fresh = fresh_, outgrown](StreamSlot) {
+      torch::jit::Stack stack = arguments;
+      const PlainKernels plain;
+      op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+      size_t next = 0;
+      for (const c10::IValue& value : stack) {
+        each_tensor(value, [&](const at::Tensor& result) {
+          if (const at::Tensor& to = fresh.at(next++); to.defined()) to.copy_(result);
+        });
+      }
+      for (const HostViews::Outgrown& one : outgrown) one.copy();
+    });
+  }
+
+  at::Tensor give(const at::Tensor& result) {
+    const at::Tensor given = views_.back(result, device_);
+    if (captured_) fresh_.push_back(views_.holds(result) ? at::Tensor() : bare_view(given));
+    return given;
+  }
+
   void give_results() {
     const size_t results = op_.schema().returns().size();
     for (size_t i = stack_.size() - results; i < stack_.size(); ++i) {
       c10::IValue& value = stack_[i];
       if (value.isTensor()) {
-        value = views_.back(value.toTensor(), device_);
+        value = give(value.toTensor());
       } else if (value.isTensorList()) {
         c10::List<at::Tensor> given;
-        for (const at::Tensor& tensor : value.toTensorVector())
-          given.push_back(views_.back(tensor, device_));
+        for (const at::Tensor& tensor : value.toTensorVector()) given.push_back(give(tensor));
         value = std::move(given);
       }
     }
@@ -213,6 +241,8 @@ class HostCall {
   int device_ = 0;
   bool masked_ = false;
   bool sized_ = false;
+  bool captured_ = false;
+  std::vector<at::Tensor> fresh_;  // views of the results that have memory of their own
   HostViews views_;
 };
 
@@ -222,6 +252,25 @@ PlainKernels::PlainKernels()
     : autograd_(c10::autograd_dispatch_keyset_with_ADInplaceOrView),
       autocast_(c10::autocast_dispatch_keyset) {}
 PlainKernels::~PlainKernels() = default;
+
+std::vector<at::Tensor> results_of(const Launch& launch, int device,
+                                   const std::function<std::vector<at::Tensor>()>& work) {
+  std::vector<at::Tensor> given;
+  std::vector<at::Tensor> views;
+  for (const at::Tensor& result : work()) {
+    given.push_back(result.defined() ? copy_to_device(result, device) : result);
+    if (launch.capture()) views.push_back(bare_view(given.back()));
+  }
+  if (launch.capture()) {
+    launch.capture()->add([work, views](StreamSlot) {
+      const PlainKernels plain;
+      const std::vector<at::Tensor> results = work();
+      for (size_t i = 0; i < views.size(); ++i)
+        if (views[i].defined()) views[i].copy_(results[i]);
+    });
+  }
+  return given;
+}
 
 void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   HostCall(op, *stack).run();

@@ -6,9 +6,18 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <functional>
+#include <vector>
+
+#include "lockstep/testing/fake_cuda/internal/launch.h"
+
 namespace lockstep::testing::fake {
 
 void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack);
+
+// What `work` computes on the host, in new memory of the device; a replay computes it again.
+std::vector<at::Tensor> results_of(const Launch& launch, int device,
+                                   const std::function<std::vector<at::Tensor>()>& work);
 
 // Kernels call other operators on views of the CPU's: no autograd, no autocast, no views recorded.
 class PlainKernels {

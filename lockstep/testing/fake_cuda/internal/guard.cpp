@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "lockstep/testing/fake_cuda/internal/capture.h"
 #include "lockstep/testing/fake_cuda/internal/devices.h"
 #include "lockstep/testing/fake_cuda/internal/machine.h"
 #include "lockstep/testing/fake_cuda/internal/pinned.h"
@@ -41,7 +42,17 @@ struct RecordedEvent {
   VectorClock clock;
   StreamSlot stream = 0;
   std::chrono::steady_clock::time_point time;
+  bool captured = false;
+  std::weak_ptr<Capture> capture;  // that its stream belonged to
 };
+
+void check_captured(const RecordedEvent& event, const char* call) {
+  if (!event.captured) return;
+  if (const CapturePtr capture = event.capture.lock())
+    capture->forbid(std::string(call) + " of an event that was recorded in a capture",
+                    "operation not permitted on an event last recorded in a capturing stream "
+                    "(cudaErrorCapturedEvent)");
+}
 
 class Guard final : public c10::impl::DeviceGuardImplInterface {
  public:
@@ -92,17 +103,28 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     recorded.stream = slot_of(stream);
     recorded.clock = machine().timeline.now(recorded.stream, *Host::current());
     recorded.time = std::chrono::steady_clock::now();
+    const CapturePtr capture = captures().of(recorded.stream);
+    recorded.captured = capture != nullptr;
+    recorded.capture = capture;
   }
   void block(void* event, const c10::Stream& stream) const override {
-    if (event != nullptr)
-      machine().timeline.order(slot_of(stream), static_cast<RecordedEvent*>(event)->clock);
+    if (event == nullptr) return;
+    const auto& recorded = *static_cast<RecordedEvent*>(event);
+    captures().wait(slot_of(stream), recorded.capture.lock());
+    machine().timeline.order(slot_of(stream), recorded.clock);
   }
   bool queryEvent(void* event) const override {
-    return event == nullptr || query(static_cast<RecordedEvent*>(event)->clock);
+    if (event == nullptr) return true;
+    const auto& recorded = *static_cast<RecordedEvent*>(event);
+    check_captured(recorded, "cudaEventQuery");
+    captures().check_unsafe("cudaEventQuery");
+    return query(recorded.clock);
   }
   void synchronizeEvent(void* event) const override {
     if (event == nullptr) return;
     auto& recorded = *static_cast<RecordedEvent*>(event);
+    check_captured(recorded, "cudaEventSynchronize");
+    captures().check_unsafe("cudaEventSynchronize");
     stop_host(HostStop::kEvent, "synchronize(event)", recorded.stream, recorded.clock);
   }
   double elapsedTime(void* first, void* second, const c10::DeviceIndex) const override {
@@ -112,7 +134,18 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
         .count();
   }
 
+#if __has_include(<ATen/core/GraphImplInterface.h>)
+  bool isStreamCapturing(const c10::Stream& stream) const override {
+    return captures().of(slot_of(stream)) != nullptr;
+  }
+#endif
+
   bool queryStream(const c10::Stream& stream) const override {
+    if (const CapturePtr capture = captures().of(slot_of(stream)))
+      capture->forbid("cudaStreamQuery of a stream that is captured",
+                      "operation not permitted when stream is capturing "
+                      "(cudaErrorStreamCaptureUnsupported)");
+    captures().check_unsafe("cudaStreamQuery");
     return query(machine().timeline.now(slot_of(stream), *Host::current()));
   }
   void synchronizeStream(const c10::Stream& stream) const override {
@@ -147,6 +180,9 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
 
 int current_device() {
   return device_now;
+}
+int64_t current_stream_id(int device) {
+  return stream_now(device);
 }
 void set_current_device(int device) {
   device_now = device;

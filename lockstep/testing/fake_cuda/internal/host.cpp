@@ -20,6 +20,9 @@ void Tally::add(const FakeCudaCounts& counts) {
   counts_.fallbacks += counts.fallbacks;
   counts_.copies += counts.copies;
   counts_.allocations += counts.allocations;
+  counts_.captured += counts.captured;
+  counts_.replays += counts.replays;
+  counts_.replayed += counts.replayed;
   for (size_t i = 0; i < counts_.stops_by_cause.size(); ++i)
     counts_.stops_by_cause[i] += counts.stops_by_cause[i];
 }

@@ -87,17 +87,37 @@ at::Tensor HostViews::back(const at::Tensor& result, int device) const {
   return copy_to_device(result, device);
 }
 
-void HostViews::resize_changed() const {
+bool HostViews::holds(const at::Tensor& host) const {
+  if (!host.defined() || !host.device().is_cpu()) return true;  // nothing, or not of the host's
+  return std::any_of(pairs_.begin(), pairs_.end(),
+                     [&](const Pair& pair) { return pair.host.is_same(host); }) ||
+         std::any_of(storages_.begin(), storages_.end(), [&](const auto& known) {
+           return known.second.unsafeGetStorageImpl() == host.storage().unsafeGetStorageImpl();
+         });
+}
+
+void HostViews::Outgrown::copy() const {
+  std::memcpy(to, host.storage().data(), bytes);
+}
+
+std::vector<HostViews::Outgrown> HostViews::resize_changed() const {
+  std::vector<Outgrown> outgrown;
   for (const auto& [device, host] : pairs_) {
     if (host.sizes() == device.sizes() && host.strides() == device.strides()) continue;
     resize_tensor(device, host.sizes(), host.strides());
     // Where the memory was too small, the results are in the CPU's.
     const c10::Storage& from = host.storage();
     const c10::Storage& to = device.storage();
+    if (from.data() == to.data() || host.numel() == 0) continue;
     const OpenBlock open(to.data());
-    if (from.data() != to.data() && host.numel() > 0)
-      std::memcpy(const_cast<void*>(to.data()), from.data(), std::min(from.nbytes(), to.nbytes()));
+    outgrown.push_back({host, const_cast<void*>(to.data()), std::min(from.nbytes(), to.nbytes())});
+    outgrown.back().copy();
   }
+  return outgrown;
+}
+
+at::Tensor bare_view(const at::Tensor& tensor) {
+  return tensor.defined() ? HostViews().of(tensor) : tensor;
 }
 
 at::Tensor copy_to_device(const at::Tensor& host, int device) {

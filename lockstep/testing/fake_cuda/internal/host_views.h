@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
 
+#include <cstddef>
 #include <map>
 #include <vector>
 
@@ -22,7 +23,17 @@ class HostViews {
 
   // Arguments whose size the operation has changed get it on the device too. After the operation,
   // before back().
-  void resize_changed() const;
+  // Gives those back whose results are in the host's memory, since the device's was too small.
+  struct Outgrown {
+    at::Tensor host;
+    void* to;
+    size_t bytes;
+    void copy() const;  // the results, once more
+  };
+  std::vector<Outgrown> resize_changed() const;
+
+  // Whether it is one of the views, or has the memory of one.
+  bool holds(const at::Tensor& host) const;
 
  private:
   struct Pair {
@@ -32,6 +43,9 @@ class HostViews {
   std::vector<Pair> pairs_;
   std::map<const c10::StorageImpl*, c10::Storage> storages_;  // by the device's
 };
+
+// A view that keeps no memory.
+at::Tensor bare_view(const at::Tensor& tensor);
 
 // A tensor's elements in new memory of a device, with the same strides.
 at::Tensor copy_to_device(const at::Tensor& host, int device);

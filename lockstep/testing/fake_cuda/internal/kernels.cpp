@@ -10,6 +10,7 @@
 
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "lockstep/testing/fake_cuda/internal/devices.h"
 #include "lockstep/testing/fake_cuda/internal/fallback.h"
@@ -100,6 +101,11 @@ void count_copy() {
   count(counts);
 }
 
+// A view for a replay; of the host's memory, the tensor.
+at::Tensor bare(const at::Tensor& tensor) {
+  return tensor.is_cuda() ? bare_view(tensor) : tensor;
+}
+
 void copy_elements(at::Tensor& to, const at::Tensor& from) {
   HostViews views;
   const PlainKernels plain;
@@ -132,6 +138,14 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) 
   launch.start();
   const at::Tensor& host = self.is_cuda() ? source : self;
   const void* data = host.is_cuda() ? nullptr : host.const_data_ptr();
+  if (launch.capture() && (data == nullptr || (non_blocking && pinned_memory().holds(data)))) {
+    launch.capture()->add([to = bare(self), from = bare(source), data](StreamSlot) {
+      const PlainKernels plain;
+      const bool opened = data != nullptr && pinned_memory().open(data);
+      to.copy_(from);
+      if (opened) pinned_memory().close(data);
+    });
+  }
   const bool pinned = data != nullptr && pinned_memory().open(data);
   copy_elements(self, source);
   if (pinned) pinned_memory().close(data);
@@ -170,15 +184,17 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, doubl
   launch.start();
   HostViews views;
   const PlainKernels plain;
-  const at::Tensor host = views.of(input);
-  at::Tensor mask = at::empty_like(host, host.options().dtype(at::kBool));
-  if (!train.value_or(true) || p == 0)
-    mask.fill_(true);
-  else
-    mask.bernoulli_(1 - p, host_generator({}, device));
-  const double scale = !train.value_or(true) || p == 0 ? 1 : (p == 1 ? 0 : 1 / (1 - p));
-  const at::Tensor output = host.mul(mask).mul_(scale);
-  return {copy_to_device(output, device), copy_to_device(mask, device)};
+  const auto work = [host = views.of(input), p, keeps = !train.value_or(true) || p == 0, device] {
+    at::Tensor mask = at::empty_like(host, host.options().dtype(at::kBool));
+    if (keeps)
+      mask.fill_(true);
+    else
+      mask.bernoulli_(1 - p, host_generator({}, device));
+    const double scale = keeps ? 1 : (p == 1 ? 0 : 1 / (1 - p));
+    return std::vector<at::Tensor>{host.mul(mask).mul_(scale), mask};
+  };
+  const std::vector<at::Tensor> results = results_of(launch, device, work);
+  return {results[0], results[1]};
 }
 
 // What is one kernel on a GPU, and on the CPU maybe composed of others: it is one operation here,

@@ -42,7 +42,7 @@ std::vector<ByteRange> byte_ranges(at::IntArrayRef sizes, at::IntArrayRef stride
 }
 
 Launch::Launch(std::string operation, StreamSlot stream)
-    : operation_(std::move(operation)), stream_(stream) {}
+    : operation_(std::move(operation)), stream_(stream), capture_(captures().of(stream)) {}
 
 void Launch::touches(const void* data) {
   Block* block = machine().memory.find(data);
@@ -70,11 +70,40 @@ void Launch::uses(const void* data, size_t bytes, bool write) {
   uses_.push_back({block, {{begin, begin + bytes}}, write});
 }
 
+void Launch::uses(Block& block, std::vector<ByteRange> bytes, bool write) {
+  touches(block.data);
+  uses_.push_back({&block, std::move(bytes), write});
+}
+
+void Launch::capture(bool runs) {
+  std::vector<CapturedUse> used;
+  for (const Use& use : uses_)
+    used.push_back({use.block->data, use.block->made, use.bytes, use.write});
+  capture_->use(used, runs);
+}
+
+void Launch::start_captured() {
+  capture(/*runs=*/false);
+  place_ = place_of(std::move(operation_), stream_);
+  moment_ = machine().timeline.launch(stream_, *Host::current());
+  compare();
+}
+
 void Launch::start(bool late) {
   Machine& m = machine();
+  if (capture_) capture(/*runs=*/true);
   place_ = place_of(std::move(operation_), stream_);
   moment_ = m.timeline.launch(stream_, *Host::current());
   if (late) m.timeline.begin_late(moment_.stamp, place_->operation + " on " + place_->where);
+  compare();
+  if (late) return;
+  m.timeline.wait_for(moment_.clock);
+  for (Block* block : blocks_) m.memory.open(*block);
+  open_ = true;
+}
+
+void Launch::compare() {
+  Machine& m = machine();
   std::vector<PlacePtr> raced;  // with whom; once is enough
   for (const Use& use : uses_) {
     std::optional<Access> conflict;
@@ -88,10 +117,6 @@ void Launch::start(bool late) {
     m.races.add(kind_of(*conflict, use.write), conflict->place, place_, use.block->made);
     raced.push_back(conflict->place);
   }
-  if (late) return;
-  m.timeline.wait_for(moment_.clock);
-  for (Block* block : blocks_) m.memory.open(*block);
-  open_ = true;
 }
 
 Launch::~Launch() {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/testing/fake_cuda/internal/capture.h"
 #include "lockstep/testing/fake_cuda/internal/history.h"
 #include "lockstep/testing/fake_cuda/internal/machine.h"
 
@@ -25,12 +26,17 @@ class Launch {
   void writes(const at::Tensor& tensor) { uses(tensor, true); }
   void reads(const void* data, size_t bytes) { uses(data, bytes, false); }
   void writes(const void* data, size_t bytes) { uses(data, bytes, true); }
+  void uses(Block& block, std::vector<ByteRange> bytes, bool write);
   // Opened, though what it does there is nobody's business: memory just made.
   void touches(const void* data);
 
   // Compares it with what came before, and notes races. `late`: it ends later, and its caller opens
   // and closes the memory (open()), and says when (Timeline::end_late).
   void start(bool late = false);
+  // The same for what is captured and does not run now.
+  void start_captured();
+  // That the stream belongs to, or null.
+  const CapturePtr& capture() const { return capture_; }
   // What was touched, opened and closed around work that runs elsewhere.
   const std::vector<Block*>& blocks() const { return blocks_; }
   const Moment& moment() const { return moment_; }
@@ -46,8 +52,12 @@ class Launch {
   void uses(const at::Tensor& tensor, bool write);
   void uses(const void* data, size_t bytes, bool write);
 
+  void capture(bool runs);
+  void compare();
+
   std::string operation_;
   StreamSlot stream_;
+  CapturePtr capture_;
   std::vector<Use> uses_;
   std::vector<Block*> blocks_;
   Moment moment_;

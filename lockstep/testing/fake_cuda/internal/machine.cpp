@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "lockstep/testing/fake_cuda/internal/capture.h"
 #include "lockstep/testing/fake_cuda/internal/pinned.h"
 
 namespace lockstep::testing::fake {
@@ -52,6 +53,13 @@ PlacePtr place_of(std::string operation, StreamSlot stream) {
 
 void stop_host(HostStop cause, std::string operation, StreamSlot stream, const VectorClock& clock) {
   Machine& m = machine();
+  const CapturePtr capture =
+      cause == HostStop::kDevice ? captures().on(m.timeline.device(stream)) : captures().of(stream);
+  if (capture)
+    capture->forbid("the host waits (" + std::string(name(cause)) + ") in " +
+                        describe(*place_of(std::move(operation), stream)),
+                    "operation not permitted when stream is capturing "
+                    "(cudaErrorStreamCaptureUnsupported)");
   m.timeline.wait_for(clock);
   m.timeline.waited(clock);
   pinned_memory().settle(clock);
@@ -62,7 +70,12 @@ void stop_host(HostStop cause, std::string operation, StreamSlot stream, const V
   if (host->watched()) host->note({cause, place_of(std::move(operation), stream)});
 }
 
-void count(const FakeCudaCounts& counts) {
+void count(const FakeCudaCounts& counted) {
+  FakeCudaCounts counts = counted;
+  // What is recorded does not run, and what a replay does is counted by that.
+  const bool captured = current_capture() != nullptr;
+  if (captured) counts.captured = counts.operations;
+  if (captured || replaying()) counts.operations = counts.fallbacks = counts.copies = 0;
   machine().tally.add(counts);
   Host::current()->tally.add(counts);
 }

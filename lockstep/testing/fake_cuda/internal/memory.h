@@ -19,6 +19,8 @@
 
 namespace lockstep::testing::fake {
 
+class Capture;
+
 // One allocation. Its contents begin at a page.
 struct Block {
   std::byte* data = nullptr;
@@ -26,7 +28,8 @@ struct Block {
   int device = 0;
   int home = 0;  // the stream that was current when it was made
   PlacePtr made;
-  bool foreign = false;  // another process's
+  bool foreign = false;          // another process's
+  std::weak_ptr<Capture> graph;  // whose memory it is, until that is gone
   // Of DeviceMemory alone:
   int opened = 0;
   std::vector<int> recorded;  // streams it was recorded on

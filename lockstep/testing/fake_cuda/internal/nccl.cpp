@@ -15,6 +15,7 @@
 
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/mutex.h"
+#include "lockstep/testing/fake_cuda/internal/capture.h"
 #include "lockstep/testing/fake_cuda/internal/devices.h"
 #include "lockstep/testing/fake_cuda/internal/launch.h"
 #include "lockstep/testing/fake_cuda/internal/nccl_arithmetic.h"
@@ -98,6 +99,7 @@ class Nccl {
   int async_error(NcclComm* comm, int* result);
   int abort(NcclComm* comm);
   int post(std::vector<Collected> calls);
+  bool post_if_there(const std::vector<Collected>& calls);
   int unique_id(NcclId* id);
 
  private:
@@ -190,12 +192,14 @@ int Nccl::post(std::vector<Collected> calls) {
     NcclComm* comm = calls.front().comm;
     void* stream = calls.front().stream;
     Batch batch;
-    std::vector<Collected> rest;
+    std::vector<Collected> own, rest;
     for (Collected& call : calls) {
-      if (call.comm == comm && call.stream == stream)
+      if (call.comm == comm && call.stream == stream) {
         batch.parts.push_back(call.part);
-      else
+        own.push_back(std::move(call));
+      } else {
         rest.push_back(std::move(call));
+      }
     }
     calls = std::move(rest);
     std::string name = kNames[static_cast<size_t>(batch.parts.front().op)];
@@ -216,6 +220,19 @@ int Nccl::post(std::vector<Collected> calls) {
     FakeCudaCounts counts;
     counts.operations = 1;
     count(counts);
+    if (launch.capture()) {
+      // As a graph has it: the ranks meet in their replays.
+      launch.start_captured();
+      launch.capture()->add([this, own, slot = launch.stream()](StreamSlot replay) {
+        Timeline& timeline = machine().timeline;
+        timeline.order(slot, timeline.own(replay));
+        TORCH_CHECK(post_if_there(own), "FakeCuda: a communicator of the graph is gone");
+        const VectorClock over = timeline.own(slot);
+        timeline.wait_for(over);
+        timeline.order(replay, over);
+      });
+      continue;
+    }
     launch.start(/*late=*/true);
     batch.moment = launch.moment();
 
@@ -234,6 +251,15 @@ int Nccl::post(std::vector<Collected> calls) {
     changed_.notify_all();
   }
   return result;
+}
+
+bool Nccl::post_if_there(const std::vector<Collected>& calls) {
+  {
+    const MutexLock lock(mutex_);
+    if (!comms_.contains(calls.front().comm)) return false;
+  }
+  post(calls);
+  return true;
 }
 
 void Nccl::run() {

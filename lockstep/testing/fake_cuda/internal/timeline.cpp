@@ -42,6 +42,11 @@ int Timeline::device(StreamSlot stream) const {
   return streams_[static_cast<size_t>(stream)].device;
 }
 
+bool Timeline::is_default(StreamSlot stream) const {
+  const MutexLock lock(mutex_);
+  return streams_[static_cast<size_t>(stream)].id == 0;
+}
+
 Moment Timeline::launch(StreamSlot stream, const Host& host) {
   const MutexLock lock(mutex_);
   Stream& s = streams_[static_cast<size_t>(stream)];
@@ -58,6 +63,11 @@ VectorClock Timeline::now(StreamSlot stream, const Host& host) const {
   clock.join(host.seen);
   clock.join(waited_);
   return clock;
+}
+
+VectorClock Timeline::own(StreamSlot stream) const {
+  const MutexLock lock(mutex_);
+  return streams_[static_cast<size_t>(stream)].clock;
 }
 
 VectorClock Timeline::all_of(int device) const {

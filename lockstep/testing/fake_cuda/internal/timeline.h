@@ -30,12 +30,15 @@ class Timeline {
   void add_stream(int device, int64_t id);
   std::string name(StreamSlot stream) const;  // "cuda:0, stream 3"
   int device(StreamSlot stream) const;
+  bool is_default(StreamSlot stream) const;
 
   // An operation of the host's is next on the stream.
   Moment launch(StreamSlot stream, const Host& host);
   // All that comes before what the host gives to the stream next.
   VectorClock now(StreamSlot stream, const Host& host) const;
   VectorClock all_of(int device) const;
+  // What the stream itself was given, and waits for.
+  VectorClock own(StreamSlot stream) const;
   // What comes next on the stream comes after `clock`.
   void order(StreamSlot stream, const VectorClock& clock);
 

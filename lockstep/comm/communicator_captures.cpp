@@ -1,0 +1,107 @@
+// Calls that are part of a graph, and the graph's replays.
+//
+// A captured call is compared by the ranks' hosts as any other, when it is captured. A replay then
+// is one call for all of them: the hosts compare it before their devices get the graph, and the
+// watch sees it end, so that a rank that is late, gone, or elsewhere is named as ever.
+#include <string>
+#include <utility>
+
+#include "lockstep/comm/communicator_impl.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/ticks.h"
+#include "lockstep/device/stream.h"
+#include "lockstep/trace/call_board.h"
+
+namespace lockstep {
+
+struct Communicator::Impl::Replay {
+  std::string note;
+  Site site;
+  std::shared_ptr<Flight> flight = nullptr;
+  std::shared_ptr<void> mark = nullptr;
+  Deadline deadline = Deadline::after(Deadline::Duration::zero());
+};
+
+device::Capture* Communicator::Impl::capture_of(const Ask& ask) const {
+  if (!ordered_ || !device::anybody_captures()) return nullptr;
+  device::Capture* const capture = device::capture_of(device::current_stream(device_));
+  if (capture == nullptr) return nullptr;
+  const bool meets_host = ask.op == Op::kBarrier || ask.op == Op::kSend || ask.op == Op::kRecv;
+  if (!backend_->captures() || meets_host) {
+    throw InvalidArgument(
+        std::string(to_string(ask.op)) + " of backend " + capabilities().backend +
+        " cannot be part of a graph: " +
+        (meets_host ? "the ranks' hosts meet in it; leave it out of the step"
+                    : "its ranks' hosts see to it while it runs; backend nccl has calls that can"));
+  }
+  return capture;
+}
+
+void Communicator::Impl::check_host_call() const {
+  if (!device::anybody_captures()) return;
+  if (device::capture_of(device::current_stream(device_)) == nullptr) return;
+  throw InvalidArgument(
+      "a call of the ranks' hosts (a barrier, or of tensors on the CPU) cannot be part of a graph, "
+      "whose replays would not do it again: leave it out of the step, or give it tensors on " +
+      device_.str() +
+      "; of DistributedDataParallel it is that for parameters that are not used, "
+      "which static_graph leaves out");
+}
+
+void Communicator::Impl::take_part(device::Capture& capture, Site site) {
+  if (capture_ == capture.id()) return;
+  capture_ = capture.id();
+  if (backend_->mark_replay() == nullptr) return;  // nobody to meet
+  auto replay = std::make_shared<Replay>(
+      Replay{.note = "replay of graph " + std::to_string(++graphs_), .site = site});
+  const auto begin = [this, replay, alive = std::weak_ptr<char>(alive_)](bool) {
+    if (alive.expired())
+      throw InvalidArgument("a communicator that the graph's calls are of is gone");
+    begin_replay(*replay);
+  };
+  capture.add({.before = begin, .after = [this, replay] { end_replay(*replay); }});
+}
+
+void Communicator::Impl::begin_replay(Replay& replay) {
+  throw_if_broken();
+  Call call;
+  call.op = Op::kBarrier;
+  call.note = call_note(replay.note);
+  call.site = replay.site;
+  call.after = replay.mark = backend_->mark_replay();
+  const Entry entry(*this);
+  throw_if_broken();
+  number(Op::kBarrier, 0, call);
+  trace::CallRecord its_record = make_record(call);
+  auto flight = std::make_shared<Flight>();
+  flight->call = record(call, its_record);
+  flight->ordered = true;
+  replay.deadline = Deadline::after(options_.timeout);
+  const uint64_t begun = ticks();
+  try {
+    flight->request = backend_->start(call);
+    flight->place = inflight_.insert(inflight_.end(), flight);
+    note_flights();
+    flight->request->order(replay.deadline);
+  } catch (...) {
+    std::rethrow_exception(set_broken());
+  }
+  waited_->add(ticks() - begun);
+  replay.flight = std::move(flight);
+}
+
+void Communicator::Impl::end_replay(Replay& replay) {
+  const std::shared_ptr<Flight> flight = std::exchange(replay.flight, nullptr);
+  const Entry entry(*this);
+  throw_if_broken();
+  try {
+    backend_->replayed(replay.mark);
+    if (auto tail = flight->request->order(replay.deadline))
+      trail(*flight, std::move(tail), replay.deadline);
+  } catch (...) {
+    std::rethrow_exception(set_broken());
+  }
+  complete(*flight);
+}
+
+}  // namespace lockstep

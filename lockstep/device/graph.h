@@ -1,0 +1,86 @@
+// Graph: what a device is given once, captured, and given again as a whole by one launch.
+//
+// libtorch has them from 2.13 on, for devices that can. A step of training is captured by
+// lockstep/graph/graphed_step.h, which stands on this.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace lockstep::device {
+
+// Why there are no graphs on the device: this libtorch, or the device. Empty: there are.
+std::string why_no_graphs(c10::Device device);
+
+// What somebody has to do on the host for each replay of a graph that it is part of: an optimizer
+// counts its steps, ranks agree that they replay. Called by the thread that replays.
+struct ReplayPart {
+  // Before the graph is given to the stream, which is the current one; `first`: the host did it
+  // while it captured.
+  std::function<void(bool first)> before = nullptr;
+  // After it was.
+  std::function<void()> after = nullptr;
+  // In place of the two: the capture came to nothing, and what the host did in it never happened.
+  std::function<void()> undo = nullptr;
+};
+
+// A capture under way. From any thread that works for it.
+class Capture {
+ public:
+  virtual ~Capture() = default;
+  // No two of a process have the same one.
+  virtual uint64_t id() const = 0;
+  // In the order in which they are added; undo() the other way round.
+  virtual void add(ReplayPart part) = 0;
+  // Holds memory until the capture is over, so that nothing else of it gets the same.
+  virtual void keep(const at::Tensor& tensor) = 0;
+};
+
+// Whether anybody in this process captures: a look at one word.
+bool anybody_captures() noexcept;
+
+// The capture that what `stream` is given now belongs to, or null. Throws InvalidArgument where
+// somebody other than Graph captures it. Costs nothing while nobody captures.
+Capture* capture_of(const c10::Stream& stream);
+
+// Whether the capture with this id is not over.
+bool is_under_way(uint64_t capture) noexcept;
+
+// Whether the calling thread is the one that captures: it must not ask whether events are reached.
+bool captures_here() noexcept;
+
+// Used by one thread at a time. Tensors that the work has made, and its results, stay as long as
+// the graph does, in memory of its own.
+class Graph {
+ public:
+  // Throws InvalidArgument where why_no_graphs() says why.
+  explicit Graph(c10::Device device);
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  // Captures what `work` gives to the device through this thread's current stream, which is not the
+  // default one, and those that it orders behind that. Nothing of it is done. The host waits for
+  // the device before. One graph of a device at a time. Throws what `work` throws, and Error for
+  // what cannot be captured; nothing has happened then but what `work` did to the host's memory,
+  // and the graph may capture again. Not twice otherwise.
+  void capture(const std::function<void()>& work);
+  bool captured() const { return captured_; }
+
+  // Does it, on this thread's current stream. Throws what a part's before() throws, and then has
+  // not done it.
+  void replay();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+  bool captured_ = false;
+};
+
+}  // namespace lockstep::device

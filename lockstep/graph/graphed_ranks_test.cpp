@@ -1,0 +1,217 @@
+// Steps of DistributedDataParallel as graphs, over nccl, on devices that the host plays.
+#include <c10/core/StreamGuard.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <chrono>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "lockstep/amp/grad_scaler.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/device/stream.h"
+#include "lockstep/graph/graphed_step.h"
+#include "lockstep/optim/adam.h"
+#include "lockstep/parallel/ddp/ddp.h"
+#include "lockstep/testing/fake_cuda/fake_cuda.h"
+#include "lockstep/testing/fake_cuda/fake_cuda_fixture_test.h"
+#include "lockstep/testing/fake_cuda/nccl_ranks_test.h"
+
+namespace lockstep::testing {
+namespace {
+
+class GraphedRanks : public WithoutRaces {
+ protected:
+  void SetUp() override {
+    WithoutRaces::SetUp();
+    if (const std::string why = device::why_no_graphs(at::Device(at::kCUDA, 0)); !why.empty())
+      GTEST_SKIP() << why;
+  }
+};
+
+constexpr int kRankSteps = 8;
+
+struct NetImpl : torch::nn::Module {
+  NetImpl() {
+    first = register_module("first", torch::nn::Linear(6, 40));
+    second = register_module("second", torch::nn::Linear(40, 3));
+    const torch::NoGradGuard no_grad;
+    double value = 0;
+    for (at::Tensor& p : parameters())
+      p.copy_(torch::linspace(-0.5, 0.5, p.numel()).view(p.sizes()).add(value += 0.01));
+  }
+  at::Tensor forward(const at::Tensor& x) { return second(torch::tanh(first(x))); }
+  torch::nn::Linear first{nullptr}, second{nullptr};
+};
+TORCH_MODULE(Net);
+
+at::Tensor batch_of(int rank, int step, at::Device device) {
+  return torch::arange(24).add(rank * 5 + step * 3).remainder(17).div(9).view({4, 6}).to(device);
+}
+
+// One rank's training, as a step that may be a graph.
+class Training {
+ public:
+  Training(Communicator& comm, bool static_graph)
+      : comm_(comm),
+        stream_(device::side_stream(comm.device())),
+        model_(wrapped(static_graph)),
+        optimizer_(net_->parameters(), torch::optim::AdamWOptions(1.0 / 256)),
+        scaler_(comm, {.init_scale = 16, .growth_interval = 3}) {}
+
+  // Where the graph would run, without one.
+  void eagerly(const at::Tensor& x) {
+    const c10::Stream current = device::current_stream(comm_.device());
+    device::order(current, stream_);
+    {
+      const c10::StreamGuard on(stream_);
+      step(x);
+    }
+    device::order(stream_, current);
+  }
+
+  at::Tensor step(const at::Tensor& x) {
+    optimizer_.zero_grad();
+    at::Tensor loss = model_(x).square().mean();
+    scaler_.scale(loss).backward();
+    scaler_.step(optimizer_);
+    scaler_.update();
+    return loss;
+  }
+  GraphedStepOptions options() const { return {.device = comm_.device(), .stream = stream_}; }
+
+  std::vector<at::Tensor> parameters() const {
+    std::vector<at::Tensor> result;
+    for (const at::Tensor& p : net_->parameters()) result.push_back(p.detach().cpu());
+    return result;
+  }
+
+ private:
+  DistributedDataParallel<Net> wrapped(bool static_graph) {
+    net_->to(comm_.device());
+    const c10::Stream current = device::current_stream(comm_.device());
+    device::order(current, stream_);
+    const c10::StreamGuard on(stream_);
+    // Buckets of a few gradients each.
+    DistributedDataParallel<Net> model(net_, comm_,
+                                       {.bucket_sizes = {512, 512}, .static_graph = static_graph});
+    device::order(stream_, current);
+    return model;
+  }
+
+  Communicator comm_;
+  c10::Stream stream_;
+  Net net_;
+  DistributedDataParallel<Net> model_;
+  optim::FusedAdamW optimizer_;
+  amp::GradScaler scaler_;
+};
+
+TEST_F(GraphedRanks, DdpTrainsAsEagerly) {
+  std::mutex mutex;
+  std::vector<std::vector<at::Tensor>> results;
+  for (const bool graphed : {false, true}) {
+    run_on_nccl(2, [&](Communicator& comm) {
+      at::set_num_threads(1);
+      Training training(comm, true);
+      GraphedStep step(training.options(), [&](const at::Tensor& x) { return training.step(x); });
+      for (int i = 0; i < kRankSteps; ++i) {
+        const at::Tensor x = batch_of(comm.rank(), i, comm.device());
+        if (!graphed) {
+          training.eagerly(x);
+          continue;
+        }
+        Counting counted;
+        step(x);
+        if (i <= 3) continue;
+        const FakeCudaCounts counts = counted.counts();
+        EXPECT_EQ(counts.stops(), 0) << counts.text();
+        EXPECT_EQ(counts.replays, 1);
+        EXPECT_EQ(counts.operations, 3) << counts.text();
+      }
+      EXPECT_EQ(step.captured(), graphed ? 1 : 0);
+      const auto parameters = training.parameters();
+      const std::lock_guard lock(mutex);
+      results.push_back(parameters);
+    });
+  }
+  ASSERT_EQ(results.size(), 4u);
+  for (const auto& result : results)
+    for (size_t i = 0; i < result.size(); ++i)
+      EXPECT_TRUE(at::equal(result[i], results[0][i])) << i;
+}
+
+// What the rank's step throws; the ranks' devices are let go then.
+template <typename Error, typename Run>
+std::string error_of(const Run& run) {
+  try {
+    run();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+TEST_F(GraphedRanks, ARankThatStaysAwayFromAReplayIsNamed) {
+  std::string said;
+  run_on_nccl(
+      2,
+      [&](Communicator& comm) {
+        Training training(comm, true);
+        GraphedStep step(training.options(), [&](const at::Tensor& x) { return training.step(x); });
+        const at::Tensor x = batch_of(comm.rank(), 0, comm.device());
+        for (int i = 0; i < 5; ++i) step(x);
+        comm.barrier();
+        if (comm.rank() == 1) return;
+        said = error_of<Error>([&] { step(x); });
+      },
+      std::chrono::seconds(5));
+  EXPECT_NE(said.find("rank 1"), std::string::npos) << said;
+  EXPECT_NE(said.find("replay of graph 1"), std::string::npos) << said;
+}
+
+TEST_F(GraphedRanks, AReplayAgainstAnEagerStepIsAMismatch) {
+  std::mutex mutex;
+  std::vector<std::string> said;
+  run_on_nccl(2, [&](Communicator& comm) {
+    Training training(comm, true);
+    GraphedStep step(training.options(), [&](const at::Tensor& x) { return training.step(x); });
+    const at::Tensor x = batch_of(comm.rank(), 0, comm.device());
+    for (int i = 0; i < 5; ++i) step(x);
+    const std::string text =
+        error_of<Mismatch>([&] { step(comm.rank() == 1 ? x.narrow(0, 0, 3) : x); });
+    const std::lock_guard lock(mutex);
+    said.push_back(text);
+  });
+  ASSERT_EQ(said.size(), 2u);
+  for (const std::string& text : said)
+    EXPECT_NE(text.find("replay of graph 1"), std::string::npos) << text;
+}
+
+TEST_F(GraphedRanks, ACallOfTheHostsIsRefusedAndNamed) {
+  std::mutex mutex;
+  std::vector<std::string> said;
+  run_on_nccl(2, [&](Communicator& comm) {
+    Training training(comm, false);
+    GraphedStep step(training.options(), [&](const at::Tensor& x) { return training.step(x); });
+    const at::Tensor x = batch_of(comm.rank(), 0, comm.device());
+    for (int i = 0; i < 3; ++i) step(x);
+    const std::string text = error_of<InvalidArgument>([&] { step(x); });
+    // The ranks go on.
+    training.eagerly(x);
+    comm.barrier();
+    const std::lock_guard lock(mutex);
+    said.push_back(text);
+  });
+  ASSERT_EQ(said.size(), 2u);
+  for (const std::string& text : said)
+    EXPECT_NE(text.find("static_graph"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace lockstep::testing

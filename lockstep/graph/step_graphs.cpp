@@ -1,0 +1,179 @@
+#include "lockstep/graph/step_graphs.h"
+
+#include <ATen/ops/empty_like.h>
+#include <ATen/record_function.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/util/Exception.h>
+#include <c10/util/Type.h>
+
+#include <algorithm>
+#include <atomic>
+#include <sstream>
+#include <utility>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
+#include "lockstep/device/stream.h"
+
+namespace lockstep::internal {
+namespace {
+
+// The operator that was called last, on this thread or on autograd's for it: what a device refuses
+// in a capture.
+class LastOperator {
+ public:
+  LastOperator()
+      : handle_(at::addThreadLocalCallback(
+            at::RecordFunctionCallback(&note).scopes({at::RecordScope::FUNCTION}))) {
+    last = "";
+  }
+  ~LastOperator() { at::removeCallback(handle_); }
+  LastOperator(const LastOperator&) = delete;
+  LastOperator& operator=(const LastOperator&) = delete;
+  std::string name() const { return last.load(); }
+
+ private:
+  static std::unique_ptr<at::ObserverContext> note(const at::RecordFunction& function) {
+    last = function.name();
+    return nullptr;
+  }
+  // Of ranks that are threads one may name another's, which captures the same step.
+  static std::atomic<const char*> last;
+  at::CallbackHandle handle_;
+};
+std::atomic<const char*> LastOperator::last{""};
+
+// In one line.
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
+void describe(const at::Tensor& tensor, std::ostream& key) {
+  if (!tensor.defined()) {
+    key << "none;";
+    return;
+  }
+  key << tensor.device() << ' ' << tensor.scalar_type() << ' ' << tensor.sizes() << tensor.strides()
+      << tensor.requires_grad() << ';';
+  if (!tensor.is_cpu()) return;
+  const at::Tensor values = tensor.detach().contiguous();
+  key.write(static_cast<const char*>(values.const_data_ptr()),
+            static_cast<std::streamsize>(values.nbytes()));
+}
+
+c10::Stream stream_for(const GraphedStepOptions& options) {
+  if (options.stream) return *options.stream;
+  return device::side_stream(options.device);
+}
+
+}  // namespace
+
+// The batches of equal shapes.
+struct StepGraphs::Shape {
+  std::string key;
+  int eager = 0;  // steps so far
+  std::unique_ptr<device::Graph> graph = nullptr;
+  std::vector<at::Tensor> inputs = {};
+  at::Tensor loss = {};
+};
+
+StepGraphs::StepGraphs(const GraphedStepOptions& options)
+    : options_(options), stream_(stream_for(options)) {
+  if (options.warm_up < 2)
+    throw InvalidArgument("GraphedStep: warm_up must be 2 or more, not " +
+                          std::to_string(options.warm_up));
+  if (options.graphs < 1)
+    throw InvalidArgument("GraphedStep: graphs must be 1 or more, not " +
+                          std::to_string(options.graphs));
+  if (const std::string why = device::why_no_graphs(stream_.device()); !why.empty()) give_up(why);
+}
+
+StepGraphs::~StepGraphs() = default;
+
+int StepGraphs::captured() const {
+  return static_cast<int>(std::count_if(shapes_.begin(), shapes_.end(),
+                                        [](const auto& shape) { return shape->graph != nullptr; }));
+}
+
+void StepGraphs::give_up(const std::string& why) {
+  const std::string line = "GraphedStep: the step cannot be a graph: " + why;
+  if (options_.uncapturable == Uncapturable::kThrow) throw InvalidArgument(line);
+  log_warning(line + "; steps run eagerly");
+  why_eager_ = why;
+}
+
+at::Tensor StepGraphs::call(const std::vector<at::Tensor>& batch, const std::string& others,
+                            const Run& run) {
+  std::ostringstream key;
+  key << others;
+  for (const at::Tensor& tensor : batch) describe(tensor, key);
+  Shape* const shape = why_eager_.empty() ? shape_of(key.str()) : nullptr;
+  const c10::Stream current = device::current_stream(stream_.device());
+  device::order(current, stream_);
+  at::Tensor loss;
+  {
+    const c10::StreamGuard on(stream_);
+    loss = on_stream(shape, batch, run);
+  }
+  // The batch's memory, too, is used again on the current stream only after the step.
+  device::order(stream_, current);
+  return loss;
+}
+
+StepGraphs::Shape* StepGraphs::shape_of(const std::string& key) {
+  for (const auto& shape : shapes_)
+    if (shape->key == key) return shape.get();
+  if (static_cast<int>(shapes_.size()) == options_.graphs) return nullptr;
+  return shapes_.emplace_back(std::make_unique<Shape>(Shape{.key = key})).get();
+}
+
+at::Tensor StepGraphs::on_stream(Shape* shape, const std::vector<at::Tensor>& batch,
+                                 const Run& run) {
+  if (shape == nullptr || (shape->graph == nullptr && shape->eager < options_.warm_up)) {
+    if (shape != nullptr) ++shape->eager;
+    return run(batch).detach();
+  }
+  if (shape->graph == nullptr) {
+    capture(*shape, batch, run);
+    if (shape->graph == nullptr) return run(batch).detach();
+  } else {
+    for (size_t i = 0; i < batch.size(); ++i)
+      if (batch[i].defined() && !batch[i].is_cpu())
+        shape->inputs[i].copy_(batch[i].detach(), /*non_blocking=*/true);
+  }
+  shape->graph->replay();
+  return shape->loss;
+}
+
+void StepGraphs::capture(Shape& shape, const std::vector<at::Tensor>& batch, const Run& run) {
+  std::vector<at::Tensor> inputs;
+  for (const at::Tensor& tensor : batch) {
+    const bool stays = !tensor.defined() || tensor.is_cpu();
+    inputs.push_back(stays ? tensor : at::empty_like(tensor.detach()));
+    if (stays) continue;
+    inputs.back().copy_(tensor.detach(), /*non_blocking=*/true);
+    inputs.back().set_requires_grad(tensor.requires_grad());
+  }
+  auto graph = std::make_unique<device::Graph>(stream_.device());
+  at::Tensor loss;
+  const LastOperator last;
+  try {
+    graph->capture([&] { loss = run(inputs).detach(); });
+  } catch (const c10::Error& error) {
+    return give_up("in " + last.name() + ": " + first_line(error.what_without_backtrace()));
+  } catch (const InvalidArgument& error) {
+    return give_up(error.what());
+  }
+  shape.inputs = std::move(inputs);
+  shape.loss = std::move(loss);
+  shape.graph = std::move(graph);
+}
+
+void refuse_argument(const char* type) {
+  throw InvalidArgument("GraphedStep: no tensors are found in an argument of type " +
+                        c10::demangle(type) +
+                        ", so that a graph would not see what changes in it; give it tensors() "
+                        "(flat/nested.h), or pass the tensors and numbers themselves");
+}
+
+}  // namespace lockstep::internal
