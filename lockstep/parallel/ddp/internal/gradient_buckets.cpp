@@ -156,7 +156,7 @@ void GradientBuckets::make(Communicator& comm, std::span<const size_t> order,
   // A model that lies on several devices has a part on the engine's on some ranks only, as the devices are dealt.
   const bool symmetric =
       std::all_of(gradients_.begin(), gradients_.end(), [&](const auto& gradient) {
-        return gradient.parameter.device() == comm.capabilities().device;
+        return gradient.sparse || gradient.parameter.device() == comm.capabilities().device;
       });
   for (const flat::Bucket& plan : flat::plan_buckets(specs, dense, sizes)) {
     Bucket bucket;
