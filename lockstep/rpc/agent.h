@@ -21,9 +21,9 @@
 // How much waits is bounded: calls in flight and bytes in the queue for each peer. Beyond it a call waits for room, at
 // most until its deadline, and then says so.
 //
-// Threads: AgentOptions::workers for calls, one more, and, once a reference has come whose owner is not known here, one that
-// connects to such owners; no others. A call that waits inside a function keeps its worker:
-// use as many workers as such calls nest, or let the function return a Future.
+// Threads: AgentOptions::workers for calls, one more, and, once a reference has come whose owner is not known here, one that connects to
+// such owners, once a tensor of a device is sent, one that waits for its copy; no others. A call that waits inside a function
+// keeps its worker: use as many workers as such calls nest, or let the function return a Future.
 //
 // Method: calls by registered name with futures and references as in PyTorch's RPC (Damania et al., "PyTorch RPC: Distributed Deep Learning
 // Built on Tensor-Optimized Remote Procedure Calls", MLSys 2023).
