@@ -32,6 +32,10 @@ class UnderWay final : public Capture {
     const MutexLock lock(mutex_);
     parts_.push_back(std::move(part));
   }
+  bool updates() const override {
+    const MutexLock lock(mutex_);
+    return std::any_of(parts_.begin(), parts_.end(), [](const auto& part) { return part.updates; });
+  }
   void keep(const at::Tensor& tensor) override {
     const MutexLock lock(mutex_);
     kept_.push_back(tensor);
@@ -49,7 +53,7 @@ class UnderWay final : public Capture {
   }
 
   const uint64_t id_ = next();
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::vector<ReplayPart> parts_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<at::Tensor> kept_ LOCKSTEP_GUARDED_BY(mutex_);
 };

@@ -5,9 +5,11 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <algorithm>
 #include <atomic>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -61,6 +63,28 @@ void describe(const at::Tensor& tensor, std::ostream& key) {
             static_cast<std::streamsize>(values.nbytes()));
 }
 
+at::Tensor detached(const at::Tensor& loss) {
+  return loss.defined() ? loss.detach() : loss;
+}
+
+std::vector<at::Tensor> leaves_of(const at::Tensor& loss) {
+  using torch::autograd::Node;
+  std::vector<at::Tensor> leaves;
+  std::vector<Node*> ahead;
+  if (loss.defined() && loss.grad_fn()) ahead.push_back(loss.grad_fn().get());
+  std::set<Node*> seen(ahead.begin(), ahead.end());
+  while (!ahead.empty()) {
+    Node* const node = ahead.back();
+    ahead.pop_back();
+    if (const auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(node))
+      leaves.push_back(leaf->variable);
+    for (const torch::autograd::Edge& edge : node->next_edges())
+      if (edge.function && seen.insert(edge.function.get()).second)
+        ahead.push_back(edge.function.get());
+  }
+  return leaves;
+}
+
 c10::Stream stream_for(const GraphedStepOptions& options) {
   if (options.stream) return *options.stream;
   return device::side_stream(options.device);
@@ -73,6 +97,7 @@ struct StepGraphs::Shape {
   std::string key;
   int eager = 0;  // steps so far
   std::unique_ptr<device::Graph> graph = nullptr;
+  std::vector<at::Tensor> leaves = {};  // that the loss is computed from
   std::vector<at::Tensor> inputs = {};
   at::Tensor loss = {};
 };
@@ -130,12 +155,13 @@ StepGraphs::Shape* StepGraphs::shape_of(const std::string& key) {
 at::Tensor StepGraphs::on_stream(Shape* shape, const std::vector<at::Tensor>& batch,
                                  const Run& run) {
   if (shape == nullptr || (shape->graph == nullptr && shape->eager < options_.warm_up)) {
-    if (shape != nullptr) ++shape->eager;
-    return run(batch).detach();
+    const at::Tensor loss = run(batch);
+    if (shape != nullptr && ++shape->eager == options_.warm_up) shape->leaves = leaves_of(loss);
+    return detached(loss);
   }
   if (shape->graph == nullptr) {
     capture(*shape, batch, run);
-    if (shape->graph == nullptr) return run(batch).detach();
+    if (shape->graph == nullptr) return detached(run(batch));
   } else {
     for (size_t i = 0; i < batch.size(); ++i)
       if (batch[i].defined() && !batch[i].is_cpu())
@@ -143,6 +169,19 @@ at::Tensor StepGraphs::on_stream(Shape* shape, const std::vector<at::Tensor>& ba
   }
   shape->graph->replay();
   return shape->loss;
+}
+
+// Whoever else changed parameters may have done it by numbers of the host's.
+void StepGraphs::check_updates(const Shape& shape, const std::vector<int64_t>& versions) const {
+  if (options_.fixed_updates || device::capture_of(stream_)->updates()) return;
+  for (size_t i = 0; i < versions.size(); ++i) {
+    if (shape.leaves[i]._version() == versions[i]) continue;
+    throw InvalidArgument(
+        "it changes parameters by other means than an optimizer that can be captured (FusedAdamW, "
+        "FusedAdam, FusedSGD): torch's own count steps and have their learning rate on the host, "
+        "and a graph would repeat those of its capture; GraphedStepOptions::fixed_updates where it "
+        "is the same in every step");
+  }
 }
 
 void StepGraphs::capture(Shape& shape, const std::vector<at::Tensor>& batch, const Run& run) {
@@ -158,7 +197,13 @@ void StepGraphs::capture(Shape& shape, const std::vector<at::Tensor>& batch, con
   at::Tensor loss;
   const LastOperator last;
   try {
-    graph->capture([&] { loss = run(inputs).detach(); });
+    graph->capture([&] {
+      std::vector<int64_t> versions;
+      for (const at::Tensor& leaf : shape.leaves) versions.push_back(leaf._version());
+      loss = detached(run(inputs));
+      check_updates(shape, versions);
+    });
+    shape.leaves.clear();
   } catch (const c10::Error& error) {
     return give_up("in " + last.name() + ": " + first_line(error.what_without_backtrace()));
   } catch (const InvalidArgument& error) {
