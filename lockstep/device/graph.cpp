@@ -17,7 +17,7 @@
 #include "lockstep/device/internal/guard.h"
 #include "lockstep/device/stream.h"
 
-#if __has_include(<ATen/core/GraphImplInterface.h>)
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
 #include <ATen/core/GraphImplInterface.h>
 #define LOCKSTEP_DEVICE_GRAPHS 1
 #endif

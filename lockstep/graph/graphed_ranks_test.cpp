@@ -19,6 +19,7 @@
 #include "lockstep/graph/graphed_step.h"
 #include "lockstep/optim/adam.h"
 #include "lockstep/parallel/ddp/ddp.h"
+#include "lockstep/parallel/zero/zero_optimizer.h"
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
 #include "lockstep/testing/fake_cuda/fake_cuda_fixture_test.h"
 #include "lockstep/testing/fake_cuda/nccl_ranks_test.h"
@@ -220,6 +221,32 @@ TEST_F(GraphedRanks, ADdpOfTheDefaultStreamIsNamed) {
   ASSERT_EQ(said.size(), 2u);
   for (const std::string& text : said)
     EXPECT_NE(text.find("DistributedDataParallel"), std::string::npos) << text;
+}
+
+TEST_F(GraphedRanks, ZeroSaysThatItCannotBeCaptured) {
+  std::mutex mutex;
+  std::vector<std::string> said;
+  run_on_nccl(2, [&](Communicator& comm) {
+    const c10::Stream stream = device::side_stream(comm.device());
+    const c10::StreamGuard on(stream);
+    const at::Tensor weight = torch::ones({8}).to(comm.device()).requires_grad_();
+    ZeroOptimizer optimizer(comm, {{"weight", weight}}, torch::optim::AdamWOptions(0.01),
+                            ZeroOptions{.stage = 1});
+    GraphedStep step({.device = comm.device(), .stream = stream}, [&](const at::Tensor& x) {
+      optimizer.zero_grad();
+      at::Tensor loss = (weight * x).sum();
+      loss.backward();
+      optimizer.step();
+      return loss;
+    });
+    const at::Tensor x = torch::ones({8}).to(comm.device());
+    for (int i = 0; i < 3; ++i) step(x);
+    const std::string text = error_of<InvalidArgument>([&] { step(x); });
+    const std::lock_guard lock(mutex);
+    said.push_back(text);
+  });
+  ASSERT_EQ(said.size(), 2u);
+  for (const std::string& text : said) EXPECT_NE(text.find("graph"), std::string::npos) << text;
 }
 
 // Their hosts see to a call while it runs.

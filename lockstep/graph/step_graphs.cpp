@@ -8,13 +8,13 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <algorithm>
-#include <atomic>
 #include <set>
 #include <sstream>
 #include <utility>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/mutex.h"
 #include "lockstep/device/stream.h"
 
 namespace lockstep::internal {
@@ -27,23 +27,37 @@ class LastOperator {
   LastOperator()
       : handle_(at::addThreadLocalCallback(
             at::RecordFunctionCallback(&note).scopes({at::RecordScope::FUNCTION}))) {
-    last = "";
+    const MutexLock lock(last().mutex);
+    last().name.clear();
   }
   ~LastOperator() { at::removeCallback(handle_); }
   LastOperator(const LastOperator&) = delete;
   LastOperator& operator=(const LastOperator&) = delete;
-  std::string name() const { return last.load(); }
+  std::string name() const {
+    const MutexLock lock(last().mutex);
+    return last().name;
+  }
 
  private:
+  struct Last {
+    Mutex mutex;
+    std::string name LOCKSTEP_GUARDED_BY(mutex);
+  };
+  // Of the process: of ranks that are threads one may name another's, which captures the same step.
+  static Last& last() {
+    static auto* const the = new Last;
+    return *the;
+  }
   static std::unique_ptr<at::ObserverContext> note(const at::RecordFunction& function) {
-    last = function.name();
+    if (const auto name = function.operator_name()) {
+      const MutexLock lock(last().mutex);
+      last().name = c10::toString(*name);
+    }
     return nullptr;
   }
-  // Of ranks that are threads one may name another's, which captures the same step.
-  static std::atomic<const char*> last;
+
   at::CallbackHandle handle_;
 };
-std::atomic<const char*> LastOperator::last{""};
 
 // In one line.
 std::string first_line(const std::string& text) {
@@ -165,7 +179,7 @@ at::Tensor StepGraphs::on_stream(Shape* shape, const std::vector<at::Tensor>& ba
   } else {
     for (size_t i = 0; i < batch.size(); ++i)
       if (batch[i].defined() && !batch[i].is_cpu())
-        shape->inputs[i].copy_(batch[i].detach(), /*non_blocking=*/true);
+        shape->inputs[i].detach().copy_(batch[i].detach(), /*non_blocking=*/true);
   }
   shape->graph->replay();
   return shape->loss;
