@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -18,46 +19,77 @@
 #include "lockstep/device/stream.h"
 
 namespace lockstep::internal {
-namespace {
 
-// The operator that was called last, on this thread or on autograd's for it: what a device refuses
-// in a capture.
-class LastOperator {
+// The operators that are called on this thread, and on autograd's for it, while this lives: the last
+// one is what a device refuses in a capture; and who writes where.
+class StepGraphs::Operators {
  public:
-  LastOperator()
-      : handle_(at::addThreadLocalCallback(
-            at::RecordFunctionCallback(&note).scopes({at::RecordScope::FUNCTION}))) {
-    const MutexLock lock(last().mutex);
-    last().name.clear();
+  Operators()
+      : handle_(at::addThreadLocalCallback(at::RecordFunctionCallback(&note)
+                                               .needsInputs(true)
+                                               .scopes({at::RecordScope::FUNCTION}))) {
+    const MutexLock lock(seen().mutex);
+    ++seen().watchers;
+    seen().last.clear();
   }
-  ~LastOperator() { at::removeCallback(handle_); }
-  LastOperator(const LastOperator&) = delete;
-  LastOperator& operator=(const LastOperator&) = delete;
-  std::string name() const {
-    const MutexLock lock(last().mutex);
-    return last().name;
+  ~Operators() {
+    at::removeCallback(handle_);
+    const MutexLock lock(seen().mutex);
+    if (--seen().watchers == 0) seen().writers.clear();
+  }
+  Operators(const Operators&) = delete;
+  Operators& operator=(const Operators&) = delete;
+
+  std::string last() const {
+    const MutexLock lock(seen().mutex);
+    return seen().last;
+  }
+  // That wrote into the tensor's memory; empty: none.
+  std::string writer_of(const at::Tensor& tensor) const {
+    const MutexLock lock(seen().mutex);
+    const auto found = seen().writers.find(tensor.storage().unsafeGetStorageImpl());
+    return found == seen().writers.end() ? std::string() : found->second;
   }
 
  private:
-  struct Last {
+  // Of the process: of ranks that are threads one may name another's last, which captures the same
+  // step.
+  struct Seen {
     Mutex mutex;
-    std::string name LOCKSTEP_GUARDED_BY(mutex);
+    int watchers LOCKSTEP_GUARDED_BY(mutex) = 0;
+    std::string last LOCKSTEP_GUARDED_BY(mutex);
+    std::map<const c10::StorageImpl*, std::string> writers LOCKSTEP_GUARDED_BY(mutex);
   };
-  // Of the process: of ranks that are threads one may name another's, which captures the same step.
-  static Last& last() {
-    static auto* const the = new Last;
+  static Seen& seen() {
+    static auto* const the = new Seen;
     return *the;
   }
   static std::unique_ptr<at::ObserverContext> note(const at::RecordFunction& function) {
-    if (const auto name = function.operator_name()) {
-      const MutexLock lock(last().mutex);
-      last().name = c10::toString(*name);
+    const auto schema = function.operator_schema();
+    if (!schema) return nullptr;
+    const std::string name = c10::toString(schema->operator_name());
+    const c10::ArrayRef<const c10::IValue> inputs = function.inputs();
+    const MutexLock lock(seen().mutex);
+    seen().last = name;
+    for (size_t i = 0; i < std::min(inputs.size(), schema->arguments().size()); ++i) {
+      const auto* const alias = schema->arguments()[i].alias_info();
+      if (alias == nullptr || !alias->isWrite()) continue;
+      if (inputs[i].isTensor()) written(inputs[i].toTensor(), name);
+      if (!inputs[i].isTensorList()) continue;
+      for (const at::Tensor& tensor : inputs[i].toTensorVector()) written(tensor, name);
     }
     return nullptr;
+  }
+  static void written(const at::Tensor& tensor, const std::string& name)
+      LOCKSTEP_REQUIRES(seen().mutex) {
+    if (tensor.defined() && tensor.has_storage())
+      seen().writers[tensor.storage().unsafeGetStorageImpl()] = name;
   }
 
   at::CallbackHandle handle_;
 };
+
+namespace {
 
 // In one line.
 std::string first_line(const std::string& text) {
@@ -186,12 +218,13 @@ at::Tensor StepGraphs::on_stream(Shape* shape, const std::vector<at::Tensor>& ba
 }
 
 // Whoever else changed parameters may have done it by numbers of the host's.
-void StepGraphs::check_updates(const Shape& shape, const std::vector<int64_t>& versions) const {
+void StepGraphs::check_updates(const Shape& shape, const Operators& operators) const {
   if (options_.fixed_updates || device::capture_of(stream_)->updates()) return;
-  for (size_t i = 0; i < versions.size(); ++i) {
-    if (shape.leaves[i]._version() == versions[i]) continue;
+  for (const at::Tensor& leaf : shape.leaves) {
+    const std::string writer = operators.writer_of(leaf);
+    if (writer.empty()) continue;
     throw InvalidArgument(
-        "it changes parameters by other means than an optimizer that can be captured (FusedAdamW, "
+        "by " + writer + " it changes parameters, by other means than an optimizer that can be captured (FusedAdamW, "
         "FusedAdam, FusedSGD): torch's own count steps and have their learning rate on the host, "
         "and a graph would repeat those of its capture; GraphedStepOptions::fixed_updates where it "
         "is the same in every step");
@@ -209,17 +242,20 @@ void StepGraphs::capture(Shape& shape, const std::vector<at::Tensor>& batch, con
   }
   auto graph = std::make_unique<device::Graph>(stream_.device());
   at::Tensor loss;
-  const LastOperator last;
+  const Operators operators;
   try {
     graph->capture([&] {
-      std::vector<int64_t> versions;
-      for (const at::Tensor& leaf : shape.leaves) versions.push_back(leaf._version());
       loss = detached(run(inputs));
-      check_updates(shape, versions);
+      check_updates(shape, operators);
     });
     shape.leaves.clear();
   } catch (const c10::Error& error) {
-    return give_up("in " + last.name() + ": " + first_line(error.what_without_backtrace()));
+    const std::string line = first_line(error.what_without_backtrace());
+    const bool stale = line.find("AccumulateGrad") != std::string::npos;
+    return give_up("in " + operators.last() + ": " + line +
+                   (stale ? " Make DistributedDataParallel, which holds such nodes, while "
+                            "GraphedStepOptions::stream is the current stream"
+                          : ""));
   } catch (const InvalidArgument& error) {
     return give_up(error.what());
   }

@@ -5,7 +5,6 @@
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -58,11 +57,12 @@ class StepGraphs {
   const std::string& why_eager() const { return why_eager_; }
 
  private:
+  class Operators;
   struct Shape;
 
   Shape* shape_of(const std::string& key);
   at::Tensor on_stream(Shape* shape, const std::vector<at::Tensor>& batch, const Run& run);
-  void check_updates(const Shape& shape, const std::vector<int64_t>& versions) const;
+  void check_updates(const Shape& shape, const Operators& operators) const;
   void capture(Shape& shape, const std::vector<at::Tensor>& batch, const Run& run);
   void give_up(const std::string& why);
 
