@@ -17,7 +17,7 @@
 #include "lockstep/device/internal/guard.h"
 #include "lockstep/device/stream.h"
 
-#if __has_include(<ATen/core/GraphImplInterface.h>)
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
 #include <ATen/core/GraphImplInterface.h>
 #define LOCKSTEP_DEVICE_GRAPHS 1
 #endif
@@ -31,6 +31,10 @@ class UnderWay final : public Capture {
   void add(ReplayPart part) override {
     const MutexLock lock(mutex_);
     parts_.push_back(std::move(part));
+  }
+  bool updates() const override {
+    const MutexLock lock(mutex_);
+    return std::any_of(parts_.begin(), parts_.end(), [](const auto& part) { return part.updates; });
   }
   void keep(const at::Tensor& tensor) override {
     const MutexLock lock(mutex_);
@@ -49,7 +53,7 @@ class UnderWay final : public Capture {
   }
 
   const uint64_t id_ = next();
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::vector<ReplayPart> parts_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<at::Tensor> kept_ LOCKSTEP_GUARDED_BY(mutex_);
 };

@@ -26,7 +26,9 @@ struct ReplayPart {
   std::function<void(bool first)> before = nullptr;
   // After it was.
   std::function<void()> after = nullptr;
-  // In place of the two: the capture came to nothing, and what the host did in it never happened.
+  // Sees to what changes from one update of parameters to the next.
+  bool updates = false;
+  // In place of the first two: the capture came to nothing, and what the host did in it never happened.
   std::function<void()> undo = nullptr;
 };
 
@@ -38,6 +40,8 @@ class Capture {
   virtual uint64_t id() const = 0;
   // In the order in which they are added; undo() the other way round.
   virtual void add(ReplayPart part) = 0;
+  // Whether a part that updates has been added.
+  virtual bool updates() const = 0;
   // Holds memory until the capture is over, so that nothing else of it gets the same.
   virtual void keep(const at::Tensor& tensor) = 0;
 };

@@ -12,6 +12,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/device/current.h"
 #include "lockstep/gpu_check/parts.h"
+#include "lockstep/graph/graphed_step.h"
 #include "lockstep/model/bert.h"
 #include "lockstep/model/resnet.h"
 #include "lockstep/model/simple_cnn.h"
@@ -43,15 +44,25 @@ class ModelContest final : public Contest {
         optim::make_fused({torch::optim::OptimizerParamGroup(model_->parameters())}, algorithm);
   }
 
+  // Steps are a graph from now on.
+  void capture(c10::Device device) {
+    graph_.emplace(GraphedStepOptions{.device = device},
+                   [this](const at::Tensor& data, const at::Tensor& label) { take(data, label); });
+    while (graph_->captured() == 0) step();
+  }
+
   void step() override {
     const at::Tensor data = data_[number_ % kBatches], label = labels_[number_ % kBatches];
     ++number_;
+    graph_ ? static_cast<void>((*graph_)(data, label)) : take(data, label);
+  }
+
+ private:
+  void take(const at::Tensor& data, const at::Tensor& label) {
     optimizer_->zero_grad();
     loss_of(data, label).backward();
     optimizer_->step();
   }
-
- private:
   at::Tensor loss_of(const at::Tensor& data, const at::Tensor& label) {
     std::optional<amp::Autocast> autocast;
     if (half_) autocast.emplace(at::kCUDA, at::kBFloat16);
@@ -65,6 +76,7 @@ class ModelContest final : public Contest {
   std::optional<DistributedDataParallel<M>> ddp_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   int64_t number_ = 0;
+  std::optional<GraphedStep<std::function<void(const at::Tensor&, const at::Tensor&)>>> graph_;
 };
 
 // From ids and targets, [batch, 2, length], to the loss.
@@ -164,7 +176,8 @@ double flop_of_step(const StepCase& one) {
   return of(one.batch * one.length) * (6 * weights + scores);
 }
 
-std::unique_ptr<Contest> make_contest(const StepCase& one, c10::Device device, Communicator* comm) {
+std::unique_ptr<Contest> make_contest(const StepCase& one, c10::Device device, Communicator* comm,
+                                      Way way) {
   torch::manual_seed(123);
   const auto contest = [&](auto model, const Loss& loss, const at::Tensor& data,
                            const at::Tensor& labels,
@@ -176,8 +189,10 @@ std::unique_ptr<Contest> make_contest(const StepCase& one, c10::Device device, C
           parameter.set_data(parameter.detach().contiguous(at::MemoryFormat::ChannelsLast));
       }
     }
-    return std::make_unique<ModelContest<decltype(model)>>(
+    auto made = std::make_unique<ModelContest<decltype(model)>>(
         model, loss, data.to(device), labels.to(device), algorithm, one.half, comm);
+    if (way == Way::kGraph) made->capture(device);
+    return made;
   };
   const Loss cross_entropy = [](const at::Tensor& output, const at::Tensor& label) {
     return torch::nn::functional::cross_entropy(output.to(at::kFloat), label);

@@ -40,9 +40,12 @@ class Contest {
   // Gives the device a step: gradients to nothing, forward, backward, optimizer. Reads nothing.
   virtual void step() = 0;
 };
+// How steps are given to the device.
+enum class Way { kEager, kGraph };
 // On `device`; `comm` null: alone, else under DistributedDataParallel, whose ranks have batches of
-// their own.
-std::unique_ptr<Contest> make_contest(const StepCase& one, c10::Device device, Communicator* comm);
+// their own. As a graph: alone, captured already. Throws InvalidArgument where there are no graphs.
+std::unique_ptr<Contest> make_contest(const StepCase& one, c10::Device device, Communicator* comm,
+                                      Way way = Way::kEager);
 
 // Milliseconds a step, over so many of them; the host waits at the begin and the end alone.
 double ms_per_step(Contest& contest, c10::Device device, int steps);

@@ -139,7 +139,8 @@ int run_contest(const Options& options) {
         contest.reset();
         held = nullptr;
         device::reset_peak_memory(device);
-        contest = make_contest(step_case_from_json(task.at("case")), device, nullptr);
+        contest = make_contest(step_case_from_json(task.at("case")), device, nullptr,
+                               task.at("way") == "graph" ? Way::kGraph : Way::kEager);
         held = task.at("case");
       }
       answer["ms"] = ms_per_step(*contest, device, task.at("steps"));
@@ -155,12 +156,16 @@ int run_contest(const Options& options) {
 void look_at_steps(const Options& options, const Rows& rows) {
   const Deadline deadline = Deadline::seconds(options.seconds - 3);
   const auto own = std::make_shared<bench::TurnGiver>(1),
+             graph = std::make_shared<bench::TurnGiver>(1),
              python = std::make_shared<bench::TurnGiver>(1);
-  std::vector<std::string> command =
-      options.arguments({"--part", "steps", "--contest", own->address()});
-  command.insert(command.begin(), own_program());
-  const auto own_process = start(command);
-  std::vector<Contender> contenders{{"Lockstep", "eager", own, own_process}};
+  const auto start_own = [&](const bench::TurnGiver& turns) {
+    std::vector<std::string> command =
+        options.arguments({"--part", "steps", "--contest", turns.address()});
+    command.insert(command.begin(), own_program());
+    return start(command);
+  };
+  std::vector<Contender> contenders{{"Lockstep", "eager", own, start_own(*own)}};
+  contenders.emplace_back("Lockstep as a CUDA graph", "graph", graph, start_own(*graph));
   try {
     const auto process = start({options.python, "-c", kContestScript, python->address()});
     contenders.emplace_back("PyTorch", "eager", python, process);
@@ -179,6 +184,7 @@ void look_at_steps(const Options& options, const Rows& rows) {
     time_case(one, contenders, options.small, ceiling, deadline, rows);
   }
   own->end();
+  graph->end();
 }
 
 // The ranks' batches are halves, or as many parts as there are ranks, of what rank 0 then takes alone.

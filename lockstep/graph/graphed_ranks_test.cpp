@@ -8,6 +8,7 @@
 #include <torch/utils.h>
 
 #include <chrono>
+#include <future>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -18,9 +19,11 @@
 #include "lockstep/graph/graphed_step.h"
 #include "lockstep/optim/adam.h"
 #include "lockstep/parallel/ddp/ddp.h"
+#include "lockstep/parallel/zero/zero_optimizer.h"
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
 #include "lockstep/testing/fake_cuda/fake_cuda_fixture_test.h"
 #include "lockstep/testing/fake_cuda/nccl_ranks_test.h"
+#include "lockstep/testing/fake_cuda/staged_ranks_test.h"
 
 namespace lockstep::testing {
 namespace {
@@ -173,6 +176,104 @@ TEST_F(GraphedRanks, ARankThatStaysAwayFromAReplayIsNamed) {
       std::chrono::seconds(5));
   EXPECT_NE(said.find("rank 1"), std::string::npos) << said;
   EXPECT_NE(said.find("replay of graph 1"), std::string::npos) << said;
+}
+
+// It is there, and does something else.
+TEST_F(GraphedRanks, ARankThatIsLateForAReplayIsNamed) {
+  std::string said;
+  std::promise<void> over;
+  run_on_nccl(
+      2,
+      [&](Communicator& comm) {
+        Training training(comm, true);
+        GraphedStep step(training.options(), [&](const at::Tensor& x) { return training.step(x); });
+        const at::Tensor x = batch_of(comm.rank(), 0, comm.device());
+        for (int i = 0; i < 5; ++i) step(x);
+        comm.barrier();
+        if (comm.rank() == 1) return over.get_future().wait();
+        said = error_of<Timeout>([&] { step(x); });
+        over.set_value();
+      },
+      std::chrono::seconds(3));
+  EXPECT_NE(said.find("rank 1"), std::string::npos) << said;
+  EXPECT_NE(said.find("replay of graph 1"), std::string::npos) << said;
+}
+
+// What a DistributedDataParallel holds from its construction on stays on that stream.
+TEST_F(GraphedRanks, ADdpOfTheDefaultStreamIsNamed) {
+  std::mutex mutex;
+  std::vector<std::string> said;
+  run_on_nccl(2, [&](Communicator& comm) {
+    Net net;
+    net->to(comm.device());
+    DistributedDataParallel<Net> model(net, comm, {.static_graph = true});
+    GraphedStep step({.device = comm.device()}, [&](const at::Tensor& x) {
+      net->zero_grad();
+      at::Tensor loss = model(x).square().mean();
+      loss.backward();
+      return loss;
+    });
+    const at::Tensor x = batch_of(comm.rank(), 0, comm.device());
+    for (int i = 0; i < 3; ++i) step(x);
+    const std::string text = error_of<InvalidArgument>([&] { step(x); });
+    const std::lock_guard lock(mutex);
+    said.push_back(text);
+  });
+  ASSERT_EQ(said.size(), 2u);
+  for (const std::string& text : said)
+    EXPECT_NE(text.find("DistributedDataParallel"), std::string::npos) << text;
+}
+
+TEST_F(GraphedRanks, ZeroSaysThatItCannotBeCaptured) {
+  std::mutex mutex;
+  std::vector<std::string> said;
+  run_on_nccl(2, [&](Communicator& comm) {
+    const c10::Stream stream = device::side_stream(comm.device());
+    const c10::StreamGuard on(stream);
+    const at::Tensor weight = torch::ones({8}).to(comm.device()).requires_grad_();
+    ZeroOptimizer optimizer(comm, {{"weight", weight}}, torch::optim::AdamWOptions(0.01),
+                            ZeroOptions{.stage = 1});
+    GraphedStep step({.device = comm.device(), .stream = stream}, [&](const at::Tensor& x) {
+      optimizer.zero_grad();
+      at::Tensor loss = (weight * x).sum();
+      loss.backward();
+      optimizer.step();
+      return loss;
+    });
+    const at::Tensor x = torch::ones({8}).to(comm.device());
+    for (int i = 0; i < 3; ++i) step(x);
+    const std::string text = error_of<InvalidArgument>([&] { step(x); });
+    const std::lock_guard lock(mutex);
+    said.push_back(text);
+  });
+  ASSERT_EQ(said.size(), 2u);
+  for (const std::string& text : said) EXPECT_NE(text.find("graph"), std::string::npos) << text;
+}
+
+// Their hosts see to a call while it runs.
+TEST_F(GraphedRanks, EnginesWhoseHostsTakePartSaySo) {
+  for (const bool peer : {false, true}) {
+    std::mutex mutex;
+    std::vector<std::string> said;
+    const auto body = [&](Communicator& comm) {
+      const at::Tensor sum = torch::zeros({4}).to(comm.device());
+      GraphedStep step({.device = comm.device(), .warm_up = 2}, [&](const at::Tensor& x) {
+        sum.copy_(x);
+        comm.all_reduce(sum, ReduceOp::kSum);
+        return sum.sum();
+      });
+      const at::Tensor x = torch::full({4}, 2).to(comm.device(), torch::kFloat);
+      for (int i = 0; i < 2; ++i) step(x);
+      const std::string text = error_of<InvalidArgument>([&] { step(x); });
+      comm.all_reduce(sum, ReduceOp::kSum);
+      const std::lock_guard lock(mutex);
+      said.push_back(text);
+    };
+    run_on_staged(2, body, {.peer = peer});
+    ASSERT_EQ(said.size(), 2u);
+    for (const std::string& text : said)
+      EXPECT_NE(text.find("cannot be part of a graph"), std::string::npos) << text;
+  }
 }
 
 TEST_F(GraphedRanks, AReplayAgainstAnEagerStepIsAMismatch) {

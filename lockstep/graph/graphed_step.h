@@ -30,7 +30,7 @@ namespace lockstep {
 
 // Used by one thread at a time. Whatever the step uses outlives it.
 //
-// `Step` takes a batch, its arguments, and returns the loss, a tensor. It does the whole work of a
+// `Step` takes a batch, its arguments, and returns the loss, a tensor, or nothing. It does the whole work of a
 // step, and in every step the same: what it decides by a value of the host's stays as it was at the
 // capture. Exceptions are learning rates and step counts of FusedAdamW, FusedAdam and FusedSGD, which
 // go on as ever.
@@ -62,7 +62,12 @@ class GraphedStep {
                         [&](const std::vector<at::Tensor>& tensors) {
                           std::tuple<Inputs...> placed = batch;
                           flat::set_tensors(placed, tensors);
-                          return at::Tensor(std::apply(step_, placed));
+                          if constexpr (std::is_void_v<std::invoke_result_t<Step&, Inputs&...>>) {
+                            std::apply(step_, placed);
+                            return at::Tensor();
+                          } else {
+                            return at::Tensor(std::apply(step_, placed));
+                          }
                         });
   }
 

@@ -442,6 +442,30 @@ TEST_F(GraphedSteps, OptimizersOfTheHostsNumbersAreRefused) {
   EXPECT_NE(said.find("FusedAdamW"), std::string::npos) << said;
 }
 
+// They count steps and have their learning rate on the host.
+TEST_F(GraphedSteps, TorchsOwnOptimizersAreRefused) {
+  const at::Tensor weight = torch::ones({3}).to(kDevice).requires_grad_();
+  torch::optim::SGD optimizer({weight}, torch::optim::SGDOptions(1.0 / 8));
+  const auto take = [&](const at::Tensor& x) {
+    optimizer.zero_grad();
+    at::Tensor loss = (weight * x).sum();
+    loss.backward();
+    optimizer.step();
+    return loss;
+  };
+  const at::Tensor x = numbers(2, 1);
+  GraphedStep step({.device = kDevice}, take);
+  for (int i = 0; i < 3; ++i) step(x);
+  const std::string said = message_of([&] { step(x); });
+  EXPECT_NE(said.find("fixed_updates"), std::string::npos) << said;
+  const at::Tensor before = weight.detach().clone();
+  GraphedStep fixed({.device = kDevice, .fixed_updates = true}, take);
+  for (int i = 0; i < 5; ++i) fixed(x);
+  EXPECT_EQ(fixed.captured(), 1);
+  const at::Tensor expected = before - x.sum(0) * (5.0 / 8);
+  EXPECT_TRUE(at::equal(weight, expected)) << weight << expected;
+}
+
 TEST_F(GraphedSteps, ABatchThatNobodyWaitedForIsARace) {
   Square square;
   GraphedStep step({.device = kDevice}, std::ref(square));

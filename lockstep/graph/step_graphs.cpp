@@ -5,43 +5,91 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <algorithm>
-#include <atomic>
+#include <map>
+#include <set>
 #include <sstream>
 #include <utility>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/mutex.h"
 #include "lockstep/device/stream.h"
 
 namespace lockstep::internal {
-namespace {
 
-// The operator that was called last, on this thread or on autograd's for it: what a device refuses
-// in a capture.
-class LastOperator {
+// The operators that are called on this thread, and on autograd's for it, while this lives: the last
+// one is what a device refuses in a capture; and who writes where.
+class StepGraphs::Operators {
  public:
-  LastOperator()
-      : handle_(at::addThreadLocalCallback(
-            at::RecordFunctionCallback(&note).scopes({at::RecordScope::FUNCTION}))) {
-    last = "";
+  Operators()
+      : handle_(at::addThreadLocalCallback(at::RecordFunctionCallback(&note)
+                                               .needsInputs(true)
+                                               .scopes({at::RecordScope::FUNCTION}))) {
+    const MutexLock lock(seen().mutex);
+    ++seen().watchers;
+    seen().last.clear();
   }
-  ~LastOperator() { at::removeCallback(handle_); }
-  LastOperator(const LastOperator&) = delete;
-  LastOperator& operator=(const LastOperator&) = delete;
-  std::string name() const { return last.load(); }
+  ~Operators() {
+    at::removeCallback(handle_);
+    const MutexLock lock(seen().mutex);
+    if (--seen().watchers == 0) seen().writers.clear();
+  }
+  Operators(const Operators&) = delete;
+  Operators& operator=(const Operators&) = delete;
+
+  std::string last() const {
+    const MutexLock lock(seen().mutex);
+    return seen().last;
+  }
+  // That wrote into the tensor's memory; empty: none.
+  std::string writer_of(const at::Tensor& tensor) const {
+    const MutexLock lock(seen().mutex);
+    const auto found = seen().writers.find(tensor.storage().unsafeGetStorageImpl());
+    return found == seen().writers.end() ? std::string() : found->second;
+  }
 
  private:
+  // Of the process: of ranks that are threads one may name another's last, which captures the same
+  // step.
+  struct Seen {
+    Mutex mutex;
+    int watchers LOCKSTEP_GUARDED_BY(mutex) = 0;
+    std::string last LOCKSTEP_GUARDED_BY(mutex);
+    std::map<const c10::StorageImpl*, std::string> writers LOCKSTEP_GUARDED_BY(mutex);
+  };
+  static Seen& seen() {
+    static auto* const the = new Seen;
+    return *the;
+  }
   static std::unique_ptr<at::ObserverContext> note(const at::RecordFunction& function) {
-    last = function.name();
+    const auto schema = function.operator_schema();
+    if (!schema) return nullptr;
+    const std::string name = c10::toString(schema->operator_name());
+    const c10::ArrayRef<const c10::IValue> inputs = function.inputs();
+    const MutexLock lock(seen().mutex);
+    seen().last = name;
+    for (size_t i = 0; i < std::min(inputs.size(), schema->arguments().size()); ++i) {
+      const auto* const alias = schema->arguments()[i].alias_info();
+      if (alias == nullptr || !alias->isWrite()) continue;
+      if (inputs[i].isTensor()) written(inputs[i].toTensor(), name);
+      if (!inputs[i].isTensorList()) continue;
+      for (const at::Tensor& tensor : inputs[i].toTensorVector()) written(tensor, name);
+    }
     return nullptr;
   }
-  // Of ranks that are threads one may name another's, which captures the same step.
-  static std::atomic<const char*> last;
+  static void written(const at::Tensor& tensor, const std::string& name)
+      LOCKSTEP_REQUIRES(seen().mutex) {
+    if (tensor.defined() && tensor.has_storage())
+      seen().writers[tensor.storage().unsafeGetStorageImpl()] = name;
+  }
+
   at::CallbackHandle handle_;
 };
-std::atomic<const char*> LastOperator::last{""};
+
+namespace {
 
 // In one line.
 std::string first_line(const std::string& text) {
@@ -61,6 +109,28 @@ void describe(const at::Tensor& tensor, std::ostream& key) {
             static_cast<std::streamsize>(values.nbytes()));
 }
 
+at::Tensor detached(const at::Tensor& loss) {
+  return loss.defined() ? loss.detach() : loss;
+}
+
+std::vector<at::Tensor> leaves_of(const at::Tensor& loss) {
+  using torch::autograd::Node;
+  std::vector<at::Tensor> leaves;
+  std::vector<Node*> ahead;
+  if (loss.defined() && loss.grad_fn()) ahead.push_back(loss.grad_fn().get());
+  std::set<Node*> seen(ahead.begin(), ahead.end());
+  while (!ahead.empty()) {
+    Node* const node = ahead.back();
+    ahead.pop_back();
+    if (const auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(node))
+      leaves.push_back(leaf->variable);
+    for (const torch::autograd::Edge& edge : node->next_edges())
+      if (edge.function && seen.insert(edge.function.get()).second)
+        ahead.push_back(edge.function.get());
+  }
+  return leaves;
+}
+
 c10::Stream stream_for(const GraphedStepOptions& options) {
   if (options.stream) return *options.stream;
   return device::side_stream(options.device);
@@ -73,6 +143,7 @@ struct StepGraphs::Shape {
   std::string key;
   int eager = 0;  // steps so far
   std::unique_ptr<device::Graph> graph = nullptr;
+  std::vector<at::Tensor> leaves = {};  // that the loss is computed from
   std::vector<at::Tensor> inputs = {};
   at::Tensor loss = {};
 };
@@ -130,19 +201,34 @@ StepGraphs::Shape* StepGraphs::shape_of(const std::string& key) {
 at::Tensor StepGraphs::on_stream(Shape* shape, const std::vector<at::Tensor>& batch,
                                  const Run& run) {
   if (shape == nullptr || (shape->graph == nullptr && shape->eager < options_.warm_up)) {
-    if (shape != nullptr) ++shape->eager;
-    return run(batch).detach();
+    const at::Tensor loss = run(batch);
+    if (shape != nullptr && ++shape->eager == options_.warm_up) shape->leaves = leaves_of(loss);
+    return detached(loss);
   }
   if (shape->graph == nullptr) {
     capture(*shape, batch, run);
-    if (shape->graph == nullptr) return run(batch).detach();
+    if (shape->graph == nullptr) return detached(run(batch));
   } else {
     for (size_t i = 0; i < batch.size(); ++i)
       if (batch[i].defined() && !batch[i].is_cpu())
-        shape->inputs[i].copy_(batch[i].detach(), /*non_blocking=*/true);
+        shape->inputs[i].detach().copy_(batch[i].detach(), /*non_blocking=*/true);
   }
   shape->graph->replay();
   return shape->loss;
+}
+
+// Whoever else changed parameters may have done it by numbers of the host's.
+void StepGraphs::check_updates(const Shape& shape, const Operators& operators) const {
+  if (options_.fixed_updates || device::capture_of(stream_)->updates()) return;
+  for (const at::Tensor& leaf : shape.leaves) {
+    const std::string writer = operators.writer_of(leaf);
+    if (writer.empty()) continue;
+    throw InvalidArgument(
+        "by " + writer + " it changes parameters, by other means than an optimizer that can be captured (FusedAdamW, "
+        "FusedAdam, FusedSGD): torch's own count steps and have their learning rate on the host, "
+        "and a graph would repeat those of its capture; GraphedStepOptions::fixed_updates where it "
+        "is the same in every step");
+  }
 }
 
 void StepGraphs::capture(Shape& shape, const std::vector<at::Tensor>& batch, const Run& run) {
@@ -156,11 +242,20 @@ void StepGraphs::capture(Shape& shape, const std::vector<at::Tensor>& batch, con
   }
   auto graph = std::make_unique<device::Graph>(stream_.device());
   at::Tensor loss;
-  const LastOperator last;
+  const Operators operators;
   try {
-    graph->capture([&] { loss = run(inputs).detach(); });
+    graph->capture([&] {
+      loss = detached(run(inputs));
+      check_updates(shape, operators);
+    });
+    shape.leaves.clear();
   } catch (const c10::Error& error) {
-    return give_up("in " + last.name() + ": " + first_line(error.what_without_backtrace()));
+    const std::string line = first_line(error.what_without_backtrace());
+    const bool stale = line.find("AccumulateGrad") != std::string::npos;
+    return give_up("in " + operators.last() + ": " + line +
+                   (stale ? " Make DistributedDataParallel, which holds such nodes, while "
+                            "GraphedStepOptions::stream is the current stream"
+                          : ""));
   } catch (const InvalidArgument& error) {
     return give_up(error.what());
   }

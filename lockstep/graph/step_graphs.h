@@ -33,6 +33,9 @@ struct GraphedStepOptions {
   // For how many shapes of a batch there is a graph, the first ones that come. Each has memory of
   // its own. Batches of other shapes run eagerly.
   int graphs = 1;
+  // Parameters may change by other means than an optimizer of Lockstep's: the same ones in every
+  // step. torch's own optimizers take numbers from the host that a graph would repeat.
+  bool fixed_updates = false;
   Uncapturable uncapturable = Uncapturable::kThrow;
 };
 
@@ -54,10 +57,12 @@ class StepGraphs {
   const std::string& why_eager() const { return why_eager_; }
 
  private:
+  class Operators;
   struct Shape;
 
   Shape* shape_of(const std::string& key);
   at::Tensor on_stream(Shape* shape, const std::vector<at::Tensor>& batch, const Run& run);
+  void check_updates(const Shape& shape, const Operators& operators) const;
   void capture(Shape& shape, const std::vector<at::Tensor>& batch, const Run& run);
   void give_up(const std::string& why);
 

@@ -57,6 +57,7 @@ void CapturedStep::join(const std::shared_ptr<CapturedStep>& self, device::Captu
                      if (!first) self->count_steps(1);
                      self->bring_numbers();
                    },
+               .updates = true,
                .undo = [self] { self->count_steps(-1); }});
 }
 

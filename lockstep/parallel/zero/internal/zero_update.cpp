@@ -13,6 +13,9 @@
 #include <optional>
 #include <tuple>
 
+#include "lockstep/core/errors.h"
+#include "lockstep/device/graph.h"
+#include "lockstep/device/stream.h"
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/optim/muon.h"
 
@@ -130,11 +133,22 @@ void follow_parameters(ZeroBucket& bucket) {
       at::where(rounded.eq(bucket.own_parameters), bucket.own_master, bucket.own_parameters));
 }
 
+// A graph would repeat the learning rate and the step that the host has now.
+void refuse_capture(at::Device device) {
+  if (device.is_cpu() || !device::anybody_captures() ||
+      device::capture_of(device::current_stream(device)) == nullptr)
+    return;
+  throw InvalidArgument(
+      "ZeroOptimizer: its step cannot be captured in a graph; FusedAdamW, FusedAdam and FusedSGD "
+      "under DistributedDataParallel can");
+}
+
 }  // namespace
 
 void update_part(ZeroBucket& bucket, std::vector<ZeroParameter>& parameters,
                  const optim::StepDecision& decision, const at::Tensor& left_out,
                  const torch::optim::OptimizerOptions& options) {
+  refuse_capture(bucket.own_parameters.device());
   // Also where all of this rank's part is padding: memory is as it was planned.
   if (const size_t count = optim::states_of(options); count > 0) bucket.state(count - 1);
   const bool master = bucket.own_master.defined();

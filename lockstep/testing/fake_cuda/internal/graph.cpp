@@ -1,11 +1,13 @@
 // Graphs, as libtorch asks a device for them (from 2.13 on).
+#include <torch/version.h>
+
 #include <memory>
 #include <string>
 
 #include "lockstep/testing/fake_cuda/internal/capture.h"
 #include "lockstep/testing/fake_cuda/internal/devices.h"
 
-#if __has_include(<ATen/core/GraphImplInterface.h>)
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
 #include <ATen/core/GraphImplInterface.h>
 
 namespace lockstep::testing::fake {

@@ -1,5 +1,6 @@
 // The device guard: current devices and streams, events, waits.
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/version.h>
 
 #include <atomic>
 #include <chrono>
@@ -134,7 +135,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
         .count();
   }
 
-#if __has_include(<ATen/core/GraphImplInterface.h>)
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
   bool isStreamCapturing(const c10::Stream& stream) const override {
     return captures().of(slot_of(stream)) != nullptr;
   }
