@@ -220,10 +220,11 @@ TrainConfig default_config(const std::string& recipe) {
 }
 
 void check_on_device(const TrainConfig& config, const std::string& device) {
-  if (divides_parameters(config.strategy) && !config.mesh.empty())
+  if (divides_parameters(config.strategy) && divides_model(config))
     refuse("device", "'" + device + "'",
            "cpu, on which alone strategy " + config.strategy +
-               " goes with a mesh so far; leave out mesh '" + config.mesh + "'");
+               " goes with a mesh that divides the model so far; give mesh '" + config.mesh +
+               "' with zero2");
 }
 
 TrainConfig resolved(const TrainConfig& given) {
