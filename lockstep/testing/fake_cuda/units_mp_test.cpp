@@ -8,6 +8,7 @@
 
 #include "lockstep/checkpoint/checkpoint_writer.h"
 #include "lockstep/comm/init.h"
+#include "lockstep/comm/objects.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/parallel/zero/layer_net.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
@@ -69,16 +70,18 @@ std::vector<at::Tensor> train_in_copies(Communicator& comm, const std::string& f
 TEST(HybridProcesses, RanksOfACopyDivideIt) {
   if (!FakeCuda::possible()) GTEST_SKIP() << "this is a CUDA build of libtorch";
   for (const char* engine : {"shm", "peer"}) {
-    const TestDirectory folder;
     expect_lone_ranks(4, [&] {
       FakeCuda& cuda = FakeCuda::install({.devices = 2});
       {
         Communicator comm = init({.backend = engine, .device = "cuda"});
         Communicator on_host = init({.backend = "shm", .device = "cpu"});
-        const auto expected = train_in_copies(on_host, folder.path());
-        const auto values = train_in_copies(comm, folder.path());
+        const TestDirectory own;  // each rank is a program of its own
+        const auto folder = broadcast_object(on_host, own.path().string(), 0).get<std::string>();
+        const auto expected = train_in_copies(on_host, folder);
+        const auto values = train_in_copies(comm, folder);
         for (size_t i = 0; i < values.size(); ++i)
           EXPECT_TRUE(values[i].allclose(expected[i], 1e-9, 1e-10)) << engine << ", " << i;
+        on_host.barrier();
       }
       for (const Race& race : cuda.take_races()) ADD_FAILURE() << race.text();
     });

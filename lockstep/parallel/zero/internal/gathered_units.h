@@ -75,9 +75,9 @@ class GatheredUnits {
   // Where they are in_order(): called at the same places of a backward on all ranks, before the next unit is fetched,
   // and where the backward has ended.
   void on_turn(std::function<void(bool ended)> turn) { turn_ = std::move(turn); }
-  // Backwards have come through the unit since begin_round(), and none will: its gradients are there on all ranks.
+  // The backward has come through the unit, and none will: its gradients are there on all ranks.
   bool over(size_t unit) const { return passes_.over(unit); }
-  void begin_round() { passes_.forget(); }
+  void begin_backward() { passes_.begin_backward(); }
   // No backward will come to what forwards have computed so far.
   void forget_forwards();
 

@@ -23,9 +23,11 @@ std::vector<size_t> UnitPasses::until(size_t unit) const {
   return units;
 }
 
+// One that has come to no unit was in the last forward.
 std::vector<size_t> UnitPasses::rest() const {
   std::vector<size_t> units;
-  for (auto one = passes_.rbegin(); one != passes_.rend() && one->forward == returning_; ++one)
+  const size_t forward = turned_ ? returning_ : forwards_;
+  for (auto one = passes_.rbegin(); one != passes_.rend() && one->forward == forward; ++one)
     units.push_back(one->unit);
   return units;
 }
@@ -39,7 +41,7 @@ void UnitPasses::pass(size_t unit) {
   passes_.pop_back();
 }
 
-void UnitPasses::forget() {
+void UnitPasses::begin_backward() {
   passed_.assign(passed_.size(), false);
 }
 

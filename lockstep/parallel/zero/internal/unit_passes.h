@@ -21,9 +21,9 @@ class UnitPasses {
   std::vector<size_t> rest() const;
   // The backward goes by the last pass of all, if it is one of this unit.
   void pass(size_t unit);
-  // Backwards have passed the unit since forget(), and none is to come.
+  // The backward that has begun last has passed the unit, and none is to come.
   bool over(size_t unit) const { return passed_[unit] && waiting_[unit] == 0; }
-  void forget();
+  void begin_backward();
   // A step has been taken, and forwards without a backward get none any more.
   void clear();
 

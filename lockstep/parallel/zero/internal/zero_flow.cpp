@@ -17,6 +17,7 @@ namespace lockstep::internal {
 void ZeroState::backward_began() {
   quiet_backward_ = quiet();
   buckets_.begin_backward();
+  if (buckets_.units()) buckets_.units()->begin_backward();
   if (!quiet() && !settled_) lend_buffers();
 }
 
@@ -208,7 +209,6 @@ void ZeroState::finish_round() {
 
 void ZeroState::forget_round() {
   buckets_.forget_arrivals();
-  if (buckets_.units()) buckets_.units()->begin_round();
   took_held_ = false;
   lent_ = 0;
   started_ = 0;
