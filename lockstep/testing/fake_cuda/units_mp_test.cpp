@@ -3,6 +3,7 @@
 #include <torch/optim/adamw.h>
 #include <torch/types.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
