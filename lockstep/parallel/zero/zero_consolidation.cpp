@@ -347,8 +347,9 @@ void ZeroOptimizer::load_parameters(const SlicedTensors& values, const std::stri
       throw CheckpointError(source + ": '" + parameter.name +
                             "' has another shape than the model's, or is there in part only");
   }
-  // What is fetched ahead still reads them.
+  // What is fetched ahead still reads them, and so may other ranks, of one memory.
   if (buckets.units()) buckets.units()->before_change();
+  state_->comm().barrier();
   for (internal::ZeroBucket& bucket : buckets.buckets()) {
     for (const internal::ZeroSlot& slot : bucket.slots) {
       if (slot.own.empty()) continue;
