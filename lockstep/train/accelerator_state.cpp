@@ -137,8 +137,8 @@ void AcceleratorState::add(torch::nn::Module& model) {
                                    "Accelerator: prepare() takes one model; wrap a second one in "
                                    "DistributedDataParallel");
   const at::Device device = batch_device();
-  moved_ = device_of(model) != device && !strategy->divides_model() &&
-           !strategy->divides(model, comm);
+  moved_ =
+      device_of(model) != device && !strategy->divides_model() && !strategy->divides(model, comm);
   if (moved_) model.to(device);
   if (optimizer_ != nullptr) check_follows(*optimizer_);
 }
@@ -193,8 +193,7 @@ void AcceleratorState::save(const std::filesystem::path& path, const CheckpointF
 
 void AcceleratorState::load(const std::filesystem::path& path) {
   check_complete("load_state");
-  const Checkpoint checkpoint =
-      read_checkpoint(path, CheckpointParts::kAll, model_form(*strategy));
+  const Checkpoint checkpoint = read_checkpoint(path, CheckpointParts::kAll, model_form(*strategy));
   const std::string source = path.string();
   std::vector<LoaderPlace> places;
   try {

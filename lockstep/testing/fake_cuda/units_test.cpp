@@ -131,16 +131,15 @@ TEST_P(UnitWaysOnFakeCuda, HaveTheCpusNumbersAndStopNoHost) {
 
 INSTANTIATE_TEST_SUITE_P(
     Of, UnitWaysOnFakeCuda,
-    ::testing::Values(UnitWay{"fetched_twice", {.stage = 3}},
-                      UnitWay{"kept_until_backward",
-                              {.stage = 3, .units = {.reshard_after_forward = false}}},
-                      UnitWay{"accumulated", {.stage = 3, .accumulate = true}},
-                      UnitWay{"clipped", {.stage = 3}, at::kFloat, true},
-                      UnitWay{"clipped_whole", {.stage = 2, .one_copy = false}, at::kFloat, true},
-                      UnitWay{.name = "recomputed",
-                              .options = {.stage = 3, .accumulate = true},
-                              .recomputes = true},
-                      UnitWay{"masters", {.stage = 3, .master_weights = true}, at::kBFloat16}),
+    ::testing::Values(
+        UnitWay{"fetched_twice", {.stage = 3}},
+        UnitWay{"kept_until_backward", {.stage = 3, .units = {.reshard_after_forward = false}}},
+        UnitWay{"accumulated", {.stage = 3, .accumulate = true}},
+        UnitWay{"clipped", {.stage = 3}, at::kFloat, true},
+        UnitWay{"clipped_whole", {.stage = 2, .one_copy = false}, at::kFloat, true},
+        UnitWay{
+            .name = "recomputed", .options = {.stage = 3, .accumulate = true}, .recomputes = true},
+        UnitWay{"masters", {.stage = 3, .master_weights = true}, at::kBFloat16}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // Two layers are there at once, and what a rank keeps of the others.
@@ -332,12 +331,12 @@ TEST_F(UnitsOnFakeCuda, RanksThatLeaveOutDifferentLayersGoInOneOrder) {
         [&](Communicator& comm) {
           HalvesNet net(kUnitLayers);
           net->to(comm.device());
-          ZeroOptimizer optimizer(
-              comm, to_named_tensors(net->named_parameters()), torch::optim::AdamWOptions(0.01),
-              {.stage = 3,
-               .accumulate = true,
-               .bucket_sizes = {.first = 1, .rest = 1},
-               .units = {.model = net.ptr(), .reshard_after_forward = !keep}});
+          ZeroOptimizer optimizer(comm, to_named_tensors(net->named_parameters()),
+                                  torch::optim::AdamWOptions(0.01),
+                                  {.stage = 3,
+                                   .accumulate = true,
+                                   .bucket_sizes = {.first = 1, .rest = 1},
+                                   .units = {.model = net.ptr(), .reshard_after_forward = !keep}});
           for (int step = 0; step < kUnitSteps; ++step) {
             const at::Tensor x = batch_of(comm.rank(), step).to(comm.device(), torch::kDouble);
             const Counting counted;
@@ -353,7 +352,8 @@ TEST_F(UnitsOnFakeCuda, RanksThatLeaveOutDifferentLayersGoInOneOrder) {
           for (size_t i = 0; i < expected.size(); ++i)
             EXPECT_TRUE(found[i].cpu().allclose(expected[i], 0, 1e-10)) << i;
         },
-        std::chrono::seconds(60), /*alone=*/false, [&](int rank) {
+        std::chrono::seconds(60), /*alone=*/false,
+        [&](int rank) {
           return [&of = calls[static_cast<size_t>(rank)]](const std::string& group,
                                                           std::unique_ptr<Backend> engine) {
             return std::make_unique<WrittenDown>(std::move(engine), group, of);

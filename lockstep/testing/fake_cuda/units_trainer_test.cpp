@@ -80,7 +80,7 @@ class FsdpOnFakeCuda : public WithoutRaces {
  protected:
   // Of rank 0. 12 samples a step, whatever the number of ranks.
   FsdpOutcome train(const std::function<void(const std::function<void(Communicator&)>&)>& on_ranks,
-                const FsdpRun& run) {
+                    const FsdpRun& run) {
     FsdpOutcome outcome;
     Mutex mutex;
     on_ranks([&](Communicator& comm) {

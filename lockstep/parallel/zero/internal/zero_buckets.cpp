@@ -61,9 +61,8 @@ std::vector<at::Device> devices_of(const std::vector<ZeroParameter>& parameters,
                                    const ZeroLayout& layout, at::Device moved) {
   std::vector<at::Device> devices;
   for (const ZeroParameter& parameter : parameters)
-    devices.push_back(layout.units != nullptr && parameter.tensor.is_cpu()
-                          ? moved
-                          : parameter.tensor.device());
+    devices.push_back(
+        layout.units != nullptr && parameter.tensor.is_cpu() ? moved : parameter.tensor.device());
   return devices;
 }
 
@@ -109,8 +108,7 @@ ZeroBuckets::ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> paramete
   }
   const at::NoGradGuard no_grad;
   // On devices every rank has a copy, unless units' are divided.
-  if (layout.one_copy && here &&
-      (comm.capabilities().device.is_cpu() || layout.units != nullptr))
+  if (layout.one_copy && here && (comm.capabilities().device.is_cpu() || layout.units != nullptr))
     host_copy_ = HostCopy::make(comm, layout.copies);
   if (layout.units != nullptr) find_units(*layout.units);
   const std::vector<flat::ShardedBucket> plans =

@@ -89,8 +89,8 @@ std::vector<flat::ShardedBucket> plan_zero_buckets(std::span<const flat::TensorS
                                                    std::span<const size_t> groups,
                                                    const UnitPlan& units,
                                                    const ZeroLayout& layout) {
-  std::vector<flat::ShardedBucket> plans = flat::plan_shards(
-      specs, kinds_of(groups, units), layout.grains, layout.parts, layout.sizes);
+  std::vector<flat::ShardedBucket> plans =
+      flat::plan_shards(specs, kinds_of(groups, units), layout.grains, layout.parts, layout.sizes);
   if (!units.names.empty() && !specs.front().device.is_cpu())
     std::stable_partition(plans.begin(), plans.end(), [&](const flat::ShardedBucket& plan) {
       return units.unit[plan.bucket.slots.front().tensor].has_value();

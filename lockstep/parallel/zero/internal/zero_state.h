@@ -112,7 +112,7 @@ class ZeroState final : public flat::BackwardWatch {
   bool quiet_backward_ = false;  // the latest one did not communicate
   int silencers_ = 0;            // NoSync guards that live
   std::optional<c10::Stream> stream_;  // of the latest gradient, on a device
-  at::Tensor left_out_;          // steps that devices have left out, of those that parameters count
+  at::Tensor left_out_;  // steps that devices have left out, of those that parameters count
 };
 
 }  // namespace lockstep::internal
