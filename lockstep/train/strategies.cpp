@@ -262,6 +262,10 @@ class ZeroStrategy final : public Strategy {
     const bool units = units_ || (stage_ == 3 && !comm().device().is_cpu());
     layered_ = units && !layers_of(model()).empty() ? shared_model() : nullptr;
     parts_ = divides(model(), comm());
+    if (!copies_.empty() && !comm().device().is_cpu() && !layered_)
+      throw InvalidArgument("strategy " + name() +
+                            ": on devices the ranks that share a copy divide its layers, and the "
+                            "model has no list of layers that are Hookable; leave the mesh out");
   }
   // What the optimizer has not: frozen parameters, and those of no group. Without `initial` they have values.
   void fill_all_but_divided(const Initial& initial) {
