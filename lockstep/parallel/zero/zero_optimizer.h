@@ -71,9 +71,10 @@ using ZeroAlgorithm = optim::Algorithm;
 // host is here; forward, backward and step() are then given to one stream.
 //
 // All ranks run the same units in the same order, forward and backward: units that differ are Mismatch,
-// which names both. On devices a backward may leave units out on some ranks, whose loss does not depend on them. A unit's
-// parameters can be read in its own forward and backward, and under ZeroOptimizer::whole_parameters(); elsewhere that throws c10::Error, which names the unit. Views of them
-// (detach(), t()) that somebody keeps are not told apart: after the unit they read zeros or old values.
+// which names both. On devices a backward may leave units out on some ranks, whose loss does not depend on them.
+// A unit's parameters can be read in its own forward and backward, and under ZeroOptimizer::whole_parameters();
+// elsewhere that throws c10::Error, which names the unit. Views of them (detach(), t()) that somebody keeps are
+// not told apart: after the unit they read zeros or old values.
 struct ZeroUnits {
   // Whose modules are the units; kept. Null: no units.
   std::shared_ptr<torch::nn::Module> model = nullptr;
