@@ -25,9 +25,9 @@ namespace lockstep::internal {
 class StepGraphs::Operators {
  public:
   Operators()
-      : handle_(at::addThreadLocalCallback(at::RecordFunctionCallback(&note)
-                                               .needsInputs(true)
-                                               .scopes({at::RecordScope::FUNCTION}))) {
+      : handle_(
+            at::addThreadLocalCallback(at::RecordFunctionCallback(&note).needsInputs(true).scopes(
+                {at::RecordScope::FUNCTION}))) {
     const MutexLock lock(seen().mutex);
     ++seen().watchers;
     seen().last.clear();
@@ -224,7 +224,9 @@ void StepGraphs::check_updates(const Shape& shape, const Operators& operators) c
     const std::string writer = operators.writer_of(leaf);
     if (writer.empty()) continue;
     throw InvalidArgument(
-        "by " + writer + " it changes parameters, by other means than an optimizer that can be captured (FusedAdamW, "
+        "by " + writer +
+        " it changes parameters, by other means than an optimizer that can be captured "
+        "(FusedAdamW, "
         "FusedAdam, FusedSGD): torch's own count steps and have their learning rate on the host, "
         "and a graph would repeat those of its capture; GraphedStepOptions::fixed_updates where it "
         "is the same in every step");

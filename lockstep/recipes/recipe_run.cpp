@@ -285,7 +285,7 @@ TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
   // On all ranks, as they share what a forward may send.
   const int64_t activations = [&] {
     if (!comm.device().is_cpu()) {  // which has memory of its own
-      const auto whole = strategy.whole_parameters();
+      const auto whole = strategy.has_parts() ? nullptr : strategy.whole_parameters();
       return parts.plan_activations(INT64_MAX);
     }
     const Allowance there = memory_there(comm);

@@ -175,7 +175,6 @@ void resolve_device(const TrainConfig& config) {
   const bool of_devices = config.backend == "nccl" || config.backend == "peer";
   if (of_devices && config.device == "cpu")
     refuse("backend", "'" + config.backend + "'", "another where the device is the CPU");
-  if (cuda || of_devices) check_on_device(config, cuda ? config.device : "cuda");
 }
 
 }  // namespace
@@ -217,13 +216,6 @@ TrainConfig default_config(const std::string& recipe) {
   config.warmup = 1;
   config.augment = true;
   return config;
-}
-
-void check_on_device(const TrainConfig& config, const std::string& device) {
-  if (divides_parameters(config.strategy) && !config.mesh.empty())
-    refuse("device", "'" + device + "'",
-           "cpu, on which alone strategy " + config.strategy +
-               " goes with a mesh so far; leave out mesh '" + config.mesh + "'");
 }
 
 TrainConfig resolved(const TrainConfig& given) {

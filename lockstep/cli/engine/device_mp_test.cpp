@@ -145,6 +145,16 @@ INSTANTIATE_TEST_SUITE_P(
             {"lm", "--data", "letters", "--mesh", "pipe=2,tensor=2", "--batch-size", "4"},
             1e-4,
             "4"},
+        Way{"copies",
+            {"lm", "--data", "letters", "--dropout", "0", "--mesh", "data=2,shard=2", "--strategy",
+             "zero3"},
+            1e-4,
+            "4"},
+        Way{"products_zero3",
+            {"lm", "--data", "letters", "--dropout", "0", "--mesh", "tensor=2,data=2", "--strategy",
+             "zero3"},
+            1e-4,
+            "4"},
         Way{"text", {"text", "--data", "sentences", "--amp", "bf16"}, 0.1}),
     [](const auto& info) { return std::string(info.param.name); });
 

@@ -177,6 +177,7 @@ INSTANTIATE_TEST_SUITE_P(
         Division{.name = "tensor_rows", .mesh = "tensor=2", .divides_rows = true},
         Division{.name = "context", .mesh = "context=2"},
         Division{.name = "heads", .mesh = "context=2", .way = ContextWay::kHeads, .zero = 2},
+        Division{.name = "context_units", .mesh = "context=2", .zero = 3},
         Division{.name = "expert", .mesh = "expert=2", .experts = true, .stops = 4}),
     [](const auto& info) { return std::string(info.param.name); });
 

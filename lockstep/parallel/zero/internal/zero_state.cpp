@@ -56,7 +56,14 @@ ZeroState::~ZeroState() {
 }
 
 void ZeroState::install_hooks() {
-  if (buckets_.units()) unit_hooks_ = hook_units(*options_.units.model, buckets_.units());
+  if (buckets_.units()) {
+    // Hooks hold the units for as long as one of them runs, and this for as long as there are any.
+    buckets_.units()->on_turn([weak = weak_from_this()](bool ended) {
+      if (const auto self = std::static_pointer_cast<ZeroState>(weak.lock()))
+        self->take_turn(ended);
+    });
+    unit_hooks_ = hook_units(*options_.units.model, buckets_.units());
+  }
   std::vector<at::Tensor> parameters;
   for (const ZeroParameter& parameter : buckets_.parameters())
     parameters.push_back(parameter.tensor);
@@ -212,7 +219,10 @@ void ZeroState::update(const optim::StepDecision& decision, const Groups& groups
     }
     const Stopwatch watch(times_.gathering);
     if (copy != nullptr) {
-      if (!bucket.unit) flats.push_back(bucket.parameters);
+      if (bucket.unit)
+        copy->join(std::span(&bucket.kept, 1));
+      else
+        flats.push_back(bucket.parameters);
     } else if (sharded())
       bucket.work = comm_.iall_gather(bucket.parameters, bucket.own_parameters);
     comm_.progress();
@@ -227,8 +237,11 @@ void ZeroState::parameters_changed() {
   if (buckets_.units()) buckets_.units()->before_change();
   std::vector<at::Tensor> flats;
   for (ZeroBucket& bucket : buckets_.buckets()) {
-    if (buckets_.host_copy() != nullptr) {
-      if (!bucket.unit) flats.push_back(bucket.parameters);
+    if (HostCopy* const copy = buckets_.host_copy()) {
+      if (bucket.unit)
+        copy->join(std::span(&bucket.kept, 1));
+      else
+        flats.push_back(bucket.parameters);
     } else if (sharded()) {
       comm_.iall_gather(bucket.parameters, bucket.own_parameters).wait();
     }
@@ -246,6 +259,7 @@ ZeroMemory ZeroState::planned_memory(const Groups& groups, const ZeroAlgorithm& 
   return plan_memory(groups, defaults, options_,
                      {.all = comm_.size(),
                       .sharing = copy == nullptr ? 1 : copy->sharers(),
+                      .keepers = copy == nullptr ? 1 : copy->keepers(),
                       .one_copy = copy != nullptr},
                      names);
 }
@@ -258,8 +272,7 @@ ZeroMemory ZeroState::memory() const {
     return copy == nullptr ? bytes : bytes / copy->sharers();
   };
   for (const ZeroBucket& bucket : buckets_.buckets()) {
-    memory.parameters +=
-        bucket.unit ? bytes(bucket.own_parameters) : share(bytes(bucket.parameters));
+    memory.parameters += share(bytes(bucket.unit ? bucket.kept.own : bucket.parameters));
     if (bucket.has_own_average()) memory.gradients += bytes(bucket.own_gradient);
     if (!buckets_.lends()) memory.gradients += bytes(bucket.gradients);
     if (bucket.own_master.defined()) memory.masters += bytes(bucket.own_master);
