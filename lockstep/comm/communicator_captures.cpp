@@ -43,8 +43,9 @@ void Communicator::Impl::check_host_call() const {
   throw InvalidArgument(
       "a call of the ranks' hosts (a barrier, or of tensors on the CPU) cannot be part of a graph, "
       "whose replays would not do it again: leave it out of the step, or give it tensors on " +
-      device_.str() + "; of DistributedDataParallel it is that for parameters that are not used, "
-                      "which static_graph leaves out");
+      device_.str() +
+      "; of DistributedDataParallel it is that for parameters that are not used, "
+      "which static_graph leaves out");
 }
 
 void Communicator::Impl::take_part(device::Capture& capture, Site site) {
@@ -58,8 +59,7 @@ void Communicator::Impl::take_part(device::Capture& capture, Site site) {
       throw InvalidArgument("a communicator that the graph's calls are of is gone");
     begin_replay(*replay);
   };
-  capture.add({.before = begin,
-               .after = [this, replay] { end_replay(*replay); }});
+  capture.add({.before = begin, .after = [this, replay] { end_replay(*replay); }});
 }
 
 void Communicator::Impl::begin_replay(Replay& replay) {

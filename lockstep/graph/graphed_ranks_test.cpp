@@ -101,8 +101,8 @@ class Training {
     device::order(current, stream_);
     const c10::StreamGuard on(stream_);
     // Buckets of a few gradients each.
-    DistributedDataParallel<Net> model(
-        net_, comm_, {.bucket_sizes = {512, 512}, .static_graph = static_graph});
+    DistributedDataParallel<Net> model(net_, comm_,
+                                       {.bucket_sizes = {512, 512}, .static_graph = static_graph});
     device::order(stream_, current);
     return model;
   }
@@ -145,7 +145,8 @@ TEST_F(GraphedRanks, DdpTrainsAsEagerly) {
   }
   ASSERT_EQ(results.size(), 4u);
   for (const auto& result : results)
-    for (size_t i = 0; i < result.size(); ++i) EXPECT_TRUE(at::equal(result[i], results[0][i])) << i;
+    for (size_t i = 0; i < result.size(); ++i)
+      EXPECT_TRUE(at::equal(result[i], results[0][i])) << i;
 }
 
 // What the rank's step throws; the ranks' devices are let go then.

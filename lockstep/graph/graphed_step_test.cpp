@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
 #include <torch/nn/functional/loss.h>
-#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -73,10 +73,13 @@ using MakeTask = std::function<Task()>;
 
 Task make_mlp() {
   torch::manual_seed(3);
-  torch::nn::Sequential model(torch::nn::Linear(6, 16), torch::nn::Tanh(), torch::nn::Linear(16, 3));
-  Task task{model.ptr(), [model](const Batch& batch) mutable {
+  torch::nn::Sequential model(torch::nn::Linear(6, 16), torch::nn::Tanh(),
+                              torch::nn::Linear(16, 3));
+  Task task{model.ptr(),
+            [model](const Batch& batch) mutable {
               return torch::nn::functional::cross_entropy(model->forward(batch[0]), batch[1]);
-            }, {}};
+            },
+            {}};
   for (int i = 0; i < kSteps; ++i)
     task.batches.push_back({torch::randn({4, 6}), torch::randint(3, {4})});
   return task;
@@ -85,9 +88,11 @@ Task make_mlp() {
 Task make_cnn() {
   torch::manual_seed(4);
   SimpleCnn model;
-  Task task{model.ptr(), [model](const Batch& batch) mutable {
+  Task task{model.ptr(),
+            [model](const Batch& batch) mutable {
               return torch::nn::functional::nll_loss(model->forward(batch[0]), batch[1]);
-            }, {}};
+            },
+            {}};
   for (int i = 0; i < kSteps; ++i)
     task.batches.push_back({torch::randn({2, 1, 28, 28}), torch::randint(10, {2})});
   return task;
@@ -166,15 +171,16 @@ Task make_bert() {
   config.intermediate_size = 64;
   config.max_position_embeddings = 16;
   BertClassifier model(config);
-  Task task{model.ptr(), [model](const Batch& batch) mutable {
+  Task task{model.ptr(),
+            [model](const Batch& batch) mutable {
               return torch::nn::functional::cross_entropy(model->forward(batch[0], batch[1]),
                                                           batch[2]);
-            }, {}};
+            },
+            {}};
   for (int i = 0; i < kSteps; ++i) {
     const at::Tensor lengths = torch::randint(3, 9, {3, 1});
     task.batches.push_back({torch::randint(1, 50, {3, 8}),
-                            torch::arange(8).lt(lengths).to(torch::kLong),
-                            torch::randint(2, {3})});
+                            torch::arange(8).lt(lengths).to(torch::kLong), torch::randint(2, {3})});
   }
   return task;
 }
@@ -190,9 +196,9 @@ Task make_lm() {
   config.num_key_value_heads = 2;
   config.max_position_embeddings = 64;
   TransformerLm model(config);
-  Task task{model.ptr(), [model](const Batch& batch) mutable {
-              return model->loss(batch[0], batch[1]);
-            }, {}};
+  Task task{model.ptr(),
+            [model](const Batch& batch) mutable { return model->loss(batch[0], batch[1]); },
+            {}};
   for (int i = 0; i < kSteps; ++i)
     task.batches.push_back({torch::randint(50, {2, 8}), torch::randint(50, {2, 8})});
   return task;
@@ -271,8 +277,7 @@ TEST_F(GraphedSteps, SgdWithMomentumAndLoadedStateGoesOn) {
       if (i != 5) continue;
       // Somebody puts other tensors into the state, as load() does.
       for (auto& [key, state] : optimizer.state()) {
-        at::Tensor& momentum =
-            static_cast<torch::optim::SGDParamState&>(*state).momentum_buffer();
+        at::Tensor& momentum = static_cast<torch::optim::SGDParamState&>(*state).momentum_buffer();
         momentum = momentum.mul(0.5);
       }
     }
@@ -320,10 +325,10 @@ TEST_F(GraphedSteps, OtherShapesRunEagerlyAndMoreGraphsAreAnOption) {
 // What the host reads of a batch stays as it was at the capture: it is part of what a graph is for.
 TEST_F(GraphedSteps, ValuesOnTheHostAndNumbersChooseTheGraph) {
   Square square;
-  GraphedStep step({.device = kDevice, .warm_up = 2}, [&](const at::Tensor& x, const at::Tensor& rows,
-                                                         int times) {
-    return square(x.narrow(0, 0, rows.item<int64_t>()) * times);
-  });
+  GraphedStep step({.device = kDevice, .warm_up = 2},
+                   [&](const at::Tensor& x, const at::Tensor& rows, int times) {
+                     return square(x.narrow(0, 0, rows.item<int64_t>()) * times);
+                   });
   const at::Tensor x = numbers(4, 0.5);
   for (int i = 0; i < 4; ++i) step(x, torch::tensor(2), 1);
   ASSERT_EQ(step.captured(), 1);
@@ -482,9 +487,9 @@ TEST_F(GraphedSteps, ArgumentsAndOptionsAreChecked) {
   GraphedStep step({.device = kDevice}, [](const std::string&) { return torch::zeros({}); });
   EXPECT_NE(message_of([&] { step(std::string("hidden")); }).find("tensors()"), std::string::npos);
   const auto nothing = [](const at::Tensor& x) { return x; };
-  for (const GraphedStepOptions& options :
-       {GraphedStepOptions{.device = kDevice, .warm_up = 1}, {.device = kDevice, .graphs = 0},
-        {.device = at::kCPU}}) {
+  for (const GraphedStepOptions& options : {GraphedStepOptions{.device = kDevice, .warm_up = 1},
+                                            {.device = kDevice, .graphs = 0},
+                                            {.device = at::kCPU}}) {
     EXPECT_NE(message_of([&] { GraphedStep(options, nothing); }).find("GraphedStep"),
               std::string::npos);
   }

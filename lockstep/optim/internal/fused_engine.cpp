@@ -210,9 +210,9 @@ class StepTensors {
   at::Tensor get(int64_t step, const at::Tensor& parameter) {
     at::Tensor& tensor = tensors_[step];
     if (!tensor.defined()) {
-      tensor = captured_ != nullptr ? captured_->step_of(parameter)
-                                    : at::full({}, static_cast<double>(step),
-                                               parameter.options().dtype(at::kFloat));
+      tensor = captured_ != nullptr
+                   ? captured_->step_of(parameter)
+                   : at::full({}, static_cast<double>(step), parameter.options().dtype(at::kFloat));
       if (left_out_.any()) tensor = tensor - left_out_.count();
     }
     return tensor;
@@ -392,7 +392,8 @@ StepResult fused_step(Optimizer& optimizer, FlatGroups& flat, LeftOutSteps& left
       slot.param.unsafeGetTensorImpl()->bump_version();
     }
     for (const bool first : {false, true}) {
-      Launch launch = launch_of(block, stretches, first, states, decision, left_out, captured.get());
+      Launch launch =
+          launch_of(block, stretches, first, states, decision, left_out, captured.get());
       launch.options = &group_options;
       if (!launch.weights.empty()) kernel(launch);
     }

@@ -65,7 +65,7 @@ class LeftOutSteps {
 struct EngineOptions {
   bool one_parameter_a_stretch = false;
   bool takes_found_inf = true;  // the kernel looks at Launch::found_inf
-  bool in_graphs = false;       // the kernel looks at Launch::learning_rate, so that it can be captured
+  bool in_graphs = false;  // the kernel looks at Launch::learning_rate, so that it can be captured
 };
 
 // A parameter's state, in the block's buffers: made, or taken in where it came from a file or from

@@ -79,13 +79,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention(
     std::optional<double> scale) {
   AttentionCall call("aten::_scaled_dot_product_efficient_attention", query);
   call.reads({query, key, value, or_undefined(bias)});
-  const auto results = call.results([=, q = call.host(query), k = call.host(key),
-                                     v = call.host(value), b = call.host(bias)] {
-    const auto [output, sums] =
-        at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, dropout, causal, b, scale);
-    const at::Tensor seed = at::zeros({}, at::kLong);
-    return std::vector<at::Tensor>{output, sums, seed, seed};
-  });
+  const auto results = call.results(
+      [=, q = call.host(query), k = call.host(key), v = call.host(value), b = call.host(bias)] {
+        const auto [output, sums] =
+            at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, dropout, causal, b, scale);
+        const at::Tensor seed = at::zeros({}, at::kLong);
+        return std::vector<at::Tensor>{output, sums, seed, seed};
+      });
   return {results[0], results[1], results[2], results[3]};
 }
 
@@ -96,13 +96,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(
     std::array<bool, 4>, bool causal, std::optional<double> scale) {
   AttentionCall call("aten::_scaled_dot_product_efficient_attention_backward", query);
   call.reads({gradient, query, key, value, bias, output, sums});
-  const auto results =
-      call.results([=, g = call.host(gradient), q = call.host(query), k = call.host(key),
-                    v = call.host(value), o = call.host(output), s = call.host(sums),
-                    b = call.host(std::optional(bias))] {
+  const auto results = call.results(
+      [=, g = call.host(gradient), q = call.host(query), k = call.host(key), v = call.host(value),
+       o = call.host(output), s = call.host(sums), b = call.host(std::optional(bias))] {
         const auto [of_query, of_key, of_value] =
-            at::_scaled_dot_product_flash_attention_for_cpu_backward(g, q, k, v, o, s, dropout, causal,
-                                                                     b, scale);
+            at::_scaled_dot_product_flash_attention_for_cpu_backward(g, q, k, v, o, s, dropout,
+                                                                     causal, b, scale);
         return std::vector<at::Tensor>{of_query, of_key, of_value};
       });
   return {results[0], results[1], results[2], at::Tensor()};

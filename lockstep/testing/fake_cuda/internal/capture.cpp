@@ -71,8 +71,7 @@ void Capture::use(const std::vector<CapturedUse>& uses, bool runs) {
   for (const CapturedUse& use : uses) {
     uses_.push_back(use);
     const auto known = [&](const Saved& saved) { return saved.block == use.block; };
-    if (!runs || !use.write || owns(use.block) ||
-        std::any_of(saved_.begin(), saved_.end(), known))
+    if (!runs || !use.write || owns(use.block) || std::any_of(saved_.begin(), saved_.end(), known))
       continue;
     Block* block = found(use.block, use.made);
     if (block == nullptr) continue;
@@ -152,8 +151,9 @@ void Capture::replay(StreamSlot stream) {
     if (block == nullptr) {
       const PlacePtr place = place_of("cudaGraphLaunch", stream);
       machine().races.add(RaceKind::kFreedInUse, place, place, use.made);
-      TORCH_CHECK(false, "CUDA error: an illegal memory access was encountered: the graph uses "
-                         "memory that was made before its capture and is freed: ",
+      TORCH_CHECK(false,
+                  "CUDA error: an illegal memory access was encountered: the graph uses "
+                  "memory that was made before its capture and is freed: ",
                   describe(*use.made));
     }
     launch.uses(*block, use.bytes, use.write);
@@ -232,11 +232,12 @@ void Captures::wait(StreamSlot stream, const CapturePtr& of) {
                 "dependency created on uncaptured work in another stream "
                 "(cudaErrorStreamCaptureIsolation)");
   if (machine().timeline.is_default(stream))
-    of->forbid("the default stream waits for an event of a stream that is captured; what is made "
-               "on the default stream, as the nodes that a DistributedDataParallel holds, stays "
-               "there",
-               "operation would make the legacy stream depend on a capturing blocking stream "
-               "(cudaErrorStreamCaptureImplicit)");
+    of->forbid(
+        "the default stream waits for an event of a stream that is captured; what is made "
+        "on the default stream, as the nodes that a DistributedDataParallel holds, stays "
+        "there",
+        "operation would make the legacy stream depend on a capturing blocking stream "
+        "(cudaErrorStreamCaptureImplicit)");
   const MutexLock lock(mutex_);
   members_.push_back({stream, of});
   ++captured_streams;
@@ -251,7 +252,8 @@ void Captures::check_unsafe(const char* call) const {
   }
   for (const CapturePtr& capture : all) {
     const bool own = capture->thread() == std::this_thread::get_id();
-    if (capture->mode() == CaptureMode::kGlobal || (own && capture->mode() != CaptureMode::kRelaxed))
+    if (capture->mode() == CaptureMode::kGlobal ||
+        (own && capture->mode() != CaptureMode::kRelaxed))
       capture->forbid(std::string(call) + " while a stream is captured", kUnsupported);
   }
 }

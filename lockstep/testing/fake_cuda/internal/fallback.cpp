@@ -229,8 +229,7 @@ class HostCall {
         value = give(value.toTensor());
       } else if (value.isTensorList()) {
         c10::List<at::Tensor> given;
-        for (const at::Tensor& tensor : value.toTensorVector())
-          given.push_back(give(tensor));
+        for (const at::Tensor& tensor : value.toTensorVector()) given.push_back(give(tensor));
         value = std::move(given);
       }
     }

@@ -77,7 +77,8 @@ void Launch::uses(Block& block, std::vector<ByteRange> bytes, bool write) {
 
 void Launch::capture(bool runs) {
   std::vector<CapturedUse> used;
-  for (const Use& use : uses_) used.push_back({use.block->data, use.block->made, use.bytes, use.write});
+  for (const Use& use : uses_)
+    used.push_back({use.block->data, use.block->made, use.bytes, use.write});
   capture_->use(used, runs);
 }
 

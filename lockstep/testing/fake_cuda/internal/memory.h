@@ -28,7 +28,7 @@ struct Block {
   int device = 0;
   int home = 0;  // the stream that was current when it was made
   PlacePtr made;
-  bool foreign = false;  // another process's
+  bool foreign = false;          // another process's
   std::weak_ptr<Capture> graph;  // whose memory it is, until that is gone
   // Of DeviceMemory alone:
   int opened = 0;
