@@ -1,5 +1,6 @@
 #include "lockstep/graph/step_graphs.h"
 
+#include <ATen/core/function_schema.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/record_function.h>
 #include <c10/core/StreamGuard.h>
