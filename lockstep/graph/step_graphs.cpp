@@ -1,5 +1,6 @@
 #include "lockstep/graph/step_graphs.h"
 
+#include <ATen/core/function_schema.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/record_function.h>
 #include <c10/core/StreamGuard.h>
@@ -28,27 +29,31 @@ class StepGraphs::Operators {
       : handle_(
             at::addThreadLocalCallback(at::RecordFunctionCallback(&note).needsInputs(true).scopes(
                 {at::RecordScope::FUNCTION}))) {
-    const MutexLock lock(seen().mutex);
-    ++seen().watchers;
-    seen().last.clear();
+    Seen& all = seen();
+    const MutexLock lock(all.mutex);
+    ++all.watchers;
+    all.last.clear();
   }
   ~Operators() {
     at::removeCallback(handle_);
-    const MutexLock lock(seen().mutex);
-    if (--seen().watchers == 0) seen().writers.clear();
+    Seen& all = seen();
+    const MutexLock lock(all.mutex);
+    if (--all.watchers == 0) all.writers.clear();
   }
   Operators(const Operators&) = delete;
   Operators& operator=(const Operators&) = delete;
 
   std::string last() const {
-    const MutexLock lock(seen().mutex);
-    return seen().last;
+    Seen& all = seen();
+    const MutexLock lock(all.mutex);
+    return all.last;
   }
   // That wrote into the tensor's memory; empty: none.
   std::string writer_of(const at::Tensor& tensor) const {
-    const MutexLock lock(seen().mutex);
-    const auto found = seen().writers.find(tensor.storage().unsafeGetStorageImpl());
-    return found == seen().writers.end() ? std::string() : found->second;
+    Seen& all = seen();
+    const MutexLock lock(all.mutex);
+    const auto found = all.writers.find(tensor.storage().unsafeGetStorageImpl());
+    return found == all.writers.end() ? std::string() : found->second;
   }
 
  private:
@@ -69,21 +74,22 @@ class StepGraphs::Operators {
     if (!schema) return nullptr;
     const std::string name = c10::toString(schema->operator_name());
     const c10::ArrayRef<const c10::IValue> inputs = function.inputs();
-    const MutexLock lock(seen().mutex);
-    seen().last = name;
+    Seen& all = seen();
+    const MutexLock lock(all.mutex);
+    all.last = name;
     for (size_t i = 0; i < std::min(inputs.size(), schema->arguments().size()); ++i) {
       const auto* const alias = schema->arguments()[i].alias_info();
       if (alias == nullptr || !alias->isWrite()) continue;
-      if (inputs[i].isTensor()) written(inputs[i].toTensor(), name);
+      if (inputs[i].isTensor()) written(all, inputs[i].toTensor(), name);
       if (!inputs[i].isTensorList()) continue;
-      for (const at::Tensor& tensor : inputs[i].toTensorVector()) written(tensor, name);
+      for (const at::Tensor& tensor : inputs[i].toTensorVector()) written(all, tensor, name);
     }
     return nullptr;
   }
-  static void written(const at::Tensor& tensor, const std::string& name)
-      LOCKSTEP_REQUIRES(seen().mutex) {
+  static void written(Seen& all, const at::Tensor& tensor, const std::string& name)
+      LOCKSTEP_REQUIRES(all.mutex) {
     if (tensor.defined() && tensor.has_storage())
-      seen().writers[tensor.storage().unsafeGetStorageImpl()] = name;
+      all.writers[tensor.storage().unsafeGetStorageImpl()] = name;
   }
 
   at::CallbackHandle handle_;
