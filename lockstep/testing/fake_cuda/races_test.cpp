@@ -152,6 +152,20 @@ TEST_F(Races, MemoryThatIsFreedInUseIsFound) {
     EXPECT_EQ(race.kind, RaceKind::kFreedInUse);
     EXPECT_EQ(race.earlier.find("aten::copy_"), 0u) << race.earlier;
   }
+  // What the recorded stream has waited for is over by then, too.
+  {
+    const c10::Stream third = fresh();
+    at::Tensor a = torch::ones({4}, at::kCUDA);
+    order(main, third);
+    {
+      const c10::StreamGuard on(third);
+      a.clone();
+    }
+    order(third, side);
+    a.record_stream(side);
+    a.reset();
+    const at::Tensor next = torch::ones({4}, at::kCUDA);
+  }
   // Kept until its stream has waited, it needs no record.
   at::Tensor a = torch::ones({4}, at::kCUDA);
   order(main, side);

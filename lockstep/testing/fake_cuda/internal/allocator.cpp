@@ -22,7 +22,11 @@ void free_block(void* context) {
   auto* block = static_cast<Block*>(context);
   if (const CapturePtr graph = block->graph.lock()) return graph->drop(block->data);
   Machine& m = machine();
-  m.memory.free(block, m.timeline.now(block->home, *Host::current()));
+  // Given out again after what its own stream and those that it was recorded on have been given so far, and with that
+  // after what these have waited for.
+  VectorClock before = m.timeline.now(block->home, *Host::current());
+  for (const int stream : block->recorded) before.join(m.timeline.now(stream, *Host::current()));
+  m.memory.free(block, before);
 }
 
 class DeviceAllocator final : public c10::DeviceAllocator {

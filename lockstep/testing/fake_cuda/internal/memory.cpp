@@ -91,13 +91,10 @@ Block* DeviceMemory::adopt(int device, int file, size_t offset, size_t bytes, in
   return add_block(std::move(block));
 }
 
-void DeviceMemory::free(Block* block, const VectorClock& home_clock) noexcept {
+void DeviceMemory::free(Block* block, const VectorClock& before) noexcept {
   const MutexLock lock(mutex_);
-  for (Access& use : block->history.beyond(home_clock)) {
-    const bool recorded = std::find(block->recorded.begin(), block->recorded.end(),
-                                    use.stamp.stream) != block->recorded.end();
-    if (!recorded) freed_.emplace(block->home, FreedInUse{std::move(use), block->made});
-  }
+  for (Access& use : block->history.beyond(before))
+    freed_.emplace(block->home, FreedInUse{std::move(use), block->made});
   const auto offset = static_cast<off_t>(offset_of(*block));
   const auto bytes = static_cast<off_t>(block->bytes);
   Device& d = devices_[static_cast<size_t>(block->device)];

@@ -53,7 +53,7 @@ class DeviceMemory {
   // Filled with 0xff: NaN for floating-point numbers, -1 for integers. Nullptr where the device is
   // full.
   Block* allocate(int device, size_t bytes, int home, PlacePtr made);
-  void free(Block* block, const VectorClock& home_clock) noexcept;
+  void free(Block* block, const VectorClock& before) noexcept;
   // Memory of another process, `bytes` (whole pages) of its file from `offset` on, as a block of
   // this device; to be given back by free(). Nullptr where it cannot be had.
   Block* adopt(int device, int file, size_t offset, size_t bytes, int home, PlacePtr made);
