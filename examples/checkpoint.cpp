@@ -18,8 +18,9 @@ int main(int argc, char** argv) {
       argc > 1 ? argv[1] : std::filesystem::temp_directory_path() / "lockstep_model.safetensors";
 
   return on_ranks(2, [&path](lockstep::Communicator& comm) {
-    lockstep::DistributedDataParallel model(torch::nn::Linear(10, 10), comm);
-    model->to(comm.device());
+    torch::nn::Linear linear(10, 10);
+    linear->to(comm.device());
+    lockstep::DistributedDataParallel model(linear, comm);
 
     // All ranks hold the same parameters, so one of them saves. The file holds the plain names
     // (weight, bias): a program without DistributedDataParallel can load it.

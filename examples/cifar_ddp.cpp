@@ -9,9 +9,12 @@ namespace {
 void train(lockstep::Communicator& comm, const CifarTraining& settings) {
   const auto dataset = settings.load();
   lockstep::data::DistributedSampler sampler(dataset.size(), comm);
-  lockstep::data::Loader loader(dataset, sampler, {.batch_size = kBatchSize});
+  lockstep::data::Loader loader(dataset, sampler,
+                                {.batch_size = kBatchSize, .device = comm.device()});
 
-  lockstep::DistributedDataParallel model(lockstep::ResNet(), comm);  // resnet18
+  lockstep::ResNet net;  // resnet18
+  net->to(comm.device());
+  lockstep::DistributedDataParallel model(net, comm);
   torch::optim::Adam optimizer(model->parameters(), torch::optim::AdamOptions(0.001));
   for (int epoch = 0; epoch < settings.epochs; ++epoch) {
     sampler.set_epoch(epoch);  // another order in every epoch

@@ -11,9 +11,11 @@ namespace {
 void train(lockstep::Communicator& comm, const CifarTraining& settings) {
   const auto dataset = settings.load();
   lockstep::data::DistributedSampler sampler(dataset.size(), comm);
-  lockstep::data::Loader loader(dataset, sampler, {.batch_size = kBatchSize});
+  lockstep::data::Loader loader(dataset, sampler,
+                                {.batch_size = kBatchSize, .device = comm.device()});
 
   lockstep::ResNet model;  // resnet18
+  model->to(comm.device());
   // Rank 0's parameters and buffers to all.
   lockstep::broadcast_parameters(model, comm, 0);
 

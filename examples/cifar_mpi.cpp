@@ -26,10 +26,12 @@ void train(lockstep::Communicator& comm, const CifarTraining& settings) {
   const auto dataset = settings.load();
   lockstep::data::SubsetSampler sampler(every_nth(dataset.size(), comm.rank(), comm.size()),
                                         {.shuffle = false});
-  lockstep::data::Loader loader(dataset, sampler, {.batch_size = kBatchSize});
+  lockstep::data::Loader loader(dataset, sampler,
+                                {.batch_size = kBatchSize, .device = comm.device()});
 
   // Synchronise: all ranks begin with rank 0's parameters.
   lockstep::ResNet model;  // resnet18
+  model->to(comm.device());
   {
     const at::NoGradGuard no_grad;
     for (auto& parameter : model->parameters()) comm.broadcast(parameter, 0);

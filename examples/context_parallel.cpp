@@ -21,14 +21,14 @@ namespace {
 constexpr int64_t kTexts = 16, kTokens = 128, kWords = 40, kNames = 8;
 
 // ids [kTexts, kTokens]: a name, then words. Targets: the name, from the middle of the text on.
-std::pair<at::Tensor, at::Tensor> texts(int seed) {
+std::pair<at::Tensor, at::Tensor> texts(int seed, at::Device device) {
   torch::manual_seed(seed);
   at::Tensor ids = torch::randint(0, kWords, {kTexts, kTokens}, at::kLong);
   const at::Tensor names = torch::randint(kWords, kWords + kNames, {kTexts, 1}, at::kLong);
   ids.narrow(1, 0, 1).copy_(names);
   at::Tensor targets = torch::full({kTexts, kTokens}, -100, at::kLong);
   targets.narrow(1, kTokens / 2, kTokens / 2).copy_(names.expand({kTexts, kTokens / 2}));
-  return {ids, targets};
+  return {ids.to(device), targets.to(device)};
 }
 
 void example(lockstep::Communicator& comm, lockstep::ContextWay way) {
@@ -43,13 +43,14 @@ void example(lockstep::Communicator& comm, lockstep::ContextWay way) {
 
   torch::manual_seed(1);
   lockstep::TransformerLm lm = lockstep::context_parallel_lm(config, mesh["context"], {.way = way});
+  lm->to(comm.device());
   lockstep::DistributedDataParallel model(lm, mesh.over({"data", "context"}));
   lockstep::optim::FusedAdamW optimizer(lm->parameters(), torch::optim::AdamWOptions(5e-3));
 
   double first = 0, last = 0;
   for (int step = 0; step < 160; ++step) {
     // The ranks of one row along "context" are given the same batch, and take their tokens of it.
-    const auto [ids, targets] = texts(1000 * step + mesh.place("data"));
+    const auto [ids, targets] = texts(1000 * step + mesh.place("data"), comm.device());
     optimizer.zero_grad();
     const at::Tensor loss = model(ids, at::Tensor(), targets);
     loss.backward();
@@ -59,7 +60,7 @@ void example(lockstep::Communicator& comm, lockstep::ContextWay way) {
   }
 
   lm->eval();
-  const auto [ids, targets] = texts(-1);
+  const auto [ids, targets] = texts(-1, comm.device());
   const at::Tensor logits = lm(ids);  // of all tokens, on all ranks
   const auto found =
       logits.select(1, kTokens - 1).argmax(1).eq(ids.select(1, 0)).sum().item<int64_t>();

@@ -63,6 +63,7 @@ void example(lockstep::Communicator& comm, const fs::path& folder) {
 
   torch::manual_seed(comm.rank());  // other parameters on every rank, so far
   torch::nn::Linear model(4, 1);
+  model->to(comm.device());
   const fs::path file = folder / "checkpoint.safetensors";
   if (comm.rank() == 0) lockstep::save(model, file, {{"step", "100"}});
   const int64_t first = load_everywhere(comm, file, model);
@@ -75,7 +76,7 @@ void example(lockstep::Communicator& comm, const fs::path& folder) {
       comm, model->named_parameters(), {}, model->parameters(), torch::optim::SGDOptions(0.1));
   int taken = 0;
   for (int64_t step = first; step < first + 5; ++step) {
-    auto x = torch::randn({8, 4});
+    auto x = torch::randn({8, 4}).to(comm.device());
     if (comm.rank() == comm.size() - 1 && step == first + 2) x[0][0] = NAN;
     if (!all_have_good_data(comm, x)) continue;
     optimizer.zero_grad();

@@ -21,8 +21,8 @@ void example(lockstep::Communicator& comm) {
   torch::nn::MSELoss loss_fn;
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.001));
 
-  const auto outputs = model(torch::randn({20, 10}, comm.device()));
-  const auto labels = torch::randn({20, 10}, comm.device());
+  const auto outputs = model(torch::randn({20, 10}).to(comm.device()));
+  const auto labels = torch::randn({20, 10}).to(comm.device());
   const auto loss = loss_fn(outputs, labels);
   loss.backward();  // averages the gradients
   optimizer.step();

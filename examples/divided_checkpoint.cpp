@@ -38,7 +38,7 @@ lockstep::LmConfig small() {
 // It learns to count.
 at::Tensor loss_of(lockstep::TransformerLm& lm, int64_t first) {
   const at::Tensor numbers = torch::arange(first, first + 16).unsqueeze(1) + torch::arange(17);
-  const at::Tensor ids = numbers.remainder(40);
+  const at::Tensor ids = numbers.remainder(40).to(lm->parameters()[0].device());
   return lm(ids.narrow(1, 0, 16), at::Tensor(), ids.narrow(1, 1, 16));
 }
 
@@ -55,6 +55,7 @@ void train(lockstep::Communicator& comm, const fs::path& path) {
   const lockstep::Mesh mesh(comm, {{"data", 0}, {"tensor", comm.size() % 2 == 0 ? 2 : 1}});
   torch::manual_seed(1);
   lockstep::TransformerLm lm = lockstep::tensor_parallel_lm(small(), mesh["tensor"]);
+  lm->to(comm.device());
   lockstep::ZeroOptimizer zero(mesh["data"], parameters_of(lm), torch::optim::AdamWOptions(1e-2));
   for (int i = 0; i < 20; ++i) step(lm, zero, i + 7 * mesh.place("data"));
 
@@ -76,6 +77,7 @@ double go_on(lockstep::Communicator& comm, const fs::path& path) {
   const int parts = comm.size() % 4 == 0 ? 4 : comm.size() % 2 == 0 ? 2 : 1;
   const lockstep::Mesh mesh(comm, {{"data", 0}, {"tensor", parts}});
   lockstep::TransformerLm lm = lockstep::tensor_parallel_lm(small(), mesh["tensor"]);
+  lm->to(comm.device());
   lockstep::optim::FusedAdamW adam(lm->parameters(), torch::optim::AdamWOptions(1e-2));
 
   const lockstep::PlacedParameters places =

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Runs one example one way and checks what it prints and leaves.
 
-usage: examples_test.py --bin FOLDER [--launcher FILE] EXAMPLE alone|run|openmpi|mpich|torchrun
+usage: examples_test.py --bin FOLDER [--launcher FILE] EXAMPLE alone|run|openmpi|mpich|torchrun|device
 
 FOLDER holds lockstep and examples/. `alone` starts the program itself, `run` is lockstep run; `openmpi`, `mpich` and
-`torchrun` use the launcher FILE, an mpirun or torchrun. Exit status 77: it is not installed.
+`torchrun` use the launcher FILE, an mpirun or torchrun. Exit status 77: it is not installed. `device` is lockstep run with
+LOCKSTEP_DEVICE=cuda, on devices that the host plays.
 """
 import argparse
 import json
@@ -24,6 +25,10 @@ EPOCHS = 2
 # Those that train long run once there: `alone` trains on two ranks as threads, and three are no other mesh for context_parallel.
 RUN_RANKS = {"reinforce": [2, 4], "parameter_server": [2, 4], "pipeline_resnet": [3], "ddp_embedding": [3, 4],
              "language_model": [3], "context_parallel": [2]}
+
+# Ranks and devices of the way `device`, where they are not 2 and 2.
+ON_DEVICES = {"data_parallel": (1, 2), "model_parallel": (2, 4), "primitives": (4, 4), "groups": (4, 4), "products": (4, 4),
+              "divided_checkpoint": (4, 4)}
 
 MATRIX = {
     1: ["[0 1 2 3 4 5 6 7]", "[[ 0  1  4  9 16 25 36 49]]"],
@@ -54,6 +59,11 @@ class Job:
         self.options, self.way, self.ranks = options, way, ranks
 
     def launcher(self):
+        if self.way == "device":
+            library = os.path.join(os.path.dirname(self.options.bin), "lib/lockstep/liblockstep_fake_cuda.so")
+            devices = ON_DEVICES.get(self.options.example, (2, 2))[1]
+            return [f"{self.options.bin}/lockstep", "run", "--nproc-per-node", str(self.ranks), "env", f"LD_PRELOAD={library}",
+                    f"LOCKSTEP_FAKE_CUDA={devices}", "LOCKSTEP_DEVICE=cuda"]
         if self.way == "run":
             return [f"{self.options.bin}/lockstep", "run", "--nproc-per-node", str(self.ranks)]
         if self.way == "hosts":
@@ -74,7 +84,7 @@ class Job:
         # One thread a rank, so that two ways to run the same ranks give the same numbers.
         done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", timeout=120)
-        noise = done.stderr if self.way in ("alone", "run", "hosts", "roles") else ""
+        noise = done.stderr if self.way in ("alone", "run", "hosts", "roles", "device") else ""
         if done.returncode != 0 or noise:
             sys.exit(f"{' '.join(command)}\nexit status {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout
@@ -122,7 +132,7 @@ def data_parallel(job):
     lines = job.output("data_parallel").splitlines()
     ranks = job.ranks or 1
     # On one GPU or none: there is a line that says so. Ranks and replicas take no turns.
-    expect("lines", len(lines), 6 * ranks)
+    expect("lines", len(lines), (5 if job.way == "device" else 6) * ranks)
     expect_lines("data_parallel", "\n".join(line for line in lines if not line.startswith("Fewer than two GPUs")), ranks * [
         "You have 2 GPUs!",
         "Outside: torch.Size([17, 2]) torch.Size([15, 3])",
@@ -133,9 +143,12 @@ def data_parallel(job):
 
 def model_parallel(job):
     ranks = job.ranks or 2
-    got = re.sub(r"on cuda:\d", "on cpu", job.output("model_parallel")).replace(" (too few GPUs)", "")
+    got = job.output("model_parallel").replace(" (too few GPUs)", "")
+    if job.way != "device":
+        got = re.sub(r"on cuda:\d", "on cpu", got)
+    places = [(f"cuda:{2 * r}", f"cuda:{2 * r + 1}") if job.way == "device" else ("cpu", "cpu") for r in range(ranks)]
     expect_lines("model_parallel", got,
-                 [f"rank {r} of {ranks}: net1 on cpu, net2 on cpu; alone and under DDP the same parameters"
+                 [f"rank {r} of {ranks}: net1 on {places[r][0]}, net2 on {places[r][1]}; alone and under DDP the same parameters"
                   for r in range(ranks)])
 
 
@@ -172,15 +185,25 @@ def fine_tuning(job):
 
 
 def language_model(job):
-    first, last, ranks, right, sums = re.search(r"loss (\S+) to (\S+) after 300 steps on (\d+) ranks; (\d+) of (\d+) sums are right",
-                                                job.output("language_model")).groups()
+    # On devices that the host plays all of them would take minutes.
+    steps = "20" if job.way == "device" else "300"
+    first, last, ranks, right, sums = re.search(rf"loss (\S+) to (\S+) after {steps} steps on (\d+) ranks; (\d+) of (\d+) sums are right",
+                                                job.output("language_model", steps)).groups()
     expect("ranks and sums", (int(ranks), int(sums)), (job.ranks or 2, 66))
+    if job.way == "device" and float(last) < float(first):
+        return
     if not float(last) < 0.3 * float(first) or int(right) < 55:
         sys.exit(f"the loss goes from {first} to {last}, and {right} sums are right")
 
 
 def pipeline(job):
     ranks = job.ranks or 2
+    if job.way == "device":  # where 60 steps would take long
+        lines = re.findall(r"stage (\d) of \d by 1f1b: loss (\d\.\d\d) to (\d\.\d\d);", job.output("pipeline", "15", "1f1b"))
+        expect("stages", sorted(int(stage) for stage, *_ in lines), list(range(ranks)))
+        for _, first, last in lines:
+            expect(f"the loss falls from {first} to {last}", float(last) < float(first), True)
+        return
     runs = {}
     for schedule in ("zb-h1", "1f1b"):
         lines = re.findall(r"stage (\d) of (\d) by \S+: loss (\d\.\d\d) to (\d\.\d\d); has (\d+) parameters, "
@@ -251,7 +274,7 @@ def divided_checkpoint(job):
 
 def context_parallel(job):
     ranks = job.ranks or 2
-    for way in ("ring", "heads"):
+    for way in ("ring",) if job.way == "device" else ("ring", "heads"):
         first, last, data, context, own, everything, found, names = re.search(
             r"loss (\S+) to (\S+) on (\d+) x (\d+) ranks, of which one has (\d+) of (\d+) tokens\n"
             r"(\d+) of (\d+) names are found", job.output("context_parallel", way)).groups()
@@ -534,6 +557,21 @@ def usage(job, example):
     expect("files", os.listdir("."), [])
 
 
+# What prints numbers that follow from seeds, in seconds, and draws nothing on its device.
+SAME_NUMBERS = ("ddp_linear", "uneven_inputs", "parameter_averaging", "tensor_parallel", "cooperation", "checkpoint", "matrix")
+
+
+def same_numbers(job, example):
+    """On devices it prints the CPU's numbers."""
+    here, there = (sorted(one.output(example).splitlines()) for one in (Job(job.options, "run", job.ranks), job))
+    number = r"\d+\.\d+"
+    expect("the lines but for their numbers", [re.sub(number, "#", line) for line in there], [re.sub(number, "#", line) for line in here])
+    for cpu, device in zip(re.findall(number, "\n".join(here)), re.findall(number, "\n".join(there))):
+        # Their last digits may be rounded to two sides.
+        if abs(float(cpu) - float(device)) > 1e-3 + 10.0 ** -len(cpu.split(".")[1]):
+            sys.exit(f"{example} prints {device} on devices, {cpu} on the CPU")
+
+
 def missing(options, way):
     """Why `way` cannot be tried here, or None."""
     if way in MPIRUNS:
@@ -559,19 +597,22 @@ def main():
     parser.add_argument("--bin", required=True, type=os.path.abspath)
     parser.add_argument("--launcher", default="")
     parser.add_argument("example", choices=examples)
-    parser.add_argument("way", choices=["alone", "run", *MPIRUNS, "torchrun"])
+    parser.add_argument("way", choices=["alone", "run", *MPIRUNS, "torchrun", "device"])
     options = parser.parse_args()
     reason = missing(options, options.way)
     if reason:
         print(reason)
         return SKIPPED
     run = RUN_RANKS.get(options.example, [2, 3])
-    for ranks in {"alone": [None], "run": run}.get(options.way, [2]):
+    on_devices = [ON_DEVICES.get(options.example, (2, 2))[0]]
+    for ranks in {"alone": [None], "run": run, "device": on_devices}.get(options.way, [2]):
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
             if options.way == "alone" and options.example in WITH_WORDS:
                 usage(Job(options, "alone", None), options.example)
             examples[options.example](Job(options, options.way, ranks))
+            if options.way == "device" and options.example in SAME_NUMBERS:
+                same_numbers(Job(options, options.way, ranks), options.example)
             os.chdir("/")
     return 0
 

@@ -33,6 +33,7 @@ void example(lockstep::Communicator& comm) {
   torch::manual_seed(1);  // on all ranks: they draw parts of one model
   lockstep::Communicator& tokens = mesh.over({"data", "expert"});
   lockstep::TransformerLm part = lockstep::expert_parallel_lm(config, mesh["expert"], tokens);
+  part->to(comm.device());
   lockstep::ExpertParts parts(config, mesh["expert"]);
   const auto by = lockstep::split_gradients(lockstep::parameters_of(part));
   lockstep::Reducer of_experts(by.experts, mesh["data"]), of_others(by.others, tokens);
@@ -42,7 +43,7 @@ void example(lockstep::Communicator& comm) {
   for (int step = 0; step < 60; ++step) {
     torch::manual_seed(1000 * step + comm.rank());  // each rank has sequences of its own
     const at::Tensor numbers = torch::randint(0, 40, {8, 1}, at::kLong) + torch::arange(17);
-    const at::Tensor ids = numbers.remainder(40);
+    const at::Tensor ids = numbers.remainder(40).to(comm.device());
     optimizer.zero_grad();
     of_experts.before_forward();
     of_others.before_forward();

@@ -32,10 +32,11 @@ void train(lockstep::Communicator& comm) {
         return output;
       });
 
+  net->to(comm.device());
   lockstep::DistributedDataParallel model(net, comm);
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.02));
-  const auto images = torch::randn({6, 3, 16, 16});
-  const auto labels = torch::arange(6).remainder(3);
+  const auto images = torch::randn({6, 3, 16, 16}).to(comm.device());
+  const auto labels = torch::arange(6, comm.device()).remainder(3);
   double first = 0, last = 0;
   for (int step = 0; step < 10; ++step) {
     optimizer.zero_grad();

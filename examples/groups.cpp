@@ -28,7 +28,7 @@ void check(bool ok, std::source_location site = std::source_location::current())
 void grid(Communicator& comm) {
   Communicator row = *comm.split(comm.rank() / 2);
   Communicator column = *comm.split(comm.rank() % 2);
-  const auto t = at::full({3}, comm.rank(), at::kDouble);
+  const auto t = at::full({3}, comm.rank(), at::device(comm.device()).dtype(at::kDouble));
   row.all_reduce(t);
   column.all_reduce(t);
   // The first column meets every row, so it has the sum of all ranks.
@@ -48,7 +48,7 @@ void even_ranks(Communicator& comm) {
 
 // Every rank's loss depends on every rank's x: backward() brings the gradients home.
 void differentiate(Communicator& comm) {
-  const auto x = at::full({3}, comm.rank() + 1.0).requires_grad_(true);
+  const auto x = at::full({3}, comm.rank() + 1.0, comm.device()).requires_grad_(true);
   const auto mean = lockstep::functional::all_reduce(comm, x, lockstep::ReduceOp::kAvg);
   mean.sum().backward();
   check(x.grad().eq(1.0).all().item<bool>());  // size() losses, each a 1/size() of x

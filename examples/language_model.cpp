@@ -64,13 +64,15 @@ void example(lockstep::Communicator& comm, int64_t steps) {
   config.tie_word_embeddings = true;
   config.bos_token_id.reset();
   config.eos_token_ids = {characters.encode("\n")[0]};
-  lockstep::DistributedDataParallel model(lockstep::TransformerLm(config), comm);
+  lockstep::TransformerLm lm(config);
+  lm->to(comm.device());
+  lockstep::DistributedDataParallel model(lm, comm);
   const torch::optim::AdamWOptions adamw(3e-3);
   lockstep::optim::FusedAdamW optimizer(model->parameters(), adamw);
   const auto schedule = lockstep::optim::cosine({.total_steps = steps, .warmup = {.steps = 20}});
 
   lockstep::data::DistributedSampler sampler(windows.size(), comm, {.seed = 1});
-  lockstep::data::Loader loader(windows, sampler, {.batch_size = 16});
+  lockstep::data::Loader loader(windows, sampler, {.batch_size = 16, .device = comm.device()});
   double first = 0, last = 0;
   int64_t step = 0;
   for (int64_t epoch = 0; step < steps; ++epoch) {

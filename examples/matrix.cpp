@@ -53,7 +53,7 @@ int main() {
   const int rank = comm.rank(), size = comm.size();
   std::string text;
 
-  const auto array = at::arange(8);  // only rank 0's is sent
+  const auto array = at::arange(8, comm.device());  // only rank 0's is sent
   if (rank == 0) {
     text += "当前的world_size为： " + std::to_string(size) + "\n";
     text += "原始数据为：\n " + to_text({array}) + "\n";

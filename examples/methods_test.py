@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-STEPS, SAME_STEPS = 4, 12
+STEPS, SAME_STEPS, DEVICE_STEPS = 4, 12, 3
 METHODS = {  # the way it is started, the steps of an epoch of 4,000 sentences
     "single": ("alone", 125), "data_parallel": ("alone", 125), "distributed": ("run", 63), "distributed_spawn": ("alone", 63),
     "distributed_amp": ("run", 63), "horovod": ("run", 63), "zero_engine": ("run", 63), "accelerator": ("run", 63),
@@ -36,18 +36,23 @@ def run(command, folder):
     return done.stdout
 
 
-def command_of(bin_dir, method, output, steps=STEPS):
+def command_of(bin_dir, method, output, steps=STEPS, device=False):
     way, _ = METHODS[method]
     start = [os.path.join(bin_dir, "lockstep"), "run", "--nproc-per-node", "2"] if way == "run" else []
+    if device:  # two, that the host plays
+        library = os.path.join(os.path.dirname(bin_dir), "lib/lockstep/liblockstep_fake_cuda.so")
+        start += ["env", f"LD_PRELOAD={library}", "LOCKSTEP_FAKE_CUDA=2", "LOCKSTEP_DEVICE=cuda"]
     return start + [os.path.join(bin_dir, "examples/text_classification", method), "--max-steps", str(steps), "--recipe", "tutorial",
                     "--max-length", "24", "--output", output, "--json", output + ".json"]
 
 
-def losses(bin_dir, method, model, folder):
+def losses(bin_dir, method, model, folder, steps=SAME_STEPS, device=False):
     """Of 32 texts a step over all ranks."""
-    output = os.path.join(folder, "same_" + method)
+    output = os.path.join(folder, ("device_" if device else "same_") + method)
     batch = 32 // (2 if METHODS[method][1] == 63 else 1)
-    run(command_of(bin_dir, method, output, SAME_STEPS) + ["--model", model, "--batch-size", str(batch)], folder)
+    printed = run(command_of(bin_dir, method, output, steps, device) + ["--model", model, "--batch-size", str(batch)], folder)
+    if "race: " in printed:
+        fail(f"{method} has races on devices", printed)
     with open(output + ".json") as file:
         return json.load(file)["losses"]
 
@@ -76,11 +81,23 @@ def check_same_losses(bin_dir, method, folder, of_single):
     model = model_without_dropout(bin_dir, folder)
     if not of_single:
         of_single += losses(bin_dir, "single", model, folder)
+        check_on_devices(bin_dir, "single", model, folder, of_single)
     together = losses(bin_dir, method, model, folder)
     worst = max(abs(a - b) for a, b in zip(of_single, together))
     if len(of_single) != SAME_STEPS or len(together) != len(of_single) or worst > LOSS_TOLERANCE.get(method, 1e-5):
         fail(f"{method}: losses differ from single's by up to {worst}: {together} and {of_single}")
     print(f"single's losses within {worst:.1e}")
+    check_on_devices(bin_dir, method, model, folder, of_single)
+
+
+def check_on_devices(bin_dir, method, model, folder, of_single):
+    if DEVICE_STEPS == 0:
+        return
+    on_devices = losses(bin_dir, method, model, folder, DEVICE_STEPS, device=True)
+    worst = max(abs(a - b) for a, b in zip(of_single, on_devices))
+    if len(on_devices) != DEVICE_STEPS or worst > max(LOSS_TOLERANCE.get(method, 0), 1e-4):
+        fail(f"{method}: losses on devices differ from single's by up to {worst}: {on_devices} and {of_single}")
+    print(f"{method} on devices: single's losses within {worst:.1e}")
 
 
 def check_lines(method, output):
@@ -288,7 +305,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True)
     parser.add_argument("methods", nargs="*", metavar="METHOD", help=f"of {', '.join(METHODS)}; all of them if none is named")
+    parser.add_argument("--no-devices", action="store_true", help="not on devices that the host plays, as where libtorch has CUDA")
     options = parser.parse_args()
+    global DEVICE_STEPS
+    DEVICE_STEPS = 0 if options.no_devices else DEVICE_STEPS
     if unknown := set(options.methods) - set(METHODS):
         parser.error(f"there is no method {', '.join(sorted(unknown))}")
     of_single = []

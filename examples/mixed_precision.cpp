@@ -19,11 +19,12 @@ namespace {
 void train(lockstep::Communicator& comm, at::ScalarType dtype) {
   torch::manual_seed(1);
   torch::nn::Sequential net(torch::nn::Linear(16, 64), torch::nn::ReLU(), torch::nn::Linear(64, 4));
+  net->to(comm.device());
   lockstep::DistributedDataParallel model(net, comm);
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.5));
 
   torch::manual_seed(comm.rank());  // other data on every rank
-  const auto x = torch::randn({64, 16});
+  const auto x = torch::randn({64, 16}).to(comm.device());
   const auto y = x.narrow(1, 0, 4).argmax(1);
 
   // float16 gradients vanish below 6e-8 unless the loss is scaled; bfloat16 has float32's range.
@@ -33,7 +34,7 @@ void train(lockstep::Communicator& comm, at::ScalarType dtype) {
     optimizer.zero_grad();
     torch::Tensor loss;
     {
-      const lockstep::amp::Autocast autocast(at::kCPU, dtype);
+      const lockstep::amp::Autocast autocast(comm.device().type(), dtype);
       loss = torch::nn::functional::cross_entropy(model(x), y);
     }
     scaler.scale(loss).backward();  // outside of the guard

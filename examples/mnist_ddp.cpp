@@ -6,9 +6,11 @@ int main() {
   auto mnist = lockstep::data::mnist("data/mnist");
   lockstep::data::DistributedSampler sampler(mnist.train.size(), comm,
                                              {.shuffle = true, .seed = 1234});
-  lockstep::data::Loader loader(mnist.train, sampler, {.batch_size = 64});
+  lockstep::data::Loader loader(mnist.train, sampler, {.batch_size = 64, .device = comm.device()});
 
-  lockstep::DistributedDataParallel model(lockstep::SimpleCnn(), comm);
+  lockstep::SimpleCnn net;
+  net->to(comm.device());  // LOCKSTEP_DEVICE=cuda: a GPU for each rank
+  lockstep::DistributedDataParallel model(net, comm);
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.01).momentum(0.5));
   for (int epoch = 0; epoch < 10; ++epoch) {
     sampler.set_epoch(epoch);

@@ -58,11 +58,13 @@ inline void train(lockstep::Communicator& comm, const MnistTraining& settings,
   // Each rank trains on its own part, with its share of a batch of 128.
   const auto parts = lockstep::data::DataPartitioner::equal(mnist.train.size(), comm.size());
   lockstep::data::SubsetSampler sampler(parts.use(comm.rank()), {.seed = 1234});
-  lockstep::data::Loader loader(mnist.train, sampler,
-                                {.batch_size = std::max(1, 128 / comm.size())});
+  lockstep::data::Loader loader(
+      mnist.train, sampler,
+      {.batch_size = std::max(1, 128 / comm.size()), .device = comm.device()});
 
   torch::manual_seed(1234);  // the same parameters on all ranks: nothing to broadcast
   lockstep::SimpleCnn model;
+  model->to(comm.device());
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.01).momentum(0.5));
   for (int epoch = 0; epoch < settings.epochs; ++epoch) {
     sampler.set_epoch(epoch);  // another order in every epoch

@@ -16,6 +16,7 @@ namespace {
 void example(lockstep::Communicator& comm) {
   torch::manual_seed(comm.rank());  // other data on every rank
   torch::nn::Linear model(10, 1);
+  model->to(comm.device());
   lockstep::broadcast_parameters(model, comm);  // from the same parameters
 
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.05));
@@ -23,7 +24,7 @@ void example(lockstep::Communicator& comm) {
   double first = 0, last = 0;
   int meetings = 0;
   for (int step = 0; step < 40; ++step) {
-    const auto x = torch::randn({20, 10});
+    const auto x = torch::randn({20, 10}).to(comm.device());
     const auto loss = at::mse_loss(model(x), x.sum(1, true));
     optimizer.zero_grad();
     loss.backward();  // communicates nothing

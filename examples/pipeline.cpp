@@ -71,13 +71,14 @@ void example(lockstep::Communicator& comm, int steps, const std::string& name,
     own.push_back(lm->named_parameters()[parameter]);
     draw(parameter, 0, own.back().detach().view(-1));
   }
+  lm->to(comm.device());
   optim::FusedAdamW optimizer(own, torch::optim::AdamWOptions(3e-3));
   Pipeline pipeline(comm, schedule, chunks.chunks_of(schedule, comm.rank()),
                     {.ties = chunks.ties_of(schedule, comm.rank())});
 
   double first = 0, last = 0;
   for (int step = 0; step < steps; ++step) {
-    const at::Tensor texts = counting(kMicroBatches * kSequences);
+    const at::Tensor texts = counting(kMicroBatches * kSequences).to(comm.device());
     const at::Tensor ids = texts.narrow(1, 0, kTokens).reshape(-1);
     const at::Tensor targets = texts.narrow(1, 1, kTokens).reshape(-1);
     const std::vector<std::vector<int64_t>> lengths(kMicroBatches,

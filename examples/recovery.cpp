@@ -30,8 +30,9 @@ struct Settings {
 uint64_t sum_of(const torch::nn::Module& model) {
   uint64_t sum = 0xcbf29ce484222325;
   for (const at::Tensor& parameter : model.parameters()) {
-    const auto* bytes = static_cast<const unsigned char*>(parameter.const_data_ptr());
-    for (size_t i = 0; i < parameter.nbytes(); ++i) sum = (sum ^ bytes[i]) * 0x100000001b3;
+    const at::Tensor here = parameter.cpu();
+    const auto* bytes = static_cast<const unsigned char*>(here.const_data_ptr());
+    for (size_t i = 0; i < here.nbytes(); ++i) sum = (sum ^ bytes[i]) * 0x100000001b3;
   }
   return sum;
 }
@@ -60,6 +61,7 @@ void train(const Settings& settings) {
   torch::manual_seed(1234);
   lockstep::SimpleCnn model;
   lockstep::Communicator comm = lockstep::init();
+  model->to(comm.device());
   torch::manual_seed(1234 + comm.rank());  // dropout differs from rank to rank
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.01).momentum(0.5));
   lockstep::Recovery run(comm, {.model = model.ptr(), .optimizer = &optimizer});
@@ -69,7 +71,8 @@ void train(const Settings& settings) {
       lockstep::DistributedDataParallel ddp(model, run.comm(), {.init_sync = false});
       lockstep::data::DistributedSampler sampler(digits.train.size(), run.comm(),
                                                  {.shuffle = true, .seed = 1234});
-      lockstep::data::Loader loader(digits.train, sampler, {.batch_size = 32});
+      lockstep::data::Loader loader(digits.train, sampler,
+                                    {.batch_size = 32, .device = comm.device()});
       while (run.step() < settings.steps) {
         sampler.set_epoch(run.step() / loader.batches());
         loader.skip(run.step() % loader.batches());

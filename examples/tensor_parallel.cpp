@@ -27,6 +27,7 @@ void example(lockstep::Communicator& comm) {
 
   torch::manual_seed(1);  // on all ranks: they draw parts of one model
   lockstep::TransformerLm part = lockstep::tensor_parallel_lm(config, mesh["tensor"]);
+  part->to(comm.device());
   lockstep::TensorParts parts = lockstep::lm_tensor_parts(config, mesh["tensor"]);
   lockstep::DistributedDataParallel model(part, mesh["data"]);
   lockstep::optim::FusedAdamW optimizer(part->parameters(), torch::optim::AdamWOptions(1e-2));
@@ -36,7 +37,7 @@ void example(lockstep::Communicator& comm) {
     // The ranks of one row along "tensor" read the same batch.
     torch::manual_seed(1000 * step + mesh.place("data"));
     const at::Tensor numbers = torch::randint(0, 40, {16, 1}, at::kLong) + torch::arange(17);
-    const at::Tensor ids = numbers.remainder(40);
+    const at::Tensor ids = numbers.remainder(40).to(comm.device());
     optimizer.zero_grad();
     const at::Tensor loss = model(ids.narrow(1, 0, 16), at::Tensor(), ids.narrow(1, 1, 16));
     loss.backward();

@@ -17,11 +17,12 @@ namespace {
 void train(lockstep::Communicator& comm) {
   torch::manual_seed(1);
   torch::nn::Linear net(1, 1);
+  net->to(comm.device());
   lockstep::DistributedDataParallel model(net, comm, {.divide_by = lockstep::DivideBy::kSamples});
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.05).momentum(0.5));
 
   const int64_t samples = std::max(1, 10 - 3 * comm.rank());
-  const auto x = torch::linspace(-1, 1 + comm.rank(), samples).view({samples, 1});
+  const auto x = torch::linspace(-1, 1 + comm.rank(), samples, comm.device()).view({samples, 1});
   const auto y = x * 2 + 1;
   int batches = 0;
   for (int epoch = 0; epoch < 40; ++epoch) {

@@ -24,10 +24,10 @@ constexpr const char* kConfig = R"({
 })";
 
 // The mean loss of `steps` micro-batches.
-double train(lockstep::zero::Engine<torch::nn::Sequential>& engine, int steps) {
+double train(lockstep::zero::Engine<torch::nn::Sequential>& engine, at::Device device, int steps) {
   double sum = 0;
   for (int step = 0; step < steps; ++step) {
-    const auto x = torch::randn({engine.train_micro_batch_size(), 16});
+    const auto x = torch::randn({engine.train_micro_batch_size(), 16}).to(device);
     const auto y = x.narrow(1, 0, 4).argmax(1);
     const auto logits = engine.forward(x);
     const auto loss = torch::nn::functional::cross_entropy(logits, y);
@@ -38,20 +38,21 @@ double train(lockstep::zero::Engine<torch::nn::Sequential>& engine, int steps) {
   return sum / steps;
 }
 
-torch::nn::Sequential make_net() {
-  return torch::nn::Sequential(torch::nn::Linear(16, 64), torch::nn::ReLU(),
-                               torch::nn::Linear(64, 4));
+torch::nn::Sequential make_net(at::Device device) {
+  torch::nn::Sequential net(torch::nn::Linear(16, 64), torch::nn::ReLU(), torch::nn::Linear(64, 4));
+  net->to(device);
+  return net;
 }
 
 void example(lockstep::Communicator& comm, const lockstep::zero::ZeroConfig& config) {
-  auto engine = lockstep::zero::initialize(make_net(), comm, config);
+  auto engine = lockstep::zero::initialize(make_net(comm.device()), comm, config);
   torch::manual_seed(comm.rank());  // other data on every rank
-  const double first = train(engine, 10);
+  const double first = train(engine, comm.device(), 10);
   engine.save_checkpoint("zero_checkpoints");
 
-  auto resumed = lockstep::zero::initialize(make_net(), comm, config);
+  auto resumed = lockstep::zero::initialize(make_net(comm.device()), comm, config);
   const auto loaded = resumed.load_checkpoint("zero_checkpoints");
-  const double last = train(resumed, 90);
+  const double last = train(resumed, comm.device(), 90);
 
   int64_t numel = 0;
   for (const auto& parameter : resumed->parameters()) numel += parameter.numel();

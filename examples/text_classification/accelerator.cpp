@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
     lockstep::data::SequentialSampler in_order(texts.dev.size());
     lockstep::data::Loader train_loader(texts.train, shuffled, {.batch_size = settings.batch_size});
     lockstep::data::Loader dev_loader(texts.dev, in_order, {.batch_size = settings.batch_size});
-    lockstep::BertClassifier bert = text::make_model(settings, texts, comm.rank());
+    lockstep::BertClassifier bert = text::make_model(settings, texts, comm);
     lockstep::optim::FusedAdamW adamw(text::parameter_groups(bert, settings), settings.adamw());
 
     auto [model, optimizer, loader, dev] =

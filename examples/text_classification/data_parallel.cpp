@@ -13,9 +13,10 @@ int main(int argc, char** argv) {
     lockstep::Communicator alone = lockstep::init({.backend = "local"});
     const text::Texts texts = text::load_texts(settings, 1);
     lockstep::data::DistributedSampler sampler(texts.train.size(), alone, {.seed = settings.seed});
-    lockstep::data::Loader loader(texts.train, sampler, {.batch_size = settings.batch_size});
+    lockstep::data::Loader loader(texts.train, sampler,
+                                  {.batch_size = settings.batch_size, .device = alone.device()});
 
-    lockstep::BertClassifier bert = text::make_model(settings, texts, 0);
+    lockstep::BertClassifier bert = text::make_model(settings, texts, alone);
     lockstep::optim::FusedAdamW optimizer(text::parameter_groups(bert, settings), settings.adamw());
     lockstep::DataParallel model(
         bert, lockstep::DataParallelOptions{.replicas = static_cast<int>(settings.nproc)}, [&bert] {

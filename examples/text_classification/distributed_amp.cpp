@@ -12,14 +12,16 @@ int main(int argc, char** argv) {
     lockstep::Communicator comm = text::join_job();
     const text::Texts texts = text::load_texts(settings, comm.size());
     lockstep::data::DistributedSampler sampler(texts.train.size(), comm, {.seed = settings.seed});
-    lockstep::data::Loader loader(texts.train, sampler, {.batch_size = settings.batch_size});
+    lockstep::data::Loader loader(texts.train, sampler,
+                                  {.batch_size = settings.batch_size, .device = comm.device()});
 
-    lockstep::DistributedDataParallel model(text::make_model(settings, texts, comm.rank()), comm);
+    lockstep::DistributedDataParallel model(text::make_model(settings, texts, comm), comm);
     model.follow(loader);
     lockstep::optim::FusedAdamW optimizer(text::parameter_groups(model.module(), settings),
                                           settings.adamw());
     lockstep::amp::GradScaler scaler(comm, {.enabled = half});
-    const lockstep::amp::AutocastSettings precision{.dtype = half ? at::kHalf : at::kBFloat16};
+    const lockstep::amp::AutocastSettings precision{.device = comm.device().type(),
+                                                    .dtype = half ? at::kHalf : at::kBFloat16};
     text::Run run(settings, texts, comm, loader.batches());
     run.result().dtype = half ? "float16" : "bfloat16";
     run.starts();

@@ -12,9 +12,10 @@ inline void train_distributed(const Settings& settings) {
   lockstep::Communicator comm = join_job();
   const Texts texts = load_texts(settings, comm.size());
   lockstep::data::DistributedSampler sampler(texts.train.size(), comm, {.seed = settings.seed});
-  lockstep::data::Loader loader(texts.train, sampler, {.batch_size = settings.batch_size});
+  lockstep::data::Loader loader(texts.train, sampler,
+                                {.batch_size = settings.batch_size, .device = comm.device()});
 
-  lockstep::DistributedDataParallel model(make_model(settings, texts, comm.rank()), comm);
+  lockstep::DistributedDataParallel model(make_model(settings, texts, comm), comm);
   model.follow(loader);
   lockstep::optim::FusedAdamW optimizer(parameter_groups(model.module(), settings),
                                         settings.adamw());

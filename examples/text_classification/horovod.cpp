@@ -11,9 +11,10 @@ int main(int argc, char** argv) {
     lockstep::Communicator comm = text::join_job();
     const text::Texts texts = text::load_texts(settings, comm.size());
     lockstep::data::DistributedSampler sampler(texts.train.size(), comm, {.seed = settings.seed});
-    lockstep::data::Loader loader(texts.train, sampler, {.batch_size = settings.batch_size});
+    lockstep::data::Loader loader(texts.train, sampler,
+                                  {.batch_size = settings.batch_size, .device = comm.device()});
 
-    lockstep::BertClassifier model = text::make_model(settings, texts, comm.rank());
+    lockstep::BertClassifier model = text::make_model(settings, texts, comm);
     lockstep::broadcast_parameters(model, comm, 0);
     lockstep::DistributedOptimizer<lockstep::optim::FusedAdamW> optimizer(
         comm, model->named_parameters(), {.compression = lockstep::Compression::kFloat16},

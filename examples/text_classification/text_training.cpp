@@ -72,10 +72,12 @@ Texts load_texts(const Settings& s, int64_t ranks) {
   return texts;
 }
 
-lockstep::BertClassifier make_model(const Settings& s, const Texts& texts, int rank) {
+lockstep::BertClassifier make_model(const Settings& s, const Texts& texts,
+                                    const lockstep::Communicator& comm) {
   torch::manual_seed(static_cast<uint64_t>(s.seed));
   lockstep::BertClassifier model = lockstep::make_text_model(input_of(s), texts);
-  torch::manual_seed(static_cast<uint64_t>(s.seed + rank));
+  model->to(comm.device());
+  torch::manual_seed(static_cast<uint64_t>(s.seed + comm.rank()));
   return model;
 }
 

@@ -68,9 +68,10 @@ lockstep::Communicator join_job();
 using Texts = lockstep::TextData;
 Texts load_texts(const Settings& settings, int64_t ranks);
 
-// Drawn from the seed, the same on every rank, or of a directory. What is random later differs from
-// rank to rank.
-lockstep::BertClassifier make_model(const Settings& settings, const Texts& texts, int rank);
+// Drawn from the seed, the same on every rank, or of a directory; on the rank's device. What is
+// random later differs from rank to rank.
+lockstep::BertClassifier make_model(const Settings& settings, const Texts& texts,
+                                    const lockstep::Communicator& comm);
 
 // Weight decay but for biases and norms.
 std::vector<torch::optim::OptimizerParamGroup> parameter_groups(lockstep::BertClassifier& model,

@@ -61,7 +61,7 @@ int main(int argc, char** argv) {
   return text::run_program("trainer", argc, argv, [](const text::Settings& settings) {
     lockstep::Communicator comm = text::join_job();
     const text::Texts texts = text::load_texts(settings, comm.size());
-    lockstep::BertClassifier model = text::make_model(settings, texts, comm.rank());
+    lockstep::BertClassifier model = text::make_model(settings, texts, comm);
     const int64_t mine = lockstep::data::DistributedSampler(texts.train.size(), comm).size();
     text::Run run(settings, texts, comm,
                   lockstep::data::batch_count({.batch_size = settings.batch_size}, mine));

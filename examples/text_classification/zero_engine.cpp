@@ -53,12 +53,12 @@ int main(int argc, char** argv) {
     }
     const text::Texts texts = text::load_texts(settings, comm.size());
     lockstep::data::DistributedSampler sampler(texts.train.size(), comm, {.seed = settings.seed});
-    lockstep::data::Loader loader(texts.train, sampler, {.batch_size = settings.batch_size});
+    lockstep::data::Loader loader(texts.train, sampler,
+                                  {.batch_size = settings.batch_size, .device = comm.device()});
     text::Run run(settings, texts, comm, loader.batches());
     if (settings.config.empty()) config = as_settings(settings, run.total_steps());
 
-    auto engine =
-        lockstep::zero::initialize(text::make_model(settings, texts, comm.rank()), comm, config);
+    auto engine = lockstep::zero::initialize(text::make_model(settings, texts, comm), comm, config);
     const bool half = config.precision == Precision::kFloat16;
     run.result().dtype = half                                       ? "float16"
                          : config.precision == Precision::kBFloat16 ? "bfloat16"

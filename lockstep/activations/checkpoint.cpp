@@ -10,6 +10,7 @@
 #include <memory>
 #include <utility>
 
+#include "lockstep/activations/internal/offload.h"
 #include "lockstep/activations/internal/random_state.h"
 #include "lockstep/amp/autocast.h"
 #include "lockstep/core/errors.h"
@@ -23,9 +24,10 @@ using torch::autograd::variable_list;
 
 // What forward was run under.
 struct Part final : torch::CustomClassHolder {
-  Part(TensorFunction fn, const Tensors& inputs)
+  Part(TensorFunction fn, const Tensors& inputs, bool to_host)
       : function(std::move(fn)),
         random(inputs),
+        offloads(to_host),
         autocast{amp::current_autocast(at::kCPU), amp::current_autocast(at::kCUDA)} {
     for (const at::Tensor& input : inputs) defined.push_back(input.defined());
   }
@@ -48,6 +50,8 @@ struct Part final : torch::CustomClassHolder {
 
   TensorFunction function;
   RandomState random;
+  bool offloads;
+  std::shared_ptr<Offloaded> offloaded;  // null: the inputs stay where they are
   std::array<amp::AutocastSettings, 2> autocast;
   std::vector<bool> defined;  // by input
 };
@@ -66,13 +70,19 @@ class Recompute : public torch::autograd::Function<Recompute> {
                                at::TensorList inputs, const c10::intrusive_ptr<Part>& part,
                                Tensors* all) {
     const std::vector<int64_t> before = versions_of(inputs);
+    variable_list kept = inputs.vec();
+    if (part->offloads && std::any_of(kept.begin(), kept.end(), may_be_offloaded)) {
+      part->offloaded = Offloaded::of(kept);
+      for (at::Tensor& tensor : kept)
+        if (may_be_offloaded(tensor)) tensor = at::Tensor();
+    }
     *all = part->function(part->spread(inputs));
     if (versions_of(inputs) != before) {
       throw InvalidArgument(
           "checkpoint: the function changes an input in place, and computed again it would change "
           "it twice; let it change a copy");
     }
-    context->save_for_backward(inputs.vec());
+    context->save_for_backward(std::move(kept));
     context->set_materialize_grads(false);
     context->saved_data["part"] = c10::IValue::make_capsule(part);
     variable_list outputs;
@@ -91,8 +101,14 @@ class Recompute : public torch::autograd::Function<Recompute> {
     const auto capsule = context->saved_data["part"].toCapsule();
     const auto& part = static_cast<const Part&>(*capsule);
     variable_list inputs;
-    for (const at::Tensor& saved : context->get_saved_variables())
-      inputs.push_back(saved.detach().set_requires_grad(saved.requires_grad()));
+    Tensors back;
+    if (part.offloaded) back = part.offloaded->back();
+    for (const at::Tensor& saved : context->get_saved_variables()) {
+      if (saved.defined())
+        inputs.push_back(saved.detach().set_requires_grad(saved.requires_grad()));
+      else
+        inputs.push_back(std::move(back.at(inputs.size())).set_requires_grad(true));
+    }
     Tensors outputs;
     for (at::Tensor& tensor : part.run_again(part.spread(inputs))) {
       if (tensor.defined()) outputs.push_back(std::move(tensor));
@@ -121,9 +137,10 @@ class Recompute : public torch::autograd::Function<Recompute> {
 
 }  // namespace
 
-Tensors run_again_in_backward(TensorFunction function, const Tensors& inputs) {
+Tensors run_again_in_backward(TensorFunction function, const Tensors& inputs,
+                              const CheckpointOptions& options) {
   if (!at::GradMode::is_enabled()) return function(inputs);
-  const auto part = c10::make_intrusive<Part>(std::move(function), inputs);
+  const auto part = c10::make_intrusive<Part>(std::move(function), inputs, options.offload);
   variable_list given;
   for (const at::Tensor& input : inputs) {
     if (input.defined()) given.push_back(input);

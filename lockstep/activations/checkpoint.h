@@ -25,6 +25,15 @@
 #include "lockstep/flat/nested.h"
 
 namespace lockstep {
+
+struct CheckpointOptions {
+  // Inputs that lie on a device, and that the model has computed, go to pinned host memory while forward goes on, on a
+  // stream beside it, and come back one part ahead of backward. The same bits, and no wait of the host; the device has
+  // the inputs of one part or two instead of all. What lies on the CPU stays where it is: there it does nothing. An
+  // input that is changed after the part has run is no error then: what is kept is what it was.
+  bool offload = false;
+};
+
 namespace activations::internal {
 
 using Tensors = std::vector<at::Tensor>;
@@ -32,7 +41,8 @@ using Tensors = std::vector<at::Tensor>;
 using TensorFunction = std::function<Tensors(const Tensors& inputs)>;
 
 // The result's tensors, whose backward computes them again. Undefined ones stay undefined.
-Tensors run_again_in_backward(TensorFunction function, const Tensors& inputs);
+Tensors run_again_in_backward(TensorFunction function, const Tensors& inputs,
+                              const CheckpointOptions& options);
 
 }  // namespace activations::internal
 
@@ -43,7 +53,7 @@ Tensors run_again_in_backward(TensorFunction function, const Tensors& inputs);
 // an input in place; in backward Error, where fn gives another number of tensors than before, and
 // autograd's error where an input has changed since.
 template <typename F, typename... Inputs>
-auto checkpoint(F fn, Inputs... inputs) {
+auto checkpoint(const CheckpointOptions& options, F fn, Inputs... inputs) {
   using Result = std::decay_t<std::invoke_result_t<F&, Inputs&...>>;
   std::tuple<Inputs...> arguments(std::move(inputs)...);
   const activations::internal::Tensors given = flat::tensors_of(arguments);
@@ -61,9 +71,13 @@ auto checkpoint(F fn, Inputs... inputs) {
         if (auto* const to = std::exchange(first, nullptr)) *to = std::move(computed);
         return outputs;
       },
-      given);
+      given, options);
   flat::set_tensors(*result, outputs);
   return std::move(*result);
+}
+template <typename F, typename... Inputs>
+auto checkpoint(F fn, Inputs... inputs) {
+  return checkpoint(CheckpointOptions{}, std::move(fn), std::move(inputs)...);
 }
 
 }  // namespace lockstep

@@ -54,7 +54,7 @@ std::vector<HookHandle> checkpoint_layers(torch::nn::Module& model,
   for (const std::string& name : names)
     handles.add(wrap_forward(model, name,
                              activations::internal::CheckpointHook<at::Tensor(const at::Tensor&)>{
-                                 model.weak_from_this()}));
+                                 model.weak_from_this(), which.options}));
   return handles.release();
 }
 

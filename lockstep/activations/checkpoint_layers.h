@@ -22,6 +22,7 @@ struct CheckpointedLayers {
   // As in model.named_modules(); a * stands for one part between dots: "model.layers.*".
   std::vector<std::string> names;
   int every = 1;  // of all that match, in the model's order: the first and each n-th after it
+  CheckpointOptions options = {};
 };
 
 // The layers that are meant. Throws InvalidArgument: a name that matches nothing, `every` below 1; a
@@ -64,10 +65,12 @@ struct CheckpointHook;
 template <typename Result, typename... Args>
 struct CheckpointHook<Result(Args...)> {
   std::weak_ptr<torch::nn::Module> model;  // null where nobody owns it by a pointer
+  CheckpointOptions options;
 
   Result operator()(const std::function<Result(Args...)>& forward, Args... args) const {
     // What is kept for backward keeps the layers too.
     return checkpoint(
+        options,
         [forward, held = model.lock()](const std::decay_t<Args>&... given) -> Result {
           return forward(given...);
         },
@@ -83,7 +86,8 @@ std::vector<HookHandle> checkpoint_layers(torch::nn::Module& model,
   activations::internal::Handles handles;
   for (const std::string& name : checkpointed_layers(model, which))
     handles.add(wrap_forward<Signature>(
-        model, name, activations::internal::CheckpointHook<Signature>{model.weak_from_this()}));
+        model, name,
+        activations::internal::CheckpointHook<Signature>{model.weak_from_this(), which.options}));
   return handles.release();
 }
 

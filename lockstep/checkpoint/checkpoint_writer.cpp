@@ -1,6 +1,7 @@
 #include "lockstep/checkpoint/checkpoint_writer.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -55,6 +56,14 @@ void report(const fs::path& directory, int rank, const std::string& text) {
 // The next place for a file that is written past the page cache.
 size_t aligned(size_t bytes) {
   return (bytes + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
+}
+
+// Pinned where the ranks train on devices, in large pages where not.
+at::Tensor memory_for(size_t bytes, at::Device device) {
+  const auto size = static_cast<int64_t>(bytes);
+  if (!device.is_cpu()) return device::empty_pinned({size}, at::kByte, device);
+  const auto pages = std::make_shared<PageMemory>(bytes);
+  return at::from_blob(pages->data(), {size}, [pages](void*) {}, at::kByte);
 }
 
 }  // namespace
@@ -169,20 +178,12 @@ void CheckpointWriter::take_snapshot() {
 
 // As much, or more, at a multiple of kDirectAlignment; the former goes first.
 std::byte* CheckpointWriter::snapshot_memory(size_t bytes) {
-  if (comm_.device().is_cpu()) {
-    if (!memory_ || memory_->bytes() < bytes) {
-      memory_.reset();
-      memory_ = std::make_unique<PageMemory>(bytes);
-    }
-    return memory_->data();
+  size_t left = bytes + kDirectAlignment;
+  if (!memory_.defined() || memory_.nbytes() < left) {
+    memory_ = at::Tensor();
+    memory_ = memory_for(left, comm_.device());
   }
-  const size_t all = bytes + kDirectAlignment;
-  if (!pinned_.defined() || pinned_.nbytes() < all) {
-    pinned_ = at::Tensor();
-    pinned_ = device::empty_pinned({static_cast<int64_t>(all)}, at::kByte, comm_.device());
-  }
-  void* at = pinned_.mutable_data_ptr();
-  size_t left = all;
+  void* at = memory_.mutable_data_ptr();
   return static_cast<std::byte*>(std::align(kDirectAlignment, bytes, at, left));
 }
 

@@ -25,8 +25,6 @@
 
 namespace lockstep {
 
-class PageMemory;
-
 struct WriteOptions {
   // Copies all of this rank's tensors first, as the bytes of its files, so that they may change while they are
   // written; the copy's memory is kept for the next time. Where comm.device() is none of the host, it is pinned, and
@@ -69,9 +67,7 @@ class CheckpointWriter {
   std::byte* snapshot_memory(size_t bytes);
 
   Communicator comm_;
-  // Of the snapshot; where the ranks train on devices the second.
-  std::unique_ptr<PageMemory> memory_;
-  at::Tensor pinned_;
+  at::Tensor memory_;  // of the snapshot
   std::unique_ptr<Job> job_;
 };
 

@@ -12,6 +12,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/subprocess.h"
 #include "lockstep/gpu_check/commands.h"
+#include "lockstep/testing/preloaded.h"
 
 namespace lockstep::gpu_check {
 namespace {
@@ -29,8 +30,9 @@ class GpuCheck : public ::testing::Test {
   static CommandOutput run(int devices, const std::vector<std::string>& arguments) {
     std::vector<std::string> command{"env"};
     if (devices > 0) {
-      command.push_back("LD_PRELOAD=" LOCKSTEP_FAKE_CUDA_PRELOAD);
-      command.push_back("LOCKSTEP_FAKE_CUDA=" + std::to_string(devices));
+      for (const std::string& one :
+           testing::fake_device_variables(LOCKSTEP_FAKE_CUDA_PRELOAD, devices))
+        command.push_back(one);
     }
     command.emplace_back(LOCKSTEP_GPU_CHECK);
     command.insert(command.end(), arguments.begin(), arguments.end());

@@ -54,6 +54,15 @@ at::Tensor LayerCall::compute(const at::Tensor& input) {
   return hooks_[inner.left_]->forward(inner);
 }
 
+void LayerCall::leave_out_bias() {
+  for (c10::IValue& argument : arguments_) {
+    if (!argument.isTensor()) continue;
+    const Mark::Entry* const entry =
+        internal::entry_of(argument.toTensor(), internal::Kind::kLinear);
+    if (entry != nullptr && entry->role == Role::kBias) argument = c10::IValue();
+  }
+}
+
 std::string cannot_hook(const torch::nn::Module& layer) {
   // Only looked at.
   const auto tensors = internal::tensors_of(const_cast<torch::nn::Module&>(layer));

@@ -44,8 +44,11 @@ class LayerCall {
 
   const at::Tensor& input() const { return input_; }
   // The operation's, as libtorch's schema has them, for hooks that know the kind of the layer. What
-  // is inside of a hook computes with what that leaves here; Linear alone does not look.
+  // is inside of a hook computes with what that leaves here; of a Linear's it looks at none but the bias
+  // (leave_out_bias()).
   Arguments& arguments() { return arguments_; }
+  // What is inside of this hook computes a Linear's product without the bias. Nothing where there is none.
+  void leave_out_bias();
   // What the layer gives for `input`: the other hooks inside this one, at last the operation. Any
   // number of times.
   at::Tensor compute(const at::Tensor& input);

@@ -17,7 +17,8 @@ struct StepOptions {
   // Clip the gradients (unscaled ones) to this global norm over all groups. Must be above 0.
   std::optional<double> max_norm = std::nullopt;
   // On a device that has the gradients, grad_scale and found_inf are not waited for, nor is the norm with
-  // NonFinite::kSkip: the device leaves the step out, and the result says nothing of it. Muon and the first step of a
+  // NonFinite::kSkip: the device leaves the step out, for a grad_scale that is not above 0 too, and the result says nothing of
+  // it. Muon and the first step of a
   // parameter wait.
   //
   // What a GradScaler hands in. The gradients are `grad_scale` times the true ones: one

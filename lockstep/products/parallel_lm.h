@@ -151,6 +151,11 @@ class ParallelLm {
   std::vector<at::Tensor> synchronize();
   void leave_out();  // an update() that is skipped: the gradients are dropped
 
+  // While what it returns lives, each rank has its part of the model whole, where devices divide layers among ranks (zero
+  // 3): for share(), and to evaluate what other ranks do not. Null where they are whole anyway. Collective; goes at the
+  // same place on all ranks, before the next step.
+  [[nodiscard]] std::shared_ptr<void> whole_parameters();
+
   // What this rank writes into a checkpoint of the job (checkpoint_writer.h): its share of the model and, after
   // make_optimizer(), of the optimizer's state, under the whole model's names (divided_state.h).
   Checkpoint share();

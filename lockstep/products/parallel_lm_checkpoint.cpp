@@ -57,11 +57,14 @@ void ParallelLm::load(const Checkpoint& checkpoint, const std::string& source,
     if (found->sizes != shape)
       throw CheckpointError(source + ": the tensor '" + name + "' has another shape");
   }
-  // Another rank may still compute with the parameters, which may be one memory.
-  state.comm.barrier();
-  for (const LmParameterClass& one : state.classes)
-    load_parameters(tensors_of(one), state.places, checkpoint.model_slices, source);
-  state.comm.barrier();
+  {
+    const auto whole = whole_parameters();
+    // Another rank may still compute with the parameters, which may be one memory.
+    state.comm.barrier();
+    for (const LmParameterClass& one : state.classes)
+      load_parameters(tensors_of(one), state.places, checkpoint.model_slices, source);
+    state.comm.barrier();
+  }
   if (parts == CheckpointParts::kModelAndConfig) return;
   const std::string of_optimizer = source + ", its optimizer";
   for (const LmParameterClass& one : state.classes) {

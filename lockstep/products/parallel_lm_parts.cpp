@@ -35,6 +35,14 @@ std::map<std::string, int> ParallelLm::State::stages_of_parameters() const {
   return stages;
 }
 
+std::shared_ptr<void> ParallelLm::whole_parameters() {
+  auto held = std::make_shared<std::vector<std::shared_ptr<void>>>();
+  for (const LmParameterClass& one : state_->classes)
+    if (auto whole = one.optimizer ? one.optimizer->whole_parameters() : nullptr)
+      held->push_back(std::move(whole));
+  return held->empty() ? nullptr : held;
+}
+
 NamedTensors ParallelLm::gather() {
   State& state = *state_;
   const at::NoGradGuard no_grad;
@@ -46,9 +54,7 @@ NamedTensors ParallelLm::gather() {
     return takes_part && (experts_place == 0 || is_expert_parameter(name));
   };
   NamedTensors mine;
-  std::vector<std::shared_ptr<void>> kept;
-  for (const LmParameterClass& one : state.classes)
-    if (one.optimizer) kept.push_back(one.optimizer->whole_parameters());
+  const auto kept = whole_parameters();
   for (const LmParameterPart& part : state.own)
     if (!part.copy && is_sent_here(part.name)) mine.emplace_back(part.name, part.tensor);
   NamedTensors whole;

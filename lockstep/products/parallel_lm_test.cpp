@@ -1,5 +1,6 @@
 // What ParallelLm promises beside equality, which the room verify tests for every product.
 #include "lockstep/products/parallel_lm.h"
+#include "lockstep/products/values_alike_test.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -36,18 +37,6 @@ LmConfig small() {
   return config;
 }
 
-// The same on every thread, without a generator.
-ParallelLmOptions options() {
-  return {.values = [](const std::string& name, int64_t begin, const at::Tensor& part) {
-    const at::Tensor values = torch::arange(begin, begin + part.numel(), at::kDouble)
-                                  .mul_(1.3)
-                                  .add_(static_cast<double>(name.size()))
-                                  .sin_()
-                                  .mul_(0.1);
-    part.copy_(name.find("norm") != std::string::npos ? values + 1 : values);
-  }};
-}
-
 LmParallelism by(const std::string& mesh, int zero = 0, int micro_batches = 0) {
   LmParallelism how = parse_parallelism(mesh);
   how.zero = zero;
@@ -68,7 +57,7 @@ std::string mismatch(int ranks, const std::function<void(Communicator&)>& fn) {
 // An average of all gradients is as many bytes as the parameters have.
 TEST(ParallelLm, AveragingIsCounted) {
   testing::run_threads(2, [](Communicator& comm) {
-    ParallelLm model(small(), comm, by("data=2"), options());
+    ParallelLm model(small(), comm, by("data=2"), values_alike());
     EXPECT_TRUE(model.averaging().empty());
     model.make_optimizer(torch::optim::AdamWOptions(1e-3));
     const auto bytes = [&] {
@@ -92,24 +81,24 @@ TEST(ParallelLm, RanksThatDifferAreToldInWhat) {
                        [](Communicator& comm) {
                          LmConfig config = small();
                          config.intermediate_size += 16 * comm.rank();
-                         ParallelLm(config, comm, by("tensor=2"), options());
+                         ParallelLm(config, comm, by("tensor=2"), values_alike());
                        }),
               HasSubstr("rank 1 and rank 0 differ in configuration"));
   EXPECT_THAT(
       mismatch(2,
                [](Communicator& comm) {
-                 ParallelLm(small(), comm, by("pipe=2", 0, 2 + comm.rank()), options());
+                 ParallelLm(small(), comm, by("pipe=2", 0, 2 + comm.rank()), values_alike());
                }),
       HasSubstr("differ in schedule (\"1f1b, 3 micro-batches\", \"1f1b, 2 micro-batches\")"));
   EXPECT_THAT(mismatch(2,
                        [](Communicator& comm) {
-                         ParallelLm(small(), comm, by("data=2", comm.rank()), options());
+                         ParallelLm(small(), comm, by("data=2", comm.rank()), values_alike());
                        }),
               HasSubstr("differ in zero (1, 0)"));
   EXPECT_THAT(
       mismatch(2,
                [](Communicator& comm) {
-                 ParallelLmOptions mine = options();
+                 ParallelLmOptions mine = values_alike();
                  const auto values = mine.values;
                  mine.values = [values, rank = comm.rank()](const auto& name, int64_t begin,
                                                             const at::Tensor& part) {
@@ -123,7 +112,7 @@ TEST(ParallelLm, RanksThatDifferAreToldInWhat) {
 
 TEST(ParallelLm, ABatchThatMakesNoSenseIsRefusedBeforeAnythingIsSent) {
   testing::run_threads(2, [](Communicator& comm) {
-    ParallelLm model(small(), comm, by("tensor=2"), options());
+    ParallelLm model(small(), comm, by("tensor=2"), values_alike());
     const uint64_t sent = model.mesh()["tensor"].stats().collectives;
     const auto says = [&](const LmRowBatch& batch) {
       return message_of<InvalidArgument>([&] { model.step(batch); });
@@ -139,9 +128,9 @@ TEST(ParallelLm, ABatchThatMakesNoSenseIsRefusedBeforeAnythingIsSent) {
     EXPECT_EQ(model.mesh()["tensor"].stats().collectives, sent);
   });
   testing::run_threads(2, [](Communicator& comm) {
-    EXPECT_THAT(
-        message_of<InvalidArgument>([&] { ParallelLm(small(), comm, by("tensor=4"), options()); }),
-        HasSubstr("4"));
+    EXPECT_THAT(message_of<InvalidArgument>(
+                    [&] { ParallelLm(small(), comm, by("tensor=4"), values_alike()); }),
+                HasSubstr("4"));
     EXPECT_EQ(comm.stats().collectives, 0u);
   });
 }
@@ -150,7 +139,7 @@ TEST(ParallelLm, ABatchThatMakesNoSenseIsRefusedBeforeAnythingIsSent) {
 TEST(ParallelLm, ABatchWithoutATargetHasALossAndGradientsOfZero) {
   for (const char* axes : {"tensor=2", "pipe=2", "context=2"})
     testing::run_threads(2, [&](Communicator& comm) {
-      ParallelLm model(small(), comm, by(axes), options());
+      ParallelLm model(small(), comm, by(axes), values_alike());
       const LmRowBatch good = batch_of();
       const LmRowBatch none{good.ids, at::full_like(good.targets, -100)};
       EXPECT_EQ(model.evaluate(none), 0) << axes;
@@ -169,7 +158,7 @@ TEST(ParallelLm, PackedSequencesGoIntoMicroBatches) {
   double whole = 0;
   for (const int ranks : {1, 2}) {
     testing::run_threads(ranks, [&](Communicator& comm) {
-      ParallelLm model(small(), comm, by("pipe=" + std::to_string(ranks), 0, 4), options());
+      ParallelLm model(small(), comm, by("pipe=" + std::to_string(ranks), 0, 4), values_alike());
       const double loss = model.step(packed);
       if (ranks == 1)
         whole = loss;
@@ -185,7 +174,7 @@ TEST(ParallelLm, PackedSequencesGoIntoMicroBatches) {
 TEST(ParallelLm, ScaledLossesAreUnscaledOrLeftOut) {
   testing::run_threads(4, [](Communicator& comm) {
     const auto train = [&](double scale, const std::optional<double>& told) {
-      ParallelLm model(small(), comm, by("data=2,tensor=2", 1), options());
+      ParallelLm model(small(), comm, by("data=2,tensor=2", 1), values_alike());
       model.make_optimizer(torch::optim::AdamWOptions(1e-2));
       for (int step = 0; step < 3; ++step) {
         EXPECT_LT(model.step(batch_of(), scale), 10);
@@ -197,7 +186,7 @@ TEST(ParallelLm, ScaledLossesAreUnscaledOrLeftOut) {
     const NamedTensors plain = train(1, {}), scaled = train(1024, 1024);
     for (size_t i = 0; i < plain.size(); ++i)
       EXPECT_TRUE(at::allclose(plain[i].second, scaled[i].second, 1e-5, 1e-6)) << plain[i].first;
-    ParallelLm model(small(), comm, by("data=2,tensor=2", 1), options());
+    ParallelLm model(small(), comm, by("data=2,tensor=2", 1), values_alike());
     model.make_optimizer(torch::optim::AdamWOptions(1e-2));
     const NamedTensors before = model.gather();
     model.step(batch_of(), comm.rank() < 2 ? INFINITY : 1);  // one row alone
@@ -213,7 +202,7 @@ TEST(ParallelLm, ScaledLossesAreUnscaledOrLeftOut) {
 
 TEST(ParallelLm, SaysWhoHasWhat) {
   testing::run_threads(4, [](Communicator& comm) {
-    ParallelLm model(small(), comm, by("pipe=2,tensor=2"), options());
+    ParallelLm model(small(), comm, by("pipe=2,tensor=2"), values_alike());
     const std::string text = model.str();
     EXPECT_THAT(text, HasSubstr("pipe=2, tensor=2 of 4 ranks"));
     EXPECT_THAT(text, HasSubstr("stage 0: model.embed_tokens to model.layers."));
@@ -239,7 +228,7 @@ TEST(ParallelLm, SaysWhoHasWhat) {
 
 // What a job of 2 x 2 x 2 ranks has saved, any other goes on from, with the losses that it would have had.
 TEST(ParallelLm, GoesOnWhicheverWayItIsDivided) {
-  ParallelLmOptions wide = options();
+  ParallelLmOptions wide = values_alike();
   wide.dtype = at::kDouble;
   for (const auto& [experts, zero_of_saved] : {std::pair{false, 1}, {false, 0}, {true, 1}}) {
     LmConfig config = small();
@@ -311,7 +300,7 @@ TEST(ParallelLm, AnyLengthsDivide) {
       LmParallelism how = by(mesh);
       how.divides_rows = true;
       testing::run_threads(mesh == std::string("data=1") ? 1 : 4, [&](Communicator& comm) {
-        ParallelLm model(small(), comm, how, options());
+        ParallelLm model(small(), comm, how, values_alike());
         const double loss = model.step(packed);
         const TokenScores scores = model.scores(packed);
         if (comm.size() == 1) {
@@ -326,7 +315,7 @@ TEST(ParallelLm, AnyLengthsDivide) {
   }
   EXPECT_THAT(mismatch(2,
                        [](Communicator& comm) {
-                         ParallelLm model(small(), comm, by("tensor=2"), options());
+                         ParallelLm model(small(), comm, by("tensor=2"), values_alike());
                          const LmRowBatch batch = batch_of();
                          model.step({batch.ids, batch.targets.add(comm.rank()).remainder(50)});
                        }),
@@ -335,7 +324,7 @@ TEST(ParallelLm, AnyLengthsDivide) {
 
 // What fills rows up is nothing to routers: losses, gradients, capacities and figures are those of the batch alone.
 TEST(ParallelLm, RoutersDoNotCountWhatFillsRowsUp) {
-  ParallelLmOptions wide = options();
+  ParallelLmOptions wide = values_alike();
   wide.dtype = at::kDouble;
   const LmRowBatch packed{torch::arange(14, at::kLong) * 3 % 50, torch::arange(14, at::kLong) + 1,
                           torch::tensor({5, 6, 3})};
@@ -392,7 +381,7 @@ TEST(ParallelLm, RanksMayHaveNothingButPadding) {
   NamedTensors expected;
   for (const int ranks : {1, 4}) {
     testing::run_threads(ranks, [&](Communicator& comm) {
-      ParallelLm model(config, comm, by("context=" + std::to_string(ranks), 0, 1), options());
+      ParallelLm model(config, comm, by("context=" + std::to_string(ranks), 0, 1), values_alike());
       model.make_optimizer(torch::optim::SGDOptions(0.1));
       for (int step = 0; step < 2; ++step) {
         model.step({few.ids, few.targets, torch::tensor({2})});
@@ -415,7 +404,7 @@ TEST(ParallelLm, RowsWithExpertsRunAsManyMicroBatches) {
   config.num_local_experts = 4;
   config.router_aux_loss_coef = 0.01;
   testing::run_threads(2, [&](Communicator& comm) {
-    ParallelLm model(config, comm, by("expert=2", 0, 4), options());
+    ParallelLm model(config, comm, by("expert=2", 0, 4), values_alike());
     EXPECT_GT(model.step(batch_of(comm.rank() == 0 ? 3 : 2)), 0);
     EXPECT_GT(model.evaluate(batch_of(2)), 0);
   });
@@ -428,7 +417,7 @@ TEST(ParallelLm, DropoutIsOneMaskOnAllPartsOfARow) {
   for (const int ranks : {1, 4}) {
     testing::run_threads(ranks, [&](Communicator& comm) {
       ParallelLm model(config, comm, ranks == 1 ? by("data=1", 0, 2) : by("pipe=2,tensor=2", 0, 2),
-                       options());
+                       values_alike());
       const double first = model.step(batch_of()), second = model.step(batch_of());
       EXPECT_NE(first, second);
       EXPECT_NE(model.evaluate(batch_of()), first);

@@ -124,9 +124,10 @@ void ParallelLm::make_optimizer(const optim::Algorithm& algorithm,
       own.emplace_back(std::move(tensors), groups[group].options->clone());
     }
     if (names.empty()) continue;
-    one.optimizer =
-        std::make_unique<ZeroOptimizer>(one.averaged, own, names, algorithm,
-                                        ZeroOptions{.stage = state.how.zero, .overlap = false});
+    ZeroOptions options{.stage = state.how.zero, .overlap = false};
+    // A device has memory of its own, and divides a stage's layers.
+    if (options.stage == 3 && !state.comm.device().is_cpu()) options.units.model = state.lm.ptr();
+    one.optimizer = std::make_unique<ZeroOptimizer>(one.averaged, own, names, algorithm, options);
   }
   for (const LmParameterPart& part : state.own)
     if (!group_of.contains(part.name)) state.untrained.push_back(part.tensor);

@@ -109,12 +109,18 @@ void visit_fields(Config& config, Visit&& visit) {
     visit("dropout", {kTrainingGroup, "of the embeddings, and of what each block adds"},
           config.dropout);
   }
-  if (texts || language)
+  if (texts || language) {
     visit("gradient_checkpointing",
           {kTrainingGroup,
            "blocks keep their inputs only, and compute the rest again in backward: less memory, "
            "more time, the same numbers"},
           config.gradient_checkpointing);
+    visit("offload_checkpoints",
+          {kTrainingGroup,
+           "with gradient_checkpointing on a GPU: these inputs lie in the host's memory until "
+           "backward comes to them"},
+          config.offload_checkpoints);
+  }
   if (cifar) {
     visit("model", {kDataGroup, "the network", "resnet18|resnet50|simple-cnn"}, config.model);
     visit("sync_batch_norm", {kTrainingGroup, "BatchNorm's statistics over all ranks' batches"},

@@ -51,6 +51,7 @@ TrainResult train_lm(Communicator& comm, const TrainConfig& config,
   check_ranks(comm, config);
   const LmData texts = load_lm_data(lm_input(config));
   say_unread(comm, options, config.data, texts.unread);
+  say_offload(comm, options, config);
   const double targets_a_token =
       static_cast<double>(texts.train.targets()) / static_cast<double>(texts.train.tokens());
   using LmRecipe = AdamWRecipe<TransformerLm, data::TokenWindows, LmLoss>;
@@ -61,7 +62,8 @@ TrainResult train_lm(Communicator& comm, const TrainConfig& config,
           [&] {
             TransformerLm model = make_lm(lm_input(config), texts);
             if (config.gradient_checkpointing && !divides_model(config))
-              checkpoint_layers<LmUnit::Signature>(*model, {.names = {"model.layers.*"}});
+              checkpoint_layers<LmUnit::Signature>(
+                  *model, {.names = {"model.layers.*"}, .options = {config.offload_checkpoints}});
             return model;
           },
       .initial = [&](const TransformerLm& model) { return lm_values(lm_input(config), model); },

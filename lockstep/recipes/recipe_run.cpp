@@ -204,6 +204,12 @@ void say(const Communicator& comm, const TrainRunOptions& options, const std::st
   if (comm.rank() == 0 && options.progress) write_all(STDERR_FILENO, printable(line) + "\n");
 }
 
+void say_offload(const Communicator& comm, const TrainRunOptions& options,
+                 const TrainConfig& config) {
+  if (config.offload_checkpoints && comm.device().is_cpu())
+    say(comm, options, "offload_checkpoints does nothing on the CPU: what blocks keep is there");
+}
+
 void say_unread(const Communicator& comm, const TrainRunOptions& options, const std::string& data,
                 const std::vector<std::string>& unread) {
   if (!unread.empty()) say(comm, options, data + ": not read: " + joined(unread));
@@ -279,7 +285,7 @@ TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
   // On all ranks, as they share what a forward may send.
   const int64_t activations = [&] {
     if (!comm.device().is_cpu()) {  // which has memory of its own
-      const auto whole = strategy.whole_parameters();
+      const auto whole = strategy.has_parts() ? nullptr : strategy.whole_parameters();
       return parts.plan_activations(INT64_MAX);
     }
     const Allowance there = memory_there(comm);

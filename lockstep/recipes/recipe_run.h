@@ -44,6 +44,9 @@ struct TrainRunOptions {
 
 // A line for whoever looks at rank 0's stderr, where options.progress is.
 void say(const Communicator& comm, const TrainRunOptions& options, const std::string& line);
+// That there is nothing to offload on the CPU, where it is asked for.
+void say_offload(const Communicator& comm, const TrainRunOptions& options,
+                 const TrainConfig& config);
 // "DATA: not read: test.txt"; nothing where all was.
 void say_unread(const Communicator& comm, const TrainRunOptions& options, const std::string& data,
                 const std::vector<std::string>& unread);

@@ -175,7 +175,6 @@ void resolve_device(const TrainConfig& config) {
   const bool of_devices = config.backend == "nccl" || config.backend == "peer";
   if (of_devices && config.device == "cpu")
     refuse("backend", "'" + config.backend + "'", "another where the device is the CPU");
-  if (cuda || of_devices) check_on_device(config, cuda ? config.device : "cuda");
 }
 
 }  // namespace
@@ -219,13 +218,6 @@ TrainConfig default_config(const std::string& recipe) {
   return config;
 }
 
-void check_on_device(const TrainConfig& config, const std::string& device) {
-  if (divides_parameters(config.strategy) && !config.mesh.empty())
-    refuse("device", "'" + device + "'",
-           "cpu, on which alone strategy " + config.strategy +
-               " goes with a mesh so far; leave out mesh '" + config.mesh + "'");
-}
-
 TrainConfig resolved(const TrainConfig& given) {
   TrainConfig config = given;
   const Recipe* recipe = find_recipe(config.recipe);
@@ -235,6 +227,8 @@ TrainConfig resolved(const TrainConfig& given) {
   }
   if (config.output.empty()) refuse("output", "", "a directory");
   at_least("nproc", config.nproc, 1);
+  if (config.offload_checkpoints && !config.gradient_checkpointing)
+    refuse("offload_checkpoints", "true", "false unless gradient_checkpointing is true, too");
   resolve_mesh(config);
   resolve_step(config);
   TrainConfig result = config;

@@ -25,6 +25,7 @@ TrainResult train_texts(Communicator& comm, const TrainConfig& config,
   check_ranks(comm, config);
   const TextData texts = load_text_data(text_input(config));
   say_unread(comm, options, config.data, texts.unread);
+  say_offload(comm, options, config);
   const AdamWRecipe<BertClassifier, data::TokenizedTexts, TextClassificationLoss> recipe{
       .train = texts.train,
       .held_out = texts.dev.size(),
@@ -36,7 +37,9 @@ TrainResult train_texts(Communicator& comm, const TrainConfig& config,
               say(comm, options,
                   config.model + ": has no " + joined(drawn) + " for these classes; drawn anew");
             if (config.gradient_checkpointing)
-              checkpoint_layers<BertUnit::Signature>(*model, {.names = {"bert.encoder.layer.*"}});
+              checkpoint_layers<BertUnit::Signature>(
+                  *model,
+                  {.names = {"bert.encoder.layer.*"}, .options = {config.offload_checkpoints}});
             return model;
           },
       .evaluate =

@@ -104,6 +104,10 @@ TEST(TextRecipe, LayersThatAreComputedAgainChangeNoBit) {
   config.output = dir / "again";
   train(config);
   EXPECT_EQ(losses(config), expected);
+  config.offload_checkpoints = true;  // which the CPU has no use for
+  config.output = dir / "offloaded";
+  train(config);
+  EXPECT_EQ(losses(config), expected);
 }
 
 TEST(TextRecipe, EveryStrategyFollows) {

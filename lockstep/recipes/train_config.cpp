@@ -33,7 +33,7 @@ bool changeable(const TrainConfig& config, std::string_view name) {
       "check_replicas", "evict_stragglers", "workers",
       "timeout",        "init_from",        "gradient_checkpointing",
       "mesh",           "pipe_schedule",    "micro_batches",
-      "divided_rows",   "strategy"};
+      "divided_rows",   "strategy",         "offload_checkpoints"};
   // A schedule that falls is one of all epochs.
   if (name == "epochs" && config.schedule != "constant") return false;
   return names.count(name) != 0;
@@ -152,8 +152,9 @@ std::shared_ptr<Strategy> strategy_of(const TrainConfig& config) {
   if (divides_model(config)) {
     LmMeshOptions options{.dropout_seed = static_cast<uint64_t>(config.seed) | 1};
     if (config.gradient_checkpointing)
-      options.prepare = [](TransformerLm& part) {
-        checkpoint_layers<LmUnit::Signature>(*part, {.names = {"model.layers.*"}});
+      options.prepare = [offload = config.offload_checkpoints](TransformerLm& part) {
+        checkpoint_layers<LmUnit::Signature>(
+            *part, {.names = {"model.layers.*"}, .options = {.offload = offload}});
       };
     return make_lm_mesh_strategy(parallelism_of(config), options);
   }

@@ -63,6 +63,7 @@ struct TrainConfig {
   int64_t context = 64;   // tokens of a window
   double dropout = 0;     // of the embeddings, and of what each block adds
   bool gradient_checkpointing = false;  // blocks are computed again in backward
+  bool offload_checkpoints = false;     // and what they keep is in pinned memory meanwhile
   double clip = 1;                      // the gradients' global norm; 0: as they are
   int64_t max_steps = 0;                // optimizer steps in all; 0: no limit
   int64_t log_every = 50;               // steps
@@ -115,8 +116,6 @@ TrainConfig train_config_from_json(const std::string& text, const std::string& s
 // The configuration with batch_size and lr filled in, and step_samples 0 where batch_size says it. Throws InvalidArgument that names the first
 // field that makes no sense. Pure: looks at no file.
 TrainConfig resolved(const TrainConfig& config);
-// Throws InvalidArgument where what it asks for works on the CPU alone so far; `device` is another one.
-void check_on_device(const TrainConfig& config, const std::string& device);
 
 // Checks a resolved configuration against the data. Throws InvalidArgument: more ranks than
 // samples, or than those of a step with sync_batch_norm.

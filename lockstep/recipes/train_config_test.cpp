@@ -178,6 +178,13 @@ TEST(TrainConfig, NonsenseIsNamed) {
                 resolved(config);
               }),
               HasSubstr("backend is 'gloo'; give shm or hierarchical"));
+  EXPECT_THAT(error_of([] {
+                TrainConfig config = valid();
+                config.offload_checkpoints = true;
+                resolved(config);
+              }),
+              HasSubstr("offload_checkpoints is true; give false unless gradient_checkpointing is "
+                        "true, too"));
 }
 
 TEST(TrainConfig, AMeshIsOfRanksThatThereAre) {

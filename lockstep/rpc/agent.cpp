@@ -12,6 +12,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/core/text.h"
 #include "lockstep/rpc/internal/core.h"
+#include "lockstep/rpc/internal/devices.h"
 #include "lockstep/rpc/internal/directory.h"
 #include "lockstep/rpc/internal/served.h"
 #include "lockstep/store/prefix_store.h"
@@ -128,6 +129,7 @@ void Core::stop(const std::string& why, Deadline deadline) noexcept {
     for (Served* one : serving_) one->cancel();
   }
   objects_.close();
+  courier_.stop();
   try {
     if (transport_) transport_->close(why);
   } catch (const std::exception& error) {
@@ -217,6 +219,36 @@ void check_types(const std::vector<nlohmann::json>& ranks) {
   }
 }
 
+// Maps lead to names that are there, and from devices to devices that are.
+void check_devices(const std::vector<nlohmann::json>& ranks) {
+  std::map<std::string, int> seen;
+  for (const nlohmann::json& rank : ranks)
+    seen[rank.at("name").get<std::string>()] = rank.at("devices").get<int>();
+  const auto refuse = [](const std::string& name, const std::string& peer,
+                         const std::string& what) {
+    throw InvalidArgument("rpc::init(): the device map of '" + name + "' for '" + peer + "' " +
+                          what);
+  };
+  for (const nlohmann::json& rank : ranks) {
+    const auto name = rank.at("name").get<std::string>();
+    for (const auto& [peer, pairs] : rank.at("maps").items()) {
+      const auto other = seen.find(peer);
+      if (other == seen.end()) refuse(name, peer, "is for nobody: no rank has that name");
+      for (const auto& pair : pairs) {
+        const int here = pair.at(0).get<int>(), there = pair.at(1).get<int>();
+        if (here >= seen.at(name))
+          refuse(
+              name, peer,
+              "sends from device " + std::to_string(here) + " of " + std::to_string(seen.at(name)));
+        if (there >= other->second)
+          refuse(
+              name, peer,
+              "sends to device " + std::to_string(there) + " of " + std::to_string(other->second));
+      }
+    }
+  }
+}
+
 // What the handles of an agent share. The last of them stops it on its own thread, though calls that are being served keep the core
 // longer: else its end came in one of its workers, which would wait for itself, and the process might end meanwhile.
 std::shared_ptr<internal::Core> handle_of(std::shared_ptr<internal::Core> core) {
@@ -252,10 +284,18 @@ Agent init(const std::string& name, std::shared_ptr<Store> store, Registry regis
 Agent init(Communicator& comm, Registry registry, AgentOptions options) {
   const Deadline deadline = Deadline::after(options.timeout);
   if (options.name.empty()) options.name = "worker" + std::to_string(comm.rank());
-  nlohmann::json mine{
-      {"name", options.name}, {"node", comm.node_rank()}, {"functions", registry.list()}};
+  nlohmann::json mine{{"name", options.name},
+                      {"node", comm.node_rank()},
+                      {"functions", registry.list()},
+                      {"maps", nlohmann::json::object()},
+                      {"devices", internal::visible_devices()}};
+  for (const auto& [peer, map] : options.device_maps) {
+    nlohmann::json& pairs = mine["maps"][peer] = nlohmann::json::array();
+    for (const auto& [here, there] : map) pairs.push_back({here.index(), there.index()});
+  }
   const std::vector<nlohmann::json> ranks = all_gather_object(comm, mine);
   check_types(ranks);
+  check_devices(ranks);
   std::vector<std::string> names;
   bool one_host = true;
   for (const nlohmann::json& one : ranks) {

@@ -10,7 +10,8 @@
 //
 // A call's types are those of its arguments (string literals are strings, vectors vectors ...) and the R that is asked for; the
 // function's own are compared with them where it is called. A tensor arrives with its own storage; its contents must not
-// change until the call has returned. Tensors on other devices than the CPU are refused.
+// change until the call has returned. Tensors on devices go by a map of devices that the caller sets for the peer
+// (AgentOptions::set_device_map), and results come back by it; without one they are refused.
 //
 // Every call has a deadline, and those made while serving it end by the same one; they are Cancelled when its caller
 // cancels it or is gone. What does not come in time is Timeout, and the other end is told; a process that is gone fails all
@@ -20,9 +21,9 @@
 // How much waits is bounded: calls in flight and bytes in the queue for each peer. Beyond it a call waits for room, at
 // most until its deadline, and then says so.
 //
-// Threads: AgentOptions::workers for calls, one more, and, once a reference has come whose owner is not known here, one that
-// connects to such owners; no others. A call that waits inside a function keeps its worker:
-// use as many workers as such calls nest, or let the function return a Future.
+// Threads: AgentOptions::workers for calls, one more, and, once a reference has come whose owner is not known here, one that connects to
+// such owners, once a tensor of a device is sent, one that waits for its copy; no others. A call that waits inside a function
+// keeps its worker: use as many workers as such calls nest, or let the function return a Future.
 //
 // Method: calls by registered name with futures and references as in PyTorch's RPC (Damania et al., "PyTorch RPC: Distributed Deep Learning
 // Built on Tensor-Optimized Remote Procedure Calls", MLSys 2023).
@@ -30,6 +31,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -41,6 +43,7 @@
 #include "lockstep/core/secret.h"
 #include "lockstep/rpc/call_options.h"
 #include "lockstep/rpc/codec.h"
+#include "lockstep/rpc/device_map.h"
 #include "lockstep/rpc/future.h"
 #include "lockstep/rpc/pending.h"
 #include "lockstep/rpc/registry.h"
@@ -69,6 +72,16 @@ struct AgentOptions {
   std::vector<std::string> world = {};
   // The job's secret; else LOCKSTEP_SECRET_FD, LOCKSTEP_SECRET_FILE, LOCKSTEP_SECRET.
   std::optional<Secret> secret = {};
+  // By peer. Calls to one's own name need none: there every device stands for itself.
+  std::map<std::string, DeviceMap> device_maps = {};
+
+  // {{at::Device("cuda:0"), at::Device("cuda:1")}}: tensors of this process's cuda:0 arrive on the peer's cuda:1, and those
+  // that it answers with on cuda:1 arrive here on cuda:0; gradients of distributed autograd likewise. init() throws
+  // InvalidArgument for a device that is not there, that is the CPU, or that is mapped twice; init(comm) also where no rank has
+  // the name, or that rank lacks the device, on all ranks.
+  void set_device_map(const std::string& peer, DeviceMap map) {
+    device_maps.insert_or_assign(peer, std::move(map));
+  }
 };
 
 namespace internal {

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/rpc/internal/devices.h"
 
 namespace lockstep::rpc {
 namespace {
@@ -38,7 +39,7 @@ void Writer::text(std::string_view value) {
 
 void Writer::tensor(const at::Tensor& value) {
   if (!value.defined()) return byte(kUndefined);
-  if (!value.device().is_cpu())
+  if (!value.device().is_cpu() && !internal::can_be_named(value.device().type()))
     throw InvalidArgument("a tensor on " + value.device().str() +
                           " cannot be sent; send tensor.cpu(), and move it where it arrives");
   if (value.is_sparse()) {

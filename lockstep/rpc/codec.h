@@ -57,7 +57,7 @@ class Writer {
   void length(uint64_t value);  // 1 byte for less than 128, and so on
   void text(std::string_view value);
   void raw(std::string_view bytes) { body_.append(bytes); }
-  // Undefined, dense or sparse (COO). On another device than the CPU: by the device map, or InvalidArgument.
+  // Undefined, dense or sparse (COO). Of another device than the CPU, where it goes is looked up by who sends the message.
   void tensor(const at::Tensor& value);
 
   const std::string& body() const { return body_; }

@@ -92,6 +92,7 @@ class Future {
   Value get() const& {
     wait();
     if (state().error()) std::rethrow_exception(state().error());
+    state().come_here();
     if constexpr (!std::is_void_v<T>) return state().value();
   }
   // The value itself, of the last handle moved, of others copied.
@@ -138,6 +139,7 @@ class Future {
   }
   std::conditional_t<std::is_void_v<T>, void, T> await_resume() const {
     if (state().error()) std::rethrow_exception(state().error());
+    state().come_here();
     if constexpr (!std::is_void_v<T>) return state().value();
   }
 
@@ -148,6 +150,7 @@ class Future {
   }
   template <typename F>
   auto invoke(F& f) const {
+    state().come_here();
     if constexpr (std::is_void_v<T>)
       return f();
     else
@@ -156,6 +159,8 @@ class Future {
   template <typename Out, typename Result, typename F>
   Out then_into(F f) const;
 
+  template <typename>
+  friend class Future;
   std::shared_ptr<internal::ValueState<T>> state_;
 };
 
@@ -198,6 +203,13 @@ class Promise {
   }
 
  private:
+  template <typename>
+  friend class Future;
+  // What set_value() will give is computed of this, by this thread.
+  void computed_of(const std::shared_ptr<const internal::Arriving>& arriving) {
+    if (arriving) state_->arrives_with(arriving->went_on());
+  }
+
   std::shared_ptr<internal::ValueState<T>> state_;
 };
 
@@ -221,14 +233,19 @@ Out Future<T>::then_into(F f) const {
             promise->set_error(inner.error());
           else if constexpr (std::is_void_v<Kind>)
             promise->set_value();
-          else
-            promise->set_value(inner.get());
+          else {
+            const Kind& value = inner.get();
+            promise->computed_of(inner.state().arriving());
+            promise->set_value(value);
+          }
         });
       } else if constexpr (std::is_void_v<Result>) {
         self.invoke(f);
         promise->set_value();
       } else {
-        promise->set_value(self.invoke(f));
+        Kind value = self.invoke(f);
+        promise->computed_of(self.state().arriving());
+        promise->set_value(std::move(value));
       }
     } catch (...) {
       promise->set_error(std::current_exception());

@@ -10,6 +10,7 @@
 
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/mutex.h"
+#include "lockstep/rpc/arriving.h"
 #include "lockstep/rpc/task.h"
 
 namespace lockstep::rpc::internal {
@@ -41,6 +42,17 @@ class FutureState {
   // Runs the task once it is done, at once where it is: by execute().
   void on_done(Task task);
 
+  // The streams of whoever reads the value come after this, too. By who has claimed it, before finish(); `sent`: before others see
+  // the future, for what its maker may change once it is done.
+  void arrives_with(std::shared_ptr<const Arriving> arriving) { arriving_ = std::move(arriving); }
+  void sent_with(std::shared_ptr<const Arriving> sent) { sent_ = std::move(sent); }
+  const std::shared_ptr<const Arriving>& arriving() const { return arriving_; }
+  // Once done, by whoever reads the value.
+  void come_here() const {
+    if (arriving_) arriving_->come_here();
+    if (sent_) sent_->come_here();
+  }
+
   // By when it will be done at the latest, where that is known.
   virtual std::optional<Deadline> deadline() const { return std::nullopt; }
   // Nobody waits any longer: done with Cancelled, unless it is done.
@@ -55,6 +67,7 @@ class FutureState {
  private:
   std::atomic<bool> claimed_{false}, done_{false};
   std::exception_ptr error_;
+  std::shared_ptr<const Arriving> arriving_, sent_;
   Mutex mutex_;
   ConditionVariable changed_;
   int waiting_ LOCKSTEP_GUARDED_BY(mutex_) = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
@@ -20,12 +21,15 @@ enum class MessageKind : uint8_t {
 };
 
 using Tensors = c10::SmallVector<at::Tensor, 2>;
+// To which device each of a message's tensors goes where it arrives; empty: none to another than the CPU.
+using Devices = c10::SmallVector<c10::Device, 2>;
 
 // At most kMostBody bytes of body and kMostTensors tensors. Tensors are dense, on the CPU; they arrive contiguous, without
 // gradients.
 struct MessageHead {
   MessageKind kind = MessageKind::kRequest;
   uint64_t call = 0;  // number of the call, given by the caller, never 0 but for notices
+  const Devices* devices = nullptr;  // to send: of its tensors; null as if empty
 };
 inline constexpr size_t kMostBody = size_t{64} << 20;
 inline constexpr size_t kMostTensors = 65536;
@@ -36,6 +40,7 @@ struct Incoming {
   MessageHead head;
   std::string_view body;
   Tensors tensors;
+  Devices devices = {};  // what the sender wants; nobody has looked whether there are such devices
   uint64_t pending = 0;  // what Link::fetch() needs; 0: all tensors have their bytes
 };
 

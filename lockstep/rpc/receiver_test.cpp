@@ -140,6 +140,25 @@ TEST(Receiver, EveryDtypeTravels) {
   EXPECT_FALSE(travels(at::ScalarType::Undefined));
 }
 
+// Whether there is such a device is not the stream's question.
+TEST(Receiver, SaysWhereTensorsShallGo) {
+  std::string table;
+  append_row(table, at::kInt, {1}, 0, {at::kCUDA, 100});
+  append_row(table, at::kInt, {1}, 0);
+  const std::string stream = frame(request(1, 2), "", table, "tensors.");
+  Receiver receiver(kMost, ReceiveMemory::make(size_t{1} << 24));
+  const iovec place = receiver.places()[0];
+  std::memcpy(place.iov_base, stream.data(), stream.size());
+  int messages = 0;
+  receiver.came(stream.size(), [&](Receiver::Message& message) {
+    ++messages;
+    EXPECT_EQ(message.places[0].device, at::Device(at::kCUDA, 100));
+    EXPECT_EQ(message.places[1].device, at::Device(at::kCPU));
+    EXPECT_TRUE(message.tensors[0].is_cpu());
+  });
+  EXPECT_EQ(messages, 1);
+}
+
 TEST(Receiver, RefusesWhatIsNoMessage) {
   const auto refused = [](const std::string& stream, uint64_t most = kMost) {
     EXPECT_THROW(receive(stream, 1000, most), BadFrame);
@@ -176,6 +195,14 @@ TEST(Receiver, RefusesWhatIsNoMessage) {
   wrong = row(at::kInt, {1});
   wrong[1] = 65;
   refused(frame(request(1, 1), "", wrong));
+  // A device of no kind that computes, a number of the CPU's, a number that is none.
+  for (const auto& [type, device] : std::vector<std::pair<at::DeviceType, int>>{
+           {at::kMeta, 0}, {static_cast<at::DeviceType>(99), 0}, {at::kCPU, 1}, {at::kCUDA, 128}}) {
+    wrong = row(at::kInt, {1});
+    wrong[2] = static_cast<char>(type);
+    wrong[3] = static_cast<char>(device);
+    refused(frame(request(1, 1), "", wrong));
+  }
   // An address without a ticket, a ticket without one, an address of nothing.
   refused(frame(request(1, 1), "", row(at::kInt, {1}, 4096)));
   head = request(1, 1);

@@ -47,12 +47,14 @@ std::map<std::string, std::string> seeds() {
   hello.host_identity = "i";
   hello.word = 4;
   hello.address = 3;
-  std::string three, named;
+  std::string three, named, placed;
   append_row(three, at::kFloat, {3, 1}, 0);
   append_row(three, at::kDouble, {0, 5}, 0);
   append_row(three, at::kByte, {}, 0);
   append_row(named, at::kByte, {300'000}, 4096);
   append_row(named, at::kChar, {4}, 0);
+  append_row(placed, at::kFloat, {1}, 0, {at::kCUDA, 1});
+  append_row(placed, at::kByte, {}, 0);
   return {
       {"hello", hello.encode()},
       {"hello_frame", "\xff" + hello_frame(hello) + ready_frame({.reads = true, .address = 5})},
@@ -60,6 +62,7 @@ std::map<std::string, std::string> seeds() {
                        message(MessageKind::kResponse, 2) + message(MessageKind::kCancel, 3) +
                        message(MessageKind::kNotice, 0, "notice")},
       {"tensors", "\x09" + message(MessageKind::kRequest, 1, "a", three, 3) + "xxxxxxxxxxxxy"},
+      {"placed", "\x05" + message(MessageKind::kRequest, 1, "a", placed, 2) + "xxxxy"},
       {"named", std::string(1, '\0') + message(MessageKind::kRequest, 1, "a", named, 2, 1) +
                     "abcd" + message(MessageKind::kTaken, 1)},
   };

@@ -137,7 +137,8 @@ void AcceleratorState::add(torch::nn::Module& model) {
                                    "Accelerator: prepare() takes one model; wrap a second one in "
                                    "DistributedDataParallel");
   const at::Device device = batch_device();
-  moved_ = device_of(model) != device && !strategy->divides_model();
+  moved_ =
+      device_of(model) != device && !strategy->divides_model() && !strategy->divides(model, comm);
   if (moved_) model.to(device);
   if (optimizer_ != nullptr) check_follows(*optimizer_);
 }
@@ -192,9 +193,7 @@ void AcceleratorState::save(const std::filesystem::path& path, const CheckpointF
 
 void AcceleratorState::load(const std::filesystem::path& path) {
   check_complete("load_state");
-  const Checkpoint checkpoint =
-      read_checkpoint(path, CheckpointParts::kAll,
-                      strategy->divides_model() ? ModelForm::kSlices : ModelForm::kWhole);
+  const Checkpoint checkpoint = read_checkpoint(path, CheckpointParts::kAll, model_form(*strategy));
   const std::string source = path.string();
   std::vector<LoaderPlace> places;
   try {
@@ -208,7 +207,6 @@ void AcceleratorState::load(const std::filesystem::path& path) {
   if (places.size() != places_.size())
     throw CheckpointError(source + ": was made with " + std::to_string(places.size()) +
                           " loaders, and there are " + std::to_string(places_.size()));
-  const auto whole = strategy->whole_parameters();
   restore_run_state(checkpoint, source, comm, *model_, *strategy, *optimizer_,
                     scaler_ ? &*scaler_ : nullptr);
   for (size_t i = 0; i < places.size(); ++i) *places_[i] = places[i];

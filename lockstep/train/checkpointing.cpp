@@ -69,8 +69,7 @@ void save_training(const TrainingRun& run, const std::filesystem::path& path) {
 
 void restore_training(const TrainingRun& run, const std::filesystem::path& path) {
   const Checkpoint checkpoint =
-      read_checkpoint(path, CheckpointParts::kAll,
-                      run.strategy.divides_model() ? ModelForm::kSlices : ModelForm::kWhole);
+      read_checkpoint(path, CheckpointParts::kAll, model_form(run.strategy));
   const std::string source = path.string();
   auto state = trainer_state_from_json(checkpoint.trainer_json, source + "/trainer.json");
   const auto& sums = of_all_ranks(checkpoint.ranks, kSums, source);
@@ -78,7 +77,6 @@ void restore_training(const TrainingRun& run, const std::filesystem::path& path)
     throw CheckpointError(source + ": " + kSums + " is damaged");
   check_steps(state, run.trainer, source);
   state.steps_per_epoch = run.trainer.state().steps_per_epoch;
-  const auto whole = run.strategy.whole_parameters();
   restore_run_state(checkpoint, source, run.comm, run.model, run.strategy, run.optimizer,
                     run.scaler);
   take_over(run.trainer, sums, run.comm);

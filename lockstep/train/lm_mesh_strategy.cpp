@@ -287,6 +287,9 @@ class LmMeshStrategy final : public Strategy {
           trainer_state_from_json(checkpoint.trainer_json, source + "/trainer.json").step));
   }
   NamedTensors gathered_parameters() override { return made().gather(); }
+  std::shared_ptr<void> whole_parameters() override {
+    return parallel_ ? parallel_->whole_parameters() : nullptr;
+  }
 
  private:
   // The language model that `model` is, of a type and a size that can be divided so. Sends nothing.

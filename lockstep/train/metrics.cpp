@@ -64,12 +64,13 @@ EvalPrediction gather_predictions(Communicator& comm, const EvalPrediction& mine
 
 Evaluation count_classes(const EvalPrediction& prediction) {
   const int64_t classes = prediction.predictions.size(1);
-  const at::Tensor predicted = prediction.predictions.argmax(1);
+  const at::Tensor predicted = prediction.predictions.argmax(1).cpu();
+  const at::Tensor labels = prediction.label_ids.cpu();
   Evaluation result;
   result.confusion.assign(static_cast<size_t>(classes),
                           std::vector<int64_t>(static_cast<size_t>(classes), 0));
   int64_t correct = 0;
-  const auto* truth = prediction.label_ids.const_data_ptr<int64_t>();
+  const auto* truth = labels.const_data_ptr<int64_t>();
   const auto* guess = predicted.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < predicted.size(0); ++i) {
     if (truth[i] < 0 || truth[i] >= classes) continue;  // nobody knows

@@ -33,7 +33,7 @@ struct EvalPrediction {
 // Every rank's rows, in rank order, on every rank; a rank may have none. Collective.
 EvalPrediction gather_predictions(Communicator& comm, const EvalPrediction& mine);
 
-// Of logits [samples, classes] and labels int64 [samples]; loss is left at 0.
+// Of logits [samples, classes] and labels int64 [samples], on whatever device; loss is left at 0.
 Evaluation count_classes(const EvalPrediction& prediction);
 
 }  // namespace lockstep

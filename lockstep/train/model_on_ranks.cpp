@@ -71,13 +71,6 @@ Place place_from(const std::string& bytes) try {
 
 using Tensors = std::unordered_set<const c10::TensorImpl*>;
 
-Tensors optimized_by(const torch::optim::Optimizer& optimizer) {
-  Tensors all;
-  for (const auto& group : optimizer.param_groups())
-    for (const at::Tensor& parameter : group.params()) all.insert(parameter.unsafeGetTensorImpl());
-  return all;
-}
-
 // Also where an optimizer has not come to be, and has moved some of them.
 Tensors trained_of(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
   Tensors all;
@@ -91,20 +84,22 @@ Tensors trained_of(const std::vector<torch::optim::OptimizerParamGroup>& groups)
 std::vector<at::Tensor> others_of(const torch::nn::Module& model,
                                   const torch::optim::Optimizer& optimizer) {
   std::vector<at::Tensor> others = recover::buffers_of(model);
-  const Tensors optimized = optimized_by(optimizer);
+  const Tensors trained = trained_of(optimizer.param_groups());
   for (const auto& [name, parameter] : parameters_of(model))
-    if (!optimized.contains(parameter.unsafeGetTensorImpl())) others.push_back(parameter.detach());
+    if (!trained.contains(parameter.unsafeGetTensorImpl())) others.push_back(parameter.detach());
   return others;
 }
 
 // The model's parameters lose what they had in common with an optimizer that goes. `values`: they keep theirs.
-void detach_parameters(torch::nn::Module& model, const Tensors& optimized, bool values) {
+// Those without values go to `where`.
+void detach_parameters(torch::nn::Module& model, const Tensors& optimized, bool values,
+                       at::Device where) {
   const at::NoGradGuard no_grad;
   for (at::Tensor& parameter : model.parameters()) {
     parameter.mutable_grad() = at::Tensor();
     // Memory that nobody writes is none.
     if (!values && optimized.contains(parameter.unsafeGetTensorImpl()))
-      parameter.set_data(at::empty_like(parameter));
+      parameter.set_data(at::empty_like(parameter, parameter.options().device(where)));
     else
       parameter.set_data(parameter.detach().clone());
   }
@@ -115,7 +110,8 @@ void detach_parameters(torch::nn::Module& model, const Tensors& optimized, bool 
 ModelOnRanks::ModelOnRanks(Parts parts) : parts_(std::move(parts)) {
   Strategy& strategy = *parts_.strategy;
   // One that is divided stays where it is, as the names of parts that are moved.
-  if (!device().is_cpu() && !strategy.divides_model()) {
+  if (!device().is_cpu() && !strategy.divides_model() &&
+      !strategy.divides(*parts_.model, parts_.comm)) {
     give_initial_values();  // they are written on the host
     parts_.model->to(device());
   }
@@ -179,7 +175,8 @@ void ModelOnRanks::bind() {
     if (!state && !first_values_.empty())
       put_back_first_values();
     else
-      detach_parameters(*parts_.model, trained_of(parts_.groups()), /*values=*/!state);
+      detach_parameters(*parts_.model, trained_of(parts_.groups()), /*values=*/!state,
+                        strategy.divides(*parts_.model, comm()) ? at::kCPU : device());
   }
   if (!state) {
     place_.clear();
@@ -196,7 +193,10 @@ void ModelOnRanks::put_back_first_values() {
   std::vector<at::Tensor> parameters = parts_.model->parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
     parameters[i].mutable_grad() = at::Tensor();
-    parameters[i].set_data(first_values_[i].to(device()));
+    // One that the strategy divides begins on the host.
+    parameters[i].set_data(parts_.strategy->divides(*parts_.model, comm())
+                               ? first_values_[i]
+                               : first_values_[i].to(device()));
   }
 }
 

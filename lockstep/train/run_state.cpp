@@ -1,5 +1,6 @@
 #include "lockstep/train/run_state.h"
 
+#include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
@@ -21,6 +22,41 @@ namespace {
 
 constexpr const char* kGenerators = "cpu_generator";  // uint8 [ranks, bytes]
 constexpr const char* kScaler = "scaler.json";
+
+// The module's own tensors but those that a strategy which has_parts() divides.
+NamedTensors others_of(const torch::nn::Module& model, const Strategy& strategy) {
+  const std::set<std::string> divided = strategy.divided_names();
+  NamedTensors others;
+  for (const auto& entry : module_state(model))
+    if (!divided.contains(entry.first)) others.push_back(entry);
+  return others;
+}
+
+void load_others(const NamedTensors& others, const SlicedTensors& stored,
+                 const std::string& source) {
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : others) {
+    const SlicedTensor* const found = stored.find(name);
+    if (found == nullptr || tensor.sizes() != at::IntArrayRef(found->sizes))
+      throw CheckpointError(source + ": has no tensor '" + name + "' of the model's shape");
+  }
+  for (const auto& [name, tensor] : others) tensor.copy_(stored.find(name)->whole());
+}
+
+// Of a checkpoint that was read in model_form().
+void load_parameters(const Communicator& comm, torch::nn::Module& model, Strategy& strategy,
+                     const Checkpoint& checkpoint, const std::string& source) {
+  const std::string file = source + "/model.safetensors";
+  if (strategy.has_parts()) {
+    strategy.load_parameters(checkpoint.model_slices, file);
+    load_others(others_of(model, strategy), checkpoint.model_slices, file);
+    return;
+  }
+  const auto whole = strategy.whole_parameters();
+  // Another rank may still compute with the parameters, which may be one memory.
+  Communicator(comm).barrier();
+  set_module_state(model, checkpoint.model.tensors, file);
+}
 
 Safetensors weights_of(const torch::nn::Module& model) {
   return {.tensors = module_state(model), .metadata = {{"format", "pt"}}};
@@ -51,6 +87,10 @@ Safetensors dealt(Safetensors weights, const torch::nn::Module& model, int rank,
 
 }  // namespace
 
+ModelForm model_form(const Strategy& strategy) {
+  return strategy.divides_model() || strategy.has_parts() ? ModelForm::kSlices : ModelForm::kWhole;
+}
+
 const at::Tensor& of_all_ranks(const Safetensors& file, const char* name,
                                const std::string& source) {
   const at::Tensor* tensor = file.find(name);
@@ -70,13 +110,18 @@ void save_model(const torch::nn::Module& model, const CheckpointFiles& files,
 
 void save_model(Communicator& comm, const torch::nn::Module& model, Strategy& strategy,
                 const CheckpointFiles& files, const std::filesystem::path& path) {
-  if (!strategy.divides_model()) {
+  if (!strategy.divides_model() && !strategy.has_parts()) {
     const auto whole = strategy.as_saved();
     on_root(comm, [&] { save_model(model, files, path); });
     return;
   }
+  if (strategy.has_parts()) strategy.share_buffers();
   Checkpoint checkpoint;
   checkpoint.model = {.tensors = strategy.gathered_parameters(), .metadata = {{"format", "pt"}}};
+  if (strategy.has_parts() && comm.rank() == 0) {
+    const NamedTensors others = others_of(model, strategy);
+    checkpoint.model.tensors.insert(checkpoint.model.tensors.end(), others.begin(), others.end());
+  }
   checkpoint.config_json = files.config_json;
   checkpoint.files = files.others;
   on_root(comm, [&] { write_checkpoint(path, checkpoint); });
@@ -90,11 +135,9 @@ void load_model(const Communicator& comm, torch::nn::Module& model, Strategy& st
         CheckpointParts::kModelAndConfig);
     return;
   }
-  const Checkpoint checkpoint = read_checkpoint(path, CheckpointParts::kModelAndConfig);
-  const auto whole = strategy.whole_parameters();
-  // Another rank may still compute with the parameters, which may be one memory.
-  Communicator(comm).barrier();
-  set_module_state(model, checkpoint.model.tensors, (path / "model.safetensors").string());
+  load_parameters(comm, model, strategy,
+                  read_checkpoint(path, CheckpointParts::kModelAndConfig, model_form(strategy)),
+                  path.string());
 }
 
 Checkpoint share_of_run_state(Communicator& comm, const torch::nn::Module& model,
@@ -108,6 +151,12 @@ Checkpoint share_of_run_state(Communicator& comm, const torch::nn::Module& model
     checkpoint.optimizer = strategy.optimizer_state(optimizer);
     if (const auto names = parameter_names(model, optimizer))
       checkpoint.optimizer = by_name(std::move(checkpoint.optimizer), *names);
+  }
+  if (strategy.has_parts()) {
+    checkpoint.model_slices = strategy.own_parameters();
+    checkpoint.model.metadata = {{"format", "pt"}};
+    if (comm.rank() == 0) checkpoint.model.tensors = others_of(model, strategy);
+  } else if (!strategy.divides_model()) {
     checkpoint.model = weights_of(model);
     const bool divided =
         strategy.divides_state() && bytes_of(checkpoint.model.tensors) >= kDividedModelBytes;
@@ -129,9 +178,7 @@ void restore_run_state(const Checkpoint& checkpoint, const std::string& source,
   if (strategy.divides_model()) {
     strategy.load_divided_state(checkpoint, source, CheckpointParts::kAll);
   } else {
-    // Another rank may still compute with the parameters, which may be one memory.
-    Communicator(comm).barrier();
-    set_module_state(model, checkpoint.model.tensors, source + "/model.safetensors");
+    load_parameters(comm, model, strategy, checkpoint, source);
     const std::string optimizer_source = source + "/optimizer.safetensors";
     SlicedTensors state = checkpoint.optimizer;
     if (const auto names = parameter_names(model, optimizer))

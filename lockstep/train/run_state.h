@@ -53,6 +53,9 @@ Checkpoint share_of_run_state(Communicator& comm, const torch::nn::Module& model
                               Strategy& strategy, torch::optim::Optimizer& optimizer,
                               const amp::GradScaler* scaler, const CheckpointFiles& files);
 
+// How restore_run_state() wants the model to be read.
+ModelForm model_form(const Strategy& strategy);
+
 // Puts it back, on every rank, whatever the number of ranks that wrote it and the order of the optimizer's
 // parameters; one by position, as older checkpoints have it, where that order is the same. Random
 // streams go on as Strategy::set_random_states() says. Collective. Throws

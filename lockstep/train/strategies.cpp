@@ -115,8 +115,33 @@ class ZeroStrategy final : public Strategy {
       : stage_(stage), units_(units), copies_(std::move(copies)) {}
   std::string name() const override { return units_ ? "fsdp" : "zero" + std::to_string(stage_); }
   void set_up(ModulePtr model, Communicator comm) override {
-    Strategy::set_up(model, std::move(comm));
+    if (divides(*model, comm)) {
+      // The optimizer gives all ranks rank 0's values, a bucket at a time.
+      keep_buffers(std::move(model), std::move(comm));
+    } else {
+      Strategy::set_up(model, std::move(comm));
+    }
     initial_ = nullptr;  // values are there
+  }
+  bool divides(const torch::nn::Module& model, const Communicator& comm) const override {
+    const bool units = units_ || stage_ == 3;
+    return units && !comm.device().is_cpu() && comm.size() > 1 && !layers_of(model).empty();
+  }
+  bool has_parts() const override { return parts_; }
+  // Each by itself: all have the same samples, so that they go through units in step.
+  Communicator evaluation_ranks(const Communicator& comm) const override {
+    return parts_ ? *Communicator(comm).split(comm.rank()) : comm;
+  }
+  std::set<std::string> divided_names() const override { return divided_; }
+  SlicedTensors own_parameters() override { return made().own_parameters(); }
+  void load_parameters(const SlicedTensors& values, const std::string& source) override {
+    made().load_parameters(values, source);
+  }
+  NamedTensors gathered_parameters() override { return made().parameters_on_root(); }
+  int64_t bytes_left(const std::function<std::shared_ptr<void>()>& forward) override {
+    const int64_t bytes = Strategy::bytes_left(forward);
+    if (parts_) made().forget_forwards();
+    return bytes;
   }
   // Without values, until restore_share(): what an optimizer would begin with is not looked at.
   void bind(ModulePtr model, Communicator comm) override {
@@ -138,12 +163,8 @@ class ZeroStrategy final : public Strategy {
     dynamic_cast<ZeroOptimizer&>(optimizer).restore_share(share);
   }
   void set_up_undrawn(ModulePtr model, Communicator comm, Initial initial) override {
-    keep(std::move(model), std::move(comm));
-    const NamedTensors buffers = to_named_tensors(this->model().named_buffers());
-    check_same_on_all_ranks(this->comm(), buffers);  // parameters: make_optimizer()
-    broadcast_tensors(this->comm(), buffers);
+    keep_buffers(std::move(model), std::move(comm));
     initial_ = std::move(initial);
-    look_for_layers();
   }
   std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       std::vector<torch::optim::OptimizerParamGroup> groups,
@@ -166,8 +187,10 @@ class ZeroStrategy final : public Strategy {
                               .copies = copies_};
     auto optimizer =
         std::make_unique<ZeroOptimizer>(comm(), std::move(trained), in_order, algorithm, options);
-    if (const Initial initial = std::exchange(initial_, nullptr))
-      fill_all_but({in_order.begin(), in_order.end()}, initial);
+    divided_ = {in_order.begin(), in_order.end()};
+    if (const Initial initial = std::exchange(initial_, nullptr); initial || parts_)
+      fill_all_but_divided(initial);
+    if (parts_) bring_the_rest();
     optimizer_ = optimizer.get();
     optimizers_life_ = optimizer->lifetime();
     wrapped_.emplace("strategy " + name(), parameters_of(model()));
@@ -218,18 +241,39 @@ class ZeroStrategy final : public Strategy {
   }
 
  private:
+  void keep_buffers(ModulePtr model, Communicator comm) {
+    keep(std::move(model), std::move(comm));
+    const NamedTensors buffers = to_named_tensors(this->model().named_buffers());
+    check_same_on_all_ranks(this->comm(), buffers);  // parameters: make_optimizer()
+    broadcast_tensors(this->comm(), buffers);
+    look_for_layers();
+  }
+  // To the device, where the optimizer has brought what it has.
+  void bring_the_rest() {
+    const at::NoGradGuard no_grad;
+    const auto bring = [device = comm().device()](at::Tensor& tensor) {
+      if (tensor.device() != device) tensor.set_data(tensor.to(device));
+    };
+    for (at::Tensor& parameter : model().parameters()) bring(parameter);
+    for (at::Tensor& buffer : model().buffers()) bring(buffer);
+  }
   // A device has one rank's memory, so that stage 3 divides nothing there but units.
   void look_for_layers() {
     const bool units = units_ || (stage_ == 3 && !comm().device().is_cpu());
-    if (units && !layers_of(model()).empty()) layered_ = shared_model();
+    layered_ = units && !layers_of(model()).empty() ? shared_model() : nullptr;
+    parts_ = divides(model(), comm());
+    if (!copies_.empty() && !comm().device().is_cpu() && !layered_)
+      throw InvalidArgument("strategy " + name() +
+                            ": on devices the ranks that share a copy divide its layers, and the "
+                            "model has no list of layers that are Hookable; leave the mesh out");
   }
-  // What the optimizer has not: frozen parameters, and those of no group.
-  void fill_all_but(const std::set<std::string>& trained, const Initial& initial) {
+  // What the optimizer has not: frozen parameters, and those of no group. Without `initial` they have values.
+  void fill_all_but_divided(const Initial& initial) {
     const at::NoGradGuard no_grad;
     NamedTensors others;
     for (const auto& [name, parameter] : parameters_of(model())) {
-      if (trained.contains(name)) continue;
-      initial(name, 0, parameter.view(-1));
+      if (divided_.contains(name)) continue;
+      if (initial) initial(name, 0, parameter.view(-1));
       others.emplace_back(name, parameter);
     }
     check_same_on_all_ranks(comm(), others);
@@ -257,6 +301,8 @@ class ZeroStrategy final : public Strategy {
   bool units_;
   std::vector<int> copies_;
   ModulePtr layered_;                   // whose layers are units
+  bool parts_ = false;                  // has_parts()
+  std::set<std::string> divided_;       // parameters that the optimizer has
   Initial initial_;                     // until there is an optimizer
   ZeroOptimizer* optimizer_ = nullptr;  // the caller's
   std::weak_ptr<const void> optimizers_life_;

@@ -156,6 +156,12 @@ void Strategy::load_divided_state(const Checkpoint& /*checkpoint*/, const std::s
                                   CheckpointParts /*parts*/) {
   throw InvalidArgument("strategy " + name() + " does not divide the model");
 }
+SlicedTensors Strategy::own_parameters() {
+  throw InvalidArgument("strategy " + name() + " has whole parameters");
+}
+void Strategy::load_parameters(const SlicedTensors& /*values*/, const std::string& /*source*/) {
+  throw InvalidArgument("strategy " + name() + " has whole parameters");
+}
 NamedTensors Strategy::gathered_parameters() {
   throw InvalidArgument("strategy " + name() + " does not divide the model");
 }

@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -157,11 +158,26 @@ class Strategy {
   // The ranks' buffers that training has moved apart, such as BatchNorm's running statistics, are rank 0's on all of
   // them: those that are saved. Nothing where the model is divided.
   void share_buffers();
-  // Both, for whoever evaluates or saves: what is evaluated is bit for bit what is saved.
+  // Both, for whoever evaluates or saves: what is evaluated is bit for bit what is saved. Where it has_parts(), parameters
+  // stay where they are: evaluation_ranks() make all ranks run the model in step, and each saves its parts.
   [[nodiscard]] std::shared_ptr<void> as_saved() {
     share_buffers();
-    return whole_parameters();
+    return has_parts() ? nullptr : whole_parameters();
   }
+  // Whether each rank has memory for its parts of the parameters and for what it computes with, and not for all: on
+  // devices, where layers are units (parallel/zero/zero_optimizer.h). After set_up(). A module that is on the host then
+  // goes to comm.device() while set_up() and make_optimizer() divide it, so that no device has the whole.
+  virtual bool has_parts() const { return false; }
+  // The same before set_up(), of these.
+  virtual bool divides(const torch::nn::Module& /*model*/, const Communicator& /*comm*/) const {
+    return false;
+  }
+  // What has_parts() means for checkpoints: the names of the divided parameters, what this rank writes of them
+  // (Checkpoint::model_slices), and what it takes over. The last is collective; throws CheckpointError that begins with
+  // `source`.
+  virtual std::set<std::string> divided_names() const { return {}; }
+  virtual SlicedTensors own_parameters();
+  virtual void load_parameters(const SlicedTensors& values, const std::string& source);
   // Bytes of this rank with an optimizer that make_optimizer() gave: planned from shapes and types, and what there is
   // after a step. The default: this rank has all. Activations are left out, but for memory() of a strategy whose
   // forward() has its backward in it, which alone knows them. Do not communicate.
@@ -189,7 +205,8 @@ class Strategy {
   // Whether the model itself is divided, and its parameters here are names without values. Then a checkpoint is what
   // divided_state() of all ranks gives, Checkpoint::model_slices, optimizer and, of rank 0, files of its own;
   // load_divided_state() takes that over from one that was read with ModelForm::kSlices, kModelAndConfig: the
-  // parameters alone. gathered_parameters() gives the whole model's on rank 0, new tensors, and nothing on the others.
+  // parameters alone. gathered_parameters() gives the whole model's on rank 0, new tensors, and nothing on the others;
+  // where it has_parts(), those that are trained.
   // The others of these functions are not called then. A step is then of one forward and one backward: neither
   // accumulation nor a GradScaler, which comes too late.
   virtual bool divides_model() const { return false; }

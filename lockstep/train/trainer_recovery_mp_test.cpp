@@ -29,6 +29,7 @@
 #include "lockstep/recover/test_net.h"
 #include "lockstep/testing/gtest_ranks.h"
 #include "lockstep/testing/long_tests.h"
+#include "lockstep/testing/preloaded.h"
 #include "lockstep/trace/call_board.h"
 #include "lockstep/train/trainer.h"
 
@@ -396,12 +397,9 @@ TEST(TrainerRecoveryOnDevices, IsTheSame) {
   options.command = {fs::read_symlink("/proc/self/exe"),
                      "--gtest_filter=TrainerRecovery.WhileCheckpoints*:TrainerRecovery.AFormerRun*:"
                      "TrainerRecovery.WithDivided*"};
-  options.env.emplace();
-  for (char** variable = environ; *variable != nullptr; ++variable)
-    options.env->emplace_back(*variable);
-  for (const char* more :
-       {"LD_PRELOAD=" LOCKSTEP_FAKE_CUDA_PRELOAD, "LOCKSTEP_FAKE_CUDA=3", "LOCKSTEP_DEVICE=cuda"})
-    options.env->emplace_back(more);
+  std::vector<std::string> more = testing::fake_device_variables(LOCKSTEP_FAKE_CUDA_PRELOAD, 3);
+  more.emplace_back("LOCKSTEP_DEVICE=cuda");
+  options.env = testing::environment_with(more);
   Subprocess process(options);
   EXPECT_EQ(process.wait(Deadline::seconds(400)).exit_code, 0) << "what it said is above";
 }

@@ -170,15 +170,17 @@ ensure_libtorch() {
 
 pip_quietly() { "$ROOT/.venv/bin/python" -m pip "$@" >>"$ROOT/build/pip.log" 2>&1 </dev/null; }
 
+ensure_venv() {
+  if [ -x "$ROOT/.venv/bin/python" ] && "$ROOT/.venv/bin/python" -m pip --version >/dev/null 2>&1; then return; fi
+  if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then install_packages python3-venv; fi
+  python3 -m venv --clear "$ROOT/.venv" >>"$ROOT/build/pip.log" 2>&1 || stop 1 "python3 -m venv .venv failed; see build/pip.log"
+}
+
 install_torch() {
   local pin=$LOCKSTEP_TORCH_PIN
-  if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then install_packages python3-venv; fi
   mkdir -p "$ROOT/build"
   : >"$ROOT/build/pip.log"
-  if [ ! -x "$ROOT/.venv/bin/python" ] || ! "$ROOT/.venv/bin/python" -m pip --version >/dev/null 2>&1; then
-    python3 -m venv --clear "$ROOT/.venv" >>"$ROOT/build/pip.log" 2>&1 ||
-      stop 1 "python3 -m venv .venv failed; see build/pip.log"
-  fi
+  ensure_venv
   say "Installing torch $pin into .venv (log: build/pip.log)"
   if [ "${LOCKSTEP_TORCH_BUILD:-cpu}" = cuda ]; then
     # === excludes the CPU build, whose version is 2.13.0+cpu.
@@ -207,18 +209,40 @@ index_answers() {
 # The plain wheel, which on Linux x86-64 is a CUDA build of half a gigabyte. Its CUDA libraries are several more, and
 # only two small ones of them are needed to load its CPU half: those two are installed, the others left out.
 install_cuda_build_for_cpu() {
-  local dir toolkit
+  local dir
   say "No CPU build of torch to be had; taking the CUDA build and leaving its CUDA libraries out (0.6 GB)."
   pip_quietly install --no-deps "torch==$1" || pip_failed
-  for dir in "$ROOT"/.venv/lib/python3*/site-packages/torch; do
-    if [ -z "$(unresolved "$dir/lib/libtorch_cpu.so")" ]; then continue; fi
-    toolkit=$(sed -n 's/^Requires-Dist: cuda-toolkit\[[^]]*\]\(==[0-9.]*\).*/\1/p' "$dir"-"$1"*.dist-info/METADATA | head -n1)
-    pip_quietly install "cuda-toolkit[cudart,cupti]$toolkit" || pip_failed
-    if [ -n "$(unresolved "$dir/lib/libtorch_cpu.so")" ]; then
-      stop 1 "torch in .venv still lacks: $(unresolved "$dir/lib/libtorch_cpu.so" | tr '\n' ' ')" \
-        "Set LOCKSTEP_LIBTORCH to a libtorch $LOCKSTEP_TORCH_OLDEST to $LOCKSTEP_TORCH_NEWEST, or run with --cuda, which installs all of torch's dependencies."
-    fi
-  done
+  for dir in "$ROOT"/.venv/lib/python3*/site-packages/torch; do complete_cpu_half "$dir"; done
+}
+
+# complete_cpu_half FOLDER [pip's arguments...]: what the CPU half of the CUDA build in FOLDER is loaded with.
+complete_cpu_half() {
+  local dir=$1 toolkit
+  shift
+  if [ -z "$(unresolved "$dir/lib/libtorch_cpu.so")" ]; then return; fi
+  toolkit=$(sed -n 's/^Requires-Dist: cuda-toolkit\[[^]]*\]\(==[0-9.]*\).*/\1/p' "$dir"-[0-9]*.dist-info/METADATA | head -n1)
+  pip_quietly install "$@" "cuda-toolkit[cudart,cupti]$toolkit" || pip_failed
+  if [ -n "$(unresolved "$dir/lib/libtorch_cpu.so")" ]; then
+    stop 1 "$dir still lacks: $(unresolved "$dir/lib/libtorch_cpu.so" | tr '\n' ' ')" \
+      "Set LOCKSTEP_LIBTORCH to a libtorch $LOCKSTEP_TORCH_OLDEST to $LOCKSTEP_TORCH_NEWEST, or run with --cuda, which installs all of torch's dependencies."
+  fi
+}
+
+# fetch_torch NAME REQUIREMENT [pip's arguments...]: sets TORCH_FOLDER to such a torch in build/NAME, whose CUDA libraries are left
+# out.
+fetch_torch() {
+  local dir="$ROOT/build/$1" requirement=$2
+  shift 2
+  TORCH_FOLDER=$dir/torch
+  if is_libtorch "$TORCH_FOLDER"; then return; fi
+  say "Fetching $requirement into ${dir/#$ROOT\//} (0.6 GB)"
+  mkdir -p "$ROOT/build"
+  : >"$ROOT/build/pip.log"
+  ensure_venv
+  rm -rf "$dir" "$dir.partial"
+  pip_quietly install --no-deps --target "$dir.partial" "$@" "$requirement" || LOCKSTEP_TORCH_PIN=$requirement pip_failed
+  same_times "$dir.partial/torch/include"
+  mv "$dir.partial" "$dir"
 }
 
 pip_failed() {

@@ -15,6 +15,7 @@
 #include "lockstep/core/subprocess.h"
 #include "lockstep/data/digits.h"
 #include "lockstep/model/transformer_lm.h"
+#include "lockstep/testing/preloaded.h"
 #include "lockstep/tokenizers/characters.h"
 #include "lockstep/train/run_state.h"
 
@@ -46,11 +47,8 @@ class EngineOnDevices : public ::testing::Test {
     options.command = {"lockstep"};
     options.command.insert(options.command.end(), arguments.begin(), arguments.end());
     options.program = program;
-    options.env.emplace();
-    for (char** variable = environ; *variable != nullptr; ++variable)
-      options.env->emplace_back(*variable);
-    options.env->push_back("LD_PRELOAD=" LOCKSTEP_FAKE_CUDA_PRELOAD);
-    options.env->push_back("LOCKSTEP_FAKE_CUDA=" + std::to_string(devices));
+    options.env = testing::environment_with(
+        testing::fake_device_variables(LOCKSTEP_FAKE_CUDA_PRELOAD, devices));
     options.stdout_fd = out.get();
     options.stderr_fd = err.get();
     Subprocess process(options);
@@ -136,12 +134,25 @@ INSTANTIATE_TEST_SUITE_P(
         Way{"zero2", {"mnist", "--data", "digits", "--dropout", "0", "--strategy", "zero2"}},
         Way{"lm", {"lm", "--data", "sentences", "--dropout", "0", "--strategy", "zero1"}},
         Way{"lm_zero3", {"lm", "--data", "letters", "--dropout", "0", "--strategy", "zero3"}},
+        Way{"lm_offload",
+            {"lm", "--data", "letters", "--dropout", "0", "--gradient-checkpointing",
+             "--offload-checkpoints"}},
         Way{"text_fsdp", {"text", "--data", "sentences", "--strategy", "fsdp"}, 0.1},
         Way{"pipe", {"lm", "--data", "letters", "--dropout", "0.1", "--mesh", "pipe=2"}},
         Way{"tensor", {"lm", "--data", "letters", "--amp", "bf16", "--mesh", "tensor=2"}, 1e-2},
         Way{"context", {"lm", "--data", "letters", "--mesh", "context=2"}},
         Way{"products",
             {"lm", "--data", "letters", "--mesh", "pipe=2,tensor=2", "--batch-size", "4"},
+            1e-4,
+            "4"},
+        Way{"copies",
+            {"lm", "--data", "letters", "--dropout", "0", "--mesh", "data=2,shard=2", "--strategy",
+             "zero3"},
+            1e-4,
+            "4"},
+        Way{"products_zero3",
+            {"lm", "--data", "letters", "--dropout", "0", "--mesh", "tensor=2,data=2", "--strategy",
+             "zero3"},
             1e-4,
             "4"},
         Way{"text", {"text", "--data", "sentences", "--amp", "bf16"}, 0.1}),

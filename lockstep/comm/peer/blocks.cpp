@@ -48,14 +48,16 @@ std::unique_ptr<Blocks> Blocks::meet(Backend& host, c10::Device device, int rank
                       " has no memory that ranks share");
   host.run(meeting_call(), deadline.remaining());  // all have it, and zeros in it
   const bool processes = host.capabilities().processes;
-  blocks->agree(host, deadline, [&] { blocks->share(processes); });
-  blocks->agree(host, deadline, [&] { blocks->open(); });
+  blocks->agree(host, deadline, kShow, [&] { blocks->share(processes); });
+  blocks->agree(host, deadline, kOpen, [&] { blocks->open(); });
   blocks->symmetric_ = std::make_shared<Symmetric>(blocks->cuda_, device, rank, blocks->seats_);
   return blocks;
 }
 
-// All ranks take the step, or all throw.
-void Blocks::agree(Backend& host, Deadline deadline, const std::function<void()>& step) {
+// All ranks take the step, or all throw. What went wrong in a step has a place of its own: a rank that still reads must not
+// find what another one, which is through, writes in the next step.
+void Blocks::agree(Backend& host, Deadline deadline, MeetingStep which,
+                   const std::function<void()>& step) {
   const auto text_of = [](int rank, const char* error) {
     return "backend peer: rank " + std::to_string(rank) +
            " cannot share its device's memory with the others of this host (" + error +
@@ -63,16 +65,16 @@ void Blocks::agree(Backend& host, Deadline deadline, const std::function<void()>
            "the host's IPC and process name spaces; nccl does without, and so does shm, through "
            "pinned memory";
   };
-  char* const own = seats_.of(rank_).error;
+  char* const own = seats_.of(rank_).errors[which];
   try {
     step();
   } catch (const LaunchError& error) {
-    std::snprintf(own, sizeof Seat::error, "%s", error.what());
+    std::snprintf(own, sizeof Seat::errors[which], "%s", error.what());
   }
   host.run(meeting_call(), deadline.remaining());
   if (*own != '\0') throw LaunchError(text_of(rank_, own));
   for (int r = 0; r < seats_.size(); ++r) {
-    const char* const error = seats_.of(r).error;
+    const char* const error = seats_.of(r).errors[which];
     if (*error != '\0') throw LaunchError(text_of(r, error));
   }
 }

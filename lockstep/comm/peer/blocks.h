@@ -65,7 +65,8 @@ class Blocks {
   };
 
   Blocks(c10::Device device, int rank, int size, int64_t slot_bytes);
-  void agree(Backend& host, Deadline deadline, const std::function<void()>& step);
+  void agree(Backend& host, Deadline deadline, MeetingStep which,
+             const std::function<void()>& step);
   void share(bool processes);
   void open();
   static void destroy_events(const CudaIpc& cuda, const Rank& rank);

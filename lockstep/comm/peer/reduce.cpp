@@ -6,15 +6,26 @@
 #include <ATen/ops/bitwise_xor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/gt.h>
 #include <ATen/ops/logical_and.h>
 #include <ATen/ops/logical_or.h>
 #include <ATen/ops/logical_xor.h>
+#include <ATen/ops/lt.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/where.h>
 
 namespace lockstep::peer {
 namespace {
+
+// Of a pair the one that the engines of the host take (reduce_isa.h), of zeros and what is no number too: libtorch's minimum
+// and maximum leave open which zero it is.
+at::Tensor& choose(at::Tensor& to, const at::Tensor& a, const at::Tensor& b, bool least) {
+  if (!a.is_floating_point()) return least ? at::minimum_out(to, a, b) : at::maximum_out(to, a, b);
+  const at::Tensor first = (least ? at::lt(a, b) : at::gt(a, b)).logical_or_(a.isnan());
+  return at::where_out(to, first, a, b);
+}
 
 void combine(at::Tensor& to, const at::Tensor& a, const at::Tensor& b, ReduceOp op) {
   const bool logical = a.scalar_type() == at::kBool;
@@ -27,10 +38,10 @@ void combine(at::Tensor& to, const at::Tensor& a, const at::Tensor& b, ReduceOp 
       logical ? at::logical_and_out(to, a, b) : at::mul_out(to, a, b);
       break;
     case ReduceOp::kMin:
-      logical ? at::logical_and_out(to, a, b) : at::minimum_out(to, a, b);
+      logical ? at::logical_and_out(to, a, b) : choose(to, a, b, true);
       break;
     case ReduceOp::kMax:
-      logical ? at::logical_or_out(to, a, b) : at::maximum_out(to, a, b);
+      logical ? at::logical_or_out(to, a, b) : choose(to, a, b, false);
       break;
     case ReduceOp::kBitAnd:
       logical ? at::logical_and_out(to, a, b) : at::bitwise_and_out(to, a, b);

@@ -28,6 +28,10 @@ struct ShownMemory {
   IpcHandle handle;
 };
 
+// Of meeting: ranks show each other their memory, and open it.
+enum MeetingStep { kShow, kOpen };
+inline constexpr int kMeetingSteps = 2;
+
 // Zeroed at first. What is no atomic is there once the ranks have met after it was written.
 struct Seat {
   static constexpr int kMostSymmetric = 256;
@@ -43,7 +47,7 @@ struct Seat {
   ShownMemory symmetric[kMostSymmetric];
   std::atomic<uint32_t> released[kMostSymmetric];  // the caller has let its own go
   std::atomic<uint32_t> shut[kMostSymmetric];      // it has none of the others' open
-  char error[512];
+  char errors[kMeetingSteps][512];  // in each step of meeting: why this rank cannot take it
 };
 
 // All ranks' seats. Copies are of the same.

@@ -55,6 +55,9 @@ void whole_layer(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stac
   stack->emplace_back(
       run(*found, input, arguments, [&op](const at::Tensor& x, LayerCall::Arguments values) {
         const c10::impl::ExcludeDispatchKeyGuard below(kKey);
+        // addmm without the bias.
+        if (kKind == Kind::kLinear && kInput == 1 && values[0].isNone())
+          return at::matmul(x, values[2].toTensor());
         values[kInput] = x;
         op.callBoxed(&values);
         return values.at(0).toTensor();
@@ -112,10 +115,12 @@ at::Tensor& marked_add_(at::Tensor& self, const at::Tensor& other, const at::Sca
     if (product && product.get() == self.unsafeGetTensorImpl()) {
       const PendingProduct layer = *std::exchange(pending, std::nullopt);
       const LayerCall::Arguments arguments{layer.input, layer.transposed, other};
-      become(self, run(layer.entry, layer.input, arguments, [&](const at::Tensor& x, const auto&) {
-               const c10::impl::ExcludeDispatchKeyGuard below(kKey);
-               return at::matmul(x, layer.transposed).add_(other);
-             }));
+      const auto compute = [&](const at::Tensor& x, const LayerCall::Arguments& values) {
+        const c10::impl::ExcludeDispatchKeyGuard below(kKey);
+        at::Tensor product = at::matmul(x, layer.transposed);
+        return values[2].isNone() ? product : product.add_(other);
+      };
+      become(self, run(layer.entry, layer.input, arguments, compute));
       return self;
     }
   }

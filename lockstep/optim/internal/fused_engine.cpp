@@ -1,6 +1,5 @@
 #include "lockstep/optim/internal/fused_engine.h"
 
-#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/full.h>
@@ -16,12 +15,15 @@
 #include "lockstep/device/stream.h"
 #include "lockstep/optim/gradient_norm.h"
 #include "lockstep/optim/internal/captured_step.h"
+#include "lockstep/optim/step_decision.h"
 
 namespace lockstep::optim::internal {
 namespace {
 
 using torch::optim::Optimizer;
 using torch::optim::OptimizerParamState;
+
+constexpr const char* kWho = "fused optimizer";
 
 bool same_layout(const at::Tensor& a, const at::Tensor& b) {
   for (int64_t dim = 0; dim < a.dim(); ++dim) {
@@ -67,21 +69,6 @@ std::vector<Located> with_gradients(FlatGroups& flat) {
   return result;
 }
 
-void check_one(const at::Tensor& tensor, const char* name) {
-  if (tensor.defined() && (tensor.numel() != 1 || !at::isFloatingType(tensor.scalar_type())))
-    throw InvalidArgument(std::string("fused optimizer: ") + name +
-                          " must be one floating-point element");
-}
-
-void check_options(const StepOptions& options) {
-  if (options.max_norm && !(*options.max_norm > 0)) {
-    throw InvalidArgument("fused optimizer: max_norm is " + std::to_string(*options.max_norm) +
-                          ", it must be above 0");
-  }
-  check_one(options.grad_scale, "grad_scale");
-  check_one(options.found_inf, "found_inf");
-}
-
 // In the parameters' own order, whatever the buffers' order, so that equal models give equal bits.
 std::vector<at::Tensor> ordered_gradients(const std::vector<Located>& located) {
   std::vector<const Located*> ordered;
@@ -94,57 +81,19 @@ std::vector<at::Tensor> ordered_gradients(const std::vector<Located>& located) {
   return gradients;
 }
 
-[[noreturn]] void throw_non_finite(const std::vector<Located>& located) {
-  std::string name = "no single one: their squares overflow";
+std::string first_not_finite(const std::vector<Located>& located) {
   for (const Located& one : located) {
-    if (!std::isfinite(sum_of_squares({one.gradient}))) {
-      name = place(one.block->group, one.slot->index);
-      break;
-    }
+    if (!std::isfinite(sum_of_squares({one.gradient})))
+      return place(one.block->group, one.slot->index);
   }
-  throw Error("fused optimizer: the gradients' norm is not finite (first: " + name +
-              "); the step was not taken. Lower the learning rate, look for a division by zero, or "
-              "skip such steps (NonFinite::kSkip)");
-}
-
-struct Decision {
-  bool skipped = false;  // by the host
-  double divisor = 1;    // of the gradients
-  // Where the device decides, one float32 each; no divisor: 1.
-  std::optional<at::Tensor> device_divisor = std::nullopt;
-  std::optional<at::Tensor> found_inf = std::nullopt;
-};
-
-// By values that the host reads.
-Decision decide(const std::vector<Located>& located, const StepOptions& options,
-                StepResult* result) {
-  const double scale = options.grad_scale.defined() ? options.grad_scale.item<double>() : 1;
-  if (!(scale > 0)) throw InvalidArgument("fused optimizer: grad_scale must be above 0");
-  const bool found = options.found_inf.defined();
-  if (found && options.found_inf.item<double>() != 0) return {.skipped = true};
-  double divisor = scale;
-  if (options.max_norm || (options.grad_scale.defined() && !found)) {
-    const double norm = global_norm(ordered_gradients(located)) / scale;
-    result->grad_norm = norm;
-    if (!std::isfinite(norm)) {
-      const bool skip =
-          found || options.grad_scale.defined() || options.on_non_finite == NonFinite::kSkip;
-      if (!skip) throw_non_finite(located);
-      return {.skipped = true};
-    }
-    if (options.max_norm) divisor *= std::max(1.0, (norm + 1e-6) / *options.max_norm);
-  }
-  return {.divisor = divisor};
+  return "no single one: their squares overflow";
 }
 
 // Whether the device that all gradients are on can decide: all that a step needs is there, so that a step that is
 // left out leaves nothing behind.
 bool device_decides(const Optimizer& optimizer, const std::vector<Located>& located,
                     const StateKind& kind, const StepOptions& options) {
-  const auto there = [](const at::Tensor& tensor) { return tensor.defined() && !tensor.is_cpu(); };
-  if (!there(options.found_inf) && !there(options.grad_scale) &&
-      !(options.max_norm && options.on_non_finite == NonFinite::kSkip))
-    return false;
+  if (!device_may_decide(options)) return false;
   for (const Located& one : located) {
     const at::Tensor& gradient = one.gradient;
     if (gradient.is_cpu() || gradient.device() != located.front().gradient.device()) return false;
@@ -156,29 +105,15 @@ bool device_decides(const Optimizer& optimizer, const std::vector<Located>& loca
   return !located.empty();
 }
 
-Decision decide_on_device(const std::vector<Located>& located, const StepOptions& options,
-                          StepResult* result) {
-  const auto here = at::TensorOptions(at::kDouble).device(located.front().gradient.device());
-  const auto bring = [&](const at::Tensor& one) {
-    return one.is_cpu() ? at::full({}, one.item<double>(), here)
-                        : one.detach().reshape({}).to(here, /*non_blocking=*/true);
-  };
-  at::Tensor divisor = options.grad_scale.defined() ? bring(options.grad_scale) : at::Tensor();
-  at::Tensor found = options.found_inf.defined() ? bring(options.found_inf).ne(0) : at::Tensor();
-  if (options.max_norm || !found.defined()) {
-    at::Tensor norm = global_norm_tensor(ordered_gradients(located));
-    if (divisor.defined()) norm = norm / divisor;
-    result->norm = norm;
-    const at::Tensor wrong = norm.isfinite().logical_not();
-    found = found.defined() ? found.logical_or(wrong) : wrong;
-    if (options.max_norm) {
-      const at::Tensor excess = ((norm + 1e-6) / *options.max_norm).clamp_min(1);
-      divisor = divisor.defined() ? divisor * excess : excess;
-    }
-  }
-  Decision decision{.found_inf = found.to(at::kFloat)};
-  if (divisor.defined()) decision.device_divisor = divisor.to(at::kFloat);
-  return decision;
+StepDecision decide(bool on_device, const std::vector<Located>& located, const StepOptions& options,
+                    StepResult* result) {
+  if (on_device)
+    return decide_step_on_device(
+        options, located.front().gradient.device(),
+        [&] { return global_norm_tensor(ordered_gradients(located)); }, result);
+  return decide_step(
+      options, kWho, [&] { return global_norm(ordered_gradients(located)); },
+      [&] { return first_not_finite(located); }, result);
 }
 
 // Neighbours whose gradients lie side by side as they do themselves.
@@ -213,7 +148,7 @@ class StepTensors {
       tensor = captured_ != nullptr
                    ? captured_->step_of(parameter)
                    : at::full({}, static_cast<double>(step), parameter.options().dtype(at::kFloat));
-      if (left_out_.any()) tensor = tensor - left_out_.count();
+      if (left_out_.any()) tensor = tensor.sub(left_out_.count());
     }
     return tensor;
   }
@@ -225,13 +160,15 @@ class StepTensors {
 };
 
 Launch launch_of(Block& block, const std::vector<Stretch>& stretches, bool first, size_t states,
-                 const Decision& decision, const LeftOutSteps& left_out, CapturedStep* captured) {
+                 const StepDecision& decision, const LeftOutSteps& left_out,
+                 CapturedStep* captured) {
   Launch launch;
   launch.first = first;
   launch.states.resize(states);
-  launch.found_inf = decision.found_inf;
-  launch.divisor = decision.device_divisor;
-  if (decision.divisor != 1)
+  if (decision.found_inf.defined()) launch.found_inf = decision.found_inf;
+  if (decision.device_divisor.defined())
+    launch.divisor = decision.device_divisor;
+  else if (decision.divisor != 1)
     launch.divisor = at::full({}, decision.divisor, block.weights.options().dtype(at::kFloat));
   if (captured != nullptr) launch.learning_rate = captured->learning_rate(block.group);
   StepTensors steps(left_out, captured);
@@ -348,22 +285,21 @@ StepResult fused_step(Optimizer& optimizer, FlatGroups& flat, LeftOutSteps& left
   const at::NoGradGuard no_grad;
   flat.follow(optimizer.param_groups());
   const std::vector<Located> located = with_gradients(flat);
-  check_options(options);
+  check_step_options(options, kWho);
   StepResult result;
   const bool on_device =
       engine.takes_found_inf && device_decides(optimizer, located, kind, options);
   std::vector<at::Tensor> stepping = parameters_of(located);
   // One count serves as long as the same parameters take all steps, and the device is asked in all.
   if (left_out.any() && (!on_device || !left_out.are_of(stepping))) left_out.settle(optimizer);
-  const Decision decision =
-      on_device ? decide_on_device(located, options, &result) : decide(located, options, &result);
+  const StepDecision decision = decide(on_device, located, options, &result);
   if (decision.skipped) {
     result.skipped = true;
     return result;
   }
   const std::shared_ptr<CapturedStep> captured =
       begin_captured(optimizer, flat, kind, located, engine);
-  if (captured && decision.found_inf && kind.counts_steps()) {
+  if (captured && decision.found_inf.defined() && kind.counts_steps()) {
     if (!left_out.any()) throw_first();
     left_out.hold();
   }
@@ -399,8 +335,8 @@ StepResult fused_step(Optimizer& optimizer, FlatGroups& flat, LeftOutSteps& left
     }
   }
   if (captured) CapturedStep::join(captured, *captured_by(located), stepping);
-  if (decision.found_inf && kind.counts_steps())
-    left_out.add(*decision.found_inf, std::move(stepping), kind);
+  if (decision.found_inf.defined() && kind.counts_steps())
+    left_out.add(decision.found_inf, std::move(stepping), kind);
   return result;
 }
 

@@ -76,8 +76,7 @@ TensorPlan::TensorPlan(std::vector<TensorRule> rules) : rules_(std::move(rules))
   }
 }
 
-const TensorRule* TensorPlan::rule_of(const std::string& parameter) const {
-  const std::string module = module_of(parameter);
+const TensorRule* TensorPlan::rule_of(const std::string& module) const {
   const auto found = std::find_if(rules_.begin(), rules_.end(), [&](const TensorRule& rule) {
     return is_named(module, rule.modules);
   });
@@ -89,7 +88,7 @@ PartSlice TensorPlan::slice(const std::string& name, const std::vector<int64_t>&
   if (parts < 1 || part < 0 || part >= parts)
     throw InvalidArgument("TensorPlan: part " + std::to_string(part) + " of " +
                           std::to_string(parts));
-  const TensorRule* const rule = rule_of(name);
+  const TensorRule* const rule = rule_of(module_of(name));
   if (rule == nullptr || rule->style == TensorStyle::kWhole) return {};
   if (shape.empty() || shape.size() > 2)
     throw InvalidArgument("TensorPlan: '" + name + "' has " + std::to_string(shape.size()) +

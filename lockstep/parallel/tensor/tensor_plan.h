@@ -61,6 +61,8 @@ class TensorPlan {
   explicit TensorPlan(std::vector<TensorRule> rules = {});
 
   const std::vector<TensorRule>& rules() const { return rules_; }
+  // Of the module of that name; null: no rule means it.
+  const TensorRule* rule_of(const std::string& module) const;
 
   // Of the parameter of that name ("a.b.weight" is module a.b's) and shape, what part `part` of `parts` has.
   // The parts' slices in order cover it, each element once without those that are `repeated`, or each part has all of
@@ -74,8 +76,6 @@ class TensorPlan {
   void check(const NamedShapes& parameters, int64_t parts) const;
 
  private:
-  const TensorRule* rule_of(const std::string& parameter) const;
-
   std::vector<TensorRule> rules_;
 };
 

@@ -2,6 +2,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/full.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
@@ -165,7 +166,9 @@ void keep_part(const at::Tensor& own, const SlicedTensor* state, int64_t begin,
   } else if (same_order(parameter.sizes(), state->strides, parameter.strides())) {
     state->read(begin, own);
   } else {
-    const at::Tensor whole = at::empty_like(parameter, own.options()).copy_(state->whole());
+    const at::Tensor whole =
+        at::empty_strided(parameter.sizes(), parameter.strides(), own.options())
+            .copy_(state->whole());
     own.copy_(whole.as_strided({own.numel()}, {1}, whole.storage_offset() + begin));
   }
 }
@@ -219,7 +222,7 @@ Safetensors ZeroOptimizer::state_on_root() {
   const bool root = state_->comm().rank() == 0;
   std::vector<internal::ZeroParameter>& parameters = state_->buckets().parameters();
   const auto gathered = [&](const at::Tensor& own) {
-    return state_->sharded() ? state_->comm().gather(own, 0) : own;
+    return state_->sharded() ? state_->parts().gather(own, 0) : own;
   };
   const auto of_slot = [&](const at::Tensor& flat, const internal::ZeroSlot& slot) {
     const at::Tensor& like = parameters[slot.parameter].tensor;
@@ -292,6 +295,79 @@ SlicedTensors ZeroOptimizer::own_state() {
     }
   }
   return result;
+}
+
+SlicedTensors ZeroOptimizer::own_parameters() const {
+  SlicedTensors result;
+  if (!state_->sharded() && state_->comm().rank() != 0) return result;
+  const bool root = state_->comm().rank() == 0;
+  for (const internal::ZeroBucket& bucket : state_->buckets().buckets()) {
+    for (const internal::ZeroSlot& slot : bucket.slots) {
+      const internal::ZeroParameter& parameter = state_->buckets().parameters()[slot.parameter];
+      const bool none = slot.numel == 0;
+      if (none ? !root : slot.own.empty()) continue;
+      const at::Tensor own = none ? at::empty({0}, bucket.own_parameters.options())
+                                  : own_part_of(bucket.own_parameters, slot);
+      result.tensors.emplace(parameter.name,
+                             slice_of(parameter.tensor.sizes(), parameter.tensor.strides(),
+                                      none ? 0 : begin_of(bucket, slot), own));
+    }
+  }
+  return result;
+}
+
+NamedTensors ZeroOptimizer::parameters_on_root() {
+  const at::NoGradGuard no_grad;
+  NamedTensors all;
+  const bool root = state_->comm().rank() == 0;
+  for (const internal::ZeroBucket& bucket : state_->buckets().buckets()) {
+    const at::Tensor whole = state_->sharded() ? state_->parts().gather(bucket.own_parameters, 0)
+                                               : bucket.own_parameters;
+    if (!root) continue;
+    for (const internal::ZeroSlot& slot : bucket.slots) {
+      const internal::ZeroParameter& parameter = state_->buckets().parameters()[slot.parameter];
+      const at::Tensor& like = parameter.tensor;
+      all.emplace_back(
+          parameter.name,
+          flat::window(whole, slot.offset, like.sizes(), like.strides()).to(at::kCPU, false, true));
+    }
+  }
+  return all;
+}
+
+void ZeroOptimizer::load_parameters(const SlicedTensors& values, const std::string& source) {
+  settle();
+  const at::NoGradGuard no_grad;
+  internal::ZeroBuckets& buckets = state_->buckets();
+  for (const internal::ZeroParameter& parameter : buckets.parameters()) {
+    const SlicedTensor* const found = values.find(parameter.name);
+    if (found == nullptr)
+      throw CheckpointError(source + ": has no tensor '" + parameter.name + "'");
+    if (parameter.tensor.sizes() != at::IntArrayRef(found->sizes) || !found->complete())
+      throw CheckpointError(source + ": '" + parameter.name +
+                            "' has another shape than the model's, or is there in part only");
+  }
+  // What is fetched ahead still reads them, and so may other ranks, of one memory.
+  if (buckets.units()) buckets.units()->before_change();
+  state_->comm().barrier();
+  for (internal::ZeroBucket& bucket : buckets.buckets()) {
+    for (const internal::ZeroSlot& slot : bucket.slots) {
+      if (slot.own.empty()) continue;
+      const internal::ZeroParameter& parameter = buckets.parameters()[slot.parameter];
+      const SlicedTensor& stored = *values.find(parameter.name);
+      const at::Tensor own = own_part_of(bucket.own_values(), slot);
+      const at::Tensor read =
+          at::empty(own.sizes(), at::TensorOptions(stored.dtype));  // on the host
+      keep_part(read, &stored, begin_of(bucket, slot), parameter.tensor);
+      own.copy_(read);
+    }
+    if (bucket.own_master.defined()) bucket.own_parameters.copy_(bucket.own_master);
+  }
+  state_->parameters_changed();
+}
+
+void ZeroOptimizer::forget_forwards() {
+  if (const auto& units = state_->buckets().units()) units->forget_forwards();
 }
 
 void ZeroOptimizer::load_state(const SlicedTensors& state, const std::string& source) {

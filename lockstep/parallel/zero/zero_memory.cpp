@@ -42,10 +42,11 @@ ZeroMemory plan_memory(const std::vector<torch::optim::OptimizerParamGroup>& gro
   const bool one_copy = layout.one_copy && ranks.one_copy;
   const int64_t sharing = one_copy ? ranks.sharing : 1;
   internal::UnitPlan units;
-  if (layout.units != nullptr && ranks.sharing < ranks.all)
+  const int64_t kept = one_copy ? sharing * ranks.keepers : 1;  // parts of a unit's bucket
+  if (layout.units != nullptr && kept < ranks.all)
     units = internal::plan_units(*layout.units->model, layout.units->names, parameters);
   const std::vector<flat::ShardedBucket> plans =
-      internal::plan_zero_buckets(specs, internal::kinds_of(group_of, units), layout);
+      internal::plan_zero_buckets(specs, group_of, units, layout);
 
   ZeroMemory memory;
   std::vector<flat::TensorSpec> buckets;
@@ -56,8 +57,8 @@ ZeroMemory plan_memory(const std::vector<torch::optim::OptimizerParamGroup>& gro
     const auto element = static_cast<int64_t>(c10::elementSize(plan.bucket.dtype));
     const int64_t all = plan.bucket.numel * element, part = plan.part * element;
     const std::optional<size_t> unit = units.names.empty() ? std::nullopt : units.unit[first];
-    if (unit) foreign[*unit] += all - sharing * part;
-    memory.parameters += unit ? part : all / sharing;
+    if (unit) foreign[*unit] += all - kept * part;
+    memory.parameters += (unit ? kept * part : all) / sharing;
     const bool master = internal::has_master(layout.masters, plan.bucket.dtype);
     const int64_t values = plan.part * (master ? int64_t{sizeof(float)} : element);
     if (layout.buffers > 0 || (master && ranks.all > 1)) memory.gradients += values;

@@ -137,10 +137,11 @@ void check_fits(Communicator& comm, const ZeroMemory& planned) {
   }
 }
 
-// The plan for ranks as they are; 0 where something is not in this memory.
+// The plan for ranks as they are; 0 where something is not in this memory, or does not stay.
 ZeroMemory planned_here(Communicator& comm, const std::vector<OptimizerParamGroup>& groups,
                         const ZeroAlgorithm& defaults, const ZeroOptions& options,
                         const std::vector<std::string>& names) {
+  if (options.units.model && !comm.capabilities().device.is_cpu()) return {};
   for (const OptimizerParamGroup& group : groups) {
     for (const at::Tensor& one : group.params())
       if (!one.is_cpu()) return {};
@@ -222,6 +223,10 @@ ZeroOptimizer::ZeroOptimizer(Communicator comm, const std::vector<OptimizerParam
   ZeroMemory planned = planned_here(comm, groups, defaults, options, names);
   if (!options.state_directory.empty()) planned.state = 0;  // the system can do without its pages
   check_fits(comm, planned);
+  if (!options.copies.empty() && !options.units.model && !comm.capabilities().device.is_cpu())
+    throw InvalidArgument(
+        "ZeroOptimizer: on devices copies are of units, which their ranks divide; give "
+        "ZeroUnits, or leave copies out");
   check_doors(options.units);
   state_ = std::make_shared<internal::ZeroState>(comm, std::move(all.parameters), all.groups,
                                                  options, std::move(shards.choice.grains));

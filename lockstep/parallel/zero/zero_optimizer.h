@@ -11,7 +11,8 @@
 // module runs as it is, whatever it is made of, and ranks may take different ways through it. Hosts
 // exchange the parts once a host, not once a rank. Where ranks have no such memory, every rank has a
 // copy, which an all_gather puts together. A device is the memory of one rank: what is said of hosts is said of ranks
-// there, so that stage 3 divides what is in units, and nothing without them.
+// there, so that stage 3 divides what is in units, and nothing without them. Parameters of units may be on the host until
+// the optimizer is made, which brings them to comm.device() a bucket at a time.
 //
 //   ZeroOptimizer optimizer(comm, to_named_tensors(model->named_parameters()),
 //                           torch::optim::AdamWOptions(1e-4), {.stage = 3});
@@ -70,9 +71,10 @@ using ZeroAlgorithm = optim::Algorithm;
 // host is here; forward, backward and step() are then given to one stream.
 //
 // All ranks run the same units in the same order, forward and backward: units that differ are Mismatch,
-// which names both. A unit's parameters can be read in its own forward and backward, and under
-// ZeroOptimizer::whole_parameters(); elsewhere that throws c10::Error, which names the unit. Views of them
-// (detach(), t()) that somebody keeps are not told apart: after the unit they read zeros or old values.
+// which names both. On devices a backward may leave units out on some ranks, whose loss does not depend on them.
+// A unit's parameters can be read in its own forward and backward, and under ZeroOptimizer::whole_parameters();
+// elsewhere that throws c10::Error, which names the unit. Views of them (detach(), t()) that somebody keeps are
+// not told apart: after the unit they read zeros or old values.
 struct ZeroUnits {
   // Whose modules are the units; kept. Null: no units.
   std::shared_ptr<torch::nn::Module> model = nullptr;
@@ -131,7 +133,8 @@ struct ZeroOptions {
   // give such functions; the same on all ranks. Empty: rank 0's values.
   std::function<void(const std::string& name, int64_t begin, const at::Tensor& part)> initial = {};
   // copies[r]: which copy of the parameters rank r shares; ranks of one host that follow each other. For
-  // one copy a NUMA node, say. Empty: one a host.
+  // one copy a NUMA node, say. Empty: one a host. On devices: as many ranks a copy, which divide its units among them
+  // (hybrid sharding). Empty: one, among all.
   std::vector<int> copies = {};
   // A directory of this rank's host: the optimizer's state lies in nameless files there instead of in memory,
   // and is paged in and out by the system (DeepSpeed's offloading to NVMe). Room for it is taken at
@@ -157,6 +160,7 @@ struct ZeroRanks {
   int all = 1;
   int sharing =
       1;  // that copy with this rank, itself included; 1 also where every rank has its own
+  int keepers = 1;  // of divided copies on devices (ZeroOptions::copies): ranks that keep the same
   bool one_copy = true;  // the engine has memory for that
 };
 // What memory() says after the first step, from shapes and types alone: nothing is allocated, and the
@@ -271,6 +275,17 @@ class ZeroOptimizer final : public torch::optim::Optimizer,
   // included. All ranks call it with the same; each reads and keeps its part. Throws CheckpointError that begins with `source`; then
   // nothing has changed.
   void load_state(const SlicedTensors& state, const std::string& source);
+
+  // This rank's parts of the parameters, by name, as own_state() gives those of the state; units stay away.
+  SlicedTensors own_parameters() const;
+  // All of them on rank 0, in the host's memory, a bucket at a time; empty on the others. Collective.
+  NamedTensors parameters_on_root();
+  // Takes over values by name: what own_parameters() of any number of ranks have written together, or a model's file. Each
+  // rank reads its parts alone. Between steps. Collective. Throws CheckpointError that begins with `source`, where one is
+  // missing or has another shape; then nothing has changed.
+  void load_parameters(const SlicedTensors& values, const std::string& source);
+  // No backward will come to what forwards have computed so far. On all ranks.
+  void forget_forwards();
 
   // All that is this rank's alone, as bytes (uint8, 1-D): its parts of the parameters, masters and moments, and how many
   // steps they have seen; options are not. For a run that goes back to it, or whose rank is started anew

@@ -99,6 +99,8 @@ void ZeroOptimizer::restore_share(const at::Tensor& share) {
   if (layout.bytes != share.nbytes())
     refuse("it has " + std::to_string(share.nbytes()) + " bytes instead of " +
            std::to_string(layout.bytes));
+  // What is fetched ahead still reads them.
+  if (const auto& units = state_->buckets().units()) units->before_change();
   // Parameters one by one, so that an optimizer whose moments are files does not hold all of them twice.
   auto at = static_cast<int64_t>(layout.head);
   for (const at::Tensor& tensor : layout.tensors) {

@@ -50,16 +50,61 @@ std::vector<at::Tensor> leaves_of(const std::vector<at::Tensor>& outputs) {
 
 }  // namespace
 
+// Gradients that wait between two nodes. A tensor says which: passes may run side by side.
+class Gathered {
+ public:
+  at::Tensor put(torch::autograd::variable_list gradients) {
+    const auto arriving = point_of(gradients);
+    const MutexLock lock(mutex_);
+    waiting_.emplace(++last_, std::pair(std::move(gradients), arriving));
+    return at::scalar_tensor(static_cast<double>(last_), at::kDouble);
+  }
+  torch::autograd::variable_list take(const at::Tensor& which) {
+    MutexLock lock(mutex_);
+    const auto one = waiting_.extract(static_cast<int64_t>(which.item<double>()));
+    if (one.empty()) throw DataError("gradients of rpc are not there");
+    lock.unlock();
+    one.mapped().second->come_here();
+    return one.mapped().first;
+  }
+
+ private:
+  Mutex mutex_;
+  int64_t last_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  std::map<int64_t, std::pair<torch::autograd::variable_list, std::shared_ptr<const Arriving>>>
+      waiting_ LOCKSTEP_GUARDED_BY(mutex_);
+};
+
+// Autograd gives a node with gradients of a device to that device's one thread, and the node below waits for another process, whose
+// pass may need that thread of this one. So this node takes them, and the one below, which gets a tensor of the CPU, runs on the
+// thread that called backward.
+class GatherGradients final : public torch::autograd::Node {
+ public:
+  GatherGradients(uint64_t sequence, torch::autograd::Edge to, std::shared_ptr<Gathered> gathered)
+      : Node(sequence, {std::move(to)}), gathered_(std::move(gathered)) {}
+  std::string name() const override { return "lockstep::rpc::GatherGradients"; }
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    return {gathered_->put(std::move(gradients))};
+  }
+
+ private:
+  const std::shared_ptr<Gathered> gathered_;
+};
+
 // Where a call's results come from: its inputs are their gradients, its outputs (in backward) those of the tensors that were sent.
 class RemoteBackward final : public torch::autograd::Node {
  public:
-  RemoteBackward(torch::autograd::edge_list edges, std::shared_ptr<SentTensors> sent)
-      : Node(sent->sequence, std::move(edges)), sent_(std::move(sent)) {}
+  RemoteBackward(torch::autograd::edge_list edges, std::shared_ptr<SentTensors> sent,
+                 std::shared_ptr<Gathered> gathered)
+      : Node(sent->sequence, std::move(edges)),
+        sent_(std::move(sent)),
+        gathered_(std::move(gathered)) {}
   std::string name() const override { return "lockstep::rpc::RemoteBackward"; }
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
     const auto core = sent_->context->core_.lock();
     if (!core) throw Cancelled("the agent of a call that is to run backward was shut down");
+    if (gathered_) gradients = gathered_->take(gradients.at(0));
     const Pass* pass = this_pass();
     if (!pass)
       throw InvalidArgument("what came from '" + sent_->peer +
@@ -80,6 +125,7 @@ class RemoteBackward final : public torch::autograd::Node {
 
  private:
   const std::shared_ptr<SentTensors> sent_;
+  const std::shared_ptr<Gathered> gathered_;  // null: the gradients are its inputs
 };
 
 ContextState::ContextState(ContextId id, std::weak_ptr<Core> core)
@@ -112,16 +158,25 @@ void ContextState::attach(const std::shared_ptr<SentTensors>& sent, Tensors& rec
   torch::autograd::edge_list edges{torch::autograd::impl::gradient_edge(sent->context->root_)};
   for (const at::Tensor& tensor : sent->tensors)
     edges.push_back(torch::autograd::impl::gradient_edge(tensor));
-  const auto node = hooks::make_node<RemoteBackward>(std::move(edges), sent);
+  bool on_device = false;
   for (const uint32_t place : places) {
     if (place >= received.size() ||
         !torch::autograd::isDifferentiableType(received[place].scalar_type()))
       throw DataError("an answer of rpc names a tensor that cannot have a gradient");
-    torch::autograd::set_history(received[place], node);
+    on_device = on_device || !received[place].is_cpu();
   }
+  const auto gathered = on_device ? std::make_shared<Gathered>() : nullptr;
+  auto node = hooks::make_node<RemoteBackward>(std::move(edges), sent, gathered);
+  if (on_device) {
+    node->add_input_metadata(at::zeros({}, at::kDouble));
+    node =
+        hooks::make_node<GatherGradients>(sent->sequence, torch::autograd::Edge(node, 0), gathered);
+  }
+  for (const uint32_t place : places) torch::autograd::set_history(received[place], node);
 }
 
-void ContextState::received(const Recording& recording, Tensors& tensors, const std::string& from) {
+void ContextState::received(const Recording& recording, const DeviceWay& way, Tensors& tensors,
+                            const std::string& from) {
   const MutexLock lock(mutex_);
   if (ended_) return;
   const auto [at, fresh] = records_.try_emplace(recording.path);
@@ -129,6 +184,7 @@ void ContextState::received(const Recording& recording, Tensors& tensors, const 
     throw DataError("a call of rpc is recorded as another one, of '" + at->second.from + "'");
   Record& kept = at->second;
   kept.from = from;
+  kept.way = way.reversed();
   for (const uint32_t place : recording.gradients) {
     if (!torch::autograd::isDifferentiableType(tensors[place].scalar_type()))
       throw DataError("a message of rpc wants a gradient of a tensor that has none");
@@ -191,7 +247,12 @@ Future<PassResult> ContextState::run(std::vector<at::Tensor> outputs,
                                      /*create_graph=*/false,
                                      /*allow_unused=*/true);
   }
-  std::vector<std::pair<std::string, Late>> late;  // to whom
+  struct Back {
+    std::string to;
+    DeviceWay way;
+    Late late;
+  };
+  std::vector<Back> late;
   {
     const MutexLock lock(mutex_);
     const auto record = own.empty() ? records_.end() : records_.find(own);
@@ -205,6 +266,7 @@ Future<PassResult> ContextState::run(std::vector<at::Tensor> outputs,
           result.gradients[place] = computed[i];
         else
           late.push_back({records_.at(*path).from,
+                          records_.at(*path).way,
                           {.by = own,
                            .sent = *path,
                            .place = static_cast<int64_t>(place),
@@ -212,6 +274,7 @@ Future<PassResult> ContextState::run(std::vector<at::Tensor> outputs,
                            .gradient = computed[i]}});
         continue;
       }
+      hand_to_default(computed[i]);
       gradients_.add({options.round, own}, leaves[i], computed[i]);
     }
     if (!options.retain_graph && record != records_.end()) record->second.outputs.clear();
@@ -223,10 +286,10 @@ Future<PassResult> ContextState::run(std::vector<at::Tensor> outputs,
   }
   const auto core = core_.lock();
   if (!core) throw Cancelled("the agent was shut down");
-  for (auto& [to, one] : late) {
+  for (auto& [to, way, one] : late) {
     ++result.late;
-    pass.answers.push_back(call_agent<PassResult>(*core, to, "rpc.late", How::kAsync, id, one.sent,
-                                                  one.place, one.by, one.gradient));
+    pass.answers.push_back(call_agent_by<PassResult>(*core, &way, to, "rpc.late", How::kAsync, id,
+                                                     one.sent, one.place, one.by, one.gradient));
   }
   // The answer comes when all others have.
   struct Rest {
@@ -278,6 +341,8 @@ Future<PassResult> ContextState::run_record(const CallPath& path, const std::str
       if (!gradients[i].defined()) continue;
       if (gradients[i].sizes() != found->second.outputs[i].sizes())
         throw DataError("a gradient of rpc has another shape than what it is of");
+      if (gradients[i].device() != found->second.outputs[i].device())
+        throw DataError("a gradient of rpc is on another device than what it is of");
       outputs.push_back(found->second.outputs[i]);
       wanted.push_back(std::move(gradients[i]));
     }
@@ -309,6 +374,7 @@ Future<PassResult> ContextState::run_late(const PassOptions& options) {
       return std::tie(a.by, a.sent, a.place) > std::tie(b.by, b.sent, b.place);
     });
     for (Late& one : late) {
+      take_from_default(one.gradient);  // it came by another thread
       outputs.push_back(std::move(one.tensor));
       gradients.push_back(std::move(one.gradient));
     }
@@ -319,13 +385,17 @@ Future<PassResult> ContextState::run_late(const PassOptions& options) {
 at::Tensor ContextState::gradient_of(const at::Tensor& parameter) {
   const MutexLock lock(mutex_);
   gradients_.settle();
-  return gradients_.of(parameter);
+  at::Tensor gradient = gradients_.of(parameter);
+  take_from_default(gradient);
+  return gradient;
 }
 
 std::vector<std::pair<at::Tensor, at::Tensor>> ContextState::gradients() {
   const MutexLock lock(mutex_);
   gradients_.settle();
-  return gradients_.all();
+  auto all = gradients_.all();
+  for (const auto& [parameter, gradient] : all) take_from_default(gradient);
+  return all;
 }
 
 std::set<std::string> ContextState::peers() const {

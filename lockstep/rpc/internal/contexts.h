@@ -27,6 +27,7 @@
 
 #include "lockstep/core/mutex.h"
 #include "lockstep/rpc/future.h"
+#include "lockstep/rpc/internal/devices.h"
 #include "lockstep/rpc/internal/gradient_sums.h"
 #include "lockstep/rpc/message.h"
 #include "lockstep/rpc/pending.h"
@@ -125,7 +126,9 @@ class ContextState : public std::enable_shared_from_this<ContextState> {
                      const std::vector<uint32_t>& places);
 
   // The other end: makes leaves of the tensors that want gradients.
-  void received(const Recording& recording, Tensors& tensors, const std::string& from);
+  // `way`: of the caller to this process.
+  void received(const Recording& recording, const DeviceWay& way, Tensors& tensors,
+                const std::string& from);
   // Keeps the call's results that want gradients; -> their places. The thread may serve another call, which has made what this one
   // waited for.
   std::vector<uint32_t> returned(const Recording& recording, const Tensors& results);
@@ -156,6 +159,7 @@ class ContextState : public std::enable_shared_from_this<ContextState> {
  private:
   struct Record {
     std::string from;  // the caller
+    DeviceWay way;
     std::vector<at::Tensor> leaves, outputs;
   };
   struct Origin {

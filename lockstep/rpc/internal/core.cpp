@@ -14,7 +14,6 @@
 namespace lockstep::rpc::internal {
 namespace {
 
-enum HeadFlag : uint8_t { kOrdered = 1, kKept = 2, kRecorded = 4 };
 constexpr int64_t kCallsSentAtOnce = 16;  // beyond so many in flight, calls are sent together
 constexpr auto kDoubt = std::chrono::seconds(1);
 
@@ -36,57 +35,6 @@ std::string words(const Pending& call) {
 
 }  // namespace
 
-void RequestHead::write(Writer& writer) const {
-  writer.byte(
-      static_cast<uint8_t>((order ? kOrdered : 0) | (keep ? kKept : 0) | (record ? kRecorded : 0)));
-  writer.word(types_hash);
-  writer.text(function);
-  writer.word(ends_in_ns);
-  if (order) writer.word(order);
-  if (keep) {
-    writer.word(keep->maker);
-    writer.word(keep->number);
-  }
-  if (!record) return;
-  writer.word(record->context.maker);
-  writer.word(record->context.number);
-  writer.length(record->path.size());
-  for (const uint32_t call : record->path) writer.length(call);
-  writer.length(record->gradients.size());
-  for (const uint32_t place : record->gradients) writer.length(place);
-}
-
-RequestHead RequestHead::read(Reader& reader) {
-  RequestHead head;
-  const uint8_t flags = reader.byte();
-  head.types_hash = reader.word();
-  head.function = reader.text();
-  head.ends_in_ns = reader.word();
-  if (flags & kOrdered) head.order = reader.word();
-  if (flags & kKept) {
-    const uint64_t maker = reader.word();
-    head.keep = {maker, reader.word()};
-  }
-  if (flags & kRecorded) {
-    Recording& record = head.record.emplace();
-    record.context.maker = reader.word();
-    record.context.number = reader.word();
-    const size_t depth = reader.count();
-    if (depth == 0 || depth > kDeepestCall)
-      throw DataError("a message of rpc is " + std::to_string(depth) +
-                      " calls deep in its context; 1 to " + std::to_string(kDeepestCall) +
-                      " are possible");
-    for (size_t i = 0; i < depth; ++i)
-      record.path.push_back(static_cast<uint32_t>(reader.length()));
-    record.gradients.resize(reader.count());
-    for (uint32_t& place : record.gradients) place = static_cast<uint32_t>(reader.length());
-    for (const uint32_t place : record.gradients)
-      if (place >= reader.tensors().size())
-        throw DataError("a message of rpc names a tensor that it lacks");
-  }
-  return head;
-}
-
 Core::Core(Registry registry, std::shared_ptr<Store> store, const Secret& secret,
            AgentOptions options)
     : options_(std::move(options)),
@@ -101,6 +49,10 @@ Core::Core(Registry registry, std::shared_ptr<Store> store, const Secret& secret
     throw InvalidArgument("AgentOptions::timeout and lease are positive times");
   if (options_.calls_in_flight < 1 || options_.queued_bytes < 1)
     throw InvalidArgument("AgentOptions::calls_in_flight and queued_bytes are 1 or more");
+  for (const auto& [peer, map] : options_.device_maps) {
+    check_map(peer, map);
+    check_own_devices(peer, map);
+  }
   register_own_functions();
   reactor_ = std::make_unique<Reactor>(options_.workers);
 }
@@ -166,6 +118,19 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
   call->ends =
       context.deadline && context.deadline->remaining() < own.remaining() ? *context.deadline : own;
   if (!of.keep) call->within = context.cancelled;  // an object is for whoever gets its reference
+  DeviceWay way = of.way ? *of.way : way_to(to);
+  Devices devices;
+  try {
+    devices = devices_for(arguments.tensors(), way, [&](c10::Device device) {
+      return words(*call) + ": a tensor on " + device.str() +
+             " cannot be sent, since no device of '" + to +
+             "' stands for it: AgentOptions::set_device_map(\"" + to + "\", {{" + device.str() +
+             ", cuda:N}}), or send tensor.cpu()";
+    });
+  } catch (const InvalidArgument&) {
+    drop_holds(arguments.holds());
+    throw;
+  }
   try {
     if (context.autograd)
       call->sent =
@@ -180,6 +145,12 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
                     seconds_text(call->ends->timeout_seconds()) +
                     " (AgentOptions::queued_bytes = " + std::to_string(options_.queued_bytes) +
                     ")");
+    if (of.waits_for_room && !devices.empty() &&
+        !courier_.wait_for_room(options_.queued_bytes, *call->ends))
+      throw Timeout(words(*call) + ": tensors of devices of " +
+                    std::to_string(options_.queued_bytes) +
+                    " bytes wait for their copies, and no room came within " +
+                    seconds_text(call->ends->timeout_seconds()) + " (AgentOptions::queued_bytes)");
     const auto most = static_cast<int64_t>(options_.calls_in_flight);
     while (of.waits_for_room && link.calls.load(std::memory_order_relaxed) >= most) {
       if (call->ends->expired())
@@ -202,13 +173,24 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
                    .ends_in_ns = static_cast<uint64_t>(call->ends->remaining().count()),
                    .order = options.order,
                    .keep = of.keep,
-                   .record = {}};
+                   .record = {},
+                   .way = std::move(way)};
   if (call->sent) head.record = call->sent->recording;
   Writer& front = scratch_head();
   front.clear(nullptr);
   head.write(front);
 
   const std::shared_ptr<Link> link = call->link;
+  // What has to go behind copies that are under way goes their way, too.
+  const bool copied = !devices.empty() || (options.order != 0 && courier_.has(link.get()));
+  Copies copies;
+  if (copied) try {
+      copies = courier_.copy(arguments.tensors());
+      call->state().sent_with(copies.read);
+    } catch (...) {
+      drop_holds(arguments.holds());
+      throw;
+    }
   call->begun = Deadline::Clock::now();
   const int64_t in_flight = link->calls.fetch_add(1, std::memory_order_relaxed);
   if (call->within) nested_.fetch_add(1, std::memory_order_relaxed);
@@ -221,11 +203,20 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
     drop_holds(arguments.holds());
   };
   try {
-    sent = link->send({MessageKind::kRequest, call->number}, front.body(), arguments.body(),
-                      arguments.tensors(),
-                      together            ? Link::When::kSoon
-                      : how == How::kSync ? Link::When::kMine
-                                          : Link::When::kNow);
+    if (copied)
+      sent = courier_.post(
+          std::move(copies), link.get(), *call->ends,
+          [weak = weak_from_this(), call, text = front.body() + arguments.body(),
+           devices = std::move(devices), holds = arguments.holds()](const Tensors* tensors) {
+            if (const auto core = weak.lock())
+              core->send_copied(call, text, tensors, devices, holds);
+          });
+    else
+      sent = link->send({MessageKind::kRequest, call->number}, front.body(), arguments.body(),
+                        arguments.tensors(),
+                        together            ? Link::When::kSoon
+                        : how == How::kSync ? Link::When::kMine
+                                            : Link::When::kNow);
   } catch (const InvalidArgument& error) {
     undo();
     throw InvalidArgument(words(*call) + ": " + error.what());
@@ -239,6 +230,32 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
   if (const PendingPtr taken = calls_.take(call->number))
     finish(taken, std::make_exception_ptr(
                       PeerLost(words(*call) + ": " + link->peer().str() + " is gone", -1)));
+}
+
+void Core::send_copied(const PendingPtr& call, const std::string& text, const Tensors* copies,
+                       const Devices& devices, const std::vector<uint64_t>& holds) noexcept {
+  if (!copies || call->state().done()) return drop_holds(holds);  // late, or cancelled
+  std::exception_ptr error;
+  try {
+    if (!call->link->send({MessageKind::kRequest, call->number, &devices}, text, {}, *copies,
+                          Link::When::kNow))
+      error = std::make_exception_ptr(
+          PeerLost(words(*call) + ": " + call->link->peer().str() + " is gone", -1));
+  } catch (...) {
+    error = std::current_exception();
+  }
+  if (error) {
+    drop_holds(holds);
+    if (const PendingPtr taken = calls_.take(call->number)) finish(taken, error);
+  } else if (call->state().done()) {  // meanwhile: the other end knows nothing of it
+    call->link->send({MessageKind::kCancel, call->number}, {}, {}, {}, Link::When::kNow);
+  }
+}
+
+DeviceWay Core::way_to(const std::string& peer) const {
+  const auto found = options_.device_maps.find(peer);
+  if (found != options_.device_maps.end()) return {.same = false, .map = found->second};
+  return {.same = peer == options_.name, .map = {}};
 }
 
 void Core::finish(const PendingPtr& call, std::exception_ptr error) noexcept {
@@ -425,6 +442,8 @@ void Core::received_answer(const std::shared_ptr<Link>& link, Incoming& message)
     }
     try {
       if (message.pending) call->link->fetch(message);
+      if (!message.devices.empty())
+        call->state().arrives_with(arrive(message.tensors, message.devices));
       LinkReferences references(*core, call->link);
       Reader reader(message.body, {}, &references);
       std::vector<uint32_t> places(reader.count());
@@ -439,8 +458,13 @@ void Core::received_answer(const std::shared_ptr<Link>& link, Incoming& message)
     core->finish(call, nullptr);
     call->state().finish(std::move(error));
   };
-  if (!message.pending || !reactor_->is_own_thread()) return take(call, message);
-  // Large tensors are read by a worker. Where the agent stops before one has come to it, the call ends without them.
+  size_t bytes = 0;  // that are copied to pinned memory
+  if (!message.devices.empty())
+    for (const at::Tensor& tensor : message.tensors)
+      if (tensor.defined()) bytes += tensor.nbytes();
+  if ((!message.pending && bytes < static_cast<size_t>(kReachFrom)) || !reactor_->is_own_thread())
+    return take(call, message);
+  // Large tensors are read, and those of devices copied, by a worker. Where the agent stops before one has come to it, the call ends without them.
   struct Kept {
     Kept(std::shared_ptr<Core> its_core, PendingPtr its_call, const Incoming& given)
         : core(std::move(its_core)), call(std::move(its_call)), message(given), body(given.body) {

@@ -19,6 +19,7 @@
 #include "lockstep/rpc/call_context.h"
 #include "lockstep/rpc/internal/call_table.h"
 #include "lockstep/rpc/internal/contexts.h"
+#include "lockstep/rpc/internal/devices.h"
 #include "lockstep/rpc/internal/object_table.h"
 #include "lockstep/rpc/internal/reaching.h"
 #include "lockstep/rpc/internal/reactor.h"
@@ -37,6 +38,7 @@ struct RequestHead {
   uint64_t order = 0;
   std::optional<ObjectId> keep;     // what it returns stays there under this number
   std::optional<Recording> record;  // of distributed autograd
+  DeviceWay way = {};               // of the caller to this process
 
   void write(Writer& writer) const;
   static RequestHead read(Reader& reader);
@@ -68,6 +70,7 @@ class Core : public std::enable_shared_from_this<Core>, public References {
     std::optional<ObjectId> keep = {};  // RequestHead's
     const Peer* owner = nullptr;  // this very process: PeerLost if it is gone, whoever has its name
     bool waits_for_room = true;   // where much waits to be sent to it already
+    const DeviceWay* way = nullptr;  // else that of the agent's options
   };
   // A call of this process.
   void call(const std::string& to, std::string_view function, uint64_t types_hash,
@@ -117,6 +120,7 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   Contexts& contexts() { return contexts_; }
   Reactor& reactor() { return *reactor_; }
   Transport& transport() { return *transport_; }
+  Courier& courier() { return courier_; }
   uint64_t next_number() { return ++numbers_; }
   bool stopped() const { return stopped_.load(std::memory_order_acquire); }
 
@@ -170,6 +174,10 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   std::shared_ptr<Link> link_of(const std::string& to, Deadline deadline,
                                 const Peer* owner = nullptr);
   std::exception_ptr error_of(const Pending& call, Reader& error) const;
+  DeviceWay way_to(const std::string& peer) const;
+  // Sends a request whose tensors' copies are there.
+  void send_copied(const PendingPtr& call, const std::string& text, const Tensors* copies,
+                   const Devices& devices, const std::vector<uint64_t>& holds) noexcept;
 
   const AgentOptions options_;
   Registry registry_;
@@ -179,6 +187,7 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   CallTable calls_;
   ObjectTable objects_;
   Contexts contexts_;
+  Courier courier_;
   std::atomic<uint64_t> numbers_{0};
   std::atomic<int64_t> nested_{0};  // calls under way that have a `within`
   std::atomic<bool> stopped_{false};
@@ -218,16 +227,21 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   std::unique_ptr<Reaching> reaching_;
 };
 
-// Calls a function of another agent's own, outside of any autograd context.
+// Calls a function of another agent's own, outside of any autograd context; by another way of devices than the options', or, null, by that.
 template <typename R, typename... A>
-Future<R> call_agent(Core& core, const std::string& to, std::string_view function, How how,
-                     const A&... arguments) {
+Future<R> call_agent_by(Core& core, const DeviceWay* way, const std::string& to,
+                        std::string_view function, How how, const A&... arguments) {
   Writer& writer = scratch_writer(core.shared_from_this());
   write_all(core, writer, arguments...);
   auto call = std::make_shared<TypedCall<R>>();
   const ContextScope outside(this_context().without_autograd());
-  core.call(to, function, 0, nullptr, writer, {}, how, call, {});
+  core.call(to, function, 0, nullptr, writer, {}, how, call, {.way = way});
   return Future<R>(std::move(call));
+}
+template <typename R, typename... A>
+Future<R> call_agent(Core& core, const std::string& to, std::string_view function, How how,
+                     const A&... arguments) {
+  return call_agent_by<R>(core, nullptr, to, function, how, arguments...);
 }
 
 }  // namespace lockstep::rpc::internal

@@ -2,13 +2,17 @@
 
 #include <cstring>
 
+#include "lockstep/rpc/internal/devices.h"
+
 namespace lockstep::rpc::internal {
 namespace {
 
 struct Row {
   uint8_t dtype = 0;
   uint8_t dims = 0;
-  uint8_t zeros[6] = {};
+  uint8_t device_type = 0;  // c10::DeviceType's number; 0: the CPU
+  uint8_t device = 0;       // its number
+  uint8_t zeros[4] = {};
   uint64_t address = 0;
 };
 static_assert(sizeof(Row) == 16);
@@ -30,10 +34,13 @@ bool travels(at::ScalarType dtype) {
          !c10::isQIntType(dtype);
 }
 
-void append_row(std::string& table, at::ScalarType dtype, at::IntArrayRef sizes, uint64_t address) {
+void append_row(std::string& table, at::ScalarType dtype, at::IntArrayRef sizes, uint64_t address,
+                c10::Device device) {
   Row row;
   row.dtype = static_cast<uint8_t>(dtype);
   row.dims = static_cast<uint8_t>(sizes.size());
+  row.device_type = static_cast<uint8_t>(device.type());
+  row.device = device.is_cpu() ? 0 : static_cast<uint8_t>(device.index());
   row.address = address;
   table.append(reinterpret_cast<const char*>(&row), sizeof row);
   table.append(reinterpret_cast<const char*>(sizes.data()), sizes.size() * sizeof(int64_t));
@@ -77,6 +84,13 @@ void read_table(std::string_view table, const FrameHead& head, uint64_t most_byt
       throw BadFrame("a tensor of an unknown dtype, " + std::to_string(row.dtype));
     for (const uint8_t zero : row.zeros)
       if (zero) throw BadFrame("a tensor with bits that mean nothing");
+    const auto device_type = static_cast<c10::DeviceType>(static_cast<int8_t>(row.device_type));
+    const bool cpu = device_type == c10::DeviceType::CPU;
+    if ((cpu ? row.device != 0 : !can_be_named(device_type)) || row.device > INT8_MAX)
+      throw BadFrame("a tensor for an unknown device, " + std::to_string(row.device_type) + ":" +
+                     std::to_string(row.device));
+    place.device = cpu ? c10::Device(c10::kCPU)
+                       : c10::Device(device_type, static_cast<c10::DeviceIndex>(row.device));
     if (row.dims > kMostDims || table.size() < row.dims * sizeof(int64_t))
       throw BadFrame("a table that ends in the middle");
     place.sizes.resize(row.dims);

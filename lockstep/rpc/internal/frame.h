@@ -4,6 +4,7 @@
 // those tensors that are not named by their address, one after the other. Words are little-endian.
 #pragma once
 
+#include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/SmallVector.h>
 
@@ -50,8 +51,9 @@ static_assert(sizeof(FrameHead) == kHeadBytes);
 struct TensorPlace {
   at::ScalarType dtype = at::ScalarType::Undefined;
   c10::SmallVector<int64_t, 5> sizes;
-  uint64_t bytes = 0;    // of all its elements; not in the table
-  uint64_t address = 0;  // in the sender's memory; 0: it follows in the stream
+  uint64_t bytes = 0;              // of all its elements; not in the table
+  uint64_t address = 0;            // in the sender's memory; 0: it follows in the stream
+  c10::Device device = c10::kCPU;  // where it shall go; perhaps there is none of this number
 };
 inline constexpr size_t kMostDims = 64;
 inline constexpr size_t kMostTable = size_t{32} << 20;
@@ -60,7 +62,8 @@ inline constexpr size_t kMostTable = size_t{32} << 20;
 bool travels(at::ScalarType dtype);
 
 // Appends a row of the table. `sizes` has at most kMostDims.
-void append_row(std::string& table, at::ScalarType dtype, at::IntArrayRef sizes, uint64_t address);
+void append_row(std::string& table, at::ScalarType dtype, at::IntArrayRef sizes, uint64_t address,
+                c10::Device device = c10::kCPU);
 
 // From kHeadBytes bytes. Throws BadFrame, also where a length is beyond its bound.
 FrameHead read_head(const char* bytes);

@@ -3,6 +3,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
 
+#include "lockstep/rpc/internal/devices.h"
+
 namespace lockstep::rpc::internal {
 
 void GradientSums::add(const Turn& turn, const at::Tensor& parameter, at::Tensor gradient) {
@@ -25,10 +27,12 @@ void GradientSums::settle_until(Waiting::iterator end) {
       auto& [of, sum] = sums_[parameter.unsafeGetTensorImpl()];
       of = parameter;
       // Not in place: the gradient may be another tensor's memory, or what autograd still reads. A sparse one is added to a dense one.
-      if (!sum.defined())
+      if (!sum.defined()) {
         sum = gradient;
-      else
-        sum = sum.is_sparse() ? at::add(gradient, sum) : at::add(sum, gradient);
+        continue;
+      }
+      const OnDefaultStreams streams({gradient.device()}, {});
+      sum = sum.is_sparse() ? at::add(gradient, sum) : at::add(sum, gradient);
     }
   }
 }

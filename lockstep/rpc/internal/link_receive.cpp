@@ -2,6 +2,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -198,6 +199,9 @@ void StreamLink::hand_out(const std::shared_ptr<Link>& self, Receiver::Message& 
   incoming.body = message.body;
   incoming.tensors = std::move(message.tensors);
   incoming.pending = head.ticket;
+  if (std::any_of(message.places.begin(), message.places.end(),
+                  [](const TensorPlace& place) { return !place.device.is_cpu(); }))
+    for (const TensorPlace& place : message.places) incoming.devices.push_back(place.device);
   if (head.ticket != 0) {
     if (!introduction_.this_end_reads)
       throw BadFrame("it names tensors by their address, which this process cannot read");

@@ -62,17 +62,20 @@ bool StreamLink::send(const MessageHead& message, std::string_view body, std::st
   Kept named;
   uint64_t total = 0;
   const bool by_address = introduction_.other_end_reads;
-  for (const at::Tensor& given : tensors) {
-    at::Tensor tensor = dense(given);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    at::Tensor tensor = dense(tensors[i]);
+    const bool to_device = message.devices && !message.devices->empty();
+    const c10::Device device = to_device ? (*message.devices)[i] : c10::Device(c10::kCPU);
     const auto bytes = static_cast<uint64_t>(tensor.nbytes());
     total += bytes;
     if (total > around_->limits.message_bytes)
       throw InvalidArgument("rpc: a message whose tensors have more than " +
                             std::to_string(around_->limits.message_bytes) +
                             " bytes; send them one after the other");
-    const bool by = by_address && bytes >= static_cast<uint64_t>(kReachFrom);
+    // What goes to a device lies in pinned memory, of which a driver may let no other process read.
+    const bool by = by_address && device.is_cpu() && bytes >= static_cast<uint64_t>(kReachFrom);
     append_row(table, tensor.scalar_type(), tensor.sizes(),
-               by ? reinterpret_cast<uint64_t>(tensor.const_data_ptr()) : 0);
+               by ? reinterpret_cast<uint64_t>(tensor.const_data_ptr()) : 0, device);
     if (by) named.bytes += bytes;
     (by ? named.tensors : inline_tensors).push_back(std::move(tensor));
   }

@@ -17,7 +17,12 @@ Served::Served(std::shared_ptr<Core> core, std::shared_ptr<Link> link, const Fun
           static_cast<int64_t>(std::min<uint64_t>(head.ends_in_ns, INT64_MAX))))),
       keep_(head.keep),
       record_(std::move(head.record)),
-      message_{message.head, {}, std::move(message.tensors), std::exchange(message.pending, 0)},
+      way_(std::move(head.way)),
+      message_{message.head,
+               {},
+               std::move(message.tensors),
+               std::move(message.devices),
+               std::exchange(message.pending, 0)},
       arguments_(arguments.begin(), arguments.end()) {}
 
 Served::~Served() {
@@ -40,10 +45,12 @@ void Served::run() {
       link_->fetch(message_);
       message_.pending = 0;
     }
+    const OnDefaultStreams streams(message_.devices, way_);
+    if (!message_.devices.empty()) arrive(message_.tensors, message_.devices)->come_here();
     if (record_) {
       // Of a context that has ended meanwhile nothing is recorded.
       context_ = core_->contexts().find_or_make(record_->context, link_->peer().incarnation, core_);
-      if (context_) context_->received(*record_, message_.tensors, link_->peer().name);
+      if (context_) context_->received(*record_, way_, message_.tensors, link_->peer().name);
     }
     const ContextScope scope(
         {.deadline = deadline_,
@@ -116,11 +123,50 @@ void Served::error(std::exception_ptr error) {
 // Nobody waits any more where the deadline has passed or the call was cancelled, nor does an answer leave an agent that
 // stops: what a function returns because of that is no result. Its caller's own deadline says so, or the link's end.
 void Served::answer(MessageKind kind, Writer& writer) {
-  if (core_->stopped() || nobody_waits()) return core_->drop_holds(writer.holds());
+  if (unwanted()) return core_->drop_holds(writer.holds());
+  Devices devices = devices_for(writer.tensors(), way_.reversed(), [&](c10::Device device) {
+    return "a tensor on " + device.str() + " cannot be returned, since no device of '" +
+           link_->peer().name + "' stands for it: AgentOptions::set_device_map(\"" +
+           core_->self().name + "\", {{cuda:N, " + device.str() +
+           "}}) there, or return tensor.cpu()";
+  });
   core_->held_by(writer.holds(), link_, {number_, true});
+  if (!devices.empty()) {
+    Copies copies = core_->courier().copy(writer.tensors());
+    // Whoever has the tensor here, too, may change it once this has returned.
+    copies.read->come_here();
+    if (!core_->courier().post(
+            std::move(copies), link_.get(), deadline_,
+            [self = shared_from_this(), body = writer.body(), devices = std::move(devices),
+             holds = writer.holds()](const Tensors* tensors) {
+              self->send_copied(body, tensors, devices, holds);
+            }))
+      core_->drop_holds(writer.holds());
+    return;
+  }
   const bool sent = link_->send({kind, number_}, writer.body(), {}, writer.tensors(),
                                 core_->reactor().busy() ? Link::When::kSoon : Link::When::kNow);
   if (!sent) core_->drop_holds(writer.holds());
+}
+
+bool Served::unwanted() const {
+  return core_->stopped() || nobody_waits();
+}
+
+void Served::send_copied(const std::string& body, const Tensors* copies, const Devices& devices,
+                         const std::vector<uint64_t>& holds) noexcept {
+  if (!copies || unwanted()) return core_->drop_holds(holds);
+  try {
+    if (link_->send({MessageKind::kResponse, number_, &devices}, body, {}, *copies,
+                    Link::When::kNow))
+      return;
+    core_->drop_holds(holds);
+  } catch (...) {
+    core_->drop_holds(holds);
+    Writer error;
+    write_error(error, std::current_exception(), function_);
+    link_->send({MessageKind::kError, number_}, error.body(), {}, {}, Link::When::kNow);
+  }
 }
 
 void Served::ended() {

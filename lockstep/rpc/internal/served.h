@@ -36,7 +36,8 @@ class Served final : public Function::Result, public std::enable_shared_from_thi
   const std::shared_ptr<Link>& link() const { return link_; }
   uint64_t order() const { return order_; }
   uint64_t number() const { return number_; }
-  bool pending() const { return message_.pending != 0; }  // its tensors have yet to be fetched
+  // Its tensors have yet to be fetched, or brought to devices.
+  bool pending() const { return message_.pending != 0 || !message_.devices.empty(); }
   Deadline::Clock::time_point begun() const { return begun_; }
 
   // On the call board; guarded by the core.
@@ -56,6 +57,9 @@ class Served final : public Function::Result, public std::enable_shared_from_thi
   }
   bool end() noexcept { return !ended_.exchange(true, std::memory_order_acq_rel); }
   void answer(MessageKind kind, Writer& writer);
+  bool unwanted() const;  // its answer
+  void send_copied(const std::string& body, const Tensors* copies, const Devices& devices,
+                   const std::vector<uint64_t>& holds) noexcept;
   void ended();
 
   const std::shared_ptr<Core> core_;
@@ -66,6 +70,7 @@ class Served final : public Function::Result, public std::enable_shared_from_thi
   const Deadline deadline_;
   const std::optional<ObjectId> keep_;
   std::optional<Recording> record_;
+  const DeviceWay way_;
   std::shared_ptr<ContextState> context_;
   Incoming message_;   // without its body
   bool read_ = false;  // it, or what was wrong with it

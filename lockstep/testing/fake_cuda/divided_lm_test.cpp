@@ -19,6 +19,7 @@
 #include "lockstep/parallel/expert/expert_parts.h"
 #include "lockstep/parallel/tensor/tensor_parallel_lm.h"
 #include "lockstep/products/parallel_lm.h"
+#include "lockstep/products/values_alike_test.h"
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
 #include "lockstep/testing/fake_cuda/fake_cuda_fixture_test.h"
 #include "lockstep/testing/fake_cuda/nccl_ranks_test.h"
@@ -63,17 +64,6 @@ LmConfig config_of(bool experts) {
     config.router_z_loss_coef = 0.001;
   }
   return config;
-}
-
-ParallelLmOptions values_alike() {
-  return {.values = [](const std::string& name, int64_t begin, const at::Tensor& part) {
-    const at::Tensor values = torch::arange(begin, begin + part.numel(), at::kDouble)
-                                  .mul_(1.3)
-                                  .add_(static_cast<double>(name.size()))
-                                  .sin_()
-                                  .mul_(0.1);
-    part.copy_(name.find("norm") != std::string::npos ? values + 1 : values);
-  }};
 }
 
 LmRowBatch batch_of(int64_t step) {
@@ -187,6 +177,7 @@ INSTANTIATE_TEST_SUITE_P(
         Division{.name = "tensor_rows", .mesh = "tensor=2", .divides_rows = true},
         Division{.name = "context", .mesh = "context=2"},
         Division{.name = "heads", .mesh = "context=2", .way = ContextWay::kHeads, .zero = 2},
+        Division{.name = "context_units", .mesh = "context=2", .zero = 3},
         Division{.name = "expert", .mesh = "expert=2", .experts = true, .stops = 4}),
     [](const auto& info) { return std::string(info.param.name); });
 

@@ -155,6 +155,10 @@ const FakeCudaOptions& FakeCuda::options() const {
 FakeCudaCounts FakeCuda::counts() const {
   return fake::machine().tally.counts();
 }
+void FakeCuda::set_peer_access(bool possible) {
+  fake::machine().peer_access = possible;
+}
+
 std::vector<Race> FakeCuda::take_races() {
   return fake::machine().races.take();
 }

@@ -108,6 +108,9 @@ class FakeCuda {
   // operation that raced has run all the same.
   std::vector<Race> take_races();
 
+  // Whether the devices reach each other's memory (cudaDeviceCanAccessPeer); at first they do.
+  void set_peer_access(bool possible);
+
   FakeCuda(const FakeCuda&) = delete;
   FakeCuda& operator=(const FakeCuda&) = delete;
 

@@ -16,6 +16,8 @@
 #include "lockstep/comm/failure.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/rpc/agent.h"
+#include "lockstep/rpc/autograd.h"
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
 #include "lockstep/testing/gtest_ranks.h"
 #include "lockstep/testing/operation_suite.h"
@@ -195,6 +197,42 @@ TEST(PeerProcesses, TheOperationSuite) {
                                                             .device = comm.device()});
       for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
       EXPECT_GT(report.checked, 100);
+    }
+    for (const Race& race : cuda.take_races()) ADD_FAILURE() << race.text();
+  });
+}
+
+// Remote calls: values, and gradients, which come back by the map of the call.
+TEST(RemoteCallProcesses, CarryTensorsOfDevices) {
+  if (!FakeCuda::possible()) GTEST_SKIP() << "this is a CUDA build of libtorch";
+  expect_lone_ranks(2, [] {
+    FakeCuda& cuda = FakeCuda::install({.devices = 2});
+    {
+      Communicator comm = init({.backend = "shm", .device = "cuda"});
+      const at::Device here = comm.device(), there(at::kCUDA, comm.rank() == 0 ? 1 : 0);
+      rpc::AgentOptions options;
+      options.set_device_map("worker" + std::to_string(1 - comm.rank()), {{here, there}});
+      rpc::Registry registry;
+      registry.add("square", [here](const at::Tensor& x) {
+        if (x.device() != here) throw InvalidArgument("it is on " + x.device().str());
+        return x * x;
+      });
+      rpc::Agent agent = rpc::init(comm, std::move(registry), std::move(options));
+      if (comm.rank() == 0) {
+        const at::Tensor x = torch::arange(500'000, here).to(at::kFloat).sin();
+        const at::Tensor scale = torch::full({}, 2.F, here).requires_grad_();
+        const int64_t before = cuda.counts().stops();
+        rpc::AutogradContext context(agent);
+        const auto y = agent.rpc_sync<at::Tensor>("worker1", "square", x * scale);
+        context.backward({y.sum()});
+        EXPECT_EQ(cuda.counts().stops(), before);
+        EXPECT_EQ(y.device(), here);
+        EXPECT_TRUE(torch::equal(y.cpu(), (x * 2).square().cpu()));
+        const at::Tensor same = torch::full({}, 2.F).requires_grad_();
+        (x.cpu() * same).square().sum().backward();
+        EXPECT_TRUE(torch::equal(context.gradient_of(scale).cpu(), same.grad()));
+      }
+      agent.shutdown();
     }
     for (const Race& race : cuda.take_races()) ADD_FAILURE() << race.text();
   });

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -27,8 +28,11 @@ namespace lockstep::testing {
 // which all ranks share.
 class NcclGroups final : public GroupMaker {
  public:
-  NcclGroups(std::shared_ptr<Store> store, std::shared_ptr<GroupMaker> hosts)
-      : store_(std::move(store)), hosts_(std::move(hosts)) {}
+  // Around a group's engine, by the group's name.
+  using Around =
+      std::function<std::unique_ptr<Backend>(const std::string&, std::unique_ptr<Backend>)>;
+  NcclGroups(std::shared_ptr<Store> store, std::shared_ptr<GroupMaker> hosts, Around around = {})
+      : store_(std::move(store)), hosts_(std::move(hosts)), around_(std::move(around)) {}
 
   Engines make(const std::string& name, const Topology& place, const std::vector<int>& members,
                Deadline deadline) override {
@@ -37,7 +41,8 @@ class NcclGroups final : public GroupMaker {
     auto engine = make_nccl_backend(
         meeting, {.rank = place.rank, .size = place.size, .device = device}, deadline);
     auto channel = side_channel::make_shared_channel(*meeting, place.rank, place.size, deadline);
-    return {.own = make_checked_backend(std::move(engine), std::move(channel), place.rank, false),
+    auto own = make_checked_backend(std::move(engine), std::move(channel), place.rank, false);
+    return {.own = around_ ? around_(name, std::move(own)) : std::move(own),
             .host = std::move(hosts_->make(name, place, members, deadline).own)};
   }
   void settle(const std::string& name) noexcept override { hosts_->settle(name); }
@@ -46,13 +51,15 @@ class NcclGroups final : public GroupMaker {
  private:
   std::shared_ptr<Store> store_;
   std::shared_ptr<GroupMaker> hosts_;
+  Around around_;
 };
 
 // fn(comm) on each rank, its device the current one. What a rank throws is a failure of the test.
-// `alone`: without the host's engine, so that nccl carries everything.
+// `alone`: without the host's engine, so that nccl carries everything. `around(rank)`: NcclGroups::Around.
 template <typename Run>
 void run_on_nccl(int size, const Run& fn,
-                 std::chrono::nanoseconds timeout = std::chrono::seconds(60), bool alone = false) {
+                 std::chrono::nanoseconds timeout = std::chrono::seconds(60), bool alone = false,
+                 const std::function<NcclGroups::Around(int)>& around = {}) {
   const auto store = std::make_shared<HashStore>();
   const std::shared_ptr<GroupMaker> hosts = make_local_groups();
   std::vector<int> members(static_cast<size_t>(size));
@@ -62,7 +69,8 @@ void run_on_nccl(int size, const Run& fn,
     threads.emplace_back([&, rank] {
       try {
         const Topology place{rank, size, rank, size, 0};
-        const auto groups = std::make_shared<NcclGroups>(store, hosts);
+        const auto groups = std::make_shared<NcclGroups>(
+            store, hosts, around ? around(rank) : NcclGroups::Around());
         auto origin = std::make_shared<GroupOrigin>(
             GroupOrigin{.maker = groups, .name = "all", .members = members});
         Engines engines =

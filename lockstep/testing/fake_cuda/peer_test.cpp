@@ -3,13 +3,18 @@
 // processes do in fake_cuda_mp_test.cpp.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <barrier>
+#include <cmath>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -200,6 +205,72 @@ TEST_F(PeerOnFakeCuda, ARankThatCannotShareItsMemoryIsNamedOnAll) {
                            ::testing::HasSubstr("(cudaMalloc: out of memory)"),
                            ::testing::HasSubstr("nccl does without"),
                            ::testing::Not(::testing::HasSubstr("\n"))));
+  }
+}
+
+TEST_F(PeerOnFakeCuda, DevicesThatDoNotReachEachOtherAreNamed) {
+  cuda.set_peer_access(false);
+  const MetRanks ranks({1024, 1024});
+  cuda.set_peer_access(true);
+  EXPECT_THAT(ranks.errors[0], ::testing::HasSubstr("(cuda:0 cannot reach the memory of cuda:1)"));
+  EXPECT_THAT(ranks.errors[1], ::testing::HasSubstr("(cuda:1 cannot reach the memory of cuda:0)"));
+}
+
+// What one rank sends takes a window, what another one sends takes several.
+TEST_F(PeerOnFakeCuda, AllToAllTakesAsManyWindowsAsTheRankWithTheMost) {
+  constexpr int kRanks = 3;
+  const auto count = [](int from, int to) { return int64_t{from == 1 && to == 2 ? 3000 : from}; };
+  run_on_peer(kRanks,
+              [&](Communicator& comm) {
+                const int rank = comm.rank();
+                std::vector<int64_t> sends;
+                std::vector<at::Tensor> parts, expected;
+                for (int r = 0; r < kRanks; ++r) {
+                  sends.push_back(count(rank, r));
+                  parts.push_back(at::arange(count(rank, r)).add(1000 * rank + 10 * r));
+                  expected.push_back(at::arange(count(r, rank)).add(1000 * r + 10 * rank));
+                }
+                for (int turn = 0; turn < 2; ++turn) {
+                  const at::Tensor received =
+                      comm.all_to_allv(at::cat(parts).to(comm.device()), sends);
+                  EXPECT_TRUE(at::equal(received.cpu(), at::cat(expected))) << "rank " << rank;
+                }
+              },
+              {.peer_sizes = kFewPeerBytes});
+}
+
+// Every bit is the host's: of what is no number, of zeros with a sign, of what is infinite.
+TEST_F(PeerOnFakeCuda, ReducesWhatIsNoNumberAsTheHostDoes) {
+  constexpr int kRanks = 2;
+  const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
+  const std::vector<std::vector<double>> of_rank{{nan, 1, -0.0, 0.0, -0.0, inf, inf, -inf},
+                                                 {1, nan, 0.0, -0.0, -0.0, -inf, inf, nan}};
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
+      const auto reduced = [&](Communicator& comm, at::Device device) {
+        const auto& mine = of_rank[static_cast<size_t>(comm.rank())];
+        const at::Tensor value = at::empty({int64_t{8}}, at::kDouble);
+        std::copy(mine.begin(), mine.end(), value.mutable_data_ptr<double>());
+        const at::Tensor there = value.to(dtype).to(device);
+        comm.all_reduce(there, op);
+        return there.cpu().to(at::kDouble);  // exact, and has the sign of a zero
+      };
+      at::Tensor expected;
+      run_threads(kRanks, [&](Communicator& comm) {
+        const at::Tensor value = reduced(comm, at::kCPU);
+        if (comm.rank() == 0) expected = value;
+      });
+      run_on_peer(kRanks, [&](Communicator& comm) {
+        const at::Tensor value = reduced(comm, comm.device());
+        EXPECT_TRUE(at::equal(value.isnan(), expected.isnan()) &&
+                    at::equal(value.signbit().logical_or(value.isnan()),
+                              expected.signbit().logical_or(expected.isnan())) &&
+                    at::equal(value.nan_to_num(), expected.nan_to_num()))
+            << dtype_name(dtype) << " " << to_string(op) << "\n"
+            << value << "\n"
+            << expected;
+      });
+    }
   }
 }
 

@@ -102,8 +102,6 @@ int run_rank(const TrainPlan& plan, const TrainArguments& arguments, const Start
         init({.backend = plan.config.backend,
               .timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(timeout),
               .device = plan.config.device});
-    if (const at::Device device = comm.device(); !device.is_cpu())
-      check_on_device(plan.config, device.str());
     try {
       // To the end of this process: a scheduler may ask more than once.
       const StopSignals signals;

@@ -4,6 +4,7 @@
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "lockstep/core/errors.h"
@@ -13,9 +14,9 @@
 namespace lockstep::internal {
 namespace {
 
-at::Tensor make_flat(Communicator& comm, const flat::Bucket& plan) {
-  if (plan.device != comm.capabilities().device)
-    return at::zeros({plan.numel}, at::TensorOptions(plan.dtype).device(plan.device));
+// `symmetric`: all ranks ask for it, or none.
+at::Tensor make_flat(Communicator& comm, const flat::Bucket& plan, bool symmetric) {
+  if (!symmetric) return at::zeros({plan.numel}, at::TensorOptions(plan.dtype).device(plan.device));
   return comm.symmetric_empty({plan.numel}, plan.dtype).zero_();
 }
 
@@ -152,9 +153,14 @@ void GradientBuckets::make(Communicator& comm, std::span<const size_t> order,
     if (!gradients_[i].sparse) dense.push_back(i);
   }
   const at::NoGradGuard no_grad;
+  // A model that lies on several devices has a part on the engine's on some ranks only, as the devices are dealt.
+  const bool symmetric =
+      std::all_of(gradients_.begin(), gradients_.end(), [&](const auto& gradient) {
+        return gradient.sparse || gradient.parameter.device() == comm.capabilities().device;
+      });
   for (const flat::Bucket& plan : flat::plan_buckets(specs, dense, sizes)) {
     Bucket bucket;
-    bucket.flat = make_flat(comm, plan);
+    bucket.flat = make_flat(comm, plan, symmetric);
     for (const auto& slot : plan.slots) {
       Gradient& gradient = gradients_[slot.tensor];
       put_into(bucket, slot.tensor, slot.offset);

@@ -50,7 +50,7 @@ std::optional<size_t> UnitOrder::after_step() {
 }
 
 GatheredUnits::GatheredUnits(HostCopy& copy, std::vector<Unit> units, bool keep)
-    : copy_(copy), order_(units.size()), keep_(keep) {
+    : copy_(copy), order_(units.size()), passes_(units.size()), keep_(keep) {
   for (Unit& unit : units) {
     State& state = units_.emplace_back();
     for (const at::Tensor& parameter : unit.parameters) {
@@ -92,14 +92,49 @@ void GatheredUnits::done(size_t unit, Pass pass, bool stays) {
   if (state.users > 0) --state.users;
   if (pass == Pass::kBackward) state.stays = false;
   if (keep_ && stays) state.stays = true;
+  if (stays && in_order() && holders_ == 0) passes_.went(unit);
 }
 
-void GatheredUnits::end_backward() {
+void GatheredUnits::reach(size_t unit) {
+  if (in_order() && holders_ == 0) {
+    turn_(/*ended=*/false);
+    std::vector<size_t> units = passes_.until(unit);
+    units.pop_back();
+    go_by(units, /*ended=*/false);
+    passes_.pass(unit);
+  }
+  need(unit, Pass::kBackward);
+}
+
+void GatheredUnits::go_by(const std::vector<size_t>& units, bool ended) {
+  for (const size_t unit : units) {
+    passes_.pass(unit);
+    need(unit, Pass::kBackward);
+    done(unit, Pass::kBackward);
+    turn_(ended);
+  }
+}
+
+void GatheredUnits::end_backward(bool threw) {
+  if (in_order() && holders_ == 0) {
+    const std::vector<size_t> rest = passes_.rest();
+    if (threw) {
+      for (const size_t unit : rest) passes_.pass(unit);
+    } else {
+      turn_(/*ended=*/true);
+      go_by(rest, /*ended=*/true);
+    }
+  }
   went(2 * units_.size());
   for (State& state : units_) {
     state.users = holders_;
     state.stays = false;
   }
+}
+
+void GatheredUnits::forget_forwards() {
+  passes_.clear();
+  for (State& state : units_) state.stays = false;
 }
 
 void GatheredUnits::need_all() {
@@ -181,6 +216,7 @@ void GatheredUnits::before_change() {
   // Nobody computes: whom a backward that threw, or went to an activation only, has left behind.
   if (holders_ == 0)
     for (State& state : units_) state.users = 0;
+  passes_.clear();
   finish_coming();
 }
 

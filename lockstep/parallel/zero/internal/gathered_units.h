@@ -7,12 +7,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "lockstep/comm/work.h"
 #include "lockstep/parallel/zero/internal/host_copy.h"
+#include "lockstep/parallel/zero/internal/unit_passes.h"
 
 namespace lockstep::internal {
 
@@ -48,7 +50,8 @@ class UnitOrder {
 // computes, and its pages go back to the system once all ranks of the host are beyond it: they meet
 // whenever a unit comes. Every rank of the group calls need() and done() in the same order, for which its
 // way through the model is compared: within a host by all that it did, between hosts by the unit that is
-// fetched (Mismatch names the units).
+// fetched (Mismatch names the units). On devices a backward may leave units out on some ranks: they go by them, fetch
+// them with the others, and have no use for them (UnitPasses).
 class GatheredUnits {
  public:
   using Pass = UnitOrder::Pass;
@@ -67,13 +70,25 @@ class GatheredUnits {
   size_t size() const { return units_.size(); }
   const std::string& name(size_t unit) const { return units_[unit].unit.name; }
   bool here(size_t unit) const { return units_[unit].here; }
+  // Whether all that ranks exchange in a backward has to come in one order on all of them.
+  bool in_order() const { return copy_.apart(); }
+  // Where they are in_order(): called at the same places of a backward on all ranks, before the next unit is fetched,
+  // and where the backward has ended.
+  void on_turn(std::function<void(bool ended)> turn) { turn_ = std::move(turn); }
+  // The backward has come through the unit, and none will: its gradients are there on all ranks.
+  bool over(size_t unit) const { return passes_.over(unit); }
+  void begin_backward() { passes_.begin_backward(); }
+  // No backward will come to what forwards have computed so far.
+  void forget_forwards();
 
   // The unit is whole when it returns, until as many done().
   void need(size_t unit, Pass pass);
   // `stays`: a backward will come through it.
   void done(size_t unit, Pass pass, bool stays = false);
+  // need() of a backward that has come to the unit's output.
+  void reach(size_t unit);
   // A backward has ended, or one that threw has been found out: nobody computes.
-  void end_backward();
+  void end_backward(bool threw);
   // All units, until let_all(): each rank then takes its own way through them, as often as it likes.
   void need_all();
   void let_all() noexcept;
@@ -102,6 +117,7 @@ class GatheredUnits {
         nowhere;  // of each parameter: where it lies; what it has while away
   };
 
+  void go_by(const std::vector<size_t>& units, bool ended);
   void bring(size_t unit, Pass pass);
   void start(size_t unit);
   void release(State& state);
@@ -112,6 +128,8 @@ class GatheredUnits {
   HostCopy& copy_;
   std::vector<State> units_;
   UnitOrder order_;
+  UnitPasses passes_;
+  std::function<void(bool)> turn_;
   bool keep_;
   std::vector<size_t> coming_;     // on their way; the same on all ranks
   int holders_ = 0;                // of all units

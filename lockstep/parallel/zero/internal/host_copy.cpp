@@ -15,6 +15,195 @@
 namespace lockstep::internal {
 namespace {
 
+// Whether the hosts want the same.
+Work compare(Communicator& between, const std::string& what) {
+  return between.iall_reduce(at::zeros({1}, at::kByte), ReduceOp::kMax, call_note(what));
+}
+
+// In memory that the ranks of a host have mapped.
+class InHostMemory final : public HostCopy {
+ public:
+  // `ranks`: of each host; `host`: this rank's. `own_copies`: of the caller's choice.
+  InHostMemory(Communicator& comm, std::vector<int> ranks, int host, bool own_copies)
+      : HostCopy(comm),
+        ranks_(std::move(ranks)),
+        own_copies_(own_copies),
+        host_(host),
+        first_rank_(std::accumulate(ranks_.begin(), ranks_.begin() + host, 0)) {
+    if (ranks_.size() == 1) return;
+    between_ = comm_.split(writes() ? 0 : -1);
+    inside_ = comm_.split(host_);
+  }
+
+  bool apart() const override { return false; }
+  bool writes() const override { return comm_.rank() == first_rank_; }
+  int sharers() const override { return ranks_[static_cast<size_t>(host_)]; }
+  int hosts() const override { return static_cast<int>(ranks_.size()); }
+
+  at::Tensor empty(int64_t numel, at::ScalarType dtype, bool /*comes_and_goes*/) override {
+    // The whole group's call tells every rank where one has no memory left.
+    return own_copies_ && inside_ ? inside_->shared_empty({numel}, dtype)
+                                  : comm_.shared_empty({numel}, dtype);
+  }
+  void spread(std::span<const at::Tensor> flats) override {
+    if (between_) {
+      for (const at::Tensor& flat : flats) between_->broadcast(flat, 0);
+    }
+    comm_.barrier();
+  }
+  void publish(std::span<const at::Tensor> flats) override {
+    comm_.barrier();
+    if (ranks_.size() == 1) return;
+    std::vector<KeptFlat> kept;
+    for (const at::Tensor& flat : flats) kept.push_back(keep(flat));
+    for (Work& work : start_fetch(kept, "")) work.wait();
+    comm_.barrier();
+  }
+
+  KeptFlat keep(const at::Tensor& flat) const override {
+    const int64_t part = flat.numel() / comm_.size();
+    return {flat, flat.narrow(0, first_rank_ * part, sharers() * part)};
+  }
+  at::Tensor own_part(const KeptFlat& flat) const override {
+    const int64_t part = flat.whole.numel() / comm_.size();
+    return flat.whole.narrow(0, comm_.rank() * part, part);
+  }
+  std::vector<Work> start_fetch(std::span<const KeptFlat> flats, const std::string& what) override {
+    std::vector<Work> works;
+    if (!between_) return works;
+    if (!what.empty()) works.push_back(compare(*between_, what));
+    for (const auto& [whole, own] : flats) {
+      const int64_t part = whole.numel() / comm_.size();
+      std::vector<int64_t> counts;
+      for (const int n : ranks_) counts.push_back(n * part);
+      works.push_back(between_->iall_gatherv(whole, own, counts));
+    }
+    return works;
+  }
+  void meet(const std::string& what, uint64_t way) override {
+    if (!inside_) return;
+    CallNote note = call_note(what);
+    note.key = (note.key ^ way) | 1;
+    try {
+      inside_->iall_reduce(at::zeros({1}, at::kByte), ReduceOp::kMax, note).wait();
+    } catch (const std::exception& error) {
+      abort(error.what());
+      throw;
+    }
+  }
+  void release(const at::Tensor& flat) const noexcept override {
+    auto* const data = static_cast<char*>(flat.mutable_data_ptr());
+    const int64_t part = flat.numel() / comm_.size() * static_cast<int64_t>(flat.element_size());
+    const int64_t begin = first_rank_ * part, end = begin + sharers() * part;
+    release_pages(data, static_cast<size_t>(begin));
+    release_pages(data + end, flat.nbytes() - static_cast<size_t>(end));
+  }
+  void abort(const std::string& reason) noexcept override {
+    if (between_) between_->abort(reason);
+    if (inside_) inside_->abort(reason);
+  }
+
+ private:
+  std::vector<int> ranks_;
+  bool own_copies_;
+  int host_;
+  int64_t first_rank_;
+  // The hosts' first ranks, none on the others; and this host's. None where there is one host.
+  std::optional<Communicator> between_, inside_;
+};
+
+// On devices. Of C copies, each divided among H ranks, rank c * H + h keeps the h-th of H pieces of copy c. A piece is C of
+// the parts that ranks update: its c-th is that rank's, and the others come from those that keep the same piece.
+class OnDevices final : public HostCopy {
+ public:
+  OnDevices(Communicator& comm, int copies)
+      : HostCopy(comm),
+        copies_(copies),
+        hosts_(comm.size() / copies),
+        copy_(comm.rank() / hosts_),
+        host_(comm.rank() % hosts_) {
+    if (hosts_ == 1) return;
+    // Of its own: fetches come in between reductions.
+    if (copies_ == 1) {
+      between_ = comm_.duplicate();
+      return;
+    }
+    between_ = comm_.split(copy_);
+    alike_ = comm_.split(host_);
+    parts_ = comm_.split(0, host_ * copies_ + copy_);
+  }
+
+  bool apart() const override { return true; }
+  bool writes() const override { return true; }
+  int sharers() const override { return 1; }
+  int hosts() const override { return hosts_; }
+  int keepers() const override { return hosts_ == 1 ? 1 : copies_; }
+  Communicator& parts() override { return parts_ ? *parts_ : comm_; }
+
+  at::Tensor empty(int64_t numel, at::ScalarType dtype, bool comes_and_goes) override {
+    if (comes_and_goes)
+      return at::zeros({numel}, at::TensorOptions(dtype).device(comm_.capabilities().device));
+    return comm_.symmetric_empty({numel}, dtype).zero_();
+  }
+  void spread(std::span<const at::Tensor> flats) override {
+    for (const at::Tensor& flat : flats) comm_.broadcast(flat, 0);
+  }
+  void publish(std::span<const at::Tensor> flats) override {
+    std::vector<Work> works;
+    for (const at::Tensor& flat : flats) {
+      const int64_t part = flat.numel() / comm_.size();
+      works.push_back(parts().iall_gather(flat, flat.narrow(0, parts().rank() * part, part)));
+    }
+    for (Work& work : works) work.wait();
+  }
+
+  KeptFlat keep(const at::Tensor& flat) const override { return {flat, piece(flat).clone()}; }
+  at::Tensor own_part(const KeptFlat& flat) const override {
+    const int64_t part = flat.own.numel() / keepers();
+    return flat.own.narrow(0, copy_ * part, part);
+  }
+  void join(std::span<const KeptFlat> flats) override {
+    if (!alike_) return;
+    std::vector<Work> works;
+    for (const KeptFlat& flat : flats)
+      works.push_back(alike_->iall_gather(flat.own, own_part(flat)));
+    for (Work& work : works) work.wait();
+  }
+  void take_back(const KeptFlat& flat) const override { flat.own.copy_(piece(flat.whole)); }
+  // All pieces are equal, and no memory is taken for the way.
+  std::vector<Work> start_fetch(std::span<const KeptFlat> flats, const std::string& what) override {
+    std::vector<Work> works;
+    if (!between_) return works;
+    works.push_back(compare(*between_, what));
+    for (const auto& [whole, own] : flats) works.push_back(between_->iall_gather(whole, own));
+    return works;
+  }
+  // The storage stays, so that views which autograd has saved find the memory of the next time.
+  void claim(const at::Tensor& flat) const override {
+    const c10::DeviceGuard there(flat.device());
+    c10::StorageImpl* const storage = flat.storage().unsafeGetStorageImpl();
+    storage->set_data_ptr_noswap(
+        c10::GetAllocator(flat.device().type())->allocate(storage->nbytes()));
+  }
+  void release(const at::Tensor& flat) const noexcept override {
+    flat.storage().unsafeGetStorageImpl()->set_data_ptr_noswap({nullptr, flat.device()});
+  }
+  void abort(const std::string& reason) noexcept override {
+    if (between_) between_->abort(reason);
+  }
+
+ private:
+  at::Tensor piece(const at::Tensor& flat) const {
+    const int64_t numel = flat.numel() / hosts_;
+    return flat.narrow(0, host_ * numel, numel);
+  }
+
+  int copies_, hosts_;
+  int64_t copy_, host_;  // this rank's copy, and its place among those that divide it
+  // Those that divide this copy; those that keep the same of each; and all, by their parts.
+  std::optional<Communicator> between_, alike_, parts_;
+};
+
 void check_copies(std::span<const int> copies, std::span<const int> hosts) {
   if (copies.size() != hosts.size())
     throw InvalidArgument("ZeroOptimizer: copies has " + std::to_string(copies.size()) +
@@ -26,6 +215,19 @@ void check_copies(std::span<const int> copies, std::span<const int> hosts) {
     throw InvalidArgument("ZeroOptimizer: ranks " + std::to_string(first) + " and " +
                           std::to_string(r) + " are to share a copy and are on different hosts");
   }
+}
+
+// How many copies, each of as many ranks that follow each other.
+int count_equal(std::span<const int> copies, int ranks) {
+  if (copies.empty()) return 1;
+  const std::optional<std::vector<int>> sizes = ranks_by_host(copies);
+  if (copies.size() != static_cast<size_t>(ranks) || !sizes ||
+      std::any_of(sizes->begin(), sizes->end(), [&](int n) { return n != sizes->front(); }))
+    throw InvalidArgument(
+        "ZeroOptimizer: on devices copies are divided among as many ranks each, which follow each "
+        "other; give a copy for each of " +
+        std::to_string(ranks) + " ranks, such as 0, 0, 1, 1");
+  return static_cast<int>(sizes->size());
 }
 
 }  // namespace
@@ -45,14 +247,8 @@ std::optional<std::vector<int>> ranks_by_host(std::span<const int> hosts) {
 }
 
 std::unique_ptr<HostCopy> HostCopy::make(Communicator& comm, std::span<const int> copies) {
-  if (!comm.capabilities().device.is_cpu()) {
-    if (!copies.empty())
-      throw InvalidArgument(
-          "ZeroOptimizer: copies are shared in the memory of a host; the parameters lie on " +
-          comm.capabilities().device.str() + ": leave them out");
-    const std::vector<int> each(static_cast<size_t>(comm.size()), 1);
-    return std::unique_ptr<HostCopy>(new HostCopy(comm, each, comm.rank(), true, false));
-  }
+  if (!comm.capabilities().device.is_cpu())
+    return std::make_unique<OnDevices>(comm, count_equal(copies, comm.size()));
   if (!comm.capabilities().shared_memory) return nullptr;
   const at::Tensor all = comm.all_gather(at::full({1}, comm.node_rank(), at::kInt));
   const std::span<const int> hosts(all.const_data_ptr<int>(), static_cast<size_t>(all.numel()));
@@ -62,133 +258,7 @@ std::unique_ptr<HostCopy> HostCopy::make(Communicator& comm, std::span<const int
   int host = 0, first = 0;
   for (; first + (*ranks)[static_cast<size_t>(host)] <= comm.rank(); ++host)
     first += (*ranks)[static_cast<size_t>(host)];
-  return std::unique_ptr<HostCopy>(
-      new HostCopy(comm, std::move(*ranks), host, comm.rank() == first, !copies.empty()));
-}
-
-HostCopy::HostCopy(Communicator& comm, std::vector<int> ranks, int host, bool first,
-                   bool own_copies)
-    : comm_(comm),
-      ranks_(std::move(ranks)),
-      own_copies_(own_copies),
-      host_(host),
-      first_of_host_(first),
-      device_(!comm.capabilities().device.is_cpu()) {
-  if (ranks_.size() == 1) return;
-  if (device_) {
-    // Of its own: when a gradient's bucket is complete is each rank's matter, and fetches come in between.
-    between_ = comm_.duplicate();
-    return;
-  }
-  between_ = comm_.split(first_of_host_ ? 0 : -1);
-  inside_ = comm_.split(host_);
-}
-
-int64_t HostCopy::first_rank() const {
-  return std::accumulate(ranks_.begin(), ranks_.begin() + host_, int64_t{0});
-}
-
-at::Tensor HostCopy::empty(int64_t numel, at::ScalarType dtype, bool comes_and_goes) {
-  if (device_ && comes_and_goes)
-    return at::zeros({numel}, at::TensorOptions(dtype).device(comm_.capabilities().device));
-  if (device_) return comm_.symmetric_empty({numel}, dtype).zero_();
-  // The whole group's call tells every rank where one has no memory left.
-  return own_copies_ && inside_ ? inside_->shared_empty({numel}, dtype)
-                                : comm_.shared_empty({numel}, dtype);
-}
-
-void HostCopy::spread(std::span<const at::Tensor> flats) {
-  if (between_) {
-    for (const at::Tensor& flat : flats) between_->broadcast(flat, 0);
-  }
-  if (!device_) comm_.barrier();
-}
-
-std::pair<int64_t, int64_t> HostCopy::own_range(const at::Tensor& flat) const {
-  const int64_t part = flat.numel() / comm_.size();
-  const int64_t begin = first_rank() * part;
-  return {begin, begin + sharers() * part};
-}
-
-KeptFlat HostCopy::keep(const at::Tensor& flat) const {
-  const auto [begin, end] = own_range(flat);
-  const at::Tensor own = flat.narrow(0, begin, end - begin);
-  return {flat, device_ ? own.clone() : own};
-}
-
-void HostCopy::take_back(const KeptFlat& flat) const {
-  if (!device_) return;  // it is a part of the whole
-  const auto [begin, end] = own_range(flat.whole);
-  flat.own.copy_(flat.whole.narrow(0, begin, end - begin));
-}
-
-std::vector<Work> HostCopy::start_fetch(std::span<const KeptFlat> flats, const std::string& what) {
-  std::vector<Work> works;
-  if (!between_) return works;
-  if (!what.empty())
-    works.push_back(
-        between_->iall_reduce(at::zeros({1}, at::kByte), ReduceOp::kMax, call_note(what)));
-  for (const auto& [whole, own] : flats) {
-    if (device_) {  // all parts are equal, and no memory is taken for the way
-      works.push_back(between_->iall_gather(whole, own));
-      continue;
-    }
-    const int64_t part = whole.numel() / comm_.size();
-    std::vector<int64_t> counts;
-    for (const int n : ranks_) counts.push_back(n * part);
-    works.push_back(between_->iall_gatherv(whole, own, counts));
-  }
-  return works;
-}
-
-void HostCopy::publish(std::span<const at::Tensor> flats) {
-  if (!device_) comm_.barrier();
-  if (ranks_.size() == 1) return;
-  std::vector<KeptFlat> kept;
-  for (const at::Tensor& flat : flats) {
-    const auto [begin, end] = own_range(flat);
-    kept.push_back({flat, flat.narrow(0, begin, end - begin)});
-  }
-  for (Work& work : start_fetch(kept, "")) work.wait();
-  if (!device_) comm_.barrier();
-}
-
-void HostCopy::meet(const std::string& what, uint64_t way) {
-  if (!inside_) return;
-  CallNote note = call_note(what);
-  note.key = (note.key ^ way) | 1;
-  try {
-    inside_->iall_reduce(at::zeros({1}, at::kByte), ReduceOp::kMax, note).wait();
-  } catch (const std::exception& error) {
-    abort(error.what());
-    throw;
-  }
-}
-
-// The storage stays, so that views which autograd has saved find the memory of the next time.
-void HostCopy::claim(const at::Tensor& flat) const {
-  if (!device_) return;
-  const c10::DeviceGuard there(flat.device());
-  c10::StorageImpl* const storage = flat.storage().unsafeGetStorageImpl();
-  storage->set_data_ptr_noswap(
-      c10::GetAllocator(flat.device().type())->allocate(storage->nbytes()));
-}
-
-void HostCopy::release(const at::Tensor& flat) const noexcept {
-  if (device_) {
-    flat.storage().unsafeGetStorageImpl()->set_data_ptr_noswap({nullptr, flat.device()});
-    return;
-  }
-  auto* const data = static_cast<char*>(flat.mutable_data_ptr());
-  const auto [begin, end] = own_range(flat);
-  const auto size = static_cast<int64_t>(flat.element_size());
-  release_pages(data, static_cast<size_t>(begin * size));
-  release_pages(data + end * size, static_cast<size_t>((flat.numel() - end) * size));
-}
-
-void HostCopy::abort(const std::string& reason) noexcept {
-  if (between_) between_->abort(reason);
-  if (inside_) inside_->abort(reason);
+  return std::make_unique<InHostMemory>(comm, std::move(*ranks), host, !copies.empty());
 }
 
 }  // namespace lockstep::internal

@@ -27,58 +27,59 @@ struct KeptFlat {
   at::Tensor whole, own;
 };
 
-// Every function is collective where nothing else is said. "Host" is who shares a copy: on devices each rank is one.
+// Every function is collective where nothing else is said. "Host" is who shares a memory: on devices each rank is one.
 class HostCopy {
  public:
-  // copies[r]: which copy rank r shares, ranks of one host only; empty: its host's. Null where the
-  // engine has no such memory, or ranks_by_host() says nothing. Throws InvalidArgument for other copies, and for any on
-  // devices.
+  // copies[r]: which copy rank r shares. In the memory of hosts, ranks of one host only; empty: its host's. On devices
+  // each copy is divided among as many ranks that follow each other; empty: one, among all. Null where the engine has no
+  // such memory, or ranks_by_host() says nothing. Throws InvalidArgument for other copies.
   static std::unique_ptr<HostCopy> make(Communicator& comm, std::span<const int> copies = {});
+  virtual ~HostCopy() = default;
+  HostCopy(const HostCopy&) = delete;
+  HostCopy& operator=(const HostCopy&) = delete;
 
+  // Whether each rank is a host, and what ranks exchange is on streams.
+  virtual bool apart() const = 0;
   // Whether this rank is the one whose values its host begins with.
-  bool writes() const { return first_of_host_; }
-  int sharers() const { return ranks_[static_cast<size_t>(host_)]; }  // ranks of this host
-  int hosts() const { return static_cast<int>(ranks_.size()); }
+  virtual bool writes() const = 0;
+  virtual int sharers() const = 0;           // ranks of this host
+  virtual int hosts() const = 0;             // that divide a copy
+  virtual int keepers() const { return 1; }  // hosts that keep the same of copies that are divided
+  virtual Communicator& parts() { return comm_; }  // all ranks, in the order of their parts
   // Zeroed memory. `comes_and_goes`: keep(), claim() and release() will be asked for it.
-  at::Tensor empty(int64_t numel, at::ScalarType dtype, bool comes_and_goes);
+  virtual at::Tensor empty(int64_t numel, at::ScalarType dtype, bool comes_and_goes) = 0;
   // Gives all hosts what rank 0 has written into each of these; returns when all may read it.
-  void spread(std::span<const at::Tensor> flats);
+  virtual void spread(std::span<const at::Tensor> flats) = 0;
   // Every rank has written its part of each, of size() equal ones; returns when all may read the whole.
-  void publish(std::span<const at::Tensor> flats);
+  virtual void publish(std::span<const at::Tensor> flats) = 0;
 
-  // A part at a time, among several hosts. The elements that this host's ranks write, [first, second).
-  std::pair<int64_t, int64_t> own_range(const at::Tensor& flat) const;
-  // What the host keeps of it. Does not communicate.
-  KeptFlat keep(const at::Tensor& flat) const;
+  // A part at a time, among several hosts. What the host keeps of it. Does not communicate.
+  virtual KeptFlat keep(const at::Tensor& flat) const = 0;
+  // This rank's part, where it is kept. Does not communicate.
+  virtual at::Tensor own_part(const KeptFlat& flat) const = 0;
+  // Every rank has written its part: returns when what hosts keep has them.
+  virtual void join(std::span<const KeptFlat> /*flats*/) {}
   // Somebody may have written into the whole. Does not communicate.
-  void take_back(const KeptFlat& flat) const;
+  virtual void take_back(const KeptFlat& /*flat*/) const {}
   // Starts to fetch what other hosts have written; on the one that writes(), nothing on the others.
   // The hosts' calls are compared by `what`.
-  std::vector<Work> start_fetch(std::span<const KeptFlat> flats, const std::string& what);
+  virtual std::vector<Work> start_fetch(std::span<const KeptFlat> flats,
+                                        const std::string& what) = 0;
   // All ranks of this host are here, each by the same way: `what`, and `way`, which stands for all that it
   // did before. Throws Mismatch.
-  void meet(const std::string& what, uint64_t way);
+  virtual void meet(const std::string& /*what*/, uint64_t /*way*/) {}
   // There is memory again for what the others have written, or it takes none any more: what the current stream was
   // given before may use it. One rank's call does it for the host. They do not communicate.
-  void claim(const at::Tensor& flat) const;
-  void release(const at::Tensor& flat) const noexcept;
+  virtual void claim(const at::Tensor& /*flat*/) const {}
+  virtual void release(const at::Tensor& flat) const noexcept = 0;
   // Neither the hosts nor this one's ranks have anything to expect of each other any more. Does not
   // communicate.
-  void abort(const std::string& reason) noexcept;
+  virtual void abort(const std::string& reason) noexcept = 0;
 
- private:
-  HostCopy(Communicator& comm, std::vector<int> ranks, int host, bool first, bool own_copies);
-
-  int64_t first_rank() const;
+ protected:
+  explicit HostCopy(Communicator& comm) : comm_(comm) {}
 
   Communicator comm_;
-  std::vector<int> ranks_;  // by host
-  bool own_copies_;         // of the caller's choice
-  int host_;                // this rank's place among them
-  bool first_of_host_;
-  bool device_;  // a rank has its own memory
-  // The hosts' first ranks, none on the others; and this host's. None where there is one host.
-  std::optional<Communicator> between_, inside_;
 };
 
 }  // namespace lockstep::internal

@@ -23,7 +23,7 @@ void watch_backward(const std::shared_ptr<GatheredUnits>& units, size_t unit,
   const std::weak_ptr<GatheredUnits> weak = units;
   output.register_hook([weak, unit, running](const at::Tensor& gradient) {
     if (const auto held = weak.lock()) {
-      held->need(unit, Pass::kBackward);
+      held->reach(unit);
       *running = true;
     }
     return gradient;

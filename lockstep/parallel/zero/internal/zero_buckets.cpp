@@ -56,12 +56,23 @@ flat::TensorSpec spec_of(const flat::Bucket& plan) {
   return {plan.numel, plan.dtype, plan.device};
 }
 
-// By parameter; 0 where a gradient cannot be born in place.
-std::vector<size_t> bytes_of(const std::vector<ZeroParameter>& parameters) {
+// Where each will lie: those of units come along from the host, so that no device has all of them before they are divided.
+std::vector<at::Device> devices_of(const std::vector<ZeroParameter>& parameters,
+                                   const ZeroLayout& layout, at::Device moved) {
+  std::vector<at::Device> devices;
+  for (const ZeroParameter& parameter : parameters)
+    devices.push_back(
+        layout.units != nullptr && parameter.tensor.is_cpu() ? moved : parameter.tensor.device());
+  return devices;
+}
+
+// By parameter, on `devices`; 0 where a gradient cannot be born in place.
+std::vector<size_t> bytes_of(const std::vector<ZeroParameter>& parameters,
+                             std::span<const at::Device> devices) {
   std::vector<size_t> bytes;
-  for (const ZeroParameter& parameter : parameters) {
-    const at::Tensor& tensor = parameter.tensor;
-    bytes.push_back(tensor.is_cpu() && tensor.numel() > 0 ? tensor.nbytes() : 0);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor& tensor = parameters[i].tensor;
+    bytes.push_back(devices[i].is_cpu() && tensor.numel() > 0 ? tensor.nbytes() : 0);
   }
   return bytes;
 }
@@ -84,25 +95,24 @@ const at::Tensor& ZeroBucket::state(size_t which) {
 ZeroBuckets::ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> parameters,
                          std::span<const size_t> groups, const ZeroLayout& layout)
     : parameters_(std::move(parameters)),
-      births_(bytes_of(parameters_)),
+      devices_(devices_of(parameters_, layout, comm.capabilities().device)),
+      births_(bytes_of(parameters_, devices_)),
       parts_(layout.parts),
       alone_(comm.size() == 1) {
   std::vector<flat::TensorSpec> specs;
   bool here = true;  // all of them in the memory that the communicator moves
-  for (const ZeroParameter& parameter : parameters_) {
-    specs.push_back(
-        {parameter.tensor.numel(), parameter.tensor.scalar_type(), parameter.tensor.device()});
-    here = here && parameter.tensor.device() == comm.capabilities().device;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& tensor = parameters_[i].tensor;
+    specs.push_back({tensor.numel(), tensor.scalar_type(), devices_[i]});
+    here = here && devices_[i] == comm.capabilities().device;
   }
   const at::NoGradGuard no_grad;
   // On devices every rank has a copy, unless units' are divided.
-  const bool in_host_memory = comm.capabilities().device.is_cpu();
-  if (layout.one_copy && here &&
-      (in_host_memory || layout.units != nullptr || !layout.copies.empty()))
+  if (layout.one_copy && here && (comm.capabilities().device.is_cpu() || layout.units != nullptr))
     host_copy_ = HostCopy::make(comm, layout.copies);
   if (layout.units != nullptr) find_units(*layout.units);
   const std::vector<flat::ShardedBucket> plans =
-      plan_zero_buckets(specs, kinds_of(groups, unit_plan_), layout);
+      plan_zero_buckets(specs, groups, unit_plan_, layout);
   make_pool(comm, plans, layout.buffers);
   std::vector<at::Tensor> flats;
   for (const flat::ShardedBucket& plan : plans) {
@@ -123,14 +133,15 @@ ZeroBuckets::ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> paramete
       bucket.gradients = make_flat(comm, spec_of(plan.bucket));
     }
     const bool drawn_here = layout.initial != nullptr;
-    move(bucket, plan.bucket, parts_ == 1 ? 0 : comm.rank(),
+    move(bucket, plan.bucket, parts_ == 1 ? 0 : (host_copy_ ? host_copy_->parts() : comm).rank(),
          !drawn_here && (!host_copy_ || host_copy_->writes()));
     if (drawn_here) bear(bucket, layout);
     if (bucket.unit) {
       // One at a time, so that the host never has all of them.
       if (!drawn_here) host_copy_->spread(std::span(&bucket.parameters, 1));
       bucket.kept = host_copy_->keep(bucket.parameters);
-      if (!in_host_memory) bucket.own_parameters = bucket.kept.own;
+      if (drawn_here) host_copy_->join(std::span(&bucket.kept, 1));
+      bucket.own_parameters = host_copy_->own_part(bucket.kept);
       if (host_copy_->writes()) host_copy_->release(bucket.parameters);
     } else {
       flats.push_back(bucket.parameters);
@@ -199,8 +210,12 @@ void ZeroBuckets::bear(ZeroBucket& bucket, const ZeroLayout& layout) {
   for (const ZeroSlot& slot : bucket.slots) {
     if (slot.own.empty()) continue;
     const int64_t begin = bucket.origin + slot.own.begin - slot.offset;
-    (*layout.initial)(parameters_[slot.parameter].name, begin,
-                      bucket.own_values().narrow(0, slot.own.begin, slot.own.end - slot.own.begin));
+    const at::Tensor part =
+        bucket.own_values().narrow(0, slot.own.begin, slot.own.end - slot.own.begin);
+    const at::Tensor drawn =
+        part.is_cpu() ? part : at::empty(part.sizes(), at::TensorOptions(part.scalar_type()));
+    (*layout.initial)(parameters_[slot.parameter].name, begin, drawn);
+    if (!part.is_cpu()) part.copy_(drawn);
   }
   if (bucket.own_master.defined()) bucket.own_parameters.copy_(bucket.own_master);
 }

@@ -79,7 +79,8 @@ void check_parameters(const std::vector<ZeroParameter>& parameters);
 
 class ZeroBuckets {
  public:
-  // Moves the parameters, with rank 0's values; groups[i] is parameter i's. They have been checked.
+  // Moves the parameters, with rank 0's values; groups[i] is parameter i's. They have been checked. Where there are
+  // units, those on the host go to the device that the communicator moves, a bucket at a time.
   // Collective.
   ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> parameters,
               std::span<const size_t> groups, const ZeroLayout& layout);
@@ -136,6 +137,7 @@ class ZeroBuckets {
   void reseat(ZeroBucket& bucket);
 
   std::vector<ZeroParameter> parameters_;
+  std::vector<at::Device> devices_;  // of each
   std::vector<ZeroBucket> buckets_;
   std::vector<at::Tensor> pool_;
   flat::TurnPlan turns_;

@@ -9,6 +9,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/stopwatch.h"
+#include "lockstep/device/stream.h"
 #include "lockstep/parallel/zero/internal/zero_state.h"
 
 namespace lockstep::internal {
@@ -16,6 +17,7 @@ namespace lockstep::internal {
 void ZeroState::backward_began() {
   quiet_backward_ = quiet();
   buckets_.begin_backward();
+  if (buckets_.units()) buckets_.units()->begin_backward();
   if (!quiet() && !settled_) lend_buffers();
 }
 
@@ -30,7 +32,13 @@ void ZeroState::gradient_arrived(size_t index, const at::Tensor& passed) {
         "last under no_sync(), switch accumulate on (stages 2 and 3), or overlap off "
         "(overlap_comm) if one backward reaches a parameter twice");
   }
+  if (in_order() && !quiet() && parameter.bucket < started_)
+    throw InvalidArgument("ZeroOptimizer: the gradient of parameter '" + parameter.name +
+                          "' came when backward had left its unit, whose gradients were reduced "
+                          "then; leave the unit out of ZeroUnits::names, or switch overlap off "
+                          "(overlap_comm)");
   parameter.used = true;
+  follow_stream();
   if (!buckets_.lends()) buckets_.place(index, passed);
   if (quiet()) {
     held_ = true;
@@ -54,17 +62,46 @@ void ZeroState::gradient_arrived(size_t index, const at::Tensor& passed) {
 
 void ZeroState::backward_ended() {
   buckets_.end_backward();
-  if (buckets_.units()) buckets_.units()->end_backward();
+  if (buckets_.units()) buckets_.units()->end_backward(/*threw=*/false);
   if (!options_.accumulate || silencers_ > 0 || settled_) return;
   const Stopwatch watch(times_.during);
+  follow_stream();
   finish_round();
+}
+
+// How far gradients have come differs from rank to rank; the units that backward has left do not. A reduction that began
+// before a unit is fetched on one rank and behind it on another would leave both waiting, since streams of a device
+// wait for each other: the fetch for what computes, that for the reduction.
+void ZeroState::take_turn(bool ended) {
+  if (!ended) arm();
+  if (quiet() || settled_) return;
+  const Stopwatch watch(times_.during);
+  follow_stream();
+  const std::vector<ZeroBucket>& buckets = buckets_.buckets();
+  size_t due = started_;
+  while (due < buckets.size() && buckets[due].unit && buckets_.units()->over(*buckets[due].unit))
+    ++due;
+  while (started_ < due) {
+    lend_buffers();
+    if (started_ < lent_ && started_ - finished_ < kInFlight)
+      start_bucket();
+    else
+      finish_bucket();
+  }
+}
+
+void ZeroState::follow_stream() {
+  if (!in_order()) return;
+  const c10::Stream now = device::current_stream(comm_.capabilities().device);
+  if (stream_ && *stream_ != now) device::order(*stream_, now);
+  stream_ = now;
 }
 
 // The buckets whose gradients were all there are reduced to their end. How many of them had been
 // started differs from rank to rank; which ones were complete does not.
 void ZeroState::backward_failed() {
   buckets_.end_backward();
-  if (buckets_.units()) buckets_.units()->end_backward();
+  if (buckets_.units()) buckets_.units()->end_backward(/*threw=*/true);
   // Of the backward that begins now, one gradient has come at most.
   const auto stale = [this](const ZeroParameter& one) {
     const at::Tensor& gradient = one.tensor.grad();
@@ -110,7 +147,7 @@ void ZeroState::start_ready_buckets() {
   std::vector<ZeroBucket>& buckets = buckets_.buckets();
   while (!on_device_ && finished_ < started_ && buckets[finished_].work.test()) finish_bucket();
   lend_buffers();
-  while (started_ < lent_ && buckets[started_].missing == 0) {
+  while (!in_order() && started_ < lent_ && buckets[started_].missing == 0) {
     if (started_ - finished_ == kInFlight) {
       if (!on_device_) return;
       finish_bucket();
@@ -132,8 +169,8 @@ void ZeroState::start_bucket() {
     // it is of another type.
     const bool aside = !buckets_.lends() || rounds_ > 0 || (master && !wide);
     if (aside) bucket.arriving = at::empty({bucket.part}, gradients.options());
-    bucket.work = comm_.ireduce_scatter(aside ? bucket.arriving : bucket.own_gradient, gradients,
-                                        ReduceOp::kAvg);
+    bucket.work = parts().ireduce_scatter(aside ? bucket.arriving : bucket.own_gradient, gradients,
+                                          ReduceOp::kAvg);
   } else if (comm_.size() > 1 && wide) {
     bucket.own_gradient.copy_(bucket.gradients);
     bucket.work = comm_.iall_reduce(bucket.own_gradient, ReduceOp::kAvg);
@@ -181,6 +218,7 @@ void ZeroState::forget_round() {
 void ZeroState::settle() {
   if (settled_) return;
   const Stopwatch watch(times_.waiting);
+  follow_stream();
   buckets_.check_places();
   // A backward that threw has left a round half done: on all ranks, as its first bucket was complete.
   bool waiting = rounds_ == 0 || started_ > 0;

@@ -72,6 +72,9 @@ std::string name_of(const std::vector<std::string>& names, size_t index) {
   return index < names.size() ? names[index] : "parameter " + std::to_string(index);
 }
 
+namespace {
+
+// The kinds of buckets: by group, and by unit within.
 std::vector<size_t> kinds_of(std::span<const size_t> groups, const UnitPlan& units) {
   std::vector<size_t> kinds(groups.begin(), groups.end());
   if (units.names.empty()) return kinds;
@@ -80,10 +83,19 @@ std::vector<size_t> kinds_of(std::span<const size_t> groups, const UnitPlan& uni
   return kinds;
 }
 
+}  // namespace
+
 std::vector<flat::ShardedBucket> plan_zero_buckets(std::span<const flat::TensorSpec> specs,
-                                                   std::span<const size_t> kinds,
+                                                   std::span<const size_t> groups,
+                                                   const UnitPlan& units,
                                                    const ZeroLayout& layout) {
-  return flat::plan_shards(specs, kinds, layout.grains, layout.parts, layout.sizes);
+  std::vector<flat::ShardedBucket> plans =
+      flat::plan_shards(specs, kinds_of(groups, units), layout.grains, layout.parts, layout.sizes);
+  if (!units.names.empty() && !specs.front().device.is_cpu())
+    std::stable_partition(plans.begin(), plans.end(), [&](const flat::ShardedBucket& plan) {
+      return units.unit[plan.bucket.slots.front().tensor].has_value();
+    });
+  return plans;
 }
 
 int64_t most_here(std::vector<int64_t> sizes, bool all) {

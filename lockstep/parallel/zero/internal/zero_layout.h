@@ -55,11 +55,11 @@ bool has_master(bool masters, at::ScalarType dtype);
 ZeroLayout layout_of(const ZeroOptions& options, int ranks, std::vector<int64_t> grains);
 // The index-th parameter's, for messages and the policy.
 std::string name_of(const std::vector<std::string>& names, size_t index);
-// The kinds of buckets: by group, and by unit within.
-std::vector<size_t> kinds_of(std::span<const size_t> groups, const UnitPlan& units);
+// Each of one group, and of one unit or none. On devices those of units come first, since a rank knows when the others
+// have a unit's gradients, and not when they have the rest.
 std::vector<flat::ShardedBucket> plan_zero_buckets(std::span<const flat::TensorSpec> specs,
-                                                   std::span<const size_t> kinds,
-                                                   const ZeroLayout& layout);
+                                                   std::span<const size_t> groups,
+                                                   const UnitPlan& units, const ZeroLayout& layout);
 // Of units' sizes: the largest and the one after it, which computes and which is fetched meanwhile; or all of
 // them.
 int64_t most_here(std::vector<int64_t> sizes, bool all);

@@ -24,21 +24,7 @@ Communicator own_group(Communicator comm) {
   return comm.size() == 1 ? comm : comm.duplicate();
 }
 
-void check_one(const at::Tensor& tensor, const char* name) {
-  if (tensor.numel() != 1 || !at::isFloatingType(tensor.scalar_type()))
-    throw InvalidArgument(std::string("ZeroOptimizer: ") + name +
-                          " must be one floating-point element");
-}
-double one_value(const at::Tensor& tensor, const char* name) {
-  check_one(tensor, name);
-  return tensor.item<double>();
-}
-
-void check_max_norm(double max_norm) {
-  if (!(max_norm > 0))
-    throw InvalidArgument("ZeroOptimizer: max_norm is " + std::to_string(max_norm) +
-                          ", it must be above 0");
-}
+constexpr const char* kWho = "ZeroOptimizer";
 
 // One number of every rank, in rank order.
 std::vector<double> of_all_ranks(Communicator& comm, double own) {
@@ -70,7 +56,14 @@ ZeroState::~ZeroState() {
 }
 
 void ZeroState::install_hooks() {
-  if (buckets_.units()) unit_hooks_ = hook_units(*options_.units.model, buckets_.units());
+  if (buckets_.units()) {
+    // Hooks hold the units for as long as one of them runs, and this for as long as there are any.
+    buckets_.units()->on_turn([weak = weak_from_this()](bool ended) {
+      if (const auto self = std::static_pointer_cast<ZeroState>(weak.lock()))
+        self->take_turn(ended);
+    });
+    unit_hooks_ = hook_units(*options_.units.model, buckets_.units());
+  }
   std::vector<at::Tensor> parameters;
   for (const ZeroParameter& parameter : buckets_.parameters())
     parameters.push_back(parameter.tensor);
@@ -118,9 +111,7 @@ void ZeroState::check_used() {
 }
 
 double ZeroState::sum_of_squares_of_all() {
-  std::vector<at::Tensor> own;
-  for (const ZeroBucket& bucket : buckets_.buckets()) own.push_back(bucket.own_gradient);
-  const double mine = optim::sum_of_squares(own);
+  const double mine = optim::sum_of_squares(own_gradients());
   if (!sharded()) return mine;
   double sum = 0;
   for (const double part : of_all_ranks(comm_, mine)) sum += part;
@@ -155,37 +146,9 @@ std::string ZeroState::first_not_finite() {
                                    : "no single one: their squares overflow";
 }
 
-// What the gradients must be divided by, or nothing if the step is to be skipped. The same on all
-// ranks.
-std::optional<double> ZeroState::divisor_for(const optim::StepOptions& options,
-                                             optim::StepResult* result) {
-  if (options.max_norm) check_max_norm(*options.max_norm);
-  const double scale =
-      options.grad_scale.defined() ? one_value(options.grad_scale, "grad_scale") : 1;
-  if (!(scale > 0)) throw InvalidArgument("ZeroOptimizer: grad_scale must be above 0");
-  const bool found = options.found_inf.defined();
-  if (found && one_value(options.found_inf, "found_inf") != 0) return std::nullopt;
-  double divisor = scale;
-  if (!options.max_norm && (found || !options.grad_scale.defined())) return divisor;
-  const double norm = std::sqrt(sum_of_squares_of_all()) / scale;
-  result->grad_norm = norm;
-  if (std::isfinite(norm)) {
-    if (options.max_norm) divisor *= std::max(1.0, (norm + 1e-6) / *options.max_norm);
-    return divisor;
-  }
-  if (found || options.grad_scale.defined() || options.on_non_finite == optim::NonFinite::kSkip)
-    return std::nullopt;
-  throw Error("ZeroOptimizer: the gradients' norm is not finite (first: " + first_not_finite() +
-              "); the step was not taken. Lower the learning rate, look for a division by zero, or "
-              "skip such steps (NonFinite::kSkip)");
-}
-
 // Whether the device that all parts are on can decide: none takes its first step, which makes what the others find.
 bool ZeroState::device_decides(const optim::StepOptions& options, const Groups& groups) const {
-  const auto there = [](const at::Tensor& tensor) { return tensor.defined() && !tensor.is_cpu(); };
-  if (!there(options.found_inf) && !there(options.grad_scale) &&
-      !(options.max_norm && options.on_non_finite == optim::NonFinite::kSkip))
-    return false;
+  if (!optim::device_may_decide(options)) return false;
   for (const ZeroBucket& bucket : buckets_.buckets()) {
     const at::Device device = bucket.own_gradient.device();
     if (device.is_cpu() || device != buckets_.buckets().front().own_gradient.device()) return false;
@@ -196,46 +159,22 @@ bool ZeroState::device_decides(const optim::StepOptions& options, const Groups& 
                      [](const ZeroParameter& one) { return one.steps > 0; });
 }
 
-ZeroDecision ZeroState::decide_on_device(const optim::StepOptions& options,
-                                         optim::StepResult* result) {
-  std::vector<at::Tensor> own;
-  for (const ZeroBucket& bucket : buckets_.buckets()) own.push_back(bucket.own_gradient);
-  const auto here = own.front().options().dtype(at::kDouble);
-  const auto bring = [&](const at::Tensor& one, const char* name) {
-    check_one(one, name);
-    return one.is_cpu() ? at::full({}, one.item<double>(), here)
-                        : one.detach().reshape({}).to(here, /*non_blocking=*/true);
-  };
-  at::Tensor divisor = options.grad_scale.defined() ? bring(options.grad_scale, "grad_scale")
-                                                    : at::full({}, 1.0, here);
-  at::Tensor found =
-      options.found_inf.defined() ? bring(options.found_inf, "found_inf").ne(0) : at::Tensor();
-  if (options.max_norm || !found.defined()) {
-    at::Tensor squares = optim::global_norm_tensor(own).square();
-    if (sharded()) squares = comm_.all_gather(squares.view({1})).sum();
-    result->norm = squares.sqrt() / divisor;
-    const at::Tensor wrong = result->norm.isfinite().logical_not();
-    found = found.defined() ? found.logical_or(wrong) : wrong;
-    if (options.max_norm)
-      divisor = divisor * ((result->norm + 1e-6) / *options.max_norm).clamp_min(1);
-  }
-  if (options.grad_scale.defined()) found = found.logical_or(divisor.gt(0).logical_not());
-  const at::Tensor inf = found.to(at::kFloat);
-  ZeroDecision decision{
-      .device_divisor = divisor.to(at::kFloat), .found_inf = inf, .left_out = left_out_};
-  left_out_ = left_out_.defined() ? left_out_ + inf : inf;
-  return decision;
+at::Tensor ZeroState::norm_on_device() {
+  const at::Tensor own = optim::global_norm_tensor(own_gradients());
+  return sharded() ? comm_.all_gather(own.square().view({1})).sum().sqrt() : own;
 }
 
-std::optional<ZeroDecision> ZeroState::decide(const optim::StepOptions& options,
-                                              const Groups& groups, optim::StepResult* result) {
-  if (device_decides(options, groups)) {
-    if (options.max_norm) check_max_norm(*options.max_norm);
-    return decide_on_device(options, result);
-  }
-  const std::optional<double> divisor = divisor_for(options, result);
-  if (!divisor) return std::nullopt;
-  return ZeroDecision{.divisor = *divisor, .left_out = left_out_};
+// The same on all ranks.
+optim::StepDecision ZeroState::decide(const optim::StepOptions& options, const Groups& groups,
+                                      optim::StepResult* result) {
+  optim::check_step_options(options, kWho);
+  if (device_decides(options, groups))
+    return optim::decide_step_on_device(
+        options, buckets_.buckets().front().own_gradient.device(), [&] { return norm_on_device(); },
+        result);
+  return optim::decide_step(
+      options, kWho, [&] { return std::sqrt(sum_of_squares_of_all()); },
+      [&] { return first_not_finite(); }, result);
 }
 
 void ZeroState::settle_counts() {
@@ -258,25 +197,32 @@ optim::StepResult ZeroState::step(const optim::StepOptions& options, const Group
     if (!agree_on_arrival()) return result;
     if (!options_.ignore_unused) check_used();
   }
-  const std::optional<ZeroDecision> decision = decide(options, groups, &result);
-  if (decision)
-    update(*decision, groups);
-  else
+  const optim::StepDecision decision = decide(options, groups, &result);
+  if (decision.skipped) {
     result.skipped = true;
+    return result;
+  }
+  update(decision, groups);
+  if (decision.found_inf.defined())
+    left_out_ = left_out_.defined() ? left_out_ + decision.found_inf : decision.found_inf;
   return result;
 }
 
-void ZeroState::update(const ZeroDecision& decision, const Groups& groups) {
+void ZeroState::update(const optim::StepDecision& decision, const Groups& groups) {
   HostCopy* copy = buckets_.host_copy();
   std::vector<at::Tensor> flats;
   for (ZeroBucket& bucket : buckets_.buckets()) {
     {
       const Stopwatch watch(times_.updating);
-      update_part(bucket, buckets_.parameters(), decision, groups[bucket.group].options());
+      update_part(bucket, buckets_.parameters(), decision, left_out_,
+                  groups[bucket.group].options());
     }
     const Stopwatch watch(times_.gathering);
     if (copy != nullptr) {
-      if (!bucket.unit) flats.push_back(bucket.parameters);
+      if (bucket.unit)
+        copy->join(std::span(&bucket.kept, 1));
+      else
+        flats.push_back(bucket.parameters);
     } else if (sharded())
       bucket.work = comm_.iall_gather(bucket.parameters, bucket.own_parameters);
     comm_.progress();
@@ -291,8 +237,11 @@ void ZeroState::parameters_changed() {
   if (buckets_.units()) buckets_.units()->before_change();
   std::vector<at::Tensor> flats;
   for (ZeroBucket& bucket : buckets_.buckets()) {
-    if (buckets_.host_copy() != nullptr) {
-      if (!bucket.unit) flats.push_back(bucket.parameters);
+    if (HostCopy* const copy = buckets_.host_copy()) {
+      if (bucket.unit)
+        copy->join(std::span(&bucket.kept, 1));
+      else
+        flats.push_back(bucket.parameters);
     } else if (sharded()) {
       comm_.iall_gather(bucket.parameters, bucket.own_parameters).wait();
     }
@@ -310,6 +259,7 @@ ZeroMemory ZeroState::planned_memory(const Groups& groups, const ZeroAlgorithm& 
   return plan_memory(groups, defaults, options_,
                      {.all = comm_.size(),
                       .sharing = copy == nullptr ? 1 : copy->sharers(),
+                      .keepers = copy == nullptr ? 1 : copy->keepers(),
                       .one_copy = copy != nullptr},
                      names);
 }
@@ -322,8 +272,7 @@ ZeroMemory ZeroState::memory() const {
     return copy == nullptr ? bytes : bytes / copy->sharers();
   };
   for (const ZeroBucket& bucket : buckets_.buckets()) {
-    memory.parameters +=
-        bucket.unit ? bytes(bucket.own_parameters) : share(bytes(bucket.parameters));
+    memory.parameters += share(bytes(bucket.unit ? bucket.kept.own : bucket.parameters));
     if (bucket.has_own_average()) memory.gradients += bytes(bucket.own_gradient);
     if (!buckets_.lends()) memory.gradients += bytes(bucket.gradients);
     if (bucket.own_master.defined()) memory.masters += bytes(bucket.own_master);

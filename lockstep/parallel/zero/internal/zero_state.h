@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
@@ -46,6 +47,8 @@ class ZeroState final : public flat::BackwardWatch {
 
   // Its own: hooks call while the caller may be anywhere between other collectives.
   Communicator& comm() { return comm_; }
+  // The same ranks in the order of their parts.
+  Communicator& parts() { return buckets_.host_copy() ? buckets_.host_copy()->parts() : comm_; }
   ZeroBuckets& buckets() { return buckets_; }
   bool sharded() const { return buckets_.parts() > 1; }
   bool has_masters() const { return options_.master_weights; }
@@ -70,6 +73,11 @@ class ZeroState final : public flat::BackwardWatch {
   // itself.
   void lend_buffers();
   void start_ready_buckets();
+  // On devices: where units say that all ranks are at the same place (GatheredUnits::on_turn()).
+  void take_turn(bool ended);
+  bool in_order() const { return buckets_.units() != nullptr && buckets_.units()->in_order(); }
+  // What this thread's stream is given comes after what the one of the gradient before has been given.
+  void follow_stream();
   void start_bucket();
   void finish_bucket();
   void finish_round();
@@ -77,14 +85,13 @@ class ZeroState final : public flat::BackwardWatch {
   bool quiet() const { return silencers_ > 0 || !options_.overlap; }
   void check_used();
   bool agree_on_arrival();
-  std::optional<ZeroDecision> decide(const optim::StepOptions& options, const Groups& groups,
-                                     optim::StepResult* result);
-  std::optional<double> divisor_for(const optim::StepOptions& options, optim::StepResult* result);
+  optim::StepDecision decide(const optim::StepOptions& options, const Groups& groups,
+                             optim::StepResult* result);
   bool device_decides(const optim::StepOptions& options, const Groups& groups) const;
-  ZeroDecision decide_on_device(const optim::StepOptions& options, optim::StepResult* result);
   double sum_of_squares_of_all();
+  at::Tensor norm_on_device();
   std::string first_not_finite();
-  void update(const ZeroDecision& decision, const Groups& groups);
+  void update(const optim::StepDecision& decision, const Groups& groups);
   void forget();
 
   Communicator comm_;
@@ -103,7 +110,8 @@ class ZeroState final : public flat::BackwardWatch {
   bool arrived_ = false;         // some parameter had a gradient when they were settled
   bool quiet_backward_ = false;  // the latest one did not communicate
   int silencers_ = 0;            // NoSync guards that live
-  at::Tensor left_out_;          // steps that devices have left out, of those that parameters count
+  std::optional<c10::Stream> stream_;  // of the latest gradient, on a device
+  at::Tensor left_out_;  // steps that devices have left out, of those that parameters count
 };
 
 }  // namespace lockstep::internal

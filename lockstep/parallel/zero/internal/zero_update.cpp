@@ -77,7 +77,8 @@ void launch_kernel(ZeroLaunch& launch, const torch::optim::OptimizerOptions& bas
 }
 
 void update_by_kernel(ZeroBucket& bucket, const at::Tensor& gradient,
-                      const std::vector<ZeroParameter>& parameters, const ZeroDecision& decision,
+                      const std::vector<ZeroParameter>& parameters,
+                      const optim::StepDecision& decision, const at::Tensor& left_out,
                       const torch::optim::OptimizerOptions& options) {
   const size_t states = optim::states_of(options);
   const auto scalar = bucket.own_parameters.options().dtype(at::kFloat);
@@ -97,7 +98,7 @@ void update_by_kernel(ZeroBucket& bucket, const at::Tensor& gradient,
       launch.weights.push_back(part(bucket.own_values()));
       launch.gradients.push_back(part(gradient));
       const at::Tensor step = at::full({}, static_cast<double>(steps + 1), scalar);
-      launch.steps.push_back(decision.left_out.defined() ? step - decision.left_out : step);
+      launch.steps.push_back(left_out.defined() ? step - left_out : step);
       for (size_t which = 0; which < states; ++which)
         launch.states[which].push_back(part(bucket.state(which)));
     }
@@ -145,7 +146,8 @@ void refuse_capture(at::Device device) {
 }  // namespace
 
 void update_part(ZeroBucket& bucket, std::vector<ZeroParameter>& parameters,
-                 const ZeroDecision& decision, const torch::optim::OptimizerOptions& options) {
+                 const optim::StepDecision& decision, const at::Tensor& left_out,
+                 const torch::optim::OptimizerOptions& options) {
   refuse_capture(bucket.own_parameters.device());
   // Also where all of this rank's part is padding: memory is as it was planned.
   if (const size_t count = optim::states_of(options); count > 0) bucket.state(count - 1);
@@ -155,7 +157,7 @@ void update_part(ZeroBucket& bucket, std::vector<ZeroParameter>& parameters,
   if (const auto* muon = dynamic_cast<const optim::MuonOptions*>(&options))
     update_matrices(bucket, gradient, parameters, decision.divisor, *muon);
   else
-    update_by_kernel(bucket, gradient, parameters, decision, options);
+    update_by_kernel(bucket, gradient, parameters, decision, left_out, options);
   if (master) bucket.own_parameters.copy_(bucket.own_master);
   for (const ZeroSlot& slot : bucket.slots) {
     ++parameters[slot.parameter].steps;

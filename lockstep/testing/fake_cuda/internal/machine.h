@@ -4,6 +4,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/Stream.h>
 
+#include <atomic>
 #include <memory>
 #include <set>
 #include <string>
@@ -45,6 +46,7 @@ struct Machine {
   DeviceMemory memory;
   RaceLog races;
   Tally tally;
+  std::atomic<bool> peer_access = true;  // between all devices
 };
 
 // The process's; only after FakeCuda::install().

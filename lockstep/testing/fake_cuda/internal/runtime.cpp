@@ -136,6 +136,11 @@ const RuntimeTable kRuntimeTable{
           return int{kCudaSuccess};
         },
     .set_device = &set_device,
+    .can_access_peer =
+        [](int* possible, int, int) {
+          *possible = machine().peer_access ? 1 : 0;
+          return int{kCudaSuccess};
+        },
     .stream_create = &create_stream,
     .stream_destroy =
         [](void* stream) { return int{stream != nullptr ? kCudaSuccess : kCudaInvalidHandle}; },

@@ -41,6 +41,7 @@ struct RuntimeTable {
   int (*device_count)(int* count);
   int (*get_device)(int* device);
   int (*set_device)(int device);
+  int (*can_access_peer)(int* possible, int device, int peer);
   int (*stream_create)(void** stream);
   int (*stream_destroy)(void* stream);
   int (*stream_wait)(void* stream, void* event);

@@ -40,10 +40,8 @@ int cudaSetDevice(int device) {
   return lockstep_fake_cudart->set_device(device);
 }
 
-// Devices of one host, all of whose memory is the host's.
-int cudaDeviceCanAccessPeer(int* possible, int, int) {
-  *possible = 1;
-  return 0;
+int cudaDeviceCanAccessPeer(int* possible, int device, int peer) {
+  return lockstep_fake_cudart->can_access_peer(possible, device, peer);
 }
 int cudaDeviceEnablePeerAccess(int, unsigned) {
   return 0;

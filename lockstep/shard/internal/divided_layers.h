@@ -1,0 +1,53 @@
+// What modules compute of which each part has a slice, as hooks. Not used directly.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/UndefinedTensorImpl.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/hooks/layer_hook.h"
+#include "lockstep/parallel/tensor/tensor_plan.h"
+
+namespace lockstep::internal {
+
+// Of all divided modules of a model.
+class Division {
+ public:
+  explicit Division(Communicator comm) : comm_(std::move(comm)) {}
+
+  const Communicator& comm() const { return comm_; }
+  // copy_to_parts(); one for all modules that are given the same tensor, so that backward adds up their gradients once.
+  at::Tensor enter(const at::Tensor& x);
+  // The module whose part of some columns is on its way; "": none.
+  void opened(const std::string& name) { open_ = name; }
+  void closed() { open_.clear(); }
+  const std::string& open() const { return open_; }
+
+ private:
+  Communicator comm_;
+  std::string open_;
+  using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  std::optional<Weak> given_, entered_;  // the last one
+  uint32_t version_ = 0;
+  bool with_gradients_ = false;
+};
+
+// The hook of a module of that name: its parameters are its slices already. `slices`: those of the weight, one a part.
+std::shared_ptr<hooks::LayerHook> divided_linear(std::shared_ptr<Division> division,
+                                                 std::string name, TensorStyle style,
+                                                 const torch::nn::LinearImpl& layer,
+                                                 const std::vector<PartSlice>& slices);
+std::shared_ptr<hooks::LayerHook> divided_embedding(std::shared_ptr<Division> division,
+                                                    std::string name,
+                                                    const std::vector<PartSlice>& slices);
+
+}  // namespace lockstep::internal

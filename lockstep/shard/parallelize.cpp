@@ -1,0 +1,196 @@
+#include "lockstep/shard/parallelize.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+
+#include <array>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <string>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/flat/named_tensors.h"
+#include "lockstep/hooks/layer_hook.h"
+#include "lockstep/shard/internal/divided_layers.h"
+
+namespace lockstep {
+namespace {
+
+using internal::Division;
+
+// A module that is divided.
+struct Planned {
+  std::string name;
+  TensorStyle style;
+  std::shared_ptr<torch::nn::Module> module;
+  std::vector<PartSlice> slices;  // of its weight, one a part
+};
+
+[[noreturn]] void refuse(const std::string& name, const std::string& why) {
+  throw InvalidArgument("parallelize: '" + name + "' " + why);
+}
+
+std::vector<PartSlice> slices_of(const TensorPlan& plan, const std::string& name,
+                                 const at::Tensor& parameter, int64_t parts) {
+  std::vector<PartSlice> slices;
+  for (int64_t part = 0; part < parts; ++part)
+    slices.push_back(plan.slice(name, parameter.sizes().vec(), part, parts));
+  return slices;
+}
+
+void check_kind(const std::string& name, const TensorRule& rule, const torch::nn::Module& module,
+                int64_t parts) {
+  const bool is_linear = dynamic_cast<const torch::nn::LinearImpl*>(&module) != nullptr;
+  const bool is_embedding = dynamic_cast<const torch::nn::EmbeddingImpl*>(&module) != nullptr;
+  if (!is_linear && !(is_embedding && rule.style == TensorStyle::kVocabulary))
+    refuse(name, "is a " + module.name() + ", which style " + to_string(rule.style) +
+                     " does not divide; that is for a torch::nn::Linear child" +
+                     (rule.style == TensorStyle::kVocabulary ? ", or an Embedding" : ""));
+  if (const std::string why = hooks::cannot_hook(module); !why.empty()) refuse(name, why);
+  if (rule.style == TensorStyle::kHeads && rule.heads < parts)
+    refuse(name, "has " + std::to_string(rule.heads) + " heads for " + std::to_string(parts) +
+                     " parts; take a number of parts that divides them");
+}
+
+// In the model's order. Throws InvalidArgument for what cannot be divided.
+std::vector<Planned> planned_modules(const torch::nn::Module& model, const TensorPlan& plan,
+                                     int64_t parts) {
+  std::vector<Planned> all;
+  std::map<const torch::nn::Module*, std::string> seen;
+  for (const auto& item : model.named_modules(/*name_prefix=*/{}, /*include_self=*/false)) {
+    const TensorRule* const rule = plan.rule_of(item.key());
+    if (rule == nullptr || rule->style == TensorStyle::kWhole) continue;
+    check_kind(item.key(), *rule, *item.value(), parts);
+    if (const auto [before, is_new] = seen.emplace(item.value().get(), item.key()); !is_new)
+      refuse(item.key(), "is '" + before->second + "' too; a divided module has one place");
+    all.push_back({item.key(), rule->style, item.value(),
+                   slices_of(plan, item.key() + ".weight",
+                             item.value()->named_parameters(/*recurse=*/false)["weight"], parts)});
+  }
+  return all;
+}
+
+// A parameter of several names has the same slices by each; modules that share one are not of one kind, for their hooks
+// would be those of both.
+void check_shared(const NamedTensors& parameters, const std::vector<Planned>& modules,
+                  const TensorPlan& plan, int64_t parts) {
+  std::map<const c10::TensorImpl*, std::string> names;
+  for (const auto& [name, tensor] : parameters) {
+    const auto [before, is_new] = names.emplace(tensor.unsafeGetTensorImpl(), name);
+    if (!is_new &&
+        slices_of(plan, before->second, tensor, parts) != slices_of(plan, name, tensor, parts))
+      refuse(name, "shares its memory with '" + before->second + "', which is divided otherwise");
+  }
+  std::map<const c10::TensorImpl*, const Planned*> owners;
+  for (const Planned& one : modules) {
+    const at::Tensor weight = one.module->named_parameters(/*recurse=*/false)["weight"];
+    const auto [before, is_new] = owners.emplace(weight.unsafeGetTensorImpl(), &one);
+    if (!is_new && typeid(*before->second->module) == typeid(*one.module))
+      refuse(one.name, "shares its weight with '" + before->second->name +
+                           "', a module of its kind; give each a weight, or leave them whole");
+  }
+}
+
+void meet(Communicator comm, const TensorPlan& plan, const NamedTensors& parameters) {
+  std::string text;
+  for (const TensorRule& rule : plan.rules())
+    text += rule.modules + ' ' + to_string(rule.style) + ' ' + std::to_string(rule.heads) + '\n';
+  const uint64_t of_plan = fingerprint(text);
+  text.clear();
+  for (const auto& [name, tensor] : parameters) {
+    text += name + ' ' + dtype_name(tensor.scalar_type());
+    for (const int64_t size : tensor.sizes()) text += ' ' + std::to_string(size);
+    text += '\n';
+  }
+  std::array<char, 64> note{};
+  std::snprintf(note.data(), note.size(), "parallelize: plan %08x, model %08x",
+                static_cast<uint32_t>(of_plan), static_cast<uint32_t>(fingerprint(text)));
+  comm.iall_reduce(at::zeros({1}, at::kByte), ReduceOp::kMax, call_note(note.data())).wait();
+}
+
+// Rank 0's values, and of them this rank's slice.
+void take_slices(torch::nn::Module& model, Communicator comm, const TensorPlan& plan) {
+  const at::NoGradGuard no_grad;
+  std::map<const c10::TensorImpl*, bool> done;
+  for (auto& [name, parameter] : parameters_of(model)) {
+    if (!done.emplace(parameter.unsafeGetTensorImpl(), true).second) continue;
+    const PartSlice own = plan.slice(name, parameter.sizes().vec(), comm.rank(), comm.size());
+    at::Tensor values = parameter.detach().contiguous();
+    comm.broadcast(values, 0);
+    if (!own.whole()) values = values.narrow(own.dim, own.begin, own.end - own.begin).clone();
+    hooks::set_data(parameter, values.contiguous());
+    parameter.mutable_grad() = at::Tensor();
+  }
+  for (at::Tensor& buffer : model.buffers())
+    if (buffer.defined()) comm.broadcast(buffer, 0);
+}
+
+void divide(const Planned& one, const std::shared_ptr<Division>& division) {
+  if (auto* const linear = dynamic_cast<torch::nn::LinearImpl*>(one.module.get())) {
+    linear->options.in_features(linear->weight.size(1)).out_features(linear->weight.size(0));
+    hooks::add_hook(*linear,
+                    internal::divided_linear(division, one.name, one.style, *linear, one.slices));
+    return;
+  }
+  auto& words = dynamic_cast<torch::nn::EmbeddingImpl&>(*one.module);
+  const PartSlice& own = one.slices[static_cast<size_t>(division->comm().rank())];
+  auto& options = words.options;
+  if (auto padding = options.padding_idx()) {
+    if (*padding < 0) *padding += one.slices.back().end;
+    const bool is_here = *padding >= own.begin && *padding < own.end;
+    options.padding_idx(is_here ? std::optional<int64_t>(*padding - own.begin) : std::nullopt);
+  }
+  options.num_embeddings(own.end - own.begin);
+  hooks::add_hook(words, internal::divided_embedding(division, one.name, one.slices));
+}
+
+void run_probe(const std::function<void()>& probe, const Division& division) {
+  const at::NoGradGuard no_grad;
+  try {
+    probe();
+  } catch (const c10::Error& error) {
+    const std::string text = error.what_without_backtrace();
+    const std::string behind = division.open().empty()
+                                   ? ""
+                                   : " behind '" + division.open() +
+                                         "', whose columns each part has a share of: the line "
+                                         "there that says how many columns or heads there are has "
+                                         "to take what it is given "
+                                         "(-1 in a view)";
+    throw InvalidArgument("parallelize: the model's forward fails" + behind + ": " +
+                          text.substr(0, text.find('\n')));
+  }
+  if (!division.open().empty())
+    throw InvalidArgument("parallelize: no module of style row has put together what '" +
+                          division.open() +
+                          "' gave, a share of the columns; divide the product behind it by style "
+                          "row, or leave both whole");
+}
+
+}  // namespace
+
+TensorParts parallelize(torch::nn::Module& model, const Communicator& comm, const TensorPlan& plan,
+                        const ParallelizeOptions& options) {
+  const NamedTensors parameters = parameters_of(model);
+  NamedShapes shapes;
+  for (const auto& [name, tensor] : parameters) shapes.emplace_back(name, tensor.sizes().vec());
+  TensorParts parts(comm, plan, shapes);
+  const std::vector<Planned> modules = planned_modules(model, plan, comm.size());
+  check_shared(parameters, modules, plan, comm.size());
+  if (comm.size() > 1) {
+    meet(comm, plan, parameters);
+    take_slices(model, comm, plan);
+  }
+  const auto division = std::make_shared<Division>(comm);
+  if (comm.size() > 1)
+    for (const Planned& one : modules) divide(one, division);
+  if (options.probe) run_probe(options.probe, *division);
+  return parts;
+}
+
+}  // namespace lockstep

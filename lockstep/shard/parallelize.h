@@ -1,0 +1,63 @@
+// parallelize: tensor parallelism (Shoeybi et al., arXiv:1909.08053) for a model of any modules, from outside. The plan is
+// data, a table from names of modules to styles (tensor_plan.h); the model's source stays as it is.
+//
+//   const TensorPlan plan({{"blocks.*.query", TensorStyle::kHeads, 12},
+//                          {"blocks.*.key", TensorStyle::kHeads, 12},
+//                          {"blocks.*.value", TensorStyle::kHeads, 12},
+//                          {"blocks.*.mix", TensorStyle::kRow},
+//                          {"blocks.*.up", TensorStyle::kColumn},
+//                          {"blocks.*.down", TensorStyle::kRow},
+//                          {"words", TensorStyle::kVocabulary},
+//                          {"head", TensorStyle::kVocabulary}});
+//   TensorParts parts = parallelize(*model, mesh["tensor"], plan);
+//   DistributedDataParallel replica(model, mesh["data"]);  // and what a loop does else, as before
+//
+// What a module's style means for its forward:
+//
+//   style                    is given             gives
+//   kColumn, kHeads          whole columns        this part's columns, or those of its heads
+//   kRow                     this part's columns  whole columns, added up over the parts
+//   kVocabulary, Embedding   any ids              whole columns, added up over the parts
+//   kVocabulary, Linear      whole columns        all columns, put together
+//
+// So a module of style row stands behind those of style column or heads, and what lies between works on as many columns as it
+// is given. Code there that says how many there are has to be mended: view({B, T, -1, width}) in place of
+// view({B, T, heads, width}). ParallelizeOptions::probe finds such a line.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <functional>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/parallel/tensor/tensor_parts.h"
+#include "lockstep/parallel/tensor/tensor_plan.h"
+
+namespace lockstep {
+
+struct ParallelizeOptions {
+  // Runs the model's forward once, with the same input on all parts; called without gradients, when the model is divided. Where it
+  // does not follow its divided modules, the error says behind which one, and what to change.
+  std::function<void()> probe = {};
+};
+
+// Divides the model among the ranks of `comm`. Its parameters become this rank's slices, contiguous, without gradients, under
+// the names that they have; the modules of the plan get hooks (hooks/layer_hook.h), of which one around a module sees
+// what the table above says. Before DistributedDataParallel, ZeroOptimizer or an optimizer is made, and before the parameters are
+// put anywhere else. The whole model is on every rank at first, on any device of the communicator's.
+//
+// Requires: modules of a style are torch::nn::Linear, or Embedding (kVocabulary), each held once. Parameters that two of them
+// share are divided alike by both. Ranks' inputs are alike. torch::nn::Dropout draws from the default generator, which must stand
+// alike on all parts where columns are whole; where they are divided every part draws for its own columns, other masks than
+// one process. A clone() of the model does not take over the division.
+// Collective. Every rank gets rank 0's parameters and buffers.
+// Throws InvalidArgument before anything is sent or changed: what TensorPlan::check() refuses; a module of another kind, or that
+// takes no hook; more parts than heads. Mismatch where the ranks' plans or models differ. InvalidArgument by the probe,
+// after which the model is divided and of no use.
+// Cost: forward and backward of what lies between a column and a row style each add up one activation over the parts.
+//
+// The result loads, measures, clips and gathers the model's parameters, and says where they are in a checkpoint.
+TensorParts parallelize(torch::nn::Module& model, const Communicator& comm, const TensorPlan& plan,
+                        const ParallelizeOptions& options = {});
+
+}  // namespace lockstep

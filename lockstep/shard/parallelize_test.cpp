@@ -1,0 +1,302 @@
+#include "lockstep/shard/parallelize.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/optim/adamw.h>
+#include <torch/utils.h>
+
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
+#include "lockstep/core/mutex.h"
+#include "lockstep/mesh/mesh.h"
+#include "lockstep/optim/adam.h"
+#include "lockstep/parallel/ddp/ddp.h"
+#include "lockstep/parallel/zero/zero_optimizer.h"
+#include "lockstep/shard/plain_models_test.h"
+#include "lockstep/testing/thread_ranks.h"
+
+namespace lockstep::parallelize_test {
+namespace {
+
+using plain::Encoder;
+using plain::Gpt;
+using plain::Vision;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const TensorRule kWordsRule{"words", TensorStyle::kVocabulary};
+
+// The same on every thread, without a generator.
+template <typename M>
+M with_values(M model) {
+  const at::NoGradGuard no_grad;
+  model->to(at::kDouble);
+  int64_t begin = 1;
+  for (at::Tensor& parameter : model->parameters()) {
+    parameter.copy_(torch::arange(begin, begin + parameter.numel(), at::kDouble)
+                        .mul(1.3)
+                        .sin()
+                        .mul(0.2)
+                        .view(parameter.sizes()));
+    begin += 7;
+  }
+  return model;
+}
+
+at::Tensor ids_of(int64_t step, int64_t rows = 4) {
+  return (torch::arange(rows * 6, at::kLong) * 7 + step)
+      .pow(2)
+      .remainder(plain::kWords)
+      .view({rows, 6});
+}
+
+at::Tensor loss_of(const at::Tensor& logits, const at::Tensor& targets) {
+  return torch::nn::functional::cross_entropy(logits.reshape({-1, plain::kWords}),
+                                              targets.reshape({-1}));
+}
+
+struct Trained {
+  std::vector<double> losses;
+  NamedTensors parameters;
+};
+
+// Steps of AdamW on what `inputs` gives.
+template <typename M>
+std::vector<double> train(M& model, const std::function<at::Tensor(int64_t)>& inputs,
+                          const std::function<void()>& clip = {}) {
+  torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(0.01));
+  std::vector<double> losses;
+  for (int64_t step = 0; step < 5; ++step) {
+    optimizer.zero_grad();
+    const at::Tensor logits = model->forward(inputs(step));
+    const at::Tensor loss =
+        loss_of(logits, ids_of(step + 1).flatten().slice(0, 0, logits.numel() / plain::kWords));
+    loss.backward();
+    if (clip) clip();
+    optimizer.step();
+    losses.push_back(loss.template item<double>());
+  }
+  return losses;
+}
+
+template <typename Make>
+void expect_one_process(const Make& make, const TensorPlan& plan,
+                        const std::function<at::Tensor(int64_t)>& inputs) {
+  auto whole = with_values(make());
+  const std::vector<double> expected = train(whole, inputs);
+  const NamedTensors values = parameters_of(whole);
+  for (const int size : {1, 2, 4}) {
+    testing::run_threads(size, [&](Communicator& comm) {
+      auto model = with_values(make());
+      TensorParts parts =
+          parallelize(*model, comm, plan, {.probe = [&] { model->forward(inputs(0)); }});
+      const std::vector<double> losses = train(model, inputs);
+      for (size_t i = 0; i < losses.size(); ++i)
+        EXPECT_NEAR(losses[i], expected[i], 1e-12) << "step " << i << " of " << size << " parts";
+      const NamedTensors all = parts.gather(parameters_of(model));
+      for (size_t i = 0; i < all.size(); ++i)
+        EXPECT_TRUE(at::allclose(all[i].second, values[i].second, 0, 1e-10))
+            << all[i].first << " of " << size << " parts";
+    });
+  }
+}
+
+TEST(Parallelize, ADecoderOfLibtorchsModulesTrainsAsInOneProcess) {
+  expect_one_process([] { return Gpt(); }, plain::plan({kWordsRule}),
+                     [](int64_t step) { return ids_of(step); });
+}
+
+TEST(Parallelize, WordsMayBeTheHeadsToo) {
+  expect_one_process([] { return Gpt(/*is_tied=*/true); }, plain::plan({kWordsRule}),
+                     [](int64_t step) { return ids_of(step); });
+}
+
+TEST(Parallelize, AnEncoderWhoseWordsHaveAPaddingTrainsAsInOneProcess) {
+  expect_one_process([] { return Encoder(); }, plain::plan({kWordsRule}),
+                     [](int64_t step) { return ids_of(step); });
+}
+
+TEST(Parallelize, AVisionTransformerTrainsAsInOneProcess) {
+  expect_one_process(
+      [] { return Vision(); }, plain::plan(),
+      [](int64_t step) {
+        return torch::arange(4 * 3 * 64, at::kDouble).mul(0.7).add(step).sin().view({4, 3, 8, 8});
+      });
+}
+
+TEST(Parallelize, WhatEachPartHasIsItsSlice) {
+  testing::run_threads(2, [](Communicator& comm) {
+    auto model = with_values(Gpt()), whole = with_values(Gpt());
+    // Values are rank 0's.
+    if (comm.rank() == 1) {
+      const at::NoGradGuard no_grad;
+      for (at::Tensor& parameter : model->parameters()) parameter.zero_();
+    }
+    const TensorParts parts = parallelize(*model, comm, plain::plan({kWordsRule}));
+    const auto expected = whole->named_parameters();
+    int64_t own = 0, all = 0;
+    for (const auto& [name, parameter] : parameters_of(model)) {
+      const PartSlice slice = parts.slice(name);
+      const at::Tensor& of = expected[name];
+      EXPECT_TRUE(at::equal(
+          parameter,
+          slice.whole() ? of : of.narrow(slice.dim, slice.begin, slice.end - slice.begin)))
+          << name;
+      EXPECT_TRUE(parameter.is_contiguous() && parameter.requires_grad()) << name;
+      own += parameter.numel();
+      all += of.numel();
+    }
+    EXPECT_LT(own, all * 6 / 10);
+    EXPECT_EQ(model->blocks[0]->as<plain::BlockImpl>()->up->options.out_features(),
+              2 * plain::kWidth);
+  });
+}
+
+// Norms of divided gradients are the whole model's, and one activation is added up for a layer's three products.
+TEST(Parallelize, ClipsByTheWholeNormAndAddsUpOncePerRegion) {
+  auto whole = with_values(Gpt());
+  loss_of(whole->forward(ids_of(0)), ids_of(1)).backward();
+  double squares = 0;
+  for (const at::Tensor& parameter : whole->parameters())
+    squares += parameter.grad().square().sum().item<double>();
+  testing::run_threads(2, [&](Communicator& comm) {
+    auto model = with_values(Gpt());
+    TensorParts parts = parallelize(*model, comm, plain::plan({kWordsRule}));
+    const uint64_t before = comm.stats().collectives;
+    loss_of(model->forward(ids_of(0)), ids_of(1)).backward();
+    // Two a layer and way; the words' rows forward, the logits forward and their input's gradient backward.
+    EXPECT_EQ(comm.stats().collectives - before, 4u * plain::kLayers + 3);
+    EXPECT_NEAR(parts.clip_gradients(parameters_of(model), 1e-3), std::sqrt(squares), 1e-10);
+    EXPECT_NEAR(parts.gradient_norm(parameters_of(model)), 1e-3, 1e-6);
+  });
+}
+
+// Two rows of two parts: each row has half of the batch.
+TEST(Parallelize, StandsBesideDataParallelismAndZero) {
+  const auto inputs = [](int64_t step) { return ids_of(step); };
+  auto whole = with_values(Gpt());
+  const std::vector<double> expected = train(whole, inputs);
+  for (const bool zero : {false, true}) {
+    testing::run_threads(4, [&](Communicator& comm) {
+      const Mesh mesh(comm, {{"data", 2}, {"tensor", 2}});
+      auto model = with_values(Gpt());
+      parallelize(*model, mesh["tensor"], plain::plan({kWordsRule}));
+      Communicator& data = mesh["data"];
+      std::optional<DistributedDataParallel<Gpt>> replica;
+      std::unique_ptr<torch::optim::Optimizer> optimizer;
+      const torch::optim::AdamWOptions options(0.01);
+      if (zero) {
+        optimizer = std::make_unique<ZeroOptimizer>(data, parameters_of(model), options,
+                                                    ZeroOptions{.stage = 2});
+      } else {
+        replica.emplace(model, data);
+        optimizer = std::make_unique<torch::optim::AdamW>(model->parameters(), options);
+      }
+      for (int64_t step = 0; step < 5; ++step) {
+        const auto mine = [&](const at::Tensor& batch) {
+          return batch.narrow(0, 2 * data.rank(), 2);
+        };
+        optimizer->zero_grad();
+        const at::Tensor ids = mine(ids_of(step));
+        const at::Tensor loss =
+            loss_of(replica ? (*replica)(ids) : model->forward(ids), mine(ids_of(step + 1)));
+        loss.backward();
+        optimizer->step();
+        const at::Tensor mean = loss.detach().clone();
+        data.all_reduce(mean, ReduceOp::kAvg);
+        EXPECT_NEAR(mean.item<double>(), expected[static_cast<size_t>(step)], 1e-10);
+      }
+    });
+  }
+}
+
+// ---- what is refused ----
+
+std::string refusal(const std::function<void(Communicator&)>& fn) {
+  Mutex mutex;
+  std::string text;
+  testing::run_threads(2, [&](Communicator& comm) {
+    const uint64_t before = comm.stats().collectives;
+    const std::string own = message_of<InvalidArgument>([&] { fn(comm); });
+    EXPECT_EQ(comm.stats().collectives, before) << "something was sent";
+    const MutexLock lock(mutex);
+    text = own;
+  });
+  return text;
+}
+
+TEST(Parallelize, RefusesWhatItCannotDivide) {
+  EXPECT_THAT(refusal([](Communicator& comm) {
+                parallelize(*Vision(), comm, plain::plan({{"patches", TensorStyle::kColumn}}));
+              }),
+              AllOf(HasSubstr("'patches' is a torch::nn::Conv2dImpl"), HasSubstr("style column")));
+  EXPECT_THAT(refusal([](Communicator& comm) {
+                parallelize(*Gpt(), comm, plain::plan({{"words", TensorStyle::kRow}}));
+              }),
+              HasSubstr("'words' is a torch::nn::EmbeddingImpl"));
+  EXPECT_THAT(refusal([](Communicator& comm) {
+                parallelize(*Gpt(), comm,
+                            TensorPlan({{"blocks.*.attention.query", TensorStyle::kHeads, 1}}));
+              }),
+              HasSubstr("has 1 heads for 2 parts"));
+  EXPECT_THAT(refusal([](Communicator& comm) {
+                parallelize(*Gpt(), comm, TensorPlan({{"layers.*.up", TensorStyle::kColumn}}));
+              }),
+              HasSubstr("'layers.*.up' (column) means no module with parameters"));
+  EXPECT_THAT(
+      refusal([](Communicator& comm) { parallelize(*Gpt(/*is_tied=*/true), comm, plain::plan()); }),
+      HasSubstr("'head.weight' shares its memory with 'words.weight', which is divided "
+                "otherwise"));
+}
+
+TEST(Parallelize, TheProbeFindsWhatDoesNotFollow) {
+  const auto probe = [](const TensorPlan& plan, int64_t splits) {
+    std::string text;
+    testing::run_threads(2, [&](Communicator& comm) {
+      Gpt model(/*is_tied=*/false, splits);
+      const std::string own = message_of<InvalidArgument>(
+          [&] { parallelize(*model, comm, plan, {.probe = [&] { model->forward(ids_of(0)); }}); });
+      if (comm.rank() == 0) text = own;
+    });
+    return text;
+  };
+  EXPECT_THAT(probe(plain::plan(), plain::kHeads),
+              AllOf(HasSubstr("behind 'blocks.0.attention.query'"), HasSubstr("-1 in a view"),
+                    HasSubstr("shape '[4, 6, 4, 8]' is invalid")));
+  EXPECT_THAT(probe(TensorPlan({{"blocks.*.down", TensorStyle::kRow}}), -1),
+              HasSubstr("'blocks.0.down' (row) was given 128 columns where this part's are 64"));
+  EXPECT_THAT(probe(TensorPlan({{"blocks.*.up", TensorStyle::kColumn}}), -1),
+              HasSubstr("behind 'blocks.0.up'"));
+}
+
+TEST(Parallelize, RanksWithOtherPlansAreNamed) {
+  EXPECT_THROW(testing::run_threads(2,
+                                    [](Communicator& comm) {
+                                      auto model = Gpt();
+                                      parallelize(*model, comm,
+                                                  comm.rank() == 0 ? plain::plan()
+                                                                   : plain::plan({kWordsRule}));
+                                    }),
+               Mismatch);
+}
+
+TEST(Parallelize, AnIdThatNoPartHasIsNamed) {
+  testing::run_threads(2, [](Communicator& comm) {
+    auto model = Gpt();
+    parallelize(*model, comm, plain::plan({kWordsRule}));
+    const at::Tensor ids = torch::full({1, 2}, plain::kWords, at::kLong);
+    EXPECT_THAT(message_of<InvalidArgument>([&] { model->forward(ids); }),
+                HasSubstr("'words' was given the id 37, and has 37 rows"));
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::parallelize_test
