@@ -229,7 +229,7 @@ TEST_F(UnitsOnFakeCuda, ADeviceNeverHasAllLayers) {
       optimizer.load_parameters(SlicedTensors(stored), "a test");
       stored.tensors.pop_back();
       EXPECT_THROW(optimizer.load_parameters(SlicedTensors(stored), "a test"), CheckpointError);
-      EXPECT_LT(peak(), all * 6 / 10) << "saved and loaded, of " << all;
+      EXPECT_LT(peak(), all * 8 / 10) << "saved and loaded, of " << all;
       const auto held = optimizer.whole_parameters();
       for (const auto& [name, tensor] : named(net))
         EXPECT_TRUE(tensor.cpu().equal(expected[name] + 1)) << name;

@@ -92,7 +92,8 @@ Block* DeviceMemory::adopt(int device, int file, size_t offset, size_t bytes, in
 }
 
 void DeviceMemory::free(Block* block, const VectorClock& before) noexcept {
-  const MutexLock lock(mutex_);
+  MutexLock lock(mutex_);
+  while (block->lent > 0) given_back_.wait(lock);
   for (Access& use : block->history.beyond(before))
     freed_.emplace(block->home, FreedInUse{std::move(use), block->made});
   const auto offset = static_cast<off_t>(offset_of(*block));
@@ -177,13 +178,18 @@ void DeviceMemory::close(Block& block) noexcept {
 bool DeviceMemory::open_at(const void* address) {
   const MutexLock lock(mutex_);
   Block* block = find_locked(address);
-  if (block != nullptr) open_locked(*block);
-  return block != nullptr;
+  if (block == nullptr) return false;
+  open_locked(*block);
+  ++block->lent;
+  return true;
 }
 
 void DeviceMemory::close_at(const void* address) noexcept {
   const MutexLock lock(mutex_);
-  if (Block* block = find_locked(address)) close_locked(*block);
+  Block* const block = find_locked(address);
+  if (block == nullptr) return;
+  close_locked(*block);
+  if (--block->lent == 0) given_back_.notify_all();
 }
 
 void DeviceMemory::open_once(Block& block) {

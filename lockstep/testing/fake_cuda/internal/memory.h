@@ -32,6 +32,7 @@ struct Block {
   std::weak_ptr<Capture> graph;  // whose memory it is, until that is gone
   // Of DeviceMemory alone:
   int opened = 0;
+  int lent = 0;               // of these, by open_at()
   std::vector<int> recorded;  // streams it was recorded on
   AccessHistory history;
 };
@@ -76,7 +77,8 @@ class DeviceMemory {
   // Operations touch a block between open() and close(); calls nest.
   void open(Block& block);
   void close(Block& block) noexcept;
-  // The same by an address, for memory that another thread may free: false where none is there.
+  // The same by an address, for memory that another thread may free, which waits until it is closed: false where none
+  // is there.
   bool open_at(const void* address);
   void close_at(const void* address) noexcept;
   // For the host that went on where it must not: until the next close().
@@ -107,6 +109,7 @@ class DeviceMemory {
   std::vector<Device> devices_ LOCKSTEP_GUARDED_BY(mutex_);
   std::map<const std::byte*, std::unique_ptr<Block>> blocks_ LOCKSTEP_GUARDED_BY(mutex_);
   std::multimap<int, FreedInUse> freed_ LOCKSTEP_GUARDED_BY(mutex_);  // by home
+  ConditionVariable given_back_;                                      // by close_at()
 };
 
 }  // namespace lockstep::testing::fake

@@ -356,9 +356,10 @@ void Nccl::try_collective(const NcclComm& comm, const Part& part) {
   OpenMemory memory;
   bool all_there = true;
   for (Part* one : parts) {
-    for (const void* address :
-         {static_cast<const void*>(one->from), static_cast<const void*>(one->to)})
-      all_there = all_there && (address == nullptr || one->count == 0 || memory.add(address));
+    const bool any = one->count > 0;
+    all_there = all_there && (one->from == nullptr || !any || memory.add(one->from));
+    // Freed by a rank that has no use for it, behind this in its stream's order; the others have.
+    if (one->to != nullptr && any && !memory.add(one->to)) one->to = nullptr;
     one->over = true;
   }
   if (!all_there) return;
@@ -383,7 +384,7 @@ void Nccl::try_collective(const NcclComm& comm, const Part& part) {
                   part.count * (part.op == kNcclReduceScatter ? ranks : 1));
   }
   for (size_t r = 0; r < ranks; ++r) {
-    if (part.op == kNcclReduce && r != root) continue;
+    if ((part.op == kNcclReduce && r != root) || parts[r]->to == nullptr) continue;
     if (part.op == kNcclReduceScatter)
       std::memcpy(parts[r]->to, result.data() + r * bytes, bytes);
     else if (part.op != kNcclBroadcast || parts[r]->to != parts[r]->from || r != root)
