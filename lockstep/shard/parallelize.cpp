@@ -31,6 +31,13 @@ struct Planned {
   std::vector<PartSlice> slices;  // of its weight, one a part
 };
 
+// What a Linear or an Embedding computes with: its member, which may be another's, under whose name it is then registered.
+const at::Tensor& weight_of(const torch::nn::Module& module) {
+  if (const auto* linear = dynamic_cast<const torch::nn::LinearImpl*>(&module))
+    return linear->weight;
+  return dynamic_cast<const torch::nn::EmbeddingImpl&>(module).weight;
+}
+
 [[noreturn]] void refuse(const std::string& name, const std::string& why) {
   throw InvalidArgument("parallelize: '" + name + "' " + why);
 }
@@ -69,8 +76,7 @@ std::vector<Planned> planned_modules(const torch::nn::Module& model, const Tenso
     if (const auto [before, is_new] = seen.emplace(item.value().get(), item.key()); !is_new)
       refuse(item.key(), "is '" + before->second + "' too; a divided module has one place");
     all.push_back({item.key(), rule->style, item.value(),
-                   slices_of(plan, item.key() + ".weight",
-                             item.value()->named_parameters(/*recurse=*/false)["weight"], parts)});
+                   slices_of(plan, item.key() + ".weight", weight_of(*item.value()), parts)});
   }
   return all;
 }
@@ -88,7 +94,11 @@ void check_shared(const NamedTensors& parameters, const std::vector<Planned>& mo
   }
   std::map<const c10::TensorImpl*, const Planned*> owners;
   for (const Planned& one : modules) {
-    const at::Tensor weight = one.module->named_parameters(/*recurse=*/false)["weight"];
+    const at::Tensor& weight = weight_of(*one.module);
+    const auto owner = names.find(weight.unsafeGetTensorImpl());
+    if (owner == names.end()) refuse(one.name, "has a weight that is no parameter of the model's");
+    if (slices_of(plan, owner->second, weight, parts) != one.slices)
+      refuse(one.name, "computes with '" + owner->second + "', which is divided otherwise");
     const auto [before, is_new] = owners.emplace(weight.unsafeGetTensorImpl(), &one);
     if (!is_new && typeid(*before->second->module) == typeid(*one.module))
       refuse(one.name, "shares its weight with '" + before->second->name +
@@ -179,8 +189,8 @@ TensorParts parallelize(torch::nn::Module& model, const Communicator& comm, cons
   const NamedTensors parameters = parameters_of(model);
   NamedShapes shapes;
   for (const auto& [name, tensor] : parameters) shapes.emplace_back(name, tensor.sizes().vec());
-  TensorParts parts(comm, plan, shapes);
   const std::vector<Planned> modules = planned_modules(model, plan, comm.size());
+  TensorParts parts(comm, plan, shapes);
   check_shared(parameters, modules, plan, comm.size());
   if (comm.size() > 1) {
     meet(comm, plan, parameters);

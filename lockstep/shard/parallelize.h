@@ -46,8 +46,8 @@ struct ParallelizeOptions {
 // what the table above says. Before DistributedDataParallel, ZeroOptimizer or an optimizer is made, and before the parameters are
 // put anywhere else. The whole model is on every rank at first, on any device of the communicator's.
 //
-// Requires: modules of a style are torch::nn::Linear, or Embedding (kVocabulary), each held once. Parameters that two of them
-// share are divided alike by both. Ranks' inputs are alike. torch::nn::Dropout draws from the default generator, which must stand
+// Requires: modules of a style are torch::nn::Linear, or Embedding (kVocabulary), each held once, and no other code computes with
+// their parameters. Those that two of them share are divided alike by both. Ranks' inputs are alike. torch::nn::Dropout draws from the default generator, which must stand
 // alike on all parts where columns are whole; where they are divided every part draws for its own columns, other masks than
 // one process. A clone() of the model does not take over the division.
 // Collective. Every rank gets rank 0's parameters and buffers.

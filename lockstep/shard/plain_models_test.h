@@ -87,7 +87,7 @@ struct GptImpl : torch::nn::Module {
         head(register_module(
             "head", torch::nn::Linear(torch::nn::LinearOptions(kWidth, kWords).bias(false)))) {
     for (int64_t i = 0; i < kLayers; ++i) blocks->push_back(Block(true, splits));
-    if (is_tied) head->weight = head->register_parameter("weight", words->weight);
+    if (is_tied) head->weight = words->weight;
   }
   // Ids [B, T] -> logits [B, T, kWords].
   at::Tensor forward(const at::Tensor& ids) {

@@ -63,7 +63,7 @@ class HeadLayer final : public LayerHook {
       : division_(std::move(division)), counts_(std::move(counts)) {}
 
   at::Tensor forward(LayerCall& call) override {
-    const at::Tensor part = call.compute(division_->enter(call.input()));
+    const at::Tensor part = call.compute(copy_to_parts(division_->comm(), call.input()));
     std::vector<int64_t> shape = part.sizes().vec();
     shape.back() = -1;
     return gather_columns(division_->comm(), part.reshape({-1, part.size(-1)}), counts_)
@@ -111,17 +111,18 @@ class WordsLayer final : public LayerHook {
 
 at::Tensor Division::enter(const at::Tensor& x) {
   const bool with_gradients = at::GradMode::is_enabled() && x.requires_grad();
-  const auto given = given_ ? given_->lock() : nullptr;
-  const auto entered = entered_ ? entered_->lock() : nullptr;
-  if (given && entered && given.get() == x.unsafeGetTensorImpl() && version_ == x._version() &&
-      with_gradients_ == with_gradients)
-    return at::Tensor(entered);
-  const at::Tensor y = copy_to_parts(comm_, x);
-  given_.emplace(x.getIntrusivePtr());
-  entered_.emplace(y.getIntrusivePtr());
-  version_ = static_cast<uint32_t>(x._version());
+  const bool is_the_same = given_.is_same(x) && version_ == x._version();
+  if (is_the_same && with_gradients_ == with_gradients) return entered_;
+  given_ = x;
+  entered_ = copy_to_parts(comm_, x);
+  version_ = x._version();
   with_gradients_ = with_gradients;
-  return y;
+  return entered_;
+}
+
+void Division::closed() {
+  open_.clear();
+  given_ = entered_ = at::Tensor();
 }
 
 std::shared_ptr<LayerHook> divided_linear(std::shared_ptr<Division> division, std::string name,

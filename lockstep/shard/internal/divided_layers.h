@@ -2,14 +2,11 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/UndefinedTensorImpl.h>
-#include <c10/util/intrusive_ptr.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,19 +22,19 @@ class Division {
   explicit Division(Communicator comm) : comm_(std::move(comm)) {}
 
   const Communicator& comm() const { return comm_; }
-  // copy_to_parts(); one for all modules that are given the same tensor, so that backward adds up their gradients once.
+  // copy_to_parts(); one for all modules of a region that are given the same tensor, so that backward adds up their
+  // gradients once.
   at::Tensor enter(const at::Tensor& x);
   // The module whose part of some columns is on its way; "": none.
   void opened(const std::string& name) { open_ = name; }
-  void closed() { open_.clear(); }
+  void closed();
   const std::string& open() const { return open_; }
 
  private:
   Communicator comm_;
   std::string open_;
-  using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-  std::optional<Weak> given_, entered_;  // the last one
-  uint32_t version_ = 0;
+  at::Tensor given_, entered_;  // the last one of the region that is open
+  int64_t version_ = 0;
   bool with_gradients_ = false;
 };
 
