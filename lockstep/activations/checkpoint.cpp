@@ -77,6 +77,7 @@ class Recompute : public torch::autograd::Function<Recompute> {
         if (may_be_offloaded(tensor)) tensor = at::Tensor();
     }
     *all = part->function(part->spread(inputs));
+    if (part->offloaded) part->offloaded->let_go();
     if (versions_of(inputs) != before) {
       throw InvalidArgument(
           "checkpoint: the function changes an input in place, and computed again it would change "

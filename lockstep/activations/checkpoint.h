@@ -29,8 +29,8 @@ namespace lockstep {
 struct CheckpointOptions {
   // Inputs that lie on a device, and that the model has computed, go to pinned host memory while forward goes on, on a
   // stream beside it, and come back one part ahead of backward. The same bits, and no wait of the host; the device has
-  // the inputs of one part or two instead of all. What lies on the CPU stays where it is: there it does nothing. An
-  // input that is changed after the part has run is no error then: what is kept is what it was.
+  // the inputs of two or three parts instead of all. What lies on the CPU stays where it is: there it does nothing; so does a
+  // view with gaps. An input that is changed in place after the part has run is no error then: what is kept is what it was.
   bool offload = false;
 };
 

@@ -22,6 +22,7 @@ void Event::block(const c10::Stream& stream) const {
 }
 
 bool Event::reached() const {
+  const internal::OnDevice on(device_);
   return !event_ || event_->query();
 }
 

@@ -1,6 +1,7 @@
 #include "lockstep/device/memory.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include "lockstep/device/internal/guard.h"
@@ -13,6 +14,8 @@ c10::DeviceAllocator* allocator_of(c10::Device device) {
   c10::DeviceAllocator* allocator = c10::getDeviceAllocator(device.type());
   return allocator->initialized() ? allocator : nullptr;
 }
+
+using internal::OnDevice;
 
 }  // namespace
 
@@ -35,8 +38,16 @@ void reset_peak_memory(c10::Device device) {
 }
 
 at::Tensor empty_pinned(at::IntArrayRef sizes, at::ScalarType dtype, c10::Device device) {
-  const bool pinned = !internal::numbered(device).is_cpu();
-  return at::empty(sizes, at::TensorOptions().dtype(dtype).pinned_memory(pinned));
+  const c10::Device one = internal::numbered(device);
+  const OnDevice on(one);
+  return at::empty(sizes, at::TensorOptions().dtype(dtype).pinned_memory(!one.is_cpu()));
+}
+
+at::Tensor empty_pinned_like(const at::Tensor& tensor) {
+  const OnDevice on(tensor.device());
+  return at::empty_strided(
+      tensor.sizes(), tensor.strides(),
+      at::TensorOptions().dtype(tensor.scalar_type()).pinned_memory(!tensor.is_cpu()));
 }
 
 at::Tensor copy_to(const at::Tensor& host, c10::Device device) {

@@ -25,6 +25,8 @@ void reset_peak_memory(c10::Device device);
 // pinned. For the CPU it is plain memory. Who copies with non_blocking leaves it alone until the
 // copy is over (event.h).
 at::Tensor empty_pinned(at::IntArrayRef sizes, at::ScalarType dtype, c10::Device device);
+// The same for a tensor of a device, which is dense: of its dtype, sizes and strides.
+at::Tensor empty_pinned_like(const at::Tensor& tensor);
 
 // `host` on `device`: a copy through pinned memory, on this thread's current stream there, for which
 // the host does not wait. To the CPU, or of what is not on it, what Tensor::to() gives.

@@ -1,5 +1,7 @@
 #include "lockstep/rpc/agent.h"
 
+#include <ATen/DeviceAccelerator.h>
+
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -129,7 +131,7 @@ void Core::stop(const std::string& why, Deadline deadline) noexcept {
     for (Served* one : serving_) one->cancel();
   }
   objects_.close();
-  courier_.stop();
+  courier_.stop(deadline);
   try {
     if (transport_) transport_->close(why);
   } catch (const std::exception& error) {
@@ -219,11 +221,25 @@ void check_types(const std::vector<nlohmann::json>& ranks) {
   }
 }
 
-// Maps lead to names that are there, and from devices to devices that are.
+// Also one of a number that is none, as at::Device("cuda:200") has.
+nlohmann::json words_of(c10::Device device) {
+  return {{"type", static_cast<int>(device.type())}, {"index", static_cast<int>(device.index())}};
+}
+c10::Device device_of(const nlohmann::json& words) {
+  return {static_cast<c10::DeviceType>(words.at("type").get<int>()),
+          static_cast<c10::DeviceIndex>(words.at("index").get<int>())};
+}
+
+// Maps make sense, and lead to names that are there, and from devices to devices that are. Each name is one rank's.
 void check_devices(const std::vector<nlohmann::json>& ranks) {
-  std::map<std::string, int> seen;
-  for (const nlohmann::json& rank : ranks)
-    seen[rank.at("name").get<std::string>()] = rank.at("devices").get<int>();
+  std::map<std::string, nlohmann::json> ranks_by_name;
+  for (const nlohmann::json& rank : ranks) ranks_by_name[rank.at("name").get<std::string>()] = rank;
+  const auto seen = [&](const std::string& name, c10::Device device) {
+    const nlohmann::json& rank = ranks_by_name.at(name);
+    return rank.at("kind") == c10::DeviceTypeName(device.type(), true)
+               ? rank.at("devices").get<int>()
+               : 0;
+  };
   const auto refuse = [](const std::string& name, const std::string& peer,
                          const std::string& what) {
     throw InvalidArgument("rpc::init(): the device map of '" + name + "' for '" + peer + "' " +
@@ -232,18 +248,24 @@ void check_devices(const std::vector<nlohmann::json>& ranks) {
   for (const nlohmann::json& rank : ranks) {
     const auto name = rank.at("name").get<std::string>();
     for (const auto& [peer, pairs] : rank.at("maps").items()) {
-      const auto other = seen.find(peer);
-      if (other == seen.end()) refuse(name, peer, "is for nobody: no rank has that name");
-      for (const auto& pair : pairs) {
-        const int here = pair.at(0).get<int>(), there = pair.at(1).get<int>();
-        if (here >= seen.at(name))
-          refuse(
-              name, peer,
-              "sends from device " + std::to_string(here) + " of " + std::to_string(seen.at(name)));
-        if (there >= other->second)
-          refuse(
-              name, peer,
-              "sends to device " + std::to_string(there) + " of " + std::to_string(other->second));
+      if (!ranks_by_name.contains(peer)) refuse(name, peer, "is for nobody: no rank has that name");
+      DeviceMap map;
+      for (const auto& pair : pairs) map.emplace_back(device_of(pair.at(0)), device_of(pair.at(1)));
+      try {
+        internal::check_map(peer, map);
+      } catch (const InvalidArgument& error) {
+        throw InvalidArgument("rpc::init(): of '" + name + "', " + error.what());
+      }
+      for (const auto& [here, there] : map) {
+        const int own = seen(name, here), others = seen(peer, there);
+        if (here.index() >= own)
+          refuse(name, peer,
+                 "sends from device " + here.str() + ", but there are " + std::to_string(own) +
+                     " of that kind");
+        if (there.index() >= others)
+          refuse(name, peer,
+                 "sends to device " + there.str() + ", but there are " + std::to_string(others) +
+                     " of that kind");
       }
     }
   }
@@ -284,18 +306,19 @@ Agent init(const std::string& name, std::shared_ptr<Store> store, Registry regis
 Agent init(Communicator& comm, Registry registry, AgentOptions options) {
   const Deadline deadline = Deadline::after(options.timeout);
   if (options.name.empty()) options.name = "worker" + std::to_string(comm.rank());
+  const auto accelerator = at::getAccelerator();
   nlohmann::json mine{{"name", options.name},
                       {"node", comm.node_rank()},
                       {"functions", registry.list()},
                       {"maps", nlohmann::json::object()},
+                      {"kind", accelerator ? c10::DeviceTypeName(*accelerator, true) : ""},
                       {"devices", internal::visible_devices()}};
   for (const auto& [peer, map] : options.device_maps) {
     nlohmann::json& pairs = mine["maps"][peer] = nlohmann::json::array();
-    for (const auto& [here, there] : map) pairs.push_back({here.index(), there.index()});
+    for (const auto& [here, there] : map) pairs.push_back({words_of(here), words_of(there)});
   }
   const std::vector<nlohmann::json> ranks = all_gather_object(comm, mine);
   check_types(ranks);
-  check_devices(ranks);
   std::vector<std::string> names;
   bool one_host = true;
   for (const nlohmann::json& one : ranks) {
@@ -305,6 +328,7 @@ Agent init(Communicator& comm, Registry registry, AgentOptions options) {
   for (size_t i = 0; i < names.size(); ++i)
     if (std::count(names.begin(), names.end(), names[i]) > 1)
       throw InvalidArgument("rpc::init(): several ranks have the name '" + names[i] + "'");
+  check_devices(ranks);
   options.world = names;
 
   const std::string interface = process_env()("LOCKSTEP_INTERFACE").value_or("");

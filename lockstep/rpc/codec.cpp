@@ -116,21 +116,33 @@ at::Tensor Reader::next_tensor() {
   return std::move(tensors_[next_++]);
 }
 
+at::Tensor Reader::as_it_came(size_t back, const at::Tensor& tensor) {
+  return came_.empty() ? tensor : std::move(came_[next_ - back]);
+}
+
 at::Tensor Reader::tensor() {
   switch (byte()) {
     case kUndefined:
       return {};
-    case kDense:
-      return next_tensor();
+    case kDense: {
+      at::Tensor tensor = next_tensor();
+      as_it_came(1, tensor);
+      return tensor;
+    }
     case kSparse: {
       const size_t dims = count();
       std::vector<int64_t> sizes(dims);
       for (auto& size : sizes) size = static_cast<int64_t>(word());
       const at::Tensor indices = next_tensor();
       const at::Tensor values = next_tensor();
+      if (indices.device() != values.device())
+        throw DataError("a sparse tensor of rpc lies on two devices");
       try {
-        at::_validate_sparse_coo_tensor_args(indices, values, sizes);
-        return at::_sparse_coo_tensor_unsafe(indices, values, sizes)._coalesced_(true);
+        // Where they are on their way to a device nothing reads them there.
+        at::_validate_sparse_coo_tensor_args(as_it_came(2, indices), as_it_came(1, values), sizes);
+        return at::_sparse_coo_tensor_with_dims_and_tensors(
+            indices.size(0), values.dim() - 1, sizes, indices, values,
+            values.options().layout(at::kSparse), /*is_coalesced=*/true);
       } catch (const c10::Error& error) {
         throw DataError(std::string("a sparse tensor of rpc does not fit: ") +
                         error.what_without_backtrace());

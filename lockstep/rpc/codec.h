@@ -78,9 +78,13 @@ class Writer {
 // A message that has arrived; the bytes outlive it. Throws DataError for what is not there or does not fit.
 class Reader {
  public:
+  // `came`: where tensors are moving on to devices, the same as they came, in host memory: what has to be looked at is looked at there.
   Reader(std::string_view body, internal::Tensors tensors,
-         internal::References* references = nullptr)
-      : rest_(body), tensors_(std::move(tensors)), references_(references) {}
+         internal::References* references = nullptr, internal::Tensors came = {})
+      : rest_(body),
+        tensors_(std::move(tensors)),
+        came_(std::move(came)),
+        references_(references) {}
 
   uint8_t byte();
   uint64_t word();
@@ -106,9 +110,11 @@ class Reader {
 
  private:
   at::Tensor next_tensor();
+  // This tensor, which next_tensor() gave so many calls ago, as it came. Once: it is not kept.
+  at::Tensor as_it_came(size_t back, const at::Tensor& tensor);
 
   std::string_view rest_;
-  internal::Tensors tensors_;
+  internal::Tensors tensors_, came_;
   size_t next_ = 0;
   int depth_ = 0;
   internal::References* references_;

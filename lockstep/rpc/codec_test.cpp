@@ -87,6 +87,31 @@ TEST(Codec, TensorsOfEveryForm) {
                InvalidArgument);
 }
 
+// While its tensors move on to a device nobody waits for that: it is checked as it came. Those of no contents stand for the device's.
+TEST(Codec, ASparseTensorIsCheckedInHostMemory) {
+  Writer writer;
+  writer.tensor(at::eye(4).to_sparse());
+  writer.tensor(at::arange(3));
+  const internal::Tensors came = writer.tensors();
+  internal::Tensors moved;
+  for (const at::Tensor& tensor : came) moved.push_back(tensor.to(at::kMeta));
+  Reader reader(writer.body(), moved, nullptr, came);
+  const at::Tensor back = reader.tensor();
+  EXPECT_TRUE(back.is_sparse() && back.is_coalesced());
+  EXPECT_EQ(back.device(), at::Device(at::kMeta));
+  EXPECT_EQ(back._indices().sizes(), at::IntArrayRef({2, 4}));
+  EXPECT_EQ(reader.tensor().device(), at::Device(at::kMeta));
+  reader.end();
+
+  internal::Tensors wrong = came;
+  wrong[0] = came[0] + 9;
+  Reader outside(writer.body(), moved, nullptr, wrong);
+  EXPECT_THROW(outside.tensor(), DataError);
+  moved[1] = came[1];
+  Reader apart(writer.body(), moved, nullptr, came);
+  EXPECT_THROW(apart.tensor(), DataError);
+}
+
 TEST(Codec, WhatDoesNotFitIsDataError) {
   const auto read = [](const auto& value, auto wanted) {
     Writer writer;

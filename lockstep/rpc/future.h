@@ -27,6 +27,7 @@
 #include "lockstep/rpc/call_context.h"
 #include "lockstep/rpc/errors.h"
 #include "lockstep/rpc/future_state.h"
+#include "lockstep/rpc/tensors_in.h"
 
 namespace lockstep::rpc {
 
@@ -62,6 +63,8 @@ class Resumption {
 template <typename T>
 struct CoroutinePromise;
 template <typename T>
+struct Awaited;
+template <typename T>
 struct FutureOf {
   using type = Future<T>;
 };
@@ -91,8 +94,8 @@ class Future {
   // wrong: RemoteError, Timeout, PeerLost, Cancelled, whatever a continuation threw. While it waits this thread receives for others.
   Value get() const& {
     wait();
+    state().come_here();  // also of a call that failed: what it has sent may change from now on
     if (state().error()) std::rethrow_exception(state().error());
-    state().come_here();
     if constexpr (!std::is_void_v<T>) return state().value();
   }
   // The value itself, of the last handle moved, of others copied.
@@ -115,7 +118,8 @@ class Future {
   std::exception_ptr error() const { return state().error(); }
 
   // Calls f with the value once it is there, on a worker of the agent where this is a call's future, else where the promise is
-  // fulfilled; -> what f returns (or what the future that it returns will have). Errors pass f by.
+  // fulfilled; -> what f returns (or what the future that it returns will have). Errors pass f by. Where the value is of devices, f
+  // comes after it and after what its call has sent; what else f uses of another stream is for f to order.
   template <typename F>
   auto then(F f) const {
     using Result = decltype(invoke(f));
@@ -138,8 +142,8 @@ class Future {
     state().on_done(internal::task_of(internal::Resumption(waiting)));
   }
   std::conditional_t<std::is_void_v<T>, void, T> await_resume() const {
-    if (state().error()) std::rethrow_exception(state().error());
     state().come_here();
+    if (state().error()) std::rethrow_exception(state().error());
     if constexpr (!std::is_void_v<T>) return state().value();
   }
 
@@ -158,9 +162,17 @@ class Future {
   }
   template <typename Out, typename Result, typename F>
   Out then_into(F f) const;
+  // Once done: those whose streams come_here() orders.
+  std::vector<c10::Device> devices() const {
+    std::vector<c10::Device> all;
+    state().add_devices(all);
+    return all;
+  }
 
   template <typename>
   friend class Future;
+  template <typename>
+  friend struct internal::Awaited;
   std::shared_ptr<internal::ValueState<T>> state_;
 };
 
@@ -182,14 +194,12 @@ class Promise {
   Promise& operator=(const Promise&) = delete;
 
   Future<T> future() const { return Future<T>(state_); }
-  // False: it had been fulfilled, or cancelled.
+  // False: it had been fulfilled, or cancelled. What the value's tensors hold is what this thread's current streams have been given
+  // so far.
   template <typename... Value>
     requires(sizeof...(Value) == (std::is_void_v<T> ? 0 : 1))
   bool set_value(Value&&... value) {
-    if (!state_->claim()) return false;
-    if constexpr (!std::is_void_v<T>) state_->store(T(std::forward<Value>(value)...));
-    state_->finish(nullptr);
-    return true;
+    return give({}, std::forward<Value>(value)...);
   }
   bool set_error(std::exception_ptr error) {
     if (!state_->claim()) return false;
@@ -205,9 +215,26 @@ class Promise {
  private:
   template <typename>
   friend class Future;
-  // What set_value() will give is computed of this, by this thread.
-  void computed_of(const std::shared_ptr<const internal::Arriving>& arriving) {
-    if (arriving) state_->arrives_with(arriving->went_on());
+  template <typename>
+  friend struct internal::CoroutinePromise;
+  // set_value(), of what this thread has computed on these devices, too.
+  template <typename... Value>
+  bool give(std::vector<c10::Device> devices, Value&&... value) {
+    if (!state_->claim()) return false;
+    try {
+      std::vector<at::Tensor> tensors;
+      if constexpr (!std::is_void_v<T>) {
+        state_->store(T(std::forward<Value>(value)...));
+        tensors = internal::tensors_in(std::as_const(state_->value()));
+      }
+      if (!devices.empty() || !tensors.empty())
+        state_->arrives_with(internal::computed(std::move(devices), std::move(tensors)));
+    } catch (...) {
+      state_->finish(std::current_exception());
+      return true;
+    }
+    state_->finish(nullptr);
+    return true;
   }
 
   std::shared_ptr<internal::ValueState<T>> state_;
@@ -231,21 +258,18 @@ Out Future<T>::then_into(F f) const {
         self.invoke(f).when_done([promise](const Out& inner) {
           if (inner.error())
             promise->set_error(inner.error());
-          else if constexpr (std::is_void_v<Kind>)
-            promise->set_value();
-          else {
-            const Kind& value = inner.get();
-            promise->computed_of(inner.state().arriving());
-            promise->set_value(value);
+          else if constexpr (std::is_void_v<Kind>) {
+            inner.get();
+            promise->give(inner.devices());
+          } else {
+            promise->give(inner.devices(), inner.get());
           }
         });
       } else if constexpr (std::is_void_v<Result>) {
         self.invoke(f);
-        promise->set_value();
+        promise->give(self.devices());
       } else {
-        Kind value = self.invoke(f);
-        promise->computed_of(self.state().arriving());
-        promise->set_value(std::move(value));
+        promise->give(self.devices(), self.invoke(f));
       }
     } catch (...) {
       promise->set_error(std::current_exception());
@@ -256,9 +280,36 @@ Out Future<T>::then_into(F f) const {
 
 namespace internal {
 
+// What co_await of a future waits for; says on which devices the coroutine goes on.
+template <typename T>
+struct Awaited {
+  Future<T> future;
+  std::vector<c10::Device>* devices;
+  bool await_ready() const { return future.await_ready(); }
+  void await_suspend(std::coroutine_handle<> waiting) const { future.await_suspend(waiting); }
+  auto await_resume() const {
+    future.state().add_devices(*devices);
+    return future.await_resume();
+  }
+};
+template <typename T>
+inline constexpr bool kIsFuture = false;
+template <typename T>
+inline constexpr bool kIsFuture<Future<T>> = true;
+
 template <typename T>
 struct CoroutineBase {
   Promise<T> result;
+  std::vector<c10::Device> devices;  // of what it has awaited
+  template <typename U>
+  Awaited<U> await_transform(const Future<U>& future) {
+    return {future, &devices};
+  }
+  template <typename Other>
+    requires(!kIsFuture<std::remove_cvref_t<Other>>)
+  Other&& await_transform(Other&& other) {
+    return std::forward<Other>(other);
+  }
   Future<T> get_return_object() { return result.future(); }
   std::suspend_never initial_suspend() noexcept { return {}; }
   std::suspend_never final_suspend() noexcept { return {}; }
@@ -268,12 +319,12 @@ template <typename T>
 struct CoroutinePromise : CoroutineBase<T> {
   template <typename V>
   void return_value(V&& value) {
-    this->result.set_value(std::forward<V>(value));
+    this->result.give(std::move(this->devices), std::forward<V>(value));
   }
 };
 template <>
 struct CoroutinePromise<void> : CoroutineBase<void> {
-  void return_void() { result.set_value(); }
+  void return_void() { result.give(std::move(devices)); }
 };
 
 }  // namespace internal

@@ -46,7 +46,11 @@ class FutureState {
   // the future, for what its maker may change once it is done.
   void arrives_with(std::shared_ptr<const Arriving> arriving) { arriving_ = std::move(arriving); }
   void sent_with(std::shared_ptr<const Arriving> sent) { sent_ = std::move(sent); }
-  const std::shared_ptr<const Arriving>& arriving() const { return arriving_; }
+  // Once done: of what come_here() waits for.
+  void add_devices(std::vector<c10::Device>& devices) const {
+    if (arriving_) arriving_->add_devices(devices);
+    if (sent_) sent_->add_devices(devices);
+  }
   // Once done, by whoever reads the value.
   void come_here() const {
     if (arriving_) arriving_->come_here();

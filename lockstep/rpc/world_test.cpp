@@ -50,21 +50,23 @@ TEST(World, FunctionsOfOtherTypesAreFoundAtTheStart) {
 
 // A map that cannot be is found by all ranks, not by the first call.
 TEST(World, MapsOfDevicesLeadSomewhere) {
-  const auto said = [](const std::string& peer) {
+  const auto said = [](const std::string& peer, const at::Device& here = at::Device("cuda:0")) {
     std::string text;
     lockstep::testing::run_threads(3, [&](Communicator& comm) {
       AgentOptions options;
-      if (comm.rank() == 2)
-        options.set_device_map(peer, {{at::Device("cuda:0"), at::Device("cuda:200")}});
+      if (comm.rank() == 2) options.set_device_map(peer, {{here, at::Device("cuda:100")}});
       const std::string message = message_of([&] { init(comm, {}, options); });
       EXPECT_EQ(message.find('\n'), std::string::npos);
-      EXPECT_THAT(message, ::testing::HasSubstr("the device map of 'worker2' for '" + peer + "'"));
+      EXPECT_THAT(message, ::testing::AllOf(::testing::HasSubstr("'worker2'"),
+                                            ::testing::HasSubstr("for '" + peer + "'")));
       if (comm.rank() == 0) text = message;
     });
     return text;
   };
   EXPECT_THAT(said("worker9"), ::testing::HasSubstr("is for nobody: no rank has that name"));
-  EXPECT_THAT(said("worker1"), ::testing::HasSubstr(" device "));
+  EXPECT_THAT(said("worker1"), ::testing::HasSubstr(" device cuda:"));
+  EXPECT_THAT(said("worker1", at::kCPU),
+              ::testing::HasSubstr("has cpu, which is no device with a number"));
 }
 
 }  // namespace

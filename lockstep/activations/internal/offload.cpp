@@ -1,6 +1,7 @@
 #include "lockstep/activations/internal/offload.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/core/StreamGuard.h>
 
 #include <map>
@@ -30,66 +31,100 @@ std::weak_ptr<Offloaded>& last_of_thread() {
 
 bool may_be_offloaded(const at::Tensor& tensor) {
   return !tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.requires_grad() &&
-         !tensor.is_leaf();
+         !tensor.is_leaf() && tensor.is_non_overlapping_and_dense() && !tensor.is_conj() &&
+         !tensor.is_neg();
 }
 
 std::shared_ptr<Offloaded> Offloaded::of(const std::vector<at::Tensor>& inputs) {
-  auto one = std::make_shared<Offloaded>(inputs);
+  const std::shared_ptr<Offloaded> one(new Offloaded);
+  one->send(inputs);
   one->before_ = std::exchange(last_of_thread(), one);
   return one;
 }
 
-Offloaded::Offloaded(const std::vector<at::Tensor>& inputs) {
+void Offloaded::send(const std::vector<at::Tensor>& inputs) {
   const at::NoGradGuard no_grad;
   for (const at::Tensor& input : inputs) {
     Away& away = away_.emplace_back();
     if (!may_be_offloaded(input)) continue;
     away.device = input.device();
+    away.input = input.detach();
     const c10::Stream out = outward_stream(away.device);
     device::order(device::current_stream(away.device), out);
     const c10::StreamGuard guard(out);
-    away.host = device::empty_pinned(input.sizes(), input.scalar_type(), away.device);
-    away.host.copy_(input.detach(), /*non_blocking=*/true);
+    away.host = device::empty_pinned_like(input);
+    away.host.copy_(away.input, /*non_blocking=*/true);
     away.there = std::make_shared<device::Event>(away.device);
     away.there->record(out);
-    // Its memory is free for others once the copy is over.
-    input.record_stream(out);
+  }
+}
+
+// Where forward or backward came to an end by an exception, streams that nothing is ordered behind may still use memory.
+Offloaded::~Offloaded() {
+  try {
+    for (const Away& away : away_)
+      if (away.input.defined()) away.input.record_stream(outward_stream(away.device));
+    const MutexLock lock(mutex_);
+    if (!ahead_) return;
+    for (const auto& back : *ahead_)
+      if (back) back->tensor.record_stream(back->in);
+  } catch (...) {  // the device has failed, and says so to whoever uses it next
+  }
+}
+
+void Offloaded::let_go() {
+  for (Away& away : away_) {
+    if (!away.host.defined()) continue;
+    away.there->block(device::current_stream(away.device));
+    away.input.reset();
   }
 }
 
 void Offloaded::begin() {
   if (ahead_) return;
   const at::NoGradGuard no_grad;
-  ahead_ = std::make_shared<Ahead>();
+  Ahead& ahead = ahead_.emplace();
   for (const Away& away : away_) {
-    at::Tensor& tensor = ahead_->tensors.emplace_back();
+    ahead.emplace_back();
     if (!away.host.defined()) continue;
+    const c10::Stream here = device::current_stream(away.device);
     const c10::Stream in = device::copy_stream(away.device);
+    const at::Tensor tensor =
+        at::empty_strided(away.host.sizes(), away.host.strides(),
+                          at::TensorOptions().dtype(away.host.scalar_type()).device(away.device));
+    // Not before the memory is its: else copies would run ahead as far as the host does.
+    device::order(here, in);
     away.there->block(in);
+    Back& back = ahead.back().emplace(Back{tensor, here, in, device::Event(away.device)});
     const c10::StreamGuard guard(in);
-    tensor = away.host.to(away.device, /*non_blocking=*/true);
-    ahead_->there.emplace_back(away.device).record(in);
+    back.tensor.copy_(away.host, /*non_blocking=*/true);
+    back.there.record(in);
   }
 }
 
 void Offloaded::begin_ahead() {
   const MutexLock lock(mutex_);
-  begin();
+  if (!was_back_) begin();
 }
 
 std::vector<at::Tensor> Offloaded::back() {
-  std::shared_ptr<Ahead> here;
+  std::vector<at::Tensor> tensors;
   {
     const MutexLock lock(mutex_);
     begin();
-    here = std::exchange(ahead_, nullptr);
+    for (const auto& back : *ahead_) {
+      at::Tensor& tensor = tensors.emplace_back();
+      if (!back) continue;
+      const c10::Stream here = device::current_stream(back->of.device());
+      back->there.block(here);
+      if (here != back->of) back->tensor.record_stream(here);
+      tensor = back->tensor;
+    }
+    ahead_.reset();
+    was_back_ = true;
   }
-  for (const device::Event& event : here->there)
-    event.block(device::current_stream(event.device()));
-  for (const at::Tensor& tensor : here->tensors)
-    if (tensor.defined()) tensor.record_stream(device::current_stream(tensor.device()));
   if (const auto before = before_.lock()) before->begin_ahead();
-  return std::move(here->tensors);
+  return tensors;
 }
 
 }  // namespace lockstep::activations::internal

@@ -12,6 +12,7 @@
 #include <unordered_set>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/device/stream.h"
 #include "lockstep/hooks/autograd_node.h"
 #include "lockstep/rpc/internal/core.h"
 
@@ -84,6 +85,11 @@ class GatherGradients final : public torch::autograd::Node {
       : Node(sequence, {std::move(to)}), gathered_(std::move(gathered)) {}
   std::string name() const override { return "lockstep::rpc::GatherGradients"; }
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    // Autograd has ordered all of them, those of other devices too, before the one stream that it runs this node on.
+    if (const auto own = stream())
+      for (const at::Tensor& gradient : gradients)
+        if (gradient.defined() && gradient.device().type() == own->device_type())
+          device::order(*own, device::current_stream(gradient.device()));
     return {gathered_->put(std::move(gradients))};
   }
 
@@ -357,11 +363,13 @@ void ContextState::late(const CallPath& sent, int64_t place, const CallPath& by,
   if (found == sent_.end() || place < 0 ||
       static_cast<size_t>(place) >= found->second->tensors.size())
     throw DataError("a late gradient of rpc is of no tensor that was sent");
-  late_.push_back({.by = by,
-                   .sent = sent,
-                   .place = place,
-                   .tensor = found->second->tensors[static_cast<size_t>(place)],
-                   .gradient = std::move(gradient)});
+  const at::Tensor& of = found->second->tensors[static_cast<size_t>(place)];
+  if (!gradient.defined() || gradient.sizes() != of.sizes())
+    throw DataError("a late gradient of rpc has another shape than what it is of");
+  if (gradient.device() != of.device())
+    throw DataError("a late gradient of rpc is on another device than what it is of");
+  late_.push_back(
+      {.by = by, .sent = sent, .place = place, .tensor = of, .gradient = std::move(gradient)});
 }
 
 Future<PassResult> ContextState::run_late(const PassOptions& options) {

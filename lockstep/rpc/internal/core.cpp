@@ -54,7 +54,7 @@ Core::Core(Registry registry, std::shared_ptr<Store> store, const Secret& secret
     check_own_devices(peer, map);
   }
   register_own_functions();
-  reactor_ = std::make_unique<Reactor>(options_.workers);
+  reactor_ = std::make_unique<Reactor>(options_.workers, as_on_this_thread());
 }
 
 Core::~Core() = default;
@@ -146,7 +146,7 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
                     " (AgentOptions::queued_bytes = " + std::to_string(options_.queued_bytes) +
                     ")");
     if (of.waits_for_room && !devices.empty() &&
-        !courier_.wait_for_room(options_.queued_bytes, *call->ends))
+        !courier_.wait_for_room(&link, options_.queued_bytes, *call->ends))
       throw Timeout(words(*call) + ": tensors of devices of " +
                     std::to_string(options_.queued_bytes) +
                     " bytes wait for their copies, and no room came within " +
@@ -182,11 +182,16 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
 
   const std::shared_ptr<Link> link = call->link;
   // What has to go behind copies that are under way goes their way, too.
-  const bool copied = !devices.empty() || (options.order != 0 && courier_.has(link.get()));
+  const Courier::Line line{link.get(), options.order};
+  const bool copied = !devices.empty() || (options.order != 0 && courier_.has(line));
   Copies copies;
   if (copied) try {
+      link->check(front.body().size() + arguments.body().size(), arguments.tensors());
       copies = courier_.copy(arguments.tensors());
       call->state().sent_with(copies.read);
+    } catch (const InvalidArgument& error) {
+      drop_holds(arguments.holds());
+      throw InvalidArgument(words(*call) + ": " + error.what());
     } catch (...) {
       drop_holds(arguments.holds());
       throw;
@@ -204,13 +209,13 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
   };
   try {
     if (copied)
-      sent = courier_.post(
-          std::move(copies), link.get(), *call->ends,
-          [weak = weak_from_this(), call, text = front.body() + arguments.body(),
-           devices = std::move(devices), holds = arguments.holds()](const Tensors* tensors) {
-            if (const auto core = weak.lock())
-              core->send_copied(call, text, tensors, devices, holds);
-          });
+      sent = courier_.post(std::move(copies), line, *call->ends,
+                           [weak = weak_from_this(), call, text = front.body() + arguments.body(),
+                            devices = std::move(devices), holds = arguments.holds()](
+                               const Tensors* tensors, const std::exception_ptr& error) {
+                             if (const auto core = weak.lock())
+                               core->send_copied(call, text, tensors, error, devices, holds);
+                           });
     else
       sent = link->send({MessageKind::kRequest, call->number}, front.body(), arguments.body(),
                         arguments.tensors(),
@@ -227,23 +232,28 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
   arguments.tensors().clear();
   if (sent) return;
   drop_holds(arguments.holds());
-  if (const PendingPtr taken = calls_.take(call->number))
-    finish(taken, std::make_exception_ptr(
-                      PeerLost(words(*call) + ": " + link->peer().str() + " is gone", -1)));
+  if (const PendingPtr taken = calls_.take(call->number)) finish(taken, not_sent(*taken));
+}
+
+std::exception_ptr Core::not_sent(const Pending& call) const {
+  if (stopped())
+    return std::make_exception_ptr(
+        Cancelled(words(call) + ": this agent, '" + options_.name + "', was shut down"));
+  return std::make_exception_ptr(
+      PeerLost(words(call) + ": " + call.link->peer().str() + " is gone", -1));
 }
 
 void Core::send_copied(const PendingPtr& call, const std::string& text, const Tensors* copies,
-                       const Devices& devices, const std::vector<uint64_t>& holds) noexcept {
-  if (!copies || call->state().done()) return drop_holds(holds);  // late, or cancelled
-  std::exception_ptr error;
-  try {
-    if (!call->link->send({MessageKind::kRequest, call->number, &devices}, text, {}, *copies,
-                          Link::When::kNow))
-      error = std::make_exception_ptr(
-          PeerLost(words(*call) + ": " + call->link->peer().str() + " is gone", -1));
-  } catch (...) {
-    error = std::current_exception();
-  }
+                       std::exception_ptr error, const Devices& devices,
+                       const std::vector<uint64_t>& holds) noexcept {
+  if ((!copies && !error) || call->state().done()) return drop_holds(holds);  // late, or cancelled
+  if (!error) try {
+      if (!call->link->send({MessageKind::kRequest, call->number, &devices}, text, {}, *copies,
+                            Link::When::kNow))
+        error = not_sent(*call);
+    } catch (...) {
+      error = std::current_exception();
+    }
   if (error) {
     drop_holds(holds);
     if (const PendingPtr taken = calls_.take(call->number)) finish(taken, error);
@@ -442,10 +452,13 @@ void Core::received_answer(const std::shared_ptr<Link>& link, Incoming& message)
     }
     try {
       if (message.pending) call->link->fetch(message);
-      if (!message.devices.empty())
+      Tensors came;  // what moves on to devices, which this thread does not wait for
+      if (!message.devices.empty()) {
+        came = message.tensors;
         call->state().arrives_with(arrive(message.tensors, message.devices));
+      }
       LinkReferences references(*core, call->link);
-      Reader reader(message.body, {}, &references);
+      Reader reader(message.body, {}, &references, std::move(came));
       std::vector<uint32_t> places(reader.count());
       for (uint32_t& place : places) place = static_cast<uint32_t>(reader.length());
       if (call->sent) ContextState::attach(call->sent, message.tensors, places);

@@ -175,9 +175,11 @@ class Core : public std::enable_shared_from_this<Core>, public References {
                                 const Peer* owner = nullptr);
   std::exception_ptr error_of(const Pending& call, Reader& error) const;
   DeviceWay way_to(const std::string& peer) const;
-  // Sends a request whose tensors' copies are there.
+  // Sends a request whose tensors' copies are there (Courier::Send).
   void send_copied(const PendingPtr& call, const std::string& text, const Tensors* copies,
-                   const Devices& devices, const std::vector<uint64_t>& holds) noexcept;
+                   std::exception_ptr error, const Devices& devices,
+                   const std::vector<uint64_t>& holds) noexcept;
+  std::exception_ptr not_sent(const Pending& call) const;  // of one whose link takes nothing
 
   const AgentOptions options_;
   Registry registry_;

@@ -5,11 +5,14 @@
 #include <chrono>
 #include <list>
 #include <map>
+#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
 
+#include "lockstep/core/errors.h"
 #include "lockstep/core/mutex.h"
+#include "lockstep/device/graph.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/device/stream.h"
 #include "lockstep/rpc/internal/devices.h"
@@ -42,7 +45,7 @@ class Courier::State {
                    Send send) {
     const MutexLock lock(self->mutex_);
     if (self->stopped_) return false;
-    self->bytes_ += copies.bytes;
+    self->bytes_[line.link] += copies.bytes;
     self->letters_.push_back({std::move(copies), line, deadline, std::move(send)});
     if (!self->thread_.joinable()) {
       sigset_t all, before;
@@ -57,34 +60,35 @@ class Courier::State {
 
   bool has(Line line) const {
     const MutexLock lock(mutex_);
-    return std::any_of(letters_.begin(), letters_.end(),
+    return sending_ == line ||
+           std::any_of(letters_.begin(), letters_.end(),
                        [&](const Letter& letter) { return letter.line == line; });
   }
 
-  bool wait_for_room(size_t bytes, Deadline deadline) {
+  bool wait_for_room(const void* link, size_t bytes, Deadline deadline) {
     MutexLock lock(mutex_);
-    while (bytes_ >= bytes && !stopped_)
+    while (waiting(link) >= bytes && !stopped_)
       if (!changed_.wait_until(lock, deadline.time())) break;
-    return bytes_ < bytes;
+    return waiting(link) < bytes;
   }
 
-  void stop() noexcept {
+  void stop(Deadline deadline) noexcept {
     std::thread thread;
-    std::list<Letter> dropped;  // are freed without the lock
+    std::list<Letter> left;  // are told, and freed, without the lock
     {
-      const MutexLock lock(mutex_);
+      MutexLock lock(mutex_);
       stopped_ = true;
+      left.swap(letters_);
       thread.swap(thread_);
       changed_.notify_all();
+      if (thread.get_id() != std::this_thread::get_id())
+        while (thread.joinable() && !over_)
+          if (!changed_.wait_until(lock, deadline.time())) break;
+      if (thread.joinable() && !over_) thread.detach();  // what it needs is its own, too
     }
-    if (thread.joinable()) {
-      if (thread.get_id() == std::this_thread::get_id())
-        thread.detach();
-      else
-        thread.join();
-    }
-    const MutexLock lock(mutex_);
-    dropped.swap(letters_);
+    if (thread.joinable()) thread.join();
+    const auto gone = std::make_exception_ptr(Cancelled("this agent was shut down"));
+    for (const Letter& letter : left) letter.send(nullptr, gone);
   }
 
  private:
@@ -93,6 +97,8 @@ class Courier::State {
     Line line;
     Deadline deadline;
     Send send;
+    bool there = false;
+    std::exception_ptr error = nullptr;
   };
 
   void run() {
@@ -101,11 +107,25 @@ class Courier::State {
     while (true) {
       if (letters_.empty()) nap = kFirstNap;
       while (!stopped_ && letters_.empty()) changed_.wait(lock);
-      if (stopped_) return;
-      if (Letter* const letter = next()) {
+      if (stopped_) {
+        over_ = true;
+        return changed_.notify_all();
+      }
+      if (const auto found = next(); found != letters_.end()) {
+        std::list<Letter> one;  // what it holds may be the last that holds the agent
+        one.splice(one.begin(), letters_, found);
+        Letter& letter = one.front();
+        sending_ = letter.line;
         lock.unlock();
-        letter->send(letter->copies.there() ? &letter->copies.tensors : nullptr);
-        done(letter);
+        letter.send(letter.there ? &letter.copies.tensors : nullptr, letter.error);
+        lock.lock();
+        sending_.reset();
+        const auto bytes = bytes_.find(letter.line.link);
+        if (bytes != bytes_.end() && (bytes->second -= letter.copies.bytes) == 0)
+          bytes_.erase(bytes);
+        changed_.notify_all();
+        lock.unlock();
+        one.clear();
         lock.lock();
         nap = kFirstNap;
         continue;
@@ -115,40 +135,42 @@ class Courier::State {
     }
   }
 
-  // The first letter of a line whose copies are there, or whose time is over. It stays where it is: only this thread takes any away.
-  Letter* next() LOCKSTEP_REQUIRES(mutex_) {
+  // The first letter that none of its line is before, and whose copies are there or never will be, or whose time is over.
+  std::list<Letter>::iterator next() LOCKSTEP_REQUIRES(mutex_) {
     std::set<Line> held;
-    for (Letter& letter : letters_) {
-      if (held.contains(letter.line)) continue;
-      if (letter.copies.there() || letter.deadline.expired()) return &letter;
-      held.insert(letter.line);
+    for (auto letter = letters_.begin(); letter != letters_.end(); ++letter) {
+      if (letter->line.order != 0 && held.contains(letter->line)) continue;
+      try {
+        letter->there = letter->copies.there();
+      } catch (...) {  // an error of the device, which its messages end with, and nothing else
+        letter->error = std::current_exception();
+      }
+      if (letter->there || letter->error || letter->deadline.expired()) return letter;
+      held.insert(letter->line);
     }
-    return nullptr;
+    return letters_.end();
   }
 
-  void done(const Letter* letter) LOCKSTEP_EXCLUDES(mutex_) {
-    std::list<Letter> over;  // what it holds may be the last that holds the agent
-    const MutexLock lock(mutex_);
-    const auto at = std::find_if(letters_.begin(), letters_.end(),
-                                 [&](const Letter& one) { return &one == letter; });
-    bytes_ -= at->copies.bytes;
-    over.splice(over.begin(), letters_, at);
-    changed_.notify_all();
+  size_t waiting(const void* link) const LOCKSTEP_REQUIRES(mutex_) {
+    const auto found = bytes_.find(link);
+    return found == bytes_.end() ? 0 : found->second;
   }
 
   mutable Mutex mutex_;
   ConditionVariable changed_;
   std::map<std::string, c10::Stream> streams_ LOCKSTEP_GUARDED_BY(mutex_);
   std::list<Letter> letters_ LOCKSTEP_GUARDED_BY(mutex_);
-  size_t bytes_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  std::optional<Line> sending_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::map<const void*, size_t> bytes_ LOCKSTEP_GUARDED_BY(mutex_);  // by link
   bool stopped_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  bool over_ LOCKSTEP_GUARDED_BY(mutex_) = false;  // its thread
   std::thread thread_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 Courier::Courier() : state_(std::make_shared<State>()) {}
 
 Courier::~Courier() {
-  stop();
+  stop(Deadline::seconds(5));
 }
 
 Copies Courier::copy(const Tensors& tensors) {
@@ -160,6 +182,10 @@ Copies Courier::copy(const Tensors& tensors) {
       copies.tensors.push_back(tensor);
       continue;
     }
+    if (device::captures_here())
+      throw InvalidArgument("a tensor on " + tensor.device().str() +
+                            " cannot be sent while this thread captures a graph; send it before, "
+                            "or after a replay");
     const c10::Stream side = state_->stream_of(tensor.device());
     device::order(device::current_stream(tensor.device()), side);
     const c10::StreamGuard guard(side);
@@ -186,12 +212,12 @@ bool Courier::has(Line line) const {
   return state_->has(line);
 }
 
-bool Courier::wait_for_room(size_t bytes, Deadline deadline) {
-  return state_->wait_for_room(bytes, deadline);
+bool Courier::wait_for_room(const void* link, size_t bytes, Deadline deadline) {
+  return state_->wait_for_room(link, bytes, deadline);
 }
 
-void Courier::stop() noexcept {
-  state_->stop();
+void Courier::stop(Deadline deadline) noexcept {
+  state_->stop(deadline);
 }
 
 }  // namespace lockstep::rpc::internal

@@ -8,6 +8,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/mutex.h"
+#include "lockstep/device/current.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/device/stream.h"
 
@@ -23,11 +24,22 @@ void add_once(std::vector<c10::Stream>& streams, const c10::Stream& stream) {
   if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
 }
 
+bool on_device(const at::Tensor& tensor) {
+  return tensor.defined() && can_be_named(tensor.device().type());
+}
+
+// The allocator knows that the stream uses the tensor's memory.
+void used_by(const at::Tensor& tensor, const c10::Stream& stream) {
+  if (!tensor.is_sparse()) return tensor.record_stream(stream);
+  tensor._indices().record_stream(stream);
+  tensor._values().record_stream(stream);
+}
+
 // Another stream reads or writes the tensor from now on: in order, and known to the allocator.
 void hand_over(const at::Tensor& tensor, const c10::Stream& from, const c10::Stream& to) {
   if (from == to) return;
   device::order(from, to);
-  tensor.record_stream(to);
+  used_by(tensor, to);
 }
 
 void check_is_there(c10::Device device) {
@@ -40,14 +52,12 @@ void check_is_there(c10::Device device) {
 
 class Arrived final : public Arriving {
  public:
-  explicit Arrived(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {
-    for (const at::Tensor& tensor : tensors_) {
-      if (!tensor.defined() || tensor.is_cpu()) continue;
-      if (std::any_of(events_.begin(), events_.end(),
-                      [&](const auto& event) { return event.device() == tensor.device(); }))
-        continue;
-      events_.emplace_back(tensor.device()).record();
-    }
+  // Those of them that lie on devices; of this thread's current streams there, and on `devices`.
+  explicit Arrived(std::vector<at::Tensor> tensors, const std::vector<c10::Device>& devices = {})
+      : tensors_(std::move(tensors)) {
+    std::erase_if(tensors_, [](const at::Tensor& tensor) { return !on_device(tensor); });
+    for (const c10::Device device : devices) record(device);
+    for (const at::Tensor& tensor : tensors_) record(tensor.device());
   }
   // Of streams that only read.
   explicit Arrived(std::vector<device::Event> events) : events_(std::move(events)) {}
@@ -56,18 +66,24 @@ class Arrived final : public Arriving {
     const MutexLock lock(mutex_);  // an event is one thread's at a time
     for (const device::Event& event : events_) event.block(device::current_stream(event.device()));
     for (const at::Tensor& tensor : tensors_)
-      if (tensor.defined() && !tensor.is_cpu())
-        tensor.record_stream(device::current_stream(tensor.device()));
+      used_by(tensor, device::current_stream(tensor.device()));
   }
 
-  std::shared_ptr<const Arriving> went_on() const override {
-    std::vector<device::Event> events;
-    for (const device::Event& event : events_) events.emplace_back(event.device()).record();
-    return std::make_shared<Arrived>(std::move(events));
+  void add_devices(std::vector<c10::Device>& devices) const override {
+    for (const device::Event& event : events_)
+      if (std::find(devices.begin(), devices.end(), event.device()) == devices.end())
+        devices.push_back(event.device());
   }
+  bool of_nothing() const { return events_.empty(); }
 
  private:
-  const std::vector<at::Tensor> tensors_;
+  void record(c10::Device device) {
+    if (std::none_of(events_.begin(), events_.end(),
+                     [&](const auto& event) { return event.device() == device; }))
+      events_.emplace_back(device).record();
+  }
+
+  std::vector<at::Tensor> tensors_;
   mutable Mutex mutex_;
   std::vector<device::Event> events_;
 };
@@ -108,6 +124,11 @@ int visible_devices() {
   return type ? visible(*type) : 0;
 }
 
+std::function<void()> as_on_this_thread() {
+  if (visible_devices() == 0) return nullptr;
+  return [device = device::current(*at::getAccelerator())] { device::set_current(device); };
+}
+
 void check_map(const std::string& peer, const DeviceMap& map) {
   const auto refuse = [&](c10::Device device, const char* why) {
     throw InvalidArgument("the device map for '" + peer + "' has " + device.str() + ", " + why);
@@ -115,7 +136,7 @@ void check_map(const std::string& peer, const DeviceMap& map) {
   std::vector<c10::Device> here, there;
   for (const auto& [from, to] : map) {
     for (const c10::Device one : {from, to})
-      if (!can_be_named(one.type()) || !one.has_index())
+      if (!can_be_named(one.type()) || one.index() < 0)
         refuse(one, "which is no device with a number; tensors on the CPU need no map");
     if (std::find(here.begin(), here.end(), from) != here.end())
       refuse(from, "twice; one device stands for one");
@@ -155,6 +176,12 @@ std::shared_ptr<const Arriving> point_of(std::vector<device::Event> events) {
   return std::make_shared<Arrived>(std::move(events));
 }
 
+std::shared_ptr<const Arriving> computed(std::vector<c10::Device> devices,
+                                         std::vector<at::Tensor> tensors) {
+  auto point = std::make_shared<Arrived>(std::move(tensors), devices);
+  return point->of_nothing() ? nullptr : std::move(point);
+}
+
 std::shared_ptr<const Arriving> arrive(Tensors& tensors, const Devices& devices) {
   const at::NoGradGuard no_grad;
   for (const c10::Device device : devices)
@@ -169,7 +196,7 @@ std::shared_ptr<const Arriving> arrive(Tensors& tensors, const Devices& devices)
   return point_of(std::move(moved));
 }
 
-OnDefaultStreams::OnDefaultStreams(const Devices& devices, const DeviceWay& way) {
+OnDefaultStreams::OnDefaultStreams(const Devices& devices, const DeviceWay& way, bool all) {
   std::vector<c10::Stream> streams;
   const auto add = [&](c10::Device device) {
     if (!device.is_cpu() && device.index() < visible(device.type()))
@@ -177,20 +204,20 @@ OnDefaultStreams::OnDefaultStreams(const Devices& devices, const DeviceWay& way)
   };
   for (const c10::Device device : devices) add(device);
   for (const auto& [caller, own] : way.map) add(own);
-  if (way.same)
+  if (all || way.same)
     for (int i = 0; i < visible_devices(); ++i)
       add({*at::getAccelerator(), static_cast<c10::DeviceIndex>(i)});
   if (!streams.empty()) guard_.emplace(streams);
 }
 
 void hand_to_default(const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.is_cpu() || tensor.is_sparse()) return;
+  if (!on_device(tensor)) return;
   const c10::Device device = tensor.device();
   hand_over(tensor, device::current_stream(device), default_stream(device));
 }
 
 void take_from_default(const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.is_cpu() || tensor.is_sparse()) return;
+  if (!on_device(tensor)) return;
   const c10::Device device = tensor.device();
   hand_over(tensor, default_stream(device), device::current_stream(device));
 }

@@ -4,13 +4,15 @@
 // They go through pinned memory, on side streams, behind what the caller's current streams have been given. A thread of
 // the agent's looks, with naps between, whether the copies are there, and sends the message then (Courier). At the other end
 // they go to their devices on the copy stream, and whoever takes them has its current streams wait for that (Arriving). The
-// host waits for no device.
+// host waits for no device, once libtorch has taken its memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/StreamGuard.h>
 
+#include <compare>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -42,6 +44,8 @@ bool can_be_named(c10::DeviceType type);
 int visible(c10::DeviceType type);
 // The devices of the kind that this libtorch computes on.
 int visible_devices();
+// Makes this thread's current device, as it is now, that of a thread that calls it; null where there are no devices.
+std::function<void()> as_on_this_thread();
 // The map `map` for `peer`, as an option says it. Throws InvalidArgument: a device that is no other than the CPU or has no number,
 // one that is there twice.
 void check_map(const std::string& peer, const DeviceMap& map);
@@ -63,10 +67,10 @@ std::shared_ptr<const Arriving> point_of(std::vector<device::Event> events);
 std::shared_ptr<const Arriving> arrive(Tensors& tensors, const Devices& devices);
 
 // Makes the default streams of devices this thread's current ones, while it lives. Functions run on them whichever thread serves, so
-// that what they keep between calls is in order.
+// that what they keep between calls is in order. `all`: of all devices, on a thread that may have chosen others.
 class OnDefaultStreams {
  public:
-  OnDefaultStreams(const Devices& devices, const DeviceWay& way);
+  OnDefaultStreams(const Devices& devices, const DeviceWay& way, bool all = false);
 
  private:
   std::optional<c10::MultiStreamGuard> guard_;
@@ -90,10 +94,15 @@ struct Copies {
 // Sends messages once their copies are there. Its thread starts with the first.
 class Courier {
  public:
-  // `copies` are there; null: they were not by the deadline. It must not throw.
-  using Send = std::function<void(const Tensors* copies)>;
-  // What has to go in the order of posting has the same line.
-  using Line = const void*;
+  // `copies` are there; null: they were not by the deadline, or never will be: `error` says what the device said, or that the courier
+  // was stopped. It must not throw.
+  using Send = std::function<void(const Tensors* copies, const std::exception_ptr& error)>;
+  // What goes over one link. Messages of one order go in that of posting; those of order 0 wait for no other.
+  struct Line {
+    const void* link = nullptr;
+    uint64_t order = 0;
+    auto operator<=>(const Line&) const = default;
+  };
 
   Courier();
   // stop().
@@ -101,16 +110,17 @@ class Courier {
   Courier(const Courier&) = delete;
   Courier& operator=(const Courier&) = delete;
 
-  // Any thread; never waits. Begins to copy behind this thread's current streams.
+  // Any thread; never waits. Begins to copy behind this thread's current streams. Throws InvalidArgument where that thread captures a
+  // graph: a message goes once, and a replay would copy without one.
   Copies copy(const Tensors& tensors);
   // False: it was stopped.
   bool post(Copies copies, Line line, Deadline deadline, Send send);
   // Whether something of the line has been posted and not been sent.
   bool has(Line line) const;
-  // Until fewer bytes wait for their copies. False: not before the deadline.
-  bool wait_for_room(size_t bytes, Deadline deadline);
-  // What waits is dropped; waits for a message that is being sent, unless by that thread.
-  void stop() noexcept;
+  // Until fewer bytes wait for their copies to go over the link. False: not before the deadline.
+  bool wait_for_room(const void* link, size_t bytes, Deadline deadline);
+  // What waits is not sent any more; waits for a message that is being sent, unless by that thread.
+  void stop(Deadline deadline) noexcept;
 
  private:
   class State;

@@ -59,6 +59,7 @@ class StreamLink final : public Link, public std::enable_shared_from_this<Stream
   const Peer& peer() const override { return introduction_.other.peer; }
   bool send(const MessageHead& head, std::string_view body, std::string_view body_end,
             const Tensors& tensors, When when) override;
+  void check(size_t body_bytes, const Tensors& tensors) const override;
   size_t queued_bytes() const override { return queued_.load(std::memory_order_relaxed); }
   bool wait_for_room(Deadline deadline) override;
   void fetch(Incoming& message) override;

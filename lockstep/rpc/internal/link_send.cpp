@@ -18,12 +18,8 @@ constexpr size_t kGather = 64;  // pieces of memory a write
 constexpr size_t kWrittenAtATime = size_t{4}
                                    << 20;  // by one thread for all; then it is the leader's turn
 
-// As it travels: contiguous, without gradients. Throws InvalidArgument.
-at::Tensor dense(const at::Tensor& tensor) {
+void check_one(const at::Tensor& tensor) {
   if (!tensor.defined()) throw InvalidArgument("rpc: an undefined tensor cannot be sent");
-  if (!tensor.device().is_cpu())
-    throw InvalidArgument("rpc: a tensor on " + tensor.device().str() +
-                          " cannot be sent; move it to the CPU first");
   if (tensor.layout() != at::kStrided || !travels(tensor.scalar_type()))
     throw InvalidArgument(std::string("rpc: a tensor of layout ") +
                           (tensor.layout() == at::kStrided ? "strided" : "sparse") + " and dtype " +
@@ -32,6 +28,13 @@ at::Tensor dense(const at::Tensor& tensor) {
   if (tensor.dim() > static_cast<int64_t>(kMostDims))
     throw InvalidArgument("rpc: a tensor of " + std::to_string(tensor.dim()) +
                           " dims cannot be sent; 64 are the most");
+}
+
+// As it travels: contiguous, without gradients. Throws InvalidArgument.
+at::Tensor dense(const at::Tensor& tensor) {
+  if (!tensor.device().is_cpu())
+    throw InvalidArgument("rpc: a tensor on " + tensor.device().str() +
+                          " cannot be sent; move it to the CPU first");
   if (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) return tensor;
   return tensor.detach().resolve_conj().resolve_neg().contiguous();
 }
@@ -42,15 +45,28 @@ std::string_view bytes_of(const FrameHead& head) {
 
 }  // namespace
 
-bool StreamLink::send(const MessageHead& message, std::string_view body, std::string_view body_end,
-                      const Tensors& tensors, When when) {
-  if (body.size() + body_end.size() > kMostBody)
-    throw InvalidArgument("rpc: a message of " + std::to_string(body.size() + body_end.size()) +
+void StreamLink::check(size_t body_bytes, const Tensors& tensors) const {
+  if (body_bytes > kMostBody)
+    throw InvalidArgument("rpc: a message of " + std::to_string(body_bytes) +
                           " bytes beside its tensors; " + std::to_string(kMostBody) +
                           " are the most");
   if (tensors.size() > kMostTensors)
     throw InvalidArgument("rpc: a message of " + std::to_string(tensors.size()) + " tensors; " +
                           std::to_string(kMostTensors) + " are the most");
+  uint64_t total = 0;
+  for (const at::Tensor& tensor : tensors) {
+    check_one(tensor);
+    total += tensor.nbytes();
+    if (total > around_->limits.message_bytes)
+      throw InvalidArgument("rpc: a message whose tensors have more than " +
+                            std::to_string(around_->limits.message_bytes) +
+                            " bytes; send them one after the other");
+  }
+}
+
+bool StreamLink::send(const MessageHead& message, std::string_view body, std::string_view body_end,
+                      const Tensors& tensors, When when) {
+  check(body.size() + body_end.size(), tensors);
   FrameHead head;
   head.kind = message.kind;
   head.call = message.call;
@@ -60,18 +76,12 @@ bool StreamLink::send(const MessageHead& message, std::string_view body, std::st
   std::string table;
   Tensors inline_tensors;
   Kept named;
-  uint64_t total = 0;
   const bool by_address = introduction_.other_end_reads;
   for (size_t i = 0; i < tensors.size(); ++i) {
     at::Tensor tensor = dense(tensors[i]);
     const bool to_device = message.devices && !message.devices->empty();
     const c10::Device device = to_device ? (*message.devices)[i] : c10::Device(c10::kCPU);
     const auto bytes = static_cast<uint64_t>(tensor.nbytes());
-    total += bytes;
-    if (total > around_->limits.message_bytes)
-      throw InvalidArgument("rpc: a message whose tensors have more than " +
-                            std::to_string(around_->limits.message_bytes) +
-                            " bytes; send them one after the other");
     // What goes to a device lies in pinned memory, of which a driver may let no other process read.
     const bool by = by_address && device.is_cpu() && bytes >= static_cast<uint64_t>(kReachFrom);
     append_row(table, tensor.scalar_type(), tensor.sizes(),

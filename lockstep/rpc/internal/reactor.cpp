@@ -235,7 +235,8 @@ void Reactor::State::set_clock() {
   ::timerfd_settime(clock.get(), TFD_TIMER_ABSTIME, &at, nullptr);
 }
 
-Reactor::Reactor(int workers) : state_(std::make_shared<State>()) {
+Reactor::Reactor(int workers, const std::function<void()>& first)
+    : state_(std::make_shared<State>()) {
   LOCKSTEP_CHECK(workers >= 1, "a reactor has a worker");
   // Signals are for the program's own threads.
   sigset_t all, before;
@@ -245,10 +246,11 @@ Reactor::Reactor(int workers) : state_(std::make_shared<State>()) {
   try {
     MutexLock lock(state_->mutex);
     for (int i = 0; i <= workers; ++i) {
-      state_->threads.emplace_back([state = state_] {
+      state_->threads.emplace_back([state = state_, first] {
         Own self;
         self.state = state.get();
         own = &self;
+        if (first) first();
         state->live(self);
         own = nullptr;
         MutexLock lock(state->mutex);

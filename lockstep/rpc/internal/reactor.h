@@ -21,8 +21,8 @@ class Reactor {
   using Clock = std::chrono::steady_clock;
 
   // `workers` threads that may serve requests at a time, >= 1, besides the one that waits: workers + 1 threads,
-  // started here. They block all signals. Throws SystemError.
-  explicit Reactor(int workers);
+  // started here. They block all signals, and call `first` first. Throws SystemError.
+  explicit Reactor(int workers, const std::function<void()>& first = nullptr);
   // stop(), if nobody has.
   ~Reactor();
   Reactor(const Reactor&) = delete;

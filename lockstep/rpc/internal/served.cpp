@@ -45,8 +45,13 @@ void Served::run() {
       link_->fetch(message_);
       message_.pending = 0;
     }
-    const OnDefaultStreams streams(message_.devices, way_);
-    if (!message_.devices.empty()) arrive(message_.tensors, message_.devices)->come_here();
+    // Whoever waits for an answer may serve meanwhile, on streams of its own.
+    const OnDefaultStreams streams(message_.devices, way_, !core_->reactor().is_own_thread());
+    Tensors came;
+    if (!message_.devices.empty()) {
+      came = message_.tensors;
+      arrive(message_.tensors, message_.devices)->come_here();
+    }
     if (record_) {
       // Of a context that has ended meanwhile nothing is recorded.
       context_ = core_->contexts().find_or_make(record_->context, link_->peer().incarnation, core_);
@@ -59,7 +64,8 @@ void Served::run() {
          .cancelled = {shared_from_this(), &cancelled_},
          .from = link_});
     LinkReferences references(*core_, link_);
-    Reader reader({arguments_.data(), arguments_.size()}, std::move(message_.tensors), &references);
+    Reader reader({arguments_.data(), arguments_.size()}, std::move(message_.tensors), &references,
+                  std::move(came));
     read_ = true;
     function_.call(reader, shared_from_this());
   } catch (...) {
@@ -132,14 +138,15 @@ void Served::answer(MessageKind kind, Writer& writer) {
   });
   core_->held_by(writer.holds(), link_, {number_, true});
   if (!devices.empty()) {
+    link_->check(writer.body().size(), writer.tensors());
     Copies copies = core_->courier().copy(writer.tensors());
     // Whoever has the tensor here, too, may change it once this has returned.
     copies.read->come_here();
     if (!core_->courier().post(
-            std::move(copies), link_.get(), deadline_,
+            std::move(copies), {link_.get()}, deadline_,
             [self = shared_from_this(), body = writer.body(), devices = std::move(devices),
-             holds = writer.holds()](const Tensors* tensors) {
-              self->send_copied(body, tensors, devices, holds);
+             holds = writer.holds()](const Tensors* tensors, const std::exception_ptr& error) {
+              self->send_copied(body, tensors, error, devices, holds);
             }))
       core_->drop_holds(writer.holds());
     return;
@@ -153,10 +160,12 @@ bool Served::unwanted() const {
   return core_->stopped() || nobody_waits();
 }
 
-void Served::send_copied(const std::string& body, const Tensors* copies, const Devices& devices,
+void Served::send_copied(const std::string& body, const Tensors* copies,
+                         const std::exception_ptr& failure, const Devices& devices,
                          const std::vector<uint64_t>& holds) noexcept {
-  if (!copies || unwanted()) return core_->drop_holds(holds);
+  if ((!copies && !failure) || unwanted()) return core_->drop_holds(holds);
   try {
+    if (failure) std::rethrow_exception(failure);
     if (link_->send({MessageKind::kResponse, number_, &devices}, body, {}, *copies,
                     Link::When::kNow))
       return;

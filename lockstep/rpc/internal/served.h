@@ -58,7 +58,8 @@ class Served final : public Function::Result, public std::enable_shared_from_thi
   bool end() noexcept { return !ended_.exchange(true, std::memory_order_acq_rel); }
   void answer(MessageKind kind, Writer& writer);
   bool unwanted() const;  // its answer
-  void send_copied(const std::string& body, const Tensors* copies, const Devices& devices,
+  void send_copied(const std::string& body, const Tensors* copies,
+                   const std::exception_ptr& failure, const Devices& devices,
                    const std::vector<uint64_t>& holds) noexcept;
   void ended();
 

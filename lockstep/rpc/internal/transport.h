@@ -54,6 +54,8 @@ class Link {
   // too long, tensors larger than LinkLimits::message_bytes. It does not look at the limit of what waits: callers ask queued_bytes() before.
   virtual bool send(const MessageHead& head, std::string_view body, std::string_view body_end,
                     const Tensors& tensors, When when) = 0;
+  // Throws InvalidArgument where send() would, once the tensors are on the CPU: before they are copied there.
+  virtual void check(size_t body_bytes, const Tensors& tensors) const = 0;
   // Bytes that wait to be sent or to be taken; beyond LinkLimits::queued_bytes callers should wait or refuse.
   virtual size_t queued_bytes() const = 0;
   // Waits until less than the limit waits. False: not before the deadline, or lost. Not on a reactor's leader.
