@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include <map>
 #include <string>
 #include <utility>
 
@@ -19,10 +20,13 @@ constexpr int64_t kMostNumbers = 4096;  // groups, and steps that parameters are
 }  // namespace
 
 CapturedStep::CapturedStep(torch::optim::Optimizer& optimizer, FlatGroups& flat,
-                           const StateKind& kind, at::Device device)
+                           const StateKind& kind, LeftOutSteps* left_out,
+                           std::vector<at::Tensor> parameters, at::Device device)
     : optimizer_(optimizer),
       flat_(flat),
       kind_(kind),
+      left_out_(left_out),
+      parameters_(std::move(parameters)),
       numbers_(at::empty({kMostNumbers}, at::TensorOptions(at::kFloat).device(device))) {}
 
 at::Tensor CapturedStep::add(std::function<double()> now) {
@@ -46,25 +50,56 @@ at::Tensor CapturedStep::step_of(const at::Tensor& parameter) {
   });
 }
 
-void CapturedStep::join(const std::shared_ptr<CapturedStep>& self, device::Capture& capture,
-                        const std::vector<at::Tensor>& parameters) {
-  for (const at::Tensor& parameter : parameters)
-    self->parameters_.insert(parameter.unsafeGetTensorImpl());
-  capture.add({.before =
-                   [self](bool first) {
-                     const at::NoGradGuard no_grad;
-                     if (!first) self->bring_states_home();
-                     if (!first) self->count_steps(1);
-                     self->bring_numbers();
-                   },
+void CapturedStep::join(const std::shared_ptr<CapturedStep>& self, device::Capture& capture) {
+  capture.add({.before = [self](bool first) { self->before(first); },
+               .cancel = [self] { self->count_steps(-1); },
                .updates = true,
-               .undo = [self] { self->count_steps(-1); }});
+               .undo = [self] { self->undo(); }});
+}
+
+void CapturedStep::takes(const at::Tensor& parameter, int64_t step) {
+  steps_.emplace(parameter.unsafeGetTensorImpl(), step);
+}
+
+void CapturedStep::bring_home(at::Tensor& held, const at::Tensor& view) {
+  moved_.push_back({&held, held, view});
+}
+
+void CapturedStep::before(bool first) {
+  const at::NoGradGuard no_grad;
+  if (!first) count_steps(1);
+  check_steps();
+  for (const Moved& moved : moved_) moved.to.copy_(moved.from, /*non_blocking=*/true);
+  moved_.clear();
+  bring_states_home();
+  if (left_out_ != nullptr) left_out_->set_of(optimizer_, parameters_, kind_);
+  bring_numbers();
+}
+
+void CapturedStep::undo() {
+  count_steps(-1);
+  for (const Moved& moved : moved_) *moved.held = moved.from;
+  moved_.clear();
 }
 
 void CapturedStep::count_steps(int64_t by) {
   for (const auto& [key, state] : optimizer_.state()) {
-    if (parameters_.contains(static_cast<const c10::TensorImpl*>(key)))
+    if (steps_.contains(static_cast<const c10::TensorImpl*>(key)))
       kind_.set_steps(*state, kind_.steps(*state) + by);
+  }
+}
+
+void CapturedStep::check_steps() const {
+  std::map<int64_t, int64_t> now;  // by the number at the capture
+  for (const auto& [key, state] : optimizer_.state()) {
+    const auto found = steps_.find(static_cast<const c10::TensorImpl*>(key));
+    if (found == steps_.end()) continue;
+    const int64_t steps = kind_.steps(*state);
+    if (now.emplace(found->second, steps).first->second != steps)
+      throw InvalidArgument(
+          "fused optimizer: a graph takes one number of steps for parameters that had the same when "
+          "it was captured, and since then some of them took steps that others did not; capture the "
+          "step anew");
   }
 }
 
@@ -74,7 +109,7 @@ void CapturedStep::bring_states_home() {
     const size_t count = kind_.count(optimizer_.param_groups()[block.group].options());
     if (count == 0) continue;
     for (Slot& slot : block.slots) {
-      if (parameters_.contains(slot.param.unsafeGetTensorImpl()))
+      if (steps_.contains(slot.param.unsafeGetTensorImpl()))
         ready_state(optimizer_, kind_, block, slot, count);
     }
   }
