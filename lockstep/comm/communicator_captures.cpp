@@ -56,9 +56,10 @@ void Communicator::Impl::check_host_alone() const {
 }
 
 CallNote Communicator::Impl::note_of_captured(const CallNote& note, std::string& text) {
-  text = note.text;
-  text += text.empty() ? "captured in a graph" : ", captured in a graph";
-  return {note.key ^ call_note("captured in a graph").key, text.c_str()};
+  // First, for the end of long notes is not kept.
+  text = "captured in a graph";
+  if (*note.text != '\0') text = "captured, " + std::string(note.text);
+  return {call_note("captured").key ^ (note.key << 1), text.c_str()};
 }
 
 bool Communicator::Impl::orders_capture(const Flight& flight) const {
