@@ -118,7 +118,7 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   Plan check(const Ask& ask) const;
   // The capture that a call of this thread is part of, or null. Throws for what cannot be.
   device::Capture* capture_of(const Ask& ask) const;
-  void check_host_call() const;  // the same for a call that the host engine carries
+  void check_host_call() const;   // the same for a call that the host engine carries
   void check_host_alone() const;  // and for one where there is no device's
   // Other than the eager call in the ranks' comparison.
   static CallNote note_of_captured(const CallNote& note, std::string& text);

@@ -63,7 +63,8 @@ class UnderWay final : public Capture {
 // Captures of this process, one a device.
 struct AllCaptures {
   Mutex mutex;
-  std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, UnderWay*> by_device LOCKSTEP_GUARDED_BY(mutex);
+  std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, UnderWay*> by_device
+      LOCKSTEP_GUARDED_BY(mutex);
   std::atomic<int> count{0};
 };
 AllCaptures& all_captures() {
@@ -148,7 +149,8 @@ std::string why_no_graphs(c10::Device device) {
   return why.empty() ? "" : device.str() + ": " + why;
 #else
   return device.str() +
-         ": Lockstep was compiled without CUDA's headers, which CUDA graphs need (docs/building.md)";
+         ": Lockstep was compiled without CUDA's headers, which CUDA graphs need "
+         "(docs/building.md)";
 #endif
 }
 

@@ -74,8 +74,7 @@ struct Timed {
 
 // In rounds: each has a turn, and then the next round. The first `ours` contenders must not fail.
 void time_case(const StepCase& one, const std::vector<Contender>& contenders, size_t ours,
-               bool small,
-               double ceiling, Deadline deadline, const Rows& rows) {
+               bool small, double ceiling, Deadline deadline, const Rows& rows) {
   const double turn_ms = small ? 1 : 300;
   const int rounds = small ? 1 : 5;
   std::vector<Timed> all;
@@ -169,7 +168,7 @@ void look_at_steps(const Options& options, const Rows& rows) {
   const std::string why_no_graphs = device::why_no_graphs(device::current(c10::kCUDA));
   // On a card it was packed without them.
   rows.add("graphs",
-           why_no_graphs.empty()   ? Outcome::kOk
+           why_no_graphs.empty()  ? Outcome::kOk
            : devices_are_played() ? Outcome::kSkipped
                                   : Outcome::kFailed,
            why_no_graphs);

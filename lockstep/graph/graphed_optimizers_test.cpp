@@ -90,7 +90,8 @@ TEST_F(GraphedOptimizers, StateThatIsLoadedBeforeTheCaptureIsTakenOnce) {
   expect_as_eagerly<SgdModel>(
       torch::optim::SGDOptions(1.0 / 16).momentum(0.5), 1, [](SgdModel& model) {
         for (auto& [key, state] : model.optimizer.state()) {
-          at::Tensor& momentum = static_cast<torch::optim::SGDParamState&>(*state).momentum_buffer();
+          at::Tensor& momentum =
+              static_cast<torch::optim::SGDParamState&>(*state).momentum_buffer();
           momentum = momentum.mul(0.5);
         }
       });
@@ -159,11 +160,29 @@ TEST_F(GraphedOptimizers, StepsThatSomeParametersDidNotTakeAreNamed) {
   EXPECT_NE(said.find("steps that others did not"), std::string::npos) << said;
 }
 
+// A graph has those of its capture; the learning rate alone goes on.
+TEST_F(GraphedOptimizers, SettingsThatChangeAreNamed) {
+  AdamModel model(torch::optim::AdamOptions(1.0 / 16));
+  GraphedStep step({.device = kCard, .warm_up = 2}, std::ref(model));
+  for (int i = 0; i < 4; ++i) step(inputs_at(i));
+  auto& options =
+      static_cast<torch::optim::AdamOptions&>(model.optimizer.param_groups()[0].options());
+  options.lr(1.0 / 32);
+  step(inputs_at(4));
+  options.weight_decay(0.5);
+  const std::string said = refusal_of([&] { step(inputs_at(5)); });
+  EXPECT_NE(said.find("settings"), std::string::npos) << said;
+  options.weight_decay(0);
+  step(inputs_at(5));
+  model.optimizer.settle();
+  for (const auto& [key, state] : model.optimizer.state())
+    EXPECT_EQ(static_cast<const torch::optim::AdamParamState&>(*state).step(), 6);
+}
+
 TEST_F(GraphedOptimizers, StreamsOfAnotherKindAreRefused) {
   const auto nothing = [](const at::Tensor& x) { return x; };
-  const std::string said = refusal_of([&] {
-    GraphedStep({.device = kCard, .stream = device::current_stream(kCard)}, nothing);
-  });
+  const std::string said = refusal_of(
+      [&] { GraphedStep({.device = kCard, .stream = device::current_stream(kCard)}, nothing); });
   EXPECT_NE(said.find("default"), std::string::npos) << said;
 }
 
@@ -205,7 +224,8 @@ TEST_F(GraphedOptimizers, PartsOfAReplayThatFailsAreCancelled) {
     EXPECT_EQ(replay(""),
               (Lines{"a before", "b before", "c before", "a start", "b start", "c start", "a meet",
                      "b meet", "c meet", "a after", "b after", "c after"}));
-    EXPECT_EQ(replay("b before"), (Lines{"a before", "b before", "b cancel", "a cancel", "thrown"}));
+    EXPECT_EQ(replay("b before"),
+              (Lines{"a before", "b before", "b cancel", "a cancel", "thrown"}));
     EXPECT_EQ(replay("a meet"),
               (Lines{"a before", "b before", "c before", "a start", "b start", "c start", "a meet",
                      "c cancel", "b cancel", "a cancel", "thrown"}));

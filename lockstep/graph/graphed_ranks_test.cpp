@@ -371,6 +371,29 @@ TEST_F(GraphedRanks, ACallFromBeforeTheStepIsRefusedInIt) {
     EXPECT_NE(text.find("before a graph's capture"), std::string::npos) << text;
 }
 
+// The device never did it.
+TEST_F(GraphedRanks, ACallOfACaptureThatFailedIsWaitedForByNobody) {
+  run_on_nccl(2, [&](Communicator& comm) {
+    const at::Tensor sum = torch::ones({4}).to(comm.device());
+    Work work;
+    bool fails = false;
+    GraphedStep step({.device = comm.device(), .warm_up = 2}, [&](const at::Tensor& x) {
+      work = comm.iall_reduce(sum);
+      if (fails) x.sum().item<float>();
+      work.wait();
+      return sum * x;
+    });
+    const at::Tensor x = torch::ones({4}).to(comm.device());
+    for (int i = 0; i < 2; ++i) step(x);
+    fails = true;
+    EXPECT_NE(error_of<InvalidArgument>([&] { step(x); }).find("_local_scalar_dense"),
+              std::string::npos);
+    work.wait();
+    comm.all_reduce(sum);
+    EXPECT_EQ(sum.sum().item<float>(), 4 * 8);
+  });
+}
+
 // As wait() does.
 TEST_F(GraphedRanks, TestOrdersTheStreamInACapture) {
   run_on_nccl(2, [&](Communicator& comm) {

@@ -52,7 +52,8 @@ class GraphedStep {
   // is overwritten by its next step.
   //
   // Throws what the step throws; InvalidArgument for what cannot be captured, as options say;
-  // nothing has happened then, and the same step may be done eagerly. What ranks find out about
+  // the device has done nothing then, gradients and counts of steps are as before, and the same
+  // step may be done eagerly. What ranks find out about
   // each other (Timeout, Mismatch, PeerLost) before a replay is thrown by it, later as by any call.
   template <typename... Inputs>
   at::Tensor operator()(const Inputs&... inputs) {

@@ -2,6 +2,9 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
 
 #include <map>
 #include <string>
@@ -17,6 +20,21 @@ namespace {
 
 constexpr int64_t kMostNumbers = 4096;  // groups, and steps that parameters are at
 
+using torch::optim::OptimizerOptions;
+
+template <typename Options>
+bool are_both(const OptimizerOptions& a, const OptimizerOptions& b) {
+  const auto* const first = dynamic_cast<const Options*>(&a);
+  const auto* const second = dynamic_cast<const Options*>(&b);
+  return first != nullptr && second != nullptr && *first == *second;
+}
+
+// Of the kinds that can be captured.
+bool are_same(const OptimizerOptions& a, const OptimizerOptions& b) {
+  return are_both<torch::optim::AdamWOptions>(a, b) || are_both<torch::optim::AdamOptions>(a, b) ||
+         are_both<torch::optim::SGDOptions>(a, b);
+}
+
 }  // namespace
 
 CapturedStep::CapturedStep(torch::optim::Optimizer& optimizer, FlatGroups& flat,
@@ -27,7 +45,9 @@ CapturedStep::CapturedStep(torch::optim::Optimizer& optimizer, FlatGroups& flat,
       kind_(kind),
       left_out_(left_out),
       parameters_(std::move(parameters)),
-      numbers_(at::empty({kMostNumbers}, at::TensorOptions(at::kFloat).device(device))) {}
+      numbers_(at::empty({kMostNumbers}, at::TensorOptions(at::kFloat).device(device))) {
+  for (const auto& group : optimizer_.param_groups()) settings_.push_back(group.options().clone());
+}
 
 at::Tensor CapturedStep::add(std::function<double()> now) {
   const auto at = static_cast<int64_t>(now_.size());
@@ -68,6 +88,7 @@ void CapturedStep::bring_home(at::Tensor& held, const at::Tensor& view) {
 void CapturedStep::before(bool first) {
   const at::NoGradGuard no_grad;
   if (!first) count_steps(1);
+  check_settings();
   check_steps();
   for (const Moved& moved : moved_) moved.to.copy_(moved.from, /*non_blocking=*/true);
   moved_.clear();
@@ -89,6 +110,19 @@ void CapturedStep::count_steps(int64_t by) {
   }
 }
 
+void CapturedStep::check_settings() {
+  const auto& groups = optimizer_.param_groups();
+  bool same = groups.size() == settings_.size();
+  for (size_t i = 0; same && i < groups.size(); ++i) {
+    settings_[i]->set_lr(groups[i].options().get_lr());  // which may change
+    same = are_same(*settings_[i], groups[i].options());
+  }
+  if (same) return;
+  throw InvalidArgument(
+      "fused optimizer: settings other than the learning rate, or the groups, have changed since "
+      "a graph captured the step, which keeps those of then; make a new GraphedStep");
+}
+
 void CapturedStep::check_steps() const {
   std::map<int64_t, int64_t> now;  // by the number at the capture
   for (const auto& [key, state] : optimizer_.state()) {
@@ -97,9 +131,10 @@ void CapturedStep::check_steps() const {
     const int64_t steps = kind_.steps(*state);
     if (now.emplace(found->second, steps).first->second != steps)
       throw InvalidArgument(
-          "fused optimizer: a graph takes one number of steps for parameters that had the same when "
-          "it was captured, and since then some of them took steps that others did not; capture the "
-          "step anew");
+          "fused optimizer: a graph takes one number of steps for parameters that had the same "
+          "when "
+          "it was captured, and since then some of them took steps that others did not; make a "
+          "new GraphedStep");
   }
 }
 

@@ -51,6 +51,8 @@ class CapturedStep {
   void undo();
   // Of the parameters that take the step.
   void count_steps(int64_t by);
+  // Only learning rates have changed.
+  void check_settings();
   // Those that shared a step's number at the capture still do.
   void check_steps() const;
   // Loaded state comes to where the graph has it.
@@ -62,6 +64,7 @@ class CapturedStep {
   const StateKind& kind_;
   LeftOutSteps* left_out_;
   std::vector<at::Tensor> parameters_;
+  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> settings_;  // of the groups
   at::Tensor numbers_;
   std::vector<std::function<double()>> now_;
   std::unordered_map<const c10::TensorImpl*, int64_t> steps_;  // at the capture

@@ -148,7 +148,8 @@ class StepTensors {
       tensor = captured_ != nullptr
                    ? captured_->step_of(parameter)
                    : at::full({}, static_cast<double>(step), parameter.options().dtype(at::kFloat));
-      if (captured_ != nullptr ? captured_->leaves_out() : left_out_.any()) tensor = tensor.sub(left_out_.count());
+      if (captured_ != nullptr ? captured_->leaves_out() : left_out_.any())
+        tensor = tensor.sub(left_out_.count());
     }
     return tensor;
   }
@@ -226,9 +227,8 @@ std::shared_ptr<CapturedStep> begin_captured(Optimizer& optimizer, FlatGroups& f
     if (!left_out->made()) throw_first();
     left_out->hold();
   }
-  auto captured =
-      std::make_shared<CapturedStep>(optimizer, flat, kind, left_out, parameters_of(located),
-                                     located.front().gradient.device());
+  auto captured = std::make_shared<CapturedStep>(
+      optimizer, flat, kind, left_out, parameters_of(located), located.front().gradient.device());
   CapturedStep::join(captured, *capture);
   return captured;
 }
@@ -320,8 +320,8 @@ StepResult fused_step(Optimizer& optimizer, FlatGroups& flat, LeftOutSteps& left
     return result;
   }
   const bool counts_left_out = decision.found_inf.defined() && kind.counts_steps();
-  const std::shared_ptr<CapturedStep> captured = begin_captured(
-      optimizer, flat, kind, located, engine, counts_left_out ? &left_out : nullptr);
+  const std::shared_ptr<CapturedStep> captured =
+      begin_captured(optimizer, flat, kind, located, engine, counts_left_out ? &left_out : nullptr);
   for (size_t at = 0; at < located.size();) {
     Block& block = *located[at].block;
     const auto& group_options = optimizer.param_groups()[block.group].options();
@@ -354,8 +354,7 @@ StepResult fused_step(Optimizer& optimizer, FlatGroups& flat, LeftOutSteps& left
       if (!launch.weights.empty()) kernel(launch);
     }
   }
-  if (counts_left_out)
-    left_out.add(decision.found_inf, std::move(stepping), kind);
+  if (counts_left_out) left_out.add(decision.found_inf, std::move(stepping), kind);
   return result;
 }
 

@@ -50,7 +50,8 @@ class FakeGraph final : public at::GraphImplInterface {
   }
   // capture_end() has done it, for a graph that is not kept.
   void instantiate() override {
-    TORCH_CHECK(false, "instantiate() is intended to be called by the user only when keep_graph=true");
+    TORCH_CHECK(false,
+                "instantiate() is intended to be called by the user only when keep_graph=true");
   }
   void replay() override {
     TORCH_CHECK(capture_ != nullptr && !under_way_,

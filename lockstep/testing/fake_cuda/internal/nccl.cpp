@@ -238,14 +238,15 @@ int Nccl::post(std::vector<Collected> calls) {
     if (launch.capture()) {
       // As a graph has it: the ranks meet in their replays.
       launch.start_captured();
-      launch.capture()->add([this, own, slot = launch.stream(), held = hold(comm)](StreamSlot replay) {
-        Timeline& timeline = machine().timeline;
-        timeline.order(slot, timeline.own(replay));
-        TORCH_CHECK(post_if_there(own), "FakeCuda: a communicator of the graph is gone");
-        const VectorClock over = timeline.own(slot);
-        timeline.wait_for(over);
-        timeline.order(replay, over);
-      });
+      launch.capture()->add(
+          [this, own, slot = launch.stream(), held = hold(comm)](StreamSlot replay) {
+            Timeline& timeline = machine().timeline;
+            timeline.order(slot, timeline.own(replay));
+            TORCH_CHECK(post_if_there(own), "FakeCuda: a communicator of the graph is gone");
+            const VectorClock over = timeline.own(slot);
+            timeline.wait_for(over);
+            timeline.order(replay, over);
+          });
       continue;
     }
     launch.start(/*late=*/true);
