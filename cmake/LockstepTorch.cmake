@@ -134,6 +134,11 @@ if(LOCKSTEP_TORCH_DIR)
   endif()
 endif()
 
+if(LOCKSTEP_BUILT_WITH_CUDA_HEADERS AND NOT LOCKSTEP_TORCH_HAS_CUDA AND NOT _lockstep_torch_error)
+  set(_lockstep_torch_error
+      "this Lockstep has CUDA graphs, which are in libtorch's CUDA half, and that is not linked. LOCKSTEP_CUDA=LINK links it unseen.")
+endif()
+
 if(_lockstep_torch_error)
   if(CMAKE_FIND_PACKAGE_NAME STREQUAL "Lockstep")
     set(Lockstep_FOUND FALSE)

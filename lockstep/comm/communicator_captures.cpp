@@ -19,7 +19,6 @@ struct Communicator::Impl::Replay {
   Site site;
   std::shared_ptr<Flight> flight = nullptr;
   std::shared_ptr<void> mark = nullptr;
-  Deadline deadline = Deadline::after(Deadline::Duration::zero());
 };
 
 device::Capture* Communicator::Impl::capture_of(const Ask& ask) const {
@@ -48,22 +47,55 @@ void Communicator::Impl::check_host_call() const {
       "which static_graph leaves out");
 }
 
+void Communicator::Impl::check_host_alone() const {
+  if (!device::captures_here()) return;
+  throw InvalidArgument(
+      "a call of backend " + capabilities().backend +
+      ", which the ranks' hosts carry, cannot be part of a graph, whose replays would not do it "
+      "again: leave it out of the step");
+}
+
+CallNote Communicator::Impl::note_of_captured(const CallNote& note, std::string& text) {
+  // First, for the end of long notes is not kept.
+  text = "captured in a graph";
+  if (*note.text != '\0') text = "captured, " + std::string(note.text);
+  return {call_note("captured").key ^ (note.key << 1), text.c_str()};
+}
+
+bool Communicator::Impl::orders_capture(const Flight& flight) const {
+  if (!flight.ordered || !device::anybody_captures()) return false;
+  const device::Capture* const capture = device::capture_of(device::current_stream(device_));
+  if (capture == nullptr) return false;
+  if (flight.capture != capture->id())
+    throw InvalidArgument(
+        "a call that was started before a graph's capture is waited for in it, and replays would "
+        "not wait: wait for it before the step");
+  return true;
+}
+
 void Communicator::Impl::take_part(device::Capture& capture, Site site) {
   if (capture_ == capture.id()) return;
   capture_ = capture.id();
   if (backend_->mark_replay() == nullptr) return;  // nobody to meet
   auto replay = std::make_shared<Replay>(
       Replay{.note = "replay of graph " + std::to_string(++graphs_), .site = site});
-  const auto begin = [this, replay, alive = std::weak_ptr<char>(alive_)](bool) {
+  const std::weak_ptr<char> alive = alive_;
+  const auto check = [this, alive](bool) {
     if (alive.expired())
       throw InvalidArgument("a communicator that the graph's calls are of is gone");
-    begin_replay(*replay);
+    throw_if_broken();
   };
-  capture.add({.before = begin, .after = [this, replay] { end_replay(*replay); }});
+  const auto cancel = [this, alive, replay] {
+    if (!alive.expired()) cancel_replay(*replay);
+  };
+  capture.add({.before = check,
+               .start = [this, replay] { start_replay(*replay); },
+               .meet = [this, replay] { meet_replay(*replay); },
+               .after = [this, replay] { end_replay(*replay); },
+               .cancel = cancel});
 }
 
-void Communicator::Impl::begin_replay(Replay& replay) {
-  throw_if_broken();
+void Communicator::Impl::start_replay(Replay& replay) {
   Call call;
   call.op = Op::kBarrier;
   call.note = call_note(replay.note);
@@ -76,18 +108,26 @@ void Communicator::Impl::begin_replay(Replay& replay) {
   auto flight = std::make_shared<Flight>();
   flight->call = record(call, its_record);
   flight->ordered = true;
-  replay.deadline = Deadline::after(options_.timeout);
-  const uint64_t begun = ticks();
   try {
     flight->request = backend_->start(call);
-    flight->place = inflight_.insert(inflight_.end(), flight);
-    note_flights();
-    flight->request->order(replay.deadline);
+  } catch (...) {
+    std::rethrow_exception(set_broken());
+  }
+  flight->place = inflight_.insert(inflight_.end(), flight);
+  note_flights();
+  replay.flight = std::move(flight);
+}
+
+void Communicator::Impl::meet_replay(Replay& replay) {
+  const Entry entry(*this);
+  throw_if_broken();
+  const uint64_t begun = ticks();
+  try {
+    replay.flight->request->order(Deadline::after(options_.timeout));
   } catch (...) {
     std::rethrow_exception(set_broken());
   }
   waited_->add(ticks() - begun);
-  replay.flight = std::move(flight);
 }
 
 void Communicator::Impl::end_replay(Replay& replay) {
@@ -96,12 +136,24 @@ void Communicator::Impl::end_replay(Replay& replay) {
   throw_if_broken();
   try {
     backend_->replayed(replay.mark);
-    if (auto tail = flight->request->order(replay.deadline))
-      trail(*flight, std::move(tail), replay.deadline);
+    const Deadline deadline = Deadline::after(options_.timeout);
+    // The device comes to it when all that it has been given before is over.
+    if (auto tail = flight->request->order(deadline))
+      trail(*flight, std::move(tail), deadline, options_.timeout);
   } catch (...) {
     std::rethrow_exception(set_broken());
   }
   complete(*flight);
+}
+
+// The others replay, or will, and would wait for this rank's device.
+void Communicator::Impl::cancel_replay(Replay& replay) noexcept {
+  if (std::exchange(replay.flight, nullptr) == nullptr || broken_.get() != nullptr) return;
+  try {
+    const Entry entry(*this);
+    set_broken();
+  } catch (const std::exception&) {  // it is broken, or somebody else's
+  }
 }
 
 }  // namespace lockstep

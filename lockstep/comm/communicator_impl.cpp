@@ -399,6 +399,12 @@ std::shared_ptr<Flight> Communicator::Impl::launch(const Ask& ask, const Plan& p
                     std::all_of(flight->keep.begin(), flight->keep.end(),
                                 [this](const at::Tensor& t) { return t.device() == device_; });
   device::Capture* const capture = capture_of(ask);
+  if (!ordered_) check_host_alone();
+  std::string captured;
+  if (capture != nullptr) {
+    call.note = note_of_captured(call.note, captured);
+    flight->capture = capture->id();
+  }
   if (ordered_) call.after = backend_->mark();
   const Entry entry(*this);
   throw_if_broken();
@@ -444,6 +450,7 @@ void Communicator::Impl::run(const Ask& ask) {
     wait(*launch(ask, plan), Deadline::after(options_.timeout));
     return;
   }
+  check_host_alone();
   const Entry entry(*this);
   throw_if_broken();
   Call call;
@@ -474,6 +481,7 @@ void Communicator::Impl::run_in_place(Op op, const at::Tensor& tensor, ReduceOp 
     ask.site = site;
     return run(ask);
   }
+  check_host_alone();
   const Entry entry(*this);
   throw_if_broken();
   Call call;
@@ -508,6 +516,7 @@ void Communicator::Impl::run_call(Call& call, std::initializer_list<const at::Te
 }
 
 void Communicator::Impl::wait(Flight& flight, Deadline deadline) {
+  const bool captured = !flight.done && orders_capture(flight);
   if (const Entry entry(*this); !flight.done) {
     throw_if_broken();
     const uint64_t begun = ticks();
@@ -517,6 +526,9 @@ void Communicator::Impl::wait(Flight& flight, Deadline deadline) {
       } else {
         flight.request->wait(deadline);
       }
+    } catch (const c10::Error&) {
+      if (captured) throw;  // what ends the capture is no more than that
+      std::rethrow_exception(set_broken());
     } catch (...) {
       std::rethrow_exception(set_broken());
     }
@@ -527,6 +539,10 @@ void Communicator::Impl::wait(Flight& flight, Deadline deadline) {
 }
 
 bool Communicator::Impl::test(Flight& flight) {
+  if (!flight.done && orders_capture(flight)) {
+    wait(flight, Deadline::after(options_.timeout));
+    return true;
+  }
   if (const Entry entry(*this); !flight.done) {
     throw_if_broken();
     try {
@@ -543,7 +559,8 @@ bool Communicator::Impl::test(Flight& flight) {
   return true;
 }
 
-void Communicator::Impl::trail(Flight& flight, std::shared_ptr<Tail> tail, Deadline deadline) {
+void Communicator::Impl::trail(Flight& flight, std::shared_ptr<Tail> tail, Deadline deadline,
+                               std::chrono::nanoseconds first_for) {
   if (!watch_) {
     watch_ = std::make_unique<DeviceWatch>(
         [this](DeviceWatch::Operation& operation) { return look(operation); });
@@ -552,13 +569,16 @@ void Communicator::Impl::trail(Flight& flight, std::shared_ptr<Tail> tail, Deadl
                .tail = std::move(tail),
                .request = std::move(flight.request),
                .call = flight.call,
-               .deadline = deadline});
+               .deadline = deadline,
+               .first_for = first_for});
 }
 
 bool Communicator::Impl::look(DeviceWatch::Operation& operation) {
   throw_if_broken();
   int found = kNobody;
   if (!inside_.compare_exchange_strong(found, kElsewhere, std::memory_order_acq_rel)) return false;
+  if (operation.first_for.count() > 0)
+    operation.deadline = Deadline::after(std::exchange(operation.first_for, {}));
   bool over = false;
   std::exception_ptr error;
   try {

@@ -49,6 +49,7 @@ struct Flight {
   std::function<void()> finish;  // puts staged results into the caller's tensors
   uint64_t call = 0;             // on the board
   bool ordered = false;          // its wait orders the device's stream
+  uint64_t capture = 0;          // that it is part of; 0: none
   bool done = false;
   bool over = false;  // for the engine, though nobody has waited for it yet
   std::list<std::shared_ptr<Flight>>::iterator place;  // among those under way
@@ -117,12 +118,20 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   Plan check(const Ask& ask) const;
   // The capture that a call of this thread is part of, or null. Throws for what cannot be.
   device::Capture* capture_of(const Ask& ask) const;
-  void check_host_call() const;  // the same for a call that the host engine carries
+  void check_host_call() const;   // the same for a call that the host engine carries
+  void check_host_alone() const;  // and for one where there is no device's
+  // Other than the eager call in the ranks' comparison.
+  static CallNote note_of_captured(const CallNote& note, std::string& text);
+  // Whether this thread's stream is captured, for a flight that orders it. Throws for one that is not
+  // of that capture.
+  bool orders_capture(const Flight& flight) const;
   // This communicator is part of the graph's replays.
   void take_part(device::Capture& capture, Site site);
   struct Replay;
-  void begin_replay(Replay& replay);
+  void start_replay(Replay& replay);
+  void meet_replay(Replay& replay);
   void end_replay(Replay& replay);
+  void cancel_replay(Replay& replay) noexcept;
   void fill(const Ask& ask, const Plan& plan, Call& call) const;
   void stage(const Ask& ask, const Plan& plan, Call& call, Flight& flight) const;
   // Of the whole tensor, as the caller sees it (CommunicatorStats).
@@ -131,7 +140,9 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   std::shared_ptr<Flight> launch(const Ask& ask, const Plan& plan);
   void run_call(Call& call, std::initializer_list<const at::Tensor*> tensors);
   // The host is let go from it, though the device is not through with it.
-  void trail(Flight& flight, std::shared_ptr<Tail> tail, Deadline deadline);
+  // `first_for`: DeviceWatch::Operation's.
+  void trail(Flight& flight, std::shared_ptr<Tail> tail, Deadline deadline,
+             std::chrono::nanoseconds first_for = {});
   bool look(DeviceWatch::Operation& operation);  // at what trails, on the watch's thread
   void complete(Flight& flight);
   void finish(Flight& flight);
@@ -201,7 +212,10 @@ class Communicator::Impl::Entry {
             "two threads are inside one communicator; use it from one thread at a time, or give "
             "each thread its own");
       }
-      if (found == kElsewhere) ::sched_yield();
+      if (found != kElsewhere) continue;
+      // What ends a broken engine may take its time there.
+      impl.throw_if_broken();
+      ::sched_yield();
     }
     if (impl.job_) impl.job_->note_thread(std::this_thread::get_id());
   }

@@ -12,6 +12,7 @@
 
 #include "lockstep/comm/backend.h"
 #include "lockstep/device/event.h"
+#include "lockstep/device/graph.h"
 
 namespace lockstep {
 
@@ -21,7 +22,7 @@ class EventTail final : public Tail {
   explicit EventTail(std::shared_ptr<const device::Event> event) : event_(std::move(event)) {}
   bool over() noexcept override {
     try {
-      return event_->reached();
+      return !device::captures_here() && event_->reached();
     } catch (const std::exception&) {  // the device is broken
       return false;
     }

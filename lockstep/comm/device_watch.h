@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -25,6 +26,9 @@ class DeviceWatch {
     std::unique_ptr<Request> request;
     uint64_t call = 0;  // on the board
     Deadline deadline;
+    // Where it is not zero the deadline is so long after all before it are over: the host may be
+    // many operations ahead.
+    std::chrono::nanoseconds first_for{};
   };
   // Called on its thread, and not after stop(): whether the operation is over. Throws what it failed
   // with, Timeout beyond its deadline, and is not asked again. False also where now is not the time

@@ -1,5 +1,6 @@
 #include "lockstep/device/graph.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
 #include <torch/version.h>
 
@@ -14,12 +15,13 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/mutex.h"
 #include "lockstep/device/current.h"
+#include "lockstep/device/internal/device_graph.h"
 #include "lockstep/device/internal/guard.h"
 #include "lockstep/device/stream.h"
 
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
 #include <ATen/core/GraphImplInterface.h>
-#define LOCKSTEP_DEVICE_GRAPHS 1
+#define LOCKSTEP_TORCH_GRAPHS 1
 #endif
 
 namespace lockstep::device {
@@ -61,7 +63,8 @@ class UnderWay final : public Capture {
 // Captures of this process, one a device.
 struct AllCaptures {
   Mutex mutex;
-  std::map<c10::DeviceIndex, UnderWay*> by_device LOCKSTEP_GUARDED_BY(mutex);
+  std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, UnderWay*> by_device
+      LOCKSTEP_GUARDED_BY(mutex);
   std::atomic<int> count{0};
 };
 AllCaptures& all_captures() {
@@ -88,20 +91,74 @@ bool is_under_way(uint64_t capture) noexcept {
                      [capture](const auto& one) { return one.second->id() == capture; });
 }
 
-#ifdef LOCKSTEP_DEVICE_GRAPHS
+namespace {
+
+#ifdef LOCKSTEP_TORCH_GRAPHS
+// Those that libtorch, or whoever plays a device, has registered.
+class TorchGraph final : public internal::DeviceGraph {
+ public:
+  explicit TorchGraph(c10::DeviceType type) : graph_(at::create_graph_impl(type)) {}
+  void begin() override { graph_->capture_begin({0, 0}, at::GraphCaptureMode::ThreadLocal); }
+  void end() override { graph_->capture_end(); }  // and makes what is launched
+  void replay() override { graph_->replay(); }
+
+ private:
+  std::unique_ptr<at::GraphImplInterface> graph_;
+};
+#endif
+
+bool has_torch_graphs([[maybe_unused]] c10::DeviceType type) {
+#ifdef LOCKSTEP_TORCH_GRAPHS
+  return at::has_graph_impl(type);
+#else
+  return false;
+#endif
+}
+
+// Where why_no_graphs() says nothing.
+std::unique_ptr<internal::DeviceGraph> make_device_graph([[maybe_unused]] c10::DeviceType type) {
+#ifdef LOCKSTEP_TORCH_GRAPHS
+  if (at::has_graph_impl(type)) return std::make_unique<TorchGraph>(type);
+#endif
+#ifdef LOCKSTEP_CUDA_GRAPHS
+  return internal::make_cuda_graph();
+#else
+  return nullptr;
+#endif
+}
+
+bool is_captured([[maybe_unused]] const c10::Stream& stream) {
+#if defined(LOCKSTEP_TORCH_GRAPHS)
+  return stream.is_capturing();
+#elif defined(LOCKSTEP_CUDA_GRAPHS)
+  return stream.device_type() == c10::DeviceType::CUDA && internal::is_captured_by_cuda(stream);
+#else
+  return false;
+#endif
+}
+
+}  // namespace
 
 std::string why_no_graphs(c10::Device device) {
   internal::guard_of(device);
-  if (!at::has_graph_impl(device.type()))
-    return device.str() + ": libtorch has no graphs for such devices";
-  return "";
+  if (has_torch_graphs(device.type())) return "";
+  if (device.type() != c10::DeviceType::CUDA)
+    return device.str() + ": libtorch " TORCH_VERSION " has no graphs for such devices";
+#ifdef LOCKSTEP_CUDA_GRAPHS
+  const std::string why = internal::why_no_cuda_graphs();
+  return why.empty() ? "" : device.str() + ": " + why;
+#else
+  return device.str() +
+         ": Lockstep was compiled without CUDA's headers, which CUDA graphs need "
+         "(docs/building.md)";
+#endif
 }
 
 Capture* capture_of(const c10::Stream& stream) {
-  if (!anybody_captures() || stream.device().is_cpu() || !stream.is_capturing()) return nullptr;
+  if (!anybody_captures() || stream.device().is_cpu() || !is_captured(stream)) return nullptr;
   AllCaptures& all = all_captures();
   const MutexLock lock(all.mutex);
-  const auto found = all.by_device.find(stream.device_index());
+  const auto found = all.by_device.find({stream.device_type(), stream.device_index()});
   if (found == all.by_device.end())
     throw InvalidArgument("the current stream of " + stream.device().str() +
                           " is captured, but not by lockstep::device::Graph");
@@ -113,6 +170,7 @@ class Graph::Impl {
   explicit Impl(c10::Device device) : device_(internal::numbered(device)) { renew(); }
 
   void capture(const std::function<void()>& work) {
+    const c10::DeviceGuard guard(device_);
     const c10::Stream stream = current_stream(device_);
     if (stream.id() == internal::guard_of(device_).getDefaultStream(device_).id())
       throw InvalidArgument(
@@ -123,7 +181,12 @@ class Graph::Impl {
     std::exception_ptr failure;
     {
       const Entry entry(device_, under_way);
-      graph_->capture_begin({0, 0}, at::GraphCaptureMode::ThreadLocal);
+      try {
+        graph_->begin();
+      } catch (...) {
+        renew();
+        throw;
+      }
       try {
         work();
       } catch (...) {
@@ -131,14 +194,14 @@ class Graph::Impl {
       }
       try {
         const c10::StreamGuard same(stream);
-        graph_->capture_end();
+        graph_->end();
       } catch (const std::exception&) {
         // What the work failed with says more.
         if (!failure) failure = std::current_exception();
       }
     }
     parts_ = under_way.take_parts();
-    if (!failure) return graph_->instantiate();
+    if (!failure) return;
     for (auto part = parts_.rbegin(); part != parts_.rend(); ++part)
       if (part->undo) part->undo();
     parts_.clear();
@@ -147,19 +210,39 @@ class Graph::Impl {
   }
 
   void replay() {
-    for (const ReplayPart& part : parts_)
-      if (part.before) part.before(first_);
-    first_ = false;
-    graph_->replay();
-    for (const ReplayPart& part : parts_)
-      if (part.after) part.after();
+    const c10::DeviceGuard guard(device_);
+    const bool first = std::exchange(first_, false);
+    size_t begun = 0;
+    try {
+      for (; begun < parts_.size(); ++begun)
+        if (parts_[begun].before) parts_[begun].before(first);
+      for (const ReplayPart& part : parts_)
+        if (part.start) part.start();
+      for (const ReplayPart& part : parts_)
+        if (part.meet) part.meet();
+      graph_->replay();
+    } catch (...) {
+      // What the host did while it captured was for the first replay.
+      for (size_t i = first ? parts_.size() : std::min(begun + 1, parts_.size()); i-- > 0;)
+        if (parts_[i].cancel) parts_[i].cancel();
+      throw;
+    }
+    std::exception_ptr failure;
+    for (const ReplayPart& part : parts_) {
+      try {
+        if (part.after) part.after();
+      } catch (...) {
+        if (!failure) failure = std::current_exception();
+      }
+    }
+    if (failure) std::rethrow_exception(failure);
   }
 
  private:
   // What others find by capture_of().
   class Entry {
    public:
-    Entry(c10::Device device, UnderWay& under_way) : device_(device.index()) {
+    Entry(c10::Device device, UnderWay& under_way) : device_(device.type(), device.index()) {
       AllCaptures& all = all_captures();
       const MutexLock lock(all.mutex);
       if (!all.by_device.emplace(device_, &under_way).second)
@@ -179,35 +262,16 @@ class Graph::Impl {
     Entry& operator=(const Entry&) = delete;
 
    private:
-    c10::DeviceIndex device_;
+    std::pair<c10::DeviceType, c10::DeviceIndex> device_;
   };
 
-  void renew() { graph_ = at::create_graph_impl(device_.type()); }
+  void renew() { graph_ = make_device_graph(device_.type()); }
 
   c10::Device device_;
-  std::unique_ptr<at::GraphImplInterface> graph_;
+  std::unique_ptr<internal::DeviceGraph> graph_;
   std::vector<ReplayPart> parts_;
   bool first_ = true;
 };
-
-#else
-
-std::string why_no_graphs(c10::Device device) {
-  return device.str() + ": libtorch has graphs for C++ from 2.13 on, and this is " TORCH_VERSION;
-}
-
-Capture* capture_of(const c10::Stream&) {
-  return nullptr;
-}
-
-class Graph::Impl {
- public:
-  explicit Impl(c10::Device) {}
-  void capture(const std::function<void()>&) {}
-  void replay() {}
-};
-
-#endif
 
 Graph::Graph(c10::Device device) {
   if (const std::string why = why_no_graphs(device); !why.empty())

@@ -1,6 +1,7 @@
 // Graph: what a device is given once, captured, and given again as a whole by one launch.
 //
-// libtorch has them from 2.13 on, for devices that can. A step of training is captured by
+// CUDA devices have them where CUDA's headers were there when Lockstep was compiled, others where libtorch does, from 2.13 on.
+// A step of training is captured by
 // lockstep/graph/graphed_step.h, which stands on this.
 #pragma once
 
@@ -15,20 +16,29 @@
 
 namespace lockstep::device {
 
-// Why there are no graphs on the device: this libtorch, or the device. Empty: there are.
+// Why there are no graphs on the device: libtorch, or how Lockstep was compiled. Empty: there are.
 std::string why_no_graphs(c10::Device device);
 
 // What somebody has to do on the host for each replay of a graph that it is part of: an optimizer
-// counts its steps, ranks agree that they replay. Called by the thread that replays.
+// counts its steps, ranks agree that they replay. Called by the thread that replays, each function of
+// all parts before the next one of any.
 struct ReplayPart {
-  // Before the graph is given to the stream, which is the current one; `first`: the host did it
-  // while it captured.
+  // What is this process's alone, before the graph is given to the stream, which is the current
+  // one; `first`: the host did it while it captured.
   std::function<void(bool first)> before = nullptr;
-  // After it was.
+  // Lets others know, without waiting for them.
+  std::function<void()> start = nullptr;
+  // Waits for them.
+  std::function<void()> meet = nullptr;
+  // After the graph was given.
   std::function<void()> after = nullptr;
+  // The graph is not given, for something has thrown since before() was called, perhaps before()
+  // itself: the exception that is being handled. Of all parts where it was the first replay. Last
+  // part first; must not throw.
+  std::function<void()> cancel = nullptr;
   // Sees to what changes from one update of parameters to the next.
   bool updates = false;
-  // In place of the first two: the capture came to nothing, and what the host did in it never happened.
+  // In place of them: the capture came to nothing, and what the host did in it never happened.
   std::function<void()> undo = nullptr;
 };
 
@@ -71,14 +81,15 @@ class Graph {
 
   // Captures what `work` gives to the device through this thread's current stream, which is not the
   // default one, and those that it orders behind that. Nothing of it is done. The host waits for
-  // the device before. One graph of a device at a time. Throws what `work` throws, and Error for
-  // what cannot be captured; nothing has happened then but what `work` did to the host's memory,
-  // and the graph may capture again. Not twice otherwise.
+  // the device before. One graph of a device at a time. Throws what `work` throws, and c10::Error
+  // for what cannot be captured; the device has done nothing then, parts have been undone, and the graph
+  // may capture again. What else `work` did on the host stays, tensors that it made among it,
+  // which hold nothing. Not twice otherwise.
   void capture(const std::function<void()>& work);
   bool captured() const { return captured_; }
 
-  // Does it, on this thread's current stream. Throws what a part's before() throws, and then has
-  // not done it.
+  // Does it, on this thread's current stream. Throws what parts throw, and then has not done it,
+  // unless it was an after().
   void replay();
 
  private:

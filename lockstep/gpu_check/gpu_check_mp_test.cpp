@@ -96,8 +96,9 @@ TEST_F(GpuCheck, TrainingIsThatOfOneProcess) {
         "SimpleCnn 4, Lockstep", "ResNet-50 2, Lockstep", "BERT 2 x 8, Lockstep",
         "LM bf16 2 x 8, Lockstep", "staged:shm, 2 ranks: SimpleCnn 4"})
     EXPECT_EQ(begins(found, check), "ok") << check;
-  // libtorch has graphs for C++ from 2.13 on.
+  // Devices that are played have graphs with libtorch from 2.13 on.
   const bool graphs = TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13;
+  EXPECT_EQ(begins(found, "graphs"), graphs ? "ok" : "skipped");
   for (const char* model : {"SimpleCnn 4", "ResNet-50 2", "BERT 2 x 8", "LM bf16 2 x 8"})
     EXPECT_EQ(begins(found, std::string(model) + ", Lockstep as a CUDA graph"),
               graphs ? "ok" : "skipped")

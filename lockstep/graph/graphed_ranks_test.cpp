@@ -294,6 +294,125 @@ TEST_F(GraphedRanks, AReplayAgainstAnEagerStepIsAMismatch) {
     EXPECT_NE(text.find("replay of graph 1"), std::string::npos) << text;
 }
 
+// One rank captures the call that the other's device would wait for.
+TEST_F(GraphedRanks, ACapturedCallAgainstAnEagerOneIsAMismatch) {
+  std::mutex mutex;
+  std::vector<std::string> said;
+  run_on_nccl(2, [&](Communicator& comm) {
+    Training training(comm, true);
+    GraphedStepOptions options = training.options();
+    options.warm_up = comm.rank() == 0 ? 2 : 3;
+    GraphedStep step(options, [&](const at::Tensor& x) { return training.step(x); });
+    const at::Tensor x = batch_of(comm.rank(), 0, comm.device());
+    for (int i = 0; i < 2; ++i) step(x);
+    const std::string text = error_of<Mismatch>([&] { step(x); });
+    const std::lock_guard lock(mutex);
+    said.push_back(text);
+  });
+  ASSERT_EQ(said.size(), 2u);
+  for (const std::string& text : said)
+    EXPECT_NE(text.find("captured, bucket 0"), std::string::npos) << text;
+}
+
+// Whoever would wait for one group before it shows itself to the other waits for ever.
+TEST_F(GraphedRanks, GroupsThatRanksCallInOppositeOrdersReplay) {
+  run_on_nccl(
+      2,
+      [&](Communicator& comm) {
+        std::vector<Communicator> groups{comm, comm.duplicate()};
+        std::vector<at::Tensor> sums;
+        for (int i = 0; i < 2; ++i) sums.push_back(torch::zeros({4}).to(comm.device()));
+        GraphedStep step({.device = comm.device(), .warm_up = 2}, [&](const at::Tensor& x) {
+          std::vector<Work> works;
+          for (int i = 0; i < 2; ++i) {
+            const auto which = static_cast<size_t>(comm.rank() == 0 ? i : 1 - i);
+            sums[which].copy_(x).add_(static_cast<double>(which));
+            works.push_back(groups[which].iall_reduce(sums[which]));
+          }
+          for (Work& work : works) work.wait();
+          return sums[0] + sums[1];
+        });
+        for (int i = 0; i < 5; ++i) {
+          const at::Tensor x = torch::full({4}, comm.rank() + i).to(comm.device(), torch::kFloat);
+          EXPECT_EQ(step(x).sum().item<float>(), 4 * (2 * (1 + 2 * i) + 2)) << i;
+        }
+        EXPECT_EQ(step.captured(), 1);
+      },
+      std::chrono::seconds(20));
+}
+
+// Replays would not wait for it.
+TEST_F(GraphedRanks, ACallFromBeforeTheStepIsRefusedInIt) {
+  std::mutex mutex;
+  std::vector<std::string> said;
+  run_on_nccl(2, [&](Communicator& comm) {
+    const at::Tensor sum = torch::ones({4}).to(comm.device());
+    Work work;
+    GraphedStep step({.device = comm.device(), .warm_up = 2}, [&](const at::Tensor& x) {
+      work.wait();
+      return (sum * x).sum();
+    });
+    const at::Tensor x = torch::ones({4}).to(comm.device());
+    for (int i = 0; i < 2; ++i) {
+      work = comm.iall_reduce(sum);
+      step(x);
+    }
+    work = comm.iall_reduce(sum);
+    const std::string text = error_of<InvalidArgument>([&] { step(x); });
+    // The communicator goes on.
+    work.wait();
+    comm.all_reduce(sum);
+    EXPECT_EQ(sum.sum().item<float>(), 4 * 16);
+    const std::lock_guard lock(mutex);
+    said.push_back(text);
+  });
+  ASSERT_EQ(said.size(), 2u);
+  for (const std::string& text : said)
+    EXPECT_NE(text.find("before a graph's capture"), std::string::npos) << text;
+}
+
+// The device never did it.
+TEST_F(GraphedRanks, ACallOfACaptureThatFailedIsWaitedForByNobody) {
+  run_on_nccl(2, [&](Communicator& comm) {
+    const at::Tensor sum = torch::ones({4}).to(comm.device());
+    Work work;
+    bool fails = false;
+    GraphedStep step({.device = comm.device(), .warm_up = 2}, [&](const at::Tensor& x) {
+      work = comm.iall_reduce(sum);
+      if (fails) x.sum().item<float>();
+      work.wait();
+      return sum * x;
+    });
+    const at::Tensor x = torch::ones({4}).to(comm.device());
+    for (int i = 0; i < 2; ++i) step(x);
+    fails = true;
+    EXPECT_NE(error_of<InvalidArgument>([&] { step(x); }).find("_local_scalar_dense"),
+              std::string::npos);
+    work.wait();
+    comm.all_reduce(sum);
+    EXPECT_EQ(sum.sum().item<float>(), 4 * 8);
+  });
+}
+
+// As wait() does.
+TEST_F(GraphedRanks, TestOrdersTheStreamInACapture) {
+  run_on_nccl(2, [&](Communicator& comm) {
+    const at::Tensor sum = torch::zeros({4}).to(comm.device());
+    GraphedStep step({.device = comm.device(), .warm_up = 2}, [&](const at::Tensor& x) {
+      sum.copy_(x);
+      Work work = comm.iall_reduce(sum);
+      while (!work.test()) {
+      }
+      return sum * 2;
+    });
+    for (int i = 0; i < 5; ++i) {
+      const at::Tensor x = torch::full({4}, comm.rank() + i).to(comm.device(), torch::kFloat);
+      EXPECT_EQ(step(x).sum().item<float>(), 4 * 2 * (1 + 2 * i)) << i;
+    }
+    EXPECT_EQ(step.captured(), 1);
+  });
+}
+
 TEST_F(GraphedRanks, ACallOfTheHostsIsRefusedAndNamed) {
   std::mutex mutex;
   std::vector<std::string> said;

@@ -30,7 +30,8 @@ namespace lockstep {
 
 // Used by one thread at a time. Whatever the step uses outlives it.
 //
-// `Step` takes a batch, its arguments, and returns the loss, a tensor, or nothing. It does the whole work of a
+// `Step` takes a batch, its arguments, and returns the loss, a tensor, or nothing. It begins with
+// zero_grad(), for a graph's gradients are its own. It does the whole work of a
 // step, and in every step the same: what it decides by a value of the host's stays as it was at the
 // capture. Exceptions are learning rates and step counts of FusedAdamW, FusedAdam and FusedSGD, which
 // go on as ever.
@@ -41,8 +42,8 @@ namespace lockstep {
 template <typename Step>
 class GraphedStep {
  public:
-  // Throws InvalidArgument for options out of range, and, with Uncapturable::kThrow, where this
-  // libtorch (before 2.13) or the device has no graphs.
+  // Throws InvalidArgument for options out of range, and, with Uncapturable::kThrow, where there
+  // are no graphs (device::why_no_graphs()).
   GraphedStep(const GraphedStepOptions& options, Step step)
       : graphs_(options), step_(std::move(step)) {}
 
@@ -51,7 +52,8 @@ class GraphedStep {
   // is overwritten by its next step.
   //
   // Throws what the step throws; InvalidArgument for what cannot be captured, as options say;
-  // nothing has happened then, and the same step may be done eagerly. What ranks find out about
+  // the device has done nothing then, gradients and counts of steps are as before, and the same
+  // step may be done eagerly. What ranks find out about
   // each other (Timeout, Mismatch, PeerLost) before a replay is thrown by it, later as by any call.
   template <typename... Inputs>
   at::Tensor operator()(const Inputs&... inputs) {
@@ -83,7 +85,7 @@ class GraphedStep {
   template <typename Input>
   static void add(Input& input, std::string& numbers) {
     if constexpr (std::is_arithmetic_v<Input> || std::is_enum_v<Input>) {
-      numbers += std::to_string(static_cast<double>(input)) + ' ';
+      numbers.append(reinterpret_cast<const char*>(&input), sizeof input);
     } else if (flat::tensors_of(input).empty()) {
       internal::refuse_argument(typeid(Input).name());
     }

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/record_function.h>
 #include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
@@ -115,6 +116,37 @@ void describe(const at::Tensor& tensor, std::ostream& key) {
             static_cast<std::streamsize>(values.nbytes()));
 }
 
+// When it ends, what `after` is given next comes after what `before` has been given.
+class Ordered {
+ public:
+  Ordered(const c10::Stream& before, const c10::Stream& after) : before_(before), after_(after) {}
+  ~Ordered() {
+    try {
+      device::order(before_, after_);
+    } catch (const std::exception&) {  // the device is broken, as the next call says
+    }
+  }
+  Ordered(const Ordered&) = delete;
+  Ordered& operator=(const Ordered&) = delete;
+
+ private:
+  c10::Stream before_, after_;
+};
+
+// Gradients as they are now, put back where a capture fails: those that it made hold nothing.
+class Gradients {
+ public:
+  explicit Gradients(const std::vector<at::Tensor>& leaves) : leaves_(leaves) {
+    for (const at::Tensor& leaf : leaves_) gradients_.push_back(leaf.grad());
+  }
+  void put_back() {
+    for (size_t i = 0; i < leaves_.size(); ++i) leaves_[i].mutable_grad() = gradients_[i];
+  }
+
+ private:
+  std::vector<at::Tensor> leaves_, gradients_;
+};
+
 at::Tensor detached(const at::Tensor& loss) {
   return loss.defined() ? loss.detach() : loss;
 }
@@ -138,7 +170,20 @@ std::vector<at::Tensor> leaves_of(const at::Tensor& loss) {
 }
 
 c10::Stream stream_for(const GraphedStepOptions& options) {
-  if (options.stream) return *options.stream;
+  if (options.stream) {
+    const c10::Stream& stream = *options.stream;
+    const at::Device device = stream.device();
+    if (device.type() != options.device.type() ||
+        (options.device.has_index() && device != options.device))
+      throw InvalidArgument("GraphedStep: the stream is of " + device.str() + ", not of " +
+                            options.device.str());
+    if (!device.is_cpu() &&
+        stream == c10::impl::VirtualGuardImpl(device.type()).getDefaultStream(device))
+      throw InvalidArgument(
+          "GraphedStep: the stream is the default one, of which nothing can be captured; take one "
+          "of device::side_stream()");
+    return stream;
+  }
   return device::side_stream(options.device);
 }
 
@@ -187,14 +232,11 @@ at::Tensor StepGraphs::call(const std::vector<at::Tensor>& batch, const std::str
   Shape* const shape = why_eager_.empty() ? shape_of(key.str()) : nullptr;
   const c10::Stream current = device::current_stream(stream_.device());
   device::order(current, stream_);
-  at::Tensor loss;
-  {
-    const c10::StreamGuard on(stream_);
-    loss = on_stream(shape, batch, run);
-  }
-  // The batch's memory, too, is used again on the current stream only after the step.
-  device::order(stream_, current);
-  return loss;
+  // The batch's memory, too, is used again on the current stream only after the step, or what there
+  // is of it when it throws.
+  const Ordered ordered(stream_, current);
+  const c10::StreamGuard on(stream_);
+  return on_stream(shape, batch, run);
 }
 
 StepGraphs::Shape* StepGraphs::shape_of(const std::string& key) {
@@ -251,13 +293,20 @@ void StepGraphs::capture(Shape& shape, const std::vector<at::Tensor>& batch, con
   auto graph = std::make_unique<device::Graph>(stream_.device());
   at::Tensor loss;
   const Operators operators;
+  Gradients gradients(shape.leaves);
   try {
     graph->capture([&] {
-      loss = detached(run(inputs));
-      check_updates(shape, operators);
+      try {
+        loss = detached(run(inputs));
+        check_updates(shape, operators);
+      } catch (...) {
+        gradients.put_back();
+        throw;
+      }
     });
     shape.leaves.clear();
   } catch (const c10::Error& error) {
+    gradients.put_back();  // the end of the capture may have thrown
     const std::string line = first_line(error.what_without_backtrace());
     const bool stale = line.find("AccumulateGrad") != std::string::npos;
     return give_up("in " + operators.last() + ": " + line +

@@ -245,6 +245,19 @@ fetch_torch() {
   mv "$dir.partial" "$dir"
 }
 
+# CUDA's headers of the version of the CUDA build in folder $1, beside it, for CUDA graphs (cmake/LockstepCuda.cmake): 3 MB. What
+# follows are pip's arguments.
+fetch_cuda_headers() {
+  local dir=$1 version
+  shift
+  if compgen -G "${dir%/torch}/nvidia/cu*/include/cuda_runtime_api.h" >/dev/null; then return; fi
+  version=$(sed -n 's/^Requires-Dist: cuda-toolkit\[[^]]*\]==\([0-9]*\.[0-9]*\).*/\1/p' "$dir"-[0-9]*.dist-info/METADATA | head -n1)
+  if [ -z "$version" ] || ! pip_quietly install --no-deps --target "${dir%/torch}" "$@" \
+    "nvidia-cuda-runtime==$version.*" "nvidia-cuda-crt==$version.*"; then
+    say "Going on without CUDA's headers: CUDA graphs are left out, if there are none in /usr/local/cuda/include."
+  fi
+}
+
 pip_failed() {
   tail -n 8 "$ROOT/build/pip.log" >&2
   stop 1 "" "pip could not install torch $LOCKSTEP_TORCH_PIN. The whole log: $ROOT/build/pip.log" \

@@ -36,11 +36,11 @@ class LoneRequest final : public Request {
   LoneRequest(c10::Device device, std::shared_ptr<const SetOnce<Breakage>> interruption)
       : device_(device),
         interruption_(std::move(interruption)),
-        captured_(device::capture_of(device::current_stream(device)) != nullptr),
+        capture_(id_of(device::capture_of(device::current_stream(device)))),
         event_(std::make_shared<device::Event>(device)) {
     event_->record();
   }
-  bool poll() override { return captured_ || (!device::captures_here() && event_->reached()); }
+  bool poll() override { return capture_ != 0 || (!device::captures_here() && event_->reached()); }
   void wait(Deadline deadline) override {
     while (!poll()) {
       if (deadline.expired())
@@ -52,15 +52,21 @@ class LoneRequest final : public Request {
     }
   }
   std::shared_ptr<Tail> order(Deadline) override {
+    // What was captured in vain is waited for by nobody.
+    if (capture_ != 0 && !device::is_under_way(capture_)) return nullptr;
     event_->block(device::current_stream(device_));
-    if (captured_) return nullptr;
+    if (capture_ != 0) return nullptr;
     return std::make_shared<EventTail>(event_);
   }
 
  private:
+  static uint64_t id_of(const device::Capture* capture) {
+    return capture == nullptr ? 0 : capture->id();
+  }
+
   c10::Device device_;
   std::shared_ptr<const SetOnce<Breakage>> interruption_;
-  bool captured_;
+  uint64_t capture_;  // that it is part of; 0: none
   std::shared_ptr<device::Event> event_;
 };
 

@@ -28,6 +28,7 @@ namespace {
 
 constexpr int kNcclYields = 1000;                      // looks at the device before the first sleep
 constexpr auto kNcclStart = std::chrono::seconds(60);  // for NCCL to take a call
+constexpr auto kNcclEnd = std::chrono::seconds(2);     // for kernels to end that were told to
 constexpr auto kNcclMeet = std::chrono::milliseconds(100);  // between looks at who cannot come
 
 Capabilities nccl_capabilities(at::Device device) {
@@ -90,19 +91,12 @@ nccl::Operator nccl_operator(ReduceOp op) {
 }
 
 // What Call::after points to.
-struct NcclMark {
-  c10::Event event{c10::DeviceType::CUDA};
-  uint64_t capture = 0;             // that it is part of; 0: none
-  bool replay = false;              // stands for a replay of one,
-  std::atomic<bool> given = false;  // which the device has
-};
-
 class NcclTail final : public Tail {
  public:
   explicit NcclTail(std::shared_ptr<const c10::Event> done) : done_(std::move(done)) {}
   bool over() noexcept override {
     try {
-      return done_->query();
+      return !device::captures_here() && done_->query();
     } catch (const std::exception&) {  // CUDA is broken
       return false;
     }
@@ -130,7 +124,7 @@ class NcclBackend final : public Backend {
 
   ~NcclBackend() override {
     // ncclCommDestroy would wait for the peers.
-    if (comm_ != nullptr) nccl_->call.comm_abort(comm_);
+    end_comm();
     if (stream_ != nullptr) nccl_->cuda.stream_destroy(stream_);
   }
 
@@ -158,7 +152,7 @@ class NcclBackend final : public Backend {
 
   std::shared_ptr<void> mark() override {
     const c10::DeviceGuard guard(device_);
-    auto mark = std::make_shared<NcclMark>();
+    auto mark = std::make_shared<nccl::NcclMark>();
     if (const device::Capture* capture = device::capture_of(current_stream()))
       mark->capture = capture->id();
     mark->event.record(current_stream());
@@ -167,13 +161,13 @@ class NcclBackend final : public Backend {
 
   bool captures() const override { return true; }
   std::shared_ptr<void> mark_replay() override {
-    auto mark = std::make_shared<NcclMark>();
+    auto mark = std::make_shared<nccl::NcclMark>();
     mark->replay = true;
     return mark;
   }
   void replayed(const std::shared_ptr<void>& mark) override {
     const c10::DeviceGuard guard(device_);
-    auto& replay = *static_cast<NcclMark*>(mark.get());
+    auto& replay = *static_cast<nccl::NcclMark*>(mark.get());
     replay.event.record(current_stream());
     replay.given = true;
   }
@@ -187,15 +181,15 @@ class NcclBackend final : public Backend {
       return std::make_unique<MessageRequest>(*this, link, std::move(message));
     }
     const c10::DeviceGuard guard(device_);
-    const auto before = std::static_pointer_cast<NcclMark>(call.after);
+    const auto before = std::static_pointer_cast<nccl::NcclMark>(call.after);
     if (before && before->replay) return std::make_unique<NcclRequest>(*this, before, text);
     // The ranks agreed on it when its capture had come to nothing.
     if (before && before->capture != 0 && !device::is_under_way(before->capture))
       return std::make_unique<NcclRequest>(*this, before, text);
-    // After what computes the input.
-    if (before) before->event.block(nccl::as_stream(stream_, device_));
+    if (before && !comes_after(*before)) return std::make_unique<NcclRequest>(*this, before, text);
+    captured_ = captured_ || (before && before->capture != 0);
     settle(submit(call), text);
-    auto done = std::make_shared<NcclMark>();
+    auto done = std::make_shared<nccl::NcclMark>();
     done->capture = before ? before->capture : 0;
     done->given = true;
     done->event.record(nccl::as_stream(stream_, device_));
@@ -209,15 +203,14 @@ class NcclBackend final : public Backend {
 
   void abort(const Breakage&) noexcept override {
     // Also ends this rank's kernels that wait for peers.
-    if (comm_ != nullptr) nccl_->call.comm_abort(comm_);
-    comm_ = nullptr;
+    end_comm();
     for (auto& [ends, link] : links_) link->abort();
   }
 
  private:
   class NcclRequest final : public Request {
    public:
-    NcclRequest(NcclBackend& backend, std::shared_ptr<NcclMark> done, std::string text)
+    NcclRequest(NcclBackend& backend, std::shared_ptr<nccl::NcclMark> done, std::string text)
         : backend_(backend), done_(std::move(done)), text_(std::move(text)) {}
 
     bool poll() override {
@@ -234,7 +227,9 @@ class NcclBackend final : public Backend {
 
     std::shared_ptr<Tail> order(Deadline) override {
       backend_.check_async(text_);
-      if (!done_->given) return nullptr;
+      // What was captured in vain is waited for by nobody.
+      if (done_->capture != 0 && !device::is_under_way(done_->capture)) return nullptr;
+      if (!done_->given && done_->capture == 0) return nullptr;
       const c10::DeviceGuard guard(backend_.device_);
       if (!done_->replay) done_->event.block(backend_.current_stream());
       if (done_->capture != 0) return nullptr;
@@ -243,7 +238,7 @@ class NcclBackend final : public Backend {
 
    private:
     NcclBackend& backend_;
-    std::shared_ptr<NcclMark> done_;
+    std::shared_ptr<nccl::NcclMark> done_;
     std::string text_;
   };
 
@@ -254,7 +249,7 @@ class NcclBackend final : public Backend {
 
     bool poll() override {
       if (!submitted()) return false;
-      if (message_->done->query()) return true;
+      if (!device::captures_here() && message_->done->query()) return true;
       link_.advance();
       link_.check();
       return false;
@@ -299,6 +294,48 @@ class NcclBackend final : public Backend {
       }
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
+  }
+
+  // Ends at once what its kernels do. Never waits long.
+  void end_comm() noexcept {
+    if (comm_ == nullptr) return;
+    nccl::Comm const comm = std::exchange(comm_, nullptr);
+    if (!captured_) {
+      nccl_->call.comm_abort(comm);
+      return;
+    }
+    // NCCL returns when the graphs that the communicator's calls are part of are gone, and these
+    // may outlive this, or be this thread's.
+    try {
+      std::thread([library = nccl_, comm, device = device_] {
+        const c10::DeviceGuard guard(device);
+        library->call.comm_abort(comm);
+      }).detach();
+      await_stream();
+    } catch (const std::exception&) {  // no thread: it is left as it is
+    }
+  }
+
+  // Until its kernels have ended, for their memory is given back next.
+  void await_stream() {
+    if (device::anybody_captures()) return;
+    const c10::DeviceGuard guard(device_);
+    c10::Event end(c10::DeviceType::CUDA);
+    end.record(nccl::as_stream(stream_, device_));
+    for (const Deadline deadline = Deadline::after(kNcclEnd); !deadline.expired() && !end.query();)
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+
+  // What the stream is given next comes after what computes the input. False: that belongs to a
+  // capture that something has ended, as whoever captures learns from the device.
+  bool comes_after(const nccl::NcclMark& before) {
+    try {
+      before.event.block(nccl::as_stream(stream_, device_));
+    } catch (const c10::Error&) {
+      if (before.capture == 0) throw;
+      return false;
+    }
+    return true;
   }
 
   nccl::Link& link_of(const Call& call) {
@@ -437,6 +474,7 @@ class NcclBackend final : public Backend {
   int size_;
   at::Tensor word_;  // for barriers
   nccl::Comm comm_ = nullptr;
+  bool captured_ = false;  // graphs that may still be there have calls of comm_
   nccl::Stream stream_ = nullptr;
   std::map<std::pair<int, int>, std::unique_ptr<nccl::Link>> links_;  // by sender and receiver
 };

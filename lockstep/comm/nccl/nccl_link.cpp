@@ -26,7 +26,7 @@ Stream make_stream(const Library& library, c10::Device device) {
 }
 
 void come_after(const Call& call, c10::Stream stream) {
-  if (call.after) static_cast<c10::Event*>(call.after.get())->block(stream);
+  if (call.after) static_cast<NcclMark*>(call.after.get())->event.block(stream);
 }
 
 size_t bytes_of(const Call& call) {

@@ -10,7 +10,9 @@
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <deque>
 #include <exception>
 #include <memory>
@@ -21,6 +23,14 @@
 #include "lockstep/store/store.h"
 
 namespace lockstep::nccl {
+
+// A point in a stream: the Call::after of calls, and their end.
+struct NcclMark {
+  c10::Event event{c10::DeviceType::CUDA};
+  uint64_t capture = 0;             // that it is part of; 0: none
+  bool replay = false;              // stands for a replay of one,
+  std::atomic<bool> given = false;  // which the device has
+};
 
 // A message on its way to the device.
 struct Message {

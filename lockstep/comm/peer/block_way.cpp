@@ -14,6 +14,7 @@
 #include "lockstep/comm/piped/pieces.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/device/event.h"
+#include "lockstep/device/graph.h"
 #include "lockstep/device/stream.h"
 
 namespace lockstep::peer {
@@ -210,6 +211,7 @@ void BlockWay::block(const c10::Stream& stream) {
 }
 
 bool BlockWay::through(const Backend& host) {
+  if (device::captures_here()) return false;
   device::Event in(device_), out(device_);
   in.record(in_);
   out.record(out_);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lockstep/comm/device_engine.h"
+#include "lockstep/device/graph.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/device/stream.h"
 
@@ -39,7 +40,7 @@ class PinnedWay::PinnedPart final : public Part {
     return true;
   }
 
-  bool ready() override { return down_ && down_->reached(); }
+  bool ready() override { return !device::captures_here() && down_ && down_->reached(); }
 
   const Call& next() override {
     auto* const memory = static_cast<std::byte*>(memory_.mutable_data_ptr());
@@ -96,7 +97,7 @@ at::Tensor PinnedWay::on_device(const Span& span) const {
 }
 
 bool PinnedWay::give_back() {
-  while (!leaving_.empty() && leaving_.front().up->reached()) {
+  while (!leaving_.empty() && !device::captures_here() && leaving_.front().up->reached()) {
     pinned_ -= leaving_.front().counted;
     leaving_.pop_front();
   }
@@ -109,6 +110,7 @@ void PinnedWay::block(const c10::Stream& stream) {
 }
 
 bool PinnedWay::through(const Backend&) {
+  if (device::captures_here()) return false;
   device::Event down(device_), up(device_);
   down.record(down_);
   up.record(up_);

@@ -15,6 +15,7 @@
 #include "lockstep/core/mutex.h"
 #include "lockstep/core/set_once.h"
 #include "lockstep/device/event.h"
+#include "lockstep/device/graph.h"
 #include "lockstep/device/stream.h"
 
 namespace lockstep::piped {
@@ -112,14 +113,14 @@ class PipedBackend final : public Backend {
     bool poll() override {
       if (!transfer_->settled()) backend_.try_turn();
       if (!transfer_->settled()) return false;
-      if (transfer_->done()->reached()) return true;
+      if (!device::captures_here() && transfer_->done()->reached()) return true;
       backend_.check(*transfer_);
       return false;
     }
 
     void wait(Deadline deadline) override {
       backend_.drive(*transfer_, deadline);
-      while (!transfer_->done()->reached()) {
+      while (device::captures_here() || !transfer_->done()->reached()) {
         if (deadline.expired()) {
           std::ostringstream text;
           text << transfer_->text() << " was called by all ranks, but after "

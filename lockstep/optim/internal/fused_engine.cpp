@@ -148,7 +148,8 @@ class StepTensors {
       tensor = captured_ != nullptr
                    ? captured_->step_of(parameter)
                    : at::full({}, static_cast<double>(step), parameter.options().dtype(at::kFloat));
-      if (left_out_.any()) tensor = tensor.sub(left_out_.count());
+      if (captured_ != nullptr ? captured_->leaves_out() : left_out_.any())
+        tensor = tensor.sub(left_out_.count());
     }
     return tensor;
   }
@@ -199,33 +200,43 @@ device::Capture* captured_by(const std::vector<Located>& located) {
       "graph; take two steps before");
 }
 
-std::shared_ptr<CapturedStep> begin_captured(Optimizer& optimizer, FlatGroups& flat,
-                                             const StateKind& kind,
-                                             const std::vector<Located>& located,
-                                             const EngineOptions& engine) {
-  if (captured_by(located) == nullptr) return nullptr;
-  if (!engine.in_graphs)
-    throw InvalidArgument(
-        "fused optimizer: a step of this kind cannot be captured in a graph, since the host "
-        "computes with the learning rate and the step; FusedAdamW, FusedAdam and FusedSGD can");
-  for (const Located& one : located) {
-    if (kind.count(optimizer.param_groups()[one.block->group].options()) > 0 &&
-        optimizer.state().count(one.slot->param.unsafeGetTensorImpl()) == 0)
-      throw_first();
-  }
-  return std::make_shared<CapturedStep>(optimizer, flat, kind, located.front().gradient.device());
-}
-
 std::vector<at::Tensor> parameters_of(const std::vector<Located>& located) {
   std::vector<at::Tensor> parameters;
   for (const Located& one : located) parameters.push_back(one.slot->param);
   return parameters;
 }
 
+std::shared_ptr<CapturedStep> begin_captured(Optimizer& optimizer, FlatGroups& flat,
+                                             const StateKind& kind,
+                                             const std::vector<Located>& located,
+                                             const EngineOptions& engine, LeftOutSteps* left_out) {
+  device::Capture* const capture = captured_by(located);
+  if (capture == nullptr) return nullptr;
+  if (!engine.in_graphs)
+    throw InvalidArgument(
+        "fused optimizer: a step of this kind cannot be captured in a graph, since the host "
+        "computes with the learning rate and the step; FusedAdamW, FusedAdam and FusedSGD can");
+  for (const Located& one : located) {
+    const size_t count = kind.count(optimizer.param_groups()[one.block->group].options());
+    const auto state = optimizer.state().find(one.slot->param.unsafeGetTensorImpl());
+    if (count > 0 && state == optimizer.state().end()) throw_first();
+    for (size_t which = 0; which < count; ++which)
+      if (!kind.tensor(*state->second, which).defined()) throw_first();
+  }
+  if (left_out != nullptr) {
+    if (!left_out->made()) throw_first();
+    left_out->hold();
+  }
+  auto captured = std::make_shared<CapturedStep>(
+      optimizer, flat, kind, left_out, parameters_of(located), located.front().gradient.device());
+  CapturedStep::join(captured, *capture);
+  return captured;
+}
+
 }  // namespace
 
 Ready ready_state(Optimizer& optimizer, const StateKind& kind, Block& block, Slot& slot,
-                  size_t count) {
+                  size_t count, CapturedStep* captured) {
   auto& entry = optimizer.state()[slot.param.unsafeGetTensorImpl()];
   if (entry == nullptr) entry = kind.make();
   bool first = true;
@@ -240,7 +251,11 @@ Ready ready_state(Optimizer& optimizer, const StateKind& kind, Block& block, Slo
     }
     const at::Tensor view = Block::shaped(buffer, slot);
     if (held.defined()) {
-      view.copy_(held);
+      // A graph would copy it again in each replay, from memory that is given back.
+      if (captured != nullptr)
+        captured->bring_home(held, view);
+      else
+        view.copy_(held);
       first = false;
     } else {
       view.zero_();
@@ -257,21 +272,28 @@ bool LeftOutSteps::are_of(const std::vector<at::Tensor>& parameters) const {
 
 void LeftOutSteps::add(const at::Tensor& found_inf, std::vector<at::Tensor> parameters,
                        const StateKind& kind) {
-  if (count_.defined())
+  if (count_.defined() && count_.device() == found_inf.device())
     count_.add_(found_inf);
   else
     count_ = found_inf.clone();
+  pending_ = true;
   parameters_ = std::move(parameters);
   kind_ = &kind;
 }
 
+void LeftOutSteps::set_of(const Optimizer& optimizer, const std::vector<at::Tensor>& parameters,
+                          const StateKind& kind) {
+  if (are_of(parameters)) return;
+  settle(optimizer);
+  parameters_ = parameters;
+  kind_ = &kind;
+}
+
 void LeftOutSteps::settle(const Optimizer& optimizer) {
-  if (!count_.defined()) return;
+  if (!any()) return;
+  pending_ = false;
   const auto count = static_cast<int64_t>(count_.item<float>());
-  if (held_)
-    count_.zero_();
-  else
-    count_ = at::Tensor();
+  count_.zero_();
   for (const at::Tensor& parameter : parameters_) {
     const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
     if (found == optimizer.state().end()) continue;
@@ -297,12 +319,9 @@ StepResult fused_step(Optimizer& optimizer, FlatGroups& flat, LeftOutSteps& left
     result.skipped = true;
     return result;
   }
+  const bool counts_left_out = decision.found_inf.defined() && kind.counts_steps();
   const std::shared_ptr<CapturedStep> captured =
-      begin_captured(optimizer, flat, kind, located, engine);
-  if (captured && decision.found_inf.defined() && kind.counts_steps()) {
-    if (!left_out.any()) throw_first();
-    left_out.hold();
-  }
+      begin_captured(optimizer, flat, kind, located, engine, counts_left_out ? &left_out : nullptr);
   for (size_t at = 0; at < located.size();) {
     Block& block = *located[at].block;
     const auto& group_options = optimizer.param_groups()[block.group].options();
@@ -313,9 +332,10 @@ StepResult fused_step(Optimizer& optimizer, FlatGroups& flat, LeftOutSteps& left
       int64_t step = 0;
       bool first = false;
       if (states > 0) {
-        const Ready ready = ready_state(optimizer, kind, block, slot, states);
+        const Ready ready = ready_state(optimizer, kind, block, slot, states, captured.get());
         step = kind.steps(*ready.state) + 1;
         kind.set_steps(*ready.state, step);
+        if (captured) captured->takes(slot.param, step);
         first = ready.first;
       }
       const at::Tensor& gradient = located[at].gradient;
@@ -334,9 +354,7 @@ StepResult fused_step(Optimizer& optimizer, FlatGroups& flat, LeftOutSteps& left
       if (!launch.weights.empty()) kernel(launch);
     }
   }
-  if (captured) CapturedStep::join(captured, *captured_by(located), stepping);
-  if (decision.found_inf.defined() && kind.counts_steps())
-    left_out.add(decision.found_inf, std::move(stepping), kind);
+  if (counts_left_out) left_out.add(decision.found_inf, std::move(stepping), kind);
   return result;
 }
 

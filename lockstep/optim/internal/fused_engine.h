@@ -45,13 +45,18 @@ class StateKind {
 // Of an optimizer: steps that are counted, and that its device may have left out.
 class LeftOutSteps {
  public:
-  bool any() const { return count_.defined(); }
+  bool any() const { return pending_ || held_; }
+  // Whether there is a count, though it may be settled: what a graph adds to is made before.
+  bool made() const { return count_.defined(); }
   const at::Tensor& count() const { return count_; }  // one float32 on the device
   bool are_of(const std::vector<at::Tensor>& parameters) const;
   // Of a step of these parameters; of the same ones until settle().
   void add(const at::Tensor& found_inf, std::vector<at::Tensor> parameters, const StateKind& kind);
   // A graph adds to them: their memory stays.
   void hold() { held_ = true; }
+  // What is added from now on is of these parameters. Settles what is of others.
+  void set_of(const torch::optim::Optimizer& optimizer, const std::vector<at::Tensor>& parameters,
+              const StateKind& kind);
   // Takes them back from the state's counts. Waits for the device if there are any.
   void settle(const torch::optim::Optimizer& optimizer);
 
@@ -59,6 +64,7 @@ class LeftOutSteps {
   at::Tensor count_;
   std::vector<at::Tensor> parameters_;
   const StateKind* kind_ = nullptr;
+  bool pending_ = false;
   bool held_ = false;
 };
 
@@ -74,8 +80,9 @@ struct Ready {
   torch::optim::OptimizerParamState* state;
   bool first;
 };
+class CapturedStep;
 Ready ready_state(torch::optim::Optimizer& optimizer, const StateKind& kind, Block& block,
-                  Slot& slot, size_t count);
+                  Slot& slot, size_t count, CapturedStep* captured = nullptr);
 
 // `optimizer` is the one that the others were made for; `kind` outlives it. Calls `kernel` for every launch, without
 // gradients being recorded.

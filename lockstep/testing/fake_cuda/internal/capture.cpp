@@ -216,6 +216,12 @@ CapturePtr Captures::of(StreamSlot stream) const {
   return nullptr;
 }
 
+bool Captures::under_way(const CapturePtr& capture) const {
+  const MutexLock lock(mutex_);
+  return std::any_of(members_.begin(), members_.end(),
+                     [&](const Member& member) { return member.capture == capture; });
+}
+
 CapturePtr Captures::on(int device) const {
   if (captured_streams.load(std::memory_order_relaxed) == 0) return nullptr;
   const MutexLock lock(mutex_);

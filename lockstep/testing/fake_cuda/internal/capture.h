@@ -108,6 +108,7 @@ class Captures {
 
   // That the stream belongs to, or null.
   CapturePtr of(StreamSlot stream) const;
+  bool under_way(const CapturePtr& capture) const;
   // One on the device, or null.
   CapturePtr on(int device) const;
   // What comes next on the stream comes after an event of `of` (null: of no capture).

@@ -48,7 +48,11 @@ class FakeGraph final : public at::GraphImplInterface {
       throw;
     }
   }
-  void instantiate() override {}
+  // capture_end() has done it, for a graph that is not kept.
+  void instantiate() override {
+    TORCH_CHECK(false,
+                "instantiate() is intended to be called by the user only when keep_graph=true");
+  }
   void replay() override {
     TORCH_CHECK(capture_ != nullptr && !under_way_,
                 "Called CUDAGraph::replay without a preceding successful capture.");

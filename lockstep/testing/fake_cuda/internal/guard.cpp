@@ -111,7 +111,11 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   void block(void* event, const c10::Stream& stream) const override {
     if (event == nullptr) return;
     const auto& recorded = *static_cast<RecordedEvent*>(event);
-    captures().wait(slot_of(stream), recorded.capture.lock());
+    const CapturePtr capture = recorded.capture.lock();
+    TORCH_CHECK(!recorded.captured || (capture != nullptr && captures().under_way(capture)),
+                "CUDA error: operation not permitted on an event last recorded in a capturing "
+                "stream (cudaErrorCapturedEvent): its capture is over");
+    captures().wait(slot_of(stream), capture);
     machine().timeline.order(slot_of(stream), recorded.clock);
   }
   bool queryEvent(void* event) const override {

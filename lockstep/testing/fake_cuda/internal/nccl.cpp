@@ -82,6 +82,7 @@ struct NcclComm {
   std::set<int> called;                    // peers of messages
   std::list<Batch> pending;
   VectorClock posted;  // all of its operations
+  int captured = 0;    // calls that graphs, or captures, have
 };
 
 // Calls between ncclGroupStart and ncclGroupEnd.
@@ -97,6 +98,8 @@ class Nccl {
  public:
   int init(void** comm, int size, const NcclId& id, int rank, bool blocking);
   int async_error(NcclComm* comm, int* result);
+  // Held by the graph that has a call of the communicator.
+  std::shared_ptr<void> hold(NcclComm* comm);
   int abort(NcclComm* comm);
   int post(std::vector<Collected> calls);
   bool post_if_there(const std::vector<Collected>& calls);
@@ -140,7 +143,7 @@ int Nccl::init(void** comm, int size, const NcclId& id, int rank, bool blocking)
   if (!clique) known = clique = std::make_shared<Clique>(size);
   NcclComm*& member = clique->members[static_cast<size_t>(rank)];
   if (member != nullptr) return kInvalidUsage;
-  member = new NcclComm{clique, rank, current_device(), 0, {}, {}, {}, {}, {}};
+  member = new NcclComm{clique, rank, current_device(), 0, {}, {}, {}, {}, {}, 0};
   comms_.insert(member);
   for (const NcclComm* other : clique->members)
     if (other != nullptr && other != member && other->device == member->device)
@@ -174,15 +177,27 @@ int Nccl::async_error(NcclComm* comm, int* result) {
 }
 
 int Nccl::abort(NcclComm* comm) {
-  const MutexLock lock(mutex_);
-  // It ends what runs, and returns when that has ended.
+  MutexLock lock(mutex_);
+  // It ends what runs, and returns when that has ended and no graph has its calls any more.
   for (const Batch& batch : comm->pending) machine().timeline.end_late(batch.moment.stamp);
   machine().timeline.waited(comm->posted);
   comm->clique->members[static_cast<size_t>(comm->rank)] = nullptr;
   comms_.erase(comm);
-  delete comm;
+  comm->pending.clear();
   changed_.notify_all();
+  while (comm->captured > 0) changed_.wait(lock);
+  delete comm;
   return kDone;
+}
+
+std::shared_ptr<void> Nccl::hold(NcclComm* comm) {
+  const MutexLock lock(mutex_);
+  ++comm->captured;
+  return {comm, [this](void* held) {
+            const MutexLock gone(mutex_);
+            --static_cast<NcclComm*>(held)->captured;
+            changed_.notify_all();
+          }};
 }
 
 int Nccl::post(std::vector<Collected> calls) {
@@ -223,14 +238,15 @@ int Nccl::post(std::vector<Collected> calls) {
     if (launch.capture()) {
       // As a graph has it: the ranks meet in their replays.
       launch.start_captured();
-      launch.capture()->add([this, own, slot = launch.stream()](StreamSlot replay) {
-        Timeline& timeline = machine().timeline;
-        timeline.order(slot, timeline.own(replay));
-        TORCH_CHECK(post_if_there(own), "FakeCuda: a communicator of the graph is gone");
-        const VectorClock over = timeline.own(slot);
-        timeline.wait_for(over);
-        timeline.order(replay, over);
-      });
+      launch.capture()->add(
+          [this, own, slot = launch.stream(), held = hold(comm)](StreamSlot replay) {
+            Timeline& timeline = machine().timeline;
+            timeline.order(slot, timeline.own(replay));
+            TORCH_CHECK(post_if_there(own), "FakeCuda: a communicator of the graph is gone");
+            const VectorClock over = timeline.own(slot);
+            timeline.wait_for(over);
+            timeline.order(replay, over);
+          });
       continue;
     }
     launch.start(/*late=*/true);
