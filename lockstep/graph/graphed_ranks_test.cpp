@@ -324,9 +324,9 @@ TEST_F(GraphedRanks, GroupsThatRanksCallInOppositeOrdersReplay) {
         for (int i = 0; i < 2; ++i) sums.push_back(torch::zeros({4}).to(comm.device()));
         GraphedStep step({.device = comm.device(), .warm_up = 2}, [&](const at::Tensor& x) {
           std::vector<Work> works;
+          for (int i = 0; i < 2; ++i) sums[static_cast<size_t>(i)].copy_(x).add_(i);
           for (int i = 0; i < 2; ++i) {
             const auto which = static_cast<size_t>(comm.rank() == 0 ? i : 1 - i);
-            sums[which].copy_(x).add_(static_cast<double>(which));
             works.push_back(groups[which].iall_reduce(sums[which]));
           }
           for (Work& work : works) work.wait();

@@ -83,7 +83,12 @@ void Capture::use(const std::vector<CapturedUse>& uses, bool runs) {
 
 void Capture::add(CapturedWork work) {
   const MutexLock lock(mutex_);
-  work_.push_back(std::move(work));
+  work_.push_back({std::move(work), nullptr, {}});
+}
+
+void Capture::add_late(CapturedWork begin, CapturedWork end, Moment moment) {
+  const MutexLock lock(mutex_);
+  work_.push_back({std::move(begin), std::move(end), std::move(moment)});
 }
 
 bool Capture::owns(const void* data) const {
@@ -144,7 +149,7 @@ void Capture::end() {
 void Capture::replay(StreamSlot stream) {
   Launch launch("cudaGraphLaunch", stream);
   OpenBlocks open;
-  const std::vector<CapturedWork>* work = nullptr;  // nobody adds to it any more
+  const std::vector<Work>* work = nullptr;  // nobody adds to it any more
   MutexLock lock(mutex_);
   for (const CapturedUse& use : uses_) {
     Block* block = found(use.block, use.made);
@@ -167,7 +172,20 @@ void Capture::replay(StreamSlot stream) {
   count(counts);
   launch.start();
   const InReplay now;
-  for (const CapturedWork& one : *work) one(stream);
+  std::vector<const Work*> late;
+  const auto end_late = [&] {
+    for (const Work* one : late) one->end(stream);
+    late.clear();
+  };
+  for (const Work& one : *work) {
+    const auto follows = [&](const Work* before) {
+      return one.moment.clock.covers(before->moment.stamp);
+    };
+    if (!one.end || std::any_of(late.begin(), late.end(), follows)) end_late();
+    one.begin(stream);
+    if (one.end) late.push_back(&one);
+  }
+  end_late();
 }
 
 CapturePtr Captures::begin(StreamSlot origin, int64_t id, CaptureMode mode) {

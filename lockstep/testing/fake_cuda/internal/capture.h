@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "lockstep/core/mutex.h"
+#include "lockstep/testing/fake_cuda/internal/clock.h"
 #include "lockstep/testing/fake_cuda/internal/history.h"
 #include "lockstep/testing/fake_cuda/internal/machine.h"
 
@@ -57,6 +58,9 @@ class Capture {
   void use(const std::vector<CapturedUse>& uses, bool runs);
   // What a replay does for it.
   void add(CapturedWork work);
+  // The same for work that is late, which `end` waits for. Of several such in a row that do not
+  // come one after another all are begun first, for they may meet others in any order.
+  void add_late(CapturedWork begin, CapturedWork end, Moment moment);
   // Memory made while it is under way.
   void own(Block& block);
   // Its tensor is gone.
@@ -79,6 +83,10 @@ class Capture {
     PlacePtr made;
     std::vector<std::byte> contents;
   };
+  struct Work {
+    CapturedWork begin, end;  // the latter of what is late
+    Moment moment;
+  };
   bool owns(const void* data) const LOCKSTEP_REQUIRES(mutex_);
 
   const StreamSlot origin_;
@@ -91,7 +99,7 @@ class Capture {
   std::string wrong_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<CapturedUse> uses_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<Saved> saved_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::vector<CapturedWork> work_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<Work> work_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<std::pair<const std::byte*, bool>> pool_ LOCKSTEP_GUARDED_BY(mutex_);  // still held?
 };
 

@@ -238,15 +238,19 @@ int Nccl::post(std::vector<Collected> calls) {
     if (launch.capture()) {
       // As a graph has it: the ranks meet in their replays.
       launch.start_captured();
-      launch.capture()->add(
+      launch.capture()->add_late(
           [this, own, slot = launch.stream(), held = hold(comm)](StreamSlot replay) {
             Timeline& timeline = machine().timeline;
             timeline.order(slot, timeline.own(replay));
             TORCH_CHECK(post_if_there(own), "FakeCuda: a communicator of the graph is gone");
+          },
+          [slot = launch.stream()](StreamSlot replay) {
+            Timeline& timeline = machine().timeline;
             const VectorClock over = timeline.own(slot);
             timeline.wait_for(over);
             timeline.order(replay, over);
-          });
+          },
+          launch.moment());
       continue;
     }
     launch.start(/*late=*/true);
