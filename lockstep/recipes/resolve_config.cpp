@@ -175,6 +175,12 @@ void resolve_device(const TrainConfig& config) {
   const bool of_devices = config.backend == "nccl" || config.backend == "peer";
   if (of_devices && config.device == "cpu")
     refuse("backend", "'" + config.backend + "'", "another where the device is the CPU");
+  // Ranks that share a copy divide its layers there.
+  if ((cuda || of_devices) && divides_parameters(config.strategy) && !config.mesh.empty() &&
+      recipe_of(config.recipe).kind == RecipeKind::kImages)
+    refuse("mesh", "'" + config.mesh + "'",
+           "none on devices, where strategy " + config.strategy +
+               " divides a list of layers: models of pictures have none");
 }
 
 }  // namespace

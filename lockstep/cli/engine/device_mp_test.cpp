@@ -258,7 +258,7 @@ TEST_F(EngineOnDevices, WhatCannotBeIsSaidBeforeTheRanksStart) {
   const Ended shared = run(1, train("run", {"--device", "cuda", "--strategy", "zero3", "--mesh",
                                             "data=1,shard=2", "--nproc", "2"}));
   EXPECT_EQ(shared.exit_code, 2);
-  EXPECT_THAT(shared.err, HasSubstr("leave out mesh 'data=1,shard=2'"));
+  EXPECT_THAT(shared.err, HasSubstr("--mesh is 'data=1,shard=2'; give none on devices"));
 }
 
 }  // namespace
