@@ -1,6 +1,5 @@
 # Run by an installation: puts the headers that users may include under DESTINATION, by the names by which they are included.
-# Those are the ROOTS, what pages and examples name, but for tests', and what one of these includes, directly or not; the others are a
-# room's own.
+# Those are the ROOTS, what pages and examples name, and what one of these includes, directly or not; the others are a room's own.
 cmake_policy(VERSION 3.22)
 set(queue ${ROOTS})
 file(GLOB_RECURSE pages "${SOURCE}/docs/*.md" "${SOURCE}/examples/*.h" "${SOURCE}/examples/*.cpp")
@@ -9,7 +8,7 @@ foreach(page IN LISTS pages ITEMS "${SOURCE}/README.md")
   foreach(line IN LISTS lines)
     string(REGEX MATCHALL "lockstep/[a-z0-9_/]+[.]h" named "${line}")
     foreach(header IN LISTS named)
-      if(EXISTS "${SOURCE}/${header}" AND NOT header MATCHES "/internal/|_test(_support)?[.]h$")
+      if(EXISTS "${SOURCE}/${header}" AND NOT header MATCHES "/internal/")
         list(APPEND queue "${header}")
       endif()
     endforeach()

@@ -34,6 +34,19 @@ using ::testing::HasSubstr;
 
 const TensorRule kWordsRule{"words", TensorStyle::kVocabulary};
 
+// Of all plain models.
+TensorPlan plan_of_plain(const std::vector<TensorRule>& more = {}) {
+  std::vector<TensorRule> rules{{"blocks.*.attention.query", TensorStyle::kHeads, plain::kHeads},
+                                {"blocks.*.attention.key", TensorStyle::kHeads, plain::kHeads},
+                                {"blocks.*.attention.value", TensorStyle::kHeads, plain::kHeads},
+                                {"blocks.*.attention.mix", TensorStyle::kRow},
+                                {"blocks.*.up", TensorStyle::kColumn},
+                                {"blocks.*.down", TensorStyle::kRow},
+                                {"head", TensorStyle::kVocabulary}};
+  rules.insert(rules.end(), more.begin(), more.end());
+  return TensorPlan(rules);
+}
+
 // The same on every thread, without a generator.
 template <typename M>
 M with_values(M model) {
@@ -110,23 +123,23 @@ void expect_one_process(const Make& make, const TensorPlan& plan,
 }
 
 TEST(Parallelize, ADecoderOfLibtorchsModulesTrainsAsInOneProcess) {
-  expect_one_process([] { return Gpt(); }, plain::plan({kWordsRule}),
+  expect_one_process([] { return Gpt(); }, plan_of_plain({kWordsRule}),
                      [](int64_t step) { return ids_of(step); });
 }
 
 TEST(Parallelize, WordsMayBeTheHeadsToo) {
-  expect_one_process([] { return Gpt(/*is_tied=*/true); }, plain::plan({kWordsRule}),
+  expect_one_process([] { return Gpt(/*is_tied=*/true); }, plan_of_plain({kWordsRule}),
                      [](int64_t step) { return ids_of(step); });
 }
 
 TEST(Parallelize, AnEncoderWhoseWordsHaveAPaddingTrainsAsInOneProcess) {
-  expect_one_process([] { return Encoder(); }, plain::plan({kWordsRule}),
+  expect_one_process([] { return Encoder(); }, plan_of_plain({kWordsRule}),
                      [](int64_t step) { return ids_of(step); });
 }
 
 TEST(Parallelize, AVisionTransformerTrainsAsInOneProcess) {
   expect_one_process(
-      [] { return Vision(); }, plain::plan(),
+      [] { return Vision(); }, plan_of_plain(),
       [](int64_t step) {
         return torch::arange(4 * 3 * 64, at::kDouble).mul(0.7).add(step).sin().view({4, 3, 8, 8});
       });
@@ -140,7 +153,7 @@ TEST(Parallelize, WhatEachPartHasIsItsSlice) {
       const at::NoGradGuard no_grad;
       for (at::Tensor& parameter : model->parameters()) parameter.zero_();
     }
-    const TensorParts parts = parallelize(*model, comm, plain::plan({kWordsRule}));
+    const TensorParts parts = parallelize(*model, comm, plan_of_plain({kWordsRule}));
     const auto expected = whole->named_parameters();
     int64_t own = 0, all = 0;
     for (const auto& [name, parameter] : parameters_of(model)) {
@@ -169,7 +182,7 @@ TEST(Parallelize, ClipsByTheWholeNormAndAddsUpOncePerRegion) {
     squares += parameter.grad().square().sum().item<double>();
   testing::run_threads(2, [&](Communicator& comm) {
     auto model = with_values(Gpt());
-    TensorParts parts = parallelize(*model, comm, plain::plan({kWordsRule}));
+    TensorParts parts = parallelize(*model, comm, plan_of_plain({kWordsRule}));
     const uint64_t before = comm.stats().collectives;
     loss_of(model->forward(ids_of(0)), ids_of(1)).backward();
     // Two a layer and way; the words' rows forward, the logits forward and their input's gradient backward.
@@ -188,7 +201,7 @@ TEST(Parallelize, StandsBesideDataParallelismAndZero) {
     testing::run_threads(4, [&](Communicator& comm) {
       const Mesh mesh(comm, {{"data", 2}, {"tensor", 2}});
       auto model = with_values(Gpt());
-      parallelize(*model, mesh["tensor"], plain::plan({kWordsRule}));
+      parallelize(*model, mesh["tensor"], plan_of_plain({kWordsRule}));
       Communicator& data = mesh["data"];
       std::optional<DistributedDataParallel<Gpt>> replica;
       std::unique_ptr<torch::optim::Optimizer> optimizer;
@@ -235,11 +248,11 @@ std::string refusal(const std::function<void(Communicator&)>& fn) {
 
 TEST(Parallelize, RefusesWhatItCannotDivide) {
   EXPECT_THAT(refusal([](Communicator& comm) {
-                parallelize(*Vision(), comm, plain::plan({{"patches", TensorStyle::kColumn}}));
+                parallelize(*Vision(), comm, plan_of_plain({{"patches", TensorStyle::kColumn}}));
               }),
               AllOf(HasSubstr("'patches' is a torch::nn::Conv2dImpl"), HasSubstr("style column")));
   EXPECT_THAT(refusal([](Communicator& comm) {
-                parallelize(*Gpt(), comm, plain::plan({{"words", TensorStyle::kRow}}));
+                parallelize(*Gpt(), comm, plan_of_plain({{"words", TensorStyle::kRow}}));
               }),
               HasSubstr("'words' is a torch::nn::EmbeddingImpl"));
   EXPECT_THAT(refusal([](Communicator& comm) {
@@ -251,9 +264,10 @@ TEST(Parallelize, RefusesWhatItCannotDivide) {
                 parallelize(*Gpt(), comm, TensorPlan({{"layers.*.up", TensorStyle::kColumn}}));
               }),
               HasSubstr("'layers.*.up' (column) means no module with parameters"));
-  EXPECT_THAT(
-      refusal([](Communicator& comm) { parallelize(*Gpt(/*is_tied=*/true), comm, plain::plan()); }),
-      HasSubstr("'head' computes with 'words.weight', which is divided otherwise"));
+  EXPECT_THAT(refusal([](Communicator& comm) {
+                parallelize(*Gpt(/*is_tied=*/true), comm, plan_of_plain());
+              }),
+              HasSubstr("'head' computes with 'words.weight', which is divided otherwise"));
 }
 
 TEST(Parallelize, TheProbeFindsWhatDoesNotFollow) {
@@ -267,7 +281,7 @@ TEST(Parallelize, TheProbeFindsWhatDoesNotFollow) {
     });
     return text;
   };
-  EXPECT_THAT(probe(plain::plan(), plain::kHeads),
+  EXPECT_THAT(probe(plan_of_plain(), plain::kHeads),
               AllOf(HasSubstr("behind 'blocks.0.attention."), HasSubstr("-1 in a view"),
                     HasSubstr("shape '[4, 6, 4, 8]' is invalid")));
   EXPECT_THAT(probe(TensorPlan({{"blocks.*.down", TensorStyle::kRow}}), -1),
@@ -281,8 +295,8 @@ TEST(Parallelize, RanksWithOtherPlansAreNamed) {
                                     [](Communicator& comm) {
                                       auto model = Gpt();
                                       parallelize(*model, comm,
-                                                  comm.rank() == 0 ? plain::plan()
-                                                                   : plain::plan({kWordsRule}));
+                                                  comm.rank() == 0 ? plan_of_plain()
+                                                                   : plan_of_plain({kWordsRule}));
                                     }),
                Mismatch);
 }
@@ -290,7 +304,7 @@ TEST(Parallelize, RanksWithOtherPlansAreNamed) {
 TEST(Parallelize, AnIdThatNoPartHasIsNamed) {
   testing::run_threads(2, [](Communicator& comm) {
     auto model = Gpt();
-    parallelize(*model, comm, plain::plan({kWordsRule}));
+    parallelize(*model, comm, plan_of_plain({kWordsRule}));
     const at::Tensor ids = torch::full({1, 2}, plain::kWords, at::kLong);
     EXPECT_THAT(message_of<InvalidArgument>([&] { model->forward(ids); }),
                 HasSubstr("'words' was given the id 37, and has 37 rows"));

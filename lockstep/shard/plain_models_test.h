@@ -13,8 +13,6 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/parallel/tensor/tensor_plan.h"
-
 namespace lockstep::plain {
 
 constexpr int64_t kWidth = 32, kHeads = 4, kLayers = 2, kWords = 37;
@@ -145,18 +143,5 @@ struct VisionImpl : torch::nn::Module {
   torch::nn::Linear head;
 };
 TORCH_MODULE(Vision);
-
-// Of all of them.
-inline TensorPlan plan(const std::vector<TensorRule>& more = {}) {
-  std::vector<TensorRule> rules{{"blocks.*.attention.query", TensorStyle::kHeads, kHeads},
-                                {"blocks.*.attention.key", TensorStyle::kHeads, kHeads},
-                                {"blocks.*.attention.value", TensorStyle::kHeads, kHeads},
-                                {"blocks.*.attention.mix", TensorStyle::kRow},
-                                {"blocks.*.up", TensorStyle::kColumn},
-                                {"blocks.*.down", TensorStyle::kRow},
-                                {"head", TensorStyle::kVocabulary}};
-  rules.insert(rules.end(), more.begin(), more.end());
-  return TensorPlan(rules);
-}
 
 }  // namespace lockstep::plain
