@@ -103,18 +103,9 @@ void Communicator::Impl::start_replay(Replay& replay) {
   call.after = replay.mark = backend_->mark_replay();
   const Entry entry(*this);
   throw_if_broken();
-  number(Op::kBarrier, 0, call);
-  trace::CallRecord its_record = make_record(call);
   auto flight = std::make_shared<Flight>();
-  flight->call = record(call, its_record);
   flight->ordered = true;
-  try {
-    flight->request = backend_->start(call);
-  } catch (...) {
-    std::rethrow_exception(set_broken());
-  }
-  flight->place = inflight_.insert(inflight_.end(), flight);
-  note_flights();
+  submit(flight, 0, call);
   replay.flight = std::move(flight);
 }
 

@@ -386,6 +386,19 @@ uint64_t Communicator::Impl::record(Call& call, trace::CallRecord& record) {
   return options_.board ? options_.board->begin(options_.board_rank, record) : 0;
 }
 
+void Communicator::Impl::submit(const std::shared_ptr<Flight>& flight, uint64_t bytes, Call& call) {
+  number(call.op, bytes, call);
+  trace::CallRecord its_record = make_record(call);
+  flight->call = record(call, its_record);
+  try {
+    flight->request = backend_->start(call);
+  } catch (...) {
+    std::rethrow_exception(set_broken());
+  }
+  flight->place = inflight_.insert(inflight_.end(), flight);
+  note_flights();
+}
+
 // Not inside while it stages: a copy to a device waits for what that was given before, and what
 // looks after that may have to come in.
 std::shared_ptr<Flight> Communicator::Impl::launch(const Ask& ask, const Plan& plan) {
@@ -408,16 +421,7 @@ std::shared_ptr<Flight> Communicator::Impl::launch(const Ask& ask, const Plan& p
   if (ordered_) call.after = backend_->mark();
   const Entry entry(*this);
   throw_if_broken();
-  number(ask.op, payload(ask), call);
-  trace::CallRecord its_record = make_record(call);
-  flight->call = record(call, its_record);
-  try {
-    flight->request = backend_->start(call);
-  } catch (...) {
-    std::rethrow_exception(set_broken());
-  }
-  flight->place = inflight_.insert(inflight_.end(), flight);
-  note_flights();
+  submit(flight, payload(ask), call);
   if (capture != nullptr) {
     // Nobody watches when the device is through with it.
     for (const at::Tensor& tensor : flight->keep) capture->keep(tensor);

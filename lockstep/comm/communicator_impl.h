@@ -158,6 +158,8 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
     if (const std::exception_ptr* error = broken_.get()) std::rethrow_exception(*error);
   }
   uint64_t record(Call& call, trace::CallRecord& record);
+  // Numbers, shows and starts the call of this flight, which is under way then. Inside.
+  void submit(const std::shared_ptr<Flight>& flight, uint64_t bytes, Call& call);
 
   Topology topology_;
   CommunicatorOptions options_;

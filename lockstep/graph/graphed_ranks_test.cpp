@@ -37,6 +37,23 @@ class GraphedRanks : public WithoutRaces {
   }
 };
 
+// What each of two ranks was told.
+class SaidByRanks {
+ public:
+  void add(const std::string& text) {
+    const std::lock_guard lock(mutex_);
+    texts_.push_back(text);
+  }
+  void expect(const std::string& words) {
+    ASSERT_EQ(texts_.size(), 2u);
+    for (const std::string& text : texts_) EXPECT_NE(text.find(words), std::string::npos) << text;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> texts_;
+};
+
 constexpr int kRankSteps = 8;
 
 struct NetImpl : torch::nn::Module {
@@ -201,8 +218,7 @@ TEST_F(GraphedRanks, ARankThatIsLateForAReplayIsNamed) {
 
 // What a DistributedDataParallel holds from its construction on stays on that stream.
 TEST_F(GraphedRanks, ADdpOfTheDefaultStreamIsNamed) {
-  std::mutex mutex;
-  std::vector<std::string> said;
+  SaidByRanks said;
   run_on_nccl(2, [&](Communicator& comm) {
     Net net;
     net->to(comm.device());
@@ -216,17 +232,13 @@ TEST_F(GraphedRanks, ADdpOfTheDefaultStreamIsNamed) {
     const at::Tensor x = batch_of(comm.rank(), 0, comm.device());
     for (int i = 0; i < 3; ++i) step(x);
     const std::string text = error_of<InvalidArgument>([&] { step(x); });
-    const std::lock_guard lock(mutex);
-    said.push_back(text);
+    said.add(text);
   });
-  ASSERT_EQ(said.size(), 2u);
-  for (const std::string& text : said)
-    EXPECT_NE(text.find("DistributedDataParallel"), std::string::npos) << text;
+  said.expect("DistributedDataParallel");
 }
 
 TEST_F(GraphedRanks, ZeroSaysThatItCannotBeCaptured) {
-  std::mutex mutex;
-  std::vector<std::string> said;
+  SaidByRanks said;
   run_on_nccl(2, [&](Communicator& comm) {
     const c10::Stream stream = device::side_stream(comm.device());
     const c10::StreamGuard on(stream);
@@ -243,18 +255,15 @@ TEST_F(GraphedRanks, ZeroSaysThatItCannotBeCaptured) {
     const at::Tensor x = torch::ones({8}).to(comm.device());
     for (int i = 0; i < 3; ++i) step(x);
     const std::string text = error_of<InvalidArgument>([&] { step(x); });
-    const std::lock_guard lock(mutex);
-    said.push_back(text);
+    said.add(text);
   });
-  ASSERT_EQ(said.size(), 2u);
-  for (const std::string& text : said) EXPECT_NE(text.find("graph"), std::string::npos) << text;
+  said.expect("graph");
 }
 
 // Their hosts see to a call while it runs.
 TEST_F(GraphedRanks, EnginesWhoseHostsTakePartSaySo) {
   for (const bool peer : {false, true}) {
-    std::mutex mutex;
-    std::vector<std::string> said;
+    SaidByRanks said;
     const auto body = [&](Communicator& comm) {
       const at::Tensor sum = torch::zeros({4}).to(comm.device());
       GraphedStep step({.device = comm.device(), .warm_up = 2}, [&](const at::Tensor& x) {
@@ -266,19 +275,15 @@ TEST_F(GraphedRanks, EnginesWhoseHostsTakePartSaySo) {
       for (int i = 0; i < 2; ++i) step(x);
       const std::string text = error_of<InvalidArgument>([&] { step(x); });
       comm.all_reduce(sum, ReduceOp::kSum);
-      const std::lock_guard lock(mutex);
-      said.push_back(text);
+      said.add(text);
     };
     run_on_staged(2, body, {.peer = peer});
-    ASSERT_EQ(said.size(), 2u);
-    for (const std::string& text : said)
-      EXPECT_NE(text.find("cannot be part of a graph"), std::string::npos) << text;
+    said.expect("cannot be part of a graph");
   }
 }
 
 TEST_F(GraphedRanks, AReplayAgainstAnEagerStepIsAMismatch) {
-  std::mutex mutex;
-  std::vector<std::string> said;
+  SaidByRanks said;
   run_on_nccl(2, [&](Communicator& comm) {
     Training training(comm, true);
     GraphedStep step(training.options(), [&](const at::Tensor& x) { return training.step(x); });
@@ -286,18 +291,14 @@ TEST_F(GraphedRanks, AReplayAgainstAnEagerStepIsAMismatch) {
     for (int i = 0; i < 5; ++i) step(x);
     const std::string text =
         error_of<Mismatch>([&] { step(comm.rank() == 1 ? x.narrow(0, 0, 3) : x); });
-    const std::lock_guard lock(mutex);
-    said.push_back(text);
+    said.add(text);
   });
-  ASSERT_EQ(said.size(), 2u);
-  for (const std::string& text : said)
-    EXPECT_NE(text.find("replay of graph 1"), std::string::npos) << text;
+  said.expect("replay of graph 1");
 }
 
 // One rank captures the call that the other's device would wait for.
 TEST_F(GraphedRanks, ACapturedCallAgainstAnEagerOneIsAMismatch) {
-  std::mutex mutex;
-  std::vector<std::string> said;
+  SaidByRanks said;
   run_on_nccl(2, [&](Communicator& comm) {
     Training training(comm, true);
     GraphedStepOptions options = training.options();
@@ -306,12 +307,9 @@ TEST_F(GraphedRanks, ACapturedCallAgainstAnEagerOneIsAMismatch) {
     const at::Tensor x = batch_of(comm.rank(), 0, comm.device());
     for (int i = 0; i < 2; ++i) step(x);
     const std::string text = error_of<Mismatch>([&] { step(x); });
-    const std::lock_guard lock(mutex);
-    said.push_back(text);
+    said.add(text);
   });
-  ASSERT_EQ(said.size(), 2u);
-  for (const std::string& text : said)
-    EXPECT_NE(text.find("captured, bucket 0"), std::string::npos) << text;
+  said.expect("captured, bucket 0");
 }
 
 // Whoever would wait for one group before it shows itself to the other waits for ever.
@@ -343,8 +341,7 @@ TEST_F(GraphedRanks, GroupsThatRanksCallInOppositeOrdersReplay) {
 
 // Replays would not wait for it.
 TEST_F(GraphedRanks, ACallFromBeforeTheStepIsRefusedInIt) {
-  std::mutex mutex;
-  std::vector<std::string> said;
+  SaidByRanks said;
   run_on_nccl(2, [&](Communicator& comm) {
     const at::Tensor sum = torch::ones({4}).to(comm.device());
     Work work;
@@ -363,12 +360,9 @@ TEST_F(GraphedRanks, ACallFromBeforeTheStepIsRefusedInIt) {
     work.wait();
     comm.all_reduce(sum);
     EXPECT_EQ(sum.sum().item<float>(), 4 * 16);
-    const std::lock_guard lock(mutex);
-    said.push_back(text);
+    said.add(text);
   });
-  ASSERT_EQ(said.size(), 2u);
-  for (const std::string& text : said)
-    EXPECT_NE(text.find("before a graph's capture"), std::string::npos) << text;
+  said.expect("before a graph's capture");
 }
 
 // The device never did it.
@@ -414,8 +408,7 @@ TEST_F(GraphedRanks, TestOrdersTheStreamInACapture) {
 }
 
 TEST_F(GraphedRanks, ACallOfTheHostsIsRefusedAndNamed) {
-  std::mutex mutex;
-  std::vector<std::string> said;
+  SaidByRanks said;
   run_on_nccl(2, [&](Communicator& comm) {
     Training training(comm, false);
     GraphedStep step(training.options(), [&](const at::Tensor& x) { return training.step(x); });
@@ -425,12 +418,9 @@ TEST_F(GraphedRanks, ACallOfTheHostsIsRefusedAndNamed) {
     // The ranks go on.
     training.eagerly(x);
     comm.barrier();
-    const std::lock_guard lock(mutex);
-    said.push_back(text);
+    said.add(text);
   });
-  ASSERT_EQ(said.size(), 2u);
-  for (const std::string& text : said)
-    EXPECT_NE(text.find("static_graph"), std::string::npos) << text;
+  said.expect("static_graph");
 }
 
 }  // namespace

@@ -8,11 +8,13 @@
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <typeinfo>
 #include <utility>
 #include <vector>
 
+#include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/hooks/layer_hook.h"
@@ -110,34 +112,27 @@ void meet(Communicator comm, const TensorPlan& plan, const NamedTensors& paramet
   std::string text;
   for (const TensorRule& rule : plan.rules())
     text += rule.modules + ' ' + to_string(rule.style) + ' ' + std::to_string(rule.heads) + '\n';
-  const uint64_t of_plan = fingerprint(text);
-  text.clear();
-  for (const auto& [name, tensor] : parameters) {
-    text += name + ' ' + dtype_name(tensor.scalar_type());
-    for (const int64_t size : tensor.sizes()) text += ' ' + std::to_string(size);
-    text += '\n';
-  }
-  std::array<char, 64> note{};
-  std::snprintf(note.data(), note.size(), "parallelize: plan %08x, model %08x",
-                static_cast<uint32_t>(of_plan), static_cast<uint32_t>(fingerprint(text)));
+  std::array<char, 32> note{};
+  std::snprintf(note.data(), note.size(), "parallelize: plan %08x",
+                static_cast<uint32_t>(fingerprint(text)));
   comm.iall_reduce(at::zeros({1}, at::kByte), ReduceOp::kMax, call_note(note.data())).wait();
+  check_same_on_all_ranks(comm, parameters);
 }
 
 // Rank 0's values, and of them this rank's slice.
-void take_slices(torch::nn::Module& model, Communicator comm, const TensorPlan& plan) {
+void take_slices(torch::nn::Module& model, Communicator comm, const TensorParts& parts) {
   const at::NoGradGuard no_grad;
-  std::map<const c10::TensorImpl*, bool> done;
+  std::set<const c10::TensorImpl*> done;
   for (auto& [name, parameter] : parameters_of(model)) {
-    if (!done.emplace(parameter.unsafeGetTensorImpl(), true).second) continue;
-    const PartSlice own = plan.slice(name, parameter.sizes().vec(), comm.rank(), comm.size());
+    if (!done.insert(parameter.unsafeGetTensorImpl()).second) continue;
+    const PartSlice own = parts.slice(name);
     at::Tensor values = parameter.detach().contiguous();
     comm.broadcast(values, 0);
     if (!own.whole()) values = values.narrow(own.dim, own.begin, own.end - own.begin).clone();
     hooks::set_data(parameter, values.contiguous());
     parameter.mutable_grad() = at::Tensor();
   }
-  for (at::Tensor& buffer : model.buffers())
-    if (buffer.defined()) comm.broadcast(buffer, 0);
+  broadcast_tensors(comm, to_named_tensors(model.named_buffers()));
 }
 
 void divide(const Planned& one, const std::shared_ptr<Division>& division) {
@@ -194,7 +189,7 @@ TensorParts parallelize(torch::nn::Module& model, const Communicator& comm, cons
   check_shared(parameters, modules, plan, comm.size());
   if (comm.size() > 1) {
     meet(comm, plan, parameters);
-    take_slices(model, comm, plan);
+    take_slices(model, comm, parts);
   }
   const auto division = std::make_shared<Division>(comm);
   if (comm.size() > 1)

@@ -1,4 +1,5 @@
 #include "lockstep/train/strategy.h"
+#include "lockstep/train/class_loss_test.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -55,15 +56,7 @@ struct Points {
   }
 };
 
-struct PointsLoss {
-  template <typename Model>
-  LossOutput operator()(Model& model, const data::Batch& batch) const {
-    const at::Tensor logits = model(batch.input);
-    return {torch::nn::functional::cross_entropy(logits, batch.target), logits, batch.target};
-  }
-};
-
-using PointsTrainer = Trainer<Net, Points, PointsLoss>;
+using PointsTrainer = Trainer<Net, Points, ClassLoss>;
 
 class StrategyTest : public ::testing::Test {
  protected:

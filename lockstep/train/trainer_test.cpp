@@ -1,4 +1,5 @@
 #include "lockstep/train/trainer.h"
+#include "lockstep/train/class_loss_test.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -39,15 +40,7 @@ struct Points {
   }
 };
 
-struct PointsLoss {
-  template <typename Model>
-  LossOutput operator()(Model& model, const data::Batch& batch) const {
-    const at::Tensor logits = model(batch.input);
-    return {torch::nn::functional::cross_entropy(logits, batch.target), logits, batch.target};
-  }
-};
-
-using PointsTrainer = Trainer<torch::nn::Linear, Points, PointsLoss>;
+using PointsTrainer = Trainer<torch::nn::Linear, Points, ClassLoss>;
 
 torch::nn::Linear make_model() {
   torch::nn::Linear model(2, 2);
@@ -244,7 +237,7 @@ TEST_F(TrainerTest, WhatIsMeasuredIsWhatIsSavedWhereStatisticsDiffer) {
   args.eval_strategy = "epoch";
   args.save_strategy = "epoch";
   args.max_steps = 3;
-  using NormedTrainer = Trainer<NormedNet, Points, PointsLoss>;
+  using NormedTrainer = Trainer<NormedNet, Points, ClassLoss>;
   for (const char* strategy : {"ddp", "average", "zero1", "zero3"}) {
     args.output_dir = (folder_ / strategy).string();
     std::vector<at::Tensor> measured;  // by evaluations within training, and the last after it
@@ -507,11 +500,11 @@ TEST_F(TrainerTest, ClipsGradients) {
   });
 }
 
-struct SlowLoss : PointsLoss {
+struct SlowLoss : ClassLoss {
   template <typename Model>
   LossOutput operator()(Model& model, const data::Batch& batch) const {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    return PointsLoss::operator()(model, batch);
+    return ClassLoss::operator()(model, batch);
   }
 };
 

@@ -1,7 +1,6 @@
 // Trainer and its parts on devices that the host plays.
 #include <ATen/ops/linspace.h>
 #include <gtest/gtest.h>
-#include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
@@ -17,6 +16,7 @@
 #include "lockstep/testing/fake_cuda/fake_cuda_fixture_test.h"
 #include "lockstep/testing/fake_cuda/nccl_ranks_test.h"
 #include "lockstep/testing/thread_ranks.h"
+#include "lockstep/train/class_loss_test.h"
 #include "lockstep/train/trainer.h"
 
 namespace lockstep::testing {
@@ -49,14 +49,7 @@ struct WaveNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(WaveNet);
 
-struct WaveLoss {
-  template <typename Model>
-  LossOutput operator()(Model& model, const data::Batch& batch) const {
-    const at::Tensor logits = model(batch.input);
-    return {torch::nn::functional::cross_entropy(logits, batch.target), logits, batch.target};
-  }
-};
-using WaveTrainer = Trainer<WaveNet, Waves, WaveLoss>;
+using WaveTrainer = Trainer<WaveNet, Waves, ClassLoss>;
 
 // The stops of the training thread, step by step.
 struct StopsOfSteps : TrainCallback {

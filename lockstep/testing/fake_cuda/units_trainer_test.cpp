@@ -2,7 +2,6 @@
 // CPU and back.
 #include <ATen/ops/linspace.h>
 #include <gtest/gtest.h>
-#include <torch/nn/functional/loss.h>
 #include <torch/types.h>
 
 #include <filesystem>
@@ -22,6 +21,7 @@
 #include "lockstep/testing/fake_cuda/fake_cuda_fixture_test.h"
 #include "lockstep/testing/fake_cuda/nccl_ranks_test.h"
 #include "lockstep/testing/thread_ranks.h"
+#include "lockstep/train/class_loss_test.h"
 #include "lockstep/train/run_state.h"
 #include "lockstep/train/trainer.h"
 
@@ -44,14 +44,7 @@ struct Ripples {
   }
 };
 
-struct RippleLoss {
-  template <typename Model>
-  LossOutput operator()(Model& model, const data::Batch& batch) const {
-    const at::Tensor logits = model(batch.input);
-    return {torch::nn::functional::cross_entropy(logits, batch.target), logits, batch.target};
-  }
-};
-using RippleTrainer = Trainer<LayerNet, Ripples, RippleLoss>;
+using RippleTrainer = Trainer<LayerNet, Ripples, ClassLoss>;
 
 // How much more a device has while the last checkpoint is written than before it.
 struct PeakOfTheLastSave : TrainCallback {
