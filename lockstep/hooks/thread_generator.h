@@ -27,6 +27,7 @@ class ThreadGenerator {
 
  private:
   std::function<const at::Generator&()> generator_;
+  bool was_included_;  // the key, by another scope of this thread
 };
 
 }  // namespace lockstep::hooks

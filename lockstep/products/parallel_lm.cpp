@@ -100,8 +100,8 @@ ParallelLm::State::State(const LmConfig& given_config, Communicator given,
       how(prepared(comm, config, given_how, options)),
       mesh(comm, how.axes),
       schedule(make_schedule(how.schedule,
-                             {.stages = how.size_of("pipe"), .micro_batches = how.micro_batches})),
-      parts(mesh["tensor"], lm_tensor_plan(config), lm_parameter_shapes(config)) {
+                             {.stages = how.size_of("pipe"), .micro_batches = how.micro_batches})) {
+  TensorParts parts = lm_tensor_parts(config, mesh["tensor"]);
   LmOptions mine;
   mine.initial = InitialParameters::kNone;
   mine.split = lm_split(config, mesh["tensor"], {.divides_rows = how.divides_rows});
@@ -127,7 +127,6 @@ ParallelLm::State::State(const LmConfig& given_config, Communicator given,
   }
   parts.fill(filled, options.values);
   options.values = nullptr;  // which may hold a whole model
-  places = parts.places();
   if (const at::Device device = comm.device(); device.is_cpu()) {
     if (options.dtype != at::kFloat) lm->to(options.dtype);
   } else {
@@ -137,12 +136,35 @@ ParallelLm::State::State(const LmConfig& given_config, Communicator given,
       tensor.set_data(here.contains(name) ? tensor.detach().to(there)
                                           : at::zeros({1}, there).expand(tensor.sizes()));
   }
+  std::vector<DividedParameter> own;
   for (const auto& [name, tensor] : parameters_of(lm)) {
     if (!here.contains(name)) continue;
-    own.push_back({name, tensor, parts.slice(name), shapes.at(name),
-                   config.tie_word_embeddings && name == kEmbeddings && !is_first});
+    DividedParameter& part = own.emplace_back();
+    part = {.name = name,
+            .tensor = tensor,
+            .slice = parts.slice(name),
+            .shape = shapes.at(name),
+            .copy = config.tie_word_embeddings && name == kEmbeddings && !is_first};
+    // Experts have gradients of tokens of every rank along expert already.
+    if (!is_expert_parameter(name)) part.averaged.emplace_back("expert");
   }
-  classes = make_classes();
+  const auto home = [stage_of = stages_of_parameters(), each = mesh["expert"].size(),
+                     experts = config.num_local_experts](const std::string& name) {
+    std::map<std::string, int> places{{"pipe", stage_of.at(name)}};
+    if (const int64_t expert = expert_of(name); expert >= 0)
+      places["expert"] = static_cast<int>(expert * each / experts);
+    return places;
+  };
+  divided.emplace(ModelDivision{.owner = "ParallelLm",
+                                .comm = comm,
+                                .mesh = mesh,
+                                .whole = lm_parameter_shapes(config),
+                                .parts = std::move(parts),
+                                .own = std::move(own),
+                                .home = home,
+                                .zero = how.zero,
+                                .dtype = options.dtype,
+                                .module = lm.ptr()});
   if (options.prepare) options.prepare(lm);
   pipeline.emplace(
       mesh["pipe"], schedule, chunks->chunks_of(schedule, stage),
@@ -397,17 +419,17 @@ TokenScores ParallelLm::scores(const LmRowBatch& batch) {
 
 std::vector<at::Tensor> ParallelLm::take_gradients() {
   std::vector<at::Tensor> all;
-  for (const LmParameterPart& part : state_->own)
+  for (const DividedParameter& part : parameters())
     all.push_back(std::exchange(part.tensor.mutable_grad(), at::Tensor()));
   return all;
 }
 
 void ParallelLm::give_gradients(const std::vector<at::Tensor>& gradients,
                                 const at::Tensor& factor) {
-  if (gradients.size() != state_->own.size())
+  if (gradients.size() != parameters().size())
     throw InvalidArgument("ParallelLm: " + std::to_string(gradients.size()) + " gradients for " +
-                          std::to_string(state_->own.size()) + " parameters");
-  for (size_t i = 0; i < gradients.size(); ++i) state_->own[i].tensor.mutable_grad() = gradients[i];
+                          std::to_string(parameters().size()) + " parameters");
+  for (size_t i = 0; i < gradients.size(); ++i) parameters()[i].tensor.mutable_grad() = gradients[i];
   if (factor.is_cpu()) return scale_gradients(factor.item<double>());
   std::vector<at::Tensor> there;
   for (const at::Tensor& gradient : gradients)
@@ -419,7 +441,7 @@ void ParallelLm::give_gradients(const std::vector<at::Tensor>& gradients,
 void ParallelLm::scale_gradients(double factor) {
   if (factor == 1) return;
   const at::NoGradGuard no_grad;
-  for (const LmParameterPart& part : state_->own)
+  for (const DividedParameter& part : parameters())
     if (part.tensor.grad().defined()) part.tensor.mutable_grad().mul_(factor);
 }
 
@@ -482,8 +504,30 @@ Communicator ParallelLm::rows() const {
 TransformerLm& ParallelLm::module() {
   return state_->lm;
 }
-const std::vector<LmParameterPart>& ParallelLm::parameters() const {
-  return state_->own;
+const std::vector<DividedParameter>& ParallelLm::parameters() const {
+  return divided().own();
+}
+DividedParameters& ParallelLm::divided() {
+  return *state_->divided;
+}
+const DividedParameters& ParallelLm::divided() const {
+  return *state_->divided;
+}
+void ParallelLm::make_optimizer(const optim::Algorithm& algorithm) {
+  divided().make_optimizer(algorithm);
+}
+optim::StepResult ParallelLm::update(const UpdateOptions& options) {
+  return divided().update(options);
+}
+Checkpoint ParallelLm::share() {
+  return divided().share();
+}
+void ParallelLm::load(const Checkpoint& checkpoint, const std::string& source,
+                      CheckpointParts parts) {
+  divided().load(checkpoint, source, parts);
+}
+NamedTensors ParallelLm::gather() {
+  return divided().gather();
 }
 void ParallelLm::count_activations() {
   state_->pipeline->count_activations();

@@ -1,5 +1,6 @@
 #include "lockstep/shard/parallelize.h"
 
+#include <ATen/ops/scaled_dot_product_attention.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
@@ -18,8 +19,10 @@
 #include "lockstep/core/mutex.h"
 #include "lockstep/mesh/mesh.h"
 #include "lockstep/optim/adam.h"
+#include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
+#include "lockstep/shard/context_scope.h"
 #include "lockstep/shard/plain_models_test.h"
 #include "lockstep/testing/thread_ranks.h"
 
@@ -65,10 +68,10 @@ M with_values(M model) {
 }
 
 at::Tensor ids_of(int64_t step, int64_t rows = 4) {
-  return (torch::arange(rows * 6, at::kLong) * 7 + step)
+  return (torch::arange(rows * 8, at::kLong) * 7 + step)
       .pow(2)
       .remainder(plain::kWords)
-      .view({rows, 6});
+      .view({rows, 8});
 }
 
 at::Tensor loss_of(const at::Tensor& logits, const at::Tensor& targets) {
@@ -143,6 +146,123 @@ TEST(Parallelize, AVisionTransformerTrainsAsInOneProcess) {
       [](int64_t step) {
         return torch::arange(4 * 3 * 64, at::kDouble).mul(0.7).add(step).sin().view({4, 3, 8, 8});
       });
+}
+
+// Of rows: where they are divided, and how.
+struct Rows {
+  int tensor = 1, context = 1;
+  bool by_parts = false;
+  ContextWay way = ContextWay::kRing;
+};
+
+// `own_inputs`, `own_targets`: the model is given this rank's tokens; its loss is that of this rank's tokens.
+template <typename Make>
+void expect_one_process_by_rows(const Make& make, const TensorPlan& plan,
+                                const std::function<at::Tensor(int64_t)>& inputs, const Rows& how,
+                                bool own_inputs, bool own_targets) {
+  auto whole = with_values(make());
+  const std::vector<double> expected = train(whole, inputs);
+  const NamedTensors values = parameters_of(whole);
+  testing::run_threads(how.tensor * how.context, [&](Communicator& comm) {
+    const Mesh mesh(comm, {{"context", how.context}, {"tensor", how.tensor}});
+    Communicator& context = mesh["context"];
+    auto model = with_values(make());
+    TensorParts parts = parallelize(*model, mesh["tensor"], plan,
+                                    {.divides_rows = how.by_parts, .context = context});
+    const ContextScope scope(context, how.way);
+    torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(0.01));
+    for (int64_t step = 0; step < 5; ++step) {
+      optimizer.zero_grad();
+      const at::Tensor given = inputs(step);
+      const at::Tensor logits = model->forward(own_inputs ? own_tokens(context, given) : given);
+      at::Tensor targets = ids_of(step + 1);
+      if (own_targets)
+        targets = own_tokens(context, targets);
+      else
+        targets = targets.flatten().slice(0, 0, logits.numel() / plain::kWords);
+      const at::Tensor loss = loss_of(logits, targets);
+      loss.backward();
+      average_gradients(parameters_of(model), context);
+      optimizer.step();
+      const at::Tensor mean = loss.detach().clone();
+      context.all_reduce(mean, ReduceOp::kAvg);
+      EXPECT_NEAR(mean.item<double>(), expected[static_cast<size_t>(step)], 1e-12)
+          << "step " << step;
+    }
+    const NamedTensors all = parts.gather(parameters_of(model));
+    for (size_t i = 0; i < all.size(); ++i)
+      EXPECT_TRUE(at::allclose(all[i].second, values[i].second, 0, 1e-10)) << all[i].first;
+  });
+}
+
+const std::vector<Rows> kRowsOfTokens{{.tensor = 2, .by_parts = true},
+                                      {.tensor = 4, .by_parts = true},
+                                      {.context = 2},
+                                      {.context = 2, .way = ContextWay::kHeads},
+                                      {.context = 4},
+                                      {.tensor = 2, .context = 2},
+                                      {.tensor = 2, .context = 2, .by_parts = true}};
+
+TEST(Parallelize, RowsOfADecoderAreDividedAlongTensorAndContext) {
+  const TensorPlan plan = plan_of_plain({kWordsRule,
+                                         {"positions", TensorStyle::kPositions},
+                                         {"blocks.*.norm1", TensorStyle::kRows},
+                                         {"blocks.*.norm2", TensorStyle::kRows},
+                                         {"norm", TensorStyle::kRows}});
+  for (const Rows& how : kRowsOfTokens)
+    expect_one_process_by_rows([] { return Gpt(); }, plan,
+                               [](int64_t step) { return ids_of(step); }, how,
+                               /*own_inputs=*/true, /*own_targets=*/true);
+}
+
+// The first token alone is looked at behind the last norm.
+TEST(Parallelize, RowsOfAnEncoderEndBeforeItsPooling) {
+  const TensorPlan plan = plan_of_plain({kWordsRule,
+                                         {"positions", TensorStyle::kPositions},
+                                         {"blocks.1.norm2", TensorStyle::kRowsEnd},
+                                         {"blocks.*.norm1", TensorStyle::kRows},
+                                         {"blocks.*.norm2", TensorStyle::kRows}});
+  for (const Rows& how : kRowsOfTokens)
+    if (how.tensor * how.context <= 4)
+      expect_one_process_by_rows([] { return Encoder(); }, plan,
+                                 [](int64_t step) { return ids_of(step); }, how,
+                                 /*own_inputs=*/true, /*own_targets=*/false);
+}
+
+TEST(Parallelize, RowsOfAVisionTransformerBeginBehindItsPatches) {
+  const TensorPlan plan = plan_of_plain({{"norm", TensorStyle::kRowsBegin},
+                                         {"blocks.1.norm2", TensorStyle::kRowsEnd},
+                                         {"blocks.*.norm1", TensorStyle::kRows},
+                                         {"blocks.*.norm2", TensorStyle::kRows}});
+  for (const Rows& how : {Rows{.tensor = 2, .by_parts = true}, Rows{.context = 2},
+                          Rows{.tensor = 2, .context = 2, .by_parts = true}})
+    expect_one_process_by_rows(
+        [] { return Vision(); }, plan,
+        [](int64_t step) {
+          return torch::arange(4 * 3 * 64, at::kDouble).mul(0.7).add(step).sin().view({4, 3, 8, 8});
+        },
+        how, /*own_inputs=*/false, /*own_targets=*/false);
+}
+
+TEST(Parallelize, RowsThatDoNotDivideAreRefused) {
+  testing::run_threads(2, [](Communicator& comm) {
+    EXPECT_THAT([&] { own_tokens(comm, torch::zeros({2, 6}, at::kLong)); },
+                ::testing::ThrowsMessage<InvalidArgument>(
+                    HasSubstr("6 tokens do not divide among 2 ranks along context")));
+    auto model = with_values(Gpt());
+    EXPECT_THAT(
+        [&] {
+          parallelize(*model, comm, plan_of_plain({{"blocks.0", TensorStyle::kRowsBegin}}));
+        },
+        ::testing::ThrowsMessage<InvalidArgument>(
+            AllOf(HasSubstr("'blocks.0'"), HasSubstr("style rows begin is not for"))));
+    const ContextScope scope(comm);
+    const at::Tensor x = torch::ones({1, 2, 4, 8});
+    EXPECT_THAT([&] { at::scaled_dot_product_attention(x, x, x, torch::ones({4, 4})); },
+                ::testing::ThrowsMessage<InvalidArgument>(HasSubstr("has a mask")));
+    EXPECT_THAT([&] { at::scaled_dot_product_attention(x, x, x, {}, 0.1); },
+                ::testing::ThrowsMessage<InvalidArgument>(HasSubstr("give dropout 0")));
+  });
 }
 
 TEST(Parallelize, WhatEachPartHasIsItsSlice) {

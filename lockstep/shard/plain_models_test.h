@@ -1,17 +1,13 @@
 // Transformers as somebody writes them who has libtorch alone: no type of Lockstep's is in them.
 #pragma once
 
-#include <torch/nn/functional/activation.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 #include <torch/types.h>
-
-#include <cmath>
-#include <memory>
-#include <vector>
 
 namespace lockstep::plain {
 
@@ -28,16 +24,13 @@ struct AttentionImpl : torch::nn::Module {
         mix(register_module("mix", torch::nn::Linear(kWidth, kWidth))) {}
 
   at::Tensor forward(const at::Tensor& x) {
-    const int64_t b = x.size(0), t = x.size(1);
-    const auto heads = [&](const at::Tensor& columns) {
-      return columns.view({b, t, splits, kWidth / kHeads}).transpose(1, 2);
+    const auto heads = [this](const at::Tensor& columns) {
+      return columns.view({columns.size(0), columns.size(1), splits, kWidth / kHeads})
+          .transpose(1, 2);
     };
-    at::Tensor scores = torch::matmul(heads(query(x)), heads(key(x)).transpose(2, 3)) /
-                        std::sqrt(static_cast<double>(kWidth / kHeads));
-    if (is_causal)
-      scores = scores.masked_fill(torch::ones({t, t}, torch::kBool).triu(1), -INFINITY);
-    const at::Tensor mixed = torch::matmul(scores.softmax(-1), heads(value(x)));
-    return mix(mixed.transpose(1, 2).reshape({b, t, -1}));
+    const at::Tensor mixed = at::scaled_dot_product_attention(heads(query(x)), heads(key(x)),
+                                                              heads(value(x)), {}, 0.0, is_causal);
+    return mix(mixed.transpose(1, 2).flatten(2));
   }
 
   bool is_causal;
@@ -128,17 +121,19 @@ struct VisionImpl : torch::nn::Module {
       : patches(register_module(
             "patches", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, kWidth, 4).stride(4)))),
         positions(register_parameter("positions", torch::randn({4, kWidth}))),
+        norm(register_module("norm", BlockImpl::norm())),
         blocks(register_module("blocks", torch::nn::ModuleList())),
         head(register_module("head", torch::nn::Linear(kWidth, kWords))) {
     for (int64_t i = 0; i < kLayers; ++i) blocks->push_back(Block(false));
   }
   at::Tensor forward(const at::Tensor& pictures) {
-    at::Tensor x = patches(pictures).flatten(2).transpose(1, 2) + positions;
+    at::Tensor x = norm(patches(pictures).flatten(2).transpose(1, 2) + positions);
     for (const auto& block : *blocks) x = block->as<BlockImpl>()->forward(x);
     return head(x.mean(1));
   }
   torch::nn::Conv2d patches;
   at::Tensor positions;
+  torch::nn::LayerNorm norm;
   torch::nn::ModuleList blocks;
   torch::nn::Linear head;
 };

@@ -12,10 +12,8 @@
 #include <variant>
 
 #include "lockstep/core/errors.h"
-#include "lockstep/model/lm_experts.h"
 #include "lockstep/optim/gradient_norm.h"
-#include "lockstep/parallel/tensor/tensor_parallel_lm.h"
-#include "lockstep/products/internal/state.h"
+#include "lockstep/shard/internal/divided_parameters_state.h"
 
 namespace lockstep {
 namespace {
@@ -36,10 +34,10 @@ std::unique_ptr<torch::optim::OptimizerOptions> options_of(const optim::Algorith
 
 // Which group a parameter is in.
 std::map<std::string, size_t> groups_by_name(const optim::Algorithm& algorithm,
-                                             const std::vector<LmParameterGroup>& groups,
-                                             const LmConfig& config) {
+                                             const std::vector<OptimizerGroup>& groups,
+                                             const ModelDivision& model) {
   std::set<std::string> known;
-  for (const auto& [name, shape] : lm_parameter_shapes(config)) known.insert(name);
+  for (const auto& [name, shape] : model.whole) known.insert(name);
   const auto is_of_kind = [&](const torch::optim::OptimizerOptions& options) {
     return std::visit([&](const auto& own) { return typeid(own) == typeid(options); }, algorithm);
   };
@@ -47,14 +45,14 @@ std::map<std::string, size_t> groups_by_name(const optim::Algorithm& algorithm,
   for (size_t group = 0; group < groups.size(); ++group) {
     const auto& options = groups[group].options;
     if (!options || !is_of_kind(*options))
-      throw InvalidArgument("ParallelLm: the options of group " + std::to_string(group) +
+      throw InvalidArgument(model.owner + ": the options of group " + std::to_string(group) +
                             " are not of the algorithm's class; give all groups options of it");
     for (const std::string& name : groups[group].names) {
       if (!known.contains(name))
-        throw InvalidArgument("ParallelLm: group " + std::to_string(group) + " has '" + name +
+        throw InvalidArgument(model.owner + ": group " + std::to_string(group) + " has '" + name +
                               "', which the model has not; name its parameters");
       if (!group_of.emplace(name, group).second)
-        throw InvalidArgument("ParallelLm: '" + name + "' is in two groups; leave it in one");
+        throw InvalidArgument(model.owner + ": '" + name + "' is in two groups; leave it in one");
     }
   }
   return group_of;
@@ -62,29 +60,33 @@ std::map<std::string, size_t> groups_by_name(const optim::Algorithm& algorithm,
 
 }  // namespace
 
-// Experts have gradients of tokens of every rank along expert already. What other ranks count as well, ties' second
-// places, heads that parts share and what is whole on all parts, is counted there.
-std::vector<LmParameterClass> ParallelLm::State::make_classes() const {
+// What other ranks count as well, ties' second places, heads that parts share and what is whole on all parts, is counted
+// there.
+std::vector<AveragedParameters> DividedParameters::State::make_classes() const {
   enum class Kind : uint8_t { kDivided, kWhole, kCopy };
+  const auto kind_of = [](const DividedParameter& part) {
+    if (part.copy || part.slice.repeated) return Kind::kCopy;
+    return part.slice.whole() ? Kind::kWhole : Kind::kDivided;
+  };
+  // Those of the most axes first: in one order on all ranks, whatever each has.
+  const auto more_axes = [](const std::vector<std::string>& a, const std::vector<std::string>& b) {
+    return a.size() != b.size() ? a.size() > b.size() : a < b;
+  };
+  std::set<std::vector<std::string>, decltype(more_axes)> averaged(more_axes);
+  for (const DividedParameter& part : own) averaged.insert(part.averaged);
   const bool first_part = mesh.place("tensor") == 0;
-  std::vector<LmParameterClass> all;
-  for (const bool experts : {false, true}) {
+  std::vector<AveragedParameters> all;
+  for (const auto& axes : averaged) {
     for (const Kind kind : {Kind::kDivided, Kind::kWhole, Kind::kCopy}) {
-      std::vector<std::string> axes{"data", "context"};
-      if (!experts) axes.emplace_back("expert");
-      LmParameterClass one{
+      AveragedParameters one{
           .parts = {},
           .averaged = mesh.over(axes),
           .counts = kind == Kind::kDivided || (kind == Kind::kWhole && first_part)};
       // Each rank of the averaging has all gradients, or its own part of them.
-      if (how.zero == 0) one.counts = one.counts && one.averaged.rank() == 0;
-      for (const LmParameterPart& part : own) {
-        const Kind is = part.copy || part.slice.repeated ? Kind::kCopy
-                        : part.slice.whole()             ? Kind::kWhole
-                                                         : Kind::kDivided;
-        if (is == kind && is_expert_parameter(part.name) == experts && part.tensor.requires_grad())
+      if (zero == 0) one.counts = one.counts && one.averaged.rank() == 0;
+      for (const DividedParameter& part : own)
+        if (kind_of(part) == kind && part.averaged == axes && part.tensor.requires_grad())
           one.parts.push_back(&part);
-      }
       if (!one.parts.empty()) all.push_back(std::move(one));
     }
   }
@@ -92,27 +94,27 @@ std::vector<LmParameterClass> ParallelLm::State::make_classes() const {
 }
 
 // Biases and norms are the parameters of one dimension.
-void ParallelLm::make_optimizer(const optim::Algorithm& algorithm) {
-  std::vector<LmParameterGroup> groups{{{}, options_of(algorithm, /*decays=*/true)},
+void DividedParameters::make_optimizer(const optim::Algorithm& algorithm) {
+  std::vector<OptimizerGroup> groups{{{}, options_of(algorithm, /*decays=*/true)},
                                        {{}, options_of(algorithm, /*decays=*/false)}};
-  for (const auto& [name, shape] : lm_parameter_shapes(state_->config))
+  for (const auto& [name, shape] : state_->whole)
     groups[shape.size() > 1 ? 0 : 1].names.push_back(name);
   make_optimizer(algorithm, groups);
 }
 
-void ParallelLm::make_optimizer(const optim::Algorithm& algorithm,
-                                const std::vector<LmParameterGroup>& groups) {
+void DividedParameters::make_optimizer(const optim::Algorithm& algorithm,
+                                const std::vector<OptimizerGroup>& groups) {
   State& state = *state_;
   if (state.has_optimizer)
-    throw InvalidArgument("ParallelLm: it has an optimizer; make_optimizer() is called once");
-  const std::map<std::string, size_t> group_of = groups_by_name(algorithm, groups, state.config);
-  for (LmParameterClass& one : state.classes) {
+    throw InvalidArgument(state.owner + ": it has an optimizer; make_optimizer() is called once");
+  const std::map<std::string, size_t> group_of = groups_by_name(algorithm, groups, state);
+  for (AveragedParameters& one : state.classes) {
     std::vector<std::string> names;
     Groups own;
     for (size_t group = 0; group < groups.size(); ++group) {
       std::vector<at::Tensor> tensors;
       std::vector<std::string> of_group;
-      for (const LmParameterPart* part : one.parts) {
+      for (const DividedParameter* part : one.parts) {
         const auto found = group_of.find(part->name);
         if (found == group_of.end() || found->second != group) continue;
         tensors.push_back(part->tensor);
@@ -124,22 +126,22 @@ void ParallelLm::make_optimizer(const optim::Algorithm& algorithm,
       own.emplace_back(std::move(tensors), groups[group].options->clone());
     }
     if (names.empty()) continue;
-    ZeroOptions options{.stage = state.how.zero, .overlap = false};
+    ZeroOptions options{.stage = state.zero, .overlap = false};
     // A device has memory of its own, and divides a stage's layers.
-    if (options.stage == 3 && !state.comm.device().is_cpu()) options.units.model = state.lm.ptr();
+    if (options.stage == 3 && !state.comm.device().is_cpu()) options.units.model = state.module;
     one.optimizer = std::make_unique<ZeroOptimizer>(one.averaged, own, names, algorithm, options);
   }
-  for (const LmParameterPart& part : state.own)
+  for (const DividedParameter& part : state.own)
     if (!group_of.contains(part.name)) state.untrained.push_back(part.tensor);
   state.has_optimizer = true;
 }
 
-optim::StepResult ParallelLm::update(const UpdateOptions& options) {
+optim::StepResult DividedParameters::update(const UpdateOptions& options) {
   State& state = *state_;
   if (!state.has_optimizer)
-    throw InvalidArgument("ParallelLm: make_optimizer() comes before update()");
+    throw InvalidArgument(state.owner + ": make_optimizer() comes before update()");
   if (options.max_norm && !(*options.max_norm > 0))
-    throw InvalidArgument("ParallelLm: max_norm is " + std::to_string(*options.max_norm) +
+    throw InvalidArgument(state.owner + ": max_norm is " + std::to_string(*options.max_norm) +
                           "; it must be above 0");
   optim::StepOptions how;
   optim::StepResult result;
@@ -147,24 +149,24 @@ optim::StepResult ParallelLm::update(const UpdateOptions& options) {
     const at::Device device = state.comm.device();
     const at::Tensor sum = at::zeros({1}, at::TensorOptions(at::kDouble).device(device));
     synchronize();
-    for (LmParameterClass& one : state.classes) {
+    for (AveragedParameters& one : state.classes) {
       if (one.counts && one.optimizer)
         sum.add_(optim::sum_of_squares_on(device, *one.optimizer->own_gradients()));
     }
-    state.comm.iall_reduce(sum, ReduceOp::kSum, call_note("ParallelLm: gradient norm")).wait();
+    state.comm.iall_reduce(sum, ReduceOp::kSum, call_note(state.owner + ": gradient norm")).wait();
     const double scale = options.loss_scale.value_or(1);
     const double norm = std::sqrt(sum.item<double>()) / scale;
     const bool finite = std::isfinite(norm);
     if (!finite && !options.loss_scale)
-      throw Error("ParallelLm: the norm of the gradients is " + std::to_string(norm) +
+      throw Error(state.owner + ": the norm of the gradients is " + std::to_string(norm) +
                   "; nothing was updated");
     double divisor = scale;
     if (finite && options.max_norm) divisor *= std::max(1.0, (norm + kSmall) / *options.max_norm);
     // The kernels divide by a float32, which float64 is too good for.
-    const bool in_place = state.options.dtype == at::kDouble && finite && divisor != 1;
+    const bool in_place = state.dtype == at::kDouble && finite && divisor != 1;
     if (in_place) {
       const at::NoGradGuard no_grad;
-      for (LmParameterClass& one : state.classes) {
+      for (AveragedParameters& one : state.classes) {
         if (!one.optimizer) continue;
         const auto gradients = one.optimizer->own_gradients();
         for (const at::Tensor& gradient : *gradients) gradient.div_(divisor);
@@ -175,24 +177,24 @@ optim::StepResult ParallelLm::update(const UpdateOptions& options) {
     result.grad_norm = norm;
     result.skipped = !finite;
   }
-  for (LmParameterClass& one : state.classes)
+  for (AveragedParameters& one : state.classes)
     if (one.optimizer) result.skipped = one.optimizer->step(how).skipped;
   for (const at::Tensor& parameter : state.untrained) parameter.mutable_grad().reset();
   return result;
 }
 
-void ParallelLm::set_learning_rate(double rate) {
-  for (LmParameterClass& one : state_->classes) {
+void DividedParameters::set_learning_rate(double rate) {
+  for (AveragedParameters& one : state_->classes) {
     if (!one.optimizer) continue;
     for (auto& group : one.optimizer->param_groups()) group.options().set_lr(rate);
   }
 }
 
-std::vector<at::Tensor> ParallelLm::synchronize() {
+std::vector<at::Tensor> DividedParameters::synchronize() {
   if (!state_->has_optimizer)
-    throw InvalidArgument("ParallelLm: make_optimizer() comes before synchronize()");
+    throw InvalidArgument(state_->owner + ": make_optimizer() comes before synchronize()");
   std::vector<at::Tensor> own;
-  for (LmParameterClass& one : state_->classes) {
+  for (AveragedParameters& one : state_->classes) {
     if (!one.optimizer) continue;
     one.optimizer->synchronize();
     const auto gradients = one.optimizer->own_gradients();
@@ -201,16 +203,16 @@ std::vector<at::Tensor> ParallelLm::synchronize() {
   return own;
 }
 
-void ParallelLm::leave_out() {
+void DividedParameters::leave_out() {
   if (!state_->has_optimizer) return;
-  for (LmParameterClass& one : state_->classes)
+  for (AveragedParameters& one : state_->classes)
     if (one.optimizer) one.optimizer->leave_out();
   for (const at::Tensor& parameter : state_->untrained) parameter.mutable_grad().reset();
 }
 
-ParallelLm::Options ParallelLm::options() const {
+DividedParameters::Options DividedParameters::options() const {
   Options all;
-  for (const LmParameterClass& one : state_->classes) {
+  for (const AveragedParameters& one : state_->classes) {
     if (!one.optimizer) continue;
     for (const auto& group : one.optimizer->param_groups()) all.push_back(group.options().clone());
     break;
@@ -218,12 +220,12 @@ ParallelLm::Options ParallelLm::options() const {
   return all;
 }
 
-void ParallelLm::set_options(const Options& options) {
-  for (LmParameterClass& one : state_->classes) {
+void DividedParameters::set_options(const Options& options) {
+  for (AveragedParameters& one : state_->classes) {
     if (!one.optimizer) continue;
     auto& groups = one.optimizer->param_groups();
     if (groups.size() != options.size())
-      throw InvalidArgument("ParallelLm: set_options() of " + std::to_string(options.size()) +
+      throw InvalidArgument(state_->owner + ": set_options() of " + std::to_string(options.size()) +
                             " groups; the optimizer has " + std::to_string(groups.size()));
     for (size_t i = 0; i < groups.size(); ++i) groups[i].set_options(options[i]->clone());
   }
@@ -231,7 +233,7 @@ void ParallelLm::set_options(const Options& options) {
 
 namespace {
 
-void add(ParallelLm::Memory& memory, const ZeroMemory& of) {
+void add(DividedParameters::Memory& memory, const ZeroMemory& of) {
   memory.parameters += of.parameters;
   memory.gradients += of.gradients;
   memory.state += of.state + of.masters;
@@ -240,35 +242,35 @@ void add(ParallelLm::Memory& memory, const ZeroMemory& of) {
 
 }  // namespace
 
-ParallelLm::Memory ParallelLm::planned_memory() const {
+DividedParameters::Memory DividedParameters::planned_memory() const {
   Memory memory;
   if (!state_->has_optimizer)
-    throw InvalidArgument("ParallelLm: make_optimizer() comes before planned_memory()");
-  for (const LmParameterClass& one : state_->classes)
+    throw InvalidArgument(state_->owner + ": make_optimizer() comes before planned_memory()");
+  for (const AveragedParameters& one : state_->classes)
     if (one.optimizer) add(memory, one.optimizer->planned_memory());
   for (const at::Tensor& parameter : state_->untrained)
     memory.parameters += static_cast<int64_t>(parameter.nbytes());
   return memory;
 }
 
-ParallelLm::Memory ParallelLm::memory() const {
+DividedParameters::Memory DividedParameters::memory() const {
   Memory memory;
   const auto add_plain = [&](const at::Tensor& parameter) {
     memory.parameters += static_cast<int64_t>(parameter.nbytes());
     if (parameter.grad().defined())
       memory.gradients += static_cast<int64_t>(parameter.grad().nbytes());
   };
-  for (const LmParameterClass& one : state_->classes)
+  for (const AveragedParameters& one : state_->classes)
     if (one.optimizer) add(memory, one.optimizer->memory());
   if (!state_->has_optimizer)
-    for (const LmParameterPart& part : state_->own) add_plain(part.tensor);
+    for (const DividedParameter& part : state_->own) add_plain(part.tensor);
   for (const at::Tensor& parameter : state_->untrained) add_plain(parameter);
   return memory;
 }
 
-std::vector<ParallelLm::Averaging> ParallelLm::averaging() const {
+std::vector<DividedParameters::Averaging> DividedParameters::averaging() const {
   std::vector<Averaging> all;
-  for (const LmParameterClass& one : state_->classes)
+  for (const AveragedParameters& one : state_->classes)
     if (one.optimizer) all.push_back({one.averaged.size(), one.optimizer->stats()});
   return all;
 }
