@@ -38,6 +38,9 @@ DividedParameters::~DividedParameters() = default;
 const std::vector<DividedParameter>& DividedParameters::own() const {
   return state_->own;
 }
+const NamedShapes& DividedParameters::whole_shapes() const {
+  return state_->whole;
+}
 
 std::shared_ptr<void> DividedParameters::whole() {
   auto held = std::make_shared<std::vector<std::shared_ptr<void>>>();

@@ -66,7 +66,9 @@ class DividedParameters {
   DividedParameters& operator=(DividedParameters&&) noexcept;
   ~DividedParameters();
 
-  const std::vector<DividedParameter>& own() const;  // does not communicate
+  // Do not communicate.
+  const std::vector<DividedParameter>& own() const;
+  const NamedShapes& whole_shapes() const;
 
   // Once, before the first update(): of all parameters that require a gradient, biases and norms (of one dimension)
   // without weight decay.

@@ -1,12 +1,9 @@
 #include "lockstep/shard/parallelize.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/modules/normalization.h>
 
-#include <array>
-#include <cstdio>
 #include <map>
 #include <memory>
 #include <set>
@@ -15,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/comm/agree.h"
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/flat/named_tensors.h"
@@ -149,10 +147,7 @@ void meet(Communicator comm, const TensorPlan& plan, const NamedTensors& paramet
   std::string text = divides_rows ? "rows\n" : "";
   for (const TensorRule& rule : plan.rules())
     text += rule.modules + ' ' + to_string(rule.style) + ' ' + std::to_string(rule.heads) + '\n';
-  std::array<char, 32> note{};
-  std::snprintf(note.data(), note.size(), "parallelize: plan %08x",
-                static_cast<uint32_t>(fingerprint(text)));
-  comm.iall_reduce(at::zeros({1}, at::kByte), ReduceOp::kMax, call_note(note.data())).wait();
+  agree(comm, "parallelize", {{"plan", fingerprint(text)}});
   check_same_on_all_ranks(comm, parameters);
 }
 

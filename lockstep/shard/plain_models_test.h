@@ -2,12 +2,14 @@
 #pragma once
 
 #include <ATen/ops/scaled_dot_product_attention.h>
-#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 #include <torch/types.h>
+
+#include <optional>
 
 namespace lockstep::plain {
 
@@ -69,73 +71,103 @@ struct BlockImpl : torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
-struct GptImpl : torch::nn::Module {
-  explicit GptImpl(bool is_tied = false, int64_t splits = -1)
-      : words(register_module("words", torch::nn::Embedding(kWords, kWidth))),
-        positions(register_module("positions", torch::nn::Embedding(16, kWidth))),
-        blocks(register_module("blocks", torch::nn::ModuleList())),
-        norm(register_module("norm", BlockImpl::norm())),
-        head(register_module(
-            "head", torch::nn::Linear(torch::nn::LinearOptions(kWidth, kWords).bias(false)))) {
-    for (int64_t i = 0; i < kLayers; ++i) blocks->push_back(Block(true, splits));
-    if (is_tied) head->weight = words->weight;
-  }
-  // Ids [B, T] -> logits [B, T, kWords].
+// Ids [B, T] -> rows [B, T, kWidth].
+struct EmbedImpl : torch::nn::Module {
+  explicit EmbedImpl(bool has_padding = false)
+      : words(register_module(
+            "words", torch::nn::Embedding(
+                         torch::nn::EmbeddingOptions(kWords, kWidth)
+                             .padding_idx(has_padding ? std::optional<int64_t>(kWords - 1)
+                                                      : std::nullopt)))),
+        positions(register_module("positions", torch::nn::Embedding(16, kWidth))) {}
   at::Tensor forward(const at::Tensor& ids) {
-    at::Tensor x = words(ids) + positions(torch::arange(ids.size(1)));
-    for (const auto& block : *blocks) x = block->as<BlockImpl>()->forward(x);
-    return head(norm(x));
+    return words(ids) + positions(torch::arange(ids.size(1)));
   }
   torch::nn::Embedding words, positions;
-  torch::nn::ModuleList blocks;
+};
+TORCH_MODULE(Embed);
+
+struct HeadImpl : torch::nn::Module {
+  HeadImpl()
+      : norm(register_module("norm", BlockImpl::norm())),
+        head(register_module(
+            "head", torch::nn::Linear(torch::nn::LinearOptions(kWidth, kWords).bias(false)))) {}
+  at::Tensor forward(const at::Tensor& x) { return head(norm(x)); }
   torch::nn::LayerNorm norm;
   torch::nn::Linear head;
 };
+TORCH_MODULE(Head);
+
+// Ids [B, T] -> logits [B, T, kWords].
+struct GptImpl : torch::nn::Module {
+  explicit GptImpl(bool is_tied = false, int64_t splits = -1) {
+    Embed embed;
+    Head head;
+    if (is_tied) head->head->weight = embed->words->weight;
+    layers->push_back(embed);
+    for (int64_t i = 0; i < kLayers; ++i) layers->push_back(Block(true, splits));
+    layers->push_back(head);
+    register_module("layers", layers);
+  }
+  at::Tensor forward(const at::Tensor& ids) { return layers->forward(ids); }
+  torch::nn::Sequential layers;
+};
 TORCH_MODULE(Gpt);
 
-// Ids [B, T] -> [B, kWords], by the first token.
-struct EncoderImpl : torch::nn::Module {
-  EncoderImpl()
-      : words(register_module(
-            "words", torch::nn::Embedding(
-                         torch::nn::EmbeddingOptions(kWords, kWidth).padding_idx(kWords - 1)))),
-        positions(register_module("positions", torch::nn::Embedding(16, kWidth))),
-        blocks(register_module("blocks", torch::nn::ModuleList())),
-        head(register_module("head", torch::nn::Linear(kWidth, kWords))) {
-    for (int64_t i = 0; i < kLayers; ++i) blocks->push_back(Block(false));
-  }
-  at::Tensor forward(const at::Tensor& ids) {
-    at::Tensor x = words(ids) + positions(torch::arange(ids.size(1)));
-    for (const auto& block : *blocks) x = block->as<BlockImpl>()->forward(x);
-    return head(x.select(1, 0));
-  }
-  torch::nn::Embedding words, positions;
-  torch::nn::ModuleList blocks;
+// By the first token of each sequence.
+struct FirstImpl : torch::nn::Module {
+  FirstImpl() : head(register_module("head", torch::nn::Linear(kWidth, kWords))) {}
+  at::Tensor forward(const at::Tensor& x) { return head(x.select(1, 0)); }
   torch::nn::Linear head;
+};
+TORCH_MODULE(First);
+
+// Ids [B, T] -> [B, kWords].
+struct EncoderImpl : torch::nn::Module {
+  EncoderImpl() {
+    layers->push_back(Embed(/*has_padding=*/true));
+    for (int64_t i = 0; i < kLayers; ++i) layers->push_back(Block(false));
+    layers->push_back(First());
+    register_module("layers", layers);
+  }
+  at::Tensor forward(const at::Tensor& ids) { return layers->forward(ids); }
+  torch::nn::Sequential layers;
 };
 TORCH_MODULE(Encoder);
 
-// Pictures [B, 3, 8, 8] -> [B, kWords], by patches of 4 x 4.
-struct VisionImpl : torch::nn::Module {
-  VisionImpl()
+// Pictures [B, 3, 8, 8] -> rows [B, 4, kWidth], by patches of 4 x 4.
+struct PatchesImpl : torch::nn::Module {
+  PatchesImpl()
       : patches(register_module(
             "patches", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, kWidth, 4).stride(4)))),
         positions(register_parameter("positions", torch::randn({4, kWidth}))),
-        norm(register_module("norm", BlockImpl::norm())),
-        blocks(register_module("blocks", torch::nn::ModuleList())),
-        head(register_module("head", torch::nn::Linear(kWidth, kWords))) {
-    for (int64_t i = 0; i < kLayers; ++i) blocks->push_back(Block(false));
-  }
+        norm(register_module("norm", BlockImpl::norm())) {}
   at::Tensor forward(const at::Tensor& pictures) {
-    at::Tensor x = norm(patches(pictures).flatten(2).transpose(1, 2) + positions);
-    for (const auto& block : *blocks) x = block->as<BlockImpl>()->forward(x);
-    return head(x.mean(1));
+    return norm(patches(pictures).flatten(2).transpose(1, 2) + positions);
   }
   torch::nn::Conv2d patches;
   at::Tensor positions;
   torch::nn::LayerNorm norm;
-  torch::nn::ModuleList blocks;
+};
+TORCH_MODULE(Patches);
+
+struct MeanImpl : torch::nn::Module {
+  MeanImpl() : head(register_module("head", torch::nn::Linear(kWidth, kWords))) {}
+  at::Tensor forward(const at::Tensor& x) { return head(x.mean(1)); }
   torch::nn::Linear head;
+};
+TORCH_MODULE(Mean);
+
+// Pictures [B, 3, 8, 8] -> [B, kWords].
+struct VisionImpl : torch::nn::Module {
+  VisionImpl() {
+    layers->push_back(Patches());
+    for (int64_t i = 0; i < kLayers; ++i) layers->push_back(Block(false));
+    layers->push_back(Mean());
+    register_module("layers", layers);
+  }
+  at::Tensor forward(const at::Tensor& pictures) { return layers->forward(pictures); }
+  torch::nn::Sequential layers;
 };
 TORCH_MODULE(Vision);
 

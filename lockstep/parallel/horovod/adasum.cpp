@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "lockstep/comm/agree.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/device/memory.h"
 
@@ -143,15 +144,14 @@ at::ScalarType computed_in(at::ScalarType dtype) {
   return dtype == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// Nobody sends anything before all have called with the same tensors.
-void agree(Communicator& comm, std::span<const at::Tensor> tensors, Communicator::Site site) {
+// No rank sends anything before all have called with the same tensors.
+void agree_on(Communicator& comm, std::span<const at::Tensor> tensors, Communicator::Site site) {
   uint64_t key = tensors.size();
   for (const at::Tensor& tensor : tensors) {
     key = key * 0x9e3779b97f4a7c15ULL + static_cast<uint64_t>(tensor.numel()) * 31 +
           static_cast<uint64_t>(tensor.scalar_type());
   }
-  const std::string text = "adasum of " + std::to_string(tensors.size()) + " tensors";
-  comm.iall_reduce(at::zeros({1}, at::kByte), ReduceOp::kMax, {key | 1, text.c_str()}, site).wait();
+  agree(comm, "adasum of " + std::to_string(tensors.size()) + " tensors", {{"sizes", key}}, site);
 }
 
 }  // namespace
@@ -167,7 +167,7 @@ void adasum_all_reduce(Communicator& comm, std::span<const at::Tensor> tensors,
   }
   if (comm.size() == 1) return;
   const at::NoGradGuard no_grad;
-  agree(comm, tensors, site);
+  agree_on(comm, tensors, site);
   for (const auto& [kind, members] : kinds) {
     // Those of a device go to the host as one, and back as one.
     const at::Device device = members.front().device();
