@@ -278,7 +278,7 @@ TEST(ParallelLm, GoesOnWhicheverWayItIsDivided) {
         ParallelLm model(config, comm, by(mesh, zero), elsewhere);
         model.make_optimizer(torch::optim::AdamWOptions(1e-3));
         model.load(read_checkpoint(path, CheckpointParts::kAll, ModelForm::kSlices), "saved");
-        model.set_learning_rate(1e-2);
+        model.divided().set_learning_rate(1e-2);
         const auto losses = train(model, 3);
         for (size_t i = 0; i < losses.size(); ++i)
           EXPECT_NEAR(losses[i], expected[i], 1e-10) << mesh << " " << i;

@@ -14,7 +14,6 @@
 #include "lockstep/comm/agree.h"
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
-#include "lockstep/core/text.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/hooks/layer_hook.h"
 #include "lockstep/parallel/pipeline/sequential_chunks.h"
@@ -25,7 +24,7 @@
 namespace lockstep {
 namespace {
 
-[[noreturn]] void refuse(const std::string& what) {
+[[noreturn]] void refuse_model(const std::string& what) {
   throw InvalidArgument("ParallelModel: " + what);
 }
 
@@ -37,11 +36,11 @@ torch::nn::Sequential units_of(const std::shared_ptr<torch::nn::Module>& model,
     found = nullptr;
     for (const auto& item : model->named_modules(/*name_prefix=*/{}, /*include_self=*/false))
       if (item.key() == plan.units) found = item.value();
-    if (!found) refuse("the plan's units are '" + plan.units + "', which no child is called");
+    if (!found) refuse_model("the plan's units are '" + plan.units + "', which no child is called");
   }
   const auto units = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(found);
   if (!units)
-    refuse(plan.units.empty()
+    refuse_model(plan.units.empty()
                ? "a pipeline cuts a torch::nn::Sequential, and the model is none; name a child that "
                  "is, and that is all of its forward (ModelPlan::units)"
                : "'" + plan.units + "' is a " + found->name() + ", and no torch::nn::Sequential");
@@ -62,28 +61,20 @@ std::vector<double> costs_of(const torch::nn::Sequential& units) {
   return costs;
 }
 
-PipelineSchedule schedule_of(const LmParallelism& how) {
+PipelineSchedule pipeline_of(const LmParallelism& how) {
   // Of one stage there is nothing to order.
   return make_schedule(how.size_of("pipe") == 1 ? "1f1b" : how.schedule,
                        {.stages = how.size_of("pipe"), .micro_batches = how.micro_batches});
 }
 
 LmParallelism resolved_for(LmParallelism how, const torch::nn::Sequential& units, int ranks) {
-  const auto& known = parallel_axes();
-  for (const MeshAxis& axis : how.axes)
-    if (std::find(known.begin(), known.end(), axis.name) == known.end())
-      refuse("there is no axis '" + axis.name + "'; give sizes of " + joined(known));
+  check_ways(how);
   how.axes = with_all_axes(how.axes, ranks);
   if (how.size_of("expert") > 1)
-    refuse("the axis expert is for a TransformerLm with experts; put these ranks along data");
-  if (how.zero < 0 || how.zero > 3)
-    refuse("zero is " + std::to_string(how.zero) + "; give a stage from 0 to 3");
+    refuse_model("the axis expert is for a TransformerLm with experts; put these ranks along data");
   const int stages = how.size_of("pipe");
-  if (how.micro_batches < 0 || how.micro_batches > LmParallelism::kMostMicroBatches)
-    refuse(std::to_string(how.micro_batches) + " micro-batches; give 1 to " +
-           std::to_string(LmParallelism::kMostMicroBatches));
   if (how.micro_batches == 0) how.micro_batches = stages > 1 ? 2 * stages : 1;
-  const int chunks = schedule_of(how).all_chunks();
+  const int chunks = pipeline_of(how).all_chunks();
   if (stages == 1) {
     how.cut = {1};
     return how;
@@ -91,17 +82,17 @@ LmParallelism resolved_for(LmParallelism how, const torch::nn::Sequential& units
   if (how.cut.empty()) how.cut = cut_by_costs(costs_of(units), chunks);
   cut_by_counts(static_cast<int>(units->size()), how.cut);
   if (static_cast<int>(how.cut.size()) != chunks)
-    refuse("the cut has " + std::to_string(how.cut.size()) + " chunks, and the pipeline " +
+    refuse_model("the cut has " + std::to_string(how.cut.size()) + " chunks, and the pipeline " +
            std::to_string(chunks));
   return how;
 }
 
 ParallelModelOptions checked(const ParallelModelOptions& options) {
-  if (!options.loss) refuse("give a loss");
+  if (!options.loss) refuse_model("give a loss");
   if (!options.inputs.defined() || !options.targets.defined() || options.inputs.dim() == 0 ||
       options.targets.dim() == 0 || options.inputs.size(0) != options.targets.size(0) ||
       options.inputs.size(0) == 0)
-    refuse("give an example, inputs and targets whose dim 0 are the rows of a batch");
+    refuse_model("give an example, inputs and targets whose dim 0 are the rows of a batch");
   return options;
 }
 
@@ -128,7 +119,7 @@ std::map<std::string, int> stages_of(const torch::nn::Module& model, const std::
       continue;
     }
     if (!name.starts_with(before))
-      refuse("'" + name + "' is in no unit of '" + before.substr(0, before.size() - 1) +
+      refuse_model("'" + name + "' is in no unit of '" + before.substr(0, before.size() - 1) +
              "', so no stage of the pipeline has it; put it into one");
     stages[name] = stage_of_unit.at(std::stoul(name.substr(before.size())));
     names.emplace(tensor.unsafeGetTensorImpl(), name);
@@ -139,7 +130,7 @@ std::map<std::string, int> stages_of(const torch::nn::Module& model, const std::
     const auto first = names.find(tensor.unsafeGetTensorImpl());
     const int stage = stage_of_unit.at(std::stoul(name.substr(before.size())));
     if (first != names.end() && stages.at(first->second) != stage)
-      refuse("'" + name + "' is '" + first->second +
+      refuse_model("'" + name + "' is '" + first->second +
              "', and they are in two stages of the pipeline; give each a tensor, or cut elsewhere");
   };
   for (const auto& [name, tensor] : parameters_of(model)) check_place(name, tensor);
@@ -172,7 +163,7 @@ ParallelModel::State::State(std::shared_ptr<torch::nn::Module> given, Forward gi
                                            : units_of(model, given_plan)),
       unit_names(given_plan.units.empty() ? "" : given_plan.units + "."),
       how(resolved_for(given_how, units, comm.size())),
-      schedule(schedule_of(how)),
+      schedule(pipeline_of(how)),
       mesh(comm, how.axes),
       stage_of(stages_of(*model, unit_names, how, schedule)) {
   start_alike();
@@ -300,7 +291,7 @@ PipelineBatch ParallelModel::State::batch_of(const at::Tensor& inputs, const at:
                                              double scale) {
   if (!inputs.defined() || !targets.defined() || inputs.dim() == 0 || targets.dim() == 0 ||
       inputs.size(0) == 0 || inputs.size(0) != targets.size(0))
-    refuse("a batch is inputs and targets with as many rows, 1 or more");
+    refuse_model("a batch is inputs and targets with as many rows, 1 or more");
   const Communicator row = mesh.over({"pipe", "context", "tensor"});
   if (row.size() > 1)
     agree(row, "row", {{"inputs", mark_of(inputs)}, {"targets", mark_of(targets)}});
