@@ -94,10 +94,9 @@ double by_one_process(Kind kind, const lockstep::Communicator& comm) {
 
 void example(lockstep::Communicator& comm, Kind kind, const lockstep::LmParallelism& how) {
   const auto [inputs, targets] = batch_of(kind, 0);
-  lockstep::ParallelModel model(make(kind, comm), comm, how, plan_of(kind),
-                                {.loss = loss_of,
-                                 .inputs = inputs.to(comm.device()),
-                                 .targets = targets.to(comm.device())});
+  lockstep::ParallelModel model(
+      make(kind, comm), comm, how, plan_of(kind),
+      {.loss = loss_of, .inputs = inputs.to(comm.device()), .targets = targets.to(comm.device())});
   model.divided().make_optimizer(kDescent);
   lockstep::Communicator rows = model.rows();
   const int64_t share = kBatch / rows.size();
@@ -123,8 +122,7 @@ void example(lockstep::Communicator& comm, Kind kind, const lockstep::LmParallel
 
 int main(int argc, char** argv) {
   if (const auto code = usage_asked(
-          argc, argv,
-          "divided_models [decoder|encoder|vision [MESH [ZERO [SCHEDULE [rows]]]]]"))
+          argc, argv, "divided_models [decoder|encoder|vision [MESH [ZERO [SCHEDULE [rows]]]]]"))
     return *code;
   const std::string name = argc > 1 ? argv[1] : "decoder";
   const Kind kind = name == "vision"    ? Kind::kVision

@@ -17,7 +17,8 @@ void agree(const Communicator& comm, const std::string& what,
   for (const AgreedValue& value : values) {
     std::array<char, 16> digits{};
     std::snprintf(digits.data(), digits.size(), "%08x", static_cast<uint32_t>(value.fingerprint));
-    text += (&value == values.begin() ? ": " : ", ") + std::string(value.name) + " " + digits.data();
+    text +=
+        (&value == values.begin() ? ": " : ", ") + std::string(value.name) + " " + digits.data();
     key = (key ^ fingerprint(value.name) ^ value.fingerprint) * 0x100000001b3ULL;
   }
   Communicator handle = comm;

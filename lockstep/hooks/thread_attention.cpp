@@ -57,8 +57,7 @@ void register_attention() {
 }  // namespace
 
 ThreadAttention::ThreadAttention(Attend attend)
-    : attend_(std::move(attend)),
-      was_included_(c10::impl::tls_is_dispatch_key_included(kKey)) {
+    : attend_(std::move(attend)), was_included_(c10::impl::tls_is_dispatch_key_included(kKey)) {
   LOCKSTEP_CHECK(instead == nullptr, "a second attention for one thread");
   register_attention();
   instead = &attend_;

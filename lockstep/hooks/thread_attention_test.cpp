@@ -52,7 +52,8 @@ TEST(ThreadAttention, OtherThreadsAndOperationsAreAsTheyWere) {
   const at::Tensor expected = attend(x);
   torch::nn::Linear linear(4, 4);
   const at::Tensor product = linear->forward(x);
-  const ThreadAttention scope([](const AttentionCall& call) { return at::zeros_like(call.queries); });
+  const ThreadAttention scope(
+      [](const AttentionCall& call) { return at::zeros_like(call.queries); });
   EXPECT_TRUE(at::equal(attend(x), at::zeros_like(x)));
   EXPECT_TRUE(at::equal(linear->forward(x), product));
   at::Tensor there;
@@ -62,7 +63,8 @@ TEST(ThreadAttention, OtherThreadsAndOperationsAreAsTheyWere) {
 
 TEST(ThreadAttention, StandsAroundAThreadsGenerator) {
   const at::Tensor x = at::randn({1, 2, 3, 4});
-  const ThreadAttention scope([](const AttentionCall& call) { return at::zeros_like(call.queries); });
+  const ThreadAttention scope(
+      [](const AttentionCall& call) { return at::zeros_like(call.queries); });
   const at::Generator generator;
   {
     const ThreadGenerator within([&]() -> const at::Generator& { return generator; });

@@ -256,7 +256,8 @@ void ParallelLm::give_gradients(const std::vector<at::Tensor>& gradients,
   if (gradients.size() != parameters().size())
     throw InvalidArgument("ParallelLm: " + std::to_string(gradients.size()) + " gradients for " +
                           std::to_string(parameters().size()) + " parameters");
-  for (size_t i = 0; i < gradients.size(); ++i) parameters()[i].tensor.mutable_grad() = gradients[i];
+  for (size_t i = 0; i < gradients.size(); ++i)
+    parameters()[i].tensor.mutable_grad() = gradients[i];
   if (factor.is_cpu()) return scale_gradients(factor.item<double>());
   std::vector<at::Tensor> there;
   for (const at::Tensor& gradient : gradients)

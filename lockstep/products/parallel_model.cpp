@@ -40,10 +40,11 @@ torch::nn::Sequential units_of(const std::shared_ptr<torch::nn::Module>& model,
   }
   const auto units = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(found);
   if (!units)
-    refuse_model(plan.units.empty()
-               ? "a pipeline cuts a torch::nn::Sequential, and the model is none; name a child that "
-                 "is, and that is all of its forward (ModelPlan::units)"
-               : "'" + plan.units + "' is a " + found->name() + ", and no torch::nn::Sequential");
+    refuse_model(
+        plan.units.empty()
+            ? "a pipeline cuts a torch::nn::Sequential, and the model is none; name a child that "
+              "is, and that is all of its forward (ModelPlan::units)"
+            : "'" + plan.units + "' is a " + found->name() + ", and no torch::nn::Sequential");
   return torch::nn::Sequential(units);
 }
 
@@ -83,7 +84,7 @@ LmParallelism resolved_for(LmParallelism how, const torch::nn::Sequential& units
   cut_by_counts(static_cast<int>(units->size()), how.cut);
   if (static_cast<int>(how.cut.size()) != chunks)
     refuse_model("the cut has " + std::to_string(how.cut.size()) + " chunks, and the pipeline " +
-           std::to_string(chunks));
+                 std::to_string(chunks));
   return how;
 }
 
@@ -120,7 +121,7 @@ std::map<std::string, int> stages_of(const torch::nn::Module& model, const std::
     }
     if (!name.starts_with(before))
       refuse_model("'" + name + "' is in no unit of '" + before.substr(0, before.size() - 1) +
-             "', so no stage of the pipeline has it; put it into one");
+                   "', so no stage of the pipeline has it; put it into one");
     stages[name] = stage_of_unit.at(std::stoul(name.substr(before.size())));
     names.emplace(tensor.unsafeGetTensorImpl(), name);
   }
@@ -130,8 +131,9 @@ std::map<std::string, int> stages_of(const torch::nn::Module& model, const std::
     const auto first = names.find(tensor.unsafeGetTensorImpl());
     const int stage = stage_of_unit.at(std::stoul(name.substr(before.size())));
     if (first != names.end() && stages.at(first->second) != stage)
-      refuse_model("'" + name + "' is '" + first->second +
-             "', and they are in two stages of the pipeline; give each a tensor, or cut elsewhere");
+      refuse_model(
+          "'" + name + "' is '" + first->second +
+          "', and they are in two stages of the pipeline; give each a tensor, or cut elsewhere");
   };
   for (const auto& [name, tensor] : parameters_of(model)) check_place(name, tensor);
   for (const auto& item : model.named_modules(/*name_prefix=*/{}, /*include_self=*/false)) {
@@ -300,9 +302,8 @@ PipelineBatch ParallelModel::State::batch_of(const at::Tensor& inputs, const at:
                 count_of = std::min<int64_t>(rows, static_cast<int64_t>(how.micro_batches));
   for (int64_t i = 0; i < count_of; ++i)
     batch.rows.push_back(rows * (i + 1) / count_of - rows * i / count_of);
-  batch.input = [own = device::copy_to(own_inputs(inputs), comm.device())](const MicroBatch& micro) {
-    return own.narrow(0, micro.first_row, micro.rows);
-  };
+  batch.input = [own = device::copy_to(own_inputs(inputs), comm.device())](
+                    const MicroBatch& micro) { return own.narrow(0, micro.first_row, micro.rows); };
   batch.loss = [this, own = device::copy_to(own_targets(targets), comm.device()),
                 all = count(targets), scale](const at::Tensor& outputs, const MicroBatch& micro) {
     return share_of_loss(outputs, own.narrow(0, micro.first_row, micro.rows), all) * scale;
@@ -313,8 +314,7 @@ PipelineBatch ParallelModel::State::batch_of(const at::Tensor& inputs, const at:
 double ParallelModel::State::mean_over_context(double loss) const {
   Communicator& context = mesh["context"];
   if (context.size() == 1) return loss;
-  const at::Tensor mean =
-      at::full({1}, loss, at::TensorOptions(at::kDouble).device(comm.device()));
+  const at::Tensor mean = at::full({1}, loss, at::TensorOptions(at::kDouble).device(comm.device()));
   context.all_reduce(mean, ReduceOp::kAvg);
   return mean.item<double>();
 }

@@ -93,13 +93,12 @@ void ParallelModel::State::hold_against(const Expected& expected, const TensorPa
     const PartSlice slice = parts.slice(name);
     at::Tensor truth = at::zeros_like(found);
     if (whole != expected.gradients.end())
-      truth = slice.whole()
-                  ? whole->second
-                  : whole->second.narrow(slice.dim, slice.begin, slice.end - slice.begin);
+      truth = slice.whole() ? whole->second
+                            : whole->second.narrow(slice.dim, slice.begin, slice.end - slice.begin);
     const double apart = difference(found, truth, 1e-3 * most);
     if (worst.empty() && !(apart <= tolerance))
-      worst = "the gradient of '" + name + "' is " + std::to_string(apart) +
-              " from the whole model's";
+      worst =
+          "the gradient of '" + name + "' is " + std::to_string(apart) + " from the whole model's";
   }
   drop_gradients(*model);
   // Some ranks may see it and others not.

@@ -47,8 +47,7 @@ at::Tensor causal(const Communicator& comm, ContextWay way, const hooks::Attenti
   const int64_t batch = q.size(0), tokens = q.size(2);
   const std::vector<int64_t> lengths(static_cast<size_t>(batch), tokens * comm.size());
   // Theirs is divided by the square root of the width.
-  const double factor =
-      call.scale ? *call.scale * std::sqrt(static_cast<double>(q.size(3))) : 1.0;
+  const double factor = call.scale ? *call.scale * std::sqrt(static_cast<double>(q.size(3))) : 1.0;
   const at::Tensor queries = as_rows(factor == 1.0 ? q : q * factor);
   const auto attend = way == ContextWay::kRing ? ring_attention : heads_attention;
   const at::Tensor mixed = attend(comm, queries, as_rows(call.keys), as_rows(call.values), lengths,

@@ -56,9 +56,8 @@ NamedTensors DividedParameters::gather() {
   State& state = *state_;
   const at::NoGradGuard no_grad;
   const auto is_sent_here = [&](const DividedParameter& part) {
-    return !part.copy && std::all_of(part.averaged.begin(), part.averaged.end(), [&](const auto& axis) {
-      return state.mesh.place(axis) == 0;
-    });
+    return !part.copy && std::all_of(part.averaged.begin(), part.averaged.end(),
+                                     [&](const auto& axis) { return state.mesh.place(axis) == 0; });
   };
   const auto kept = whole();
   NamedTensors mine;
@@ -121,7 +120,7 @@ Checkpoint DividedParameters::share() {
 }
 
 void DividedParameters::load(const Checkpoint& checkpoint, const std::string& source,
-                      CheckpointParts parts) {
+                             CheckpointParts parts) {
   State& state = *state_;
   // Of all stages, so that all ranks throw alike.
   for (const auto& [name, shape] : state.whole) {

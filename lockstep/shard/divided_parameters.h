@@ -43,11 +43,11 @@ struct OptimizerGroup {
 
 // How a model was divided.
 struct ModelDivision {
-  std::string owner;   // whose errors these are: "ParallelLm"
-  Communicator comm;   // all ranks
-  Mesh mesh;           // with the axes data, pipe, context, expert and tensor
-  NamedShapes whole;   // the whole model's, in its order
-  TensorParts parts;   // of them, along tensor
+  std::string owner;                  // whose errors these are: "ParallelLm"
+  Communicator comm;                  // all ranks
+  Mesh mesh;                          // with the axes data, pipe, context, expert and tensor
+  NamedShapes whole;                  // the whole model's, in its order
+  TensorParts parts;                  // of them, along tensor
   std::vector<DividedParameter> own;  // of this rank, in the model's order
   // Of a parameter of the whole model, the places along other axes of ranks that have it: {"pipe", 1}. The others: 0.
   std::function<std::map<std::string, int>(const std::string& name)> home;

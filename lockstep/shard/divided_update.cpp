@@ -96,14 +96,14 @@ std::vector<AveragedParameters> DividedParameters::State::make_classes() const {
 // Biases and norms are the parameters of one dimension.
 void DividedParameters::make_optimizer(const optim::Algorithm& algorithm) {
   std::vector<OptimizerGroup> groups{{{}, options_of(algorithm, /*decays=*/true)},
-                                       {{}, options_of(algorithm, /*decays=*/false)}};
+                                     {{}, options_of(algorithm, /*decays=*/false)}};
   for (const auto& [name, shape] : state_->whole)
     groups[shape.size() > 1 ? 0 : 1].names.push_back(name);
   make_optimizer(algorithm, groups);
 }
 
 void DividedParameters::make_optimizer(const optim::Algorithm& algorithm,
-                                const std::vector<OptimizerGroup>& groups) {
+                                       const std::vector<OptimizerGroup>& groups) {
   State& state = *state_;
   if (state.has_optimizer)
     throw InvalidArgument(state.owner + ": it has an optimizer; make_optimizer() is called once");

@@ -189,8 +189,10 @@ void divide(const Planned& one, const std::shared_ptr<Division>& division) {
 }
 
 void divide_rows(const OfRows& one, const std::shared_ptr<Division>& division) {
-  for (const at::Tensor& parameter : one.module->parameters(/*recurse=*/false))
-    division->rows().share(parameter);
+  // Where rows begin, the module still works on all of them.
+  if (one.style != TensorStyle::kRowsBegin)
+    for (const at::Tensor& parameter : one.module->parameters(/*recurse=*/false))
+      division->rows().share(parameter);
   if (auto hook = internal::divided_row_layer(division, one.style))
     hooks::add_hook(*one.module, std::move(hook));
 }

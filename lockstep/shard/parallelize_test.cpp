@@ -256,9 +256,7 @@ TEST(Parallelize, RowsThatDoNotDivideAreRefused) {
                     HasSubstr("6 tokens do not divide among 2 ranks along context")));
     auto model = with_values(Gpt());
     EXPECT_THAT(
-        [&] {
-          parallelize(*model, comm, plan_of_plain({{"layers.1", TensorStyle::kRowsBegin}}));
-        },
+        [&] { parallelize(*model, comm, plan_of_plain({{"layers.1", TensorStyle::kRowsBegin}})); },
         ::testing::ThrowsMessage<InvalidArgument>(
             AllOf(HasSubstr("'layers.1'"), HasSubstr("style rows begin is not for"))));
     const ContextScope scope(comm);
@@ -293,8 +291,7 @@ TEST(Parallelize, WhatEachPartHasIsItsSlice) {
       all += of.numel();
     }
     EXPECT_LT(own, all * 6 / 10);
-    EXPECT_EQ(model->layers->at<plain::BlockImpl>(1).up->options.out_features(),
-              2 * plain::kWidth);
+    EXPECT_EQ(model->layers->at<plain::BlockImpl>(1).up->options.out_features(), 2 * plain::kWidth);
   });
 }
 
@@ -372,7 +369,8 @@ std::string refusal(const std::function<void(Communicator&)>& fn) {
 
 TEST(Parallelize, RefusesWhatItCannotDivide) {
   EXPECT_THAT(refusal([](Communicator& comm) {
-                parallelize(*Vision(), comm, plan_of_plain({{"layers.0.patches", TensorStyle::kColumn}}));
+                parallelize(*Vision(), comm,
+                            plan_of_plain({{"layers.0.patches", TensorStyle::kColumn}}));
               }),
               AllOf(HasSubstr("patches' is a torch::nn::Conv2dImpl"), HasSubstr("style column")));
   EXPECT_THAT(refusal([](Communicator& comm) {
@@ -388,10 +386,11 @@ TEST(Parallelize, RefusesWhatItCannotDivide) {
                 parallelize(*Gpt(), comm, TensorPlan({{"blocks.*.up", TensorStyle::kColumn}}));
               }),
               HasSubstr("'blocks.*.up' (column) means no module with parameters"));
-  EXPECT_THAT(refusal([](Communicator& comm) {
-                parallelize(*Gpt(/*is_tied=*/true), comm, plan_of_plain());
-              }),
-              HasSubstr("'layers.3.head' computes with 'layers.0.words.weight', which is divided otherwise"));
+  EXPECT_THAT(
+      refusal(
+          [](Communicator& comm) { parallelize(*Gpt(/*is_tied=*/true), comm, plan_of_plain()); }),
+      HasSubstr(
+          "'layers.3.head' computes with 'layers.0.words.weight', which is divided otherwise"));
 }
 
 TEST(Parallelize, TheProbeFindsWhatDoesNotFollow) {

@@ -75,10 +75,10 @@ TORCH_MODULE(Block);
 struct EmbedImpl : torch::nn::Module {
   explicit EmbedImpl(bool has_padding = false)
       : words(register_module(
-            "words", torch::nn::Embedding(
-                         torch::nn::EmbeddingOptions(kWords, kWidth)
-                             .padding_idx(has_padding ? std::optional<int64_t>(kWords - 1)
-                                                      : std::nullopt)))),
+            "words",
+            torch::nn::Embedding(torch::nn::EmbeddingOptions(kWords, kWidth)
+                                     .padding_idx(has_padding ? std::optional<int64_t>(kWords - 1)
+                                                              : std::nullopt)))),
         positions(register_module("positions", torch::nn::Embedding(16, kWidth))) {}
   at::Tensor forward(const at::Tensor& ids) {
     return words(ids) + positions(torch::arange(ids.size(1)));

@@ -15,9 +15,9 @@ namespace {
 
 // Ranks that are about to make parts of different models get Mismatch.
 void compare(const Communicator& tokens, const LmConfig& config, int parts, uint64_t random) {
-  agree(tokens, "expert lm",
-        {{"config", fingerprint(to_json(config) + " " + std::to_string(parts))},
-         {"random", random}});
+  agree(
+      tokens, "expert lm",
+      {{"config", fingerprint(to_json(config) + " " + std::to_string(parts))}, {"random", random}});
 }
 
 TransformerLm without_values(const LmConfig& config, const Communicator& comm,

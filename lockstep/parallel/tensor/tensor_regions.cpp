@@ -124,7 +124,8 @@ at::Tensor through(const Communicator& comm, const char* name, Way way, Way back
     throw InvalidArgument(std::string(name) +
                           ": give a tensor of float32, float64 or bfloat16, not " +
                           (x.defined() ? dtype_name(x.scalar_type()) : "an undefined one"));
-  if ((way == Way::kScatterRows || way == Way::kOwnRows) && (x.dim() == 0 || x.size(0) % comm.size() != 0))
+  if ((way == Way::kScatterRows || way == Way::kOwnRows) &&
+      (x.dim() == 0 || x.size(0) % comm.size() != 0))
     throw InvalidArgument(std::string(name) + ": " + std::to_string(x.dim() == 0 ? 1 : x.size(0)) +
                           " rows do not divide among " + std::to_string(comm.size()) + " parts");
   if (way == Way::kGatherRows && x.dim() == 0)

@@ -52,7 +52,7 @@ struct ParallelModel::State {
   ParallelModelOptions options;
   TensorPlan plan;
   torch::nn::Sequential units{nullptr};  // null: the model is one unit
-  std::string unit_names;                // what stands before a unit's number in names of parameters
+  std::string unit_names;  // what stands before a unit's number in names of parameters
   LmParallelism how;
   PipelineSchedule schedule;
   Mesh mesh;

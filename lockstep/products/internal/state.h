@@ -45,7 +45,7 @@ struct ParallelLm::State {
   std::optional<DividedParameters> divided;
   std::optional<LmChunks> chunks;
   std::optional<Pipeline> pipeline;
-  uint64_t steps = 0;                 // that have drawn
+  uint64_t steps = 0;  // that have drawn
 };
 
 }  // namespace lockstep

@@ -41,9 +41,9 @@ at::Tensor rows_of(int64_t rows, int64_t rank, int64_t ranks) {
 at::Tensor own_rows_of(const Communicator& context, int64_t rows, at::Device device) {
   const int64_t ranks = context.size();
   if (rows % (2 * ranks) != 0)
-    throw InvalidArgument("parallelize: " + std::to_string(rows) +
-                          " tokens do not divide among " + std::to_string(ranks) +
-                          " ranks along context; give a multiple of " + std::to_string(2 * ranks));
+    throw InvalidArgument("parallelize: " + std::to_string(rows) + " tokens do not divide among " +
+                          std::to_string(ranks) + " ranks along context; give a multiple of " +
+                          std::to_string(2 * ranks));
   return device::copy_to(rows_of(rows, context.rank(), ranks), device);
 }
 
@@ -90,10 +90,10 @@ at::Tensor DividedRows::end(const at::Tensor& x) const {
   if (ranks == 1) return all;
   // Every rank goes on to the same loss, so backward gives each its rows' gradients times the number of ranks, of which
   // the mean over the ranks is right.
-  all = on_rows(all, [this](const at::Tensor& rows) { return functional::all_gather(*context_, rows); });
+  all = on_rows(all,
+                [this](const at::Tensor& rows) { return functional::all_gather(*context_, rows); });
   std::vector<at::Tensor> order;
-  for (int64_t rank = 0; rank < ranks; ++rank)
-    order.push_back(rows_of(all.size(-2), rank, ranks));
+  for (int64_t rank = 0; rank < ranks; ++rank) order.push_back(rows_of(all.size(-2), rank, ranks));
   return all.index_select(-2, device::copy_to(at::argsort(at::cat(order)), all.device()));
 }
 
@@ -107,8 +107,8 @@ at::Tensor DividedRows::own_positions(const at::Tensor& positions) const {
   if (!by_parts_) return own;
   const int64_t rows = own.size(-1), parts = tensor_.size();
   if (rows % parts != 0)
-    throw InvalidArgument("parallelize: " + std::to_string(rows) +
-                          " rows do not divide among " + std::to_string(parts) + " parts");
+    throw InvalidArgument("parallelize: " + std::to_string(rows) + " rows do not divide among " +
+                          std::to_string(parts) + " parts");
   return own.narrow(-1, tensor_.rank() * (rows / parts), rows / parts);
 }
 
