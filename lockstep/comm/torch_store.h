@@ -1,5 +1,5 @@
-// TorchStore: a client of PyTorch's TCPStore, by which torchrun's workers find each other. Not a
-// public header.
+// TorchStore: a client of PyTorch's TCPStore, through which torchrun's workers find each other. Not
+// a public header.
 #pragma once
 
 #include <memory>

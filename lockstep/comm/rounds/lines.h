@@ -1,6 +1,7 @@
-// Lines: small collectives, one cache line at a time, each with its data and the word that says it
-// is there: one transfer from core to core, no other flag and no answer. The idea is NCCL's LL
-// protocol ("low latency"); all ranks write and all ranks read, so that two sets of lines suffice.
+// LL buffers: small collectives travel one cache line at a time; each line holds data and a flag
+// word that says the data has arrived. It takes one transfer from core to core, without another
+// flag or an answer. The idea is NCCL's LL protocol ("low latency"). All ranks write and all ranks
+// read, so two sets of lines suffice.
 #pragma once
 
 #include <cstddef>
@@ -10,23 +11,25 @@
 
 namespace lockstep::rounds {
 
-// One rank's view of the region's lines. Every rank takes part in every exchange, in the same
+// One rank's view of the region's LL buffers. Every rank takes part in every exchange, in the same
 // order.
 class Lines {
  public:
   Lines(Region region, int rank) : region_(region), rank_(rank) {}
 
   // Begins an exchange: shows this rank's `bytes` (at most kLineCapacity, perhaps 0). `key` is
-  // equal on ranks that make the same call: the lines of another one never become ready. The
-  // exchange before must be over. Whoever may sleep must be woken (doorbell.h) after a later store
-  // that is sequentially consistent.
+  // equal on ranks that make the same call; with another rank's key the lines never become ready.
+  // The previous exchange must be complete. Sleeping ranks must be woken (doorbell.h) after a later
+  // sequentially consistent store.
   void write(uint64_t key, const std::byte* payload, int64_t bytes);
-  // Whether the rank's first `bytes` are there; for 0, whether it takes part.
+  // Whether the rank's first `bytes` have arrived; for 0, whether it takes part.
   bool ready(int rank, int64_t bytes) const;
-  // What the rank wrote, contiguous: in the line itself if it fits into one, else copied to
-  // `scratch` (as many bytes). Valid until end(). Only once ready().
+  // The data that the rank wrote, contiguous: in the line itself if it fits into one, otherwise
+  // copied to `scratch` (of that size). Valid until end().
+  // Requires: ready().
   const std::byte* read(int rank, int64_t bytes, std::byte* scratch) const;
-  // Ends the exchange. Only once all ranks were ready.
+  // Ends the exchange.
+  // Requires: all ranks were ready.
   void end();
 
  private:

@@ -1,5 +1,5 @@
-// RoundsBackend: what local/ and shm/ share: a Backend over an Engine and whatever owns the
-// region's memory.
+// RoundsBackend: shared by local/ and shm/: a Backend over an Engine and the owner of the region's
+// memory.
 #pragma once
 
 #include <memory>
@@ -9,12 +9,13 @@
 
 namespace lockstep::rounds {
 
-// Capabilities of every backend that runs on an Engine, but for name, authentication and processes.
+// Capabilities of every backend that runs on an Engine, except name, authentication and processes.
 Capabilities engine_capabilities();
 
 class RoundsBackend final : public Backend {
  public:
-  // `memory` owns the region that `region` views, and whatever `is_dead` uses. `reach` may be null.
+  // `memory` owns the region that `region` views, and the objects that `is_dead` uses. `reach` may
+  // be null.
   RoundsBackend(Capabilities capabilities, std::shared_ptr<void> memory, Region region, int rank,
                 std::unique_ptr<Reach> reach, IsDead is_dead, Tuning tuning = {});
 
