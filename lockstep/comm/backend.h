@@ -52,9 +52,9 @@ class Request {
 // Memory that every rank of the group has mapped: either this rank's own block or one block for
 // all.
 struct SymmetricMemory {
-  std::byte* data = nullptr;  // null: the engine has none, or needs none
+  std::byte* data = nullptr;    // null: the engine has none, or needs none
   std::shared_ptr<void> owner;  // frees it; may outlive the backend and die on any thread
-  std::function<void()> warm;  // called once all ranks have theirs; saves the first page faults
+  std::function<void()> warm;   // called once all ranks have theirs; saves the first page faults
 };
 
 // An engine that moves bytes among a fixed group of ranks. Every rank must start the same

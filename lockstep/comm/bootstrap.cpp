@@ -48,7 +48,7 @@ Meeting from_launcher(const EnvLookup& env) {
       meeting.torch_agent_store = env("TORCHELASTIC_USE_AGENT_STORE") == "True";
       meeting.key_prefix = "lockstep/" + env("TORCHELASTIC_RUN_ID").value_or("none") + "/" +
                            std::to_string(job.restart_count);
-      // Launched by hand with RANK and WORLD_SIZE alone: nobody said which ranks share a host.
+      // Launched by hand with RANK and WORLD_SIZE alone: it is unknown which ranks share a host.
       meeting.topology_known = env("LOCAL_RANK").has_value() && env("LOCAL_WORLD_SIZE").has_value();
       break;
     case Launcher::kOpenMpi:
@@ -148,7 +148,7 @@ Rendezvous meet_through_mpi(const Topology& place, const EnvLookup& env, Deadlin
 std::shared_ptr<Store> reach_store(const std::vector<HostPort>& addresses, const Secret& secret,
                                    Deadline deadline) {
   std::string last;
-  // Nobody may answer at an address that belongs to another network, so none gets all the time.
+  // An address of another network may never answer, so no address gets all the time.
   Deadline::Duration patience = std::chrono::milliseconds(500);
   do {
     std::optional<SystemError> hopeless;  // none of them is reached later either
@@ -191,7 +191,7 @@ Offer make_offer(const std::vector<InterfaceAddress>& all, const std::string& wa
   if (addresses.empty())
     throw InvalidArgument("rank 0's host has no address that other hosts could reach");
   if (!wanted.empty()) return {addresses.front(), {addresses.front()}};
-  // Of one family, so that one socket hears them all.
+  // All addresses are of one family, so that one socket serves them all.
   const auto is_v6 = [](const std::string& address) {
     return address.find(':') != std::string::npos;
   };
@@ -275,8 +275,8 @@ Rendezvous open_store(const Meeting& meeting, const InitOptions& options, const 
       return {file, nullptr};
     }
     case Meeting::Kind::kTorch: {
-      // As private as that store, which has no authentication: for one host it is asked for on the
-      // loopback.
+      // The TCPStore has no authentication, so the secret is as private as that store. For one host
+      // the store is expected on the loopback.
       const HostPort listen{meeting.topology.local_size == meeting.topology.size
                                 ? "127.0.0.1"
                                 : resolve(meeting.address.host),
@@ -297,7 +297,7 @@ Rendezvous open_store(const Meeting& meeting, const InitOptions& options, const 
         result = own_store(false, parse_host_port(text.substr(0, space)),
                            Secret::from_text(text.substr(space + 1)), deadline);
       }
-      // Rank 0 may serve the TCPStore: nobody goes on before everybody has read it.
+      // Rank 0 may serve the TCPStore, so no rank continues before all have read it.
       store_barrier(*result.store, "torch-store", meeting.topology.size, deadline);
       return result;
     }

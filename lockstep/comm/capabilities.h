@@ -25,14 +25,14 @@ struct Capabilities {
       // The device whose memory it moves; Communicator copies other memory to it and back.
       c10::kCPU};
   bool deterministic = false;  // reductions give the same bits on every rank and in every run
-  bool rank_order = false;  // ... and add in rank order at every size
+  bool rank_order = false;     // ... and add in rank order at every size
   bool float32_accumulation = false;   // float16 and bfloat16 are summed in float32, rounded once
   bool authenticated = false;          // peers prove the job's secret before they may join
   bool stream_ordered = false;         // a wait orders a device's stream and lets the host go on
   bool processes = false;              // ranks may be processes
   bool tags = false;                   // send and recv match by tag, out of order too
   bool probe = false;                  // probe() works
-  bool shared_memory = false;  // shared_empty() works
+  bool shared_memory = false;          // shared_empty() works
   std::array<bool, kOpCount> ops{};    // native operations with equal parts
   std::array<bool, kOpCount> v_ops{};  // ... with unequal parts
   uint32_t move_dtypes = 0;            // bit i: at::ScalarType(i) can be moved as itself

@@ -56,7 +56,7 @@ std::vector<at::Tensor> pick(std::span<const at::Tensor> tensors,
   return picked;
 }
 
-// What the lists of all ranks must have in common, beyond what the flat tensor shows.
+// The properties that the lists of all ranks must share beyond those of the flat tensor.
 CallNote note_of(std::span<const at::Tensor> tensors, const std::vector<size_t>& group) {
   uint64_t hash = group.size();
   const auto mix = [&hash](int64_t value) {
@@ -143,7 +143,7 @@ std::vector<at::Tensor> all_gather_coalesced(Communicator& comm,
       results[group[0]] = comm.all_gather(tensors[group[0]], site);
       continue;
     }
-    // Row r: what rank r gave.
+    // Row r holds the data of rank r.
     const at::Tensor rows = comm.all_gather(flatten(tensors, group), site).view({comm.size(), -1});
     int64_t at = 0;
     for (const size_t i : group) {

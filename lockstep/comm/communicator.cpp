@@ -179,7 +179,7 @@ at::Tensor Communicator::symmetric_empty(at::IntArrayRef shape, at::ScalarType d
 namespace {
 
 // One rank's part, and all parts together, undefined where this rank has none. `part_in`: the part
-// is what is sent, as in a gather; else what is received. Counts in rows.
+// is sent, as in a gather; otherwise it is received. Counts are in rows.
 Ask ask_parts(Op op, const at::Tensor& part, const at::Tensor& whole, bool part_in,
               std::span<const int64_t> counts, int root, bool v_form, int rank,
               Communicator::Site site) {

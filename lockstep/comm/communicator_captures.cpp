@@ -1,8 +1,8 @@
 // Calls that are part of a graph, and the graph's replays.
 //
-// A captured call is compared by the ranks' hosts as any other, when it is captured. A replay then
-// is one call for all of them: the hosts compare it before their devices get the graph, and the
-// watch sees it end, so that a rank that is late, gone, or elsewhere is named as ever.
+// The ranks' hosts compare a captured call like any other, when it is captured. A replay is then
+// one call for all of them: the hosts compare it before their devices get the graph, and the watch
+// sees it end, so that a rank that is late, gone or in another call is named as usual.
 #include <string>
 #include <utility>
 
@@ -76,7 +76,7 @@ bool Communicator::Impl::orders_capture(const Flight& flight) const {
 void Communicator::Impl::take_part(device::Capture& capture, Site site) {
   if (capture_ == capture.id()) return;
   capture_ = capture.id();
-  if (backend_->mark_replay() == nullptr) return;  // nobody to meet
+  if (backend_->mark_replay() == nullptr) return;  // there are no ranks to meet
   auto replay = std::make_shared<Replay>(
       Replay{.note = "replay of graph " + std::to_string(++graphs_), .site = site});
   const std::weak_ptr<char> alive = alive_;
@@ -128,7 +128,7 @@ void Communicator::Impl::end_replay(Replay& replay) {
   try {
     backend_->replayed(replay.mark);
     const Deadline deadline = Deadline::after(options_.timeout);
-    // The device comes to it when all that it has been given before is over.
+    // The device reaches it when all its earlier work is complete.
     if (auto tail = flight->request->order(deadline))
       trail(*flight, std::move(tail), deadline, options_.timeout);
   } catch (...) {
@@ -143,7 +143,7 @@ void Communicator::Impl::cancel_replay(Replay& replay) noexcept {
   try {
     const Entry entry(*this);
     set_broken();
-  } catch (const std::exception&) {  // it is broken, or somebody else's
+  } catch (const std::exception&) {  // it is broken, or another thread's
   }
 }
 

@@ -1,4 +1,4 @@
-// How a communicator ends, and what its two parts have in common where it has two engines.
+// The end of a communicator, and the relation of its two parts where it has two engines.
 #include <chrono>
 #include <string>
 #include <thread>
@@ -54,7 +54,7 @@ std::exception_ptr Communicator::Impl::set_broken() noexcept {
   note_flights();
   const std::string text = exception_text(error);
   const Breakage why = breakage_of(found, exception_text(found));  // ranks are those of the group
-  // Whoever waits for the device, on whatever stream, does not wait for ever.
+  // Releases waits for the device, on every stream.
   if (ordered_) backend_->abort(why);
   if (beside_ != nullptr) beside_->break_with(error, why);
   if (std::exchange(told_, true)) return error;
@@ -67,7 +67,7 @@ std::exception_ptr Communicator::Impl::set_broken() noexcept {
 }
 
 void Communicator::Impl::break_with(const std::exception_ptr& error, const Breakage& why) noexcept {
-  broken_with_ = true;  // before whoever is inside learns of it
+  broken_with_ = true;  // before the thread that is inside learns of it
   if (broken_.set(error)) end_engine(why);
 }
 
@@ -77,7 +77,7 @@ void Communicator::Impl::end_engine(const Breakage& why) noexcept {
   for (int found = kNobody;
        !inside_.compare_exchange_strong(found, kCaller, std::memory_order_acq_rel);
        found = kNobody) {
-    if (deadline.expired()) return;  // what interrupt() told must do
+    if (deadline.expired()) return;  // interrupt() must suffice
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
   backend_->abort(why);

@@ -20,11 +20,11 @@ namespace {
 enum GroupKind : int { kSplit, kSubgroup, kDuplicate };
 constexpr const char* kKindNames[] = {"split", "subgroup", "duplicate"};
 
-// After a failure on one rank, all learn of it in a collective of this communicator; a rank whose
-// wait that does not end comes to it only at its own deadline.
+// After a failure on one rank, all learn of it in a collective of this communicator. A rank whose
+// engine keeps waiting arrives there only at its own deadline.
 constexpr auto kOutcomeGrace = std::chrono::seconds(10);
 
-// What a rank says there: whether its engine was made, whose doing it is where it was not, and why.
+// The outcome on one rank: whether its engine was made and, if not, which rank failed and why.
 struct MadeWord {
   static constexpr size_t kWords = 32;
   enum Made : int64_t { kMade, kFailed, kLeft };  // kLeft: because of another rank
@@ -78,7 +78,7 @@ std::optional<Communicator> Communicator::make_group(int kind, uint64_t signatur
                           ": this communicator was made without a way to make groups; use one from "
                           "init() or run_threads()");
   }
-  // What every rank wants and where it stands, in one exchange.
+  // The requests and hosts of all ranks, in one exchange.
   constexpr size_t kFields = 5;
   const std::vector<int64_t> all =
       exchange(*this, {kind, static_cast<int64_t>(signature), color, key, node_rank()},

@@ -96,7 +96,8 @@ struct KeptForever {
   std::list<std::shared_ptr<Flight>> flights LOCKSTEP_GUARDED_BY(mutex);
 };
 
-// What a tensor must have; throws for a shape that none has. `who` asks.
+// The bytes of a tensor of this shape; throws for an impossible shape. `who` names the caller in
+// the error.
 int64_t bytes_of_shape(const std::string& who, at::IntArrayRef shape, at::ScalarType dtype) {
   if (!is_supported_dtype(dtype)) {
     throw InvalidArgument(who + ": dtype " + c10::toString(dtype) +
@@ -173,17 +174,19 @@ Communicator::Impl::Impl(std::unique_ptr<Backend> backend, Topology topology,
 Communicator::Impl::~Impl() {
   if (job_) job_->remove(*this);
   if (watch_) {
-    // What the caller was let go from is not cut off. It ends, for each has its deadline.
+    // Operations that the host no longer waits for are not cut off. They end, since each has its
+    // deadline.
     if (broken_.get() == nullptr) watch_->drain();
     watch_->stop();
   }
   if (backend_->close()) {
-    backend_.reset();  // before the watch, which then keeps what even this did not end
+    // Before the watch, which then keeps the operations that are still not complete.
+    backend_.reset();
     return;
   }
-  // A peer is stopped in the middle of writing to this process. When it goes on, what it writes to
-  // must not be anyone else's: neither the tensors of the calls under way nor the engine's memory
-  // are ever given back. It happens once a communicator, and the process is about to end as a rule.
+  // A peer is stopped in the middle of writing to this process. When it resumes, it must not write
+  // to memory with another owner, so neither the tensors of pending calls nor the engine's memory
+  // are ever freed. This happens once per communicator, and usually the process is about to end.
   try {
     log_warning(
         "a rank of the group is stopped inside a call; the tensors of that call stay in memory "
@@ -196,7 +199,7 @@ Communicator::Impl::~Impl() {
   kept->flights.splice(kept->flights.end(), inflight_);
 }
 
-// Makes the raw views that the engine works on, and what must be done with them afterwards.
+// Makes the raw views that the engine works on, and the steps that must follow the operation.
 void Communicator::Impl::stage(const Ask& ask, const Plan& plan, Call& call, Flight& flight) const {
   const int rank = topology_.rank;
   const auto size = static_cast<int64_t>(topology_.size);
@@ -219,11 +222,11 @@ void Communicator::Impl::stage(const Ask& ask, const Plan& plan, Call& call, Fli
                                             .memory_format(at::MemoryFormat::Contiguous));
   }
   const bool copy_back = ask.output.defined() && !output.is_same(ask.output);
-  at::Tensor result = output;  // what finish() copies from
+  at::Tensor result = output;  // the source of finish()
   std::function<void()> before_copy;
 
   if (plan.fold) {
-    // Everybody gets everything, and adds up what it wants.
+    // Every rank gets all parts, and reduces the ones that it needs.
     const int64_t each = input.numel();
     const at::Tensor all = at::empty({size, each}, input.options());
     const int64_t begin =
@@ -304,7 +307,7 @@ void Communicator::Impl::stage(const Ask& ask, const Plan& plan, Call& call, Fli
   }
 }
 
-// What can be refused before anything is sent, and how the engine will do it.
+// Checks all that can be refused before anything is sent, and chooses how the engine does it.
 Plan Communicator::Impl::check(const Ask& ask) const {
   const at::Tensor& sample = ask.input.defined() ? ask.input : ask.output;
   const at::ScalarType dtype = sample.defined() ? sample.scalar_type() : at::kByte;
@@ -312,7 +315,8 @@ Plan Communicator::Impl::check(const Ask& ask) const {
   if (plan.support == Support::kUnsupported) throw InvalidArgument(plan.reason);
   for (const at::Tensor* tensor : {&ask.input, &ask.output}) {
     if (!tensor->defined()) continue;
-    // What is not on the engine's device is copied there; the host takes it from any device.
+    // A tensor that is not on the engine's device is copied there; the host engine takes tensors of
+    // any device.
     const bool carried =
         tensor->is_cpu() ||
         (device_.is_cpu() ? !tensor->is_meta() : tensor->device().type() == device_.type());
@@ -353,7 +357,8 @@ void Communicator::Impl::fill(const Ask& ask, const Plan& plan, Call& call) cons
   call.uniform = !ask.counts.empty() && !ask.v_form;
   call.note = ask.note;
   call.site = ask.site;
-  // What an operation does not name must be equal on all ranks: it is part of the fingerprint.
+  // The arguments of an operation that are not in its call must be equal on all ranks: they are
+  // part of the fingerprint.
   call.count = sample.defined() && ask.counts.empty() ? sample.numel() : 0;
 }
 
@@ -399,15 +404,15 @@ void Communicator::Impl::submit(const std::shared_ptr<Flight>& flight, uint64_t 
   note_flights();
 }
 
-// Not inside while it stages: a copy to a device waits for what that was given before, and what
-// looks after that may have to come in.
+// It is not inside while it stages: a copy to a device waits for the device's earlier work, and the
+// code that watches that work may have to come in.
 std::shared_ptr<Flight> Communicator::Impl::launch(const Ask& ask, const Plan& plan) {
   const at::NoGradGuard no_grad;
   auto flight = std::make_shared<Flight>();
   Call call;
   fill(ask, plan, call);
   stage(ask, plan, call, *flight);
-  // A barrier is for the host; so is what is copied to it.
+  // A barrier and a copy to the host both need the host to wait.
   flight->ordered = ordered_ && ask.op != Op::kBarrier &&
                     std::all_of(flight->keep.begin(), flight->keep.end(),
                                 [this](const at::Tensor& t) { return t.device() == device_; });
@@ -423,7 +428,7 @@ std::shared_ptr<Flight> Communicator::Impl::launch(const Ask& ask, const Plan& p
   throw_if_broken();
   submit(flight, payload(ask), call);
   if (capture != nullptr) {
-    // Nobody watches when the device is through with it.
+    // No thread watches for the device to finish it.
     for (const at::Tensor& tensor : flight->keep) capture->keep(tensor);
     take_part(*capture, ask.site);
   }
@@ -531,7 +536,7 @@ void Communicator::Impl::wait(Flight& flight, Deadline deadline) {
         flight.request->wait(deadline);
       }
     } catch (const c10::Error&) {
-      if (captured) throw;  // what ends the capture is no more than that
+      if (captured) throw;  // ending the capture is the only effect
       std::rethrow_exception(set_broken());
     } catch (...) {
       std::rethrow_exception(set_broken());
@@ -615,8 +620,8 @@ void Communicator::Impl::finish(Flight& flight) {
   flight.finish = nullptr;
 }
 
-// Memory that all ranks ask the engine for; none where there are no bytes. All ranks learn whether all
-// have got theirs, and whether they asked for the same.
+// Memory that all ranks ask the engine for; none where there are no bytes. All ranks learn whether
+// all have got theirs, and whether they asked for the same.
 SymmetricMemory Communicator::Impl::allocate_together(const char* who, int64_t bytes,
                                                       SymmetricMemory (Backend::*allocate)(int64_t),
                                                       Site site) {
@@ -688,7 +693,7 @@ void Communicator::Impl::progress() {
   move_elsewhere(this);
 }
 
-// Whether the engine is done with it. What it failed with, its wait says.
+// Whether the engine has finished it. Its wait reports the error.
 bool Communicator::Impl::over(Flight& flight) noexcept {
   if (flight.over || !flight.request) return true;
   try {

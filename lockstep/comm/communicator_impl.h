@@ -29,7 +29,7 @@ namespace lockstep {
 // The arguments of a public operation, in tensors. Counts are in elements.
 struct Ask {
   Op op = Op::kBarrier;
-  at::Tensor input;  // undefined where the rank gives no input
+  at::Tensor input;   // undefined where the rank gives no input
   at::Tensor output;  // undefined where it gets no output
   ReduceOp reduce = ReduceOp::kSum;
   int root = -1;
@@ -47,9 +47,9 @@ struct Flight {
   std::unique_ptr<Request> request;
   std::vector<at::Tensor> keep;
   std::function<void()> finish;  // puts staged results into the caller's tensors
-  uint64_t call = 0;  // its number on the call board
-  bool ordered = false;  // its wait orders the device's stream
-  uint64_t capture = 0;  // the capture that it is part of; 0: none
+  uint64_t call = 0;             // its number on the call board
+  bool ordered = false;          // its wait orders the device's stream
+  uint64_t capture = 0;          // the capture that it is part of; 0: none
   bool done = false;
   bool over = false;  // complete in the engine, though no wait has returned for it yet
   std::list<std::shared_ptr<Flight>>::iterator place;  // in the list of pending operations
@@ -119,7 +119,7 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   Plan check(const Ask& ask) const;
   // The capture that this thread's call is part of, or null. Throws if the call cannot be captured.
   device::Capture* capture_of(const Ask& ask) const;
-  void check_host_call() const;  // the same for a call that the host engine carries
+  void check_host_call() const;   // the same for a call that the host engine carries
   void check_host_alone() const;  // the same where there is no device engine
   // The note under which ranks compare a captured call; it differs from the eager call's.
   static CallNote note_of_captured(const CallNote& note, std::string& text);
@@ -171,8 +171,8 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   CommunicatorStats stats_;
   std::atomic<uint64_t> collectives_{0};  // read by other threads
   uint64_t messages_ = 0;
-  uint32_t group_ = 0;  // the number of the group in the records
-  at::Device device_{at::kCPU};  // the backend's device
+  uint32_t group_ = 0;                              // the number of the group in the records
+  at::Device device_{at::kCPU};                     // the backend's device
   uint32_t native_[kOpCount][kReduceOpCount] = {};  // bit i: at::ScalarType(i) is passed as it is
   std::atomic<int> inside_{kNobody};
   std::shared_ptr<JobProgress> job_;
@@ -195,13 +195,13 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<DeviceWatch> watch_;  // null: the device was never given anything
   // The host engine's part of a communicator with two engines. It has its own sequence numbers and
-  // group name, so that ranks in different parts are found like ranks in different groups. `beside_`
-  // is the other part.
+  // group name, so that ranks in different parts are found like ranks in different groups.
+  // `beside_` is the other part.
   std::unique_ptr<Impl> host_;
   Impl* beside_ = nullptr;
   std::atomic<bool> broken_with_{false};  // the other part broke first
-  uint64_t capture_ = 0;  // the last capture that this is part of
-  uint64_t graphs_ = 0;  // the number of graphs that this is part of so far
+  uint64_t capture_ = 0;                  // the last capture that this is part of
+  uint64_t graphs_ = 0;                   // the number of graphs that this is part of so far
   std::shared_ptr<char> alive_ = std::make_shared<char>();
 };
 

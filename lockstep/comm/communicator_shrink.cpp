@@ -29,7 +29,7 @@ class Shrinking {
   Shrinking(Store& store, const Communicator::Impl& comm)
       : store_(store), comm_(comm), topology_(comm.topology()) {}
 
-  // Ends the attempt if nobody has yet. Returns true if it had been made by then.
+  // Ends the attempt unless that has happened. Returns true if the group had been made by then.
   bool closed_as_made() {
     return store_.compare_set(
                "outcome", "",
@@ -58,7 +58,7 @@ class Shrinking {
     }
   }
 
-  // Where a member is; it has announced itself.
+  // The host of a member, which has announced itself.
   int node_of(int rank) { return std::stoi(store_.try_get(here(rank)).value_or("0")); }
 
   // This rank's engine is there. Returns "made" or why the group was given up: equal on all

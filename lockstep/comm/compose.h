@@ -11,7 +11,7 @@ namespace lockstep {
 
 struct Plan {
   Support support = Support::kNative;
-  std::string reason;  // why it is not supported, when kUnsupported
+  std::string reason;                // why it is not supported, when kUnsupported
   Op op = Op::kBarrier;              // what the engine runs
   at::ScalarType wire = at::kByte;   // the dtype it sees
   ReduceOp reduce = ReduceOp::kSum;  // the reduction it does

@@ -25,8 +25,8 @@ struct NotGivenBack {
 
 }  // namespace
 
-// What the watch and its thread share. The thread outlives the watch where the last operation's
-// memory held what held the watch.
+// The state that the watch and its thread share. The thread outlives the watch where the last
+// operation's memory kept the watch's owner alive.
 class DeviceWatch::State {
  public:
   explicit State(Look look) : look_(std::move(look)) {}
@@ -39,7 +39,7 @@ class DeviceWatch::State {
   }
 
   void drain() {
-    // Nobody else would look.
+    // No other thread would check.
     const bool own = watches();
     std::chrono::nanoseconds nap = kFirstNap;
     while (wait_for_one(/*sleep=*/!own)) {
@@ -65,7 +65,7 @@ class DeviceWatch::State {
     for (Operation& operation : operations_) operation.request.reset();
   }
 
-  // After stop(). What the device is through with is freed.
+  // Called after stop(). Frees the memory that the device no longer uses.
   void forget() noexcept {
     static auto* const kept = new NotGivenBack();
     std::deque<Operation> over;  // is freed without a lock
@@ -106,7 +106,8 @@ class DeviceWatch::State {
     return true;
   }
 
-  // Of the thread alone, with an operation there: looks at the first one; gives it back, or waits a little.
+  // Called by the watch's thread while there are operations: checks the first one, and frees it or
+  // waits a little.
   void turn(std::chrono::nanoseconds& nap) LOCKSTEP_EXCLUDES(mutex_) {
     Operation* front = nullptr;  // stays: only this thread takes it away
     bool failed = false;
@@ -133,7 +134,7 @@ class DeviceWatch::State {
   bool look(Operation& front) noexcept {
     try {
       return look_(front);
-    } catch (...) {  // whoever looks has told everybody
+    } catch (...) {  // the check has told all observers
     }
     const MutexLock lock(mutex_);
     failed_ = true;

@@ -19,7 +19,7 @@ namespace lockstep {
 // The group of processes that an engine joins.
 struct EngineRequest {
   std::string backend;
-  Topology topology;  // this rank's place in the group
+  Topology topology;         // this rank's place in the group
   Topology job;              // ... in the whole job
   std::vector<int> members;  // the group's ranks by their ranks in the job, in the group's order
   std::chrono::nanoseconds timeout = std::chrono::minutes(10);  // of every wait

@@ -21,7 +21,7 @@ void show_giving_up(trace::CallBoard& board, int board_rank, const std::exceptio
     give_up(-1);
   } catch (const PeerLost& lost) {
     give_up(lost.rank());
-  } catch (...) {  // its own doing, or everybody's
+  } catch (...) {  // the error is this rank's own, or common to all
   }
 }
 

@@ -78,8 +78,7 @@ class ProcessGroups final : public GroupMaker {
 
   Engines make(const std::string& name, const Topology& topology, const std::vector<int>& members,
                Deadline deadline) override {
-    // Of other engines it is not known that they leave the store alone later, but of the host's beside
-    // them.
+    // Only these engines, and the host's engine beside them, are known not to use the store later.
     const bool all = job_.backend == "shm" || job_.backend == "peer" || job_.backend == "tcp" ||
                      is_hierarchical(job_.backend) || job_.backend == "gloo";
     const auto store = std::make_shared<RecordingStore>(std::make_shared<PrefixStore>(name, store_),
@@ -122,7 +121,7 @@ class ProcessGroups final : public GroupMaker {
   std::map<std::string, std::shared_ptr<RecordingStore>> written_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
-// The first member of a group to come makes the engines of all; each takes its own.
+// The first member of a group that arrives makes the engines of all; each takes its own.
 class LocalGroups final : public GroupMaker {
  public:
   explicit LocalGroups(std::optional<at::Device> device) : device_(device) {}

@@ -27,7 +27,7 @@ namespace {
 
 constexpr const char* kBackends[] = {"local", "shm", "tcp", "gloo", "mpi", "nccl", "peer"};
 
-// Asked for > LOCKSTEP_BACKEND; "": what fits (choose_host_backend()).
+// Order of choice: the options, LOCKSTEP_BACKEND; "": a suitable one (choose_host_backend()).
 std::string choose_backend(const InitOptions& options, const EnvLookup& env,
                            const Topology& topology) {
   std::string name =
@@ -65,7 +65,8 @@ std::optional<at::Device> chosen_device(const InitOptions& options, const EnvLoo
   return chosen;
 }
 
-// Ranks on devices have an engine more to meet in: with others that have none they would wait for ever.
+// Ranks on devices have an engine more to meet in: with others that have none they would wait for
+// ever.
 void check_same_kind(Store& store, const std::string& backend,
                      const std::optional<at::Device>& device) {
   const bool host = device ? device->is_cpu() : !is_of_devices(backend);
@@ -77,7 +78,7 @@ void check_same_kind(Store& store, const std::string& backend,
                           "is the CPU where no device is visible)");
 }
 
-// Where ranks that die are started anew: how this one meets the others, the first time and again.
+// For jobs that replace dead ranks: how this rank meets the others, the first time and later.
 class JobMeeting : public std::enable_shared_from_this<JobMeeting> {
  public:
   JobMeeting(const std::shared_ptr<Store>& store, const Topology& topology, InitOptions options,
@@ -85,7 +86,7 @@ class JobMeeting : public std::enable_shared_from_this<JobMeeting> {
       : reformation_(store, topology.rank, topology.size,
                      std::to_string(life) + "." + std::to_string(random_word()),
                      [board = communicator.board, topology](int rank) {
-                       // Those of this host.
+                       // The ranks of this host.
                        const int local = rank - topology.rank + topology.local_rank;
                        return local >= 0 && local < topology.local_size &&
                               board->presence(local) == trace::CallBoard::Presence::kEnded;
@@ -192,7 +193,7 @@ Communicator init_by_steps(const InitOptions& options, Joining::AtStep at_step) 
   const Meeting meeting = decide_meeting(options, env);
   Topology topology = meeting.topology;
   CommunicatorOptions communicator{.timeout = options.timeout};
-  // What is wrong with it is wrong for any local rank, and is said before the ranks meet.
+  // A bad device is bad for any local rank, and is reported before the ranks meet.
   communicator.device = chosen_device(options, env, topology.local_rank);
   if (auto board = trace::CallBoard::inherit(env); board && topology.local_rank < board->ranks()) {
     communicator.board = std::make_shared<trace::CallBoard>(std::move(*board));

@@ -49,7 +49,8 @@ void JobProgress::move_others(const Member& self) noexcept {
     lock.lock();
     if (--member.users_ == 0) left_.notify_all();
     if (more || member.turns_ != turn) continue;
-    // The list may have changed meanwhile; whom this turn leaves out, the next one moves.
+    // The list may have changed meanwhile; the next turn progresses members that this one leaves
+    // out.
     std::erase(moving_, &member);
     count_moving();
     --i;

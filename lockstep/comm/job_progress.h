@@ -34,7 +34,7 @@ class JobProgress {
 
    private:
     friend class JobProgress;
-    int users_ = 0;  // threads that are progressing it
+    int users_ = 0;       // threads that are progressing it
     uint64_t turns_ = 0;  // counts its entries
   };
 

@@ -19,7 +19,7 @@
 namespace lockstep {
 namespace {
 
-// For the store, when the wait is over already; its process may stand still too.
+// The time for the store once the wait is over; its process may be stopped too.
 constexpr auto kJoiningAnswer = std::chrono::seconds(2);
 
 std::string joining_key(int rank) {
@@ -138,7 +138,7 @@ JoiningBlame Joining::ask_store() {
   }
   const JoiningBlame blame =
       blame_for_joining(answer.get(), static_cast<size_t>(rank_), stopped_by);
-  // For those that lose this rank now: it is not to blame.
+  // For ranks that lose this one now: it is not to blame.
   place_.gave_up = true;
   place_.late = blame.rank;
   tell_others();

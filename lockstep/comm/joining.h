@@ -21,8 +21,8 @@ struct JoiningPlace {
   int pid = 0;
   std::string host = {};  // equal on the ranks of one host
   std::string what = {};  // "connecting over gloo"
-  bool gave_up = false;  // it has stopped waiting
-  int late = -1;  // the rank that it waited for, as far as it knew
+  bool gave_up = false;   // it has stopped waiting
+  int late = -1;          // the rank that it waited for, as far as it knew
 };
 std::string encode(const JoiningPlace& place);
 std::optional<JoiningPlace> decode_joining_place(const std::string& text);

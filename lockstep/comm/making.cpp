@@ -12,8 +12,8 @@ namespace lockstep {
 namespace {
 
 constexpr const char* kFailedKey = "failed";  // the first that could not: its rank, and why
-// A rank that fails closes its connections first, on its way to where it says why. One that was killed says nothing, and
-// nobody else can say so in its place: that is waited for in vain.
+// A rank that fails closes its connections first, and then reports why. A rank that was killed
+// reports nothing, and no other can report for it: the wait for its report is then in vain.
 constexpr auto kLastWord = std::chrono::milliseconds(500);
 
 }  // namespace
@@ -58,7 +58,7 @@ void Making::fail() {
       const std::string why = exception_text(std::current_exception());
       store_->compare_set(kFailedKey, "",
                           std::to_string(rank_) + " " + why.substr(0, why.find('\n')));
-    } catch (const std::exception&) {  // nobody can be told
+    } catch (const std::exception&) {  // the store cannot be reached
     }
     throw;
   }

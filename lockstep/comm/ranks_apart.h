@@ -12,7 +12,7 @@ namespace lockstep {
 
 struct RanksApart {
   size_t tensor = 0;  // the first that differs between ranks
-  size_t count = 0;  // the number of tensors that differ
+  size_t count = 0;   // the number of tensors that differ
   // Ranks with the same value of that tensor, each list in order. The longest list comes first,
   // then the one with the lowest rank.
   std::vector<std::vector<int>> sides;

@@ -52,7 +52,8 @@ class Reformation::Attempt {
     return store_->compare_set(here(rank_), "", life) == life;
   }
 
-  // True once all ranks are here; false when the attempt has been given up. Throws Timeout, Mismatch.
+  // True once all ranks are here; false when the attempt has been given up. Throws Timeout,
+  // Mismatch.
   bool meet(Deadline deadline) {
     Pauses pauses;
     std::vector<bool> came(static_cast<size_t>(size_), false);

@@ -63,7 +63,7 @@ std::vector<std::vector<std::string>> gather_lines(Communicator& comm,
   return result;
 }
 
-// Of the bits: -0 and 0 differ, equal NaN do not.
+// Hashes the bits: -0 and 0 differ, equal NaN do not.
 uint64_t hash_values(const at::Tensor& tensor) {
   const at::Tensor values = tensor.detach().cpu().contiguous();
   return XXH3_64bits(values.const_data_ptr(), values.nbytes());

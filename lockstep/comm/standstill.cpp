@@ -17,7 +17,7 @@ constexpr auto kStoreAnswers = std::chrono::milliseconds(100);  // to all questi
 constexpr auto kSoon = std::chrono::milliseconds(1000), kSeldom = std::chrono::milliseconds(8000);
 constexpr auto kLinger = kSoon + std::chrono::milliseconds(500);
 constexpr double kFirstCallSeconds = 30;
-// Of a job of thousands of ranks that all wait for one, each looks at so many.
+// In a job of thousands of ranks that all wait for one, each looks at this many.
 constexpr size_t kMostRead = 64;
 
 std::string key_of(int rank) {
@@ -28,7 +28,7 @@ bool same_call(const Standing& a, const Standing& b) {
   return a.group == b.group && a.number == b.number;
 }
 
-// Whether `other` has not called what `waiting` waits for.
+// Whether `other` has not made the call that `waiting` waits for.
 bool missing(const Standing& waiting, const Standing& other) {
   const auto calls = other.called.find(waiting.group);
   if (calls == other.called.end() || calls->second >= waiting.number) return false;
@@ -36,8 +36,8 @@ bool missing(const Standing& waiting, const Standing& other) {
          (waiting.seconds > kFirstCallSeconds && other.seconds > kFirstCallSeconds);
 }
 
-// Depth first, from `at` back to `start`; `different`: whether a rank on the way stands in another
-// call than the one that is waited for.
+// Depth first, from `at` back to `start`. `different`: whether a rank on the path is in a call
+// other than the awaited one.
 bool search(int start, int at, bool different, const std::map<int, Standing>& standings,
             std::set<std::pair<int, bool>>& seen, std::vector<int>& path) {
   if (!seen.insert({at, different}).second) return false;
@@ -47,7 +47,7 @@ bool search(int start, int at, bool different, const std::map<int, Standing>& st
     const auto found = standings.find(next);
     if (found == standings.end()) continue;
     const bool lacks = missing(here, found->second);
-    // One that is in the same call waits for others in turn; what else it does is not known.
+    // A rank in the same call waits for other ranks in turn; nothing else is known about it.
     if (!lacks && !same_call(here, found->second)) continue;
     if (next == start ? different || lacks
                       : search(start, next, different || lacks, standings, seen, path))
@@ -99,11 +99,11 @@ std::string Standstill::look(Standing own, bool moved) noexcept {
     own.looks = ++looks_;
     return judge(own);
   } catch (const Timeout&) {
-    before_.clear();  // a busy machine: what it has missed may have moved
+    before_.clear();  // on a busy machine the unseen reports may have moved on
     pause_ = kSeldom;
     return "";
   } catch (const std::exception&) {
-    store_ = nullptr;  // whoever waits has other ways to learn what is wrong
+    store_ = nullptr;  // the waiting rank has other ways to learn of errors
     return "";
   }
 }
@@ -152,8 +152,8 @@ std::string Standstill::judge(const Standing& own) {
   return pronounce(own, last);
 }
 
-// Says so, and stays until the others have heard it: whoever throws first may be gone next, and
-// they would only see that.
+// Publishes the verdict and waits until the others have read it: the rank that throws first may
+// exit next, and the others would only see that.
 std::string Standstill::pronounce(const Standing& own, const Standing& judge) {
   Standing last = own;
   last.verdict = judge.verdict;

@@ -25,11 +25,11 @@ namespace lockstep {
 
 // The state of a rank's wait. Ranks are those of the job.
 struct Standing {
-  uint64_t wait = 0;  // counts the rank's waits; rises when anything moved
-  uint64_t looks = 0;  // counts the rank's reports
-  double seconds = 0;  // how long the wait has lasted
-  std::string group;  // the group in which it waits
-  uint64_t number = 0;  // the collective of that group for which it waits
+  uint64_t wait = 0;         // counts the rank's waits; rises when anything moved
+  uint64_t looks = 0;        // counts the rank's reports
+  double seconds = 0;        // how long the wait has lasted
+  std::string group;         // the group in which it waits
+  uint64_t number = 0;       // the collective of that group for which it waits
   std::vector<int> awaited;  // the ranks without which that cannot continue
   // The number of collectives called so far in each of its groups.
   std::map<std::string, uint64_t> called;
@@ -73,7 +73,7 @@ class Standstill {
   uint64_t waits_ = 0;
   uint64_t looks_ = 0;
   std::chrono::milliseconds pause_{0};
-  std::string last_;  // the last wait
+  std::string last_;                // the last wait
   std::map<int, Standing> before_;  // the other ranks' reports at the last look
 };
 

@@ -110,7 +110,7 @@ TEST(Standstill, IsJudgedOnceBothWereSeenTwice) {
   EXPECT_EQ(heard, found);
 }
 
-// Of ranks that do not move on, one is only late: it does not say that it stands.
+// One of the ranks that do not move is only late: it does not report a wait.
 TEST(Standstill, WhoIsSilentIsNotJudged) {
   const auto store = std::make_shared<HashStore>();
   Standstill zero(store, 0), one(store, 1);

@@ -190,7 +190,7 @@ uint64_t fingerprint(const Call& call) {
     hash *= 0x9e3779b97f4a7c15ULL;
     hash ^= hash >> 29;
   };
-  // One word: a chain of multiplications is what a small call waits for.
+  // One word, because a small call waits for the chain of multiplications.
   const auto byte = [](auto value) { return static_cast<uint64_t>(static_cast<uint8_t>(value)); };
   mix(byte(call.op) | byte(call.dtype) << 8 |
       (is_reduction(call.op) ? byte(call.reduce) : uint64_t{99}) << 16 |

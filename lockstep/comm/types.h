@@ -40,7 +40,7 @@ inline constexpr int kReduceOpCount = 8;
 enum class Probe : uint8_t {
   kNothing,  // no message of that tag yet
   kMessage,  // a message that no receive has claimed
-  kLeft,  // no message, and none will come: the rank has left the group
+  kLeft,     // no message, and none will come: the rank has left the group
 };
 
 const char* to_string(Op op);                  // "all_reduce"

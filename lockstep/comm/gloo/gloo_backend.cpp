@@ -74,14 +74,15 @@ at::Tensor view(const std::byte* data, int64_t count, at::ScalarType dtype) {
   return at::from_blob(memory, {count}, at::TensorOptions().dtype(dtype));
 }
 
-// Memory for a message. gloo, and a thread that waits for it, may still use it when the request and
-// the backend are gone, and the caller's memory with them; what c10d makes of the message keeps it.
+// Memory for a message. gloo, and a thread that waits for it, may still use it when the request,
+// the backend and the caller's memory are gone; c10d's work object keeps this copy alive.
 at::Tensor own_memory(int64_t count, at::ScalarType dtype) {
   return at::empty({std::max<int64_t>(count, 1)}, at::TensorOptions(dtype)).narrow(0, 0, count);
 }
 
-// gloo does not tell of a peer that dies with half of a message under way. From here on a message may be cut so, and
-// the thread that waits for it, which lets others look after the peer, takes little beside the transfer.
+// gloo does not report a peer that dies in the middle of a message. From this size on a message may
+// be cut so, and the cost of a waiting thread, which lets the caller watch the peer, is small
+// beside the transfer.
 constexpr int64_t kGlooLargeMessage = 64 * 1024;
 
 class GlooRequest final : public Request {
@@ -199,8 +200,8 @@ class GlooBackend final : public Backend {
 
   void progress() override {}  // gloo has threads of its own
 
-  // gloo has no word for it. Closing the connections, when the process exits, is what the peers
-  // notice.
+  // gloo has no function for it. The peers notice when the connections close, at the latest when
+  // the process exits.
   void abort(const Breakage&) noexcept override {}
 
  private:
@@ -215,7 +216,7 @@ class GlooBackend final : public Backend {
     const int64_t total = std::accumulate(call.counts.begin(), call.counts.end(), int64_t{0});
     const bool empty = call.op != Op::kAllToAll && call.op != Op::kSend && call.op != Op::kRecv &&
                        call.count == 0 && total == 0;
-    // gloo has no empty collectives; nobody gets anything, but all still meet.
+    // gloo has no empty collectives: no rank receives data, but all still meet.
     if (call.op == Op::kBarrier || empty) return group_->barrier();
 
     const bool is_root = options_.rank == call.root;
@@ -356,7 +357,7 @@ std::unique_ptr<Backend> make_gloo_backend(std::shared_ptr<Store> store,
   } catch (const std::exception& error) {
     constexpr const char* kConnecting = "connecting the ranks over gloo";
     if (adapter->lost()) std::rethrow_exception(adapter->lost());
-    // What this process itself lacks is no peer's doing.
+    // A shortage of this process itself is not a peer's failure.
     const std::string text = error.what();
     for (const int lacking : {EMFILE, ENFILE, ENOBUFS, ENOMEM}) {
       if (text.find(std::strerror(lacking)) != std::string::npos)

@@ -24,7 +24,7 @@ namespace lockstep {
 struct GlooOptions {
   int rank = 0;
   int size = 1;
-  bool one_host = true;  // all ranks are on this host
+  bool one_host = true;                                          // all ranks are on this host
   std::chrono::milliseconds timeout = std::chrono::minutes(10);  // of gloo's own waits
 };
 

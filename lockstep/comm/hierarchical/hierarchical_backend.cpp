@@ -13,7 +13,7 @@ namespace lockstep {
 
 using hierarchical::Stage;
 
-// What passes between hosts.
+// The traffic between hosts.
 struct HierarchicalBackend::Crossing {
   std::shared_ptr<tcp::Exchange> exchange;  // of the data; with a carrier, a barrier before it
   Backend* carrier = nullptr;
@@ -25,7 +25,7 @@ struct HierarchicalBackend::Crossing {
   bool is_carried() const { return carrier != nullptr && exchange->done() && !over; }
 };
 
-// A collective under way.
+// A pending collective.
 class HierarchicalBackend::Operation final : public tcp::Pending {
  public:
   Operation(HierarchicalBackend& backend, const Call& call,
@@ -43,13 +43,13 @@ class HierarchicalBackend::Operation final : public tcp::Pending {
   bool is_impatient() const override {
     return !backend_.queue_.empty() && backend_.queue_.front()->is_carried();
   }
-  // What happens inside the host, its own engine watches.
+  // The operations inside the host are watched by its own engine.
   std::vector<int> awaited() const override {
     const Operation& front = backend_.queue_.empty() ? *this : *backend_.queue_.front();
     const Crossing* crossing = front.crossing();
     if (crossing == nullptr) return {};
     if (crossing->is_carried()) {
-      // Who has left may have done its part: the carrier knows.
+      // A rank that has left may have done its part: the carrier knows.
       std::vector<int> dead = crossing->exchange->members();
       std::erase_if(dead, [this](int r) { return !backend_.between_->died(r); });
       return dead;
@@ -92,7 +92,7 @@ class HierarchicalBackend::Operation final : public tcp::Pending {
   bool done_ = false;
   hierarchical::Stages stages_;
   size_t at_ = 0;
-  std::unique_ptr<Request> inside_;  // of the stage at hand
+  std::unique_ptr<Request> inside_;  // the request of the current stage
   std::vector<Crossing> crossings_;
   size_t carried_ = 0;  // those before it need no carrier any more
 };
@@ -199,8 +199,8 @@ HierarchicalBackend::HierarchicalBackend(hierarchical::HostMap map, std::unique_
   c.shared_memory = true;
   if (!carriers_.name.empty()) c.backend += ":" + carriers_.name;
   if (!carriers_.everybody) return;
-  // What it lacks is made of what it has, for all levels at once; but the stages move anything as
-  // bytes, widen 16-bit floats and divide averages themselves.
+  // Operations that the carrier lacks are composed of those that it has, for all levels at once;
+  // but the stages move anything as bytes, widen 16-bit floats and divide averages themselves.
   const Capabilities& carrier = carriers_.everybody->capabilities();
   c.deterministic = carrier.deterministic;
   c.authenticated = carrier.authenticated;
@@ -267,7 +267,7 @@ void HierarchicalBackend::guarded(const Call& call, const std::vector<int>& memb
     hear_between();
     between_->fail(Failure::kMismatch, -1, heading + ": " + error.what());
   } catch (const PeerLost& error) {
-    // Who is gone, the connections tell.
+    // The connections show which rank is gone.
     const Deadline soon = Deadline::seconds(0.5);
     int lost = -1;
     while (lost < 0 && !soon.expired()) {
@@ -373,7 +373,7 @@ bool HierarchicalBackend::advance(Operation& op) {
     op.stages_ = hierarchical::make_stages(
         op.call(), map_, scratch_,
         {.carrier = carrier != nullptr ? &carrier->capabilities() : nullptr,
-         // Of gloo's it is an all_reduce.
+         // gloo's reduce_scatter is an all_reduce
          .scatters_well = carriers_.name != "gloo"});
     op.planned_ = true;
   }
@@ -418,7 +418,7 @@ bool HierarchicalBackend::advance(Operation& op) {
 }
 
 SymmetricMemory HierarchicalBackend::allocate_shared(int64_t bytes) {
-  if (inside_ == nullptr) {  // nobody else is on this host
+  if (inside_ == nullptr) {  // this rank is alone on its host
     std::shared_ptr<void> memory(std::calloc(1, static_cast<size_t>(bytes)), std::free);
     if (memory == nullptr)
       throw system_error("no " + std::to_string(bytes) + " bytes of shared memory", ENOMEM);
@@ -437,7 +437,7 @@ void HierarchicalBackend::progress() {
     between_->check_broken();
     if (advance()) between_->progress();
   } catch (...) {
-    // The engine between the hosts is broken then, and throws when somebody waits.
+    // The engine between the hosts is broken then, and throws in the next wait.
   }
 }
 

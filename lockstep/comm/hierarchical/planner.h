@@ -98,7 +98,7 @@ class Planner {
   struct Across {
     std::byte* from = nullptr;     // sums inside the host; room for padded() elements
     std::byte* sums = nullptr;     // may be `from`
-    std::byte* own = nullptr;  // wide: room for part() sums
+    std::byte* own = nullptr;      // wide: room for part() sums
     std::byte* rounded = nullptr;  // .. and as many results
     std::byte* result = nullptr;   // room for padded() results; not wide: `sums`
     int64_t count = 0;

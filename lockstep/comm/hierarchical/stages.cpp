@@ -1,4 +1,4 @@
-// Stages: what they are made with, and the operations that only move data. Reductions:
+// Stages: the common helpers, and the operations that only move data. The reductions are in
 // reductions.cpp.
 #include "lockstep/comm/hierarchical/stages.h"
 
@@ -201,7 +201,7 @@ void Planner::all_gather_by_leaders() {
     set_counts(c, host_counts);
     await(start(std::move(c), leaders()));
   } else if (leads()) {
-    // Not every engine has unequal parts.
+    // Some engines lack unequal parts.
     std::vector<int> exchanges;
     for (size_t h = 0; h < blocks.size(); ++h) {
       if (host_counts[h] == 0) continue;

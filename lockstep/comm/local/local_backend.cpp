@@ -95,7 +95,7 @@ std::vector<std::unique_ptr<Backend>> make_local_backends(const rounds::RegionSh
 
   Capabilities capabilities = rounds::engine_capabilities();
   capabilities.backend = "local";
-  capabilities.authenticated = true;  // nobody else can join: there is no door
+  capabilities.authenticated = true;  // other processes have no way to join
   capabilities.shared_memory = true;
   const auto shared = std::make_shared<SharedBlocks>(shape.size);
   std::vector<std::unique_ptr<Backend>> backends;

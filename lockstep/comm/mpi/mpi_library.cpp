@@ -84,7 +84,7 @@ std::string short_version(const std::string& text) {
   return result;
 }
 
-// Whose it is; sets name_.
+// Finds the library's family; sets name_.
 MpiFamily Library::identify(void* library, const std::string& file) {
   // Handles are no part of this one: either form will do.
   call.get_library_version = {find_symbol(library, file, "MPI_Get_library_version"),

@@ -79,7 +79,7 @@ struct LibraryChoice {
   std::vector<std::string> files;  // as for dlopen(3)
   std::string reason;              // "MPICH's mpirun started this process, but ..."
   std::string advice;              // what to install or to set
-  bool asked_for = false;  // the user chose the library
+  bool asked_for = false;          // the user chose the library
 };
 // Order of choice: LOCKSTEP_MPI_LIBRARY, the library of the mpirun that started this process, any
 // that is installed.

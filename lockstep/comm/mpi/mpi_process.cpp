@@ -37,7 +37,7 @@ void start(const Library& library, int size) {
   int done = 0;
   library.call.initialized(&done);
   if (done != 0) return;  // by the program or another library, which then finalises it too
-  // Alone, MPI_Init would start a daemon of mpirun's for the processes that might come.
+  // For a process alone, MPI_Init would start a daemon of mpirun's for processes that might join.
   if (size == 1 && !launch::started_by_mpi_launcher(process_env()))
     ::setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
   int provided = 0;

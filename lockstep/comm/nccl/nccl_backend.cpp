@@ -29,7 +29,8 @@ namespace {
 constexpr int kNcclYields = 1000;                      // looks at the device before the first sleep
 constexpr auto kNcclStart = std::chrono::seconds(60);  // for NCCL to take a call
 constexpr auto kNcclEnd = std::chrono::seconds(2);     // for kernels to end that were told to
-constexpr auto kNcclMeet = std::chrono::milliseconds(100);  // between looks at who cannot come
+// Between looks for ranks that cannot join.
+constexpr auto kNcclMeet = std::chrono::milliseconds(100);
 
 Capabilities nccl_capabilities(at::Device device) {
   Capabilities c;
@@ -90,7 +91,7 @@ nccl::Operator nccl_operator(ReduceOp op) {
   }
 }
 
-// What Call::after points to.
+// The target of Call::after.
 class NcclTail final : public Tail {
  public:
   explicit NcclTail(std::shared_ptr<const c10::Event> done) : done_(std::move(done)) {}
@@ -183,7 +184,7 @@ class NcclBackend final : public Backend {
     const c10::DeviceGuard guard(device_);
     const auto before = std::static_pointer_cast<nccl::NcclMark>(call.after);
     if (before && before->replay) return std::make_unique<NcclRequest>(*this, before, text);
-    // The ranks agreed on it when its capture had come to nothing.
+    // The ranks agreed on the call after its capture had been abandoned.
     if (before && before->capture != 0 && !device::is_under_way(before->capture))
       return std::make_unique<NcclRequest>(*this, before, text);
     if (before && !comes_after(*before)) return std::make_unique<NcclRequest>(*this, before, text);
@@ -202,7 +203,7 @@ class NcclBackend final : public Backend {
   }
 
   void abort(const Breakage&) noexcept override {
-    // Also ends this rank's kernels that wait for peers.
+    // This also ends this rank's kernels that wait for peers.
     end_comm();
     for (auto& [ends, link] : links_) link->abort();
   }
@@ -227,7 +228,7 @@ class NcclBackend final : public Backend {
 
     std::shared_ptr<Tail> order(Deadline) override {
       backend_.check_async(text_);
-      // What was captured in vain is waited for by nobody.
+      // No wait exists for an operation of an abandoned capture.
       if (done_->capture != 0 && !device::is_under_way(done_->capture)) return nullptr;
       if (!done_->given && done_->capture == 0) return nullptr;
       const c10::DeviceGuard guard(backend_.device_);
@@ -267,7 +268,8 @@ class NcclBackend final : public Backend {
     }
 
    private:
-    // The device has it. The other rank may need messages of this one's to come so far.
+    // Whether the device has been given it. The other rank may first need messages of this one to
+    // arrive.
     bool submitted() {
       if (message_->done) return true;
       backend_.progress();
@@ -296,7 +298,7 @@ class NcclBackend final : public Backend {
     }
   }
 
-  // Ends at once what its kernels do. Never waits long.
+  // Ends its running kernels at once. Never waits long.
   void end_comm() noexcept {
     if (comm_ == nullptr) return;
     nccl::Comm const comm = std::exchange(comm_, nullptr);
@@ -326,8 +328,8 @@ class NcclBackend final : public Backend {
       std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
 
-  // What the stream is given next comes after what computes the input. False: that belongs to a
-  // capture that something has ended, as whoever captures learns from the device.
+  // Orders the stream's next work after the computation of the input. Returns false if that belongs
+  // to a capture that has been ended; the device reports this to the capturing code.
   bool comes_after(const nccl::NcclMark& before) {
     try {
       before.event.block(nccl::as_stream(stream_, device_));
@@ -360,7 +362,7 @@ class NcclBackend final : public Backend {
     return std::to_string(deadline.timeout_seconds()) + " s";
   }
 
-  // Of the ranks that are to connect.
+  // Names the ranks that have not connected.
   std::string whom_it_lacks() {
     std::vector<int> missing;
     for (int r = 0; r < size_; ++r) {
@@ -432,7 +434,7 @@ class NcclBackend final : public Backend {
     LOCKSTEP_CHECK(false, "every operation is above");
   }
 
-  // What NCCL has no function for is a group of messages.
+  // Operations that NCCL has no function for are a group of messages.
   template <typename Bytes>
   nccl::Result exchange(const Call& call, const Bytes& bytes) {
     const auto& f = nccl_->call;

@@ -26,8 +26,8 @@ namespace lockstep::nccl {
 // A point in a stream: the Call::after of calls, and their completion.
 struct NcclMark {
   c10::Event event{c10::DeviceType::CUDA};
-  uint64_t capture = 0;  // the capture that it is part of; 0: none
-  bool replay = false;  // stands for a replay of a captured graph,
+  uint64_t capture = 0;             // the capture that it is part of; 0: none
+  bool replay = false;              // stands for a replay of a captured graph,
   std::atomic<bool> given = false;  // which the device has been given
 };
 

@@ -49,8 +49,8 @@ class BlockWay::BlockPart final : public piped::Part {
   }
 
   bool begin() override {
-    // All ranks have given their devices what takes from the slot: they did before they came to the
-    // window after that.
+    // All ranks have given their devices the reads of this slot: they did so before they reached
+    // the window after that.
     if (way_.uneven_ || (way_.next_ >= kSlots && way_.met_ < way_.next_ - kSlots + 2)) return false;
     give();
     way_.uneven_ = uneven_;
@@ -70,7 +70,7 @@ class BlockWay::BlockPart final : public piped::Part {
       ++way_.met_;
       wait_for_caller(way_.out_);  // who may have used the memory before
       way_.blocks_->wait_for_all(Mark::kGiven, number_, way_.out_);
-      // What lies in symmetric memory is the caller's again when all have summed up.
+      // The caller owns its symmetric memory again when all ranks have summed.
       for (const Place& place : places_) by_shares_ |= place.id >= 0;
       if (by_shares_) {
         sum_share();
@@ -105,7 +105,7 @@ class BlockWay::BlockPart final : public piped::Part {
     return elements(way_.blocks_->slot(rank, number_) + offset, count);
   }
 
-  // Where a rank's part of the reduction is.
+  // The place of a rank's part of the reduction.
   at::Tensor given(int rank, int64_t offset, int64_t count) const {
     const Place place = places_.empty() ? Place() : places_[static_cast<size_t>(rank)];
     if (place.id < 0) return in_slot(rank, offset, count);
@@ -217,7 +217,7 @@ bool BlockWay::through(const Backend& host) {
   out.record(out_);
   if (!in.reached() || !out.reached() || !pinned_.through(host)) return false;
   blocks_->leave();
-  // What they still take lies in this process's memory.
+  // The other ranks may still read from this process's memory.
   return blocks_->others_have_taken(host, next_);
 }
 

@@ -48,7 +48,7 @@ class BlockWay final : public piped::Way {
   c10::Stream in_;
   c10::Stream out_;
   int64_t next_ = 0;     // window
-  int64_t met_ = 0;  // windows that all ranks have given to their devices
+  int64_t met_ = 0;      // windows that all ranks have given to their devices
   bool uneven_ = false;  // a pending call may have more windows than this rank gives
 };
 

@@ -14,8 +14,8 @@ namespace lockstep::peer {
 // Where a rank gives a part for every rank, each part has its share of the slot, at the same place
 // on all ranks.
 struct Layout {
-  int64_t step = 0;     // elements of a part in a window
-  int64_t stride = 0;   // bytes of a part's share of the slot
+  int64_t step = 0;    // elements of a part in a window
+  int64_t stride = 0;  // bytes of a part's share of the slot
   // Windows that this rank needs; the same on all ranks except in an uneven all_to_all.
   int64_t windows = 1;
 };

@@ -17,9 +17,9 @@ inline constexpr int kSlots = 4;
 
 // What a rank's device has finished with a window.
 enum class Mark {
-  kGiven,  // its slot holds the rank's data
+  kGiven,   // its slot holds the rank's data
   kSummed,  // its slot holds the rank's share of a reduction
-  kTaken,  // it has read what the rank needs from all slots
+  kTaken,   // it has read what the rank needs from all slots
 };
 inline constexpr int kMarks = 3;
 
@@ -39,7 +39,7 @@ struct Seat {
   static constexpr int kMostSymmetric = 256;
 
   alignas(128) std::atomic<uint32_t> left;  // its device has finished all its work
-  std::atomic<uint32_t> closed;  // it has closed all other ranks' blocks
+  std::atomic<uint32_t> closed;             // it has closed all other ranks' blocks
   std::atomic<int64_t> taken;               // windows behind which it has recorded kTaken
   uint64_t process;                         // own_process()
   int32_t device;
@@ -48,7 +48,7 @@ struct Seat {
   IpcHandle event_handles[kMarks][kSlots];
   ShownMemory symmetric[kMostSymmetric];
   std::atomic<uint32_t> released[kMostSymmetric];  // the caller has released its own memory
-  std::atomic<uint32_t> shut[kMostSymmetric];  // it has closed the other ranks' memory
+  std::atomic<uint32_t> shut[kMostSymmetric];      // it has closed the other ranks' memory
   char errors[kMeetingSteps][512];  // for each step of meeting: why this rank cannot take it
 };
 

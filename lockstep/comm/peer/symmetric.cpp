@@ -88,7 +88,7 @@ void Symmetric::release(int id) noexcept {
   }
 }
 
-// What all have released.
+// Closes the allocations that all ranks have released.
 void Symmetric::shut(int id) {
   const c10::DeviceGuard guard(device_);
   Memory memory;

@@ -44,7 +44,7 @@ class PinnedWay final : public Way {
   c10::Stream down_;
   c10::Stream up_;
   std::deque<Leaving> leaving_;  // being copied up
-  int64_t pinned_ = 0;  // bytes that collectives use
+  int64_t pinned_ = 0;           // bytes that collectives use
 };
 
 }  // namespace lockstep::piped

@@ -46,7 +46,7 @@ class PipedBackend final : public Backend {
     return event;
   }
 
-  // What the device is given, the thread gives it, so that whoever calls is let go at once.
+  // The backend's thread gives the device its work, so that the caller can continue at once.
   std::unique_ptr<Request> start(const Call& call) override {
     auto transfer = std::make_shared<Transfer>(call, way_);
     const MutexLock lock(fresh_mutex_);
@@ -146,7 +146,7 @@ class PipedBackend final : public Backend {
     std::shared_ptr<Transfer> transfer_;
   };
 
-  // Whoever waits moves the engine itself; the thread rests meanwhile.
+  // The waiting thread progresses the engine itself; the backend's thread rests meanwhile.
   void drive(Transfer& transfer, Deadline deadline) {
     if (transfer.settled()) return;
     const MutexLock lock(mutex_);
@@ -154,7 +154,7 @@ class PipedBackend final : public Backend {
     pipeline_.drive(transfer, deadline);
   }
 
-  // For what the device is late with. Somebody else who is at it will look again.
+  // Checks a late device. A thread that is already inside will check again.
   void check(const Transfer& transfer) {
     if (!mutex_.try_lock()) return;
     std::exception_ptr error;
@@ -168,7 +168,7 @@ class PipedBackend final : public Backend {
   }
 
   void try_turn() {
-    if (!mutex_.try_lock()) return;  // somebody else is at it
+    if (!mutex_.try_lock()) return;  // another thread is inside
     turn();
     mutex_.unlock();
   }
@@ -227,7 +227,7 @@ Capabilities on_device(Capabilities host, const std::string& name, c10::Device d
   host.backend = name;
   host.device = device;
   host.stream_ordered = true;
-  host.shared_memory = false;  // it is the host's, whose engine stands beside this one
+  host.shared_memory = false;  // it belongs to the host's engine, which stands beside this one
   return host;
 }
 

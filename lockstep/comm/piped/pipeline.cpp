@@ -46,7 +46,7 @@ Pipeline::Pipeline(std::unique_ptr<Backend> host, std::unique_ptr<Way> way, c10:
 }
 
 Pipeline::~Pipeline() {
-  // Whoever holds a transfer still must not hold what is the engine's or the way's.
+  // A transfer that still has an owner must not keep objects of the engine or the way.
   for (const Transfers* transfers : {&collectives_, &messages_, &failed_}) {
     for (const auto& transfer : *transfers) transfer->steps_.clear();
   }
@@ -59,7 +59,8 @@ void Pipeline::add(std::shared_ptr<Transfer> transfer) {
   beside.push_back(std::move(transfer));
 }
 
-// Of the exception at hand: a rank that is gone, with which the device may have lost what it refuses now, or that.
+// For the exception that is being handled: returns a lost rank's error, which may be why the device
+// refuses the work now, or the exception itself.
 std::exception_ptr Pipeline::why_not() const noexcept {
   try {
     way_->check(*host_);
@@ -141,7 +142,8 @@ void Pipeline::take_collectives() {
   }
 }
 
-// Whether it is settled. Of a collective, which is the first one then, more calls are handed over.
+// Returns whether it is settled. During a wait for a collective, which is then the first one, more
+// calls are handed over.
 bool Pipeline::take(const std::shared_ptr<Transfer>& transfer) {
   while (!transfer->settled()) {
     Transfer::Step& step = transfer->steps_.front();
@@ -190,8 +192,8 @@ void Pipeline::fail_all(const std::exception_ptr& error) noexcept {
   while (!collectives_.empty()) fail(std::shared_ptr<Transfer>(collectives_.front()), error);
 }
 
-// Whose end the engine is to wait for, so that this one goes on; null: the engine has nothing of
-// it.
+// The transfer whose end the engine must wait for, so that this one progresses; null: the engine
+// has no part of it.
 std::shared_ptr<Transfer> Pipeline::in_the_way(const Transfer& transfer) const {
   const Transfers& line = is_message(transfer.call_) ? messages_ : collectives_;
   for (const auto& one : line) {
@@ -243,7 +245,7 @@ void Pipeline::give_up(const std::exception_ptr& error) noexcept {
 
 bool Pipeline::close() noexcept {
   if (closed_) return *closed_;
-  // The streams go on with what they were given.
+  // The streams finish the work that they were given.
   const Deadline soon = Deadline::after(kDeviceEnds);
   bool through = false;
   try {
@@ -264,8 +266,7 @@ bool Pipeline::Inside::pending() const noexcept {
 void Pipeline::Inside::move() noexcept {
   try {
     const at::NoGradGuard no_grad;
-    // Their memory may be what others wait for. While a collective is waited for, none is before
-    // it.
+    // Other ranks may wait for their memory. During a wait for a collective, no earlier one exists.
     if (pipeline_.waits_for_message_) pipeline_.take_collectives();
     pipeline_.way_->give_back();
     pipeline_.begin_all();
@@ -279,7 +280,7 @@ void Pipeline::Inside::move() noexcept {
 std::string Pipeline::Inside::stand(const Call& call, const std::vector<int>& awaited,
                                     bool moved) noexcept {
   if (pipeline_.elsewhere_ == nullptr) return "";
-  // Of a collective the first is waited for, of which this is a part.
+  // For a collective, the wait is for the first one, of which this is a part.
   const bool is_part = !is_message(call) && !pipeline_.collectives_.empty();
   return pipeline_.elsewhere_->stand(is_part ? pipeline_.collectives_.front()->call_ : call,
                                      awaited, moved);

@@ -120,7 +120,7 @@ class Pipeline {
   Elsewhere* elsewhere_ = nullptr;
   Transfers collectives_;
   Transfers messages_;
-  Transfers failed_;  // kept because the engine may still touch their memory
+  Transfers failed_;     // kept because the engine may still touch their memory
   int64_t waiting_ = 0;  // parts that the engine has not been given
   bool waits_for_message_ = false;
   uint64_t steps_ = 0;

@@ -237,7 +237,7 @@ void Channels::park(int src) {
 bool Channels::probe(int src, int tag) {
   Incoming& in = incoming_[src];
   for (;;) {
-    progress_receives(src);  // those posted earlier come first
+    progress_receives(src);  // earlier posts come first
     for (const auto& parked : in.parked) {
       if (parked->complete && parked->header.tag == tag) return true;
     }
@@ -260,7 +260,7 @@ bool Channels::read_header(int src) {
   return in.header_bytes == kHeader;
 }
 
-// Moves what is there of the open message's payload. True if anything was.
+// Moves the part of the open message's payload that has arrived. True if anything moved.
 bool Channels::take_payload(int src) {
   Incoming& in = incoming_[src];
   ChannelState& state = region_.channel(src, rank_);

@@ -8,10 +8,10 @@
 namespace lockstep::rounds {
 namespace {
 
-// Large enough to drown the system call, small enough that what was copied is still in the second
-// level cache when it is added.
+// Large enough that the system call's cost is negligible, small enough that a copied chunk is still
+// in the second-level cache when it is added.
 constexpr int64_t kCopyBytes = 256 * 1024;
-// A chunk that goes to several outputs is still in the second level cache for the next one.
+// A chunk for several outputs is still in the second-level cache for the next one.
 constexpr int64_t kPushBytes = 128 * 1024;
 
 int64_t element_bytes(const Call& call) {
@@ -35,7 +35,7 @@ class Moved {
   std::vector<T*> pointers_;
 };
 
-// What the root pushes; everybody else takes what lies before it.
+// The part that the root pushes; the other ranks take the part before it.
 Share pushed_share(const Call& call, size_t size) {
   return share_of(call.count * element_bytes(call), static_cast<int>(size) - 1,
                   static_cast<int>(size));
@@ -127,7 +127,7 @@ void push_copied(const Call& call, const Pieces& pieces, int rank,
   const int size = static_cast<int>(targets.size());
   int64_t longest = 0;
   for (int r = 0; r < size; ++r) longest = std::max(longest, pieces.given_to(r).bytes);
-  // By chunks where all take the same.
+  // In chunks where all ranks take the same data.
   const int64_t chunk = call.op == Op::kAllGather ? kPushBytes : std::max<int64_t>(longest, 1);
   for (int64_t at = 0; at < longest; at += chunk) {
     for (int step = 0; step < size; ++step) {

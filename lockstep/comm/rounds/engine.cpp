@@ -28,7 +28,7 @@ bool is_message(const Call& call) {
 
 }  // namespace
 
-// T is an Operation or a Message: what has a call and becomes done.
+// T is an Operation or a Message: a type with a call that completes.
 template <typename T>
 class Engine::PendingRequest final : public Request {
  public:
@@ -114,7 +114,7 @@ void Engine::run(const Call& call, Deadline::Duration timeout) {
   const bool shown = std::exchange(shown_, false);
   if (is_message(call)) return start(call)->wait(Deadline::after(timeout));
   if (broken_) std::rethrow_exception(broken_);
-  // What has been shown may be over on the other ranks, who then go their ways.
+  // A call that has been shown may be complete on the other ranks, which then continue.
   if (!shown) check_aborted();
   trace::CallRecord made;
   if (call.record == nullptr) made = make_record(call);
@@ -154,12 +154,12 @@ void Engine::progress() {
   try {
     advance();
   } catch (...) {
-    // The failure belongs to whoever waits; fail() has recorded it in broken_.
+    // The error belongs to the caller that waits; fail() has recorded it in broken_.
     if (!broken_) broken_ = std::current_exception();
   }
 }
 
-// Gives the call its number and decides what this rank alone may decide.
+// Gives the call its number and makes the decisions that this rank can make alone.
 void Engine::enroll(Operation& op) {
   const Call& call = op.call;
   op.number = ++numbered_;
@@ -199,14 +199,14 @@ void Engine::enroll(Operation& op) {
   if (numbered_ == own_.posted.load(std::memory_order_relaxed) + 1) post(op);
 }
 
-// Whether `bytes` of what is not mapped may be copied from and to the peers' memory. An all_reduce,
-// which goes both ways, is through sooner in slots: the system call pays for every page.
+// Whether `bytes` of memory that is not mapped may be copied to and from the peers' memory. An
+// all_reduce, which goes both ways, is faster in slots: the system call pays for every page.
 bool Engine::may_copy(Op op, int64_t bytes) const {
   return op != Op::kAllReduce && reach_ != nullptr && reach_->copies() &&
          bytes >= tuning_.copies_from;
 }
 
-// False while the slowest rank may still need what the call's post would overwrite.
+// False while the slowest rank may still need the post that the call's would overwrite.
 bool Engine::may_post(uint64_t number) {
   if (number <= all_done_ + kPosts) return true;
   uint64_t slowest = UINT64_MAX;
@@ -230,7 +230,7 @@ bool Engine::post(Operation& op) {
   post.target = op.shows_target ? reinterpret_cast<uint64_t>(op.call.output) : 0;
   post.record = op.record;
   if (op.through_lines) {
-    // Nobody waits for this one: the lines say that it is there.
+    // No rank waits for this post: the LL buffers announce the call.
     post.number.store(op.number, std::memory_order_release);
     own_.posted.store(op.number, std::memory_order_release);
   } else {
@@ -260,7 +260,7 @@ bool Engine::advance() {
     if (!op.done) break;
     queue_.pop_front();
   }
-  // Peers may take what later calls offer as soon as they are posted.
+  // Peers may take the data of later calls as soon as these are posted.
   for (size_t i = 1; i < queue_.size(); ++i) {
     if (!queue_[i]->posted && !post(*queue_[i])) break;
   }
@@ -310,7 +310,7 @@ void Engine::finish(Operation& op) {
     return;
   }
   own_.done.store(op.number, std::memory_order_seq_cst);
-  doorbell_.ring();  // for whoever waits for this rank's lines, or is kPosts ahead
+  doorbell_.ring();  // for ranks that wait for this rank's LL buffers, or are kPosts ahead
 }
 
 bool Engine::stage(Operation& op) {
@@ -346,7 +346,7 @@ bool Engine::produce(Operation& op) {
   return true;
 }
 
-// A slot may be written again once every rank has read what it held kSlots rounds ago.
+// A slot may be written again once every rank has read its content of kSlots rounds ago.
 bool Engine::slot_is_free(uint64_t round) {
   if (round < slowest_ + kSlots) return true;
   uint64_t slowest = UINT64_MAX;

@@ -180,7 +180,7 @@ class Engine {
   std::vector<uint64_t> addresses_;
   std::vector<uint64_t> targets_;
   std::exception_ptr broken_;  // the error that broke this engine
-  bool exposed_ = false;  // peers were shown memory of calls that will not complete
+  bool exposed_ = false;       // peers were shown memory of calls that will not complete
   bool quiesced_ = false;
   bool closed_ = false;
 };

@@ -1,5 +1,5 @@
-// Engine: calls in which ranks touch each other's memory: who meets whom, which way they go, and
-// when they are through.
+// Engine: calls in which ranks touch each other's memory: which ranks meet, which path the data
+// takes, and when they have finished.
 #include <sched.h>
 
 #include <algorithm>
@@ -17,8 +17,9 @@ struct GroupBroke {};
 
 }  // namespace
 
-// The peers' memory as long as the group is whole and, where it is one rank's, that rank has not left. A rank that was
-// stopped in the middle may go on when its peers have given up and use their memory for something else.
+// The peers' memory as long as the group is whole and, where it is one rank's, that rank has not
+// left. A rank that was stopped in the middle may go on when its peers have given up and use their
+// memory for something else.
 class Engine::WatchedReach final : public Reach {
  public:
   WatchedReach(const Reach& reach, const FailureBoard& failure, const RankState* of = nullptr)
@@ -59,8 +60,8 @@ class Engine::WatchedReach final : public Reach {
   const RankState* of_;
 };
 
-// For messages. The sender's memory is its own again once it has left, or the group is broken: either this rank sees
-// that, or who leaves or breaks it sees that this rank is inside.
+// For messages. The sender owns its memory again once it has left or the group is broken. Either
+// this rank sees that, or the rank that leaves or breaks the group sees that this rank is inside.
 bool Engine::pull(int rank, uint64_t address, std::byte* to, int64_t bytes) {
   const auto leave = [this](bool good) {
     own_.inside.store(0, std::memory_order_release);
@@ -82,7 +83,7 @@ bool Engine::pull(int rank, uint64_t address, std::byte* to, int64_t bytes) {
   }
 }
 
-// What this rank lets its peers map: what it offers, or where it takes a broadcast.
+// The memory that this rank shows its peers: its offer, or its output of a broadcast.
 const std::byte* Engine::shown_memory(const Operation& op) const {
   return op.call.op == Op::kBroadcast ? op.call.output : op.pieces.own();
 }
@@ -99,7 +100,7 @@ bool Engine::touched_by(const Operation& op, int rank) const {
          (op.pieces.gives_to(rank) || (op.pushed && op.pieces.taken_from(rank).bytes > 0));
 }
 
-// Waits for the posts, and goes the way that they allow.
+// Waits for the posts, and takes the path that they allow.
 bool Engine::meet(Operation& op) {
   const int size = region_.size();
   for (int r = 0; r < size; ++r) {
@@ -111,7 +112,7 @@ bool Engine::meet(Operation& op) {
   bool offers_reachable = true;
   bool all_mapped = true;
   for (int r = 0; r < size; ++r) {
-    if (r != rank_ && !meets(op, r)) continue;  // its post may be under way
+    if (r != rank_ && !meets(op, r)) continue;  // its post may still be missing
     const Memory memory = r == rank_ ? op.memory : region_.post(r, op.number).memory;
     all_mapped &= memory == Memory::kMapped;
     if (op.pieces.offer(r) == 0) continue;
@@ -137,7 +138,8 @@ bool Engine::meet(Operation& op) {
 // Moves this rank's share, without any help of the peers. False if the group is broken: the call
 // will not end, the next check throws.
 bool Engine::execute(Operation& op) {
-  // Either this rank sees that the group is broken, or whoever breaks it sees that it is inside.
+  // Either this rank sees that the group is broken, or the rank that breaks it sees that this one
+  // is inside.
   own_.inside.store(1, std::memory_order_seq_cst);
   if (region_.header().failure.any()) {
     own_.inside.store(0, std::memory_order_release);
@@ -200,7 +202,7 @@ void Engine::execute_copied(Operation& op) {
     take_copied(op.call, op.pieces, rank_, addresses_, reach, scratch_);
 }
 
-// Waits until nobody touches this rank's memory any more.
+// Waits until no peer touches this rank's memory any more.
 bool Engine::leave(Operation& op) {
   for (int r = 0; r < region_.size(); ++r) {
     if (!touched_by(op, r)) continue;

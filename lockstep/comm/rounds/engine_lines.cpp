@@ -1,4 +1,4 @@
-// Engine: small calls, whose data goes through lines.
+// Engine: small calls, whose data travels through LL buffers.
 #include "lockstep/comm/rounds/direct.h"
 #include "lockstep/comm/rounds/operation.h"
 
@@ -24,8 +24,8 @@ void Engine::show_lines(Operation& op) {
   op.phase = Operation::Phase::kLines;
 }
 
-// Wakes those who sleep before this rank's lines were there. The store says nothing new, but what
-// was stored before it is visible once the sleepers are looked for.
+// Wakes ranks that fell asleep before this rank's LL buffers were written. The stored value is
+// unchanged, but earlier stores are visible once the sleepers are looked for.
 void Engine::ring_for_lines() {
   own_.posted.store(own_.posted.load(std::memory_order_relaxed), std::memory_order_seq_cst);
   doorbell_.ring();

@@ -142,7 +142,7 @@ TEST(RoundsEngine, NoWayOfMovingDataChangesABit) {
 }
 
 // Every protocol has flags and counters of its own: calls of all kinds follow each other, many of
-// them under way at once, on ranks that run at different speeds.
+// them pending at once, on ranks that run at different speeds.
 TEST(RoundsEngine, CallsOfAllKindsMixed) {
   constexpr int kCalls = kSanitized ? 200 : 600;
   for (const int size : {2, 3, 4}) {
@@ -274,8 +274,7 @@ TEST(RoundsEngine, ManyRanksShareASlot) {
   });
 }
 
-// A small call's data goes before the rest of the call: a peer need not wait for what is written
-// down of it.
+// A small call's data precedes the rest of the call: a peer need not wait for the call's record.
 TEST(RoundsEngine, WhatIsShownReachesThePeerBeforeTheCallRuns) {
   auto backends = make_local_backends(2);
   float data[2] = {1, 2};
@@ -299,7 +298,7 @@ TEST(RoundsEngine, WhatIsShownReachesThePeerBeforeTheCallRuns) {
   }
 }
 
-// What is shown is part of the call, whatever the ranks find to be wrong with it afterwards.
+// Shown data is part of the call, whatever errors the ranks find in the call afterwards.
 TEST(RoundsEngine, WhatIsShownOfDifferentCallsDoesNotMeet) {
   auto backends = make_local_backends(2);
   float data[2] = {1, 2};
@@ -337,7 +336,7 @@ TEST(StreamCopy, CopiesAllBytesAndNoOthers) {
   }
 }
 
-// A rank that leaves with a call under way takes its memory along: no peer may touch it afterwards.
+// A rank that leaves with a pending call frees its memory: no peer may touch it afterwards.
 TEST(RoundsEngine, NobodyTouchesTheMemoryOfARankThatGaveUp) {
   std::atomic<bool> gave_up = false, tried = false;
   run(2, {}, [&](Communicator& comm) {
@@ -357,7 +356,8 @@ TEST(RoundsEngine, NobodyTouchesTheMemoryOfARankThatGaveUp) {
   });
 }
 
-// As a pipeline's stage that computes: the message is larger than the ring, and its sender is in no call.
+// Like a pipeline's stage that computes: the message is larger than the ring, and its sender is in
+// no call.
 TEST(RoundsEngine, LargeMessagesComeWithoutTheirSendersHelp) {
   std::atomic<bool> received = false;
   run(2, {}, [&](Communicator& comm) {
@@ -383,7 +383,8 @@ TEST(RoundsEngine, LargeMessagesComeWithoutTheirSendersHelp) {
   });
 }
 
-// What was not yet pulled when its sender left never comes, and nobody reads where it was.
+// A message that was not pulled when its sender left never arrives, and no rank reads its former
+// memory.
 TEST(RoundsEngine, LargeMessagesOfARankThatLeftAreLost) {
   std::atomic<bool> left = false;
   run(2, {}, [&](Communicator& comm) {
@@ -402,7 +403,7 @@ TEST(RoundsEngine, LargeMessagesOfARankThatLeftAreLost) {
   });
 }
 
-// Where a rank stops, as a process does by SIGSTOP, until it is to go on.
+// Stops a rank at a point, as SIGSTOP stops a process, until it may continue.
 struct Gate {
   std::atomic<bool> inside{false};
   std::atomic<bool> open{false};
@@ -436,8 +437,8 @@ class GatedReach final : public rounds::Reach {
   Gate* gate_;  // null: it does not stop
 };
 
-// Rank 1 stops in the middle of writing into rank 0's output; rank 0 gives up, and its communicator
-// and tensors go. Then rank 1 goes on.
+// Rank 1 stops in the middle of writing into rank 0's output; rank 0 gives up and destroys its
+// communicator and tensors. Then rank 1 resumes.
 TEST(RoundsEngine, ARankThatStoppedInsideWritesToNobodyElsesMemory) {
   const rounds::Tuning tuning = {.lines_up_to = kNever,
                                  .mapped = false,
@@ -478,8 +479,8 @@ TEST(RoundsEngine, ARankThatStoppedInsideWritesToNobodyElsesMemory) {
   EXPECT_EQ(gate.transfers, 1) << "of those that it would have made";
 }
 
-// Rank 1 stops in the middle of pulling a message; rank 0 leaves, and its memory becomes something else. Then rank 1
-// goes on.
+// Rank 1 stops in the middle of pulling a message; rank 0 leaves, and its memory is reused. Then
+// rank 1 resumes.
 TEST(RoundsEngine, ARankThatStoppedInsideTakesNothingOfWhoeverLeft) {
   const rounds::Tuning tuning = {.lines_up_to = kNever,
                                  .mapped = false,

@@ -1,4 +1,4 @@
-// Engine: waiting, and what can go wrong meanwhile.
+// Engine: waiting, and failures during a wait.
 #include <sched.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ int64_t now_ns() {
 }
 
 using lockstep::numbered;
-// As the ranks compare it: a call may be one of several that are a larger one.
+// The number that the ranks compare: a call may be one of several parts of a larger one.
 std::string numbered(const Call& call) {
   return numbered(call.record != nullptr ? *call.record : make_record(call));
 }
@@ -61,7 +61,7 @@ Probe Engine::probe(int src, int tag) {
   const bool departed = region_.rank(src).departed.load(std::memory_order_acquire) != 0;
   const bool dead = !departed && is_dead_ && is_dead_(src);
   if (!departed && !dead) return Probe::kNothing;
-  // What it sent before it went is still there.
+  // Messages that it sent before it left are still there.
   if (channels_.probe(src, tag)) return Probe::kMessage;
   if (departed) return Probe::kLeft;
   throw PeerLost(
@@ -156,9 +156,9 @@ void Engine::time_out(const Call& call, Deadline deadline) {
   fail(Failure::kTimeout, ranks.empty() ? -1 : ranks.front(), text.str());
 }
 
-// The awaited ranks without those that wait too, for somebody else: only ranks that have not looked
-// at their peers for `silence`. Where all awaited ones wait, whoever else holds them up: in a chain
-// of sends and receives the rank at its end.
+// The awaited ranks that do not themselves wait for another rank: those that have not checked on
+// their peers for `silence`. Where all awaited ranks wait, the ranks that hold them up: in a chain
+// of sends and receives, the rank at its end.
 std::vector<int> Engine::culprits(const Call& call, Deadline::Duration silence) const {
   const int64_t since = now_ns() - silence.count();
   const auto waits = [&](int r) {
@@ -256,14 +256,14 @@ std::string Engine::whereabouts(int rank) const {
   return text + ", which calls one collective after another";
 }
 
-// What the rank has called as number `number`; nothing where it has not come to that, or where a
-// later call has taken its place.
+// The rank's call number `number`; nullopt where it has not reached that number, or where a later
+// call has overwritten it.
 std::optional<trace::CallRecord> Engine::posted(int rank, uint64_t number) const {
   const Post& post = region_.post(rank, number);
   if (post.number.load(std::memory_order_acquire) != number) return std::nullopt;
   const trace::CallRecord record = post.record;
-  // What was read is whole unless the rank has come to the call that takes this one's place, as it
-  // may once all ranks are through with this one.
+  // The record is complete unless the rank has reached the call that overwrites it, as it may once
+  // all ranks have finished this one.
   const uint64_t last = region_.rank(rank).posted.fetch_add(0, std::memory_order_acq_rel);
   const bool stays = number > own_.done.load(std::memory_order_relaxed);
   return stays || last + 1 < number + kPosts ? std::optional(record) : std::nullopt;
@@ -277,14 +277,14 @@ void Engine::check_post(const Operation& op, int rank) {
   if (post.fingerprint != op.record.fingerprint || post.history != op.history) report_mismatch(op);
 }
 
-// For those whose posts a call does not wait for: looked at once it takes long.
+// For ranks whose posts a call does not wait for: they are compared once it takes long.
 void Engine::compare_posts(const Operation& op) {
   for (int r = 0; r < region_.size(); ++r) {
     if (r != rank_ && has_posted(op, r)) check_post(op, r);
   }
 }
 
-// What the ranks called as number `number`, as far as it is known; empty if all called the same.
+// The ranks' calls number `number`, as far as they are known; empty if all called the same.
 std::vector<RankCall> Engine::differing(uint64_t number, const Operation& op) const {
   std::vector<RankCall> calls;
   bool differ = false;
@@ -339,7 +339,8 @@ void Engine::check_lost(const bool& done, const Call& call) {
   for (const int r : awaited(call)) {
     const bool departed = region_.rank(r).departed.load(std::memory_order_acquire) != 0;
     if (!departed && !(is_dead_ && is_dead_(r))) continue;
-    // What it sent before it went is still there: only what is missing now is missing for good.
+    // Data that it sent before it left is still there: only data that is missing now is missing for
+    // good.
     progress();
     if (broken_) std::rethrow_exception(broken_);
     if (done) return;

@@ -28,12 +28,12 @@ struct Engine::Operation {
 
   bool through_lines = false;
   bool shown = false;  // its LL buffers are written
-  int ready = 0;  // the number of ranks, from 0 on, whose LL buffers are all ready
+  int ready = 0;       // the number of ranks, from 0 on, whose LL buffers are all ready
   Memory memory = Memory::kStaged;
   Window window;
-  bool shows_target = false;  // the post contains the address of this rank's output
+  bool shows_target = false;   // the post contains the address of this rank's output
   bool copied = false;         // executed by copies
-  bool pushed = false;  // executed by writing parts into each other's outputs
+  bool pushed = false;         // executed by writing parts into each other's outputs
   bool surely_staged = false;  // it is staged, whatever the peers post
 
   // For staged operations:

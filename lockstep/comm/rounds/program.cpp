@@ -37,7 +37,7 @@ std::vector<int64_t> offsets(const std::vector<int64_t>& counts, int64_t element
   return result;
 }
 
-// What the builders share.
+// The common data of the builders.
 struct Context {
   const Call& call;
   int rank;
@@ -53,7 +53,7 @@ struct Context {
   }
   int64_t widest_lane() const {
     const int64_t most = slot / size / static_cast<int64_t>(kLine) * static_cast<int64_t>(kLine);
-    // In an all_to_all of unequal parts nobody knows the longest.
+    // In an all_to_all of unequal parts no rank knows the longest one.
     if (call.counts.empty() || (call.op == Op::kAllToAll && !call.uniform)) return most;
     const int64_t longest = longest_part(call.counts);
     return std::min(most, std::max(Slots::rounded_up(longest), static_cast<int64_t>(kLine)));
@@ -110,8 +110,8 @@ Program reduce(const Context& c) {
 }
 
 // all_reduce, shared out: of every chunk each rank puts the others' shares into its slot, adds up
-// its own share of all slots, and leaves the sums where its own share would have been. Half of the
-// chunk goes each way, and no rank adds what another has added.
+// its own share of all slots, and writes the sums to the place of its own share. Half of the chunk
+// travels each way, and no rank repeats another's additions.
 Program reduce_in_shares(const Context& c) {
   const Chunks chunks{c.call.count * c.element, c.slot};
   Program p = c.in_chunks(chunks.total);

@@ -24,7 +24,7 @@
 
 namespace lockstep::rounds {
 
-inline constexpr int kSlots = 4;  // staged rounds that a rank may be ahead of the slowest reader
+inline constexpr int kSlots = 4;   // staged rounds that a rank may be ahead of the slowest reader
 inline constexpr int kPosts = 64;  // calls that a rank may be ahead of the slowest rank
 inline constexpr size_t kLine = 128;  // two cache lines: the hardware fetches them in pairs
 inline constexpr int kLinesARank = 56;
@@ -73,13 +73,13 @@ struct RegionHeader {
 
 struct RankState {
   alignas(kLine) std::atomic<uint64_t> posted;  // calls posted
-  alignas(kLine) std::atomic<uint64_t> done;  // calls that this rank has finished
+  alignas(kLine) std::atomic<uint64_t> done;    // calls that this rank has finished
   // The last call in which it finished touching its peers' memory.
   alignas(kLine) std::atomic<uint64_t> executed;
   alignas(kLine) std::atomic<uint64_t> published;  // staged rounds whose slot is written
-  alignas(kLine) std::atomic<uint64_t> combined;  // staged rounds whose slot it has written again
+  alignas(kLine) std::atomic<uint64_t> combined;   // staged rounds whose slot it has written again
   alignas(kLine) std::atomic<uint64_t> consumed;   // staged rounds that this rank has read
-  alignas(kLine) std::atomic<uint32_t> inside;  // the rank is touching its peers' memory now
+  alignas(kLine) std::atomic<uint32_t> inside;     // the rank is touching its peers' memory now
   alignas(kLine) std::atomic<uint32_t> doorbell;   // futex: rung for a rank that sleeps
   std::atomic<uint32_t> asleep;
   alignas(kLine) std::atomic<uint32_t> departed;  // this rank's end was destroyed

@@ -14,9 +14,9 @@ namespace {
 #if defined(__SSE2__)
 constexpr int64_t kLineBytes = 64;
 
-// From here on glibc's memcpy() takes `rep movsb` on many processors. Zen 3 and 4 are up to ten
-// times slower at it where both ends lie alike in their pages (https://sourceware.org/PR30994), as
-// a chunk and the slot that mirrors it may well do.
+// From this size on glibc's memcpy() uses `rep movsb` on many processors. Zen 3 and 4 are up to ten
+// times slower at it where source and destination have the same offset in their pages
+// (https://sourceware.org/PR30994), as a chunk and the slot that mirrors it may have.
 constexpr int64_t kVectorsFrom = 2048;
 
 // Bytes from `to` to the next line that begins in it.

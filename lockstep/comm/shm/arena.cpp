@@ -26,7 +26,7 @@ std::byte* map(int fd, uint64_t offset, size_t bytes) {
   return static_cast<std::byte*>(memory);
 }
 
-// Older kernels cannot; then pages come when they are touched.
+// Older kernels cannot populate; their pages appear when they are touched.
 void populate(std::byte* memory, size_t bytes) {
   if (::madvise(memory, bytes, kPopulateWrite) != 0 && (errno == ENOMEM || errno == EFAULT))
     throw system_error("populating " + std::to_string(bytes) + " bytes of symmetric memory", errno);
@@ -93,7 +93,7 @@ std::byte* Arena::keep(Block block, std::byte* own) {
   return own;
 }
 
-// What could not be allocated.
+// Undoes a failed allocation.
 void Arena::drop(const Block& block) noexcept {
   for (std::byte* base : block.bases)
     if (base != nullptr) ::munmap(base, block.bytes);
@@ -179,7 +179,7 @@ void Arena::release(std::byte* memory) noexcept {
   reap();
 }
 
-// Unmaps what all ranks have released. With mutex_ held.
+// Unmaps the blocks that all ranks have released. mutex_ is held.
 void Arena::reap() {
   for (auto it = blocks_.begin(); it != blocks_.end();) {
     Block& block = it->second;
@@ -192,7 +192,8 @@ void Arena::reap() {
     }
     for (std::byte* base : block.bases)
       if (base != nullptr) ::munmap(base, block.bytes);
-    if (block.shared) give_back(block, 0);  // whoever sees it; a place is never used twice
+    // The first rank that sees it frees them; a place is never reused.
+    if (block.shared) give_back(block, 0);
     it = blocks_.erase(it);
   }
 }

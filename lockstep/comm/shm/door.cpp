@@ -28,7 +28,8 @@ UniqueFd make_socket() {
 
 AbstractAddress::AbstractAddress(const std::string& name) {
   address.sun_family = AF_UNIX;
-  // A leading NUL: the name lives in the kernel, not in a file system, and goes with the socket.
+  // A leading NUL: the name lives in the kernel rather than in a file system, and disappears with
+  // the socket.
   LOCKSTEP_CHECK(name.size() + 1 < sizeof address.sun_path, "the door's name is short");
   std::memcpy(address.sun_path + 1, name.data(), name.size());
   size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
@@ -90,7 +91,7 @@ void Door::accept() {
       strangers_.add(id, wire::source_of(fd.get()));
       waiting_.emplace(id, Stranger{{std::move(fd), process}, {secret_, kPurpose}});
     } catch (const StoreError&) {
-      continue;  // another user's; the job goes on
+      continue;  // another user's process; the job continues
     }
     if (!strangers_.too_many()) continue;
     const uint64_t first = *strangers_.first_to_go();

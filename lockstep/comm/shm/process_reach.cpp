@@ -103,8 +103,8 @@ void ProcessReach::check_alive(int rank, int error) const {
     throw PeerLost("rank " + std::to_string(rank) + "'s process is dead", rank);
 }
 
-// To ask costs a system call. A number is not given to another process within microseconds: its
-// owner must die, be waited for, and all other numbers come round first.
+// Each check costs a system call. A process id is not reused within microseconds: its owner must
+// die and be waited for, and all other ids must be used first.
 void ProcessReach::check_alive_soon(int rank) const {
   constexpr uint64_t kTicks = 50'000;
   uint64_t& seen = seen_alive_[static_cast<size_t>(rank)];

@@ -1,4 +1,4 @@
-// Whose memory a rank of shm copies: ranks as threads, one of which lies.
+// The process whose memory a rank of shm copies: ranks are threads, one of which lies.
 #include "lockstep/comm/shm/process_reach.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,8 @@ Segment segment_of(Store& store, int rank) {
                  Deadline::seconds(60));
 }
 
-// Rank 1 shows the number of another process in the memory that all ranks have: it is the kernel's that counts.
+// Rank 1 shows the number of another process in the memory that all ranks have: it is the kernel's
+// that counts.
 TEST(ProcessReach, TheKernelSaysWhichProcessARankIs) {
   HashStore store;
   uint64_t word = 4711;

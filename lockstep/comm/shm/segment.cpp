@@ -25,7 +25,7 @@ namespace lockstep::shm {
 namespace {
 
 constexpr const char* kDoorKey = "door";         // the socket's abstract name
-constexpr const char* kSecretKey = "secret";     // what both sides prove
+constexpr const char* kSecretKey = "secret";     // the secret that both sides prove
 constexpr int kFdsAMessage = 64;                 // SCM_RIGHTS allows 253
 constexpr std::chrono::milliseconds kLook{100};  // between two looks at the store
 
@@ -89,7 +89,7 @@ std::vector<UniqueFd> receive_fds(int socket, size_t count, Deadline deadline) {
   return fds;
 }
 
-// Where the system refuses so large a file (RLIMIT_FSIZE), an empty one says that there is no
+// Where the system refuses so large a file (RLIMIT_FSIZE), an empty one stands for the missing
 // arena.
 UniqueFd make_arena(int size) {
   try {
@@ -170,7 +170,7 @@ void Segment::serve(Store& store, int size, UniqueFd own_reader, Deadline deadli
                     " s; not arrived: " + missing_ranks(sockets) +
                     "; were they started, and on this host?");
     if (!visitor) {
-      // Who does not come may have said in the store that it cannot: what is asked there then throws.
+      // A missing rank may have reported in the store that it failed: then this look throws.
       store.try_get(kDoorKey);
       continue;
     }
@@ -180,7 +180,7 @@ void Segment::serve(Store& store, int size, UniqueFd own_reader, Deadline deadli
       read_exact(visitor->fd.get(), &rank, sizeof rank, deadline);
       reader = receive_fds(visitor->fd.get(), 1, deadline);
     } catch (const StoreError&) {
-      continue;  // of another version, perhaps; the job goes on
+      continue;  // perhaps of another version; the job continues
     } catch (const PeerLost&) {
       continue;
     }
@@ -191,7 +191,7 @@ void Segment::serve(Store& store, int size, UniqueFd own_reader, Deadline deadli
     sockets[rank] = std::move(visitor->fd);
     ++arrived;
   }
-  // Everybody gets the memory and everybody's pipe, its own too: it keeps that one closed.
+  // Every rank gets the memory and all ranks' pipes, including its own, which it keeps closed.
   std::vector<int> fds{memfd_.get(), arena_.get(), own_reader.get()};
   for (int r = 1; r < size; ++r) fds.push_back(others_[r].get());
   for (int r = 1; r < size; ++r) {

@@ -29,9 +29,10 @@ constexpr int kSideYields = 1000;  // before the first sleep
 constexpr auto kSideFirstSleep = std::chrono::microseconds(50);
 constexpr auto kSideLongestSleep = std::chrono::microseconds(1000);
 constexpr auto kSideSlice = std::chrono::milliseconds(50);  // between looks at the peers
-// How long the side channel is asked who is gone when the engine lost somebody.
+// How long the side channel is asked which rank is gone when the engine lost one.
 constexpr auto kSideBlame = std::chrono::milliseconds(500);
-// How long after its peer went a message may still come that it had sent before: it lies in the system's buffers.
+// How long after its peer's death a message may still arrive that it had sent before: it is in the
+// system's buffers.
 constexpr auto kSideLastWords = std::chrono::milliseconds(1500);
 constexpr double kSideWarnAfterSeconds = 10;
 
@@ -73,7 +74,7 @@ class CheckedBackend final : public Backend {
     try {
       advance();
     } catch (...) {
-      note_broken();  // for whoever waits
+      note_broken();  // for waiting callers
     }
   }
 
@@ -145,7 +146,7 @@ class CheckedBackend final : public Backend {
     if (broken_) std::rethrow_exception(broken_);
   }
 
-  // Shows, starts and finishes collectives, each in order. Throws what breaks the group.
+  // Shows, starts and finishes collectives, each in order. Throws the error that breaks the group.
   void advance() {
     for (const auto& op : queue_) {
       if (!op->published) op->published = channel_->publish(op->number, op->record);
@@ -166,7 +167,7 @@ class CheckedBackend final : public Backend {
     }
   }
 
-  // Of the front of the queue, or of a message.
+  // Finishes the front of the queue, or a message.
   void finish(Operation& op) {
     op.done = true;
     if (!inner_->capabilities().stream_ordered) op.request.reset();
@@ -175,7 +176,7 @@ class CheckedBackend final : public Backend {
     queue_.pop_front();
   }
 
-  // Runs a call of the engine; says who is gone where the engine only knows that somebody is.
+  // Runs a call of the engine; names the lost rank where the engine only knows that a rank is lost.
   template <typename F>
   void guarded(const Operation& op, const F& call) {
     try {
@@ -216,7 +217,7 @@ class CheckedBackend final : public Backend {
     if (op.number == 0) return;
     const int rank = channel_->lost_before(op.number, op.request != nullptr);
     if (rank < 0) return;
-    // What it showed before it went may have made the call possible.
+    // The last calls that it showed may have made the call possible.
     if (!op.request && channel_->missing(op.number).empty()) return;
     fail_lost(op, rank);
   }
@@ -239,7 +240,8 @@ class CheckedBackend final : public Backend {
   }
 
   bool poll(Operation& op) {
-    // That another thread has found out orders nothing which this one gives to a device: it asks, too.
+    // That another thread has found out orders nothing which this one gives to a device: it asks,
+    // too.
     if (op.done) return !op.request || op.request->poll();
     throw_if_broken();
     if (op.number == 0) {
@@ -260,7 +262,7 @@ class CheckedBackend final : public Backend {
     if (op.done) return;
     throw_if_broken();
     if (op.number == 0) return wait_message(op, deadline);
-    // The collectives before it come first, in the engine as here.
+    // The earlier collectives come first, in the engine as here.
     while (!op.done) {
       const std::shared_ptr<Operation> front = queue_.front();
       if (!front->request) wait_agreed(*front, op, deadline);
@@ -268,7 +270,8 @@ class CheckedBackend final : public Backend {
     }
   }
 
-  // Where the engine can wait in slices, the channel is looked at between them: who is gone, what others report.
+  // Where the engine can wait in slices, the channel is checked between them for lost ranks and
+  // reports.
   void wait_message(Operation& op, Deadline deadline) {
     const bool looks = op.request->waits_again();
     Deadline next_look = Deadline::after(kSideSlice);
@@ -391,7 +394,7 @@ class CheckedBackend final : public Backend {
     text << text_of(op) << " on rank " << rank_ << " waited " << deadline.timeout_seconds()
          << " s; ";
     if (&front != &op) text << "before it " << text_of(front) << " is not over; ";
-    // Who waits as well, in this collective or in one before it, is held up by another.
+    // A rank that waits too, in this collective or an earlier one, is held up by another.
     const std::vector<int> silent = channel_->silent(front.number, deadline.timeout() / 2);
     const std::vector<int> missing = channel_->missing(front.number);
     std::vector<int> late;

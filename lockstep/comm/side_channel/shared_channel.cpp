@@ -25,7 +25,7 @@ struct RankBoard {
   std::atomic<uint32_t> departed;
   std::atomic<int32_t> pid;
   std::atomic<int64_t> waited;  // steady clock, ns: when it last said that it waits
-  struct alignas(64) Slot {     // what is compared lies in one cache line
+  struct alignas(64) Slot {     // the compared fields lie in one cache line
     CallRecord record;
   };
   alignas(kSideLine) Slot slots[kDepth];
@@ -131,7 +131,7 @@ class SharedChannel final : public SideChannel {
         const auto& done = agreed ? board(r).finished : board(r).published;
         return done.load(std::memory_order_acquire) < number;
       };
-      // What it did before it went counts: look again once it is known to be gone.
+      // Its last published call counts: look again once the rank is known to be gone.
       if (r != rank_ && behind() && lost(r) && behind()) return r;
     }
     return -1;

@@ -19,7 +19,7 @@ namespace lockstep::side_channel {
 namespace {
 
 constexpr size_t kTwinDepth = 32;  // collectives shown and not yet agreed
-// From when on a waiting rank says in the store where it is, and asks there what others say.
+// How long a rank waits before it writes its place to the store and reads the others' reports.
 constexpr auto kTwinPatience = std::chrono::milliseconds(50);
 constexpr auto kTwinLook = std::chrono::milliseconds(100);    // between two looks
 constexpr auto kTwinTalk = std::chrono::milliseconds(1500);   // for all to tell their call
@@ -44,8 +44,8 @@ struct Place {
   CallRecord record;
 };
 
-// Speaks with the store on a thread of its own, so that nobody waits for a store whose host is
-// gone. The thread is there from the first question on, and ends by itself.
+// Talks to the store on a thread of its own, so that no rank waits for a store whose host is gone.
+// The thread starts with the first request and ends by itself.
 class Courier {
  public:
   using Errand = std::function<void(Store&)>;
@@ -61,7 +61,7 @@ class Courier {
   Courier(const Courier&) = delete;
   Courier& operator=(const Courier&) = delete;
 
-  // What `ask` returns, or throws, once the store has answered.
+  // The result or exception of `ask`, once the store has answered.
   template <typename Ask>
   auto send(Ask ask) -> std::future<decltype(ask(std::declval<Store&>()))> {
     auto task = std::make_shared<std::packaged_task<decltype(ask(std::declval<Store&>()))(Store&)>>(
@@ -102,7 +102,7 @@ class Courier {
   bool started_ = false;
 };
 
-// What the store knows of the others.
+// The other ranks' reports in the store.
 struct News {
   std::optional<std::string> failure;
   std::vector<std::optional<Place>> places;  // by rank
@@ -152,7 +152,7 @@ class TwinChannel final : public SideChannel {
       twin_late_ = true;
       return false;
     } catch (const PeerLost&) {
-      // Whoever gave up has said why, or is about to.
+      // The rank that gave up has reported why, or is about to.
       const Deadline deadline = Deadline::after(kTwinTalk / 3);
       while (!deadline.expired()) {
         ask_for_news();
@@ -191,7 +191,7 @@ class TwinChannel final : public SideChannel {
     return ranks;
   }
 
-  // By this rank's clock, from when it heard of the others last.
+  // Measured by this rank's clock, since its last report from the other ranks.
   std::vector<int> silent(uint64_t number, Deadline::Duration silence) const override {
     const auto since = Clock::now() - silence;
     std::vector<int> ranks;
@@ -223,7 +223,7 @@ class TwinChannel final : public SideChannel {
                                  text;
       courier_.send([report](Store& store) { return store.compare_set("failure", "", report); })
           .wait_for(kTwinAnswer);      // this process may be about to end
-    } catch (const std::exception&) {  // nobody can be told
+    } catch (const std::exception&) {  // the store cannot be reached
     }
   }
 
@@ -242,7 +242,8 @@ class TwinChannel final : public SideChannel {
   }
 
   uint64_t last_agreed_sequence() const {
-    // The communicator's numbers may run ahead of the channel's by what was agreed elsewhere.
+    // The communicator's numbers may be ahead of the channel's, by the calls that were agreed in
+    // another engine.
     return last_.record.sequence - (last_.number - agreed_);
   }
 
@@ -261,7 +262,7 @@ class TwinChannel final : public SideChannel {
 
   std::optional<Place> place_of(int rank) const { return places_[static_cast<size_t>(rank)]; }
 
-  // Says where this rank is, and asks what the others say; unless an answer is still awaited.
+  // Reports this rank's place and requests the others' reports, unless an answer is still pending.
   void ask_for_news() {
     if (news_.valid()) return;
     std::string mine;
@@ -280,7 +281,7 @@ class TwinChannel final : public SideChannel {
     });
   }
 
-  // Takes the answer if there is one by then. Throws what a rank reported.
+  // Takes the answer if there is one before the deadline. Throws a failure that a rank reported.
   void read_news(Deadline deadline) {
     if (!news_.valid() || news_.wait_for(deadline.remaining()) != std::future_status::ready) return;
     News news;
@@ -314,7 +315,7 @@ class TwinChannel final : public SideChannel {
                             : "rank " + std::to_string(numbers[1]) + " reported: " + reason);
   }
 
-  // All ranks come here, having seen the same two maxima.
+  // All ranks reach this with the same two maxima.
   [[noreturn]] void report_mismatch(const Place& place) {
     auto answer = courier_.send([place, rank = rank_, size = size_](Store& store) {
       const Deadline deadline = Deadline::after(kTwinTalk);
@@ -348,7 +349,7 @@ class TwinChannel final : public SideChannel {
     throw Mismatch(text);
   }
 
-  // In order, not yet agreed. Outlives twin_, which may still write into what was sent.
+  // In order, not yet agreed. It outlives twin_, which may still write into the sent memory.
   std::deque<std::unique_ptr<Shown>> shown_;
   std::unique_ptr<Backend> twin_;
   Courier courier_;

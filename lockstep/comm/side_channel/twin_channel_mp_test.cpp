@@ -1,5 +1,5 @@
-// The side channel of several hosts, tried on one: what it says does not depend on where the ranks
-// are.
+// The side channel for several hosts, tested on one: its behaviour does not depend on the ranks'
+// hosts.
 #include "lockstep/comm/side_channel/twin_channel.h"
 
 #include <gtest/gtest.h>

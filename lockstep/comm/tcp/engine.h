@@ -127,18 +127,18 @@ class Engine final : private FrameListener, private Wire {
   struct Peer {
     std::unique_ptr<Link> link;
     bool departed = false;  // the peer said goodbye
-    uint32_t events = 0;               // what epoll watches
-    bool dirty = false;  // has output that has not been tried to write yet
-    Record last;  // its last known collective
+    uint32_t events = 0;    // what epoll watches
+    bool dirty = false;     // has output that has not been tried to write yet
+    Record last;            // its last known collective
     // Its collectives that this rank has not reached, by sequence.
     std::map<uint64_t, Record> ahead;
     std::optional<Record> differing;  // a collective that differs from this rank's
-    std::set<uint64_t> started;        // keys of exchanges that this rank has not reached
+    std::set<uint64_t> started;       // keys of exchanges that this rank has not reached
     std::map<uint64_t, std::deque<ParkedData>> parked;  // data of those exchanges, by key
     size_t parked_bytes = 0;
     std::shared_ptr<Exchange> current;  // the exchange of the current frame
-    ParkedData* parking = nullptr;  // in `parked`: where the current frame's data goes
-    bool junk = false;  // the current frame's data is discarded
+    ParkedData* parking = nullptr;      // in `parked`: where the current frame's data goes
+    bool junk = false;                  // the current frame's data is discarded
     std::vector<std::byte> junk_memory;
     uint64_t told_sequence = 0;  // the last sequence that it was sent in full
     std::optional<Record> answer;
@@ -163,7 +163,7 @@ class Engine final : private FrameListener, private Wire {
     int rank;  // the lost rank, or the reporter
     std::string text;
     uint64_t sequence = 0;  // the collective with a difference, about which all ranks must be asked
-    bool earlier = false;  // ... or an earlier one
+    bool earlier = false;   // ... or an earlier one
     bool reported = false;  // another rank reported it to all ranks
   };
   struct Word {  // why the group is broken, as sent to other ranks
@@ -217,7 +217,7 @@ class Engine final : private FrameListener, private Wire {
   const Record& latest() const;  // an empty one before the first
   void forget_old();
   static constexpr uint64_t kLookBack = 16;  // collectives to look back for the first that differs
-  static constexpr size_t kKept = 64;  // records of completed collectives
+  static constexpr size_t kKept = 64;        // records of completed collectives
 
   const int rank_;
   const int size_;
@@ -232,18 +232,18 @@ class Engine final : private FrameListener, private Wire {
 
   // Pending exchanges, by key; the first few are active.
   std::deque<std::shared_ptr<Exchange>> queue_;
-  uint64_t activated_ = 0;                       // the last key that was activated
+  uint64_t activated_ = 0;  // the last key that was activated
   // Records of this rank's collectives, by sequence: all from kLookBack before the first incomplete
   // one, and the last kKept.
   std::deque<std::shared_ptr<const Record>> records_;
-  size_t over_ = 0;  // the number of complete ones at the front
+  size_t over_ = 0;        // the number of complete ones at the front
   uint64_t entered_ = 0;   // the last sequence
   uint64_t arrivals_ = 0;  // data frames that began to arrive
   uint64_t history_ = 0;
 
   const Pending* waiting_ = nullptr;
   std::optional<Trouble> trouble_;
-  bool asking_ = false;  // asking all ranks for their calls
+  bool asking_ = false;          // asking all ranks for their calls
   std::optional<Word> adopted_;  // the failure reported by another rank
   SetOnce<Breakage> interruption_;
   std::exception_ptr broken_;

@@ -1,4 +1,4 @@
-// Engine: waiting, and what ends a wait early.
+// Engine: waiting, and the causes that end a wait early.
 #include <poll.h>
 #include <sched.h>
 
@@ -21,22 +21,22 @@ namespace {
 constexpr double kWarnSeconds = 10;
 constexpr double kAnnounceSeconds = 0.5;  // of standstill, before a rank tells all where it waits
 constexpr double kAnnounceAgain = 5;
-constexpr auto kAskTime = std::chrono::milliseconds(300);  // for all ranks to say what they called
+constexpr auto kAskTime = std::chrono::milliseconds(300);    // for all ranks to report their calls
 constexpr auto kFlushTime = std::chrono::milliseconds(250);  // for the last words to leave
 constexpr double kYieldSeconds = 0.002;
-constexpr int kYields = 1000;  // before a wait for what the engine does not see sleeps
-constexpr int kAdvanceMs = 1;  // between two turns of what the engine does not see
-constexpr auto kNap = std::chrono::microseconds(100);  // the same for what is impatient
+constexpr int kYields = 1000;                          // before a wait for other engines sleeps
+constexpr int kAdvanceMs = 1;                          // between two turns of other engines
+constexpr auto kNap = std::chrono::microseconds(100);  // the same for an impatient operation
 
-// So long before the deadline a rank asks the others where they are.
+// This long before the deadline a rank asks the others where they are.
 Deadline::Duration time_to_ask(Deadline deadline) {
   constexpr Deadline::Duration kLeast = std::chrono::milliseconds(20);
   constexpr Deadline::Duration kMost = std::chrono::milliseconds(250);
   return std::clamp(deadline.timeout() / 8, kLeast, kMost);
 }
 
-// Whether no rank can be through before all have called it: of the others it is not known here
-// whom exactly they need.
+// Whether no rank can complete before all have called it. For other operations it is not known here
+// which ranks they need.
 bool needs_all(Op op) {
   return op == Op::kBarrier || op == Op::kAllReduce || op == Op::kAllGather ||
          op == Op::kReduceScatter || op == Op::kAllToAll;
@@ -150,7 +150,7 @@ void Engine::wait(Pending& pending, Deadline deadline) {
   }
 }
 
-// Everybody, since the chain of those who wait for each other may lead anywhere.
+// All ranks are asked, since the chain of ranks that wait for each other may lead anywhere.
 void Engine::ask_where() {
   for (int r = 0; r < size_; ++r) {
     Peer& peer = peers_[r];
@@ -170,8 +170,9 @@ bool Engine::has_told(const Pending& pending) const {
   return std::all_of(ends.begin(), ends.end(), [this](int r) { return peers_[r].told; });
 }
 
-// The ranks at whom the waiting ends: those that this rank waits for, or, where they wait as well,
-// those that they wait for, and so on. Where everybody waits for somebody, this rank's own.
+// The ranks at which the waiting ends: those that this rank waits for or, where they wait too,
+// those that they wait for, and so on. Where every rank waits for another, the ranks that this one
+// waits for.
 std::vector<int> Engine::culprits(const Pending& pending) const {
   const std::vector<int> late = pending.late();
   std::vector<int> open = late;
@@ -262,7 +263,7 @@ void Engine::announce() {
   }
 }
 
-// Where this rank is, and for whom it waits.
+// This rank's place, and the ranks that it waits for.
 void Engine::push_here(int peer, uint8_t kind) {
   const Record& mine = latest();
   FrameHeader header;
@@ -276,8 +277,8 @@ void Engine::push_here(int peer, uint8_t kind) {
       mine.text + "\n" + (waiting_ != nullptr ? joined(waiting_->late(), ",") : std::string()));
 }
 
-// `theirs` is of a collective that this rank has entered. What it knows no more it does not
-// compare: a difference there is in the history of all that both call later.
+// `theirs` belongs to a collective that this rank has entered. A record that it no longer has is
+// not compared: a difference there shows in the history of all later calls.
 void Engine::compare(int peer, const Record& theirs) {
   const Record* mine = record(theirs.sequence);
   if (mine == nullptr || trouble_ || asking_) return;
@@ -288,7 +289,7 @@ void Engine::compare(int peer, const Record& theirs) {
 }
 
 void Engine::answer(int peer, uint64_t sequence) {
-  // Where this rank has not come to it, its last.
+  // Where this rank has not reached it, its last record.
   const Record* mine = sequence > entered_ ? &latest() : record(sequence);
   FrameHeader header;
   header.type = FrameType::kHere;
@@ -326,7 +327,8 @@ void Engine::hear_answer(int peer, const FrameHeader& header, std::string_view t
 }
 
 void Engine::raise(Trouble trouble) {
-  // What another rank reported to all is over; what this rank found is still to be looked into.
+  // A failure that another rank reported is final; one that this rank found still has to be
+  // investigated.
   if (!trouble_ || (trouble.reported && !trouble_->reported)) trouble_ = std::move(trouble);
 }
 
@@ -338,7 +340,7 @@ void Engine::settle() {
   fail(trouble.kind, trouble.rank, trouble.text);
 }
 
-// What another rank reported ends it here too.
+// A failure that another rank reported ends the operation here too.
 void Engine::adopt(const Trouble& trouble) {
   for (Peer& peer : peers_) {
     if (peer.link) peer.link->drop_output();
@@ -347,7 +349,7 @@ void Engine::adopt(const Trouble& trouble) {
   break_with(trouble.kind, trouble.rank, trouble.text);
 }
 
-// Asks all ranks what they called at `sequence`. True if all said it.
+// Asks all ranks for their calls at `sequence`. True if all answered.
 bool Engine::ask_all(uint64_t sequence, Deadline deadline) {
   size_t open = 0;
   for (int r = 0; r < size_; ++r) {
@@ -370,7 +372,7 @@ bool Engine::ask_all(uint64_t sequence, Deadline deadline) {
   }
 }
 
-// What the rank called as the collective `sequence`, as far as it has said so; else null.
+// The rank's call of collective `sequence`, as far as it has reported it; otherwise null.
 const Record* Engine::called_as(int rank, uint64_t sequence) const {
   if (rank == rank_) return record(sequence);
   const Peer& peer = peers_[rank];
@@ -381,7 +383,7 @@ const Record* Engine::called_as(int rank, uint64_t sequence) const {
 
 void Engine::mismatch(uint64_t sequence, bool earlier, const std::string& otherwise) {
   asking_ = true;
-  // Of the trouble that led here nothing is left to do but this.
+  // This question is all that remains to be done about the failure.
   const Record* noticed = record(sequence);
   const std::string noticed_at =
       noticed != nullptr ? "#" + std::to_string(sequence) + " " + noticed->text : "";
@@ -394,7 +396,8 @@ void Engine::mismatch(uint64_t sequence, bool earlier, const std::string& otherw
     calls.clear();
     bool differ = false;
     for (int r = 0; r < size_; ++r) {
-      // Who has not come to it, or knows it no more, has called nothing else so far as is known.
+      // A rank that has not reached it, or no longer knows it, has called nothing different as far
+      // as is known.
       const Record* called = called_as(r, at);
       if (called == nullptr) continue;
       if (calls.empty()) fingerprint = called->fingerprint;

@@ -120,9 +120,9 @@ class Exchange final : public SendListener, public std::enable_shared_from_this<
   Wire* wire_ = nullptr;
   Schedule schedule_;
   ScratchPool::Block scratch_;
-  std::vector<Lane> lanes_;  // for peers with traffic
+  std::vector<Lane> lanes_;           // for peers with traffic
   std::vector<int32_t> lane_index_;   // by index in members_; -1: none
-  std::vector<int32_t> blocked_;  // by step: earlier steps that are not complete
+  std::vector<int32_t> blocked_;      // by step: earlier steps that are not complete
   std::vector<int32_t> first_later_;  // by step: where its later steps begin in later_
   std::vector<int32_t> later_;
   size_t left_ = 0;  // incomplete steps, and required peers that have not started

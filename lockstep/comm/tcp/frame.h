@@ -28,10 +28,10 @@ enum class FrameType : uint8_t {
 struct FrameHeader {
   FrameType type = FrameType::kBye;
   uint8_t kind = 0;          // messages: the dtype; kAbort: Failure; kHere, kWhere: see below
-  uint16_t text_bytes = 0;  // bytes of text after the header
+  uint16_t text_bytes = 0;   // bytes of text after the header
   int32_t tag = 0;           // messages: the tag; kAbort: the lost rank
-  uint64_t key = 0;  // collectives: collective_key(); messages: the sender's number
-  uint64_t bytes = 0;  // bytes of payload after the text
+  uint64_t key = 0;          // collectives: collective_key(); messages: the sender's number
+  uint64_t bytes = 0;        // bytes of payload after the text
   uint64_t fingerprint = 0;  // kCall, kHere
   uint64_t history = 0;      // kCall, kHere: of all earlier collectives
   // kCall: payload bytes that will follow; kMessage, kAsk: elements; kAbort: see below.

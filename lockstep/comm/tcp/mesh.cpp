@@ -35,7 +35,7 @@ constexpr int kMaxRefusalLines = 5;
 constexpr int kUserTimeoutMs = 20'000;  // unacknowledged bytes: the link is cut
 constexpr uint32_t kVersion = 2;
 
-// What the connecting rank says once both have proved the secret; the listening one says it back.
+// The connecting rank's greeting once both have proved the secret; the listening rank repeats it.
 struct Greeting {
   uint32_t version = kVersion;
   uint32_t order = 0x01020304;  // of bytes
@@ -43,7 +43,7 @@ struct Greeting {
   int32_t size = 0;
 };
 
-// So that a proof for one rank is worthless at another: two hosts may have equal addresses.
+// Makes a proof for one rank worthless at another, since two hosts may have equal addresses.
 std::string purpose_of(int rank) {
   return "tcp rank " + std::to_string(rank);
 }
@@ -75,7 +75,7 @@ void prepare(int fd) {
 struct Candidate {
   UniqueFd fd = {};
   std::string peer = {};
-  int rank = -1;    // whom we connect to; -1: somebody connected to us
+  int rank = -1;    // the rank to connect to; -1: an incoming connection
   uint64_t id = 0;  // of those
   Deadline deadline;
   bool connected = true;
@@ -127,7 +127,7 @@ class Gathering {
            1;
   }
 
-  // Who does not come may have said in the store that it cannot: what is asked there then throws.
+  // A missing rank may have reported in the store that it failed: then this look throws.
   void look() {
     if (!next_look_.expired()) return;
     next_look_ = Deadline::after(kLookPause);
@@ -230,7 +230,7 @@ class Gathering {
       const bool writes = !c.connected || !c.out.empty();
       fds.push_back({c.fd.get(), static_cast<short>(writes ? POLLOUT : POLLIN), 0});
     }
-    // Addresses of ranks that come later are looked for in the store now and then.
+    // The store is checked now and then for addresses of ranks that arrive later.
     ::poll(fds.data(), fds.size(), deadline_.poll_ms(unknown() ? 5 : 50));
     size_t i = listeners_.size();
     for (Candidate& c : candidates_) {
@@ -257,7 +257,8 @@ class Gathering {
   void accept(int listener) {
     for (int i = 0; i < kAcceptedAtATime; ++i) {
       UniqueFd fd = acceptor_.next(listener, [this] {
-        // Who has proved nothing yet becomes a link soon, or gives way; without them it is this rank that cannot.
+        // Unauthenticated peers become links soon or are dropped; without any of them, this rank
+        // itself has no descriptor left.
         if (strangers_.size() == 0) throw system_error("tcp: accept", acceptor_.error());
         return std::exchange(crowded_, true) && drop_a_stranger();
       });
@@ -290,7 +291,7 @@ class Gathering {
     return true;
   }
 
-  // Whatever goes wrong here concerns this connection alone.
+  // An error here concerns this connection alone.
   void serve(Candidate& c) {
     try {
       if (!c.connected) {
@@ -379,7 +380,7 @@ class Gathering {
     return theirs;
   }
 
-  // The peer knows the secret: what does not fit now is no stranger's doing.
+  // The peer knows the secret: errors from here on are not those of an unauthenticated peer.
   void check(Candidate& c, const Greeting& theirs) const {
     if (theirs.version != kVersion || theirs.order != Greeting{}.order)
       throw StoreError("it is of another version of Lockstep, or another kind of machine");

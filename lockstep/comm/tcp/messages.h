@@ -69,8 +69,8 @@ class Messages {
     std::deque<std::shared_ptr<Parked>> parked;              // in order of arrival
     std::map<uint64_t, std::shared_ptr<Message>> asking;     // long sends, by number
     std::map<uint64_t, std::shared_ptr<Message>> streaming;  // long receives, by number
-    std::shared_ptr<Message> current;  // the receive of the current frame,
-    std::shared_ptr<Parked> parking;  // or the memory where it is parked
+    std::shared_ptr<Message> current;                        // the receive of the current frame,
+    std::shared_ptr<Parked> parking;                         // or the memory where it is parked
     uint64_t sent = 0;
     size_t parked_bytes = 0;
   };

@@ -10,7 +10,7 @@
 namespace lockstep::tcp {
 namespace {
 
-constexpr int kDirectRanks = 8;  // up to here a small collective goes to everybody at once
+constexpr int kDirectRanks = 8;  // up to here a small collective sends to all ranks at once
 
 // Elements [begin, begin + count).
 struct Extent {
@@ -95,14 +95,15 @@ class Builder {
   void reduce_everywhere();
   void bruck(int64_t count);
 
-  // The adding by owners, block by block. What becomes of a finished piece differs.
+  // The additions by owners, block by block. The callers differ in what they do with a finished
+  // piece.
   struct Owned {
     std::vector<Extent> parts;  // in the input, by owner
-    // Where the owner's sum of `extent` goes; extents are those of the input.
+    // The destination of the owner's sum of `extent`; extents are those of the input.
     std::function<Piece(Extent)> result;
     // Spreads a block once the pieces of this rank's part have been added; gets the steps that
-    // added them. Where it lets everybody know that an owner has finished a block, it returns the
-    // step that tells, by owner; else tokens do.
+    // added them. If it tells every rank that an owner has finished a block, it returns, by owner,
+    // the step that does so; otherwise tokens tell it.
     std::function<std::vector<int32_t>(int64_t block, const std::vector<int32_t>& added)> spread;
     bool tokens = false;
   };
@@ -204,7 +205,7 @@ void Builder::reduce_by_owners(const Owned& owned) {
       Step step{Step::Kind::kReduce, -1, owned.result ? owned.result(e) : Piece{}, {}};
       for (int r = 0; r < size_; ++r)
         step.from.push_back(r == rank_ ? piece(Place::kInput, e) : slot(r, block, e));
-      // Without a place of its own the sum goes over the values of the first other rank.
+      // Without a destination of its own the sum overwrites the values of the first other rank.
       if (!owned.result) step.piece = slot(rank_ == 0 ? 1 : 0, block, e);
       const int32_t index = add(std::move(step));
       for (const int32_t receive : arrived[block % 2][i]) order(receive, index);
@@ -234,8 +235,8 @@ void Builder::reduce_by_owners(const Owned& owned) {
   }
 }
 
-// All ranks' inputs into the scratch memory, `count` elements each; slot j has those of rank
-// (rank + j) % size. Round k doubles what a rank has.
+// Copies all ranks' inputs into the scratch memory, `count` elements each; slot j has those of rank
+// (rank + j) % size. Each round doubles a rank's data.
 void Builder::bruck(int64_t count) {
   schedule_.scratch_bytes = size_ * count * element_;
   const int32_t own = copy(piece(Place::kScratch, {0, count}), piece(Place::kInput, {0, count}));
@@ -292,8 +293,8 @@ void Builder::all_reduce() {
   owned.result = [this](Extent e) { return piece(Place::kOutput, e); };
   const int64_t block_count = blocks(count);
   owned.spread = [&](int64_t block, const std::vector<int32_t>& added) {
-    // Piece after piece of my part goes to the right; what comes from the left goes on, but for
-    // the part of the rank on the right.
+    // My part goes to the right piece after piece; pieces from the left are passed on, except the
+    // part of the rank on the right.
     std::vector<int32_t> finished(size_, -1);
     std::vector<std::vector<int32_t>> got(size_);
     got[rank_] = added;

@@ -41,7 +41,7 @@ struct Piece {
 struct Step {
   enum class Kind : uint8_t { kSend, kReceive, kReduce, kCopy };
   Kind kind = Kind::kCopy;
-  int peer = -1;  // for kSend, kReceive
+  int peer = -1;            // for kSend, kReceive
   Piece piece;              // kSend: from; the others: to
   std::vector<Piece> from;  // kReduce: one a rank, in rank order; kCopy: one
 };
