@@ -30,7 +30,8 @@ class Request {
  public:
   virtual ~Request() = default;
   // Makes what progress is possible without blocking, for this and every earlier operation of the
-  // backend. Returns true when this operation is complete. Throws the error with which it failed.
+  // backend. Returns true when this operation is complete.
+  // Throws: the error with which it failed.
   virtual bool poll() = 0;
   // Blocks until the operation is complete.
   // Throws: Timeout, PeerLost, Mismatch.

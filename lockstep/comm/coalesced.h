@@ -23,7 +23,8 @@ namespace lockstep {
 // Size limit in bytes up to which copying a tensor into a shared operation pays off.
 inline constexpr int64_t kCoalescedBytes = int64_t{256} << 10;
 
-// Reduces each tensor in place, everywhere. Collective.
+// Reduces each tensor in place, everywhere.
+// Collective: all ranks call it.
 void all_reduce_coalesced(Communicator& comm, std::span<const at::Tensor> tensors,
                           ReduceOp op = ReduceOp::kSum,
                           Communicator::Site site = Communicator::Site::current());
@@ -38,12 +39,14 @@ Work iall_reduce_coalesced(Communicator& comm, std::span<const at::Tensor> tenso
 void broadcast_coalesced(Communicator& comm, std::span<const at::Tensor> tensors, int root,
                          Communicator::Site site = Communicator::Site::current());
 
-// all_gather of each tensor: [k, ...] gives [size * k, ...]. Collective.
+// all_gather of each tensor: [k, ...] gives [size * k, ...].
+// Collective: all ranks call it.
 std::vector<at::Tensor> all_gather_coalesced(
     Communicator& comm, std::span<const at::Tensor> tensors,
     Communicator::Site site = Communicator::Site::current());
 
-// reduce_scatter of each tensor: [size * k, ...] gives [k, ...]. Collective.
+// reduce_scatter of each tensor: [size * k, ...] gives [k, ...].
+// Collective: all ranks call it.
 std::vector<at::Tensor> reduce_scatter_coalesced(
     Communicator& comm, std::span<const at::Tensor> tensors, ReduceOp op = ReduceOp::kSum,
     Communicator::Site site = Communicator::Site::current());

@@ -4,7 +4,7 @@
 // - Collective: every rank of the group calls the same operation, with the same arguments but for
 //   the data, in the same order.
 // - Tensors are dense, of a dtype of is_supported_dtype(). Empty and non-contiguous ones are fine;
-//   the latter are copied. "Parts" are taken along dim 0. Outputs never alias inputs unless said so.
+//   the latter are copied. "Parts" are taken along dim 0. Outputs alias inputs only where said.
 // - Devices: a communicator whose capabilities().device is not the CPU (nccl) has two engines. The
 //   device engine carries calls with a tensor on a device, to and from the device that it names.
 //   The host engine, which init() would choose for a job on CPUs, carries the host's tensors,
@@ -241,7 +241,8 @@ class Communicator final {
   Work iscatterv(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> counts,
                  int root, Site site = Site::current());
 
-  // Reduces all ranks' `input` [size * k, ...] and gives rank r part r, [k, ...]. Collective.
+  // Reduces all ranks' `input` [size * k, ...] and gives rank r part r, [k, ...].
+  // Collective: all ranks call it.
   at::Tensor reduce_scatter(const at::Tensor& input, ReduceOp op = ReduceOp::kSum,
                             Site site = Site::current());
   Work ireduce_scatter(const at::Tensor& output, const at::Tensor& input,

@@ -23,7 +23,8 @@ struct Plan {
   bool fold = false;  // a reduction by all_gather: every rank reduces the parts that it needs
 };
 
-// Pure. `reduce` is used for reductions only. Requires is_supported_dtype and is_valid_reduction.
+// Pure. `reduce` is used for reductions only.
+// Requires: is_supported_dtype and is_valid_reduction.
 Plan plan_call(const Capabilities& capabilities, Op op, at::ScalarType dtype, ReduceOp reduce,
                bool v_form);
 

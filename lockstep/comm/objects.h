@@ -29,17 +29,19 @@ void send_object(Communicator& comm, const nlohmann::json& object, int dst, int 
 nlohmann::json recv_object(Communicator& comm, int src, int tag = 0,
                            Communicator::Site site = Communicator::Site::current());
 
-// Returns the root's object on every rank; `object` is ignored elsewhere. Collective.
+// Returns the root's object on every rank; `object` is ignored elsewhere.
+// Collective: all ranks call it.
 nlohmann::json broadcast_object(Communicator& comm, const nlohmann::json& object, int root,
                                 Communicator::Site site = Communicator::Site::current());
 
 // Returns part r of the root's `objects`, one per rank, on rank r; `objects` is ignored elsewhere.
-// Collective.
+// Collective: all ranks call it.
 nlohmann::json scatter_object(Communicator& comm, const std::vector<nlohmann::json>& objects,
                               int root, Communicator::Site site = Communicator::Site::current());
 
 // Return all ranks' objects in rank order: gather_object on the root, and an empty list elsewhere;
-// all_gather_object on all ranks. Collective.
+// all_gather_object on all ranks.
+// Collective: all ranks call it.
 std::vector<nlohmann::json> gather_object(Communicator& comm, const nlohmann::json& object,
                                           int root,
                                           Communicator::Site site = Communicator::Site::current());

@@ -29,7 +29,8 @@ void check_same_on_all_ranks(Communicator& comm, const NamedTensorList& tensors)
 void check_equal_values(Communicator& comm, const NamedTensorList& tensors,
                         const std::string& when = "");
 
-// Copies the root's values into the tensors of every rank. Collective.
+// Copies the root's values into the tensors of every rank.
+// Collective: all ranks call it.
 void broadcast_tensors(Communicator& comm, const NamedTensorList& tensors, int root = 0);
 
 }  // namespace lockstep

@@ -26,7 +26,7 @@ class [[nodiscard]] Work {
   ~Work() = default;
 
   // True when the operation is complete and its results may be read, by the host too. Never blocks.
-  // Throws the operation's error.
+  // Throws: the operation's error.
   bool test();
 
   // Blocks until the operation is complete: for the communicator's time-out, or until `deadline`.

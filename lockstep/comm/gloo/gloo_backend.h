@@ -28,8 +28,9 @@ struct GlooOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);  // of gloo's own waits
 };
 
-// The store must be new to this group (a PrefixStore) and is kept. Collective. Throws Timeout,
-// StoreError, PeerLost.
+// The store must be new to this group (a PrefixStore) and is kept.
+// Collective: all ranks call it.
+// Throws: Timeout, StoreError, PeerLost.
 std::unique_ptr<Backend> make_gloo_backend(std::shared_ptr<Store> store,
                                            const GlooOptions& options);
 

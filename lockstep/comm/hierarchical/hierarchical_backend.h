@@ -107,17 +107,21 @@ struct HierarchicalOptions {
       make_carrier = {};
 };
 
-// Connects the ranks. `store` is used by this group alone. Collective. Throws as make_tcp_engine()
-// and make_shm_backend().
+// Connects the ranks. `store` is used by this group alone.
+// Collective: all ranks call it.
+// Throws: as make_tcp_engine() and make_shm_backend().
 std::unique_ptr<HierarchicalBackend> make_hierarchical_backend(const std::shared_ptr<Store>& store,
                                                                const HierarchicalOptions& options,
                                                                Deadline deadline);
 
-// Makes the engines between hosts that this rank is part of. Collective. Throws their errors.
+// Makes the engines between hosts that this rank is part of.
+// Collective: all ranks call it.
+// Throws: their errors.
 Carriers make_carriers(const std::shared_ptr<Store>& store, const HierarchicalOptions& options,
                        const hierarchical::HostMap& map);
 
-// The `node` of every rank. Collective. Each store serves one call.
+// The `node` of every rank.
+// Collective: all ranks call it. Each store serves one call.
 std::vector<int> exchange_nodes(Store& store, const HierarchicalOptions& options,
                                 Deadline deadline);
 

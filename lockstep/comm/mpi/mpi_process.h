@@ -10,9 +10,10 @@
 namespace lockstep::mpi {
 
 // The library with MPI initialised. A process has one MPI, so this object is process-wide: the
-// first call loads and initialises it, later ones return the same. Throws LaunchError if there is
-// no MPI, or if `size` > 1 processes were not started by mpirun or srun; Mismatch if MPI's world
-// has another rank or size, as when the library does not understand the launcher.
+// first call loads and initialises it, later ones return the same.
+// Throws: LaunchError if there is no MPI, or if `size` > 1 processes were not started by mpirun or
+// srun; Mismatch if MPI's world has another rank or size, as when the library does not understand
+// the launcher.
 //
 // When the process exits with status 0, MPI_Finalize runs, after the functions that the program
 // registered with atexit() later. With any other status it does not run, since it would wait for

@@ -36,7 +36,7 @@ class Channels {
  public:
   // Copies from a rank's memory into this rank's. Returns false where that memory may have been
   // reused, because the group is broken or the rank has left; the message then never arrives.
-  // Throws PeerLost, SystemError.
+  // Throws: PeerLost, SystemError.
   using Pull = std::function<bool(int rank, uint64_t address, std::byte* to, int64_t bytes)>;
 
   // Payloads from `pulls_from` bytes on may be pulled. `pull` is given on all ranks or on none.
@@ -44,8 +44,8 @@ class Channels {
   ~Channels();
 
   std::shared_ptr<Message> post(const Call& call);
-  // Moves all data that can be moved. Returns true if anything moved. Throws Mismatch when a
-  // message does not fit its receive.
+  // Moves all data that can be moved. Returns true if anything moved.
+  // Throws: Mismatch when a message does not fit its receive.
   bool progress();
   // True if a message of `tag` from `src` has arrived, in whole or in part, that no posted receive
   // claims. Messages before it in the ring are copied out to memory.

@@ -24,10 +24,12 @@ namespace lockstep::shm {
 // Thread-safety: any thread, since tensors may be freed on any thread.
 class Arena {
  public:
-  // Makes a memfd for `size` ranks; called by one of them. Throws SystemError.
+  // Makes a memfd for `size` ranks; called by one of them.
+  // Throws: SystemError.
   static UniqueFd make_memory(int size);
 
-  // Maps this rank's end of `memory`. Throws SystemError.
+  // Maps this rank's end of `memory`.
+  // Throws: SystemError.
   Arena(UniqueFd memory, int rank, int size);
   ~Arena();
   Arena(const Arena&) = delete;

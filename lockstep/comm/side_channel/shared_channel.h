@@ -10,8 +10,9 @@
 
 namespace lockstep::side_channel {
 
-// The store must be new to this channel. Collective. Throws Timeout, StoreError, PeerLost,
-// SystemError.
+// The store must be new to this channel.
+// Collective: all ranks call it.
+// Throws: Timeout, StoreError, PeerLost, SystemError.
 std::unique_ptr<SideChannel> make_shared_channel(Store& store, int rank, int size,
                                                  Deadline deadline);
 

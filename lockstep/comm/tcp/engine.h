@@ -74,8 +74,8 @@ class Engine final : private FrameListener, private Wire {
   int size() const { return size_; }
 
   // Starts this rank's next collective, by its sequence number. It is compared with the others'
-  // while the record has an owner, and for a while after that. Throws the error that broke the
-  // group.
+  // while the record has an owner, and for a while after that.
+  // Throws: the error that broke the group.
   std::shared_ptr<const Record> enter(const Call& call);
   // Queues an exchange of that collective among `members` (ascending, this rank among them); `call`
   // is as they see it. Sequences ascend, and so do phases within a sequence.
@@ -83,8 +83,8 @@ class Engine final : private FrameListener, private Wire {
                                      std::vector<int> members, int phase);
   std::shared_ptr<Message> message(const Call& call);
 
-  // Moves data; waits up to `wait_ms` for progress. Returns true if anything moved. Throws the
-  // error that broke the group, unless `pending` is complete nevertheless.
+  // Moves data; waits up to `wait_ms` for progress. Returns true if anything moved.
+  // Throws: the error that broke the group, unless `pending` is complete nevertheless.
   bool advance(int wait_ms, Pending* pending = nullptr);
   // The same without throwing: later calls throw the error.
   void progress() noexcept;

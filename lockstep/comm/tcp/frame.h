@@ -66,8 +66,8 @@ constexpr uint64_t sequence_of(uint64_t key) {
   return key >> 16;
 }
 
-// Parses a header at the start of `bytes`; nullopt if there are too few bytes. Throws StoreError
-// for a header that no rank of the same version sends.
+// Parses a header at the start of `bytes`; nullopt if there are too few bytes.
+// Throws: StoreError for a header that no rank of the same version sends.
 std::optional<FrameHeader> parse_frame_header(std::span<const std::byte> bytes);
 
 }  // namespace lockstep::tcp

@@ -8,7 +8,7 @@
 // sends (N-1)/N of the buffer for that, as in a ring reduce_scatter, in one step instead of N-1.
 // The finished parts then travel around a ring, where every link carries each byte once.
 //
-//   all_reduce      small: every rank sends all to every other (above 8 ranks by Bruck's all_gather)
+//   all_reduce      small: every rank sends all to every other (above 8 ranks: Bruck's all_gather)
 //                   and adds; else reduce_scatter and ring all_gather, block by block
 //   reduce          small: all to the root, which adds; else reduce_scatter, and the owners send to
 //                   the root

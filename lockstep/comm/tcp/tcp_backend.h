@@ -28,8 +28,9 @@ struct TcpOptions {
 };
 
 // Connects the ranks. `store` is used by this group alone, with a prefix of its own, and only
-// during this call. Collective. Throws Timeout that names the missing ranks, InvalidArgument,
-// StoreError, SystemError.
+// during this call.
+// Collective: all ranks call it.
+// Throws: Timeout that names the missing ranks, InvalidArgument, StoreError, SystemError.
 std::unique_ptr<tcp::Engine> make_tcp_engine(Store& store, const TcpOptions& options,
                                              Deadline deadline);
 
