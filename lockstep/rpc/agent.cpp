@@ -72,7 +72,7 @@ ReferencePtr own_object(const std::shared_ptr<Core>& core, std::shared_ptr<Objec
   return core->own(std::move(object));
 }
 
-// Everybody says that he has come, and waits for the others.
+// Each process reports that it has arrived, and waits for the others.
 void Core::meet_all(Deadline deadline) {
   if (!store_ || options_.world.size() < 2) return;
   const auto key = [](const std::string& name) { return "rpc-left/" + name; };
@@ -96,7 +96,7 @@ void Core::say_left() noexcept {
   if (!store_ || options_.world.size() < 2) return;
   try {
     store_->offer("rpc-ended/" + options_.name, "1", Deadline::seconds(kFarewell));
-  } catch (const std::exception&) {  // its server waits for nobody any more
+  } catch (const std::exception&) {  // no process waits for its server any more
   }
 }
 
@@ -119,7 +119,7 @@ void Core::stop(const std::string& why, Deadline deadline) noexcept {
     return;
   }
   {
-    // What is told of the end runs on this thread, and may stop it, too.
+    // Callbacks of the end run on this thread, and may stop the agent, too.
     const MutexLock lock(mutex_);
     stopping_ = std::this_thread::get_id();
   }
@@ -204,8 +204,9 @@ size_t Agent::held_references() const {
 
 namespace {
 
-// What one rank tells the others of itself: "name", "node", "functions" with their types. A function that two of them know by
-// one name but with other types would be found out when it is called; it is found out here.
+// A rank's description for the others: "name", "node", "functions" with their types. A function
+// that two ranks know by one name but with different types would otherwise be found only when it is
+// called.
 void check_types(const std::vector<nlohmann::json>& ranks) {
   std::map<std::string, std::pair<std::string, std::string>> known;  // types, and whose
   for (const nlohmann::json& rank : ranks) {
@@ -221,7 +222,7 @@ void check_types(const std::vector<nlohmann::json>& ranks) {
   }
 }
 
-// Also one of a number that is none, as at::Device("cuda:200") has.
+// Also describes a device whose number is out of range, such as at::Device("cuda:200").
 nlohmann::json words_of(c10::Device device) {
   return {{"type", static_cast<int>(device.type())}, {"index", static_cast<int>(device.index())}};
 }
@@ -230,7 +231,8 @@ c10::Device device_of(const nlohmann::json& words) {
           static_cast<c10::DeviceIndex>(words.at("index").get<int>())};
 }
 
-// Maps make sense, and lead to names that are there, and from devices to devices that are. Each name is one rank's.
+// Maps make sense, and lead to names that are there, and from devices to devices that are. Each
+// name is one rank's.
 void check_devices(const std::vector<nlohmann::json>& ranks) {
   std::map<std::string, nlohmann::json> ranks_by_name;
   for (const nlohmann::json& rank : ranks) ranks_by_name[rank.at("name").get<std::string>()] = rank;
@@ -271,8 +273,9 @@ void check_devices(const std::vector<nlohmann::json>& ranks) {
   }
 }
 
-// What the handles of an agent share. The last of them stops it on its own thread, though calls that are being served keep the core
-// longer: else its end came in one of its workers, which would wait for itself, and the process might end meanwhile.
+// The state that the handles of an agent share. The last handle stops the agent on its own thread,
+// though calls that are being served keep the core longer. Otherwise the end would come in one of
+// its workers, which would wait for itself, and the process might end meanwhile.
 std::shared_ptr<internal::Core> handle_of(std::shared_ptr<internal::Core> core) {
   struct Owner {
     explicit Owner(std::shared_ptr<internal::Core> core) : core(std::move(core)) {}
@@ -358,7 +361,7 @@ Agent init(Communicator& comm, Registry registry, AgentOptions options) {
   Agent agent =
       init(name, kept_store(std::move(rendezvous)), std::move(registry), std::move(options));
   if (serves) agent.core()->serve_store();
-  comm.barrier();  // everybody can be called
+  comm.barrier();  // every agent can be called
   return agent;
 }
 

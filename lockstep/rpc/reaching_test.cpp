@@ -26,7 +26,7 @@ Peer peer(uint64_t incarnation) {
   return {"p" + std::to_string(incarnation), incarnation, 1, "h"};
 }
 
-// What was said of each, in words.
+// The results of the requests, as text.
 class Answers {
  public:
   Reaching::Then of(const std::string& name) {
@@ -76,7 +76,7 @@ TEST(Reaching, SaysWhoIsReachedAndWhoIsGone) {
   EXPECT_EQ(turns, 2);
 }
 
-// Who does not answer has a turn after the others, as long as anybody wants it to.
+// A process that does not answer has a turn after the others, as long as a request for it exists.
 TEST(Reaching, ASilentOneHoldsUpNobodyElse) {
   Answers answers;
   std::atomic<int> turns{0};
@@ -99,7 +99,7 @@ TEST(Reaching, ASilentOneHoldsUpNobodyElse) {
   EXPECT_EQ(answers.wait("patient"), "reached");
 }
 
-// Who waits holds what is released once he is told.
+// A waiting callback owns an object that is released once it is called.
 TEST(Reaching, ItsEndIsToldToAllAndItMayEndItself) {
   Answers answers;
   std::atomic<bool> inside{false};
@@ -116,7 +116,7 @@ TEST(Reaching, ItsEndIsToldToAllAndItMayEndItself) {
   for (const char* name : {"in its turn", "in the queue", "afterwards"})
     EXPECT_EQ(answers.now(name), "stopped") << name;
   reaching.reset();
-  // By its own thread, which is left behind.
+  // It is ended by its own thread, which is left behind.
   auto ends = std::make_shared<std::unique_ptr<Reaching>>(
       std::make_unique<Reaching>([](const Peer&, Deadline) {}));
   Reaching& last = **ends;

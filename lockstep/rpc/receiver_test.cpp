@@ -44,7 +44,7 @@ struct Got {
   Tensors tensors;
 };
 
-// As if a socket gave at most `piece` bytes at a time.
+// Acts like a socket that gives at most `piece` bytes at a time.
 std::vector<Got> receive(std::string_view stream, size_t piece, uint64_t most = kMost,
                          bool* between = nullptr) {
   Receiver receiver(most, ReceiveMemory::make(size_t{1} << 24));
@@ -209,7 +209,7 @@ TEST(Receiver, RefusesWhatIsNoMessage) {
   head.ticket = 5;
   refused(frame(head, "", row(at::kInt, {1})));
   refused(frame(head, "", row(at::kInt, {0}, 4096)));
-  // Too long, said before it comes.
+  // The length is too large, and is refused before the bytes arrive.
   head = request(1);
   std::string claim = frame(head, "");
   const uint32_t huge = kMostBody + 1;

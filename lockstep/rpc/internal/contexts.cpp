@@ -76,16 +76,18 @@ class Gathered {
       waiting_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
-// Autograd gives a node with gradients of a device to that device's one thread, and the node below waits for another process, whose
-// pass may need that thread of this one. So this node takes them, and the one below, which gets a tensor of the CPU, runs on the
-// thread that called backward.
+// Autograd runs a node with gradients of a device on that device's only thread, and the node below
+// waits for another process, whose pass may need that thread of this process. This node therefore
+// takes the gradients, and the one below, which gets a tensor of the CPU, runs on the thread that
+// called backward.
 class GatherGradients final : public torch::autograd::Node {
  public:
   GatherGradients(uint64_t sequence, torch::autograd::Edge to, std::shared_ptr<Gathered> gathered)
       : Node(sequence, {std::move(to)}), gathered_(std::move(gathered)) {}
   std::string name() const override { return "lockstep::rpc::GatherGradients"; }
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
-    // Autograd has ordered all of them, those of other devices too, before the one stream that it runs this node on.
+    // Autograd has ordered all of them, those of other devices too, before the one stream that it
+    // runs this node on.
     if (const auto own = stream())
       for (const at::Tensor& gradient : gradients)
         if (gradient.defined() && gradient.device().type() == own->device_type())
@@ -97,7 +99,8 @@ class GatherGradients final : public torch::autograd::Node {
   const std::shared_ptr<Gathered> gathered_;
 };
 
-// Where a call's results come from: its inputs are their gradients, its outputs (in backward) those of the tensors that were sent.
+// The origin of a call's results: its inputs are their gradients, its outputs (in backward) those
+// of the tensors that were sent.
 class RemoteBackward final : public torch::autograd::Node {
  public:
   RemoteBackward(torch::autograd::edge_list edges, std::shared_ptr<SentTensors> sent,
@@ -215,8 +218,9 @@ std::vector<uint32_t> ContextState::returned(const Recording& recording, const T
   return places;
 }
 
-// A process learns of a round by its first pass. All calls of forward are here by then; whether a call has a part in the round shows
-// only when its pass comes, so gradients wait for each that might.
+// A process learns of a round by its first pass. All calls of forward have arrived by then. Whether
+// a call takes part in the round shows only when its pass arrives, so gradients wait for each that
+// might.
 void ContextState::begin_round(uint64_t round) {
   if (round == round_) return;
   round_ = round;
@@ -297,7 +301,7 @@ Future<PassResult> ContextState::run(std::vector<at::Tensor> outputs,
     pass.answers.push_back(call_agent_by<PassResult>(*core, &way, to, "rpc.late", How::kAsync, id,
                                                      one.sent, one.place, one.by, one.gradient));
   }
-  // The answer comes when all others have.
+  // Answers when all others have answered.
   struct Rest {
     Promise<PassResult> promise;
     PassResult result;
@@ -477,7 +481,7 @@ std::set<std::string> Contexts::release(ContextId id) {
     gone = std::move(found->second.state);
     contexts_.erase(found);
   }
-  gone->clear();  // nobody is added to its peers afterwards
+  gone->clear();  // no peer is added afterwards
   return gone->peers();
 }
 

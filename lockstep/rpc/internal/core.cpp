@@ -14,7 +14,7 @@
 namespace lockstep::rpc::internal {
 namespace {
 
-constexpr int64_t kCallsSentAtOnce = 16;  // beyond so many in flight, calls are sent together
+constexpr int64_t kCallsSentAtOnce = 16;  // with more calls in flight, calls are sent together
 constexpr auto kDoubt = std::chrono::seconds(1);
 
 std::string seconds_text(double seconds) {
@@ -75,7 +75,7 @@ void Core::start() {
   board_ = trace::CallBoard::inherit(process_env());
   if (board_)
     board_rank_ = static_cast<int>(env_int(process_env(), "LOCAL_RANK", 0, INT32_MAX).value_or(0));
-  // Messages come from here on, on other threads: what serves them is all there.
+  // Messages arrive from here on, on other threads, so everything that serves them must exist.
   transport_->start({.received =
                          [weak](const std::shared_ptr<Link>& link, Incoming& message) {
                            if (const auto core = weak.lock()) core->received(link, message);
@@ -117,7 +117,8 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
   const Deadline own = Deadline::after(options.timeout.value_or(options_.timeout));
   call->ends =
       context.deadline && context.deadline->remaining() < own.remaining() ? *context.deadline : own;
-  if (!of.keep) call->within = context.cancelled;  // an object is for whoever gets its reference
+  // An object belongs to the receiver of its reference.
+  if (!of.keep) call->within = context.cancelled;
   DeviceWay way = of.way ? *of.way : way_to(to);
   Devices devices;
   try {
@@ -181,7 +182,7 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
   head.write(front);
 
   const std::shared_ptr<Link> link = call->link;
-  // What has to go behind copies that are under way goes their way, too.
+  // A message that must follow copies in progress waits for them, too.
   const Courier::Line line{link.get(), options.order};
   const bool copied = !devices.empty() || (options.order != 0 && courier_.has(line));
   Copies copies;
@@ -330,7 +331,7 @@ void Core::keep_time() {
   }));
 }
 
-// ---- what arrives ----
+// ---- received messages ----
 
 void Core::received(const std::shared_ptr<Link>& link, Incoming& message) {
   try {
@@ -452,7 +453,7 @@ void Core::received_answer(const std::shared_ptr<Link>& link, Incoming& message)
     }
     try {
       if (message.pending) call->link->fetch(message);
-      Tensors came;  // what moves on to devices, which this thread does not wait for
+      Tensors came;  // tensors that are moving on to devices, for which this thread does not wait
       if (!message.devices.empty()) {
         came = message.tensors;
         call->state().arrives_with(arrive(message.tensors, message.devices));
@@ -477,7 +478,8 @@ void Core::received_answer(const std::shared_ptr<Link>& link, Incoming& message)
       if (tensor.defined()) bytes += tensor.nbytes();
   if ((!message.pending && bytes < static_cast<size_t>(kReachFrom)) || !reactor_->is_own_thread())
     return take(call, message);
-  // Large tensors are read, and those of devices copied, by a worker. Where the agent stops before one has come to it, the call ends without them.
+  // A worker reads large tensors and copies those of devices. Where the agent stops before a worker
+  // has done so, the call ends without them.
   struct Kept {
     Kept(std::shared_ptr<Core> its_core, PendingPtr its_call, const Incoming& given)
         : core(std::move(its_core)), call(std::move(its_call)), message(given), body(given.body) {

@@ -40,7 +40,7 @@ uint64_t Core::show(bool incoming, const std::string& function, const std::strin
   op.copy(record.op, sizeof record.op - 1);
   std::snprintf(record.note, sizeof record.note, incoming ? "'%s' of '%s'" : "'%s' on '%s'",
                 function.c_str(), peer.c_str());
-  // Ticks have a rate of their own, known by what has passed since the beginning.
+  // Ticks have their own rate, which is known from the time since the start.
   const auto now = Deadline::Clock::now();
   const double ago =
       std::chrono::duration<double>(now - begun) / std::chrono::duration<double>(now - started_);
@@ -66,7 +66,7 @@ void Core::show_pending() {
     const MutexLock lock(mutex_);
     for (Served* one : serving_)
       if (one->begun() <= old) all.push_back({one->begun(), nullptr, one});
-    // The oldest first: the board has room for so many.
+    // The oldest come first, since the board has limited room.
     std::sort(all.begin(), all.end(), [](const One& a, const One& b) { return a.begun < b.begun; });
     for (const auto& [begun, call, served] : all) {
       bool& shown = call ? call->shown : served->shown;

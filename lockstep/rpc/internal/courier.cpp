@@ -31,7 +31,8 @@ bool Copies::there() const {
                      [](const device::Event& event) { return event.reached(); });
 }
 
-// What the courier and its thread share: the thread may send the message that holds the agent last.
+// The state that the sender and its thread share: the message that the thread sends may be the last
+// owner of the agent.
 class Courier::State {
  public:
   c10::Stream stream_of(c10::Device device) {
@@ -84,7 +85,8 @@ class Courier::State {
       if (thread.get_id() != std::this_thread::get_id())
         while (thread.joinable() && !over_)
           if (!changed_.wait_until(lock, deadline.time())) break;
-      if (thread.joinable() && !over_) thread.detach();  // what it needs is its own, too
+      // The thread owns the state that it needs, too.
+      if (thread.joinable() && !over_) thread.detach();
     }
     if (thread.joinable()) thread.join();
     const auto gone = std::make_exception_ptr(Cancelled("this agent was shut down"));
@@ -112,7 +114,7 @@ class Courier::State {
         return changed_.notify_all();
       }
       if (const auto found = next(); found != letters_.end()) {
-        std::list<Letter> one;  // what it holds may be the last that holds the agent
+        std::list<Letter> one;  // it may hold the last owner of the agent
         one.splice(one.begin(), letters_, found);
         Letter& letter = one.front();
         sending_ = letter.line;
@@ -135,7 +137,8 @@ class Courier::State {
     }
   }
 
-  // The first letter that none of its line is before, and whose copies are there or never will be, or whose time is over.
+  // The first letter that none of its line is before, and whose copies are there or never will be,
+  // or whose time is over.
   std::list<Letter>::iterator next() LOCKSTEP_REQUIRES(mutex_) {
     std::set<Line> held;
     for (auto letter = letters_.begin(); letter != letters_.end(); ++letter) {

@@ -19,7 +19,7 @@ c10::Stream default_stream(c10::Device device) {
   return c10::Stream(c10::Stream::DEFAULT, device);
 }
 
-// A guard puts back what it found in order: the same stream twice would stay.
+// A guard restores streams in order: a stream that occurs twice would stay.
 void add_once(std::vector<c10::Stream>& streams, const c10::Stream& stream) {
   if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
 }
@@ -52,14 +52,14 @@ void check_is_there(c10::Device device) {
 
 class Arrived final : public Arriving {
  public:
-  // Those of them that lie on devices; of this thread's current streams there, and on `devices`.
+  // The tensors that lie on devices; uses this thread's current streams there, and on `devices`.
   explicit Arrived(std::vector<at::Tensor> tensors, const std::vector<c10::Device>& devices = {})
       : tensors_(std::move(tensors)) {
     std::erase_if(tensors_, [](const at::Tensor& tensor) { return !on_device(tensor); });
     for (const c10::Device device : devices) record(device);
     for (const at::Tensor& tensor : tensors_) record(tensor.device());
   }
-  // Of streams that only read.
+  // For streams that only read.
   explicit Arrived(std::vector<device::Event> events) : events_(std::move(events)) {}
 
   void come_here() const override {

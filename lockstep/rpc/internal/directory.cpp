@@ -217,8 +217,8 @@ void prepare_tcp(int fd) {
 
 namespace {
 
-// Whether the process of the entry lives: somebody listens where it did, and knows the secret. Whoever is refused is so
-// perhaps because it had to make room for others, and tries again.
+// Whether the process of the entry lives: a process listens at its address and knows the secret. A
+// refused connection may have made room for others, and is tried again.
 bool lives(const Entry& entry, const std::string& own_host_identity, const Secret& secret,
            Deadline deadline) {
   for (int tries = 0; tries < kTries; ++tries) {
@@ -228,7 +228,8 @@ bool lives(const Entry& entry, const std::string& own_host_identity, const Secre
       prove(attempt.fd.get(), secret, at_most(kAnswer, deadline));
       return true;
     } catch (const Timeout&) {
-      // Nobody else has that Unix socket: it is stopped, perhaps. A TCP port may have gone to another service.
+      // The Unix socket is its own, so it may be stopped. A TCP port may have gone to another
+      // service.
       return attempt.local;
     } catch (const Error&) {
     }
@@ -256,7 +257,8 @@ void claim_name(Store& store, const Entry& entry, const Secret& secret, Deadline
 
 void give_up_name(Store& store, const Entry& entry) noexcept {
   try {
-    // A store that does not answer now, since its server is stopped, say, would keep the process from ending.
+    // A store that does not answer now, since its server is stopped, say, would keep the process
+    // from ending.
     const std::string mine = entry.encode();
     if (look_up(store, entry.peer.name, Deadline::seconds(kFarewell)) == mine)
       store.compare_set(entry_key(entry.peer.name), mine, "");

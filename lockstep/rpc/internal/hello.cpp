@@ -155,7 +155,7 @@ Stranger::Stranger(UniqueFd fd, const Secret& secret, Hello self)
   self_.word = random_word();
 }
 
-// No byte beyond: what follows is the link's to read.
+// Reads not one byte more, since the link reads what follows.
 bool Stranger::read_up_to(size_t bytes) {
   while (buffer_.size() < bytes) {
     const size_t have = buffer_.size();
@@ -205,7 +205,7 @@ bool Stranger::advance() {
   return true;
 }
 
-// False: not all of it has come.
+// Returns false if it has not arrived completely.
 bool Stranger::read_frame(MessageKind kind, size_t most) {
   return read_up_to(kHeadBytes) &&
          read_up_to(kHeadBytes + head_of(buffer_.data(), kind, most).body);

@@ -79,7 +79,7 @@ void StreamLink::ready(uint32_t events) {
 // Edge triggered: until nothing is there, or, where the other end is gone, to the very end.
 void StreamLink::read_as_leader(bool to_the_end) {
   if (reading_.exchange(true)) {
-    others_wait_ = true;  // who reads sees to it that what is there is found
+    others_wait_ = true;  // the reading thread makes sure that the data is found
     if (reading_.exchange(true)) return;
   }
   leader_reads_.store(true, std::memory_order_relaxed);
@@ -98,7 +98,7 @@ void StreamLink::read_as_leader(bool to_the_end) {
   if (more) look(true);
 }
 
-// The leader reads for a moment only: who comes meanwhile waits for it, a little.
+// The leader reads only for a moment: a thread that arrives meanwhile waits briefly.
 bool StreamLink::begin_reading(const std::function<bool()>& done) {
   if (!reading_.exchange(true)) return true;
   others_wait_ = true;
@@ -117,7 +117,7 @@ bool StreamLink::receive_until(const std::function<bool()>& done, Deadline deadl
   bool is = done();
   while (!is && !lost()) {
     if (deadline.expired()) break;
-    // Not recv(): a thread that waits inside it is woken, too, when the other end takes what was sent.
+    // Not recv(): a thread that waits inside it is also woken when the other end takes sent data.
     pollfd waiting{fd_.get(), POLLIN, 0};
     if (::poll(&waiting, 1, deadline.poll_ms(kAsked)) > 0) read_once(self);
     is = done();
@@ -127,7 +127,7 @@ bool StreamLink::receive_until(const std::function<bool()>& done, Deadline deadl
   return is;
 }
 
-// The thread reads no more. Whoever closed the link meanwhile has left the last word to it.
+// The thread stops reading. A thread that closed the link meanwhile leaves the last callback to it.
 void StreamLink::stop_reading() {
   reading_.store(false);
   say_lost();
@@ -136,7 +136,8 @@ void StreamLink::stop_reading() {
 // The leader shall look at the socket again.
 void StreamLink::hand_back() {
   if (lost()) return;
-  // Where it looks already, it may have come while this thread was reading, and gone away.
+  // Where the leader watches already, data may have arrived while this thread was reading, and its
+  // event may be lost.
   if (others_wait_.exchange(false) || looked_at_.load() ||
       calls.load(std::memory_order_relaxed) > 0)
     return look(true);
@@ -240,8 +241,9 @@ void StreamLink::fetch(Incoming& message) {
     }
     message.tensors[one.place] = std::move(tensor);
   }
-  // Who gives its memory back early ends the link first, and whoever has the number of a process later has it after that one's
-  // end: if neither has ended now, what was read is what was sent.
+  // A process that frees its memory early ends the link first, and a later process gets its number
+  // only after it has ended: if neither has ended now, the bytes that were read are those that were
+  // sent.
   if (ended()) fail(why_it_ended());
   send_taken(message.pending);
   message.pending = 0;
@@ -283,7 +285,7 @@ void StreamLink::close(const std::string& why) {
   say_lost();
 }
 
-// By whoever reads, or by anybody where nobody does: once.
+// Called once, by the reading thread, or by any thread where none reads.
 void StreamLink::say_lost() {
   while (lost() && !lost_is_said_.load() && !reading_.exchange(true)) {
     if (!lost_is_said_.exchange(true)) {
@@ -303,7 +305,7 @@ void StreamLink::say_lost() {
 }
 
 void StreamLink::wait_until_quiet() const {
-  // Who closes it in one of its handlers says that it is lost once the handler has returned.
+  // If it is closed inside one of its handlers, lost() is called once the handler has returned.
   if (handing_out_.load() == std::this_thread::get_id()) return;
   while (!lost_is_said_.load() || reading_.load())
     std::this_thread::sleep_for(std::chrono::microseconds(50));

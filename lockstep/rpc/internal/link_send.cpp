@@ -30,7 +30,7 @@ void check_one(const at::Tensor& tensor) {
                           " dims cannot be sent; 64 are the most");
 }
 
-// As it travels: contiguous, without gradients. Throws InvalidArgument.
+// The tensor as it is sent: contiguous, without gradients. Throws InvalidArgument.
 at::Tensor dense(const at::Tensor& tensor) {
   if (!tensor.device().is_cpu())
     throw InvalidArgument("rpc: a tensor on " + tensor.device().str() +
@@ -82,7 +82,7 @@ bool StreamLink::send(const MessageHead& message, std::string_view body, std::st
     const bool to_device = message.devices && !message.devices->empty();
     const c10::Device device = to_device ? (*message.devices)[i] : c10::Device(c10::kCPU);
     const auto bytes = static_cast<uint64_t>(tensor.nbytes());
-    // What goes to a device lies in pinned memory, of which a driver may let no other process read.
+    // A tensor for a device lies in pinned memory, which a driver may not let other processes read.
     const bool by = by_address && device.is_cpu() && bytes >= static_cast<uint64_t>(kReachFrom);
     append_row(table, tensor.scalar_type(), tensor.sizes(),
                by ? reinterpret_cast<uint64_t>(tensor.const_data_ptr()) : 0, device);
@@ -110,7 +110,7 @@ bool StreamLink::send(const MessageHead& message, std::string_view body, std::st
     if (handing_out_.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
       answered_ = true;
     } else if (being_written_ || blocked_) {
-      // Whoever writes takes it along.
+      // The writing thread takes it along.
     } else if (when == When::kSoon) {
       ask = true;
     } else {
@@ -175,7 +175,8 @@ void StreamLink::leave_to_leader() {
   look_for_room(true);
 }
 
-// What the other end sent before it went may still be read: who reads finds out that the link is lost.
+// Data that the other end sent before it left may still be read: the reading thread finds out that
+// the link is lost.
 void StreamLink::write_failed() {
   Outbox waiting, being_written;  // their tensors end outside of the lock
   {

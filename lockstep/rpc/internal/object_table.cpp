@@ -36,7 +36,7 @@ void ObjectTable::made(ObjectId id, std::shared_ptr<Object> object, std::excepti
   {
     const MutexLock lock(mutex_);
     const auto found = kept_.find(id);
-    if (found == kept_.end() || found->second.made) return;  // nobody wants it any more
+    if (found == kept_.end() || found->second.made) return;  // no user needs it any more
     found->second.made = true;
     found->second.object = object;
     found->second.error = error;

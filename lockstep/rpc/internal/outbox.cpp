@@ -5,7 +5,7 @@
 namespace lockstep::rpc::internal {
 namespace {
 
-constexpr size_t kKeptCapacity = size_t{1} << 20;  // of memory for what comes next
+constexpr size_t kKeptCapacity = size_t{1} << 20;  // of memory for later bytes
 
 }  // namespace
 

@@ -77,7 +77,7 @@ void Reaching::State::live() {
   lock.unlock();
   for (const Sought& sought : dropped)
     for (const Waiting& one : sought.waiting) one.then(agent_has_stopped());
-  dropped.clear();  // what they hold ends outside of the lock
+  dropped.clear();  // their captures are destroyed outside the lock
   lock.lock();
   ended = true;
   changed.notify_all();
@@ -120,7 +120,7 @@ void Reaching::reach(const Peer& peer, Deadline deadline, const Then& then) {
   }
 }
 
-// Throws what the caller is to be told: there is no thread for it.
+// Throws the caller's error where there is no thread for it.
 void Reaching::State::take_in(const Peer& peer, Deadline deadline, const Then& then) {
   MutexLock lock(mutex);
   if (stopping) std::rethrow_exception(agent_has_stopped());

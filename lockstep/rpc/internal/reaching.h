@@ -1,9 +1,10 @@
-// Reaching: connects to processes for those who must not wait for them: owners of references that others have passed on.
-// Not a public header.
+// Reaching: connects in the background to processes that callers must not wait for: owners of
+// references that others have passed on. Not a public header.
 //
-// One thread, started when there is somebody to reach, tries one process after the other, each for a short time; who does
-// not answer has its next turn after the others. So a process that is stopped, or a host that is gone, holds up neither
-// the agent's workers nor for long those who wait for other processes.
+// One thread, started when there is a process to reach, tries one process after another, each for a
+// short time; a process that does not answer has its next turn after the others. A stopped process
+// or a host that is gone therefore delays neither the agent's workers nor, for long, the
+// connections to other processes.
 #pragma once
 
 #include <chrono>
@@ -20,22 +21,24 @@ class Reaching {
  public:
   static constexpr std::chrono::milliseconds kTurn{2000};
 
-  // Connects, or throws: Timeout where another turn may help, any other Error where none will. By the thread.
+  // Connects, or throws: Timeout where another try may help, any other Error where none will.
+  // Called by the thread.
   using Connect = std::function<void(const Peer& peer, Deadline deadline)>;
-  // Once in any case: null where the process has been reached; Cancelled where stop() came first. By the thread, or by
-  // reach() itself where there is none. Must not throw.
+  // Called exactly once: with null when the process has been reached, with Cancelled where stop()
+  // came first. Called by the thread, or by reach() itself where there is none. Must not throw.
   using Then = std::function<void(std::exception_ptr error)>;
 
   explicit Reaching(Connect connect);
-  // stop(), if nobody has.
+  // Calls stop() unless it was called.
   ~Reaching();
   Reaching(const Reaching&) = delete;
   Reaching& operator=(const Reaching&) = delete;
 
-  // Never waits. All who want the same incarnation share its turns. Any thread.
+  // Never waits. All requests for the same incarnation share its turns.
+  // Thread-safety: any thread.
   void reach(const Peer& peer, Deadline deadline, const Then& then);
-  // Waits at most until `deadline` for the thread, which tells those who wait; one that is stuck is left behind, as is the
-  // calling thread itself.
+  // Waits at most until `deadline` for the thread, which calls the waiting callbacks; a stuck
+  // thread is left behind, and so is the calling thread itself.
   void stop(Deadline::Clock::time_point deadline) noexcept;
 
  private:

@@ -26,12 +26,13 @@ namespace lockstep::rpc::internal {
 namespace {
 
 constexpr int kLeaders = 2;         // threads that wait for sockets, as long as there are no tasks
-constexpr int kEventsAtATime = 16;  // what one leader takes of them
-// Names in epoll's data; a watched descriptor has its number and the age of its watch, which is not 0.
+constexpr int kEventsAtATime = 16;  // events that one leader takes
+// Names in epoll's data; a watched descriptor has its number and the age of its watch, which is not
+// 0.
 constexpr uint64_t kWakeName = 0;
 constexpr uint64_t kClockName = 1;
 
-// What a thread knows of itself.
+// A thread's own state.
 struct Own {
   const void* state = nullptr;
   bool handling = false;       // it is in a handler, as a leader
@@ -103,13 +104,14 @@ Reactor::State::State()
   }
 }
 
-// Edge triggered: every write wakes one leader, and nobody has to read it.
+// Edge triggered: every write wakes one leader, and no thread has to read it.
 void Reactor::State::poke() const {
   const uint64_t one = 1;
   [[maybe_unused]] const auto written = ::write(wake.get(), &one, sizeof one);
 }
 
-// There is something in the queue. Whoever comes calls the next one, if it is not the last task.
+// There is a task in the queue. The thread that takes it calls the next one, unless it is the last
+// task.
 void Reactor::State::call_for_hands() {
   if (queue.empty()) return;
   if (idle > 0) {
@@ -172,7 +174,8 @@ void Reactor::State::lead(Own& self) {
     for (Task& task : self.requests) queue.push_back(std::move(task));
     self.requests.clear();
     if (queue.empty()) continue;
-    // To the tasks, if somebody stays with the sockets: another leader, or one that is woken now.
+    // Serves tasks if another thread stays with the sockets: another leader, or one that is woken
+    // now.
     if (leading >= 2) break;
     if (idle > 0) {
       called = true;
@@ -347,7 +350,7 @@ void Reactor::forget(int fd) {
   state_->watches.erase(found);
   watch->forgotten = true;
   ::epoll_ctl(state_->epoll.get(), EPOLL_CTL_DEL, fd, nullptr);
-  // As long as a handler takes, which does not wait.
+  // This lasts as long as a handler, which does not wait.
   while (watch->runner != std::thread::id() && watch->runner != std::this_thread::get_id())
     state_->handled.wait(lock);
   lock.unlock();

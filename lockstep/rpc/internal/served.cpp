@@ -45,7 +45,7 @@ void Served::run() {
       link_->fetch(message_);
       message_.pending = 0;
     }
-    // Whoever waits for an answer may serve meanwhile, on streams of its own.
+    // A thread that waits for an answer may serve meanwhile, on streams of its own.
     const OnDefaultStreams streams(message_.devices, way_, !core_->reactor().is_own_thread());
     Tensors came;
     if (!message_.devices.empty()) {
@@ -53,7 +53,7 @@ void Served::run() {
       arrive(message_.tensors, message_.devices)->come_here();
     }
     if (record_) {
-      // Of a context that has ended meanwhile nothing is recorded.
+      // Nothing is recorded for a context that has ended meanwhile.
       context_ = core_->contexts().find_or_make(record_->context, link_->peer().incarnation, core_);
       if (context_) context_->received(*record_, way_, message_.tensors, link_->peer().name);
     }
@@ -76,7 +76,7 @@ void Served::run() {
 void Served::value(const std::function<void(Writer&)>& write,
                    const std::function<std::shared_ptr<Object>()>& object) {
   if (!end()) return;
-  // This thread's: nobody else is answered before it has been sent.
+  // This thread's writer: no other answer is written before it has been sent.
   thread_local Writer writer;
   LinkReferences references(*core_, link_);
   writer.clear(&references);
@@ -126,8 +126,9 @@ void Served::error(std::exception_ptr error) {
   ended();
 }
 
-// Nobody waits any more where the deadline has passed or the call was cancelled, nor does an answer leave an agent that
-// stops: what a function returns because of that is no result. Its caller's own deadline says so, or the link's end.
+// No caller waits any more where the deadline has passed or the call was cancelled, and no answer
+// leaves an agent that stops: the result that a function returns because of that is meaningless.
+// The caller's own deadline, or the link's end, reports it.
 void Served::answer(MessageKind kind, Writer& writer) {
   if (unwanted()) return core_->drop_holds(writer.holds());
   Devices devices = devices_for(writer.tensors(), way_.reversed(), [&](c10::Device device) {
@@ -140,7 +141,7 @@ void Served::answer(MessageKind kind, Writer& writer) {
   if (!devices.empty()) {
     link_->check(writer.body().size(), writer.tensors());
     Copies copies = core_->courier().copy(writer.tensors());
-    // Whoever has the tensor here, too, may change it once this has returned.
+    // Another owner of the tensor here may change it once this has returned.
     copies.read->come_here();
     if (!core_->courier().post(
             std::move(copies), {link_.get()}, deadline_,

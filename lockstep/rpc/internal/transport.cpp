@@ -205,7 +205,7 @@ void Transport::State::accept(Door& door) {
   for (int i = 0; i < kAcceptedAtATime; ++i) {
     UniqueFd fd = door.acceptor.next(listener, [this] { return make_room(); });
     if (door.acceptor.starved()) {
-      // Nobody tells us when there are descriptors again.
+      // There is no event for free descriptors.
       reactor.arm(listener, 0);
       reactor.at(Reactor::Clock::now() + wire::Acceptor::kPause,
                  task_of([weak = weak_from_this(), listener] {
@@ -246,7 +246,8 @@ void Transport::State::admit(UniqueFd fd, bool local) {
   if (too_many) make_room();
 }
 
-// Closes a stranger. False: there is none. Whoever has proved the secret is none. close() ends them all itself.
+// Closes an unauthenticated peer. Returns false if there is none. A peer that has proved the secret
+// is not closed here; close() ends them all.
 bool Transport::State::make_room() {
   std::optional<uint64_t> first;
   {
@@ -288,7 +289,8 @@ void Transport::State::meet(uint64_t id, const std::shared_ptr<Stranger>& strang
   }
   reactor.forget(stranger->fd());
   if (!end_meeting(id)) return;
-  // The other end is told here alone that they have met: nothing closes this connection before that is known on both sides.
+  // The other end is told here alone that they have met: nothing closes this connection before that
+  // is known on both sides.
   const std::string ready = ready_frame({.reads = stranger->introduction().this_end_reads});
   make_link(stranger->release(), std::move(stranger->introduction()), local, ready, "");
 }
@@ -355,7 +357,7 @@ std::shared_ptr<StreamLink> Transport::State::attempt(const std::string& name, D
       text = look_up(*store, name, deadline);
       asked = true;
     } catch (const Timeout&) {
-      if (!asked) throw;  // else it is the last moment: what follows says why
+      if (!asked) throw;  // otherwise it is the last moment: the code below says why
     }
     const auto found = Entry::decode(text);
     if (found && (!gone || gone->peer.incarnation != found->peer.incarnation || silent)) {
@@ -383,7 +385,7 @@ std::shared_ptr<StreamLink> Transport::State::attempt(const std::string& name, D
                              name);
           }
         } catch (const PeerLost&) {
-          // It went away in the middle: perhaps it comes back.
+          // It left in the middle, and may come back.
           silent = !process_is_gone(found->peer.pid) || found->host_identity != entry.host_identity;
         } catch (const Timeout&) {
           silent = true;
