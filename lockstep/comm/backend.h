@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "lockstep/comm/capabilities.h"
-#include "lockstep/comm/elsewhere.h"
 #include "lockstep/comm/failure.h"
+#include "lockstep/comm/sibling_progress.h"
 #include "lockstep/comm/types.h"
 #include "lockstep/core/deadline.h"
 
@@ -122,7 +122,7 @@ class Backend {
   // Other communicators to progress while this one waits. The object outlives the engine, is set
   // before its first call, and is not called from progress() or poll(). An engine ignores it if
   // another engine cuts its waits into short ones (side_channel/).
-  virtual void set_elsewhere(Elsewhere* elsewhere) { (void)elsewhere; }
+  virtual void set_siblings(SiblingProgress* siblings) { (void)siblings; }
 
   // True if the engine knows that the rank's process is gone or that its end was destroyed.
   // Callable in any state. Never blocks.

@@ -51,7 +51,7 @@ std::exception_ptr Communicator::Impl::set_broken() noexcept {
                       : found;
   const bool first = broken_.set(error);  // else abort() was: this rank's own doing
   if (!first && broken_with_) error = *broken_.get();
-  note_flights();
+  note_pending_ops();
   const std::string text = exception_text(error);
   const Breakage why = breakage_of(found, exception_text(found));  // ranks are those of the group
   // Releases waits for the device, on every stream.
@@ -81,30 +81,30 @@ void Communicator::Impl::end_engine(const Breakage& why) noexcept {
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
   backend_->abort(why);
-  note_flights();
+  note_pending_ops();
   inside_.store(kNobody, std::memory_order_release);
 }
 
-void Communicator::Impl::add_twin(const std::shared_ptr<Impl>& twin) {
-  const MutexLock lock(twins_mutex_);
-  std::erase_if(twins_, [](const auto& one) { return one.expired(); });
-  twins_.push_back(twin);
+void Communicator::Impl::add_duplicate(const std::shared_ptr<Impl>& duplicate) {
+  const MutexLock lock(duplicates_mutex_);
+  std::erase_if(duplicates_, [](const auto& one) { return one.expired(); });
+  duplicates_.push_back(duplicate);
 }
 
 void Communicator::Impl::throw_if_any_broken() {
   throw_if_broken();
-  const MutexLock lock(twins_mutex_);
-  for (const auto& one : twins_) {
-    if (const auto twin = one.lock()) twin->throw_if_any_broken();
+  const MutexLock lock(duplicates_mutex_);
+  for (const auto& one : duplicates_) {
+    if (const auto duplicate = one.lock()) duplicate->throw_if_any_broken();
   }
 }
 
 void Communicator::Impl::abort(const std::string& reason) noexcept {
   {
     // A library that works on a duplicate is as much inside as one that does not.
-    const MutexLock lock(twins_mutex_);
-    for (const auto& one : twins_) {
-      if (const auto twin = one.lock()) twin->abort(reason);
+    const MutexLock lock(duplicates_mutex_);
+    for (const auto& one : duplicates_) {
+      if (const auto duplicate = one.lock()) duplicate->abort(reason);
     }
   }
   const auto error = std::make_exception_ptr(

@@ -197,9 +197,9 @@ std::optional<Communicator> Communicator::subgroup(const std::vector<int>& ranks
 }
 
 Communicator Communicator::duplicate(Site site) {
-  Communicator twin = *make_group(kDuplicate, 0, 0, rank(), site);
-  impl_->add_twin(twin.impl_);
-  return twin;
+  Communicator duplicate = *make_group(kDuplicate, 0, 0, rank(), site);
+  impl_->add_duplicate(duplicate.impl_);
+  return duplicate;
 }
 
 }  // namespace lockstep

@@ -27,7 +27,7 @@
 namespace lockstep {
 
 // The arguments of a public operation, in tensors. Counts are in elements.
-struct Ask {
+struct OpArgs {
   Op op = Op::kBarrier;
   at::Tensor input;   // undefined where the rank gives no input
   at::Tensor output;  // undefined where it gets no output
@@ -43,7 +43,7 @@ struct Ask {
 };
 
 // A pending operation, with everything that must live until it is complete.
-struct Flight {
+struct PendingOp {
   std::unique_ptr<Request> request;
   std::vector<at::Tensor> keep;
   std::function<void()> finish;  // puts staged results into the caller's tensors
@@ -52,10 +52,10 @@ struct Flight {
   uint64_t capture = 0;          // the capture that it is part of; 0: none
   bool done = false;
   bool over = false;  // complete in the engine, though no wait has returned for it yet
-  std::list<std::shared_ptr<Flight>>::iterator place;  // in the list of pending operations
+  std::list<std::shared_ptr<PendingOp>>::iterator place;  // in the list of pending operations
 };
 
-class Communicator::Impl final : private Elsewhere, private JobProgress::Member {
+class Communicator::Impl final : private SiblingProgress, private JobProgress::Member {
  public:
   // `host` carries the host's tensors and barriers where the memory of `backend` is a device's.
   // Null: `backend` carries them. Two engines require an origin in the options.
@@ -67,12 +67,12 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
 
   // The part of this communicator whose engine carries the call: the device's where a tensor is on
   // a device.
-  Impl& carrier(const Ask& ask);
+  Impl& carrier(const OpArgs& args);
 
   // check -> plan -> stage -> sequence number -> board -> backend. Called on the carrier.
-  std::shared_ptr<Flight> start(const Ask& ask);
+  std::shared_ptr<PendingOp> start(const OpArgs& args);
   // start() and wait. Where nothing has to be staged it takes the short path, which keeps nothing.
-  void run(const Ask& ask);
+  void run(const OpArgs& args);
   SymmetricMemory allocate_together(const char* who, int64_t bytes,
                                     SymmetricMemory (Backend::*allocate)(int64_t), Site site);
   // The shortest path, for broadcast and all_reduce of a tensor that the engine takes as it is.
@@ -80,8 +80,8 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   void run_in_place(Op op, const at::Tensor& tensor, ReduceOp reduce, int root, Site site);
   at::Tensor shared_empty(at::IntArrayRef shape, at::ScalarType dtype, Site site);
   at::Tensor symmetric_empty(at::IntArrayRef shape, at::ScalarType dtype, Site site);
-  void wait(Flight& flight, Deadline deadline);
-  bool test(Flight& flight);
+  void wait(PendingOp& operation, Deadline deadline);
+  bool test(PendingOp& operation);
   void progress();
   Probe probe(int src, int tag);
   void abort(const std::string& reason) noexcept;
@@ -90,7 +90,7 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   bool lost(int rank) const;
   void throw_if_any_broken();  // for this communicator or a duplicate
   // Registers a duplicate, which abort() reaches too.
-  void add_twin(const std::shared_ptr<Impl>& twin);
+  void add_duplicate(const std::shared_ptr<Impl>& duplicate);
 
   const Topology& topology() const { return topology_; }
   const CommunicatorOptions& options() const { return options_; }
@@ -104,28 +104,28 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
  private:
   class Entry;
   // The caller that is inside.
-  enum Inside : int { kNobody, kCaller, kElsewhere };  // kSibling: a wait in another communicator
+  enum Inside : int { kNobody, kCaller, kSibling };  // kSibling: a wait in another communicator
   // SiblingProgress for the engine: the other pending operations of the job.
   bool pending() const noexcept override;
   void move() noexcept override;
-  std::string stand(const Call& call, const std::vector<int>& awaited,
-                    bool moved) noexcept override;
+  std::string report_wait(const Call& call, const std::vector<int>& awaited,
+                          bool moved) noexcept override;
   // JobProgress::Member, for waits in the other communicators.
   bool move_if_free() noexcept override;
   const std::string& group() const noexcept override;
   uint64_t called() const noexcept override { return collectives_.load(); }
-  void note_flights();  // called after a pending operation was added or has ended
-  static bool over(Flight& flight) noexcept;
-  Plan check(const Ask& ask) const;
+  void note_pending_ops();  // called after a pending operation was added or has ended
+  static bool over(PendingOp& operation) noexcept;
+  Plan check(const OpArgs& args) const;
   // The capture that this thread's call is part of, or null. Throws if the call cannot be captured.
-  device::Capture* capture_of(const Ask& ask) const;
+  device::Capture* capture_of(const OpArgs& args) const;
   void check_host_call() const;   // the same for a call that the host engine carries
   void check_host_alone() const;  // the same where there is no device engine
   // The note under which ranks compare a captured call; it differs from the eager call's.
   static CallNote note_of_captured(const CallNote& note, std::string& text);
   // Whether this thread's stream is being captured, for an operation that orders it. Throws if the
   // operation is not part of that capture.
-  bool orders_capture(const Flight& flight) const;
+  bool orders_capture(const PendingOp& operation) const;
   // Makes this communicator part of the graph's replays.
   void take_part(device::Capture& capture, Site site);
   struct Replay;
@@ -133,21 +133,21 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   void meet_replay(Replay& replay);
   void end_replay(Replay& replay);
   void cancel_replay(Replay& replay) noexcept;
-  void fill(const Ask& ask, const Plan& plan, Call& call) const;
-  void stage(const Ask& ask, const Plan& plan, Call& call, Flight& flight) const;
+  void fill(const OpArgs& args, const Plan& plan, Call& call) const;
+  void stage(const OpArgs& args, const Plan& plan, Call& call, PendingOp& operation) const;
   // Payload bytes of the whole tensor, as the caller sees it (CommunicatorStats).
-  static uint64_t payload(const Ask& ask);
+  static uint64_t payload(const OpArgs& args);
   void number(Op op, uint64_t bytes, Call& call);
-  std::shared_ptr<Flight> launch(const Ask& ask, const Plan& plan);
+  std::shared_ptr<PendingOp> launch(const OpArgs& args, const Plan& plan);
   void run_call(Call& call, std::initializer_list<const at::Tensor*> tensors);
   // Hands over to the watch an operation that the host stops waiting for while the device still
   // runs it. `first_for`: DeviceWatch::Operation's.
-  void trail(Flight& flight, std::shared_ptr<Tail> tail, Deadline deadline,
+  void trail(PendingOp& operation, std::shared_ptr<Tail> tail, Deadline deadline,
              std::chrono::nanoseconds first_for = {});
   // Checks a watched operation, on the watch's thread.
   bool look(DeviceWatch::Operation& operation);
-  void complete(Flight& flight);
-  void finish(Flight& flight);
+  void complete(PendingOp& operation);
+  void finish(PendingOp& operation);
   // Breaks the communicator with the exception that is being handled, and returns the exception to
   // throw for it (named_in_job()).
   std::exception_ptr set_broken() noexcept;
@@ -164,7 +164,7 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   uint64_t record(Call& call, trace::CallRecord& record);
   // Numbers, records and starts the call of this operation, which is pending afterwards. Called
   // from inside.
-  void submit(const std::shared_ptr<Flight>& flight, uint64_t bytes, Call& call);
+  void submit(const std::shared_ptr<PendingOp>& operation, uint64_t bytes, Call& call);
 
   Topology topology_;
   CommunicatorOptions options_;
@@ -179,11 +179,11 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   bool entered_ = false;  // whether this communicator is registered in job_
   WaitedTicks own_waited_;
   WaitedTicks* waited_ = &own_waited_;  // or the job's
-  Mutex twins_mutex_;
-  std::vector<std::weak_ptr<Impl>> twins_ LOCKSTEP_GUARDED_BY(twins_mutex_);
+  Mutex duplicates_mutex_;
+  std::vector<std::weak_ptr<Impl>> duplicates_ LOCKSTEP_GUARDED_BY(duplicates_mutex_);
   // For a wait that lasts: the collective, its start, the time of the next check, and whether
   // anything has moved since the last one.
-  uint64_t standing_ = 0;
+  uint64_t blocked_on_ = 0;
   std::chrono::steady_clock::time_point stands_since_{};
   std::chrono::steady_clock::time_point look_at_{};
   bool moved_ = false;
@@ -191,7 +191,7 @@ class Communicator::Impl final : private Elsewhere, private JobProgress::Member 
   bool told_ = false;                   // on_broken was called
   bool ordered_ = false;                // the engine's operations end on a device's stream
   // Outlives backend_: the engine may still touch the memory of these operations.
-  std::list<std::shared_ptr<Flight>> inflight_;
+  std::list<std::shared_ptr<PendingOp>> pending_ops_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<DeviceWatch> watch_;  // null: the device was never given anything
   // The host engine's part of a communicator with two engines. It has its own sequence numbers and
@@ -220,7 +220,7 @@ class Communicator::Impl::Entry {
             "two threads are inside one communicator; use it from one thread at a time, or give "
             "each thread its own");
       }
-      if (found != kElsewhere) continue;
+      if (found != kSibling) continue;
       // Ending a broken engine may take its time there.
       impl.throw_if_broken();
       ::sched_yield();
@@ -236,8 +236,8 @@ class Communicator::Impl::Entry {
 // One operation, or several that count as one.
 class Work::State {
  public:
-  State(std::shared_ptr<Communicator::Impl> impl, std::shared_ptr<Flight> flight)
-      : impl_(std::move(impl)), flight_(std::move(flight)) {}
+  State(std::shared_ptr<Communicator::Impl> impl, std::shared_ptr<PendingOp> operation)
+      : impl_(std::move(impl)), operation_(std::move(operation)) {}
   // `after` runs once, when all parts are complete.
   State(std::vector<Work> parts, std::function<void()> after)
       : parts_(std::move(parts)), after_(std::move(after)) {}
@@ -249,7 +249,7 @@ class Work::State {
   void finish();
 
   std::shared_ptr<Communicator::Impl> impl_;
-  std::shared_ptr<Flight> flight_;
+  std::shared_ptr<PendingOp> operation_;
   std::vector<Work> parts_;
   std::function<void()> after_;
 };

@@ -63,17 +63,17 @@ void JobProgress::note_other_thread(std::thread::id self) noexcept {
   if (!thread_.compare_exchange_strong(nobody, self)) several_threads_.store(true);
 }
 
-JobProgress::Look JobProgress::stand(Standing own, bool moved) noexcept {
+JobProgress::Look JobProgress::report_wait(WaitState own, bool moved) noexcept {
   if (several_threads_.load()) return {};
   try {
     {
       const MutexLock lock(mutex_);
       for (const Member* member : members_) own.called[member->group()] = member->called();
     }
-    const MutexLock lock(standstill_mutex_);
+    const MutexLock lock(deadlocks_mutex_);
     Look look;
-    look.wrong = standstill_.look(std::move(own), moved);
-    look.pause = standstill_.pause();
+    look.wrong = deadlocks_.look(std::move(own), moved);
+    look.pause = deadlocks_.pause();
     return look;
   } catch (const std::exception&) {  // no memory
     return {};

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/comm/standstill.h"
+#include "lockstep/comm/deadlock_detector.h"
 #include "lockstep/comm/waited_ticks.h"
 #include "lockstep/core/mutex.h"
 
@@ -39,7 +39,7 @@ class JobProgress {
   };
 
   // `rank` of the job, whose `store` all ranks share.
-  JobProgress(std::shared_ptr<Store> store, int rank) : standstill_(std::move(store), rank) {}
+  JobProgress(std::shared_ptr<Store> store, int rank) : deadlocks_(std::move(store), rank) {}
   JobProgress(const JobProgress&) = delete;
   JobProgress& operator=(const JobProgress&) = delete;
 
@@ -64,11 +64,11 @@ class JobProgress {
     if (thread_.load(std::memory_order_relaxed) != self) note_other_thread(self);
   }
   struct Look {
-    std::string wrong;                      // as Elsewhere::stand()
+    std::string wrong;                      // as SiblingProgress::report_wait()
     std::chrono::milliseconds pause{8000};  // until the next call
   };
   // For a wait that has lasted for a while; `own` lacks the calls of the other communicators.
-  Look stand(Standing own, bool moved) noexcept;
+  Look report_wait(WaitState own, bool moved) noexcept;
 
  private:
   void count_moving() noexcept LOCKSTEP_REQUIRES(mutex_);  // called after moving_ has changed
@@ -83,8 +83,8 @@ class JobProgress {
   bool moving_others_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   std::vector<Member*> members_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<Member*> moving_ LOCKSTEP_GUARDED_BY(mutex_);  // members with pending operations
-  Mutex standstill_mutex_;
-  Standstill standstill_ LOCKSTEP_GUARDED_BY(standstill_mutex_);
+  Mutex deadlocks_mutex_;
+  DeadlockDetector deadlocks_ LOCKSTEP_GUARDED_BY(deadlocks_mutex_);
 };
 
 }  // namespace lockstep

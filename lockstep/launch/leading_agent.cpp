@@ -24,9 +24,9 @@ constexpr int kLooksApart = 5;  // times as long as a look took
 constexpr auto kOwnStore = std::chrono::seconds(10);
 // For a connection to pass the challenge and join.
 constexpr auto kIntroduction = std::chrono::seconds(10);
-constexpr size_t kMaxStrangers = 4096;  // at most: wire::most_strangers()
-constexpr int kAcceptedAtATime = 256;   // then it is the others' turn
-constexpr int kMaxRefusalLines = 5;     // log lines about strangers, then silence
+constexpr size_t kMaxUnauthenticated = 4096;  // at most: wire::most_unauthenticated()
+constexpr int kAcceptedAtATime = 256;         // then it is the others' turn
+constexpr int kMaxRefusalLines = 5;           // log lines about strangers, then silence
 // For the others to hear that the job is over, and for remote agents' last output.
 constexpr auto kFarewell = std::chrono::seconds(10);
 
@@ -70,7 +70,7 @@ LeadingAgent::LeadingAgent(const LaunchOptions& options, const Former& former,
       err_(err),
       store_({listen, port}, nodes_.secret),
       listener_(listen_tcp({listen, 0})),
-      strangers_(wire::most_strangers(kMaxStrangers)),
+      unauthenticated_(wire::most_unauthenticated(kMaxUnauthenticated)),
       leader_(leader_options(options, former), Clock::now()),
       endpoint_(former.endpoint),
       look_at_(Clock::now() + nodes_.beat),
@@ -154,8 +154,9 @@ void LeadingAgent::look_at_other_endpoints(Time now) {
   look_at_ = end + std::max<Time::duration>(nodes_.beat, kLooksApart * (end - now));
 }
 
-// The others look for who leads then, and so does this agent. Those that are there hear of it by their connections and
-// have ended their ranks when they join anew; this agent alone knows of those that have fallen silent.
+// The others look for who leads then, and so does this agent. Those that are there hear of it by
+// their connections and have ended their ranks when they join anew; this agent alone knows of those
+// that have fallen silent.
 void LeadingAgent::step_down(const std::string& why) {
   listener_.reset();
   connections_.clear();
@@ -225,25 +226,26 @@ void LeadingAgent::dispatch(const Leader::Sends& sends) {
 
 void LeadingAgent::accept_all() {
   for (int i = 0; i < kAcceptedAtATime && listener_; ++i) {
-    UniqueFd fd = acceptor_.next(listener_.get(), [this] { return drop_a_stranger(); });
+    UniqueFd fd = acceptor_.next(listener_.get(), [this] { return drop_unauthenticated(); });
     if (!fd) return;
     try {
       AgentChannel channel(std::move(fd), nodes_.secret);
-      strangers_.add(static_cast<uint64_t>(next_member_), channel.peer().host);
+      unauthenticated_.add(static_cast<uint64_t>(next_member_), channel.peer().host);
       connections_.emplace(next_member_, Connection{std::move(channel), Clock::now()});
       ++next_member_;
     } catch (const SystemError&) {
       continue;  // It is gone already.
     }
-    if (strangers_.too_many()) drop_a_stranger();
+    if (unauthenticated_.too_many()) drop_unauthenticated();
   }
 }
 
-// False: there is none. What is waited for may be called once more, so it stays until drop_the_dead().
-bool LeadingAgent::drop_a_stranger() {
-  const auto first = strangers_.first_to_go();
+// False: there is none. What is waited for may be called once more, so it stays until
+// drop_the_dead().
+bool LeadingAgent::drop_unauthenticated() {
+  const auto first = unauthenticated_.first_to_go();
   if (!first) return false;
-  strangers_.remove(*first);
+  unauthenticated_.remove(*first);
   Connection& connection = connections_.at(static_cast<Leader::Member>(*first));
   connection.dead = true;
   connection.channel.close();
@@ -257,7 +259,7 @@ void LeadingAgent::serve(Leader::Member member) {
     for (const AgentMessage& message : connection.channel.pump()) {
       dispatch(leader_.on_message(member, message, connection.channel.peer().host, Clock::now()));
     }
-    if (connection.channel.proved()) strangers_.remove(static_cast<uint64_t>(member));
+    if (connection.channel.proved()) unauthenticated_.remove(static_cast<uint64_t>(member));
   } catch (const Error& error) {
     connection.dead = true;
     if (!leader_.present(member) && dynamic_cast<const StoreError*>(&error) != nullptr &&
@@ -275,7 +277,7 @@ void LeadingAgent::drop_the_dead(Time now) {
   std::erase_if(connections_, [&](const auto& entry) {
     const Connection& connection = entry.second;
     const bool stranger = !leader_.present(entry.first) && now >= connection.since + kIntroduction;
-    if (connection.dead || stranger) strangers_.remove(static_cast<uint64_t>(entry.first));
+    if (connection.dead || stranger) unauthenticated_.remove(static_cast<uint64_t>(entry.first));
     return connection.dead || stranger;
   });
 }
@@ -334,7 +336,8 @@ void LeadingAgent::watch(PollSet& polls) {
 }
 
 std::optional<Peers::Time> LeadingAgent::given_up_at() const {
-  // No other agent can lead, so no generation begins before this one's ranks have ended, however long it stands still.
+  // No other agent can lead, so no generation begins before this one's ranks have ended, however
+  // long it stands still.
   if (election_ == nullptr && endpoint_ < 0) return std::nullopt;
   // Nobody waits for word of one that has ended, or does not lead.
   const bool beats = lost().empty() && !leader_.over();

@@ -14,7 +14,7 @@
 #include "lockstep/launch/peers.h"
 #include "lockstep/launch/remote_agents.h"
 #include "lockstep/store/tcp_store.h"
-#include "lockstep/wire/strangers.h"
+#include "lockstep/wire/unauthenticated_peers.h"
 
 namespace lockstep::launch {
 
@@ -54,7 +54,7 @@ class LeadingAgent final : public Peers {
   void put(const char* key, const std::string& value);
   void look_for_ends_of_remotes(Time now);
   void accept_all();
-  bool drop_a_stranger();
+  bool drop_unauthenticated();
   void serve(Leader::Member member);
   void drop_the_dead(Time now);
   void say_who_is_missing(Time now);
@@ -72,7 +72,7 @@ class LeadingAgent final : public Peers {
   int ranks_store_of_ = -1;  // the generation
   UniqueFd listener_;
   wire::Acceptor acceptor_{"the agents' listener"};
-  wire::Strangers strangers_;  // connections that have not proved the secret
+  wire::UnauthenticatedPeers unauthenticated_;  // connections that have not proved the secret
   Leader leader_;
   bool introduced_ = false;
   const int endpoint_;  // of several, where it may lead; -1: there are not

@@ -16,7 +16,7 @@
 #include "lockstep/rpc/internal/core.h"
 #include "lockstep/rpc/internal/devices.h"
 #include "lockstep/rpc/internal/directory.h"
-#include "lockstep/rpc/internal/served.h"
+#include "lockstep/rpc/internal/inbound_call.h"
 #include "lockstep/store/prefix_store.h"
 #include "lockstep/store/tcp_store.h"
 
@@ -128,16 +128,16 @@ void Core::stop(const std::string& why, Deadline deadline) noexcept {
                                                    call->peer.str() + "': " + why)));
   {
     const MutexLock lock(mutex_);
-    for (Served* one : serving_) one->cancel();
+    for (InboundCall* one : serving_) one->cancel();
   }
   objects_.close();
-  courier_.stop(deadline);
+  sender_.stop(deadline);
   try {
     if (transport_) transport_->close(why);
   } catch (const std::exception& error) {
     log_warning(std::string("rpc: ") + error.what());
   }
-  if (reaching_) reaching_->stop(deadline.time());
+  if (connector_) connector_->stop(deadline.time());
   reactor_->stop(deadline.time());
   const MutexLock lock(mutex_);
   ended_ = true;

@@ -10,7 +10,7 @@
 
 #include "lockstep/core/memory_use.h"
 #include "lockstep/rpc/internal/frame.h"
-#include "lockstep/rpc/internal/outbox.h"
+#include "lockstep/rpc/internal/send_queue.h"
 
 namespace lockstep::rpc::internal {
 namespace receiver_test {
@@ -238,9 +238,9 @@ TEST(Receiver, ClaimsTakeNoMemory) {
   EXPECT_LT(proportional_memory_bytes(), before + 100e6);
 }
 
-TEST(Outbox, WritesInOrderFromAnyPlace) {
+TEST(SendQueue, WritesInOrderFromAnyPlace) {
   for (const size_t step : {1UL, 7UL, 100UL, 5000UL, 1UL << 20}) {
-    Outbox out;
+    SendQueue out;
     std::string expected, written;
     for (int round = 0; round < 2; ++round) {
       for (int64_t i = 0; i < 30; ++i) {

@@ -463,8 +463,8 @@ void HierarchicalBackend::abort(const Breakage& why) noexcept {
 }
 
 // All waits are in the engine between the hosts.
-void HierarchicalBackend::set_elsewhere(Elsewhere* elsewhere) {
-  between_->set_elsewhere(elsewhere);
+void HierarchicalBackend::set_siblings(SiblingProgress* siblings) {
+  between_->set_siblings(siblings);
 }
 
 void HierarchicalBackend::interrupt(const Breakage& why) noexcept {

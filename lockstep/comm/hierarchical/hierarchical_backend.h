@@ -47,7 +47,7 @@ class HierarchicalBackend final : public Backend {
   std::unique_ptr<Request> start(const Call& call) override;
   SymmetricMemory allocate_shared(int64_t bytes) override;
   void progress() override;
-  void set_elsewhere(Elsewhere* elsewhere) override;
+  void set_siblings(SiblingProgress* siblings) override;
   bool lost(int rank) const override;
   Probe probe(int src, int tag) override;
   void abort(const Breakage& why) noexcept override;

@@ -51,7 +51,7 @@ class SharedBlocks {
 
 // Threads share all of their memory. Copies, which they never need, let tests with threads go the
 // way of processes.
-class SameProcess final : public rounds::Reach {
+class SameProcess final : public rounds::PeerMemory {
  public:
   explicit SameProcess(std::shared_ptr<SharedBlocks> shared) : shared_(std::move(shared)) {}
 

@@ -63,9 +63,9 @@ class PipedBackend final : public Backend {
 
   void progress() override { try_turn(); }
 
-  void set_elsewhere(Elsewhere* elsewhere) override {
+  void set_siblings(SiblingProgress* siblings) override {
     const MutexLock lock(mutex_);
-    pipeline_.set_elsewhere(elsewhere);
+    pipeline_.set_siblings(siblings);
   }
 
   bool lost(int rank) const override {

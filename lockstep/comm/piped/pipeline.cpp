@@ -42,7 +42,7 @@ std::string Transfer::text() const {
 Pipeline::Pipeline(std::unique_ptr<Backend> host, std::unique_ptr<Way> way, c10::Device device,
                    const SetOnce<Breakage>& interruption)
     : host_(std::move(host)), way_(std::move(way)), device_(device), interruption_(interruption) {
-  host_->set_elsewhere(&inside_);
+  host_->set_siblings(&inside_);
 }
 
 Pipeline::~Pipeline() {
@@ -230,7 +230,7 @@ void Pipeline::drive(Transfer& transfer, Deadline deadline) {
               "slow";
       throw Timeout(text.str());
     }
-    move_elsewhere(elsewhere_);
+    progress_siblings(siblings_);
     std::this_thread::sleep_for(std::min<Deadline::Duration>(kLook, deadline.remaining()));
   }
 }
@@ -260,7 +260,7 @@ bool Pipeline::close() noexcept {
 
 bool Pipeline::Inside::pending() const noexcept {
   return pipeline_.waiting_ > 0 ||
-         (pipeline_.elsewhere_ != nullptr && pipeline_.elsewhere_->pending());
+         (pipeline_.siblings_ != nullptr && pipeline_.siblings_->pending());
 }
 
 void Pipeline::Inside::move() noexcept {
@@ -274,16 +274,16 @@ void Pipeline::Inside::move() noexcept {
   } catch (...) {  // the device says no
     pipeline_.fail_all(pipeline_.why_not());
   }
-  move_elsewhere(pipeline_.elsewhere_);
+  progress_siblings(pipeline_.siblings_);
 }
 
-std::string Pipeline::Inside::stand(const Call& call, const std::vector<int>& awaited,
-                                    bool moved) noexcept {
-  if (pipeline_.elsewhere_ == nullptr) return "";
+std::string Pipeline::Inside::report_wait(const Call& call, const std::vector<int>& awaited,
+                                          bool moved) noexcept {
+  if (pipeline_.siblings_ == nullptr) return "";
   // For a collective, the wait is for the first one, of which this is a part.
   const bool is_part = !is_message(call) && !pipeline_.collectives_.empty();
-  return pipeline_.elsewhere_->stand(is_part ? pipeline_.collectives_.front()->call_ : call,
-                                     awaited, moved);
+  return pipeline_.siblings_->report_wait(is_part ? pipeline_.collectives_.front()->call_ : call,
+                                          awaited, moved);
 }
 
 }  // namespace lockstep::piped

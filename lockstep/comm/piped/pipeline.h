@@ -75,7 +75,7 @@ class Pipeline {
   // Drives until the transfer is settled; the transfer holds its error. Throws Timeout for a late
   // device, and PeerLost once interrupted.
   void drive(Transfer& transfer, Deadline deadline);
-  void set_elsewhere(Elsewhere* elsewhere) { elsewhere_ = elsewhere; }
+  void set_siblings(SiblingProgress* siblings) { siblings_ = siblings; }
   // Way::check(), for a late device.
   void check() const { way_->check(*host_); }
   // Ends pending calls with the error. The device is given no more work, and later work of this
@@ -87,13 +87,13 @@ class Pipeline {
  private:
   using Transfers = std::deque<std::shared_ptr<Transfer>>;
   // Called by the engine's waits.
-  class Inside final : public Elsewhere {
+  class Inside final : public SiblingProgress {
    public:
     explicit Inside(Pipeline& pipeline) : pipeline_(pipeline) {}
     bool pending() const noexcept override;
     void move() noexcept override;
-    std::string stand(const Call& call, const std::vector<int>& awaited,
-                      bool moved) noexcept override;
+    std::string report_wait(const Call& call, const std::vector<int>& awaited,
+                            bool moved) noexcept override;
 
    private:
     Pipeline& pipeline_;
@@ -117,7 +117,7 @@ class Pipeline {
   c10::Device device_;
   const SetOnce<Breakage>& interruption_;
   Inside inside_{*this};
-  Elsewhere* elsewhere_ = nullptr;
+  SiblingProgress* siblings_ = nullptr;
   Transfers collectives_;
   Transfers messages_;
   Transfers failed_;     // kept because the engine may still touch their memory

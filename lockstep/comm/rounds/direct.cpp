@@ -84,7 +84,7 @@ void all_reduce_mapped(const Call& call, int rank, std::span<std::byte* const> b
 }
 
 void take_copied(const Call& call, const Pieces& pieces, int rank,
-                 std::span<const uint64_t> addresses, const Reach& reach,
+                 std::span<const uint64_t> addresses, const PeerMemory& peer_memory,
                  std::vector<std::byte>& scratch) {
   if (!is_reduction(call.op)) {
     const int size = static_cast<int>(addresses.size());
@@ -95,8 +95,8 @@ void take_copied(const Call& call, const Pieces& pieces, int rank,
       if (r == rank)
         copy(call.output + piece.to, pieces.own() + piece.from, piece.bytes);
       else
-        reach.read(r, addresses[static_cast<size_t>(r)] + static_cast<uint64_t>(piece.from),
-                   call.output + piece.to, piece.bytes);
+        peer_memory.read(r, addresses[static_cast<size_t>(r)] + static_cast<uint64_t>(piece.from),
+                         call.output + piece.to, piece.bytes);
     }
     return;
   }
@@ -113,8 +113,8 @@ void take_copied(const Call& call, const Pieces& pieces, int rank,
         continue;
       }
       std::byte* copy = scratch.data() + static_cast<int64_t>(r) * chunk;
-      reach.read(static_cast<int>(r), addresses[r] + static_cast<uint64_t>(piece.from + at), copy,
-                 bytes);
+      peer_memory.read(static_cast<int>(r), addresses[r] + static_cast<uint64_t>(piece.from + at),
+                       copy, bytes);
       inputs[r] = copy;
     }
     reduce_buffers(call.output + piece.to + at, inputs, bytes / element_bytes(call), call.dtype,
@@ -123,7 +123,7 @@ void take_copied(const Call& call, const Pieces& pieces, int rank,
 }
 
 void push_copied(const Call& call, const Pieces& pieces, int rank,
-                 std::span<const uint64_t> targets, const Reach& reach) {
+                 std::span<const uint64_t> targets, const PeerMemory& peer_memory) {
   const int size = static_cast<int>(targets.size());
   int64_t longest = 0;
   for (int r = 0; r < size; ++r) longest = std::max(longest, pieces.given_to(r).bytes);
@@ -139,21 +139,21 @@ void push_copied(const Call& call, const Pieces& pieces, int rank,
       if (r == rank)
         copy_part(call.output + piece.to + at, from, bytes, piece.bytes);
       else
-        reach.write(r, targets[static_cast<size_t>(r)] + static_cast<uint64_t>(piece.to + at), from,
-                    bytes);
+        peer_memory.write(r, targets[static_cast<size_t>(r)] + static_cast<uint64_t>(piece.to + at),
+                          from, bytes);
     }
   }
 }
 
 void broadcast_copied(const Call& call, int rank, std::span<const uint64_t> addresses,
-                      std::span<const uint64_t> targets, const Reach& reach) {
+                      std::span<const uint64_t> targets, const PeerMemory& peer_memory) {
   if (rank == call.root) {
     push_share(call, targets.size(), [&](size_t r, int64_t at, int64_t bytes) {
-      reach.write(static_cast<int>(r), targets[r] + static_cast<uint64_t>(at), call.output + at,
-                  bytes);
+      peer_memory.write(static_cast<int>(r), targets[r] + static_cast<uint64_t>(at),
+                        call.output + at, bytes);
     });
   } else if (const int64_t bytes = pushed_share(call, targets.size()).begin; bytes > 0) {
-    reach.read(call.root, addresses[static_cast<size_t>(call.root)], call.output, bytes);
+    peer_memory.read(call.root, addresses[static_cast<size_t>(call.root)], call.output, bytes);
   }
 }
 

@@ -11,8 +11,8 @@
 #include <span>
 #include <vector>
 
+#include "lockstep/comm/rounds/peer_memory.h"
 #include "lockstep/comm/rounds/pieces.h"
-#include "lockstep/comm/rounds/reach.h"
 #include "lockstep/comm/types.h"
 
 namespace lockstep::rounds {
@@ -29,19 +29,19 @@ void all_reduce_mapped(const Call& call, int rank, std::span<std::byte* const> b
 // take_mapped() by copies. addresses[r]: the address of rank r's offer in its address space;
 // `scratch` grows as needed.
 void take_copied(const Call& call, const Pieces& pieces, int rank,
-                 std::span<const uint64_t> addresses, const Reach& reach,
+                 std::span<const uint64_t> addresses, const PeerMemory& peer_memory,
                  std::vector<std::byte>& scratch);
 
 // The reverse: this rank writes its pieces into the outputs of the ranks that need them.
 // targets[r]: the address of rank r's output in its address space.
 void push_copied(const Call& call, const Pieces& pieces, int rank,
-                 std::span<const uint64_t> targets, const Reach& reach);
+                 std::span<const uint64_t> targets, const PeerMemory& peer_memory);
 
 // A broadcast in which the root works too: it writes the last of `size` equal shares into the
 // outputs, and the other ranks take the other shares. addresses[root] or buffers[root] is its data;
 // the other entries are the other ranks' outputs.
 void broadcast_copied(const Call& call, int rank, std::span<const uint64_t> addresses,
-                      std::span<const uint64_t> targets, const Reach& reach);
+                      std::span<const uint64_t> targets, const PeerMemory& peer_memory);
 void broadcast_mapped(const Call& call, int rank, std::span<std::byte* const> buffers);
 
 }  // namespace lockstep::rounds

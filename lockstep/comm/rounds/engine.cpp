@@ -43,26 +43,27 @@ class Engine::PendingRequest final : public Request {
   int polls_ = 0;
 };
 
-Engine::Engine(Region region, int rank, const Reach* reach, IsDead is_dead, Tuning tuning)
+Engine::Engine(Region region, int rank, const PeerMemory* peer_memory, IsDead is_dead,
+               Tuning tuning)
     : region_(region),
       rank_(rank),
       own_(region.rank(rank)),
-      reach_(reach),
+      peer_memory_(peer_memory),
       is_dead_(std::move(is_dead)),
       tuning_(tuning),
       spins_(region.size() <= usable_cpu_count() ? 2000 : 0),
       channels_(make_channels()),
-      lines_(region, rank),
+      ll_(region, rank),
       doorbell_(region, rank),
       offers_(static_cast<size_t>(region.size())),
       buffers_(static_cast<size_t>(region.size())),
       addresses_(static_cast<size_t>(region.size())),
       targets_(static_cast<size_t>(region.size())) {
-  LOCKSTEP_CHECK(tuning.lines_up_to <= kLineCapacity, "lines hold what goes through them");
+  LOCKSTEP_CHECK(tuning.ll_up_to <= kLineCapacity, "the LL buffers hold that many bytes");
 }
 
 Channels Engine::make_channels() {
-  if (reach_ == nullptr || !reach_->copies()) return {region_, rank_};
+  if (peer_memory_ == nullptr || !peer_memory_->copies()) return {region_, rank_};
   return {region_, rank_,
           [this](int rank, uint64_t address, std::byte* to, int64_t bytes) {
             return pull(rank, address, to, bytes);
@@ -122,13 +123,13 @@ void Engine::run(const Call& call, Deadline::Duration timeout) {
   op.shown = shown;
   enroll(op);
   // Most small calls are over before it is worth asking for the time, or queueing.
-  const bool at_once = queue_.empty() && op.through_lines && op.posted;
+  const bool at_once = queue_.empty() && op.through_ll && op.posted;
   if (at_once) {
     show_lines(op);
     const int looks = std::min(kFirstLooks, spins_);
     for (int i = 0;; ++i) {
       if (exchange_lines(op)) return;  // and rings
-      if (i == looks) ring_for_lines();
+      if (i == looks) ring_for_ll();
       if (i == spins_) break;
       cpu_pause();
     }
@@ -166,15 +167,15 @@ void Engine::enroll(Operation& op) {
   op.history = history_;
   history_ = mixed(history_, op.record.fingerprint);
 
-  op.through_lines = through_lines(op.pieces);
-  if (!op.through_lines) {
+  op.through_ll = through_ll(op.pieces);
+  if (!op.through_ll) {
     const bool offered = Pieces::offered(call);
     const int64_t largest = offered ? op.pieces.largest_offer() : 0;
     LOCKSTEP_CHECK(call.op != Op::kAllReduce || call.input == call.output,
                    "all_reduce works in place");
     const int64_t offer = offered ? op.pieces.offer(rank_) : 0;
     const bool copies = offered && may_copy(call.op, largest);
-    const bool mapped = offered && reach_ != nullptr && tuning_.mapped;
+    const bool mapped = offered && peer_memory_ != nullptr && tuning_.mapped;
     const bool parts = call.op == Op::kAllGather || call.op == Op::kAllToAll;
     op.shows_target = call.op == Op::kBroadcast
                           ? (copies || mapped) && largest >= tuning_.copies_from
@@ -182,7 +183,7 @@ void Engine::enroll(Operation& op) {
     if (offer > 0 || (op.shows_target && call.op == Op::kBroadcast)) {
       std::optional<Window> window;
       if (mapped)
-        window = reach_->find(shown_memory(op), call.op == Op::kBroadcast ? largest : offer);
+        window = peer_memory_->find(shown_memory(op), call.op == Op::kBroadcast ? largest : offer);
       if (window) {
         op.memory = Memory::kMapped;
         op.window = *window;
@@ -202,7 +203,7 @@ void Engine::enroll(Operation& op) {
 // Whether `bytes` of memory that is not mapped may be copied to and from the peers' memory. An
 // all_reduce, which goes both ways, is faster in slots: the system call pays for every page.
 bool Engine::may_copy(Op op, int64_t bytes) const {
-  return op != Op::kAllReduce && reach_ != nullptr && reach_->copies() &&
+  return op != Op::kAllReduce && peer_memory_ != nullptr && peer_memory_->copies() &&
          bytes >= tuning_.copies_from;
 }
 
@@ -229,7 +230,7 @@ bool Engine::post(Operation& op) {
   if (op.memory != Memory::kStaged) post.address = reinterpret_cast<uint64_t>(op.pieces.own());
   post.target = op.shows_target ? reinterpret_cast<uint64_t>(op.call.output) : 0;
   post.record = op.record;
-  if (op.through_lines) {
+  if (op.through_ll) {
     // No rank waits for this post: the LL buffers announce the call.
     post.number.store(op.number, std::memory_order_release);
     own_.posted.store(op.number, std::memory_order_release);
@@ -275,9 +276,9 @@ bool Engine::advance(Operation& op) {
     switch (op.phase) {
       case Phase::kWaitingTurn:
         if (!op.posted && !post(op)) return moved;
-        if (op.through_lines) {
+        if (op.through_ll) {
           show_lines(op);
-          ring_for_lines();
+          ring_for_ll();
         } else if (op.surely_staged) {
           op.phase = Phase::kStaged;
         } else {
@@ -305,7 +306,7 @@ bool Engine::advance(Operation& op) {
 
 void Engine::finish(Operation& op) {
   op.done = true;
-  if (!op.through_lines && op.number % (kPosts / 4) != 0) {
+  if (!op.through_ll && op.number % (kPosts / 4) != 0) {
     own_.done.store(op.number, std::memory_order_release);
     return;
   }

@@ -5,7 +5,7 @@
 // be written before their post, which is then written while they travel. The path of the data
 // follows from the call and from all ranks' posts, never from knowledge of one rank alone, and does
 // not change a single bit of the result:
-//   LL       up to Tuning::lines_up_to bytes a rank
+//   LL       up to Tuning::ll_up_to bytes a rank
 //   mapped   every rank's data lies where the others can reach it: each takes its pieces in place;
 //            all_reduce in one fused pass
 //   copied   from Tuning::copies_from bytes, where every rank may copy from every other's memory;
@@ -36,10 +36,10 @@
 #include "lockstep/comm/mismatch_text.h"
 #include "lockstep/comm/rounds/channels.h"
 #include "lockstep/comm/rounds/doorbell.h"
-#include "lockstep/comm/rounds/lines.h"
+#include "lockstep/comm/rounds/ll_buffers.h"
+#include "lockstep/comm/rounds/peer_memory.h"
 #include "lockstep/comm/rounds/pieces.h"
 #include "lockstep/comm/rounds/program.h"
-#include "lockstep/comm/rounds/reach.h"
 #include "lockstep/comm/rounds/region.h"
 #include "lockstep/core/deadline.h"
 
@@ -52,7 +52,7 @@ using IsDead = std::function<bool(int rank)>;
 // The sizes at which one data path gives way to the next, in bytes that a rank offers. Equal on all
 // ranks.
 struct Tuning {
-  int64_t lines_up_to = 3072;  // at most kLineCapacity; negative: never
+  int64_t ll_up_to = 3072;  // at most kLineCapacity; negative: never
   bool mapped = true;
   int64_t shares_from = 16 * 1024;  // staged all_reduce: each rank adds up its share for all
   int64_t copies_from = 48 * 1024;
@@ -70,9 +70,10 @@ inline constexpr int64_t kTransfer = 1024 * 1024;
 // Thread-safety: one thread at a time, except abort().
 class Engine {
  public:
-  // `region` is initialised and outlives the engine, and so does `reach`, which may be null.
+  // `region` is initialised and outlives the engine, and so does `peer_memory`, which may be null.
   // `is_dead` may be empty.
-  Engine(Region region, int rank, const Reach* reach, IsDead is_dead, Tuning tuning = {});
+  Engine(Region region, int rank, const PeerMemory* peer_memory, IsDead is_dead,
+         Tuning tuning = {});
   // Calls close() and ignores its result.
   ~Engine();
   Engine(const Engine&) = delete;
@@ -82,7 +83,7 @@ class Engine {
   void show(const Call& call);  // Backend::show()
   void run(const Call& call, Deadline::Duration timeout);
   void progress();
-  void set_elsewhere(Elsewhere* elsewhere) { elsewhere_ = elsewhere; }
+  void set_siblings(SiblingProgress* siblings) { siblings_ = siblings; }
   Probe probe(int src, int tag);  // Backend::probe()
   // Writes to the region alone, so it may be called from any thread.
   void abort(const Breakage& why) noexcept;
@@ -113,9 +114,9 @@ class Engine {
   bool reads(const Operation& op, int rank) const;
 
   // engine_ll.cpp: calls through LL buffers.
-  bool through_lines(const Pieces& pieces) const;
+  bool through_ll(const Pieces& pieces) const;
   void show_lines(Operation& op);
-  void ring_for_lines();
+  void ring_for_ll();
   bool exchange_lines(Operation& op);
   void take_lines(const Operation& op);
 
@@ -132,7 +133,7 @@ class Engine {
   static bool exposes(const Operation& op);
   bool touched(int rank) const noexcept;
   void quiesce() noexcept;
-  class WatchedReach;
+  class WatchedPeerMemory;
 
   // engine_wait.cpp: waiting, and failures.
   bool poll(const bool& done, const Call& call, bool check_peers);
@@ -157,13 +158,13 @@ class Engine {
   Region region_;
   int rank_;
   RankState& own_;
-  const Reach* reach_;
+  const PeerMemory* peer_memory_;
   IsDead is_dead_;
   Tuning tuning_;
-  Elsewhere* elsewhere_ = nullptr;
+  SiblingProgress* siblings_ = nullptr;
   int spins_;  // pauses before the first yield
   Channels channels_;
-  Lines lines_;
+  LlBuffers ll_;
   Doorbell doorbell_;
   std::deque<std::shared_ptr<Operation>> queue_;
   uint64_t numbered_ = 0;    // calls enrolled

@@ -20,29 +20,32 @@ struct GroupBroke {};
 // The peers' memory as long as the group is whole and, where it is one rank's, that rank has not
 // left. A rank that was stopped in the middle may go on when its peers have given up and use their
 // memory for something else.
-class Engine::WatchedReach final : public Reach {
+class Engine::WatchedPeerMemory final : public PeerMemory {
  public:
-  WatchedReach(const Reach& reach, const FailureBoard& failure, const RankState* of = nullptr)
-      : reach_(reach), failure_(failure), of_(of) {}
+  WatchedPeerMemory(const PeerMemory& peer_memory, const FailureBoard& failure,
+                    const RankState* of = nullptr)
+      : peer_memory_(peer_memory), failure_(failure), of_(of) {}
 
   bool is_over() const {
     return failure_.any() || (of_ != nullptr && of_->departed.load(std::memory_order_seq_cst) != 0);
   }
 
   std::optional<Window> find(const std::byte* memory, int64_t bytes) const override {
-    return reach_.find(memory, bytes);
+    return peer_memory_.find(memory, bytes);
   }
-  std::byte* peer(int rank, Window window) const override { return reach_.peer(rank, window); }
+  std::byte* peer(int rank, Window window) const override {
+    return peer_memory_.peer(rank, window);
+  }
   SymmetricMemory allocate(int64_t) override { return {}; }
-  bool copies() const override { return reach_.copies(); }
+  bool copies() const override { return peer_memory_.copies(); }
   void read(int rank, uint64_t address, std::byte* to, int64_t bytes) const override {
     in_steps(bytes, [&](int64_t at, int64_t step) {
-      reach_.read(rank, address + static_cast<uint64_t>(at), to + at, step);
+      peer_memory_.read(rank, address + static_cast<uint64_t>(at), to + at, step);
     });
   }
   void write(int rank, uint64_t address, const std::byte* from, int64_t bytes) const override {
     in_steps(bytes, [&](int64_t at, int64_t step) {
-      reach_.write(rank, address + static_cast<uint64_t>(at), from + at, step);
+      peer_memory_.write(rank, address + static_cast<uint64_t>(at), from + at, step);
     });
   }
 
@@ -55,7 +58,7 @@ class Engine::WatchedReach final : public Reach {
     }
   }
 
-  const Reach& reach_;
+  const PeerMemory& peer_memory_;
   const FailureBoard& failure_;
   const RankState* of_;
 };
@@ -68,11 +71,11 @@ bool Engine::pull(int rank, uint64_t address, std::byte* to, int64_t bytes) {
     return good;
   };
   own_.inside.store(1, std::memory_order_seq_cst);
-  const WatchedReach reach(*reach_, region_.header().failure, &region_.rank(rank));
+  const WatchedPeerMemory peer_memory(*peer_memory_, region_.header().failure, &region_.rank(rank));
   try {
-    reach.read(rank, address, to, bytes);
+    peer_memory.read(rank, address, to, bytes);
     // The last transfer may have lasted longer than the sender waits for it.
-    return leave(!reach.is_over());
+    return leave(!peer_memory.is_over());
   } catch (const GroupBroke&) {
     return leave(false);
   } catch (const PeerLost&) {
@@ -175,7 +178,7 @@ void Engine::execute_mapped(Operation& op) {
     if (op.pieces.offer(r) == 0 && !op.pushed) continue;
     const Post& post = region_.post(r, op.number);
     buffer = r == rank_ ? const_cast<std::byte*>(shown_memory(op))
-                        : reach_->peer(r, {post.window, post.offset});
+                        : peer_memory_->peer(r, {post.window, post.offset});
     LOCKSTEP_CHECK(buffer != nullptr, "a posted window is mapped");
   }
   if (op.call.op == Op::kAllReduce)
@@ -193,13 +196,13 @@ void Engine::execute_copied(Operation& op) {
     addresses_[static_cast<size_t>(r)] = post.address;
     targets_[static_cast<size_t>(r)] = post.target;
   }
-  const WatchedReach reach(*reach_, region_.header().failure);
+  const WatchedPeerMemory peer_memory(*peer_memory_, region_.header().failure);
   if (op.call.op == Op::kBroadcast)
-    broadcast_copied(op.call, rank_, addresses_, targets_, reach);
+    broadcast_copied(op.call, rank_, addresses_, targets_, peer_memory);
   else if (op.pushed)
-    push_copied(op.call, op.pieces, rank_, targets_, reach);
+    push_copied(op.call, op.pieces, rank_, targets_, peer_memory);
   else
-    take_copied(op.call, op.pieces, rank_, addresses_, reach, scratch_);
+    take_copied(op.call, op.pieces, rank_, addresses_, peer_memory, scratch_);
 }
 
 // Waits until no peer touches this rank's memory any more.

@@ -46,19 +46,16 @@ struct Way {
 const std::vector<Way>& ways() {
   static const std::vector<Way> kWays = {
       {"default", {}},
-      {"no lines", {.lines_up_to = kNever}},
-      {"lines to the brim", {.lines_up_to = rounds::kLineCapacity}},
+      {"no lines", {.ll_up_to = kNever}},
+      {"lines to the brim", {.ll_up_to = rounds::kLineCapacity}},
       {"staged",
-       {.lines_up_to = kNever,
-        .mapped = false,
-        .shares_from = kNoShares,
-        .copies_from = kNoCopies}},
+       {.ll_up_to = kNever, .mapped = false, .shares_from = kNoShares, .copies_from = kNoCopies}},
       {"staged in shares",
-       {.lines_up_to = kNever, .mapped = false, .shares_from = 1, .copies_from = kNoCopies}},
+       {.ll_up_to = kNever, .mapped = false, .shares_from = 1, .copies_from = kNoCopies}},
       {"lines and staged", {.mapped = false, .copies_from = kNoCopies}},
-      {"copied", {.lines_up_to = kNever, .mapped = false, .copies_from = 1}},
+      {"copied", {.ll_up_to = kNever, .mapped = false, .copies_from = 1}},
       {"copied and pushed",
-       {.lines_up_to = 256, .mapped = false, .copies_from = 2048, .pushes_from = 4096}},
+       {.ll_up_to = 256, .mapped = false, .copies_from = 2048, .pushes_from = 4096}},
   };
   return kWays;
 }
@@ -107,7 +104,7 @@ std::vector<int64_t> telling_counts(at::ScalarType dtype) {
   std::vector<int64_t> counts = {1, 13, 14, 15, 127, 5003};
   const rounds::Tuning usual;
   for (const int64_t bytes :
-       {int64_t{256}, int64_t{2048}, usual.lines_up_to, rounds::kLineCapacity, usual.shares_from}) {
+       {int64_t{256}, int64_t{2048}, usual.ll_up_to, rounds::kLineCapacity, usual.shares_from}) {
     for (const int64_t near : {-1, 0, 1}) counts.push_back(bytes / element + near);
   }
   return counts;
@@ -263,7 +260,7 @@ TEST(RoundsEngine, LargeTensors) {
 
 TEST(RoundsEngine, ManyRanksShareASlot) {
   const rounds::Tuning tuning = {
-      .lines_up_to = kNever, .mapped = false, .shares_from = 1, .copies_from = kNoCopies};
+      .ll_up_to = kNever, .mapped = false, .shares_from = 1, .copies_from = kNoCopies};
   constexpr int kSize = 9;
   run(kSize, tuning, [&](Communicator& comm) {
     for (const int64_t count : {1, 40, 5003}) {
@@ -410,9 +407,9 @@ struct Gate {
   std::atomic<int> transfers{0};
 };
 
-class GatedReach final : public rounds::Reach {
+class GatedPeerMemory final : public rounds::PeerMemory {
  public:
-  explicit GatedReach(Gate* gate) : gate_(gate) {}
+  explicit GatedPeerMemory(Gate* gate) : gate_(gate) {}
   std::optional<rounds::Window> find(const std::byte*, int64_t) const override { return {}; }
   std::byte* peer(int, rounds::Window) const override { return nullptr; }
   SymmetricMemory allocate(int64_t) override { return {}; }
@@ -440,7 +437,7 @@ class GatedReach final : public rounds::Reach {
 // Rank 1 stops in the middle of writing into rank 0's output; rank 0 gives up and destroys its
 // communicator and tensors. Then rank 1 resumes.
 TEST(RoundsEngine, ARankThatStoppedInsideWritesToNobodyElsesMemory) {
-  const rounds::Tuning tuning = {.lines_up_to = kNever,
+  const rounds::Tuning tuning = {.ll_up_to = kNever,
                                  .mapped = false,
                                  .copies_from = 1,
                                  .pushes_from = 1,
@@ -454,7 +451,8 @@ TEST(RoundsEngine, ARankThatStoppedInsideWritesToNobodyElsesMemory) {
     return Communicator(
         std::make_unique<rounds::RoundsBackend>(
             rounds::engine_capabilities(), memory, region, rank,
-            std::make_unique<GatedReach>(rank == 1 ? &gate : nullptr), rounds::IsDead(), tuning),
+            std::make_unique<GatedPeerMemory>(rank == 1 ? &gate : nullptr), rounds::IsDead(),
+            tuning),
         Topology{rank, 2, rank, 2, 0},
         {.timeout = rank == 0 ? std::chrono::milliseconds(300) : std::chrono::seconds(60)});
   };
@@ -482,7 +480,7 @@ TEST(RoundsEngine, ARankThatStoppedInsideWritesToNobodyElsesMemory) {
 // Rank 1 stops in the middle of pulling a message; rank 0 leaves, and its memory is reused. Then
 // rank 1 resumes.
 TEST(RoundsEngine, ARankThatStoppedInsideTakesNothingOfWhoeverLeft) {
-  const rounds::Tuning tuning = {.lines_up_to = kNever,
+  const rounds::Tuning tuning = {.ll_up_to = kNever,
                                  .mapped = false,
                                  .copies_from = 1,
                                  .quiesce_at_most = std::chrono::milliseconds(20)};
@@ -494,11 +492,11 @@ TEST(RoundsEngine, ARankThatStoppedInsideTakesNothingOfWhoeverLeft) {
     rounds::Region(region).initialise();
     Gate gate;
     const auto make = [&](int rank) {
-      return Communicator(
-          std::make_unique<rounds::RoundsBackend>(
-              rounds::engine_capabilities(), memory, region, rank,
-              std::make_unique<GatedReach>(rank == 1 ? &gate : nullptr), rounds::IsDead(), tuning),
-          Topology{rank, 2, rank, 2, 0}, {.timeout = std::chrono::seconds(60)});
+      return Communicator(std::make_unique<rounds::RoundsBackend>(
+                              rounds::engine_capabilities(), memory, region, rank,
+                              std::make_unique<GatedPeerMemory>(rank == 1 ? &gate : nullptr),
+                              rounds::IsDead(), tuning),
+                          Topology{rank, 2, rank, 2, 0}, {.timeout = std::chrono::seconds(60)});
     };
     std::vector<float> input(static_cast<size_t>(count), 1.0f);
     std::thread stopped([&] {

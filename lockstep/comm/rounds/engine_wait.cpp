@@ -89,7 +89,7 @@ void Engine::wait(const bool& done, const Call& call, Deadline deadline) {
       any_moved = true;
       continue;
     }
-    const bool elsewhere = move_elsewhere(elsewhere_);
+    const bool siblings = progress_siblings(siblings_);
     ++idle;
     if (idle < spins_) {
       cpu_pause();
@@ -127,7 +127,7 @@ void Engine::wait(const bool& done, const Call& call, Deadline deadline) {
       doorbell_.withdraw();
     else
       doorbell_.sleep(
-          std::min<Deadline::Duration>(elsewhere ? kElsewhereNap : kSlice, deadline.remaining()));
+          std::min<Deadline::Duration>(siblings ? kSiblingNap : kSlice, deadline.remaining()));
   }
 }
 
@@ -141,8 +141,8 @@ void Engine::check_slowly(const bool& done, const Call& call) {
 }
 
 void Engine::check_elsewhere(const Call& call, bool moved) {
-  if (elsewhere_ == nullptr) return;
-  const std::string wrong = elsewhere_->stand(call, awaited(call), moved);
+  if (siblings_ == nullptr) return;
+  const std::string wrong = siblings_->report_wait(call, awaited(call), moved);
   if (!wrong.empty()) fail(Failure::kMismatch, -1, wrong);
 }
 
@@ -218,7 +218,7 @@ std::vector<int> Engine::awaited(const Call& call) const {
         waits = op.number > state.done.load(std::memory_order_acquire) + kPosts;
         break;
       case Phase::kLines:
-        waits = !lines_.ready(r, op.pieces.offer(r));
+        waits = !ll_.ready(r, op.pieces.offer(r));
         break;
       case Phase::kMeeting:
         waits = meets(op, r) && !has_posted(op, r);

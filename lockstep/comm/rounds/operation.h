@@ -26,7 +26,7 @@ struct Engine::Operation {
   bool posted = false;
   bool done = false;
 
-  bool through_lines = false;
+  bool through_ll = false;
   bool shown = false;  // its LL buffers are written
   int ready = 0;       // the number of ranks, from 0 on, whose LL buffers are all ready
   Memory memory = Memory::kStaged;

@@ -87,7 +87,7 @@ struct RankState {
   std::atomic<int64_t> looked;  // steady clock, ns: when it last checked on its peers during a wait
   // Peer of the pending send or receive at that time, plus one; 0 in a collective.
   std::atomic<int32_t> peer_then;
-  std::atomic<uint32_t> reach_step;  // set-up of shm/process_peer_memory.h
+  std::atomic<uint32_t> peer_memory_step;  // set-up of shm/process_peer_memory.h
   uint64_t probe_address;
   uint64_t probe_value;
 };

@@ -15,7 +15,7 @@
 #include <optional>
 #include <vector>
 
-#include "lockstep/comm/rounds/reach.h"
+#include "lockstep/comm/rounds/peer_memory.h"
 #include "lockstep/core/mutex.h"
 #include "lockstep/core/unique_fd.h"
 

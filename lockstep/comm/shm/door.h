@@ -14,7 +14,7 @@
 #include "lockstep/core/secret.h"
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/wire/challenge.h"
-#include "lockstep/wire/strangers.h"
+#include "lockstep/wire/unauthenticated_peers.h"
 
 namespace lockstep::shm {
 
@@ -48,20 +48,20 @@ class Door {
   std::optional<Visitor> next(Deadline wait);
 
  private:
-  struct Stranger {
+  struct UnauthenticatedPeer {
     Visitor visitor;
     wire::ServerChallenge challenge;
   };
 
   void accept();
-  bool advance(Stranger& stranger) const;
+  bool advance(UnauthenticatedPeer& stranger) const;
 
   const Secret secret_;
   std::string name_;
   UniqueFd listener_;
   wire::Acceptor acceptor_{"shm"};
-  wire::Strangers strangers_;
-  std::map<uint64_t, Stranger> waiting_;  // peers that have not proved the secret
+  wire::UnauthenticatedPeers unauthenticated_;
+  std::map<uint64_t, UnauthenticatedPeer> waiting_;  // peers that have not proved the secret
   uint64_t last_ = 0;
 };
 

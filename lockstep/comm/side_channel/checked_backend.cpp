@@ -84,7 +84,7 @@ class CheckedBackend final : public Backend {
   std::shared_ptr<void> mark_replay() override { return inner_->mark_replay(); }
   void replayed(const std::shared_ptr<void>& mark) override { inner_->replayed(mark); }
 
-  void set_elsewhere(Elsewhere* elsewhere) override { elsewhere_ = elsewhere; }
+  void set_siblings(SiblingProgress* siblings) override { siblings_ = siblings; }
 
   bool lost(int rank) const override { return channel_->lost(rank); }
 
@@ -277,9 +277,9 @@ class CheckedBackend final : public Backend {
     Deadline next_look = Deadline::after(kSideSlice);
     std::optional<Deadline> last_words;
     while (!op.done) {
-      if (!deadline.expired() && move_elsewhere(elsewhere_)) {
+      if (!deadline.expired() && progress_siblings(siblings_)) {
         // The engine's own wait would move nothing else.
-        if (!poll(op)) std::this_thread::sleep_for(kElsewhereNap);
+        if (!poll(op)) std::this_thread::sleep_for(kSiblingNap);
       } else if (!looks || deadline.expired()) {
         guarded(op, [&] { op.request->wait(deadline); });
         op.done = true;
@@ -329,7 +329,7 @@ class CheckedBackend final : public Backend {
         throw;
       }
       if (front.request || front.done) return;
-      const bool elsewhere = move_elsewhere(elsewhere_);
+      const bool siblings = progress_siblings(siblings_);
       if (turn < spins_) continue;
       if (turn < spins_ + kSideYields) {
         ::sched_yield();
@@ -342,9 +342,9 @@ class CheckedBackend final : public Backend {
       check_failed();
       check_lost(front);
       if (deadline.expired()) fail_late(front, op, deadline);
-      if (elsewhere_ != nullptr) {
+      if (siblings_ != nullptr) {
         const std::string wrong =
-            elsewhere_->stand(op.call, channel_->missing(front.number), /*moved=*/false);
+            siblings_->report_wait(op.call, channel_->missing(front.number), /*moved=*/false);
         if (!wrong.empty()) fail(Failure::kMismatch, -1, wrong);
       }
       if (deadline.elapsed_seconds() > warn_at) {
@@ -352,7 +352,7 @@ class CheckedBackend final : public Backend {
                     " s for " + places_of(channel_->missing(front.number)));
         warn_at *= 3;
       }
-      const Deadline::Duration nap = elsewhere ? std::min(sleep, kElsewhereNap) : sleep;
+      const Deadline::Duration nap = siblings ? std::min(sleep, kSiblingNap) : sleep;
       std::this_thread::sleep_for(std::min(nap, deadline.remaining()));
       sleep = std::min(sleep * 2, kSideLongestSleep);
     }
@@ -363,12 +363,12 @@ class CheckedBackend final : public Backend {
     while (!front.done) {
       bool over = false;
       channel_->waiting();
-      if (move_elsewhere(elsewhere_)) {
+      if (progress_siblings(siblings_)) {
         if (front.done) return;  // by a call that was started there
         guarded(front, [&] { over = front.request->poll(); });
         if (!over)
           std::this_thread::sleep_for(
-              std::min<Deadline::Duration>(kElsewhereNap, deadline.remaining()));
+              std::min<Deadline::Duration>(kSiblingNap, deadline.remaining()));
       } else {
         const Deadline slice =
             Deadline::after(std::min<Deadline::Duration>(kSideSlice, deadline.remaining()));
@@ -427,7 +427,7 @@ class CheckedBackend final : public Backend {
   std::unique_ptr<SideChannel> channel_;
   int rank_;
   int spins_;
-  Elsewhere* elsewhere_ = nullptr;
+  SiblingProgress* siblings_ = nullptr;
   uint64_t collectives_ = 0;
   int64_t polls_ = 0;
   std::deque<std::shared_ptr<Operation>> queue_;  // collectives that are not over

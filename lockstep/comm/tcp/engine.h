@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/elsewhere.h"
 #include "lockstep/comm/failure.h"
+#include "lockstep/comm/sibling_progress.h"
 #include "lockstep/comm/tcp/exchange.h"
 #include "lockstep/comm/tcp/link.h"
 #include "lockstep/comm/tcp/messages.h"
@@ -88,7 +88,7 @@ class Engine final : private FrameListener, private Wire {
   bool advance(int wait_ms, Pending* pending = nullptr);
   // The same without throwing: later calls throw the error.
   void progress() noexcept;
-  void set_elsewhere(Elsewhere* elsewhere) { elsewhere_ = elsewhere; }  // Backend::set_elsewhere()
+  void set_siblings(SiblingProgress* siblings) { siblings_ = siblings; }  // Backend::set_siblings()
   // As Backend::probe().
   Probe probe(int src, int tag);
   bool poll(Pending& pending);
@@ -223,7 +223,7 @@ class Engine final : private FrameListener, private Wire {
   const int size_;
   const ScheduleSizes sizes_;
   const int spins_;
-  Elsewhere* elsewhere_ = nullptr;
+  SiblingProgress* siblings_ = nullptr;
   UniqueFd epoll_;
   std::vector<Peer> peers_;
   std::vector<int> dirty_;

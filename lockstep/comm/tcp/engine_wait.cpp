@@ -19,7 +19,8 @@ namespace lockstep::tcp {
 namespace {
 
 constexpr double kWarnSeconds = 10;
-constexpr double kAnnounceSeconds = 0.5;  // of standstill, before a rank tells all where it waits
+// without progress, before a rank tells all where it waits
+constexpr double kAnnounceSeconds = 0.5;
 constexpr double kAnnounceAgain = 5;
 constexpr auto kAskTime = std::chrono::milliseconds(300);    // for all ranks to report their calls
 constexpr auto kFlushTime = std::chrono::milliseconds(250);  // for the last words to leave
@@ -90,7 +91,7 @@ void Engine::wait(Pending& pending, Deadline deadline) {
     moved |= advance(0, &pending);
     if (pending.done()) return;
     any_moved |= std::exchange(arrivals, arrivals_) != arrivals_;
-    const bool elsewhere = !moved && move_elsewhere(elsewhere_);
+    const bool siblings = !moved && progress_siblings(siblings_);
     if (moved) {
       idle = 0;
       still_since = -1;
@@ -118,10 +119,10 @@ void Engine::wait(Pending& pending, Deadline deadline) {
     }
     const bool expired = left == Deadline::Duration::zero();
     if (expired && (has_told(pending) || answers->expired())) time_out(pending, deadline);
-    if (elsewhere_ != nullptr && !expired) {
+    if (siblings_ != nullptr && !expired) {
       const std::string wrong =
-          elsewhere_->stand(call, needs_all(call.op) ? pending.late() : std::vector<int>(),
-                            std::exchange(any_moved, false));
+          siblings_->report_wait(call, needs_all(call.op) ? pending.late() : std::vector<int>(),
+                                 std::exchange(any_moved, false));
       if (!wrong.empty()) fail(Failure::kMismatch, -1, wrong);
     }
     if (now - still_since > announce_after) {
@@ -136,7 +137,7 @@ void Engine::wait(Pending& pending, Deadline deadline) {
       log_warning(text.str());
       warn_at *= 3;
     }
-    int sleep_ms = pending.needs_advance() || elsewhere ? kAdvanceMs : 100;
+    int sleep_ms = pending.needs_advance() || siblings ? kAdvanceMs : 100;
     if (pending.needs_advance() && pending.is_impatient()) {
       std::this_thread::sleep_for(std::min<Deadline::Duration>(kNap, left));
       sleep_ms = 0;

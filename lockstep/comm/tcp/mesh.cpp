@@ -19,18 +19,18 @@
 #include "lockstep/core/net.h"
 #include "lockstep/core/secret.h"
 #include "lockstep/wire/challenge.h"
-#include "lockstep/wire/strangers.h"
+#include "lockstep/wire/unauthenticated_peers.h"
 
 namespace lockstep::tcp {
 namespace {
 
-constexpr auto kStrangerTime = std::chrono::seconds(10);     // to answer the challenge
+constexpr auto kChallengeTime = std::chrono::seconds(10);    // to answer the challenge
 constexpr auto kHeadStart = std::chrono::milliseconds(300);  // of an address before the next one
 constexpr auto kConnectTime = std::chrono::seconds(5);       // for an address to answer
 constexpr auto kRetryPause = std::chrono::milliseconds(100);
 constexpr auto kLookPause = std::chrono::milliseconds(100);
-constexpr size_t kMaxStrangers = 256;  // at most: wire::most_strangers()
-constexpr int kAcceptedAtATime = 64;   // then it is the others' turn
+constexpr size_t kMaxUnauthenticated = 256;  // at most: wire::most_unauthenticated()
+constexpr int kAcceptedAtATime = 64;         // then it is the others' turn
 constexpr int kMaxRefusalLines = 5;
 constexpr int kUserTimeoutMs = 20'000;  // unacknowledged bytes: the link is cut
 constexpr uint32_t kVersion = 2;
@@ -244,7 +244,7 @@ class Gathering {
     }
     candidates_.remove_if([this](const Candidate& c) {
       const bool ends = c.over || c.established;
-      if (ends || c.challenged()) strangers_.remove(c.id);
+      if (ends || c.challenged()) unauthenticated_.remove(c.id);
       return ends;
     });
   }
@@ -259,34 +259,34 @@ class Gathering {
       UniqueFd fd = acceptor_.next(listener, [this] {
         // Unauthenticated peers become links soon or are dropped; without any of them, this rank
         // itself has no descriptor left.
-        if (strangers_.size() == 0) throw system_error("tcp: accept", acceptor_.error());
-        return std::exchange(crowded_, true) && drop_a_stranger();
+        if (unauthenticated_.size() == 0) throw system_error("tcp: accept", acceptor_.error());
+        return std::exchange(crowded_, true) && drop_unauthenticated();
       });
       if (!fd) return;
       crowded_ = false;
       Candidate candidate{.fd = std::move(fd),
                           .peer = "?",
                           .id = ++last_id_,
-                          .deadline = Deadline::after(kStrangerTime)};
+                          .deadline = Deadline::after(kChallengeTime)};
       try {
         const HostPort peer = peer_address(candidate.fd.get());
         candidate.peer = peer.to_string();
-        strangers_.add(candidate.id, peer.host);
+        unauthenticated_.add(candidate.id, peer.host);
       } catch (const SystemError&) {
         continue;  // gone already
       }
       set_no_delay(candidate.fd.get());
       candidate.server.emplace(*secret_, purpose_of(options_.rank));
       candidates_.push_back(std::move(candidate));
-      if (strangers_.too_many()) drop_a_stranger();
+      if (unauthenticated_.too_many()) drop_unauthenticated();
     }
   }
 
   // False: there is none.
-  bool drop_a_stranger() {
-    const auto id = strangers_.first_to_go();
+  bool drop_unauthenticated() {
+    const auto id = unauthenticated_.first_to_go();
     if (!id) return false;
-    strangers_.remove(*id);
+    unauthenticated_.remove(*id);
     candidates_.remove_if([id](const Candidate& c) { return c.id == *id; });
     return true;
   }
@@ -442,7 +442,7 @@ class Gathering {
   std::list<Candidate> candidates_;
   Deadline next_look_ = Deadline::after(kLookPause);
   wire::Acceptor acceptor_{"tcp"};
-  wire::Strangers strangers_{wire::most_strangers(kMaxStrangers)};
+  wire::UnauthenticatedPeers unauthenticated_{wire::most_unauthenticated(kMaxUnauthenticated)};
   bool crowded_ = false;  // there was no descriptor for the connection that waits
   uint64_t last_id_ = 0;
   int refusals_ = 0;

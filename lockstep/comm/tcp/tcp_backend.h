@@ -42,7 +42,7 @@ class TcpBackend final : public Backend {
   const Capabilities& capabilities() const override { return capabilities_; }
   std::unique_ptr<Request> start(const Call& call) override;
   void progress() override;
-  void set_elsewhere(Elsewhere* elsewhere) override;
+  void set_siblings(SiblingProgress* siblings) override;
   bool lost(int rank) const override;
   Probe probe(int src, int tag) override;
   void abort(const Breakage& why) noexcept override;

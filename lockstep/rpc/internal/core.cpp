@@ -9,7 +9,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/ticks.h"
-#include "lockstep/rpc/internal/served.h"
+#include "lockstep/rpc/internal/inbound_call.h"
 
 namespace lockstep::rpc::internal {
 namespace {
@@ -62,7 +62,7 @@ Core::~Core() = default;
 void Core::start() {
   // A link may outlive nothing of the core's: handlers hold it weakly.
   const std::weak_ptr<Core> weak = weak_from_this();
-  reaching_ = std::make_unique<Reaching>([weak](const Peer& peer, Deadline deadline) {
+  connector_ = std::make_unique<BackgroundConnector>([weak](const Peer& peer, Deadline deadline) {
     const auto core = weak.lock();
     if (!core) throw Cancelled("the agent of a reference was shut down");
     core->check_owner(peer);
@@ -147,7 +147,7 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
                     " (AgentOptions::queued_bytes = " + std::to_string(options_.queued_bytes) +
                     ")");
     if (of.waits_for_room && !devices.empty() &&
-        !courier_.wait_for_room(&link, options_.queued_bytes, *call->ends))
+        !sender_.wait_for_room(&link, options_.queued_bytes, *call->ends))
       throw Timeout(words(*call) + ": tensors of devices of " +
                     std::to_string(options_.queued_bytes) +
                     " bytes wait for their copies, and no room came within " +
@@ -183,12 +183,12 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
 
   const std::shared_ptr<Link> link = call->link;
   // A message that must follow copies in progress waits for them, too.
-  const Courier::Line line{link.get(), options.order};
-  const bool copied = !devices.empty() || (options.order != 0 && courier_.has(line));
+  const DeferredSender::Line line{link.get(), options.order};
+  const bool copied = !devices.empty() || (options.order != 0 && sender_.has(line));
   Copies copies;
   if (copied) try {
       link->check(front.body().size() + arguments.body().size(), arguments.tensors());
-      copies = courier_.copy(arguments.tensors());
+      copies = sender_.copy(arguments.tensors());
       call->state().sent_with(copies.read);
     } catch (const InvalidArgument& error) {
       drop_holds(arguments.holds());
@@ -210,13 +210,13 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
   };
   try {
     if (copied)
-      sent = courier_.post(std::move(copies), line, *call->ends,
-                           [weak = weak_from_this(), call, text = front.body() + arguments.body(),
-                            devices = std::move(devices), holds = arguments.holds()](
-                               const Tensors* tensors, const std::exception_ptr& error) {
-                             if (const auto core = weak.lock())
-                               core->send_copied(call, text, tensors, error, devices, holds);
-                           });
+      sent = sender_.post(std::move(copies), line, *call->ends,
+                          [weak = weak_from_this(), call, text = front.body() + arguments.body(),
+                           devices = std::move(devices), holds = arguments.holds()](
+                              const Tensors* tensors, const std::exception_ptr& error) {
+                            if (const auto core = weak.lock())
+                              core->send_copied(call, text, tensors, error, devices, holds);
+                          });
     else
       sent = link->send({MessageKind::kRequest, call->number}, front.body(), arguments.body(),
                         arguments.tensors(),
@@ -345,7 +345,7 @@ void Core::received(const std::shared_ptr<Link>& link, Incoming& message) {
         std::vector<const std::atomic<bool>*> ended;
         {
           const MutexLock lock(mutex_);
-          for (Served* one : serving_)
+          for (InboundCall* one : serving_)
             if (one->number() == message.head.call && one->link() == link)
               ended.push_back(one->cancel());
         }
@@ -392,8 +392,8 @@ void Core::received_request(const std::shared_ptr<Link>& link, Incoming& message
         std::string(function->site.file_name()) + ":" + std::to_string(function->site.line()));
   if (head.keep) objects_.expect(*head.keep, link->peer().incarnation);
   const uint64_t order = head.order;
-  auto served = std::make_shared<Served>(shared_from_this(), link, *function, std::move(head),
-                                         message, arguments);
+  auto served = std::make_shared<InboundCall>(shared_from_this(), link, *function, std::move(head),
+                                              message, arguments);
   bool now = true;
   {
     const MutexLock lock(mutex_);
@@ -411,8 +411,8 @@ void Core::received_request(const std::shared_ptr<Link>& link, Incoming& message
     reactor_->post_here(served->task());
 }
 
-void Core::served(const Served& call) noexcept {
-  std::shared_ptr<Served> next;
+void Core::served(const InboundCall& call) noexcept {
+  std::shared_ptr<InboundCall> next;
   {
     const MutexLock lock(mutex_);
     const auto at = std::find(serving_.begin(), serving_.end(), &call);
@@ -522,12 +522,12 @@ void Core::lost(const std::shared_ptr<Link>& link, const std::string& why) {
     finish(call, std::make_exception_ptr(
                      PeerLost(words(*call) + ": " + link->peer().str() + " is lost: " + why, -1)));
   std::vector<ReferencePtr> freed;
-  std::vector<std::shared_ptr<Served>> dropped;
+  std::vector<std::shared_ptr<InboundCall>> dropped;
   std::vector<const std::atomic<bool>*> ended;
   {
     const MutexLock lock(mutex_);
     gone_.insert(link->peer().incarnation);
-    for (Served* one : serving_)
+    for (InboundCall* one : serving_)
       if (one->link() == link) ended.push_back(one->cancel());
     for (auto at = lines_.begin(); at != lines_.end();) {
       const bool gone = at->first.first == link.get();

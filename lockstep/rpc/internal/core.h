@@ -17,18 +17,18 @@
 #include "lockstep/core/ticks.h"
 #include "lockstep/rpc/agent.h"
 #include "lockstep/rpc/call_context.h"
+#include "lockstep/rpc/internal/background_connector.h"
 #include "lockstep/rpc/internal/call_table.h"
 #include "lockstep/rpc/internal/contexts.h"
 #include "lockstep/rpc/internal/devices.h"
 #include "lockstep/rpc/internal/object_table.h"
-#include "lockstep/rpc/internal/reaching.h"
 #include "lockstep/rpc/internal/reactor.h"
 #include "lockstep/rpc/internal/transport.h"
 #include "lockstep/trace/call_board.h"
 
 namespace lockstep::rpc::internal {
 
-class Served;
+class InboundCall;
 
 // A request's properties besides its arguments, written before them.
 struct RequestHead {
@@ -124,7 +124,7 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   Contexts& contexts() { return contexts_; }
   Reactor& reactor() { return *reactor_; }
   Transport& transport() { return *transport_; }
-  Courier& courier() { return courier_; }
+  DeferredSender& sender() { return sender_; }
   uint64_t next_number() { return ++numbers_; }
   bool stopped() const { return stopped_.load(std::memory_order_acquire); }
 
@@ -133,7 +133,7 @@ class Core : public std::enable_shared_from_this<Core>, public References {
                          std::shared_ptr<Function> function, FunctionOptions options = {});
   // The context is no longer needed; tells the peers that were called in it.
   void forget(ContextId id);
-  void served(const Served& call) noexcept;  // called when it has ended
+  void served(const InboundCall& call) noexcept;  // called when it has ended
   // The message of a call: its request or its answer.
   struct MessageOf {
     uint64_t call = 0;
@@ -153,7 +153,7 @@ class Core : public std::enable_shared_from_this<Core>, public References {
  private:
   struct Line {  // calls of one peer with one order number
     bool busy = false;
-    std::deque<std::shared_ptr<Served>> waiting;
+    std::deque<std::shared_ptr<InboundCall>> waiting;
   };
   using LineKey = std::pair<const Link*, uint64_t>;
 
@@ -180,7 +180,7 @@ class Core : public std::enable_shared_from_this<Core>, public References {
                                 const Peer* owner = nullptr);
   std::exception_ptr error_of(const Pending& call, Reader& error) const;
   DeviceWay way_to(const std::string& peer) const;
-  // Sends a request whose tensors' copies are complete (Courier::Send).
+  // Sends a request whose tensors' copies are complete (DeferredSender::Send).
   void send_copied(const PendingPtr& call, const std::string& text, const Tensors* copies,
                    std::exception_ptr error, const Devices& devices,
                    const std::vector<uint64_t>& holds) noexcept;
@@ -195,7 +195,7 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   CallTable calls_;
   ObjectTable objects_;
   Contexts contexts_;
-  Courier courier_;
+  DeferredSender sender_;
   std::atomic<uint64_t> numbers_{0};
   std::atomic<int64_t> nested_{0};  // pending calls that have a `within`
   std::atomic<bool> stopped_{false};
@@ -207,7 +207,7 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   std::thread::id stopping_ LOCKSTEP_GUARDED_BY(mutex_);  // the thread that is in stop()
   uint64_t clock_timer_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   std::map<LineKey, Line> lines_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::vector<Served*> serving_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<InboundCall*> serving_ LOCKSTEP_GUARDED_BY(mutex_);
   // Incarnations of lost processes that this process had called.
   std::set<uint64_t> gone_ LOCKSTEP_GUARDED_BY(mutex_);
   struct Hold {
@@ -233,7 +233,7 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   const Deadline::Clock::time_point started_ = Deadline::Clock::now();
   const uint64_t started_ticks_ = ticks();
   std::unique_ptr<Transport> transport_;  // constructed last, destroyed first, except for its user:
-  std::unique_ptr<Reaching> reaching_;
+  std::unique_ptr<BackgroundConnector> connector_;
 };
 
 // Calls one of another agent's own functions, outside any autograd context. `way` replaces the

@@ -9,7 +9,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
 #include "lockstep/rpc/internal/core.h"
-#include "lockstep/rpc/internal/served.h"
+#include "lockstep/rpc/internal/inbound_call.h"
 
 namespace lockstep::rpc::internal {
 namespace {
@@ -207,14 +207,14 @@ ReferencePtr Core::read_reference(Reader& reader, const std::shared_ptr<Link>& l
   }
   // The owner comes from the sender of the reference, and may be a process that is stopped or never
   // existed.
-  reaching_->reach(owner, Deadline::after(options_.timeout),
-                   [weak = weak_from_this(), owner, id, call](std::exception_ptr error) {
-                     const auto core = weak.lock();
-                     if (!error && core) return core->add_at_owner(owner, id, call);
-                     call->state().fail(error ? error
-                                              : std::make_exception_ptr(Cancelled(
-                                                    "the agent of a reference was shut down")));
-                   });
+  connector_->reach(owner, Deadline::after(options_.timeout),
+                    [weak = weak_from_this(), owner, id, call](std::exception_ptr error) {
+                      const auto core = weak.lock();
+                      if (!error && core) return core->add_at_owner(owner, id, call);
+                      call->state().fail(error ? error
+                                               : std::make_exception_ptr(Cancelled(
+                                                     "the agent of a reference was shut down")));
+                    });
   return reference;
 }
 

@@ -5,7 +5,7 @@
 
 #include "lockstep/core/ticks.h"
 #include "lockstep/rpc/internal/core.h"
-#include "lockstep/rpc/internal/served.h"
+#include "lockstep/rpc/internal/inbound_call.h"
 
 namespace lockstep::rpc::internal {
 namespace {
@@ -24,7 +24,7 @@ std::vector<Agent::PendingCall> Core::pending_calls() const {
     all.push_back({false, call->peer.str(), call->function.str(), age(call->begun)});
   {
     const MutexLock lock(mutex_);
-    for (const Served* one : serving_)
+    for (const InboundCall* one : serving_)
       all.push_back({true, one->link()->peer().name, one->function().name, age(one->begun())});
   }
   std::sort(all.begin(), all.end(),
@@ -56,7 +56,7 @@ void Core::show_pending() {
   struct One {
     Deadline::Clock::time_point begun;
     Pending* call;
-    Served* served;
+    InboundCall* served;
   };
   std::vector<One> all;
   const std::vector<PendingPtr> calls = calls_.list();
@@ -64,7 +64,7 @@ void Core::show_pending() {
     if (call->begun <= old) all.push_back({call->begun, call.get(), nullptr});
   {
     const MutexLock lock(mutex_);
-    for (Served* one : serving_)
+    for (InboundCall* one : serving_)
       if (one->begun() <= old) all.push_back({one->begun(), nullptr, one});
     // The oldest come first, since the board has limited room.
     std::sort(all.begin(), all.end(), [](const One& a, const One& b) { return a.begun < b.begun; });

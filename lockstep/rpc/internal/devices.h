@@ -3,9 +3,9 @@
 //
 // They go through pinned memory, on side streams, ordered after the work of the caller's current
 // streams. A thread of the agent checks, with naps in between, whether the copies are complete, and
-// then sends the message (Courier). At the other end they are copied to their devices on the copy
-// stream, and the current streams of their receiver wait for that (Arriving). The host waits for no
-// device once libtorch has allocated its memory.
+// then sends the message (DeferredSender). At the other end they are copied to their devices on the
+// copy stream, and the current streams of their receiver wait for that (Arriving). The host waits
+// for no device once libtorch has allocated its memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -98,7 +98,7 @@ struct Copies {
 };
 
 // Sends messages once their copies are complete. Its thread starts with the first message.
-class Courier {
+class DeferredSender {
  public:
   // `copies` are complete; null: they were not before the deadline, or never will be. `error` is
   // then the device's, or says that the sender was stopped. It must not throw.
@@ -111,11 +111,11 @@ class Courier {
     auto operator<=>(const Line&) const = default;
   };
 
-  Courier();
+  DeferredSender();
   // Calls stop().
-  ~Courier();
-  Courier(const Courier&) = delete;
-  Courier& operator=(const Courier&) = delete;
+  ~DeferredSender();
+  DeferredSender(const DeferredSender&) = delete;
+  DeferredSender& operator=(const DeferredSender&) = delete;
 
   // Starts the copies, ordered after this thread's current streams. Never waits. Throws
   // InvalidArgument where that thread captures a graph: a message is sent once, and a replay would

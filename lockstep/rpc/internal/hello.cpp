@@ -150,13 +150,13 @@ Introduction introduce(int fd, Hello self, Deadline deadline) {
   return introduction;
 }
 
-Stranger::Stranger(UniqueFd fd, const Secret& secret, Hello self)
+UnauthenticatedPeer::UnauthenticatedPeer(UniqueFd fd, const Secret& secret, Hello self)
     : fd_(std::move(fd)), challenge_(secret, kPurpose), self_(std::move(self)) {
   self_.word = random_word();
 }
 
 // Reads not one byte more, since the link reads what follows.
-bool Stranger::read_up_to(size_t bytes) {
+bool UnauthenticatedPeer::read_up_to(size_t bytes) {
   while (buffer_.size() < bytes) {
     const size_t have = buffer_.size();
     buffer_.resize(bytes);
@@ -171,13 +171,13 @@ bool Stranger::read_up_to(size_t bytes) {
 }
 
 // A few hundred bytes into an empty socket.
-void Stranger::send(std::string_view bytes) const {
+void UnauthenticatedPeer::send(std::string_view bytes) const {
   const ssize_t n = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   if (n != static_cast<ssize_t>(bytes.size()))
     throw PeerLost("it does not read what it asked for", -1);
 }
 
-bool Stranger::advance() {
+bool UnauthenticatedPeer::advance() {
   while (!challenge_.done()) {
     // Byte by byte, so to speak: the first wrong one is refused.
     const size_t wanted = challenge_.wanted();
@@ -206,7 +206,7 @@ bool Stranger::advance() {
 }
 
 // Returns false if it has not arrived completely.
-bool Stranger::read_frame(MessageKind kind, size_t most) {
+bool UnauthenticatedPeer::read_frame(MessageKind kind, size_t most) {
   return read_up_to(kHeadBytes) &&
          read_up_to(kHeadBytes + head_of(buffer_.data(), kind, most).body);
 }

@@ -80,9 +80,9 @@ Introduction introduce(int fd, Hello self, Deadline deadline);
 
 // The accepting end, which must not wait: it reads the bytes that have arrived. Until a peer has
 // proved the secret, it is unauthenticated and gets no more than a few KiB of memory.
-class Stranger {
+class UnauthenticatedPeer {
  public:
-  Stranger(UniqueFd fd, const Secret& secret, Hello self);
+  UnauthenticatedPeer(UniqueFd fd, const Secret& secret, Hello self);
 
   int fd() const { return fd_.get(); }
   // True: the introduction is complete, see introduction(), and the other end waits for

@@ -20,9 +20,9 @@
 #include "lockstep/core/mutex.h"
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/rpc/internal/hello.h"
-#include "lockstep/rpc/internal/outbox.h"
 #include "lockstep/rpc/internal/receive_memory.h"
 #include "lockstep/rpc/internal/receiver.h"
+#include "lockstep/rpc/internal/send_queue.h"
 #include "lockstep/rpc/internal/transport.h"
 
 namespace lockstep::rpc::internal {
@@ -30,7 +30,7 @@ namespace lockstep::rpc::internal {
 class StreamLink;
 
 // The common context of a transport's links; outlives them.
-struct Surroundings {
+struct LinkContext {
   Reactor& reactor;
   LinkLimits limits;
   std::string host_identity;
@@ -48,7 +48,7 @@ class StreamLink final : public Link, public std::enable_shared_from_this<Stream
  public:
   // `fd` is introduced. `ready`: the frame that ends the introduction; empty at the end that
   // connected.
-  StreamLink(std::shared_ptr<Surroundings> around, UniqueFd fd, Introduction introduction,
+  StreamLink(std::shared_ptr<LinkContext> context, UniqueFd fd, Introduction introduction,
              const std::string& ready);
   ~StreamLink() override;
 
@@ -73,7 +73,7 @@ class StreamLink final : public Link, public std::enable_shared_from_this<Stream
   // handler it returns at once.
   void wait_until_quiet() const;
 
-  // Prevents duplicate requests to Surroundings::write_soon.
+  // Prevents duplicate requests to LinkContext::write_soon.
   std::atomic<bool> written_soon{false};
 
  private:
@@ -113,7 +113,7 @@ class StreamLink final : public Link, public std::enable_shared_from_this<Stream
   void look(bool in);
   void look_for_room(bool out);
 
-  const std::shared_ptr<Surroundings> around_;
+  const std::shared_ptr<LinkContext> context_;
   const UniqueFd fd_;
   const Introduction introduction_;
 
@@ -124,7 +124,7 @@ class StreamLink final : public Link, public std::enable_shared_from_this<Stream
   std::atomic<bool> handing_back_{false};  // a timer will hand it back
 
   Mutex send_mutex_;
-  Outbox filling_ LOCKSTEP_GUARDED_BY(send_mutex_);
+  SendQueue filling_ LOCKSTEP_GUARDED_BY(send_mutex_);
   // By ticket, until taken.
   std::unordered_map<uint64_t, Kept> kept_ LOCKSTEP_GUARDED_BY(send_mutex_);
   uint64_t last_ticket_ LOCKSTEP_GUARDED_BY(send_mutex_) = 0;
@@ -136,7 +136,7 @@ class StreamLink final : public Link, public std::enable_shared_from_this<Stream
   ConditionVariable room_;
   std::atomic<int> waiting_for_room_{0};
   std::atomic<size_t> queued_{0};
-  Outbox writing_;  // used by the thread that has set being_written_
+  SendQueue writing_;  // used by the thread that has set being_written_
 
   std::atomic<bool> reading_{false};       // some thread uses the members below
   std::atomic<bool> leader_reads_{false};  // the leader is that thread

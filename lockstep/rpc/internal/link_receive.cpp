@@ -22,12 +22,12 @@ constexpr int kReadsAtATime = 32;  // of one link, then it is the others' turn
 
 }  // namespace
 
-StreamLink::StreamLink(std::shared_ptr<Surroundings> around, UniqueFd fd, Introduction introduction,
+StreamLink::StreamLink(std::shared_ptr<LinkContext> context, UniqueFd fd, Introduction introduction,
                        const std::string& ready)
-    : around_(std::move(around)),
+    : context_(std::move(context)),
       fd_(std::move(fd)),
       introduction_(std::move(introduction)),
-      receiver_(around_->limits.message_bytes, around_->memory) {
+      receiver_(context_->limits.message_bytes, context_->memory) {
   MutexLock lock(send_mutex_);
   filling_.add(ready);
   queued_ = ready.size();
@@ -40,8 +40,8 @@ void StreamLink::start() {
     MutexLock lock(look_mutex_);
     looks_ = true;
     looked_at_ = true;
-    around_->reactor.watch(fd_.get(), EPOLLIN | EPOLLRDHUP,
-                           [self = shared_from_this()](uint32_t events) { self->ready(events); });
+    context_->reactor.watch(fd_.get(), EPOLLIN | EPOLLRDHUP,
+                            [self = shared_from_this()](uint32_t events) { self->ready(events); });
   }
   flush();
 }
@@ -50,15 +50,15 @@ void StreamLink::look(bool in) {
   MutexLock lock(look_mutex_);
   looks_ = in;
   looked_at_ = in;
-  around_->reactor.arm(fd_.get(),
-                       (looks_ ? EPOLLIN | EPOLLRDHUP : 0U) | (looks_for_room_ ? EPOLLOUT : 0U));
+  context_->reactor.arm(fd_.get(),
+                        (looks_ ? EPOLLIN | EPOLLRDHUP : 0U) | (looks_for_room_ ? EPOLLOUT : 0U));
 }
 
 void StreamLink::look_for_room(bool out) {
   MutexLock lock(look_mutex_);
   looks_for_room_ = out;
-  around_->reactor.arm(fd_.get(),
-                       (looks_ ? EPOLLIN | EPOLLRDHUP : 0U) | (looks_for_room_ ? EPOLLOUT : 0U));
+  context_->reactor.arm(fd_.get(),
+                        (looks_ ? EPOLLIN | EPOLLRDHUP : 0U) | (looks_for_room_ ? EPOLLOUT : 0U));
 }
 
 void StreamLink::ready(uint32_t events) {
@@ -142,12 +142,12 @@ void StreamLink::hand_back() {
       calls.load(std::memory_order_relaxed) > 0)
     return look(true);
   if (handing_back_.exchange(true)) return;
-  around_->reactor.at(Reactor::Clock::now() + kHandedBack, task_of([weak = weak_from_this()] {
-                        const auto self = weak.lock();
-                        if (!self) return;
-                        self->handing_back_ = false;
-                        if (!self->reading_.load() && !self->lost()) self->look(true);
-                      }));
+  context_->reactor.at(Reactor::Clock::now() + kHandedBack, task_of([weak = weak_from_this()] {
+                         const auto self = weak.lock();
+                         if (!self) return;
+                         self->handing_back_ = false;
+                         if (!self->reading_.load() && !self->lost()) self->look(true);
+                       }));
 }
 
 StreamLink::Got StreamLink::read_once(const std::shared_ptr<Link>& self) {
@@ -180,7 +180,7 @@ StreamLink::Got StreamLink::read_once(const std::shared_ptr<Link>& self) {
     if (std::exchange(answered_, false)) flush();
     return static_cast<size_t>(n) < room ? Got::kAll : Got::kSome;
   } catch (const BadFrame& error) {
-    around_->refused(peer().str() + " sent " + error.what());
+    context_->refused(peer().str() + " sent " + error.what());
     end(std::string("it sent what is no message of rpc: ") + error.what());
   } catch (const std::exception& error) {
     log_warning("rpc: a message of " + peer().str() + " could not be received: " + error.what());
@@ -213,7 +213,7 @@ void StreamLink::hand_out(const std::shared_ptr<Link>& self, Receiver::Message& 
     if (!pending_.emplace(head.ticket, std::move(named)).second)
       throw BadFrame("it offers the same tensors twice");
   }
-  around_->handlers.received(self, incoming);
+  context_->handlers.received(self, incoming);
 }
 
 void StreamLink::fetch(Incoming& message) {
@@ -232,8 +232,8 @@ void StreamLink::fetch(Incoming& message) {
   if (ended()) fail(why_it_ended());
   int error = named.empty() ? EINVAL : 0;
   for (const Named& one : named) {
-    at::Tensor tensor = around_->memory->tensor(one.row.dtype, one.row.sizes, one.row.bytes);
-    if (!read_process_by_many(around_->reactor, introduction_.process.pid, introduction_.proof,
+    at::Tensor tensor = context_->memory->tensor(one.row.dtype, one.row.sizes, one.row.bytes);
+    if (!read_process_by_many(context_->reactor, introduction_.process.pid, introduction_.proof,
                               one.row.address, tensor.unsafeGetTensorImpl()->mutable_data(),
                               one.row.bytes)) {
       error = errno != 0 ? errno : ESRCH;
@@ -265,7 +265,7 @@ bool StreamLink::ended() const {
 }
 
 std::string StreamLink::why_it_ended() const {
-  if (introduction_.other.host_identity == around_->host_identity && process_is_gone(peer().pid))
+  if (introduction_.other.host_identity == context_->host_identity && process_is_gone(peer().pid))
     return "its process has ended";
   return "it closed the connection";
 }
@@ -290,15 +290,15 @@ void StreamLink::say_lost() {
   while (lost() && !lost_is_said_.load() && !reading_.exchange(true)) {
     if (!lost_is_said_.exchange(true)) {
       const auto self = shared_from_this();
-      around_->reactor.forget(fd_.get());
-      around_->gone(self);
+      context_->reactor.forget(fd_.get());
+      context_->gone(self);
       forget_what_waits();
       std::string why;
       {
         MutexLock lock(why_mutex_);
         why = why_;
       }
-      around_->handlers.lost(self, why);
+      context_->handlers.lost(self, why);
     }
     reading_.store(false);
   }

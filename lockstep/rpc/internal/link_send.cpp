@@ -57,9 +57,9 @@ void StreamLink::check(size_t body_bytes, const Tensors& tensors) const {
   for (const at::Tensor& tensor : tensors) {
     check_one(tensor);
     total += tensor.nbytes();
-    if (total > around_->limits.message_bytes)
+    if (total > context_->limits.message_bytes)
       throw InvalidArgument("rpc: a message whose tensors have more than " +
-                            std::to_string(around_->limits.message_bytes) +
+                            std::to_string(context_->limits.message_bytes) +
                             " bytes; send them one after the other");
   }
 }
@@ -119,7 +119,7 @@ bool StreamLink::send(const MessageHead& message, std::string_view body, std::st
     }
   }
   if (write_now) write();
-  if (ask && !written_soon.exchange(true)) around_->write_soon(shared_from_this());
+  if (ask && !written_soon.exchange(true)) context_->write_soon(shared_from_this());
   if (when != When::kMine && !looked_at_.load(std::memory_order_relaxed) && !reading_.load())
     look(true);
   return true;
@@ -178,7 +178,7 @@ void StreamLink::leave_to_leader() {
 // Data that the other end sent before it left may still be read: the reading thread finds out that
 // the link is lost.
 void StreamLink::write_failed() {
-  Outbox waiting, being_written;  // their tensors end outside of the lock
+  SendQueue waiting, being_written;  // their tensors end outside of the lock
   {
     MutexLock lock(send_mutex_);
     broken_ = true;
@@ -198,7 +198,7 @@ void StreamLink::no_longer_queued(size_t bytes) {
 }
 
 bool StreamLink::wait_for_room(Deadline deadline) {
-  const auto has_room = [this] { return queued_.load() < around_->limits.queued_bytes; };
+  const auto has_room = [this] { return queued_.load() < context_->limits.queued_bytes; };
   if (has_room()) return true;
   MutexLock lock(send_mutex_);
   waiting_for_room_.fetch_add(1);
@@ -226,7 +226,7 @@ void StreamLink::send_taken(uint64_t ticket) {
 }
 
 void StreamLink::forget_what_waits() {
-  Outbox waiting, being_written;  // their tensors end outside of the lock
+  SendQueue waiting, being_written;  // their tensors end outside of the lock
   std::unordered_map<uint64_t, Kept> kept;
   {
     MutexLock lock(send_mutex_);

@@ -24,13 +24,13 @@
 #include "lockstep/rpc/internal/hello.h"
 #include "lockstep/rpc/internal/link.h"
 #include "lockstep/trace/trace_file.h"
-#include "lockstep/wire/strangers.h"
+#include "lockstep/wire/unauthenticated_peers.h"
 
 namespace lockstep::rpc::internal {
 namespace {
 
-constexpr size_t kMostStrangers = 256;
-constexpr auto kStrangersTime = std::chrono::seconds(5);
+constexpr size_t kMaxUnauthenticated = 256;
+constexpr auto kIntroductionTime = std::chrono::seconds(5);
 constexpr auto kLookedUpAgain = std::chrono::milliseconds(20);  // in the store, at first
 constexpr auto kLookedUpAtLeast = std::chrono::milliseconds(100);
 constexpr int kAcceptedAtATime = 64;  // then it is the others' turn
@@ -56,7 +56,7 @@ struct Transport::State : std::enable_shared_from_this<Transport::State> {
   struct Door;
   void accept(Door& door);
   void admit(UniqueFd fd, bool local);
-  void meet(uint64_t id, const std::shared_ptr<Stranger>& stranger, bool local);
+  void meet(uint64_t id, const std::shared_ptr<UnauthenticatedPeer>& stranger, bool local);
   bool end_meeting(uint64_t id);
   bool make_room();
   void refuse(uint64_t id, const std::string& why, bool counts);
@@ -80,7 +80,7 @@ struct Transport::State : std::enable_shared_from_this<Transport::State> {
   };
   Door local_door{true}, tcp_door{false};
   UniqueFd wake;
-  std::shared_ptr<Surroundings> around;
+  std::shared_ptr<LinkContext> context;
   std::atomic<uint64_t> refused{0};
 
   struct Known {
@@ -89,7 +89,7 @@ struct Transport::State : std::enable_shared_from_this<Transport::State> {
     uint64_t lost_incarnation = 0;  // of the last link
   };
   struct Meeting {
-    std::shared_ptr<Stranger> stranger;
+    std::shared_ptr<UnauthenticatedPeer> stranger;
     uint64_t timer = 0;
   };
   mutable Mutex mutex;
@@ -98,7 +98,8 @@ struct Transport::State : std::enable_shared_from_this<Transport::State> {
   std::unordered_map<std::string, Known> known LOCKSTEP_GUARDED_BY(mutex);
   std::set<std::shared_ptr<StreamLink>> links LOCKSTEP_GUARDED_BY(mutex);  // all, both ways
   std::map<uint64_t, Meeting> meetings LOCKSTEP_GUARDED_BY(mutex);         // who has connected
-  wire::Strangers strangers LOCKSTEP_GUARDED_BY(mutex){wire::most_strangers(kMostStrangers)};
+  wire::UnauthenticatedPeers strangers LOCKSTEP_GUARDED_BY(mutex){
+      wire::most_unauthenticated(kMaxUnauthenticated)};
   uint64_t last_meeting LOCKSTEP_GUARDED_BY(mutex) = 0;
   std::set<int> tried LOCKSTEP_GUARDED_BY(mutex);  // by attempt()
 
@@ -138,7 +139,7 @@ void Transport::State::listen() {
 
 void Transport::State::start(Handlers handlers) {
   const std::weak_ptr<State> weak = weak_from_this();
-  around = std::make_shared<Surroundings>(Surroundings{
+  context = std::make_shared<LinkContext>(LinkContext{
       .reactor = reactor,
       .limits = options.limits,
       .host_identity = entry.host_identity,
@@ -225,14 +226,14 @@ void Transport::State::admit(UniqueFd fd, bool local) {
   const std::weak_ptr<State> weak = weak_from_this();
   if (!local) prepare_tcp(fd.get());
   const std::string source = wire::source_of(fd.get());
-  const auto stranger = std::make_shared<Stranger>(std::move(fd), secret, self);
+  const auto stranger = std::make_shared<UnauthenticatedPeer>(std::move(fd), secret, self);
   bool too_many = false;
   {
     MutexLock lock(mutex);
     if (closed) return;
     const uint64_t id = ++last_meeting;
     const uint64_t timer =
-        reactor.at(Reactor::Clock::now() + kStrangersTime, task_of([weak, id] {
+        reactor.at(Reactor::Clock::now() + kIntroductionTime, task_of([weak, id] {
                      if (const auto state = weak.lock())
                        state->refuse(id, "a stranger did not say who it is in time", false);
                    }));
@@ -274,7 +275,8 @@ bool Transport::State::end_meeting(uint64_t id) {
   return true;
 }
 
-void Transport::State::meet(uint64_t id, const std::shared_ptr<Stranger>& stranger, bool local) {
+void Transport::State::meet(uint64_t id, const std::shared_ptr<UnauthenticatedPeer>& stranger,
+                            bool local) {
   try {
     const bool through = stranger->advance();
     if (stranger->proved()) {
@@ -296,7 +298,7 @@ void Transport::State::meet(uint64_t id, const std::shared_ptr<Stranger>& strang
 }
 
 void Transport::State::refuse(uint64_t id, const std::string& why, bool counts) {
-  std::shared_ptr<Stranger> stranger;
+  std::shared_ptr<UnauthenticatedPeer> stranger;
   {
     MutexLock lock(mutex);
     const auto found = meetings.find(id);
@@ -325,7 +327,7 @@ std::shared_ptr<StreamLink> Transport::State::make_link(UniqueFd fd, Introductio
     const int room = 1 << 20;
     ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
   }
-  auto link = std::make_shared<StreamLink>(around, std::move(fd), std::move(introduction), ready);
+  auto link = std::make_shared<StreamLink>(context, std::move(fd), std::move(introduction), ready);
   {
     MutexLock lock(mutex);
     if (closed) return nullptr;

@@ -1,4 +1,4 @@
-#include "lockstep/rpc/internal/reaching.h"
+#include "lockstep/rpc/internal/background_connector.h"
 
 #include <signal.h>
 
@@ -25,7 +25,7 @@ std::exception_ptr agent_has_stopped() {
 
 }  // namespace
 
-struct Reaching::State : std::enable_shared_from_this<Reaching::State> {
+struct BackgroundConnector::State : std::enable_shared_from_this<BackgroundConnector::State> {
   struct Waiting {
     Deadline deadline;
     Then then;
@@ -51,7 +51,7 @@ struct Reaching::State : std::enable_shared_from_this<Reaching::State> {
   std::thread thread LOCKSTEP_GUARDED_BY(mutex);
 };
 
-void Reaching::State::live() {
+void BackgroundConnector::State::live() {
   MutexLock lock(mutex);
   while (!stopping) {
     if (queue.empty()) {
@@ -84,7 +84,7 @@ void Reaching::State::live() {
 }
 
 // Tells those whose wait is over, and leaves the others.
-void Reaching::State::take_turn(Sought& sought) {
+void BackgroundConnector::State::take_turn(Sought& sought) {
   Deadline::Duration most{};
   for (const Waiting& one : sought.waiting) most = std::max(most, one.deadline.remaining());
   std::exception_ptr error;
@@ -106,13 +106,14 @@ void Reaching::State::take_turn(Sought& sought) {
   for (const Waiting& one : over) one.then(error);
 }
 
-Reaching::Reaching(Connect connect) : state_(std::make_shared<State>(std::move(connect))) {}
+BackgroundConnector::BackgroundConnector(Connect connect)
+    : state_(std::make_shared<State>(std::move(connect))) {}
 
-Reaching::~Reaching() {
+BackgroundConnector::~BackgroundConnector() {
   stop(Deadline::Clock::now() + std::chrono::seconds(10));
 }
 
-void Reaching::reach(const Peer& peer, Deadline deadline, const Then& then) {
+void BackgroundConnector::reach(const Peer& peer, Deadline deadline, const Then& then) {
   try {
     state_->take_in(peer, deadline, then);
   } catch (...) {
@@ -121,7 +122,7 @@ void Reaching::reach(const Peer& peer, Deadline deadline, const Then& then) {
 }
 
 // Throws the caller's error where there is no thread for it.
-void Reaching::State::take_in(const Peer& peer, Deadline deadline, const Then& then) {
+void BackgroundConnector::State::take_in(const Peer& peer, Deadline deadline, const Then& then) {
   MutexLock lock(mutex);
   if (stopping) std::rethrow_exception(agent_has_stopped());
   const auto found = std::find_if(queue.begin(), queue.end(), [&](const Sought& one) {
@@ -149,7 +150,7 @@ void Reaching::State::take_in(const Peer& peer, Deadline deadline, const Then& t
   changed.notify_all();
 }
 
-void Reaching::stop(Deadline::Clock::time_point deadline) noexcept {
+void BackgroundConnector::stop(Deadline::Clock::time_point deadline) noexcept {
   MutexLock lock(state_->mutex);
   state_->stopping = true;
   state_->changed.notify_all();

@@ -33,7 +33,7 @@ bool Copies::there() const {
 
 // The state that the sender and its thread share: the message that the thread sends may be the last
 // owner of the agent.
-class Courier::State {
+class DeferredSender::State {
  public:
   c10::Stream stream_of(c10::Device device) {
     const MutexLock lock(mutex_);
@@ -170,13 +170,13 @@ class Courier::State {
   std::thread thread_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
-Courier::Courier() : state_(std::make_shared<State>()) {}
+DeferredSender::DeferredSender() : state_(std::make_shared<State>()) {}
 
-Courier::~Courier() {
+DeferredSender::~DeferredSender() {
   stop(Deadline::seconds(5));
 }
 
-Copies Courier::copy(const Tensors& tensors) {
+Copies DeferredSender::copy(const Tensors& tensors) {
   const at::NoGradGuard no_grad;
   Copies copies;
   std::vector<c10::Stream> streams;
@@ -207,19 +207,19 @@ Copies Courier::copy(const Tensors& tensors) {
   return copies;
 }
 
-bool Courier::post(Copies copies, Line line, Deadline deadline, Send send) {
+bool DeferredSender::post(Copies copies, Line line, Deadline deadline, Send send) {
   return State::post(state_, std::move(copies), line, deadline, std::move(send));
 }
 
-bool Courier::has(Line line) const {
+bool DeferredSender::has(Line line) const {
   return state_->has(line);
 }
 
-bool Courier::wait_for_room(const void* link, size_t bytes, Deadline deadline) {
+bool DeferredSender::wait_for_room(const void* link, size_t bytes, Deadline deadline) {
   return state_->wait_for_room(link, bytes, deadline);
 }
 
-void Courier::stop(Deadline deadline) noexcept {
+void DeferredSender::stop(Deadline deadline) noexcept {
   state_->stop(deadline);
 }
 

@@ -1,5 +1,5 @@
-// Reaching: connects in the background to processes that callers must not wait for: owners of
-// references that others have passed on. Not a public header.
+// BackgroundConnector: connects in the background to processes that callers must not wait for:
+// owners of references that others have passed on. Not a public header.
 //
 // One thread, started when there is a process to reach, tries one process after another, each for a
 // short time; a process that does not answer has its next turn after the others. A stopped process
@@ -17,7 +17,7 @@
 
 namespace lockstep::rpc::internal {
 
-class Reaching {
+class BackgroundConnector {
  public:
   static constexpr std::chrono::milliseconds kTurn{2000};
 
@@ -28,11 +28,11 @@ class Reaching {
   // came first. Called by the thread, or by reach() itself where there is none. Must not throw.
   using Then = std::function<void(std::exception_ptr error)>;
 
-  explicit Reaching(Connect connect);
+  explicit BackgroundConnector(Connect connect);
   // Calls stop() unless it was called.
-  ~Reaching();
-  Reaching(const Reaching&) = delete;
-  Reaching& operator=(const Reaching&) = delete;
+  ~BackgroundConnector();
+  BackgroundConnector(const BackgroundConnector&) = delete;
+  BackgroundConnector& operator=(const BackgroundConnector&) = delete;
 
   // Never waits. All requests for the same incarnation share its turns.
   // Thread-safety: any thread.

@@ -11,9 +11,9 @@ namespace lockstep {
 
 struct Call;
 
-class Elsewhere {
+class SiblingProgress {
  public:
-  virtual ~Elsewhere() = default;
+  virtual ~SiblingProgress() = default;
   // Whether the siblings have pending operations. Costs one load.
   virtual bool pending() const noexcept = 0;
   // Progresses them without blocking.
@@ -22,18 +22,18 @@ class Elsewhere {
   // needs; `moved`: whether the engine has made any progress since the last call. Returns the text
   // for a Mismatch if those ranks wait for this one in other groups, and "" if nothing is known to
   // be wrong.
-  virtual std::string stand(const Call& call, const std::vector<int>& awaited,
-                            bool moved) noexcept = 0;
+  virtual std::string report_wait(const Call& call, const std::vector<int>& awaited,
+                                  bool moved) noexcept = 0;
 };
 
 // Operations on other communicators cannot wake this wait; it therefore sleeps at most this long
 // while any are pending.
-inline constexpr auto kElsewhereNap = std::chrono::microseconds(200);
+inline constexpr auto kSiblingNap = std::chrono::microseconds(200);
 
 // Progresses the siblings' pending operations. Returns whether there are any.
-inline bool move_elsewhere(Elsewhere* elsewhere) noexcept {
-  if (elsewhere == nullptr || !elsewhere->pending()) return false;
-  elsewhere->move();
+inline bool progress_siblings(SiblingProgress* siblings) noexcept {
+  if (siblings == nullptr || !siblings->pending()) return false;
+  siblings->move();
   return true;
 }
 

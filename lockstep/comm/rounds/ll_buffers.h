@@ -13,9 +13,9 @@ namespace lockstep::rounds {
 
 // One rank's view of the region's LL buffers. Every rank takes part in every exchange, in the same
 // order.
-class Lines {
+class LlBuffers {
  public:
-  Lines(Region region, int rank) : region_(region), rank_(rank) {}
+  LlBuffers(Region region, int rank) : region_(region), rank_(rank) {}
 
   // Begins an exchange: shows this rank's `bytes` (at most kLineCapacity, perhaps 0). `key` is
   // equal on ranks that make the same call; with another rank's key the lines never become ready.

@@ -1,4 +1,4 @@
-#include "lockstep/rpc/internal/reaching.h"
+#include "lockstep/rpc/internal/background_connector.h"
 
 #include <gtest/gtest.h>
 
@@ -13,9 +13,10 @@
 #include <thread>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/rpc/errors.h"
 
 namespace lockstep::rpc::internal {
-namespace reaching_test {
+namespace background_connector_test {
 
 using namespace std::chrono_literals;
 
@@ -29,7 +30,7 @@ Peer peer(uint64_t incarnation) {
 // The results of the requests, as text.
 class Answers {
  public:
-  Reaching::Then of(const std::string& name) {
+  BackgroundConnector::Then of(const std::string& name) {
     return [this, name](std::exception_ptr error) {
       std::string what = "reached";
       try {
@@ -62,10 +63,10 @@ class Answers {
   std::map<std::string, std::string> all_;
 };
 
-TEST(Reaching, SaysWhoIsReachedAndWhoIsGone) {
+TEST(BackgroundConnector, SaysWhoIsReachedAndWhoIsGone) {
   Answers answers;
   std::atomic<int> turns{0};
-  Reaching reaching([&](const Peer& whom, Deadline) {
+  BackgroundConnector reaching([&](const Peer& whom, Deadline) {
     ++turns;
     if (whom.incarnation == 2) throw PeerLost("it is gone", -1);
   });
@@ -77,12 +78,12 @@ TEST(Reaching, SaysWhoIsReachedAndWhoIsGone) {
 }
 
 // A process that does not answer has a turn after the others, as long as a request for it exists.
-TEST(Reaching, ASilentOneHoldsUpNobodyElse) {
+TEST(BackgroundConnector, ASilentOneHoldsUpNobodyElse) {
   Answers answers;
   std::atomic<int> turns{0};
   std::atomic<bool> wakes{false};
-  Reaching reaching([&](const Peer& whom, Deadline deadline) {
-    EXPECT_LE(deadline.remaining(), Reaching::kTurn);
+  BackgroundConnector reaching([&](const Peer& whom, Deadline deadline) {
+    EXPECT_LE(deadline.remaining(), BackgroundConnector::kTurn);
     if (whom.incarnation != 1) return;
     ++turns;
     if (!wakes) throw Timeout("it is silent");
@@ -100,10 +101,10 @@ TEST(Reaching, ASilentOneHoldsUpNobodyElse) {
 }
 
 // A waiting callback owns an object that is released once it is called.
-TEST(Reaching, ItsEndIsToldToAllAndItMayEndItself) {
+TEST(BackgroundConnector, ItsEndIsToldToAllAndItMayEndItself) {
   Answers answers;
   std::atomic<bool> inside{false};
-  auto reaching = std::make_unique<Reaching>([&](const Peer&, Deadline deadline) {
+  auto reaching = std::make_unique<BackgroundConnector>([&](const Peer&, Deadline deadline) {
     inside = true;
     while (!deadline.expired()) std::this_thread::sleep_for(1ms);
     throw Timeout("it is silent");
@@ -117,9 +118,9 @@ TEST(Reaching, ItsEndIsToldToAllAndItMayEndItself) {
     EXPECT_EQ(answers.now(name), "stopped") << name;
   reaching.reset();
   // It is ended by its own thread, which is left behind.
-  auto ends = std::make_shared<std::unique_ptr<Reaching>>(
-      std::make_unique<Reaching>([](const Peer&, Deadline) {}));
-  Reaching& last = **ends;
+  auto ends = std::make_shared<std::unique_ptr<BackgroundConnector>>(
+      std::make_unique<BackgroundConnector>([](const Peer&, Deadline) {}));
+  BackgroundConnector& last = **ends;
   last.reach(peer(3), soon(), [ends, say = answers.of("ended")](std::exception_ptr error) {
     ends->reset();
     say(error);
@@ -128,5 +129,5 @@ TEST(Reaching, ItsEndIsToldToAllAndItMayEndItself) {
   EXPECT_EQ(answers.wait("ended"), "reached");
 }
 
-}  // namespace reaching_test
+}  // namespace background_connector_test
 }  // namespace lockstep::rpc::internal

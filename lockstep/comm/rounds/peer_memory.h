@@ -16,9 +16,9 @@ struct Window {
   uint64_t offset = 0;
 };
 
-class Reach {
+class PeerMemory {
  public:
-  virtual ~Reach() = default;
+  virtual ~PeerMemory() = default;
 
   // The window that contains `bytes` bytes of this rank's memory, if there is one.
   virtual std::optional<Window> find(const std::byte* memory, int64_t bytes) const = 0;

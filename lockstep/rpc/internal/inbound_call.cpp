@@ -1,4 +1,4 @@
-#include "lockstep/rpc/internal/served.h"
+#include "lockstep/rpc/internal/inbound_call.h"
 
 #include <c10/util/Exception.h>
 
@@ -6,8 +6,9 @@
 
 namespace lockstep::rpc::internal {
 
-Served::Served(std::shared_ptr<Core> core, std::shared_ptr<Link> link, const Function& function,
-               RequestHead head, Incoming& message, std::string_view arguments)
+InboundCall::InboundCall(std::shared_ptr<Core> core, std::shared_ptr<Link> link,
+                         const Function& function, RequestHead head, Incoming& message,
+                         std::string_view arguments)
     : core_(std::move(core)),
       link_(std::move(link)),
       function_(function),
@@ -25,17 +26,17 @@ Served::Served(std::shared_ptr<Core> core, std::shared_ptr<Link> link, const Fun
                std::exchange(message.pending, 0)},
       arguments_(arguments.begin(), arguments.end()) {}
 
-Served::~Served() {
+InboundCall::~InboundCall() {
   if (!read_) core_->drop_unread(link_, message_);
   if (end()) core_->served(*this);
 }
 
-Task Served::task() {
+Task InboundCall::task() {
   run_.of = shared_from_this();
   return Task(&run_);
 }
 
-void Served::run() {
+void InboundCall::run() {
   if (nobody_waits()) {
     if (end()) ended();
     return;
@@ -73,8 +74,8 @@ void Served::run() {
   }
 }
 
-void Served::value(const std::function<void(Writer&)>& write,
-                   const std::function<std::shared_ptr<Object>()>& object) {
+void InboundCall::value(const std::function<void(Writer&)>& write,
+                        const std::function<std::shared_ptr<Object>()>& object) {
   if (!end()) return;
   // This thread's writer: no other answer is written before it has been sent.
   thread_local Writer writer;
@@ -117,7 +118,7 @@ void Served::value(const std::function<void(Writer&)>& write,
   ended();
 }
 
-void Served::error(std::exception_ptr error) {
+void InboundCall::error(std::exception_ptr error) {
   if (!end()) return;
   if (keep_) core_->objects().made(*keep_, nullptr, error);
   Writer writer;
@@ -129,7 +130,7 @@ void Served::error(std::exception_ptr error) {
 // No caller waits any more where the deadline has passed or the call was cancelled, and no answer
 // leaves an agent that stops: the result that a function returns because of that is meaningless.
 // The caller's own deadline, or the link's end, reports it.
-void Served::answer(MessageKind kind, Writer& writer) {
+void InboundCall::answer(MessageKind kind, Writer& writer) {
   if (unwanted()) return core_->drop_holds(writer.holds());
   Devices devices = devices_for(writer.tensors(), way_.reversed(), [&](c10::Device device) {
     return "a tensor on " + device.str() + " cannot be returned, since no device of '" +
@@ -140,10 +141,10 @@ void Served::answer(MessageKind kind, Writer& writer) {
   core_->held_by(writer.holds(), link_, {number_, true});
   if (!devices.empty()) {
     link_->check(writer.body().size(), writer.tensors());
-    Copies copies = core_->courier().copy(writer.tensors());
+    Copies copies = core_->sender().copy(writer.tensors());
     // Another owner of the tensor here may change it once this has returned.
     copies.read->come_here();
-    if (!core_->courier().post(
+    if (!core_->sender().post(
             std::move(copies), {link_.get()}, deadline_,
             [self = shared_from_this(), body = writer.body(), devices = std::move(devices),
              holds = writer.holds()](const Tensors* tensors, const std::exception_ptr& error) {
@@ -157,13 +158,13 @@ void Served::answer(MessageKind kind, Writer& writer) {
   if (!sent) core_->drop_holds(writer.holds());
 }
 
-bool Served::unwanted() const {
+bool InboundCall::unwanted() const {
   return core_->stopped() || nobody_waits();
 }
 
-void Served::send_copied(const std::string& body, const Tensors* copies,
-                         const std::exception_ptr& failure, const Devices& devices,
-                         const std::vector<uint64_t>& holds) noexcept {
+void InboundCall::send_copied(const std::string& body, const Tensors* copies,
+                              const std::exception_ptr& failure, const Devices& devices,
+                              const std::vector<uint64_t>& holds) noexcept {
   if ((!copies && !failure) || unwanted()) return core_->drop_holds(holds);
   try {
     if (failure) std::rethrow_exception(failure);
@@ -179,7 +180,7 @@ void Served::send_copied(const std::string& body, const Tensors* copies,
   }
 }
 
-void Served::ended() {
+void InboundCall::ended() {
   core_->served(*this);
 }
 

@@ -1,5 +1,6 @@
-// Strangers: connections whose other ends have not proved the job's secret yet. What every listener does with them: how
-// many there may be, which one gives way, and what happens where descriptors run out.
+// Strangers: connections whose other ends have not proved the job's secret yet. What every listener
+// does with them: how many there may be, which one gives way, and what happens where descriptors
+// run out.
 #pragma once
 
 #include <chrono>
@@ -16,23 +17,24 @@
 
 namespace lockstep::wire {
 
-// Where a connection comes from: "process 123" where the kernel knows (a Unix socket), the address without its port over
-// TCP, "" where neither is known any more.
+// Where a connection comes from: "process 123" where the kernel knows (a Unix socket), the address
+// without its port over TCP, "" where neither is known any more.
 std::string source_of(int fd);
 
-// At most `wanted`, and at most half of the descriptors that this process may have (RLIMIT_NOFILE): the other half is for
-// those who have proved the secret.
-size_t most_strangers(size_t wanted);
+// At most `wanted`, and at most half of the descriptors that this process may have (RLIMIT_NOFILE):
+// the other half is for those who have proved the secret.
+size_t most_unauthenticated(size_t wanted);
 
-// Whether the `count`-th of many like lines is written: the 1st, the 10th, the 100th ... Whoever knocks shall not fill the
-// log.
+// Whether the `count`-th of many like lines is written: the 1st, the 10th, the 100th ... Whoever
+// knocks shall not fill the log.
 bool worth_a_line(uint64_t count);
 
-// Which stranger gives way. A storm comes from few places, so it is one of the place that most of them come from, there the
-// oldest: who comes from elsewhere has the time it needs. Pure; not thread-safe.
-class Strangers {
+// Which stranger gives way. A storm comes from few places, so it is one of the place that most of
+// them come from, there the oldest: who comes from elsewhere has the time it needs. Pure; not
+// thread-safe.
+class UnauthenticatedPeers {
  public:
-  explicit Strangers(size_t most) : most_(most) {}
+  explicit UnauthenticatedPeers(size_t most) : most_(most) {}
 
   // Later ones have larger numbers.
   void add(uint64_t id, const std::string& source);
@@ -59,16 +61,17 @@ class Acceptor {
   // `where`: begins the line in the log ("rpc").
   explicit Acceptor(std::string where) : where_(std::move(where)) {}
 
-  // The next connection that waits, close-on-exec and non-blocking. Empty: none does, or starved(). `make_room` closes a
-  // stranger where one waits and there is no descriptor for it; false: none is closed. It may throw, and is asked a bounded
-  // number of times.
+  // The next connection that waits, close-on-exec and non-blocking. Empty: none does, or starved().
+  // `make_room` closes a stranger where one waits and there is no descriptor for it; false: none is
+  // closed. It may throw, and is asked a bounded number of times.
   UniqueFd next(int listener, const std::function<bool()>& make_room = {});
   // The last next() found a connection, but no descriptor or memory for it, nor room.
   bool starved() const { return error_ != 0; }
   int error() const { return error_; }  // errno then, for make_room, too; 0
 
-  // Whether the listener is better not polled now: after starving it stays ready all the time, and nobody says when there
-  // are descriptors again. False once the pause is over, and starved() as well.
+  // Whether the listener is better not polled now: after starving it stays ready all the time, and
+  // nobody says when there are descriptors again. False once the pause is over, and starved() as
+  // well.
   bool paused();
   Deadline pause() const { return pause_; }  // while paused(): how long
 

@@ -24,7 +24,7 @@
 namespace lockstep {
 
 // The state of a rank's wait. Ranks are those of the job.
-struct Standing {
+struct WaitState {
   uint64_t wait = 0;         // counts the rank's waits; rises when anything moved
   uint64_t looks = 0;        // counts the rank's reports
   double seconds = 0;        // how long the wait has lasted
@@ -39,42 +39,42 @@ struct Standing {
   std::map<int, uint64_t> judged;
 };
 
-std::string encode(const Standing& standing);
+std::string encode(const WaitState& state);
 // Returns nullopt for a text that encode() did not make.
-std::optional<Standing> parse_standing(const std::string& text);
+std::optional<WaitState> parse_wait_state(const std::string& text);
 
 // The ranks, in order, of a circle in which `rank` waits for others that wait for it in another
 // call; empty if there is none. Pure.
-std::vector<int> find_circle(int rank, const std::map<int, Standing>& standings);
+std::vector<int> find_cycle(int rank, const std::map<int, WaitState>& states);
 
 // The detector of one rank.
 // Thread-safety: one thread at a time.
-class Standstill {
+class DeadlockDetector {
  public:
   // `store` is the same for all ranks of the job.
-  Standstill(std::shared_ptr<Store> store, int rank);
+  DeadlockDetector(std::shared_ptr<Store> store, int rank);
 
   // Called when this rank has been in a wait for a while. `own` describes the wait, without the
   // counters; `moved`: whether anything has moved since the last call. Returns the text for a
   // Mismatch, or "" if nothing is known to be wrong. Does not throw. It takes at most some tenths
   // of a second, whatever the state of the store; where it finds a deadlock, it waits until the
   // other ranks have read of it.
-  std::string look(Standing own, bool moved) noexcept;
+  std::string look(WaitState own, bool moved) noexcept;
   // When to look next: soon if the last look saw a circle that is not certain yet.
   std::chrono::milliseconds pause() const { return pause_; }
 
  private:
-  std::string judge(const Standing& own);
-  std::string pronounce(const Standing& own, const Standing& judge);
-  std::optional<Standing> read(int rank, Deadline deadline);
+  std::string judge(const WaitState& own);
+  std::string publish(const WaitState& own, const WaitState& judge);
+  std::optional<WaitState> read(int rank, Deadline deadline);
 
   std::shared_ptr<Store> store_;  // null once it stops answering
   int rank_;
   uint64_t waits_ = 0;
   uint64_t looks_ = 0;
   std::chrono::milliseconds pause_{0};
-  std::string last_;                // the last wait
-  std::map<int, Standing> before_;  // the other ranks' reports at the last look
+  std::string last_;                 // the last wait
+  std::map<int, WaitState> before_;  // the other ranks' reports at the last look
 };
 
 }  // namespace lockstep

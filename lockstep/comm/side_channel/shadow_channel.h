@@ -12,10 +12,10 @@
 
 namespace lockstep::side_channel {
 
-// `twin` joins the same ranks as the checked engine and is used for nothing else; it can reduce
+// `shadow` joins the same ranks as the checked engine and is used for nothing else; it can reduce
 // int64 by maximum. The store must be new to this channel and the same for all ranks. Does not
 // communicate.
-std::unique_ptr<SideChannel> make_twin_channel(std::unique_ptr<Backend> twin,
-                                               std::shared_ptr<Store> store, int rank, int size);
+std::unique_ptr<SideChannel> make_shadow_channel(std::unique_ptr<Backend> shadow,
+                                                 std::shared_ptr<Store> store, int rank, int size);
 
 }  // namespace lockstep::side_channel

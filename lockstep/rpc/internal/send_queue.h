@@ -16,7 +16,7 @@ namespace lockstep::rpc::internal {
 
 // It keeps its memory for later bytes.
 // Thread-safety: one thread at a time.
-class Outbox {
+class SendQueue {
  public:
   // Smaller tensors are copied. Bytes.
   static constexpr size_t kCopied = 4096;

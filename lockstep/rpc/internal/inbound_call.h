@@ -12,12 +12,13 @@
 
 namespace lockstep::rpc::internal {
 
-class Served final : public Function::Result, public std::enable_shared_from_this<Served> {
+class InboundCall final : public Function::Result,
+                          public std::enable_shared_from_this<InboundCall> {
  public:
   // Keeps copies of the message's bytes, from `head` on.
-  Served(std::shared_ptr<Core> core, std::shared_ptr<Link> link, const Function& function,
-         RequestHead head, Incoming& message, std::string_view arguments);
-  ~Served() override;
+  InboundCall(std::shared_ptr<Core> core, std::shared_ptr<Link> link, const Function& function,
+              RequestHead head, Incoming& message, std::string_view arguments);
+  ~InboundCall() override;
 
   void run();
   // run() on another thread, once. The task is part of this object and lives as long.
@@ -48,8 +49,8 @@ class Served final : public Function::Result, public std::enable_shared_from_thi
   class Run final : public Work {
    public:
     void run() override { of->run(); }
-    void drop() noexcept override { const std::shared_ptr<Served> last = std::move(of); }
-    std::shared_ptr<Served> of;
+    void drop() noexcept override { const std::shared_ptr<InboundCall> last = std::move(of); }
+    std::shared_ptr<InboundCall> of;
   };
 
   bool nobody_waits() const {

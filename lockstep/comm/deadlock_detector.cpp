@@ -1,4 +1,4 @@
-#include "lockstep/comm/standstill.h"
+#include "lockstep/comm/deadlock_detector.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -21,15 +21,15 @@ constexpr double kFirstCallSeconds = 30;
 constexpr size_t kMostRead = 64;
 
 std::string key_of(int rank) {
-  return "standstill/" + std::to_string(rank);
+  return "deadlocks/" + std::to_string(rank);
 }
 
-bool same_call(const Standing& a, const Standing& b) {
+bool same_call(const WaitState& a, const WaitState& b) {
   return a.group == b.group && a.number == b.number;
 }
 
 // Whether `other` has not made the call that `waiting` waits for.
-bool missing(const Standing& waiting, const Standing& other) {
+bool missing(const WaitState& waiting, const WaitState& other) {
   const auto calls = other.called.find(waiting.group);
   if (calls == other.called.end() || calls->second >= waiting.number) return false;
   return calls->second > 0 ||
@@ -38,19 +38,19 @@ bool missing(const Standing& waiting, const Standing& other) {
 
 // Depth first, from `at` back to `start`. `different`: whether a rank on the path is in a call
 // other than the awaited one.
-bool search(int start, int at, bool different, const std::map<int, Standing>& standings,
+bool search(int start, int at, bool different, const std::map<int, WaitState>& states,
             std::set<std::pair<int, bool>>& seen, std::vector<int>& path) {
   if (!seen.insert({at, different}).second) return false;
   path.push_back(at);
-  const Standing& here = standings.at(at);
+  const WaitState& here = states.at(at);
   for (const int next : here.awaited) {
-    const auto found = standings.find(next);
-    if (found == standings.end()) continue;
+    const auto found = states.find(next);
+    if (found == states.end()) continue;
     const bool lacks = missing(here, found->second);
     // A rank in the same call waits for other ranks in turn; nothing else is known about it.
     if (!lacks && !same_call(here, found->second)) continue;
     if (next == start ? different || lacks
-                      : search(start, next, different || lacks, standings, seen, path))
+                      : search(start, next, different || lacks, states, seen, path))
       return true;
   }
   path.pop_back();
@@ -59,32 +59,32 @@ bool search(int start, int at, bool different, const std::map<int, Standing>& st
 
 }  // namespace
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Standing, wait, looks, seconds, group, number, awaited, called,
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WaitState, wait, looks, seconds, group, number, awaited, called,
                                    text, verdict, judged)
 
-std::string encode(const Standing& standing) {
-  return nlohmann::json(standing).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+std::string encode(const WaitState& state) {
+  return nlohmann::json(state).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-std::optional<Standing> parse_standing(const std::string& text) {
+std::optional<WaitState> parse_wait_state(const std::string& text) {
   try {
-    return nlohmann::json::parse(text).get<Standing>();
+    return nlohmann::json::parse(text).get<WaitState>();
   } catch (const nlohmann::json::exception&) {
     return std::nullopt;
   }
 }
 
-std::vector<int> find_circle(int rank, const std::map<int, Standing>& standings) {
+std::vector<int> find_cycle(int rank, const std::map<int, WaitState>& states) {
   std::vector<int> path;
   std::set<std::pair<int, bool>> seen;
-  if (standings.contains(rank)) search(rank, rank, false, standings, seen, path);
+  if (states.contains(rank)) search(rank, rank, false, states, seen, path);
   return path;
 }
 
-Standstill::Standstill(std::shared_ptr<Store> store, int rank)
+DeadlockDetector::DeadlockDetector(std::shared_ptr<Store> store, int rank)
     : store_(std::move(store)), rank_(rank) {}
 
-std::string Standstill::look(Standing own, bool moved) noexcept {
+std::string DeadlockDetector::look(WaitState own, bool moved) noexcept {
   if (!store_) return "";
   try {
     const std::string place = own.group + "#" + std::to_string(own.number);
@@ -108,71 +108,70 @@ std::string Standstill::look(Standing own, bool moved) noexcept {
   }
 }
 
-std::string Standstill::judge(const Standing& own) {
+std::string DeadlockDetector::judge(const WaitState& own) {
   const Deadline answers = Deadline::after(kStoreAnswers);
   store_->offer(key_of(rank_), encode(own), answers);
-  std::map<int, Standing> now{{rank_, own}};
+  std::map<int, WaitState> now{{rank_, own}};
   std::vector<int> open = own.awaited;
   std::set<int> asked{rank_};
   while (!open.empty() && asked.size() < kMostRead) {
     const int rank = open.back();
     open.pop_back();
     if (!asked.insert(rank).second) continue;
-    auto standing = read(rank, answers);
-    if (!standing) continue;
-    open.insert(open.end(), standing->awaited.begin(), standing->awaited.end());
-    now.emplace(rank, std::move(*standing));
+    auto state = read(rank, answers);
+    if (!state) continue;
+    open.insert(open.end(), state->awaited.begin(), state->awaited.end());
+    now.emplace(rank, std::move(*state));
   }
-  std::map<int, Standing> still;
-  for (const auto& [rank, standing] : now) {
+  std::map<int, WaitState> still;
+  for (const auto& [rank, state] : now) {
     // Found by another one, which may be gone since.
-    const auto judged = standing.judged.find(rank_);
-    if (judged != standing.judged.end() && judged->second == own.wait)
-      return pronounce(own, standing);
+    const auto judged = state.judged.find(rank_);
+    if (judged != state.judged.end() && judged->second == own.wait) return publish(own, state);
     const auto before = before_.find(rank);
-    if (rank == rank_ || (before != before_.end() && before->second.wait == standing.wait &&
-                          before->second.looks < standing.looks))
-      still.emplace(rank, standing);
+    if (rank == rank_ || (before != before_.end() && before->second.wait == state.wait &&
+                          before->second.looks < state.looks))
+      still.emplace(rank, state);
   }
-  if (!find_circle(rank_, now).empty()) pause_ = kSoon;
+  if (!find_cycle(rank_, now).empty()) pause_ = kSoon;
   const bool again = !before_.empty();
   before_ = std::move(now);
-  std::vector<int> circle = again ? find_circle(rank_, still) : std::vector<int>();
+  std::vector<int> circle = again ? find_cycle(rank_, still) : std::vector<int>();
   if (circle.empty()) return "";
   std::sort(circle.begin(), circle.end());
-  Standing last = own;
+  WaitState last = own;
   std::vector<std::string> places;
   for (const int rank : circle) {
-    const Standing& standing = still.at(rank);
-    places.push_back("rank " + std::to_string(rank) + " is in " + standing.text);
-    last.judged[rank] = standing.wait;
+    const WaitState& state = still.at(rank);
+    places.push_back("rank " + std::to_string(rank) + " is in " + state.text);
+    last.judged[rank] = state.wait;
   }
   last.verdict = "ranks wait for each other in different groups: " + joined(places, "; ") +
                  "; every rank must call the operations of its groups in the same order";
-  return pronounce(own, last);
+  return publish(own, last);
 }
 
 // Publishes the verdict and waits until the others have read it: the rank that throws first may
 // exit next, and the others would only see that.
-std::string Standstill::pronounce(const Standing& own, const Standing& judge) {
-  Standing last = own;
+std::string DeadlockDetector::publish(const WaitState& own, const WaitState& judge) {
+  WaitState last = own;
   last.verdict = judge.verdict;
   last.judged = judge.judged;
   store_->offer(key_of(rank_), encode(last), Deadline::after(kStoreAnswers));
   const Deadline linger = Deadline::after(kLinger);
   for (const auto& [rank, wait] : last.judged) {
     while (rank != rank_ && !linger.expired()) {
-      const auto standing = read(rank, Deadline::after(kStoreAnswers));
-      if (!standing || standing->wait != wait || !standing->verdict.empty()) break;
+      const auto state = read(rank, Deadline::after(kStoreAnswers));
+      if (!state || state->wait != wait || !state->verdict.empty()) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
   }
   return last.verdict;
 }
 
-std::optional<Standing> Standstill::read(int rank, Deadline deadline) {
+std::optional<WaitState> DeadlockDetector::read(int rank, Deadline deadline) {
   const auto text = store_->peek(key_of(rank), deadline);
-  return text ? parse_standing(*text) : std::nullopt;
+  return text ? parse_wait_state(*text) : std::nullopt;
 }
 
 }  // namespace lockstep
