@@ -95,7 +95,8 @@ class DescendantReaper {
   int former_ = 0;
 };
 
-// The program has told what was wrong itself when it exits with 2, provided that it could be seen.
+// The program has reported the error itself when it exits with 2, provided that its output was
+// shown.
 bool needs_report(const LaunchOptions& options, const WorkerFailure& failure) {
   if (options.quiet) return false;
   if (failure.signal != 0 || failure.exit_code != 2) return true;
@@ -104,13 +105,13 @@ bool needs_report(const LaunchOptions& options, const WorkerFailure& failure) {
   return !shown || has_stderr(redirect) || failure.tail_stream != "stderr" || failure.tail.empty();
 }
 
-// Behind all that the ranks have written. `hurried`: whoever reads it may have stopped doing so.
+// Follows all output of the ranks. `hurried`: its reader may have stopped reading.
 void say_at_the_end(const AgentContext& context, const std::string& text, bool hurried) {
   context.err.put(-2, {text}, "");
   write_rest(context.out, context.err, context.signals, hurried);
 }
 
-// Whoever reads the output must not take a part for the whole.
+// A reader of the output must not take a part for the whole.
 bool output_failed(const AgentContext& context, const AttemptResult& attempt) {
   if (attempt.output_failure.empty()) return false;
   say_at_the_end(context,
@@ -299,7 +300,7 @@ LaunchResult launch(const LaunchOptions& options) {
     }
   }
 
-  const LogNeverWaits for_no_reader;  // nor does what serves the ranks, on threads of its own
+  const LogNeverWaits for_no_reader;  // nor do the threads that serve the ranks
   const DescendantReaper reaper;
   SignalPipe signals;
   Console out(STDOUT_FILENO), err(STDERR_FILENO);

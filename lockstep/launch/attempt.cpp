@@ -100,7 +100,8 @@ AttemptResult Attempt::run() {
   wait_for_the_others();
   context_.out.close_line();
   context_.err.close_line();
-  // Before the next generation nothing waits for a slow reader: the other agents would miss this one.
+  // Before the next generation nothing waits for a slow reader: the other agents would miss this
+  // one.
   result.hurried = stop_signal_ || supervisor_.stop_signal();
   if (job_.peers.last_word() || stop_signal_)
     result.hurried =
@@ -131,7 +132,7 @@ void Attempt::watch() {
 
 void Attempt::simulate_failures() {
   if (!failures_) return;
-  // Once a rank has finished, nobody is left whom another one's successor could meet.
+  // Once a rank has finished, another one's successor could meet no rank.
   bool over = supervisor_.failure() || supervisor_.stop_signal();
   std::vector<int> running;
   for (int rank = 0; rank < ranks_; ++rank) {
@@ -263,7 +264,7 @@ void Attempt::look_for_exits() {
     if (exit.status.ok()) continue;
     const bool waits = supervisor_.waits(exit.local_rank);
     ends = ends || !(waits || left_behind);
-    // Its children have nobody to serve; the next process shall find their ports free.
+    // Its children have no rank to serve, and the next process must find their ports free.
     if (waits || left_behind)
       workers_[static_cast<size_t>(exit.local_rank)]->process().signal_group(SIGKILL);
     const bool restarts_are_left =
@@ -278,7 +279,7 @@ void Attempt::look_for_exits() {
 // To this agent's output, the traces and the other agents.
 void Attempt::report_failure() {
   const RankExit& failure = *supervisor_.failure();
-  // Who exits with 2 was not in a call: it found its command line or input wrong.
+  // A rank that exits with 2 was not in a call: it rejected its command line or input.
   if (failure.status.exit_code != 2) {
     look_at_board();
     WorkerFailure so_far = describe(failure);
@@ -286,7 +287,7 @@ void Attempt::report_failure() {
     write_last_traces(describe_cause(so_far));
   }
   if (failure.status.exit_code == 2) show_complaint_once(failure.local_rank);
-  // For the report: what it wrote last.
+  // For the report: its last output.
   workers_[static_cast<size_t>(failure.local_rank)]->err().drain(Clock::now());
   AgentMessage failed;
   failed.kind = AgentMessage::Kind::kFailed;
@@ -320,7 +321,7 @@ void Attempt::look_at_ranks() {
   }
 }
 
-// Of an end that the agent itself may have brought about nothing is to be learnt.
+// An end that the agent itself may have caused says nothing.
 void Attempt::note_end(const RankExit& exit) {
   const auto rank = static_cast<size_t>(exit.local_rank);
   if (looked_ && !ended_by_itself(exit.status, supervisor_.killing(), handles_term_[rank])) return;
@@ -339,7 +340,7 @@ void Attempt::look_at_board() {
   }
 }
 
-// Who ended first; or, if it says itself that another rank's failure brought it about, that one.
+// The rank that ended first; or, if it reports another rank's failure as the reason, that one.
 RankExit Attempt::rank_to_blame() const {
   const auto note_of = [&](const RankExit& exit) {
     return error_note_of(workers_[static_cast<size_t>(exit.local_rank)]->error_text());
@@ -348,7 +349,7 @@ RankExit Attempt::rank_to_blame() const {
   if (!note_of(first).consequence) return first;
   const auto cause = std::find_if(exits_.begin(), exits_.end(), [&](const RankExit& exit) {
     const ErrorNote note = note_of(exit);
-    // What one that the agent has stopped says may be of that, unless it says all.
+    // The message of a rank that the agent has stopped may be a consequence, unless it is complete.
     const bool by_itself = sights_[static_cast<size_t>(exit.local_rank)].ended_badly;
     return (by_itself || (note.complete && !exit.status.ok())) && !note.message.empty() &&
            !note.consequence;

@@ -61,7 +61,7 @@ Variables Attempt::variables_of(int rank, const std::string& error_file) {
   AttemptPlan plan;
   plan.node = job_.node;
   plan.interface_chosen = options_.nodes && !options_.nodes->interface.empty();
-  // Of one of them at most: agent.h.
+  // At most one of the two is not zero: agent.h.
   plan.restart_count = job_.node.restarts + supervisor_.restarts(rank);
   plan.max_restarts = options_.max_restarts;
   plan.replaces = on_failure_of(options_) == OnFailure::kReplace;
@@ -136,7 +136,7 @@ std::unique_ptr<Worker> Attempt::start_rank(int rank) {
   return worker;
 }
 
-// What it writes waits in its pipes, which nobody reads before it has a rank.
+// Its output stays in its pipes, which are not read before it has a rank.
 std::unique_ptr<Worker> Attempt::start_spare(int link) {
   ErrorFile error = nameless_error_file();
   SubprocessOptions start;
@@ -207,7 +207,7 @@ void Attempt::start_again(int rank) {
   still_[static_cast<size_t>(rank)] = {.begun = std::chrono::steady_clock::now()};
 }
 
-// Of a rank that failed and had restarts left. After what it wrote itself.
+// For a rank that failed and had restarts left. Follows the rank's own output.
 void Attempt::say_restart(const RankExit& exit, bool left_behind) {
   Worker& worker = *workers_[static_cast<size_t>(exit.local_rank)];
   worker.err().overtake(std::chrono::steady_clock::now());

@@ -38,7 +38,7 @@ void Attempt::take_signal(int signal) {
 }
 
 void Attempt::take_orders() {
-  // What is for the next generation waits for it.
+  // Messages for the next generation wait for it.
   if (job_.peers.plan()->generation != job_.node.generation) return;
   while (const auto order = job_.peers.next_order()) {
     if (order->well) {
@@ -81,7 +81,7 @@ void Attempt::write_traces(const std::string& reason) {
   context_.err.put(-2, {line}, "");
 }
 
-// What the ranks were in when the job began to end; what they do afterwards says nothing.
+// The ranks' calls when the job began to end; later calls say nothing.
 void Attempt::write_last_traces(const std::string& reason) {
   if (!traces_.on() || ranks_ == 0 || last_traces_written_) return;
   last_traces_written_ = true;
@@ -93,7 +93,7 @@ void Attempt::obey(const std::vector<SignalOrder>& orders) {
     Subprocess& process = workers_[static_cast<size_t>(order.local_rank)]->process();
     if (order.group) {
       process.signal_group(order.signal);
-      // One that stands still could not obey.
+      // A stopped rank could not obey.
       const RankSight& sight = sights_[static_cast<size_t>(order.local_rank)];
       if (!sight.stopped_by.empty()) process.signal_group(SIGCONT);
     } else {
@@ -149,7 +149,7 @@ void Attempt::end_living_groups() {
   if (!any_group_alive()) return;
   bool killed = supervisor_.killing();
   signal_all(killed ? SIGKILL : SIGTERM);
-  // Their children may be what saves.
+  // Their children may be saving data.
   Deadline deadline = Deadline::after(killed                      ? kKilledGroupTimeout
                                       : supervisor_.stop_signal() ? options_.stop_grace
                                                                   : options_.grace);

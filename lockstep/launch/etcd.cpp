@@ -32,7 +32,7 @@ constexpr milliseconds kGiveUp(10'000);
 
 }  // namespace
 
-// What has no names outside of this file, but for the compiler.
+// Local to this file, but named for the compiler.
 namespace etcd_client {
 
 // It could not be asked.
@@ -128,7 +128,8 @@ class Client {
     throw NotReached{why};
   }
 
-  // The status; 0: there is none, and `why`; not `trusted`: of certificates, which no waiting mends.
+  // The status; 0: there is none, and `why`; not `trusted`: of certificates, which no waiting
+  // mends.
   int post_to(const HostPort& server, const EtcdCall& call, std::string& answer, std::string& why,
               bool& trusted) {
     const std::string url = (access_.tls ? "https://" : "http://") + server.to_string() + call.path;

@@ -19,7 +19,7 @@ constexpr std::string_view kAlphabet =
   throw StoreError("the answer of etcd makes no sense; is it one, of version 3.4 or newer?");
 }
 
-// 64-bit numbers are texts in the gateway's JSON; what is 0 is left out.
+// 64-bit numbers are texts in the gateway's JSON; zeros are omitted.
 int64_t number_of(const json& value, const char* name) {
   if (!value.contains(name)) return 0;
   const json& field = value.at(name);

@@ -18,7 +18,7 @@ bool digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-// The parts between commas that stand outside of brackets.
+// The parts between commas outside brackets.
 std::vector<std::string> split_outside_brackets(const std::string& text) {
   std::vector<std::string> parts(1);
   int depth = 0;

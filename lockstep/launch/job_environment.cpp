@@ -140,9 +140,9 @@ int slurm_tasks_on_node(const std::string& text, int node) {
                         std::to_string(node) + " (SLURM_NODEID)");
 }
 
-// Where rank 0 listens: MASTER_ADDR and MASTER_PORT where the user set them; otherwise the step's
-// first node, and a port below the ephemeral range that every task derives from the numbers of the
-// job and its step.
+// Rank 0's address: MASTER_ADDR and MASTER_PORT where the user set them; otherwise the step's first
+// node, and a port below the ephemeral range that every task derives from the numbers of the job
+// and its step.
 std::optional<HostPort> slurm_master(const EnvLookup& env) {
   HostPort master;
   if (const auto host = env("MASTER_ADDR")) {

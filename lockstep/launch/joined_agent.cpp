@@ -55,7 +55,7 @@ bool JoinedAgent::may_leave() const {
          nodes_.min_nodes < nodes_.nodes;
 }
 
-// Where the leader is lost the ranks here are being stopped.
+// Where the leader is lost, the ranks here are being stopped.
 std::optional<Peers::Time> JoinedAgent::given_up_at() const {
   return (closed_ || last_word() ? Clock::now() : next_beat_ - nodes_.beat) + nodes_.silence;
 }
@@ -91,7 +91,7 @@ void JoinedAgent::lose(const std::string& how, bool for_good, bool silent) {
   hear(over);
 }
 
-// What only this host knows of its plan.
+// The fields of its plan that only this host knows.
 void JoinedAgent::complete(NodePlan& plan) {
   // The address by which this host has reached the first agent.
   if (plan.master.host.empty()) plan.master.host = leader_.peer().host;

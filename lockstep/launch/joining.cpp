@@ -24,7 +24,7 @@ constexpr auto kPause = std::chrono::milliseconds(200);
 constexpr double kNoteAfterSeconds = 5;
 // An agent of the job before may just be leaving; more often, the secret is another one.
 constexpr int kRefusalsAllowed = 5;
-// After the first agent was lost: so long may nobody listen where it did, on a host that answers.
+// After the first agent was lost: its port may stay closed for this long, on a host that answers.
 constexpr auto kComesBack = std::chrono::seconds(3);
 constexpr auto kNoneLeads = std::chrono::seconds(10);  // and another one may take over
 
@@ -54,7 +54,7 @@ class Joining {
     if (election_ != nullptr) election_->election().look(Clock::now());
     const bool standby = has_standby(nodes_);
     while (true) {
-      // Where a second agent may lead, the first one looks for it before it does.
+      // Where a second agent may lead, the first one looks for it before it leads.
       std::unique_ptr<Peers> first = election_ != nullptr ? stand() : standby ? nullptr : serve(0);
       if (first) {
         if (auto joined = meet(std::move(first))) return std::move(*joined);
@@ -116,7 +116,7 @@ class Joining {
     }
   }
 
-  // Where etcd elects, and nobody leads: a candidate, which meet() may find to have lost.
+  // Where etcd elects and there is no leader: a candidate, which meet() may find to have lost.
   std::unique_ptr<Peers> stand() {
     Election& election = election_->election();
     if (!election.hopeless().empty())
@@ -152,8 +152,8 @@ class Joining {
     return former;
   }
 
-  // Nobody could be reached at the other endpoints. The first agent leads then, and one at a later
-  // endpoint that was part of the job, after a while.
+  // No other endpoint could be reached. Then the first agent leads, or after a while one at a later
+  // endpoint that was part of the job.
   std::unique_ptr<Peers> stand_by() {
     const int place = own_endpoint();
     if (place < 0) return nullptr;
@@ -162,7 +162,7 @@ class Joining {
     return place == 0 || takes_over ? serve(static_cast<size_t>(place)) : nullptr;
   }
 
-  // Where the first agent may be.
+  // The possible addresses of the first agent.
   std::vector<HostPort> where() {
     if (has_standby(nodes_)) {
       std::vector<HostPort> listening;
@@ -178,7 +178,7 @@ class Joining {
     return decode_endpoints(election_->election().leader());
   }
 
-  // nullptr: nobody could be reached.
+  // nullptr: no agent could be reached.
   std::unique_ptr<JoinedAgent> connect(const std::vector<HostPort>& endpoints) {
     std::exception_ptr refused, unreachable;
     size_t hopeless = 0;
@@ -198,7 +198,7 @@ class Joining {
         hopeless += may_connect_later({*address, endpoint.port}, error.errnum()) ? 0 : 1;
       }
     }
-    // In the midst of a job another agent may be found elsewhere, as where etcd may elect it.
+    // During a job another agent may be found elsewhere, as where etcd elects it.
     const bool for_good = !has_met_ && election_ == nullptr && hopeless == nodes_.endpoints.size();
     hopeless_ = for_good ? unreachable : nullptr;
     if (refused && ++refusals_ > kRefusalsAllowed) give_up_after(refused);
@@ -250,7 +250,7 @@ class Joining {
     return Joined{std::move(peers), 0};
   }
 
-  // What the one that is gone has told, of plans too that never began, is not to be forgotten: others
+  // The messages of the lost agent must not be forgotten, including plans that never began: others
   // may have begun them.
   void remember(const Peers& peers, bool led_by_another) {
     has_met_ = true;

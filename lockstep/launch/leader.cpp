@@ -13,7 +13,7 @@ namespace {
 
 using Kind = AgentMessage::Kind;
 
-// Failures that are found within so long of the first may be its cause: a dead peer's end reaches
+// A failure that is found within this time of the first may be its cause: a dead peer's end reaches
 // other hosts faster than its own agent's report.
 constexpr auto kSameMoment = std::chrono::seconds(1);
 // Beyond the grace, for an agent to end its ranks and say so.
@@ -65,7 +65,7 @@ Leader::Sends Leader::to_all(const AgentMessage& message, std::optional<Member> 
   return sends;
 }
 
-// What the agent has still to answer, or else that the leader is there.
+// The message that the agent has not answered, otherwise the leader's sign of life.
 AgentMessage Leader::word_to(const Agent& agent) const {
   if (phase_ == Phase::kOver) return over_;
   if (phase_ == Phase::kMeeting) return {};
@@ -159,7 +159,7 @@ Leader::Sends Leader::on_signal(Member from, const Agent& agent, int signal, Tim
   const bool runs = phase_ == Phase::kRunning || phase_ == Phase::kStopping;
   // A member that was still to join, or waits for a new generation, just leaves.
   if (from != kSelf && !agent.member) return {};
-  // A second one of the same agent: whoever sends it is in a hurry.
+  // A second signal to the same agent: the user is in a hurry.
   if (!signalled_.insert(from).second) message.number = SIGKILL;
   Sends sends = runs ? to_all(message, from) : Sends{};
   const bool first = !final_;
@@ -266,7 +266,7 @@ Leader::Sends Leader::on_lost(Member member, const std::string& how, Time now) {
   Agent& agent = it->second;
   uncount(agent, now);
   if (phase_ == Phase::kProposing && agent.member) {
-    // No rank runs yet. It may come again.
+    // No rank runs yet, so it may join again.
     agent.lost = true;
     return meet_again(reason_, now);
   }
@@ -281,7 +281,7 @@ Leader::Sends Leader::on_lost(Member member, const std::string& how, Time now) {
   pending_ -= agent.ended ? 0 : 1;
   serve(agent);
   if (agent.leaving) return go_on_if_all_ended(now);
-  // When it was lost, not when that was noticed: what its peers made of it may have come first.
+  // The time of the loss, not of its detection: its peers' reactions may have been found first.
   return fail({.time = std::min(agent.heard, now),
                .weight = kLostAgent,
                .member = member,
@@ -297,7 +297,7 @@ Leader::Sends Leader::on_trouble(const std::string& what, Time now) {
   return fail({.time = now, .weight = kLostAgent, .text = what}, now);
 }
 
-// Of those that were found at the same moment, the likeliest.
+// The likeliest of those that were found at the same moment.
 Leader::Cause* Leader::first_cause() {
   if (causes_.empty()) return nullptr;
   const Time first =
@@ -323,7 +323,7 @@ Leader::Sends Leader::go_on_if_all_ended(Time now) {
     if (phase_ == Phase::kStopping && !all_finished) return meet_again(reason_, now);
     return end(nullptr);
   }
-  // Whoever asked has what was asked for.
+  // The requester has what it asked for.
   if (cause->asked && final_ && all_well()) return end(nullptr);
   if (cause->worker) judge(*cause->worker, sights_);
   const bool rank_failed = cause->worker && cause->exit_code != 2;
@@ -347,12 +347,12 @@ Leader::Sends Leader::end(const Cause* cause) {
   } else if (std::any_of(agents_.begin(), agents_.end(), [](const auto& entry) {
                return entry.second.member && entry.second.lost_output;
              })) {
-    over_.exit_code = 1;  // each agent has said what it lost
+    over_.exit_code = 1;  // each agent has reported its lost output
   }
   return to_all(over_);
 }
 
-// Nobody is left there that others serve.
+// No ranks are left there that services would serve.
 void Leader::serve(Agent& agent) {
   unserved_ -= agent.served ? 0 : 1;
   agent.served = true;
@@ -390,7 +390,7 @@ Leader::Sends Leader::on_time(Time now) {
     if (member == kSelf || agent.lost) continue;
     if (now >= agent.heard + options_.silence) {
       if (agent.member && !agent.ended && phase_ != Phase::kProposing) {
-        // It may have been told what was asked for, or not.
+        // It may or may not have been told to stop on request.
         const bool asked = phase_ == Phase::kStopping && stop_asked_;
         const auto grace = asked ? std::max(options_.grace, options_.stop_grace) : options_.grace;
         not_before_ = std::max(not_before_, ranks_gone_by(now, options_.beat, grace));
@@ -410,7 +410,7 @@ Leader::Time Leader::next_time() const {
   Time next = next_beat_;
   if (phase_ == Phase::kMeeting) {
     next = std::min(next, join_by_);
-    // Whom a majority is waited for, the last call is long over.
+    // Where a majority was waited for, the last call is long over.
     if (hosts_ >= min_nodes() && agents_.contains(kSelf) && why_no_majority().empty())
       next = std::min(next, std::max(not_before_, changed_at_ + options_.last_call));
   }

@@ -11,7 +11,7 @@ namespace {
 
 using Kind = AgentMessage::Kind;
 
-// For members to take their plans, beside the silence that loses them anyway.
+// Time for members to take their plans, besides the silence that loses them anyway.
 constexpr auto kPlanSlack = std::chrono::seconds(10);
 
 std::string range_of(int min, int max) {
@@ -149,7 +149,7 @@ Leader::Sends Leader::join(Member from, const AgentMessage& message, const std::
   const Agent& added = agents_.emplace(from, std::move(agent)).first->second;
   if (!message.agent.empty()) by_id_[message.agent] = from;
   if (options_.endpoints > 1) {
-    // What this leader itself has proposed and did not begin, never will.
+    // Plans that this leader has proposed and not begun will never begin.
     const auto self = agents_.find(kSelf);
     std::vector<Formation> others = message.known;
     std::erase_if(others, [&](const Formation& formation) {
@@ -166,7 +166,7 @@ Leader::Sends Leader::join(Member from, const AgentMessage& message, const std::
   return sends;
 }
 
-// Those of the generation before first, then in the order in which they came.
+// The hosts of the previous generation first, then others in the order of arrival.
 std::vector<Leader::Member> Leader::choose_members() const {
   std::vector<Member> chosen;
   int hosts = 0;
@@ -340,8 +340,8 @@ Leader::Sends Leader::meet_again(const std::string& why, Time now) {
   return form_if_enough(now);
 }
 
-// Hosts that came while ranks run are taken in once no other has come for a while, so that several
-// cost one restart; at once when nobody else can come.
+// Hosts that arrive while ranks run are taken in once no other has arrived for a while, so that
+// several cost one restart; at once when no other can arrive.
 void Leader::plan_to_take_in(Time now) {
   take_in_at_.reset();
   if (phase_ != Phase::kRunning || !restarts_allowed() || size_.hosts >= options_.nodes) return;

@@ -22,12 +22,12 @@ constexpr auto kLookForEnd = std::chrono::milliseconds(500);
 constexpr int kLooksApart = 5;  // times as long as a look took
 // A thread of this process answers.
 constexpr auto kOwnStore = std::chrono::seconds(10);
-// For a connection to pass the challenge and join.
+// Time for a connection to pass the challenge and join.
 constexpr auto kIntroduction = std::chrono::seconds(10);
 constexpr size_t kMaxUnauthenticated = 4096;  // at most: wire::most_unauthenticated()
 constexpr int kAcceptedAtATime = 256;         // then it is the others' turn
 constexpr int kMaxRefusalLines = 5;           // log lines about strangers, then silence
-// For the others to hear that the job is over, and for remote agents' last output.
+// Time for the others to hear that the job is over, and for remote agents' last output.
 constexpr auto kFarewell = std::chrono::seconds(10);
 
 LeaderOptions leader_options(const LaunchOptions& options, const Former& former) {
@@ -86,7 +86,7 @@ LeadingAgent::LeadingAgent(const LaunchOptions& options, const Former& former,
          candidate_addresses(interface_addresses(), nodes_.interface)) {
       endpoints.push_back({address, store_.address().port});
     }
-    // Where the "remote" host is this one after all.
+    // Used where the "remote" host is this one after all.
     if (nodes_.interface.empty()) endpoints.push_back({"127.0.0.1", store_.address().port});
     remotes_ = std::make_unique<RemoteAgents>(options, endpoints, out, err);
   }
@@ -126,12 +126,13 @@ void LeadingAgent::hold_election(PollSet& polls) {
       election.claim(*generation, now);
     }
   }
-  // What was just wanted is asked now.
+  // Sends a request that has just become due.
   election_->watch(polls);
 }
 
-// Two may lead where a link was cut, though only one of them can have formed a generation. The one
-// at the earlier endpoint stays, unless the other's generation is newer than what it knows.
+// Two agents may lead where a link was cut, though only one of them can have formed a generation.
+// The one at the earlier endpoint stays, unless the other's generation is newer than those that it
+// knows.
 void LeadingAgent::look_at_other_endpoints(Time now) {
   if (endpoint_ < 0 || !leader_.meeting() || now < look_at_) return;
   for (size_t i = 0; i < nodes_.endpoints.size(); ++i) {
@@ -154,8 +155,8 @@ void LeadingAgent::look_at_other_endpoints(Time now) {
   look_at_ = end + std::max<Time::duration>(nodes_.beat, kLooksApart * (end - now));
 }
 
-// The others look for who leads then, and so does this agent. Those that are there hear of it by
-// their connections and have ended their ranks when they join anew; this agent alone knows of those
+// The others then look for the leader, and so does this agent. Connected agents learn of it by
+// their connections and have ended their ranks when they join anew; only this agent knows of those
 // that have fallen silent.
 void LeadingAgent::step_down(const std::string& why) {
   listener_.reset();
@@ -196,7 +197,7 @@ void LeadingAgent::complete(NodePlan& plan) {
   plan.interface = interface_of(interface_addresses(), here).value_or("");
 }
 
-// What the generation before left in its store is not for the next one.
+// The next generation must not see the keys of the previous one.
 void LeadingAgent::have_store_of(int generation) {
   if (generation == ranks_store_of_) return;
   ranks_store_ =
@@ -240,7 +241,7 @@ void LeadingAgent::accept_all() {
   }
 }
 
-// False: there is none. What is waited for may be called once more, so it stays until
+// Returns false if there is none. Its callback may run once more, so it stays until
 // drop_the_dead().
 bool LeadingAgent::drop_unauthenticated() {
   const auto first = unauthenticated_.first_to_go();
@@ -295,7 +296,7 @@ void LeadingAgent::say_who_is_missing(Time now) {
            "");
 }
 
-// An agent whose ssh has ended does not come back.
+// An agent whose ssh has ended does not return.
 void LeadingAgent::look_for_ends_of_remotes(Time now) {
   for (const RemoteAgents::End& end : remotes_->take_ends()) remote_ends_.push_back(end);
   for (const RemoteAgents::End& end : remote_ends_) {
@@ -337,9 +338,9 @@ void LeadingAgent::watch(PollSet& polls) {
 
 std::optional<Peers::Time> LeadingAgent::given_up_at() const {
   // No other agent can lead, so no generation begins before this one's ranks have ended, however
-  // long it stands still.
+  // long it is stopped.
   if (election_ == nullptr && endpoint_ < 0) return std::nullopt;
-  // Nobody waits for word of one that has ended, or does not lead.
+  // No agent waits for messages of one that has ended, or does not lead.
   const bool beats = lost().empty() && !leader_.over();
   return (beats ? leader_.last_beat() : Clock::now()) + nodes_.silence;
 }

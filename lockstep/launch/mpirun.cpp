@@ -23,7 +23,7 @@ Variables as_root() {
   };
 }
 
-// The beginning of what `file --version` prints.
+// The beginning of the output of `file --version`.
 std::string version_text(const std::string& file) {
   const UniqueFd memory(::memfd_create("lockstep-mpirun-version", MFD_CLOEXEC));
   if (!memory) throw system_error("memfd_create for mpirun's version", errno);

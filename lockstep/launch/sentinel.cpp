@@ -47,7 +47,7 @@ namespace {
 
 using Watched = Sentinel::Watched;
 
-constexpr char kDismissed = 0, kHeld = 1;  // what the agent writes to its sentinel
+constexpr char kDismissed = 0, kHeld = 1;  // the agent's messages to its sentinel
 
 int64_t now_ns(clockid_t clock) {
   timespec time{};
@@ -55,8 +55,8 @@ int64_t now_ns(clockid_t clock) {
   return static_cast<int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
 }
 
-// How long the sentinel may sleep, in milliseconds; -1: until the agent wakes it. Kills who is to be
-// killed now.
+// How long the sentinel may sleep, in milliseconds; -1: until the agent wakes it. Kills who is to
+// be killed now.
 int look_at_time(Watched& watched) {
   int64_t until = watched.held_until.load();
   const int64_t now = now_ns(watched.clock);
@@ -140,7 +140,8 @@ bool Sentinel::hold_until(std::optional<std::chrono::steady_clock::time_point> t
       late    ? Watched::kLapsed
       : !time ? Watched::kFree
               : now + std::chrono::duration_cast<nanoseconds>(*time - steady_clock::now()).count();
-  // Nobody waited for word so far: a moment that passed before there was anybody ends none, and the next word counts.
+  // The agent was not being waited for: a moment that passed before it had ranks ends none, and its
+  // next message counts.
   if (until == Watched::kFree && time && next <= now) return true;
   if (!watched_->held_until.compare_exchange_strong(until, next)) return false;
   if (late) watched_->kill_all();

@@ -61,7 +61,7 @@ std::string own_program() {
   return ::access(name.c_str(), X_OK) == 0 ? name : "/proc/self/exe";
 }
 
-// True once this process does what it was spawned for: a call of spawn() is nested then.
+// True once this process runs as a rank: a further call of spawn() is nested then.
 std::atomic<bool>& running_as_rank() {
   static std::atomic<bool> running{false};
   return running;

@@ -40,7 +40,7 @@ bool has_variable(const std::string& process, const std::string& variable) {
 }  // namespace
 
 bool Strays::look(const std::set<pid_t>& ranks) {
-  // Ended; or no child any more: what was in a rank's group is reaped by who looks at that.
+  // It has ended, or is no child any more: processes of a rank's group are reaped elsewhere.
   std::erase_if(found_, [](pid_t stray) { return ::waitpid(stray, nullptr, WNOHANG) != 0; });
   const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir("/proc"), ::closedir);
   while (const dirent* entry = directory ? ::readdir(directory.get()) : nullptr) {

@@ -79,7 +79,7 @@ bool Supervisor::comes_back(const RankExit& exit) {
   return true;
 }
 
-// Where somebody is left, and none has ended well: for the last ones to fail then is to lose what they had to do.
+// Ranks must be left, and none may have succeeded; if the last ones fail then, the work is lost.
 bool Supervisor::goes_on_without(std::span<const RankExit> failures) const {
   const auto bad_usage = [](const RankExit& exit) {
     return exit.status.signal == 0 && exit.status.exit_code == 2;

@@ -23,7 +23,7 @@ std::vector<RankSight> those(std::span<const RankSight> sights, const Test& test
   return found;
 }
 
-// At whom the waiting ends that begins with the wait for `late`.
+// The ranks at the end of the chain of waits that starts with the wait for `late`.
 std::vector<RankSight> end_of_chain(std::span<const RankSight> sights, int late) {
   for (size_t steps = 0; steps <= sights.size(); ++steps) {
     const RankSight* sight = find(sights, late);

@@ -141,8 +141,8 @@ std::optional<OutputStream::Time> OutputStream::on_time(Time now) {
   return next;
 }
 
-// Somebody who left the rank's process group may hold the pipe and write on: there is an end to
-// what is read.
+// A process that left the rank's process group may hold the pipe and keep writing, so reading is
+// bounded.
 void OutputStream::drain(Time now) {
   for (int rounds = 0; rounds < 64 && read_some(now); ++rounds) {
   }
