@@ -43,7 +43,8 @@ std::string kind_text(at::ScalarType dtype, at::IntArrayRef sizes, const at::Dev
                         "; change the model before it is wrapped, or wrap it again");
 }
 
-// Takes the tensors that the module has, in its order, from the front of `expected`: whether they lead it.
+// Takes the tensors that the module has, in its order, from the front of `expected`: whether they
+// lead it.
 template <typename Iterator>
 bool take_same(const torch::nn::Module& module, Iterator& expected, const Iterator& end) {
   for (const auto& item : OwnParameters::of(module)) {

@@ -96,7 +96,7 @@ RankState unpack(const at::Tensor& bytes, const std::vector<at::Tensor>& like) {
 }
 
 Copies exchange_copies(Communicator& comm, const at::Tensor& own) {
-  const std::vector<int> keepers = keepers_of(comm.rank(), comm.size());
+  const std::vector<int> keepers = replica_holders(comm.rank(), comm.size());
   // Neighbours keep each other's. Lengths first: a caller's own part may grow.
   const at::Tensor length = at::empty({1}, at::kLong);
   *length.mutable_data_ptr<int64_t>() = own.numel();

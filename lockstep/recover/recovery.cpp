@@ -32,13 +32,14 @@ namespace {
 using recover::buffers_of;
 using recover::decide_resumption;
 using recover::exchange_copies;
+using recover::RankProgress;
 using recover::RankState;
 using recover::Resumption;
-using recover::Standing;
 
 constexpr const char* kSource = "the state that came from another rank";
 
-// A list of tensors that the other side does not know: their descriptions, then each of them, on the CPU.
+// A list of tensors that the other side does not know: their descriptions, then each of them, on
+// the CPU.
 void send_tensors(Communicator& comm, const NamedTensors& tensors, int to) {
   nlohmann::json list = nlohmann::json::array();
   for (const auto& [name, tensor] : tensors)
@@ -59,9 +60,9 @@ NamedTensors receive_tensors(Communicator& comm, int from) {
   return tensors;
 }
 
-std::vector<Standing> exchange_standings(Communicator& comm, const Standing& own) {
+std::vector<RankProgress> exchange_progress(Communicator& comm, const RankProgress& own) {
   const std::array<int64_t, 5> mine{own.whole, own.step, own.agreeing, own.has_copies, own.has_own};
-  std::vector<Standing> ranks;
+  std::vector<RankProgress> ranks;
   for (const auto& row : recover::exchange_numbers(comm, mine))
     ranks.push_back({row[0] != 0, row[1], row[2] != 0, row[3] != 0, row[4] != 0});
   return ranks;
@@ -89,7 +90,7 @@ std::string Recovery::reason_to_go_on() const {
   return recover::reason_to_go_on(comm_, phase_ == Phase::kUpdating || lost_);
 }
 
-// What this rank has alone, as it is now.
+// This rank's own current state.
 at::Tensor Recovery::capture() const {
   return recover::pack({.generator = rng_state(device_),
                         .buffers = buffers_of(*state_.model),
@@ -116,7 +117,7 @@ void Recovery::update(const std::function<void()>& take) {
   device::Event gradients(device_);
   gradients.record();
   gradients.synchronize();
-  comm_.throw_if_broken();  // the device was let go from what a duplicate waited for
+  comm_.throw_if_broken();  // the device was released from an operation of a duplicate
   comm_.barrier();
   apply();
 }
@@ -171,14 +172,14 @@ void Recovery::meet_again(Deadline deadline, const std::string& reason) {
         reason);
 }
 
-// In a new generation: all ranks stand at the same step afterwards.
+// In a new generation: afterwards all ranks are at the same step.
 Resumption Recovery::resume() {
-  const std::vector<Standing> ranks =
-      exchange_standings(comm_, {.whole = whole_,
-                                 .step = step_,
-                                 .agreeing = phase_ == Phase::kAgreeing,
-                                 .has_copies = has_copies_,
-                                 .has_own = !whole_ && own_.defined()});
+  const std::vector<RankProgress> ranks =
+      exchange_progress(comm_, {.whole = whole_,
+                                .step = step_,
+                                .agreeing = phase_ == Phase::kAgreeing,
+                                .has_copies = has_copies_,
+                                .has_own = !whole_ && own_.defined()});
   lost_ = true;
   const Resumption plan = recover::decided_by_all(comm_, [&] { return decide_resumption(ranks); });
   lost_ = false;
@@ -205,8 +206,8 @@ Resumption Recovery::resume() {
     }
     if (comm_.rank() == rank) become_whole(plan.source, keeper, plan.step);
   }
-  // What a failure leaves from here on: a new rank keeps nobody's state yet; the others keep what they
-  // kept, which is of this very step; and a run that begins has not begun.
+  // The state after a failure: a new rank keeps no other rank's state yet; the others keep theirs,
+  // which belong to this very step; and a run that begins has none.
   copies_ = exchange_copies(comm_, own_);
   has_copies_ = true;
   comm_.barrier();

@@ -142,7 +142,8 @@ void FileStore::catch_up() {
     rest.remove_prefix(size);
     read_to_ += static_cast<int64_t>(size);
   }
-  // A record cut short: its writer died. We hold the lock, so nobody is writing it still.
+  // A truncated record: its writer died. This process holds the lock, so no other is still writing
+  // it.
   if (!rest.empty() && ::ftruncate(file_.get(), read_to_) != 0)
     throw file_error(path_, "ftruncate", errno);
 }

@@ -19,7 +19,7 @@ std::vector<StoreService::Reply> StoreService::handle(ClientId client,
       cancel(client, request.id, replies);
       break;
     default:
-      // The asker's own answer goes first; woken waiters follow.
+      // The client's own answer goes first; woken waiters follow.
       replies.push_back({client, {}});
       StoreResponse response = apply(request, replies);
       replies.front().response = std::move(response);

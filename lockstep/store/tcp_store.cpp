@@ -34,10 +34,9 @@ Deadline to_cancel(Deadline waited) {
 
 }  // namespace
 
-// Requests of several threads share the connection. The threads that wait for answers take turns as
-// the reader: one polls the socket and hands out what it reads by identifier, the others sleep
-// until their answer is there or the reader's place is free. So no thread is needed besides the
-// callers'.
+// Requests of several threads share the connection. The waiting threads take turns as the reader:
+// one polls the socket and distributes the answers by identifier, the others sleep until their
+// answer has arrived or there is no reader. No thread is needed besides the callers'.
 class TcpStore::Impl {
  public:
   Impl(const HostPort& server, const Secret& secret, Deadline deadline)

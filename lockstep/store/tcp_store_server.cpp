@@ -1,9 +1,8 @@
 // One thread serves all clients over epoll with non-blocking sockets: a slow, silent or hostile
-// client holds up nobody. A connection passes the challenge first; until then it may send only the
+// client delays no other. A connection passes the challenge first. Until then it may send only the
 // challenge's bytes, has ten seconds, and at most kMaxUnauthenticated such connections exist (one
-// of the place that most of them come from gives way). Afterwards it may send frames; a client that
-// does not read its answers is not read
-// from until it does.
+// of the most frequent origin is closed). Afterwards it may send frames; a client that does not
+// read its answers is not read from until it does.
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -164,7 +163,7 @@ class TcpStoreServer::Impl {
     }
   }
 
-  // Whatever goes wrong here concerns this client alone.
+  // An error here concerns this client alone.
   void serve(uint64_t id, Connection& connection, uint32_t events) {
     if (connection.dead) return;
     try {

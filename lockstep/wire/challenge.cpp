@@ -15,7 +15,7 @@ constexpr size_t kNonceSize = 32;
 constexpr std::string_view kMagic =
     "LKSTP1\r\n";  // first bytes of either side; the version is part of them
 
-// What a server sends in place of its proof to a client whose own was wrong. No digest is that.
+// Sent by a server in place of its proof to a client with a wrong proof. It is no possible digest.
 constexpr Digest kRefusal{};
 
 constexpr const char* kSecretAdvice =
@@ -108,7 +108,7 @@ void ServerChallenge::answer(int fd, std::string_view bytes) {
   try {
     answer = feed(bytes);
   } catch (const StoreError&) {
-    // Who is gone need not be told; and who speaks something else would not understand it.
+    // A lost client cannot be told, and another protocol would not understand it.
     if (step_ == Step::kProof) send_all(view(kRefusal));
     throw;
   }

@@ -15,7 +15,7 @@
 namespace lockstep::wire {
 namespace {
 
-// Whoever else has this process's descriptors may take each one that is freed.
+// Other threads of this process may take each freed descriptor.
 constexpr int kRoomMade = 64;
 
 }  // namespace
@@ -87,7 +87,7 @@ UniqueFd Acceptor::next(int listener, const std::function<bool()>& make_room) {
     const int error = errno;
     if (error == EINTR || error == ECONNABORTED) continue;
     if (error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM) return fd;
-    // Linux says so of a queue too in which nobody waits.
+    // Linux also says so for an empty queue.
     pollfd queue{listener, POLLIN, 0};
     if (::poll(&queue, 1, 0) <= 0) return fd;
     error_ = error;

@@ -11,8 +11,8 @@
 #include "lockstep/core/mutex.h"
 
 namespace lockstep::flat::internal {
-// Who watches a thread: entries of which unwatch() was called on another thread stay until this one
-// looks.
+// The watches of a thread: entries of which unwatch() was called on another thread stay until this
+// thread looks.
 class ThreadWatchers {
  public:
   void add(const std::shared_ptr<AllocationWatch>& watch) {
@@ -46,8 +46,8 @@ class ThreadWatchers {
 
 namespace {
 
-// A plain pointer, null on threads that nobody watches: tensors are made and freed by destructors
-// of other thread-local objects too.
+// A plain pointer, null on threads without watches: destructors of other thread-local objects make
+// and free tensors too.
 constinit thread_local ThreadWatchers* watchers = nullptr;
 
 void forget_ended() noexcept {
@@ -56,8 +56,8 @@ void forget_ended() noexcept {
   watchers = nullptr;
 }
 
-// Where a lent address is looked up when it is freed: libtorch's deleters are plain functions of
-// the address (c10/core/Allocator.h, raw_deleter).
+// Finds a lent address when it is freed: libtorch's deleters are plain functions of the address
+// (c10/core/Allocator.h, raw_deleter).
 class Lent {
  public:
   void add(void* memory, std::shared_ptr<Place> place) {

@@ -42,7 +42,7 @@ struct Layer {
   size_t index = 0;
 };
 
-// Tags tell layers and directions apart; 0 is a rank that only stands in.
+// Tags identify layers and directions; 0 is a rank that only stands in.
 double forward_tag(const Layer& layer) {
   return 1.0 + static_cast<double>(layer.index);
 }
@@ -213,7 +213,7 @@ int64_t convert_sync_batch_norm(torch::nn::Module& model, const Communicator& co
     torch::nn::Module& layer = *item.value();
     if (!is_batch_norm(layer)) continue;
     if (const auto before = hook_of(layer)) hooks::remove_hook(layer, before.get());
-    // In place of the layer's own computation: what others have put around that stays around.
+    // Replaces the layer's own computation: other hooks around it stay around it.
     hooks::add_hook(
         layer, std::make_shared<SyncHook>(Layer{.layers = layers, .index = layers->names.size()}),
         hooks::Place::kInnermost);

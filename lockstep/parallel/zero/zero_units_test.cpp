@@ -435,7 +435,7 @@ TEST(ZeroUnits, WholeParametersDoNotStay) {
 }
 
 // Each rank writes its own part; what the parameters held is not read, and not sent.
-TEST(ZeroBirths, RanksWriteTheirParts) {
+TEST(ZeroPlacement, RanksWriteTheirParts) {
   LayerNet plain(kLayers);
   const auto value = [](const std::string& name, int64_t i) {
     return std::sin(0.7 * static_cast<double>(i) + static_cast<double>(name.size()));

@@ -29,7 +29,7 @@ void ReducerState::backward_ended() {
   reset();
 }
 
-// What this rank has used is kept for the backward that communicates.
+// Keeps the set of used parameters for the backward that communicates.
 void ReducerState::finish_quietly() {
   if (silencers_ == 0) ++quiet_backwards_;
   buckets_.end_backward();
@@ -37,12 +37,13 @@ void ReducerState::finish_quietly() {
 
 // The rank whose order counts: the lowest that has data.
 int ReducerState::ask_for_layout() {
-  return roll_call_ ? roll_call_->call({.step = Step::kLayout}, Communicator::Site::current()).first
-                    : 0;
+  return join_protocol_
+             ? join_protocol_->call({.step = Step::kLayout}, Communicator::Site::current()).first
+             : 0;
 }
 
-// In the order of the source's arrivals; what it did not use comes last. Sparse is what is so on
-// any rank.
+// In the order of arrival on the source; parameters that it did not use come last. A gradient
+// counts as sparse if it is on any rank.
 void ReducerState::make_buckets(int source) {
   const at::NoGradGuard no_grad;
   std::vector<Gradient>& gradients = buckets_.gradients();
@@ -101,7 +102,7 @@ void ReducerState::complete() {
     knows_used_ = options_.static_graph;
   }
   settle_dense();
-  if (roll_call_) roll_call_->settle();
+  if (join_protocol_) join_protocol_->settle();
   settle_sparse();
   settle_unused();
   if (options_.static_graph && !shadowing_) check_static();
@@ -177,20 +178,20 @@ void ReducerState::begin_shadow() {
   if (buckets_.made()) take_unused_along();
 }
 
-bool ReducerState::shadow(const Roll& roll) {
-  if (roll.step.step == Step::kForward) {
-    forwards_ = roll.step.detail[0];
-    batch_ = roll.step.detail[1];
+bool ReducerState::shadow(const JoinState& join_state) {
+  if (join_state.step.step == Step::kForward) {
+    forwards_ = join_state.step.detail[0];
+    batch_ = join_state.step.detail[1];
     return false;
   }
   try {
     begin_shadow();
-    if (roll.step.step == Step::kLayout) {
-      make_buckets(roll.first);
+    if (join_state.step.step == Step::kLayout) {
+      make_buckets(join_state.first);
       take_unused_along();
-    } else if (roll.step.step == Step::kBucket) {
+    } else if (join_state.step.step == Step::kBucket) {
       start_bucket();
-    } else if (roll.step.step == Step::kFinish) {
+    } else if (join_state.step.step == Step::kFinish) {
       complete();
       quiet_backwards_ = 0;
       reset();

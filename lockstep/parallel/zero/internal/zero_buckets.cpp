@@ -96,7 +96,7 @@ ZeroBuckets::ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> paramete
                          std::span<const size_t> groups, const ZeroLayout& layout)
     : parameters_(std::move(parameters)),
       devices_(devices_of(parameters_, layout, comm.capabilities().device)),
-      births_(bytes_of(parameters_, devices_)),
+      placement_(bytes_of(parameters_, devices_)),
       parts_(layout.parts),
       alone_(comm.size() == 1) {
   std::vector<flat::TensorSpec> specs;
@@ -245,7 +245,7 @@ void ZeroBuckets::reseat(ZeroBucket& bucket) {
     ZeroParameter& parameter = parameters_[slot.parameter];
     parameter.view = flat::window(bucket.gradients, slot.offset, parameter.tensor.sizes(),
                                   parameter.tensor.strides());
-    births_.set_place(slot.parameter, parameter.view);
+    placement_.set_place(slot.parameter, parameter.view);
   }
 }
 
@@ -256,10 +256,10 @@ int64_t ZeroBuckets::pool_bytes() const {
 }
 
 void ZeroBuckets::begin_backward() {
-  births_.begin();
+  placement_.begin();
   if (lends()) return;
   for (size_t i = 0; i < parameters_.size(); ++i)
-    births_.expect(i, !parameters_[i].tensor.grad().defined());
+    placement_.expect(i, !parameters_[i].tensor.grad().defined());
 }
 
 // A tensor that was born in a former taker's place and lives on keeps the memory.
@@ -268,7 +268,7 @@ void ZeroBuckets::lend(size_t index) {
   const bool taken = std::any_of(buckets_.begin(), buckets_.end(), [&](const ZeroBucket& one) {
     return one.buffer == bucket.buffer &&
            std::any_of(one.slots.begin(), one.slots.end(),
-                       [this](const ZeroSlot& slot) { return births_.occupied(slot.parameter); });
+                       [this](const ZeroSlot& slot) { return placement_.occupied(slot.parameter); });
   });
   if (taken) move_out(bucket);
   clear_padding(bucket);
@@ -277,7 +277,7 @@ void ZeroBuckets::lend(size_t index) {
     if (parameter.arrived)
       place(slot.parameter);
     else
-      births_.expect(slot.parameter, !parameter.tensor.grad().defined());
+      placement_.expect(slot.parameter, !parameter.tensor.grad().defined());
   }
 }
 
@@ -306,10 +306,10 @@ bool ZeroBuckets::place(size_t index, const at::Tensor& passed) {
     if (!flat::lies_in(gradient, parameter.view)) flat::move_into(parameter.view, gradient.clone());
   } else if (flat::lies_in(gradient, parameter.view)) {
     if (flat::kept_by_others(gradient, passed)) {
-      flat::Birthplaces::vacate(gradient);
+      flat::GradientPlacement::vacate(gradient);
       copied_bytes_ += static_cast<int64_t>(parameter.view.nbytes());
     }
-  } else if (births_.occupied(index)) {
+  } else if (placement_.occupied(index)) {
     return false;
   } else if (gradient.defined()) {
     flat::move_into(parameter.view, gradient);

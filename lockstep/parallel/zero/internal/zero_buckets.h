@@ -14,7 +14,7 @@
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/work.h"
-#include "lockstep/flat/birthplaces.h"
+#include "lockstep/flat/gradient_placement.h"
 #include "lockstep/flat/bucket_plan.h"
 #include "lockstep/flat/shard_plan.h"
 #include "lockstep/flat/turn_plan.h"
@@ -109,9 +109,9 @@ class ZeroBuckets {
   // A backward begins on this thread: from then on gradients may be born in their places, those of
   // lent buffers after lend(). Or it has ended.
   void begin_backward();
-  void end_backward() noexcept { births_.end(); }
+  void end_backward() noexcept { placement_.end(); }
   // The gradient is there: remembers where autograd had put it.
-  void arrived(size_t index) { births_.arrived(index, parameters_[index].tensor.grad()); }
+  void arrived(size_t index) { placement_.arrived(index, parameters_[index].tensor.grad()); }
 
   // Where buffers are lent: this bucket has one from now on.
   void lend(size_t index);
@@ -144,7 +144,7 @@ class ZeroBuckets {
   std::unique_ptr<HostCopy> host_copy_;
   std::shared_ptr<GatheredUnits> units_;  // hooks hold it weakly
   UnitPlan unit_plan_;
-  flat::Birthplaces births_;
+  flat::GradientPlacement placement_;
   int64_t copied_bytes_ = 0;
   int parts_;
   bool alone_;  // there is no other rank

@@ -1,4 +1,4 @@
-#include "lockstep/flat/birthplaces.h"
+#include "lockstep/flat/gradient_placement.h"
 
 #include <c10/core/CPUAllocator.h>
 
@@ -21,7 +21,7 @@ constexpr size_t kLogged = 1u << 16;
 }  // namespace
 
 // Which allocation of a backward becomes which gradient.
-class Birthplaces::Plan final : public internal::AllocationWatch {
+class GradientPlacement::Plan final : public internal::AllocationWatch {
  public:
   explicit Plan(std::vector<size_t> bytes) : gradients_(bytes.size()) {
     for (size_t i = 0; i < bytes.size(); ++i) {
@@ -113,49 +113,49 @@ class Birthplaces::Plan final : public internal::AllocationWatch {
   std::vector<Allocation> log_;             // of this backward
 };
 
-Birthplaces::Birthplaces(std::vector<size_t> bytes)
+GradientPlacement::GradientPlacement(std::vector<size_t> bytes)
     : plan_(std::make_shared<Plan>(std::move(bytes))) {
   internal::install_placing_allocator();
 }
 
-Birthplaces::~Birthplaces() {
+GradientPlacement::~GradientPlacement() {
   end();
 }
 
-void Birthplaces::set_place(size_t index, const at::Tensor& memory) {
+void GradientPlacement::set_place(size_t index, const at::Tensor& memory) {
   plan_->set_place(index, memory);
 }
 
-void Birthplaces::begin() {
+void GradientPlacement::begin() {
   end();
   plan_->begin();
   internal::watch(plan_);
 }
 
-void Birthplaces::end() noexcept {
+void GradientPlacement::end() noexcept {
   internal::unwatch(*plan_);
 }
 
-bool Birthplaces::watching() const {
+bool GradientPlacement::watching() const {
   return internal::watches_this_thread(*plan_);
 }
 
-void Birthplaces::expect(size_t index, bool awaited) {
+void GradientPlacement::expect(size_t index, bool awaited) {
   plan_->expect(index, awaited);
 }
 
-void Birthplaces::arrived(size_t index, const at::Tensor& gradient) {
+void GradientPlacement::arrived(size_t index, const at::Tensor& gradient) {
   if (watching())
     plan_->learn(index, gradient);
   else
     plan_->expect(index, false);
 }
 
-bool Birthplaces::occupied(size_t index) const {
+bool GradientPlacement::occupied(size_t index) const {
   return plan_->occupied(index);
 }
 
-void Birthplaces::vacate(const at::Tensor& gradient) {
+void GradientPlacement::vacate(const at::Tensor& gradient) {
   const at::Storage& storage = gradient.storage();
   const size_t bytes = storage.nbytes();
   c10::DataPtr elsewhere = internal::allocate_unseen(bytes);
