@@ -104,7 +104,7 @@ void EngineState::save(const std::filesystem::path& dir, std::string tag,
         Saved{progress_, scaler_.has_value(), scaler_ ? scaler_->state() : LossScaleState()});
     share.config_json = zero::to_json(config_);
     share.files[kClientState] = client_state;
-    std::error_code ignored;  // write_checkpoint() names what is wrong
+    std::error_code ignored;  // write_checkpoint() reports the error
     std::filesystem::create_directories(dir, ignored);
   }
   write_checkpoint(comm_, dir / tag, share,

@@ -97,7 +97,7 @@ void check_same_config(Communicator& comm, const ZeroConfig& config) {
   }
 }
 
-// What ranks must have alike beside the parameters that are trained.
+// The tensors that ranks must share besides the trained parameters.
 NamedTensors frozen_and_buffers(const torch::nn::Module& module) {
   NamedTensors result;
   std::unordered_set<const void*> seen;

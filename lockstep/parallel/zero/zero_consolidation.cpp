@@ -47,8 +47,8 @@ struct PlainMuon final : torch::optim::SGD, OptimizerKind {
 
 constexpr const char* kMaster = "master_weight";
 
-// A plain optimizer of the same kind over groups of the same shapes that have no memory, for its state
-// to be filled in or read; in float32 where parameters have masters.
+// A plain optimizer of the same kind over groups of the same shapes that have no memory, for its
+// state to be filled in or read; in float32 where parameters have masters.
 std::unique_ptr<Optimizer> shadow_of(const std::vector<OptimizerParamGroup>& groups, bool masters) {
   std::vector<OptimizerParamGroup> bare;
   for (const auto& group : groups) {
@@ -77,7 +77,7 @@ std::unique_ptr<Optimizer> shadow_of(const std::vector<OptimizerParamGroup>& gro
   return shadow;
 }
 
-// Of all groups, in order.
+// From all groups, in order.
 std::vector<const at::Tensor*> shadows_of(const Optimizer& shadow) {
   std::vector<const at::Tensor*> result;
   for (const OptimizerParamGroup& group : shadow.param_groups()) {
@@ -115,10 +115,10 @@ int64_t steps_of(const OptimizerOptions& options, const OptimizerParamState& sta
     return static_cast<const AdamWParamState&>(state).step();
   if (dynamic_cast<const AdamOptions*>(&options) != nullptr)
     return static_cast<const AdamParamState&>(state).step();
-  return 1;  // plain SGD does not count: that there is a buffer is what matters
+  return 1;  // plain SGD has no count: only the existence of a buffer matters
 }
 
-// What optimizer_state.h calls the tensors of ZeroBucket::states.
+// The names in optimizer_state.h of the tensors in ZeroBucket::states.
 std::vector<std::string> state_names(const OptimizerOptions& options) {
   std::vector<std::string> names{"momentum_buffer"};
   if (dynamic_cast<const AdamWOptions*>(&options) != nullptr ||
@@ -137,7 +137,7 @@ std::string prefix_of(const internal::ZeroSlot& slot) {
   return std::to_string(slot.parameter) + ".";
 }
 
-// Where this rank's part of the parameter begins, of its elements as they lie in memory.
+// The beginning of this rank's part of the parameter, in elements in memory order.
 int64_t begin_of(const internal::ZeroBucket& bucket, const internal::ZeroSlot& slot) {
   return bucket.origin + slot.own.begin - slot.offset;
 }
@@ -173,7 +173,7 @@ void keep_part(const at::Tensor& own, const SlicedTensor* state, int64_t begin,
   }
 }
 
-// What tells of the state, without its memory: enough for set_optimizer_state() to judge it.
+// A description of the state without its memory: enough for set_optimizer_state() to check it.
 Safetensors outline_of(const SlicedTensors& state, const std::string& source, bool masters) {
   Safetensors outline{.tensors = {}, .metadata = state.metadata};
   for (const auto& [name, tensor] : state.tensors) {
@@ -188,7 +188,7 @@ Safetensors outline_of(const SlicedTensors& state, const std::string& source, bo
   return outline;
 }
 
-// Masters are nobody's but ours: each of a parameter that has one, of its shape, in float32.
+// Only this optimizer uses masters: one for each parameter that has one, of its shape, in float32.
 void check_masters(const SlicedTensors& state, const std::vector<const at::Tensor*>& outlines,
                    const std::vector<internal::ZeroBucket>& buckets, const std::string& source) {
   std::set<std::string> known;
@@ -347,7 +347,7 @@ void ZeroOptimizer::load_parameters(const SlicedTensors& values, const std::stri
       throw CheckpointError(source + ": '" + parameter.name +
                             "' has another shape than the model's, or is there in part only");
   }
-  // What is fetched ahead still reads them, and so may other ranks, of one memory.
+  // Prefetches still read them, and so may other ranks that share the memory.
   if (buckets.units()) buckets.units()->before_change();
   state_->comm().barrier();
   for (internal::ZeroBucket& bucket : buckets.buckets()) {

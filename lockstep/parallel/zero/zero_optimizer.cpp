@@ -94,8 +94,8 @@ Listed listed(const std::vector<OptimizerParamGroup>& groups, const std::vector<
   return result;
 }
 
-// Before anything is allocated, and on all ranks: what a control group allows is found out by a kill
-// otherwise. Ranks of one group share its limit.
+// Before anything is allocated, and on all ranks: exceeding a control group's limit would otherwise
+// end in a kill. Ranks of one group share its limit.
 void check_fits(Communicator& comm, const ZeroMemory& planned) {
   struct Rank {
     double needed, allowed, host, group;  // numbers below 2^53

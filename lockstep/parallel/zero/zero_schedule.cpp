@@ -24,7 +24,7 @@ double warmed(const ScheduleConfig& schedule, int64_t moves) {
   return std::log(done + 1) / std::log(length);
 }
 
-// Of the steps after the warm-up, how many are still to come: 1 to 0.
+// The remaining fraction of the steps after the warm-up: from 1 to 0.
 double left_of(const ScheduleConfig& schedule, int64_t moves) {
   const int64_t falling = std::max<int64_t>(1, schedule.total_num_steps - warmup_of(schedule));
   const auto left = static_cast<double>(schedule.total_num_steps - (moves - 1));

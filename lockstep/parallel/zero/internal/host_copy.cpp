@@ -15,7 +15,7 @@
 namespace lockstep::internal {
 namespace {
 
-// Whether the hosts want the same.
+// Compares whether the hosts want the same.
 Work compare(Communicator& between, const std::string& what) {
   return between.iall_reduce(at::zeros({1}, at::kByte), ReduceOp::kMax, call_note(what));
 }
@@ -112,8 +112,9 @@ class InHostMemory final : public HostCopy {
   std::optional<Communicator> between_, inside_;
 };
 
-// On devices. Of C copies, each divided among H ranks, rank c * H + h keeps the h-th of H pieces of copy c. A piece is C of
-// the parts that ranks update: its c-th is that rank's, and the others come from those that keep the same piece.
+// On devices. Of C copies, each divided among H ranks, rank c * H + h keeps the h-th of H pieces of
+// copy c. A piece has C of the parts that ranks update: its c-th is that rank's, and the others
+// come from the ranks that keep the same piece.
 class OnDevices final : public HostCopy {
  public:
   OnDevices(Communicator& comm, int copies)
@@ -123,7 +124,7 @@ class OnDevices final : public HostCopy {
         copy_(comm.rank() / hosts_),
         host_(comm.rank() % hosts_) {
     if (hosts_ == 1) return;
-    // Of its own: fetches come in between reductions.
+    // A group of its own, since fetches interleave with reductions.
     if (copies_ == 1) {
       between_ = comm_.duplicate();
       return;
@@ -200,7 +201,8 @@ class OnDevices final : public HostCopy {
 
   int copies_, hosts_;
   int64_t copy_, host_;  // this rank's copy, and its place among those that divide it
-  // Those that divide this copy; those that keep the same of each; and all, by their parts.
+  // The ranks that divide this copy; those that keep the same piece of each copy; and all, by their
+  // parts.
   std::optional<Communicator> between_, alike_, parts_;
 };
 

@@ -15,8 +15,9 @@ Pass pass_now() {
   return torch::autograd::get_current_graph_task_id() == -1 ? Pass::kForward : Pass::kBackward;
 }
 
-// A unit's backward begins where the gradient of its output is there, and is over where that of its
-// input is. Where the input needs none, the end of the whole backward tells. `input`: of this unit alone.
+// A unit's backward begins when the gradient of its output has arrived, and ends when that of its
+// input has. Where the input requires none, the end of the whole backward ends it. `input`: of this
+// unit alone.
 void watch_backward(const std::shared_ptr<GatheredUnits>& units, size_t unit,
                     const at::Tensor& input, const at::Tensor& output) {
   const auto running = std::make_shared<bool>(false);

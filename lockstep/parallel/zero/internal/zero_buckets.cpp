@@ -56,7 +56,8 @@ flat::TensorSpec spec_of(const flat::Bucket& plan) {
   return {plan.numel, plan.dtype, plan.device};
 }
 
-// Where each will lie: those of units come along from the host, so that no device has all of them before they are divided.
+// The future device of each parameter: those of units arrive from the host, so that no device has
+// all of them before they are divided.
 std::vector<at::Device> devices_of(const std::vector<ZeroParameter>& parameters,
                                    const ZeroLayout& layout, at::Device moved) {
   std::vector<at::Device> devices;
@@ -66,7 +67,7 @@ std::vector<at::Device> devices_of(const std::vector<ZeroParameter>& parameters,
   return devices;
 }
 
-// By parameter, on `devices`; 0 where a gradient cannot be born in place.
+// By parameter, on `devices`; 0 where backward cannot write a gradient to its place.
 std::vector<size_t> bytes_of(const std::vector<ZeroParameter>& parameters,
                              std::span<const at::Device> devices) {
   std::vector<size_t> bytes;
@@ -159,7 +160,7 @@ ZeroBuckets::ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> paramete
   } else {
     for (const at::Tensor& flat : flats) comm.broadcast(flat, 0);
   }
-  // Theirs are what the parameters hold now; those of `initial` have more bits.
+  // The masters then get the parameters' current values; those of `initial` have more bits.
   for (ZeroBucket& bucket : buckets_) {
     if (bucket.own_master.defined() && layout.initial == nullptr)
       bucket.own_master.copy_(bucket.own_parameters);
@@ -168,7 +169,7 @@ ZeroBuckets::ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> paramete
   reset();
 }
 
-// What one host alone has is never fetched, and wrong names are wrong there too.
+// On a single host nothing is fetched, but wrong names are errors there too.
 void ZeroBuckets::find_units(const ZeroUnits& units) {
   std::vector<at::Tensor> tensors;
   for (const ZeroParameter& parameter : parameters_) tensors.push_back(parameter.tensor);
@@ -205,7 +206,7 @@ at::Tensor ZeroBuckets::make_parameters(Communicator& comm, const flat::Bucket& 
                     : make_flat(comm, spec_of(plan));
 }
 
-// What is padding, the memory is zero for.
+// The memory is zero, for the padding.
 void ZeroBuckets::bear(ZeroBucket& bucket, const ZeroLayout& layout) {
   for (const ZeroSlot& slot : bucket.slots) {
     if (slot.own.empty()) continue;
@@ -267,8 +268,9 @@ void ZeroBuckets::lend(size_t index) {
   ZeroBucket& bucket = buckets_[index];
   const bool taken = std::any_of(buckets_.begin(), buckets_.end(), [&](const ZeroBucket& one) {
     return one.buffer == bucket.buffer &&
-           std::any_of(one.slots.begin(), one.slots.end(),
-                       [this](const ZeroSlot& slot) { return placement_.occupied(slot.parameter); });
+           std::any_of(one.slots.begin(), one.slots.end(), [this](const ZeroSlot& slot) {
+             return placement_.occupied(slot.parameter);
+           });
   });
   if (taken) move_out(bucket);
   clear_padding(bucket);
@@ -329,7 +331,8 @@ void ZeroBuckets::place_all(size_t index) {
   ZeroBucket& bucket = buckets_[index];
   for (const ZeroSlot& slot : bucket.slots) {
     const ZeroParameter& parameter = parameters_[slot.parameter];
-    // What has not arrived may have been placed for an earlier backward, and changed since.
+    // A gradient that has not arrived may have been placed for an earlier backward, and changed
+    // since.
     if (parameter.placed && (lends() || parameter.arrived)) continue;
     if (place(slot.parameter)) continue;
     move_out(bucket);
@@ -337,7 +340,7 @@ void ZeroBuckets::place_all(size_t index) {
   }
 }
 
-// For good: whoever lives in one of its places may live long.
+// For good, since a tensor in one of its places may live long.
 void ZeroBuckets::move_out(ZeroBucket& bucket) {
   const at::NoGradGuard no_grad;
   if (lends()) {

@@ -146,7 +146,8 @@ std::string ZeroState::first_not_finite() {
                                    : "no single one: their squares overflow";
 }
 
-// Whether the device that all parts are on can decide: none takes its first step, which makes what the others find.
+// Whether the device with all parts can decide: none may take its first step, which allocates the
+// state that later steps find.
 bool ZeroState::device_decides(const optim::StepOptions& options, const Groups& groups) const {
   if (!optim::device_may_decide(options)) return false;
   for (const ZeroBucket& bucket : buckets_.buckets()) {
