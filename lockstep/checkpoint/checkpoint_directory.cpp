@@ -43,7 +43,8 @@ class DirectoryReader {
   FileSums sums_;
 };
 
-// Where a checkpoint is, and what tells its directory from the one that takes its place; {} where there is none.
+// The place of a checkpoint, and an identity that differs from that of a directory that replaces
+// it; {} where there is none.
 std::pair<fs::path, std::array<int64_t, 4>> identity_of(const fs::path& path) {
   const fs::path at = checkpoint_at(path);
   struct stat info{};
@@ -122,8 +123,8 @@ Checkpoint read_checkpoint(const fs::path& path, CheckpointParts parts, ModelFor
     try {
       return read_once(path, parts, form);
     } catch (const CheckpointError&) {
-      // Files of two checkpoints, or some that are gone: a writer has put another in its place, or is about to, and has
-      // given this one another name.
+      // Files of two checkpoints, or some that are gone: a writer has put another in its place, or
+      // is about to, and has given this one another name.
       if (patience.expired() || identity_of(path) == before) throw;
     }
   }

@@ -27,8 +27,8 @@ std::optional<int64_t> step_of_name(const std::string& name) {
   return step;
 }
 
-// Lets the link `folder`/`name` mean `target`, in one step. What it meant, or was, is gone. Where the file system has
-// no links, a file with the target's name stands for one.
+// Points the link `folder`/`name` to `target`, in one step; its former target or content is gone.
+// Where the file system has no links, a file with the target's name replaces it.
 void let_mean(const fs::path& folder, const char* name, const fs::path& target) {
   const fs::path link = folder / name, fresh = folder / (name + std::string(kLeftover));
   std::error_code error;
@@ -67,8 +67,8 @@ std::vector<fs::path> entries_named(const fs::path& folder, std::string_view beg
   return found;
 }
 
-// The step of "checkpoint-5.previous", which is the only one of its step while a writer is about to put another in its
-// place, or was killed there.
+// The step of "checkpoint-5.previous", which is the only one of its step while a writer is about to
+// put another in its place, or was killed there.
 std::optional<int64_t> step_of_previous(const std::string& name) {
   const std::string_view suffix = internal::kPrevious;
   if (!name.ends_with(suffix)) return std::nullopt;
@@ -121,7 +121,7 @@ std::optional<int64_t> linked_step(const fs::path& folder, const char* name) {
   std::error_code error;
   const fs::path target = fs::read_symlink(link, error);
   if (!error) return step_of_name(target.filename());
-  constexpr size_t kLongest = 64;  // of what let_mean() writes
+  constexpr size_t kLongest = 64;  // of a file that let_mean() writes
   if (!fs::is_regular_file(link, error)) return std::nullopt;
   std::string text(kLongest, '\0');
   std::ifstream file(link, std::ios::binary);

@@ -46,7 +46,7 @@ fs::path report_of(const fs::path& directory, int rank) {
   return directory / ("rank-" + std::to_string(rank) + ".json");
 }
 
-// It goes when rank 0 has read it: nothing of it need outlive a power cut.
+// The report is removed when rank 0 has read it, so it need not be durable.
 void report(const fs::path& directory, int rank, const std::string& text) {
   AsideFile file(report_of(directory, rank));
   file.write(text);
@@ -75,12 +75,13 @@ struct CheckpointWriter::Job {
   fs::path directory;  // of this attempt
   int rank = 0, size = 1;
   bool snapshot = false;  // then it gives way to who computes meanwhile
-  device::Event
-      given;  // behind what the caller's stream had been given: values, or a snapshot's copies
+  // The caller's stream position: values, or a snapshot's copies.
+  device::Event given;
   std::function<void()> published;
   std::optional<internal::PartialDirectory> partial;  // of rank 0
   std::atomic<bool> given_up{false};                  // by the caller
-  // Of the thread, once it has ended: why, and that it was for want of another rank's part.
+  // Set by the thread when it has ended: its error, and whether only another rank's part was
+  // missing.
   std::exception_ptr failure;
   bool missed = false;
   std::thread thread;
@@ -92,7 +93,7 @@ struct CheckpointWriter::Job {
   }
 
   void run() noexcept {
-    // Of this thread alone, on Linux; a mere hint.
+    // For this thread alone, on Linux; only a hint.
     if (snapshot) ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
     try {
       if (snapshot)
@@ -112,7 +113,7 @@ struct CheckpointWriter::Job {
     }
   }
 
-  // Keeps the exception at hand, and lets rank 0 know of it, which has to wait otherwise.
+  // Keeps the current exception, and reports it to rank 0, which would otherwise wait.
   void fail() noexcept {
     failure = std::current_exception();
     partial.reset();
@@ -176,7 +177,7 @@ void CheckpointWriter::take_snapshot() {
     for (internal::NamedFile& file : *files) file.contents.copy_from_device();
 }
 
-// As much, or more, at a multiple of kDirectAlignment; the former goes first.
+// At least this many bytes, at a multiple of kDirectAlignment; the former memory is freed first.
 std::byte* CheckpointWriter::snapshot_memory(size_t bytes) {
   size_t left = bytes + kDirectAlignment;
   if (!memory_.defined() || memory_.nbytes() < left) {
@@ -199,7 +200,7 @@ void CheckpointWriter::start(const fs::path& path, const Checkpoint& share,
   bool in_slices = false;
   const std::string attempt =
       broadcast_object(comm_, internal::new_attempt(), 0).get<std::string>();
-  // Nobody writes for a former attempt any more once all have come here.
+  // No rank writes for a former attempt any more once all have arrived here.
   for (const nlohmann::json& has : all_gather_object(
            comm_,
            nlohmann::json::array({!share.model.tensors.empty(), !share.optimizer.tensors.empty(),

@@ -14,7 +14,8 @@
 namespace lockstep {
 namespace {
 
-// What Checksum::copy() takes at once: it stays in the first-level cache between sum and copy.
+// The piece that Checksum::copy() handles at once: it stays in the first-level cache between sum
+// and copy.
 constexpr size_t kCopyPiece = 4096;
 
 }  // namespace

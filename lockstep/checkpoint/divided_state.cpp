@@ -37,7 +37,7 @@ void check_shape(const std::string& name, at::IntArrayRef sizes, const PlacedPar
                           ", and its place has " + bracketed(expected));
 }
 
-// Whether this rank writes what a parameter has once, whatever its boxes.
+// Whether this rank writes the data that a parameter has once, whatever its boxes.
 bool writes_numbers(const PlacedParameter& place) {
   return place.writes && std::all_of(place.box.begin.begin(), place.box.begin.end(),
                                      [](int64_t begin) { return begin == 0; });
@@ -59,7 +59,7 @@ std::string before_last_point(const std::string& name) {
   return name.substr(0, name.rfind('.'));
 }
 
-// Of each group's parameters those that `keep` keeps.
+// Keeps in each group the parameters that `keep` selects.
 void keep_listed(Metadata& metadata, const std::function<bool(const std::string&)>& keep) {
   for (size_t g = 0;; ++g) {
     const auto entry = metadata.find("group." + std::to_string(g));

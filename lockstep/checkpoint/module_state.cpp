@@ -80,7 +80,8 @@ NamedTensors module_state(const torch::nn::Module& module) {
 namespace {
 
 constexpr std::string_view kModule = "module.";
-// No module is called so but by a wrapper of PyTorch's, which may be around a model or a part of it.
+// No module is called so but by a wrapper of PyTorch's, which may be around a model or a part of
+// it.
 constexpr std::string_view kInner[] = {"_orig_mod.", "_fsdp_wrapped_module.",
                                        "_checkpoint_wrapped_module."};
 
@@ -142,7 +143,7 @@ std::string strip(NamedTensors* state, bool wrapped) {
   return taken;
 }
 
-// What set_module_state() copies, by the module's names. Throws as it does.
+// The tensors that set_module_state() copies, by the module's names. Throws like it.
 std::map<std::string, at::Tensor> fitting(const NamedTensors& own, const NamedTensors& state,
                                           const std::string& source) {
   NamedTensors given = state;

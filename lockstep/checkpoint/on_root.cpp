@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-// What went wrong at the root.
+// The root's failure.
 struct RootFailure {
   std::string message;  // "": nothing
   int errnum = 0;       // of a SystemError

@@ -25,7 +25,7 @@ using torch::optim::Optimizer;
 using torch::optim::OptimizerOptions;
 using torch::optim::OptimizerParamState;
 
-// The state tensors of one parameter, by name: where they come from when it is put back.
+// Reads the state tensors of one parameter by name, to restore them.
 class ParamReader {
  public:
   ParamReader(const Safetensors& file, std::string prefix, const at::Tensor& param,
@@ -69,7 +69,7 @@ class ParamReader {
   std::set<std::string>* used_;
 };
 
-// What is known of one kind of optimizer.
+// The properties of one kind of optimizer.
 struct Kind {
   const char* name;
   bool (*is)(const Optimizer&);
@@ -269,7 +269,7 @@ void settle(const Optimizer& optimizer) {
   if (const auto* own = dynamic_cast<const StepsOnDevice*>(&optimizer)) own->settle();
 }
 
-// What a file calls the optimizer.
+// The name of the optimizer in a file.
 std::string name_of(const Optimizer& optimizer, const Kind& kind) {
   const auto* own = dynamic_cast<const OptimizerKind*>(&optimizer);
   return own != nullptr ? own->kind() : kind.name;

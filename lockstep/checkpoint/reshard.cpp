@@ -62,7 +62,8 @@ Safetensors chosen(const SlicedTensors& from, const std::vector<std::string>& na
   return result;
 }
 
-// What a link leads to would be written into the new checkpoint: of its own folder at most.
+// The targets of links would be written into the new checkpoint: only links within its own folder
+// are allowed.
 void check_links(const std::filesystem::path& from) {
   namespace fs = std::filesystem;
   const fs::path at = checkpoint_at(from);

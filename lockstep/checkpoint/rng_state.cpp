@@ -38,7 +38,7 @@ void set_cpu_rng_state(const at::Tensor& state, const std::string& source) {
 
 namespace {
 
-// For the CPU's generator and, behind it, a device's.
+// Seeds for the CPU's generator and, after it, a device's.
 struct Seeds {
   uint64_t cpu, device;
 };

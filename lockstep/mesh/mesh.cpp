@@ -17,7 +17,7 @@ AxisSet all_axes(const MeshLayout& layout) {
   return (AxisSet{1} << layout.axes().size()) - 1;
 }
 
-// Those of the set along which there is anybody else: sets that differ in others are the same ranks.
+// The axes of the set with more than one rank: sets that differ only in others have the same ranks.
 AxisSet without_lone(const MeshLayout& layout, AxisSet set) {
   for (size_t i = 0; i < layout.axes().size(); ++i)
     if (layout.axes()[i].size == 1) set &= ~(AxisSet{1} << i);

@@ -23,8 +23,8 @@ namespace {
 // Sums of this many elements are added up one after another: few enough for rounding errors to stay
 // small whatever the tensor's size.
 constexpr int64_t kChunk = 1 << 14;
-// A chunk is read in several places at once, which keeps more of memory's lines under way than the
-// processor's prefetcher would: a gradient that lies in memory is summed at memory's speed.
+// A chunk is read in several places at once, which keeps more cache lines in transit than the
+// processor's prefetcher would: a gradient in memory is summed at memory's speed.
 constexpr int64_t kStreams = 4;
 constexpr int64_t kLanes = 8;
 constexpr int64_t kAhead = 256;  // elements
@@ -102,7 +102,7 @@ void check_tensor(const at::Tensor& tensor) {
       "dtype");
 }
 
-// Of tensors of one device.
+// For tensors of one device.
 at::Tensor norm_on_device(const std::vector<at::Tensor>& tensors) {
   return at::linalg_vector_norm(at::stack(at::_foreach_norm(tensors, 2, at::kDouble)));
 }

@@ -15,7 +15,7 @@ namespace lockstep::optim {
 namespace {
 
 constexpr double kSmallest = 1e-7;  // of the norm that a matrix is divided by
-// Of the quintic whose slope at 0 is greatest (Jordan et al.).
+// The coefficients of the quintic with the greatest slope at 0 (Jordan et al.).
 constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
 
 class MuonStateKind final : public internal::StateKind {

@@ -83,7 +83,7 @@ std::vector<TensorToCome> to_come(const NamedTensors& tensors) {
   return list;
 }
 
-// As many bytes as its place in the file has.
+// With as many bytes as its place in the file.
 at::Tensor made(const TensorToCome& tensor) {
   at::Tensor data = tensor.make();
   LOCKSTEP_CHECK(data.nbytes() == bytes_of(tensor), "a tensor has the size that was announced");
@@ -124,7 +124,7 @@ class PieceWriter {
   std::future<void> writing_;  // whose destructor waits
 };
 
-// The bytes of a file, as they come: copied to where the disk takes them from.
+// The bytes of a file as they arrive: copied to the memory from which the disk takes them.
 class StagedFile {
  public:
   StagedFile(AsideFile& file, size_t bytes)
@@ -170,7 +170,7 @@ class StagedFile {
   bool second_ = false;  // half of the memory
   size_t used_ = 0;
   Checksum sum_;
-  PieceWriter writer_;  // goes first: it may still read the memory
+  PieceWriter writer_;  // destroyed first, since it may still read the memory
 };
 
 }  // namespace
@@ -222,7 +222,8 @@ void FileToWrite::copy_and_sum() {
   sum_ = sum.sum();
 }
 
-// A sum is one thread's work: where others can copy meanwhile, nobody waits for it.
+// A checksum is one thread's work: where other threads could copy meanwhile, they need not wait for
+// it.
 void FileToWrite::copy_on_all_threads(at::Device later) {
   struct Piece {
     std::byte* to;

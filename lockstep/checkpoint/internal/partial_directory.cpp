@@ -45,7 +45,7 @@ void put_in_place(const fs::path& fresh, const fs::path& path) {
     fail(path, error);
   const fs::path previous = beside(path, kPrevious);
   std::error_code unknown;
-  // Of an attempt that was given up: what is there stays where it is.
+  // For an abandoned attempt: the existing content stays.
   if (!fs::exists(fs::symlink_status(fresh, unknown))) fail(path, ENOENT);
   if (!fs::exists(fs::symlink_status(path, unknown))) {
     rename_or_fail(fresh, path);
@@ -85,7 +85,7 @@ PartialDirectory::~PartialDirectory() {
   // After publish() it is the former checkpoint; a leftover is removed by the next writer.
   std::error_code error;
   fs::remove_all(directory_, error);
-  fs::remove(directory_.parent_path(), error);  // where nobody else's attempt is in it
+  fs::remove(directory_.parent_path(), error);  // unless another attempt is in it
 }
 
 void PartialDirectory::publish() {

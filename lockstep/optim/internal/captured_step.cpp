@@ -29,7 +29,7 @@ bool are_both(const OptimizerOptions& a, const OptimizerOptions& b) {
   return first != nullptr && second != nullptr && *first == *second;
 }
 
-// Of the kinds that can be captured.
+// For the kinds that can be captured.
 bool are_same(const OptimizerOptions& a, const OptimizerOptions& b) {
   return are_both<torch::optim::AdamWOptions>(a, b) || are_both<torch::optim::AdamOptions>(a, b) ||
          are_both<torch::optim::SGDOptions>(a, b);

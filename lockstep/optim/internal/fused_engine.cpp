@@ -89,8 +89,8 @@ std::string first_not_finite(const std::vector<Located>& located) {
   return "no single one: their squares overflow";
 }
 
-// Whether the device that all gradients are on can decide: all that a step needs is there, so that a step that is
-// left out leaves nothing behind.
+// Whether the device that all gradients are on can decide: all that a step needs is there, so that
+// a step that is left out leaves nothing behind.
 bool device_decides(const Optimizer& optimizer, const std::vector<Located>& located,
                     const StateKind& kind, const StepOptions& options) {
   if (!device_may_decide(options)) return false;
@@ -141,7 +141,7 @@ class StepTensors {
  public:
   StepTensors(const LeftOutSteps& left_out, CapturedStep* captured)
       : left_out_(left_out), captured_(captured) {}
-  // Of `parameter`, which is at that step.
+  // The state of `parameter`, which is at that step.
   at::Tensor get(int64_t step, const at::Tensor& parameter) {
     at::Tensor& tensor = tensors_[step];
     if (!tensor.defined()) {
@@ -344,7 +344,7 @@ StepResult fused_step(Optimizer& optimizer, FlatGroups& flat, LeftOutSteps& left
         stretches.push_back({slot.offset, slot.offset, gradient, step, first, slot.param});
       }
       stretches.back().end = slot.offset + slot.numel;
-      // As an in-place change would: autograd then notices a graph that saw the old values.
+      // Like an in-place change: autograd then notices a graph that saved the old values.
       slot.param.unsafeGetTensorImpl()->bump_version();
     }
     for (const bool first : {false, true}) {

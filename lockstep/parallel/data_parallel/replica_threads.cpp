@@ -12,8 +12,8 @@
 namespace lockstep::data_parallel {
 namespace {
 
-// What ThreadLocalState leaves out of autocast: its nesting, by which casts of parameters are kept
-// for the duration of a forward, and whether they are.
+// The part of autocast that ThreadLocalState leaves out: its nesting, during which casts of
+// parameters are kept for a forward, and whether they are.
 class SameAutocast {
  public:
   SameAutocast(const amp::AutocastSettings& cpu, const amp::AutocastSettings& cuda) {
@@ -41,7 +41,8 @@ ReplicaThreads::ReplicaThreads(size_t count) : running_(count) {
   }
   MutexLock lock(mutex_);
   while (running_ != 0) changed_.wait(lock);
-  // A thread's call of set_num_threads is also what later threads begin with: back to the caller's.
+  // A thread's call of set_num_threads also sets the default of later threads: restores the
+  // caller's.
   at::set_num_threads(own);
 }
 

@@ -74,7 +74,7 @@ std::vector<Shared> match(const Dict& own, const std::vector<Dict>& copies, cons
   return result;
 }
 
-// Gives `copy` the memory of `source`, but not its place in the graph. Also its version counter, so
+// Gives `copy` the memory of `source` and its version counter, but not its place in the graph, so
 // that autograd notices a parameter that was changed between forward and backward.
 void share_memory(at::Tensor& copy, const at::Tensor& source) {
   if (copy.is_alias_of(source) && copy.scalar_type() == source.scalar_type() &&
@@ -150,7 +150,7 @@ class Replicas::State {
   ReplicaThreads threads_;
 };
 
-// One forward, kept until its graph goes.
+// One forward, kept as long as its graph.
 struct Replicas::State::Step : torch::CustomClassHolder {
   std::shared_ptr<State> state;
   std::vector<size_t> parameters;  // that require gradients, by place in parameters_
@@ -267,7 +267,7 @@ std::vector<Tensors> Replicas::State::scatter(const Tensors& inputs) const {
 
 void Replicas::State::refresh(size_t used) {
   const at::NoGradGuard no_grad;
-  // Parents come before their children, so what train() passes down is corrected there.
+  // Parents come before their children, so the mode that train() passes down is corrected there.
   for (const auto& [own, copies] : modes_) {
     for (torch::nn::Module* copy : copies) {
       if (copy->is_training() != own->is_training()) copy->train(own->is_training());

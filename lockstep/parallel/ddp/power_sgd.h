@@ -3,9 +3,9 @@
 // Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
 // Optimization", NeurIPS 2019, algorithms 1 and 2: for each gradient, seen as a matrix M [n, m]
 // (dim 0 by the rest) plus the error of earlier steps,
-//  P = M Q, averaged over the ranks, its columns made orthonormal;   [n, rank]
-//  Q = M^T P, averaged;                                              [m, rank]
-//  the gradient is P Q^T; its difference from M is this rank's error for the next step.
+//   P = M Q, averaged over the ranks, its columns made orthonormal;   [n, rank]
+//   Q = M^T P, averaged;                                              [m, rank]
+//   the gradient is P Q^T; its difference from M is this rank's error for the next step.
 // (n + m) * rank numbers travel instead of n * m. The result is not the average, but the errors are
 // added later, and training converges nearly as with it; rank 1 to 4 is usual.
 #pragma once

@@ -63,9 +63,9 @@ class VectorHalving {
   VectorHalving(Communicator& comm, at::Tensor vector, std::vector<Range> layers)
       : comm_(comm), vector_(std::move(vector)), layers_(std::move(layers)) {}
 
-  // After the level of distance d, the 2d ranks of an aligned block hold, in parts, what the block
-  // adds up to: a rank keeps the half of what it had that its partner sent it, and passes the other
-  // half on. Afterwards the parts go back the same way.
+  // After the level of distance d, the 2d ranks of an aligned block hold, in parts, the block's
+  // sum: a rank keeps the half of its data that its partner sent it, and passes the other half on.
+  // Afterwards the parts travel back the same way.
   void run() {
     std::vector<Range> held;
     Range range{0, vector_.numel()};
@@ -143,7 +143,7 @@ at::ScalarType computed_in(at::ScalarType dtype) {
   return dtype == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// Nobody sends anything before all have called with the same tensors.
+// No rank sends data before all have called with the same tensors.
 void agree(Communicator& comm, std::span<const at::Tensor> tensors, Communicator::Site site) {
   uint64_t key = tensors.size();
   for (const at::Tensor& tensor : tensors) {
@@ -169,7 +169,7 @@ void adasum_all_reduce(Communicator& comm, std::span<const at::Tensor> tensors,
   const at::NoGradGuard no_grad;
   agree(comm, tensors, site);
   for (const auto& [kind, members] : kinds) {
-    // Those of a device go to the host as one, and back as one.
+    // Tensors of a device are copied to the host as one, and back as one.
     const at::Device device = members.front().device();
     const bool together = std::all_of(members.begin(), members.end(), [&](const at::Tensor& one) {
       return one.device() == device;

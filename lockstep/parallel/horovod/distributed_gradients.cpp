@@ -139,7 +139,7 @@ class DistributedGradients::State final : public flat::BackwardWatch {
   std::optional<horovod::FusedBuffers> buffers_;
   int64_t step_ = 1;
   size_t begun_ = 0;            // rounds of this step
-  std::optional<Round> round_;  // under way
+  std::optional<Round> round_;  // pending
   std::vector<bool> reduced_;   // in this step
   bool synchronized_ = false;   // and nothing has arrived since
   std::vector<MissingGradient> missing_;
@@ -156,7 +156,7 @@ void DistributedGradients::State::gradient_arrived(size_t index, const at::Tenso
         "backwards, and use the parameter in one checkpointed part only");
   }
   if (!comm_) return;
-  // As far as the other ranks are: nothing here waits.
+  // Goes as far as the other ranks have, without waiting.
   while (true) {
     if (round_) {
       if (!round_->work.test()) break;

@@ -76,7 +76,7 @@ LogicalRanks::LogicalRanks(Communicator comm, std::shared_ptr<torch::nn::Module>
   buffers_ = to_named_tensors(model_->named_buffers());
   NamedTensors everything = parameters_of(*model_);
   everything.insert(everything.end(), buffers_.begin(), buffers_.end());
-  // The ranks' counts are compared as a shape is: what follows is then refused by all or none.
+  // The ranks' counts are compared like a shape, so that all ranks or none are refused afterwards.
   NamedTensors compared = everything;
   compared.emplace_back("logical ranks", at::empty({1}).expand({std::max(count, 0)}));
   check_same_on_all_ranks(comm_, compared);
@@ -181,7 +181,8 @@ void LogicalRanks::backward(const at::Tensor& loss) {
   loss.backward();
   const at::NoGradGuard no_grad;
   for (Flat& flat : flats_) flat.sum.add(leaf_of(flat));
-  // Each begins with the buffers that the step found. Not before backward, which may look at them.
+  // Each starts with the step's initial buffers. They are restored after backward, which may use
+  // them.
   if (first() + done_ == 0) left_ = copies(buffers_);
   copy_back(found_, buffers_);
   ++done_;

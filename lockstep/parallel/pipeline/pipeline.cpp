@@ -94,8 +94,8 @@ class StepNode final : public torch::autograd::Node {
   std::function<void()> run_;
 };
 
-// Runs it as one backward, for whoever awaits gradients: it begins with the first micro-batch's first, ends
-// when `run` does, and each gradient arrives in it once a micro-batch.
+// Runs it as one backward, for code that awaits gradients: it begins with the first micro-batch's
+// first, ends when `run` does, and each gradient arrives in it once per micro-batch.
 void as_one_backward(std::function<void()> run) {
   const at::Tensor seed = at::zeros({}, at::kFloat);
   const auto node = hooks::make_node<StepNode>(std::move(run), seed);
@@ -155,7 +155,8 @@ at::Tensor Pipeline::State::run(const PipelineBatch& batch, bool backward) {
     has_step = backward;
     return loss;
   } catch (const std::exception& error) {
-    // The others wait for what will not come. Where the communicator is broken already, its own reason stays.
+    // The other stages wait for data that will not arrive. Where the communicator is broken
+    // already, its own reason stays.
     comm.abort("pipeline " + step.place() + " failed: " + error.what());
     throw;
   }

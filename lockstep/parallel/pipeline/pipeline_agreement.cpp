@@ -45,7 +45,7 @@ std::string tied_text(const at::Tensor& parameter) {
          "]" + (parameter.requires_grad() ? "" : ", frozen");
 }
 
-// What is said of the two stages where `key` differs, and what to do about it.
+// The text about two stages where `key` differs, with the remedy.
 struct Question {
   const char* key;    // compared
   const char* shown;  // said
@@ -69,7 +69,7 @@ void compare(const std::vector<nlohmann::json>& all) {
   }
 }
 
-// Of the stages that have a tie's parameter.
+// For the stages that have a tie's parameter.
 void compare_tied(const std::vector<nlohmann::json>& all, const std::vector<PipelineTie>& ties) {
   for (size_t i = 0; i < ties.size(); ++i) {
     const auto of = [&](size_t stage) { return all[stage]["tied"][i].get<std::string>(); };
@@ -86,7 +86,7 @@ void compare_tied(const std::vector<nlohmann::json>& all, const std::vector<Pipe
   }
 }
 
-// What the chunks are cut from, and how. Those that do not say it go with all.
+// Compares the chunks' origins. Chunks without one fit all others.
 void compare_origins(const std::vector<nlohmann::json>& all) {
   std::optional<size_t> first;
   for (size_t stage = 0; stage < all.size(); ++stage) {
