@@ -41,7 +41,8 @@ bool is_aside(std::string_view entry, std::string_view name) {
          digits(whose.substr(dash + 1));
 }
 
-// A writer holds its file's lock until the file has its name, so that one whose lock is free was left behind.
+// A writer holds its file's lock until the file has its name, so that one whose lock is free was
+// left behind.
 void remove_if_abandoned(int directory, const char* name) noexcept {
   const UniqueFd file(
       ::openat(directory, name, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
@@ -49,7 +50,7 @@ void remove_if_abandoned(int directory, const char* name) noexcept {
   if (!file || ::fstat(file.get(), &opened) != 0 || !S_ISREG(opened.st_mode) ||
       try_lock(file.get()) != FileLock::kHeld)
     return;
-  // By now it may have got its name, and another have taken this one.
+  // By now it may have got its final name, and another file may have taken this one.
   if (::fstatat(directory, name, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
       named.st_dev == opened.st_dev && named.st_ino == opened.st_ino)
     ::unlinkat(directory, name, 0);
@@ -65,7 +66,8 @@ void remove_abandoned(const std::filesystem::path& path) {
   }
 }
 
-// Whether the new file `fd` is this writer's: whoever removes abandoned ones may have met it before its lock.
+// Whether the new file `fd` is still this writer's: a process that removes abandoned files may have
+// met it before its lock.
 bool keeps(int fd) {
   struct stat info{};
   return try_lock(fd) != FileLock::kTaken && ::fstat(fd, &info) == 0 && info.st_nlink > 0;
@@ -75,8 +77,7 @@ bool keeps(int fd) {
 
 AsideFile::AsideFile(const std::filesystem::path& path) : path_(path.string()) {
   remove_abandoned(path);
-  // The first name that nobody has: another writer of this path may be under way, here or
-  // elsewhere.
+  // The first free name, since this path may have another writer, on this host or another.
   int error = EEXIST;
   for (int n = 0; !fd_ && n < 1000; ++n) {
     aside_ = path_ + "." + std::to_string(::getpid()) + "-" + std::to_string(n);
@@ -93,7 +94,7 @@ AsideFile::~AsideFile() {
 }
 
 void AsideFile::reserve(size_t size) {
-  // The file's length stays what was written.
+  // The file's length stays that of the written data.
   if (::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(size)) != 0 &&
       (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
     throw system_error("cannot write " + path_, errno);
@@ -127,8 +128,8 @@ void AsideFile::write_direct(const void* data, size_t size) {
     if (refused_) break;
     const ssize_t written = ::write(fd_.get(), next, std::min(whole, kDirectPiece));
     if (written < 0 && errno == EINTR) continue;
-    // The memory or the place in the file is not as this disk wants it, or the file system has no
-    // such writes: some say so at the first of them only.
+    // The memory or the file offset does not satisfy this disk, or the file system has no such
+    // writes: some report that only at the first one.
     if (written < 0 && (errno == EINVAL || errno == EOPNOTSUPP)) {
       refused_ = true;
       break;
@@ -156,8 +157,9 @@ void AsideFile::sync() {
 }
 
 void AsideFile::commit_unsynced() {
-  // Some shared file systems show others a file's bytes once it is closed; the copy keeps its lock until it has
-  // its name. Without a descriptor for a copy it has its name first, once its bytes are there.
+  // Some shared file systems show others a file's bytes once it is closed; the copy keeps its lock
+  // until it has its name. Without a descriptor for a copy it has its name first, once its bytes
+  // are there.
   UniqueFd held(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0));
   if (!held) {
     sync();

@@ -36,8 +36,8 @@ FileMemory::FileMemory(const std::filesystem::path& directory, size_t bytes) : b
   const UniqueFd file = nameless_file(directory);
   if (const int why = errno; !file) refuse(directory, "cannot make a file there", why);
   const size_t taken = std::max<size_t>(bytes, 1);
-  // A page that finds no room later would be SIGBUS. (posix_fallocate() would write block after block where
-  // the file system cannot.)
+  // A page that finds no room later would be SIGBUS. (posix_fallocate() would write block after
+  // block where the file system cannot.)
   const auto size = static_cast<off_t>(taken);
   int failed = ::fallocate(file.get(), 0, 0, size);
   if (failed != 0 && errno == EOPNOTSUPP) failed = ::ftruncate(file.get(), size);

@@ -21,7 +21,7 @@ namespace {
 
 std::atomic<int> never_waits{0};
 
-// What calls itself writable takes so much at once. A terminal may make two bytes of one.
+// A writable descriptor takes this much at once. A terminal may make two bytes of one.
 constexpr size_t kAtOnce = 4096, kAtOnceOfTerminal = 128;
 
 size_t taken_at_once(int fd, size_t size) {
@@ -32,7 +32,7 @@ size_t taken_at_once(int fd, size_t size) {
 
 Mutex room_mutex;  // held from when room is seen until it is filled
 
-// Lines of a log that waits for nobody.
+// The lines of a log that never blocks.
 class Impatient {
  public:
   void write(std::string line) {

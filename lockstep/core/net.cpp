@@ -108,8 +108,8 @@ UniqueFd try_connect(SockAddr target, Deadline deadline, int& error) {
     ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
     if (error != 0) return UniqueFd();
   }
-  // A connect to a free ephemeral port of this very host can meet itself (simultaneous open);
-  // nobody is there then.
+  // A connect to a free ephemeral port of this very host can meet itself (simultaneous open); no
+  // server is there then.
   sockaddr_storage self{}, peer{};
   socklen_t self_size = sizeof self, peer_size = sizeof peer;
   ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&self), &self_size);

@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kRoom = 1 << 20;
 
-// Not access(2): only writing tells for read-only file systems, full ones and root. An AsideFile
+// Not access(2): only writing detects read-only file systems, full ones, and root. An AsideFile
 // that is not committed leaves nothing.
 void try_to_write(const fs::path& path) {
   AsideFile file(path);
@@ -71,7 +71,7 @@ OutputFolder::~OutputFolder() {
 }
 
 void OutputFolder::remove_empty() noexcept {
-  // rmdir(2) refuses what is not empty, and what is no folder any more.
+  // rmdir(2) refuses a folder that is not empty, and anything that is no folder any more.
   while (!made_.empty() && ::rmdir(made_.back().c_str()) == 0) made_.pop_back();
   made_.clear();
 }

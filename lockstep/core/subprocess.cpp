@@ -28,7 +28,7 @@ namespace {
 
 constexpr auto kExecTimeout = std::chrono::seconds(60);
 
-// What passes is no mistake of whoever named the program.
+// A temporary shortage is not a mistake of the user who named the program.
 [[noreturn]] void fail_to_start(const std::string& program, int errnum) {
   const SystemError error = system_error("cannot start '" + program + "'", errnum);
   for (const int passing : {EAGAIN, ENOMEM, EMFILE, ENFILE, ETXTBSY, EIO, ETIMEDOUT}) {
@@ -96,8 +96,8 @@ void reset_signals() {
 [[noreturn]] void run_child(const ChildPlan& plan) {
   if (plan.die_with_parent) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != plan.parent)
-      ::_exit(127);  // it died before the line above: no signal will come
+    // It died before the line above: no signal will arrive.
+    if (::getppid() != plan.parent) ::_exit(127);
   }
   if (plan.own_session) ::setsid();
   if (plan.cpus != nullptr)
@@ -126,7 +126,7 @@ pid_t fork_quietly(const ChildPlan& plan) {
   return pid;
 }
 
-// What the child wrote before it gave up; 0 when exec succeeded, which closed the pipe.
+// The child's message before it gave up; 0 when exec succeeded, which closed the pipe.
 int read_exec_error(int fd) {
   pollfd waiting{fd, POLLIN, 0};
   const Deadline deadline = Deadline::after(kExecTimeout);
@@ -173,7 +173,7 @@ bool lives_in(pid_t process, pid_t group) {
   return state != 'Z' && state != 'X';
 }
 
-// Whether somebody of the group lives, apart from its leader.
+// Whether a process of the group other than its leader lives.
 bool others_live(pid_t group) {
   const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir("/proc"), ::closedir);
   if (!directory) return false;
@@ -289,8 +289,8 @@ std::optional<ExitStatus> Subprocess::poll() {
     status_ = decode(end);
     if (!own_session_) reap();
   } else if (errno == ECHILD) {
-    // Somebody else in this process reaped it (a handler that waits for all children): its status
-    // is lost.
+    // Other code in this process reaped it (a handler that waits for all children): its status is
+    // lost.
     status_ = ExitStatus{255, 0};
     reaped_ = true;
   }

@@ -60,8 +60,8 @@ struct LayerPlace final : internal::HookPlace {
 
 class StandInImpl;
 
-// The hooks of a Sequential itself, which calls its children one after the other: the first one's
-// stand-in runs them all, the others pass on what they get.
+// The hooks of a Sequential itself, which calls its children one after another: the first one's
+// stand-in runs them all, the others pass their input on.
 struct Whole {
   internal::HookList<at::Tensor(const at::Tensor&)> hooks;
   std::vector<std::weak_ptr<StandInImpl>> children;  // the Sequential's list holds them
@@ -86,8 +86,8 @@ class StandInImpl : public Module, public TensorHookable {
     return whole_->hooks.call(all, input);
   }
 
-  // As Sequential::clone() registers what this returns, it has to be the child in all but its
-  // forward. The Sequential's own hooks stay behind.
+  // Sequential::clone() registers the result, so it must be the child in everything except its
+  // forward. The Sequential's own hooks are not copied.
   ModulePtr clone(const std::optional<at::Device>& device) const override {
     auto copy = std::make_shared<StandInImpl>(child_.clone(device));
     copy->TensorHookable::operator=(*this);
@@ -195,8 +195,8 @@ torch::nn::AnyModule* entry_in_sequential(Module* parent, const std::string& nam
       "forward compute, or hold it in a torch::nn::Sequential");
 }
 
-// How a replaced child's forward gets to the replacement. One that calls the former child, as an
-// adapter around it does, gets what that computes.
+// Connects a replaced child's forward to the replacement. One that calls the former child, as an
+// adapter around it does, gets the result of its computation.
 ForwardHook call_of(Forward forward) {
   auto shared = std::make_shared<const Forward>(std::move(forward));
   return [shared](const Forward& former, const at::Tensor& input) {
@@ -211,7 +211,7 @@ ForwardHook call_of(Forward forward) {
   };
 }
 
-// The memory of what nobody else in the model has.
+// Releases memory with no other owner in the model.
 void release(Module& former, const Module& model, const Module& instead) {
   const at::NoGradGuard no_grad;
   std::set<const c10::TensorImpl*> kept;
@@ -263,8 +263,8 @@ void register_instead(Module& model, const ModulePtr& child, const ModulePtr& in
   }
 }
 
-// Refuses a layer whose tensor another one of its kind in the model uses as well: it would be hooked
-// with it.
+// Refuses a layer whose tensor another one of its kind in the model uses as well: it would be
+// hooked with it.
 void check_own_tensors(const Module& model, const ModulePtr& child, const std::string& path) {
   const auto own = hooks::internal::tensors_of(*child);
   for (const auto& item : model.named_modules("", /*include_self=*/false)) {
@@ -349,7 +349,7 @@ void refuse_signature(const Module& module, const std::string& path) {
 
 namespace {
 
-// `replacement`: what the hook calls instead of the child, if that is its purpose.
+// `replacement`: the module that the hook calls instead of the child, if that is its purpose.
 HookHandle wrap(Module& model, const Place& place, const std::string& path, ForwardHook hook,
                 const Module* replacement) {
   if (dynamic_cast<TensorHookable*>(place.child.get()) != nullptr)

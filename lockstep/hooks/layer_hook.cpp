@@ -18,7 +18,7 @@ using internal::LayerTensors;
 using internal::Mark;
 using internal::Role;
 
-// Of any of the layer's tensors: one may have been replaced.
+// From any of the layer's tensors: one may have been replaced.
 const Mark::Entry* entry_of(const LayerTensors& tensors) {
   for (const auto& [tensor, role] : tensors.marked)
     if (const Mark::Entry* entry = internal::entry_of(*tensor, tensors.kind)) return entry;
@@ -77,7 +77,7 @@ void add_hook(torch::nn::Module& layer, std::shared_ptr<LayerHook> hook, Place p
   internal::register_layer_kernels();
   const auto tensors = internal::tensors_of(layer);
   LayerHooks hooks = hooks_of(layer);
-  // Whoever reaches a layer that was replaced comes from inside of the replacement.
+  // A call that reaches a replaced layer comes from inside the replacement.
   const auto outermost = std::find_if(hooks.begin(), hooks.end(), [](const auto& other) {
     return other->replacement() != nullptr;
   });

@@ -100,7 +100,7 @@ uint64_t begin_remote(Slot& slot, const CallRecord& record) {
   return CallBoard::kNoRoom;
 }
 
-// What the rank says of its step, or "" when it is written at every look.
+// The rank's step, or "" when it is written at every look.
 std::string read_step(const Slot& slot) {
   for (int look = 0; look < 4; ++look) {
     const uint64_t stamp = slot.step_stamp.load(std::memory_order_acquire);
@@ -153,7 +153,7 @@ CallBoard CallBoard::create(int ranks) {
   if (!fd) throw system_error("memfd_create", errno);
   if (::ftruncate(fd.get(), static_cast<off_t>(board_size(ranks))) != 0)
     throw system_error("ftruncate", errno);
-  // Nobody can shrink it under a mapping, which would turn reads into SIGBUS.
+  // The seal prevents shrinking it under a mapping, which would turn reads into SIGBUS.
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     throw system_error("sealing the call board", errno);
   }

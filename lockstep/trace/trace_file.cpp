@@ -103,7 +103,7 @@ int64_t TraceFile::unix_ns(uint64_t ticks) const {
   if (entered.ticks == 0 || now.ticks <= entered.ticks || now.unix_ns <= entered.unix_ns) return 0;
   const double rate = static_cast<double>(now.unix_ns - entered.unix_ns) /
                       static_cast<double>(now.ticks - entered.ticks);
-  // From the reading that is nearer in what is asked for: its error is then small.
+  // From the reading that is nearer to the requested ticks: its error is then small.
   const auto ago = static_cast<double>(static_cast<int64_t>(now.ticks - ticks));
   return now.unix_ns - std::llround(ago * rate);
 }

@@ -32,7 +32,7 @@ at::Tensor run(
   return LayerCall(*hooks, input, arguments, innermost).compute(input);
 }
 
-// Operations that are the whole layer: the argument `kInput` is what the layer is called with.
+// Operations that are the whole layer: the argument `kInput` is the layer's input.
 template <Kind kKind, size_t kInput>
 void whole_layer(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   const size_t count = op.schema().arguments().size();
@@ -95,10 +95,10 @@ at::Tensor marked_matmul(const at::Tensor& self, const at::Tensor& other) {
   return product;
 }
 
-// Makes `target`, which nobody has seen yet, the same tensor as `result`: its values and its place
-// in the graph.
+// Makes `target`, which no other code has seen yet, the same tensor as `result`: its values and its
+// place in the graph.
 void become(const at::Tensor& target, at::Tensor result) {
-  // What somebody else holds must not change with the target.
+  // A tensor with other owners must not change with the target.
   if (result.use_count() > 1 || result.is_view() || (result.is_leaf() && result.requires_grad()))
     result = result.clone();
   const torch::autograd::Edge edge = torch::autograd::impl::gradient_edge(result);
@@ -154,7 +154,7 @@ LayerTensors batch_norm(Layer& layer) {
   LayerTensors tensors;
   tensors.kind = Kind::kBatchNorm;
   if (layer.running_var.defined()) {
-    // Optimizers and flat buffers give weights other memory; nobody does that to these.
+    // Optimizers and flat buffers give weights other memory, but not to these.
     tensors.marked = {{&layer.running_mean, Role::kWeight}, {&layer.running_var, Role::kWeight}};
   } else if (layer.weight.defined()) {
     tensors.marked = {{&layer.weight, Role::kWeight}};

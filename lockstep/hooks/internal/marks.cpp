@@ -20,7 +20,7 @@ at::Tensor passed_on(const at::Tensor& from, at::Tensor to) {
   return to;
 }
 
-// Module::clone() and Module::to() put what these return into the layer.
+// Module::clone() and Module::to() put the result into the layer.
 at::Tensor marked_clone(const at::Tensor& self, std::optional<at::MemoryFormat> format) {
   const c10::impl::ExcludeDispatchKeyGuard below(kKey);
   return passed_on(self, at::clone(self, format));
