@@ -74,7 +74,7 @@ class RecordDecoder {
   const std::string name_;
   const bool keep_;
   Records& records_;
-  int64_t position_ = 0;  // bytes of the record under way
+  int64_t position_ = 0;  // bytes of the current record
   int64_t count_ = 0;     // records begun
 };
 

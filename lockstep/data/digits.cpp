@@ -17,7 +17,7 @@ namespace {
 constexpr int kSide = 28;
 constexpr int kStepsPerSpan = 6;  // lines that a curve is drawn with between two of its points
 
-// What a sample is drawn with.
+// Draws a sample.
 class Pen : public SplitMix {
  public:
   using SplitMix::SplitMix;

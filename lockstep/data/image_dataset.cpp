@@ -102,7 +102,7 @@ Batch ImageDataset::batch(std::span<const int64_t> indices,
   const int64_t height = images_.size(2), width = images_.size(3);
   for (size_t i = 0; i < indices.size(); ++i) {
     const auto& [down, right, flip] = placements[i];
-    // Columns first..end-1 of a row, counted before it is mirrored, come from the image.
+    // Columns first..end-1 of a row, counted before mirroring, come from the image.
     const int64_t first = std::clamp<int64_t>(right, 0, width),
                   end = std::clamp<int64_t>(width + right, 0, width);
     const uint8_t* plane = images + indices[i] * channels_ * pixels_;

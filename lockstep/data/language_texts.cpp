@@ -31,7 +31,7 @@ fs::path training_file(const fs::path& directory) {
                             : "has several files of texts and none is train.*; give one of them");
 }
 
-// Where the last tenth of the characters begins.
+// The beginning of the last tenth of the characters.
 size_t last_tenth(const std::string& text) {
   const auto begins = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; };
   const auto characters = std::count_if(text.begin(), text.end(), begins);

@@ -10,7 +10,7 @@
 namespace lockstep::data {
 namespace {
 
-// Of `all`, dealt out like cards.
+// A rank's number of `all` samples that are distributed in turn.
 int64_t dealt(int64_t all, int64_t replicas, int64_t rank) {
   return all / replicas + (rank < all % replicas ? 1 : 0);
 }

@@ -145,7 +145,7 @@ std::vector<int64_t> read_split(const fs::path& file, int64_t rows, int64_t limi
 // Moves the last part of `data.train`, in `order`, to `data.dev`.
 void split(TextClassification& data, const std::vector<int64_t>& order, double train_part) {
   std::vector<TextExample> all = std::exchange(data.train, {});
-  // As Python's int(len(rows) * ratio).
+  // Like Python's int(len(rows) * ratio).
   const auto train = static_cast<size_t>(static_cast<double>(order.size()) * train_part);
   for (size_t i = 0; i < order.size(); ++i) {
     auto& part = i < train ? data.train : data.dev;

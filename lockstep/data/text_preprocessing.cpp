@@ -1,4 +1,4 @@
-// TextPreprocessing: what is done to texts before they are tokenised.
+// TextPreprocessing: the preprocessing of texts before they are tokenised.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 

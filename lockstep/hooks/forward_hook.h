@@ -10,8 +10,9 @@
 //
 // forward() of a C++ module is not virtual (pytorch#25888), so code that holds a child by its type
 // calls it directly. There are three ways to intercept it, tried in this order:
-//   1. a module that derives from Hookable, below: any signature, with one line in its source (hooks
-//      see only its first argument and its result where these are tensors, or all of its arguments);
+//   1. a module that derives from Hookable, below: any signature, with one line in its source
+//      (hooks see only its first argument and its result where these are tensors, or all of its
+//      arguments);
 //   2. a layer of libtorch with parameters (Linear, Conv1d to 3d and their transposes, Embedding,
 //      BatchNorm1d to 3d, LayerNorm, GroupNorm), wherever it is held: its parameters carry a mark
 //      by which its operation is intercepted (layer_hook.h);

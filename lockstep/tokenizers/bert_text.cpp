@@ -1,4 +1,4 @@
-// BertTokenizer from ids to text, and what a person sees of it.
+// BertTokenizer: from ids to text, and what a person sees of it.
 #include <array>
 #include <utility>
 

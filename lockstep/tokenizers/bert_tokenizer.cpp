@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// [CLS] a [SEP] b [SEP], cut to what fits.
+// [CLS] a [SEP] b [SEP], cut to fit.
 Encoding assemble(const BertTokenizer& tokenizer, std::string_view text,
                   const std::string_view* pair, const EncodeOptions& options) {
   const size_t specials = options.special_tokens ? (pair != nullptr ? 3 : 2) : 0;

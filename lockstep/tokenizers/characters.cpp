@@ -61,7 +61,7 @@ Characters Characters::parse(std::string_view json, std::string_view name) {
   return Characters(std::move(codes));
 }
 
-// Some of those that may stand in its place.
+// Some of the characters that are allowed in its place.
 std::string Characters::known() const {
   constexpr size_t kMost = 60;  // bytes
   std::string some;

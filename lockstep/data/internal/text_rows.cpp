@@ -157,7 +157,7 @@ void read_json_array(std::string_view text, TextRows& rows) {
     rows.rows.push_back(JsonRow(rows, static_cast<int64_t>(rows.rows.size())).read(row));
 }
 
-// Which column of a TSV or CSV file is what; -1: none.
+// The roles of the columns of a TSV or CSV file; -1: none.
 struct Columns {
   int text = -1, pair = -1, label = -1;
   size_t count = 0;
@@ -169,7 +169,7 @@ Columns columns_in_order(size_t count) {
   return {.text = 0, .pair = last == 2 ? 1 : -1, .label = last == 0 ? -1 : last, .count = count};
 }
 
-// As a header's cell is compared: without blanks around it, in small letters.
+// For comparing a header's cell: without blanks around it, in lower case.
 std::string plain_name(const std::string& cell) {
   const size_t begin = cell.find_first_not_of(' ');
   if (begin == std::string::npos) return {};

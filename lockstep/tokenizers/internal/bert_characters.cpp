@@ -44,7 +44,7 @@ class BertCharacterCompiler {
   }
 
  private:
-  // `chinese`: what an ordinary Chinese character becomes.
+  // `chinese`: the action for an ordinary Chinese character.
   void run(uint32_t chinese, std::span<const OneCharacterWord> words) {
     if (normalization_.chinese_characters) result_.actions_.set(tables_.chinese, chinese);
     for (const OneCharacterWord& word : words) {
@@ -187,7 +187,7 @@ class BertCharacterCompiler {
   CharacterMap ids_;  // of one-character words, less unk_id_
   uint32_t unk_id_ = 0;
   std::vector<CharacterRange> concerned_;  // all characters that may not simply stay
-  std::vector<uint32_t> actions_;          // of the character at hand
+  std::vector<uint32_t> actions_;          // of the current character
 };
 
 BertCharacters::BertCharacters(const BertNormalization& normalization,

@@ -77,8 +77,8 @@ void BpeMerges::merge_few(std::vector<int32_t>& ids, size_t first) const {
   ids.resize(first + count);
 }
 
-// A queue of pairs over a linked list: n log n for words of any length. A pair that has gone by the
-// time it comes up is known by its rank.
+// A queue of pairs over a linked list: n log n for words of any length. A pair that no longer
+// exists when its turn comes is recognised by its rank.
 void BpeMerges::merge_many(std::vector<int32_t>& ids, size_t first) const {
   constexpr size_t kNone = SIZE_MAX;
   struct Symbol {

@@ -12,7 +12,8 @@ namespace {
 
 using nlohmann::json;
 
-// ByteLevel, which cuts words as GPT-2 does; or a Split by an expression that is known, and ByteLevel after it.
+// ByteLevel, which cuts words as GPT-2 does; or a Split by an expression that is known, and
+// ByteLevel after it.
 void read_pre_tokenizer(const JsonObject& part, BpeParts& parts) {
   if (part.text("type") != "Sequence") {
     require_type(part, "ByteLevel");

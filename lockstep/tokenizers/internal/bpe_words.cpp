@@ -114,7 +114,8 @@ size_t BpeWords::llama3_word(std::string_view text) const {
     while (at < text.size() && is_line_end(text[at])) ++at;
     return at;
   }
-  // White space: up to its last line end, or else all but what belongs to the next word.
+  // White space: up to its last line end, otherwise all except the part that belongs to the next
+  // word.
   const size_t run = end_of_run(text, 0, kSpace);
   const size_t line_end = text.substr(0, run).find_last_of("\r\n");
   return line_end != std::string_view::npos ? line_end + 1 : spaces(text);
