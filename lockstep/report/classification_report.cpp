@@ -83,7 +83,7 @@ ClassScores average(const std::vector<ClassScores>& classes, Mean mean_of) {
   return result;
 }
 
-// As Python counts: every code point is one, however wide it shows.
+// Counts as Python does: every code point is one, however wide it is displayed.
 size_t characters(const std::string& text) {
   return static_cast<size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));

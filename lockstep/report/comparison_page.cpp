@@ -23,7 +23,7 @@ Words both(Draw draw) {
           draw([](const char*, const char* zh) { return std::string(zh); })};
 }
 
-// Running means over a twentieth of the run, against samples; thinned to what a picture can show.
+// Running means over a twentieth of the run, against samples, thinned to the picture's resolution.
 Series loss_curve(const RunResult& result, const std::string& name) {
   constexpr size_t kMostPoints = 240;
   const size_t steps = result.losses.size();
@@ -72,7 +72,7 @@ PageTable figures_table(const Comparison& comparison) {
   return table;
 }
 
-// What else is known of each run, and its first losses.
+// The remaining known figures of each run, and its first losses.
 PageTable runs_table(const Comparison& comparison) {
   PageTable table{.columns = {{{"method", "方法"}, Align::kLeft},
                               {{"dtype", "数值类型"}, Align::kLeft},

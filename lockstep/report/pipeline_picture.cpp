@@ -58,11 +58,11 @@ double shortest_action(const PipelineTiming& timing) {
   return shortest;
 }
 
-// Where a panel's stages stand, and how long a unit of time is.
+// The position of a panel's stages, and the scale of time.
 struct Frame {
   double left = 0, top = 0, scale = 1;
-  double makespan = 0;    // that the axis covers
-  double shown = 1;       // what a unit of time is called on the axis
+  double makespan = 0;    // the length that the axis covers
+  double shown = 1;       // the label's value of one unit of time
   std::string_view axis;  // "time, ms"
   double right() const { return left + makespan * scale; }
 };
@@ -146,7 +146,8 @@ std::string held_text(const std::vector<int>& held, int chunks) {
   return text;
 }
 
-// zb-v's papers say what a stage waits inside of its own work; the others', of the whole step.
+// The papers of zb-v state the bubble inside a stage's own work; the other papers that of the whole
+// step.
 bool is_inner(const PipelineSchedule& schedule) {
   return schedule.name == "zb-v";
 }

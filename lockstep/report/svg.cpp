@@ -31,7 +31,8 @@ size_t part_colour(std::string_view part) {
     std::string_view part;
     size_t colour;
   };
-  // Those of time, then those of memory. Forward and backward are those of a pipeline's picture, too.
+  // First the parts of time, then those of memory. Forward and backward have the colours of a
+  // pipeline's picture, too.
   static constexpr Painted kParts[] = {{"data", 3},      {"forward", 5},    {"backward", 1},
                                        {"averaging", 0}, {"waiting", 4},    {"wait", 4},
                                        {"optimizer", 2}, {"parameters", 0}, {"gradients", 1},

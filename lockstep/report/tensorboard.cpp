@@ -30,7 +30,7 @@ std::string host_name() {
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
 }
 
-// A new file, whoever else makes one at the same moment.
+// Makes a new file even if another process makes one at the same moment.
 UniqueFd create_event_file(const std::filesystem::path& directory, std::filesystem::path* path) {
   const std::string stem = "events.out.tfevents." + std::to_string(std::time(nullptr)) + "." +
                            host_name() + "." + std::to_string(::getpid()) + ".";
@@ -60,7 +60,7 @@ TensorBoardWriter::~TensorBoardWriter() {
   if (!fd_) return;
   try {
     flush();
-  } catch (const std::exception&) {  // a full disk; whoever must know calls flush()
+  } catch (const std::exception&) {  // a full disk; flush() reports it
   }
 }
 
