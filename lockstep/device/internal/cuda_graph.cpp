@@ -13,7 +13,7 @@ namespace {
 class CudaGraph final : public DeviceGraph {
  public:
   void begin() override { graph_.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal); }
-  void end() override { graph_.capture_end(); }  // and makes what is launched
+  void end() override { graph_.capture_end(); }  // also makes the executable graph
   void replay() override { graph_.replay(); }
 
  private:
@@ -23,7 +23,7 @@ class CudaGraph final : public DeviceGraph {
 }  // namespace
 
 std::string why_no_cuda_graphs() {
-  // What libtorch keeps in a graph depends on it.
+  // The layout of libtorch's graph objects depends on it.
   const int64_t libtorch = at::detail::getCUDAHooks().versionCUDART() / 1000;
   if (libtorch == CUDART_VERSION / 1000) return "";
   return "Lockstep was compiled with the headers of CUDA " + std::to_string(CUDART_VERSION / 1000) +
