@@ -22,7 +22,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// What forward was run under.
+// The state under which forward ran.
 struct Part final : torch::CustomClassHolder {
   Part(TensorFunction fn, const Tensors& inputs, bool to_host)
       : function(std::move(fn)),
@@ -131,7 +131,7 @@ class Recompute : public torch::autograd::Function<Recompute> {
     if (!roots.empty()) torch::autograd::backward(roots, with);
     variable_list result{at::Tensor()};  // the anchor's
     for (const at::Tensor& input : inputs) result.push_back(input.grad());
-    result.resize(result.size() + 2);  // of what is no tensor
+    result.resize(result.size() + 2);  // the slots of values that are not tensors
     return result;
   }
 };

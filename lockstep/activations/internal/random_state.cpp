@@ -26,7 +26,7 @@ void set_state(at::Generator generator, const at::Tensor& state) {
   generator.set_state(state);
 }
 
-// Puts back what it found.
+// Restores the previous state on destruction.
 class Swapped {
  public:
   Swapped(at::Generator generator, const at::Tensor& state)
