@@ -85,7 +85,7 @@ void check_vocabulary(const fs::path& directory, const tokenizers::BertTokenizer
 
 constexpr std::string_view kLayers = "encoder.layer.";
 
-// What nobody has named: "0", "1", ..., or transformers' LABEL_0, LABEL_1, ...
+// Whether these are default names: "0", "1", ..., or transformers' LABEL_0, LABEL_1, ...
 bool are_numbers(const std::vector<std::string>& labels) {
   for (size_t i = 0; i < labels.size(); ++i) {
     const std::string number = std::to_string(i);
@@ -100,8 +100,8 @@ std::string in_small_letters(std::string text) {
   return text;
 }
 
-// For each of `labels` the row that a head of the classes `stored` has for it: by name, NEGATIVE for negative too;
-// by number where one side has no names. Nothing where the classes are others.
+// The row of each label in a head for the classes `stored`: found by name, if need be
+// ignoring case, or by number if one side has default names. nullopt if the classes are others.
 std::optional<std::vector<int64_t>> head_rows(const std::vector<std::string>& stored,
                                               const std::vector<std::string>& labels) {
   if (stored.size() != labels.size()) return std::nullopt;
