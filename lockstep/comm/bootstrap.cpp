@@ -59,7 +59,8 @@ Meeting from_launcher(const EnvLookup& env) {
       const auto directory = env("PMIX_SERVER_TMPDIR");
       const bool on_one_host = job.local_world_size == job.world_size;
       if (job.launcher == Launcher::kOpenMpi && on_one_host && directory) {
-        // mpirun's session directory: of this user alone, of this job alone, removed with it.
+        // Uses mpirun's session directory, which belongs to this user and this job alone and is
+        // removed with it.
         meeting.kind = Meeting::Kind::kFile;
         meeting.path = *directory + "/lockstep-" + env("PMIX_NAMESPACE").value_or("job");
         meeting.own_file = true;
@@ -71,7 +72,7 @@ Meeting from_launcher(const EnvLookup& env) {
       } else {
         throw InvalidArgument(master_advice(job.launcher));
       }
-      // mpirun may deal out the ranks to the hosts one by one, without saying so.
+      // mpirun may distribute the ranks over the hosts one by one, without saying so.
       meeting.topology_known = !by_mpirun || on_one_host;
       break;
     }
@@ -95,7 +96,7 @@ std::string read_line(const char* path) {
   return line;
 }
 
-// Rank 0's own store, for the ranks that learn address and secret by `publish`.
+// Makes rank 0's own store, for ranks that learn its address and secret from `publish`.
 Rendezvous own_store(bool rank_zero, const HostPort& address, const Secret& secret,
                      Deadline deadline) {
   Rendezvous result;
@@ -109,7 +110,7 @@ Rendezvous own_store(bool rank_zero, const HostPort& address, const Secret& secr
   return result;
 }
 
-// "secret address address".
+// The message is "secret address address".
 Rendezvous meet_through_mpi(const Topology& place, const EnvLookup& env, Deadline deadline) {
   const bool one_host = place.local_size == place.size;
   Rendezvous result;
@@ -151,7 +152,7 @@ std::shared_ptr<Store> reach_store(const std::vector<HostPort>& addresses, const
   // An address of another network may never answer, so no address gets all the time.
   Deadline::Duration patience = std::chrono::milliseconds(500);
   do {
-    std::optional<SystemError> hopeless;  // none of them is reached later either
+    std::optional<SystemError> hopeless;  // the error if no address can be reached later either
     bool later = false;
     for (const HostPort& address : addresses) {
       try {
@@ -349,7 +350,7 @@ void leave_store(Store& store, int rank, int size, Deadline deadline) {
   try {
     store.set(key(rank), "1");
   } catch (const StoreError&) {
-    // Rank 0 took it and was gone before the answer.
+    // Rank 0 accepted the request and ended before it answered.
   }
 }
 

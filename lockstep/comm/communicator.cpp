@@ -72,7 +72,7 @@ Support Communicator::support(Op op, at::ScalarType dtype, ReduceOp reduce, bool
 namespace {
 
 Work launch_work(const std::shared_ptr<Communicator::Impl>& impl, const OpArgs& args) {
-  // Keeps the whole communicator.
+  // This pointer keeps the whole communicator alive.
   const std::shared_ptr<Communicator::Impl> carrier(impl, &impl->carrier(args));
   return Work(std::make_shared<Work::State>(carrier, carrier->start(args)));
 }

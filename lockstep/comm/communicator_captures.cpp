@@ -56,7 +56,7 @@ void Communicator::Impl::check_host_alone() const {
 }
 
 CallNote Communicator::Impl::note_of_captured(const CallNote& note, std::string& text) {
-  // First, for the end of long notes is not kept.
+  // Put first, because long notes are cut at the end.
   text = "captured in a graph";
   if (*note.text != '\0') text = "captured, " + std::string(note.text);
   return {call_note("captured").key ^ (note.key << 1), text.c_str()};
@@ -137,7 +137,7 @@ void Communicator::Impl::end_replay(Replay& replay) {
   complete(*operation);
 }
 
-// The others replay, or will, and would wait for this rank's device.
+// The other ranks replay, or will, and would wait for this rank's device.
 void Communicator::Impl::cancel_replay(Replay& replay) noexcept {
   if (std::exchange(replay.operation, nullptr) == nullptr || broken_.get() != nullptr) return;
   try {

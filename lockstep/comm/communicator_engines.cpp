@@ -49,11 +49,11 @@ std::exception_ptr Communicator::Impl::set_broken() noexcept {
   std::exception_ptr error =
       options_.origin ? named_in_job(found, options_.origin->members, options_.origin->titles)
                       : found;
-  const bool first = broken_.set(error);  // else abort() was: this rank's own doing
+  const bool first = broken_.set(error);  // otherwise abort() was first: this rank's own doing
   if (!first && broken_with_) error = *broken_.get();
   note_pending_ops();
   const std::string text = exception_text(error);
-  const Breakage why = breakage_of(found, exception_text(found));  // ranks are those of the group
+  const Breakage why = breakage_of(found, exception_text(found));  // with ranks of the group
   // Releases waits for the device, on every stream.
   if (ordered_) backend_->abort(why);
   if (beside_ != nullptr) beside_->break_with(error, why);
@@ -101,7 +101,7 @@ void Communicator::Impl::throw_if_any_broken() {
 
 void Communicator::Impl::abort(const std::string& reason) noexcept {
   {
-    // A library that works on a duplicate is as much inside as one that does not.
+    // A library that works on a duplicate counts as inside, too.
     const MutexLock lock(duplicates_mutex_);
     for (const auto& one : duplicates_) {
       if (const auto duplicate = one.lock()) duplicate->abort(reason);

@@ -111,15 +111,15 @@ std::optional<Communicator> Communicator::make_group(int kind, uint64_t signatur
     topology = topology_of_group(wishes, members, rank());
     try {
       engines = origin->maker->make(name, topology, in_job(*origin, members), deadline);
-    } catch (...) {  // whatever it is: the others must not wait for this rank
+    } catch (...) {  // any exception: the others must not wait for this rank
       failure = std::current_exception();
     }
   }
-  // All or none: a group of which a member failed would only hang later.
+  // All members or none make the group: one with a failed member would only hang later.
   const std::vector<int64_t> words =
       exchange(*this, MadeWord(failure).words(), Deadline::after(timeout() + kOutcomeGrace), site);
   origin->maker->settle(name);
-  // The first whose own doing it is, else the first.
+  // Names the first rank whose own error it is, otherwise the first one.
   std::optional<std::pair<int, MadeWord>> failed;
   for (int r = 0; r < size(); ++r) {
     const MadeWord word(words.data() + static_cast<size_t>(r) * MadeWord::kWords);

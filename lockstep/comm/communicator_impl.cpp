@@ -41,15 +41,15 @@ bool usable_as_is(const at::Tensor& tensor, const Plan& plan, at::Device device)
   return tensor.is_contiguous() && !plan.cast && tensor.device() == device;
 }
 
-// The tensor's elements on the engine's device, in the wire's dtype, contiguous: the tensor itself
-// where that is possible.
+// The tensor's elements on the engine's device, in the wire's dtype and contiguous; the tensor
+// itself if possible.
 at::Tensor to_wire(const at::Tensor& tensor, const Plan& plan, at::Device device) {
   if (usable_as_is(tensor, plan, device)) return tensor;
   return tensor.to(device, plan.cast ? plan.wire : tensor.scalar_type(), /*non_blocking=*/false,
                    /*copy=*/true, at::MemoryFormat::Contiguous);
 }
 
-// Parts in rank order, one after another, into equal frames of `frame` elements, and back.
+// Converts parts in rank order to equal frames of `frame` elements, and back.
 at::Tensor pad_parts(const at::Tensor& flat, const std::vector<int64_t>& counts, int64_t frame) {
   at::Tensor padded = at::zeros({static_cast<int64_t>(counts.size()) * frame}, flat.options());
   int64_t at = 0;
@@ -80,8 +80,7 @@ void fold_bits(const at::Tensor& sum, const at::Tensor& more, ReduceOp op) {
     sum.bitwise_xor_(more);
 }
 
-// Whether all_gather's input is this rank's own part of its output, so that nothing is to be
-// copied.
+// Whether all_gather's input is this rank's own part of its output, so that no copy is needed.
 bool is_own_part(const OpArgs& args, int rank) {
   if (args.op != Op::kAllGather || !args.input.is_contiguous() || !args.output.is_contiguous())
     return false;
@@ -90,7 +89,7 @@ bool is_own_part(const OpArgs& args, int rank) {
   return data_of(args.input) == data_of(args.output) + before * args.output.element_size();
 }
 
-// Reachable, for those who look for leaks.
+// Reachable, so that leak checkers do not report it.
 struct KeptForever {
   Mutex mutex;
   std::list<std::unique_ptr<Backend>> backends LOCKSTEP_GUARDED_BY(mutex);
@@ -107,7 +106,7 @@ int64_t bytes_of_shape(const std::string& who, at::IntArrayRef shape, at::Scalar
   auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
   for (const int64_t dim : shape) {
     if (dim < 0) throw InvalidArgument(who + ": a dimension is negative");
-    if (dim == 0) bytes = 0;  // whatever the others
+    if (dim == 0) bytes = 0;  // without regard to the other sizes
   }
   for (const int64_t dim : shape) {
     if (__builtin_mul_overflow(bytes, dim, &bytes)) {
@@ -126,7 +125,7 @@ Communicator::Impl::Impl(std::unique_ptr<Backend> backend, Topology topology,
   LOCKSTEP_CHECK(topology.rank >= 0 && topology.rank < topology.size, "a rank is below the size");
   LOCKSTEP_CHECK(!host || (options_.origin && host->capabilities().device.is_cpu()),
                  "an engine of the host stands beside a device's, in a job");
-  settle_vector_maths();  // ranks may be threads
+  settle_vector_maths();  // needed if ranks are threads
   ordered_ = capabilities().stream_ordered;
   for (int op = 0; op < kOpCount; ++op) {
     for (int reduce = 0; reduce < kReduceOpCount; ++reduce) {
@@ -192,7 +191,7 @@ Communicator::Impl::~Impl() {
     log_warning(
         "a rank of the group is stopped inside a call; the tensors of that call stay in memory "
         "until this process ends, since it may still write to them");
-  } catch (const std::exception&) {  // then without a word
+  } catch (const std::exception&) {  // then without text
   }
   static auto* const kept = new KeptForever();
   const MutexLock lock(kept->mutex);
@@ -209,7 +208,7 @@ void Communicator::Impl::stage(const OpArgs& args, const Plan& plan, Call& call,
       args.input.defined() && args.output.defined() && args.input.is_same(args.output);
   const bool reads_output = args.op == Op::kBroadcast && rank == args.root;
 
-  at::Tensor input, output;  // as the engine sees them
+  at::Tensor input, output;  // in the form that the engine gets
   if (args.input.defined()) input = to_wire(args.input, plan, device_);
   if (args.output.defined()) {
     if (in_place)
@@ -244,7 +243,7 @@ void Communicator::Impl::stage(const OpArgs& args, const Plan& plan, Call& call,
       };
     }
     output = all;
-    // It is a reduction all the same, in the ranks' comparison of their calls.
+    // The ranks' comparison of calls nevertheless treats it as a reduction.
     call.note.key = (call.note.key ^ (static_cast<uint64_t>(args.op) * kReduceOpCount +
                                       static_cast<uint64_t>(plan.reduce) + 1)) *
                     0x9e3779b97f4a7c15ULL;
@@ -252,7 +251,7 @@ void Communicator::Impl::stage(const OpArgs& args, const Plan& plan, Call& call,
     call.counts.assign(static_cast<size_t>(size), each);
     call.uniform = true;
   } else if (plan.slice) {
-    // The engine sums the whole; this rank keeps its part.
+    // The engine sums all parts; this rank keeps its own.
     at::Tensor whole = input.is_same(args.input) ? input.clone() : input;
     const int64_t begin =
         std::accumulate(args.counts.begin(), args.counts.begin() + rank, int64_t{0});
@@ -376,7 +375,7 @@ uint64_t Communicator::Impl::payload(const OpArgs& args) {
 
 void Communicator::Impl::number(Op op, uint64_t bytes, Call& call) {
   const bool message = op == Op::kSend || op == Op::kRecv;
-  // One thread at a time writes it.
+  // Only one thread writes it at a time.
   if (!message)
     collectives_.store(collectives_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   call.sequence = message ? ++messages_ : collectives_.load(std::memory_order_relaxed);
@@ -386,7 +385,7 @@ void Communicator::Impl::number(Op op, uint64_t bytes, Call& call) {
   calls.bytes += bytes;
 }
 
-// Completes the call's record, for the board and for the engine; returns its place on the board.
+// Completes the call's record for the board and the engine; returns its slot on the board.
 uint64_t Communicator::Impl::record(Call& call, trace::CallRecord& record) {
   record.group = group_;
   record.begun = ticks();
@@ -518,7 +517,7 @@ void Communicator::Impl::run_call(Call& call, std::initializer_list<const at::Te
     backend_->run(call, options_.timeout);
   } catch (...) {
     const std::exception_ptr error = set_broken();
-    // Some engines still touch the tensors until they are gone.
+    // Some engines access the tensors until the operations have ended.
     pending_ops_.push_back(std::make_shared<PendingOp>());
     for (const at::Tensor* tensor : tensors) pending_ops_.back()->keep.push_back(*tensor);
     std::rethrow_exception(error);
@@ -597,7 +596,7 @@ bool Communicator::Impl::look(DeviceWatch::Operation& operation) {
   std::exception_ptr error;
   try {
     over = operation.request->poll();
-    // The engine's own words for who is late.
+    // The engine's own error names the late rank.
     if (!over && operation.deadline.expired()) operation.request->wait(operation.deadline);
   } catch (...) {
     error = set_broken();
@@ -609,7 +608,7 @@ bool Communicator::Impl::look(DeviceWatch::Operation& operation) {
 }
 
 void Communicator::Impl::complete(PendingOp& operation) {
-  const bool trails = operation.request == nullptr;  // its memory is the watch's
+  const bool trails = operation.request == nullptr;  // its memory belongs to the watch
   operation.done = true;
   operation.request.reset();
   operation.keep.clear();
@@ -618,15 +617,15 @@ void Communicator::Impl::complete(PendingOp& operation) {
   if (options_.board && !trails) options_.board->end(options_.board_rank, operation.call, ticks());
 }
 
-// After complete(); not inside, as launch().
+// Called after complete(), not inside it, because of launch().
 void Communicator::Impl::finish(PendingOp& operation) {
   const at::NoGradGuard no_grad;
   if (operation.finish) operation.finish();
   operation.finish = nullptr;
 }
 
-// Memory that all ranks ask the engine for; none where there are no bytes. All ranks learn whether
-// all have got theirs, and whether they asked for the same.
+// Memory that all ranks request from the engine; none for 0 bytes. All ranks learn whether all
+// requests succeeded, and whether they were equal.
 SymmetricMemory Communicator::Impl::allocate_together(const char* who, int64_t bytes,
                                                       SymmetricMemory (Backend::*allocate)(int64_t),
                                                       Site site) {
@@ -664,7 +663,7 @@ SymmetricMemory Communicator::Impl::allocate_together(const char* who, int64_t b
   } catch (const SystemError&) {
     failure = std::current_exception();
   }
-  if (ordered_) agree();  // a device's is opened there
+  if (ordered_) agree();  // a device's memory is opened there
   return memory;
 }
 
@@ -687,7 +686,7 @@ at::Tensor Communicator::Impl::shared_empty(at::IntArrayRef shape, at::ScalarTyp
     throw InvalidArgument("shared_empty: backend " + capabilities().backend +
                           " has no memory that ranks share; local, shm and hierarchical have");
   SymmetricMemory memory = allocate_together(kName, bytes, &Backend::allocate_shared, site);
-  if (memory.data == nullptr) return at::zeros(shape, dtype);  // of no bytes
+  if (memory.data == nullptr) return at::zeros(shape, dtype);  // for 0 bytes
   return at::from_blob(
       memory.data, shape, [owner = std::move(memory.owner)](void*) {}, at::TensorOptions(dtype));
 }
@@ -753,7 +752,7 @@ std::string Communicator::Impl::report_wait(const Call& call, const std::vector<
     auto [wrong, pause] = job_->report_wait(std::move(own), std::exchange(moved_, false));
     look_at_ = std::chrono::steady_clock::now() + pause;
     return std::move(wrong);
-  } catch (const std::exception&) {  // no memory
+  } catch (const std::exception&) {  // out of memory
     return "";
   }
 }

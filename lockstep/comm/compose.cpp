@@ -17,7 +17,7 @@ bool is_bitwise(ReduceOp op) {
   return op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor;
 }
 
-// bool as 0 and 1 in uint8: every boolean reduction is a minimum, a maximum or an exclusive or.
+// bool is 0 or 1 in uint8, so every boolean reduction is a minimum, a maximum or an exclusive or.
 ReduceOp on_bytes(ReduceOp op) {
   switch (op) {
     case ReduceOp::kSum:

@@ -12,8 +12,9 @@
 namespace lockstep {
 namespace {
 
-constexpr auto kStoreAnswers = std::chrono::milliseconds(100);  // to all questions of a look
-// Between two looks: where a circle was seen, and at most.
+// For all answers of the store during one look.
+constexpr auto kStoreAnswers = std::chrono::milliseconds(100);
+// The time between two looks: after a cycle was seen, and at most.
 constexpr auto kSoon = std::chrono::milliseconds(1000), kSeldom = std::chrono::milliseconds(8000);
 constexpr auto kLinger = kSoon + std::chrono::milliseconds(500);
 constexpr double kFirstCallSeconds = 30;
@@ -125,7 +126,7 @@ std::string DeadlockDetector::judge(const WaitState& own) {
   }
   std::map<int, WaitState> still;
   for (const auto& [rank, state] : now) {
-    // Found by another one, which may be gone since.
+    // Another rank found it, which may have ended since.
     const auto judged = state.judged.find(rank_);
     if (judged != state.judged.end() && judged->second == own.wait) return publish(own, state);
     const auto before = before_.find(rank);

@@ -126,7 +126,7 @@ std::unique_ptr<Backend> make_engine(const EngineRequest& request, std::shared_p
     throw InvalidArgument("backend " + request.backend +
                           " needs a launcher or an init_method; alone, leave the backend out");
   }
-  // A group of a job on several hosts may lie on one.
+  // A group of a job on several hosts may be on a single host.
   const bool part_on_one_host = place.local_size == place.size && place.size < request.job.size;
   if (request.backend == "shm" || (is_hierarchical(request.backend) && part_on_one_host))
     return make_shm_backend(*store, place.rank, rounds::default_shape(place.size), deadline);
@@ -189,7 +189,7 @@ Engines make_engines(const EngineRequest& request, std::shared_ptr<Store> store,
   EngineRequest host = request;
   host.device = std::nullopt;
   if (host.say) host.say("connecting what carries tensors of the host beside " + request.backend);
-  // Others carry them themselves.
+  // Other engines carry the data themselves.
   if (is_of_devices(host.backend))
     host.backend = choose_host_backend(meeting, host.topology, deadline);
   engines.host = host.backend == "local" ? std::move(make_local_backends(1).front())

@@ -40,14 +40,14 @@ struct SavedMap final : torch::CustomClassHolder {
   SavedMap(MapPtr adjoint, std::vector<int64_t> shape)
       : adjoint(std::move(adjoint)), shape(std::move(shape)) {}
   MapPtr adjoint;
-  std::vector<int64_t> shape;  // of the input
+  std::vector<int64_t> shape;  // the input's shape
 };
 
 at::Tensor apply_map(const MapPtr& map, const at::Tensor& input);
 
 class LinearFunction final : public torch::autograd::Function<LinearFunction> {
  public:
-  // `anchor` requires grad: so does the result, on every rank alike.
+  // `anchor` requires grad, and therefore the result does, on every rank.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const at::Tensor& /*anchor*/, const MapPtr& map) {
     context->saved_data["map"] = c10::IValue::make_capsule(
@@ -181,7 +181,7 @@ MapPtr gather_map(Communicator comm, int root, Site site) {
       });
 }
 
-// Every rank's input is the whole; only the root's counts.
+// Every rank's input has the whole shape; only the root's values count.
 MapPtr scatter_map(Communicator comm, const std::vector<int64_t>& shape, int root, Site site) {
   return make_map(
       [comm, shape, root, site](const at::Tensor& x) mutable {
@@ -227,7 +227,7 @@ MapPtr send_map(Communicator comm, int dst, int tag, Site site) {
       });
 }
 
-// From nothing to a tensor.
+// Maps no input to a tensor.
 MapPtr recv_map(Communicator comm, const std::vector<int64_t>& shape, int src, int tag, Site site) {
   return make_map(
       [comm, shape, src, tag, site](const at::Tensor& x) mutable {
@@ -255,7 +255,8 @@ MapPtr shared_sum_map(Communicator comm, const at::Tensor& share, bool before, S
       });
 }
 
-// max and min are not linear, but their derivative is: the extremum moves with those who have it.
+// max and min are not linear, but their derivative is: the extremum moves with the elements that
+// have it.
 at::Tensor all_reduce_extremum(const Communicator& comm, const at::Tensor& input, ReduceOp op,
                                Site site) {
   at::Tensor extremum, share;
@@ -267,7 +268,7 @@ at::Tensor all_reduce_extremum(const Communicator& comm, const at::Tensor& input
   if (!at::GradMode::is_enabled()) return extremum;
   {
     const at::NoGradGuard no_grad;
-    // In float32 at least: a half counts only to 2048.
+    // Computes at least in float32, because a half counts only to 2048.
     const at::Tensor mine = input.detach().eq(extremum).to(accumulation_type(input.scalar_type()));
     const at::Tensor holders = all_reduce_map(comm, ReduceOp::kSum, site)->run(mine);
     // NaN equals nothing, so no rank holds the extremum then, and none gets a gradient.

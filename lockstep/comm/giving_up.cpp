@@ -45,7 +45,7 @@ std::exception_ptr named_in_job(const std::exception_ptr& error, const std::vect
     } catch (...) {
       return error;
     }
-  } catch (...) {  // no memory for more words
+  } catch (...) {  // out of memory for more text
     return error;
   }
 }

@@ -17,7 +17,7 @@ namespace lockstep {
 namespace {
 
 // Remembers the keys below `below` that this rank wrote, so that they can be removed: a job that
-// makes groups all day must not fill its store.
+// keeps making groups must not fill its store.
 class RecordingStore final : public Store {
  public:
   RecordingStore(std::shared_ptr<Store> base, std::string below)
@@ -65,7 +65,7 @@ class RecordingStore final : public Store {
 
   std::shared_ptr<Store> base_;
   std::string below_;
-  Mutex mutex_;  // an engine may have threads
+  Mutex mutex_;  // engines may use threads
   std::set<std::string> keys_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
@@ -107,7 +107,7 @@ class ProcessGroups final : public GroupMaker {
       }
       recorder->remove_written();
     } catch (const std::exception&) {
-      // The store is gone, and the keys with it.
+      // The store has ended, and the keys with it.
     }
   }
 
@@ -115,7 +115,7 @@ class ProcessGroups final : public GroupMaker {
 
  private:
   EngineRequest job_;
-  std::shared_ptr<void> keep_;  // outlives store_
+  std::shared_ptr<void> keep_;  // must outlive store_
   std::shared_ptr<Store> store_;
   Mutex mutex_;
   std::map<std::string, std::shared_ptr<RecordingStore>> written_ LOCKSTEP_GUARDED_BY(mutex_);

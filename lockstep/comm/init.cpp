@@ -48,7 +48,7 @@ std::string choose_backend(const InitOptions& options, const EnvLookup& env,
   return name;
 }
 
-// Asked for > LOCKSTEP_DEVICE; nullopt where neither says anything.
+// The requested device comes before LOCKSTEP_DEVICE; nullopt if neither is set.
 std::optional<at::Device> chosen_device(const InitOptions& options, const EnvLookup& env,
                                         int local_rank) {
   const std::string variable = env("LOCKSTEP_DEVICE").value_or("");
@@ -65,8 +65,8 @@ std::optional<at::Device> chosen_device(const InitOptions& options, const EnvLoo
   return chosen;
 }
 
-// Ranks on devices have an engine more to meet in: with others that have none they would wait for
-// ever.
+// Ranks on devices have to meet in a second engine, and would wait forever for ranks that have
+// none.
 void check_same_kind(Store& store, const std::string& backend,
                      const std::optional<at::Device>& device) {
   const bool host = device ? device->is_cpu() : !is_of_devices(backend);
@@ -187,7 +187,7 @@ Communicator init(const InitOptions& options) {
 Communicator init_by_steps(const InitOptions& options, Joining::AtStep at_step) {
   launch::wait_if_spare();
   const EnvLookup env = process_env();
-  // The agent reads its ranks through pipes, which stdio would fill 4 KiB at a time.
+  // The agent reads its ranks through pipes, and stdio would write to them in blocks of 4 KiB.
   if (env("LOCKSTEP_STORE")) std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const Deadline deadline = Deadline::after(options.timeout);
   const Meeting meeting = decide_meeting(options, env);
@@ -200,7 +200,7 @@ Communicator init_by_steps(const InitOptions& options, Joining::AtStep at_step) 
   } else {
     communicator.board = std::make_shared<trace::CallBoard>(trace::CallBoard::create(1));
     communicator.board_rank = 0;
-    // Without an agent the rank writes its trace itself.
+    // Without an agent the rank writes its own trace.
     if (const auto directory = env("LOCKSTEP_TRACE_DIR")) {
       communicator.on_broken = [board = communicator.board, topology,
                                 directory = *directory](const std::string& reason) {
@@ -210,7 +210,7 @@ Communicator init_by_steps(const InitOptions& options, Joining::AtStep at_step) 
     }
   }
   if (meeting.kind == Meeting::Kind::kMpi) {
-    // MPI is initialised, and at exit MPI_Finalize would wait for ranks that are gone.
+    // MPI is initialised, so MPI_Finalize would wait at exit for ranks that have ended.
     communicator.on_broken = [then = std::move(communicator.on_broken)](const std::string& reason) {
       if (then) then(reason);
       mpi::give_up_finalizing();
@@ -228,8 +228,8 @@ Communicator init_by_steps(const InitOptions& options, Joining::AtStep at_step) 
     std::shared_ptr<Store> store;
     if (rendezvous.store) {
       refuse_to_join_again(*rendezvous.store, meeting);
-      // The k-th init() of a rank meets the k-th of the others, and so does that of a process which
-      // replaces it.
+      // A rank's k-th init() meets the k-th init() of the others, also in a process that replaces
+      // it.
       const std::string life =
           meeting.replaces ? "." + std::to_string(meeting.own_restarts.value_or(0)) : "";
       const int64_t turn = rendezvous.store->add("init/" + std::to_string(topology.rank) + life, 1);
@@ -262,7 +262,7 @@ Communicator init_by_steps(const InitOptions& options, Joining::AtStep at_step) 
       return comm;
     }
     Communicator comm = connect(store, topology, options, std::move(communicator), deadline, say);
-    // A rank 0 that serves the store and ends at once must not take it from those still waiting.
+    // A rank 0 that serves the store and ends at once must not take it from ranks that still wait.
     joining.step("leaving the store");
     if (store) leave_store(*store, topology.rank, topology.size, deadline);
     joining.done();

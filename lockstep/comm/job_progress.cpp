@@ -75,7 +75,7 @@ JobProgress::Look JobProgress::report_wait(WaitState own, bool moved) noexcept {
     look.wrong = deadlocks_.look(std::move(own), moved);
     look.pause = deadlocks_.pause();
     return look;
-  } catch (const std::exception&) {  // no memory
+  } catch (const std::exception&) {  // out of memory
     return {};
   }
 }

@@ -118,7 +118,7 @@ void Joining::tell_others() {
 
 JoiningBlame Joining::ask_store() {
   if (!store_) return {};
-  // On a thread of its own, since the store's own patience is longer.
+  // Runs on a thread of its own, because the store waits longer than this may.
   std::packaged_task<std::vector<std::optional<JoiningPlace>>()> ask(
       [store = store_, size = size_, rank = rank_, own = place_] {
         std::vector<std::optional<JoiningPlace>> places;
@@ -149,11 +149,11 @@ void Joining::fail() {
   JoiningBlame blame;
   try {
     throw;
-  } catch (const RankFailed&) {  // says who holds this rank up, and why
+  } catch (const RankFailed&) {  // it names the rank that holds this one up, and why
   } catch (...) {
     try {
       blame = ask_store();
-    } catch (const std::exception&) {  // without the store the error must do
+    } catch (const std::exception&) {  // without the store the error has to suffice
     }
   }
   const auto told = [&](const std::exception& error) {

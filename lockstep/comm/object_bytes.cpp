@@ -9,7 +9,7 @@
 namespace lockstep {
 namespace {
 
-// Without recursion: an object that is too deep for the library's own recursion must be found.
+// Not recursive, because it must detect objects that are too deep for the library's own recursion.
 bool too_deep(const nlohmann::json& object) {
   std::vector<std::pair<const nlohmann::json*, int>> open{{&object, 1}};
   while (!open.empty()) {

@@ -38,7 +38,7 @@ Writer& scratch_head() {
 
 bool receive_for(Pending& call, Deadline deadline) {
   if (!call.link || deadline.expired()) return false;
-  const auto core = call.core.lock();  // with its reactor, which the link works with
+  const auto core = call.core.lock();  // also keeps its reactor, which the link works with
   if (!core) return false;
   return call.link->receive_until([&] { return call.state().done(); }, deadline);
 }
@@ -112,7 +112,7 @@ void Core::wait_left(Deadline deadline) noexcept {
 }
 
 void Core::stop(const std::string& why, Deadline deadline) noexcept {
-  if (stopped_.exchange(true)) {  // another thread is at it, or was
+  if (stopped_.exchange(true)) {  // another thread stops it, or has done so
     MutexLock lock(mutex_);
     while (!ended_ && stopping_ != std::this_thread::get_id() && !reactor_->is_own_thread())
       if (!has_ended_.wait_until(lock, deadline.time())) break;
@@ -180,7 +180,8 @@ void Agent::shutdown(std::chrono::nanoseconds timeout) {
     end();
     throw;
   }
-  // The others ask the store until they have ended: who serves it ends last.
+  // The other processes ask the store until they have ended, so the process that serves it ends
+  // last.
   if (core_->serves_store())
     core_->wait_left(Deadline::after(
         std::min<Deadline::Duration>(deadline.remaining(), std::chrono::seconds(5))));
@@ -208,7 +209,7 @@ namespace {
 // that two ranks know by one name but with different types would otherwise be found only when it is
 // called.
 void check_types(const std::vector<nlohmann::json>& ranks) {
-  std::map<std::string, std::pair<std::string, std::string>> known;  // types, and whose
+  std::map<std::string, std::pair<std::string, std::string>> known;  // each type with its process
   for (const nlohmann::json& rank : ranks) {
     const auto name = rank.at("name").get<std::string>();
     for (const auto& [function, types] :
@@ -231,8 +232,8 @@ c10::Device device_of(const nlohmann::json& words) {
           static_cast<c10::DeviceIndex>(words.at("index").get<int>())};
 }
 
-// Maps make sense, and lead to names that are there, and from devices to devices that are. Each
-// name is one rank's.
+// Checks that the maps are valid, and lead to existing names and from devices to existing devices,
+// and that each name belongs to one rank.
 void check_devices(const std::vector<nlohmann::json>& ranks) {
   std::map<std::string, nlohmann::json> ranks_by_name;
   for (const nlohmann::json& rank : ranks) ranks_by_name[rank.at("name").get<std::string>()] = rank;

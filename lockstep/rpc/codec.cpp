@@ -13,14 +13,14 @@ namespace lockstep::rpc {
 namespace {
 
 constexpr int kMostNested = 100;
-constexpr size_t kKeptMemory = size_t{1} << 20;  // of a writer that is used again
+constexpr size_t kKeptMemory = size_t{1} << 20;  // of a writer that is reused
 enum TensorForm : uint8_t { kUndefined, kDense, kSparse };
 
 }  // namespace
 
 void Writer::word(uint64_t value) {
   char bytes[sizeof value];
-  std::memcpy(bytes, &value, sizeof value);  // little-endian, as everything of Lockstep's
+  std::memcpy(bytes, &value, sizeof value);  // little-endian, as all of Lockstep's formats
   body_.append(bytes, sizeof bytes);
 }
 

@@ -1,7 +1,7 @@
 // The seeds of the fuzzer of frames (tests/fuzz/seeds/rpc_frame_fuzz) must match the current
 // format; otherwise it gets no further than the first word. When the layout has changed,
 //
-//   build/release/bin/tests/rpc_test --gtest_also_run_disabled_tests 
+//   build/release/bin/tests/rpc_test --gtest_also_run_disabled_tests
 //       --gtest_filter=Seeds.DISABLED_AreWritten
 //
 // writes them anew.

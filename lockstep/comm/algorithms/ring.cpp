@@ -58,7 +58,7 @@ RingCost ring_all_reduce(Communicator& comm, const at::Tensor& tensor, ReduceOp 
   const at::ScalarType wire = accumulation_type(tensor.scalar_type());
   const at::Tensor flat = tensor.to(at::kCPU, wire).contiguous().view({-1});
   const bool staged = !flat.is_alias_of(tensor);
-  // The average is taken at the end; on the way it is a sum.
+  // The steps compute a sum; the average is taken at the end.
   const ReduceOp step_op = op == ReduceOp::kAvg ? ReduceOp::kSum : op;
 
   const int64_t length = (flat.numel() + size - 1) / size;

@@ -15,7 +15,7 @@ using hierarchical::Stage;
 
 // The traffic between hosts.
 struct HierarchicalBackend::Crossing {
-  std::shared_ptr<tcp::Exchange> exchange;  // of the data; with a carrier, a barrier before it
+  std::shared_ptr<tcp::Exchange> exchange;  // moves the data; with a carrier, the barrier before it
   Backend* carrier = nullptr;
   Call call = {};  // for the carrier
   std::unique_ptr<Request> request = nullptr;
@@ -74,30 +74,30 @@ class HierarchicalBackend::Operation final : public tcp::Pending {
     return planned_ && at_ < stages_.list.size() && stages_.list[at_].kind == Stage::Kind::kInside;
   }
 
-  // Which is awaited now.
+  // The crossing that is awaited now.
   const Crossing* crossing() const {
     if (!planned_ || at_ == stages_.list.size() || is_inside()) return nullptr;
     const auto index = static_cast<size_t>(stages_.list[at_].exchange);
     return index < crossings_.size() ? &crossings_[index] : nullptr;
   }
-  // Whether a carrier has something that waits for this rank to ask it.
+  // Whether a carrier has an operation that waits for this rank to poll it.
   bool is_carried() const {
     return carried_ < crossings_.size() && crossings_[carried_].is_carried();
   }
 
   HierarchicalBackend& backend_;
   tcp::KeptCall call_;
-  std::shared_ptr<const tcp::Record> record_;  // until it is over
+  std::shared_ptr<const tcp::Record> record_;  // kept until the operation has ended
   bool planned_ = false;
   bool done_ = false;
   hierarchical::Stages stages_;
   size_t at_ = 0;
   std::unique_ptr<Request> inside_;  // the request of the current stage
   std::vector<Crossing> crossings_;
-  size_t carried_ = 0;  // those before it need no carrier any more
+  size_t carried_ = 0;  // earlier stages no longer need the carrier
 };
 
-// A send or receive between two ranks of this host. May outlive the backend, unused.
+// A message between two ranks of this host. May outlive the backend, if unused.
 class HierarchicalBackend::LocalMessage final : public tcp::Pending {
  public:
   LocalMessage(HierarchicalBackend& backend, const Call& call, std::unique_ptr<Request> request)
@@ -138,7 +138,7 @@ class HierarchicalBackend::LocalMessage final : public tcp::Pending {
   bool done_ = false;
 };
 
-// ... of different hosts.
+// A message between two ranks of different hosts.
 class HierarchicalBackend::RemoteMessage final : public tcp::Pending {
  public:
   RemoteMessage(HierarchicalBackend& backend, std::shared_ptr<tcp::Message> message)
@@ -193,7 +193,7 @@ HierarchicalBackend::HierarchicalBackend(hierarchical::HostMap map, std::unique_
       between_(std::move(between)) {
   Capabilities& c = capabilities_;
   c.backend = "hierarchical";
-  c.rank_order = false;  // host by host
+  c.rank_order = false;  // adds host by host
   c.authenticated = true;
   c.processes = true;
   c.shared_memory = true;
@@ -237,7 +237,7 @@ void HierarchicalBackend::guarded(const Call& call, const std::function<void()>&
         std::string(error.what()) + " (ranks counted inside the host of ranks " + places + ")");
   } catch (const PeerLost& error) {
     hear_between();
-    // The engine inside may have met the end of a process before it knew whose.
+    // The inner engine may have detected the end of a process before it knew which rank it was.
     int place = error.rank();
     const Deadline soon = Deadline::seconds(0.2);
     while (place < 0 && !soon.expired()) {
@@ -339,7 +339,8 @@ bool HierarchicalBackend::carry(Operation& op) {
       if (i == op.carried_) ++op.carried_;
       continue;
     }
-    if (!crossing.request && !crossing.exchange->done()) break;  // all members in one order
+    // All members run them in one order.
+    if (!crossing.request && !crossing.exchange->done()) break;
     guarded(op.call(), crossing.exchange->members(), [&] {
       if (!crossing.request) crossing.request = crossing.carrier->start(crossing.call);
       crossing.over = crossing.request->poll();
@@ -354,7 +355,7 @@ bool HierarchicalBackend::carry(Operation& op) {
 
 void HierarchicalBackend::begin_crossing(Operation& op, Stage& stage) {
   Crossing crossing;
-  // A barrier moves nothing: meeting is all.
+  // A barrier moves no data: it only needs the meeting.
   if (carriers_.everybody && stage.call.op != Op::kBarrier) {
     const bool all = static_cast<int>(stage.members.size()) == map_.size();
     crossing.carrier = all ? carriers_.everybody.get() : carriers_.line.get();
@@ -462,7 +463,7 @@ void HierarchicalBackend::abort(const Breakage& why) noexcept {
   between_->abort(why);
 }
 
-// All waits are in the engine between the hosts.
+// All waits happen in the engine between the hosts.
 void HierarchicalBackend::set_siblings(SiblingProgress* siblings) {
   between_->set_siblings(siblings);
 }
@@ -473,7 +474,7 @@ void HierarchicalBackend::interrupt(const Breakage& why) noexcept {
 
 bool HierarchicalBackend::close() noexcept {
   if (inside_ == nullptr || inside_->close()) return true;
-  // The connections stay open with the rest: say goodbye by words.
+  // The connections stay open with the others, so the goodbye must be sent as a message.
   abort(
       {.text = "rank " + std::to_string(map_.rank) + " left the group while a call was under way"});
   return false;

@@ -1,4 +1,4 @@
-// Stages of reductions.
+// The stages of reductions.
 #include <ATen/ops/from_blob.h>
 
 #include <cstring>
@@ -48,7 +48,7 @@ void Planner::prepare_reduction() {
 
 void Planner::reduction() {
   const bool one_a_host = map_.host_count() == map_.size();
-  if (one_a_host && options_.carrier == nullptr) {  // which adds as the contract says
+  if (one_a_host && options_.carrier == nullptr) {  // which adds in the contract's order
     directly();
     return;
   }
@@ -175,7 +175,8 @@ void Planner::all_reduce() {
   const int64_t blocks = std::clamp<int64_t>(
       (count * element_ + options_.block_bytes - 1) / options_.block_bytes, 1, kMaxBlocks);
   const int64_t longest = (count + blocks - 1) / blocks;
-  // At a time: a block that is summed inside, one in each half of its way between the hosts.
+  // The number of blocks in progress: one is summed inside the hosts, and one is in each half of
+  // its way between them.
   const int64_t depth = std::min<int64_t>(blocks, wide_ ? 3 : 2);
   std::byte* widened = wide_ ? scratch(longest) : nullptr;
   struct Block {

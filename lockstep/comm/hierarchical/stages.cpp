@@ -68,7 +68,7 @@ std::byte* Planner::scratch_bytes(int64_t bytes) {
 Call Planner::like(Op op) const {
   Call c = call_;
   c.op = op;
-  c.record = nullptr;  // that of the whole
+  c.record = nullptr;  // the whole call has the record
   c.root = -1;
   c.input = nullptr;
   c.output = nullptr;
@@ -194,7 +194,7 @@ void Planner::all_gather_by_leaders() {
     inside(std::move(c));
   }
   if (leads() && options_.carrier == nullptr) {
-    // Leaders ascend as the hosts do.
+    // Leaders are in ascending order, as the hosts are.
     Call c = like(Op::kAllGather);
     c.input = mine;
     c.output = grouped;

@@ -66,7 +66,7 @@ class LoneRequest final : public Request {
 
   c10::Device device_;
   std::shared_ptr<const SetOnce<Breakage>> interruption_;
-  uint64_t capture_;  // that it is part of; 0: none
+  uint64_t capture_;  // the capture that it is part of; 0: none
   std::shared_ptr<device::Event> event_;
 };
 

@@ -25,9 +25,9 @@ using mpi::Datatype;
 using mpi::Library;
 using mpi::RequestHandle;
 
-// MPI counts in int.
+// MPI counts elements in int.
 constexpr int64_t kMostElements = std::numeric_limits<int>::max();
-constexpr int64_t kChunk = int64_t{1} << 30;  // elements of one of the messages of a longer one
+constexpr int64_t kChunk = int64_t{1} << 30;  // elements per message; a longer message is split
 
 Capabilities mpi_capabilities() {
   Capabilities c = foreign_capabilities("mpi");
@@ -90,7 +90,7 @@ struct MpiOperation {
   std::string text;  // for errors
   std::vector<RequestHandle> requests;
   std::vector<int> send_counts, send_offsets, recv_counts, recv_offsets;
-  int64_t expected_bytes = -1;  // of a receive
+  int64_t expected_bytes = -1;  // the size that a receive expects
   int64_t received_bytes = 0;
   bool done = false;
   std::exception_ptr error;
@@ -171,7 +171,7 @@ class MpiBackend final : public Backend {
         advance(op);
       }
       if (op.done) break;
-      if (turn < spins_) continue;  // every test is MPI's own progress
+      if (turn < spins_) continue;  // every test lets MPI make progress
       ::sched_yield();
       if (turn % 64 != 0) continue;
       if (deadline.expired()) {
@@ -251,7 +251,7 @@ class MpiBackend final : public Backend {
   }
 
   void submit(const Call& call, MpiOperation& op) {
-    static std::byte nothing;  // where there is no element, any pointer will do
+    static std::byte nothing;  // without elements any pointer is valid
     const auto* input = call.input != nullptr ? call.input : &nothing;
     auto* output = call.output != nullptr ? call.output : &nothing;
     const auto& f = mpi_.call;

@@ -27,8 +27,8 @@ namespace lockstep {
 namespace {
 
 constexpr int kNcclYields = 1000;                      // looks at the device before the first sleep
-constexpr auto kNcclStart = std::chrono::seconds(60);  // for NCCL to take a call
-constexpr auto kNcclEnd = std::chrono::seconds(2);     // for kernels to end that were told to
+constexpr auto kNcclStart = std::chrono::seconds(60);  // the time in which NCCL must accept a call
+constexpr auto kNcclEnd = std::chrono::seconds(2);  // the time in which cancelled kernels must end
 // Between looks for ranks that cannot join.
 constexpr auto kNcclMeet = std::chrono::milliseconds(100);
 
@@ -98,7 +98,7 @@ class NcclTail final : public Tail {
   bool over() noexcept override {
     try {
       return !device::captures_here() && done_->query();
-    } catch (const std::exception&) {  // CUDA is broken
+    } catch (const std::exception&) {  // CUDA has failed
       return false;
     }
   }
@@ -138,7 +138,7 @@ class NcclBackend final : public Backend {
     for (Deadline look = Deadline::after(kNcclMeet); result == nccl::kInProgress;) {
       if (look.expired()) {
         look = Deadline::after(kNcclMeet);
-        store_->try_get(here(rank_));  // throws where another rank has said that it cannot
+        store_->try_get(here(rank_));  // throws if another rank has reported that it cannot
       }
       if (deadline.expired())
         throw Timeout(text + " took longer than " + seconds_of(deadline) + whom_it_lacks());
@@ -146,7 +146,7 @@ class NcclBackend final : public Backend {
       nccl_->call.comm_get_async_error(comm_, &result);
     }
     if (result != nccl::kSuccess) fail(text + " on rank " + std::to_string(rank_), result);
-    store_->remove(here(rank_));  // a job that makes groups all day must not fill its store
+    store_->remove(here(rank_));  // a job that keeps making groups must not fill its store
   }
 
   const Capabilities& capabilities() const override { return capabilities_; }
@@ -197,7 +197,8 @@ class NcclBackend final : public Backend {
     return std::make_unique<NcclRequest>(*this, std::move(done), text);
   }
 
-  // The device needs no help, but for messages between ranks that are not connected yet.
+  // The device makes progress by itself, except for messages between ranks that are not connected
+  // yet.
   void progress() override {
     for (auto& [ends, link] : links_) link->advance();
   }
@@ -216,7 +217,7 @@ class NcclBackend final : public Backend {
 
     bool poll() override {
       if (done_->capture != 0) return true;
-      // A thread that captures must not ask; the watch's does.
+      // A capturing thread must not query events; the watch's thread does.
       if (done_->given && !device::captures_here() && done_->event.query()) return true;
       backend_.check_async(text_);
       return false;
@@ -306,19 +307,19 @@ class NcclBackend final : public Backend {
       nccl_->call.comm_abort(comm);
       return;
     }
-    // NCCL returns when the graphs that the communicator's calls are part of are gone, and these
-    // may outlive this, or be this thread's.
+    // NCCL returns only after the graphs that contain the communicator's calls are destroyed; they
+    // may outlive this object, or belong to this thread.
     try {
       std::thread([library = nccl_, comm, device = device_] {
         const c10::DeviceGuard guard(device);
         library->call.comm_abort(comm);
       }).detach();
       await_stream();
-    } catch (const std::exception&) {  // no thread: it is left as it is
+    } catch (const std::exception&) {  // no thread could be started: the communicator is leaked
     }
   }
 
-  // Until its kernels have ended, for their memory is given back next.
+  // Waits until its kernels have ended, because their memory is returned next.
   void await_stream() {
     if (device::anybody_captures()) return;
     const c10::DeviceGuard guard(device_);
@@ -376,7 +377,7 @@ class NcclBackend final : public Backend {
     throw PeerLost(text + " failed: " + nccl_->call.error_string(result), -1);
   }
 
-  // The communicator does not block: a call that has to wait says kInProgress.
+  // The communicator does not block: a call that has to wait returns kInProgress.
   void settle(nccl::Result result, const std::string& text) {
     const Deadline deadline = Deadline::after(kNcclStart);
     while (result == nccl::kInProgress) {
@@ -425,7 +426,7 @@ class NcclBackend final : public Backend {
                                 nccl_operator(call.reduce), comm_, stream_);
       case Op::kSend:
       case Op::kRecv:
-        break;  // not on this stream
+        break;  // not available on this stream
       case Op::kGather:
       case Op::kScatter:
       case Op::kAllToAll:
@@ -476,7 +477,7 @@ class NcclBackend final : public Backend {
   int size_;
   at::Tensor word_;  // for barriers
   nccl::Comm comm_ = nullptr;
-  bool captured_ = false;  // graphs that may still be there have calls of comm_
+  bool captured_ = false;  // existing graphs may contain calls of comm_
   nccl::Stream stream_ = nullptr;
   std::map<std::pair<int, int>, std::unique_ptr<nccl::Link>> links_;  // by sender and receiver
 };

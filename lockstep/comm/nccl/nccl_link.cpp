@@ -14,7 +14,7 @@
 namespace lockstep::nccl {
 namespace {
 
-// The store may be another host's.
+// The store may be on another host.
 constexpr auto kLinkLook = std::chrono::milliseconds(1);
 
 Stream make_stream(const Library& library, c10::Device device) {

@@ -46,7 +46,8 @@ std::unique_ptr<Blocks> Blocks::meet(Backend& host, c10::Device device, int rank
   if (!blocks->seats_)
     throw LaunchError("backend peer: " + host.capabilities().backend +
                       " has no memory that ranks share");
-  host.run(meeting_call(), deadline.remaining());  // all have it, and zeros in it
+  // Afterwards every rank has the memory, filled with zeros.
+  host.run(meeting_call(), deadline.remaining());
   const bool processes = host.capabilities().processes;
   blocks->agree(host, deadline, kShow, [&] { blocks->share(processes); });
   blocks->agree(host, deadline, kOpen, [&] { blocks->open(); });
@@ -136,7 +137,7 @@ Blocks::~Blocks() {
                   destroy_events(cuda, own);
                   if (own.data != nullptr) cuda.free(own.data);
                 }});
-  } catch (const std::exception&) {  // the device is broken, and so is its memory
+  } catch (const std::exception&) {  // the device has failed, and its memory with it
   }
 }
 

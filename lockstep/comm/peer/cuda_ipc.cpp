@@ -49,7 +49,7 @@ CudaIpc::CudaIpc() {
 
 void CudaIpc::check(int result, const char* what) const {
   if (result == 0) return;
-  call_.last_error();  // else libtorch's next kernel would find it
+  call_.last_error();  // clears the error, which libtorch's next kernel would otherwise report
   throw LaunchError(std::string(what) + ": " + call_.error_text(result));
 }
 

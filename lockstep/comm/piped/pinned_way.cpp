@@ -73,7 +73,7 @@ class PinnedWay::PinnedPart final : public Part {
   Piece piece_;
   std::shared_ptr<void> after_;
   at::Tensor memory_;
-  std::optional<device::Event> down_;  // the end of the way down; nullopt: not on its way yet
+  std::optional<device::Event> down_;  // the end of the copy to the host; nullopt: not started
 };
 
 PinnedWay::PinnedWay(c10::Device device, int rank, int size, int64_t slot_bytes, int64_t at_most)

@@ -21,7 +21,7 @@
 namespace lockstep::piped {
 namespace {
 
-// Between two turns of the thread: a tenth of the time in which nothing has happened.
+// The time between two turns of the thread: a tenth of the time since something last happened.
 constexpr std::chrono::nanoseconds kShortestNap = std::chrono::microseconds(20);
 constexpr std::chrono::nanoseconds kLongestNap = std::chrono::milliseconds(1);
 
@@ -75,7 +75,7 @@ class PipedBackend final : public Backend {
 
   Probe probe(int src, int tag) override {
     const MutexLock lock(mutex_);
-    turn();  // receives that are posted
+    turn();  // posts the waiting receives
     return host_.probe(src, tag);
   }
 
@@ -184,7 +184,7 @@ class PipedBackend final : public Backend {
     fresh_.clear();
   }
 
-  // The thread.
+  // The body of the thread.
   void move() {
     auto last_step = std::chrono::steady_clock::now();
     uint64_t steps = 0;
@@ -212,9 +212,9 @@ class PipedBackend final : public Backend {
   Backend& host_;  // of the pipeline, as the next one
   Way& way_;
   SetOnce<Breakage> interruption_;
-  mutable Mutex mutex_;  // held by who moves the engine: the thread's turns are short
+  mutable Mutex mutex_;  // held while moving the engine; the thread's turns are short
   Pipeline pipeline_ LOCKSTEP_GUARDED_BY(mutex_);
-  Mutex fresh_mutex_;  // behind mutex_
+  Mutex fresh_mutex_;  // acquired after mutex_
   ConditionVariable changed_;
   std::vector<std::shared_ptr<Transfer>> fresh_ LOCKSTEP_GUARDED_BY(fresh_mutex_);
   std::thread thread_ LOCKSTEP_GUARDED_BY(fresh_mutex_);

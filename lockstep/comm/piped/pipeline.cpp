@@ -16,7 +16,7 @@ namespace lockstep::piped {
 namespace {
 
 constexpr auto kLook = std::chrono::microseconds(50);  // between two looks at the device
-constexpr auto kDeviceEnds = std::chrono::seconds(2);  // after which a device is taken for stuck
+constexpr auto kDeviceEnds = std::chrono::seconds(2);  // afterwards the device counts as stuck
 
 }  // namespace
 
@@ -80,7 +80,7 @@ bool Pipeline::turn() noexcept {
     host_->progress();
     take_all();
   } catch (...) {
-    fail_all(why_not());  // the device says no
+    fail_all(why_not());  // the device reports an error
   }
   return more || !collectives_.empty() || !messages_.empty();
 }
@@ -102,13 +102,13 @@ void Pipeline::begin_all() {
 }
 
 void Pipeline::hand_over_all() {
-  // A transfer that fails leaves the list.
+  // A failed transfer is removed from the list.
   bool sends = true;
   for (const auto& message : Transfers(messages_)) {
     const bool is_send = message->call_.op == Op::kSend;
     Transfer::Step& step = message->steps_.front();
     if (step.request || (is_send && !sends)) continue;
-    if (!hand_over(message, step) && is_send) sends = false;  // none overtakes another
+    if (!hand_over(message, step) && is_send) sends = false;  // sends must not overtake each other
   }
   for (const auto& collective : Transfers(collectives_)) {
     for (Transfer::Step& step : collective->steps_) {
@@ -119,7 +119,7 @@ void Pipeline::hand_over_all() {
   }
 }
 
-// False: it is not ready yet.
+// Returns false if it is not ready yet.
 bool Pipeline::hand_over(const std::shared_ptr<Transfer>& transfer, Transfer::Step& step) {
   if (!step.begun || !step.part->ready()) return false;
   try {
@@ -162,7 +162,7 @@ bool Pipeline::take(const std::shared_ptr<Transfer>& transfer) {
   return true;
 }
 
-// The first part, whose call the engine is done with.
+// The first part whose call the engine has finished.
 void Pipeline::advance(const std::shared_ptr<Transfer>& transfer) {
   Transfer::Step& step = transfer->steps_.front();
   step.request = nullptr;
@@ -198,7 +198,7 @@ std::shared_ptr<Transfer> Pipeline::in_the_way(const Transfer& transfer) const {
   const Transfers& line = is_message(transfer.call_) ? messages_ : collectives_;
   for (const auto& one : line) {
     const bool self = one.get() == &transfer;
-    // The engine runs collectives in order, messages as it likes.
+    // The engine runs collectives in order, and messages in any order.
     if ((self || &line == &collectives_) && one->steps_.front().request) return one;
     if (self) break;
   }
@@ -239,7 +239,7 @@ void Pipeline::give_up(const std::exception_ptr& error) noexcept {
   fail_all(error);
   try {
     way_->block(device::current_stream(device_));
-  } catch (const std::exception&) {  // the device is broken, and does nothing
+  } catch (const std::exception&) {  // the device has failed and runs nothing
   }
 }
 
@@ -251,7 +251,7 @@ bool Pipeline::close() noexcept {
   try {
     while (!(through = way_->through(*host_)) && !soon.expired())
       std::this_thread::sleep_for(kLook);
-  } catch (const std::exception&) {  // the device is broken, and does nothing
+  } catch (const std::exception&) {  // the device has failed and runs nothing
     through = true;
   }
   closed_ = host_->close() && through;
@@ -271,7 +271,7 @@ void Pipeline::Inside::move() noexcept {
     pipeline_.way_->give_back();
     pipeline_.begin_all();
     pipeline_.hand_over_all();
-  } catch (...) {  // the device says no
+  } catch (...) {  // the device reports an error
     pipeline_.fail_all(pipeline_.why_not());
   }
   progress_siblings(pipeline_.siblings_);

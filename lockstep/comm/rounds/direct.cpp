@@ -18,8 +18,8 @@ int64_t element_bytes(const Call& call) {
   return static_cast<int64_t>(c10::elementSize(call.dtype));
 }
 
-// Pointers to the same place in several buffers; must outlive the span. The buffers' own pointers
-// where that is their beginning, as in every small call.
+// Pointers to the same place in several buffers; the buffers must outlive the span. Uses the
+// buffers' own pointers for their beginning, as in every small call.
 template <typename T>
 class Moved {
  public:
@@ -41,7 +41,7 @@ Share pushed_share(const Call& call, size_t size) {
                   static_cast<int>(size));
 }
 
-// Calls put(rank, at, bytes) for all but the root, chunk by chunk.
+// Calls put(rank, at, bytes) for all ranks except the root, chunk by chunk.
 template <typename Put>
 void push_share(const Call& call, size_t size, const Put& put) {
   const Share share = pushed_share(call, size);
@@ -58,7 +58,7 @@ void push_share(const Call& call, size_t size, const Put& put) {
 void take_mapped(const Call& call, const Pieces& pieces, int rank,
                  std::span<const std::byte* const> offers) {
   if (is_reduction(call.op)) {
-    const Piece piece = pieces.taken_from(0);  // the same of all sources
+    const Piece piece = pieces.taken_from(0);  // the same for all sources
     if (piece.bytes == 0) return;
     const Moved<const std::byte> inputs(offers, piece.from);
     reduce_buffers(call.output + piece.to, inputs.get(), piece.bytes / element_bytes(call),

@@ -19,7 +19,8 @@ uint64_t mixed(uint64_t history, uint64_t fingerprint) {
   return (history ^ fingerprint) * 0x9e3779b97f4a7c15ULL + 1;
 }
 
-// How often a rank looks for its peers' lines before it asks whether one of them sleeps.
+// The number of times that a rank looks for its peers' lines before it asks whether one of them
+// sleeps.
 constexpr int kFirstLooks = 32;
 
 bool is_message(const Call& call) {
@@ -122,13 +123,13 @@ void Engine::run(const Call& call, Deadline::Duration timeout) {
   Operation op(call, call.record != nullptr ? *call.record : made, rank_, region_.size());
   op.shown = shown;
   enroll(op);
-  // Most small calls are over before it is worth asking for the time, or queueing.
+  // Most small calls end before asking for the time, or queueing, would be worth it.
   const bool at_once = queue_.empty() && op.through_ll && op.posted;
   if (at_once) {
     show_lines(op);
     const int looks = std::min(kFirstLooks, spins_);
     for (int i = 0;; ++i) {
-      if (exchange_lines(op)) return;  // and rings
+      if (exchange_lines(op)) return;  // also rings the doorbell
       if (i == looks) ring_for_ll();
       if (i == spins_) break;
       cpu_pause();
@@ -250,7 +251,7 @@ bool Engine::advance() {
       moved = channels_.progress();
     } catch (const Mismatch& error) {
       fail(Failure::kMismatch, -1, error.what());
-    } catch (const SystemError& error) {  // of memory that must be there
+    } catch (const SystemError& error) {  // memory that must exist could not be accessed
       fail(Failure::kPeerLost, -1, error.what());
     }
     if (moved) doorbell_.ring();
@@ -370,7 +371,7 @@ bool Engine::reads(const Operation& op, int rank) const {
   return false;
 }
 
-// Whether those that this rank reads have written their slots of the operation's round `round`.
+// Whether the ranks that this one reads have written their slots of the operation's round `round`.
 bool Engine::slots_are_written(const Operation& op, int64_t round) {
   for (int r = 0; r < region_.size(); ++r) {
     if (!reads(op, r)) continue;

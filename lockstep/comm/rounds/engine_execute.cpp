@@ -17,9 +17,9 @@ struct GroupBroke {};
 
 }  // namespace
 
-// The peers' memory as long as the group is whole and, where it is one rank's, that rank has not
-// left. A rank that was stopped in the middle may go on when its peers have given up and use their
-// memory for something else.
+// The peers' memory, while the group is intact and, for one rank's memory, that rank has not left.
+// A rank that was stopped in the middle may continue after its peers have given up and reused their
+// memory.
 class Engine::WatchedPeerMemory final : public PeerMemory {
  public:
   WatchedPeerMemory(const PeerMemory& peer_memory, const FailureBoard& failure,
@@ -74,12 +74,12 @@ bool Engine::pull(int rank, uint64_t address, std::byte* to, int64_t bytes) {
   const WatchedPeerMemory peer_memory(*peer_memory_, region_.header().failure, &region_.rank(rank));
   try {
     peer_memory.read(rank, address, to, bytes);
-    // The last transfer may have lasted longer than the sender waits for it.
+    // The last transfer may have taken longer than the sender waits for it.
     return leave(!peer_memory.is_over());
   } catch (const GroupBroke&) {
     return leave(false);
   } catch (const PeerLost&) {
-    return leave(false);  // check_lost() says so, with the call
+    return leave(false);  // check_lost() reports it together with the call
   } catch (...) {
     leave(false);
     throw;
@@ -91,13 +91,13 @@ const std::byte* Engine::shown_memory(const Operation& op) const {
   return op.call.op == Op::kBroadcast ? op.call.output : op.pieces.own();
 }
 
-// Whether the call can only be executed once `rank` has posted: it offers something, or is given
-// something where it says.
+// Whether the call can only be executed after `rank` has posted, because that rank offers data or
+// says where it receives data.
 bool Engine::meets(const Operation& op, int rank) const {
   return rank != rank_ && (op.pieces.offer(rank) > 0 || op.shows_target);
 }
 
-// Whether `rank` touches this rank's memory in a call that is executed.
+// Whether `rank` accesses this rank's memory during the call's execution.
 bool Engine::touched_by(const Operation& op, int rank) const {
   return rank != rank_ &&
          (op.pieces.gives_to(rank) || (op.pushed && op.pieces.taken_from(rank).bytes > 0));
@@ -138,8 +138,8 @@ bool Engine::meet(Operation& op) {
   return true;
 }
 
-// Moves this rank's share, without any help of the peers. False if the group is broken: the call
-// will not end, the next check throws.
+// Moves this rank's share, without help from the peers. Returns false if the group is broken: the
+// call will not end, and the next check throws.
 bool Engine::execute(Operation& op) {
   // Either this rank sees that the group is broken, or the rank that breaks it sees that this one
   // is inside.
@@ -215,19 +215,19 @@ bool Engine::leave(Operation& op) {
   return true;
 }
 
-// Whether peers were told where memory of the call lies.
+// Whether peers were told the address of the call's memory.
 bool Engine::exposes(const Operation& op) {
   return op.posted && !op.done && (op.memory != Memory::kStaged || op.shows_target);
 }
 
-// Whether the rank is in the middle of touching its peers' memory.
+// Whether the rank is currently accessing its peers' memory.
 bool Engine::touched(int rank) const noexcept {
   return rank != rank_ && region_.rank(rank).inside.load(std::memory_order_seq_cst) != 0 &&
          !(is_dead_ && is_dead_(rank));
 }
 
-// After the group was broken: returns once no peer touches this rank's memory. A stopped peer is
-// not waited for longer than Tuning::quiesce_at_most; close() tells of it.
+// Called after the group was broken: returns once no peer accesses this rank's memory. Waits for a
+// stopped peer at most Tuning::quiesce_at_most; close() reports that.
 void Engine::quiesce() noexcept {
   exposed_ |= channels_.exposes() || std::any_of(queue_.begin(), queue_.end(),
                                                  [](const auto& op) { return exposes(*op); });

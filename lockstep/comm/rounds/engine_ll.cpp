@@ -8,7 +8,8 @@ bool Engine::through_ll(const Pieces& pieces) const {
   return Pieces::offered(pieces.call()) && pieces.largest_offer() <= tuning_.ll_up_to;
 }
 
-// Everything that run() does with a small call but to write its lines can wait until they travel.
+// Does everything that run() does for a small call, except writing its lines; it can wait until the
+// lines travel.
 void Engine::show(const Call& call) {
   const bool message = call.op == Op::kSend || call.op == Op::kRecv;
   if (message || broken_ || !queue_.empty() || region_.header().failure.any()) return;

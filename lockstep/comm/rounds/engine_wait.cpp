@@ -19,12 +19,13 @@ namespace lockstep::rounds {
 namespace {
 
 constexpr int kYields = 1000;  // before the first sleep
-// Peers ring; a slice only bounds how late a dead one, which does not, is noticed.
+// Peers ring the doorbell; the slice only bounds how late a dead peer, which does not ring, is
+// noticed.
 constexpr auto kSlice = std::chrono::milliseconds(50);
 constexpr double kWarnAfterSeconds = 10;
-// How long a rank that found a mismatch waits for the others' side of it.
+// How long a rank that detected a mismatch waits for the other ranks' view of it.
 constexpr auto kPatience = std::chrono::milliseconds(200);
-// How far back a difference in the calls' history is looked for.
+// How many earlier calls are searched for a difference in the calls' history.
 constexpr uint64_t kLookBack = 8;
 
 int64_t now_ns() {
@@ -54,9 +55,9 @@ Probe Engine::probe(int src, int tag) {
   if (broken_) std::rethrow_exception(broken_);
   check_aborted();
   const bool found = channels_.probe(src, tag);
-  doorbell_.ring();  // it may have made room
+  doorbell_.ring();  // the probe may have freed space
   if (found) return Probe::kMessage;
-  // All ranks at every 64th question about each.
+  // Checks all ranks at every 64th probe of each.
   if (++probes_ / region_.size() % 64 != 0) return Probe::kNothing;
   const bool departed = region_.rank(src).departed.load(std::memory_order_acquire) != 0;
   const bool dead = !departed && is_dead_ && is_dead_(src);
@@ -99,7 +100,7 @@ void Engine::wait(const bool& done, const Call& call, Deadline deadline) {
       ::sched_yield();
       if (idle % 64 == 0) {
         check_aborted();
-        // On a busy machine every yield may last a time slice.
+        // On a busy machine every yield may take a whole time slice.
         if (deadline.expired()) idle = spins_ + kYields;
       }
       continue;
@@ -196,7 +197,7 @@ bool Engine::has_posted(const Operation& op, int rank) const {
   return region_.post(rank, op.number).number.load(std::memory_order_acquire) == op.number;
 }
 
-// The ranks that `call` cannot go on without.
+// The ranks that `call` needs to continue.
 std::vector<int> Engine::awaited(const Call& call) const {
   using Phase = Operation::Phase;
   if (call.op == Op::kSend || call.op == Op::kRecv) return {call.peer};
@@ -207,7 +208,7 @@ std::vector<int> Engine::awaited(const Call& call) const {
                           op.base + static_cast<uint64_t>(op.produced) >= slowest_ + kSlots;
   const uint64_t round = op.base + static_cast<uint64_t>(op.consumed);
   const bool combines = op.program && op.program->combine;
-  const int64_t read = combines ? op.combined : op.consumed;  // rounds
+  const int64_t read = combines ? op.combined : op.consumed;  // in rounds
   const bool reads_on = read < op.produced;
   for (int r = 0; r < region_.size(); ++r) {
     if (r == rank_) continue;
@@ -248,7 +249,7 @@ std::string Engine::whereabouts(int rank) const {
     text += " (" + pid_words(pid) + ")";
   const uint64_t last = state.posted.load(std::memory_order_acquire);
   if (last == 0) return text + ", which has called no collective yet";
-  // The last one may be half written.
+  // The last one may be incomplete.
   for (uint64_t number = last; number > 0 && number + 2 > last; --number) {
     if (const auto record = posted(rank, number))
       return text + ", whose last collective was " + numbered(*record);
@@ -271,7 +272,7 @@ std::optional<trace::CallRecord> Engine::posted(int rank, uint64_t number) const
 
 // ---- out of step ----
 
-// Only once the rank has posted this call.
+// May be called only after the rank has posted this call.
 void Engine::check_post(const Operation& op, int rank) {
   const Post& post = region_.post(rank, op.number);
   if (post.fingerprint != op.record.fingerprint || post.history != op.history) report_mismatch(op);
@@ -300,15 +301,15 @@ std::vector<RankCall> Engine::differing(uint64_t number, const Operation& op) co
 }
 
 void Engine::report_mismatch(const Operation& op) {
-  // The others are on their way: name them too.
+  // The other ranks are on their way and shall be named, too.
   const Deadline patience = Deadline::after(kPatience);
   for (int r = 0; r < region_.size(); ++r) {
     while (r != rank_ && region_.rank(r).posted.load(std::memory_order_acquire) < op.number &&
            !lost(r) && !patience.expired())
       ::sched_yield();
   }
-  // The first call in which they differ: earlier ones may have gone unnoticed, such as two ranks
-  // that both think they are the root.
+  // The first call in which they differ, because earlier differences may have gone unnoticed, such
+  // as two ranks that both consider themselves the root.
   const uint64_t first = op.number > kLookBack ? op.number - kLookBack : 1;
   std::vector<RankCall> calls;
   uint64_t number = first;
@@ -361,7 +362,7 @@ void Engine::fail(Failure kind, int lost_rank, const std::string& text) {
   break_down(kind, lost_rank, text);
 }
 
-// The caller's memory is its own again when this has thrown.
+// After this has thrown, the caller's memory is its own again.
 void Engine::break_down(Failure kind, int lost_rank, const std::string& text) {
   quiesce();
   try {

@@ -8,7 +8,8 @@
 namespace lockstep::rounds {
 namespace {
 
-// The exchange's number tells fresh lines from old ones, the key's bits those of another call.
+// The exchange's number distinguishes fresh lines from old ones, and the key's bits those of
+// another call.
 constexpr int kKeyBits = 24;
 constexpr uint64_t kKeyMask = (uint64_t{1} << kKeyBits) - 1;
 
@@ -35,8 +36,8 @@ void LlBuffers::write(uint64_t key, const std::byte* payload, int64_t bytes) {
 
 void LlBuffers::end() {
   ++exchange_;
-  // Every rank has begun the exchange that ends here, so none looks at the lines of the one before
-  // any more: the next one uses them again.
+  // Every rank has begun the exchange that ends here, so no rank reads the lines of the one before
+  // any more, and the next exchange reuses them.
   const Line* lines = region_.lines(rank_, exchange_);
   for (int64_t i = 0; i < written_[exchange_ % 2]; ++i) prefetch_to_write(lines + i);
 }

@@ -16,7 +16,7 @@ namespace lockstep::shm {
 namespace {
 
 constexpr size_t kMaxUnauthenticated = 256;
-constexpr int kAcceptedAtATime = 64;  // then it is the others' turn
+constexpr int kAcceptedAtATime = 64;  // afterwards it is the other sockets' turn
 
 }  // namespace
 
@@ -100,7 +100,7 @@ void Door::accept() {
   }
 }
 
-// False: it is closed, or speaks something else, or of another secret.
+// Returns false if the connection is closed, uses another protocol, or has another secret.
 bool Door::advance(UnauthenticatedPeer& stranger) const {
   try {
     while (!stranger.challenge.done()) {

@@ -33,11 +33,11 @@ ProcessPeerMemory::ProcessPeerMemory(rounds::Region region, int rank, std::share
   rounds::RankState& own = region.rank(rank);
   own.probe_address = reinterpret_cast<uint64_t>(&word);
   own.probe_value = word;
-  own.pid.store(static_cast<int32_t>(::getpid()), std::memory_order_relaxed);  // for people
+  own.pid.store(static_cast<int32_t>(::getpid()), std::memory_order_relaxed);  // informational
   own.peer_memory_step.store(kShown, std::memory_order_release);
   await_step(region, kShown, deadline);
   own.peer_memory_step.store(probe(region) ? kCan : kCannot, std::memory_order_release);
-  await_step(region, kCannot, deadline);  // the word lives until here
+  await_step(region, kCannot, deadline);  // the word must exist until here
   copies_ = true;
   for (int r = 0; r < region.size(); ++r)
     copies_ &= region.rank(r).peer_memory_step.load(std::memory_order_acquire) == kCan;
@@ -91,15 +91,15 @@ SymmetricMemory ProcessPeerMemory::allocate_shared(int64_t bytes) {
   return arena_ ? owned(arena_->allocate_shared(bytes)) : SymmetricMemory();
 }
 
-// A tensor may outlive the group, and so does the arena then.
+// A tensor may outlive the group, and then keeps the arena alive.
 SymmetricMemory ProcessPeerMemory::owned(std::byte* data) const {
   std::shared_ptr<void> owner(
       data, [arena = arena_](void* memory) { arena->release(static_cast<std::byte*>(memory)); });
   return {data, std::move(owner), [arena = arena_, data] { arena->warm(data); }};
 }
 
-// Its number may belong to another process soon after it died. `error`: of asking it for memory; a
-// process that dies gives its memory back (ESRCH) a little before its end of the pipe.
+// The PID may belong to another process soon after the rank died. `error` is the error of accessing
+// its memory; a dying process releases its memory (ESRCH) shortly before its end of the pipe.
 void ProcessPeerMemory::check_alive(int rank, int error) const {
   if (error == ESRCH || hung_up_(rank))
     throw PeerLost("rank " + std::to_string(rank) + "'s process is dead", rank);

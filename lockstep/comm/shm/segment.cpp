@@ -81,7 +81,7 @@ std::vector<UniqueFd> receive_fds(int socket, size_t count, Deadline deadline) {
       std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
       fds.emplace_back(fd);
     }
-    // The kernel leaves out those for which this process has no number left.
+    // The kernel drops the descriptors for which this process has no free number.
     if ((message.msg_flags & MSG_CTRUNC) != 0)
       throw system_error("shm: taking the descriptors of the group's memory", EMFILE);
     if (!rights) throw StoreError("shm: a message without descriptors");
@@ -124,7 +124,7 @@ Segment::Segment(Store& store, int rank, int size, size_t bytes,
     if (!memfd_) throw system_error("memfd_create", errno);
     if (::ftruncate(memfd_.get(), static_cast<off_t>(bytes)) != 0)
       throw system_error("ftruncate of shared memory", errno);
-    // Without seals a peer could shrink the segment under us, which is a SIGBUS.
+    // Without seals a peer could shrink the mapped segment, which would raise SIGBUS.
     if (::fcntl(memfd_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
       throw system_error("F_ADD_SEALS", errno);
     map(bytes);
@@ -206,7 +206,8 @@ void Segment::fetch(Store& store, int rank, int size, UniqueFd own_reader, Deadl
   UniqueFd socket = make_socket();
   const AbstractAddress address(name);
   while (::connect(socket.get(), address.get(), address.size) != 0) {
-    if (errno == EAGAIN) {  // others wait there; poll() does not say when they are through
+    // Other ranks wait there, and poll() does not report when they have connected.
+    if (errno == EAGAIN) {
       if (deadline.expired())
         throw Timeout("shm: rank 0 has let nobody in within " +
                       std::to_string(deadline.timeout_seconds()) +
@@ -247,7 +248,7 @@ void Segment::fetch(Store& store, int rank, int size, UniqueFd own_reader, Deadl
 
 bool Segment::hung_up(int rank) const {
   if (!others_[rank]) return false;
-  pollfd state{others_[rank].get(), 0, 0};  // POLLHUP is reported unasked
+  pollfd state{others_[rank].get(), 0, 0};  // POLLHUP is always reported
   return ::poll(&state, 1, 0) > 0 && (state.revents & (POLLHUP | POLLERR)) != 0;
 }
 

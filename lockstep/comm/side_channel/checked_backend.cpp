@@ -25,7 +25,7 @@ using side_channel::CallRecord;
 using side_channel::SideChannel;
 
 constexpr int kSideSpins = 2000;   // looks before the first yield
-constexpr int kSideYields = 1000;  // before the first sleep
+constexpr int kSideYields = 1000;  // yields before the first sleep
 constexpr auto kSideFirstSleep = std::chrono::microseconds(50);
 constexpr auto kSideLongestSleep = std::chrono::microseconds(1000);
 constexpr auto kSideSlice = std::chrono::milliseconds(50);  // between looks at the peers
@@ -56,7 +56,7 @@ class CheckedBackend final : public Backend {
     auto op = std::make_shared<Operation>();
     op->call = call;
     op->record = call.record != nullptr ? *call.record : make_record(call);
-    // They are the caller's, and gone when the engine gets the call.
+    // They belong to the caller, and are gone when the engine gets the call.
     op->call.record = nullptr;
     op->call.note.text = "";
     if (is_message(call)) {
@@ -105,7 +105,7 @@ class CheckedBackend final : public Backend {
 
   bool close() noexcept override { return inner_->close(); }
 
-  // Waits look at the channel, again and again.
+  // Waits poll the channel repeatedly.
   void interrupt(const Breakage& why) noexcept override {
     if (interruption_.set(why)) channel_->fail(why.kind, why.rank, why.text);
   }
@@ -114,10 +114,11 @@ class CheckedBackend final : public Backend {
   struct Operation {
     Call call;
     CallRecord record = {};
-    uint64_t number = 0;  // of the collectives; 0: a message
+    uint64_t number = 0;  // the collective's number; 0: a message
     bool published = false;
     bool done = false;
-    std::unique_ptr<Request> request = nullptr;  // the engine's, once it is agreed
+    // The engine's request, after the ranks have agreed.
+    std::unique_ptr<Request> request = nullptr;
   };
 
   class CheckedRequest final : public Request {
@@ -135,7 +136,7 @@ class CheckedBackend final : public Backend {
     std::shared_ptr<Operation> op_;
   };
 
-  // The exception being handled broke the group.
+  // Records that the exception being handled broke the group.
   void note_broken() {
     if (broken_) return;
     broken_ = std::current_exception();
@@ -223,7 +224,7 @@ class CheckedBackend final : public Backend {
   }
 
   [[noreturn]] void fail_lost(const Operation& op, int rank) {
-    check_failed();  // why it went, if it said so before it did
+    check_failed();  // the rank's report of its end, if it made one
     fail(Failure::kPeerLost, rank,
          text_of(op) + " needs " + channel_->whereabouts(rank) +
              ", but its process is dead or has left the group");
@@ -240,8 +241,8 @@ class CheckedBackend final : public Backend {
   }
 
   bool poll(Operation& op) {
-    // That another thread has found out orders nothing which this one gives to a device: it asks,
-    // too.
+    // The discovery by another thread does not order this thread's device work, so this thread
+    // asks, too.
     if (op.done) return !op.request || op.request->poll();
     throw_if_broken();
     if (op.number == 0) {
@@ -278,7 +279,7 @@ class CheckedBackend final : public Backend {
     std::optional<Deadline> last_words;
     while (!op.done) {
       if (!deadline.expired() && progress_siblings(siblings_)) {
-        // The engine's own wait would move nothing else.
+        // The engine's own wait would make no progress elsewhere.
         if (!poll(op)) std::this_thread::sleep_for(kSiblingNap);
       } else if (!looks || deadline.expired()) {
         guarded(op, [&] { op.request->wait(deadline); });
@@ -291,7 +292,7 @@ class CheckedBackend final : public Backend {
             op.request->wait(slice);
             op.done = true;
           } catch (const Timeout&) {
-            if (!slice.expired()) throw;  // the engine's own, which is final
+            if (!slice.expired()) throw;  // the engine's own time-out, which is final
           }
         });
       }
@@ -304,7 +305,7 @@ class CheckedBackend final : public Backend {
     }
   }
 
-  // Until the engine's device has it.
+  // Waits until the engine's device has the operation.
   std::shared_ptr<Tail> order(Operation& op, Deadline deadline) {
     throw_if_broken();
     while (!op.request && !op.done) {
@@ -317,7 +318,7 @@ class CheckedBackend final : public Backend {
     return tail;
   }
 
-  // Until all ranks have shown the same collective and the engine has it.
+  // Waits until all ranks have shown the same collective and the engine has it.
   void wait_agreed(Operation& front, const Operation& op, Deadline deadline) {
     auto sleep = kSideFirstSleep;
     double warn_at = kSideWarnAfterSeconds;
@@ -358,13 +359,13 @@ class CheckedBackend final : public Backend {
     }
   }
 
-  // Until the engine is done with the front.
+  // Waits until the engine has finished the front.
   void wait_engine(Operation& front, const Operation& op, Deadline deadline) {
     while (!front.done) {
       bool over = false;
       channel_->waiting();
       if (progress_siblings(siblings_)) {
-        if (front.done) return;  // by a call that was started there
+        if (front.done) return;  // finished by a call that was started there
         guarded(front, [&] { over = front.request->poll(); });
         if (!over)
           std::this_thread::sleep_for(
@@ -377,7 +378,7 @@ class CheckedBackend final : public Backend {
             front.request->wait(slice);
             over = true;
           } catch (const Timeout&) {
-            // Before its time it is the engine's own time-out, which is final.
+            // An earlier time-out is the engine's own, which is final.
             if (!slice.expired()) fail_late(front, op, deadline);
           }
         });
@@ -430,7 +431,7 @@ class CheckedBackend final : public Backend {
   SiblingProgress* siblings_ = nullptr;
   uint64_t collectives_ = 0;
   int64_t polls_ = 0;
-  std::deque<std::shared_ptr<Operation>> queue_;  // collectives that are not over
+  std::deque<std::shared_ptr<Operation>> queue_;  // collectives that have not ended
   std::exception_ptr broken_;
   SetOnce<Breakage> interruption_;
 };

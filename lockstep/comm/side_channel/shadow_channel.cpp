@@ -18,12 +18,12 @@
 namespace lockstep::side_channel {
 namespace {
 
-constexpr size_t kShadowDepth = 32;  // collectives shown and not yet agreed
+constexpr size_t kShadowDepth = 32;  // collectives shown but not yet agreed
 // How long a rank waits before it writes its place to the store and reads the others' reports.
 constexpr auto kShadowPatience = std::chrono::milliseconds(50);
-constexpr auto kShadowLook = std::chrono::milliseconds(100);    // between two looks
-constexpr auto kShadowTalk = std::chrono::milliseconds(1500);   // for all to tell their call
-constexpr auto kShadowAnswer = std::chrono::milliseconds(500);  // for the store, when all is lost
+constexpr auto kShadowLook = std::chrono::milliseconds(100);   // between two looks
+constexpr auto kShadowTalk = std::chrono::milliseconds(1500);  // for all ranks to report their call
+constexpr auto kShadowAnswer = std::chrono::milliseconds(500);  // for the store, after a failure
 
 std::string to_bytes(const CallRecord& record) {
   return {reinterpret_cast<const char*>(&record), sizeof record};
@@ -36,8 +36,8 @@ std::optional<CallRecord> from_bytes(const std::string& bytes) {
   return record;
 }
 
-// The number of a collective and its record, as a rank leaves it in the store, and how often it has
-// said that it waits.
+// The number of a collective and its record, as a rank leaves them in the store, and how often it
+// has reported a wait.
 struct Place {
   uint64_t number = 0;
   uint64_t waits = 0;
@@ -123,7 +123,7 @@ class ShadowChannel final : public SideChannel {
     auto shown = std::make_unique<Shown>();
     shown->place = {number, 0, record};
     shown->since = Clock::now();
-    // Maxima of x and of ~x: they belong to one x only if all ranks gave the same.
+    // The maxima of x and of ~x belong to one x only if all ranks gave the same value.
     const auto mark =
         static_cast<int64_t>(record.fingerprint ^ (record.sequence * 0x9e3779b97f4a7c15ULL));
     shown->sent = {mark, ~mark};
@@ -205,7 +205,8 @@ class ShadowChannel final : public SideChannel {
 
   int lost_before(uint64_t, bool) const override { return -1; }
 
-  // A rank that never had to wait left nothing in the store; but its calls up to agreed_ were ours.
+  // A rank that never had to wait left nothing in the store; its calls up to agreed_ equalled this
+  // rank's.
   std::string whereabouts(int rank) const override {
     const std::optional<Place> place = place_of(rank);
     std::string text = "rank " + std::to_string(rank);
@@ -222,8 +223,9 @@ class ShadowChannel final : public SideChannel {
                                  std::to_string(rank_) + " " + std::to_string(lost_rank) + " " +
                                  text;
       store_thread_
+          // This process may be about to end.
           .send([report](Store& store) { return store.compare_set("failure", "", report); })
-          .wait_for(kShadowAnswer);    // this process may be about to end
+          .wait_for(kShadowAnswer);
     } catch (const std::exception&) {  // the store cannot be reached
     }
   }
@@ -289,7 +291,7 @@ class ShadowChannel final : public SideChannel {
     PeerReports reports;
     try {
       reports = reports_.get();
-    } catch (const Error&) {  // without the store the engine's own errors must do
+    } catch (const Error&) {  // without the store the engine's own errors have to suffice
       return;
     }
     for (size_t r = 0; r < places_.size(); ++r) {
@@ -327,10 +329,10 @@ class ShadowChannel final : public SideChannel {
         try {
           all[static_cast<size_t>(r)] =
               from_bytes(store.get(key("call", r), deadline)).value_or(CallRecord());
-        } catch (const Timeout&) {  // shows as #0
+        } catch (const Timeout&) {  // it is shown as #0
         }
       }
-      // The store may be rank 0's: it stays until all have read, or the time is up.
+      // The store may be rank 0's: it stays until all ranks have read, or the time is up.
       try {
         store.set(key("read", rank), "1");
         for (int r = 0; r < size; ++r) store.get(key("read", r), deadline);
@@ -343,7 +345,7 @@ class ShadowChannel final : public SideChannel {
     if (answer.wait_for(kShadowTalk + kShadowAnswer) == std::future_status::ready) {
       try {
         records = answer.get();
-      } catch (const Error&) {  // the others show as #0
+      } catch (const Error&) {  // the other ranks are shown as #0
       }
     }
     const std::string text = mismatch_text(records);
@@ -357,13 +359,13 @@ class ShadowChannel final : public SideChannel {
   StoreThread store_thread_;
   int rank_;
   int size_;
-  std::vector<std::optional<Place>> places_;  // of the others, by rank, as last heard
-  std::future<PeerReports> reports_;          // asked for
-  Place last_;                                // shown
+  std::vector<std::optional<Place>> places_;  // the other ranks' places, by rank, as last reported
+  std::future<PeerReports> reports_;          // a requested report
+  Place last_;                                // the last place shown
   bool shadow_late_ = false;                  // the shadow has given up
   uint64_t agreed_ = 0;
   uint64_t waits_ = 0;
-  Place said_;                            // number and waits that this rank left in the store
+  Place said_;                            // the number and waits that this rank left in the store
   std::vector<Clock::time_point> heard_;  // by rank: when its saying that it waits was reports
   Clock::time_point looked_;
 };

@@ -15,16 +15,16 @@ namespace lockstep::side_channel {
 namespace {
 
 constexpr size_t kSideLine = 128;
-constexpr uint64_t kDepth = 32;  // collectives that a rank may show ahead of the slowest
+constexpr uint64_t kDepth = 32;  // collectives that a rank may show ahead of the slowest one
 
-// Written by its rank only, but read by all.
+// Written only by its rank, and read by all.
 struct RankBoard {
   alignas(kSideLine) std::atomic<uint64_t> published;  // collectives shown
-  alignas(kSideLine) std::atomic<uint64_t> checked;    // ... that this rank has compared
+  alignas(kSideLine) std::atomic<uint64_t> checked;    // collectives that this rank has compared
   std::atomic<uint64_t> finished;
   std::atomic<uint32_t> departed;
   std::atomic<int32_t> pid;
-  std::atomic<int64_t> waited;  // steady clock, ns: when it last said that it waits
+  std::atomic<int64_t> waited;  // steady clock, ns: the time of its last report of a wait
   struct alignas(64) Slot {     // the compared fields lie in one cache line
     CallRecord record;
   };
@@ -165,7 +165,7 @@ class SharedChannel final : public SideChannel {
   shm::Segment segment_;
   int rank_;
   int size_;
-  uint64_t slowest_ = 0;  // a lower bound of every rank's checked
+  uint64_t slowest_ = 0;  // a lower bound of every rank's `checked`
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Engine: moving data. Waiting and failing: engine_wait.cpp.
+// Engine: moving data. engine_wait.cpp has waiting and failing.
 #include "lockstep/comm/tcp/engine.h"
 
 #include <sys/epoll.h>
@@ -15,9 +15,9 @@
 namespace lockstep::tcp {
 namespace {
 
-constexpr size_t kActive = 3;                      // exchanges at once
-constexpr size_t kParkedLimit = size_t{16} << 20;  // unasked-for bytes from one peer
-constexpr size_t kParkedCost = 512;                // of keeping one frame
+constexpr size_t kActive = 3;                      // simultaneous exchanges
+constexpr size_t kParkedLimit = size_t{16} << 20;  // unrequested bytes of one peer
+constexpr size_t kParkedCost = 512;                // bookkeeping per frame
 
 }  // namespace
 
@@ -44,7 +44,7 @@ Engine::~Engine() {
   for (Peer& peer : peers_) {
     if (!peer.link) continue;
     if (adopted_) {
-      // The first word may still be on its way to a peer that sees this connection end.
+      // The first message may still be on its way to a peer that sees this connection end.
       push_abort(peer, *adopted_, false);
     } else if (!broken_) {
       FrameHeader bye;
@@ -59,7 +59,7 @@ uint64_t Engine::payload_sent(int peer) const {
   return peers_[peer].link ? peers_[peer].link->payload_sent() : 0;
 }
 
-// The link, marked as having output.
+// The link, registered as having output.
 Link* Engine::link_for(int peer) {
   Peer& p = peers_[peer];
   if (p.link && !p.dirty) {
@@ -170,7 +170,7 @@ void Engine::send_call(int peer, const Exchange& exchange, uint64_t amount) {
   const Record& mine = exchange.record();
   header.fingerprint = mine.fingerprint;
   header.history = mine.history;
-  // Later exchanges of one collective need no text again.
+  // Later exchanges of one collective need not send the text again.
   const bool told = peers_[peer].told_sequence == mine.sequence;
   const std::string_view text = told ? std::string_view() : mine.text;
   peers_[peer].told_sequence = mine.sequence;
@@ -362,7 +362,7 @@ bool Engine::flush() {
   return moved;
 }
 
-// One turn over all connections. Raises trouble; does not throw it.
+// Handles all connections once. Records failures without throwing them.
 bool Engine::pump(int wait_ms) {
   activate();
   bool moved = flush();

@@ -23,7 +23,7 @@ constexpr double kWarnSeconds = 10;
 constexpr double kAnnounceSeconds = 0.5;
 constexpr double kAnnounceAgain = 5;
 constexpr auto kAskTime = std::chrono::milliseconds(300);    // for all ranks to report their calls
-constexpr auto kFlushTime = std::chrono::milliseconds(250);  // for the last words to leave
+constexpr auto kFlushTime = std::chrono::milliseconds(250);  // for the last messages to leave
 constexpr double kYieldSeconds = 0.002;
 constexpr int kYields = 1000;                          // before a wait for other engines sleeps
 constexpr int kAdvanceMs = 1;                          // between two turns of other engines
@@ -73,7 +73,7 @@ bool Engine::poll(Pending& pending) {
 
 void Engine::wait(Pending& pending, Deadline deadline) {
   int idle = 0;
-  bool any_moved = false;  // data did, since the last slow check
+  bool any_moved = false;  // data moved since the last slow check
   uint64_t arrivals = arrivals_;
   unsigned turns = 0;
   double still_since = deadline.elapsed_seconds();
@@ -81,7 +81,7 @@ void Engine::wait(Pending& pending, Deadline deadline) {
   double warn_at = kWarnSeconds;
   const Waiting waiting(*this, pending);
   const Deadline::Duration grace = time_to_ask(deadline);
-  std::optional<Deadline> answers;  // when they must be here
+  std::optional<Deadline> answers;  // the answers' deadline
   while (!pending.done()) {
     check_broken();
     check_interrupted();
@@ -100,7 +100,7 @@ void Engine::wait(Pending& pending, Deadline deadline) {
       continue;
     } else if (pending.needs_advance() && idle < kYields) {
       ::sched_yield();
-      // On a busy machine every yield may last a time slice.
+      // On a busy machine every yield may take a whole time slice.
       if (idle % 16 != 0) continue;
       if (still_since < 0) still_since = deadline.elapsed_seconds();
       if (deadline.elapsed_seconds() - still_since < kYieldSeconds) continue;
@@ -164,8 +164,8 @@ void Engine::ask_where() {
   }
 }
 
-// Whether all ranks on the way to those that are late have said where they are: then the late ones
-// are known without waiting for more.
+// Whether all ranks between this one and the late ones have reported their position: then the late
+// ones are known, and no further wait is needed.
 bool Engine::has_told(const Pending& pending) const {
   const std::vector<int> ends = culprits(pending);
   return std::all_of(ends.begin(), ends.end(), [this](int r) { return peers_[r].told; });
@@ -247,13 +247,13 @@ bool Engine::lost(int peer) const {
   const std::unique_ptr<Link>& link = peers_[peer].link;
   if (!link) return false;
   if (!link->lost().empty() || peers_[peer].departed) return true;
-  // A broken group reads no more, so ask the system.
+  // A broken group reads no more data, so this asks the system.
   pollfd state{link->fd(), POLLRDHUP, 0};
   return ::poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
-// Tells all where this rank waits: two ranks that wait for each other in different calls, neither
-// having sent anything, learn of it so.
+// Reports to all ranks where this one waits: this is how two ranks notice that they wait for each
+// other in different calls without having sent anything.
 void Engine::announce() {
   if (entered_ == 0) return;
   for (int r = 0; r < size_; ++r) {
@@ -391,7 +391,7 @@ void Engine::mismatch(uint64_t sequence, bool earlier, const std::string& otherw
   const Deadline deadline = Deadline::after(kAskTime);
   uint64_t at = earlier ? sequence - 1 : sequence;
   std::vector<RankCall> calls;
-  uint64_t fingerprint = 0;  // of the first of them
+  uint64_t fingerprint = 0;  // the fingerprint of the first of them
   while (true) {
     const bool all = ask_all(at, deadline);
     calls.clear();
@@ -433,7 +433,8 @@ void Engine::abort(const Breakage& why) noexcept {
     }
     break_with(kind, lost_rank >= 0 || kind == Failure::kTimeout ? lost_rank : rank_, text);
   } catch (...) {
-    // broken_ is set, or memory ran out and the connections' end must tell.
+    // Either broken_ is set, or memory ran out and the end of the connections has to tell the
+    // peers.
   }
 }
 
@@ -452,7 +453,8 @@ void Engine::push_abort(Peer& peer, const Word& word, bool first_hand) {
 
 void Engine::fail(Failure kind, int lost_rank, const std::string& text) {
   abort({kind, lost_rank, text});
-  // The words must have arrived before the process ends: its end may reset the connections.
+  // The messages must have arrived before the process ends, because its end may reset the
+  // connections.
   const Deadline deadline = Deadline::after(kFlushTime);
   bool settled = false;
   while (!settled && !deadline.expired()) {
@@ -471,7 +473,7 @@ void Engine::break_with(Failure kind, int rank, const std::string& text) {
     throw_failure(kind, rank, text);
   } catch (...) {
     broken_ = std::current_exception();
-    // The callers' memory may go now.
+    // The callers' memory may be freed now.
     for (Peer& peer : peers_) {
       if (!peer.link) continue;
       peer.link->stop_receiving();

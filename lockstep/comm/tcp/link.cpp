@@ -18,8 +18,8 @@ namespace {
 
 constexpr size_t kBuffer = 64 * 1024;
 static_assert(kBuffer >= sizeof(FrameHeader) + kMaxText);
-constexpr size_t kBudget = size_t{4} << 20;  // read from one peer before the others' turn
-constexpr int kGather = 48;                  // pieces of memory a write
+constexpr size_t kBudget = size_t{4} << 20;  // bytes read from one peer before the others' turn
+constexpr int kGather = 48;                  // memory blocks per write
 
 std::string reason_of(int error) {
   return std::string("the connection failed: ") + std::strerror(error);
@@ -148,12 +148,12 @@ bool Link::receive(FrameListener& listener) {
       end_ += got;
     }
     if (!parse(listener)) return true;
-    if (got < room) break;  // most likely all there is
+    if (got < room) break;  // most likely all data has been read
   }
   return moved;
 }
 
-// Takes frames out of the buffer. False when the link is lost or stopped.
+// Takes frames out of the buffer. Returns false if the link is lost or stopped.
 bool Link::parse(FrameListener& listener) {
   while (!in_payload_ && !stopped_) {
     std::optional<FrameHeader> header;

@@ -155,7 +155,7 @@ std::byte* Messages::begin_frame(int src, const FrameHeader& header, std::string
     }
     case FrameType::kAsk:
     case FrameType::kMessage: {
-      // An earlier one with this tag would have been taken: none is parked if a receive waits.
+      // A parked message with this tag would have been taken: none is parked while a receive waits.
       if (header.type == FrameType::kMessage) {
         if (auto receive = take_waiting(peer, header.tag)) {
           const bool whole = static_cast<int64_t>(header.bytes) == receive->bytes;

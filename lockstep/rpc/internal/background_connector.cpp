@@ -16,7 +16,7 @@
 namespace lockstep::rpc::internal {
 namespace {
 
-constexpr std::chrono::milliseconds kPause{50};  // before the same process has its next turn
+constexpr std::chrono::milliseconds kPause{50};  // before the same process's next turn
 
 std::exception_ptr agent_has_stopped() {
   return std::make_exception_ptr(
@@ -33,7 +33,7 @@ struct BackgroundConnector::State : std::enable_shared_from_this<BackgroundConne
   struct Sought {
     Peer peer;
     std::vector<Waiting> waiting;
-    Deadline::Clock::time_point turn;  // not before
+    Deadline::Clock::time_point turn;  // the earliest time
   };
 
   explicit State(Connect given) : connect(std::move(given)) {}
@@ -83,7 +83,7 @@ void BackgroundConnector::State::live() {
   changed.notify_all();
 }
 
-// Tells those whose wait is over, and leaves the others.
+// Notifies the calls whose wait has ended, and leaves the others.
 void BackgroundConnector::State::take_turn(Sought& sought) {
   Deadline::Duration most{};
   for (const Waiting& one : sought.waiting) most = std::max(most, one.deadline.remaining());
@@ -134,7 +134,7 @@ void BackgroundConnector::State::take_in(const Peer& peer, Deadline deadline, co
   }
   queue.push_back({peer, {{deadline, then}}, {}});
   if (!thread.joinable()) {
-    // Signals are for the program's own threads.
+    // Signals are left to the program's own threads.
     sigset_t all, before;
     ::sigfillset(&all);
     ::pthread_sigmask(SIG_SETMASK, &all, &before);

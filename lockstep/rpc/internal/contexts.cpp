@@ -19,7 +19,7 @@
 namespace lockstep::rpc::internal {
 namespace {
 
-// The pass that runs in this thread: the answers that it must not end before.
+// The pass that runs in this thread, with the answers that it has to wait for.
 struct Pass {
   std::vector<Future<PassResult>> answers;
   PassOptions options;
@@ -29,7 +29,7 @@ Pass*& this_pass() {
   return pass;
 }
 
-// The leaves that the graph of `outputs` leads to.
+// The leaves of the graph of `outputs`.
 std::vector<at::Tensor> leaves_of(const std::vector<at::Tensor>& outputs) {
   std::vector<at::Tensor> leaves;
   std::unordered_set<const torch::autograd::Node*> seen;
@@ -51,7 +51,8 @@ std::vector<at::Tensor> leaves_of(const std::vector<at::Tensor>& outputs) {
 
 }  // namespace
 
-// Gradients that wait between two nodes. A tensor says which: passes may run side by side.
+// Gradients that wait between two nodes. A tensor identifies them, because passes may run
+// concurrently.
 class Gathered {
  public:
   at::Tensor put(torch::autograd::variable_list gradients) {
@@ -86,8 +87,8 @@ class GatherGradients final : public torch::autograd::Node {
       : Node(sequence, {std::move(to)}), gathered_(std::move(gathered)) {}
   std::string name() const override { return "lockstep::rpc::GatherGradients"; }
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
-    // Autograd has ordered all of them, those of other devices too, before the one stream that it
-    // runs this node on.
+    // Autograd has ordered all of them, including those of other devices, before the one stream
+    // that this node runs on.
     if (const auto own = stream())
       for (const at::Tensor& gradient : gradients)
         if (gradient.defined() && gradient.device().type() == own->device_type())
@@ -381,12 +382,12 @@ Future<PassResult> ContextState::run_late(const PassOptions& options) {
   {
     const MutexLock lock(mutex_);
     std::vector<Late> late = std::exchange(late_, {});
-    // In one order however they came, as GradientSums has it.
+    // Sorts them, whatever their order of arrival, as GradientSums does.
     std::stable_sort(late.begin(), late.end(), [](const Late& a, const Late& b) {
       return std::tie(a.by, a.sent, a.place) > std::tie(b.by, b.sent, b.place);
     });
     for (Late& one : late) {
-      take_from_default(one.gradient);  // it came by another thread
+      take_from_default(one.gradient);  // it came through another thread
       outputs.push_back(std::move(one.tensor));
       gradients.push_back(std::move(one.gradient));
     }
@@ -416,7 +417,7 @@ std::set<std::string> ContextState::peers() const {
 }
 
 void ContextState::clear() noexcept {
-  // Destroyed without the lock: a graph may hold anything.
+  // Destroyed without the lock, because a graph may hold any object.
   decltype(records_) records;
   decltype(origins_) origins;
   decltype(sent_) sent;

@@ -60,7 +60,7 @@ Core::Core(Registry registry, std::shared_ptr<Store> store, const Secret& secret
 Core::~Core() = default;
 
 void Core::start() {
-  // A link may outlive nothing of the core's: handlers hold it weakly.
+  // Handlers hold the core weakly, so that a link does not outlive anything of it.
   const std::weak_ptr<Core> weak = weak_from_this();
   connector_ = std::make_unique<BackgroundConnector>([weak](const Peer& peer, Deadline deadline) {
     const auto core = weak.lock();
@@ -258,7 +258,7 @@ void Core::send_copied(const PendingPtr& call, const std::string& text, const Te
   if (error) {
     drop_holds(holds);
     if (const PendingPtr taken = calls_.take(call->number)) finish(taken, error);
-  } else if (call->state().done()) {  // meanwhile: the other end knows nothing of it
+  } else if (call->state().done()) {  // finished meanwhile: the other end does not know about it
     call->link->send({MessageKind::kCancel, call->number}, {}, {}, {}, Link::When::kNow);
   }
 }
@@ -273,7 +273,7 @@ void Core::finish(const PendingPtr& call, std::exception_ptr error) noexcept {
   if (board_) {
     const MutexLock lock(mutex_);
     if (call->shown) board_->end(board_rank_, call->board_call, ticks());
-    call->shown = true;  // show_pending() may have it in its list
+    call->shown = true;  // show_pending() may have listed it
   }
   if (call->link) call->link->calls.fetch_sub(1, std::memory_order_relaxed);
   if (call->within) nested_.fetch_sub(1, std::memory_order_relaxed);
@@ -313,7 +313,8 @@ void Core::cancel_within(const std::vector<const std::atomic<bool>*>& calls) {
 }
 
 void Core::keep_time() {
-  const MutexLock lock(mutex_);  // before looking: who looks last sets the clock last
+  // Locked before looking, so that the last thread to look also sets the clock last.
+  const MutexLock lock(mutex_);
   const auto next = calls_.next_end();
   if (!next) return;
   if (clock_timer_) reactor_->cancel(clock_timer_);
@@ -365,7 +366,7 @@ void Core::received(const std::shared_ptr<Link>& link, Incoming& message) {
 
 void Core::received_request(const std::shared_ptr<Link>& link, Incoming& message) {
   const std::string_view body = message.body;
-  // The head alone is read here; its tensors stay with the message.
+  // Only the header is read here; its tensors stay with the message.
   Reader reader(body, message.tensors);
   RequestHead head = RequestHead::read(reader);
   const std::string_view arguments = reader.rest();
@@ -472,7 +473,7 @@ void Core::received_answer(const std::shared_ptr<Link>& link, Incoming& message)
     core->finish(call, nullptr);
     call->state().finish(std::move(error));
   };
-  size_t bytes = 0;  // that are copied to pinned memory
+  size_t bytes = 0;  // bytes copied to pinned memory
   if (!message.devices.empty())
     for (const at::Tensor& tensor : message.tensors)
       if (tensor.defined()) bytes += tensor.nbytes();
@@ -541,7 +542,7 @@ void Core::lost(const std::shared_ptr<Link>& link, const std::string& why) {
     }
   }
   cancel_within(ended);
-  // A link may be lost while its process lives: only silence from now on ends its references.
+  // A link may be lost while its process is alive: only silence from now on ends its references.
   const auto now = Deadline::Clock::now();
   objects_.doubt(link->peer().incarnation, now - options_.lease + kDoubt);
   if (stopped()) return;

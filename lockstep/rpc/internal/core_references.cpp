@@ -30,7 +30,7 @@ ObjectId read_id(Reader& reader) {
 // waits a while for it.
 constexpr std::chrono::seconds kOnItsWay{5};
 
-// An object's value, once it has been made, for to_here(); or nothing, for wait(). The argument is
+// Returns an object's value, once it exists, for to_here(), or nothing, for wait(). The argument is
 // its number.
 class FetchFunction final : public Function {
  public:
@@ -58,7 +58,7 @@ class FetchFunction final : public Function {
   bool value_;
 };
 
-// A user more for an object.
+// Registers one more user of an object.
 class AddFunction final : public Function {
  public:
   explicit AddFunction(Core& core) : core_(core) {}
@@ -223,7 +223,7 @@ void Core::add_at_owner(const Peer& owner, ObjectId id, const PendingPtr& call) 
     Writer arguments(this);
     write_id(arguments, id);
     arguments.word(self().incarnation);
-    const ContextScope scope({});  // it is not part of the call that brought it
+    const ContextScope scope({});  // it does not belong to the call that brought it
     this->call(owner.name, "rpc.add", 0, nullptr, arguments, {}, How::kSync, call,
                {.owner = &owner, .waits_for_room = false});
   } catch (...) {
@@ -245,7 +245,7 @@ void Core::held_by(const std::vector<uint64_t>& holds, const std::shared_ptr<Lin
 
 void Core::drop_holds(const std::vector<uint64_t>& holds) noexcept {
   if (holds.empty()) return;
-  std::vector<ReferencePtr> freed;  // outside of the lock
+  std::vector<ReferencePtr> freed;  // destroyed without the lock
   const MutexLock lock(mutex_);
   for (const uint64_t hold : holds) {
     const auto found = holds_.find(hold);
@@ -306,7 +306,7 @@ Reference::~Reference() {
 }
 
 void Core::send_notice(const std::shared_ptr<Link>& link, const Writer& notice) {
-  // Back over a link that the other end made: it has a sender's half like any.
+  // Sent over a link that the other end made, which can also send in this direction.
   link->send({MessageKind::kNotice, 0}, notice.body(), {}, {}, Link::When::kNow);
 }
 
@@ -398,7 +398,7 @@ void Core::keep_leases() {
 }
 
 void Core::expire() {
-  // An object's destructor is the user's code, and may wait: not here, on the leader.
+  // An object's destructor is the user's code and may wait, so it does not run here, on the leader.
   reactor_->post(task_of([weak = weak_from_this()] {
     const auto core = weak.lock();
     if (!core) return;
@@ -476,7 +476,7 @@ std::shared_ptr<Object> owned_object(const ReferencePtr& reference, const std::t
 
 namespace {
 
-// A call of the owner's whose argument is the object.
+// Calls a function of the owner with the object as its argument.
 void ask_owner(const ReferencePtr& reference, const char* function, const CallOptions& options,
                const PendingPtr& call) {
   const auto core = reference->core.lock();

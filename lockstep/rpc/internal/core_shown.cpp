@@ -1,4 +1,4 @@
-// Core's half for people: which calls are pending, now and in the flight recorder.
+// The part of Core that reports pending calls to people, now and in the flight recorder.
 #include <algorithm>
 #include <cstdio>
 #include <utility>
@@ -74,7 +74,7 @@ void Core::show_pending() {
       const uint64_t number =
           call ? show(false, call->function.str(), call->peer.str(), begun)
                : show(true, served->function().name, served->link()->peer().name, begun);
-      if (number == trace::CallBoard::kNoRoom) break;  // once others are over
+      if (number == trace::CallBoard::kNoRoom) break;  // free again after others have ended
       (call ? call->board_call : served->board_call) = number;
       shown = true;
     }

@@ -20,7 +20,7 @@
 namespace lockstep::rpc::internal {
 namespace {
 
-// Between two looks at the devices: short at first, since most copies are.
+// The time between two looks at the devices: short at first, because most copies are short.
 constexpr std::chrono::nanoseconds kFirstNap = std::chrono::microseconds(20);
 constexpr std::chrono::nanoseconds kLongestNap = std::chrono::milliseconds(1);
 
@@ -75,7 +75,7 @@ class DeferredSender::State {
 
   void stop(Deadline deadline) noexcept {
     std::thread thread;
-    std::list<Letter> left;  // are told, and freed, without the lock
+    std::list<Letter> left;  // notified and freed without the lock
     {
       MutexLock lock(mutex_);
       stopped_ = true;
@@ -137,15 +137,15 @@ class DeferredSender::State {
     }
   }
 
-  // The first letter that none of its line is before, and whose copies are there or never will be,
-  // or whose time is over.
+  // The first letter with no earlier one in its line, and whose copies have finished or failed, or
+  // whose time has run out.
   std::list<Letter>::iterator next() LOCKSTEP_REQUIRES(mutex_) {
     std::set<Line> held;
     for (auto letter = letters_.begin(); letter != letters_.end(); ++letter) {
       if (letter->line.order != 0 && held.contains(letter->line)) continue;
       try {
         letter->there = letter->copies.there();
-      } catch (...) {  // an error of the device, which its messages end with, and nothing else
+      } catch (...) {  // an error of the device: it ends only that device's messages
         letter->error = std::current_exception();
       }
       if (letter->there || letter->error || letter->deadline.expired()) return letter;
@@ -164,9 +164,9 @@ class DeferredSender::State {
   std::map<std::string, c10::Stream> streams_ LOCKSTEP_GUARDED_BY(mutex_);
   std::list<Letter> letters_ LOCKSTEP_GUARDED_BY(mutex_);
   std::optional<Line> sending_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::map<const void*, size_t> bytes_ LOCKSTEP_GUARDED_BY(mutex_);  // by link
+  std::map<const void*, size_t> bytes_ LOCKSTEP_GUARDED_BY(mutex_);  // per link
   bool stopped_ LOCKSTEP_GUARDED_BY(mutex_) = false;
-  bool over_ LOCKSTEP_GUARDED_BY(mutex_) = false;  // its thread
+  bool over_ LOCKSTEP_GUARDED_BY(mutex_) = false;  // its thread has ended
   std::thread thread_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
@@ -201,7 +201,7 @@ Copies DeferredSender::copy(const Tensors& tensors) {
   std::vector<device::Event> read;
   for (const c10::Stream& stream : streams) {
     copies.events.emplace_back(stream.device()).record(stream);
-    read.emplace_back(stream.device()).record(stream);  // an event is one thread's at a time
+    read.emplace_back(stream.device()).record(stream);  // an event belongs to one thread at a time
   }
   copies.read = point_of(std::move(read));
   return copies;

@@ -28,14 +28,14 @@ bool on_device(const at::Tensor& tensor) {
   return tensor.defined() && can_be_named(tensor.device().type());
 }
 
-// The allocator knows that the stream uses the tensor's memory.
+// Tells the allocator that the stream uses the tensor's memory.
 void used_by(const at::Tensor& tensor, const c10::Stream& stream) {
   if (!tensor.is_sparse()) return tensor.record_stream(stream);
   tensor._indices().record_stream(stream);
   tensor._values().record_stream(stream);
 }
 
-// Another stream reads or writes the tensor from now on: in order, and known to the allocator.
+// Orders another stream's use of the tensor after `from`, and tells the allocator about it.
 void hand_over(const at::Tensor& tensor, const c10::Stream& from, const c10::Stream& to) {
   if (from == to) return;
   device::order(from, to);
@@ -63,7 +63,7 @@ class Arrived final : public Arriving {
   explicit Arrived(std::vector<device::Event> events) : events_(std::move(events)) {}
 
   void come_here() const override {
-    const MutexLock lock(mutex_);  // an event is one thread's at a time
+    const MutexLock lock(mutex_);  // an event belongs to one thread at a time
     for (const device::Event& event : events_) event.block(device::current_stream(event.device()));
     for (const at::Tensor& tensor : tensors_)
       used_by(tensor, device::current_stream(tensor.device()));

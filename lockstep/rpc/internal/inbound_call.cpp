@@ -114,7 +114,7 @@ void InboundCall::value(const std::function<void(Writer&)>& write,
     write_error(error, std::current_exception(), function_);
     answer(MessageKind::kError, error);
   }
-  writer.clear(nullptr);  // its tensors are not this thread's to keep
+  writer.clear(nullptr);  // this thread must not keep its tensors
   ended();
 }
 

@@ -15,10 +15,10 @@
 namespace lockstep::rpc::internal {
 namespace {
 
-constexpr int kAsked = 50;  // ms; how often done() is asked at least
-constexpr auto kHandedBack =
-    std::chrono::milliseconds(5);  // when the leader looks again after the last receive_until()
-constexpr int kReadsAtATime = 32;  // of one link, then it is the others' turn
+constexpr int kAsked = 50;  // ms; the interval at which done() is asked at least
+// The leader's next look after the last receive_until().
+constexpr auto kHandedBack = std::chrono::milliseconds(5);
+constexpr int kReadsAtATime = 32;  // of one link, afterwards it is the others' turn
 
 }  // namespace
 
@@ -76,7 +76,8 @@ void StreamLink::ready(uint32_t events) {
     read_as_leader((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0);
 }
 
-// Edge triggered: until nothing is there, or, where the other end is gone, to the very end.
+// The socket is edge triggered, so this reads until nothing is left or, if the other end is gone,
+// to the very end.
 void StreamLink::read_as_leader(bool to_the_end) {
   if (reading_.exchange(true)) {
     others_wait_ = true;  // the reading thread makes sure that the data is found
@@ -133,7 +134,7 @@ void StreamLink::stop_reading() {
   say_lost();
 }
 
-// The leader shall look at the socket again.
+// Lets the leader look at the socket again.
 void StreamLink::hand_back() {
   if (lost()) return;
   // Where the leader watches already, data may have arrived while this thread was reading, and its

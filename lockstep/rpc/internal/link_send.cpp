@@ -14,9 +14,10 @@
 namespace lockstep::rpc::internal {
 namespace {
 
-constexpr size_t kGather = 64;  // pieces of memory a write
-constexpr size_t kWrittenAtATime = size_t{4}
-                                   << 20;  // by one thread for all; then it is the leader's turn
+constexpr size_t kGather = 64;  // memory blocks per write
+constexpr size_t kWrittenAtATime =
+    size_t{4}  // By one thread for all; afterwards it is the leader's turn.
+    << 20;
 
 void check_one(const at::Tensor& tensor) {
   if (!tensor.defined()) throw InvalidArgument("rpc: an undefined tensor cannot be sent");
@@ -165,7 +166,7 @@ void StreamLink::write() {
   }
 }
 
-// Goes on when the socket takes more, which it may do already.
+// Continues when the socket accepts more data, which may be at once.
 void StreamLink::leave_to_leader() {
   {
     MutexLock lock(send_mutex_);
@@ -178,7 +179,7 @@ void StreamLink::leave_to_leader() {
 // Data that the other end sent before it left may still be read: the reading thread finds out that
 // the link is lost.
 void StreamLink::write_failed() {
-  SendQueue waiting, being_written;  // their tensors end outside of the lock
+  SendQueue waiting, being_written;  // their tensors are freed without the lock
   {
     MutexLock lock(send_mutex_);
     broken_ = true;
@@ -226,14 +227,14 @@ void StreamLink::send_taken(uint64_t ticket) {
 }
 
 void StreamLink::forget_what_waits() {
-  SendQueue waiting, being_written;  // their tensors end outside of the lock
+  SendQueue waiting, being_written;  // their tensors are freed without the lock
   std::unordered_map<uint64_t, Kept> kept;
   {
     MutexLock lock(send_mutex_);
     broken_ = true;
     std::swap(waiting, filling_);
-    if (!being_written_)
-      std::swap(being_written, writing_);  // else it fails, and who writes drops it
+    // Otherwise the write fails, and the writing thread drops it.
+    if (!being_written_) std::swap(being_written, writing_);
     kept.swap(kept_);
     room_.notify_all();
   }

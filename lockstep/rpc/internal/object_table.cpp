@@ -13,7 +13,7 @@ void ObjectTable::tell_that_it_went(const Kept& gone) {
                        "the object went before it was made: nobody counts it any more")));
 }
 
-// Objects are destroyed outside of the lock: their destructors are the user's code.
+// Objects are destroyed without the lock, because their destructors are the user's code.
 
 void ObjectTable::expect(ObjectId id, uint64_t user) {
   std::vector<Then> waited;

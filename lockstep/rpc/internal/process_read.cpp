@@ -36,7 +36,7 @@ OtherProcess other_process(int fd) {
 }
 
 bool has_ended(const OtherProcess& process) {
-  pollfd ended{process.process.get(), POLLIN, 0};  // a negative number is passed over
+  pollfd ended{process.process.get(), POLLIN, 0};  // poll() ignores a negative descriptor
   return ::poll(&ended, 1, 0) > 0;
 }
 
@@ -81,7 +81,7 @@ struct Reading {
   }
   void wait() {
     MutexLock lock(mutex);
-    while (inside > 0) left.wait(lock);  // for a copy of kPart bytes at most
+    while (inside > 0) left.wait(lock);  // for a copy of at most kPart bytes
   }
 };
 

@@ -25,17 +25,17 @@
 namespace lockstep::rpc::internal {
 namespace {
 
-constexpr int kLeaders = 2;         // threads that wait for sockets, as long as there are no tasks
+constexpr int kLeaders = 2;         // threads that wait for sockets while there are no tasks
 constexpr int kEventsAtATime = 16;  // events that one leader takes
-// Names in epoll's data; a watched descriptor has its number and the age of its watch, which is not
-// 0.
+// Names in epoll's data; a watched descriptor has its number and its watch's generation, which is
+// not 0.
 constexpr uint64_t kWakeName = 0;
 constexpr uint64_t kClockName = 1;
 
 // A thread's own state.
 struct Own {
   const void* state = nullptr;
-  bool handling = false;       // it is in a handler, as a leader
+  bool handling = false;       // a handler runs in it, as a leader
   std::vector<Task> requests;  // of its handlers
 };
 thread_local Own* own = nullptr;
@@ -55,8 +55,8 @@ struct Reactor::State {
     uint32_t age = 0;
     uint32_t events = 0;
     std::function<void(uint32_t)> ready;
-    std::thread::id runner;  // who is in ready()
-    uint32_t missed = 0;     // events that came meanwhile
+    std::thread::id runner;  // the thread in ready()
+    uint32_t missed = 0;     // events that arrived meanwhile
     bool forgotten = false;
   };
 
@@ -74,8 +74,8 @@ struct Reactor::State {
 
   UniqueFd epoll, wake, clock;
   mutable Mutex mutex;
-  ConditionVariable work;     // for those who neither lead nor serve
-  ConditionVariable handled;  // some ready() has returned
+  ConditionVariable work;     // for threads that neither lead nor serve
+  ConditionVariable handled;  // a ready() has returned
   ConditionVariable ended;
   std::deque<Task> queue LOCKSTEP_GUARDED_BY(mutex);
   TimedSlots<Task> timers LOCKSTEP_GUARDED_BY(mutex);
@@ -84,8 +84,8 @@ struct Reactor::State {
   uint32_t last_age LOCKSTEP_GUARDED_BY(mutex) = 0;
   int leading LOCKSTEP_GUARDED_BY(mutex) = 0;
   int idle LOCKSTEP_GUARDED_BY(mutex) = 0;
-  bool called LOCKSTEP_GUARDED_BY(mutex) = false;  // an idle one has been woken and is on its way
-  bool poked LOCKSTEP_GUARDED_BY(mutex) = false;   // so has a leader
+  bool called LOCKSTEP_GUARDED_BY(mutex) = false;  // an idle thread has been woken and is starting
+  bool poked LOCKSTEP_GUARDED_BY(mutex) = false;   // a leader has been woken
   bool stopping LOCKSTEP_GUARDED_BY(mutex) = false;
   std::vector<std::thread> threads LOCKSTEP_GUARDED_BY(mutex);
   std::vector<std::thread::id> done LOCKSTEP_GUARDED_BY(mutex);
@@ -165,7 +165,7 @@ void Reactor::State::lead(Own& self) {
     mutex.lock();
     poked = false;
     if (stopping) {
-      // stop() has emptied the queue. Their end outside of the lock.
+      // stop() has emptied the queue, whose tasks are destroyed without the lock.
       mutex.unlock();
       self.requests.clear();
       mutex.lock();
@@ -241,7 +241,7 @@ void Reactor::State::set_clock() {
 Reactor::Reactor(int workers, const std::function<void()>& first)
     : state_(std::make_shared<State>()) {
   LOCKSTEP_CHECK(workers >= 1, "a reactor has a worker");
-  // Signals are for the program's own threads.
+  // Signals are left to the program's own threads.
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -309,7 +309,7 @@ uint64_t Reactor::at(Clock::time_point when, Task task) {
 }
 
 bool Reactor::cancel(uint64_t timer) {
-  Task task;  // its end outside of the lock
+  Task task;  // destroyed without the lock
   MutexLock lock(state_->mutex);
   task = state_->timers.take(timer);
   lock.unlock();
@@ -342,7 +342,7 @@ void Reactor::arm(int fd, uint32_t events) {
 }
 
 void Reactor::forget(int fd) {
-  std::shared_ptr<State::Watch> watch;  // its end outside of the lock
+  std::shared_ptr<State::Watch> watch;  // destroyed without the lock
   MutexLock lock(state_->mutex);
   const auto found = state_->watches.find(fd);
   if (found == state_->watches.end()) return;
@@ -364,7 +364,7 @@ void Reactor::stop(Clock::time_point deadline) {
   State& state = *state_;
   std::vector<std::thread> threads;
   {
-    std::deque<Task> queue;  // their end outside of the lock
+    std::deque<Task> queue;  // destroyed without the lock
     std::vector<Task> timers;
     MutexLock lock(state.mutex);
     state.stopping = true;

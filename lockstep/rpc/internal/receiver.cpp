@@ -87,7 +87,7 @@ bool Receiver::read_front() {
 
 bool Receiver::read_tensors() {
   while (true) {
-    // Either nothing of the tensor is left, or the buffer has its next bytes.
+    // Either the tensor is complete, or the buffer has its next bytes.
     if (left_ > 0) {
       const size_t here = std::min(left_, end_ - begin_ - taken_);
       std::memcpy(target_, buffer_.get() + begin_ + taken_, here);

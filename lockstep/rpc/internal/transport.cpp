@@ -31,11 +31,12 @@ namespace {
 
 constexpr size_t kMaxUnauthenticated = 256;
 constexpr auto kIntroductionTime = std::chrono::seconds(5);
-constexpr auto kLookedUpAgain = std::chrono::milliseconds(20);  // in the store, at first
+// The first interval of lookups in the store.
+constexpr auto kLookedUpAgain = std::chrono::milliseconds(20);
 constexpr auto kLookedUpAtLeast = std::chrono::milliseconds(100);
-constexpr int kAcceptedAtATime = 64;  // then it is the others' turn
-constexpr int kRefusalsBelieved =
-    3;  // of the secret, one after the other: a storm of strangers pushes some out
+constexpr int kAcceptedAtATime = 64;  // afterwards it is the other sockets' turn
+// Consecutive refusals of the secret: a flood of unauthenticated peers displaces some.
+constexpr int kRefusalsBelieved = 3;
 
 }  // namespace
 
@@ -96,14 +97,14 @@ struct Transport::State : std::enable_shared_from_this<Transport::State> {
   ConditionVariable changed;
   bool closed LOCKSTEP_GUARDED_BY(mutex) = false;
   std::unordered_map<std::string, Known> known LOCKSTEP_GUARDED_BY(mutex);
-  std::set<std::shared_ptr<StreamLink>> links LOCKSTEP_GUARDED_BY(mutex);  // all, both ways
-  std::map<uint64_t, Meeting> meetings LOCKSTEP_GUARDED_BY(mutex);         // who has connected
+  std::set<std::shared_ptr<StreamLink>> links LOCKSTEP_GUARDED_BY(mutex);  // in both directions
+  std::map<uint64_t, Meeting> meetings LOCKSTEP_GUARDED_BY(mutex);         // accepted connections
   wire::UnauthenticatedPeers strangers LOCKSTEP_GUARDED_BY(mutex){
       wire::most_unauthenticated(kMaxUnauthenticated)};
   uint64_t last_meeting LOCKSTEP_GUARDED_BY(mutex) = 0;
   std::set<int> tried LOCKSTEP_GUARDED_BY(mutex);  // by attempt()
 
-  // A socket on which this process says who it is: close() ends that.
+  // A socket on which this process authenticates itself: close() ends that.
   class Trying {
    public:
     Trying(State& state, int fd) : state_(state), fd_(fd) {
@@ -200,7 +201,7 @@ void Transport::State::write_what_waits() {
 void Transport::State::accept(Door& door) {
   {
     const MutexLock lock(mutex);
-    if (closed) return;  // the listener's number may be another's by now
+    if (closed) return;  // the listener's number may have been reused
   }
   const int listener = door.listener.get();
   for (int i = 0; i < kAcceptedAtATime; ++i) {
@@ -260,7 +261,7 @@ bool Transport::State::make_room() {
   return first.has_value();
 }
 
-// False: another thread has ended it.
+// Returns false if another thread has ended it.
 bool Transport::State::end_meeting(uint64_t id) {
   uint64_t timer = 0;
   {
@@ -285,14 +286,15 @@ void Transport::State::meet(uint64_t id, const std::shared_ptr<UnauthenticatedPe
     }
     if (!through) return;
   } catch (const PeerLost&) {
-    return refuse(id, "", false);  // a port scanner, or one who looked whether this process lives
+    // A port scanner, or a process that checked whether this one is alive.
+    return refuse(id, "", false);
   } catch (const Error& error) {
     return refuse(id, error.what(), true);
   }
   reactor.forget(stranger->fd());
   if (!end_meeting(id)) return;
-  // The other end is told here alone that they have met: nothing closes this connection before that
-  // is known on both sides.
+  // Only here the other end learns that they have met: nothing closes this connection before both
+  // sides know it.
   const std::string ready = ready_frame({.reads = stranger->introduction().this_end_reads});
   make_link(stranger->release(), std::move(stranger->introduction()), local, ready, "");
 }
@@ -309,7 +311,7 @@ void Transport::State::refuse(uint64_t id, const std::string& why, bool counts) 
     count_refused(why);
   else if (!why.empty())
     log_info("rpc: a connection was closed: " + why);
-  reactor.forget(stranger->fd());  // and with it the last owner
+  reactor.forget(stranger->fd());  // also drops the last owner
 }
 
 void Transport::State::count_refused(const std::string& why) {
@@ -319,7 +321,7 @@ void Transport::State::count_refused(const std::string& why) {
                 ")");
 }
 
-// `name`: of a link that this end has made; "": the other end has.
+// `name`: the peer, for a link that this end has made; "" if the other end has.
 std::shared_ptr<StreamLink> Transport::State::make_link(UniqueFd fd, Introduction introduction,
                                                         bool local, const std::string& ready,
                                                         const std::string& name) {
@@ -348,10 +350,10 @@ std::shared_ptr<StreamLink> Transport::State::attempt(const std::string& name, D
     MutexLock lock(mutex);
     lost_incarnation = known[name].lost_incarnation;
   }
-  std::optional<Entry> gone;  // who was there, and does not answer
+  std::optional<Entry> gone;  // the process that was there and does not answer
   bool silent = false;
   std::string error;   // of connecting
-  bool asked = false;  // the store, with success
+  bool asked = false;  // the store has answered
   int refusals = 0;    // of this process's secret
   while (true) {
     std::string text;
@@ -380,7 +382,7 @@ std::shared_ptr<StreamLink> Transport::State::attempt(const std::string& name, D
         try {
           prove(attempt.fd.get(), secret, deadline);
           Introduction introduction = introduce(attempt.fd.get(), self, deadline);
-          // The port may have gone to another process of the job.
+          // The port may now belong to another process of the job.
           if (introduction.other.peer.name == name &&
               introduction.other.peer.incarnation == found->peer.incarnation) {
             return make_link(std::move(attempt.fd), std::move(introduction), attempt.local, "",
@@ -392,7 +394,7 @@ std::shared_ptr<StreamLink> Transport::State::attempt(const std::string& name, D
         } catch (const Timeout&) {
           silent = true;
         } catch (const StoreError&) {
-          // Or it had to make room for others, before it had read the proof.
+          // Alternatively it had to make room for others before it had read the proof.
           if (++refusals == kRefusalsBelieved) throw;
           silent = true;
         } catch (const BadFrame& error) {
