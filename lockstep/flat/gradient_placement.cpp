@@ -14,13 +14,13 @@ namespace lockstep::flat {
 namespace {
 
 constexpr size_t kNone = ~size_t{0};
-// Allocations of one backward that are remembered; a thread that is watched for longer, since its
-// backward threw, does not remember more.
+// The number of remembered allocations of one backward; a thread that is watched for longer,
+// because its backward threw, remembers no more.
 constexpr size_t kLogged = 1u << 16;
 
 }  // namespace
 
-// Which allocation of a backward becomes which gradient.
+// Maps a backward's allocations to the gradients that they become.
 class GradientPlacement::Plan final : public internal::AllocationWatch {
  public:
   explicit Plan(std::vector<size_t> bytes) : gradients_(bytes.size()) {
@@ -64,7 +64,7 @@ class GradientPlacement::Plan final : public internal::AllocationWatch {
     if (gradient.bytes == 0 || !tensor.defined() || !tensor.has_storage() ||
         tensor.storage_offset() != 0)
       return;
-    // The latest: memory is used again and again.
+    // The latest one, because memory is reused.
     const void* memory = tensor.storage().data();
     const auto born = std::find_if(log_.rbegin(), log_.rend(), [&](const Allocation& one) {
       return one.memory == memory && one.bytes == gradient.bytes;
@@ -97,11 +97,12 @@ class GradientPlacement::Plan final : public internal::AllocationWatch {
     size_t bytes = 0;
     std::shared_ptr<internal::Place> place;
     bool awaited = false;
-    size_t ordinal = kNone;  // of the allocation that became it, among those of its size
+    // The ordinal, among those of its size, of the allocation that became it.
+    size_t ordinal = kNone;
   };
   struct Size {
-    std::vector<size_t> keepers;  // by ordinal: whose gradient it became
-    size_t count = 0;             // of allocations in this backward
+    std::vector<size_t> keepers;  // by ordinal: the gradient that it became
+    size_t count = 0;             // allocations in this backward
   };
   struct Allocation {
     const void* memory;
@@ -109,7 +110,7 @@ class GradientPlacement::Plan final : public internal::AllocationWatch {
     size_t ordinal;
   };
   std::vector<Gradient> gradients_;
-  std::unordered_map<size_t, Size> sizes_;  // by bytes
+  std::unordered_map<size_t, Size> sizes_;  // by size in bytes
   std::vector<Allocation> log_;             // of this backward
 };
 

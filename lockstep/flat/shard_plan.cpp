@@ -48,7 +48,7 @@ ShardedBucket divided(Bucket bucket, size_t group, int parts, int64_t grain,
   return result;
 }
 
-// Slots stay in the order in which they begin.
+// Slots keep the order in which they begin.
 ShardedBucket dealt(Bucket bucket, size_t group, int parts, std::span<const TensorSpec> tensors) {
   const int64_t aligned = aligned_for(bucket.dtype);
   std::vector<Bucket::Slot> largest_first = bucket.slots;
@@ -205,7 +205,7 @@ std::vector<ShardedBucket> plan_shards(std::span<const TensorSpec> tensors,
                                   : divided(std::move(bucket), kind.group, parts, grain, tensors));
     }
   }
-  // The lower the lowest index, the later in backward is the bucket complete.
+  // The lower the lowest index, the later in backward the bucket is complete.
   const auto lowest = [](const ShardedBucket& one) {
     const auto& slots = one.bucket.slots;
     return std::min_element(slots.begin(), slots.end(),

@@ -80,7 +80,8 @@ bool writes_files(const RedirectMap& map) {
   return false;
 }
 
-// While it lives, orphaned descendants become children of this process, so that it can reap them.
+// During its lifetime, orphaned descendants become children of this process, so that it can reap
+// them.
 class DescendantReaper {
  public:
   DescendantReaper() {
@@ -121,8 +122,8 @@ bool output_failed(const AgentContext& context, const AttemptResult& attempt) {
   return true;
 }
 
-// Whether the report of the whole job is to be printed here: not where the failing rank's own
-// complaint was.
+// Whether the report of the whole job is printed here: not if the failing rank's own complaint was
+// printed here.
 bool needs_report(const LaunchOptions& options, const AgentMessage& last_word, bool failed_here) {
   if (options.quiet || last_word.text.empty()) return false;
   if (last_word.exit_code != 2 || !last_word.failure) return true;
@@ -130,13 +131,14 @@ bool needs_report(const LaunchOptions& options, const AgentMessage& last_word, b
   return failed_here || others_output_is_here ? needs_report(options, *last_word.failure) : true;
 }
 
-// A mistake, which would be one the next time as well.
+// Whether the error is a user's mistake, which would occur again the next time.
 bool is_mistake(const Error& error) {
   return dynamic_cast<const InvalidArgument*>(&error) != nullptr ||
          dynamic_cast<const LaunchError*>(&error) != nullptr;
 }
 
-// The ranks of this host cannot be started: the others are told, and heard to the end.
+// The ranks of this host cannot be started: notifies the other agents, and reads their messages to
+// the end.
 void give_up(Peers& peers, const Error& why, std::chrono::milliseconds grace) {
   AgentMessage message;
   message.kind = AgentMessage::Kind::kFailed;
@@ -161,7 +163,7 @@ void check_world(const LaunchOptions& options, const NodePlan& plan) {
                         " ranks, but the roles have " + std::to_string(ranks_of_roles));
 }
 
-// How the job ended on all hosts, and here.
+// Reports how the job ended on all hosts, and here.
 void conclude(const AgentContext& context, const AgentMessage& last_word, bool failed_here,
               bool hurried, LaunchResult& result) {
   result.failure = last_word.failure;
@@ -196,7 +198,7 @@ LaunchResult run(const AgentContext& context) {
       peers = std::move(joined.peers);
     }
     if (peers->last_word()) {
-      // It was not needed.
+      // This host was not needed.
       const bool written = write_rest(context.out, context.err, context.signals, false);
       conclude(context, *peers->last_word(), false, !written, result);
       return result;
@@ -228,7 +230,7 @@ LaunchResult run(const AgentContext& context) {
     }
     if (last_word) {
       conclude(context, *last_word, attempt.failed, attempt.hurried, result);
-      // A signal that came while ranks were being stopped only hurries a failed job's end.
+      // A signal that arrived while ranks were being stopped only hastens a failed job's end.
       if (attempt.stop_signal && result.exit_code != 0 && !result.failure)
         result.exit_code = 128 + *attempt.stop_signal;
       return result;
@@ -290,8 +292,8 @@ std::optional<OnFailure> parse_on_failure(const std::string& text, int max_resta
 LaunchResult launch(const LaunchOptions& options) {
   open_standard_streams();
   check(options);
-  if (options.program.empty() && options.nproc > 0)
-    find_program(options.command.front());  // throws before anything is made
+  // Throws before anything is created.
+  if (options.program.empty() && options.nproc > 0) find_program(options.command.front());
   std::optional<LogFolder> logs;
   if (!options.log_dir.empty() || writes_files(options.redirects) || writes_files(options.tee)) {
     logs.emplace(options.log_dir, options.run_id);
@@ -314,7 +316,7 @@ LaunchResult launch(const LaunchOptions& options) {
                      result.exit_code > 128);
     return result;
   } catch (...) {
-    // Generations before may have left something.
+    // Earlier generations may have left output.
     write_rest(out, err, signals, false);
     throw;
   }

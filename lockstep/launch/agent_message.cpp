@@ -13,7 +13,7 @@ namespace {
 using nlohmann::json;
 using Kind = AgentMessage::Kind;
 
-// Two agents of different versions say so instead of misunderstanding each other.
+// Agents of different versions report the difference instead of misunderstanding each other.
 constexpr int kProtocol = 7;
 
 constexpr std::array<std::pair<Kind, const char*>, 17> kNames = {{

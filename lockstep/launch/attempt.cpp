@@ -22,10 +22,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kLookForExits = std::chrono::milliseconds(10);  // without pidfds
+constexpr auto kLookForExits = std::chrono::milliseconds(10);  // if there are no pidfds
 
-// The secret in a file without a name, which the ranks inherit: it is neither on a command line nor
-// in an environment.
+// Puts the secret into a nameless file, which the ranks inherit: it appears neither on a command
+// line nor in an environment.
 UniqueFd make_secret_file(const Secret& secret) {
   UniqueFd file(::memfd_create("lockstep-secret", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file) throw system_error("memfd_create", errno);
@@ -62,7 +62,7 @@ Attempt::Attempt(const AgentContext& context, const AttemptJob& job)
       strays_("LOCKSTEP_STORE=" + job_.node.store.to_string()),
       still_(static_cast<size_t>(ranks_)) {
   if (options_.simulate_failures) {
-    // Other moments in every generation and on every host.
+    // The drill's moments differ in every generation and on every host.
     FailureDrill drill = *options_.simulate_failures;
     drill.seed = drill.seed * 1'000'003 + static_cast<uint64_t>(job_.node.generation) * 1009 +
                  static_cast<uint64_t>(job_.node.node_rank);
@@ -100,8 +100,8 @@ AttemptResult Attempt::run() {
   wait_for_the_others();
   context_.out.close_line();
   context_.err.close_line();
-  // Before the next generation nothing waits for a slow reader: the other agents would miss this
-  // one.
+  // Does not wait for a slow reader before the next generation, because the other agents would miss
+  // this one.
   result.hurried = stop_signal_ || supervisor_.stop_signal();
   if (job_.peers.last_word() || stop_signal_)
     result.hurried =
@@ -154,7 +154,7 @@ void Attempt::wait_for_the_others() {
   while (!job_.peers.last_word() && !leaves_ && job_.peers.lost().empty()) {
     if (const int newest = job_.peers.plan()->generation; newest != generation) {
       if (!stop_signal_) break;
-      // It has begun before the signal was heard of, and gets no ranks here.
+      // The generation began before the signal was known, and gets no ranks here.
       generation = newest;
       AgentMessage ended;
       ended.kind = AgentMessage::Kind::kEnded;
@@ -175,7 +175,7 @@ void Attempt::add_ranks(PollSet& polls) {
     worker->err().watch(polls, [&worker] { worker->err().pump(Clock::now()); });
     worker->out().watch(polls, [&worker] { worker->pump_out(Clock::now()); });
     if (!supervisor_.running(rank)) continue;
-    // One that has ended, while that is not looked at yet.
+    // The rank has ended, but its end has not been examined yet.
     if (const auto until = still_[static_cast<size_t>(rank)].waits_for_word) {
       polls.wake_at(std::max(now + kLookForExits, *until));
       continue;
@@ -235,7 +235,7 @@ void Attempt::say_if_served() {
   job_.peers.tell(served);
 }
 
-// Looks at all ranks at once, so that of several that are dead the right one is blamed.
+// Looks at all ranks at once, so that the right one of several dead ranks is blamed.
 void Attempt::look_for_exits() {
   std::vector<RankExit> exits;
   for (int rank = 0; rank < ranks_; ++rank) {
@@ -276,7 +276,7 @@ void Attempt::look_for_exits() {
   if (!had_failed && supervisor_.failure()) report_failure();
 }
 
-// To this agent's output, the traces and the other agents.
+// Reports to this agent's output, the traces and the other agents.
 void Attempt::report_failure() {
   const RankExit& failure = *supervisor_.failure();
   // A rank that exits with 2 was not in a call: it rejected its command line or input.
@@ -295,7 +295,7 @@ void Attempt::report_failure() {
   job_.peers.tell(failed);
 }
 
-// The others may be saying the same in the same words.
+// The other ranks may be printing the same text.
 void Attempt::show_complaint_once(int complaining_rank) {
   OutputStream& complaining = workers_[static_cast<size_t>(complaining_rank)]->err();
   complaining.drain(Clock::now());

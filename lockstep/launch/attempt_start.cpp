@@ -26,7 +26,8 @@ int terminal_columns(const Console& out, const Console& err) {
   return size.ws_col;
 }
 
-// Programs that choose processors themselves name them by number: a narrower mask would break them.
+// Programs that choose processors themselves address them by number, and a narrower mask would
+// break them.
 bool user_places_threads(const EnvLookup& env) {
   return env("GOMP_CPU_AFFINITY").has_value() || env("KMP_AFFINITY").has_value();
 }
@@ -43,11 +44,11 @@ std::vector<std::string> command_of(const LaunchOptions& options, int rank) {
 }
 
 struct ErrorFile {
-  UniqueFd fd;  // of one without a name
+  UniqueFd fd;  // of a nameless file
   std::string path;
 };
 
-// Without a name in any folder it cannot be left behind.
+// A file without a name cannot be left behind.
 ErrorFile nameless_error_file() {
   UniqueFd fd(::memfd_create("lockstep-error", MFD_CLOEXEC));
   if (!fd) throw system_error("memfd_create", errno);
@@ -159,7 +160,7 @@ std::unique_ptr<Worker> Attempt::take_spare(int rank) {
   const std::filesystem::path error =
       streams.folder.empty() ? std::filesystem::path() : streams.folder / "error.json";
   SpareOrder order{.variables = variables_of_one(variables_of(rank, error)), .cpus = cpus_of(rank)};
-  // Without log files it writes its error where it was told to when it was started.
+  // Without log files the spare writes its error to the file that it was started with.
   if (error.empty()) order.variables.erase("TORCHELASTIC_ERROR_FILE");
   for (const auto& [name, value] : options_.env) order.variables.erase(name);
   auto worker = spares_->give(order, rank, std::chrono::steady_clock::now());
@@ -182,7 +183,7 @@ void Attempt::keep_spares() {
       std::chrono::steady_clock::now());
 }
 
-// A job that ends needs none.
+// A job that is ending needs no spares.
 int Attempt::spares_needed() const {
   return supervisor_.stopping() || supervisor_.done() ? 0 : supervisor_.replacements_left();
 }

@@ -27,7 +27,7 @@ constexpr auto kAnswer = std::chrono::seconds(3);
 
 }  // namespace
 
-// "": it does not. A rank may be a program that the worker started.
+// Returns "" if the rank does not stand still. The rank may be a program that the worker started.
 std::string Attempt::stands_still_by(int rank) const {
   const pid_t pid = workers_[static_cast<size_t>(rank)]->process().pid();
   const auto in_call = static_cast<pid_t>(board_.pid(rank));
@@ -126,7 +126,7 @@ void Attempt::leave_still_ranks() {
   const std::vector<SignalOrder> orders = supervisor_.leave_behind(left, now);
   if (supervisor_.failure()) look_at_ranks();
   obey(orders);
-  // They could not obey.
+  // Stopped processes obey only after SIGCONT.
   for (const int rank : left) workers_[static_cast<size_t>(rank)]->process().signal_group(SIGCONT);
   if (supervisor_.failure()) report_failure();
 }
@@ -166,8 +166,8 @@ bool Attempt::waits_for_word(const RankExit& exit) {
   return Clock::now() < *until;
 }
 
-// Ranks that lost patience before the one that they waited for was replaced: its replacement
-// counts, not theirs.
+// Excuses ranks that gave up before the rank that they waited for was replaced: only that rank's
+// replacement counts as a restart.
 void Attempt::excuse_who_waited(std::vector<RankExit>& exits) const {
   if (supervisor_.replacements() == 0 || supervisor_.stopping()) return;
   for (RankExit& exit : exits)

@@ -24,7 +24,8 @@ std::string LineJoiner::join(int source, const Piece& piece, std::string_view pr
       open_source_ == source && (open_end_ == Piece::End::kForced || piece.text == "\n");
   if (!goes_on) out += prefix;
   out += piece.text;
-  // Bars that begin, not end, with "\r" show up as an update followed by a cut.
+  // Progress bars that begin with "\r" instead of ending with it appear as an update followed by an
+  // incomplete line.
   open_bar_ = piece.end == Piece::End::kProgress || (open_bar_ && open_source_ == source);
   open_source_ = piece.end == Piece::End::kLine ? -1 : source;
   open_end_ = piece.end;

@@ -63,7 +63,7 @@ std::optional<Election::Request> Election::next(Time now) {
       request.kind = Ask::kCampaign;
       break;
     case Standing::kLeading:
-      // Renewed first: a claim may wait for long.
+      // Renews first, because a claim may wait for a long time.
       request.kind = claim_ && now < renew_at_ ? Ask::kClaim : Ask::kKeepAlive;
       request.generation = claim_.value_or(-1);
       break;

@@ -9,7 +9,7 @@
 namespace lockstep::launch {
 namespace {
 
-// Lines after the first are put under the first.
+// Indents the lines after the first one.
 std::string indented(const std::string& text, const std::string& indent) {
   std::string out;
   for (const char c : text) {

@@ -16,7 +16,7 @@ using Kind = AgentMessage::Kind;
 // A failure that is found within this time of the first may be its cause: a dead peer's end reaches
 // other hosts faster than its own agent's report.
 constexpr auto kSameMoment = std::chrono::seconds(1);
-// Beyond the grace, for an agent to end its ranks and say so.
+// In addition to the grace: the time for an agent to end its ranks and report that.
 constexpr auto kStopSlack = std::chrono::seconds(10);
 
 enum Weight { kLostAgent, kKilled, kOther, kWaited };
@@ -104,7 +104,7 @@ Leader::Sends Leader::on_message(Member from, const AgentMessage& message,
   if (!agent.member || message.generation != generation_) return {};
   if (message.kind == Kind::kReady) {
     if (phase_ != Phase::kProposing) return {{from, word_to(agent)}};
-    if (agent.ready) return {};  // it says so with every beat
+    if (agent.ready) return {};  // the agent reports it with every beat
     agent.ready = true;
     --pending_;
     return start_if_all_ready(now);
@@ -119,7 +119,7 @@ Leader::Sends Leader::on_message(Member from, const AgentMessage& message,
       } else {
         cause.text = name_of(agent) + ": " + message.text;
         if (message.exit_code != 0) cause.exit_code = message.exit_code;
-        cause.host_gone = message.stood_still;  // its ranks are; it may have others at once
+        cause.host_gone = message.stood_still;  // its ranks are gone; it may have others at once
       }
       return fail(std::move(cause), now);
     }
@@ -153,11 +153,11 @@ Leader::Sends Leader::on_signal(Member from, const Agent& agent, int signal, Tim
   AgentMessage message = about(Kind::kSignal);
   message.number = signal;
   if (signal == SIGUSR1 || signal == SIGUSR2) {
-    // A member's user signal is for its own ranks, the first agent's is for all.
+    // A member's user signal is for its own ranks, the first agent's signal for all.
     return from == kSelf ? to_all(message, from) : Sends{};
   }
   const bool runs = phase_ == Phase::kRunning || phase_ == Phase::kStopping;
-  // A member that was still to join, or waits for a new generation, just leaves.
+  // A member that has not joined yet, or waits for a new generation, just leaves.
   if (from != kSelf && !agent.member) return {};
   // A second signal to the same agent: the user is in a hurry.
   if (!signalled_.insert(from).second) message.number = SIGKILL;
@@ -203,7 +203,7 @@ Leader::Sends Leader::on_ended(Member from, const AgentMessage& message, Time no
   agent.lost_output = message.lost_output;
   if (message.port != 0) agent.port = message.port;
   --pending_;
-  // Its last word about its failure has more of the log's tail.
+  // The last message about its failure has more of the log's end.
   for (Cause& cause : causes_) {
     if (cause.member != from || !cause.worker || !message.failure) continue;
     blame(cause, *message.failure, name_of(agent));
@@ -224,7 +224,7 @@ Leader::Sends Leader::fail(Cause cause, Time now) {
     return other.member == member && other.host_gone == cause.host_gone;
   });
   if (!known) causes_.push_back(std::move(cause));
-  // No rank runs anywhere.
+  // No rank is running on any host.
   if (phase_ == Phase::kMeeting || phase_ == Phase::kProposing) return end(&causes_.back());
   Sends sends;
   if (phase_ == Phase::kRunning) sends = stop(member, now, asked);
@@ -319,7 +319,7 @@ Leader::Sends Leader::go_on_if_all_ended(Time now) {
     const bool all_finished = std::all_of(agents_.begin(), agents_.end(), [](const auto& entry) {
       return !entry.second.member || entry.second.finished;
     });
-    // Stopped for newcomers, unless they came too late.
+    // The ranks were stopped for newcomers, unless these came too late.
     if (phase_ == Phase::kStopping && !all_finished) return meet_again(reason_, now);
     return end(nullptr);
   }
@@ -358,7 +358,7 @@ void Leader::serve(Agent& agent) {
   agent.served = true;
 }
 
-// To those that have services.
+// Sent to the agents that have services.
 Leader::Sends Leader::stop_services_if_all_served() {
   if (unserved_ > 0 || services_stopped_ || phase_ != Phase::kRunning) return {};
   services_stopped_ = true;

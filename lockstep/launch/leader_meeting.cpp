@@ -1,4 +1,4 @@
-// The part of Leader that brings the hosts of a generation together.
+// The part of Leader that gathers the hosts of a generation.
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -51,7 +51,7 @@ std::string Leader::too_few() const {
          " (--rdzv-conf join_timeout=SECONDS waits longer)";
 }
 
-// Two agents with the same number count once: the second is there for when the first is gone.
+// Two agents with the same number count once: the second replaces the first when that leaves.
 void Leader::count(Agent& agent, Time now) {
   if (agent.introduction.ranks == 0) return;
   if (agent.introduction.number >= 0) {
@@ -84,7 +84,7 @@ void Leader::forget(Member member) {
   agents_.erase(it);
 }
 
-// Why an agent cannot join; "": it can.
+// The reason why an agent cannot join; "": it can.
 std::string Leader::why_not(const AgentMessage& message) const {
   const NodeIntroduction& node = message.introduction;
   if (message.run_id != options_.run_id)
@@ -108,7 +108,7 @@ std::string Leader::why_not(const AgentMessage& message) const {
            "all agents allows it";
   }
   if (generation_ >= 0 && restarts_allowed()) return "";
-  // Later it may be the one that is to replace the other.
+  // It may later replace the other one.
   for (const auto& [member, other] : agents_) {
     if (node.ranks > 0 && node.number >= 0 && other.introduction.number == node.number &&
         (other.id.empty() || other.id != message.agent)) {
@@ -182,7 +182,8 @@ std::vector<Leader::Member> Leader::choose_members() const {
   return chosen;
 }
 
-// "": the agents that are here may form a generation. A half is enough with the one that led.
+// Returns "" if the present agents may form a generation. Half of them suffice together with the
+// former leader.
 std::string Leader::why_no_majority() const {
   if (options_.endpoints < 2) return "";
   if (known_.empty()) {
@@ -246,7 +247,7 @@ Leader::Sends Leader::propose(Time now) {
   std::vector<NodeIntroduction> nodes;
   for (const Member member : members) nodes.push_back(agents_.at(member).introduction);
   const std::vector<NodePlan> plans = assign_ranks(nodes, order_nodes(nodes));
-  // Rank 0's host keeps the port for its ranks' own store.
+  // Rank 0's host reserves the port for its ranks' own store.
   HostPort master;
   for (size_t i = 0; i < members.size(); ++i) {
     if (plans[i].node_rank == 0 && plans[i].local_ranks > 0)
@@ -354,7 +355,7 @@ Leader::Sends Leader::take_newcomers_in(Time now) {
   take_in_at_.reset();
   std::string names;
   for (const auto& [member, agent] : agents_) {
-    // The job is nearly done.
+    // The job is almost finished.
     if (agent.member && (agent.served || agent.ended)) return {};
     if (agent.counted && !agent.member) names += (names.empty() ? "" : ", ") + name_of(agent);
   }

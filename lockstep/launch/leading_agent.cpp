@@ -17,16 +17,17 @@ using Clock = std::chrono::steady_clock;
 using Kind = AgentMessage::Kind;
 
 constexpr auto kNoteAfter = std::chrono::seconds(5);
-// To ask another agent that would lead.
+// The time for asking another agent that would lead.
 constexpr auto kLookForEnd = std::chrono::milliseconds(500);
-constexpr int kLooksApart = 5;  // times as long as a look took
+constexpr int kLooksApart = 5;  // the pause is this many times as long as the look
 // A thread of this process answers.
 constexpr auto kOwnStore = std::chrono::seconds(10);
 // Time for a connection to pass the challenge and join.
 constexpr auto kIntroduction = std::chrono::seconds(10);
 constexpr size_t kMaxUnauthenticated = 4096;  // at most: wire::most_unauthenticated()
-constexpr int kAcceptedAtATime = 256;         // then it is the others' turn
-constexpr int kMaxRefusalLines = 5;           // log lines about strangers, then silence
+constexpr int kAcceptedAtATime = 256;         // afterwards it is the other sockets' turn
+// Log lines about unauthenticated peers; later ones are dropped.
+constexpr int kMaxRefusalLines = 5;
 // Time for the others to hear that the job is over, and for remote agents' last output.
 constexpr auto kFarewell = std::chrono::seconds(10);
 
@@ -147,10 +148,10 @@ void LeadingAgent::look_at_other_endpoints(Time now) {
           (generation && parse_int(*generation).value_or(-1) > seen()))
         return step_down("the agent at " + nodes_.endpoints[i].to_string() + " leads");
     } catch (const Error&) {
-      // It cannot be reached, or is another job's.
+      // It cannot be reached, or belongs to another job.
     }
   }
-  // A look at a host that does not answer takes its time, which those who join here wait for.
+  // Looking at a host that does not answer takes time, which joining agents wait for.
   const Time end = Clock::now();
   look_at_ = end + std::max<Time::duration>(nodes_.beat, kLooksApart * (end - now));
 }
@@ -167,7 +168,7 @@ void LeadingAgent::step_down(const std::string& why) {
   set_lost(why, leader_.not_before());
 }
 
-// In the store that this agent serves.
+// Writes to the store that this agent serves.
 void LeadingAgent::put(const char* key, const std::string& value) {
   const Deadline deadline = Deadline::after(kOwnStore);
   TcpStore(HostPort{own_address_, store_.address().port}, nodes_.secret, deadline)
@@ -235,7 +236,7 @@ void LeadingAgent::accept_all() {
       connections_.emplace(next_member_, Connection{std::move(channel), Clock::now()});
       ++next_member_;
     } catch (const SystemError&) {
-      continue;  // It is gone already.
+      continue;  // it has left already
     }
     if (unauthenticated_.too_many()) drop_unauthenticated();
   }
@@ -320,7 +321,7 @@ void LeadingAgent::watch(PollSet& polls) {
   if (remotes_) {
     remotes_->watch(polls);
     look_for_ends_of_remotes(now);
-    polls.wake_at(now + nodes_.beat);  // without pidfds, ends are looked for
+    polls.wake_at(now + nodes_.beat);  // without pidfds, exits are polled for
   }
   if (listener_ && acceptor_.paused())
     polls.wake_at(acceptor_.pause().time());
@@ -353,7 +354,7 @@ bool LeadingAgent::left() {
     if (remotes_) remotes_->let_go();
   }
   if (now >= *leave_by_) return true;
-  // The others close their ends once they have heard.
+  // The other agents close their connections after they have received it.
   for (const auto& [member, connection] : connections_) {
     if (!connection.dead && leader_.present(member)) return false;
   }

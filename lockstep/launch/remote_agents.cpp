@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kLongestOrder = size_t{16} << 20;
 constexpr auto kLookForEnds = std::chrono::milliseconds(20);
 
-// The console's numbers of the streams, apart from those of ranks on this host.
+// The console's numbers for the streams, separate from those of ranks on this host.
 int source_of(const RemoteHost& host, int stream) {
   return (1 << 20) + 2 * host.number + stream;
 }

@@ -14,7 +14,7 @@
 namespace lockstep::launch {
 namespace {
 
-constexpr auto kLookForExits = std::chrono::milliseconds(10);  // without pidfds
+constexpr auto kLookForExits = std::chrono::milliseconds(10);  // if there are no pidfds
 
 struct Link {
   UniqueFd ours, theirs;
@@ -130,7 +130,7 @@ std::unique_ptr<Worker> Spares::give(const SpareOrder& order, int rank, Time now
     const ssize_t sent =
         ::send(spare->link.get(), message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     spare->link.reset();
-    if (sent < 0) continue;  // it has ended, or is about to: tend() finds it
+    if (sent < 0) continue;  // it has ended, or is ending: tend() notices it
     sentinel_.watch(rank, spare->worker->process().pid());
     sentinel_.forget(spare->place);
     free_places_.push_back(spare->place);

@@ -38,8 +38,8 @@ using recover::Resumption;
 
 constexpr const char* kSource = "the state that came from another rank";
 
-// A list of tensors that the other side does not know: their descriptions, then each of them, on
-// the CPU.
+// Sends a list of tensors that the other side does not know: first their descriptions, then each
+// tensor, on the CPU.
 void send_tensors(Communicator& comm, const NamedTensors& tensors, int to) {
   nlohmann::json list = nlohmann::json::array();
   for (const auto& [name, tensor] : tensors)
@@ -76,7 +76,8 @@ Recovery::Recovery(Communicator comm, Recoverable state, RecoveryOptions options
   if ((state_.save == nullptr) != (state_.load == nullptr))
     throw InvalidArgument("Recovery: save and load belong together; give both or none");
   device_ = device_of(*state_.model);
-  if (state_.optimizer != nullptr) optimizer_state(*state_.optimizer);  // now, not at a failure
+  // Fails now rather than at a failure.
+  if (state_.optimizer != nullptr) optimizer_state(*state_.optimizer);
   const Deadline deadline = Deadline::after(options_.patience);
   recover::say_at_work(comm_);
   try {
@@ -113,7 +114,7 @@ void Recovery::update(const std::function<void()>& take) {
   next_ = capture();
   next_copies_ = exchange_copies(comm_, next_);
   phase_ = Phase::kAgreeing;
-  // A device may be far behind the host, and all agree that the gradients are there.
+  // A device may be far behind the host, and all ranks agree that the gradients exist.
   device::Event gradients(device_);
   gradients.record();
   gradients.synchronize();
@@ -122,7 +123,7 @@ void Recovery::update(const std::function<void()>& take) {
   apply();
 }
 
-// All ranks have agreed.
+// Called after all ranks have agreed.
 void Recovery::apply() {
   phase_ = Phase::kUpdating;
   take_();
@@ -195,7 +196,7 @@ Resumption Recovery::resume() {
     phase_ = Phase::kComputing;
     put_back(own_);
   }
-  // Behind the update that the scaler may have had a part in.
+  // After the update, in which the scaler may have taken part.
   if (state_.scaler != nullptr) state_.scaler->use(comm_);
   for (const auto& [rank, keeper] : plan.newcomers) {
     if (comm_.rank() == plan.source) send_state(rank);
@@ -215,7 +216,8 @@ Resumption Recovery::resume() {
   return plan;
 }
 
-// Receives all before it changes anything: a failure on the way leaves this rank as it was.
+// Receives everything before it changes anything, so a failure in between leaves this rank as it
+// was.
 void Recovery::become_whole(int source, int keeper, int64_t step) {
   NamedTensors model = receive_tensors(comm_, source);
   Safetensors optimizer;

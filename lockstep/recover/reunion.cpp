@@ -67,7 +67,7 @@ void meet_again(Communicator& comm, Deadline deadline, RecoveryTimes& times,
       times.ready = seconds();
       return;
     } catch (...) {
-      reason_to_go_on(comm, lost());  // one more has died
+      reason_to_go_on(comm, lost());  // another rank has died
       if (deadline.expired()) throw;
     }
   }

@@ -20,7 +20,7 @@ using recover::replica_holder;
 using recover::replicated_rank;
 using recover::Rollback;
 
-// Ranks of the largest host.
+// The number of ranks of the largest host.
 int most_local(Communicator& comm) {
   const std::array<int64_t, 1> mine{comm.local_size()};
   int64_t most = 1;
@@ -72,7 +72,7 @@ void RollbackRecovery::stepped(const State& state) {
   ++step_;
   if (step_ % options_.every != 0) return;
   wait(latest());
-  copies_->barrier();  // all have the former copies, so that those before them may go
+  copies_->barrier();  // all ranks have the former copies, so the ones before them may be freed
   latest_ = 1 - latest_;
   keep(state);
 }
@@ -107,8 +107,9 @@ void RollbackRecovery::start_copy(Kept& kept, at::Tensor memory) {
   copies_->recv(length, ward);
   sent.wait();
   const int64_t count = *length.const_data_ptr<int64_t>();
+  // States grow by a few bytes now and then.
   if (!memory.defined() || memory.storage().nbytes() < static_cast<size_t>(count))
-    memory = bytes(count + count / 64);  // states grow by some bytes now and then
+    memory = bytes(count + count / 64);
   // Only once it is being received: the memory held another step before.
   const at::Tensor copy = at::empty({0}, at::kByte).set_(memory.storage(), 0, {count});
   kept.pending.push_back(copies_->irecv(copy, ward));
@@ -124,7 +125,7 @@ void RollbackRecovery::give_up_pending() noexcept {
     bool arrived = false;
     try {
       arrived = kept.pending.front().test();
-    } catch (...) {  // it went with its sender, or with the communicator
+    } catch (...) {  // it was lost with its sender, or with the communicator
     }
     kept.pending.clear();
     if (!arrived) kept.copy = at::Tensor();
@@ -139,7 +140,7 @@ void RollbackRecovery::recover() {
       comm_, Deadline::after(options_.patience), times_, [&] { plan = resume(); },
       [this] { return lost_; });
   ++recoveries_;
-  int speaker = 0;  // the first that was there before
+  int speaker = 0;  // the first rank that was there before
   const auto& replaced = plan.newcomers;
   while (std::find(replaced.begin(), replaced.end(), speaker) != replaced.end()) ++speaker;
   if (comm_.rank() != speaker) return;
@@ -154,8 +155,8 @@ void RollbackRecovery::recover() {
                                replaced, times_, reason));
 }
 
-// In a new generation: all ranks have their states of one step afterwards, and of all of them there
-// is a copy.
+// Called in a new generation: afterwards all ranks have their states of one step, and there is a
+// copy of each of them.
 Rollback RollbackRecovery::resume() {
   give_up_pending();
   copies_ = comm_.duplicate();

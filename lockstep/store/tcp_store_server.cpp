@@ -30,8 +30,9 @@ constexpr auto kChallengeTimeout = std::chrono::seconds(10);
 constexpr size_t kMaxUnauthenticated = 1024;      // at most: wire::most_unauthenticated()
 constexpr size_t kMaxBacklog = size_t{64} << 20;  // unread answers of one client, bytes
 constexpr size_t kReadBudget = size_t{1} << 20;   // bytes from one client before the others' turn
-constexpr int kAcceptedAtATime = 256;             // then it is the clients' turn
-constexpr int kMaxRefusalLines = 5;               // log lines about strangers, then silence
+constexpr int kAcceptedAtATime = 256;             // afterwards it is the clients' turn
+// Log lines about unauthenticated peers; later ones are dropped.
+constexpr int kMaxRefusalLines = 5;
 
 constexpr uint64_t kListenerId = 0;
 constexpr uint64_t kWakeId = 1;
@@ -66,11 +67,11 @@ class TcpStoreServer::Impl {
   struct Connection {
     UniqueFd fd;
     std::string peer;
-    std::optional<wire::ServerChallenge> challenge;  // until passed
+    std::optional<wire::ServerChallenge> challenge;  // until it is passed
     Deadline challenge_deadline;
     wire::FrameReader incoming{kMaxStoreFrame};
     std::string outgoing;
-    size_t sent = 0;  // of outgoing
+    size_t sent = 0;  // bytes of `outgoing` sent
     uint32_t events = EPOLLIN;
     bool dead = false;
 
@@ -125,7 +126,7 @@ class TcpStoreServer::Impl {
       try {
         admit(std::move(fd));
       } catch (const std::exception&) {
-        return;  // out of memory or of epoll watches: the client sees its connection closed
+        return;  // out of memory or epoll watches: the client sees its connection closed
       }
     }
   }
@@ -245,7 +246,7 @@ class TcpStoreServer::Impl {
     }
   }
 
-  // Marks it; the connection itself is removed between events, when no reference to it is held.
+  // Marks the connection; it is removed between events, when no reference to it is held.
   void kill(uint64_t id, Connection& connection) {
     if (connection.dead) return;
     connection.dead = true;
@@ -274,18 +275,18 @@ class TcpStoreServer::Impl {
   const UniqueFd wake_;
   std::atomic<bool> stop_{false};
 
-  // The rest belongs to the thread.
+  // Only the thread uses the members below.
   StoreService service_;
   std::map<uint64_t, Connection> connections_;
-  wire::UnauthenticatedPeers unauthenticated_{
-      wire::most_unauthenticated(kMaxUnauthenticated)};  // who has not passed the challenge
+  wire::UnauthenticatedPeers unauthenticated_{// Clients that have not passed the challenge.
+                                              wire::most_unauthenticated(kMaxUnauthenticated)};
   wire::Acceptor acceptor_{"store at " + address_.to_string()};
   std::vector<uint64_t> dead_;
   uint64_t next_id_ = kWakeId + 1;
   int refusals_ = 0;
   std::array<char, 65536> buffer_;
 
-  std::thread thread_;  // last: it uses all the others
+  std::thread thread_;  // last, because it uses all the others
 };
 
 TcpStoreServer::TcpStoreServer(const HostPort& address, const Secret& secret)

@@ -12,8 +12,8 @@ namespace lockstep::wire {
 namespace {
 
 constexpr size_t kNonceSize = 32;
-constexpr std::string_view kMagic =
-    "LKSTP1\r\n";  // first bytes of either side; the version is part of them
+// The first bytes of either side; they contain the version.
+constexpr std::string_view kMagic = "LKSTP1\r\n";
 
 // Sent by a server in place of its proof to a client with a wrong proof. It is no possible digest.
 constexpr Digest kRefusal{};
@@ -33,7 +33,7 @@ std::string_view view(const Digest& digest) {
   return {reinterpret_cast<const char*>(digest.data()), digest.size()};
 }
 
-// `start` holds the first bytes that arrived, perhaps not yet all of the magic.
+// `start` holds the first bytes that arrived, possibly only a part of the magic.
 void check_magic(std::string_view start) {
   if (!kMagic.starts_with(start)) {
     throw StoreError(
@@ -158,7 +158,7 @@ void authenticate_as_client(int fd, const Secret& secret, std::string_view purpo
   while (true) {
     write_exact(fd, message.data(), message.size(), deadline);
     if (challenge.done()) return;
-    // The first bytes say at once whether the other end speaks this protocol.
+    // The first bytes show at once whether the other end uses this protocol.
     std::string bytes(met ? challenge.wanted() : std::min(challenge.wanted(), kMagic.size()), '\0');
     read_exact(fd, bytes.data(), bytes.size(), deadline);
     message = challenge.feed(bytes);

@@ -33,7 +33,7 @@ std::string source_of(int fd) {
   try {
     return peer_address(fd).host;
   } catch (const SystemError&) {
-    return "";  // it has gone
+    return "";  // it has left
   }
 }
 

@@ -78,7 +78,7 @@ class Lent {
   std::unordered_map<void*, std::shared_ptr<Place>> places_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
-// Tensors are freed at the very end of a process too, so neither of these is ever destroyed.
+// Never destroyed, because tensors are freed even at the very end of a process.
 Lent& lent() {
   static Lent& lent = *new Lent;
   return lent;
@@ -107,7 +107,7 @@ class PlacingAllocator final : public c10::Allocator {
     forget_ended();
     if (watchers == nullptr) return base_->allocate(bytes);
     c10::DataPtr data;
-    // All are asked, so that each counts every allocation.
+    // Asks all of them, so that each counts every allocation.
     watchers->each([&](AllocationWatch& watch) {
       if (!watch.wants(bytes)) return;
       const std::shared_ptr<Place> place = watch.place(bytes);

@@ -17,7 +17,7 @@ namespace lockstep {
 namespace internal {
 namespace {
 
-// Each once: a tied parameter has several names.
+// Each parameter once: a tied one has several names.
 NamedTensors those_with_gradients(NamedTensors parameters) {
   std::unordered_set<const c10::TensorImpl*> seen;
   std::erase_if(parameters, [&seen](const auto& entry) {
@@ -97,12 +97,13 @@ void Replica::exchange_buffers(int source, int contributing, bool own_counts) {
   const at::NoGradGuard no_grad;
   if (options_.buffers == Buffers::kBroadcast) {
     for (size_t begin = 0; begin < buffers_.size();) {
-      std::vector<at::Tensor> values;  // of one device
+      std::vector<at::Tensor> values;  // on one device
       for (; begin < buffers_.size() &&
              buffers_[begin].second.device() ==
                  (values.empty() ? buffers_[begin].second : values[0]).device();
+           // Autograd may have saved it.
            ++begin)
-        values.push_back(buffers_[begin].second.variable_data());  // autograd may have kept it
+        values.push_back(buffers_[begin].second.variable_data());
       broadcast_coalesced(comm_, values, source);
     }
     return;

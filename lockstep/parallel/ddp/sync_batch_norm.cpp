@@ -36,7 +36,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using OptionalTensor = std::optional<at::Tensor>;
 
-// Which layer.
+// Identifies the layer.
 struct Layer {
   std::shared_ptr<SyncLayers> layers;
   size_t index = 0;
@@ -62,7 +62,7 @@ at::Tensor exchange(const Layer& layer, const at::Tensor& row, int64_t tag_colum
   Communicator& comm = layer.layers->comm;
   if (layer.layers->before_exchange) layer.layers->before_exchange(row.numel());
   at::Tensor rows = exchange_statistics(comm, row);
-  if (!rows.is_cpu()) return rows;  // a look would wait for the device
+  if (!rows.is_cpu()) return rows;  // checking the values would wait for the device
   const auto values = rows.accessor<double, 2>();
   const double mine = values[comm.rank()][tag_column];
   for (int64_t r = 0; r < rows.size(0); ++r) {
@@ -298,7 +298,8 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
   double momentum = options.momentum().value_or(0.0);
   if (is_training() && tracks) {
     num_batches_tracked += 1;
-    if (!options.momentum()) momentum = 1.0 / num_batches_tracked.item<double>();  // the plain mean
+    // A cumulative mean.
+    if (!options.momentum()) momentum = 1.0 / num_batches_tracked.item<double>();
   }
   return normalize_in_training(input, weight, bias, running_mean, running_var, momentum,
                                options.eps(), {.layers = layers_, .index = 0});

@@ -1,4 +1,4 @@
-// The state of all ranks as one, in the form of checkpoint/optimizer_state.h.
+// The state of all ranks as one state, in the form of checkpoint/optimizer_state.h.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -47,8 +47,8 @@ struct PlainMuon final : torch::optim::SGD, OptimizerKind {
 
 constexpr const char* kMaster = "master_weight";
 
-// A plain optimizer of the same kind over groups of the same shapes that have no memory, for its
-// state to be filled in or read; in float32 where parameters have masters.
+// A plain optimizer of the same kind over groups of the same shapes without memory, whose state is
+// filled in or read; in float32 for parameters that have masters.
 std::unique_ptr<Optimizer> shadow_of(const std::vector<OptimizerParamGroup>& groups, bool masters) {
   std::vector<OptimizerParamGroup> bare;
   for (const auto& group : groups) {
@@ -86,7 +86,7 @@ std::vector<const at::Tensor*> shadows_of(const Optimizer& shadow) {
   return result;
 }
 
-// A parameter's state in torch's object, from tensors in the order of ZeroBucket::states.
+// A parameter's state in torch's object, made from tensors in the order of ZeroBucket::states.
 template <typename State>
 std::unique_ptr<OptimizerParamState> adam_state(const std::vector<at::Tensor>& tensors,
                                                 int64_t steps) {
@@ -128,7 +128,7 @@ std::vector<std::string> state_names(const OptimizerOptions& options) {
   return names;
 }
 
-// Plain SGD, and Muon, do not count steps.
+// Plain SGD and Muon do not count steps.
 bool counts_steps(const OptimizerOptions& options) {
   return dynamic_cast<const SGDOptions*>(&options) == nullptr;
 }
@@ -158,7 +158,7 @@ bool same_order(at::IntArrayRef sizes, at::IntArrayRef a, at::IntArrayRef b) {
   return true;
 }
 
-// This rank's part of a parameter's state; zeros where there is none.
+// Keeps this rank's part of a parameter's state; zeros if there is none.
 void keep_part(const at::Tensor& own, const SlicedTensor* state, int64_t begin,
                const at::Tensor& parameter) {
   if (state == nullptr) {
@@ -274,7 +274,7 @@ SlicedTensors ZeroOptimizer::own_state() {
     for (const internal::ZeroSlot& slot : bucket.slots) {
       const internal::ZeroParameter& parameter = parameters[slot.parameter];
       const at::Tensor& tensor = parameter.tensor;
-      // One without elements is no rank's part, and there all the same.
+      // A parameter without elements belongs to no rank's part, but must appear.
       const bool here = !slot.own.empty() || (root && slot.numel == 0);
       const auto add = [&](const char* name, const at::Tensor& flat) {
         if (!here) return;

@@ -16,7 +16,7 @@ int64_t warmup_of(const ScheduleConfig& schedule) {
   return std::max<int64_t>(2, schedule.warmup_num_steps);
 }
 
-// How far the warm-up is: 0 to 1, of a scheduler that has moved on `moves` times.
+// The progress of the warm-up, 0 to 1, of a scheduler that has advanced `moves` times.
 double warmed(const ScheduleConfig& schedule, int64_t moves) {
   const auto length = static_cast<double>(warmup_of(schedule));
   const auto done = static_cast<double>(moves - 1);

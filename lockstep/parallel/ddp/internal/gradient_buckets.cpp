@@ -14,7 +14,7 @@
 namespace lockstep::internal {
 namespace {
 
-// `symmetric`: all ranks ask for it, or none.
+// `symmetric` must be the same on all ranks.
 at::Tensor make_flat(Communicator& comm, const flat::Bucket& plan, bool symmetric) {
   if (!symmetric) return at::zeros({plan.numel}, at::TensorOptions(plan.dtype).device(plan.device));
   return comm.symmetric_empty({plan.numel}, plan.dtype).zero_();
@@ -152,8 +152,8 @@ void GradientBuckets::make(Communicator& comm, std::span<const size_t> order,
     if (!gradients_[i].sparse) dense.push_back(i);
   }
   const at::NoGradGuard no_grad;
-  // A model that lies on several devices has a part on the engine's on some ranks only, as the
-  // devices are dealt.
+  // If a model lies on several devices, only some ranks may have a part of it on the engine's
+  // device, depending on how devices are assigned.
   const bool symmetric =
       std::all_of(gradients_.begin(), gradients_.end(), [&](const auto& gradient) {
         return gradient.sparse || gradient.parameter.device() == comm.capabilities().device;

@@ -32,7 +32,7 @@ JoinState read_join_state(std::span<const Announcement> said) {
 
 JoinState JoinProtocol::call(const Announcement& own, Communicator::Site site) {
   const at::Tensor all = comm_.all_gather(to_tensor(own), site);
-  settle();  // over since then
+  settle();  // it has ended since
   std::vector<Announcement> said(static_cast<size_t>(comm_.size()));
   std::memcpy(said.data(), all.const_data_ptr(), said.size() * sizeof(Announcement));
   return read_join_state(said);

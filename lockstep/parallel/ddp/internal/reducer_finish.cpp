@@ -35,7 +35,7 @@ void ReducerState::finish_quietly() {
   buckets_.end_backward();
 }
 
-// The rank whose order counts: the lowest that has data.
+// The rank whose order is used: the lowest one that has data.
 int ReducerState::ask_for_layout() {
   return join_protocol_
              ? join_protocol_->call({.step = Step::kLayout}, Communicator::Site::current()).first
@@ -71,7 +71,7 @@ void ReducerState::make_buckets(int source) {
   for (Gradient& gradient : gradients) gradient.expected = gradient.arrivals;
 }
 
-// Every parameter that got no gradient here still takes part: another rank may have used it.
+// Parameters without a gradient here still take part, because another rank may have used them.
 void ReducerState::take_unused_along() {
   const at::NoGradGuard no_grad;
   std::vector<Gradient>& gradients = buckets_.gradients();
@@ -166,8 +166,8 @@ void ReducerState::check_static() const {
   }
 }
 
-// A rank without data: it adds its gradients of backwards that did not communicate, if there are
-// any, else nothing.
+// For a rank without data: it contributes its gradients of backwards that did not communicate, or
+// nothing.
 void ReducerState::begin_shadow() {
   if (shadowing_) return;
   forget_failed_backward();

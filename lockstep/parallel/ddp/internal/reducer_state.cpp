@@ -111,8 +111,8 @@ void ReducerState::announce(Step step, int64_t detail) {
   if (join_protocol_ && !shadowing_) join_protocol_->start({step, {detail}});
 }
 
-// Says which of the reducer's calls one is: ranks out of step get Mismatch, though operation and
-// shape may be the same.
+// Identifies the reducer's call, so that ranks out of step get Mismatch even if operation and shape
+// are the same.
 std::string ReducerState::note_of(const std::string& what) const {
   return what + " of forward " + std::to_string(forwards_) +
          (batches_ ? " (batch " + std::to_string(batch_) + ")" : "") + ", reducer " +

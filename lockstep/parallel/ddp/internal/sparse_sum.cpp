@@ -11,7 +11,7 @@
 namespace lockstep::internal {
 namespace {
 
-// All ranks' rows, in rank order.
+// Returns all ranks' rows, in rank order.
 at::Tensor gather_rows(Communicator& comm, const at::Tensor& rows,
                        const std::vector<int64_t>& counts) {
   int64_t total = 0;

@@ -45,8 +45,8 @@ void read_betas(JsonSection& params, OptimizerConfig& config) {
   config.beta2 = betas->at(1).get<double>();
 }
 
-// DeepSpeed takes "Adam" for AdamW unless it is told otherwise, and leaves weight decay at 0; with
-// "torch_adam" it makes PyTorch's AdamW, whose weight decay is 0.01.
+// DeepSpeed uses AdamW for "Adam" by default, with a weight decay of 0; with "torch_adam" it uses
+// PyTorch's AdamW, whose weight decay is 0.01.
 void read_adam(JsonSection& params, OptimizerConfig& config) {
   const bool torch_adam = params.flag("torch_adam", false);
   if (params.flag("adam_w_mode", true)) config.type = OptimizerType::kAdamW;

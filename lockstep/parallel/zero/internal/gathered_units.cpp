@@ -188,7 +188,7 @@ void GatheredUnits::bring(size_t unit, Pass pass) {
   copy_.meet("unit " + units_[unit].unit.name + " at place " + std::to_string(places_), way_);
   crowded_ = false;
   for (const size_t one : std::exchange(coming_, {})) put_back(units_[one]);
-  ++units_[unit].users;  // not idle
+  ++units_[unit].users;  // keeps the unit from being idle
   for (State& state : units_) {
     if (state.here && state.users == 0 && !state.stays) release(state);
   }

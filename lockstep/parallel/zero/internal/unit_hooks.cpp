@@ -37,7 +37,7 @@ void watch_backward(const std::shared_ptr<GatheredUnits>& units, size_t unit,
   });
 }
 
-// While it lives, the unit is here.
+// Keeps the unit fetched during its lifetime.
 class Computing {
  public:
   Computing(GatheredUnits& units, size_t unit) : units_(units), unit_(unit), pass_(pass_now()) {
@@ -67,8 +67,8 @@ std::vector<HookHandle> hook_units(torch::nn::Module& model,
           const auto held = weak.lock();
           if (!held) return forward(input);
           Computing computing(*held, unit);
-          // Hooks of its own: they go with this pass, and run before those
-          // of the unit whose output it is, which is fetched then.
+          // These hooks belong to this pass, and run before those of the unit whose output it is,
+          // which is fetched then.
           const bool watched =
               at::GradMode::is_enabled() && input.defined() && input.requires_grad();
           const at::Tensor own = watched ? input.view_as(input) : input;

@@ -45,7 +45,7 @@ at::Tensor make_flat(Communicator& comm, const flat::TensorSpec& spec) {
   return comm.symmetric_empty({spec.numel}, spec.dtype).zero_();
 }
 
-// In a file.
+// Returns zeros in the memory of a file.
 at::Tensor zeros_in(const std::string& directory, int64_t numel, const at::TensorOptions& options) {
   const auto memory = std::make_shared<FileMemory>(
       directory, static_cast<size_t>(numel) * options.dtype().itemsize());
@@ -101,14 +101,14 @@ ZeroBuckets::ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> paramete
       parts_(layout.parts),
       alone_(comm.size() == 1) {
   std::vector<flat::TensorSpec> specs;
-  bool here = true;  // all of them in the memory that the communicator moves
+  bool here = true;  // all of them lie in memory that the communicator moves
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& tensor = parameters_[i].tensor;
     specs.push_back({tensor.numel(), tensor.scalar_type(), devices_[i]});
     here = here && devices_[i] == comm.capabilities().device;
   }
   const at::NoGradGuard no_grad;
-  // On devices every rank has a copy, unless units' are divided.
+  // On devices every rank has a copy, unless the units' memory is divided.
   if (layout.one_copy && here && (comm.capabilities().device.is_cpu() || layout.units != nullptr))
     host_copy_ = HostCopy::make(comm, layout.copies);
   if (layout.units != nullptr) find_units(*layout.units);
@@ -138,7 +138,7 @@ ZeroBuckets::ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> paramete
          !drawn_here && (!host_copy_ || host_copy_->writes()));
     if (drawn_here) bear(bucket, layout);
     if (bucket.unit) {
-      // One at a time, so that the host never has all of them.
+      // Spreads one at a time, so that the host never holds all of them.
       if (!drawn_here) host_copy_->spread(std::span(&bucket.parameters, 1));
       bucket.kept = host_copy_->keep(bucket.parameters);
       if (drawn_here) host_copy_->join(std::span(&bucket.kept, 1));
@@ -263,7 +263,7 @@ void ZeroBuckets::begin_backward() {
     placement_.expect(i, !parameters_[i].tensor.grad().defined());
 }
 
-// A tensor that was born in a former taker's place and lives on keeps the memory.
+// A tensor that was allocated in a former taker's place and is still alive keeps the memory.
 void ZeroBuckets::lend(size_t index) {
   ZeroBucket& bucket = buckets_[index];
   const bool taken = std::any_of(buckets_.begin(), buckets_.end(), [&](const ZeroBucket& one) {
@@ -283,7 +283,7 @@ void ZeroBuckets::lend(size_t index) {
   }
 }
 
-// A buffer's former taker has left something between the gradients, and after the last.
+// A buffer's former taker has left values between the gradients and after the last one.
 void ZeroBuckets::clear_padding(const ZeroBucket& bucket) {
   const at::NoGradGuard no_grad;
   int64_t end = 0;
@@ -304,7 +304,7 @@ bool ZeroBuckets::place(size_t index, const at::Tensor& passed) {
   at::Tensor& gradient =
       parameter.early.defined() ? parameter.early : parameter.tensor.mutable_grad();
   if (gradient.defined() && gradient.is_alias_of(parameter.view)) {
-    // It is the view already, or a tensor of the caller's own over the same memory.
+    // It is the view already, or a tensor of the caller's over the same memory.
     if (!flat::lies_in(gradient, parameter.view)) flat::move_into(parameter.view, gradient.clone());
   } else if (flat::lies_in(gradient, parameter.view)) {
     if (flat::kept_by_others(gradient, passed)) {

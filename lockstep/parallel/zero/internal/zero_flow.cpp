@@ -99,8 +99,8 @@ void ZeroState::follow_stream() {
   stream_ = now;
 }
 
-// The buckets whose gradients were all there are reduced to their end. How many of them had been
-// started differs from rank to rank; which ones were complete does not.
+// Completes the reduction of the buckets whose gradients were complete. The number of those that
+// had been started differs between ranks; the set of complete ones does not.
 void ZeroState::backward_failed() {
   buckets_.end_backward();
   if (buckets_.units()) buckets_.units()->end_backward(/*threw=*/true);
@@ -196,7 +196,7 @@ void ZeroState::finish_bucket() {
   ++finished_;
 }
 
-// Parameters that got no gradient count as zero.
+// Parameters without a gradient count as zero.
 void ZeroState::finish_round() {
   std::vector<ZeroBucket>& buckets = buckets_.buckets();
   while (finished_ < buckets.size()) {
@@ -223,7 +223,7 @@ void ZeroState::settle() {
   const Stopwatch watch(times_.waiting);
   follow_stream();
   buckets_.check_places();
-  // A backward that threw has left a round half done: on all ranks, as its first bucket was
+  // A backward that threw has left a round incomplete: on all ranks, because its first bucket was
   // complete.
   bool waiting = rounds_ == 0 || started_ > 0;
   for (ZeroParameter& parameter : buckets_.parameters()) {

@@ -26,7 +26,7 @@ using torch::optim::AdamOptions;
 using torch::optim::AdamWOptions;
 using torch::optim::SGDOptions;
 
-// A stretch of the part whose parameters have taken equally many steps.
+// A range of the part whose parameters have taken equally many steps.
 struct ZeroStretch {
   int64_t begin = 0;
   int64_t end = 0;
@@ -106,7 +106,7 @@ void update_by_kernel(ZeroBucket& bucket, const at::Tensor& gradient,
   }
 }
 
-// Each matrix is one rank's, and whole.
+// Each matrix belongs to one rank as a whole.
 void update_matrices(ZeroBucket& bucket, const at::Tensor& gradient,
                      const std::vector<ZeroParameter>& parameters, double divisor,
                      const optim::MuonOptions& options) {
