@@ -37,7 +37,7 @@ void check(const GradScalerOptions& options) {
 // The tensor that the kernel divides: the gradient, or the values of a sparse one.
 at::Tensor values_of(at::Tensor& gradient) {
   if (!gradient.is_sparse()) return gradient;
-  // Values at one place are added first: their sum may overflow where they do not.
+  // Values of one index are added first, because their sum may overflow when they do not.
   if (!gradient.is_coalesced()) gradient = gradient.coalesce();
   return gradient._values();
 }
@@ -114,8 +114,8 @@ GradScaler::Progress& GradScaler::unscale_inside(torch::optim::Optimizer& optimi
       for (at::Tensor& parameter : group.params()) take(parameter.mutable_grad());
     }
   }
-  // The other ranks may have gradients: they are met before a rank without any complains, on the
-  // device where all have the optimizer's first parameter.
+  // The other ranks may have gradients, so all ranks meet before a rank without any throws, on the
+  // device of the optimizer's first parameter.
   const at::Device home = first_device(optimizer);
   move_to(home);
   const at::Tensor inverse = scale_.to(at::kDouble).reciprocal().to(at::kFloat);

@@ -35,7 +35,7 @@ void let_mean(const fs::path& folder, const char* name, const fs::path& target) 
   fs::remove_all(fresh, error);
   fs::create_symlink(target, fresh, error);
   if (error) write_file_aside(fresh, target.string() + "\n");
-  // A directory cannot be renamed over; it changes places with the link.
+  // A directory cannot be replaced by a rename; it is exchanged with the link.
   if (fs::is_directory(fs::symlink_status(link, error)))
     internal::put_in_place(fresh, link);
   else if (::rename(fresh.c_str(), link.c_str()) != 0)
@@ -44,7 +44,7 @@ void let_mean(const fs::path& folder, const char* name, const fs::path& target) 
   fs::remove_all(fresh, error);
 }
 
-// Never half a checkpoint under its own name.
+// Renames first, so that no incomplete checkpoint keeps its name.
 void remove_whole(const fs::path& path) {
   const fs::path doomed = path.string() + kLeftover;
   std::error_code error;
@@ -54,7 +54,8 @@ void remove_whole(const fs::path& path) {
   fs::remove_all(doomed, error);
 }
 
-// The entries of `folder` whose names `begin` and `end` so. Looks on where one cannot be read.
+// The entries of `folder` whose names begin with `begin` and end with `end`. Continues after an
+// entry that cannot be read.
 std::vector<fs::path> entries_named(const fs::path& folder, std::string_view begin,
                                     std::string_view end) {
   std::error_code error;
@@ -68,7 +69,7 @@ std::vector<fs::path> entries_named(const fs::path& folder, std::string_view beg
 }
 
 // The step of "checkpoint-5.previous", which is the only one of its step while a writer is about to
-// put another in its place, or was killed there.
+// replace it, or if it was killed there.
 std::optional<int64_t> step_of_previous(const std::string& name) {
   const std::string_view suffix = internal::kPrevious;
   if (!name.ends_with(suffix)) return std::nullopt;

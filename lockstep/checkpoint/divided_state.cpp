@@ -43,11 +43,11 @@ bool writes_numbers(const PlacedParameter& place) {
                                      [](int64_t begin) { return begin == 0; });
 }
 
-// A tensor of the part's shape, or a slice of one, as a slice of the whole.
+// Turns a tensor of the part's shape, or a slice of one, into a slice of the whole.
 SlicedTensor lifted(SlicedTensor part, const PlacedParameter& place) {
   const TensorBox box = in_one_form(place.box, place.shape);
   if (box.whole()) return part;
-  // Dims of size 1 lie anywhere: rows, where they may.
+  // Dims of size 1 may have any stride; they are stored by rows if possible.
   const bool by_rows = part.strides == row_strides(part.sizes);
   part.strides = by_rows ? row_strides(place.shape) : dense_strides(place.shape, part.strides);
   part.sizes = place.shape;

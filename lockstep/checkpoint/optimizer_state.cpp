@@ -75,7 +75,7 @@ struct Kind {
   bool (*is)(const Optimizer&);
   void (*save_param)(const OptimizerParamState&, const std::string& prefix, NamedTensors*);
   std::unique_ptr<OptimizerParamState> (*load_param)(const ParamReader&);
-  const char* first_name;  // there whenever a parameter has state
+  const char* first_name;  // present whenever a parameter has state
   json (*save_options)(const OptimizerOptions&);
   void (*load_options)(const json&, OptimizerOptions*);
 };
@@ -370,7 +370,7 @@ void set_optimizer_state(Optimizer& optimizer, const Safetensors& state,
       throw CheckpointError(source + ": " + name + " belongs to no parameter of the optimizer");
   }
   settle(optimizer);
-  // Nothing below throws but for memory: the optimizer changes as a whole.
+  // Apart from out-of-memory errors nothing below throws, so the optimizer changes as a whole.
   optimizer.state().clear();
   for (auto& [param, param_state] : loaded) optimizer.state()[param] = std::move(param_state);
   for (size_t i = 0; i < options.size(); ++i)

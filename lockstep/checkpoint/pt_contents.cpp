@@ -21,7 +21,7 @@ constexpr const char* kWrappers[] = {"state_dict", "model_state_dict", "model", 
                                      "net",        "weights"};
 constexpr int kDeepestWrapper = 2;  // {"model": {"state_dict": ...}}
 
-// The first bytes of a pickle of torch.save before 1.6: protocol 2 and its magic number.
+// The first bytes of torch.save's pickles before 1.6: protocol 2 and the magic number.
 constexpr std::string_view kLegacyStart =
     "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
 
@@ -30,7 +30,7 @@ bool is_legacy(std::span<const std::byte> bytes) {
          std::memcmp(bytes.data(), kLegacyStart.data(), kLegacyStart.size()) == 0;
 }
 
-// A number or a short text as text; "" for anything else.
+// A number or a short text as text; "" for other values.
 std::string scalar_text(const PickleValue& value) {
   constexpr size_t kLongest = 1000;
   char text[32];
@@ -108,8 +108,8 @@ class PtReader {
     return !has_tensors(dict) || tensors_in(dict) < tensors_in(*pickle_.find(dict, key));
   }
 
-  // Whether it is a dict with tensors, or has a way to one. Found once a value: a hostile pickle
-  // has the same dict in a million places.
+  // Whether it is a dict with tensors, or leads to one. Computed once per value, because a hostile
+  // pickle may refer to the same dict a million times.
   bool leads_to_tensors(const PickleValue& value, int depth) const {
     std::vector<Found>& known = known_[static_cast<size_t>(depth)];
     known.resize(pickle_.values.size(), Found::kUnknown);
@@ -142,7 +142,7 @@ class PtReader {
     return keys;
   }
 
-  // The key of the dict in `dict` that is the state dict, or leads to it: a usual one, or the only
+  // The key in `dict` of the state dict, or of a dict that leads to it: a usual key, or the only
   // one.
   std::optional<std::string_view> wrapper_of(const PickleValue& dict, int depth) const {
     if (depth == 0) return std::nullopt;

@@ -20,7 +20,7 @@ namespace lockstep {
 namespace fs = std::filesystem;
 namespace {
 
-// The elements as they lie in memory.
+// The elements in their memory order.
 at::Tensor in_memory_order(const at::Tensor& tensor) {
   return tensor.as_strided({tensor.numel()}, {1}, tensor.storage_offset());
 }

@@ -22,14 +22,14 @@ std::vector<size_t> memory_order(const std::vector<int64_t>& strides) {
   return order;
 }
 
-// Indices [begin, end) of a dim, and of how many.
+// The indices [begin, end) of a dim, and its size.
 struct Span {
   int64_t begin = 0, end = 0, of = 1;
   int64_t size() const { return end - begin; }
   bool all() const { return begin == 0 && end == of; }
 };
 
-// A box's spans in memory's order.
+// A box's spans in memory order.
 using Spans = std::vector<Span>;
 
 Spans spans_of(const TensorBox& box, const std::vector<int64_t>& shape,
@@ -48,7 +48,7 @@ Spans spans_of(const TensorBox& box, const std::vector<int64_t>& shape,
 void join(Spans& a, Spans& b) {
   for (size_t i = 0; i < a.size(); ++i) {
     if (a[i].begin != b[i].begin || a[i].end != b[i].end) continue;
-    a[i] = b[i] = {0, a[i].size(), a[i].size()};  // as if there were no more
+    a[i] = b[i] = {0, a[i].size(), a[i].size()};  // as if the dim had no other indices
   }
   size_t last = 0;
   for (size_t i = 1; i < a.size(); ++i) {
@@ -106,7 +106,7 @@ bool comes_before(const BoxRange& a, const BoxRange& b) {
   return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
 }
 
-// The first element that is missing or there twice; nothing where each is there once.
+// The first element that is missing or appears twice; nullopt if each appears once.
 std::optional<int64_t> first_wrong(std::vector<BoxRange>& ranges, int64_t numel) {
   std::sort(ranges.begin(), ranges.end(), comes_before);
   int64_t next = 0;
@@ -245,7 +245,8 @@ std::string why_not_whole(const std::vector<int64_t>& shape, std::vector<BoxRang
   }
   if (boxes.size() == 1 && boxes.begin()->first.whole()) return "";
   if (boxes.begin()->first.whole()) return "all of it is there, and parts of it, too";
-  // Boxes that are cut alike along each dim, as many as there can be, are all of them.
+  // If the boxes divide each dim in the same way, and there are as many as possible, they are
+  // complete.
   size_t expected = 1;
   for (size_t dim = 0; dim < shape.size(); ++dim) {
     std::set<std::pair<int64_t, int64_t>> spans;

@@ -19,14 +19,14 @@
 namespace lockstep {
 namespace {
 
-// The disk works while a large file is still being written, rather than all at the end.
+// Starts the disk while a large file is still being written, rather than at the end.
 constexpr size_t kSend = 16 << 20;
-// A write past the page cache occupies its memory until it is done; this much keeps any disk busy.
+// A write past the page cache occupies its memory until it ends; this much keeps any disk busy.
 constexpr size_t kDirectPiece = 32 << 20;
-constexpr int kSyncs = 16;  // at once
+constexpr int kSyncs = 16;  // simultaneous ones
 constexpr std::string_view kSuffix = ".partial";
 
-// "NAME.123-0.partial": of a writer of NAME.
+// Matches "NAME.123-0.partial", the file of a writer of NAME.
 bool is_aside(std::string_view entry, std::string_view name) {
   if (entry.size() <= name.size() + kSuffix.size() || !entry.starts_with(name) ||
       !entry.ends_with(kSuffix) || entry[name.size()] != '.')
@@ -41,8 +41,8 @@ bool is_aside(std::string_view entry, std::string_view name) {
          digits(whose.substr(dash + 1));
 }
 
-// A writer holds its file's lock until the file has its name, so that one whose lock is free was
-// left behind.
+// A writer holds its file's lock until the file has its name, so a file whose lock is free was left
+// behind.
 void remove_if_abandoned(int directory, const char* name) noexcept {
   const UniqueFd file(
       ::openat(directory, name, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
@@ -104,7 +104,7 @@ void AsideFile::write(const void* data, size_t size) {
   set_direct(false);
   const char* next = static_cast<const char*>(data);
   while (size > 0) {
-    // Linux writes at most 2 GiB at once and says so by a short count.
+    // Linux writes at most 2 GiB per call and reports a short count.
     const ssize_t written = ::write(fd_.get(), next, size);
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) throw system_error("cannot write " + path_, errno);
@@ -112,7 +112,8 @@ void AsideFile::write(const void* data, size_t size) {
     size -= static_cast<size_t>(written);
     unsent_ += static_cast<size_t>(written);
     if (unsent_ >= kSend) {
-      // Offset 0 and length 0 mean the whole file. It only begins the work, so errors are fsync's.
+      // Offset 0 and length 0 mean the whole file. This only starts the work, so fsync reports
+      // errors.
       ::sync_file_range(fd_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
       unsent_ = 0;
     }
@@ -157,9 +158,9 @@ void AsideFile::sync() {
 }
 
 void AsideFile::commit_unsynced() {
-  // Some shared file systems show others a file's bytes once it is closed; the copy keeps its lock
-  // until it has its name. Without a descriptor for a copy it has its name first, once its bytes
-  // are there.
+  // Some shared file systems show a file's bytes to others only after it is closed; the copy of the
+  // descriptor keeps the lock until the file has its name. If there is no descriptor for a copy,
+  // the file gets its name first, after its bytes are written.
   UniqueFd held(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0));
   if (!held) {
     sync();

@@ -25,7 +25,7 @@ void try_to_write(const fs::path& path) {
   file.write("?");
 }
 
-// Absolute, without a '/' at its end.
+// Absolute, without a trailing '/'.
 fs::path plain(const fs::path& path) {
   const fs::path normal = fs::absolute(path).lexically_normal();
   return normal.has_filename() ? normal : normal.parent_path();
@@ -81,7 +81,7 @@ void check_output_file(const fs::path& path) {
   std::error_code ignored;
   if (fs::is_directory(path, ignored))
     throw InvalidArgument(path.string() + " is a directory; give a file");
-  // It would be replaced, as files are: a device, say.
+  // Other kinds of files, such as a device, would be replaced, too.
   if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored))
     throw InvalidArgument(path.string() + " is no ordinary file; give another");
   try {

@@ -38,7 +38,7 @@ PageMemory::PageMemory(size_t bytes) : bytes_(bytes) {
   data_ = static_cast<std::byte*>(mapping_);
   if (bytes < kLargePage) return;
   data_ += (kLargePage - reinterpret_cast<uintptr_t>(data_) % kLargePage) % kLargePage;
-  ::madvise(data_, bytes, MADV_HUGEPAGE);  // a mere hint
+  ::madvise(data_, bytes, MADV_HUGEPAGE);  // only a hint
 }
 
 PageMemory::~PageMemory() {

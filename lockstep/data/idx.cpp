@@ -21,11 +21,11 @@ unsigned byte_at(std::span<const std::byte> bytes, size_t i) {
   return std::to_integer<unsigned>(bytes[i]);
 }
 
-// Takes the bytes of an idx file in pieces of any size: header first, then values, which it keeps
-// or only counts.
+// Receives the bytes of an idx file in pieces of any size: first the header, then values, which it
+// keeps or only counts.
 class IdxDecoder {
  public:
-  // `ceiling` is the most bytes that the file can possibly hold once it is unpacked.
+  // `ceiling` is the maximum number of bytes that the unpacked file can have.
   IdxDecoder(std::string_view name, uint64_t ceiling, bool packed, bool keep)
       : name_(name), ceiling_(ceiling), packed_(packed), keep_(keep) {}
 

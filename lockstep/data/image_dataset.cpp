@@ -75,8 +75,8 @@ Batch ImageDataset::make_batch(std::span<const int64_t> indices) const {
   return batch;
 }
 
-// A table look-up a pixel, and no tensor operation: those would start a team of OpenMP threads in
-// each loader thread.
+// Uses a table look-up per pixel and no tensor operations, which would start a team of OpenMP
+// threads in each loader thread.
 Batch ImageDataset::batch(std::span<const int64_t> indices) const {
   Batch batch = make_batch(indices);
   const uint8_t* images = images_.const_data_ptr<uint8_t>();

@@ -45,7 +45,8 @@ int64_t StepSampler::own(int64_t step) const {
   return dealt(samples(step), replicas_, rank_);
 }
 
-// A rank without a sample loads one all the same: its forward and backward are to be the others'.
+// A rank without a sample loads one nevertheless, because it runs the same forward and backward as
+// the others.
 int64_t StepSampler::loaded(int64_t step) const {
   return std::max<int64_t>(own(step), 1);
 }

@@ -60,7 +60,7 @@ class UnderWay final : public Capture {
   std::vector<at::Tensor> kept_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
-// Captures of this process, one a device.
+// The captures of this process, one per device.
 struct AllCaptures {
   Mutex mutex;
   std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, UnderWay*> by_device
@@ -68,7 +68,7 @@ struct AllCaptures {
   std::atomic<int> count{0};
 };
 AllCaptures& all_captures() {
-  static auto* const all = new AllCaptures;  // threads may outlive main()
+  static auto* const all = new AllCaptures;  // never destroyed: threads may outlive main()
   return *all;
 }
 

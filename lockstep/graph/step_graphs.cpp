@@ -124,7 +124,7 @@ class Ordered {
   ~Ordered() {
     try {
       device::order(before_, after_);
-    } catch (const std::exception&) {  // the device is broken, as the next call says
+    } catch (const std::exception&) {  // the device has failed, as the next call reports
     }
   }
   Ordered(const Ordered&) = delete;
@@ -134,7 +134,7 @@ class Ordered {
   c10::Stream before_, after_;
 };
 
-// Gradients as they are now, put back where a capture fails: those that it made hold nothing.
+// The gradients before a capture, restored if the capture fails: those that it made have no values.
 class Gradients {
  public:
   explicit Gradients(const std::vector<at::Tensor>& leaves) : leaves_(leaves) {
@@ -195,7 +195,7 @@ struct StepGraphs::Shape {
   std::string key;
   int eager = 0;  // steps so far
   std::unique_ptr<device::Graph> graph = nullptr;
-  std::vector<at::Tensor> leaves = {};  // that the loss is computed from
+  std::vector<at::Tensor> leaves = {};  // the leaves that the loss is computed from
   std::vector<at::Tensor> inputs = {};
   at::Tensor loss = {};
 };

@@ -34,7 +34,7 @@ void set_hooks(const LayerTensors& tensors, LayerHooks hooks) {
         {.kind = tensors.kind, .role = role, .has_bias = tensors.has_bias, .hooks = shared});
   }
   if (tensors.carrier == nullptr) return;
-  // A tensor that is no buffer, in a member that is not used.
+  // A tensor that is not a buffer, in an unused member.
   at::Tensor carrier = none ? at::Tensor() : at::zeros({1});
   if (!none) {
     internal::set_entry(
@@ -64,7 +64,7 @@ void LayerCall::leave_out_bias() {
 }
 
 std::string cannot_hook(const torch::nn::Module& layer) {
-  // Only looked at.
+  // It is only read.
   const auto tensors = internal::tensors_of(const_cast<torch::nn::Module&>(layer));
   if (!tensors) return "is none of libtorch's layers that take hooks";
   return tensors->refusal;

@@ -10,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-// Bit i: the i-th axis is in the set.
+// Bit i is set if the i-th axis is in the set.
 using AxisSet = uint32_t;
 
 AxisSet all_axes(const MeshLayout& layout) {
@@ -31,7 +31,7 @@ std::vector<std::string> names_in(const MeshLayout& layout, AxisSet set) {
   return names;
 }
 
-// "data 1, tensor 0" of each of the ranks; axes with one place say nothing.
+// "data 1, tensor 0" for each of the ranks; axes of size 1 are omitted.
 std::vector<std::string> titles_of(const MeshLayout& layout, const std::vector<int>& ranks) {
   std::vector<std::string> titles;
   for (const int rank : ranks) {
@@ -57,7 +57,7 @@ MeshLayout checked_layout(std::vector<MeshAxis> axes, int ranks) {
 struct Mesh::State {
   MeshLayout layout;
   std::vector<int> coordinates;
-  std::map<AxisSet, Communicator> groups;  // by the set without its lone axes
+  std::map<AxisSet, Communicator> groups;  // by the set without axes of size 1
 
   Communicator& group(AxisSet set) { return groups.at(without_lone(layout, set)); }
 };

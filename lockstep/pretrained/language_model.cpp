@@ -58,8 +58,9 @@ void add_named_as_here(const std::string& name, const at::Tensor& tensor, const 
   }
 }
 
-// In the names of the transformers' classes, of the type they were written in. Old files have the
-// rotation's frequencies as a buffer; a tied head is the embeddings, whether it is written or not.
+// Returns them under the names of transformers' classes, with the stored dtype. Old files have the
+// rotation's frequencies as a buffer; a tied head equals the embeddings, whether it is stored or
+// not.
 SlicedTensors read_lm_parameters(const fs::path& directory, const LmConfig& config) {
   SlicedTensors stored = internal::read_model_parts(directory);
   std::erase_if(stored.tensors, [&](const auto& entry) {

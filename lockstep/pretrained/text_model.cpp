@@ -54,8 +54,8 @@ TextPreparation read_preparation(const fs::path& directory, const BertConfig& co
   return preparation;
 }
 
-// The parameters in the names of BertForSequenceClassification. A bare BertModel's lack "bert.";
-// old files have positions as a buffer, and heads that a classifier does not use.
+// The parameters under the names of BertForSequenceClassification. A plain BertModel's names lack
+// "bert."; old files have positions as a buffer, and heads that a classifier does not use.
 NamedTensors read_parameters(const fs::path& directory) {
   const NamedTensors all = internal::read_model_tensors(directory);
   const bool bare = std::none_of(all.begin(), all.end(),
@@ -63,7 +63,7 @@ NamedTensors read_parameters(const fs::path& directory) {
   NamedTensors kept;
   for (const auto& [name, tensor] : all) {
     std::string full = bare ? std::string(kBody) + name : name;
-    // TensorFlow's names for a norm's scale and shift, in the first of these files.
+    // The first of these files have TensorFlow's names for a norm's scale and shift.
     for (const auto& [old, now] : {std::pair{".gamma", ".weight"}, {".beta", ".bias"}}) {
       if (full.ends_with(old))
         full = full.substr(0, full.size() - std::string_view(old).size()) + now;

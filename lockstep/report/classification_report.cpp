@@ -16,8 +16,8 @@ namespace {
 
 constexpr size_t kNumberWidth = 9;
 
-// The sum in numpy's order (eight running sums, halves above 128 items), so that means agree to the
-// last bit and a report is never rounded the other way.
+// Adds in numpy's order (eight running sums, halves above 128 items), so that means agree to the
+// last bit and a report is never rounded differently.
 double pairwise_sum(std::span<const double> values) {
   const size_t n = values.size();
   if (n < 8) return std::accumulate(values.begin(), values.end(), 0.0);

@@ -107,7 +107,7 @@ bool crosses(const Point& from, const Point& to, const Box& box) {
   return false;
 }
 
-// Whether one line hides the other, but for a few points.
+// Whether one line hides the other, except for a few points.
 bool coincide(const std::vector<Point>& a, const std::vector<Point>& b) {
   if (a.size() != b.size() || a.size() < 2) return false;
   size_t apart = 0;
@@ -195,7 +195,7 @@ class PanelDrawing {
   void take_turns() {
     const size_t count = panel_.series.size();
     turns_.resize(count);
-    std::vector<size_t> first(count);  // the first line that each coincides with
+    std::vector<size_t> first(count);  // the first line that each one coincides with
     for (size_t i = 0; i < count; ++i) {
       first[i] = i;
       for (size_t k = 0; k < i && first[i] == i; ++k) {
@@ -237,8 +237,8 @@ class PanelDrawing {
     return true;
   }
 
-  // In a corner where no line is, one entry a line; below the labels where there is none, and of
-  // many lines.
+  // Places it in a corner without lines, with one entry per line of text; below the labels if there
+  // is no such corner, or if there are many lines.
   void place_legend() {
     constexpr size_t kMostInside = 4;
     if (panel_.series.size() < 2) return;
@@ -270,7 +270,7 @@ class PanelDrawing {
   std::vector<double> x_ticks_, y_ticks_;
   std::vector<std::vector<Point>> points_;  // of each line, on the page
   std::vector<Turn> turns_;
-  bool below_ = false;  // the legend
+  bool below_ = false;  // the legend's position
   Point legend_at_ = {};
 };
 

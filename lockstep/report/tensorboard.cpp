@@ -73,7 +73,7 @@ void TensorBoardWriter::add(const std::string& event) {
 void TensorBoardWriter::flush() {
   written_ = std::chrono::steady_clock::now();
   std::string records;
-  records.swap(waiting_);  // not again if this fails
+  records.swap(waiting_);  // dropped even if this fails
   const off_t start = ::lseek(fd_.get(), 0, SEEK_END);
   size_t done = 0;
   while (done < records.size()) {
@@ -81,7 +81,7 @@ void TensorBoardWriter::flush() {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
       const int reason = errno;
-      // No half of a record stays behind, and later ones can be read.
+      // Removes an incomplete record, so that later ones can be read.
       if (start >= 0 && ::ftruncate(fd_.get(), start) != 0) fd_.reset();
       throw system_error("cannot write " + path_.string(), reason);
     }

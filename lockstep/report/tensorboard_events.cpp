@@ -58,7 +58,7 @@ std::string summary_event(const When& when, const Message& value) {
       .data();
 }
 
-// Upper limits of the buckets, ascending.
+// The upper limits of the buckets, ascending.
 std::vector<double> bucket_limits() {
   std::vector<double> positive;
   for (double limit = 1e-12; limit < 1e20; limit *= 1.1) positive.push_back(limit);
@@ -194,7 +194,7 @@ std::string png_image(std::span<const uint8_t> pixels, int64_t height, int64_t w
   std::string header;
   append_big_endian(header, static_cast<uint32_t>(width));
   append_big_endian(header, static_cast<uint32_t>(height));
-  header += static_cast<char>(8);  // bits
+  header += static_cast<char>(8);  // 8 bits per channel
   header += static_cast<char>(channels == 1 ? 0 : channels == 3 ? 2 : 6);
   header.append(3, '\0');
   std::string png("\x89PNG\r\n\x1a\n", 8);

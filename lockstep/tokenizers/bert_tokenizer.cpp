@@ -133,7 +133,7 @@ std::vector<Encoding> BertTokenizer::encode_batch(std::span<const std::string> t
     throw InvalidArgument("encode_batch: " + std::to_string(texts.size()) + " texts and " +
                           std::to_string(pairs.size()) + " pairs; give as many of both");
   }
-  constexpr int64_t kWorthAThread = 256;  // texts
+  constexpr int64_t kWorthAThread = 256;  // in texts
   std::vector<Encoding> encodings(texts.size());
   parallel_blocks(static_cast<int64_t>(texts.size()), kWorthAThread, batch.threads,
                   [&](int64_t begin, int64_t end) {

@@ -86,7 +86,7 @@ CallRecord call_of(const Json& json) {
   return call;
 }
 
-// "rank12.json" -> 12; -1 for other names.
+// "rank12.json" gives 12, other names -1.
 int rank_of_name(const std::string& name) {
   static constexpr std::string_view kStart = "rank", kEnd = ".json";
   if (!name.starts_with(kStart) || !name.ends_with(kEnd) ||
@@ -152,7 +152,7 @@ std::string format_trace(const TraceFile& trace) {
                  {"entered_unix_ns", trace.entered.unix_ns},
                  {"now_ticks", trace.now.ticks},
                  {"now_unix_ns", trace.now.unix_ns}}}};
-  // One line a call: such a file can be read, and searched, as it is.
+  // One line per call, so that such a file can be read and searched directly.
   std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
   text.pop_back();
   text += ",\"calls\":[";

@@ -35,8 +35,8 @@ std::string file_name(const char* stem, FileTurn turn) {
   return stem + std::string(number) + std::string(kTensors);
 }
 
-// The slices of a rank as tensors of a file: each under its tensor's name, and in its shape where
-// it is the whole of it, or of its box, row by row.
+// Stores a rank's slices as tensors of a file: each under its tensor's name, and in its shape if it
+// is the whole tensor, or the whole of its box, row by row.
 Safetensors as_file(const SlicedTensors& share) {
   Safetensors file{.tensors = {}, .metadata = share.metadata};
   for (const auto& [name, tensor] : share.tensors) {

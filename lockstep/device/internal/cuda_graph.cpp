@@ -1,4 +1,5 @@
-// The one file that is compiled with CUDA's headers: libtorch's for CUDA graphs include them.
+// The only file that is compiled with CUDA's headers, which libtorch's header for CUDA graphs
+// includes.
 #include <ATen/cuda/CUDAGraph.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/cuda/CUDAStream.h>
@@ -35,7 +36,7 @@ std::unique_ptr<DeviceGraph> make_cuda_graph() {
 }
 
 bool is_captured_by_cuda(const c10::Stream& stream) {
-  // libtorch has loaded CUDA's runtime, with which the program need not be linked itself.
+  // libtorch has loaded CUDA's runtime, so the program need not be linked with it.
   static const auto is_capturing = reinterpret_cast<decltype(&cudaStreamIsCapturing)>(
       ::dlsym(RTLD_DEFAULT, "cudaStreamIsCapturing"));
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;

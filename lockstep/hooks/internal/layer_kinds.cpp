@@ -27,7 +27,7 @@ using torch::jit::Stack;
 at::Tensor run(
     const Mark::Entry& entry, const at::Tensor& input, LayerCall::Arguments arguments,
     const std::function<at::Tensor(const at::Tensor&, const LayerCall::Arguments&)>& compute) {
-  const std::shared_ptr<const LayerHooks> hooks = entry.hooks;  // one may take itself away
+  const std::shared_ptr<const LayerHooks> hooks = entry.hooks;  // a hook may remove itself
   const LayerCall::Compute innermost = [&](const at::Tensor& x) { return compute(x, arguments); };
   return LayerCall(*hooks, input, arguments, innermost).compute(input);
 }
@@ -64,9 +64,9 @@ void whole_layer(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stac
       }));
 }
 
-// torch::nn::functional::linear: addmm for matrices with a bias, otherwise matmul and then, with a
-// bias, an addition in place. The hooks belong around both, so the product of the second form waits
-// for its addition: until then it is an empty tensor, which fits nowhere else.
+// torch::nn::functional::linear uses addmm for matrices with a bias, and otherwise matmul followed,
+// with a bias, by an addition in place. The hooks belong around both, so the product of the second
+// form waits for its addition: until then it is an empty tensor, which fits nowhere else.
 struct PendingProduct {
   c10::weak_intrusive_ptr<c10::TensorImpl> product;
   at::Tensor input, transposed;
@@ -169,8 +169,8 @@ bool is_a(torch::nn::Module& module, std::optional<LayerTensors>& tensors, const
   auto* const layer = dynamic_cast<Layer*>(&module);
   if (layer == nullptr) return false;
   tensors = make(*layer);
-  // A class derived from it may compute by other means, which no mark catches; a batch norm's has
-  // running statistics that it has to update.
+  // A derived class may compute in other ways, which no mark catches; a batch norm must update its
+  // running statistics.
   if (tensors->kind != Kind::kBatchNorm && typeid(module) != typeid(Layer))
     tensors->refusal = "has a class of its own, derived from libtorch's";
   return true;

@@ -34,7 +34,7 @@ ReplicaThreads::ReplicaThreads(size_t count) : running_(count) {
   const int share = std::max(1, own / static_cast<int>(std::max<size_t>(1, count)));
   try {
     for (size_t i = 0; i < count; ++i) threads_.emplace_back([this, i, share] { loop(i, share); });
-  } catch (...) {  // the system has no more threads
+  } catch (...) {  // no more threads available
     end();
     at::set_num_threads(own);
     throw;

@@ -56,7 +56,7 @@ void combine(const T* a, const T* b, int64_t n, const double* ab_aa_bb, T* out) 
   }
 }
 
-// One vector of T: several layers, one behind another.
+// One vector of T that concatenates several layers.
 template <typename T>
 class VectorHalving {
  public:
@@ -86,7 +86,7 @@ class VectorHalving {
  private:
   Range level(int distance, Range range) {
     const int partner = comm_.rank() ^ distance;
-    const bool first = comm_.rank() < partner;  // holds a, the partner b
+    const bool first = comm_.rank() < partner;  // it holds a, and the partner b
     const int64_t middle = range.begin + range.size() / 2;
     const Range low{range.begin, middle}, high{middle, range.end};
     const Range keep = first ? low : high;
@@ -109,7 +109,7 @@ class VectorHalving {
     return keep;
   }
 
-  // The parts of the layers that lie in the range.
+  // Calls it for the parts of the layers within the range.
   template <typename F>
   void each_layer(Range range, const F& f) const {
     for (size_t i = 0; i < layers_.size(); ++i) {
@@ -119,12 +119,12 @@ class VectorHalving {
     }
   }
 
-  // Among the aligned block of `ranks`; in the same order on all of them.
+  // Adds up within the aligned block of `ranks`, in the same order on all of them.
   void add_up(const at::Tensor& values, int ranks) {
     const at::Tensor theirs = at::empty_like(values);
     for (int distance = 1; distance < ranks; distance *= 2) {
       swap_with(comm_, comm_.rank() ^ distance, values, theirs);
-      values.add_(theirs);  // commutative to the bit
+      values.add_(theirs);  // bitwise commutative
     }
   }
 

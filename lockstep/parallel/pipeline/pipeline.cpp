@@ -115,7 +115,7 @@ struct Pipeline::State {
         chunks(numbered(comm, this->schedule, std::move(chunks))),
         ties(this->schedule, comm.rank(), std::move(options.ties)) {}
 
-  // The loss, float64 [1] on the communicator's device.
+  // Returns the loss, float64 [1] on the communicator's device.
   at::Tensor run(const PipelineBatch& batch, bool backward);
 
   Communicator comm;
@@ -126,7 +126,7 @@ struct Pipeline::State {
   std::vector<TimedAction> executed;
   int most_held = 0;
   std::optional<int64_t> activation_bytes;  // of the first step
-  bool has_step = false;                    // executed is a step's
+  bool has_step = false;                    // `executed` belongs to a step
 };
 
 at::Tensor Pipeline::State::run(const PipelineBatch& batch, bool backward) {

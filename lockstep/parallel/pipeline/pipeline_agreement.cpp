@@ -38,7 +38,7 @@ std::string ties_text(const std::vector<PipelineTie>& ties) {
   return text;
 }
 
-// "float32 [50, 16], frozen"; nothing for a stage that has neither chunk.
+// Formats "float32 [50, 16], frozen"; "" for a stage that has neither chunk.
 std::string tied_text(const at::Tensor& parameter) {
   if (!parameter.defined()) return "";
   return std::string(dtype_name(parameter.scalar_type())) + " [" + joined(parameter.sizes().vec()) +
@@ -47,8 +47,8 @@ std::string tied_text(const at::Tensor& parameter) {
 
 // The text about two stages where `key` differs, with the remedy.
 struct Question {
-  const char* key;    // compared
-  const char* shown;  // said
+  const char* key;    // is compared
+  const char* shown;  // appears in the message
   const char* verb;
   const char* advice;
 };
@@ -104,7 +104,7 @@ void compare_origins(const std::vector<nlohmann::json>& all) {
 }
 
 void compare_boundaries(const PipelineSchedule& schedule, const std::vector<nlohmann::json>& all) {
-  std::map<int, std::pair<std::string, std::string>> rows;  // of each chunk: taken, given
+  std::map<int, std::pair<std::string, std::string>> rows;  // of each chunk: received, sent
   for (int stage = 0; stage < schedule.stages; ++stage) {
     const std::vector<int> own = schedule.chunks_of(stage);
     const auto& told = all[static_cast<size_t>(stage)]["rows"];

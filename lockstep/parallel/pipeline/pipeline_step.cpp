@@ -203,7 +203,8 @@ void PipelineStep::check_rows(const PipelineAction& action, const at::Tensor& ro
   const std::vector<int64_t> shape = sizes_of(declared, expected);
   if (rows.defined() && rows.sizes() == at::IntArrayRef(shape) &&
       rows.scalar_type() == declared.dtype) {
-    // Elsewhere they would never meet their receive, and both stages wait until the time is out.
+    // On another device they would never meet their receive, and both stages would wait until the
+    // timeout.
     if (rows.device() == comm_.device()) return;
     throw InvalidArgument("pipeline: chunk " + std::to_string(action.chunk) + " gives rows on " +
                           rows.device().str() + ", and the ranks' device is " +

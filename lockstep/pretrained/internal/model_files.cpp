@@ -60,7 +60,7 @@ std::string layer_of(std::string_view name, std::string_view marker) {
 void check_described(const fs::path& directory, std::string_view marker, int64_t layers,
                      int64_t parameters) {
   const auto file = find_tensor_file(directory);
-  if (!file) return;  // which is said where it is read
+  if (!file) return;  // reported when the file is read
   int64_t elements = 0;
   std::set<std::string> stored;
   for (const auto& [name, numel] : stored_sizes(*file)) {
@@ -99,7 +99,7 @@ SlicedTensors read_model_parts(const fs::path& directory) {
               .model_slices;
   } else {
     Safetensors stored = read_tensor_file(directory).contents;
-    // torch.save keeps a transposed view as such.
+    // torch.save stores a transposed view as such.
     for (auto& entry : stored.tensors) entry.second = entry.second.contiguous();
     all = stored;
   }

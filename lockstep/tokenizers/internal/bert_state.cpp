@@ -75,7 +75,7 @@ void BertTokenizer::State::add_tokens(std::vector<AddedToken> added) {
   std::vector<AddedToken> raw, normalized;
   for (AddedToken& token : added) {
     if (token.id < 0) token.id = id_of(token.content).value_or(-1);
-    if (token.id < 0) continue;  // a vocabulary may do without [MASK]
+    if (token.id < 0) continue;  // a vocabulary need not have [MASK]
     if (token.special) special[static_cast<size_t>(token.id)] = true;
     if (token.normalized) {  // also the form in which the id is shown, as in Hugging Face's library
       token.content = normalize(token.content);

@@ -166,7 +166,8 @@ std::string SentencePieceBpe::State::spaced(std::string_view part, bool begins) 
   return result;
 }
 
-// The characters' tokens, or else their bytes', or else the unknown one; merged.
+// Appends the characters' tokens, otherwise their bytes' tokens, otherwise the unknown token, and
+// merges them.
 void SentencePieceBpe::State::append_pieces(std::string_view part,
                                             std::vector<int32_t>& ids) const {
   const size_t first = ids.size();
