@@ -22,9 +22,9 @@ namespace {
 using lockstep::TensorStyle;
 using Kind = plain::TransformerImpl::Kind;
 
-constexpr int kSteps = 10;
+constexpr int kSteps = 20;
 constexpr int64_t kBatch = 8;
-const auto kDescent = torch::optim::SGDOptions(0.1).momentum(0.9);
+const auto kDescent = torch::optim::SGDOptions(0.03).momentum(0.9);
 
 lockstep::ModelPlan plan_of(Kind kind) {
   const std::string block = "layers.*.";
@@ -55,18 +55,19 @@ at::Tensor loss_of(const at::Tensor& logits, const at::Tensor& targets) {
                                               targets.reshape({-1}));
 }
 
-// Of numbers that go on counting; or pictures of one brightness, whose class it is.
+// Of numbers that go on counting; classes are how large the first is, or how bright a picture.
 std::pair<at::Tensor, at::Tensor> batch_of(Kind kind, int step) {
   torch::manual_seed(1000 + step);
   const at::Tensor first = torch::randint(0, plain::kWords, {kBatch, 1}, at::kLong);
+  const at::Tensor classes = first.view({kBatch}).div(8, "floor");
   if (kind == Kind::kVision) {
     const at::Tensor bright = first.to(at::kDouble) / plain::kWords;
     return {torch::rand({kBatch, 3, 16, 16}, at::kDouble) * 0.1 + bright.view({kBatch, 1, 1, 1}),
-            first.view({kBatch})};
+            classes};
   }
   const at::Tensor numbers = (first + torch::arange(plain::kTokens + 1)).remainder(plain::kWords);
   const at::Tensor ids = numbers.narrow(1, 0, plain::kTokens).contiguous();
-  if (kind == Kind::kEncoder) return {ids, first.view({kBatch})};
+  if (kind == Kind::kEncoder) return {ids, classes};
   return {ids, numbers.narrow(1, 1, plain::kTokens).contiguous()};
 }
 
@@ -129,9 +130,11 @@ int main(int argc, char** argv) {
                     : name == "encoder" ? Kind::kEncoder
                                         : Kind::kDecoder;
   return on_ranks(4, [&](lockstep::Communicator& comm) {
-    const std::string usual = comm.size() % 4 == 0   ? "data=0,pipe=2,tensor=2"
-                              : comm.size() % 2 == 0 ? "data=0,tensor=2"
-                                                     : "data=0";
+    const int each = comm.size() % 4 == 0 ? 4 : comm.size() % 2 == 0 ? 2 : 1;
+    const std::string usual = "data=" + std::to_string(comm.size() / each) +
+                              (each == 4   ? ",pipe=2,tensor=2"
+                               : each == 2 ? ",tensor=2"
+                                           : "");
     lockstep::LmParallelism how = lockstep::parse_parallelism(argc > 2 ? argv[2] : usual);
     how.zero = argc > 3 ? std::atoi(argv[3]) : 0;
     how.schedule = argc > 4 ? argv[4] : "1f1b";

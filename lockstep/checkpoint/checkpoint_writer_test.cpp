@@ -22,7 +22,8 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kElements = 1000;
 
-// What rank `rank` writes: one parameter of each rank's own, and its part of a state that all share.
+// What rank `rank` writes: one parameter of each rank's own, and its part of a state that all
+// share.
 Checkpoint share_of(int rank, int ranks, int number) {
   Checkpoint share;
   share.model.tensors = {
@@ -83,7 +84,8 @@ TEST(CheckpointWriter, RanksWriteOneCheckpoint) {
   }
 }
 
-// Of a matrix each rank has columns, rank 0 a vector besides, and of the state of its columns a part.
+// Of a matrix each rank has columns, rank 0 a vector besides, and of the state of its columns a
+// part.
 Checkpoint columns_of(int rank, int ranks, int number) {
   Checkpoint share = share_of(rank, ranks, number);
   const int64_t begin = 12 * rank / ranks, end = 12 * (rank + 1) / ranks;

@@ -1,5 +1,5 @@
-// Parameters and optimizers that are divided in any way, saved and read in any other. Adam goes element by element, so
-// that parts take the whole's steps in every bit.
+// Parameters and optimizers that are divided in any way, saved and read in any other. Adam goes
+// element by element, so that parts take the whole's steps in every bit.
 #include "lockstep/checkpoint/divided_state.h"
 
 #include <gmock/gmock.h>
@@ -159,7 +159,8 @@ void expect_parts(const Part& part, const std::map<std::string, at::Tensor>& who
         << name << " of " << what;
 }
 
-// Three steps, with `replicas` ranks a part, which share its optimizer's state (ZeRO) or have all of it.
+// Three steps, with `replicas` ranks a part, which share its optimizer's state (ZeRO) or have all
+// of it.
 void save(const Division& division, int replicas, bool zero, const std::filesystem::path& path) {
   testing::run_threads(division.ranks * replicas, [&](Communicator& comm) {
     const int rank = comm.rank() / replicas, replica = comm.rank() % replicas;

@@ -45,8 +45,8 @@ class FileToWrite : public ::testing::Test {
  protected:
   void TearDown() override { at::set_num_threads(threads_); }
 
-  // The file by its tensors, which is compared with that by a snapshot, taken by one thread and by two, which
-  // does not follow what the tensors become.
+  // The file by its tensors, which is compared with that by a snapshot, taken by one thread and by
+  // two, which does not follow what the tensors become.
   std::string by_all_doors(const std::function<NamedTensors()>& make, const fs::path& path) {
     const Metadata metadata{{"format", "pt"}};
     const File direct = written(internal::FileToWrite(make(), metadata), path);

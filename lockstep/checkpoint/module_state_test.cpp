@@ -95,7 +95,8 @@ TEST(ModuleState, PrefixOfAWrappedModelIsLeftOut) {
               AllOf(HasSubstr("unexpected: module.linear.bias"), Not(HasSubstr("left out"))));
 }
 
-// torch.compile's, of a whole model and of a part of one, FSDP's and that of activation checkpoints; in any nesting.
+// torch.compile's, of a whole model and of a part of one, FSDP's and that of activation
+// checkpoints; in any nesting.
 TEST(ModuleState, PrefixesOfCompiledModelsAreLeftOut) {
   Small a, b;
   for (const char* prefix :

@@ -114,7 +114,8 @@ TEST(PtContents, StateDictUnderAnyKeyThatIsTheOnlyOne) {
   }
   EXPECT_EQ(parse(pt_archive(pickled_dict(inner_dict(state, "net_g"), "saved"))).found_in,
             "saved.net_g");
-  // A generator's state beside it is no state dict, and what a module keeps besides its tensors is none either.
+  // A generator's state beside it is no state dict, and what a module keeps besides its tensors is
+  // none either.
   const std::string tensor = pickled(PickledTensor{});
   const std::string two = "}" + pickled("w") + tensor + "s" + pickled("v") + tensor + "s";
   EXPECT_EQ(parse(pt_archive("\x80\x02}" + pickled("params") + two + "s" + pickled("rng") + tensor +

@@ -22,7 +22,8 @@ int64_t product(const Shape& shape) {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
-// Places in memory of a box's elements, in ascending order: what everything is compared with, one by one.
+// Places in memory of a box's elements, in ascending order: what everything is compared with, one
+// by one.
 std::vector<int64_t> places_of(const Shape& shape, const Shape& strides, const TensorBox& box) {
   std::vector<int64_t> places;
   Shape index(shape.size(), 0);

@@ -190,7 +190,7 @@ TEST(Bootstrap, TopologyIsFoundFromTheHosts) {
   EXPECT_THROW(find_topology(lonely, 0, 2, Deadline::seconds(0.05)), Timeout);
 }
 
-// What cannot pass is not tried again until the deadline.
+// A connection that can never succeed is not retried until the deadline.
 TEST(Bootstrap, AStoreThatIsNeverReachedIsToldAtOnce) {
   const Secret secret = Secret::generate();
   const HostPort of_no_interface{"fe80::1", 9}, nobody{"127.0.0.1", 1};

@@ -57,7 +57,7 @@ TEST(Communicator, SharedMemoryIsOneForAllRanks) {
       all[comm.rank()].fill_(comm.rank() + 1);
       comm.barrier();
       EXPECT_EQ(all.sum().item<float>(), 30);
-      comm.barrier();  // before anybody's next turn could reuse it
+      comm.barrier();  // before another rank's next turn could reuse it
     }
     EXPECT_EQ(comm.shared_empty({2, 0}, at::kFloat).numel(), 0);
     EXPECT_THAT(message_of<InvalidArgument>([&] { comm.shared_empty({-1}, at::kFloat); }),
@@ -96,7 +96,7 @@ TEST(Communicator, CountsPayloadByOperation) {
   });
 }
 
-// What is on another device than the engine's goes there and back.
+// A tensor on another device than the engine's is copied there and back.
 TEST(Communicator, CarriesCudaTensorsByCopies) {
   if (c10::impl::device_guard_impl_registry[static_cast<size_t>(at::kCUDA)].load() == nullptr)
     GTEST_SKIP() << "no CUDA in this libtorch";
@@ -242,7 +242,7 @@ TEST(Communicator, ProbeTellsWhichMessagesAreThere) {
   testing::run_threads(3, [](Communicator& comm) {
     const at::Tensor value = at::full({300}, comm.rank(), at::kInt);
     if (comm.rank() != 0) {
-      // Another tag goes before what is asked for, and is still there afterwards.
+      // A message of another tag precedes the expected one, and is still there afterwards.
       comm.send(at::full({70'000}, -1, at::kInt), 0, 9);
       comm.send(value, 0, 5);
       comm.barrier();
@@ -440,7 +440,7 @@ TEST(Communicator, RefusesASecondThread) {
   });
 }
 
-// While the rank waits, for one that never comes.
+// Another thread aborts while the rank waits for a message that never arrives.
 TEST(Communicator, AnotherThreadMayAbortWhatARankWaitsFor) {
   for (const uint32_t slot_bytes : {0u, 1024u}) {
     AbortedWait wait;

@@ -33,7 +33,7 @@ Capabilities poor() {
   return c;
 }
 
-// As NCCL: moves everything, but has no bitwise reductions.
+// Like NCCL: moves everything, but has no bitwise reductions.
 Capabilities without_bits() {
   Capabilities c = poor();
   c.move_dtypes = all_dtypes();
@@ -74,7 +74,7 @@ TEST(Compose, SaysNativeComposedOrUnsupported) {
   }
 }
 
-// Refuses what its capabilities do not name; hands the rest to a local backend.
+// Refuses operations that its capabilities do not name; passes the rest to a local backend.
 class PoorBackend final : public Backend {
  public:
   PoorBackend(std::unique_ptr<Backend> engine, Capabilities capabilities)

@@ -1,5 +1,5 @@
-// Completion ordered on a device's stream, with a fake device: what a wait lets the host do, what it
-// orders, and what becomes of operations that the host was let go from.
+// Completion ordered on a device's stream, with a fake device: when a wait releases the host, which
+// work it orders, and how operations end that the host no longer waits for.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
@@ -31,8 +31,8 @@ namespace {
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
-// A rank on a device: its communicator, the stream that is its thread's current one, and the gate
-// that holds what the communicator gives its device until it is set.
+// A rank on a device: its communicator, its thread's current stream, and a gate that holds back the
+// communicator's work on the device until it is set.
 struct Rank {
   int rank = 0;
   std::optional<Communicator> comm = std::nullopt;
@@ -40,7 +40,8 @@ struct Rank {
   std::shared_ptr<FakeEvent> gate = nullptr;
   std::shared_ptr<std::atomic<int>> told = nullptr;  // how often on_broken was called
 
-  // What the stream finds in the tensor when it comes to it; for result() after synchronize().
+  // The value that the stream finds in the tensor when it gets there; read the result after
+  // synchronize().
   std::shared_ptr<double> read_on_stream(const at::Tensor& tensor) const {
     auto value = std::make_shared<double>(-1);
     stream->give([=] { *value = tensor.const_data_ptr<float>()[0]; });
@@ -129,7 +130,8 @@ TEST(DeviceOrder, WhatIsStartedByALaterCallComesAfterTheStreamOfItsOwn) {
       std::this_thread::sleep_for(30ms);
       tensor.fill_(rank.rank + 1.0);
     });
-    // Rank 1 comes later, so that rank 0's engine gets the call inside a wait, on whatever stream.
+    // Rank 1 starts later, so that rank 0's engine gets the call inside a wait, whatever the
+    // stream.
     if (rank.rank == 1) std::this_thread::sleep_for(20ms);
     Work work = rank.comm->iall_reduce(tensor);
     FakeStream other;
@@ -180,7 +182,7 @@ TEST(DeviceOrder, ADeviceThatIsLateBreaksTheCommunicatorWithoutACall) {
         const at::Tensor tensor = at::full({3}, 1.0);
         rank.comm->all_reduce(tensor);  // given to devices that do not begin
         EXPECT_TRUE(holds_soon([&] { return rank.told->load() > 0; }));
-        // Whoever waits for the device is let go: nothing is left to hold this.
+        // Waits for the device are released: nothing is left to hold the stream.
         rank.stream->synchronize();
         try {
           rank.comm->barrier();

@@ -35,11 +35,12 @@ constexpr int kHosts = 2;
 constexpr int kLocal = 2;  // ranks a host
 constexpr int kRanks = kHosts * kLocal;
 constexpr const char* kPort = "29541";
-constexpr const char* kRole = "LOCKSTEP_TEST_ROLE";    // what a rank does; unset in the parent
+// The part that a rank plays; unset in the parent.
+constexpr const char* kRole = "LOCKSTEP_TEST_ROLE";
 constexpr const char* kNotes = "LOCKSTEP_TEST_NOTES";  // where it says so; unset: on stdout
 constexpr auto kCutTimeout = std::chrono::seconds(4);
 
-// ---- what a rank does ----
+// ---- the parts of the ranks ----
 
 // Through a file where the rank's output takes a way that may be cut.
 void say(const std::string& text) {
@@ -119,7 +120,7 @@ void dealt_out(Communicator& comm) {
   EXPECT_EQ(t.sum().item<double>(), 3.0 * kRanks);
 }
 
-// The last rank does not come.
+// The last rank does not arrive.
 void incomplete() {
   const EnvLookup env = process_env();
   if (*env_int(env, launch::mpi_launcher(env)->rank) == kRanks - 1) {
@@ -206,8 +207,9 @@ class Hosts : public ::testing::Test {
     }
   }
 
-  // mpirun on host 0; its daemons on the others are started by a script in the place of ssh.
-  // `told`: where rank 0 serves the store. `dealt_out`: one by one to the hosts.
+  // Runs mpirun on host 0; a script in place of ssh starts its daemons on the others. `told`:
+  // whether it is said where rank 0 serves the store. `dealt_out`: ranks are placed one by one on
+  // the hosts.
   void start_mpi(MpiFamily family, const std::string& role, bool told, bool dealt_out = false) {
     const std::string shell = *scratch_ / "shell";
     {
@@ -335,7 +337,7 @@ TEST_F(Hosts, ACutCableEndsTheWaitsOverGloo) {
   expect_all_right(finish(std::chrono::seconds(20)));
 }
 
-// Of the parent, which starts it.
+// Called by the parent, which starts mpirun.
 std::string why_skipped(MpiFamily family) {
   return process_env()(kRole) ? "" : launch::lacks_mpirun(family);
 }

@@ -104,7 +104,7 @@ TEST(LargeMessages, ARankThatDiesWithLargeMessagesUnderWay) {
           }
           const auto start = std::chrono::steady_clock::now();
           try {
-            for (int i = 0; i < 2; ++i) comm.recv(tensor, 1);  // the first may have come
+            for (int i = 0; i < 2; ++i) comm.recv(tensor, 1);  // the first may have arrived
             ADD_FAILURE() << "no error";
           } catch (const PeerLost& error) {
             EXPECT_EQ(error.rank(), 1) << error.what();
@@ -172,7 +172,7 @@ std::vector<Step> steps() {
 
 class StoppedInInit : public ::testing::TestWithParam<Step> {};
 
-// Nobody but the stopped rank is blamed, by what the survivor says and for the agent.
+// Only the stopped rank is blamed, by the survivor's error and for the agent.
 void expect_rank_1_blamed(const std::exception& error, std::chrono::nanoseconds after) {
   const auto* late = dynamic_cast<const LateRank*>(&error);
   const auto* lost = dynamic_cast<const PeerLost*>(&error);
@@ -216,7 +216,7 @@ INSTANTIATE_TEST_SUITE_P(Steps, StoppedInInit, ::testing::ValuesIn(steps()), [](
   return name;
 });
 
-// ---- what the agent says ----
+// ---- the agent's report ----
 
 // The report of three ranks that run `rank`, started by an agent.
 std::string report_of(const std::function<void()>& rank) {
@@ -258,7 +258,7 @@ TEST(AgentNames, ARankThatIsStoppedInInit) {
   EXPECT_EQ(report.find("failed first"), std::string::npos) << report;
 }
 
-// It stands in no wait of Lockstep's: a loader that hangs, say.
+// The rank is in no wait of Lockstep's: for example in a loader that hangs.
 TEST(AgentNames, ARankThatRunsButDoesNotCome) {
   const std::string report = report_of([] {
     Communicator comm = init({.backend = "shm", .timeout = std::chrono::seconds(5)});

@@ -51,7 +51,7 @@ at::Tensor weight_of(int rank, const at::Tensor& like) {
   return at::linspace(0.5 - rank, 2.0, like.numel(), at::kDouble).cos().view(like.sizes());
 }
 
-// Not linear, so that gradients depend on the results, and different on every rank.
+// The loss is not linear, so that gradients depend on the results, and it differs on every rank.
 at::Tensor loss_of(int rank, const at::Tensor& output) {
   return (output * output * output * weight_of(rank, output)).sum() + output.sum() * (rank + 1);
 }
@@ -322,7 +322,7 @@ TEST(Functional, IntegersAreCarriedWithoutGradients) {
   });
 }
 
-// As attention masks have it: 0 times infinity must not get in.
+// Attention masks contain infinities: 0 times infinity must not enter the gradient.
 TEST(Functional, MaxWithInfinities) {
   testing::run_threads(2, [](Communicator& comm) {
     constexpr double kInf = std::numeric_limits<double>::infinity();

@@ -180,9 +180,9 @@ TEST(Groups, ThreadsOfARankWaitAtOnce) {
       {.timeout = std::chrono::seconds(20)});
 }
 
-// Signed: an allocator may give back, meanwhile, what a test before took.
+// Signed, since an allocator may free meanwhile what an earlier test allocated.
 int64_t memory_in_use() {
-  ::malloc_trim(0);  // what was freed and kept for later would hide or show growth by chance
+  ::malloc_trim(0);  // otherwise memory that was freed and kept would hide or show growth by chance
   return static_cast<int64_t>(memory_use().resident_bytes);
 }
 
@@ -197,7 +197,7 @@ TEST(Groups, ThreeAxesAreCheapUntilTheyAreUsed) {
   testing::run_threads(
       kRanks,
       [&](Communicator& comm) {
-        comm.split(comm.rank() % 2);  // what making groups takes of the parent
+        comm.split(comm.rank() % 2);  // allocates what the parent needs for making groups
         comm.barrier();
         if (comm.rank() == 0) before = memory_in_use();
         comm.barrier();
@@ -265,7 +265,7 @@ TEST(Groups, DroppedGroupsGiveEverythingBack) {
       group.all_reduce(at::ones({100'000}));
     }
     comm.barrier();
-    // AddressSanitizer keeps what is freed for a while.
+    // AddressSanitizer keeps freed memory for a while.
     const int64_t most = kSanitized ? 300'000 : 20'000;
     EXPECT_LT(testing::holdings().rss_kib - before, most) << "200 groups of 2 MB each";
   });
@@ -294,13 +294,13 @@ TEST(Groups, MistakesAreRefusedOnAllRanksAndTheParentStays) {
 
 // ---- shrink ----
 
-// shrink() aborts its communicator, and so a call that another rank has not come out of yet. Tests
-// whose next call is not to fail meet outside of it first.
+// shrink() aborts its communicator, and with it a call that another rank has not left yet. Tests
+// whose next call must succeed meet outside the communicator first.
 class Meeting {
  public:
   explicit Meeting(int ranks) : missing_(ranks) {}
 
-  // Once a rank. Gives up after a while: a rank that failed does not come.
+  // Called once per rank. Gives up after a while, since a rank that failed does not arrive.
   void wait() {
     --missing_;
     const Deadline deadline = Deadline::seconds(20);
@@ -365,7 +365,7 @@ TEST(Shrink, WhateverErrorEachSaw) {
         message_of<Error>([&] { comm.all_gather(at::ones({5})); });
         break;
       default:
-        break;  // comes straight to shrink
+        break;  // goes straight to shrink
     }
     Communicator rest = comm.shrink(Deadline::seconds(60));
     EXPECT_EQ(sum_of(rest, 1), 3);

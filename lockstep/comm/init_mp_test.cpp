@@ -45,7 +45,7 @@ INSTANTIATE_TEST_SUITE_P(Groups, ProcessOperations,
                            return std::string(info.param.backend) + std::to_string(info.param.size);
                          });
 
-// Where ctest runs the program in parts, a rank would find its case in none.
+// Where ctest runs the program in shards, a rank would not find its case in any of them.
 TEST(Init, RanksAreNotDealtOutWithTheCases) {
   EXPECT_EQ(std::getenv("GTEST_TOTAL_SHARDS"), nullptr);
   testing::expect_lone_ranks(1, [] { EXPECT_EQ(std::getenv("GTEST_SHARD_INDEX"), nullptr); });
@@ -110,7 +110,7 @@ TEST(Init, JoinsByTcpAndByFileWithoutALauncher) {
   });
 }
 
-// What torchrun sets, and nothing of Lockstep's: rank 0 serves PyTorch's store at
+// The environment has torchrun's variables and none of Lockstep's: rank 0 serves PyTorch's store at
 // MASTER_ADDR:MASTER_PORT.
 TEST(Init, JoinsThroughTorchrunsEnvironment) {
   testing::expect_ranks(2, [](Communicator& comm) {
@@ -141,7 +141,7 @@ TEST(Init, AWrongSecretIsRefused) {
   });
 }
 
-// What survivors say when a rank dies by SIGKILL in the middle of a collective, and how soon.
+// The survivors' error, and its delay, when a rank dies by SIGKILL in the middle of a collective.
 void expect_peer_lost(const std::string& backend) {
   const auto start = std::chrono::steady_clock::now();
   const testing::RankResult result = testing::run_ranks(

@@ -31,7 +31,8 @@ constexpr auto kSoon = std::chrono::seconds(20);  // on a busy machine
 
 class WithoutDescriptors : public ::testing::TestWithParam<const char*> {};
 
-// At every place where one is needed. Nobody has a group then, and all go on without it.
+// Descriptors run out at every place where one is needed. No rank then has a group, and all
+// continue without it.
 TEST_P(WithoutDescriptors, AGroupIsMadeByNobodyAndAllSayWhy) {
   if (std::string_view(GetParam()) == "gloo")
     GTEST_SKIP() << "gloo's own listener ends the process where it has no descriptor";

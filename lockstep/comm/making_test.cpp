@@ -21,7 +21,7 @@ using ::testing::StartsWith;
 
 constexpr const char* kReason = "rank 1 could not join the group: pipe2: Too many open files";
 
-// What each rank's part ends with, as text.
+// The error with which each rank's part ends, as text.
 std::vector<std::string> make(
     const std::vector<std::function<void(const std::shared_ptr<Store>&)>>& parts) {
   const auto store = std::make_shared<HashStore>();
@@ -53,7 +53,7 @@ TEST(Making, AFailureEndsTheOthersWaitsWhateverTheyWaitIn) {
         PrefixStore below("host0", store);
         store_barrier(below, "ready", 4, Deadline::seconds(60));
       },
-      // For something else than the store.
+      // A wait for something other than the store.
       [](const auto& store) {
         const Deadline deadline = Deadline::seconds(60);
         while (!deadline.expired()) {

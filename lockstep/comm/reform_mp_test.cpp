@@ -76,7 +76,7 @@ TEST_P(Reform, SurvivorsKeepTheirProcessAndMeetTheNewRank) {
       {.backend = GetParam(), .replacements = 1});
 }
 
-// One after another, the ranks that have just come included, also while the others meet.
+// Ranks die one after another, including those that have just arrived, and while the others meet.
 TEST_P(Reform, RanksThatDieInEveryPhaseAreReplaced) {
   testing::expect_ranks(3,
                         [](Communicator& first) {

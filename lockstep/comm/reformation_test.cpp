@@ -231,7 +231,7 @@ class MortalJob {
     EXPECT_TRUE(added) << "two processes of rank " << rank << " in attempt " << attempt;
   }
 
-  // As a collective: false where a rank of the generation is dead.
+  // Acts like a collective: false where a rank of the generation is dead.
   bool work(int64_t number) {
     Lives lives;
     {

@@ -124,7 +124,8 @@ TEST_F(AsideFileTest, WritersOfOnePathThatLookForLeftoversLeaveEachOthers) {
   EXPECT_TRUE(read("file").starts_with("writer "));
 }
 
-// Without a descriptor left for a copy of its own, a writer has its lock all the same until the file has its name.
+// Without a descriptor left for a copy of its own, a writer has its lock all the same until the
+// file has its name.
 TEST_F(AsideFileTest, AWriterThatHasNoDescriptorLeftIsNotTakenForAKilledOne) {
   const pid_t other = ::fork();
   while (other == 0) AsideFile(dir_ / "file").write("looks for what was left");

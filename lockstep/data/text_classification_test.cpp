@@ -190,7 +190,8 @@ TEST(TextClassification, TakesFilesOfItsOwnForDevTestAndLabels) {
             std::string::npos);
 }
 
-// As the datasets library and others name it; another file of the same part is named, not passed over.
+// As the datasets library and others name it; another file of the same part is named, not passed
+// over.
 TEST(TextClassification, TheDevSetHasAnyOfItsNames) {
   for (const char* name : {"dev", "validation", "valid", "val", "eval"}) {
     const TestDirectory dir;

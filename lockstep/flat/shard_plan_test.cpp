@@ -185,7 +185,8 @@ TEST(ShardPlan, TensorsAreDividedWhereTheirGrainsSay) {
   }
 }
 
-// An embedding that is whole, and the rest of a model: others fill up what the parts without it lack.
+// An embedding that is whole, and the rest of a model: others fill up what the parts without it
+// lack.
 TEST(ShardPlan, PartsAreFilledUpBesideWholeTensors) {
   std::vector<TensorSpec> tensors = {{1000 * 64}};
   std::vector<int64_t> grains = {kUncut};

@@ -1,5 +1,5 @@
-// Steps of training as graphs, on a device that the host plays: the same bits as eagerly, one launch a step, no stop
-// of the host, no race; and what cannot be captured.
+// Steps of training as graphs, on a device that the host plays: the same bits as eagerly, one
+// launch a step, no stop of the host, no race; and what cannot be captured.
 #include "lockstep/graph/graphed_step.h"
 
 #include <c10/core/StreamGuard.h>
@@ -46,7 +46,8 @@ class GraphedSteps : public WithoutRaces {
 };
 
 constexpr int kSteps = 8;
-// Learning rates are float32 in a graph, float64 in the eager kernel's arguments: powers of two are both.
+// Learning rates are float32 in a graph, float64 in the eager kernel's arguments: powers of two are
+// both.
 constexpr double kRate = 1.0 / 1024;
 
 using Batch = std::vector<at::Tensor>;

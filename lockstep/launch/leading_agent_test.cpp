@@ -49,8 +49,9 @@ class DescriptorLimit {
   rlimit before_{};
 };
 
-// From another address than the agents'. Every third talks, the others are silent; the latest stay. It goes on until it is
-// told that the agent has joined, and a while longer. System calls only, since it is forked.
+// From another address than the agents'. Every third talks, the others are silent; the latest stay.
+// It goes on until it is told that the agent has joined, and a while longer. System calls only,
+// since it is forked.
 [[noreturn]] void storm(int port_from, int went_to) {
   uint16_t port = 0;
   if (::read(port_from, &port, sizeof port) != sizeof port) ::_exit(1);

@@ -162,7 +162,8 @@ TEST(Roles, WhatADeadRankHasStartedIsGoneBeforeItComesBack) {
   EXPECT_EQ(agent.finish(), 0) << agent.err;
 }
 
-// The least of several looks: as a rank begins, the agent still holds the pipes that it starts it by.
+// The least of several looks: as a rank begins, the agent still holds the pipes that it starts it
+// by.
 TEST(Roles, RestartsLeaveNoDescriptorsAndNoProcessesBehind) {
   const Ended ended = run_roles(
       {"ps=1,restarts=5"},

@@ -48,7 +48,8 @@ TEST(Sentinel, AnAgentThatIsLateDoesNotHoldThemAnyMore) {
   }
 }
 
-// One that was alone told nobody that it is there, and a newcomer does not ask for the time before it came.
+// One that was alone told nobody that it is there, and a newcomer does not ask for the time before
+// it came.
 TEST(Sentinel, WhoWasNotHeldIsNotEndedForTimePast) {
   Subprocess watched = start_sleeper();
   {

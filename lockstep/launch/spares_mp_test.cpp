@@ -40,7 +40,8 @@ class Job {
     await_life(1, 0);
   }
 
-  // The process of the rank's `life`-th life, from 0; where a script starts several, the `number`-th, from 1.
+  // The process of the rank's `life`-th life, from 0; where a script starts several, the
+  // `number`-th, from 1.
   int await_life(int rank, int life, int number = 1) {
     const std::string start =
         "rank " + std::to_string(rank) + " life " + std::to_string(life) + " is pid ";

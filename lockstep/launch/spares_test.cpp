@@ -1,5 +1,5 @@
-// Spares, as far as they are decisions: when they are started and given up, what an order says, which variables are a
-// rank's own.
+// Spares, as far as they are decisions: when they are started and given up, what an order says,
+// which variables are a rank's own.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -60,7 +60,8 @@ TEST(LanguageModel, ComesBackFromItsDirectory) {
   }
 }
 
-// One by one, as save_pretrained() writes them, or all of a layer in one tensor, as models of transformers 5 are.
+// One by one, as save_pretrained() writes them, or all of a layer in one tensor, as models of
+// transformers 5 are.
 TEST(LanguageModel, ExpertsAreReadInBothForms) {
   for (const int64_t shared : {0, 12}) {
     LmConfig config = small(false);

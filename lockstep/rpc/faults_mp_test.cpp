@@ -1,6 +1,7 @@
-// Remote calls fall out of step by script: callee, caller, owner and user of a reference, who has a part in a context, and
-// the process that serves the store are killed and stopped, in every phase. Who survives is told in time, by an error of the
-// right type that names who is at fault; nothing is kept for the victim; shutdown() ends by its deadline.
+// Scripted faults of remote calls: callee, caller, owner and user of a reference, a process of a
+// context, and the process that serves the store are killed and stopped, in every phase. The
+// survivors learn of it in time, by an error of the right type that names the process at fault;
+// nothing is kept for the victim; shutdown() ends by its deadline.
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
@@ -38,7 +39,7 @@ class Later {
   std::thread thread_;
 };
 
-// ---- the phases: what each process does ----
+// ---- the phases: the script of each process ----
 
 void before_it_joined(Part& part) {
   if (part.is(kA))
@@ -46,7 +47,7 @@ void before_it_joined(Part& part) {
   if (part.is(kC)) part.agent().rpc_sync("a", "ping");
 }
 
-// b does not answer a, who has come to its door; then a, or b, is hit.
+// b does not answer a, which is connecting to it; then a or b is hit.
 void meets_a_peer(Part& part) {
   if (part.is(kA)) {
     part.await("b is stopped");
@@ -183,7 +184,7 @@ void in_to_here(Part& part) {
   }
 }
 
-// a's loss goes through b, and there through c.
+// a's loss depends on b, and through it on c.
 void in_a_context(Part& part) {
   if (part.is(kA)) {
     AutogradContext context(part.agent());
@@ -194,7 +195,8 @@ void in_a_context(Part& part) {
   }
   part.await("hit");
   part.meet("the context has ended");
-  // Whoever is stopped may go on: what is kept for a stopped a, or by way of a stopped b, is kept.
+  // A stopped process may resume: data that is kept for a stopped a, or through a stopped b, is
+  // kept.
   if (part.killed() || part.is(kA) || part.victim() == kC) part.expect_no_context();
 }
 
@@ -356,7 +358,7 @@ TEST_P(RpcStoreFaults, TheOthersGoOnWithWhomTheyKnow) {
         }
         if (rank == 2 && !in_shutdown) {
           Part::eventually("rank 0 is hit", [&] { return go.load(); });
-          // Nobody can say where worker1 is.
+          // No process can tell where worker1 is.
           EXPECT_THAT(told("a new link", [&] { agent.rpc_sync("worker1", "ping"); }),
                       ::testing::ContainsRegex(killed ? "the process that serves the store .*ended"
                                                       : "its process is stopped or unreachable"));

@@ -1,4 +1,5 @@
-// The processes of faults_mp_test.cpp: their functions, and how they see to it that all went as it should.
+// The processes of faults_mp_test.cpp: their functions, and how they see to it that all went as it
+// should.
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Who knows the job's secret may call functions, and read nothing.
+// A process that knows the job's secret may call functions, but must not be able to read memory.
 #include <ATen/ATen.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -71,7 +71,8 @@ class Liars : public Strangers {
   }
 };
 
-// Over TCP nobody's memory is read, whatever is said and wherever the word is: the server's own process has it here.
+// Over TCP no memory is read, whatever the peer claims and wherever the word is: here it is in the
+// server's own process.
 TEST_F(Liars, NobodysMemoryIsReadOverTcp) {
   const UniqueFd fd = connect(true);
   EXPECT_FALSE(server_reads(fd, servers_own(), [&](uint64_t word) { return put(word); }));
@@ -143,7 +144,8 @@ class Connector {
   pid_t pid_ = 0;
 };
 
-// Who names another process than the one that connected: here the server's own, which has the word where it is said to be.
+// A peer names another process than the one that connected: here the server's own, which has the
+// word at the named address.
 TEST_F(Liars, AnotherProcessThanTheOneThatConnectedIsNotRead) {
   const UniqueFd fd = local_socket();
   const Connector connector(fd, entry().local);

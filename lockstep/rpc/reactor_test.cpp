@@ -93,7 +93,7 @@ TEST(Reactor, WorkersServeAtATimeAndNoMore) {
   reactor.forget(pair.mine.get());
 }
 
-// But where another thread happens to come by first.
+// Except where another thread happens to arrive first.
 TEST(Reactor, ALeaderServesWhatItReceives) {
   Reactor reactor(2);
   Pair pair;
@@ -116,7 +116,8 @@ TEST(Reactor, ALeaderServesWhatItReceives) {
   reactor.forget(pair.mine.get());
 }
 
-// Every byte is seen though one of two threads is always somewhere else; and never two handlers at a time.
+// Every byte is seen though one of two threads is always somewhere else; and never two handlers at
+// a time.
 TEST(Reactor, AHandlerRunsOnceAtATimeAndMissesNothing) {
   Reactor reactor(3);
   Pair pair;
@@ -152,7 +153,7 @@ TEST(Reactor, WhatIsThereAlreadyCountsWhenItIsLookedAtAgain) {
   });
   reactor.arm(pair.mine.get(), 0);
   pair.say('a');
-  // The reactor has come round since.
+  // The reactor has made a full round since.
   std::promise<void> round;
   reactor.at(Reactor::Clock::now() + 20ms, task_of([&] { round.set_value(); }));
   round.get_future().wait();

@@ -10,7 +10,7 @@
 
 #include "lockstep/core/memory_use.h"
 #include "lockstep/rpc/internal/frame.h"
-#include "lockstep/rpc/internal/outbox.h"
+#include "lockstep/rpc/internal/send_queue.h"
 
 namespace lockstep::rpc::internal {
 namespace receiver_test {
@@ -44,7 +44,7 @@ struct Got {
   Tensors tensors;
 };
 
-// As if a socket gave at most `piece` bytes at a time.
+// Acts like a socket that gives at most `piece` bytes at a time.
 std::vector<Got> receive(std::string_view stream, size_t piece, uint64_t most = kMost,
                          bool* between = nullptr) {
   Receiver receiver(most, ReceiveMemory::make(size_t{1} << 24));
@@ -209,7 +209,7 @@ TEST(Receiver, RefusesWhatIsNoMessage) {
   head.ticket = 5;
   refused(frame(head, "", row(at::kInt, {1})));
   refused(frame(head, "", row(at::kInt, {0}, 4096)));
-  // Too long, said before it comes.
+  // The length is too large, and is refused before the bytes arrive.
   head = request(1);
   std::string claim = frame(head, "");
   const uint32_t huge = kMostBody + 1;
@@ -238,9 +238,9 @@ TEST(Receiver, ClaimsTakeNoMemory) {
   EXPECT_LT(proportional_memory_bytes(), before + 100e6);
 }
 
-TEST(Outbox, WritesInOrderFromAnyPlace) {
+TEST(SendQueue, WritesInOrderFromAnyPlace) {
   for (const size_t step : {1UL, 7UL, 100UL, 5000UL, 1UL << 20}) {
-    Outbox out;
+    SendQueue out;
     std::string expected, written;
     for (int round = 0; round < 2; ++round) {
       for (int64_t i = 0; i < 30; ++i) {

@@ -1,4 +1,5 @@
-// A parameter server dies and comes back under its name; its trainers go on. And deadlines, against a process that is stopped.
+// A parameter server dies and comes back under its name, and its trainers continue. Also deadlines,
+// with a stopped process.
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -65,7 +66,8 @@ struct Table {
   double entry = 1.5;
 };
 
-// A sum of what its trainers send, and how often each has sent; begun anew from a state that they have.
+// A sum of the values that its trainers send, and how often each has sent. It can restart from a
+// state that the trainers have.
 struct Server {
   Mutex mutex;
   at::Tensor sum LOCKSTEP_GUARDED_BY(mutex);  // undefined: it has just been started
@@ -120,7 +122,7 @@ std::string message_of(const std::function<void()>& body) {
   return "nothing was thrown";
 }
 
-// Pushes `steps` times; who finds the server without what it sent sends all of it again.
+// Pushes `steps` times; a trainer that finds the server without its values sends all of them again.
 int64_t train(const Agent& agent, int64_t steps, std::atomic<int64_t>& progress) {
   constexpr int64_t kSize = 100'000;  // a large tensor, read out of this process's memory
   int64_t failures = 0, done = 0;
@@ -186,7 +188,7 @@ TEST(RpcRestart, AParameterServerComesBackAndItsTrainersGoOn) {
       first.rpc_sync<std::pair<at::Tensor, int64_t>>("ps", "push", at::zeros({100'000}), kSteps);
   EXPECT_EQ(result.first.min().item<float>(), static_cast<float>(kTrainers * kSteps));
   EXPECT_EQ(result.first.max().item<float>(), static_cast<float>(kTrainers * kSteps));
-  // What was the first one's is gone with it, and whoever asks for it is told so.
+  // The first server's objects are gone with it, and requests for them fail accordingly.
   for (const auto& use : std::vector<std::function<void()>>{
            [&] { table.rpc_sync<double>("entry"); }, [&] { table.wait(); },
            [&] { first.rpc_sync<double>("ps", "entry", table); }})

@@ -97,7 +97,7 @@ TEST_F(RRefTest, WhatMakingThrewShowsWhenItIsUsed) {
               ::testing::HasSubstr("called as (int) -> nothing"));
 }
 
-// A call that is cancelled before it has begun, or refused: nobody reads the references that are in it.
+// A call is cancelled before it has begun, or refused: the references in it are not read.
 TEST_F(RRefTest, ARequestThatIsDroppedUnreadKeepsNothing) {
   std::promise<void> in, go;
   Registry registry = rref_functions();
@@ -131,7 +131,7 @@ TEST_F(RRefTest, AnAnswerThatIsDroppedUnreadKeepsNothing) {
                  go.get_future().wait();
                  return Agent::current().own(std::make_shared<Counter>(1));
                },
-               {.quick = true});  // while it runs nobody reads that it was cancelled
+               {.quick = true});  // while it runs, its cancellation is not read
   registry.add("nothing", [] {});
   const Agent d = town_.agent("d", std::move(registry));
   const auto answer = a_.rpc_async<RRef<Counter>>("d", "make_own");
@@ -168,7 +168,7 @@ TEST_F(RRefTest, CallsThroughAReferenceHaveItsOptions) {
   EXPECT_EQ(counter.rpc_sync<int>("late_value"), 0) << "the other handle has its own";
   EXPECT_THROW(soon.rpc_async<int>("late_value").get(), Timeout);
   EXPECT_EQ(a_.rpc_sync<int>("c", "late", soon), 0) << "they do not travel";
-  // What its maker still works on.
+  // A value that its maker is still computing.
   const auto late = a_.remote<at::Tensor>("b", "ones_late");
   EXPECT_THROW(late.with({.timeout = std::chrono::milliseconds(50)}).wait(), Timeout);
   EXPECT_THROW(late.with({.timeout = std::chrono::milliseconds(50)}).to_here(), Timeout);
@@ -192,7 +192,8 @@ TEST_F(RRefTest, ADeadOwnerIsNamed) {
   EXPECT_THAT(message_of([&] { counter.rpc_sync<int>("value"); }), ::testing::HasSubstr("'b'"));
 }
 
-// Housekeeping for references whose owners are gone takes no thread that serves calls, however many they are.
+// Housekeeping for references whose owners are gone takes no thread that serves calls, however many
+// they are.
 TEST_F(RRefTest, DeadOwnersTakeNoWorker) {
   Registry registry = rref_functions();
   registry.add("nothing", [] {});
@@ -220,7 +221,7 @@ TEST_F(RRefTest, ASilentOwnerOfWhatIsPassedOnTakesNoWorker) {
   internal::Entry silent;
   silent.peer = {"silent", 4711, a_.core()->self().pid, a_.core()->self().host};
   silent.host_identity = host_identity();
-  const UniqueFd listener = internal::listen_local(silent.local);  // nobody accepts
+  const UniqueFd listener = internal::listen_local(silent.local);  // nothing accepts
   town_.store()->set(internal::entry_key("silent"), silent.encode());
   std::vector<RRef<Counter>> kept;  // not in d's registry: a reference holds its agent
   Registry registry = rref_functions();
@@ -235,7 +236,7 @@ TEST_F(RRefTest, ASilentOwnerOfWhatIsPassedOnTakesNoWorker) {
   }
   // Another owner is reached all the same.
   EXPECT_EQ(a_.rpc_sync<int>("d", "use", a_.remote<Counter>("b", "make", 3), 4), 7);
-  // An agent that stops before it has reached an owner lets go of the references all the same.
+  // An agent that stops before it has reached an owner still releases the references.
   const std::weak_ptr<internal::Reference> last = kept.back().reference();
   kept.clear();
   EXPECT_FALSE(last.expired()) << "it is still to be told";
@@ -243,7 +244,8 @@ TEST_F(RRefTest, ASilentOwnerOfWhatIsPassedOnTakesNoWorker) {
   EXPECT_TRUE(last.expired());
 }
 
-// What was given back while there was no link with the owner is told as soon as there is one again.
+// A reference that was released while there was no link with the owner is reported as soon as there
+// is one again.
 TEST_F(RRefTest, WhatIsGivenBackWithoutALinkIsToldLater) {
   Agent d = town_.agent("d", rref_functions(), {.lease = std::chrono::seconds(1)});
   auto gone = d.remote<Counter>("b", "make", 0), stays = d.remote<Counter>("b", "make", 5);
@@ -256,7 +258,7 @@ TEST_F(RRefTest, WhatIsGivenBackWithoutALinkIsToldLater) {
   EXPECT_EQ(stays.rpc_sync<int>("value"), 5);
 }
 
-// Who passes a reference on has another way to the owner than who receives it.
+// The process that passes a reference on has another path to the owner than its receiver.
 TEST_F(RRefTest, AReferenceMayComeBeforeItsObject) {
   for (const bool fetched : {true, false}) {
     const internal::ObjectId next{a_.core()->self().incarnation, a_.core()->next_number() + 1};
@@ -273,7 +275,7 @@ TEST_F(RRefTest, AReferenceMayComeBeforeItsObject) {
   }
 }
 
-// Who waits for an object that nobody counts any more is told so.
+// A callback that waits for an object that no user counts any more is told so.
 TEST(ObjectTable, WhoWaitsIsTold) {
   internal::ObjectTable table;
   const internal::ObjectId made{1, 1}, dropped{1, 2}, never{1, 3}, late{1, 4};

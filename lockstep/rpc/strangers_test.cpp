@@ -1,5 +1,5 @@
-// Who connects to a transport without being one of the job: nothing is believed, little is kept, and the others notice
-// nothing.
+// Peers that connect to a transport without belonging to the job: their data is not trusted, little
+// memory is kept for them, and the others are not affected.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -53,7 +53,7 @@ TEST_F(Strangers, NonsenseIsRefusedAtOnce) {
   expect_served(0);
 }
 
-// What was heard when another proved itself is worth nothing.
+// A recorded handshake of another peer is worthless.
 TEST_F(Strangers, AHandshakeThatIsReplayedIsRefused) {
   wire::ClientChallenge challenge(secret(), kPurpose);
   const std::string first = challenge.hello();
@@ -112,7 +112,7 @@ TEST_F(Strangers, WhoDoesNotSayWhoItIsIsRefused) {
   expect_served(0);
 }
 
-// One that proved itself, and then sends what is no message.
+// A peer that proved the secret sends bytes that are no message.
 TEST_F(Strangers, ABadFrameEndsTheLink) {
   std::vector<std::string> all;
   FrameHead head;
@@ -204,7 +204,8 @@ TEST_F(Strangers, ManyWhoSayNothingAreClosed) {
   EXPECT_GE(Deadline::Clock::now() - began, 4s);
 }
 
-// Whoever has proved the secret makes room for no stranger, and is not told that it has met the server before it has.
+// A peer that has proved the secret makes room for no unauthenticated one, and is not told that it
+// has met the server before it has.
 TEST_F(Strangers, WhoHasProvedTheSecretStaysInAStorm) {
   std::vector<UniqueFd> known, silent;
   for (const bool tcp : {false, true}) {
@@ -219,7 +220,7 @@ TEST_F(Strangers, WhoHasProvedTheSecretStaysInAStorm) {
     EXPECT_EQ(introduce(fd.get(), hello("odd"), soon()).other.peer.name, "server");
 }
 
-// Strangers from elsewhere do not push out who is about to prove it.
+// Unauthenticated peers from another host do not push out a peer that is about to prove the secret.
 TEST_F(Strangers, AStormFromElsewhereHoldsUpNobody) {
   std::atomic<bool> over{false};
   std::thread storm([&] {
@@ -257,7 +258,7 @@ TEST_F(Strangers, WithoutDescriptorsTheyWait) {
 }
 
 TEST_F(Strangers, ConnectionsLeaveNothingBehind) {
-  const size_t before = open_descriptors();  // nobody has come yet: all of them stay
+  const size_t before = open_descriptors();  // none has connected yet: all of them stay
   for (int i = 0; i < 1000; ++i) {
     const bool tcp = i % 2 == 0;
     if (i % 4 == 0)

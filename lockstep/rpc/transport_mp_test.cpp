@@ -1,4 +1,5 @@
-// Transports of several processes: the test starts itself again as its peers, which die in various ways.
+// Transports of several processes: the test starts itself again as its peers, which die in various
+// ways.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -85,8 +86,8 @@ class TransportProcesses : public ::testing::TestWithParam<bool> {
   std::optional<Transport> transport_;
 };
 
-// Run by the tests below in a process of its own: sends everything back until it is killed; a request whose body is "go"
-// is answered with large tensors, one after the other.
+// Run by the tests below in a process of its own: sends everything back until it is killed; a
+// request whose body is "go" is answered with large tensors, one after the other.
 TEST(RpcParticipant, DISABLED_Serves) {
   const auto store = store_at(::getenv("LOCKSTEP_TEST_STORE"));
   Reactor reactor(2);
@@ -209,7 +210,7 @@ TEST_P(TransportProcesses, WhoComesBackUnderItsNameIsFound) {
     EXPECT_EQ(server.wait(soon()).signal, SIGKILL);
     const int pid = static_cast<int>(link->peer().pid);
     lost(static_cast<size_t>(round) + 1);
-    // Its entry is there still; nobody answers.
+    // Its entry still exists, but no process answers.
     try {
       transport_->link_to("server", Deadline::seconds(0.2));
       FAIL();
@@ -247,7 +248,8 @@ TEST_P(TransportProcesses, ANameOfALivingProcessIsNotGiven) {
   start_transport();
 }
 
-// On two hosts. One that vanishes says nothing: it is missed all the same, whether something is under way to it or not.
+// On two hosts. A host that vanishes sends nothing: the others notice it all the same, with or
+// without traffic to it.
 TEST(TransportHosts, OneThatVanishesIsMissed) {
   const std::string why = testing::NetworkNamespaces::unavailable();
   if (!why.empty()) GTEST_SKIP() << "no network namespaces here: " << why;

@@ -131,7 +131,8 @@ TEST(CallBoard, ALateEndDoesNotTouchWhatTookItsPlace) {
   for (const CallRecord& r : board.records(0)) ASSERT_EQ(r.ended, 0u);
 }
 
-// However many remote calls are pending: they push out neither the collectives nor those that are pending for longer.
+// However many remote calls are pending: they push out neither the collectives nor those that are
+// pending for longer.
 TEST(CallBoard, PendingRemoteCallsKeepTheirPlaces) {
   CallBoard board = CallBoard::create(1);
   const auto remote = [](uint64_t begun) {

@@ -43,7 +43,7 @@ bool inside_mpirun() {
   return launch::mpi_launcher(process_env()) != nullptr;
 }
 
-// What a rank has to say to the process that runs mpirun: as a file, since mpirun mixes what its ranks print.
+// A rank's report to the process that runs mpirun: a file, since mpirun mixes its ranks' output.
 constexpr const char* kTold = "LOCKSTEP_TEST_TOLD";
 void tell(const std::string& what) {
   std::ofstream(std::filesystem::path(process_env()(kTold).value()) / what);
@@ -228,8 +228,8 @@ TEST_P(MpiBackend, SeveralCommunicatorsOfOneJobBesideOtherBackends) {
   end_rank();
 }
 
-// What mpirun leaves to the ranks: it ends the job itself when one dies. A stopped one it does not
-// see.
+// The faults that mpirun leaves to the ranks: it ends the job itself when a rank dies, but does not
+// see a stopped one.
 std::vector<std::tuple<MpiFamily, testing::Fault>> faults_of_calls() {
   std::vector<std::tuple<MpiFamily, testing::Fault>> all;
   for (const MpiFamily family : launch::kMpiFamilies) {
@@ -280,15 +280,15 @@ INSTANTIATE_TEST_SUITE_P(All, MpiFaults, ::testing::ValuesIn(faults_of_calls()),
                                   std::get<1>(info.param).name;
                          });
 
-// Open MPI's mpirun says how the job's first rank ended; MPICH's how one of them did, and where
-// that is another one, that one has said for whom it waited.
+// Open MPI's mpirun reports how the job's first rank ended; MPICH's reports one of the ranks, and
+// if that is another one, its error has named the rank that it waited for.
 bool names_the_end(MpiFamily family, const std::string& output, const char* open_mpi,
                    const char* mpich) {
   const auto has = [&](const char* text) { return output.find(text) != std::string::npos; };
   return family == MpiFamily::kOpenMpi ? has(open_mpi) : has(mpich) || has("needs rank 1 (pid ");
 }
 
-// The job ends soon, not with 0, and somebody says what it was.
+// The job ends soon, with a status other than 0 and the reason in its output.
 TEST_P(MpiBackend, AKilledRankEndsTheJob) {
   LOCKSTEP_NEEDS_MPIRUN(GetParam());
   if (!inside_mpirun()) {

@@ -19,7 +19,7 @@
 
 namespace lockstep::peer {
 
-// A window of a collective; of an uneven all_to_all all windows, one after another.
+// One window of a collective; for an uneven all_to_all, all windows one after another.
 class BlockWay::BlockPart final : public piped::Part {
  public:
   BlockPart(BlockWay& way, const Call& call, const Layout& layout, int64_t window)
@@ -28,7 +28,7 @@ class BlockWay::BlockPart final : public piped::Part {
     const int64_t bytes = std::min(layout.step, call.count) * width();
     by_shares_ = call.op == Op::kAllReduce && way.size_ > 2 && bytes > way.whole_up_to_;
     meeting_.sequence = call.sequence;
-    meeting_.record = call.record;  // which the ranks compare
+    meeting_.record = call.record;  // the ranks compare it
     meeting_.dtype = at::kLong;
     if (uneven_) {
       meeting_.op = Op::kAllReduce;
@@ -49,8 +49,8 @@ class BlockWay::BlockPart final : public piped::Part {
   }
 
   bool begin() override {
-    // All ranks have given their devices what takes from the slot: they did before they came to the
-    // window after that.
+    // All ranks have given their devices the reads of this slot: they did so before they reached
+    // the window after that.
     if (way_.uneven_ || (way_.next_ >= kSlots && way_.met_ < way_.next_ - kSlots + 2)) return false;
     give();
     way_.uneven_ = uneven_;
@@ -68,9 +68,9 @@ class BlockWay::BlockPart final : public piped::Part {
       take_shares();
     } else {
       ++way_.met_;
-      wait_for_caller(way_.out_);  // who may have used the memory before
+      wait_for_caller(way_.out_);  // the caller may have used the memory before
       way_.blocks_->wait_for_all(Mark::kGiven, number_, way_.out_);
-      // What lies in symmetric memory is the caller's again when all have summed up.
+      // The caller owns its symmetric memory again when all ranks have summed.
       for (const Place& place : places_) by_shares_ |= place.id >= 0;
       if (by_shares_) {
         sum_share();
@@ -105,7 +105,7 @@ class BlockWay::BlockPart final : public piped::Part {
     return elements(way_.blocks_->slot(rank, number_) + offset, count);
   }
 
-  // Where a rank's part of the reduction is.
+  // The place of a rank's part of the reduction.
   at::Tensor given(int rank, int64_t offset, int64_t count) const {
     const Place place = places_.empty() ? Place() : places_[static_cast<size_t>(rank)];
     if (place.id < 0) return in_slot(rank, offset, count);
@@ -152,7 +152,7 @@ class BlockWay::BlockPart final : public piped::Part {
       const Share own = share(one.elements, way_.rank_, way_.size_);
       if (own.elements == 0) continue;
       const int64_t at = one.slot + own.begin * width();
-      // The others take none of this rank's share of its slot before it says so.
+      // The other ranks do not read this rank's share of its slot before it posts.
       reduce_into(in_slot(way_.rank_, at, own.elements), given_by_all(at, own.elements),
                   call_.reduce);
     }
@@ -172,13 +172,13 @@ class BlockWay::BlockPart final : public piped::Part {
   BlockWay& way_;
   Call call_;
   Layout layout_;
-  int64_t window_;   // of the call
-  int64_t windows_;  // of an uneven call: of all ranks, once they have met
+  int64_t window_;   // the window within the call
+  int64_t windows_;  // for an uneven call: the windows of all ranks, known once they have met
   bool uneven_ = false;
   bool by_shares_ = false;
   bool summed_ = false;
-  int64_t number_ = -1;        // of the window among those of all calls
-  std::vector<Place> places_;  // of all ranks' inputs; an all_reduce's, where there are such places
+  int64_t number_ = -1;        // the window's number among those of all calls
+  std::vector<Place> places_;  // the places of all ranks' inputs, for an all_reduce that has them
   Call meeting_;
 };
 
@@ -217,7 +217,7 @@ bool BlockWay::through(const Backend& host) {
   out.record(out_);
   if (!in.reached() || !out.reached() || !pinned_.through(host)) return false;
   blocks_->leave();
-  // What they still take lies in this process's memory.
+  // The other ranks may still read from this process's memory.
   return blocks_->others_have_taken(host, next_);
 }
 

@@ -1,11 +1,11 @@
-// BlockWay: through blocks of the devices' memory (blocks.h). Each window of a collective is copied
-// into this rank's block, the engine of the host says when all ranks have come so far, and streams
-// take it from there, behind the other ranks' events. Not a public header.
+// BlockWay: moves data through blocks of the devices' memory (blocks.h). Each window of a
+// collective is copied into this rank's block, the host's engine says when all ranks have done so,
+// and streams take it from there, behind the other ranks' events. Not a public header.
 //
-// The ranks' devices follow each other by events, and their hosts by the engine's calls, each of
-// which says of every rank what it has given its device: an event has been recorded before anybody
-// waits for it. A window's slot is written again once all ranks have said so of a window that came
-// after it, and behind the events of all that have taken from it.
+// The ranks' devices are ordered by events, and their hosts by the engine's calls, each of which
+// carries what every rank has given its device: an event has been recorded before any rank waits
+// for it. A window's slot is written again once all ranks have reported a later window, and behind
+// the events of all ranks that have read it.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -22,8 +22,8 @@ namespace lockstep::peer {
 
 class BlockWay final : public piped::Way {
  public:
-  // An all_reduce whose windows have up to `whole_up_to` bytes is summed up by every rank whole;
-  // others by shares.
+  // In an all_reduce whose windows have up to `whole_up_to` bytes every rank sums whole windows; in
+  // a larger one each rank sums its share.
   BlockWay(std::unique_ptr<Blocks> blocks, c10::Device device, int rank, int size,
            int64_t whole_up_to);
 
@@ -40,7 +40,7 @@ class BlockWay final : public piped::Way {
   class BlockPart;
 
   std::unique_ptr<Blocks> blocks_;
-  piped::PinnedWay pinned_;  // of messages and barriers
+  piped::PinnedWay pinned_;  // for messages and barriers
   c10::Device device_;
   int rank_;
   int size_;
@@ -48,8 +48,8 @@ class BlockWay final : public piped::Way {
   c10::Stream in_;
   c10::Stream out_;
   int64_t next_ = 0;     // window
-  int64_t met_ = 0;      // windows that all ranks have given
-  bool uneven_ = false;  // a call is under way that may have more windows than this rank gives
+  int64_t met_ = 0;      // windows that all ranks have given to their devices
+  bool uneven_ = false;  // a pending call may have more windows than this rank gives
 };
 
 }  // namespace lockstep::peer

@@ -35,7 +35,7 @@ class PinnedWay::PinnedPart final : public Part {
         memory_.narrow(0, span.host, span.bytes).copy_(way_.on_device(span), /*non_blocking=*/true);
       down.record(way_.down_);
     }
-    down_ = std::move(down);  // last: what threw on the way is not down
+    down_ = std::move(down);  // set last, since an exception on the way leaves the copy undone
     if (counts) way_.pinned_ += piece_.bytes;
     return true;
   }
@@ -52,7 +52,7 @@ class PinnedWay::PinnedPart final : public Part {
   std::shared_ptr<const device::Event> advance() override {
     {
       const c10::StreamGuard on_up(way_.up_);
-      // What was copied down, and whoever used the memory before.
+      // Waits for the copy down, and for earlier users of the memory.
       down_->block(way_.up_);
       if (after_) static_cast<const device::Event*>(after_.get())->block(way_.up_);
       for (const Span& span : piece_.up)
@@ -73,7 +73,7 @@ class PinnedWay::PinnedPart final : public Part {
   Piece piece_;
   std::shared_ptr<void> after_;
   at::Tensor memory_;
-  std::optional<device::Event> down_;  // the end of the way down; nullopt: not on its way yet
+  std::optional<device::Event> down_;  // the end of the copy to the host; nullopt: not started
 };
 
 PinnedWay::PinnedWay(c10::Device device, int rank, int size, int64_t slot_bytes, int64_t at_most)

@@ -1,5 +1,5 @@
-// PinnedWay: down to pinned memory on one stream, across by the engine of the host, which carries
-// the data, and up again on another stream. Not a public header.
+// PinnedWay: copies down to pinned memory on one stream, lets the host's engine carry the data, and
+// copies up on another stream. Not a public header.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +17,8 @@ namespace lockstep::piped {
 
 class PinnedWay final : public Way {
  public:
-  // Collectives longer than `slot_bytes` go in pieces (cut()), and have `at_most` bytes of pinned
-  // memory at once; one that is longer goes by itself.
+  // Collectives longer than `slot_bytes` run in pieces (cut()) and use `at_most` bytes of pinned
+  // memory at once; a single longer piece runs by itself.
   PinnedWay(c10::Device device, int rank, int size, int64_t slot_bytes, int64_t at_most);
 
   Parts parts_of(const Call& call) override;
@@ -43,8 +43,8 @@ class PinnedWay final : public Way {
   int64_t at_most_;
   c10::Stream down_;
   c10::Stream up_;
-  std::deque<Leaving> leaving_;  // on their way up
-  int64_t pinned_ = 0;           // bytes that collectives have
+  std::deque<Leaving> leaving_;  // being copied up
+  int64_t pinned_ = 0;           // bytes that collectives use
 };
 
 }  // namespace lockstep::piped

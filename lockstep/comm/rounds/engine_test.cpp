@@ -46,19 +46,16 @@ struct Way {
 const std::vector<Way>& ways() {
   static const std::vector<Way> kWays = {
       {"default", {}},
-      {"no lines", {.lines_up_to = kNever}},
-      {"lines to the brim", {.lines_up_to = rounds::kLineCapacity}},
+      {"no lines", {.ll_up_to = kNever}},
+      {"lines to the brim", {.ll_up_to = rounds::kLineCapacity}},
       {"staged",
-       {.lines_up_to = kNever,
-        .mapped = false,
-        .shares_from = kNoShares,
-        .copies_from = kNoCopies}},
+       {.ll_up_to = kNever, .mapped = false, .shares_from = kNoShares, .copies_from = kNoCopies}},
       {"staged in shares",
-       {.lines_up_to = kNever, .mapped = false, .shares_from = 1, .copies_from = kNoCopies}},
+       {.ll_up_to = kNever, .mapped = false, .shares_from = 1, .copies_from = kNoCopies}},
       {"lines and staged", {.mapped = false, .copies_from = kNoCopies}},
-      {"copied", {.lines_up_to = kNever, .mapped = false, .copies_from = 1}},
+      {"copied", {.ll_up_to = kNever, .mapped = false, .copies_from = 1}},
       {"copied and pushed",
-       {.lines_up_to = 256, .mapped = false, .copies_from = 2048, .pushes_from = 4096}},
+       {.ll_up_to = 256, .mapped = false, .copies_from = 2048, .pushes_from = 4096}},
   };
   return kWays;
 }
@@ -107,7 +104,7 @@ std::vector<int64_t> telling_counts(at::ScalarType dtype) {
   std::vector<int64_t> counts = {1, 13, 14, 15, 127, 5003};
   const rounds::Tuning usual;
   for (const int64_t bytes :
-       {int64_t{256}, int64_t{2048}, usual.lines_up_to, rounds::kLineCapacity, usual.shares_from}) {
+       {int64_t{256}, int64_t{2048}, usual.ll_up_to, rounds::kLineCapacity, usual.shares_from}) {
     for (const int64_t near : {-1, 0, 1}) counts.push_back(bytes / element + near);
   }
   return counts;
@@ -142,7 +139,7 @@ TEST(RoundsEngine, NoWayOfMovingDataChangesABit) {
 }
 
 // Every protocol has flags and counters of its own: calls of all kinds follow each other, many of
-// them under way at once, on ranks that run at different speeds.
+// them pending at once, on ranks that run at different speeds.
 TEST(RoundsEngine, CallsOfAllKindsMixed) {
   constexpr int kCalls = kSanitized ? 200 : 600;
   for (const int size : {2, 3, 4}) {
@@ -263,7 +260,7 @@ TEST(RoundsEngine, LargeTensors) {
 
 TEST(RoundsEngine, ManyRanksShareASlot) {
   const rounds::Tuning tuning = {
-      .lines_up_to = kNever, .mapped = false, .shares_from = 1, .copies_from = kNoCopies};
+      .ll_up_to = kNever, .mapped = false, .shares_from = 1, .copies_from = kNoCopies};
   constexpr int kSize = 9;
   run(kSize, tuning, [&](Communicator& comm) {
     for (const int64_t count : {1, 40, 5003}) {
@@ -274,8 +271,7 @@ TEST(RoundsEngine, ManyRanksShareASlot) {
   });
 }
 
-// A small call's data goes before the rest of the call: a peer need not wait for what is written
-// down of it.
+// A small call's data precedes the rest of the call: a peer need not wait for the call's record.
 TEST(RoundsEngine, WhatIsShownReachesThePeerBeforeTheCallRuns) {
   auto backends = make_local_backends(2);
   float data[2] = {1, 2};
@@ -299,7 +295,7 @@ TEST(RoundsEngine, WhatIsShownReachesThePeerBeforeTheCallRuns) {
   }
 }
 
-// What is shown is part of the call, whatever the ranks find to be wrong with it afterwards.
+// Shown data is part of the call, whatever errors the ranks find in the call afterwards.
 TEST(RoundsEngine, WhatIsShownOfDifferentCallsDoesNotMeet) {
   auto backends = make_local_backends(2);
   float data[2] = {1, 2};
@@ -337,7 +333,7 @@ TEST(StreamCopy, CopiesAllBytesAndNoOthers) {
   }
 }
 
-// A rank that leaves with a call under way takes its memory along: no peer may touch it afterwards.
+// A rank that leaves with a pending call frees its memory: no peer may touch it afterwards.
 TEST(RoundsEngine, NobodyTouchesTheMemoryOfARankThatGaveUp) {
   std::atomic<bool> gave_up = false, tried = false;
   run(2, {}, [&](Communicator& comm) {
@@ -357,7 +353,8 @@ TEST(RoundsEngine, NobodyTouchesTheMemoryOfARankThatGaveUp) {
   });
 }
 
-// As a pipeline's stage that computes: the message is larger than the ring, and its sender is in no call.
+// Like a pipeline's stage that computes: the message is larger than the ring, and its sender is in
+// no call.
 TEST(RoundsEngine, LargeMessagesComeWithoutTheirSendersHelp) {
   std::atomic<bool> received = false;
   run(2, {}, [&](Communicator& comm) {
@@ -383,7 +380,8 @@ TEST(RoundsEngine, LargeMessagesComeWithoutTheirSendersHelp) {
   });
 }
 
-// What was not yet pulled when its sender left never comes, and nobody reads where it was.
+// A message that was not pulled when its sender left never arrives, and no rank reads its former
+// memory.
 TEST(RoundsEngine, LargeMessagesOfARankThatLeftAreLost) {
   std::atomic<bool> left = false;
   run(2, {}, [&](Communicator& comm) {
@@ -402,16 +400,16 @@ TEST(RoundsEngine, LargeMessagesOfARankThatLeftAreLost) {
   });
 }
 
-// Where a rank stops, as a process does by SIGSTOP, until it is to go on.
+// Stops a rank at a point, as SIGSTOP stops a process, until it may continue.
 struct Gate {
   std::atomic<bool> inside{false};
   std::atomic<bool> open{false};
   std::atomic<int> transfers{0};
 };
 
-class GatedReach final : public rounds::Reach {
+class GatedPeerMemory final : public rounds::PeerMemory {
  public:
-  explicit GatedReach(Gate* gate) : gate_(gate) {}
+  explicit GatedPeerMemory(Gate* gate) : gate_(gate) {}
   std::optional<rounds::Window> find(const std::byte*, int64_t) const override { return {}; }
   std::byte* peer(int, rounds::Window) const override { return nullptr; }
   SymmetricMemory allocate(int64_t) override { return {}; }
@@ -436,10 +434,10 @@ class GatedReach final : public rounds::Reach {
   Gate* gate_;  // null: it does not stop
 };
 
-// Rank 1 stops in the middle of writing into rank 0's output; rank 0 gives up, and its communicator
-// and tensors go. Then rank 1 goes on.
+// Rank 1 stops in the middle of writing into rank 0's output; rank 0 gives up and destroys its
+// communicator and tensors. Then rank 1 resumes.
 TEST(RoundsEngine, ARankThatStoppedInsideWritesToNobodyElsesMemory) {
-  const rounds::Tuning tuning = {.lines_up_to = kNever,
+  const rounds::Tuning tuning = {.ll_up_to = kNever,
                                  .mapped = false,
                                  .copies_from = 1,
                                  .pushes_from = 1,
@@ -453,7 +451,8 @@ TEST(RoundsEngine, ARankThatStoppedInsideWritesToNobodyElsesMemory) {
     return Communicator(
         std::make_unique<rounds::RoundsBackend>(
             rounds::engine_capabilities(), memory, region, rank,
-            std::make_unique<GatedReach>(rank == 1 ? &gate : nullptr), rounds::IsDead(), tuning),
+            std::make_unique<GatedPeerMemory>(rank == 1 ? &gate : nullptr), rounds::IsDead(),
+            tuning),
         Topology{rank, 2, rank, 2, 0},
         {.timeout = rank == 0 ? std::chrono::milliseconds(300) : std::chrono::seconds(60)});
   };
@@ -478,10 +477,10 @@ TEST(RoundsEngine, ARankThatStoppedInsideWritesToNobodyElsesMemory) {
   EXPECT_EQ(gate.transfers, 1) << "of those that it would have made";
 }
 
-// Rank 1 stops in the middle of pulling a message; rank 0 leaves, and its memory becomes something else. Then rank 1
-// goes on.
+// Rank 1 stops in the middle of pulling a message; rank 0 leaves, and its memory is reused. Then
+// rank 1 resumes.
 TEST(RoundsEngine, ARankThatStoppedInsideTakesNothingOfWhoeverLeft) {
-  const rounds::Tuning tuning = {.lines_up_to = kNever,
+  const rounds::Tuning tuning = {.ll_up_to = kNever,
                                  .mapped = false,
                                  .copies_from = 1,
                                  .quiesce_at_most = std::chrono::milliseconds(20)};
@@ -493,11 +492,11 @@ TEST(RoundsEngine, ARankThatStoppedInsideTakesNothingOfWhoeverLeft) {
     rounds::Region(region).initialise();
     Gate gate;
     const auto make = [&](int rank) {
-      return Communicator(
-          std::make_unique<rounds::RoundsBackend>(
-              rounds::engine_capabilities(), memory, region, rank,
-              std::make_unique<GatedReach>(rank == 1 ? &gate : nullptr), rounds::IsDead(), tuning),
-          Topology{rank, 2, rank, 2, 0}, {.timeout = std::chrono::seconds(60)});
+      return Communicator(std::make_unique<rounds::RoundsBackend>(
+                              rounds::engine_capabilities(), memory, region, rank,
+                              std::make_unique<GatedPeerMemory>(rank == 1 ? &gate : nullptr),
+                              rounds::IsDead(), tuning),
+                          Topology{rank, 2, rank, 2, 0}, {.timeout = std::chrono::seconds(60)});
     };
     std::vector<float> input(static_cast<size_t>(count), 1.0f);
     std::thread stopped([&] {

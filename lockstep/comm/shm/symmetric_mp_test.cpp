@@ -70,7 +70,7 @@ TEST(Symmetric, EveryOperationWorksOnIt) {
   });
 }
 
-// What one rank knows alone must not decide the way that the data goes.
+// Facts that only one rank knows must not decide the data's path.
 TEST(Symmetric, RanksMayMixItWithOrdinaryTensors) {
   testing::expect_ranks(3, [](Communicator& comm) {
     for (const int64_t count : {300, 2'000, 5'000, 100'000}) {

@@ -9,8 +9,8 @@
 namespace lockstep {
 namespace {
 
-// Whether pieces of a call may have its number, and their sums are those of the whole: of the
-// engines of shared memory, which count calls for themselves and add in rank order.
+// Whether pieces of a call may share its number, and their sums equal those of the whole call: true
+// for the shared-memory engines, which count calls themselves and add in rank order.
 bool takes_pieces(const Backend& host) {
   const std::string& name = host.capabilities().backend;
   return name == "local" || name == "shm";

@@ -69,7 +69,8 @@ class Peer final : public FrameListener {
   std::vector<std::byte> payload_;
 };
 
-// What a rank says of its collective `sequence`: all before were like `call`, and it is one.
+// A rank's report of its collective `sequence`: all earlier ones were like `before`, and this one
+// is `call`.
 FrameHeader word_of(FrameType type, uint64_t sequence, const Call& call, const Call& before) {
   FrameHeader header;
   header.type = type;
@@ -80,7 +81,7 @@ FrameHeader word_of(FrameType type, uint64_t sequence, const Call& call, const C
   return header;
 }
 
-// Far more than are under way at once or are remembered once they are over.
+// Far more calls than are active at once or are remembered once they are complete.
 TEST(TcpEngine, WhatWaitsLongForItsTurnIsTheSameCallStill) {
   constexpr int kCalls = 1000;
   auto [a, b] = connection();
@@ -108,7 +109,7 @@ TEST(TcpEngine, WhatWaitsLongForItsTurnIsTheSameCallStill) {
   }
 }
 
-// A peer that says where it is runs ahead of what it says of each call.
+// A peer that reports its place is ahead of its reports of each call.
 TEST(TcpEngine, ACallThatIsHeardOfAfterALaterOneIsCompared) {
   auto [a, b] = connection();
   const std::unique_ptr<Engine> engine = engine_of(0, std::move(a));
@@ -129,7 +130,7 @@ TEST(TcpEngine, ACallThatIsHeardOfAfterALaterOneIsCompared) {
                     HasSubstr("rank 1: #5 all_reduce max int64 x 1")));
 }
 
-// A root whose calls are over long before the others come to them.
+// A root whose calls complete long before the others reach them.
 class FarAhead : public ::testing::Test {
  protected:
   static constexpr uint64_t kCalls = 500;

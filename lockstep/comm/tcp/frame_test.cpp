@@ -61,7 +61,7 @@ TEST(Frame, WhatNoRankSendsIsRefused) {
   EXPECT_TRUE(parse_frame_header(view(bytes_of(header))));
 }
 
-// Takes whatever comes.
+// Takes everything that arrives.
 class Sink final : public FrameListener {
  public:
   std::byte* begin_frame(int, const FrameHeader& header, std::string_view text) override {

@@ -15,8 +15,8 @@
 namespace lockstep::tcp::schedule_test {
 namespace {
 
-// All ranks of a collective in one thread: runs ready steps in a random order, so that what the
-// schedule does not order happens in any order.
+// Simulates all ranks of a collective in one thread: runs ready steps in a random order, so that
+// steps that the schedule does not order happen in any order.
 class Simulation {
  public:
   Simulation(std::vector<Call> calls, const ScheduleSizes& sizes, unsigned seed)

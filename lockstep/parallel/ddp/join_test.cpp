@@ -12,7 +12,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/parallel/ddp/ddp.h"
-#include "lockstep/parallel/ddp/internal/roll_call.h"
+#include "lockstep/parallel/ddp/internal/join_protocol.h"
 #include "lockstep/parallel/ddp/sync_batch_norm.h"
 #include "lockstep/testing/thread_ranks.h"
 
@@ -260,14 +260,14 @@ TEST(Join, SyncBatchNormIsShadowedToo) {
   });
 }
 
-TEST(RollCall, TheLowestRankWithDataSpeaks) {
+TEST(JoinProtocol, TheLowestRankWithDataSpeaks) {
   using namespace lockstep::internal;  // NOLINT
   const std::vector<Announcement> said{{}, {Step::kBucket, {4}}, {}, {Step::kBucket, {4}}};
-  const Roll roll = read_roll(said);
-  EXPECT_EQ(roll.contributing, 2);
-  EXPECT_EQ(roll.first, 1);
-  EXPECT_EQ(roll.step.detail[0], 4);
-  EXPECT_EQ(read_roll(std::vector<Announcement>(3)).contributing, 0);
+  const JoinState join_state = read_join_state(said);
+  EXPECT_EQ(join_state.contributing, 2);
+  EXPECT_EQ(join_state.first, 1);
+  EXPECT_EQ(join_state.step.detail[0], 4);
+  EXPECT_EQ(read_join_state(std::vector<Announcement>(3)).contributing, 0);
 }
 
 }  // namespace

@@ -92,10 +92,10 @@ TEST(Parity, ResNetWithSyncBatchNormIsOneProcess) {
   });
 }
 
-// Of 800,000 inputs of ReLU some lie within float32's rounding of 0, where one process and three may
-// differ in whether the gradient passes: another processor, other ones. In the last layers one of them
-// is a hundredth of some gradient. So a gradient is compared as a vector here, and element by element
-// in float64, above. A wrong divisor or wrong statistics are a fifth and more.
+// Of 800,000 inputs of ReLU some lie within float32's rounding of 0, where one process and three
+// may differ in whether the gradient passes: another processor, other ones. In the last layers one
+// of them is a hundredth of some gradient. So a gradient is compared as a vector here, and element
+// by element in float64, above. A wrong divisor or wrong statistics are a fifth and more.
 TEST(Parity, ResNetsFirstGradientsAreOneProcesssInFloat32) {
   ResNet one = make_resnet(torch::kFloat);
   kResNetLoss(one, 0, 0, kRows).backward();

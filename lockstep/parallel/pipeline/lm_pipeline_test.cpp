@@ -1,5 +1,5 @@
-// Pipelines of TransformerLm: equal to one process, gradients of weights that come by themselves, tied
-// embeddings.
+// Pipelines of TransformerLm: equal to one process, gradients of weights that come by themselves,
+// tied embeddings.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -200,8 +200,8 @@ TEST(LmPipeline, TiedEmbeddingsStayOne) {
   }
 }
 
-// In float32 the layers are fused, and W computes what I has left. Where one stage has both ends of a tied
-// pair, one backward adds its two gradients and two do not, so the bits differ there.
+// In float32 the layers are fused, and W computes what I has left. Where one stage has both ends of
+// a tied pair, one backward adds its two gradients and two do not, so the bits differ there.
 TEST(LmPipeline, ZeroBubbleEndsInTheBitsOf1F1B) {
   for (int p = 1; p <= 4; ++p) {
     for (const bool tied : {false, true}) {
@@ -274,8 +274,8 @@ TEST(LmPipeline, HooksSeeEveryGradientArrive) {
 
 using Reduce = std::function<std::function<void()>(const NamedTensors& own, Communicator& data)>;
 
-// Steps of two pipelines side by side, each with its own texts: the last gradients of one of them, or its
-// parameters, where those are gone.
+// Steps of two pipelines side by side, each with its own texts: the last gradients of one of them,
+// or its parameters, where those are gone.
 Gradients beside_a_data_axis(const char* name, const Reduce& reduce, bool tied = true) {
   Gradients result;
   std::mutex mutex;
@@ -309,8 +309,8 @@ Gradients beside_a_data_axis(const char* name, const Reduce& reduce, bool tied =
   return result;
 }
 
-// What PyTorch's zero-bubble schedules do not get (pytorch#144530): buckets that are reduced while the step
-// runs, in the same bits under every schedule.
+// What PyTorch's zero-bubble schedules do not get (pytorch#144530): buckets that are reduced while
+// the step runs, in the same bits under every schedule.
 TEST(LmPipeline, AReducerOnTheDataAxisSeesOneBackward) {
   const Reduce by_hand = [](const NamedTensors& own, Communicator& data) {
     return [own, data]() mutable { average_gradients(own, data); };

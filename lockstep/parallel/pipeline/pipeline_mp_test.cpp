@@ -1,5 +1,5 @@
-// A stage of a pipeline of processes dies, stops, throws or is out of step: every other one gets the right error
-// in time, which names the rank, its own stage and the action or the micro-batch.
+// A stage of a pipeline of processes dies, stops, throws or is out of step: every other one gets
+// the right error in time, which names the rank, its own stage and the action or the micro-batch.
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// Pipelines of a Sequential and of hand-made chunks: equal to one process, in the schedule's order, and
-// what is said where stages do not fit together.
+// Pipelines of a Sequential and of hand-made chunks: equal to one process, in the schedule's order,
+// and what is said where stages do not fit together.
 #include "lockstep/parallel/pipeline/pipeline.h"
 
 #include <ATen/ATen.h>
@@ -229,7 +229,8 @@ TEST(Pipeline, AnyDisciplineThatIsCheckedRuns) {
   }
 }
 
-// As between processes: a message has no room until its receive is there, and goes in several rounds.
+// As between processes: a message has no room until its receive is there, and goes in several
+// rounds.
 TEST(Pipeline, MessagesLargerThanTheEnginesRoom) {
   for (const Job& job : jobs()) {
     if (job.size.stages < 3) continue;
@@ -264,8 +265,8 @@ TEST(Pipeline, GradientsAddUpOverSteps) {
   });
 }
 
-// Drawn and done are one, event by event: what is measured is the schedule's, no stage does two things at once, and
-// nothing begins before what it waits for was sent.
+// Drawn and done are one, event by event: what is measured is the schedule's, no stage does two
+// things at once, and nothing begins before what it waits for was sent.
 TEST(Pipeline, WhatIsMeasuredIsTheSchedule) {
   for (const Job& job : jobs()) {
     testing::run_threads(job.size.stages, [&](Communicator& comm) {
@@ -504,7 +505,8 @@ TEST(Pipeline, AStageThatFailsEndsTheStep) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
-// Such as a Reducer on a data axis throws, whose peer is gone: this pipeline's communicator is whole.
+// Such as a Reducer on a data axis throws, whose peer is gone: this pipeline's communicator is
+// whole.
 TEST(Pipeline, WhatAnotherCommunicatorThrowsEndsTheStep) {
   const auto start = std::chrono::steady_clock::now();
   const std::vector<std::string> lines = told<Error>(3, [](Communicator& comm) {

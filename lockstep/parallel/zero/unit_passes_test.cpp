@@ -43,7 +43,8 @@ TEST(UnitPasses, AreTheSameWhateverABackwardReaches) {
       std::vector<size_t> reached;
       for (size_t i = forward.size(); i-- > 0;)
         if ((left_out >> i & 1U) == 0) reached.push_back(forward[i]);
-      // A unit that comes twice is left out as a whole: by which pass a backward comes nobody could say.
+      // A unit that comes twice is left out as a whole: by which pass a backward comes nobody could
+      // say.
       if (forward.size() > kUnits && left_out != 0) continue;
       const std::vector<std::string> places = places_of(passes, reached);
       if (first.empty()) first = places;

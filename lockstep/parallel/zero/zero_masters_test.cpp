@@ -1,4 +1,5 @@
-// ZeroOptions::master_weights: parameters of 16 bits, whose masters, state and averages are float32.
+// ZeroOptions::master_weights: parameters of 16 bits, whose masters, state and averages are
+// float32.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -38,7 +39,8 @@ NamedTensors short_ones(at::ScalarType dtype = at::kBFloat16) {
           {"c", torch::ones({3}).requires_grad_()}};  // float32: it has no master
 }
 
-// Gradients that are multiples of 1/8 below 8, whatever ranks there are: sums and averages are exact.
+// Gradients that are multiples of 1/8 below 8, whatever ranks there are: sums and averages are
+// exact.
 at::Tensor gradient_of(const at::Tensor& parameter, size_t index, int step) {
   return torch::arange(parameter.numel())
       .add(static_cast<int64_t>(index) + 3 * step)

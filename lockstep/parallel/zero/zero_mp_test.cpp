@@ -74,8 +74,8 @@ void expect_one_process_by_units(Communicator& comm, bool reshard, std::vector<i
 
 constexpr double kMiB = 1 << 20;
 
-// This process's proportional share of all its memory, in bytes (proc(5), smaps_rollup), without what
-// malloc only keeps for later.
+// This process's proportional share of all its memory, in bytes (proc(5), smaps_rollup), without
+// what malloc only keeps for later.
 double proportional_bytes() {
   ::malloc_trim(0);
   std::ifstream rollup("/proc/self/smaps_rollup");
@@ -256,8 +256,8 @@ class OwnLimit {
   bool there_ = false;
 };
 
-// 512 MiB of parameters, gradients and moments where each rank may have two thirds, libtorch's some 100 included:
-// four ranks train, one is told.
+// 512 MiB of parameters, gradients and moments where each rank may have two thirds, libtorch's some
+// 100 included: four ranks train, one is told.
 constexpr int64_t kOwnLimit = 358'000'000;
 
 void train_born_divided(Communicator& comm) {
@@ -336,8 +336,8 @@ TEST_F(ZeroHosts, EveryStageIsOneProcess) {
   }
 }
 
-// As ZeRO's stage 3: the parameters twice and the gradients once, where DistributedDataParallel's step
-// sends them twice; the last layer stays from its forward to its backward. Or as much as that.
+// As ZeRO's stage 3: the parameters twice and the gradients once, where DistributedDataParallel's
+// step sends them twice; the last layer stays from its forward to its backward. Or as much as that.
 TEST_F(ZeroHosts, UnitsAreFetchedOnceAHost) {
   static constexpr int kUnits = 16;
   static constexpr int64_t kNumel = 1 << 18;

@@ -543,8 +543,8 @@ TEST(ZeroOptimizer, ABackwardThatThrewTakesTheStepsGradientsWithIt) {
   }
 }
 
-// leave_out() after a backward that threw in the second round: how far a rank had come is a matter of
-// time, what they then do together is not.
+// leave_out() after a backward that threw in the second round: how far a rank had come is a matter
+// of time, what they then do together is not.
 TEST(ZeroOptimizer, AStepIsLeftOutAlikeOnRanksThatAreNot) {
   testing::run_threads(2, [](Communicator& comm) {
     constexpr int kLayers = 9;

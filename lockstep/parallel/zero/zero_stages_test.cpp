@@ -173,8 +173,8 @@ TEST(ZeroStages, ARankWritesForAllRanksOfItsHost) {
   });
 }
 
-// From the second step on backward writes gradients where they are reduced, but for those of the layer
-// by which the optimizer learns that a backward has begun.
+// From the second step on backward writes gradients where they are reduced, but for those of the
+// layer by which the optimizer learns that a backward has begun.
 TEST(ZeroStages, GradientsAreBornInTheirPlaces) {
   for (const int stage : {0, 1, 2, 3}) {
     testing::run_threads(2, [stage](Communicator& comm) {

@@ -1,4 +1,5 @@
-// Parameters that are divided between hosts, and fetched a unit at a time. Hosts are groups of threads.
+// Parameters that are divided between hosts, and fetched a unit at a time. Hosts are groups of
+// threads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -363,8 +364,8 @@ TEST(ZeroUnits, WhatThrewCanBeRepeated) {
   });
 }
 
-// A unit's backward has begun and not ended: leave_out() ends the step, as after any backward that threw; so
-// does a backward to an activation alone.
+// A unit's backward has begun and not ended: leave_out() ends the step, as after any backward that
+// threw; so does a backward to an activation alone.
 TEST(ZeroUnits, ABackwardThatEndsWithinAUnitHoldsNothing) {
   testing::run_threads(4, [](Communicator& comm) {
     LayerNet net(kLayers), plain(kLayers);
@@ -400,7 +401,8 @@ TEST(ZeroUnits, ABackwardThatEndsWithinAUnitHoldsNothing) {
   });
 }
 
-// After an evaluation the next pass through the units lets all others go; a step waits for no holder.
+// After an evaluation the next pass through the units lets all others go; a step waits for no
+// holder.
 TEST(ZeroUnits, WholeParametersDoNotStay) {
   testing::run_threads(4, [](Communicator& comm) {
     LayerNet net(kLayers);
@@ -435,7 +437,7 @@ TEST(ZeroUnits, WholeParametersDoNotStay) {
 }
 
 // Each rank writes its own part; what the parameters held is not read, and not sent.
-TEST(ZeroBirths, RanksWriteTheirParts) {
+TEST(ZeroPlacement, RanksWriteTheirParts) {
   LayerNet plain(kLayers);
   const auto value = [](const std::string& name, int64_t i) {
     return std::sin(0.7 * static_cast<double>(i) + static_cast<double>(name.size()));

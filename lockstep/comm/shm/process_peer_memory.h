@@ -1,5 +1,6 @@
-// ProcessReach: how processes of one host get at each other's memory: mapped (the arena), or by
-// process_vm_readv(2) and process_vm_writev(2) where the system permits it ("cross-memory attach").
+// ProcessPeerMemory: access of one host's processes to each other's memory: mapped (the arena), or
+// by process_vm_readv(2) and process_vm_writev(2) where the system permits them ("cross-memory
+// attach").
 #pragma once
 
 #include <cstdint>
@@ -7,20 +8,22 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/comm/rounds/reach.h"
+#include "lockstep/comm/rounds/peer_memory.h"
 #include "lockstep/comm/rounds/region.h"
 #include "lockstep/comm/shm/arena.h"
 #include "lockstep/core/deadline.h"
 
 namespace lockstep::shm {
 
-class ProcessReach final : public rounds::Reach {
+class ProcessPeerMemory final : public rounds::PeerMemory {
  public:
-  // Collective: every rank tries to read a word of every other; copies() is true if all could. The
-  // arena may be null. `pids`: Segment's, by rank. `hung_up` tells whether a rank's process is gone.
-  // Throws Timeout, PeerLost.
-  ProcessReach(rounds::Region region, int rank, std::shared_ptr<Arena> arena,
-               std::vector<int32_t> pids, std::function<bool(int rank)> hung_up, Deadline deadline);
+  // Every rank tries to read a word of every other; copies() is true if all succeeded. The arena
+  // may be null. `pids`: Segment's, by rank. `hung_up` tells whether a rank's process is gone.
+  // Collective: all ranks.
+  // Throws: Timeout, PeerLost.
+  ProcessPeerMemory(rounds::Region region, int rank, std::shared_ptr<Arena> arena,
+                    std::vector<int32_t> pids, std::function<bool(int rank)> hung_up,
+                    Deadline deadline);
 
   std::optional<rounds::Window> find(const std::byte* memory, int64_t bytes) const override;
   std::byte* peer(int rank, rounds::Window window) const override;

@@ -1,4 +1,4 @@
-#include "lockstep/wire/strangers.h"
+#include "lockstep/wire/unauthenticated_peers.h"
 
 #include <poll.h>
 #include <sys/resource.h>
@@ -15,7 +15,7 @@
 namespace lockstep::wire {
 namespace {
 
-// Whoever else has this process's descriptors may take each one that is freed.
+// Other threads of this process may take each freed descriptor.
 constexpr int kRoomMade = 64;
 
 }  // namespace
@@ -33,11 +33,11 @@ std::string source_of(int fd) {
   try {
     return peer_address(fd).host;
   } catch (const SystemError&) {
-    return "";  // it has gone
+    return "";  // it has left
   }
 }
 
-size_t most_strangers(size_t wanted) {
+size_t most_unauthenticated(size_t wanted) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return wanted;
   return std::clamp<size_t>(limit.rlim_cur / 2, 1, wanted);
@@ -49,11 +49,11 @@ bool worth_a_line(uint64_t count) {
   return said == count;
 }
 
-void Strangers::add(uint64_t id, const std::string& source) {
+void UnauthenticatedPeers::add(uint64_t id, const std::string& source) {
   if (sources_.emplace(id, source).second) of_source_[source].insert(id);
 }
 
-void Strangers::remove(uint64_t id) {
+void UnauthenticatedPeers::remove(uint64_t id) {
   const auto found = sources_.find(id);
   if (found == sources_.end()) return;
   const auto of = of_source_.find(found->second);
@@ -62,7 +62,7 @@ void Strangers::remove(uint64_t id) {
   sources_.erase(found);
 }
 
-std::optional<uint64_t> Strangers::first_to_go() const {
+std::optional<uint64_t> UnauthenticatedPeers::first_to_go() const {
   const std::set<uint64_t>* most = nullptr;
   for (const auto& [source, ids] : of_source_) {
     const bool more = !most || ids.size() > most->size() ||
@@ -73,7 +73,7 @@ std::optional<uint64_t> Strangers::first_to_go() const {
   return *most->begin();
 }
 
-std::optional<uint64_t> Strangers::oldest() const {
+std::optional<uint64_t> UnauthenticatedPeers::oldest() const {
   if (sources_.empty()) return std::nullopt;
   return sources_.begin()->first;
 }
@@ -87,7 +87,7 @@ UniqueFd Acceptor::next(int listener, const std::function<bool()>& make_room) {
     const int error = errno;
     if (error == EINTR || error == ECONNABORTED) continue;
     if (error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM) return fd;
-    // Linux says so of a queue too in which nobody waits.
+    // Linux also says so for an empty queue.
     pollfd queue{listener, POLLIN, 0};
     if (::poll(&queue, 1, 0) <= 0) return fd;
     error_ = error;

@@ -1,4 +1,4 @@
-#include "lockstep/comm/shm/process_reach.h"
+#include "lockstep/comm/shm/process_peer_memory.h"
 
 #include <unistd.h>
 
@@ -20,9 +20,9 @@ enum Step : uint32_t { kNothing, kShown, kCannot, kCan };
 
 }  // namespace
 
-ProcessReach::ProcessReach(rounds::Region region, int rank, std::shared_ptr<Arena> arena,
-                           std::vector<int32_t> pids, std::function<bool(int)> hung_up,
-                           Deadline deadline)
+ProcessPeerMemory::ProcessPeerMemory(rounds::Region region, int rank, std::shared_ptr<Arena> arena,
+                                     std::vector<int32_t> pids, std::function<bool(int)> hung_up,
+                                     Deadline deadline)
     : rank_(rank),
       arena_(std::move(arena)),
       hung_up_(std::move(hung_up)),
@@ -33,19 +33,20 @@ ProcessReach::ProcessReach(rounds::Region region, int rank, std::shared_ptr<Aren
   rounds::RankState& own = region.rank(rank);
   own.probe_address = reinterpret_cast<uint64_t>(&word);
   own.probe_value = word;
-  own.pid.store(static_cast<int32_t>(::getpid()), std::memory_order_relaxed);  // for people
-  own.reach_step.store(kShown, std::memory_order_release);
+  own.pid.store(static_cast<int32_t>(::getpid()), std::memory_order_relaxed);  // informational
+  own.peer_memory_step.store(kShown, std::memory_order_release);
   await_step(region, kShown, deadline);
-  own.reach_step.store(probe(region) ? kCan : kCannot, std::memory_order_release);
-  await_step(region, kCannot, deadline);  // the word lives until here
+  own.peer_memory_step.store(probe(region) ? kCan : kCannot, std::memory_order_release);
+  await_step(region, kCannot, deadline);  // the word must exist until here
   copies_ = true;
   for (int r = 0; r < region.size(); ++r)
-    copies_ &= region.rank(r).reach_step.load(std::memory_order_acquire) == kCan;
+    copies_ &= region.rank(r).peer_memory_step.load(std::memory_order_acquire) == kCan;
 }
 
-void ProcessReach::await_step(rounds::Region region, uint32_t step, Deadline deadline) const {
+void ProcessPeerMemory::await_step(rounds::Region region, uint32_t step, Deadline deadline) const {
   for (int r = 0; r < region.size(); ++r) {
-    for (int tries = 0; region.rank(r).reach_step.load(std::memory_order_acquire) < step; ++tries) {
+    for (int tries = 0; region.rank(r).peer_memory_step.load(std::memory_order_acquire) < step;
+         ++tries) {
       if (hung_up_(r))
         throw PeerLost("rank " + std::to_string(r) + " went away while the group was being made",
                        r);
@@ -62,7 +63,7 @@ void ProcessReach::await_step(rounds::Region region, uint32_t step, Deadline dea
   }
 }
 
-bool ProcessReach::probe(rounds::Region region) const {
+bool ProcessPeerMemory::probe(rounds::Region region) const {
   for (int r = 0; r < region.size(); ++r) {
     if (r == rank_) continue;
     const int32_t pid = pids_[static_cast<size_t>(r)];
@@ -73,39 +74,40 @@ bool ProcessReach::probe(rounds::Region region) const {
   return true;
 }
 
-std::optional<rounds::Window> ProcessReach::find(const std::byte* memory, int64_t bytes) const {
+std::optional<rounds::Window> ProcessPeerMemory::find(const std::byte* memory,
+                                                      int64_t bytes) const {
   return arena_ ? arena_->find(memory, bytes) : std::nullopt;
 }
 
-std::byte* ProcessReach::peer(int rank, rounds::Window window) const {
+std::byte* ProcessPeerMemory::peer(int rank, rounds::Window window) const {
   return arena_ ? arena_->peer(rank, window) : nullptr;
 }
 
-SymmetricMemory ProcessReach::allocate(int64_t bytes) {
+SymmetricMemory ProcessPeerMemory::allocate(int64_t bytes) {
   return arena_ ? owned(arena_->allocate(bytes)) : SymmetricMemory();
 }
 
-SymmetricMemory ProcessReach::allocate_shared(int64_t bytes) {
+SymmetricMemory ProcessPeerMemory::allocate_shared(int64_t bytes) {
   return arena_ ? owned(arena_->allocate_shared(bytes)) : SymmetricMemory();
 }
 
-// A tensor may outlive the group, and so does the arena then.
-SymmetricMemory ProcessReach::owned(std::byte* data) const {
+// A tensor may outlive the group, and then keeps the arena alive.
+SymmetricMemory ProcessPeerMemory::owned(std::byte* data) const {
   std::shared_ptr<void> owner(
       data, [arena = arena_](void* memory) { arena->release(static_cast<std::byte*>(memory)); });
   return {data, std::move(owner), [arena = arena_, data] { arena->warm(data); }};
 }
 
-// Its number may belong to another process soon after it died. `error`: of asking it for memory; a
-// process that dies gives its memory back (ESRCH) a little before its end of the pipe.
-void ProcessReach::check_alive(int rank, int error) const {
+// The PID may belong to another process soon after the rank died. `error` is the error of accessing
+// its memory; a dying process releases its memory (ESRCH) shortly before its end of the pipe.
+void ProcessPeerMemory::check_alive(int rank, int error) const {
   if (error == ESRCH || hung_up_(rank))
     throw PeerLost("rank " + std::to_string(rank) + "'s process is dead", rank);
 }
 
-// To ask costs a system call. A number is not given to another process within microseconds: its
-// owner must die, be waited for, and all other numbers come round first.
-void ProcessReach::check_alive_soon(int rank) const {
+// Each check costs a system call. A process id is not reused within microseconds: its owner must
+// die and be waited for, and all other ids must be used first.
+void ProcessPeerMemory::check_alive_soon(int rank) const {
   constexpr uint64_t kTicks = 50'000;
   uint64_t& seen = seen_alive_[static_cast<size_t>(rank)];
   const uint64_t now = ticks();
@@ -114,7 +116,7 @@ void ProcessReach::check_alive_soon(int rank) const {
   seen = now;
 }
 
-void ProcessReach::read(int rank, uint64_t address, std::byte* to, int64_t bytes) const {
+void ProcessPeerMemory::read(int rank, uint64_t address, std::byte* to, int64_t bytes) const {
   check_alive_soon(rank);
   if (read_memory(pids_[static_cast<size_t>(rank)], address, to, static_cast<size_t>(bytes)))
     return;
@@ -123,7 +125,8 @@ void ProcessReach::read(int rank, uint64_t address, std::byte* to, int64_t bytes
   throw system_error("process_vm_readv from rank " + std::to_string(rank), error);
 }
 
-void ProcessReach::write(int rank, uint64_t address, const std::byte* from, int64_t bytes) const {
+void ProcessPeerMemory::write(int rank, uint64_t address, const std::byte* from,
+                              int64_t bytes) const {
   check_alive_soon(rank);
   if (write_memory(pids_[static_cast<size_t>(rank)], address, from, static_cast<size_t>(bytes)))
     return;

@@ -1,4 +1,4 @@
-#include "lockstep/comm/side_channel/twin_channel.h"
+#include "lockstep/comm/side_channel/shadow_channel.h"
 
 #include <array>
 #include <chrono>
@@ -18,12 +18,12 @@
 namespace lockstep::side_channel {
 namespace {
 
-constexpr size_t kTwinDepth = 32;  // collectives shown and not yet agreed
-// From when on a waiting rank says in the store where it is, and asks there what others say.
-constexpr auto kTwinPatience = std::chrono::milliseconds(50);
-constexpr auto kTwinLook = std::chrono::milliseconds(100);    // between two looks
-constexpr auto kTwinTalk = std::chrono::milliseconds(1500);   // for all to tell their call
-constexpr auto kTwinAnswer = std::chrono::milliseconds(500);  // for the store, when all is lost
+constexpr size_t kShadowDepth = 32;  // collectives shown but not yet agreed
+// How long a rank waits before it writes its place to the store and reads the others' reports.
+constexpr auto kShadowPatience = std::chrono::milliseconds(50);
+constexpr auto kShadowLook = std::chrono::milliseconds(100);   // between two looks
+constexpr auto kShadowTalk = std::chrono::milliseconds(1500);  // for all ranks to report their call
+constexpr auto kShadowAnswer = std::chrono::milliseconds(500);  // for the store, after a failure
 
 std::string to_bytes(const CallRecord& record) {
   return {reinterpret_cast<const char*>(&record), sizeof record};
@@ -36,32 +36,32 @@ std::optional<CallRecord> from_bytes(const std::string& bytes) {
   return record;
 }
 
-// The number of a collective and its record, as a rank leaves it in the store, and how often it has
-// said that it waits.
+// The number of a collective and its record, as a rank leaves them in the store, and how often it
+// has reported a wait.
 struct Place {
   uint64_t number = 0;
   uint64_t waits = 0;
   CallRecord record;
 };
 
-// Speaks with the store on a thread of its own, so that nobody waits for a store whose host is
-// gone. The thread is there from the first question on, and ends by itself.
-class Courier {
+// Talks to the store on a thread of its own, so that no rank waits for a store whose host is gone.
+// The thread starts with the first request and ends by itself.
+class StoreThread {
  public:
   using Errand = std::function<void(Store&)>;
 
-  explicit Courier(std::shared_ptr<Store> store) : shared_(std::make_shared<Shared>()) {
+  explicit StoreThread(std::shared_ptr<Store> store) : shared_(std::make_shared<Shared>()) {
     shared_->store = std::move(store);
   }
-  ~Courier() {
+  ~StoreThread() {
     const MutexLock lock(shared_->mutex);
     shared_->stop = true;
     shared_->changed.notify_all();
   }
-  Courier(const Courier&) = delete;
-  Courier& operator=(const Courier&) = delete;
+  StoreThread(const StoreThread&) = delete;
+  StoreThread& operator=(const StoreThread&) = delete;
 
-  // What `ask` returns, or throws, once the store has answered.
+  // The result or exception of `ask`, once the store has answered.
   template <typename Ask>
   auto send(Ask ask) -> std::future<decltype(ask(std::declval<Store&>()))> {
     auto task = std::make_shared<std::packaged_task<decltype(ask(std::declval<Store&>()))(Store&)>>(
@@ -76,7 +76,7 @@ class Courier {
   }
 
  private:
-  // Outlives the courier while an answer is awaited.
+  // Outlives the thread while an answer is awaited.
   struct Shared {
     std::shared_ptr<Store> store;
     Mutex mutex;
@@ -102,28 +102,28 @@ class Courier {
   bool started_ = false;
 };
 
-// What the store knows of the others.
-struct News {
+// The other ranks' reports in the store.
+struct PeerReports {
   std::optional<std::string> failure;
   std::vector<std::optional<Place>> places;  // by rank
 };
 
-class TwinChannel final : public SideChannel {
+class ShadowChannel final : public SideChannel {
  public:
-  TwinChannel(std::unique_ptr<Backend> twin, std::shared_ptr<Store> store, int rank, int size)
-      : twin_(std::move(twin)),
-        courier_(std::move(store)),
+  ShadowChannel(std::unique_ptr<Backend> shadow, std::shared_ptr<Store> store, int rank, int size)
+      : shadow_(std::move(shadow)),
+        store_thread_(std::move(store)),
         rank_(rank),
         size_(size),
         places_(static_cast<size_t>(size)),
         heard_(static_cast<size_t>(size)) {}
 
   bool publish(uint64_t number, const CallRecord& record) override {
-    if (shown_.size() >= kTwinDepth) return false;
+    if (shown_.size() >= kShadowDepth) return false;
     auto shown = std::make_unique<Shown>();
     shown->place = {number, 0, record};
     shown->since = Clock::now();
-    // Maxima of x and of ~x: they belong to one x only if all ranks gave the same.
+    // The maxima of x and of ~x belong to one x only if all ranks gave the same value.
     const auto mark =
         static_cast<int64_t>(record.fingerprint ^ (record.sequence * 0x9e3779b97f4a7c15ULL));
     shown->sent = {mark, ~mark};
@@ -134,7 +134,7 @@ class TwinChannel final : public SideChannel {
     call.count = 2;
     call.input = call.output = reinterpret_cast<std::byte*>(shown->sent.data());
     call.sequence = number;
-    shown->request = twin_->start(call);
+    shown->request = shadow_->start(call);
     last_ = shown->place;
     shown_.push_back(std::move(shown));
     return true;
@@ -142,21 +142,21 @@ class TwinChannel final : public SideChannel {
 
   bool agreed(uint64_t number) override {
     if (number <= agreed_) return true;
-    if (twin_late_) return false;
+    if (shadow_late_) return false;
     Shown& front = *shown_.front();
     try {
       if (!front.request->poll()) return false;
     } catch (const Timeout&) {
-      // The twin's own clock, which may be a little ahead of the wait's: that one knows who is
+      // The shadow's own clock, which may be a little ahead of the wait's: that one knows who is
       // late.
-      twin_late_ = true;
+      shadow_late_ = true;
       return false;
     } catch (const PeerLost&) {
-      // Whoever gave up has said why, or is about to.
-      const Deadline deadline = Deadline::after(kTwinTalk / 3);
+      // The rank that gave up has reported why, or is about to.
+      const Deadline deadline = Deadline::after(kShadowTalk / 3);
       while (!deadline.expired()) {
-        ask_for_news();
-        read_news(deadline);
+        request_reports();
+        read_reports(deadline);
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
       }
       throw;
@@ -173,11 +173,11 @@ class TwinChannel final : public SideChannel {
 
   void check_failed() override {
     const auto now = Clock::now();
-    if (now - looked_ < kTwinLook) return;
-    if (!shown_.empty() && now - shown_.front()->since < kTwinPatience) return;
+    if (now - looked_ < kShadowLook) return;
+    if (!shown_.empty() && now - shown_.front()->since < kShadowPatience) return;
     looked_ = now;
-    ask_for_news();
-    read_news(Deadline::after(std::chrono::nanoseconds(0)));
+    request_reports();
+    read_reports(Deadline::after(std::chrono::nanoseconds(0)));
   }
 
   std::vector<int> missing(uint64_t number) const override {
@@ -191,7 +191,7 @@ class TwinChannel final : public SideChannel {
     return ranks;
   }
 
-  // By this rank's clock, from when it heard of the others last.
+  // Measured by this rank's clock, since its last report from the other ranks.
   std::vector<int> silent(uint64_t number, Deadline::Duration silence) const override {
     const auto since = Clock::now() - silence;
     std::vector<int> ranks;
@@ -205,7 +205,8 @@ class TwinChannel final : public SideChannel {
 
   int lost_before(uint64_t, bool) const override { return -1; }
 
-  // A rank that never had to wait left nothing in the store; but its calls up to agreed_ were ours.
+  // A rank that never had to wait left nothing in the store; its calls up to agreed_ equalled this
+  // rank's.
   std::string whereabouts(int rank) const override {
     const std::optional<Place> place = place_of(rank);
     std::string text = "rank " + std::to_string(rank);
@@ -221,9 +222,11 @@ class TwinChannel final : public SideChannel {
       const std::string report = std::to_string(static_cast<uint32_t>(kind)) + " " +
                                  std::to_string(rank_) + " " + std::to_string(lost_rank) + " " +
                                  text;
-      courier_.send([report](Store& store) { return store.compare_set("failure", "", report); })
-          .wait_for(kTwinAnswer);      // this process may be about to end
-    } catch (const std::exception&) {  // nobody can be told
+      store_thread_
+          // This process may be about to end.
+          .send([report](Store& store) { return store.compare_set("failure", "", report); })
+          .wait_for(kShadowAnswer);
+    } catch (const std::exception&) {  // the store cannot be reached
     }
   }
 
@@ -242,7 +245,8 @@ class TwinChannel final : public SideChannel {
   }
 
   uint64_t last_agreed_sequence() const {
-    // The communicator's numbers may run ahead of the channel's by what was agreed elsewhere.
+    // The communicator's numbers may be ahead of the channel's, by the calls that were agreed in
+    // another engine.
     return last_.record.sequence - (last_.number - agreed_);
   }
 
@@ -261,40 +265,41 @@ class TwinChannel final : public SideChannel {
 
   std::optional<Place> place_of(int rank) const { return places_[static_cast<size_t>(rank)]; }
 
-  // Says where this rank is, and asks what the others say; unless an answer is still awaited.
-  void ask_for_news() {
-    if (news_.valid()) return;
+  // Reports this rank's place and requests the others' reports, unless an answer is still pending.
+  void request_reports() {
+    if (reports_.valid()) return;
     std::string mine;
     if (last_.number != said_.number || waits_ != said_.waits)
       mine = std::to_string(last_.number) + ":" + std::to_string(waits_) + ":" +
              to_bytes(last_.record);
     said_.number = last_.number;
     said_.waits = waits_;
-    news_ = courier_.send([mine, rank = rank_, size = size_](Store& store) {
+    reports_ = store_thread_.send([mine, rank = rank_, size = size_](Store& store) {
       if (!mine.empty()) store.set(key("at", rank), mine);
-      News news;
-      news.failure = store.try_get("failure");
+      PeerReports reports;
+      reports.failure = store.try_get("failure");
       for (int r = 0; r < size; ++r)
-        news.places.push_back(r == rank ? std::nullopt : read_place(store, r));
-      return news;
+        reports.places.push_back(r == rank ? std::nullopt : read_place(store, r));
+      return reports;
     });
   }
 
-  // Takes the answer if there is one by then. Throws what a rank reported.
-  void read_news(Deadline deadline) {
-    if (!news_.valid() || news_.wait_for(deadline.remaining()) != std::future_status::ready) return;
-    News news;
+  // Takes the answer if there is one before the deadline. Throws a failure that a rank reported.
+  void read_reports(Deadline deadline) {
+    if (!reports_.valid() || reports_.wait_for(deadline.remaining()) != std::future_status::ready)
+      return;
+    PeerReports reports;
     try {
-      news = news_.get();
-    } catch (const Error&) {  // without the store the engine's own errors must do
+      reports = reports_.get();
+    } catch (const Error&) {  // without the store the engine's own errors have to suffice
       return;
     }
     for (size_t r = 0; r < places_.size(); ++r) {
-      if (news.places[r] && (!places_[r] || places_[r]->waits != news.places[r]->waits))
+      if (reports.places[r] && (!places_[r] || places_[r]->waits != reports.places[r]->waits))
         heard_[r] = Clock::now();
     }
-    places_ = std::move(news.places);
-    if (news.failure) throw_reported(*news.failure);
+    places_ = std::move(reports.places);
+    if (reports.failure) throw_reported(*reports.failure);
   }
 
   void throw_reported(const std::string& text) const {
@@ -314,20 +319,20 @@ class TwinChannel final : public SideChannel {
                             : "rank " + std::to_string(numbers[1]) + " reported: " + reason);
   }
 
-  // All ranks come here, having seen the same two maxima.
+  // All ranks reach this with the same two maxima.
   [[noreturn]] void report_mismatch(const Place& place) {
-    auto answer = courier_.send([place, rank = rank_, size = size_](Store& store) {
-      const Deadline deadline = Deadline::after(kTwinTalk);
+    auto answer = store_thread_.send([place, rank = rank_, size = size_](Store& store) {
+      const Deadline deadline = Deadline::after(kShadowTalk);
       store.set(key("call", rank), to_bytes(place.record));
       std::vector<CallRecord> all(static_cast<size_t>(size));
       for (int r = 0; r < size; ++r) {
         try {
           all[static_cast<size_t>(r)] =
               from_bytes(store.get(key("call", r), deadline)).value_or(CallRecord());
-        } catch (const Timeout&) {  // shows as #0
+        } catch (const Timeout&) {  // it is shown as #0
         }
       }
-      // The store may be rank 0's: it stays until all have read, or the time is up.
+      // The store may be rank 0's: it stays until all ranks have read, or the time is up.
       try {
         store.set(key("read", rank), "1");
         for (int r = 0; r < size; ++r) store.get(key("read", r), deadline);
@@ -337,10 +342,10 @@ class TwinChannel final : public SideChannel {
     });
     std::vector<CallRecord> records(static_cast<size_t>(size_));
     records[static_cast<size_t>(rank_)] = place.record;
-    if (answer.wait_for(kTwinTalk + kTwinAnswer) == std::future_status::ready) {
+    if (answer.wait_for(kShadowTalk + kShadowAnswer) == std::future_status::ready) {
       try {
         records = answer.get();
-      } catch (const Error&) {  // the others show as #0
+      } catch (const Error&) {  // the other ranks are shown as #0
       }
     }
     const std::string text = mismatch_text(records);
@@ -348,28 +353,28 @@ class TwinChannel final : public SideChannel {
     throw Mismatch(text);
   }
 
-  // In order, not yet agreed. Outlives twin_, which may still write into what was sent.
+  // In order, not yet agreed. It outlives shadow_, which may still write into the sent memory.
   std::deque<std::unique_ptr<Shown>> shown_;
-  std::unique_ptr<Backend> twin_;
-  Courier courier_;
+  std::unique_ptr<Backend> shadow_;
+  StoreThread store_thread_;
   int rank_;
   int size_;
-  std::vector<std::optional<Place>> places_;  // of the others, by rank, as last heard
-  std::future<News> news_;                    // asked for
-  Place last_;                                // shown
-  bool twin_late_ = false;                    // the twin has given up
+  std::vector<std::optional<Place>> places_;  // the other ranks' places, by rank, as last reported
+  std::future<PeerReports> reports_;          // a requested report
+  Place last_;                                // the last place shown
+  bool shadow_late_ = false;                  // the shadow has given up
   uint64_t agreed_ = 0;
   uint64_t waits_ = 0;
-  Place said_;                            // number and waits that this rank left in the store
-  std::vector<Clock::time_point> heard_;  // by rank: when its saying that it waits was news
+  Place said_;                            // the number and waits that this rank left in the store
+  std::vector<Clock::time_point> heard_;  // by rank: when its saying that it waits was reports
   Clock::time_point looked_;
 };
 
 }  // namespace
 
-std::unique_ptr<SideChannel> make_twin_channel(std::unique_ptr<Backend> twin,
-                                               std::shared_ptr<Store> store, int rank, int size) {
-  return std::make_unique<TwinChannel>(std::move(twin), std::move(store), rank, size);
+std::unique_ptr<SideChannel> make_shadow_channel(std::unique_ptr<Backend> shadow,
+                                                 std::shared_ptr<Store> store, int rank, int size) {
+  return std::make_unique<ShadowChannel>(std::move(shadow), std::move(store), rank, size);
 }
 
 }  // namespace lockstep::side_channel

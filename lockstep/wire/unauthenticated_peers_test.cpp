@@ -1,4 +1,4 @@
-#include "lockstep/wire/strangers.h"
+#include "lockstep/wire/unauthenticated_peers.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,10 +16,10 @@
 #include "lockstep/core/net.h"
 
 namespace lockstep::wire {
-namespace strangers_test {
+namespace unauthenticated_peers_test {
 
-TEST(Strangers, TheOldestOfTheLargestCrowdGivesWay) {
-  Strangers strangers(4);
+TEST(UnauthenticatedPeers, TheOldestOfTheLargestCrowdGivesWay) {
+  UnauthenticatedPeers strangers(4);
   EXPECT_FALSE(strangers.first_to_go());
   strangers.add(1, "10.0.0.1");
   for (uint64_t id = 2; id <= 4; ++id) strangers.add(id, "10.0.0.2");
@@ -39,8 +39,8 @@ TEST(Strangers, TheOldestOfTheLargestCrowdGivesWay) {
 }
 
 // However many come from one place, who comes from another one is never the one to go.
-TEST(Strangers, AStormDoesNotPushOutOneFromElsewhere) {
-  Strangers strangers(16);
+TEST(UnauthenticatedPeers, AStormDoesNotPushOutOneFromElsewhere) {
+  UnauthenticatedPeers strangers(16);
   strangers.add(0, "process 1");
   for (uint64_t id = 1; id < 10'000; ++id) {
     strangers.add(id, "process 2");
@@ -52,7 +52,7 @@ TEST(Strangers, AStormDoesNotPushOutOneFromElsewhere) {
   EXPECT_EQ(strangers.size(), 16U);
 }
 
-TEST(Strangers, LinesBecomeRare) {
+TEST(UnauthenticatedPeers, LinesBecomeRare) {
   std::vector<uint64_t> said;
   for (uint64_t count = 1; count <= 12'345; ++count)
     if (worth_a_line(count)) said.push_back(count);
@@ -60,7 +60,7 @@ TEST(Strangers, LinesBecomeRare) {
   EXPECT_FALSE(worth_a_line(UINT64_MAX));
 }
 
-TEST(Strangers, TheKernelSaysWhereTheyComeFrom) {
+TEST(UnauthenticatedPeers, TheKernelSaysWhereTheyComeFrom) {
   int fds[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
   const UniqueFd one(fds[0]), two(fds[1]);
@@ -105,15 +105,15 @@ TEST(Acceptor, SaysThatDescriptorsRanOutAndGoesOnOnceThereIsOne) {
   EXPECT_THAT(log, testing::HasSubstr("ulimit -n"));
 }
 
-TEST(Strangers, HalfOfTheDescriptorsAreForOthers) {
+TEST(UnauthenticatedPeers, HalfOfTheDescriptorsAreForOthers) {
   rlimit before{};
   ::getrlimit(RLIMIT_NOFILE, &before);
   const rlimit low{std::min<rlim_t>(before.rlim_max, 200), before.rlim_max};
   ::setrlimit(RLIMIT_NOFILE, &low);
-  EXPECT_EQ(most_strangers(1024), 100U);
-  EXPECT_EQ(most_strangers(10), 10U);
+  EXPECT_EQ(most_unauthenticated(1024), 100U);
+  EXPECT_EQ(most_unauthenticated(10), 10U);
   ::setrlimit(RLIMIT_NOFILE, &before);
 }
 
-}  // namespace strangers_test
+}  // namespace unauthenticated_peers_test
 }  // namespace lockstep::wire

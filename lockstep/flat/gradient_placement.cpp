@@ -1,4 +1,4 @@
-#include "lockstep/flat/birthplaces.h"
+#include "lockstep/flat/gradient_placement.h"
 
 #include <c10/core/CPUAllocator.h>
 
@@ -14,14 +14,14 @@ namespace lockstep::flat {
 namespace {
 
 constexpr size_t kNone = ~size_t{0};
-// Allocations of one backward that are remembered; a thread that is watched for longer, since its
-// backward threw, does not remember more.
+// The number of remembered allocations of one backward; a thread that is watched for longer,
+// because its backward threw, remembers no more.
 constexpr size_t kLogged = 1u << 16;
 
 }  // namespace
 
-// Which allocation of a backward becomes which gradient.
-class Birthplaces::Plan final : public internal::AllocationWatch {
+// Maps a backward's allocations to the gradients that they become.
+class GradientPlacement::Plan final : public internal::AllocationWatch {
  public:
   explicit Plan(std::vector<size_t> bytes) : gradients_(bytes.size()) {
     for (size_t i = 0; i < bytes.size(); ++i) {
@@ -64,7 +64,7 @@ class Birthplaces::Plan final : public internal::AllocationWatch {
     if (gradient.bytes == 0 || !tensor.defined() || !tensor.has_storage() ||
         tensor.storage_offset() != 0)
       return;
-    // The latest: memory is used again and again.
+    // The latest one, because memory is reused.
     const void* memory = tensor.storage().data();
     const auto born = std::find_if(log_.rbegin(), log_.rend(), [&](const Allocation& one) {
       return one.memory == memory && one.bytes == gradient.bytes;
@@ -97,11 +97,12 @@ class Birthplaces::Plan final : public internal::AllocationWatch {
     size_t bytes = 0;
     std::shared_ptr<internal::Place> place;
     bool awaited = false;
-    size_t ordinal = kNone;  // of the allocation that became it, among those of its size
+    // The ordinal, among those of its size, of the allocation that became it.
+    size_t ordinal = kNone;
   };
   struct Size {
-    std::vector<size_t> keepers;  // by ordinal: whose gradient it became
-    size_t count = 0;             // of allocations in this backward
+    std::vector<size_t> keepers;  // by ordinal: the gradient that it became
+    size_t count = 0;             // allocations in this backward
   };
   struct Allocation {
     const void* memory;
@@ -109,53 +110,53 @@ class Birthplaces::Plan final : public internal::AllocationWatch {
     size_t ordinal;
   };
   std::vector<Gradient> gradients_;
-  std::unordered_map<size_t, Size> sizes_;  // by bytes
+  std::unordered_map<size_t, Size> sizes_;  // by size in bytes
   std::vector<Allocation> log_;             // of this backward
 };
 
-Birthplaces::Birthplaces(std::vector<size_t> bytes)
+GradientPlacement::GradientPlacement(std::vector<size_t> bytes)
     : plan_(std::make_shared<Plan>(std::move(bytes))) {
   internal::install_placing_allocator();
 }
 
-Birthplaces::~Birthplaces() {
+GradientPlacement::~GradientPlacement() {
   end();
 }
 
-void Birthplaces::set_place(size_t index, const at::Tensor& memory) {
+void GradientPlacement::set_place(size_t index, const at::Tensor& memory) {
   plan_->set_place(index, memory);
 }
 
-void Birthplaces::begin() {
+void GradientPlacement::begin() {
   end();
   plan_->begin();
   internal::watch(plan_);
 }
 
-void Birthplaces::end() noexcept {
+void GradientPlacement::end() noexcept {
   internal::unwatch(*plan_);
 }
 
-bool Birthplaces::watching() const {
+bool GradientPlacement::watching() const {
   return internal::watches_this_thread(*plan_);
 }
 
-void Birthplaces::expect(size_t index, bool awaited) {
+void GradientPlacement::expect(size_t index, bool awaited) {
   plan_->expect(index, awaited);
 }
 
-void Birthplaces::arrived(size_t index, const at::Tensor& gradient) {
+void GradientPlacement::arrived(size_t index, const at::Tensor& gradient) {
   if (watching())
     plan_->learn(index, gradient);
   else
     plan_->expect(index, false);
 }
 
-bool Birthplaces::occupied(size_t index) const {
+bool GradientPlacement::occupied(size_t index) const {
   return plan_->occupied(index);
 }
 
-void Birthplaces::vacate(const at::Tensor& gradient) {
+void GradientPlacement::vacate(const at::Tensor& gradient) {
   const at::Storage& storage = gradient.storage();
   const size_t bytes = storage.nbytes();
   c10::DataPtr elsewhere = internal::allocate_unseen(bytes);

@@ -1,4 +1,4 @@
-#include "lockstep/rpc/internal/reaching.h"
+#include "lockstep/rpc/internal/background_connector.h"
 
 #include <gtest/gtest.h>
 
@@ -13,9 +13,10 @@
 #include <thread>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/rpc/errors.h"
 
 namespace lockstep::rpc::internal {
-namespace reaching_test {
+namespace background_connector_test {
 
 using namespace std::chrono_literals;
 
@@ -26,10 +27,10 @@ Peer peer(uint64_t incarnation) {
   return {"p" + std::to_string(incarnation), incarnation, 1, "h"};
 }
 
-// What was said of each, in words.
+// The results of the requests, as text.
 class Answers {
  public:
-  Reaching::Then of(const std::string& name) {
+  BackgroundConnector::Then of(const std::string& name) {
     return [this, name](std::exception_ptr error) {
       std::string what = "reached";
       try {
@@ -62,10 +63,10 @@ class Answers {
   std::map<std::string, std::string> all_;
 };
 
-TEST(Reaching, SaysWhoIsReachedAndWhoIsGone) {
+TEST(BackgroundConnector, SaysWhoIsReachedAndWhoIsGone) {
   Answers answers;
   std::atomic<int> turns{0};
-  Reaching reaching([&](const Peer& whom, Deadline) {
+  BackgroundConnector reaching([&](const Peer& whom, Deadline) {
     ++turns;
     if (whom.incarnation == 2) throw PeerLost("it is gone", -1);
   });
@@ -76,13 +77,13 @@ TEST(Reaching, SaysWhoIsReachedAndWhoIsGone) {
   EXPECT_EQ(turns, 2);
 }
 
-// Who does not answer has a turn after the others, as long as anybody wants it to.
-TEST(Reaching, ASilentOneHoldsUpNobodyElse) {
+// A process that does not answer has a turn after the others, as long as a request for it exists.
+TEST(BackgroundConnector, ASilentOneHoldsUpNobodyElse) {
   Answers answers;
   std::atomic<int> turns{0};
   std::atomic<bool> wakes{false};
-  Reaching reaching([&](const Peer& whom, Deadline deadline) {
-    EXPECT_LE(deadline.remaining(), Reaching::kTurn);
+  BackgroundConnector reaching([&](const Peer& whom, Deadline deadline) {
+    EXPECT_LE(deadline.remaining(), BackgroundConnector::kTurn);
     if (whom.incarnation != 1) return;
     ++turns;
     if (!wakes) throw Timeout("it is silent");
@@ -99,11 +100,11 @@ TEST(Reaching, ASilentOneHoldsUpNobodyElse) {
   EXPECT_EQ(answers.wait("patient"), "reached");
 }
 
-// Who waits holds what is released once he is told.
-TEST(Reaching, ItsEndIsToldToAllAndItMayEndItself) {
+// A waiting callback owns an object that is released once it is called.
+TEST(BackgroundConnector, ItsEndIsToldToAllAndItMayEndItself) {
   Answers answers;
   std::atomic<bool> inside{false};
-  auto reaching = std::make_unique<Reaching>([&](const Peer&, Deadline deadline) {
+  auto reaching = std::make_unique<BackgroundConnector>([&](const Peer&, Deadline deadline) {
     inside = true;
     while (!deadline.expired()) std::this_thread::sleep_for(1ms);
     throw Timeout("it is silent");
@@ -116,10 +117,10 @@ TEST(Reaching, ItsEndIsToldToAllAndItMayEndItself) {
   for (const char* name : {"in its turn", "in the queue", "afterwards"})
     EXPECT_EQ(answers.now(name), "stopped") << name;
   reaching.reset();
-  // By its own thread, which is left behind.
-  auto ends = std::make_shared<std::unique_ptr<Reaching>>(
-      std::make_unique<Reaching>([](const Peer&, Deadline) {}));
-  Reaching& last = **ends;
+  // It is ended by its own thread, which is left behind.
+  auto ends = std::make_shared<std::unique_ptr<BackgroundConnector>>(
+      std::make_unique<BackgroundConnector>([](const Peer&, Deadline) {}));
+  BackgroundConnector& last = **ends;
   last.reach(peer(3), soon(), [ends, say = answers.of("ended")](std::exception_ptr error) {
     ends->reset();
     say(error);
@@ -128,5 +129,5 @@ TEST(Reaching, ItsEndIsToldToAllAndItMayEndItself) {
   EXPECT_EQ(answers.wait("ended"), "reached");
 }
 
-}  // namespace reaching_test
+}  // namespace background_connector_test
 }  // namespace lockstep::rpc::internal

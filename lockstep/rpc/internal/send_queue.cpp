@@ -1,15 +1,15 @@
-#include "lockstep/rpc/internal/outbox.h"
+#include "lockstep/rpc/internal/send_queue.h"
 
 #include <algorithm>
 
 namespace lockstep::rpc::internal {
 namespace {
 
-constexpr size_t kKeptCapacity = size_t{1} << 20;  // of memory for what comes next
+constexpr size_t kKeptCapacity = size_t{1} << 20;  // of memory for later bytes
 
 }  // namespace
 
-void Outbox::add(std::string_view bytes) {
+void SendQueue::add(std::string_view bytes) {
   if (bytes.empty()) return;
   if (pieces_.empty() || pieces_.back().data) pieces_.push_back({nullptr, text_.size(), 0});
   text_ += bytes;
@@ -17,7 +17,7 @@ void Outbox::add(std::string_view bytes) {
   bytes_ += bytes.size();
 }
 
-void Outbox::add(const at::Tensor& tensor, size_t bytes) {
+void SendQueue::add(const at::Tensor& tensor, size_t bytes) {
   const auto* data = static_cast<const char*>(tensor.const_data_ptr());
   if (bytes < kCopied) return add(std::string_view(data, bytes));
   pieces_.push_back({data, 0, bytes});
@@ -25,7 +25,7 @@ void Outbox::add(const at::Tensor& tensor, size_t bytes) {
   bytes_ += bytes;
 }
 
-size_t Outbox::pieces(std::span<iovec> room) const {
+size_t SendQueue::pieces(std::span<iovec> room) const {
   size_t count = 0, skip = skip_;
   for (size_t i = first_; i < pieces_.size() && count < room.size(); ++i) {
     const Piece& piece = pieces_[i];
@@ -36,14 +36,14 @@ size_t Outbox::pieces(std::span<iovec> room) const {
   return count;
 }
 
-void Outbox::written(size_t bytes) {
+void SendQueue::written(size_t bytes) {
   written_ += bytes;
   if (written_ == bytes_) return clear();
   for (bytes += skip_; bytes >= pieces_[first_].size; ++first_) bytes -= pieces_[first_].size;
   skip_ = bytes;
 }
 
-void Outbox::clear() {
+void SendQueue::clear() {
   text_.clear();
   if (text_.capacity() > kKeptCapacity) text_.shrink_to_fit();
   pieces_.clear();

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/ddp/internal/roll_call.h"
+#include "lockstep/parallel/ddp/internal/join_protocol.h"
 
 #include <ATen/ops/empty.h>
 
@@ -17,35 +17,35 @@ at::Tensor to_tensor(const Announcement& announcement) {
 
 }  // namespace
 
-Roll read_roll(std::span<const Announcement> said) {
-  Roll roll;
+JoinState read_join_state(std::span<const Announcement> said) {
+  JoinState join_state;
   for (size_t r = 0; r < said.size(); ++r) {
     if (said[r].step == Step::kNothing) continue;
-    if (said[r].step == Step::kForward) roll.samples += said[r].detail[2];
-    if (roll.contributing++ == 0) {
-      roll.first = static_cast<int>(r);
-      roll.step = said[r];
+    if (said[r].step == Step::kForward) join_state.samples += said[r].detail[2];
+    if (join_state.contributing++ == 0) {
+      join_state.first = static_cast<int>(r);
+      join_state.step = said[r];
     }
   }
-  return roll;
+  return join_state;
 }
 
-Roll RollCall::call(const Announcement& own, Communicator::Site site) {
+JoinState JoinProtocol::call(const Announcement& own, Communicator::Site site) {
   const at::Tensor all = comm_.all_gather(to_tensor(own), site);
-  settle();  // over since then
+  settle();  // it has ended since
   std::vector<Announcement> said(static_cast<size_t>(comm_.size()));
   std::memcpy(said.data(), all.const_data_ptr(), said.size() * sizeof(Announcement));
-  return read_roll(said);
+  return read_join_state(said);
 }
 
-void RollCall::start(const Announcement& own) {
+void JoinProtocol::start(const Announcement& own) {
   Pending& pending = pending_.emplace_back();
   pending.own = to_tensor(own);
   pending.all = at::empty({comm_.size(), kNumbers}, at::kLong);
   pending.work = comm_.iall_gather(pending.all, pending.own);
 }
 
-void RollCall::settle() {
+void JoinProtocol::settle() {
   for (Pending& pending : pending_) pending.work.wait();
   pending_.clear();
 }

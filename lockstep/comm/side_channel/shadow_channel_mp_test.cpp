@@ -1,6 +1,6 @@
-// The side channel of several hosts, tried on one: what it says does not depend on where the ranks
-// are.
-#include "lockstep/comm/side_channel/twin_channel.h"
+// The side channel for several hosts, tested on one: its behaviour does not depend on the ranks'
+// hosts.
+#include "lockstep/comm/side_channel/shadow_channel.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -17,20 +17,20 @@
 #include "lockstep/testing/gtest_ranks.h"
 #include "lockstep/testing/operation_suite.h"
 
-namespace lockstep::twin_channel_mp_test {
+namespace lockstep::shadow_channel_mp_test {
 namespace {
 
 // A communicator over gloo, checked over a second gloo. The ranks of a test share a file.
-Communicator make_twin_comm(std::chrono::nanoseconds timeout) {
+Communicator make_shadow_comm(std::chrono::nanoseconds timeout) {
   const EnvLookup env = process_env();
   const int rank = static_cast<int>(*env_int(env, "RANK"));
   const int size = static_cast<int>(*env_int(env, "WORLD_SIZE"));
-  const auto store = std::make_shared<FileStore>(std::filesystem::temp_directory_path() /
-                                                 ("lockstep-twin-" + std::to_string(::getppid())));
+  const auto store = std::make_shared<FileStore>(
+      std::filesystem::temp_directory_path() / ("lockstep-shadow-" + std::to_string(::getppid())));
   const GlooOptions options = {
       .rank = rank, .size = size, .timeout = std::chrono::ceil<std::chrono::milliseconds>(timeout)};
-  auto channel = side_channel::make_twin_channel(
-      make_gloo_backend(std::make_shared<PrefixStore>("twin", store), options),
+  auto channel = side_channel::make_shadow_channel(
+      make_gloo_backend(std::make_shared<PrefixStore>("shadow", store), options),
       std::make_shared<PrefixStore>("check", store), rank, size);
   auto backend =
       make_checked_backend(make_gloo_backend(std::make_shared<PrefixStore>("main", store), options),
@@ -40,12 +40,12 @@ Communicator make_twin_comm(std::chrono::nanoseconds timeout) {
 
 void remove_file() {
   std::filesystem::remove(std::filesystem::temp_directory_path() /
-                          ("lockstep-twin-" + std::to_string(::getpid())));
+                          ("lockstep-shadow-" + std::to_string(::getpid())));
 }
 
-TEST(TwinChannel, OperationsAgreeWithTheOracle) {
+TEST(ShadowChannel, OperationsAgreeWithTheOracle) {
   testing::expect_ranks(3, [](Communicator&) {
-    Communicator comm = make_twin_comm(std::chrono::seconds(30));
+    Communicator comm = make_shadow_comm(std::chrono::seconds(30));
     const testing::SuiteReport report = testing::run_operation_suite(
         comm, {.dtypes = {at::kFloat, at::kBFloat16}, .every_root = false});
     for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
@@ -54,16 +54,16 @@ TEST(TwinChannel, OperationsAgreeWithTheOracle) {
   remove_file();
 }
 
-class TwinFaults : public ::testing::TestWithParam<testing::Fault> {};
+class ShadowFaults : public ::testing::TestWithParam<testing::Fault> {};
 
-TEST_P(TwinFaults, EverySurvivorGetsTheRightErrorInTime) {
+TEST_P(ShadowFaults, EverySurvivorGetsTheRightErrorInTime) {
   const testing::Fault& fault = GetParam();
   std::map<int, int> ends;
   if (fault.end != 0) ends[testing::kFaultyRank] = fault.end;
   testing::expect_lone_ranks(
       testing::kFaultSize,
       [&fault] {
-        Communicator comm = make_twin_comm(testing::fault_timeout(fault));
+        Communicator comm = make_shadow_comm(testing::fault_timeout(fault));
         // gloo says that a connection was closed, not whose.
         EXPECT_EQ(testing::run_fault(comm, fault, {.names_lost = false}), "");
       },
@@ -71,8 +71,8 @@ TEST_P(TwinFaults, EverySurvivorGetsTheRightErrorInTime) {
   remove_file();
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TwinFaults, ::testing::ValuesIn(testing::faults()),
+INSTANTIATE_TEST_SUITE_P(All, ShadowFaults, ::testing::ValuesIn(testing::faults()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace lockstep::twin_channel_mp_test
+}  // namespace lockstep::shadow_channel_mp_test

@@ -1,4 +1,4 @@
-#include "lockstep/rpc/internal/served.h"
+#include "lockstep/rpc/internal/inbound_call.h"
 
 #include <c10/util/Exception.h>
 
@@ -6,8 +6,9 @@
 
 namespace lockstep::rpc::internal {
 
-Served::Served(std::shared_ptr<Core> core, std::shared_ptr<Link> link, const Function& function,
-               RequestHead head, Incoming& message, std::string_view arguments)
+InboundCall::InboundCall(std::shared_ptr<Core> core, std::shared_ptr<Link> link,
+                         const Function& function, RequestHead head, Incoming& message,
+                         std::string_view arguments)
     : core_(std::move(core)),
       link_(std::move(link)),
       function_(function),
@@ -25,17 +26,17 @@ Served::Served(std::shared_ptr<Core> core, std::shared_ptr<Link> link, const Fun
                std::exchange(message.pending, 0)},
       arguments_(arguments.begin(), arguments.end()) {}
 
-Served::~Served() {
+InboundCall::~InboundCall() {
   if (!read_) core_->drop_unread(link_, message_);
   if (end()) core_->served(*this);
 }
 
-Task Served::task() {
+Task InboundCall::task() {
   run_.of = shared_from_this();
   return Task(&run_);
 }
 
-void Served::run() {
+void InboundCall::run() {
   if (nobody_waits()) {
     if (end()) ended();
     return;
@@ -45,7 +46,7 @@ void Served::run() {
       link_->fetch(message_);
       message_.pending = 0;
     }
-    // Whoever waits for an answer may serve meanwhile, on streams of its own.
+    // A thread that waits for an answer may serve meanwhile, on streams of its own.
     const OnDefaultStreams streams(message_.devices, way_, !core_->reactor().is_own_thread());
     Tensors came;
     if (!message_.devices.empty()) {
@@ -53,7 +54,7 @@ void Served::run() {
       arrive(message_.tensors, message_.devices)->come_here();
     }
     if (record_) {
-      // Of a context that has ended meanwhile nothing is recorded.
+      // Nothing is recorded for a context that has ended meanwhile.
       context_ = core_->contexts().find_or_make(record_->context, link_->peer().incarnation, core_);
       if (context_) context_->received(*record_, way_, message_.tensors, link_->peer().name);
     }
@@ -73,10 +74,10 @@ void Served::run() {
   }
 }
 
-void Served::value(const std::function<void(Writer&)>& write,
-                   const std::function<std::shared_ptr<Object>()>& object) {
+void InboundCall::value(const std::function<void(Writer&)>& write,
+                        const std::function<std::shared_ptr<Object>()>& object) {
   if (!end()) return;
-  // This thread's: nobody else is answered before it has been sent.
+  // This thread's writer: no other answer is written before it has been sent.
   thread_local Writer writer;
   LinkReferences references(*core_, link_);
   writer.clear(&references);
@@ -113,11 +114,11 @@ void Served::value(const std::function<void(Writer&)>& write,
     write_error(error, std::current_exception(), function_);
     answer(MessageKind::kError, error);
   }
-  writer.clear(nullptr);  // its tensors are not this thread's to keep
+  writer.clear(nullptr);  // this thread must not keep its tensors
   ended();
 }
 
-void Served::error(std::exception_ptr error) {
+void InboundCall::error(std::exception_ptr error) {
   if (!end()) return;
   if (keep_) core_->objects().made(*keep_, nullptr, error);
   Writer writer;
@@ -126,9 +127,10 @@ void Served::error(std::exception_ptr error) {
   ended();
 }
 
-// Nobody waits any more where the deadline has passed or the call was cancelled, nor does an answer leave an agent that
-// stops: what a function returns because of that is no result. Its caller's own deadline says so, or the link's end.
-void Served::answer(MessageKind kind, Writer& writer) {
+// No caller waits any more where the deadline has passed or the call was cancelled, and no answer
+// leaves an agent that stops: the result that a function returns because of that is meaningless.
+// The caller's own deadline, or the link's end, reports it.
+void InboundCall::answer(MessageKind kind, Writer& writer) {
   if (unwanted()) return core_->drop_holds(writer.holds());
   Devices devices = devices_for(writer.tensors(), way_.reversed(), [&](c10::Device device) {
     return "a tensor on " + device.str() + " cannot be returned, since no device of '" +
@@ -139,10 +141,10 @@ void Served::answer(MessageKind kind, Writer& writer) {
   core_->held_by(writer.holds(), link_, {number_, true});
   if (!devices.empty()) {
     link_->check(writer.body().size(), writer.tensors());
-    Copies copies = core_->courier().copy(writer.tensors());
-    // Whoever has the tensor here, too, may change it once this has returned.
+    Copies copies = core_->sender().copy(writer.tensors());
+    // Another owner of the tensor here may change it once this has returned.
     copies.read->come_here();
-    if (!core_->courier().post(
+    if (!core_->sender().post(
             std::move(copies), {link_.get()}, deadline_,
             [self = shared_from_this(), body = writer.body(), devices = std::move(devices),
              holds = writer.holds()](const Tensors* tensors, const std::exception_ptr& error) {
@@ -156,13 +158,13 @@ void Served::answer(MessageKind kind, Writer& writer) {
   if (!sent) core_->drop_holds(writer.holds());
 }
 
-bool Served::unwanted() const {
+bool InboundCall::unwanted() const {
   return core_->stopped() || nobody_waits();
 }
 
-void Served::send_copied(const std::string& body, const Tensors* copies,
-                         const std::exception_ptr& failure, const Devices& devices,
-                         const std::vector<uint64_t>& holds) noexcept {
+void InboundCall::send_copied(const std::string& body, const Tensors* copies,
+                              const std::exception_ptr& failure, const Devices& devices,
+                              const std::vector<uint64_t>& holds) noexcept {
   if ((!copies && !failure) || unwanted()) return core_->drop_holds(holds);
   try {
     if (failure) std::rethrow_exception(failure);
@@ -178,7 +180,7 @@ void Served::send_copied(const std::string& body, const Tensors* copies,
   }
 }
 
-void Served::ended() {
+void InboundCall::ended() {
   core_->served(*this);
 }
 

@@ -1,5 +1,5 @@
-// Reach: how a rank gets at the memory of its peers without their help: remote memory access, one
-// side alone.
+// PeerMemory: how a rank accesses its peers' memory without their help (one-sided, remote memory
+// access).
 #pragma once
 
 #include <cstddef>
@@ -10,19 +10,19 @@
 
 namespace lockstep::rounds {
 
-// A place in memory that all ranks of the group have mapped, each at an address of its own.
+// A range of memory that all ranks of the group have mapped, each at an address of its own.
 struct Window {
   uint32_t id = 0;
   uint64_t offset = 0;
 };
 
-class Reach {
+class PeerMemory {
  public:
-  virtual ~Reach() = default;
+  virtual ~PeerMemory() = default;
 
-  // The window in which `bytes` bytes of this rank's memory lie, if they do.
+  // The window that contains `bytes` bytes of this rank's memory, if there is one.
   virtual std::optional<Window> find(const std::byte* memory, int64_t bytes) const = 0;
-  // Where the rank's `window` lies in this address space; null if it was given back.
+  // The address of the rank's `window` in this address space; null if it was freed.
   virtual std::byte* peer(int rank, Window window) const = 0;
 
   // Backend::allocate_symmetric().
@@ -30,9 +30,9 @@ class Reach {
   // Backend::allocate_shared().
   virtual SymmetricMemory allocate_shared(int64_t /*bytes*/) { return {}; }
 
-  // True if every rank can copy from and to any memory of every other; the same on all ranks.
+  // True if every rank can copy to and from any memory of every other; the same on all ranks.
   virtual bool copies() const = 0;
-  // Between this rank's memory and another's. Throw PeerLost, SystemError.
+  // Copy between this rank's memory and another's. Throw PeerLost, SystemError.
   virtual void read(int rank, uint64_t address, std::byte* to, int64_t bytes) const = 0;
   virtual void write(int rank, uint64_t address, const std::byte* from, int64_t bytes) const = 0;
 };

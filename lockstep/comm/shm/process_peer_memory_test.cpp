@@ -1,5 +1,5 @@
-// Whose memory a rank of shm copies: ranks as threads, one of which lies.
-#include "lockstep/comm/shm/process_reach.h"
+// The process whose memory a rank of shm copies: ranks are threads, one of which lies.
+#include "lockstep/comm/shm/process_peer_memory.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@
 #include "lockstep/store/hash_store.h"
 
 namespace lockstep::shm {
-namespace process_reach_test {
+namespace process_peer_memory_test {
 
 constexpr rounds::RegionShape kShape{.size = 2, .slot_bytes = 128, .channel_bytes = 128};
 
@@ -27,8 +27,9 @@ Segment segment_of(Store& store, int rank) {
                  Deadline::seconds(60));
 }
 
-// Rank 1 shows the number of another process in the memory that all ranks have: it is the kernel's that counts.
-TEST(ProcessReach, TheKernelSaysWhichProcessARankIs) {
+// Rank 1 shows the number of another process in the memory that all ranks have: it is the kernel's
+// that counts.
+TEST(ProcessPeerMemory, TheKernelSaysWhichProcessARankIs) {
   HashStore store;
   uint64_t word = 4711;
   std::thread liar([&] {
@@ -38,23 +39,23 @@ TEST(ProcessReach, TheKernelSaysWhichProcessARankIs) {
     own.probe_address = reinterpret_cast<uint64_t>(&word);
     own.probe_value = word;
     own.pid = 1;
-    own.reach_step = 3;  // and says that it reads the other's
+    own.peer_memory_step = 3;  // and says that it reads the other's
     while (!segment.hung_up(0)) std::this_thread::yield();
   });
   {
     const Segment segment = segment_of(store, 0);
     EXPECT_EQ(segment.pids(), std::vector<int32_t>(2, ::getpid()));
-    const ProcessReach reach(
+    const ProcessPeerMemory peer_memory(
         rounds::Region(segment.memory(), kShape), 0, nullptr, segment.pids(),
         [&](int rank) { return segment.hung_up(rank); }, Deadline::seconds(60));
-    EXPECT_TRUE(reach.copies());
+    EXPECT_TRUE(peer_memory.copies());
     uint64_t read = 0;
-    reach.read(1, reinterpret_cast<uint64_t>(&word), reinterpret_cast<std::byte*>(&read),
-               sizeof read);
+    peer_memory.read(1, reinterpret_cast<uint64_t>(&word), reinterpret_cast<std::byte*>(&read),
+                     sizeof read);
     EXPECT_EQ(read, word);
   }
   liar.join();
 }
 
-}  // namespace process_reach_test
+}  // namespace process_peer_memory_test
 }  // namespace lockstep::shm

@@ -1,4 +1,4 @@
-#include "lockstep/rpc/internal/reaching.h"
+#include "lockstep/rpc/internal/background_connector.h"
 
 #include <signal.h>
 
@@ -16,7 +16,7 @@
 namespace lockstep::rpc::internal {
 namespace {
 
-constexpr std::chrono::milliseconds kPause{50};  // before the same process has its next turn
+constexpr std::chrono::milliseconds kPause{50};  // before the same process's next turn
 
 std::exception_ptr agent_has_stopped() {
   return std::make_exception_ptr(
@@ -25,7 +25,7 @@ std::exception_ptr agent_has_stopped() {
 
 }  // namespace
 
-struct Reaching::State : std::enable_shared_from_this<Reaching::State> {
+struct BackgroundConnector::State : std::enable_shared_from_this<BackgroundConnector::State> {
   struct Waiting {
     Deadline deadline;
     Then then;
@@ -33,7 +33,7 @@ struct Reaching::State : std::enable_shared_from_this<Reaching::State> {
   struct Sought {
     Peer peer;
     std::vector<Waiting> waiting;
-    Deadline::Clock::time_point turn;  // not before
+    Deadline::Clock::time_point turn;  // the earliest time
   };
 
   explicit State(Connect given) : connect(std::move(given)) {}
@@ -51,7 +51,7 @@ struct Reaching::State : std::enable_shared_from_this<Reaching::State> {
   std::thread thread LOCKSTEP_GUARDED_BY(mutex);
 };
 
-void Reaching::State::live() {
+void BackgroundConnector::State::live() {
   MutexLock lock(mutex);
   while (!stopping) {
     if (queue.empty()) {
@@ -77,14 +77,14 @@ void Reaching::State::live() {
   lock.unlock();
   for (const Sought& sought : dropped)
     for (const Waiting& one : sought.waiting) one.then(agent_has_stopped());
-  dropped.clear();  // what they hold ends outside of the lock
+  dropped.clear();  // their captures are destroyed outside the lock
   lock.lock();
   ended = true;
   changed.notify_all();
 }
 
-// Tells those whose wait is over, and leaves the others.
-void Reaching::State::take_turn(Sought& sought) {
+// Notifies the calls whose wait has ended, and leaves the others.
+void BackgroundConnector::State::take_turn(Sought& sought) {
   Deadline::Duration most{};
   for (const Waiting& one : sought.waiting) most = std::max(most, one.deadline.remaining());
   std::exception_ptr error;
@@ -106,13 +106,14 @@ void Reaching::State::take_turn(Sought& sought) {
   for (const Waiting& one : over) one.then(error);
 }
 
-Reaching::Reaching(Connect connect) : state_(std::make_shared<State>(std::move(connect))) {}
+BackgroundConnector::BackgroundConnector(Connect connect)
+    : state_(std::make_shared<State>(std::move(connect))) {}
 
-Reaching::~Reaching() {
+BackgroundConnector::~BackgroundConnector() {
   stop(Deadline::Clock::now() + std::chrono::seconds(10));
 }
 
-void Reaching::reach(const Peer& peer, Deadline deadline, const Then& then) {
+void BackgroundConnector::reach(const Peer& peer, Deadline deadline, const Then& then) {
   try {
     state_->take_in(peer, deadline, then);
   } catch (...) {
@@ -120,8 +121,8 @@ void Reaching::reach(const Peer& peer, Deadline deadline, const Then& then) {
   }
 }
 
-// Throws what the caller is to be told: there is no thread for it.
-void Reaching::State::take_in(const Peer& peer, Deadline deadline, const Then& then) {
+// Throws the caller's error where there is no thread for it.
+void BackgroundConnector::State::take_in(const Peer& peer, Deadline deadline, const Then& then) {
   MutexLock lock(mutex);
   if (stopping) std::rethrow_exception(agent_has_stopped());
   const auto found = std::find_if(queue.begin(), queue.end(), [&](const Sought& one) {
@@ -133,7 +134,7 @@ void Reaching::State::take_in(const Peer& peer, Deadline deadline, const Then& t
   }
   queue.push_back({peer, {{deadline, then}}, {}});
   if (!thread.joinable()) {
-    // Signals are for the program's own threads.
+    // Signals are left to the program's own threads.
     sigset_t all, before;
     ::sigfillset(&all);
     ::pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -149,7 +150,7 @@ void Reaching::State::take_in(const Peer& peer, Deadline deadline, const Then& t
   changed.notify_all();
 }
 
-void Reaching::stop(Deadline::Clock::time_point deadline) noexcept {
+void BackgroundConnector::stop(Deadline::Clock::time_point deadline) noexcept {
   MutexLock lock(state_->mutex);
   state_->stopping = true;
   state_->changed.notify_all();

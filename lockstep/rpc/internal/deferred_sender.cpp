@@ -20,7 +20,7 @@
 namespace lockstep::rpc::internal {
 namespace {
 
-// Between two looks at the devices: short at first, since most copies are.
+// The time between two looks at the devices: short at first, because most copies are short.
 constexpr std::chrono::nanoseconds kFirstNap = std::chrono::microseconds(20);
 constexpr std::chrono::nanoseconds kLongestNap = std::chrono::milliseconds(1);
 
@@ -31,8 +31,9 @@ bool Copies::there() const {
                      [](const device::Event& event) { return event.reached(); });
 }
 
-// What the courier and its thread share: the thread may send the message that holds the agent last.
-class Courier::State {
+// The state that the sender and its thread share: the message that the thread sends may be the last
+// owner of the agent.
+class DeferredSender::State {
  public:
   c10::Stream stream_of(c10::Device device) {
     const MutexLock lock(mutex_);
@@ -74,7 +75,7 @@ class Courier::State {
 
   void stop(Deadline deadline) noexcept {
     std::thread thread;
-    std::list<Letter> left;  // are told, and freed, without the lock
+    std::list<Letter> left;  // notified and freed without the lock
     {
       MutexLock lock(mutex_);
       stopped_ = true;
@@ -84,7 +85,8 @@ class Courier::State {
       if (thread.get_id() != std::this_thread::get_id())
         while (thread.joinable() && !over_)
           if (!changed_.wait_until(lock, deadline.time())) break;
-      if (thread.joinable() && !over_) thread.detach();  // what it needs is its own, too
+      // The thread owns the state that it needs, too.
+      if (thread.joinable() && !over_) thread.detach();
     }
     if (thread.joinable()) thread.join();
     const auto gone = std::make_exception_ptr(Cancelled("this agent was shut down"));
@@ -112,7 +114,7 @@ class Courier::State {
         return changed_.notify_all();
       }
       if (const auto found = next(); found != letters_.end()) {
-        std::list<Letter> one;  // what it holds may be the last that holds the agent
+        std::list<Letter> one;  // it may hold the last owner of the agent
         one.splice(one.begin(), letters_, found);
         Letter& letter = one.front();
         sending_ = letter.line;
@@ -135,14 +137,15 @@ class Courier::State {
     }
   }
 
-  // The first letter that none of its line is before, and whose copies are there or never will be, or whose time is over.
+  // The first letter with no earlier one in its line, and whose copies have finished or failed, or
+  // whose time has run out.
   std::list<Letter>::iterator next() LOCKSTEP_REQUIRES(mutex_) {
     std::set<Line> held;
     for (auto letter = letters_.begin(); letter != letters_.end(); ++letter) {
       if (letter->line.order != 0 && held.contains(letter->line)) continue;
       try {
         letter->there = letter->copies.there();
-      } catch (...) {  // an error of the device, which its messages end with, and nothing else
+      } catch (...) {  // an error of the device: it ends only that device's messages
         letter->error = std::current_exception();
       }
       if (letter->there || letter->error || letter->deadline.expired()) return letter;
@@ -161,19 +164,19 @@ class Courier::State {
   std::map<std::string, c10::Stream> streams_ LOCKSTEP_GUARDED_BY(mutex_);
   std::list<Letter> letters_ LOCKSTEP_GUARDED_BY(mutex_);
   std::optional<Line> sending_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::map<const void*, size_t> bytes_ LOCKSTEP_GUARDED_BY(mutex_);  // by link
+  std::map<const void*, size_t> bytes_ LOCKSTEP_GUARDED_BY(mutex_);  // per link
   bool stopped_ LOCKSTEP_GUARDED_BY(mutex_) = false;
-  bool over_ LOCKSTEP_GUARDED_BY(mutex_) = false;  // its thread
+  bool over_ LOCKSTEP_GUARDED_BY(mutex_) = false;  // its thread has ended
   std::thread thread_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
-Courier::Courier() : state_(std::make_shared<State>()) {}
+DeferredSender::DeferredSender() : state_(std::make_shared<State>()) {}
 
-Courier::~Courier() {
+DeferredSender::~DeferredSender() {
   stop(Deadline::seconds(5));
 }
 
-Copies Courier::copy(const Tensors& tensors) {
+Copies DeferredSender::copy(const Tensors& tensors) {
   const at::NoGradGuard no_grad;
   Copies copies;
   std::vector<c10::Stream> streams;
@@ -198,25 +201,25 @@ Copies Courier::copy(const Tensors& tensors) {
   std::vector<device::Event> read;
   for (const c10::Stream& stream : streams) {
     copies.events.emplace_back(stream.device()).record(stream);
-    read.emplace_back(stream.device()).record(stream);  // an event is one thread's at a time
+    read.emplace_back(stream.device()).record(stream);  // an event belongs to one thread at a time
   }
   copies.read = point_of(std::move(read));
   return copies;
 }
 
-bool Courier::post(Copies copies, Line line, Deadline deadline, Send send) {
+bool DeferredSender::post(Copies copies, Line line, Deadline deadline, Send send) {
   return State::post(state_, std::move(copies), line, deadline, std::move(send));
 }
 
-bool Courier::has(Line line) const {
+bool DeferredSender::has(Line line) const {
   return state_->has(line);
 }
 
-bool Courier::wait_for_room(const void* link, size_t bytes, Deadline deadline) {
+bool DeferredSender::wait_for_room(const void* link, size_t bytes, Deadline deadline) {
   return state_->wait_for_room(link, bytes, deadline);
 }
 
-void Courier::stop(Deadline deadline) noexcept {
+void DeferredSender::stop(Deadline deadline) noexcept {
   state_->stop(deadline);
 }
 

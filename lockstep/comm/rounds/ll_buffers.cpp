@@ -1,4 +1,4 @@
-#include "lockstep/comm/rounds/lines.h"
+#include "lockstep/comm/rounds/ll_buffers.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,7 +8,8 @@
 namespace lockstep::rounds {
 namespace {
 
-// The exchange's number tells fresh lines from old ones, the key's bits those of another call.
+// The exchange's number distinguishes fresh lines from old ones, and the key's bits those of
+// another call.
 constexpr int kKeyBits = 24;
 constexpr uint64_t kKeyMask = (uint64_t{1} << kKeyBits) - 1;
 
@@ -18,7 +19,7 @@ int64_t line_count(int64_t bytes) {
 
 }  // namespace
 
-void Lines::write(uint64_t key, const std::byte* payload, int64_t bytes) {
+void LlBuffers::write(uint64_t key, const std::byte* payload, int64_t bytes) {
   flag_ = ((exchange_ + 1) << kKeyBits) | ((key ^ (key >> kKeyBits) ^ (key >> 48)) & kKeyMask);
   Line* lines = region_.lines(rank_, exchange_);
   const int64_t last = line_count(bytes) - 1;
@@ -33,15 +34,15 @@ void Lines::write(uint64_t key, const std::byte* payload, int64_t bytes) {
   written_[exchange_ % 2] = last + 1;
 }
 
-void Lines::end() {
+void LlBuffers::end() {
   ++exchange_;
-  // Every rank has begun the exchange that ends here, so none looks at the lines of the one before
-  // any more: the next one uses them again.
+  // Every rank has begun the exchange that ends here, so no rank reads the lines of the one before
+  // any more, and the next exchange reuses them.
   const Line* lines = region_.lines(rank_, exchange_);
   for (int64_t i = 0; i < written_[exchange_ % 2]; ++i) prefetch_to_write(lines + i);
 }
 
-bool Lines::ready(int rank, int64_t bytes) const {
+bool LlBuffers::ready(int rank, int64_t bytes) const {
   const Line* lines = region_.lines(rank, exchange_);
   for (int64_t i = line_count(bytes) - 1; i >= 0; --i) {
     if (lines[i].flag.load(std::memory_order_acquire) != flag_) return false;
@@ -49,7 +50,7 @@ bool Lines::ready(int rank, int64_t bytes) const {
   return true;
 }
 
-const std::byte* Lines::read(int rank, int64_t bytes, std::byte* scratch) const {
+const std::byte* LlBuffers::read(int rank, int64_t bytes, std::byte* scratch) const {
   const Line* lines = region_.lines(rank, exchange_);
   if (bytes <= kLinePayload) return lines[0].payload;
   for (int64_t at = 0, i = 0; at < bytes; at += kLinePayload, ++i) {

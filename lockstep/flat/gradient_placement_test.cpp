@@ -1,4 +1,4 @@
-#include "lockstep/flat/birthplaces.h"
+#include "lockstep/flat/gradient_placement.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -20,7 +20,7 @@ at::Tensor fresh(int64_t numel = kNumel) {
 }
 
 // One "backward": so many tensors are made; the last that many become the gradients.
-std::vector<at::Tensor> backward(Birthplaces& births, int before, int gradients) {
+std::vector<at::Tensor> backward(GradientPlacement& births, int before, int gradients) {
   births.begin();
   for (int i = 0; i < gradients; ++i) births.expect(static_cast<size_t>(i), true);
   for (int i = 0; i < before; ++i) (void)fresh();
@@ -33,9 +33,9 @@ std::vector<at::Tensor> backward(Birthplaces& births, int before, int gradients)
   return made;
 }
 
-TEST(Birthplaces, TheAllocationThatBecameAGradientIsGivenItsPlaceTheNextTime) {
+TEST(GradientPlacement, TheAllocationThatBecameAGradientIsGivenItsPlaceTheNextTime) {
   const at::Tensor flat = at::full({2 * kNumel}, 7, at::kFloat);
-  Birthplaces births({kBytes, kBytes});
+  GradientPlacement births({kBytes, kBytes});
   const at::Tensor places[] = {flat.narrow(0, 0, kNumel), flat.narrow(0, kNumel, kNumel)};
   for (size_t i = 0; i < 2; ++i) births.set_place(i, places[i]);
   for (const at::Tensor& gradient : backward(births, 3, 2))
@@ -50,9 +50,9 @@ TEST(Birthplaces, TheAllocationThatBecameAGradientIsGivenItsPlaceTheNextTime) {
   for (size_t i = 0; i < 2; ++i) EXPECT_FALSE(births.occupied(i));
 }
 
-TEST(Birthplaces, NothingIsPlacedBeforeAndAfterABackwardNorOnOtherThreads) {
+TEST(GradientPlacement, NothingIsPlacedBeforeAndAfterABackwardNorOnOtherThreads) {
   const at::Tensor flat = at::full({kNumel}, 7, at::kFloat);
-  Birthplaces births({kBytes});
+  GradientPlacement births({kBytes});
   births.set_place(0, flat);
   (void)backward(births, 0, 1);
   EXPECT_NE(fresh().data_ptr(), flat.data_ptr());
@@ -68,8 +68,8 @@ TEST(Birthplaces, NothingIsPlacedBeforeAndAfterABackwardNorOnOtherThreads) {
   EXPECT_FALSE(births.watching());
 }
 
-TEST(Birthplaces, AnotherThreadMayEndIt) {
-  Birthplaces births({kBytes});
+TEST(GradientPlacement, AnotherThreadMayEndIt) {
+  GradientPlacement births({kBytes});
   births.set_place(0, at::full({kNumel}, 7, at::kFloat));
   (void)backward(births, 0, 1);
   births.begin();
@@ -80,9 +80,9 @@ TEST(Birthplaces, AnotherThreadMayEndIt) {
   EXPECT_FALSE(births.occupied(0));
 }
 
-TEST(Birthplaces, APlaceIsLentToOneTensorAtATime) {
+TEST(GradientPlacement, APlaceIsLentToOneTensorAtATime) {
   const at::Tensor flat = at::full({kNumel}, 7, at::kFloat);
-  Birthplaces births({kBytes});
+  GradientPlacement births({kBytes});
   births.set_place(0, flat);
   (void)backward(births, 0, 1);
   const auto kept = backward(births, 0, 1);
@@ -92,9 +92,9 @@ TEST(Birthplaces, APlaceIsLentToOneTensorAtATime) {
   EXPECT_TRUE(births.occupied(0));
 }
 
-TEST(Birthplaces, AGradientThatIsNotAwaitedLiesElsewhere) {
+TEST(GradientPlacement, AGradientThatIsNotAwaitedLiesElsewhere) {
   const at::Tensor flat = at::full({kNumel}, 7, at::kFloat);
-  Birthplaces births({kBytes});
+  GradientPlacement births({kBytes});
   births.set_place(0, flat);
   (void)backward(births, 0, 1);
   births.begin();
@@ -102,20 +102,20 @@ TEST(Birthplaces, AGradientThatIsNotAwaitedLiesElsewhere) {
   EXPECT_NE(fresh().data_ptr(), flat.data_ptr());
 }
 
-TEST(Birthplaces, ABackwardThatGoesAnotherWayIsLearnedAnew) {
+TEST(GradientPlacement, ABackwardThatGoesAnotherWayIsLearnedAnew) {
   const at::Tensor flat = at::full({kNumel}, 7, at::kFloat);
-  Birthplaces births({kBytes});
+  GradientPlacement births({kBytes});
   births.set_place(0, flat);
   (void)backward(births, 0, 1);
   EXPECT_NE(backward(births, 2, 1)[0].data_ptr(), flat.data_ptr());
   EXPECT_EQ(backward(births, 2, 1)[0].data_ptr(), flat.data_ptr());
 }
 
-TEST(Birthplaces, ATensorInAPlaceOutlivesEverybodyElse) {
+TEST(GradientPlacement, ATensorInAPlaceOutlivesEverybodyElse) {
   at::Tensor gradient;
   {
     at::Tensor flat = at::full({kNumel}, 7, at::kFloat);
-    Birthplaces births({kBytes});
+    GradientPlacement births({kBytes});
     births.set_place(0, flat);
     (void)backward(births, 0, 1);
     gradient = backward(births, 0, 1)[0];
@@ -125,14 +125,14 @@ TEST(Birthplaces, ATensorInAPlaceOutlivesEverybodyElse) {
   EXPECT_EQ(gradient.sum().item<float>(), 3 * kNumel);
 }
 
-TEST(Birthplaces, VacatingGivesTheOthersACopy) {
+TEST(GradientPlacement, VacatingGivesTheOthersACopy) {
   const at::Tensor flat = at::full({kNumel}, 7, at::kFloat);
-  Birthplaces births({kBytes});
+  GradientPlacement births({kBytes});
   births.set_place(0, flat);
   (void)backward(births, 0, 1);
   const at::Tensor gradient = backward(births, 0, 1)[0].fill_(2);
   const at::Tensor other = gradient.detach();
-  Birthplaces::vacate(gradient);
+  GradientPlacement::vacate(gradient);
   EXPECT_FALSE(births.occupied(0));
   flat.fill_(9);
   EXPECT_EQ(other.sum().item<float>(), 2 * kNumel);
@@ -140,9 +140,9 @@ TEST(Birthplaces, VacatingGivesTheOthersACopy) {
 }
 
 // What libtorch's own libraries use (oneDNN's scratch memory).
-TEST(Birthplaces, RawAllocationsMayLieInAPlaceToo) {
+TEST(GradientPlacement, RawAllocationsMayLieInAPlaceToo) {
   const at::Tensor flat = at::full({kNumel}, 7, at::kFloat);
-  Birthplaces births({kBytes});
+  GradientPlacement births({kBytes});
   births.set_place(0, flat);
   (void)backward(births, 0, 1);
   births.begin();

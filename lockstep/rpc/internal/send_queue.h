@@ -1,5 +1,5 @@
-// Outbox: bytes that wait to be written to a socket, in order; small ones side by side in one piece, those of larger tensors
-// where they lie. Not a public header.
+// SendQueue: bytes that wait to be written to a socket, in order. Small ones are copied together
+// into one piece; larger tensors are written from their own memory. Not a public header.
 #pragma once
 
 #include <sys/uio.h>
@@ -14,22 +14,23 @@
 
 namespace lockstep::rpc::internal {
 
-// Not thread-safe. Keeps its memory for what comes next.
-class Outbox {
+// It keeps its memory for later bytes.
+// Thread-safety: one thread at a time.
+class SendQueue {
  public:
-  // A tensor of fewer bytes is copied.
+  // Smaller tensors are copied. Bytes.
   static constexpr size_t kCopied = 4096;
 
   bool empty() const { return written_ == bytes_; }
-  size_t bytes() const { return bytes_ - written_; }  // left
+  size_t bytes() const { return bytes_ - written_; }  // bytes left
 
   void add(std::string_view bytes);
   // A contiguous tensor, kept until it is written.
   void add(const at::Tensor& tensor, size_t bytes);
 
-  // The next pieces to write, as many as there is room for; their number.
+  // The next pieces to write, as many as `room` holds; returns their number.
   size_t pieces(std::span<iovec> room) const;
-  // So many bytes of them have been written. Ends tensors only when all is.
+  // That many bytes have been written. Releases tensors only when everything is.
   void written(size_t bytes);
   void clear();
 
@@ -44,8 +45,8 @@ class Outbox {
   std::vector<at::Tensor> tensors_;
   size_t bytes_ = 0;
   size_t written_ = 0;
-  size_t first_ = 0;  // piece that is not written
-  size_t skip_ = 0;   // of its bytes, those that are
+  size_t first_ = 0;  // the first piece that is not written
+  size_t skip_ = 0;   // its bytes that are written
 };
 
 }  // namespace lockstep::rpc::internal

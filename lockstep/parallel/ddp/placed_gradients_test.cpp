@@ -18,7 +18,7 @@
 #include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::births_test {
+namespace lockstep::placed_gradients_test {
 namespace {
 
 using torch::nn::Linear;
@@ -49,7 +49,7 @@ void expect_nothing_copied_later(DistributedDataParallel<M>& ddp,
             0);
 }
 
-TEST(Births, NothingIsCopiedOfSimpleCnn) {
+TEST(PlacedGradients, NothingIsCopiedOfSimpleCnn) {
   torch::manual_seed(1);
   testing::run_threads(2, [](Communicator& comm) {
     SimpleCnn model;
@@ -59,7 +59,7 @@ TEST(Births, NothingIsCopiedOfSimpleCnn) {
   });
 }
 
-TEST(Births, NothingIsCopiedOfResNets) {
+TEST(PlacedGradients, NothingIsCopiedOfResNets) {
   torch::manual_seed(1);
   testing::run_threads(2, [](Communicator& comm) {
     for (const auto stem : {ResNetStem::kImageNet, ResNetStem::kCifar}) {
@@ -73,7 +73,7 @@ TEST(Births, NothingIsCopiedOfResNets) {
   });
 }
 
-TEST(Births, NothingIsCopiedOfLinearLayersNorWhileAccumulating) {
+TEST(PlacedGradients, NothingIsCopiedOfLinearLayersNorWhileAccumulating) {
   torch::manual_seed(1);
   testing::run_threads(2, [](Communicator& comm) {
     torch::nn::Sequential model(Linear(50, 50), Linear(50, 50), Linear(50, 3));
@@ -89,8 +89,9 @@ TEST(Births, NothingIsCopiedOfLinearLayersNorWhileAccumulating) {
   });
 }
 
-// Of equal size, each with a bucket of its own. Their gradients are views whose base autograd keeps.
-TEST(Births, NothingIsCopiedOfEqualLinearLayers) {
+// Of equal size, each with a bucket of its own. Their gradients are views whose base autograd
+// keeps.
+TEST(PlacedGradients, NothingIsCopiedOfEqualLinearLayers) {
   torch::manual_seed(1);
   testing::run_threads(2, [](Communicator& comm) {
     torch::nn::Sequential model(Linear(50, 50), Linear(50, 50), Linear(50, 50));
@@ -101,7 +102,7 @@ TEST(Births, NothingIsCopiedOfEqualLinearLayers) {
 }
 
 // Who keeps what a gradient is a view of keeps its values.
-TEST(Births, ABaseThatAHookKeepsIsLeftAlone) {
+TEST(PlacedGradients, ABaseThatAHookKeepsIsLeftAlone) {
   torch::manual_seed(1);
   testing::run_threads(2, [](Communicator& comm) {
     at::Tensor weight = torch::ones({6, 6}).set_requires_grad(true);
@@ -129,7 +130,7 @@ TEST(Births, ABaseThatAHookKeepsIsLeftAlone) {
 }
 
 // The layout of gradients is their parameters'.
-TEST(Births, NothingIsCopiedWithChannelsLast) {
+TEST(PlacedGradients, NothingIsCopiedWithChannelsLast) {
   torch::manual_seed(1);
   testing::run_threads(2, [](Communicator& comm) {
     torch::nn::Sequential model(torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 8, 3)),
@@ -187,7 +188,7 @@ std::vector<at::Tensor> averaged_by_hand(Branches& model, int ranks, int64_t way
   return sums;
 }
 
-TEST(Births, AGraphThatChangesFromStepToStepGivesTheSameGradients) {
+TEST(PlacedGradients, AGraphThatChangesFromStepToStepGivesTheSameGradients) {
   testing::run_threads(2, [](Communicator& comm) {
     torch::manual_seed(1);
     Branches model, reference;
@@ -215,7 +216,7 @@ TEST(Births, AGraphThatChangesFromStepToStepGivesTheSameGradients) {
 
 // Whoever keeps what autograd gave a hook keeps this rank's gradient, not the average, in this step
 // and in later ones.
-TEST(Births, GradientsThatAHookKeepsStayAsTheyWere) {
+TEST(PlacedGradients, GradientsThatAHookKeepsStayAsTheyWere) {
   testing::run_threads(2, [](Communicator& comm) {
     torch::manual_seed(1);
     torch::nn::Sequential model(Linear(6, 6), Linear(6, 6));
@@ -249,7 +250,7 @@ TEST(Births, GradientsThatAHookKeepsStayAsTheyWere) {
 
 // A gradient of an activation that has a weight's size, kept over steps: it may have been given the
 // weight's place, and must keep it.
-TEST(Births, OtherTensorsThatGotAPlaceKeepTheirValues) {
+TEST(PlacedGradients, OtherTensorsThatGotAPlaceKeepTheirValues) {
   testing::run_threads(2, [](Communicator& comm) {
     torch::manual_seed(1);
     Branches model;
@@ -268,4 +269,4 @@ TEST(Births, OtherTensorsThatGotAPlaceKeepTheirValues) {
 }
 
 }  // namespace
-}  // namespace lockstep::births_test
+}  // namespace lockstep::placed_gradients_test
