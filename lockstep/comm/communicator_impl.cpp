@@ -2,15 +2,9 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <numeric>
 #include <thread>
 #include <utility>
@@ -30,56 +24,6 @@
 namespace lockstep {
 namespace {
 
-const std::byte* data_of(const at::Tensor& tensor) {
-  return static_cast<const std::byte*>(tensor.const_data_ptr());
-}
-std::byte* mutable_data_of(const at::Tensor& tensor) {
-  return static_cast<std::byte*>(tensor.mutable_data_ptr());
-}
-
-bool usable_as_is(const at::Tensor& tensor, const Plan& plan, at::Device device) {
-  return tensor.is_contiguous() && !plan.cast && tensor.device() == device;
-}
-
-// The tensor's elements on the engine's device, in the wire's dtype and contiguous; the tensor
-// itself if possible.
-at::Tensor to_wire(const at::Tensor& tensor, const Plan& plan, at::Device device) {
-  if (usable_as_is(tensor, plan, device)) return tensor;
-  return tensor.to(device, plan.cast ? plan.wire : tensor.scalar_type(), /*non_blocking=*/false,
-                   /*copy=*/true, at::MemoryFormat::Contiguous);
-}
-
-// Converts parts in rank order to equal frames of `frame` elements, and back.
-at::Tensor pad_parts(const at::Tensor& flat, const std::vector<int64_t>& counts, int64_t frame) {
-  at::Tensor padded = at::zeros({static_cast<int64_t>(counts.size()) * frame}, flat.options());
-  int64_t at = 0;
-  for (size_t r = 0; r < counts.size(); ++r) {
-    padded.narrow(0, static_cast<int64_t>(r) * frame, counts[r])
-        .copy_(flat.narrow(0, at, counts[r]));
-    at += counts[r];
-  }
-  return padded;
-}
-
-void unpad_parts(const at::Tensor& padded, const at::Tensor& flat,
-                 const std::vector<int64_t>& counts, int64_t frame) {
-  int64_t at = 0;
-  for (size_t r = 0; r < counts.size(); ++r) {
-    flat.narrow(0, at, counts[r])
-        .copy_(padded.narrow(0, static_cast<int64_t>(r) * frame, counts[r]));
-    at += counts[r];
-  }
-}
-
-void fold_bits(const at::Tensor& sum, const at::Tensor& more, ReduceOp op) {
-  if (op == ReduceOp::kBitAnd)
-    sum.bitwise_and_(more);
-  else if (op == ReduceOp::kBitOr)
-    sum.bitwise_or_(more);
-  else
-    sum.bitwise_xor_(more);
-}
-
 // Whether all_gather's input is this rank's own part of its output, so that no copy is needed.
 bool is_own_part(const OpArgs& args, int rank) {
   if (args.op != Op::kAllGather || !args.input.is_contiguous() || !args.output.is_contiguous())
@@ -95,27 +39,6 @@ struct KeptForever {
   std::list<std::unique_ptr<Backend>> backends LOCKSTEP_GUARDED_BY(mutex);
   std::list<std::shared_ptr<PendingOp>> operations LOCKSTEP_GUARDED_BY(mutex);
 };
-
-// The bytes of a tensor of this shape; throws for an impossible shape. `who` names the caller in
-// the error.
-int64_t bytes_of_shape(const std::string& who, at::IntArrayRef shape, at::ScalarType dtype) {
-  if (!is_supported_dtype(dtype)) {
-    throw InvalidArgument(who + ": dtype " + c10::toString(dtype) +
-                          " is not carried by collectives");
-  }
-  auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
-  for (const int64_t dim : shape) {
-    if (dim < 0) throw InvalidArgument(who + ": a dimension is negative");
-    if (dim == 0) bytes = 0;  // without regard to the other sizes
-  }
-  for (const int64_t dim : shape) {
-    if (__builtin_mul_overflow(bytes, dim, &bytes)) {
-      throw InvalidArgument(who + ": a tensor of shape [" + joined(shape) +
-                            "] has more bytes than 64 bits can count; make it smaller");
-    }
-  }
-  return bytes;
-}
 
 }  // namespace
 
@@ -197,116 +120,6 @@ Communicator::Impl::~Impl() {
   const MutexLock lock(kept->mutex);
   kept->backends.push_back(std::move(backend_));
   kept->operations.splice(kept->operations.end(), pending_ops_);
-}
-
-// Makes the raw views that the engine works on, and the steps that must follow the operation.
-void Communicator::Impl::stage(const OpArgs& args, const Plan& plan, Call& call,
-                               PendingOp& operation) const {
-  const int rank = topology_.rank;
-  const auto size = static_cast<int64_t>(topology_.size);
-  const bool in_place =
-      args.input.defined() && args.output.defined() && args.input.is_same(args.output);
-  const bool reads_output = args.op == Op::kBroadcast && rank == args.root;
-
-  at::Tensor input, output;  // in the form that the engine gets
-  if (args.input.defined()) input = to_wire(args.input, plan, device_);
-  if (args.output.defined()) {
-    if (in_place)
-      output = input;
-    else if (reads_output || usable_as_is(args.output, plan, device_))
-      output = to_wire(args.output, plan, device_);
-    else
-      output = at::empty(args.output.sizes(),
-                         args.output.options()
-                             .device(device_)
-                             .dtype(plan.cast ? plan.wire : args.output.scalar_type())
-                             .memory_format(at::MemoryFormat::Contiguous));
-  }
-  const bool copy_back = args.output.defined() && !output.is_same(args.output);
-  at::Tensor result = output;  // the source of finish()
-  std::function<void()> before_copy;
-
-  if (plan.fold) {
-    // Every rank gets all parts, and reduces the ones that it needs.
-    const int64_t each = input.numel();
-    const at::Tensor all = at::empty({size, each}, input.options());
-    const int64_t begin =
-        args.op == Op::kReduceScatter
-            ? std::accumulate(args.counts.begin(), args.counts.begin() + rank, int64_t{0})
-            : 0;
-    if (args.output.defined()) {
-      before_copy = [all, to = args.output, op = plan.reduce, begin] {
-        const at::Tensor mine = all.narrow(1, begin, to.numel());
-        const at::Tensor sum = mine[0].clone();
-        for (int64_t r = 1; r < all.size(0); ++r) fold_bits(sum, mine[r], op);
-        to.copy_(sum.view(to.sizes()));
-      };
-    }
-    output = all;
-    // The ranks' comparison of calls nevertheless treats it as a reduction.
-    call.note.key = (call.note.key ^ (static_cast<uint64_t>(args.op) * kReduceOpCount +
-                                      static_cast<uint64_t>(plan.reduce) + 1)) *
-                    0x9e3779b97f4a7c15ULL;
-    call.count = 0;
-    call.counts.assign(static_cast<size_t>(size), each);
-    call.uniform = true;
-  } else if (plan.slice) {
-    // The engine sums all parts; this rank keeps its own.
-    at::Tensor whole = input.is_same(args.input) ? input.clone() : input;
-    const int64_t begin =
-        std::accumulate(args.counts.begin(), args.counts.begin() + rank, int64_t{0});
-    const at::Tensor part = whole.view({-1}).narrow(0, begin, args.counts[rank]);
-    before_copy = [part, to = args.output] { to.copy_(part.view(to.sizes())); };
-    input = output = whole;
-    call.count = whole.numel();
-  } else if (plan.pad) {
-    const int64_t frame = *std::max_element(args.counts.begin(), args.counts.end());
-    if (args.op == Op::kScatter) {
-      if (input.defined()) input = pad_parts(input.view({-1}), args.counts, frame);
-      const at::Tensor padded = at::empty({frame}, output.options());
-      before_copy = [padded, to = output, n = args.counts[rank]] {
-        to.view({-1}).copy_(padded.narrow(0, 0, n));
-      };
-      output = padded;
-    } else {
-      input = pad_parts(input.view({-1}), {args.counts[rank]}, frame);
-      if (output.defined()) {
-        const at::Tensor padded = at::empty({size * frame}, output.options());
-        before_copy = [padded, to = output, counts = args.counts, frame] {
-          unpad_parts(padded, to.view({-1}), counts, frame);
-        };
-        output = padded;
-      }
-    }
-    call.counts.assign(args.counts.size(), frame);
-  }
-  if (plan.divide) {
-    before_copy = [inner = std::move(before_copy), output, size] {
-      if (output.defined()) output.div_(static_cast<double>(size));
-      if (inner) inner();
-    };
-  }
-  if (before_copy || copy_back) {
-    const bool copy_result = copy_back && !plan.slice && !plan.fold;
-    operation.finish = [before_copy = std::move(before_copy), copy_result, result,
-                        to = args.output] {
-      if (before_copy) before_copy();
-      if (copy_result) to.copy_(result);
-    };
-  }
-
-  if (plan.bytes) {
-    const auto element = static_cast<int64_t>(c10::elementSize(
-        args.input.defined() ? args.input.scalar_type() : args.output.scalar_type()));
-    call.count *= element;
-    for (int64_t& count : call.counts) count *= element;
-    for (int64_t& count : call.recv_counts) count *= element;
-  }
-  if (input.defined()) call.input = data_of(input);
-  if (output.defined()) call.output = mutable_data_of(output);
-  for (const at::Tensor& tensor : {args.input, args.output, input, output}) {
-    if (tensor.defined()) operation.keep.push_back(tensor);
-  }
 }
 
 // Checks all that can be refused before anything is sent, and chooses how the engine does it.
@@ -622,155 +435,6 @@ void Communicator::Impl::finish(PendingOp& operation) {
   const at::NoGradGuard no_grad;
   if (operation.finish) operation.finish();
   operation.finish = nullptr;
-}
-
-// Memory that all ranks request from the engine; none for 0 bytes. All ranks learn whether all
-// requests succeeded, and whether they were equal.
-SymmetricMemory Communicator::Impl::allocate_together(const char* who, int64_t bytes,
-                                                      SymmetricMemory (Backend::*allocate)(int64_t),
-                                                      Site site) {
-  SymmetricMemory memory;
-  std::exception_ptr failure;
-  if (bytes > 0) {
-    const Entry entry(*this);
-    throw_if_broken();
-    try {
-      memory = ((*backend_).*allocate)(bytes);
-    } catch (const SystemError&) {
-      failure = std::current_exception();
-    }
-  }
-  const std::string text = std::string(who) + ", " + std::to_string(bytes) + " bytes";
-  const auto agree = [&] {
-    OpArgs args;
-    args.op = Op::kAllReduce;
-    args.input = args.output = at::full({1}, failure ? 0 : 1, at::kByte);
-    args.reduce = ReduceOp::kMin;
-    args.note = call_note(text);
-    args.site = site;
-    run(args);
-    if (failure) std::rethrow_exception(failure);
-    if (args.output.const_data_ptr<uint8_t>()[0] == 0) {
-      throw system_error(
-          std::string(who) + ": another rank could not get its " + std::to_string(bytes) + " bytes",
-          ENOMEM);
-    }
-  };
-  agree();
-  if (memory.data == nullptr) return memory;
-  try {
-    memory.warm();
-  } catch (const SystemError&) {
-    failure = std::current_exception();
-  }
-  if (ordered_) agree();  // a device's memory is opened there
-  return memory;
-}
-
-at::Tensor Communicator::Impl::symmetric_empty(at::IntArrayRef shape, at::ScalarType dtype,
-                                               Site site) {
-  constexpr const char* kName = "symmetric_empty";
-  SymmetricMemory memory = allocate_together(kName, bytes_of_shape(kName, shape, dtype),
-                                             &Backend::allocate_symmetric, site);
-  const auto options = at::TensorOptions().dtype(dtype).device(device_);
-  if (memory.data == nullptr) return at::empty(shape, options);
-  return at::from_blob(memory.data, shape, [owner = std::move(memory.owner)](void*) {}, options);
-}
-
-at::Tensor Communicator::Impl::shared_empty(at::IntArrayRef shape, at::ScalarType dtype,
-                                            Site site) {
-  constexpr const char* kName = "shared_empty";
-  const int64_t bytes = bytes_of_shape(kName, shape, dtype);
-  if (host_) return host_->shared_empty(shape, dtype, site);
-  if (!capabilities().shared_memory)
-    throw InvalidArgument("shared_empty: backend " + capabilities().backend +
-                          " has no memory that ranks share; local, shm and hierarchical have");
-  SymmetricMemory memory = allocate_together(kName, bytes, &Backend::allocate_shared, site);
-  if (memory.data == nullptr) return at::zeros(shape, dtype);  // for 0 bytes
-  return at::from_blob(
-      memory.data, shape, [owner = std::move(memory.owner)](void*) {}, at::TensorOptions(dtype));
-}
-
-void Communicator::Impl::progress() {
-  const Entry entry(*this);
-  if (broken_.get() == nullptr && !pending_ops_.empty()) backend_->progress();
-  progress_siblings(this);
-}
-
-// Whether the engine has finished it. Its wait reports the error.
-bool Communicator::Impl::over(PendingOp& operation) noexcept {
-  if (operation.over || !operation.request) return true;
-  try {
-    operation.over = operation.request->poll();
-  } catch (...) {
-    operation.over = true;
-  }
-  return operation.over;
-}
-
-void Communicator::Impl::note_pending_ops() {
-  const bool under_way = broken_.get() == nullptr &&
-                         std::any_of(pending_ops_.begin(), pending_ops_.end(),
-                                     [](const auto& operation) { return !operation->over; });
-  if (!job_ || entered_ == under_way) return;
-  entered_ = !entered_;
-  if (entered_)
-    job_->enter(*this);
-  else
-    job_->leave(*this);
-}
-
-bool Communicator::Impl::pending() const noexcept {
-  return job_ && job_->entered() > (entered_ ? 1 : 0);
-}
-
-void Communicator::Impl::move() noexcept {
-  job_->move_others(*this);
-}
-
-std::string Communicator::Impl::report_wait(const Call& call, const std::vector<int>& awaited,
-                                            bool moved) noexcept {
-  constexpr auto kFirstLook = std::chrono::seconds(1);
-  if (call.op == Op::kSend || call.op == Op::kRecv) return "";
-  const auto now = std::chrono::steady_clock::now();
-  if (blocked_on_ != call.sequence) {
-    blocked_on_ = call.sequence;
-    stands_since_ = now;
-    look_at_ = now + kFirstLook;
-    moved_ = false;
-  }
-  moved_ |= moved;
-  if (now < look_at_) return "";
-  try {
-    WaitState own;
-    own.group = group();
-    own.number = call.sequence;
-    own.seconds = std::chrono::duration<double>(now - stands_since_).count();
-    own.awaited = in_job(*options_.origin, awaited);
-    own.text = numbered(make_record(call)) + place() + " of the group of ranks " +
-               joined(options_.origin->members);
-    auto [wrong, pause] = job_->report_wait(std::move(own), std::exchange(moved_, false));
-    look_at_ = std::chrono::steady_clock::now() + pause;
-    return std::move(wrong);
-  } catch (const std::exception&) {  // out of memory
-    return "";
-  }
-}
-
-const std::string& Communicator::Impl::group() const noexcept {
-  return options_.origin->name;
-}
-
-bool Communicator::Impl::move_if_free() noexcept {
-  int found = kNobody;
-  if (!inside_.compare_exchange_strong(found, kSibling, std::memory_order_acq_rel)) return true;
-  backend_->progress();
-  entered_ = broken_.get() == nullptr &&
-             std::any_of(pending_ops_.begin(), pending_ops_.end(),
-                         [](const auto& operation) { return !over(*operation); });
-  const bool more = entered_;
-  inside_.store(kNobody, std::memory_order_release);
-  return more;
 }
 
 Probe Communicator::Impl::probe(int src, int tag) {

@@ -254,4 +254,11 @@ class Work::State {
   std::function<void()> after_;
 };
 
+inline const std::byte* data_of(const at::Tensor& tensor) {
+  return static_cast<const std::byte*>(tensor.const_data_ptr());
+}
+inline std::byte* mutable_data_of(const at::Tensor& tensor) {
+  return static_cast<std::byte*>(tensor.mutable_data_ptr());
+}
+
 }  // namespace lockstep
