@@ -15,7 +15,7 @@
 #include "lockstep/checkpoint/checkpoint_writer.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
-#include "lockstep/shard/plain_models_test.h"
+#include "lockstep/model/plain_models.h"
 #include "lockstep/testing/thread_ranks.h"
 
 namespace lockstep::parallel_model_test {

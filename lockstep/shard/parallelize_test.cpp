@@ -22,7 +22,7 @@
 #include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
 #include "lockstep/shard/context_scope.h"
-#include "lockstep/shard/plain_models_test.h"
+#include "lockstep/model/plain_models.h"
 #include "lockstep/testing/thread_ranks.h"
 
 namespace lockstep::parallelize_test {

@@ -1,4 +1,5 @@
-// Transformers as somebody writes them who has libtorch alone: no type of Lockstep's is in them.
+// Transformers as they are written with libtorch alone: no type of Lockstep's is in them. What divides a model from outside
+// is tried on them, by tests and by the equality matrix.
 #pragma once
 
 #include <ATen/ops/scaled_dot_product_attention.h>
@@ -100,12 +101,12 @@ TORCH_MODULE(Head);
 
 // Ids [B, T] -> logits [B, T, kWords].
 struct GptImpl : torch::nn::Module {
-  explicit GptImpl(bool is_tied = false, int64_t splits = -1) {
+  explicit GptImpl(bool is_tied = false, int64_t splits = -1, int64_t blocks = kLayers) {
     Embed embed;
     Head head;
     if (is_tied) head->head->weight = embed->words->weight;
     layers->push_back(embed);
-    for (int64_t i = 0; i < kLayers; ++i) layers->push_back(Block(true, splits));
+    for (int64_t i = 0; i < blocks; ++i) layers->push_back(Block(true, splits));
     layers->push_back(head);
     register_module("layers", layers);
   }
@@ -124,9 +125,9 @@ TORCH_MODULE(First);
 
 // Ids [B, T] -> [B, kWords].
 struct EncoderImpl : torch::nn::Module {
-  EncoderImpl() {
+  explicit EncoderImpl(int64_t blocks = kLayers) {
     layers->push_back(Embed(/*has_padding=*/true));
-    for (int64_t i = 0; i < kLayers; ++i) layers->push_back(Block(false));
+    for (int64_t i = 0; i < blocks; ++i) layers->push_back(Block(false));
     layers->push_back(First());
     register_module("layers", layers);
   }
@@ -160,9 +161,9 @@ TORCH_MODULE(Mean);
 
 // Pictures [B, 3, 8, 8] -> [B, kWords].
 struct VisionImpl : torch::nn::Module {
-  VisionImpl() {
+  explicit VisionImpl(int64_t blocks = kLayers) {
     layers->push_back(Patches());
-    for (int64_t i = 0; i < kLayers; ++i) layers->push_back(Block(false));
+    for (int64_t i = 0; i < blocks; ++i) layers->push_back(Block(false));
     layers->push_back(Mean());
     register_module("layers", layers);
   }
