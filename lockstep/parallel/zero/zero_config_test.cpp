@@ -27,7 +27,7 @@ std::string refusal(const std::string& text) {
   return error_of([&] { parse(text); });
 }
 
-// A configuration with an optimizer and these settings beside it.
+// A configuration with an optimizer and additional settings.
 std::string with(const std::string& settings) {
   return R"({"optimizer": {"type": "AdamW"}, )" + settings + "}";
 }
@@ -50,7 +50,7 @@ TEST(ZeroConfig, TheTutorialsFourLinesSuffice) {
 }
 
 TEST(ZeroConfig, EverythingThatIsReadArrives) {
-  const ZeroConfig config = parse(R"({ // comments are fine
+  const ZeroConfig config = parse(R"({  // comments are allowed
     "train_batch_size": 64, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 4,
     "optimizer": {"type": "sgd", "params": {"lr": 0.5, "momentum": 0.9, "dampening": 0.1,
                                             "weight_decay": 0.01}},
