@@ -211,7 +211,7 @@ TEST(RoundsEngine, CallsOfAllKindsMixed) {
               check(comm.all_to_all(mine.repeat({size})), at::cat(inputs), call);
               break;
           }
-          if (pending.size() > 90 || plan() % 40 == 0) {  // more than there are posts
+          if (pending.size() > 90 || plan() % 40 == 0) {  // more than there are descriptors
             for (auto& [work, then] : pending) {
               work.wait();
               then();
@@ -283,7 +283,7 @@ TEST(RoundsEngine, WhatIsShownReachesThePeerBeforeTheCallRuns) {
     calls[r].output = reinterpret_cast<std::byte*>(&data[r]);
     calls[r].input = calls[r].output;
   }
-  for (int call = 0; call < 200; ++call) {  // more than there are posts
+  for (int call = 0; call < 200; ++call) {  // more than there are descriptors
     const size_t first = call % 2;
     backends[first]->show(calls[first]);
     backends[1 - first]->run(calls[1 - first], std::chrono::seconds(10));
