@@ -15,14 +15,14 @@ KeptStates whole(int64_t former, int64_t latest) {
 
 TEST(Rollback, KeepersAreOnAnotherHostWhereThereIsOne) {
   for (const auto& [size, local] : {std::pair{2, 1}, {4, 2}, {6, 2}, {6, 3}, {8, 4}}) {
-    std::set<int> wards;
+    std::set<int> holders;
     for (int r = 0; r < size; ++r) {
-      const int keeper = replica_holder(r, size, local);
-      EXPECT_NE(keeper / local, r / local) << size << " ranks, " << r;
-      EXPECT_EQ(replicated_rank(keeper, size, local), r);
-      wards.insert(keeper);
+      const int holder = replica_holder(r, size, local);
+      EXPECT_NE(holder / local, r / local) << size << " ranks, " << r;
+      EXPECT_EQ(replicated_rank(holder, size, local), r);
+      holders.insert(holder);
     }
-    EXPECT_EQ(wards.size(), static_cast<size_t>(size)) << "each keeps one";
+    EXPECT_EQ(holders.size(), static_cast<size_t>(size)) << "each keeps one";
   }
   EXPECT_EQ(replica_holder(2, 3, 3), 0) << "one host: the next rank";
   EXPECT_EQ(replicated_rank(0, 3, 3), 2);
@@ -89,8 +89,8 @@ TEST(Rollback, WhateverHappensWhatIsDecidedOnIsThere) {
       if (any(0, 3) > 0) continue;
       // It had not reached the step, and has sent nothing of it.
       kept = whole(-1, latest - 10);
-      KeptStates& keeper = ranks[static_cast<size_t>(replica_holder(r, size, local))];
-      keeper.copy = {latest - 10, -1};
+      KeptStates& holder = ranks[static_cast<size_t>(replica_holder(r, size, local))];
+      holder.copy = {latest - 10, -1};
     }
     const int dead = any(0, size - 1);
     ranks[static_cast<size_t>(dead)] = {};
