@@ -50,7 +50,7 @@ TEST(ZeroConfig, TheTutorialsFourLinesSuffice) {
 }
 
 TEST(ZeroConfig, EverythingThatIsReadArrives) {
-  const ZeroConfig config = parse(R"({  // comments are fine
+  const ZeroConfig config = parse(R"({ // comments are fine
     "train_batch_size": 64, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 4,
     "optimizer": {"type": "sgd", "params": {"lr": 0.5, "momentum": 0.9, "dampening": 0.1,
                                             "weight_decay": 0.01}},
