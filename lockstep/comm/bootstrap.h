@@ -46,7 +46,7 @@ struct Meeting {
 // Pure. Throws InvalidArgument.
 Meeting decide_meeting(const InitOptions& options, const EnvLookup& env);
 
-// Where rank 0 serves a store. The others learn its address from rank 0, not from the user.
+// The endpoint of rank 0's store. The others learn its address from rank 0, not from the user.
 struct Offer {
   std::string listen;                  // a numeric address of its host
   std::vector<std::string> addresses;  // by which the others may reach it, the likeliest first

@@ -89,7 +89,7 @@ TEST(Bootstrap, MpirunOnSeveralHostsMeetsThroughMpiUnlessToldWhere) {
   EXPECT_EQ(decide_meeting({}, environment(variables)).kind, Kind::kRankZero);
 }
 
-// Its mpirun has no folder of the job's own.
+// MPICH's mpirun has no directory per job.
 TEST(Bootstrap, MpichsMpirunMeetsThroughMpi) {
   std::map<std::string, std::string, std::less<>> variables = {
       {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
@@ -104,7 +104,7 @@ TEST(Bootstrap, MpichsMpirunMeetsThroughMpi) {
   EXPECT_EQ(decide_meeting({}, environment(variables)).kind, Kind::kAlone);
 }
 
-// Here no mpirun started the process; where Open MPI is missing it is the same.
+// No mpirun started this process; a missing Open MPI gives the same result.
 TEST(Bootstrap, WithoutMpiTheAdviceIsToSayWhere) {
   if (process_env()("OMPI_COMM_WORLD_SIZE") || process_env()("PMIX_RANK") ||
       process_env()("PMI_RANK")) {

@@ -263,7 +263,7 @@ TEST(Communicator, ProbeTellsWhichMessagesAreThere) {
     std::sort(sources.begin(), sources.end());
     EXPECT_EQ(sources, (std::vector<int>{1, 2}));
     at::Tensor other = at::zeros({70'000}, at::kInt);
-    // A receive that is posted claims its message.
+    // A posted receive claims its message.
     Work posted = comm.irecv(other, 1, 9);
     EXPECT_EQ(comm.probe(1, 9), Probe::kNothing);
     posted.wait();
@@ -313,7 +313,7 @@ TEST(Communicator, AMessageOfAnotherShapeIsAMismatch) {
                           HasSubstr("recv float32 x 5 from rank 0")));
 }
 
-// Each way of falling out of step ends on every rank, with both calls and their lines.
+// Each way of getting out of step ends on every rank, with both calls and their lines.
 TEST(Communicator, DifferentCallsAreNamedOnEveryRank) {
   struct Case {
     const char* name;
@@ -449,7 +449,7 @@ TEST(Communicator, AnotherThreadMayAbortWhatARankWaitsFor) {
   }
 }
 
-// Again and again, at any moment of short calls.
+// Repeatedly, at any moment of short calls.
 TEST(Communicator, AnAbortMayMeetAnyMomentOfACall) {
   for (int turn = 0; turn < 50; ++turn) {
     std::atomic<int> calls{0};
@@ -469,12 +469,12 @@ TEST(Communicator, AnAbortMayMeetAnyMomentOfACall) {
   }
 }
 
-// Whatever the way, the chunks and who is late.
+// Whatever the algorithm, the chunks and the late rank.
 TEST(Communicator, ReductionsRepeatBitForBit) {
   constexpr int kSize = 4;
   struct Way {
     int64_t count;
-    uint32_t slot_bytes;  // 0: not through slots
+    uint32_t slot_bytes;  // 0: without slots
   };
   for (const Way& way : {Way{5000, 65536}, Way{5000, 1024}, Way{5000, 0}, Way{200, 0}, Way{5, 0}}) {
     const testing::BitwiseSum sum(kSize, way.count);

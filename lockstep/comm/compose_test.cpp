@@ -15,7 +15,8 @@
 namespace lockstep::compose_test {
 namespace {
 
-// An engine as poor as gloo, and poorer: no reduce_scatter, no 16-bit floats, no bool, no int16.
+// An engine with as few operations as gloo, and fewer: no reduce_scatter, no 16-bit floats, no
+// bool, no int16.
 Capabilities poor() {
   Capabilities c;
   c.backend = "poor";

@@ -23,7 +23,7 @@
 namespace lockstep::faults_mp_test {
 namespace {
 
-// A backend of processes; one line adds it to every fault of the table.
+// A backend with processes; one line adds it to every fault of the table.
 struct Engine {
   const char* name;
   testing::FaultTraits traits = {};
@@ -33,7 +33,7 @@ struct Engine {
 constexpr Engine kEngines[] = {
     {.name = "shm"},
     {.name = "tcp"},
-    {.name = "hierarchical", .long_only = true},  // on one host it is shm
+    {.name = "hierarchical", .long_only = true},  // on a single host it equals shm
     {.name = "gloo", .gives_back_threads = false},
 };
 
@@ -90,7 +90,7 @@ TEST_P(Faults, EverySurvivorGetsTheRightErrorInTimeAndLeaksNothing) {
 INSTANTIATE_TEST_SUITE_P(Backends, Faults, ::testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name(); });
 
-// On shm the others take large messages from memory that is gone then.
+// On shm the other ranks read large messages from memory that has been freed.
 TEST(LargeMessages, ARankThatDiesWithLargeMessagesUnderWay) {
   for (const char* backend : {"shm", "tcp", "gloo"}) {
     testing::expect_lone_ranks(
@@ -144,9 +144,9 @@ TEST(LargeMessages, ARankThatDiesWhileOthersSendToIt) {
 
 struct Step {
   const char* backend;
-  const char* what;  // of Joining::step()
+  const char* what;  // as in Joining::step()
   bool long_only = true;
-  bool all_survive = true;  // false: only rank 0 needs the stopped one still
+  bool all_survive = true;  // false: only rank 0 needs the stopped rank then
   friend std::ostream& operator<<(std::ostream& out, const Step& one) {
     return out << one.backend << ", " << one.what;
   }

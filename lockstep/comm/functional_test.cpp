@@ -31,13 +31,13 @@ namespace {
 using ::testing::HasSubstr;
 using Tensors = std::vector<at::Tensor>;
 
-// A collective twice: among ranks, and as one function of all ranks' inputs in one process.
+// A collective in two forms: among ranks, and as one function of all ranks' inputs in one process.
 struct Case {
   const char* name;
   std::function<std::vector<int64_t>(int rank, int size)> shape;  // of a rank's input
   std::function<at::Tensor(const Communicator&, const at::Tensor&)> ranks;
   std::function<Tensors(const Tensors&)> oracle;
-  // Every rank's input leads to its output: grad() for that input runs all of backward.
+  // Every rank's input affects its output: grad() for that input runs the whole backward.
   bool input_leads_to_output = true;
 };
 
@@ -224,7 +224,7 @@ struct Expected {
   Tensors outputs, gradients, second;
 };
 
-// All ranks' losses added up, in one process.
+// All ranks' losses, summed in one process.
 Expected compute_oracle(const Case& one, int size) {
   Tensors xs;
   for (int r = 0; r < size; ++r) xs.push_back(input_of(r, one.shape(r, size)).requires_grad_(true));

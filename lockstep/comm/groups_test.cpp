@@ -100,7 +100,7 @@ TEST(Groups, AGroupOfOne) {
 
 TEST(Groups, GroupsOfGroupsMeetOnlyTheirOwn) {
   testing::run_threads(4, [](Communicator& comm) {
-    // A grid of 2 x 2, made in another order on the two halves where that is allowed.
+    // A grid of 2 x 2, made in another order on the two halves if that is allowed.
     Communicator row = *comm.split(comm.rank() / 2);
     Communicator column = *comm.split(comm.rank() % 2);
     Communicator inner = *row.split(row.rank());
@@ -136,7 +136,7 @@ TEST(Groups, InterleavedCallsKeepTheirOwnNumbers) {
       }
       if (i % 4 == 0) a.barrier();
     }
-    // In another order than started, across the groups.
+    // Waits in another order than started, across the groups.
     for (size_t k = 0; k < works.size(); ++k) works[k * 7 % works.size()].wait();
     for (size_t k = 0; k < tensors.size(); ++k)
       EXPECT_EQ(tensors[k][1999].item<float>(), 3.0f * static_cast<float>(k / 3) + 3) << k;
@@ -153,7 +153,7 @@ TEST(Groups, MayBeWaitedInInOppositeOrders) {
                        {.timeout = std::chrono::seconds(20), .slot_bytes = 4096});
 }
 
-// Threads of one rank, each with a group of its own, whose waits move the others' groups.
+// Threads of one rank, each with a group of its own, whose waits progress the others' groups.
 TEST(Groups, ThreadsOfARankWaitAtOnce) {
   constexpr int kThreads = 3;
   testing::run_threads(
@@ -203,7 +203,7 @@ TEST(Groups, ThreeAxesAreCheapUntilTheyAreUsed) {
         comm.barrier();
         std::vector<Communicator> axes;
         for (int below = 1; below < kRanks; below *= kEdge) {
-          // All ranks whose coordinates are equal but for this axis'.
+          // All ranks whose coordinates differ only in this axis.
           const int high = comm.rank() / (below * kEdge), low = comm.rank() % below;
           axes.push_back(*comm.split(high * below + low));
         }
@@ -349,7 +349,7 @@ TEST(Shrink, TheRestGoesOnInOrder) {
   });
 }
 
-// One saw a lost peer, one a mismatch of its own making, one nothing at all.
+// One rank saw a lost peer, one a mismatch of its own making, one nothing at all.
 TEST(Shrink, WhateverErrorEachSaw) {
   Meeting meeting(4);
   testing::run_threads(4, [&](Communicator& comm) {
@@ -392,7 +392,7 @@ TEST(Shrink, ALateRankIsLeftOutAndToldSo) {
   });
 }
 
-// However often a rank that is out tries again, it never makes a second group beside the first.
+// However often an excluded rank tries again, it never makes a second group beside the first.
 TEST(Shrink, NoSecondGroupBesideTheFirst) {
   std::atomic<bool> done{false};
   testing::run_threads(3, [&](Communicator& comm) {

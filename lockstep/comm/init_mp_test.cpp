@@ -79,7 +79,7 @@ TEST(Init, NcclJoinsTheDevicesOrSaysWhatIsMissing) {
   });
 }
 
-// A port of rank 0 that was free a moment ago, known to all.
+// A port of rank 0 that was free a moment ago, and that all ranks know.
 int agree_on_port(Communicator& comm) {
   const at::Tensor port = at::zeros({1}, at::kInt);
   if (comm.rank() == 0) port.fill_(local_address(listen_tcp({"127.0.0.1", 0}).get()).port);
@@ -153,8 +153,8 @@ void expect_peer_lost(const std::string& backend) {
         try {
           while (true) comm.all_reduce(t);
         } catch (const PeerLost&) {
-          std::this_thread::sleep_for(
-              std::chrono::seconds(20));  // the agent must not wait for this
+          // The agent must not wait for this.
+          std::this_thread::sleep_for(std::chrono::seconds(20));
         }
       },
       testing::gtest_point({.backend = backend}));
@@ -187,7 +187,7 @@ TEST(Failure, SurvivorsGetPeerLostSoon) {
         const at::Tensor t = at::zeros({10});
         comm.all_reduce(t);
         if (comm.rank() == 2) {
-          // Gone without a word, but the agent still sees the process: only the life line tells.
+          // The rank left silently, but the agent still sees the process: only the life line tells.
           std::this_thread::sleep_for(std::chrono::milliseconds(50));
           ::_exit(0);
         }

@@ -24,7 +24,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Runs `fn` as each rank of the roles; all have to end well.
+// Runs `fn` as each rank of the roles; all of them must end successfully.
 void expect_roles(const std::vector<launch::Role>& roles, const std::function<void()>& fn) {
   const testing::RankOptions point = testing::gtest_point();
   launch::LaunchOptions options;
@@ -113,7 +113,7 @@ TEST(JobStore, ARankThatDiedBeforeInitMayStillJoin) {
     const at::Tensor sum = at::full({3}, comm.rank() + 1.0);
     comm.all_reduce(sum);
     EXPECT_EQ(sum[2].item<double>(), 6.0);
-    Communicator again = init();  // of the same life
+    Communicator again = init();  // in the same life
     again.barrier();
   });
 }

@@ -61,7 +61,7 @@ TEST(Making, AFailureEndsTheOthersWaitsWhateverTheyWaitIn) {
           std::this_thread::yield();
         }
       },
-      // Its connection to a rank that heard of it sooner.
+      // Its connection to a rank that learned of it sooner.
       [](const auto&) { throw PeerLost("rank 0 went away", 0); },
   });
   EXPECT_THAT(texts[1], StartsWith("pipe2: Too many open files"));
@@ -87,7 +87,8 @@ TEST(Making, WhatWasMadeLooksNoMore) {
                                throw system_error("pipe2", EMFILE);
                              }),
                SystemError);
-  std::this_thread::sleep_for(std::chrono::milliseconds(150));  // longer than between two looks
+  // Longer than the time between two looks.
+  std::this_thread::sleep_for(std::chrono::milliseconds(150));
   EXPECT_FALSE(kept->try_get("door"));
   EXPECT_THROW(kept->get("door", Deadline::seconds(0.2)), Timeout);
 }

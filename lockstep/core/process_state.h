@@ -11,8 +11,8 @@ namespace lockstep {
 char process_state(int pid);
 
 inline constexpr std::string_view kDebugger = "a debugger";
-// What has stopped the process: "SIGSTOP" (or another stop signal, which only its parent can
-// distinguish), kDebugger; "" when it is not stopped.
+// The cause of the process's stop: "SIGSTOP" (or another stop signal, which only its parent can
+// distinguish) or kDebugger; "" if it is not stopped.
 std::string stopped_by(int pid);
 
 // "pid 71", "pid 71, stopped by SIGSTOP": for messages.

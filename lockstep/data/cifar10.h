@@ -20,7 +20,8 @@ inline constexpr int64_t kCifar10Classes = 10;
 inline constexpr int64_t kCifar10Record = 1 + 3 * kCifar10Side * kCifar10Side;  // bytes
 
 struct Cifar10Options {
-  // Of each channel's pixels scaled to 0..1, over CIFAR-10's training images.
+  // Mean and standard deviation of each channel's pixels, scaled to 0..1, in CIFAR-10's training
+  // set.
   std::vector<double> mean = {0.4914, 0.4822, 0.4465};
   std::vector<double> stddev = {0.2470, 0.2435, 0.2616};
   bool load_train = true;  // false: .train is empty and its files need not be there

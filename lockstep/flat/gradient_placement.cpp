@@ -34,9 +34,9 @@ class GradientPlacement::Plan final : public internal::AllocationWatch {
 
   std::shared_ptr<internal::Place> place(size_t bytes) override {
     const Size& size = sizes_.at(bytes);
-    const size_t keeper = size.count < size.keepers.size() ? size.keepers[size.count] : kNone;
-    if (keeper == kNone) return nullptr;
-    const Gradient& gradient = gradients_[keeper];
+    const size_t owner = size.count < size.owners.size() ? size.owners[size.count] : kNone;
+    if (owner == kNone) return nullptr;
+    const Gradient& gradient = gradients_[owner];
     if (!gradient.awaited || !gradient.place || gradient.place->lent) return nullptr;
     return gradient.place;
   }
@@ -66,17 +66,17 @@ class GradientPlacement::Plan final : public internal::AllocationWatch {
       return;
     // The latest one, because memory is reused.
     const void* memory = tensor.storage().data();
-    const auto born = std::find_if(log_.rbegin(), log_.rend(), [&](const Allocation& one) {
+    const auto found = std::find_if(log_.rbegin(), log_.rend(), [&](const Allocation& one) {
       return one.memory == memory && one.bytes == gradient.bytes;
     });
-    if (born == log_.rend() || born->ordinal == gradient.ordinal) return;
-    std::vector<size_t>& keepers = sizes_.at(gradient.bytes).keepers;
-    if (gradient.ordinal != kNone) keepers[gradient.ordinal] = kNone;
-    if (keepers.size() <= born->ordinal) keepers.resize(born->ordinal + 1, kNone);
-    size_t& keeper = keepers[born->ordinal];
-    if (keeper != kNone) gradients_[keeper].ordinal = kNone;
-    keeper = index;
-    gradient.ordinal = born->ordinal;
+    if (found == log_.rend() || found->ordinal == gradient.ordinal) return;
+    std::vector<size_t>& owners = sizes_.at(gradient.bytes).owners;
+    if (gradient.ordinal != kNone) owners[gradient.ordinal] = kNone;
+    if (owners.size() <= found->ordinal) owners.resize(found->ordinal + 1, kNone);
+    size_t& owner = owners[found->ordinal];
+    if (owner != kNone) gradients_[owner].ordinal = kNone;
+    owner = index;
+    gradient.ordinal = found->ordinal;
   }
 
   void set_place(size_t index, const at::Tensor& memory) {
@@ -101,8 +101,8 @@ class GradientPlacement::Plan final : public internal::AllocationWatch {
     size_t ordinal = kNone;
   };
   struct Size {
-    std::vector<size_t> keepers;  // by ordinal: the gradient that it became
-    size_t count = 0;             // allocations in this backward
+    std::vector<size_t> owners;  // by ordinal: the gradient that it became
+    size_t count = 0;            // allocations in this backward
   };
   struct Allocation {
     const void* memory;

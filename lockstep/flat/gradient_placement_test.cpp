@@ -19,7 +19,7 @@ at::Tensor fresh(int64_t numel = kNumel) {
   return at::empty({numel}, at::kFloat);
 }
 
-// One "backward": so many tensors are made; the last that many become the gradients.
+// One "backward": makes this many tensors, of which the last `gradients` become the gradients.
 std::vector<at::Tensor> backward(GradientPlacement& births, int before, int gradients) {
   births.begin();
   for (int i = 0; i < gradients; ++i) births.expect(static_cast<size_t>(i), true);
@@ -139,7 +139,7 @@ TEST(GradientPlacement, VacatingGivesTheOthersACopy) {
   EXPECT_EQ(gradient.data_ptr(), other.data_ptr());
 }
 
-// What libtorch's own libraries use (oneDNN's scratch memory).
+// The allocations that libtorch's own libraries make (oneDNN's scratch memory).
 TEST(GradientPlacement, RawAllocationsMayLieInAPlaceToo) {
   const at::Tensor flat = at::full({kNumel}, 7, at::kFloat);
   GradientPlacement births({kBytes});

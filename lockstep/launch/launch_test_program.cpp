@@ -145,9 +145,9 @@ int play_role() {
   return 0;
 }
 
-// A rank that may be a spare at first; it says when it has begun, in a file of the folder as well,
-// for nobody reads a spare's output, and goes when the folder has a file "end". "slow": it takes
-// long before it asks which rank it is. "brief": it goes at once then.
+// A rank that may be a spare at first. It reports its start, also in a file of the folder, because
+// a spare's output is not read, and ends when the folder has a file "end". "slow": it waits before
+// it asks which rank it is. "brief": it then ends at once.
 int spare_rank(const std::string& folder, const std::string& behaviour) {
   const int pid = static_cast<int>(::getpid());
   std::printf("pid %d has begun\n", pid);

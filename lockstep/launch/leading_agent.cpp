@@ -278,9 +278,11 @@ void LeadingAgent::serve(Leader::Member member) {
 void LeadingAgent::drop_the_dead(Time now) {
   std::erase_if(connections_, [&](const auto& entry) {
     const Connection& connection = entry.second;
-    const bool stranger = !leader_.present(entry.first) && now >= connection.since + kIntroduction;
-    if (connection.dead || stranger) unauthenticated_.remove(static_cast<uint64_t>(entry.first));
-    return connection.dead || stranger;
+    const bool unauthenticated =
+        !leader_.present(entry.first) && now >= connection.since + kIntroduction;
+    if (connection.dead || unauthenticated)
+      unauthenticated_.remove(static_cast<uint64_t>(entry.first));
+    return connection.dead || unauthenticated;
   });
 }
 

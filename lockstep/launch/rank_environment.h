@@ -40,8 +40,8 @@ using Variables = std::map<std::string, std::string>;
 Variables rank_variables(const AttemptPlan& plan, int local_rank, const std::string& error_file,
                          const EnvLookup& agent_env);
 
-// Of rank_variables(): the rank's own, and those common to all ranks of the host, in which the
-// former are removed.
+// Two subsets of rank_variables(): the rank's own variables, and those common to all ranks of the
+// host, in which the former are removed.
 Variables variables_of_one(const Variables& of_rank);
 Variables variables_of_all(const Variables& of_rank);
 

@@ -13,7 +13,7 @@
 
 namespace lockstep::launch {
 
-// Not thread-safe.
+// Thread-safety: one thread at a time.
 class Sentinel {
  public:
   // Forks; the child makes async-signal-safe calls only, holds no descriptor of this process, and

@@ -198,14 +198,14 @@ Resumption Recovery::resume() {
   }
   // After the update, in which the scaler may have taken part.
   if (state_.scaler != nullptr) state_.scaler->use(comm_);
-  for (const auto& [rank, keeper] : plan.newcomers) {
+  for (const auto& [rank, holder] : plan.newcomers) {
     if (comm_.rank() == plan.source) send_state(rank);
-    if (comm_.rank() == keeper && keeper != rank) {
+    if (comm_.rank() == holder && holder != rank) {
       const at::Tensor& copy = copies_.at(rank);
       send_object(comm_, copy.numel(), rank);
       comm_.send(copy, rank);
     }
-    if (comm_.rank() == rank) become_whole(plan.source, keeper, plan.step);
+    if (comm_.rank() == rank) become_whole(plan.source, holder, plan.step);
   }
   // The state after a failure: a new rank keeps no other rank's state yet; the others keep theirs,
   // which belong to this very step; and a run that begins has none.
@@ -218,7 +218,7 @@ Resumption Recovery::resume() {
 
 // Receives everything before it changes anything, so a failure in between leaves this rank as it
 // was.
-void Recovery::become_whole(int source, int keeper, int64_t step) {
+void Recovery::become_whole(int source, int holder, int64_t step) {
   NamedTensors model = receive_tensors(comm_, source);
   Safetensors optimizer;
   if (state_.optimizer != nullptr) {
@@ -228,9 +228,9 @@ void Recovery::become_whole(int source, int keeper, int64_t step) {
   std::string scaler;
   if (state_.scaler != nullptr) scaler = recv_object(comm_, source).get<std::string>();
   at::Tensor own = own_;
-  if (keeper != comm_.rank()) {
-    own = at::empty({recv_object(comm_, keeper).get<int64_t>()}, at::kByte);
-    comm_.recv(own, keeper);
+  if (holder != comm_.rank()) {
+    own = at::empty({recv_object(comm_, holder).get<int64_t>()}, at::kByte);
+    comm_.recv(own, holder);
   }
   for (auto& own_buffer : to_named_tensors(state_.model->named_buffers()))
     model.push_back(std::move(own_buffer));

@@ -141,7 +141,7 @@ class Recovery {
   void meet_again(Deadline deadline, const std::string& reason);
   recover::Resumption resume();
   void send_state(int to);
-  void become_whole(int source, int keeper, int64_t step);
+  void become_whole(int source, int holder, int64_t step);
 
   Communicator comm_;
   Recoverable state_;

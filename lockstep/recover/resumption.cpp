@@ -43,16 +43,16 @@ Resumption decide_resumption(std::span<const RankProgress> ranks) {
       plan.newcomers.push_back({r, r});
       continue;
     }
-    const std::vector<int> keepers = replica_holders(r, size);
-    const auto keeper = std::find_if(keepers.begin(), keepers.end(),
+    const std::vector<int> holders = replica_holders(r, size);
+    const auto holder = std::find_if(holders.begin(), holders.end(),
                                      [&](int k) { return at(k).whole && at(k).has_copies; });
-    if (keeper == keepers.end()) {
+    if (holder == holders.end()) {
       throw PeerLost("recovery: what rank " + std::to_string(r) + " had alone went with rank " +
-                         joined(keepers, " and ") +
+                         joined(holders, " and ") +
                          ", which kept a copy of it; start again from the last checkpoint",
                      r);
     }
-    plan.newcomers.push_back({r, *keeper});
+    plan.newcomers.push_back({r, *holder});
   }
   return plan;
 }

@@ -24,7 +24,7 @@ struct Resumption {
   int source = -1;    // the rank from which newcomers get the training state
   struct Newcomer {
     int rank = 0;
-    int keeper = 0;  // the rank with a copy of its own state; itself if it has it
+    int holder = 0;  // the rank with a copy of its own state; itself if it has it
 
     bool operator==(const Newcomer&) const = default;
   };
@@ -38,7 +38,7 @@ struct Resumption {
 std::vector<int> replica_holders(int rank, int size);
 
 // `ranks` by rank. Equal input gives all ranks the same result or error.
-// Throws: PeerLost where a rank's own state is lost, since its keepers died with it; Mismatch where
+// Throws: PeerLost where a rank's own state is lost, since its holders died with it; Mismatch where
 // the ranks' steps differ so much that they cannot have taken the same steps.
 Resumption decide_resumption(std::span<const RankProgress> ranks);
 

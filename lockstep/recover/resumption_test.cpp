@@ -53,7 +53,7 @@ TEST(Resumption, TheOtherNeighbourKeepsACopyToo) {
   EXPECT_THAT(decide({kNew, kNew, at(3), at(3)}).newcomers,
               ElementsAre(Resumption::Newcomer{0, 3}, Resumption::Newcomer{1, 2}));
   RankProgress without = at(3);
-  without.has_copies = false;  // it has just come itself
+  without.has_copies = false;  // it has just arrived itself
   EXPECT_THAT(decide({kNew, without, at(3)}).newcomers, ElementsAre(Resumption::Newcomer{0, 2}));
   EXPECT_THAT(decide({at(3), kNew}).newcomers, ElementsAre(Resumption::Newcomer{1, 0}));
 }

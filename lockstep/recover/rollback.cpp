@@ -33,8 +33,8 @@ Rollback decide_rollback(std::span<const KeptStates> ranks, int local) {
   // The rank with the state of rank r at a step: itself, its replica holder, or none (-1).
   const auto holder = [&](int r, int64_t step) {
     if (has(at(r).own, step)) return r;
-    const int keeper = replica_holder(r, size, local);
-    return keeper != r && has(at(keeper).copy, step) ? keeper : -1;
+    const int holder = replica_holder(r, size, local);
+    return holder != r && has(at(holder).copy, step) ? holder : -1;
   };
   std::set<int64_t, std::greater<>> steps;
   bool begun = false;

@@ -100,11 +100,12 @@ void RollbackRecovery::keep(const State& state) {
 void RollbackRecovery::start_copy(Kept& kept, at::Tensor memory) {
   const int size = comm_.size(), rank = comm_.rank();
   if (size == 1) return;
-  const int keeper = replica_holder(rank, size, local_), ward = replicated_rank(rank, size, local_);
+  const int holder = replica_holder(rank, size, local_),
+            replicated = replicated_rank(rank, size, local_);
   const at::Tensor own_length = at::full({1}, kept.own.numel(), at::kLong);
   const at::Tensor length = at::empty({1}, at::kLong);
-  Work sent = copies_->isend(own_length, keeper);
-  copies_->recv(length, ward);
+  Work sent = copies_->isend(own_length, holder);
+  copies_->recv(length, replicated);
   sent.wait();
   const int64_t count = *length.const_data_ptr<int64_t>();
   // States grow by a few bytes now and then.
@@ -112,9 +113,9 @@ void RollbackRecovery::start_copy(Kept& kept, at::Tensor memory) {
     memory = bytes(count + count / 64);
   // Only once it is being received: the memory held another step before.
   const at::Tensor copy = at::empty({0}, at::kByte).set_(memory.storage(), 0, {count});
-  kept.pending.push_back(copies_->irecv(copy, ward));
+  kept.pending.push_back(copies_->irecv(copy, replicated));
   kept.copy = copy;
-  kept.pending.push_back(copies_->isend(kept.own, keeper));
+  kept.pending.push_back(copies_->isend(kept.own, holder));
 }
 
 // Before the communicator is given up: data that has arrived counts, whether or not a wait has
@@ -178,7 +179,7 @@ Rollback RollbackRecovery::resume() {
     return plan;
   }
   const int size = comm_.size(), rank = comm_.rank();
-  const int ward = replicated_rank(rank, size, local_);
+  const int replicated = replicated_rank(rank, size, local_);
   const auto of_step = [&]() -> Kept& {
     return kept_[0].step == plan.step && (kept_[0].own.defined() || kept_[0].copy.defined())
                ? kept_[0]
@@ -188,17 +189,17 @@ Rollback RollbackRecovery::resume() {
   const auto is_new = [&](int r) {
     return std::find(plan.newcomers.begin(), plan.newcomers.end(), r) != plan.newcomers.end();
   };
-  if (is_new(ward) && ward != rank) {
+  if (is_new(replicated) && replicated != rank) {
     const at::Tensor& copy = of_step().copy;
-    copies_->send(at::full({1}, copy.numel(), at::kLong), ward);
-    copies_->send(copy, ward);
+    copies_->send(at::full({1}, copy.numel(), at::kLong), replicated);
+    copies_->send(copy, replicated);
   }
   if (is_new(rank)) {
-    const int keeper = replica_holder(rank, size, local_);
+    const int holder = replica_holder(rank, size, local_);
     const at::Tensor length = at::empty({1}, at::kLong);
-    copies_->recv(length, keeper);
+    copies_->recv(length, holder);
     mine = bytes(length.item<int64_t>());
-    copies_->recv(mine, keeper);
+    copies_->recv(mine, holder);
   }
   // This rank's own state is valid from now on, and its replica as soon as it has arrived, whatever
   // happens on the way.

@@ -68,7 +68,7 @@ TEST_F(AgentTest, CallsWithEveryKindOfArgument) {
   EXPECT_EQ(a_.rpc_sync<double>("b", "norm", Point{3, 4}), 5);
   a_.rpc_sync("b", "nothing");
   EXPECT_EQ(a_.rpc_sync<std::string>("b", "who"), "a");
-  EXPECT_EQ(a_.rpc_sync<std::string>("a", "who"), "a");  // oneself
+  EXPECT_EQ(a_.rpc_sync<std::string>("a", "who"), "a");  // to itself
   EXPECT_EQ(a_.rpc_sync<int>("b", "later", 5), 11);
 }
 
@@ -94,7 +94,7 @@ TEST_F(AgentTest, ErrorsSayWhoWhatAndWhere) {
               ::testing::AllOf(::testing::HasSubstr("is (tensor, tensor) -> tensor"),
                                ::testing::HasSubstr("called as (tensor, int) -> tensor")));
   EXPECT_THROW(a_.rpc_sync<int>("b", "twice", at::ones({1})), RemoteError);
-  EXPECT_EQ(a_.rpc_sync<int>("b", "twice", 1), 2);  // the link is as it was
+  EXPECT_EQ(a_.rpc_sync<int>("b", "twice", 1), 2);  // the link works as before
 }
 
 TEST_F(AgentTest, FuturesThenAndErrors) {
@@ -113,8 +113,8 @@ TEST_F(AgentTest, FuturesThenAndErrors) {
 }
 
 TEST_F(AgentTest, DeadlinesFireInTimeAndAreInherited) {
-  // Within a tenth of their value. The soonest of some tries counts: a busy machine wakes a thread
-  // when it likes.
+  // Within a tenth of the value. The fastest of several tries counts, because a busy machine may
+  // wake a thread late.
   for (const double seconds : {0.1, 0.3}) {
     double soonest = 1e9;
     for (int i = 0; i < 20 && soonest > 1.1 * seconds; ++i) {
@@ -175,13 +175,13 @@ TEST(Agent, CallsOfOneOrderRunInOrderOneByOne) {
   EXPECT_EQ(most, 1);
 }
 
-// 10^5 calls. Half of each thread's are in order, each of them after the last one of that thread to
-// that peer.
+// 10^5 calls. Half of each thread's calls are in order, each of them after the last one of that
+// thread to that peer.
 TEST(Agent, ManyThreadsAndPeersLoseNothingAndKeepOrder) {
   const Town town;
   constexpr int kPeers = 4, kThreads = 8, kCalls = 12'500;
-  std::array<std::array<int, kThreads>, kPeers>
-      last{};  // calls of one order do not run side by side
+  // Calls of one order do not run concurrently.
+  std::array<std::array<int, kThreads>, kPeers> last{};
   std::atomic<int> out_of_order{0};
   std::vector<Agent> agents;
   for (int p = 0; p < kPeers; ++p) {
@@ -394,8 +394,8 @@ TEST(Agent, ASecondStopWaitsForTheFirst) {
   first.join();
 }
 
-// A function that ends because its agent stops has no result, however soon it ends: it is no answer
-// to its caller.
+// A function that ends because its agent stops has no result, however soon it ends: its return is
+// not an answer to its caller.
 TEST(Agent, WhatIsReturnedBecauseTheAgentStopsIsNoAnswer) {
   for (int i = 0; i < 50; ++i) {
     const Town town;

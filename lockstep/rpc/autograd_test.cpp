@@ -58,7 +58,7 @@ Registry autograd_functions() {
   registry.add("both", [](const at::Tensor& x, const at::Tensor& y) { return x * y; });
   registry.add("leaf", [](int64_t size) { return at::zeros({size}).requires_grad_(true); });
   registry.add("times", [](at::Tensor& leaf, double x) { return (leaf * x).sum(); });
-  // Its backward takes its time, as long as it is told.
+  // Its backward takes the requested time.
   registry.add("forward_slow_back", [](Part& part, const at::Tensor& x, int64_t milliseconds) {
     const at::Tensor y = part.forward(x);
     y.register_hook([milliseconds](const at::Tensor&) {
@@ -131,7 +131,7 @@ class AutogradTest : public ::testing::Test {
 
 TEST_F(AutogradTest, FiveStepsOfAModelOverThreeProcessesAreTheLocalOnesInEveryBit) {
   for (const char* optimizer : {"sgd", "adam"}) {
-    // Here: b's part, this one's, c's part.
+    // In this process: b's part, this one's, c's part.
     Part first(5, 7, 1), last(4, 3, 3);
     Part middle(7, 4, 2), own(7, 4, 2);
     std::vector<at::Tensor> parameters;
@@ -199,7 +199,7 @@ TEST_F(AutogradTest, NestedCallsAndReferencesToTensors) {
   check([&] {  // b's result stays there, c fetches it
     return two.rpc_sync<at::Tensor>("forward_of", one.remote<at::Tensor>("forward", x));
   });
-  check([&] {  // c asks before it is there: the thread that makes it answers c, not a
+  check([&] {  // c asks before it exists: the thread that makes it answers c, not a
     return two.rpc_sync<at::Tensor>("forward_of",
                                     one.remote<at::Tensor>("forward_waiting", x, 100));
   });
@@ -237,7 +237,7 @@ TEST_F(AutogradTest, GradientsThatComeBackLate) {
   EXPECT_EQ(a_.rpc_sync<int64_t>("b", "gradients"), 4);
 }
 
-// The parts of a batch run backward side by side, and end in any order; the sums are those of one
+// The parts of a batch run backward concurrently, and end in any order; the sums equal those of one
 // process.
 TEST_F(AutogradTest, TheOrderInWhichPassesEndChangesNoBit) {
   expect_one_process_of_two_parts(
@@ -277,8 +277,7 @@ TEST_F(AutogradTest, TheOrderInWhichAnswersComeChangesNoBit) {
   }
 }
 
-// Calls that follow others have their places from the moment when that was said, not from when
-// those have ended.
+// Calls that follow others get their places when they are declared, not when those have ended.
 TEST_F(AutogradTest, TheOrderInWhichContinuationsRunChangesNoBit) {
   expect_one_process_of_two_parts(
       {{0, 20, 40, 60, 80}, {80, 60, 40, 20, 0}, {40, 0, 80, 20, 60}},
@@ -352,7 +351,7 @@ TEST(Contexts, WhatHasEndedIsNotMadeAnew) {
   EXPECT_EQ(contexts.ending_with(8), (std::vector<ContextId>{shared, of_nine}));
 }
 
-// A call that is served when its context has ended computes as ever, and nothing of it is kept.
+// A call that is served after its context has ended computes as usual, and nothing of it is kept.
 TEST_F(AutogradTest, ACallThatComesLateLeavesNothing) {
   auto part = a_.remote<Part>("b", "part", 5, 7, 1);
   part.wait();
@@ -369,8 +368,8 @@ TEST_F(AutogradTest, ACallThatComesLateLeavesNothing) {
   }
 }
 
-// Hogwild's: each has an optimizer of its own for the same parameter; no gradient is lost, and none
-// counts twice.
+// As in Hogwild: each has an optimizer of its own for the same parameter; no gradient is lost, and
+// none counts twice.
 TEST_F(AutogradTest, OptimizersOfOneParameterTakeTurns) {
   constexpr int kThreads = 4, kSteps = 20, kSize = 1 << 21;
   auto leaf = a_.remote<at::Tensor>("b", "leaf", kSize);

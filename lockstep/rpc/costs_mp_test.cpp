@@ -68,7 +68,7 @@ Registry functions() {
   return registry;
 }
 
-// Both processes meet by a call of each at the end.
+// Both processes meet at the end by calling each other.
 void on_two(const std::function<void(Agent&, int rank)>& body, int workers = 4) {
   testing::expect_lone_ranks(2, [&] {
     const int rank = static_cast<int>(env_int(process_env(), "RANK", 0, 1).value());
@@ -114,7 +114,7 @@ TEST(RpcCosts, TwoAllocationsACallAtMostBesidesItsArguments) {
   on_two([&](Agent& agent, int rank) {
     if (rank == 1) return;
     constexpr int kCalls = 20'000;
-    // -> allocations a call: here, and there.
+    // Returns the allocations per call: here, and there.
     const auto count = [&](const auto& call) {
       for (int i = 0; i < 2000; ++i) call();
       const auto there = agent.rpc_sync<int64_t>("p1", "allocations");

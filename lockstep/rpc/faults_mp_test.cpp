@@ -25,7 +25,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Hits the victim after a while.
+// Applies the fault to the victim after a while.
 class Later {
  public:
   Later(Part& part, double seconds)
@@ -58,14 +58,15 @@ void meets_a_peer(Part& part) {
   part.send(kB, SIGSTOP);
   part.say("b is stopped");
   part.await("a knocks");
-  std::this_thread::sleep_for(300ms);  // at the door, or on its way: it is the same to all
+  // At the socket, or on its way: the result is the same for all.
+  std::this_thread::sleep_for(300ms);
   part.hit();
   if (part.victim() == kB) return part.agent().rpc_sync("a", "ping");
   part.send(kB, SIGCONT);
   part.agent().rpc_sync("b", "ping");
 }
 
-// Between calls, with references both ways.
+// Between calls, with references in both directions.
 void idle(Part& part) {
   const char* other = part.is(kA) ? "b" : "a";
   if (!part.is(kC)) {
@@ -110,7 +111,7 @@ void a_large_result_is_read(Part& part) {
     Part::eventually("b waits for nobody", [&] { return part.agent().pending_calls().empty(); });
 }
 
-// b reads a's memory. Which is a's own again, whatever becomes of b.
+// b reads a's memory, which is a's own again, whatever happens to b.
 void a_large_argument_is_read(Part& part) {
   if (part.is(kA)) {
     const Deadline begin = Deadline::seconds(0);
@@ -143,7 +144,7 @@ void a_nested_call_waits(Part& part) {
   if (part.is(kC)) part.expect_cancelled();
 }
 
-// a gives b a reference of c's.
+// a passes a reference of c's to b.
 void a_reference_is_passed_on(Part& part) {
   if (part.is(kB)) {
     part.agent().rpc_sync("c", "ping");

@@ -67,7 +67,7 @@ class FutureState {
   // Helps to complete the result, until done or the deadline. Returns false if this thread cannot
   // help.
   virtual bool help_until(Deadline) { return false; }
-  // Where continuations run: here, at once; for calls' futures on the agent's workers.
+  // Runs a continuation: here, at once; for calls' futures, on the agent's workers.
   virtual void execute(Task task) { task->run(); }
 
  private:

@@ -140,7 +140,7 @@ TEST(Receiver, EveryDtypeTravels) {
   EXPECT_FALSE(travels(at::ScalarType::Undefined));
 }
 
-// Whether there is such a device is not the stream's question.
+// The stream does not check whether such a device exists.
 TEST(Receiver, SaysWhereTensorsShallGo) {
   std::string table;
   append_row(table, at::kInt, {1}, 0, {at::kCUDA, 100});
@@ -180,7 +180,7 @@ TEST(Receiver, RefusesWhatIsNoMessage) {
   refused(frame(request(1, 1), "", row(at::kInt, {1}) + row(at::kInt, {1})));
   refused(frame(request(1, 2), "", row(at::kInt, {1, 2, 3, 4})));
   refused(frame(request(1, 0), "", row(at::kInt, {1})));
-  // Sizes that mean nothing, also beside a 0.
+  // Invalid sizes, also beside a 0.
   refused(frame(request(1, 1), "", row(at::kInt, {-1})));
   refused(frame(request(1, 1), "", row(at::kInt, {int64_t{1} << 40, int64_t{1} << 40})));
   refused(frame(request(1, 1), "", row(at::kInt, {int64_t{1} << 40, 0, int64_t{1} << 40})));
@@ -195,7 +195,7 @@ TEST(Receiver, RefusesWhatIsNoMessage) {
   wrong = row(at::kInt, {1});
   wrong[1] = 65;
   refused(frame(request(1, 1), "", wrong));
-  // A device of no kind that computes, a number of the CPU's, a number that is none.
+  // A device type that cannot compute, a CPU with a number, an invalid number.
   for (const auto& [type, device] : std::vector<std::pair<at::DeviceType, int>>{
            {at::kMeta, 0}, {static_cast<at::DeviceType>(99), 0}, {at::kCPU, 1}, {at::kCUDA, 128}}) {
     wrong = row(at::kInt, {1});
@@ -203,7 +203,7 @@ TEST(Receiver, RefusesWhatIsNoMessage) {
     wrong[3] = static_cast<char>(device);
     refused(frame(request(1, 1), "", wrong));
   }
-  // An address without a ticket, a ticket without one, an address of nothing.
+  // An address without a ticket, a ticket without an address, an address of an empty tensor.
   refused(frame(request(1, 1), "", row(at::kInt, {1}, 4096)));
   head = request(1, 1);
   head.ticket = 5;
@@ -278,14 +278,14 @@ TEST(ReceiveMemory, KeepsWhatWasGivenBack) {
   EXPECT_EQ(memory->kept(), static_cast<size_t>(kBytes));
   at::Tensor second = memory->tensor(at::kFloat, {kBytes / 8}, kBytes / 2);
   EXPECT_EQ(second.const_data_ptr(), place);
-  // A far smaller one does not take a large place.
+  // A far smaller tensor does not take a large place.
   EXPECT_NE(memory->tensor(at::kByte, {kBytes / 16}, kBytes / 16).const_data_ptr(), place);
   std::vector<at::Tensor> many;
   for (int i = 0; i < 6; ++i) many.push_back(memory->tensor(at::kByte, {kBytes}, kBytes));
   many.clear();
   EXPECT_LE(memory->kept(), 3U * kBytes);
   EXPECT_GE(memory->kept(), 2U * kBytes);
-  // It outlives its owner, and grows as any other.
+  // It outlives its owner, and can grow like any other.
   at::Tensor left = memory->tensor(at::kByte, {kBytes}, kBytes);
   memory.reset();
   left.fill_(7);

@@ -54,7 +54,7 @@ Registry rref_functions() {
   return registry;
 }
 
-// Objects go within a while: releases travel by themselves.
+// Objects are freed within a while, because releases are sent separately.
 size_t kept_within(const Agent& agent, size_t wanted) {
   for (int i = 0; i < 300 && agent.kept_objects() != wanted; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -192,8 +192,8 @@ TEST_F(RRefTest, ADeadOwnerIsNamed) {
   EXPECT_THAT(message_of([&] { counter.rpc_sync<int>("value"); }), ::testing::HasSubstr("'b'"));
 }
 
-// Housekeeping for references whose owners are gone takes no thread that serves calls, however many
-// they are.
+// Housekeeping for references whose owners have ended occupies no thread that serves calls, however
+// many there are.
 TEST_F(RRefTest, DeadOwnersTakeNoWorker) {
   Registry registry = rref_functions();
   registry.add("nothing", [] {});
@@ -211,12 +211,12 @@ TEST_F(RRefTest, DeadOwnersTakeNoWorker) {
   for (int i = 0; i < 50; ++i) {  // more than a lease
     a_.to("d", {.timeout = std::chrono::seconds(10)}).rpc_sync("nothing");
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    if (i % 5 == 0) kept.pop_back();  // and is given back
+    if (i % 5 == 0) kept.pop_back();  // and returns it
   }
   EXPECT_EQ(d.held_references(), kept.size());
 }
 
-// A reference may name a process that does not answer: who receives it serves others meanwhile.
+// A reference may name a process that does not answer: its receiver serves others meanwhile.
 TEST_F(RRefTest, ASilentOwnerOfWhatIsPassedOnTakesNoWorker) {
   internal::Entry silent;
   silent.peer = {"silent", 4711, a_.core()->self().pid, a_.core()->self().host};
@@ -234,7 +234,7 @@ TEST_F(RRefTest, ASilentOwnerOfWhatIsPassedOnTakesNoWorker) {
     a_.to("d", {.timeout = std::chrono::seconds(10)}).rpc_sync("keep_here", passed);
     a_.to("d", {.timeout = std::chrono::seconds(10)}).rpc_sync("nothing");
   }
-  // Another owner is reached all the same.
+  // Another owner is nevertheless reached.
   EXPECT_EQ(a_.rpc_sync<int>("d", "use", a_.remote<Counter>("b", "make", 3), 4), 7);
   // An agent that stops before it has reached an owner still releases the references.
   const std::weak_ptr<internal::Reference> last = kept.back().reference();
@@ -313,7 +313,7 @@ TEST(RRef, ASilentUserIsForgottenAfterItsLease) {
   const Town town;
   Agent b = town.agent("b", rref_functions(), {.lease = std::chrono::milliseconds(300)});
   Agent a = town.agent("a", rref_functions(),
-                       {.lease = std::chrono::hours(1)});  // says too rarely that it lives
+                       {.lease = std::chrono::hours(1)});  // it renews its lease too rarely
   auto counter = a.remote<Counter>("b", "make", 0);
   counter.wait();
   EXPECT_EQ(b.kept_objects(), 1u);

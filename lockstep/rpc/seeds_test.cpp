@@ -78,7 +78,7 @@ TEST(Seeds, AreWhatIsSaid) {
   EXPECT_EQ(files, seeds()) << "the layout of rpc's frames has changed: see the top of " __FILE__;
 }
 
-// And a receiver takes them to the end.
+// A receiver reads them to the end, too.
 TEST(Seeds, AreRead) {
   for (const auto& [name, bytes] : seeds()) {
     if (name == "hello") {

@@ -73,7 +73,7 @@ TEST_F(Strangers, AHandshakeThatIsReplayedIsRefused) {
   const UniqueFd fd = connect();
   send(fd, first);
   send(fd, proof);
-  // The server's nonce, and where a proof would be, that there is none.
+  // The server sends its nonce, and zeros instead of a proof.
   EXPECT_EQ(until_closed(fd).substr(first.size()), std::string(sizeof(Digest), '\0'));
   EXPECT_EQ(server_.refused(), 1U);
   expect_served(0);
@@ -152,7 +152,7 @@ TEST_F(Strangers, ABadFrameEndsTheLink) {
   expect_served(0);
 }
 
-// Names are shown to people, on terminals.
+// Names are displayed to people, on terminals.
 TEST_F(Strangers, ANameThatCannotBeShownIsRefused) {
   for (const char* name : {"", "a\x1b[2J"}) {
     const UniqueFd fd = connect();
@@ -183,7 +183,7 @@ TEST_F(Strangers, AFrameThatEndsInTheMiddleIsNoMessage) {
     EXPECT_EQ(lost_, links);
   }
   EXPECT_EQ(received_, 0);
-  // Whole, but a byte at a time.
+  // Complete, but a byte at a time.
   const UniqueFd fd = introduced();
   const std::string small = whole.substr(0, 2000);
   for (const char c : small) send(fd, {&c, 1});
@@ -196,10 +196,10 @@ TEST_F(Strangers, ManyWhoSayNothingAreClosed) {
   const auto began = Deadline::Clock::now();
   std::vector<UniqueFd> silent;
   for (int i = 0; i < 300; ++i) silent.push_back(connect(i % 2 == 0));
-  // The oldest had to make room.
+  // The oldest connection had to make room.
   EXPECT_EQ(until_closed(silent[0]), "");
   expect_served(0);
-  // The others were given their time.
+  // The others had their full time.
   EXPECT_EQ(until_closed(silent.back()), "");
   EXPECT_GE(Deadline::Clock::now() - began, 4s);
 }
@@ -236,7 +236,8 @@ TEST_F(Strangers, AStormFromElsewhereHoldsUpNobody) {
   storm.join();
 }
 
-// Few lines, no strangers given up for nothing, and served again as soon as there are descriptors.
+// Few log lines, no connection dropped for nothing, and service continues as soon as there are
+// descriptors.
 TEST_F(Strangers, WithoutDescriptorsTheyWait) {
   if (kSanitized)
     GTEST_SKIP() << "UndefinedBehaviorSanitizer wants a descriptor to look at an object";
@@ -248,7 +249,7 @@ TEST_F(Strangers, WithoutDescriptorsTheyWait) {
   {
     const FewDescriptors none(0);
     for (const UniqueFd& socket : sockets) EXPECT_TRUE(connect_socket(socket, where));
-    std::this_thread::sleep_for(1s);  // several tries, had each of them made others
+    std::this_thread::sleep_for(1s);  // several retries, if each of them had caused others
   }
   const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_LE(std::count(log.begin(), log.end(), '\n'), 3) << log;

@@ -86,7 +86,7 @@ class TransportProcesses : public ::testing::TestWithParam<bool> {
   std::optional<Transport> transport_;
 };
 
-// Run by the tests below in a process of its own: sends everything back until it is killed; a
+// The tests below run it in a process of its own: it echoes everything until it is killed; a
 // request whose body is "go" is answered with large tensors, one after the other.
 TEST(RpcParticipant, DISABLED_Serves) {
   const auto store = store_at(::getenv("LOCKSTEP_TEST_STORE"));
@@ -149,7 +149,7 @@ TEST_P(TransportProcesses, TensorsThereAndBack) {
   EXPECT_EQ(lost(1)[0], alone() ? "it closed the connection" : "its process has ended");
 }
 
-// While a large message is on its way to it.
+// Killed while a large message is being sent to it.
 TEST_P(TransportProcesses, ServerIsKilledWhileItReceives) {
   const at::Tensor large = at::full({kLarge}, 7, at::kByte);
   for (int round = 0; round < 5; ++round) {
@@ -171,7 +171,7 @@ TEST_P(TransportProcesses, ServerIsKilledWhileItReceives) {
   }
 }
 
-// While this process receives, or reads its memory.
+// Killed while this process receives, or reads its memory.
 TEST_P(TransportProcesses, ServerIsKilledWhileItSends) {
   std::atomic<int> whole{0}, failed{0};
   received_ = [&](const std::shared_ptr<Link>& link, Incoming& message) {
@@ -243,7 +243,7 @@ TEST_P(TransportProcesses, WhoIsStoppedDoesNotAnswer) {
 
 TEST_P(TransportProcesses, ANameOfALivingProcessIsNotGiven) {
   EXPECT_TRUE(participant("TakesATakenName").wait(soon()).ok());
-  // But that of a dead one.
+  // Except that of a dead process.
   transport_.reset();
   start_transport();
 }

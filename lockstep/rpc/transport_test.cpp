@@ -1,4 +1,4 @@
-// Transports of one process, which talk over sockets as those of several do.
+// Transports of one process, which communicate over sockets as those of several processes do.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -151,7 +151,7 @@ TEST(Transport, SmallMessagesOfManyThreadsComeInOrder) {
   EXPECT_EQ(link->queued_bytes(), 0U);
 }
 
-// Echoes of tensors of all sizes; how many came by address, there and back.
+// Echoes tensors of all sizes; returns how many were sent by address, in each direction.
 std::pair<int, int> echo_tensors(bool alone) {
   auto store = std::make_shared<HashStore>();
   std::atomic<int> there{0}, back{0};
@@ -446,14 +446,14 @@ TEST(Transport, AnAddressThatIsNeverReachedIsToldAtOnce) {
   Entry far;
   far.peer = {"far", 4711, 1, "elsewhere"};
   far.host_identity = "elsewhere";
-  far.tcp = {"[fe80::1]:9"};  // of no interface
+  far.tcp = {"[fe80::1]:9"};  // without an interface
   store->set(entry_key("far"), far.encode());
   for (const uint64_t only : {uint64_t{0}, far.peer.incarnation})
     EXPECT_THROW(client->link_to("far", Deadline::seconds(600), only), SystemError);
   far.tcp = {"224.0.0.1:9", "[fe80::1]:9"};  // "Network is unreachable"
   store->set(entry_key("far"), far.encode());
   EXPECT_THROW(client->link_to("far", Deadline::seconds(0.2), far.peer.incarnation), Timeout);
-  // On this host it may come back, and then over another socket.
+  // On this host it may return, and then over another socket.
   far.host_identity = host_identity();
   far.local = "lockstep-rpc-that-nobody-has";
   far.tcp = {"[fe80::1]:9"};
@@ -479,7 +479,7 @@ TEST(Transport, CallersShareOneAttempt) {
   std::vector<std::thread> threads;
   std::vector<std::shared_ptr<Link>> links(8);
   for (auto& link : links) threads.emplace_back([&] { link = client->link_to("late", soon()); });
-  // One with less patience leaves the others alone.
+  // A call with a shorter deadline does not affect the others.
   EXPECT_THROW(client->link_to("late", Deadline::seconds(0.05)), Timeout);
   End late(store, "late");
   for (auto& thread : threads) thread.join();

@@ -81,7 +81,7 @@ class CallBoard {
   // too many remote calls are pending.
   // Thread-safety: any thread of the rank.
   uint64_t begin(int local_rank, const CallRecord& record) noexcept;
-  // That call has ended, at `ticks`. Does nothing for kNoRoom.
+  // Records that the call has ended, at `ticks`. Does nothing for kNoRoom.
   void end(int local_rank, uint64_t call, uint64_t ticks) noexcept;
 
   // The rank's step in init(); "": it has finished. A long text is cut. One thread of the rank

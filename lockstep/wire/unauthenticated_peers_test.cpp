@@ -38,7 +38,7 @@ TEST(UnauthenticatedPeers, TheOldestOfTheLargestCrowdGivesWay) {
   EXPECT_EQ(strangers.size(), 2U);
 }
 
-// However many come from one place, who comes from another one is never the one to go.
+// However many connect from one place, a connection from another place is never the one dropped.
 TEST(UnauthenticatedPeers, AStormDoesNotPushOutOneFromElsewhere) {
   UnauthenticatedPeers strangers(16);
   strangers.add(0, "process 1");

@@ -23,7 +23,7 @@ int64_t threads_of_this_process() {
                        std::filesystem::directory_iterator());
 }
 
-// Two ranks as threads, each with its end of a group, which it may give back.
+// Two ranks as threads, each with its end of a group, which it may return.
 void run_pair(const std::function<void(std::unique_ptr<Backend>)>& first,
               const std::function<void(std::unique_ptr<Backend>)>& second) {
   const auto store = std::make_shared<HashStore>();

@@ -30,7 +30,7 @@ namespace {
 using hierarchical::HostMap;
 using hierarchical::make_host_map;
 
-// Ranks as threads; node_of[r] says on which pretended host rank r is. `carrier`: "" or "gloo".
+// Ranks as threads; node_of[r] is the simulated host of rank r. `carrier`: "" or "gloo".
 void run_hosts(const std::vector<int>& node_of,
                const std::function<void(Communicator&, HierarchicalBackend&)>& fn,
                std::chrono::nanoseconds timeout = std::chrono::seconds(30),
@@ -92,7 +92,7 @@ TEST_P(HierarchicalOperations, AgreeWithTheOracle) {
       });
 }
 
-// Under a sanitizer those with the most code.
+// Under a sanitizer, only the ones that cover the most code.
 std::vector<std::tuple<const char*, std::vector<int>>> hosts_of_operations() {
   if (kSanitized && !testing::long_tests())
     return {{"", {0, 1, 0, 1}}, {"", {0, 0, 1}}, {"gloo", {0, 0, 1}}};
@@ -152,13 +152,13 @@ TEST(HierarchicalBackend, AddsHostByHostWhateverTheSize) {
   }
 }
 
-// 2 (H-1)/H of the buffer a host, exactly; nothing over TCP inside a host.
+// Exactly 2 (H-1)/H of the buffer per host; nothing over TCP inside a host.
 TEST(HierarchicalBackend, AnAllReduceSendsEachByteOnceOverTheLink) {
   for (const std::vector<int>& nodes :
        {std::vector<int>{0, 0, 1, 1}, std::vector<int>{0, 0, 1, 1, 2, 2}}) {
     const auto size = static_cast<int>(nodes.size());
     const uint64_t hosts = nodes.size() / 2;
-    const int64_t count = 1'179'648;  // divides by all that it is divided by
+    const int64_t count = 1'179'648;  // divisible by all divisors used
     std::mutex mutex;
     std::map<int, uint64_t> sent;  // by host
     run_hosts(nodes, [&](Communicator& comm, HierarchicalBackend& backend) {

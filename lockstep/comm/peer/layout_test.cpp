@@ -91,7 +91,7 @@ TEST(PeerLayout, PartsOfDifferentLengthsAreGatheredInRankOrder) {
   for (int r = 0; r < kRanks; ++r) EXPECT_EQ(ranks.out[r], all);
 }
 
-// The own part lies where another one, which is empty, lies too.
+// This rank's own part has the same address as another one, which is empty.
 TEST(PeerLayout, InPlaceOnlyTheOwnPartIsThere) {
   Ranks ranks;
   std::array<Call, kRanks> calls;

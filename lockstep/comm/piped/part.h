@@ -35,9 +35,9 @@ using Parts = std::vector<std::unique_ptr<Part>>;
 
 // The resources that parts use.
 // Thread-safety: one thread at a time, except parts_of().
-class Way {
+class DataPath {
  public:
-  virtual ~Way() = default;
+  virtual ~DataPath() = default;
   // The parts of `call`. The call's memory, record and note must stay valid until the parts are
   // gone, and this object outlives them. From any thread.
   virtual Parts parts_of(const Call& call) = 0;

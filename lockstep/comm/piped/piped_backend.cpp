@@ -27,14 +27,14 @@ constexpr std::chrono::nanoseconds kLongestNap = std::chrono::milliseconds(1);
 
 class PipedBackend final : public Backend {
  public:
-  PipedBackend(std::unique_ptr<Backend> host, std::unique_ptr<Way> way, Capabilities capabilities,
-               int rank)
+  PipedBackend(std::unique_ptr<Backend> host, std::unique_ptr<DataPath> path,
+               Capabilities capabilities, int rank)
       : capabilities_(std::move(capabilities)),
         device_(capabilities_.device),
         rank_(rank),
         host_(*host),
-        way_(*way),
-        pipeline_(std::move(host), std::move(way), device_, interruption_) {}
+        path_(*path),
+        pipeline_(std::move(host), std::move(path), device_, interruption_) {}
 
   ~PipedBackend() override { close(); }
 
@@ -48,7 +48,7 @@ class PipedBackend final : public Backend {
 
   // The backend's thread gives the device its work, so that the caller can continue at once.
   std::unique_ptr<Request> start(const Call& call) override {
-    auto transfer = std::make_shared<Transfer>(call, way_);
+    auto transfer = std::make_shared<Transfer>(call, path_);
     const MutexLock lock(fresh_mutex_);
     fresh_.push_back(transfer);
     if (!thread_.joinable() && !stopped_) thread_ = std::thread([this] { move(); });
@@ -58,7 +58,7 @@ class PipedBackend final : public Backend {
 
   SymmetricMemory allocate_symmetric(int64_t bytes) override {
     const MutexLock lock(mutex_);
-    return way_.allocate_symmetric(bytes);
+    return path_.allocate_symmetric(bytes);
   }
 
   void progress() override { try_turn(); }
@@ -210,7 +210,7 @@ class PipedBackend final : public Backend {
   c10::Device device_;
   int rank_;
   Backend& host_;  // of the pipeline, as the next one
-  Way& way_;
+  DataPath& path_;
   SetOnce<Breakage> interruption_;
   mutable Mutex mutex_;  // held while moving the engine; the thread's turns are short
   Pipeline pipeline_ LOCKSTEP_GUARDED_BY(mutex_);
@@ -231,9 +231,10 @@ Capabilities on_device(Capabilities host, const std::string& name, c10::Device d
   return host;
 }
 
-std::unique_ptr<Backend> make_piped_backend(std::unique_ptr<Backend> host, std::unique_ptr<Way> way,
+std::unique_ptr<Backend> make_piped_backend(std::unique_ptr<Backend> host,
+                                            std::unique_ptr<DataPath> path,
                                             Capabilities capabilities, int rank) {
-  return std::make_unique<PipedBackend>(std::move(host), std::move(way), std::move(capabilities),
+  return std::make_unique<PipedBackend>(std::move(host), std::move(path), std::move(capabilities),
                                         rank);
 }
 

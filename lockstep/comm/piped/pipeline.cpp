@@ -20,13 +20,13 @@ constexpr auto kDeviceEnds = std::chrono::seconds(2);  // afterwards the device 
 
 }  // namespace
 
-Transfer::Transfer(const Call& call, Way& way)
+Transfer::Transfer(const Call& call, DataPath& path)
     : call_(call),
       record_(call.record != nullptr ? *call.record : make_record(call)),
       note_(call.note.text) {
   call_.record = &record_;
   call_.note.text = note_.c_str();
-  for (std::unique_ptr<Part>& part : way.parts_of(call_))
+  for (std::unique_ptr<Part>& part : path.parts_of(call_))
     steps_.push_back({.part = std::move(part)});
 }
 
@@ -39,14 +39,14 @@ std::string Transfer::text() const {
   return "#" + std::to_string(record_.sequence) + " " + trace::describe(record_);
 }
 
-Pipeline::Pipeline(std::unique_ptr<Backend> host, std::unique_ptr<Way> way, c10::Device device,
-                   const SetOnce<Breakage>& interruption)
-    : host_(std::move(host)), way_(std::move(way)), device_(device), interruption_(interruption) {
+Pipeline::Pipeline(std::unique_ptr<Backend> host, std::unique_ptr<DataPath> path,
+                   c10::Device device, const SetOnce<Breakage>& interruption)
+    : host_(std::move(host)), path_(std::move(path)), device_(device), interruption_(interruption) {
   host_->set_siblings(&inside_);
 }
 
 Pipeline::~Pipeline() {
-  // A transfer that still has an owner must not keep objects of the engine or the way.
+  // A transfer that still has an owner must not keep objects of the engine or the path.
   for (const Transfers* transfers : {&collectives_, &messages_, &failed_}) {
     for (const auto& transfer : *transfers) transfer->steps_.clear();
   }
@@ -63,7 +63,7 @@ void Pipeline::add(std::shared_ptr<Transfer> transfer) {
 // refuses the work now, or the exception itself.
 std::exception_ptr Pipeline::why_not() const noexcept {
   try {
-    way_->check(*host_);
+    path_->check(*host_);
   } catch (...) {
     return std::current_exception();
   }
@@ -74,7 +74,7 @@ bool Pipeline::turn() noexcept {
   bool more = false;
   try {
     const at::NoGradGuard no_grad;
-    more = way_->give_back();
+    more = path_->give_back();
     begin_all();
     hand_over_all();
     host_->progress();
@@ -238,7 +238,7 @@ void Pipeline::drive(Transfer& transfer, Deadline deadline) {
 void Pipeline::give_up(const std::exception_ptr& error) noexcept {
   fail_all(error);
   try {
-    way_->block(device::current_stream(device_));
+    path_->block(device::current_stream(device_));
   } catch (const std::exception&) {  // the device has failed and runs nothing
   }
 }
@@ -249,7 +249,7 @@ bool Pipeline::close() noexcept {
   const Deadline soon = Deadline::after(kDeviceEnds);
   bool through = false;
   try {
-    while (!(through = way_->through(*host_)) && !soon.expired())
+    while (!(through = path_->through(*host_)) && !soon.expired())
       std::this_thread::sleep_for(kLook);
   } catch (const std::exception&) {  // the device has failed and runs nothing
     through = true;
@@ -268,7 +268,7 @@ void Pipeline::Inside::move() noexcept {
     const at::NoGradGuard no_grad;
     // Other ranks may wait for their memory. During a wait for a collective, no earlier one exists.
     if (pipeline_.waits_for_message_) pipeline_.take_collectives();
-    pipeline_.way_->give_back();
+    pipeline_.path_->give_back();
     pipeline_.begin_all();
     pipeline_.hand_over_all();
   } catch (...) {  // the device reports an error

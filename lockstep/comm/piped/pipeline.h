@@ -28,7 +28,7 @@ namespace lockstep::piped {
 // One call in the pipeline.
 class Transfer {
  public:
-  Transfer(const Call& call, Way& way);
+  Transfer(const Call& call, DataPath& path);
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
 
@@ -61,7 +61,7 @@ class Pipeline {
  public:
   // The thread that drives the pipeline throws soon after `interruption`, which outlives this, is
   // set.
-  Pipeline(std::unique_ptr<Backend> host, std::unique_ptr<Way> way, c10::Device device,
+  Pipeline(std::unique_ptr<Backend> host, std::unique_ptr<DataPath> path, c10::Device device,
            const SetOnce<Breakage>& interruption);
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;
@@ -76,8 +76,8 @@ class Pipeline {
   // device, and PeerLost once interrupted.
   void drive(Transfer& transfer, Deadline deadline);
   void set_siblings(SiblingProgress* siblings) { siblings_ = siblings; }
-  // Way::check(), for a late device.
-  void check() const { way_->check(*host_); }
+  // DataPath::check(), for a late device.
+  void check() const { path_->check(*host_); }
   // Ends pending calls with the error. The device is given no more work, and later work of this
   // thread's current stream comes after the device's.
   void give_up(const std::exception_ptr& error) noexcept;
@@ -113,7 +113,7 @@ class Pipeline {
   std::shared_ptr<Transfer> in_the_way(const Transfer& transfer) const;
 
   std::unique_ptr<Backend> host_;
-  std::unique_ptr<Way> way_;
+  std::unique_ptr<DataPath> path_;
   c10::Device device_;
   const SetOnce<Breakage>& interruption_;
   Inside inside_{*this};

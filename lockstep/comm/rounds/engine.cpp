@@ -208,36 +208,37 @@ bool Engine::may_copy(Op op, int64_t bytes) const {
          bytes >= tuning_.copies_from;
 }
 
-// False while the slowest rank may still need the post that the call's would overwrite.
+// False while the slowest rank may still need the descriptor that the call's would overwrite.
 bool Engine::may_post(uint64_t number) {
-  if (number <= all_done_ + kPosts) return true;
+  if (number <= all_done_ + kDescriptors) return true;
   uint64_t slowest = UINT64_MAX;
   for (int r = 0; r < region_.size(); ++r)
     slowest = std::min(slowest, region_.rank(r).done.load(std::memory_order_acquire));
   all_done_ = slowest;
-  return number <= all_done_ + kPosts;
+  return number <= all_done_ + kDescriptors;
 }
 
 bool Engine::post(Operation& op) {
   if (!may_post(op.number)) return false;
-  Post& post = region_.post(rank_, op.number);
-  post.fingerprint = op.record.fingerprint;
-  post.history = op.history;
-  post.offset = op.window.offset;
-  post.window = op.window.id;
-  post.memory = op.memory;
-  post.rounds = op.own_rounds;
-  post.address = 0;
-  if (op.memory != Memory::kStaged) post.address = reinterpret_cast<uint64_t>(op.pieces.own());
-  post.target = op.shows_target ? reinterpret_cast<uint64_t>(op.call.output) : 0;
-  post.record = op.record;
+  CallDescriptor& descriptor = region_.descriptor(rank_, op.number);
+  descriptor.fingerprint = op.record.fingerprint;
+  descriptor.history = op.history;
+  descriptor.offset = op.window.offset;
+  descriptor.window = op.window.id;
+  descriptor.memory = op.memory;
+  descriptor.rounds = op.own_rounds;
+  descriptor.address = 0;
+  if (op.memory != Memory::kStaged)
+    descriptor.address = reinterpret_cast<uint64_t>(op.pieces.own());
+  descriptor.target = op.shows_target ? reinterpret_cast<uint64_t>(op.call.output) : 0;
+  descriptor.record = op.record;
   if (op.through_ll) {
-    // No rank waits for this post: the LL buffers announce the call.
-    post.number.store(op.number, std::memory_order_release);
+    // No rank waits for this descriptor: the LL buffers announce the call.
+    descriptor.number.store(op.number, std::memory_order_release);
     own_.posted.store(op.number, std::memory_order_release);
   } else {
     own_.posted.store(op.number, std::memory_order_release);
-    post.number.store(op.number, std::memory_order_seq_cst);
+    descriptor.number.store(op.number, std::memory_order_seq_cst);
     doorbell_.ring();
   }
   op.posted = true;
@@ -307,12 +308,12 @@ bool Engine::advance(Operation& op) {
 
 void Engine::finish(Operation& op) {
   op.done = true;
-  if (!op.through_ll && op.number % (kPosts / 4) != 0) {
+  if (!op.through_ll && op.number % (kDescriptors / 4) != 0) {
     own_.done.store(op.number, std::memory_order_release);
     return;
   }
   own_.done.store(op.number, std::memory_order_seq_cst);
-  doorbell_.ring();  // for ranks that wait for this rank's LL buffers, or are kPosts ahead
+  doorbell_.ring();  // for ranks that wait for this rank's LL buffers, or are kDescriptors ahead
 }
 
 bool Engine::stage(Operation& op) {
@@ -377,7 +378,7 @@ bool Engine::slots_are_written(const Operation& op, int64_t round) {
     if (!reads(op, r)) continue;
     if (round == 0) {
       if (!has_posted(op, r)) return false;
-      check_post(op, r);
+      check_descriptor(op, r);
     }
     if (region_.rank(r).published.load(std::memory_order_acquire) <=
         op.base + static_cast<uint64_t>(round))
@@ -411,7 +412,7 @@ bool Engine::consume(Operation& op) {
   }
   if (!op.total_known) {
     for (int r = 0; r < size; ++r)
-      op.program->rounds = std::max(op.program->rounds, region_.post(r, op.number).rounds);
+      op.program->rounds = std::max(op.program->rounds, region_.descriptor(r, op.number).rounds);
     op.total_known = true;
   }
   if (op.program->consume) op.program->consume(op.consumed, round);

@@ -2,9 +2,9 @@
 // ranks are late, gone or out of step.
 //
 // A collective is posted first: fingerprint, history and the place of the data. Only LL buffers may
-// be written before their post, which is then written while they travel. The path of the data
-// follows from the call and from all ranks' posts, never from knowledge of one rank alone, and does
-// not change a single bit of the result:
+// be written before their call descriptor, which is then written while they travel. The path of the
+// data follows from the call and from all ranks' descriptors, never from knowledge of one rank
+// alone, and does not change a single bit of the result:
 //   LL       up to Tuning::ll_up_to bytes a rank
 //   mapped   every rank's data lies where the others can reach it: each takes its pieces in place;
 //            all_reduce in one fused pass
@@ -145,8 +145,8 @@ class Engine {
   std::vector<int> culprits(const Call& call, Deadline::Duration silence) const;
   bool has_posted(const Operation& op, int rank) const;
   std::optional<trace::CallRecord> posted(int rank, uint64_t number) const;
-  void check_post(const Operation& op, int rank);
-  void compare_posts(const Operation& op);
+  void check_descriptor(const Operation& op, int rank);
+  void compare_descriptors(const Operation& op);
   [[noreturn]] void report_mismatch(const Operation& op);
   std::vector<RankCall> differing(uint64_t number, const Operation& op) const;
   void check_aborted();

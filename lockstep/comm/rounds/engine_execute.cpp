@@ -103,20 +103,20 @@ bool Engine::touched_by(const Operation& op, int rank) const {
          (op.pieces.gives_to(rank) || (op.pushed && op.pieces.taken_from(rank).bytes > 0));
 }
 
-// Waits for the posts, and takes the path that they allow.
+// Waits for the descriptors, and takes the path that they allow.
 bool Engine::meet(Operation& op) {
   const int size = region_.size();
   for (int r = 0; r < size; ++r) {
     if (!meets(op, r)) continue;
     if (!has_posted(op, r)) return false;
-    check_post(op, r);
+    check_descriptor(op, r);
   }
   bool offers_mapped = true;
   bool offers_reachable = true;
   bool all_mapped = true;
   for (int r = 0; r < size; ++r) {
-    if (r != rank_ && !meets(op, r)) continue;  // its post may still be missing
-    const Memory memory = r == rank_ ? op.memory : region_.post(r, op.number).memory;
+    if (r != rank_ && !meets(op, r)) continue;  // its descriptor may still be missing
+    const Memory memory = r == rank_ ? op.memory : region_.descriptor(r, op.number).memory;
     all_mapped &= memory == Memory::kMapped;
     if (op.pieces.offer(r) == 0) continue;
     offers_mapped &= memory == Memory::kMapped;
@@ -176,9 +176,9 @@ void Engine::execute_mapped(Operation& op) {
     std::byte*& buffer = buffers_[static_cast<size_t>(r)];
     buffer = nullptr;
     if (op.pieces.offer(r) == 0 && !op.pushed) continue;
-    const Post& post = region_.post(r, op.number);
+    const CallDescriptor& descriptor = region_.descriptor(r, op.number);
     buffer = r == rank_ ? const_cast<std::byte*>(shown_memory(op))
-                        : peer_memory_->peer(r, {post.window, post.offset});
+                        : peer_memory_->peer(r, {descriptor.window, descriptor.offset});
     LOCKSTEP_CHECK(buffer != nullptr, "a posted window is mapped");
   }
   if (op.call.op == Op::kAllReduce)
@@ -192,9 +192,9 @@ void Engine::execute_mapped(Operation& op) {
 void Engine::execute_copied(Operation& op) {
   for (int r = 0; r < region_.size(); ++r) {
     if (!meets(op, r)) continue;
-    const Post& post = region_.post(r, op.number);
-    addresses_[static_cast<size_t>(r)] = post.address;
-    targets_[static_cast<size_t>(r)] = post.target;
+    const CallDescriptor& descriptor = region_.descriptor(r, op.number);
+    addresses_[static_cast<size_t>(r)] = descriptor.address;
+    targets_[static_cast<size_t>(r)] = descriptor.target;
   }
   const WatchedPeerMemory peer_memory(*peer_memory_, region_.header().failure);
   if (op.call.op == Op::kBroadcast)

@@ -81,7 +81,7 @@ void run(int size, const rounds::Tuning& tuning, const std::function<void(Commun
   for (std::thread& thread : threads) thread.join();
 }
 
-// Values whose sums are rounded: the order of adding shows in the bits.
+// Values whose sums are rounded, so that the bits show the order of adding.
 at::Tensor rough(int rank, int64_t count, at::ScalarType dtype) {
   std::mt19937 generator(static_cast<unsigned>(rank * 7919 + 1));
   std::uniform_real_distribution<float> values(-3.0f, 3.0f);
@@ -98,7 +98,7 @@ at::Tensor serial_sum(int size, int64_t count, at::ScalarType dtype, bool averag
   return sum.to(dtype);
 }
 
-// Both sides of every threshold, and lengths that no vector or line divides.
+// Lengths on both sides of every threshold, and lengths that no vector or line divides.
 std::vector<int64_t> telling_counts(at::ScalarType dtype) {
   const auto element = static_cast<int64_t>(c10::elementSize(dtype));
   std::vector<int64_t> counts = {1, 13, 14, 15, 127, 5003};
@@ -211,7 +211,7 @@ TEST(RoundsEngine, CallsOfAllKindsMixed) {
               check(comm.all_to_all(mine.repeat({size})), at::cat(inputs), call);
               break;
           }
-          if (pending.size() > 90 || plan() % 40 == 0) {  // more than posts fit
+          if (pending.size() > 90 || plan() % 40 == 0) {  // more than there are descriptors
             for (auto& [work, then] : pending) {
               work.wait();
               then();
@@ -228,7 +228,7 @@ TEST(RoundsEngine, CallsOfAllKindsMixed) {
   }
 }
 
-// Several chunks of every way.
+// Several chunks with every algorithm.
 TEST(RoundsEngine, LargeTensors) {
   constexpr int64_t kCount = 300'007;
   for (const int size : {2, 3}) {
@@ -283,7 +283,7 @@ TEST(RoundsEngine, WhatIsShownReachesThePeerBeforeTheCallRuns) {
     calls[r].output = reinterpret_cast<std::byte*>(&data[r]);
     calls[r].input = calls[r].output;
   }
-  for (int call = 0; call < 200; ++call) {  // more than posts fit
+  for (int call = 0; call < 200; ++call) {  // more than there are descriptors
     const size_t first = call % 2;
     backends[first]->show(calls[first]);
     backends[1 - first]->run(calls[1 - first], std::chrono::seconds(10));
@@ -360,7 +360,8 @@ TEST(RoundsEngine, LargeMessagesComeWithoutTheirSendersHelp) {
   run(2, {}, [&](Communicator& comm) {
     constexpr int64_t kCount = 1'000'000;
     if (comm.rank() == 0) {
-      // The second fits into no ring either; the third, of another tag, is asked for first.
+      // The second one does not fit into a ring either; the third one, of another tag, is received
+      // first.
       Work first = comm.isend(at::full({kCount}, 1.0f), 1, 0);
       Work second = comm.isend(at::full({kCount}, 2.0f), 1, 0);
       Work third = comm.isend(at::full({kCount}, 3.0f), 1, 7);
@@ -486,7 +487,7 @@ TEST(RoundsEngine, ARankThatStoppedInsideTakesNothingOfWhoeverLeft) {
                                  .quiesce_at_most = std::chrono::milliseconds(20)};
   const rounds::RegionShape shape = rounds::default_shape(2);
   for (const int64_t count :
-       {int64_t{1'000'000}, int64_t{100'000}}) {  // of several transfers, and of one
+       {int64_t{1'000'000}, int64_t{100'000}}) {  // for several transfers, and for one
     const std::shared_ptr<void> memory = rounds::fresh_memory(shape);
     const rounds::Region region(static_cast<std::byte*>(memory.get()), shape);
     rounds::Region(region).initialise();

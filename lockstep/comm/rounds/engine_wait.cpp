@@ -137,7 +137,7 @@ void Engine::check_slowly(const bool& done, const Call& call) {
   own_.peer_then.store(pair ? call.peer + 1 : 0, std::memory_order_relaxed);
   own_.looked.store(now_ns(), std::memory_order_relaxed);
   check_aborted();
-  if (!queue_.empty()) compare_posts(*queue_.front());
+  if (!queue_.empty()) compare_descriptors(*queue_.front());
   check_lost(done, call);
 }
 
@@ -194,7 +194,7 @@ std::vector<int> Engine::culprits(const Call& call, Deadline::Duration silence) 
 }
 
 bool Engine::has_posted(const Operation& op, int rank) const {
-  return region_.post(rank, op.number).number.load(std::memory_order_acquire) == op.number;
+  return region_.descriptor(rank, op.number).number.load(std::memory_order_acquire) == op.number;
 }
 
 // The ranks that `call` needs to continue.
@@ -216,7 +216,7 @@ std::vector<int> Engine::awaited(const Call& call) const {
     bool waits = false;
     switch (op.phase) {
       case Phase::kWaitingTurn:
-        waits = op.number > state.done.load(std::memory_order_acquire) + kPosts;
+        waits = op.number > state.done.load(std::memory_order_acquire) + kDescriptors;
         break;
       case Phase::kLines:
         waits = !ll_.ready(r, op.pieces.offer(r));
@@ -260,28 +260,29 @@ std::string Engine::whereabouts(int rank) const {
 // The rank's call number `number`; nullopt where it has not reached that number, or where a later
 // call has overwritten it.
 std::optional<trace::CallRecord> Engine::posted(int rank, uint64_t number) const {
-  const Post& post = region_.post(rank, number);
-  if (post.number.load(std::memory_order_acquire) != number) return std::nullopt;
-  const trace::CallRecord record = post.record;
+  const CallDescriptor& descriptor = region_.descriptor(rank, number);
+  if (descriptor.number.load(std::memory_order_acquire) != number) return std::nullopt;
+  const trace::CallRecord record = descriptor.record;
   // The record is complete unless the rank has reached the call that overwrites it, as it may once
   // all ranks have finished this one.
   const uint64_t last = region_.rank(rank).posted.fetch_add(0, std::memory_order_acq_rel);
   const bool stays = number > own_.done.load(std::memory_order_relaxed);
-  return stays || last + 1 < number + kPosts ? std::optional(record) : std::nullopt;
+  return stays || last + 1 < number + kDescriptors ? std::optional(record) : std::nullopt;
 }
 
 // ---- out of step ----
 
 // May be called only after the rank has posted this call.
-void Engine::check_post(const Operation& op, int rank) {
-  const Post& post = region_.post(rank, op.number);
-  if (post.fingerprint != op.record.fingerprint || post.history != op.history) report_mismatch(op);
+void Engine::check_descriptor(const Operation& op, int rank) {
+  const CallDescriptor& descriptor = region_.descriptor(rank, op.number);
+  if (descriptor.fingerprint != op.record.fingerprint || descriptor.history != op.history)
+    report_mismatch(op);
 }
 
-// For ranks whose posts a call does not wait for: they are compared once it takes long.
-void Engine::compare_posts(const Operation& op) {
+// For ranks whose descriptors a call does not wait for: they are compared once it takes long.
+void Engine::compare_descriptors(const Operation& op) {
   for (int r = 0; r < region_.size(); ++r) {
-    if (r != rank_ && has_posted(op, r)) check_post(op, r);
+    if (r != rank_ && has_posted(op, r)) check_descriptor(op, r);
   }
 }
 

@@ -31,7 +31,7 @@ struct Engine::Operation {
   int ready = 0;       // the number of ranks, from 0 on, whose LL buffers are all ready
   Memory memory = Memory::kStaged;
   Window window;
-  bool shows_target = false;   // the post contains the address of this rank's output
+  bool shows_target = false;   // the descriptor contains the address of this rank's output
   bool copied = false;         // executed by copies
   bool pushed = false;         // executed by writing parts into each other's outputs
   bool surely_staged = false;  // it is staged, whatever the peers post

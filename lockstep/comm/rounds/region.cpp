@@ -26,7 +26,7 @@ size_t channel_stride(const RegionShape& shape) {
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "counters cross process borders");
 static_assert(std::atomic<uint32_t>::is_always_lock_free, "flags cross process borders");
-static_assert(sizeof(Post) == 2 * kLine && sizeof(RankState) % kLine == 0);
+static_assert(sizeof(CallDescriptor) == 2 * kLine && sizeof(RankState) % kLine == 0);
 
 }  // namespace
 
@@ -57,8 +57,8 @@ Region::Region(std::byte* memory, const RegionShape& shape) : memory_(memory), s
                  "slots and channels keep the alignment");
   const auto size = static_cast<size_t>(shape.size);
   ranks_ = round_up(sizeof(RegionHeader));
-  posts_ = ranks_ + size * sizeof(RankState);
-  lines_ = posts_ + size * kPosts * sizeof(Post);
+  descriptors_ = ranks_ + size * sizeof(RankState);
+  lines_ = descriptors_ + size * kDescriptors * sizeof(CallDescriptor);
   slots_ = lines_ + 2 * size * kLineStride * sizeof(Line);
   channels_ = slots_ + size * kSlots * shape.slot_bytes;
 }

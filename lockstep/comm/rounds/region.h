@@ -1,15 +1,15 @@
 // Region: the memory that the ranks of one host share, and its layout. The ranks may be threads
 // (local/) or processes (shm/).
 //
-//   header | rank state 0 .. N-1 | posts of rank 0 .. N-1 | lines (2 parities x N ranks)
+//   header | rank state 0 .. N-1 | descriptors of rank 0 .. N-1 | lines (2 parities x N ranks)
 //   | slots of rank 0 .. N-1 | channel (src 0, dst 0), (0, 1), .. (N-1, N-1)
 //
-// In every collective a rank first posts its call. Its data then goes through LL buffers (up to
-// kLineCapacity bytes), straight from the peers' memory (peer_memory.h), or in rounds through its
-// kSlots slots. Messages go through channels: one byte ring for every ordered pair of ranks. Each
-// protocol has counters of its own. Every field is written by one rank only, except the report of a
-// failure. The data that a counter covers is published by a release store and read after an acquire
-// load.
+// In every collective a rank first posts its call descriptor. Its data then goes through LL buffers
+// (up to kLineCapacity bytes), straight from the peers' memory (peer_memory.h), or in rounds
+// through its kSlots slots. Messages go through channels: one byte ring for every ordered pair of
+// ranks. Each protocol has counters of its own. Every field is written by one rank only, except the
+// report of a failure. The data that a counter covers is published by a release store and read
+// after an acquire load.
 #pragma once
 
 #include <atomic>
@@ -24,9 +24,9 @@
 
 namespace lockstep::rounds {
 
-inline constexpr int kSlots = 4;   // staged rounds that a rank may be ahead of the slowest reader
-inline constexpr int kPosts = 64;  // calls that a rank may be ahead of the slowest rank
-inline constexpr size_t kLine = 128;  // two cache lines: the hardware fetches them in pairs
+inline constexpr int kSlots = 4;  // staged rounds that a rank may be ahead of the slowest reader
+inline constexpr int kDescriptors = 64;  // calls that a rank may be ahead of the slowest rank
+inline constexpr size_t kLine = 128;     // two cache lines: the hardware fetches them in pairs
 inline constexpr int kLinesARank = 56;
 inline constexpr int64_t kLinePayload = 56;
 inline constexpr int64_t kLineCapacity = kLinesARank * kLinePayload;  // 3136 bytes
@@ -40,7 +40,7 @@ enum class Memory : uint32_t {
 
 // A rank's description of a call, before it moves any data. Peers read only the first 64 bytes when
 // nothing is wrong.
-struct Post {
+struct CallDescriptor {
   // The call's number on this region, from 1; stored last.
   alignas(kLine) std::atomic<uint64_t> number;
   uint64_t fingerprint;  // equal on all ranks that call the same operation in the same way
@@ -128,10 +128,10 @@ class Region {
   const RegionShape& shape() const { return shape_; }
   RegionHeader& header() const { return *reinterpret_cast<RegionHeader*>(memory_); }
   RankState& rank(int rank) const { return reinterpret_cast<RankState*>(memory_ + ranks_)[rank]; }
-  // The post of the rank's call `number` (from 1).
-  Post& post(int rank, uint64_t number) const {
-    return reinterpret_cast<Post*>(memory_ +
-                                   posts_)[static_cast<uint64_t>(rank) * kPosts + number % kPosts];
+  // The descriptor of the rank's call `number` (from 1).
+  CallDescriptor& descriptor(int rank, uint64_t number) const {
+    return reinterpret_cast<CallDescriptor*>(
+        memory_ + descriptors_)[static_cast<uint64_t>(rank) * kDescriptors + number % kDescriptors];
   }
   // The rank's kLinesARank lines of a parity.
   Line* lines(int rank, uint64_t parity) const {
@@ -151,7 +151,7 @@ class Region {
 
   std::byte* memory_;
   RegionShape shape_;
-  size_t ranks_, posts_, lines_, slots_, channels_;  // offsets
+  size_t ranks_, descriptors_, lines_, slots_, channels_;  // offsets
 };
 
 }  // namespace lockstep::rounds

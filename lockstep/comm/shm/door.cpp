@@ -61,8 +61,8 @@ Door::Door(const Secret& secret, int backlog)
 std::optional<Door::Visitor> Door::next(Deadline wait) {
   std::vector<pollfd> fds{{listener_.get(), POLLIN, 0}};
   std::vector<uint64_t> ids{0};
-  for (const auto& [id, stranger] : waiting_) {
-    fds.push_back({stranger.visitor.fd.get(), POLLIN, 0});
+  for (const auto& [id, peer] : waiting_) {
+    fds.push_back({peer.visitor.fd.get(), POLLIN, 0});
     ids.push_back(id);
   }
   if (::poll(fds.data(), fds.size(), wait.poll_ms()) <= 0) return std::nullopt;
@@ -101,17 +101,17 @@ void Door::accept() {
 }
 
 // Returns false if the connection is closed, uses another protocol, or has another secret.
-bool Door::advance(UnauthenticatedPeer& stranger) const {
+bool Door::advance(UnauthenticatedPeer& peer) const {
   try {
-    while (!stranger.challenge.done()) {
-      std::string bytes(stranger.challenge.wanted(), '\0');
-      const int fd = stranger.visitor.fd.get();
+    while (!peer.challenge.done()) {
+      std::string bytes(peer.challenge.wanted(), '\0');
+      const int fd = peer.visitor.fd.get();
       const ssize_t n = ::recv(fd, bytes.data(), bytes.size(), MSG_DONTWAIT);
       if (n < 0 && errno == EINTR) continue;
       if (n < 0 && errno == EAGAIN) return true;
       if (n <= 0) return false;
       bytes.resize(static_cast<size_t>(n));
-      stranger.challenge.answer(fd, bytes);
+      peer.challenge.answer(fd, bytes);
     }
     return true;
   } catch (const Error&) {

@@ -54,7 +54,7 @@ class Door {
   };
 
   void accept();
-  bool advance(UnauthenticatedPeer& stranger) const;
+  bool advance(UnauthenticatedPeer& peer) const;
 
   const Secret secret_;
   std::string name_;

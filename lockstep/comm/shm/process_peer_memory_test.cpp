@@ -27,7 +27,7 @@ Segment segment_of(Store& store, int rank) {
                  Deadline::seconds(60));
 }
 
-// Rank 1 shows the number of another process in the memory that all ranks have: it is the kernel's
+// Rank 1 publishes the PID of another process in the shared memory: the kernel's value is the one
 // that counts.
 TEST(ProcessPeerMemory, TheKernelSaysWhichProcessARankIs) {
   HashStore store;
@@ -39,7 +39,7 @@ TEST(ProcessPeerMemory, TheKernelSaysWhichProcessARankIs) {
     own.probe_address = reinterpret_cast<uint64_t>(&word);
     own.probe_value = word;
     own.pid = 1;
-    own.peer_memory_step = 3;  // and says that it reads the other's
+    own.peer_memory_step = 3;  // and pretends to read the other's memory
     while (!segment.hung_up(0)) std::this_thread::yield();
   });
   {

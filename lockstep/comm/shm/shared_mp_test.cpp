@@ -1,4 +1,4 @@
-// shared_empty(): memory that is one for all ranks of a host.
+// shared_empty(): memory that all ranks of a host share.
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>

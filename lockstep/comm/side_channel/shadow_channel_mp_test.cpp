@@ -64,7 +64,7 @@ TEST_P(ShadowFaults, EverySurvivorGetsTheRightErrorInTime) {
       testing::kFaultSize,
       [&fault] {
         Communicator comm = make_shadow_comm(testing::fault_timeout(fault));
-        // gloo says that a connection was closed, not whose.
+        // gloo reports that a connection was closed, not which rank's.
         EXPECT_EQ(testing::run_fault(comm, fault, {.names_lost = false}), "");
       },
       ends);

@@ -40,8 +40,8 @@ class SideChannel {
   // The other ranks that have not shown their `number`-th collective.
   virtual std::vector<int> missing(uint64_t number) const = 0;
 
-  // Those of the other ranks that may not have finished the `number`-th collective and have not
-  // said for `silence` that they wait: they are stopped, or busy elsewhere.
+  // The other ranks that may not have finished the `number`-th collective and have not reported for
+  // `silence` that they wait: they are stopped, or busy elsewhere.
   virtual std::vector<int> silent(uint64_t number, Deadline::Duration silence) const = 0;
 
   // A rank that is gone and without which the `number`-th collective cannot complete; -1: none.

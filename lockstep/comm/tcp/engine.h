@@ -54,7 +54,7 @@ class Pending {
   virtual bool advance() { return false; }
   // False while its progress depends on the engine alone: then a wait may sleep in the engine.
   virtual bool needs_advance() const { return false; }
-  // Where needs_advance(): whether being asked only once a millisecond would slow it down.
+  // If needs_advance(): whether being polled only once a millisecond would slow the operation down.
   virtual bool is_impatient() const { return false; }
 };
 

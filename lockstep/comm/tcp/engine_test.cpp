@@ -41,7 +41,7 @@ Call call_of(Op op, uint64_t sequence, int64_t* value, ReduceOp reduce = ReduceO
   return call;
 }
 
-// The other rank, frame by frame.
+// Acts as the other rank, frame by frame.
 class Peer final : public FrameListener {
  public:
   explicit Peer(UniqueFd fd) : link_(std::move(fd), 0) {}
@@ -170,11 +170,11 @@ TEST_F(FarAhead, WhatItKnowsNoMoreItDoesNotCompare) {
   EXPECT_EQ(answers[0].kind, kHereForgotten);
   EXPECT_EQ(answers[1].kind, kHereCalled);
   EXPECT_EQ(answers[1].fingerprint, fingerprint(broadcast()));
-  EXPECT_EQ(answers[2].kind, kHereCalled);  // where it is
+  EXPECT_EQ(answers[2].kind, kHereCalled);  // its position
   EXPECT_EQ(sequence_of(answers[2].key), kCalls);
 }
 
-// ... and yet finds it: in the history of a call that it knows.
+// It nevertheless finds it in the history of a call that it knows.
 TEST_F(FarAhead, ADifferenceFarBackIsFoundByTheHistory) {
   FrameHeader word = word_of(FrameType::kCall, kCalls, broadcast(), broadcast());
   word.history += 1;

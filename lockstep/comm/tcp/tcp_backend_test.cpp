@@ -59,8 +59,8 @@ TEST_P(TcpOperations, AgreeWithTheOracle) {
       });
 }
 
-// The second sizes make long tensors take many pieces and blocks. A sanitizer sees all of the code
-// with three ranks.
+// With the second sizes long tensors take many pieces and blocks. Under a sanitizer three ranks
+// cover all of the code.
 std::vector<std::tuple<int, tcp::ScheduleSizes>> groups_of_operations() {
   const tcp::ScheduleSizes usual, small{256, 1000, 9000};
   if (kSanitized && !testing::long_tests()) return {{2, usual}, {3, small}};
@@ -163,7 +163,7 @@ TEST(TcpBackend, MessagesBySizeAndTagOutOfOrder) {
         works.push_back(comm.isend(keep.back(), 1, i));
       }
       for (Work& work : works) work.wait();
-      // Collectives pass messages that wait.
+      // Collectives overtake waiting messages.
       Work late = comm.isend(keep[4], 1, 9);
       comm.barrier();
       late.wait();
@@ -178,7 +178,7 @@ TEST(TcpBackend, MessagesBySizeAndTagOutOfOrder) {
       comm.recv(t, 0, 9);
       EXPECT_EQ(t[5].item<float>(), 9.0f);
     }
-    // To itself, small before its receive and large after.
+    // To itself: a small message before its receive, and a large one after.
     const at::Tensor small = at::full({3}, 7.0), large = at::full({100'000}, 8.0);
     comm.send(small, comm.rank(), 1);
     const at::Tensor a = at::zeros({3}), b = at::zeros({100'000});

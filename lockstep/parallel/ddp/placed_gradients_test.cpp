@@ -1,5 +1,5 @@
-// Gradients are born in their buckets: nothing is copied where steps are alike, and nothing that
-// anybody else keeps is touched where they are not.
+// Gradients are allocated in their buckets: nothing is copied if steps are alike, and memory that
+// other code keeps is not touched if they are not.
 #include <ATen/ops/cat.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
@@ -28,7 +28,7 @@ void clear(M& model) {
   for (const at::Tensor& parameter : model->parameters()) parameter.mutable_grad().reset();
 }
 
-// Bytes that the steps after the first copied; `step` runs forward and backward.
+// The bytes that the steps after the first one copied; `step` runs forward and backward.
 int64_t copied_later(const std::function<ReducerTimes()>& times, const std::function<void()>& step,
                      int steps = 4) {
   step();
@@ -89,8 +89,8 @@ TEST(PlacedGradients, NothingIsCopiedOfLinearLayersNorWhileAccumulating) {
   });
 }
 
-// Of equal size, each with a bucket of its own. Their gradients are views whose base autograd
-// keeps.
+// Layers of equal size, each with a bucket of its own. Their gradients are views whose base
+// autograd keeps.
 TEST(PlacedGradients, NothingIsCopiedOfEqualLinearLayers) {
   torch::manual_seed(1);
   testing::run_threads(2, [](Communicator& comm) {
@@ -101,7 +101,7 @@ TEST(PlacedGradients, NothingIsCopiedOfEqualLinearLayers) {
   });
 }
 
-// Who keeps what a gradient is a view of keeps its values.
+// The base of a gradient that is kept keeps its values.
 TEST(PlacedGradients, ABaseThatAHookKeepsIsLeftAlone) {
   torch::manual_seed(1);
   testing::run_threads(2, [](Communicator& comm) {
@@ -129,7 +129,7 @@ TEST(PlacedGradients, ABaseThatAHookKeepsIsLeftAlone) {
   });
 }
 
-// The layout of gradients is their parameters'.
+// Gradients have their parameters' layout.
 TEST(PlacedGradients, NothingIsCopiedWithChannelsLast) {
   torch::manual_seed(1);
   testing::run_threads(2, [](Communicator& comm) {
@@ -145,7 +145,7 @@ TEST(PlacedGradients, NothingIsCopiedWithChannelsLast) {
   });
 }
 
-// Two layers of one size, used in an order that changes, under a reference that averages by hand.
+// Two layers of one size, used in a changing order, compared with averaging by hand.
 struct BranchesImpl : torch::nn::Module {
   BranchesImpl() {
     a = register_module("a", Linear(12, 12));
@@ -214,7 +214,7 @@ TEST(PlacedGradients, AGraphThatChangesFromStepToStepGivesTheSameGradients) {
   });
 }
 
-// Whoever keeps what autograd gave a hook keeps this rank's gradient, not the average, in this step
+// A kept tensor that autograd gave a hook holds this rank's gradient, not the average, in this step
 // and in later ones.
 TEST(PlacedGradients, GradientsThatAHookKeepsStayAsTheyWere) {
   testing::run_threads(2, [](Communicator& comm) {
@@ -238,7 +238,7 @@ TEST(PlacedGradients, GradientsThatAHookKeepsStayAsTheyWere) {
     for (int i = 0; i < 5; ++i) step();
     ASSERT_EQ(kept.size(), 5u * 4 * 2);
     for (size_t i = 0; i < kept.size(); ++i) EXPECT_TRUE(at::equal(kept[i], copies[i])) << i;
-    // And the averages are right: each rank's gradient is linear in rank + 1.
+    // The averages are right, too: each rank's gradient is linear in rank + 1.
     const at::Tensor own = copies[copies.size() - 2], average = model->parameters()[0].grad();
     EXPECT_EQ(average.numel(), 36);
     for (const at::Tensor& parameter : model->parameters()) {
@@ -248,7 +248,7 @@ TEST(PlacedGradients, GradientsThatAHookKeepsStayAsTheyWere) {
   });
 }
 
-// A gradient of an activation that has a weight's size, kept over steps: it may have been given the
+// A gradient of an activation with a weight's size, kept over steps: it may have been given the
 // weight's place, and must keep it.
 TEST(PlacedGradients, OtherTensorsThatGotAPlaceKeepTheirValues) {
   testing::run_threads(2, [](Communicator& comm) {

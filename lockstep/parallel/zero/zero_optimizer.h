@@ -167,7 +167,7 @@ struct ZeroMemory {
 // The ranks that share a copy of the parameters, from a rank's view.
 struct ZeroRanks {
   int all = 1;
-  // That share this rank's copy, itself included; 1 also where every rank has its own.
+  // Ranks that share this rank's copy, itself included; 1 also if every rank has its own.
   int sharing = 1;
   // For divided copies on devices (ZeroOptions::copies): ranks that keep the same part.
   int keepers = 1;

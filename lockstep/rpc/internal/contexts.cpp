@@ -51,8 +51,7 @@ std::vector<at::Tensor> leaves_of(const std::vector<at::Tensor>& outputs) {
 
 }  // namespace
 
-// Gradients that wait between two nodes. A tensor identifies them, because passes may run
-// concurrently.
+// Gradients between two nodes, each set under a tensor, because passes may run concurrently.
 class Gathered {
  public:
   at::Tensor put(torch::autograd::variable_list gradients) {
@@ -79,16 +78,14 @@ class Gathered {
 
 // Autograd runs a node with gradients of a device on that device's only thread, and the node below
 // waits for another process, whose pass may need that thread of this process. This node therefore
-// takes the gradients, and the one below, which gets a tensor of the CPU, runs on the thread that
-// called backward.
+// takes the gradients, and the one below, given a CPU tensor, runs on the thread of backward().
 class GatherGradients final : public torch::autograd::Node {
  public:
   GatherGradients(uint64_t sequence, torch::autograd::Edge to, std::shared_ptr<Gathered> gathered)
       : Node(sequence, {std::move(to)}), gathered_(std::move(gathered)) {}
   std::string name() const override { return "lockstep::rpc::GatherGradients"; }
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
-    // Autograd has ordered all of them, including those of other devices, before the one stream
-    // that this node runs on.
+    // Autograd has ordered all of them, on any device, before the stream that this node runs on.
     if (const auto own = stream())
       for (const at::Tensor& gradient : gradients)
         if (gradient.defined() && gradient.device().type() == own->device_type())
@@ -100,8 +97,7 @@ class GatherGradients final : public torch::autograd::Node {
   const std::shared_ptr<Gathered> gathered_;
 };
 
-// The origin of a call's results: its inputs are their gradients, its outputs (in backward) those
-// of the tensors that were sent.
+// The origin of a call's results: in backward it maps their gradients to those of the sent tensors.
 class RemoteBackward final : public torch::autograd::Node {
  public:
   RemoteBackward(torch::autograd::edge_list edges, std::shared_ptr<SentTensors> sent,

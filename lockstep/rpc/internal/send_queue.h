@@ -30,7 +30,7 @@ class SendQueue {
 
   // The next pieces to write, as many as `room` holds; returns their number.
   size_t pieces(std::span<iovec> room) const;
-  // That many bytes have been written. Releases tensors only when everything is.
+  // Records that `bytes` more have been written. Releases tensors only after everything is written.
   void written(size_t bytes);
   void clear();
 

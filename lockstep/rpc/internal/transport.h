@@ -36,7 +36,7 @@ inline constexpr int64_t kReachFrom = int64_t{256} << 10;
 // Limits of the data that waits in a process to be sent over one link, and of the memory that a
 // sender may make a receiver hold.
 struct LinkLimits {
-  // Of bodies and tensors in the queue, including those named by address.
+  // Bytes of bodies and tensors in the queue, including those named by address.
   size_t queued_bytes = size_t{256} << 20;
   size_t message_bytes = size_t{16} << 30;  // of one message's tensors
 };
@@ -139,7 +139,7 @@ class Transport {
   // come", "is gone since ..."), PeerLost, StoreError, and SystemError at once for an address that
   // can never be reached.
   std::shared_ptr<Link> link_to(const std::string& name, Deadline deadline, uint64_t only = 0);
-  // That link if it exists and is alive; never waits.
+  // Returns the link to that process if it exists and is alive; never waits.
   std::shared_ptr<Link> living_link_to(const std::string& name) const;
 
   // Whether a link with this very process is alive, whichever end made it.

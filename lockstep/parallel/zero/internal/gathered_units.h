@@ -120,8 +120,8 @@ class GatheredUnits {
     bool stays = false;
     int users = 0;
     std::vector<Work> works;  // fetches in progress, on the rank that fetches
-    std::vector<c10::Storage> homes,
-        nowhere;  // Of each parameter: its memory, and its storage while it is away.
+    // Each parameter's memory, and its storage while it is away.
+    std::vector<c10::Storage> homes, nowhere;
   };
 
   void go_by(const std::vector<size_t>& units, bool ended);

@@ -114,7 +114,7 @@ class ZeroBuckets {
   // The gradient has arrived: remembers where autograd had put it.
   void arrived(size_t index) { placement_.arrived(index, parameters_[index].tensor.grad()); }
 
-  // Where buffers are lent: lends one to this bucket.
+  // If buffers are lent: lends one to this bucket.
   void lend(size_t index);
   // Puts the gradient's values into the view, unless backward wrote them there; zeros where there
   // is none. From then on the view is the gradient or, where it is lent, the gradient is undefined.

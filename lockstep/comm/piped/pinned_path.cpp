@@ -1,4 +1,4 @@
-#include "lockstep/comm/piped/pinned_way.h"
+#include "lockstep/comm/piped/pinned_path.h"
 
 #include <c10/core/StreamGuard.h>
 
@@ -13,10 +13,10 @@
 namespace lockstep::piped {
 
 // One call of the engine.
-class PinnedWay::PinnedPart final : public Part {
+class PinnedPath::PinnedPart final : public Part {
  public:
-  PinnedPart(PinnedWay& way, Piece piece, const Call& whole)
-      : way_(way), piece_(std::move(piece)), after_(whole.after) {
+  PinnedPart(PinnedPath& path, Piece piece, const Call& whole)
+      : path_(path), piece_(std::move(piece)), after_(whole.after) {
     piece_.call.record = whole.record;
     piece_.call.note.text = whole.note.text;
     piece_.call.after = nullptr;
@@ -25,18 +25,19 @@ class PinnedWay::PinnedPart final : public Part {
   bool begin() override {
     if (down_) return true;
     const bool counts = !is_message(piece_.call);
-    if (counts && way_.pinned_ > 0 && way_.pinned_ + piece_.bytes > way_.at_most_) return false;
-    memory_ = device::empty_pinned({piece_.bytes}, at::kByte, way_.device_);
-    device::Event down(way_.device_);
+    if (counts && path_.pinned_ > 0 && path_.pinned_ + piece_.bytes > path_.at_most_) return false;
+    memory_ = device::empty_pinned({piece_.bytes}, at::kByte, path_.device_);
+    device::Event down(path_.device_);
     if (!piece_.down.empty() || piece_.call.op == Op::kBarrier) {
-      const c10::StreamGuard on_down(way_.down_);
-      if (after_) static_cast<const device::Event*>(after_.get())->block(way_.down_);
+      const c10::StreamGuard on_down(path_.down_);
+      if (after_) static_cast<const device::Event*>(after_.get())->block(path_.down_);
       for (const Span& span : piece_.down)
-        memory_.narrow(0, span.host, span.bytes).copy_(way_.on_device(span), /*non_blocking=*/true);
-      down.record(way_.down_);
+        memory_.narrow(0, span.host, span.bytes)
+            .copy_(path_.on_device(span), /*non_blocking=*/true);
+      down.record(path_.down_);
     }
-    down_ = std::move(down);  // set last, since an exception on the way leaves the copy undone
-    if (counts) way_.pinned_ += piece_.bytes;
+    down_ = std::move(down);  // set last, since an exception in between leaves the copy undone
+    if (counts) path_.pinned_ += piece_.bytes;
     return true;
   }
 
@@ -51,17 +52,17 @@ class PinnedWay::PinnedPart final : public Part {
 
   std::shared_ptr<const device::Event> advance() override {
     {
-      const c10::StreamGuard on_up(way_.up_);
+      const c10::StreamGuard on_up(path_.up_);
       // Waits for the copy down, and for earlier users of the memory.
-      down_->block(way_.up_);
-      if (after_) static_cast<const device::Event*>(after_.get())->block(way_.up_);
+      down_->block(path_.up_);
+      if (after_) static_cast<const device::Event*>(after_.get())->block(path_.up_);
       for (const Span& span : piece_.up)
-        way_.on_device(span).copy_(memory_.narrow(0, span.host, span.bytes),
-                                   /*non_blocking=*/true);
+        path_.on_device(span).copy_(memory_.narrow(0, span.host, span.bytes),
+                                    /*non_blocking=*/true);
     }
-    auto up = std::make_shared<device::Event>(way_.device_);
-    up->record(way_.up_);
-    way_.leaving_.push_back({std::move(memory_), up, is_message(piece_.call) ? 0 : piece_.bytes});
+    auto up = std::make_shared<device::Event>(path_.device_);
+    up->record(path_.up_);
+    path_.leaving_.push_back({std::move(memory_), up, is_message(piece_.call) ? 0 : piece_.bytes});
     return up;
   }
 
@@ -69,14 +70,14 @@ class PinnedWay::PinnedPart final : public Part {
   bool alone() const override { return false; }
 
  private:
-  PinnedWay& way_;
+  PinnedPath& path_;
   Piece piece_;
   std::shared_ptr<void> after_;
   at::Tensor memory_;
   std::optional<device::Event> down_;  // the end of the copy to the host; nullopt: not started
 };
 
-PinnedWay::PinnedWay(c10::Device device, int rank, int size, int64_t slot_bytes, int64_t at_most)
+PinnedPath::PinnedPath(c10::Device device, int rank, int size, int64_t slot_bytes, int64_t at_most)
     : device_(device),
       rank_(rank),
       size_(size),
@@ -85,18 +86,18 @@ PinnedWay::PinnedWay(c10::Device device, int rank, int size, int64_t slot_bytes,
       down_(device::side_stream(device)),
       up_(device::side_stream(device)) {}
 
-Parts PinnedWay::parts_of(const Call& call) {
+Parts PinnedPath::parts_of(const Call& call) {
   Parts parts;
   for (Piece& piece : cut(call, rank_, size_, slot_bytes_))
     parts.push_back(std::make_unique<PinnedPart>(*this, std::move(piece), call));
   return parts;
 }
 
-at::Tensor PinnedWay::on_device(const Span& span) const {
+at::Tensor PinnedPath::on_device(const Span& span) const {
   return bytes_at(span.device, span.bytes, device_);
 }
 
-bool PinnedWay::give_back() {
+bool PinnedPath::give_back() {
   while (!leaving_.empty() && !device::captures_here() && leaving_.front().up->reached()) {
     pinned_ -= leaving_.front().counted;
     leaving_.pop_front();
@@ -104,12 +105,12 @@ bool PinnedWay::give_back() {
   return !leaving_.empty();
 }
 
-void PinnedWay::block(const c10::Stream& stream) {
+void PinnedPath::block(const c10::Stream& stream) {
   device::order(down_, stream);
   device::order(up_, stream);
 }
 
-bool PinnedWay::through(const Backend&) {
+bool PinnedPath::through(const Backend&) {
   if (device::captures_here()) return false;
   device::Event down(device_), up(device_);
   down.record(down_);

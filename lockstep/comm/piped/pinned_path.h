@@ -1,5 +1,5 @@
-// PinnedWay: copies down to pinned memory on one stream, lets the host's engine carry the data, and
-// copies up on another stream. Not a public header.
+// PinnedPath: copies down to pinned memory on one stream, lets the host's engine carry the data,
+// and copies up on another stream. Not a public header.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,11 +15,11 @@
 
 namespace lockstep::piped {
 
-class PinnedWay final : public Way {
+class PinnedPath final : public DataPath {
  public:
   // Collectives longer than `slot_bytes` run in pieces (cut()) and use `at_most` bytes of pinned
   // memory at once; a single longer piece runs by itself.
-  PinnedWay(c10::Device device, int rank, int size, int64_t slot_bytes, int64_t at_most);
+  PinnedPath(c10::Device device, int rank, int size, int64_t slot_bytes, int64_t at_most);
 
   Parts parts_of(const Call& call) override;
   bool give_back() override;

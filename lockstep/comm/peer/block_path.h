@@ -1,4 +1,4 @@
-// BlockWay: moves data through blocks of the devices' memory (blocks.h). Each window of a
+// BlockPath: moves data through blocks of the devices' memory (blocks.h). Each window of a
 // collective is copied into this rank's block, the host's engine says when all ranks have done so,
 // and streams take it from there, behind the other ranks' events. Not a public header.
 //
@@ -16,16 +16,16 @@
 
 #include "lockstep/comm/peer/blocks.h"
 #include "lockstep/comm/piped/part.h"
-#include "lockstep/comm/piped/pinned_way.h"
+#include "lockstep/comm/piped/pinned_path.h"
 
 namespace lockstep::peer {
 
-class BlockWay final : public piped::Way {
+class BlockPath final : public piped::DataPath {
  public:
   // In an all_reduce whose windows have up to `whole_up_to` bytes every rank sums whole windows; in
   // a larger one each rank sums its share.
-  BlockWay(std::unique_ptr<Blocks> blocks, c10::Device device, int rank, int size,
-           int64_t whole_up_to);
+  BlockPath(std::unique_ptr<Blocks> blocks, c10::Device device, int rank, int size,
+            int64_t whole_up_to);
 
   piped::Parts parts_of(const Call& call) override;
   bool give_back() override { return pinned_.give_back(); }
@@ -40,7 +40,7 @@ class BlockWay final : public piped::Way {
   class BlockPart;
 
   std::unique_ptr<Blocks> blocks_;
-  piped::PinnedWay pinned_;  // for messages and barriers
+  piped::PinnedPath pinned_;  // for messages and barriers
   c10::Device device_;
   int rank_;
   int size_;
