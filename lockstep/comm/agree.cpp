@@ -8,6 +8,9 @@
 #include <mutex>
 #include <string_view>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 namespace lockstep {
 
 void agree(const Communicator& comm, const std::string& what,
@@ -24,6 +27,15 @@ void agree(const Communicator& comm, const std::string& what,
   Communicator handle = comm;
   handle.iall_reduce(at::zeros({1}, at::kByte), ReduceOp::kMax, {key | 1, text.c_str()}, site)
       .wait();
+}
+
+uint64_t tensor_fingerprint(const at::Tensor& tensor) {
+  uint64_t key = static_cast<uint64_t>(tensor.scalar_type()) + 1;
+  for (const int64_t size : tensor.sizes())
+    key = (key ^ static_cast<uint64_t>(size)) * 0x100000001b3ULL;
+  if (!tensor.is_cpu()) return key;
+  const at::Tensor dense = tensor.detach().contiguous();
+  return XXH3_64bits_withSeed(dense.const_data_ptr(), dense.nbytes(), key);
 }
 
 uint64_t random_fingerprint() {

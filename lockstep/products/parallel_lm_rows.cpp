@@ -2,13 +2,13 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <string_view>
 #include <utility>
 
 #include "lockstep/comm/agree.h"
@@ -159,14 +159,10 @@ void ParallelLm::State::agree_on_row(const at::Tensor& ids, const at::Tensor& ta
                                      const std::vector<int64_t>& lengths) {
   const Communicator row = mesh.over({"pipe", "context", "tensor"});
   if (row.size() == 1) return;
-  const auto mark = [](const void* data, size_t bytes) {
-    return fingerprint(std::string_view(static_cast<const char*>(data), bytes));
-  };
-  const at::Tensor a = ids.contiguous(), b = targets.contiguous();
   agree(row, "row",
-        {{"ids", mark(a.const_data_ptr(), a.nbytes())},
-         {"targets", mark(b.const_data_ptr(), b.nbytes())},
-         {"lengths", mark(lengths.data(), lengths.size() * sizeof(int64_t))}});
+        {{"ids", tensor_fingerprint(ids)},
+         {"targets", tensor_fingerprint(targets)},
+         {"lengths", tensor_fingerprint(at::tensor(lengths, at::kLong))}});
 }
 
 // Tokens go to other rows' experts in every micro-batch, so these rows run as many; in evaluation those along expert

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <set>
 #include <sstream>
-#include <string_view>
 
 #include "lockstep/comm/agree.h"
 #include "lockstep/comm/same_on_all_ranks.h"
@@ -97,6 +96,16 @@ ParallelModelOptions checked(const ParallelModelOptions& options) {
   return options;
 }
 
+// Optimizers, and whoever puts the model together, take parameters of one type.
+void check_types(const torch::nn::Module& model) {
+  const NamedTensors parameters = parameters_of(model);
+  if (parameters.empty()) refuse_model("the model has no parameters");
+  for (const auto& [name, tensor] : parameters)
+    if (tensor.scalar_type() != parameters.front().second.scalar_type())
+      refuse_model("'" + name + "' is of another type than '" + parameters.front().first +
+                   "'; convert the model to one, and put autocast around step() for others");
+}
+
 // A model that names one tensor twice has it once.
 NamedTensors parameters_once(const torch::nn::Module& model) {
   NamedTensors once;
@@ -108,6 +117,7 @@ NamedTensors parameters_once(const torch::nn::Module& model) {
 
 std::map<std::string, int> stages_of(const torch::nn::Module& model, const std::string& before,
                                      const LmParallelism& how, const PipelineSchedule& schedule) {
+  check_types(model);
   std::vector<int> stage_of_unit;
   for (size_t chunk = 0; chunk < how.cut.size(); ++chunk)
     stage_of_unit.insert(stage_of_unit.end(), static_cast<size_t>(how.cut[chunk]),
@@ -145,12 +155,6 @@ std::map<std::string, int> stages_of(const torch::nn::Module& model, const std::
   return stages;
 }
 
-uint64_t mark_of(const at::Tensor& tensor) {
-  const at::Tensor here = tensor.detach().cpu().contiguous();
-  return fingerprint(
-      std::string_view(static_cast<const char*>(here.const_data_ptr()), here.nbytes()));
-}
-
 }  // namespace
 
 ParallelModel::State::State(std::shared_ptr<torch::nn::Module> given, Forward given_forward,
@@ -166,8 +170,8 @@ ParallelModel::State::State(std::shared_ptr<torch::nn::Module> given, Forward gi
       unit_names(given_plan.units.empty() ? "" : given_plan.units + "."),
       how(resolved_for(given_how, units, comm.size())),
       schedule(pipeline_of(how)),
-      mesh(comm, how.axes),
-      stage_of(stages_of(*model, unit_names, how, schedule)) {
+      stage_of(stages_of(*model, unit_names, how, schedule)),
+      mesh(comm, how.axes) {
   start_alike();
   NamedShapes whole;
   for (const auto& [name, tensor] : parameters_once(*model))
@@ -186,7 +190,7 @@ ParallelModel::State::State(std::shared_ptr<torch::nn::Module> given, Forward gi
   forget_other_stages();
   pipeline.emplace(mesh["pipe"], schedule, chunks(),
                    PipelineOptions{.discipline = options.discipline});
-  const at::ScalarType dtype = own.empty() ? at::kFloat : own.front().tensor.scalar_type();
+  const at::ScalarType dtype = model->parameters().front().scalar_type();
   divided.emplace(ModelDivision{
       .owner = "ParallelModel",
       .comm = comm,
@@ -243,8 +247,8 @@ void ParallelModel::State::start_alike() {
   for (const int units_of_chunk : how.cut) text += " " + std::to_string(units_of_chunk);
   agree(comm, "ParallelModel",
         {{"ways", fingerprint(text)},
-         {"inputs", mark_of(options.inputs)},
-         {"targets", mark_of(options.targets)}});
+         {"inputs", tensor_fingerprint(options.inputs)},
+         {"targets", tensor_fingerprint(options.targets)}});
   const NamedTensors parameters = parameters_of(*model);
   check_same_on_all_ranks(comm, parameters);
   NamedTensors values;
@@ -296,7 +300,8 @@ PipelineBatch ParallelModel::State::batch_of(const at::Tensor& inputs, const at:
     refuse_model("a batch is inputs and targets with as many rows, 1 or more");
   const Communicator row = mesh.over({"pipe", "context", "tensor"});
   if (row.size() > 1)
-    agree(row, "row", {{"inputs", mark_of(inputs)}, {"targets", mark_of(targets)}});
+    agree(row, "row",
+          {{"inputs", tensor_fingerprint(inputs)}, {"targets", tensor_fingerprint(targets)}});
   PipelineBatch batch;
   const int64_t rows = inputs.size(0),
                 count_of = std::min<int64_t>(rows, static_cast<int64_t>(how.micro_batches));

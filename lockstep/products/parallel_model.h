@@ -67,8 +67,8 @@ class ParallelModel {
   // of the example's shape but for dim 0. Buffers are each rank's own. Along context, attention is
   // at::scaled_dot_product_attention() (shard/context_scope.h).
   // Throws InvalidArgument before anything is sent: axes, a schedule, a cut or a ZeRO stage that makes no sense; the axis
-  // expert, which is for TransformerLm; what parallelize() refuses. Mismatch where ranks differ. InvalidArgument on all
-  // ranks where the divided model does not give what the whole one gave: by which parameter, and what to look at.
+  // expert, which is for TransformerLm; parameters of several types, or in two stages. On all ranks alike: Mismatch where
+  // they differ; what parallelize() refuses; InvalidArgument where the divided model does not give what the whole one gave: by which parameter, and what to look at.
   // Cost: once a forward and backward of the example, whole and divided.
   template <typename M>
   ParallelModel(M model, Communicator comm, const LmParallelism& how, const ModelPlan& plan,

@@ -18,11 +18,11 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/mutex.h"
 #include "lockstep/mesh/mesh.h"
+#include "lockstep/model/plain_models.h"
 #include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
 #include "lockstep/shard/context_scope.h"
-#include "lockstep/model/plain_models.h"
 #include "lockstep/testing/thread_ranks.h"
 
 namespace lockstep::parallelize_test {

@@ -13,8 +13,8 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/products/parallel_lm.h"
-#include "lockstep/verify/internal/training.h"
 #include "lockstep/testing/thread_ranks.h"
+#include "lockstep/verify/internal/training.h"
 
 namespace lockstep {
 namespace {

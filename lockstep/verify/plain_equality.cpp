@@ -169,8 +169,7 @@ void check(PlainModel, const LmParallelism& how, int ranks) {
 }
 
 EqualityCourse train_whole(PlainModel kind, const EqualityOptions& options) {
-  return with_model(kind, options.dtype,
-                    [&](auto model) { return whole(model, kind, options); });
+  return with_model(kind, options.dtype, [&](auto model) { return whole(model, kind, options); });
 }
 
 EqualityCourse train_divided(PlainModel kind, const LmParallelism& how, int ranks,
@@ -179,9 +178,8 @@ EqualityCourse train_divided(PlainModel kind, const LmParallelism& how, int rank
   std::mutex mutex;
   run_ranks_as_threads(ranks, [&](Communicator& comm) {
     at::set_num_threads(1);
-    EqualityCourse mine = with_model(kind, options.dtype, [&](auto model) {
-      return divided(model, kind, comm, how, options);
-    });
+    EqualityCourse mine = with_model(
+        kind, options.dtype, [&](auto model) { return divided(model, kind, comm, how, options); });
     const std::lock_guard lock(mutex);
     if (comm.rank() == 0) course = std::move(mine);
   });

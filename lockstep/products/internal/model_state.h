@@ -55,9 +55,9 @@ struct ParallelModel::State {
   std::string unit_names;  // what stands before a unit's number in names of parameters
   LmParallelism how;
   PipelineSchedule schedule;
-  Mesh mesh;
   std::map<std::string, int> stage_of;  // of each parameter
-  std::vector<PipelineRows> between;    // chunks
+  Mesh mesh;
+  std::vector<PipelineRows> between;  // chunks
   std::optional<DividedParameters> divided;
   std::optional<Pipeline> pipeline;
 };
