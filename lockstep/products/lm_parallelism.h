@@ -26,7 +26,7 @@ namespace lockstep {
 
 struct LmParallelism {
   // Axes among data, pipe, context, expert and tensor; those that are not named have one rank. Neighbours along
-  // the last one are consecutive ranks: put there who sends most (tensor), first who sends least (pipe, data).
+  // the last one are consecutive ranks: put the axis that sends most (tensor) there, and those that send least (pipe, data) first.
   std::vector<MeshAxis> axes = {};
   // ZeRO over the ranks that average a parameter's gradient: ZeroOptions::stage.
   int zero = 0;

@@ -1,5 +1,5 @@
 // ParallelLm: a language model that is trained by every way of parallelism at once: layers cut along the depth
-// (pipeline) and across (tensor), batches along data, and ZeRO over those who average gradients.
+// (pipeline) and across (tensor), batches along data, and ZeRO over the ranks that average gradients.
 //
 //   LmParallelism how = parse_parallelism("data=2,pipe=2,tensor=2");
 //   how.zero = 1;

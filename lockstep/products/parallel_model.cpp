@@ -96,7 +96,7 @@ ParallelModelOptions checked(const ParallelModelOptions& options) {
   return options;
 }
 
-// Optimizers, and whoever puts the model together, take parameters of one type.
+// Optimizers take parameters of one type, and so does the model when it is put together.
 void check_types(const torch::nn::Module& model) {
   const NamedTensors parameters = parameters_of(model);
   if (parameters.empty()) refuse_model("the model has no parameters");
