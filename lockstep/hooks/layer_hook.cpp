@@ -54,13 +54,17 @@ at::Tensor LayerCall::compute(const at::Tensor& input) {
   return hooks_[inner.left_]->forward(inner);
 }
 
-void LayerCall::leave_out_bias() {
+at::Tensor LayerCall::leave_out_bias() {
+  at::Tensor bias;
   for (c10::IValue& argument : arguments_) {
     if (!argument.isTensor()) continue;
     const Mark::Entry* const entry =
         internal::entry_of(argument.toTensor(), internal::Kind::kLinear);
-    if (entry != nullptr && entry->role == Role::kBias) argument = c10::IValue();
+    if (entry == nullptr || entry->role != Role::kBias) continue;
+    bias = argument.toTensor();
+    argument = c10::IValue();
   }
+  return bias;
 }
 
 std::string cannot_hook(const torch::nn::Module& layer) {

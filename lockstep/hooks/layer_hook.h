@@ -47,9 +47,9 @@ class LayerCall {
   // the layer. Inner hooks and the operation use the arguments that this hook leaves here; a Linear
   // uses only the bias (leave_out_bias()).
   Arguments& arguments() { return arguments_; }
-  // Makes inner hooks and the operation compute a Linear's product without the bias. Does nothing
-  // where there is none.
-  void leave_out_bias();
+  // Makes inner hooks and the operation compute a Linear's product without the bias, and returns
+  // that of the layer that was called; undefined where there is none.
+  at::Tensor leave_out_bias();
   // The layer's result for `input`: runs the inner hooks, and finally the operation. May be called
   // any number of times.
   at::Tensor compute(const at::Tensor& input);

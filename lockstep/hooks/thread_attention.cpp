@@ -2,11 +2,13 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/function_schema.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <atomic>
+#include <memory>
+#include <string>
 #include <utility>
 
-#include "lockstep/core/check.h"
+#include "lockstep/core/errors.h"
 #include "lockstep/hooks/internal/dispatch_key.h"
 
 namespace lockstep::hooks {
@@ -15,6 +17,7 @@ namespace {
 using internal::kKey;
 
 thread_local const ThreadAttention::Attend* instead = nullptr;
+std::atomic<int> alive = 0;  // in this process
 
 // By names: later versions of the operation may have more arguments.
 AttentionCall call_of(const c10::FunctionSchema& schema, const torch::jit::Stack& arguments) {
@@ -34,15 +37,31 @@ AttentionCall call_of(const c10::FunctionSchema& schema, const torch::jit::Stack
   return call;
 }
 
-void as_told(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  const c10::impl::ExcludeDispatchKeyGuard below(kKey);
-  if (instead == nullptr) {
-    op.callBoxed(stack);
+// Where no attention stands on this thread, the operation goes on below the key; a generator of the thread's, which the same key
+// serves, still hears of what it calls.
+void as_told(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const ThreadAttention::Attend* const attend = instead;
+  if (attend == nullptr) {
+    // A thread of autograd's takes over the key of the thread that called backward, and not its attention.
+    if (alive.load() > 0 && !internal::KeyOnThread::is_here())
+      throw InvalidArgument(
+          "scaled_dot_product_attention: attention to the tokens of other ranks is computed again by "
+          "a thread of autograd's, which does not know the other ranks; leave attention out of what "
+          "backward computes again");
+    op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
     return;
   }
   const AttentionCall call =
       call_of(op.schema(), torch::jit::pop(*stack, op.schema().arguments().size()));
-  stack->emplace_back((*instead)(call));
+  // Within, the operation is libtorch's.
+  instead = nullptr;
+  try {
+    stack->emplace_back((*attend)(call));
+  } catch (...) {
+    instead = attend;
+    throw;
+  }
+  instead = attend;
 }
 
 void register_attention() {
@@ -56,17 +75,19 @@ void register_attention() {
 
 }  // namespace
 
-ThreadAttention::ThreadAttention(Attend attend)
-    : attend_(std::move(attend)), was_included_(c10::impl::tls_is_dispatch_key_included(kKey)) {
-  LOCKSTEP_CHECK(instead == nullptr, "a second attention for one thread");
+ThreadAttention::ThreadAttention(Attend attend) : attend_(std::move(attend)) {
+  if (instead != nullptr)
+    throw InvalidArgument(
+        "ThreadAttention: this thread's attention is replaced already; let the other one end first");
   register_attention();
+  key_ = std::make_unique<internal::KeyOnThread>();
   instead = &attend_;
-  c10::impl::tls_set_dispatch_key_included(kKey, true);
+  ++alive;
 }
 
 ThreadAttention::~ThreadAttention() {
-  c10::impl::tls_set_dispatch_key_included(kKey, was_included_);
   instead = nullptr;
+  --alive;
 }
 
 }  // namespace lockstep::hooks

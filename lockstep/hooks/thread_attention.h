@@ -5,9 +5,14 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <memory>
 #include <optional>
 
 namespace lockstep::hooks {
+
+namespace internal {
+class KeyOnThread;
+}
 
 // The arguments of scaled_dot_product_attention().
 struct AttentionCall {
@@ -20,7 +25,7 @@ struct AttentionCall {
 };
 
 // While it lives, calls of this thread get what `attend` returns: above autograd and autocast, so `attend` is
-// differentiated as it is written. Within `attend` the operation is libtorch's own. Code that calls a kernel of
+// differentiated as it is written. Within `attend` the operation is libtorch's own. Throws InvalidArgument where one lives on this thread already. Code that calls a kernel of
 // attention by its own name is not seen. Do not make two at once on a thread.
 class ThreadAttention {
  public:
@@ -33,7 +38,7 @@ class ThreadAttention {
 
  private:
   Attend attend_;
-  bool was_included_;  // the key, by another scope of this thread
+  std::unique_ptr<internal::KeyOnThread> key_;
 };
 
 }  // namespace lockstep::hooks

@@ -2,7 +2,6 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/function_schema.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <string>
 #include <utility>
@@ -37,16 +36,14 @@ void with_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 }  // namespace
 
 ThreadGenerator::ThreadGenerator(std::function<const at::Generator&()> generator)
-    : generator_(std::move(generator)),
-      was_included_(c10::impl::tls_is_dispatch_key_included(kKey)) {
+    : generator_(std::move(generator)) {
   LOCKSTEP_CHECK(own == nullptr, "a second generator for one thread");
   prepare();
   own = &generator_;
-  c10::impl::tls_set_dispatch_key_included(kKey, true);
+  key_ = std::make_unique<internal::KeyOnThread>();
 }
 
 ThreadGenerator::~ThreadGenerator() {
-  c10::impl::tls_set_dispatch_key_included(kKey, was_included_);
   own = nullptr;
 }
 

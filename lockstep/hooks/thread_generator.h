@@ -5,8 +5,13 @@
 #include <ATen/core/Generator.h>
 
 #include <functional>
+#include <memory>
 
 namespace lockstep::hooks {
+
+namespace internal {
+class KeyOnThread;
+}
 
 // While it lives, operations of this thread that take a generator and are passed none use the
 // result of `generator`, which is called by the first of them and outlives this. It works for CPU
@@ -28,7 +33,7 @@ class ThreadGenerator {
 
  private:
   std::function<const at::Generator&()> generator_;
-  bool was_included_;  // the key, by another scope of this thread
+  std::unique_ptr<internal::KeyOnThread> key_;
 };
 
 }  // namespace lockstep::hooks

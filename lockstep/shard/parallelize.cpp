@@ -2,6 +2,8 @@
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 
 #include <map>
@@ -60,6 +62,9 @@ void check_kind(const std::string& name, const TensorRule& rule, const torch::nn
                      " does not divide; that is for a torch::nn::Linear child" +
                      (rule.style == TensorStyle::kVocabulary ? ", or an Embedding" : ""));
   if (const std::string why = hooks::cannot_hook(module); !why.empty()) refuse(name, why);
+  if (const auto* words = dynamic_cast<const torch::nn::EmbeddingImpl*>(&module);
+      words != nullptr && (words->options.scale_grad_by_freq() || words->options.sparse()))
+    refuse(name, "scales its gradients by frequency, or has sparse ones, which its parts cannot");
   if (rule.style == TensorStyle::kHeads && rule.heads < parts)
     refuse(name, "has " + std::to_string(rule.heads) + " heads for " + std::to_string(parts) +
                      " parts; take a number of parts that divides them");
@@ -75,11 +80,17 @@ struct OfRows {
 // In the model's order. Throws InvalidArgument for what cannot be hooked.
 std::vector<OfRows> modules_of_rows(const torch::nn::Module& model, const TensorPlan& plan) {
   std::vector<OfRows> all;
+  std::map<const torch::nn::Module*, TensorStyle> seen;
   for (const auto& item : model.named_modules(/*name_prefix=*/{}, /*include_self=*/false)) {
     const TensorRule* const rule = plan.rule_of(item.key());
     if (rule == nullptr || !is_of_rows(rule->style)) continue;
     const TensorStyle style = rule->style;
+    if (const auto before = seen.find(item.value().get()); before != seen.end()) {
+      if (before->second == style) continue;
+      refuse(item.key(), "has another name too, by which it has another style; give both one");
+    }
     all.push_back({item.key(), style, item.value()});
+    seen.emplace(item.value().get(), style);
     if (style == TensorStyle::kRows) continue;  // it works on what it is given
     const torch::nn::Module& module = *item.value();
     const bool is_embedding = dynamic_cast<const torch::nn::EmbeddingImpl*>(&module) != nullptr;
@@ -98,6 +109,26 @@ std::vector<OfRows> modules_of_rows(const torch::nn::Module& model, const Tensor
     if (const std::string why = hooks::cannot_hook(module); !why.empty()) refuse(item.key(), why);
   }
   return all;
+}
+
+// Products whose columns are divided stand where rows are: with divides_rows they put a part's own rows together.
+void check_places(const torch::nn::Module& model, const TensorPlan& plan) {
+  std::string begin, end;
+  bool has_begun = true;
+  for (const TensorRule& rule : plan.rules()) has_begun &= rule.style != TensorStyle::kRowsBegin;
+  for (const auto& item : model.named_modules(/*name_prefix=*/{}, /*include_self=*/false)) {
+    const TensorRule* const rule = plan.rule_of(item.key());
+    if (rule == nullptr) continue;
+    const TensorStyle style = rule->style;
+    if (style == TensorStyle::kRowsBegin) has_begun = true;
+    if (style == TensorStyle::kRowsEnd) end = item.key();
+    const bool is_product = style == TensorStyle::kColumn || style == TensorStyle::kHeads ||
+                            style == TensorStyle::kRow;
+    if (!is_product || (has_begun && end.empty())) continue;
+    refuse(item.key(), "(" + std::string(to_string(style)) + ") stands " +
+                           (end.empty() ? "before rows begin" : "behind '" + end + "', where rows end") +
+                           ", and works on all rows; leave it whole, or divide no rows");
+  }
 }
 
 // In the model's order. Throws InvalidArgument for what cannot be divided.
@@ -167,13 +198,20 @@ void take_slices(torch::nn::Module& model, Communicator comm, const TensorParts&
   broadcast_tensors(comm, to_named_tensors(model.named_buffers()));
 }
 
-void divide(const Planned& one, const std::shared_ptr<Division>& division) {
+// `shared`: parameters that have the hook.
+void share(const at::Tensor& parameter, const Division& division,
+           std::set<const c10::TensorImpl*>& shared) {
+  if (shared.insert(parameter.unsafeGetTensorImpl()).second) division.rows().share(parameter);
+}
+
+void divide(const Planned& one, const std::shared_ptr<Division>& division,
+            std::set<const c10::TensorImpl*>& shared) {
   if (auto* const linear = dynamic_cast<torch::nn::LinearImpl*>(one.module.get())) {
     linear->options.in_features(linear->weight.size(1)).out_features(linear->weight.size(0));
     if (one.style == TensorStyle::kRow && linear->bias.defined())
-      division->rows().share(linear->bias);
+      share(linear->bias, *division, shared);
     hooks::add_hook(*linear,
-                    internal::divided_linear(division, one.name, one.style, *linear, one.slices));
+                    internal::divided_linear(division, one.name, one.style, one.slices));
     return;
   }
   auto& words = dynamic_cast<torch::nn::EmbeddingImpl&>(*one.module);
@@ -188,11 +226,12 @@ void divide(const Planned& one, const std::shared_ptr<Division>& division) {
   hooks::add_hook(words, internal::divided_embedding(division, one.name, one.slices));
 }
 
-void divide_rows(const OfRows& one, const std::shared_ptr<Division>& division) {
+void divide_rows(const OfRows& one, const std::shared_ptr<Division>& division,
+                 std::set<const c10::TensorImpl*>& shared) {
   // Where rows begin, the module still works on all of them.
   if (one.style != TensorStyle::kRowsBegin)
     for (const at::Tensor& parameter : one.module->parameters(/*recurse=*/false))
-      division->rows().share(parameter);
+      share(parameter, *division, shared);
   if (auto hook = internal::divided_row_layer(division, one.style))
     hooks::add_hook(*one.module, std::move(hook));
 }
@@ -229,6 +268,7 @@ TensorParts parallelize(torch::nn::Module& model, const Communicator& comm, cons
   for (const auto& [name, tensor] : parameters) shapes.emplace_back(name, tensor.sizes().vec());
   const std::vector<Planned> modules = planned_modules(model, plan, comm.size());
   const std::vector<OfRows> of_rows = modules_of_rows(model, plan);
+  if (options.divides_rows && comm.size() > 1) check_places(model, plan);
   TensorParts parts(comm, plan, shapes);
   check_shared(parameters, modules, plan, comm.size());
   if (comm.size() > 1) {
@@ -237,9 +277,10 @@ TensorParts parallelize(torch::nn::Module& model, const Communicator& comm, cons
   }
   const auto division = std::make_shared<Division>(
       comm, internal::DividedRows(comm, options.divides_rows, options.context, plan));
+  std::set<const c10::TensorImpl*> shared;
   if (comm.size() > 1)
-    for (const Planned& one : modules) divide(one, division);
-  for (const OfRows& one : of_rows) divide_rows(one, division);
+    for (const Planned& one : modules) divide(one, division, shared);
+  for (const OfRows& one : of_rows) divide_rows(one, division, shared);
   if (options.probe) run_probe(options.probe, *division);
   return parts;
 }

@@ -68,7 +68,8 @@ struct ParallelizeOptions {
 // Requires: modules of a style are torch::nn::Linear, or Embedding (kVocabulary), each held once, and no other code computes with
 // their parameters. Those that two of them share are divided alike by both. Ranks' inputs are alike. torch::nn::Dropout draws
 // from the default generator, which must stand alike on all parts where columns are whole; where they are divided every part
-// draws for its own columns, other masks than one process. A clone() of the model does not take over the division.
+// draws for its own columns, other masks than one process. A clone() of the model computes as the part that it is of, on the same communicators, but does not add up gradients of own
+// rows.
 // Collective. Every rank gets rank 0's parameters and buffers.
 // Throws InvalidArgument before anything is sent or changed: what TensorPlan::check() refuses; a module of another kind, or that
 // takes no hook; more parts than heads. Mismatch where the ranks' plans or models differ. InvalidArgument by the probe,

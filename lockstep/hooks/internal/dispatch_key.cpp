@@ -1,7 +1,11 @@
 #include "lockstep/hooks/internal/dispatch_key.h"
 
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
 namespace lockstep::hooks::internal {
 namespace {
+
+thread_local int keys = 0;
 
 struct Registered {
   torch::Library every{torch::Library::IMPL, "_", kKey, __FILE__, __LINE__};
@@ -9,6 +13,17 @@ struct Registered {
 };
 
 }  // namespace
+
+KeyOnThread::KeyOnThread() {
+  if (keys++ == 0) c10::impl::tls_set_dispatch_key_included(kKey, true);
+}
+KeyOnThread::~KeyOnThread() {
+  if (--keys == 0) c10::impl::tls_set_dispatch_key_included(kKey, false);
+}
+
+bool KeyOnThread::is_here() {
+  return keys > 0;
+}
 
 torch::Library& kernels() {
   // A reference to an object that is never freed.

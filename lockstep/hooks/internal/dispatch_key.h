@@ -19,4 +19,16 @@ inline constexpr auto kKey = c10::DispatchKey::DeferredInit;
 // not pay, and never destroyed, since marked tensors may outlive anything.
 torch::Library& kernels();
 
+// While any lives on a thread, its operations call the kernels for the key, whatever tensors they
+// are given. They may end in any order.
+class KeyOnThread {
+ public:
+  KeyOnThread();
+  ~KeyOnThread();
+  KeyOnThread(const KeyOnThread&) = delete;
+  KeyOnThread& operator=(const KeyOnThread&) = delete;
+
+  static bool is_here();  // whether one lives on this thread
+};
+
 }  // namespace lockstep::hooks::internal

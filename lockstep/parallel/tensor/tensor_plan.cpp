@@ -125,11 +125,15 @@ PartSlice TensorPlan::slice(const std::string& name, const std::vector<int64_t>&
 void TensorPlan::check(const NamedShapes& parameters, int64_t parts) const {
   for (const auto& [name, shape] : parameters) slice(name, shape, 0, parts);
   for (const TensorRule& rule : rules_) {
-    const bool means_one = std::any_of(parameters.begin(), parameters.end(), [&](const auto& one) {
+    const auto means = [&](const auto& one) {
       return is_named(module_of(one.first), rule.modules);
-    });
-    if (!means_one)
+    };
+    const auto is_rule_of = [&](const auto& one) { return rule_of(module_of(one.first)) == &rule; };
+    if (std::any_of(parameters.begin(), parameters.end(), is_rule_of)) continue;
+    if (std::any_of(parameters.begin(), parameters.end(), means))
       throw InvalidArgument("TensorPlan: '" + rule.modules + "' (" + to_string(rule.style) +
+                            ") stands behind rules that mean all of its modules; put it first");
+    throw InvalidArgument("TensorPlan: '" + rule.modules + "' (" + to_string(rule.style) +
                             ") means no module with parameters; the first parameter is '" +
                             (parameters.empty() ? std::string() : parameters.front().first) + "'");
   }

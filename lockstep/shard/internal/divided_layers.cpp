@@ -32,28 +32,28 @@ class ColumnLayer final : public LayerHook {
 
 class RowLayer final : public LayerHook {
  public:
-  RowLayer(std::shared_ptr<Division> division, std::string name, const torch::nn::LinearImpl& layer)
-      : division_(std::move(division)), name_(std::move(name)), layer_(layer) {}
+  RowLayer(std::shared_ptr<Division> division, std::string name, int64_t columns)
+      : division_(std::move(division)), name_(std::move(name)), columns_(columns) {}
 
   at::Tensor forward(LayerCall& call) override {
-    const int64_t columns = layer_.weight.size(1);
-    if (call.input().dim() == 0 || call.input().size(-1) != columns)
+    if (call.input().dim() == 0 || call.input().size(-1) != columns_)
       throw InvalidArgument("parallelize: '" + name_ + "' (row) was given " +
                             std::to_string(call.input().dim() == 0 ? 1 : call.input().size(-1)) +
-                            " columns where this part's are " + std::to_string(columns) +
+                            " columns where this part's are " + std::to_string(columns_) +
                             "; divide what makes them, by style column or heads, or leave '" +
                             name_ + "' whole");
-    call.leave_out_bias();
+    // Of the layer that is called, which may be a clone.
+    const at::Tensor bias = call.leave_out_bias();
     const at::Tensor sum = division_->rows().leave(call.compute(call.input()));
     division_->closed();
     // Once, to the whole sum, by every part alike.
-    return layer_.bias.defined() ? sum + layer_.bias.to(sum.scalar_type()) : sum;
+    return bias.defined() ? sum + bias.to(sum.scalar_type()) : sum;
   }
 
  private:
   std::shared_ptr<Division> division_;
   std::string name_;
-  const torch::nn::LinearImpl& layer_;  // it holds this hook
+  int64_t columns_;  // this part's
 };
 
 // A head over all words: its input is whole, and its logits are put together.
@@ -128,11 +128,12 @@ class RowsLayer final : public LayerHook {
 
 at::Tensor Division::enter(const at::Tensor& x) {
   const bool with_gradients = at::GradMode::is_enabled() && x.requires_grad();
-  const bool is_the_same = given_.is_same(x) && version_ == x._version();
+  const int64_t version = x.is_inference() ? 0 : static_cast<int64_t>(x._version());
+  const bool is_the_same = given_.is_same(x) && version_ == version;
   if (is_the_same && with_gradients_ == with_gradients) return entered_;
   given_ = x;
   entered_ = rows_.enter(x);
-  version_ = x._version();
+  version_ = version;
   with_gradients_ = with_gradients;
   return entered_;
 }
@@ -143,10 +144,10 @@ void Division::closed() {
 }
 
 std::shared_ptr<LayerHook> divided_linear(std::shared_ptr<Division> division, std::string name,
-                                          TensorStyle style, const torch::nn::LinearImpl& layer,
-                                          const std::vector<PartSlice>& slices) {
+                                          TensorStyle style, const std::vector<PartSlice>& slices) {
+  const PartSlice& own = slices[static_cast<size_t>(division->comm().rank())];
   if (style == TensorStyle::kRow)
-    return std::make_shared<RowLayer>(std::move(division), std::move(name), layer);
+    return std::make_shared<RowLayer>(std::move(division), std::move(name), own.end - own.begin);
   if (style != TensorStyle::kVocabulary)
     return std::make_shared<ColumnLayer>(std::move(division), std::move(name));
   std::vector<int64_t> counts;

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/modules/embedding.h>
-#include <torch/nn/modules/linear.h>
 
 #include <cstdint>
 #include <memory>
@@ -45,7 +43,6 @@ class Division {
 // The hook of a module of that name: its parameters are its slices already. `slices`: those of the weight, one a part.
 std::shared_ptr<hooks::LayerHook> divided_linear(std::shared_ptr<Division> division,
                                                  std::string name, TensorStyle style,
-                                                 const torch::nn::LinearImpl& layer,
                                                  const std::vector<PartSlice>& slices);
 std::shared_ptr<hooks::LayerHook> divided_embedding(std::shared_ptr<Division> division,
                                                     std::string name,

@@ -114,12 +114,8 @@ at::Tensor DividedRows::own_positions(const at::Tensor& positions) const {
 
 void DividedRows::share(const at::Tensor& parameter) const {
   if (!by_parts_ || !parameter.requires_grad()) return;
-  parameter.register_hook([handle = tensor_](const at::Tensor& gradient) {
-    Communicator tensor = handle;
-    const at::Tensor sum = gradient.clone(at::MemoryFormat::Contiguous);
-    tensor.iall_reduce(sum, ReduceOp::kSum, call_note("parallelize: gradient of own rows")).wait();
-    return sum;
-  });
+  parameter.register_hook(
+      [handle = tensor_](const at::Tensor& gradient) { return reduce_from_parts(handle, gradient); });
 }
 
 }  // namespace lockstep::internal
