@@ -61,6 +61,16 @@ class LayerCall {
   const Compute& compute_;
 };
 
+// What code that computes around a divided layer needs to know of it.
+class LayerPart {
+ public:
+  virtual ~LayerPart() = default;
+  // Where the columns that it gives begin in those of the whole layer.
+  virtual int64_t first_column() const = 0;
+  // Gives random numbers, a CPU tensor, the values that they have on the first part. Collective among the parts.
+  virtual void agree(const at::Tensor& numbers) const = 0;
+};
+
 // Called by every thread that runs the layer, clones of the module among them: they share it.
 class LayerHook {
  public:
@@ -69,6 +79,8 @@ class LayerHook {
   virtual at::Tensor forward(LayerCall& call) = 0;
   // The module that the hook calls in the layer's place, and that is registered there; else null.
   virtual const torch::nn::Module* replacement() const { return nullptr; }
+  // Of a layer that is called as a part of one that several ranks have; else null.
+  virtual const LayerPart* part() const { return nullptr; }
 };
 
 // Why the layer takes no hook, as the end of a sentence; empty if it takes them: Linear, Conv1d to
