@@ -97,9 +97,8 @@ at::Tensor by_spans(const at::Tensor& queries, const at::Tensor& keys, const at:
       pieces.push_back({h * queries.size(0) + span.query_begin, span.queries});
     const at::Tensor weights = internal::drop_rows(
         at::softmax(scores, -1).view({heads * span.queries, span.keys}), options.mask, pieces, 0);
-    const at::Tensor mixed =
-        at::matmul(weights.view({heads, span.queries, span.keys}).to(values.scalar_type()),
-                   seen(values));
+    const at::Tensor mixed = at::matmul(
+        weights.view({heads, span.queries, span.keys}).to(values.scalar_type()), seen(values));
     results.push_back(mixed.transpose(0, 1).reshape({span.queries, heads * width}));
   }
   return results.size() == 1 ? results[0] : at::cat(results);

@@ -68,20 +68,21 @@ LayerRows completed(LayerRows rows, Arithmetic how) {
   return rows;
 }
 
-// What somebody else calls a unit with: the fused ones read memory by the pass's sizes.
-void check_rows(const at::Tensor& rows, at::IntArrayRef expected) {
+// What others give: nodes read memory by the pass's sizes.
+void check_rows(const at::Tensor& rows, at::IntArrayRef expected,
+                const char* who = "a unit was given") {
   if (!rows.defined() || rows.sizes() != expected)
-    throw InvalidArgument("BertClassifier: a unit was given " +
-                          (rows.defined() ? "[" + joined(rows.sizes()) + "]" : "nothing") +
+    throw InvalidArgument("BertClassifier: " + std::string(who) +
+                          (rows.defined() ? " [" + joined(rows.sizes()) + "]" : " nothing") +
                           " where its pass has [" + joined(expected) + "]");
 }
 
 Affine affine(torch::nn::Linear& linear, const LayerRows& x, Arithmetic how) {
-  if (how == Arithmetic::kComposed) return {linear(x.exact)};
-  if (!hooks::is_hooked(linear->weight)) return {x.typed, linear->weight, linear->bias};
-  const at::Tensor y = linear(x.exact).to(type_of(how));
-  check_rows(y, {x.exact.size(0), y.size(-1)});
-  return {y};
+  const bool calls = how == Arithmetic::kComposed || hooks::is_hooked(linear->weight);
+  if (!calls) return {x.typed, linear->weight, linear->bias};
+  const at::Tensor y = linear(x.exact);
+  check_rows(y, {x.exact.size(0), y.size(-1)}, "a Linear gave");
+  return {how == Arithmetic::kComposed ? y : y.to(type_of(how))};
 }
 
 at::Tensor active(const Affine& x, const std::string& name, Arithmetic how) {
@@ -149,8 +150,8 @@ at::Tensor BertLayer::compute(const at::Tensor& x, const lockstep::BertPass& pas
 at::Tensor BertLayer::attend(const LayerRows& asking, const LayerRows& x, const BertPass& pass,
                              const Mask& mask) {
   const Arithmetic how = pass.arithmetic;
-  const std::array<Affine, 3> qkv{affine(query_, asking, how), affine(key_, x, how),
-                                  affine(value_, x, how)};
+  std::array<Affine, 3> qkv{affine(query_, asking, how), affine(key_, x, how),
+                            affine(value_, x, how)};
   AttentionLayout layout = pass.batch.layout;
   if (first_only_) layout.spans.resize(static_cast<size_t>(pass.batch.sequences));
   for (int64_t s = 0; first_only_ && s < pass.batch.sequences; ++s) {
@@ -161,23 +162,28 @@ at::Tensor BertLayer::attend(const LayerRows& asking, const LayerRows& x, const 
                 columns = qkv[0].columns(), heads = columns / width;
   if (heads == 0 || columns % width != 0 || qkv[1].columns() != columns ||
       qkv[2].columns() != columns)
-    throw InvalidArgument("BertClassifier: queries, keys and values have " +
-                          joined(std::vector<int64_t>{columns, qkv[1].columns(), qkv[2].columns()}) +
-                          " columns; they must have the same heads, of " + std::to_string(width));
+    throw InvalidArgument(
+        "BertClassifier: queries, keys and values have " +
+        joined(std::vector<int64_t>{columns, qkv[1].columns(), qkv[2].columns()}) +
+        " columns; they must have the same heads, of " + std::to_string(width));
   int64_t first_head = 0;
   for (const auto& hook : hooks::hooks_of(*query_))
     if (hook->part() != nullptr) first_head = hook->part()->first_column() / width;
+  const at::ScalarType type = qkv[0].x.scalar_type();
+  if (how == Arithmetic::kComposed && (!qkv[0].x.is_cpu() || type == at::kDouble))
+    return attention(
+        qkv[0].x, qkv[1].x, qkv[2].x, layout,
+        {.heads = heads, .dropout = mask.probability, .mask = mask.rows, .first_head = first_head});
+  // Of types of 16 bits that the node does not have it computes in float32.
   if (how == Arithmetic::kComposed)
-    return attention(qkv[0].x, qkv[1].x, qkv[2].x, layout,
-                     {.heads = heads,
-                      .dropout = mask.probability,
-                      .mask = mask.rows,
-                      .first_head = first_head});
-  return attention_node(qkv, {.layout = std::make_shared<const AttentionLayout>(std::move(layout)),
-                              .heads = heads,
-                              .first_head = first_head,
-                              .dropout = mask.rows,
-                              .in_bfloat16 = how == Arithmetic::kBFloat16});
+    for (Affine& one : qkv) one.x = one.x.to(at::kFloat);
+  const at::Tensor mixed =
+      attention_node(qkv, {.layout = std::make_shared<const AttentionLayout>(std::move(layout)),
+                           .heads = heads,
+                           .first_head = first_head,
+                           .dropout = mask.rows,
+                           .in_bfloat16 = how == Arithmetic::kBFloat16});
+  return how == Arithmetic::kComposed ? mixed.to(type) : mixed;
 }
 
 LayerRows BertLayer::rows(const LayerRows& given, const BertPass& pass) {
@@ -190,7 +196,8 @@ LayerRows BertLayer::rows(const LayerRows& given, const BertPass& pass) {
   LayerRows asking = x;
   if (first_only_) {
     asking.exact = x.exact.index_select(0, batch.first);
-    asking.typed = how == Arithmetic::kBFloat16 ? x.typed.index_select(0, batch.first) : asking.exact;
+    asking.typed =
+        how == Arithmetic::kBFloat16 ? x.typed.index_select(0, batch.first) : asking.exact;
   }
   const double p = is_training() ? config_.hidden_dropout_prob : 0;
   const auto masks =
@@ -259,8 +266,8 @@ at::Tensor BertPooler::compute(const at::Tensor& x, const lockstep::BertPass& /*
 BertEncoder::BertEncoder(const BertConfig& config)
     : embeddings_(register_module("embeddings", std::make_shared<BertEmbeddings>(config))) {
   for (int64_t i = 0; i < config.num_hidden_layers; ++i)
-    layers_->push_back(std::make_shared<BertLayer>(
-        config, /*first_only=*/i + 1 == config.num_hidden_layers));
+    layers_->push_back(
+        std::make_shared<BertLayer>(config, /*first_only=*/i + 1 == config.num_hidden_layers));
   const auto encoder = std::make_shared<torch::nn::Module>();
   encoder->register_module("layer", layers_);
   register_module("encoder", encoder);

@@ -52,7 +52,7 @@ struct BertPass {
 
 // One of a unit's dropouts in one forward.
 struct Mask {
-  double probability = 0;     // 0 in evaluation
+  double probability = 0;      // 0 in evaluation
   kernels::Dropout rows = {};  // on the CPU; elsewhere the device's generator draws
 };
 

@@ -129,11 +129,6 @@ const Work& work_of(AutogradContext& context) {
   return *static_cast<const Work*>(context.saved_data["work"].toCapsule().get());
 }
 
-// A gradient that nothing else holds may be overwritten; autograd's own sums do the same.
-bool is_sole(const at::Tensor& tensor) {
-  return tensor.is_contiguous() && tensor.use_count() == 1 && tensor.storage().use_count() == 1;
-}
-
 // ---- heads ----
 
 struct HeadsWork : torch::CustomClassHolder {
@@ -198,8 +193,9 @@ class HeadsNode : public torch::autograd::Function<HeadsNode> {
     for (size_t i = 0; i < work.linears.size(); ++i) {
       const at::Tensor& y = kept[3 * i + 2];
       outputs.push_back({y});
-      turned.push_back({empty_rows(y.size(0), y.size(1), y.scalar_type()),
-                        work.plan.in_bfloat16 ? empty_columns(y.size(0), y.size(1)) : at::Tensor()});
+      turned.push_back(
+          {empty_rows(y.size(0), y.size(1), y.scalar_type()),
+           work.plan.in_bfloat16 ? empty_columns(y.size(0), y.size(1)) : at::Tensor()});
     }
     const auto [q, k, v] = work.qkv(turned);
     heads_backward(work.heads(outputs), kept.back(), gradients[0].contiguous(),
@@ -278,8 +274,8 @@ class NormNode : public torch::autograd::Function<NormNode> {
     at::Tensor y;
     if (x.defined()) y = weight.defined() ? times_transposed(x, weight) : x.contiguous();
     if (y.defined() && y.sizes() != residual.sizes())
-      throw InvalidArgument("BertClassifier: a Linear gave [" + joined(y.sizes()) +
-                            "] where [" + joined(residual.sizes()) + "] is added to it");
+      throw InvalidArgument("BertClassifier: a Linear gave [" + joined(y.sizes()) + "] where [" +
+                            joined(residual.sizes()) + "] is added to it");
     const variable_list kept{weight.defined() ? x : at::Tensor(),
                              weight,
                              y,
@@ -296,18 +292,17 @@ class NormNode : public torch::autograd::Function<NormNode> {
     return {normed.y, in_bfloat16 ? normed.rounded : normed.y.detach()};
   }
 
-  static variable_list backward(AutogradContext* context, variable_list dy) {
+  static variable_list backward(AutogradContext* context, variable_list& dy) {
     refuse_second_gradient("BertClassifier");
     const auto guard = without_autocast();
     const auto& work = work_of<NormWork>(*context);
     const variable_list kept = context->get_saved_variables();
-    for (at::Tensor& gradient : dy)
-      if (gradient.defined()) gradient = gradient.contiguous();
     const bool has_x = kept[2].defined();
-    const NormBackward norm = norm_rows_backward(norm_of(kept, work.plan), kept.back(), dy[0],
-                                                 dy[1], /*dz=*/{}, has_x);
+    const NormBackward norm = norm_rows_backward(norm_of(kept, work.plan), kept.back(),
+                                                 std::move(dy[0]), std::move(dy[1]), has_x);
     variable_list result(work.inputs + 1);
-    if (has_x) work.linears.backward(*context, {norm.dx, norm.dx_columns}, kept[0], kept[1], result);
+    if (has_x)
+      work.linears.backward(*context, {norm.dx, norm.dx_columns}, kept[0], kept[1], result);
     if (kept[3].defined()) work.linears.give_biases(norm.dbias, result);
     result[work.residual] = norm.dz;
     result[work.gamma] = norm.dgamma;
