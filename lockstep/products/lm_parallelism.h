@@ -26,7 +26,7 @@ namespace lockstep {
 
 struct LmParallelism {
   // Axes among data, pipe, context, expert and tensor; those that are not named have one rank. Neighbours along
-  // the last one are consecutive ranks: put there who sends most (tensor), first who sends least (pipe, data).
+  // the last one are consecutive ranks: put the axis that sends most (tensor) there, and those that send least (pipe, data) first.
   std::vector<MeshAxis> axes = {};
   // ZeRO over the ranks that average a parameter's gradient: ZeroOptions::stage.
   int zero = 0;
@@ -75,6 +75,10 @@ const std::vector<RefusedProduct>& refused_products();
 // `ranks`; more chunks than units; heads (of a part, among the ranks of a context by heads, too), inner columns or
 // experts that do not divide; fewer words than parts; too many micro-batches; a schedule that is none, or does not take so many micro-batches; a refused product.
 void check(const LmParallelism& how, const LmConfig& config, int ranks);
+
+// What holds for any model: throws InvalidArgument for an axis that is none, a ZeRO stage or a number of micro-batches
+// that makes no sense.
+void check_ways(const LmParallelism& how);
 
 // A table of the ranks, for people, in the order of the axes; every rank has one place:
 //   rank  data  pipe  tensor

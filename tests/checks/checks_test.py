@@ -96,6 +96,22 @@ class Checks(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn("run scripts/draw-rooms", output)
 
+    def test_picture_of_layers(self):
+        self.write(lockstep__mesh__CMakeLists_dot_txt="lockstep_room(NAME mesh SOURCES m.cpp DEPENDS comm low TORCH)")
+        self.assertEqual(self.run_check("draw-rooms"), (0, ""))
+        with open(os.path.join(self.root, "docs/figures/rooms.svg"), encoding="utf-8") as f:
+            picture = f.read()
+        self.assertIn(">communication</text>", picture)
+        self.assertEqual(picture.count("<path "), 5, "mesh to comm inside its layer")
+        self.assertIn('font-size="10" fill="#56606f">low</text>', picture, "what another layer has is named")
+
+    def test_layers_that_include_each_other(self):
+        self.write(lockstep__launch__CMakeLists_dot_txt="lockstep_room(NAME launch SOURCES l.cpp DEPENDS comm)",
+                   lockstep__mesh__CMakeLists_dot_txt="lockstep_room(NAME mesh SOURCES m.cpp DEPENDS launch TORCH)")
+        code, output = self.run_check("draw-rooms")
+        self.assertEqual(code, 1)
+        self.assertIn("communication -> launching -> communication", output)
+
     # -- arrows
 
     def test_include_of_a_room_not_listed(self):
@@ -208,6 +224,10 @@ class Checks(unittest.TestCase):
         self.write(docs__zh__guide_dot_md="# 第一步\n")
         self.assert_refused("check-docs", "docs/guide.md: docs/zh/guide.md does not quote the same passage of "
                                           "lockstep/high/b.h")
+
+    def test_page_that_names_no_one(self):
+        self.write(README_dot_md="`nobody` may stand in code.\nThen nobody waits.\n", README_zh_dot_md="")
+        self.assert_refused("check-docs", "README.md:2: 'nobody': name the rank, the process or the caller that is meant")
 
     # -- headers
 
