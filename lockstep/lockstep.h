@@ -76,7 +76,6 @@
 #include "lockstep/parallel/pipeline/lm_chunks.h"
 #include "lockstep/parallel/pipeline/pipeline.h"
 #include "lockstep/parallel/pipeline/sequential_chunks.h"
-#include "lockstep/parallel/tensor/tensor_parallel_bert.h"
 #include "lockstep/parallel/tensor/tensor_parallel_lm.h"
 #include "lockstep/parallel/tensor/tensor_regions.h"
 #include "lockstep/parallel/zero/engine.h"

@@ -62,6 +62,16 @@ class LayerCall {
   const Compute& compute_;
 };
 
+// What code that computes around a divided layer needs to know of it.
+class LayerPart {
+ public:
+  virtual ~LayerPart() = default;
+  // Where the columns that it gives begin in those of the whole layer.
+  virtual int64_t first_column() const = 0;
+  // Gives random numbers, a CPU tensor, the values that they have on the first part. Collective among the parts.
+  virtual void agree(const at::Tensor& numbers) const = 0;
+};
+
 // Called by every thread that runs the layer or clones of the module, which share it.
 class LayerHook {
  public:
@@ -71,6 +81,8 @@ class LayerHook {
   // The module that the hook calls in place of the layer, and that is registered there; otherwise
   // null.
   virtual const torch::nn::Module* replacement() const { return nullptr; }
+  // Of a layer that is called as a part of one that several ranks have; else null.
+  virtual const LayerPart* part() const { return nullptr; }
 };
 
 // Why the layer supports no hook, as the end of a sentence; empty if it does: Linear, Conv1d to

@@ -60,8 +60,8 @@ struct NormGradients {
   const float* rstd = nullptr;
   const float* dy = nullptr;       // [rows, width], or null
   const void* dy_typed = nullptr;  // [rows, width] of `type`, or null: added to dy
-  float* dz = nullptr;             // [rows, width]: the residual's gradient
-  void* dx = nullptr;              // [rows, width] of `type`, or null
+  float* dz = nullptr;             // [rows, width]: the residual's gradient; may be dy
+  void* dx = nullptr;              // [rows, width] of `type`, or null; may be dy_typed
   uint16_t* dx_columns = nullptr;  // dx in bfloat16 as [width, rows], or null
   int64_t columns_pitch = 0;       // from one of its rows to the next
   // [4 * width], added to: the gradients of gamma, beta and bias; the last part is scratch.

@@ -1,20 +1,16 @@
 #include "lockstep/model/attention.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/_softmax_backward_data.h>
-#include <ATen/ops/bmm.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/softmax.h>
-#include <ATen/ops/zeros_like.h>
-#include <torch/csrc/autograd/custom_function.h>
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
-#include <memory>
 #include <optional>
+
+#include "lockstep/model/internal/lm_nodes.h"
 
 namespace lockstep {
 namespace {
@@ -23,96 +19,6 @@ namespace {
 at::Tensor heads_of(const at::Tensor& rows, int64_t begin, int64_t count, int64_t heads) {
   return rows.narrow(0, begin, count).view({count, heads, rows.size(1) / heads}).transpose(0, 1);
 }
-
-struct SpanWeights {
-  at::Tensor weights;  // [heads, queries, keys], after the softmax
-  at::Tensor kept;     // likewise: 0, or 1 / (1 - dropout); undefined without dropout
-  at::Tensor used() const { return kept.defined() ? weights * kept : weights; }
-};
-
-using SavedWeights = std::vector<SpanWeights>;
-
-SpanWeights weigh(const at::Tensor& q, const at::Tensor& k, const at::Tensor& bias,
-                  double dropout) {
-  at::Tensor scores = at::bmm(q, k.transpose(1, 2));
-  scores.mul_(1 / std::sqrt(static_cast<double>(q.size(2))));
-  if (bias.defined()) scores.add_(bias);
-  SpanWeights span{at::softmax(scores, -1), {}};
-  if (dropout > 0) {
-    span.kept = at::empty_like(span.weights);
-    span.kept.bernoulli_(1 - dropout).div_(1 - dropout);
-  }
-  return span;
-}
-
-// The products of all spans as one node of the graph: what is between them would otherwise be a
-// dozen nodes a span.
-class ByProducts : public torch::autograd::Function<ByProducts> {
- public:
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& queries,
-                            const at::Tensor& keys, const at::Tensor& values,
-                            const std::shared_ptr<const AttentionLayout>& layout,
-                            const AttentionOptions& options) {
-    auto saved = std::make_shared<SavedWeights>();
-    const at::Tensor result = at::empty_like(queries);
-    for (size_t i = 0; i < layout->spans.size(); ++i) {
-      const AttentionSpan& span = layout->spans[i];
-      at::Tensor bias;
-      if (layout->bias.defined())
-        bias = layout->bias[static_cast<int64_t>(i)].narrow(0, 0, span.keys);
-      const SpanWeights weights =
-          weigh(heads_of(queries, span.query_begin, span.queries, options.heads),
-                heads_of(keys, span.key_begin, span.keys, options.heads), bias, options.dropout);
-      heads_of(result, span.query_begin, span.queries, options.heads)
-          .copy_(
-              at::bmm(weights.used(), heads_of(values, span.key_begin, span.keys, options.heads)));
-      saved->push_back(weights);
-    }
-    context->save_for_backward({queries, keys, values});
-    context->saved_data["heads"] = options.heads;
-    context->saved_data["work"] =
-        c10::IValue::make_capsule(c10::make_intrusive<Work>(layout, saved));
-    return result;
-  }
-
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
-    const auto inputs = context->get_saved_variables();
-    const int64_t heads = context->saved_data["heads"].toInt();
-    const auto work =
-        c10::static_intrusive_pointer_cast<Work>(context->saved_data["work"].toCapsule());
-    const at::Tensor& from = gradients[0];
-    // Rows outside of all spans are padding: their gradient is 0.
-    const at::Tensor dq = at::empty_like(inputs[0]), dk = at::zeros_like(inputs[1]),
-                     dv = at::zeros_like(inputs[2]);
-    for (size_t i = 0; i < work->layout->spans.size(); ++i) {
-      const AttentionSpan& span = work->layout->spans[i];
-      const SpanWeights& weights = (*work->weights)[i];
-      const at::Tensor q = heads_of(inputs[0], span.query_begin, span.queries, heads);
-      const at::Tensor k = heads_of(inputs[1], span.key_begin, span.keys, heads);
-      const at::Tensor v = heads_of(inputs[2], span.key_begin, span.keys, heads);
-      const at::Tensor out = heads_of(from, span.query_begin, span.queries, heads);
-      heads_of(dv, span.key_begin, span.keys, heads)
-          .copy_(at::bmm(weights.used().transpose(1, 2), out));
-      at::Tensor dp = at::bmm(out, v.transpose(1, 2));
-      if (weights.kept.defined()) dp.mul_(weights.kept);
-      const at::Tensor ds = at::_softmax_backward_data(dp, weights.weights, -1, dp.scalar_type())
-                                .mul_(1 / std::sqrt(static_cast<double>(q.size(2))));
-      heads_of(dq, span.query_begin, span.queries, heads).copy_(at::bmm(ds, k));
-      heads_of(dk, span.key_begin, span.keys, heads).copy_(at::bmm(ds.transpose(1, 2), q));
-    }
-    return {dq, dk, dv, at::Tensor(), at::Tensor()};
-  }
-
- private:
-  struct Work : torch::CustomClassHolder {
-    Work(std::shared_ptr<const AttentionLayout> the_layout,
-         std::shared_ptr<const SavedWeights> the_weights)
-        : layout(std::move(the_layout)), weights(std::move(the_weights)) {}
-    std::shared_ptr<const AttentionLayout> layout;
-    std::shared_ptr<const SavedWeights> weights;
-  };
-};
 
 // Spans that one call computes: alike, end to end.
 struct Alike {
@@ -141,7 +47,6 @@ at::Tensor pieces_of(const at::Tensor& all, int64_t begin, int64_t count, int64_
   return own.view({count, rows, heads, all.size(1) / heads}).transpose(1, 2);
 }
 
-// On other devices than the CPU, where a call costs more than what it computes in vain.
 at::Tensor by_runs(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
                    const AttentionLayout& layout, const AttentionOptions& options) {
   std::vector<at::Tensor> results;
@@ -172,30 +77,39 @@ at::Tensor by_runs(const at::Tensor& queries, const at::Tensor& keys, const at::
   return results.size() == 1 ? results[0] : at::cat(results);
 }
 
-at::Tensor fused(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
-                 const AttentionLayout& layout, int64_t heads) {
+// Span by span, with the weights at hand: dropout drops by rows of a mask that does not depend on who has which heads.
+at::Tensor by_spans(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
+                    const AttentionLayout& layout, const AttentionOptions& options) {
+  const int64_t heads = options.heads, width = queries.size(1) / heads;
   std::vector<at::Tensor> results;
-  for (const AttentionSpan& span : layout.spans) {
-    const at::Tensor mixed = at::scaled_dot_product_attention(
-        heads_of(queries, span.query_begin, span.queries, heads).unsqueeze(0),
-        heads_of(keys, span.key_begin, span.keys, heads).unsqueeze(0),
-        heads_of(values, span.key_begin, span.keys, heads).unsqueeze(0));
-    results.push_back(mixed.squeeze(0).transpose(0, 1).reshape({span.queries, queries.size(1)}));
+  for (size_t i = 0; i < layout.spans.size(); ++i) {
+    const AttentionSpan& span = layout.spans[i];
+    const auto seen = [&](const at::Tensor& x) {
+      return heads_of(x, span.key_begin, span.keys, heads);
+    };
+    at::Tensor scores = at::matmul(heads_of(queries, span.query_begin, span.queries, heads),
+                                   seen(keys).transpose(1, 2)) *
+                        (1 / std::sqrt(static_cast<double>(width)));
+    if (layout.bias.defined())
+      scores = scores + layout.bias[static_cast<int64_t>(i)].narrow(0, 0, span.keys);
+    std::vector<internal::RowPiece> pieces;
+    for (int64_t h = options.first_head; h < options.first_head + heads; ++h)
+      pieces.push_back({h * queries.size(0) + span.query_begin, span.queries});
+    const at::Tensor weights = internal::drop_rows(
+        at::softmax(scores, -1).view({heads * span.queries, span.keys}), options.mask, pieces, 0);
+    const at::Tensor mixed = at::matmul(
+        weights.view({heads, span.queries, span.keys}).to(values.scalar_type()), seen(values));
+    results.push_back(mixed.transpose(0, 1).reshape({span.queries, heads * width}));
   }
-  return at::cat(results);
+  return results.size() == 1 ? results[0] : at::cat(results);
 }
 
 }  // namespace
 
 at::Tensor attention(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
                      const AttentionLayout& layout, const AttentionOptions& options) {
-  if (!queries.is_cpu()) return by_runs(queries, keys, values, layout, options);
-  const bool is_long = std::all_of(layout.spans.begin(), layout.spans.end(),
-                                   [](const auto& span) { return span.keys >= kFusedFrom; });
-  if (is_long && !layout.spans.empty() && options.dropout == 0 && !layout.bias.defined())
-    return fused(queries, keys, values, layout, options.heads);
-  return ByProducts::apply(queries, keys, values, std::make_shared<const AttentionLayout>(layout),
-                           options);
+  return queries.is_cpu() && options.dropout > 0 ? by_spans(queries, keys, values, layout, options)
+                                                 : by_runs(queries, keys, values, layout, options);
 }
 
 }  // namespace lockstep

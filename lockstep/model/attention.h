@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "lockstep/kernels/kernels.h"
+
 namespace lockstep {
 
 // One sequence: which rows ask, and which rows they may look at.
@@ -26,18 +28,16 @@ struct AttentionLayout {
 struct AttentionOptions {
   int64_t heads = 1;
   double dropout = 0;  // of the weights; 0 also in evaluation
+  // What it drops on the CPU: row h * Q + q of its mask is query q's of head h, counted from `first_head`.
+  kernels::Dropout mask = {};
+  int64_t first_head = 0;
 };
 
 // softmax(q k^T / sqrt(width of a head)) v in each span and each head: queries [Q, heads * width],
 // keys and values [K, heads * width], all of one floating dtype -> [Q, heads * width].
-// Differentiable in all three, once. Dropout draws from the default generator of the tensors' device.
-//
-// On other devices than the CPU libtorch's scaled_dot_product_attention, one call for each run of
-// spans that are alike, end to end: what it launches does not grow with their number. On
-// the CPU two kernels: libtorch's fused one for spans of `kFusedFrom` keys and more without dropout or
-// bias, otherwise products and a softmax: below that length the fused one is not faster in float32
-// and its backward is slower in bfloat16. Either computes keys outside of a span not at all.
-inline constexpr int64_t kFusedFrom = 512;
+// Differentiable in all three, once. Of libtorch's operations: scaled_dot_product_attention, one call for
+// each run of spans that are alike, end to end; with dropout on the CPU products and a softmax of each span. On
+// other devices dropout draws from their default generator. Keys outside of a span are not computed.
 at::Tensor attention(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
                      const AttentionLayout& layout, const AttentionOptions& options);
 

@@ -1,14 +1,12 @@
 #include "lockstep/model/bert.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/dropout.h>
+#include <ATen/ops/ones_like.h>
 #include <torch/nn/modules/embedding.h>
 
-#include <utility>
-
 #include "lockstep/core/errors.h"
-#include "lockstep/core/text.h"
 #include "lockstep/model/internal/bert_encoder.h"
-#include "lockstep/model/internal/bert_split.h"
 #include "lockstep/model/internal/follow.h"
 #include "lockstep/model/internal/undrawn.h"
 
@@ -29,23 +27,16 @@ void draw(torch::nn::Module& model, const BertConfig& config) {
   }
 }
 
-BertConfig checked(const BertConfig& config, InitialParameters initial, const BertSplit& split) {
+BertConfig checked(const BertConfig& config) {
   check(config);
-  internal::check_split(config, split);
-  if (split.parts > 1 && initial == InitialParameters::kDrawn)
-    throw InvalidArgument(
-        "BertClassifier: a part of a model is not drawn; give InitialParameters::kNone, and "
-        "values");
   return config;
 }
 
 }  // namespace
 
-BertClassifierImpl::BertClassifierImpl(const BertConfig& config, InitialParameters initial,
-                                       BertSplit split)
-    : config_(checked(config, initial, split)),
-      split_(std::move(split)),
-      bert_(register_module("bert", std::make_shared<internal::BertEncoder>(config, split_))),
+BertClassifierImpl::BertClassifierImpl(const BertConfig& config, InitialParameters initial)
+    : config_(checked(config)),
+      bert_(register_module("bert", std::make_shared<internal::BertEncoder>(config))),
       classifier_(register_module(
           "classifier", internal::undrawn_linear(config.hidden_size,
                                                  static_cast<int64_t>(config.labels.size())))) {
@@ -77,11 +68,12 @@ at::Tensor BertClassifierImpl::classify(const at::Tensor& pooled) {
   const double dropout =
       config_.classifier_dropout < 0 ? config_.hidden_dropout_prob : config_.classifier_dropout;
   internal::follow(*this, children()[1], classifier_);
-  if (split_.parts > 1)
-    return classifier_(internal::PartMasks(split_, internal::Arithmetic::kComposed,
-                                           {is_training() ? dropout : 0, 0, 0})
-                           .rows(pooled, 0));
-  return classifier_(at::dropout(pooled, dropout, is_training()));
+  const auto part = bert_->part();
+  if (!part || dropout == 0 || !pooled.is_cpu())
+    return classifier_(at::dropout(pooled, dropout, is_training()));
+  const at::Tensor mask = at::dropout(at::ones_like(pooled), dropout, /*train=*/true);
+  part->agree(mask);
+  return classifier_(pooled * mask);
 }
 
 at::Tensor BertClassifierImpl::forward(const at::Tensor& ids, const at::Tensor& attention_mask,

@@ -362,6 +362,37 @@ TEST(BertClassifier, WrapsEveryLayerOfItsOwn) {
   EXPECT_GT(wrapped.size(), 20u);
 }
 
+TEST(BertClassifier, DropsTheSameAroundHooks) {
+  torch::manual_seed(25);
+  BertClassifier model(small(2, 16, 0.3));
+  const Batch batch = packed(padded(false));
+  const auto run = [&] {
+    torch::manual_seed(9);
+    return gradients_of(model, batch);
+  };
+  const auto expected = run();
+  for (const char* name : {"attention.self.value", "attention.output.LayerNorm", "output.dense"})
+    wrap_forward(*model, std::string("bert.encoder.layer.1.") + name,
+                 [](const Forward& forward, const at::Tensor& x) { return forward(x); });
+  const auto found = run();
+  const auto names = model->named_parameters().keys();
+  for (size_t i = 0; i < names.size(); ++i) expect_close(found[i], expected[i], 1e-5, names[i]);
+}
+
+TEST(BertClassifier, RefusesWhatHooksGiveThatDoesNotFit) {
+  for (const auto& [name, dim] : {std::pair{"attention.self.key", 1},
+                                  {"attention.self.query", 0},
+                                  {"attention.output.dense", 1},
+                                  {"intermediate.dense", 0}}) {
+    BertClassifier model(small(2, 16));
+    wrap_forward(*model, std::string("bert.encoder.layer.1.") + name,
+                 [dim = dim](const Forward& forward, const at::Tensor& x) {
+                   return forward(x).narrow(dim, 0, 3);
+                 });
+    EXPECT_THROW(logits_of(model, padded(false)), InvalidArgument) << name;
+  }
+}
+
 // Units called one by one, or with hooks around them, are the model, in every bit.
 TEST(BertClassifier, IsItsUnits) {
   torch::manual_seed(24);

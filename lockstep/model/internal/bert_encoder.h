@@ -1,8 +1,9 @@
 // The parts of BertClassifier below its classifier; names of modules are transformers'.
 //
-// A part whose child has hooks (hooks/forward_hook.h), a replacement among them, is computed in the
-// composed form, which calls its children. One that torch::nn::Module::replace_module put there is
-// held instead of the former one where it is of the same type and shape (follow.h).
+// A child that has hooks (hooks/forward_hook.h), a replacement among them, is called; the nodes go on with
+// what it gives. A layer has as many heads as its queries have columns for: all, or those that a plan leaves
+// to this rank (shard/parallelize.h). A child that torch::nn::Module::replace_module put there is held instead
+// of the former one where it is of the same type and shape (follow.h).
 #pragma once
 
 #include <torch/nn/module.h>
@@ -14,11 +15,12 @@
 #include <cstdint>
 #include <memory>
 
+#include "lockstep/hooks/layer_hook.h"
 #include "lockstep/model/attention.h"
 #include "lockstep/model/bert.h"
 #include "lockstep/model/bert_config.h"
 #include "lockstep/model/internal/arithmetic.h"
-#include "lockstep/model/internal/layer_node.h"
+#include "lockstep/model/internal/bert_nodes.h"
 
 namespace lockstep::internal {
 
@@ -45,20 +47,22 @@ BertBatch with_whole_rows(BertBatch batch, int64_t rows);
 struct BertPass {
   BertBatch batch;
   Arithmetic arithmetic = Arithmetic::kComposed;
+  std::shared_ptr<const hooks::LayerPart> part = nullptr;  // BertEncoder::part()
+};
+
+// One of a unit's dropouts in one forward.
+struct Mask {
+  double probability = 0;      // 0 in evaluation
+  kernels::Dropout rows = {};  // on the CPU; elsewhere the device's generator draws
 };
 
 // dense, dropout, + residual, norm.
 class BertOutput : public torch::nn::Module {
  public:
   BertOutput(const BertConfig& config, int64_t inputs);
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& residual);
-
-  const torch::nn::Linear& dense() const { return dense_; }
-  const torch::nn::LayerNorm& norm() const { return norm_; }
-  void follow_children();
+  LayerRows rows(const LayerRows& x, const at::Tensor& residual, const Mask& mask, Arithmetic how);
 
  private:
-  double dropout_;
   torch::nn::Linear dense_;
   torch::nn::LayerNorm norm_;
 };
@@ -66,18 +70,16 @@ class BertOutput : public torch::nn::Module {
 class BertLayer final : public BertUnit {
  public:
   // `first_only`: for the sequences' first rows alone.
-  BertLayer(const BertConfig& config, const BertSplit& split, bool first_only);
-  // compute(), with the rounded rows as well.
-  LayerRows rows(const LayerRows& x, const BertPass& pass);
+  BertLayer(const BertConfig& config, bool first_only);
+  // compute(), with the rows as products read them as well.
+  LayerRows rows(const LayerRows& given, const BertPass& pass);
 
  private:
   at::Tensor compute(const at::Tensor& x, const lockstep::BertPass& pass) override;
-  at::Tensor composed(const at::Tensor& x, const at::Tensor& asking, const AttentionLayout& layout);
-  LayerParameters layer_parameters() const;
-  void follow_children();
+  at::Tensor attend(const LayerRows& asking, const LayerRows& x, const BertPass& pass,
+                    const Mask& mask);
 
   BertConfig config_;
-  BertSplit split_;
   bool first_only_;
   // Modules that only give their parameters the names that transformers has.
   std::shared_ptr<torch::nn::Module> self_, inner_;
@@ -87,20 +89,16 @@ class BertLayer final : public BertUnit {
 
 class BertEmbeddings final : public BertUnit {
  public:
-  BertEmbeddings(const BertConfig& config, const BertSplit& split);
+  explicit BertEmbeddings(const BertConfig& config);
   LayerRows rows(const at::Tensor& ids, const BertPass& pass);
   // For all units: by the device and type of the parameters, and autocast.
   Arithmetic arithmetic() const;
 
  private:
   at::Tensor compute(const at::Tensor& ids, const lockstep::BertPass& pass) override;
-  at::Tensor composed(const at::Tensor& ids, const BertBatch& batch);
-  // Words, types and positions, before the norm; the words' rows as they were found.
-  at::Tensor sum(const at::Tensor& words, const at::Tensor& ids, const BertBatch& batch);
-  void follow_children();
+  // Words, types and positions, before the norm.
+  at::Tensor sum(const at::Tensor& ids, const BertBatch& batch);
 
-  BertConfig config_;
-  BertSplit split_;
   double dropout_;
   torch::nn::Embedding words_, positions_, types_;
   torch::nn::LayerNorm norm_;
@@ -119,8 +117,10 @@ class BertPooler final : public BertUnit {
 // Embeddings, layers, pooler -> [sequences, hidden_size].
 class BertEncoder : public torch::nn::Module {
  public:
-  BertEncoder(const BertConfig& config, const BertSplit& split);
+  explicit BertEncoder(const BertConfig& config);
   lockstep::BertPass pass(const BertBatch& given) const;
+  // In training, where children are divided among ranks: one of them.
+  std::shared_ptr<const hooks::LayerPart> part() const;
   at::Tensor forward(const lockstep::BertPass& pass);
 
  private:

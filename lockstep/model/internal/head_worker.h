@@ -189,7 +189,7 @@ class Worker {
       s.bias =
           heads_.layout->bias.const_data_ptr<float>() + span_index_ * heads_.layout->bias.stride(0);
     s.dropout = heads_.dropout;
-    s.mask_row = mask_row;
+    s.mask_row = heads_.first_head * heads_.queries.size(0) + mask_row;
     return s;
   }
 

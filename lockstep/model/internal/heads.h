@@ -16,6 +16,7 @@ struct Heads {
   const AttentionLayout* layout = nullptr;
   int64_t heads = 1;
   kernels::Dropout dropout;
+  int64_t first_head = 0;  // of these in their layer: dropout's rows are counted from there
 };
 
 // Whether heads_forward() can do with `type` on this processor.

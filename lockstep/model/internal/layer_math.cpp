@@ -77,21 +77,28 @@ Normed norm_rows(const kernels::Norm& norm, int64_t rows, bool rounds) {
   return result;
 }
 
+bool is_sole(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.is_contiguous() && tensor.use_count() == 1 &&
+         tensor.storage().use_count() == 1;
+}
+
 NormBackward norm_rows_backward(const kernels::Norm& norm, const at::Tensor& statistics,
-                                const at::Tensor& dy, const at::Tensor& dy_typed,
-                                const at::Tensor& dz, bool has_x) {
+                                at::Tensor dy, at::Tensor dy_typed, bool has_x) {
   const int64_t rows = statistics.size(1), width = norm.width;
   NormBackward result;
-  result.dz = dz.defined() ? dz : empty_rows(rows, width, at::kFloat);
+  result.dz = is_sole(dy) ? dy : empty_rows(rows, width, at::kFloat);
   kernels::NormGradients g;
   g.mean = statistics.const_data_ptr<float>();
   g.rstd = g.mean + rows;
+  if (dy.defined()) dy = dy.contiguous();
+  if (dy_typed.defined()) dy_typed = dy_typed.contiguous();
   g.dy = dy.defined() ? dy.const_data_ptr<float>() : nullptr;
   g.dy_typed = dy_typed.defined() ? dy_typed.const_data_ptr() : nullptr;
   g.dz = result.dz.mutable_data_ptr<float>();
   if (has_x) {
     const bool is_short = norm.type == Type::kBFloat16;
-    result.dx = empty_rows(rows, width, is_short ? at::kBFloat16 : at::kFloat);
+    result.dx = is_sole(dy_typed) ? dy_typed
+                                  : empty_rows(rows, width, is_short ? at::kBFloat16 : at::kFloat);
     g.dx = result.dx.mutable_data_ptr();
     if (is_short) {
       result.dx_columns = empty_columns(rows, width);

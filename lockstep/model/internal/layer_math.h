@@ -34,10 +34,12 @@ struct NormBackward {
   at::Tensor dx, dx_columns;  // of the layer's type; the transpose for bfloat16 only
   at::Tensor dgamma, dbeta, dbias;
 };
-// dy, dy_typed: either may be undefined. `dz` may be dy.
+// dy, dy_typed: either may be undefined. A gradient takes its place where nothing else holds it (is_sole()).
 NormBackward norm_rows_backward(const kernels::Norm& norm, const at::Tensor& statistics,
-                                const at::Tensor& dy, const at::Tensor& dy_typed,
-                                const at::Tensor& dz, bool has_x);
+                                at::Tensor dy, at::Tensor dy_typed, bool has_x);
+
+// A contiguous tensor that is held here alone may be overwritten; autograd's own sums do the same.
+bool is_sole(const at::Tensor& tensor);
 
 // With `keeps_slope` x becomes the slope, for backward.
 at::Tensor activate_rows(const at::Tensor& x, const at::Tensor& bias,

@@ -8,7 +8,6 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
-#include "lockstep/parallel/tensor/tensor_parallel_bert.h"
 #include "lockstep/parallel/tensor/tensor_parallel_lm.h"
 #include "lockstep/testing/gtest_ranks.h"
 
@@ -77,39 +76,6 @@ TEST(TensorParallelLmProcesses, GeneratorsThatDifferAreAMismatch) {
     EXPECT_THAT(message_of<Mismatch>([&] { tensor_parallel_lm(small(false), comm); }),
                 HasSubstr("random"));
   });
-}
-
-// Wherever the other processes' generators stand.
-TEST(TensorParallelBertProcesses, TheGeneratorOfPartZeroDecides) {
-  for (const char* backend : {"shm", "tcp"}) {
-    testing::expect_ranks(
-        2,
-        [](Communicator& comm) {
-          BertConfig config;
-          config.vocab_size = 51;
-          config.hidden_size = 32;
-          config.intermediate_size = 44;
-          config.num_hidden_layers = 2;
-          config.num_attention_heads = 4;
-          config.max_position_embeddings = 16;
-          config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.3;
-          const at::Tensor ids = torch::arange(36, at::kLong).mul(7).remainder(51).view({4, 9});
-          for (const at::ScalarType type : {at::kDouble, at::kFloat}) {
-            torch::manual_seed(5);
-            BertClassifier whole(config);
-            whole->to(type);
-            torch::manual_seed(7);
-            const at::Tensor expected = whole->forward(ids), next = whole->forward(ids);
-            EXPECT_FALSE(at::allclose(expected, next));
-            BertClassifier model = tensor_parallel_bert(whole, comm);
-            torch::manual_seed(7 + static_cast<uint64_t>(comm.rank()));
-            const double tolerance = type == at::kDouble ? 1e-12 : 1e-5;
-            EXPECT_TRUE(at::allclose(model->forward(ids), expected, tolerance, tolerance));
-            EXPECT_TRUE(at::allclose(model->forward(ids), next, tolerance, tolerance));
-          }
-        },
-        {.backend = backend}, backend);
-  }
 }
 
 }  // namespace

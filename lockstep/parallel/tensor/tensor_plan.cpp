@@ -213,4 +213,14 @@ NamedShapes lm_parameter_shapes(const LmConfig& config) {
   return shapes;
 }
 
+TensorPlan bert_tensor_plan(const BertConfig& config) {
+  const std::string layer = "bert.encoder.layer.*.";
+  const int64_t heads = config.num_attention_heads;
+  return TensorPlan({{"bert.embeddings.word_embeddings", TensorStyle::kVocabulary},
+                     {layer + "attention.self.*", TensorStyle::kHeads, heads},
+                     {layer + "attention.output.dense", TensorStyle::kRow, heads},
+                     {layer + "intermediate.dense", TensorStyle::kColumn},
+                     {layer + "output.dense", TensorStyle::kRow}});
+}
+
 }  // namespace lockstep

@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/model/bert_config.h"
 #include "lockstep/model/lm_config.h"
 
 namespace lockstep {
@@ -99,5 +100,9 @@ class TensorPlan {
 TensorPlan lm_tensor_plan(const LmConfig& config);
 // The names and shapes that such a whole model has, in its order. Throws InvalidArgument (check(config)).
 NamedShapes lm_parameter_shapes(const LmConfig& config);
+
+// BertClassifier's, for parallelize() (shard/parallelize.h): attention by heads, inner columns, the words of the embeddings;
+// all else whole.
+TensorPlan bert_tensor_plan(const BertConfig& config);
 
 }  // namespace lockstep

@@ -14,10 +14,16 @@ namespace {
 using hooks::LayerCall;
 using hooks::LayerHook;
 
-class ColumnLayer final : public LayerHook {
+class ColumnLayer final : public LayerHook, public hooks::LayerPart {
  public:
-  ColumnLayer(std::shared_ptr<Division> division, std::string name)
-      : division_(std::move(division)), name_(std::move(name)) {}
+  ColumnLayer(std::shared_ptr<Division> division, std::string name, int64_t first_column)
+      : division_(std::move(division)), name_(std::move(name)), first_column_(first_column) {}
+
+  const LayerPart* part() const override { return this; }
+  int64_t first_column() const override { return first_column_; }
+  void agree(const at::Tensor& numbers) const override {
+    Communicator(division_->comm()).broadcast(numbers, 0);
+  }
 
   at::Tensor forward(LayerCall& call) override {
     const at::Tensor part = call.compute(division_->enter(call.input()));
@@ -28,6 +34,7 @@ class ColumnLayer final : public LayerHook {
  private:
   std::shared_ptr<Division> division_;
   std::string name_;
+  int64_t first_column_;
 };
 
 class RowLayer final : public LayerHook {
@@ -149,7 +156,8 @@ std::shared_ptr<LayerHook> divided_linear(std::shared_ptr<Division> division, st
   if (style == TensorStyle::kRow)
     return std::make_shared<RowLayer>(std::move(division), std::move(name), own.end - own.begin);
   if (style != TensorStyle::kVocabulary)
-    return std::make_shared<ColumnLayer>(std::move(division), std::move(name));
+    return std::make_shared<ColumnLayer>(
+        division, std::move(name), slices[static_cast<size_t>(division->comm().rank())].begin);
   std::vector<int64_t> counts;
   for (const PartSlice& slice : slices) counts.push_back(slice.end - slice.begin);
   return std::make_shared<HeadLayer>(std::move(division), std::move(counts));

@@ -1,5 +1,6 @@
-#include "lockstep/parallel/tensor/tensor_parallel_bert.h"
+#include "lockstep/shard/parallelize.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
@@ -18,12 +19,14 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/hooks/forward_hook.h"
+#include "lockstep/hooks/thread_generator.h"
 #include "lockstep/mesh/mesh.h"
+#include "lockstep/model/bert.h"
 #include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/pretrained/text_model.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::tensor_parallel_bert_test {
+namespace lockstep::parallelize_bert_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -54,6 +57,33 @@ BertClassifier made_bert(const BertConfig& config, at::ScalarType type = at::kDo
   model->to(type);
   return model;
 }
+
+// The same values, of the same type; training.
+BertClassifier copy_of(const BertClassifier& whole) {
+  BertClassifier copy(whole->config(), InitialParameters::kNone);
+  copy->to(whole->parameters()[0].scalar_type());
+  const at::NoGradGuard no_grad;
+  auto to = copy->parameters();
+  const auto from = whole->parameters();
+  for (size_t i = 0; i < to.size(); ++i) to[i].copy_(from[i]);
+  return copy;
+}
+
+TensorParts divided(BertClassifier& model, const Communicator& comm) {
+  return parallelize(*model, comm, bert_tensor_plan(model->config()));
+}
+
+// A generator of this thread's: threads share the default one. Of other parts than the first it stands elsewhere.
+class OwnGenerator {
+ public:
+  OwnGenerator(uint64_t seed, const Communicator& comm)
+      : generator_(at::make_generator<at::CPUGeneratorImpl>(seed + 100 * comm.rank())),
+        current_([this]() -> const at::Generator& { return generator_; }) {}
+
+ private:
+  at::Generator generator_;
+  hooks::ThreadGenerator current_;
+};
 
 struct Texts {
   at::Tensor ids, mask = {}, types = {}, lengths = {}, labels;
@@ -123,7 +153,7 @@ void expect_parts(const Values& mine, const Values& whole, const TensorParts& pa
   }
 }
 
-TEST(TensorParallelBert, LogitsAndGradientsAreTheWholes) {
+TEST(ParallelizedBert, LogitsAndGradientsAreTheWholes) {
   for (const auto& [type, tolerance] : {std::pair{at::kDouble, 1e-10}, {at::kFloat, 1e-5}}) {
     for (const char* activation : {"gelu", "gelu_new", "relu"}) {
       BertClassifier whole = made_bert(small_bert(0, activation), type);
@@ -136,11 +166,11 @@ TEST(TensorParallelBert, LogitsAndGradientsAreTheWholes) {
         const Values gradients = gradients_now(whole);
         for (const int size : {1, 2, 4}) {
           testing::run_threads(size, [&, tolerance = tolerance](Communicator& comm) {
-            BertClassifier model = tensor_parallel_bert(whole, comm);
+            BertClassifier model = copy_of(whole);
+            const TensorParts parts = divided(model, comm);
             const at::Tensor mine = loss_of(model, texts);
             EXPECT_LT(away(mine, loss), tolerance);
             mine.backward();
-            const TensorParts parts = bert_tensor_parts(model->config(), comm);
             expect_parts(gradients_now(model), gradients, parts, tolerance);
             EXPECT_LT(
                 away(model->forward(texts.ids, texts.mask, texts.types, texts.lengths), logits),
@@ -153,7 +183,7 @@ TEST(TensorParallelBert, LogitsAndGradientsAreTheWholes) {
 }
 
 // Three steps with dropout, of which every mask is one process's. In float32 by SGD: Adam moves what is rounding alone.
-TEST(TensorParallelBert, FineTuningWithDropoutEndsWhereTheWholeEnds) {
+TEST(ParallelizedBert, FineTuningWithDropoutEndsWhereTheWholeEnds) {
   constexpr int64_t kSteps = 3;
   for (const auto& [type, tolerance] : {std::pair{at::kDouble, 1e-10}, {at::kFloat, 1e-5}}) {
     const auto train = [type = type](BertClassifier& model) {
@@ -184,20 +214,19 @@ TEST(TensorParallelBert, FineTuningWithDropoutEndsWhereTheWholeEnds) {
     start->train();
     for (const int size : {2, 4}) {
       testing::run_threads(size, [&, tolerance = tolerance](Communicator& comm) {
-        BertClassifier model = tensor_parallel_bert(start, comm);
-        comm.barrier();
-        if (comm.rank() == 0) torch::manual_seed(9);  // threads share the default generator
+        BertClassifier model = copy_of(start);
+        const TensorParts parts = divided(model, comm);
+        const OwnGenerator generator(9, comm);
         const std::vector<double> mine = train(model);
         for (size_t i = 0; i < mine.size(); ++i) EXPECT_NEAR(mine[i], losses[i], tolerance * 10);
-        expect_parts(parameters_now(model), end, bert_tensor_parts(model->config(), comm),
-                     tolerance * 10);
+        expect_parts(parameters_now(model), end, parts, tolerance * 10);
       });
     }
   }
 }
 
 // Masks of 0.5 over ones: whatever is kept is what one process keeps.
-TEST(TensorParallelBert, MasksAreOneProcesssInEveryBit) {
+TEST(ParallelizedBert, MasksAreOneProcesssInEveryBit) {
   for (const at::ScalarType type : {at::kDouble, at::kFloat}) {
     BertClassifier whole = made_bert(small_bert(0.5), type);
     const auto dropped = [](BertClassifier& model) {
@@ -210,16 +239,16 @@ TEST(TensorParallelBert, MasksAreOneProcesssInEveryBit) {
     const at::Tensor expected = dropped(whole);
     EXPECT_GT(expected.sum().item<int64_t>(), 400);
     testing::run_threads(4, [&](Communicator& comm) {
-      BertClassifier model = tensor_parallel_bert(whole, comm);
-      comm.barrier();
-      if (comm.rank() == 0) torch::manual_seed(4);
+      BertClassifier model = copy_of(whole);
+      divided(model, comm);
+      const OwnGenerator generator(4, comm);
       EXPECT_TRUE(at::equal(dropped(model), expected));
     });
   }
 }
 
 // Layers that are computed again in backward meet the other parts' again, and draw the same.
-TEST(TensorParallelBert, LayersMayBeComputedAgain) {
+TEST(ParallelizedBert, LayersMayBeComputedAgain) {
   BertClassifier whole = made_bert(small_bert(0.2));
   const Texts texts = padded_texts();
   torch::manual_seed(6);
@@ -227,26 +256,26 @@ TEST(TensorParallelBert, LayersMayBeComputedAgain) {
   loss.backward();
   const Values gradients = gradients_now(whole);
   testing::run_threads(2, [&](Communicator& comm) {
-    BertClassifier model = tensor_parallel_bert(whole, comm);
+    BertClassifier model = copy_of(whole);
+    const TensorParts parts = divided(model, comm);
     checkpoint_layers<BertUnit::Signature>(*model, {.names = {"bert.encoder.layer.*"}});
-    comm.barrier();
-    if (comm.rank() == 0) torch::manual_seed(6);
+    const OwnGenerator generator(6, comm);
     const at::Tensor mine = loss_of(model, texts);
     EXPECT_LT(away(mine, loss), 1e-10);
     mine.backward();
-    expect_parts(gradients_now(model), gradients, bert_tensor_parts(model->config(), comm), 1e-10);
+    expect_parts(gradients_now(model), gradients, parts, 1e-10);
   });
 }
 
-TEST(TensorParallelBert, InBFloat16ItIsNearTheWhole) {
+TEST(ParallelizedBert, InBFloat16ItIsNearTheWhole) {
   BertClassifier whole = made_bert(small_bert(), at::kFloat);
   const Texts texts = packed_texts();
   const at::Tensor loss = loss_of(whole, texts);
   loss.backward();
   const Values gradients = gradients_now(whole);
   testing::run_threads(2, [&](Communicator& comm) {
-    BertClassifier model = tensor_parallel_bert(whole, comm);
-    const TensorParts parts = bert_tensor_parts(model->config(), comm);
+    BertClassifier model = copy_of(whole);
+    const TensorParts parts = divided(model, comm);
     at::Tensor mine;
     {
       const amp::Autocast autocast(amp::AutocastSettings{});
@@ -263,7 +292,7 @@ TEST(TensorParallelBert, InBFloat16ItIsNearTheWhole) {
 }
 
 // Beside data parallelism; then the parts make a directory that transformers opens, as any other model.
-TEST(TensorParallelBert, PartsPutTogetherAreTransformersFiles) {
+TEST(ParallelizedBert, PartsPutTogetherAreTransformersFiles) {
   const BertConfig config = small_bert();
   BertClassifier one = made_bert(config, at::kFloat), start = made_bert(config, at::kFloat);
   const torch::optim::SGDOptions sgd(0.05);
@@ -276,7 +305,8 @@ TEST(TensorParallelBert, PartsPutTogetherAreTransformersFiles) {
   const TestDirectory directory;
   testing::run_threads(4, [&](Communicator& comm) {
     const Mesh mesh(comm, {{"data", 2}, {"tensor", 2}});
-    BertClassifier model = tensor_parallel_bert(start, mesh["tensor"]);
+    BertClassifier model = copy_of(start);
+    TensorParts parts = parallelize(*model, mesh["tensor"], bert_tensor_plan(config));
     DistributedDataParallel ddp(model, mesh["data"]);
     torch::optim::SGD mine(model->parameters(), sgd);
     const int64_t row = 2 * mesh.place("data");
@@ -290,7 +320,7 @@ TEST(TensorParallelBert, PartsPutTogetherAreTransformersFiles) {
           .backward();
       mine.step();
     }
-    NamedTensors whole = bert_tensor_parts(config, mesh["tensor"]).gather(parameters_of(model));
+    NamedTensors whole = parts.gather(parameters_of(model));
     if (comm.rank() != 0) return;
     write_safetensors(directory / "model.safetensors", whole);
     std::ofstream(directory / "config.json") << to_json(config);
@@ -301,26 +331,29 @@ TEST(TensorParallelBert, PartsPutTogetherAreTransformersFiles) {
   for (const auto& [name, value] : found) EXPECT_LT(away(value, expected.at(name)), 1e-5) << name;
 }
 
-TEST(TensorParallelBert, PartsAreFilledWithoutAWhole) {
+TEST(ParallelizedBert, PartsAreFilledWithoutAWhole) {
   const BertConfig config = small_bert();
   const Values values = parameters_now(made_bert(config, at::kFloat));
   testing::run_threads(4, [&](Communicator& comm) {
-    const BertClassifier model = tensor_parallel_bert(
-        config, comm, [&](const std::string& name, int64_t begin, const at::Tensor& part) {
-          part.copy_(values.at(name).view({-1}).narrow(0, begin, part.numel()));
-        });
-    const TensorParts parts = bert_tensor_parts(config, comm);
+    BertClassifier model(config, InitialParameters::kNone);
+    const TensorParts parts = divided(model, comm);
+    parts.fill(parameters_of(model),
+               [&](const std::string& name, int64_t begin, const at::Tensor& part) {
+                 part.copy_(values.at(name).view({-1}).narrow(0, begin, part.numel()));
+               });
     for (const auto& [name, value] : parameters_now(model))
       EXPECT_TRUE(at::equal(value, sliced(values.at(name), parts.slice(name)))) << name;
   });
 }
 
 // Rows are summed twice a layer each way and once for the embeddings; of the last layer on the way out the sequences'
-// first alone.
-TEST(TensorParallelBert, WhatIsSentIsWhatTheorySays) {
+// first alone, on the way back the queries' apart from those of keys and values.
+TEST(ParallelizedBert, WhatIsSentIsWhatTheorySays) {
   BertClassifier whole = made_bert(small_bert());
   testing::run_threads(2, [&](Communicator& comm) {
-    BertClassifier model = tensor_parallel_bert(whole, comm);
+    BertClassifier model = copy_of(whole);
+    divided(model, comm);
+    const uint64_t broadcasts = comm.stats().of(Op::kBroadcast).calls;
     const auto bytes = [&] { return comm.stats().of(Op::kAllReduce).bytes; };
     const uint64_t before = bytes();
     const at::Tensor loss = loss_of(model, padded_texts());
@@ -328,46 +361,54 @@ TEST(TensorParallelBert, WhatIsSentIsWhatTheorySays) {
     EXPECT_EQ(bytes() - before, (5 * kTokens + 2 * kFirst) * kRow);
     const uint64_t between = bytes();
     loss.backward();
-    EXPECT_EQ(bytes() - between, (5 * kTokens + kFirst) * kRow);
-    EXPECT_EQ(comm.stats().of(Op::kBroadcast).calls, 0u);  // nothing drops
+    EXPECT_EQ(bytes() - between, (5 * kTokens + 2 * kFirst) * kRow);
+    EXPECT_EQ(comm.stats().of(Op::kBroadcast).calls, broadcasts);  // nothing drops
   });
 }
 
-TEST(TensorParallelBert, MistakesAreOneLine) {
+// In float32 by the nodes, hooks around modules that are divided and around those that are not.
+TEST(ParallelizedBert, TakesHooksWithinItsLayers) {
+  BertClassifier whole = made_bert(small_bert(), at::kFloat);
+  const Texts texts = packed_texts();
+  const at::Tensor loss = loss_of(whole, texts);
+  testing::run_threads(2, [&](Communicator& comm) {
+    BertClassifier model = copy_of(whole);
+    divided(model, comm);
+    int calls = 0;
+    for (const char* name :
+         {"attention.self.key", "attention.output.LayerNorm", "intermediate.dense", "output.dense"})
+      wrap_forward(*model, std::string("bert.encoder.layer.1.") + name,
+                   [&calls](const Forward& forward, const at::Tensor& x) {
+                     ++calls;
+                     return forward(x);
+                   });
+    EXPECT_LT(away(loss_of(model, texts), loss), 1e-5);
+    EXPECT_EQ(calls, 4);
+  });
+}
+
+TEST(ParallelizedBert, MistakesAreOneLine) {
   const auto line = [](const auto& call) {
     const std::string text = message_of<InvalidArgument>(call);
     EXPECT_EQ(text.find('\n'), std::string::npos) << text;
     return text;
   };
   testing::run_threads(3, [&](Communicator& comm) {
-    EXPECT_THAT(line([&] { tensor_parallel_bert(small_bert(), comm, {}); }),
+    BertClassifier model = made_bert(small_bert());
+    EXPECT_THAT(line([&] { divided(model, comm); }),
                 HasSubstr("has 4 heads, which do not divide among 3 parts"));
     EXPECT_EQ(comm.stats().collectives, 0u);
   });
+  BertClassifier whole = made_bert(small_bert());
   testing::run_threads(2, [&](Communicator& comm) {
-    BertClassifier model = tensor_parallel_bert(made_bert(small_bert()), comm);
+    BertClassifier model = copy_of(whole);
+    divided(model, comm);
     const uint64_t before = comm.stats().collectives;
     EXPECT_THAT(line([&] { model->forward(at::full({1, 4}, 61, at::kLong)); }),
-                HasSubstr("the token id 61 is outside the vocabulary of 61"));
+                HasSubstr("was given the id 61, and has 61 rows"));
     EXPECT_EQ(comm.stats().collectives, before);
-    EXPECT_THAT(
-        line([&] { BertClassifier(small_bert(), InitialParameters::kDrawn, bert_split(comm)); }),
-        HasSubstr("a part of a model is not drawn"));
   });
-  EXPECT_THAT(line([&] {
-                BertClassifier(small_bert(), InitialParameters::kNone,
-                               BertSplit{.part = 0, .parts = 2});
-              }),
-              HasSubstr("needs BertSplit::enter, leave and generator"));
-  EXPECT_THAT(message_of<Mismatch>([&] {
-                testing::run_threads(2, [&](Communicator& comm) {
-                  BertConfig config = small_bert();
-                  config.num_hidden_layers += comm.rank();
-                  tensor_parallel_bert(made_bert(config), comm);
-                });
-              }),
-              HasSubstr("tensor bert: config"));
 }
 
 }  // namespace
-}  // namespace lockstep::tensor_parallel_bert_test
+}  // namespace lockstep::parallelize_bert_test
