@@ -18,7 +18,6 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/data/step_sampler.h"
-#include "lockstep/optim/schedule.h"
 #include "lockstep/recipes/train_config.h"
 #include "lockstep/report/terminal.h"
 #include "lockstep/train/evaluation.h"
@@ -125,13 +124,12 @@ auto drawn_from_seed(Communicator& comm, int64_t seed, const Make& make,
 std::optional<amp::AutocastSettings> autocast_of(const TrainConfig& config,
                                                  const Communicator& ranks);
 // The rate of each step by the configuration's schedule.
-std::function<double(int64_t)> rates_of(const TrainConfig& config, int64_t steps_per_epoch,
-                                        const optim::Warmup& warmup);
+std::function<double(int64_t)> rates_of(const TrainConfig& config, int64_t steps_per_epoch);
 // Which samples a rank loads, in batches of how many.
 struct DealtSamples {
   std::unique_ptr<data::Sampler> sampler;
   int64_t batch_size = 0;
-  const data::StepSampler* shares = nullptr;  // SupervisedTask's
+  const data::StepSampler* shares = nullptr;  // TrainStep's
 };
 // Of a data set of `size` samples, this rank's.
 DealtSamples deal(const TrainConfig& config, int64_t size, const Strategy& strategy,

@@ -84,11 +84,11 @@ void restore_training(const TrainingRun& run, const std::filesystem::path& path)
 }
 
 bool goes_on_from_last(Communicator& comm, const std::filesystem::path& root,
-                       const std::filesystem::path& last, bool asked) {
+                       const std::filesystem::path& last) {
   const at::Tensor decision = at::zeros({1}, at::kLong);
   on_root(comm, [&] {
     const bool own = left_by_this_job(root, process_env()) && checkpoint_exists(last);
-    decision.fill_(asked || own ? 1 : 0);
+    decision.fill_(own ? 1 : 0);
   });
   comm.broadcast(decision, 0);
   return decision.item<int64_t>() != 0;

@@ -36,10 +36,10 @@ void save_training(const TrainingRun& run, const std::filesystem::path& path);
 // what it was. Collective. Throws CheckpointError, also for epochs of another number of steps.
 void restore_training(const TrainingRun& run, const std::filesystem::path& path);
 
-// Whether a run in `root` goes on from `last`: rank 0 was `asked` to, or it is there and an earlier attempt of the same
-// job has left it (run_folder.h). The same on every rank. Collective.
+// Whether a run in `root` goes on from `last` by itself: it is there, and an earlier attempt of the same job has left it
+// (run_folder.h). The same on every rank. Collective.
 bool goes_on_from_last(Communicator& comm, const std::filesystem::path& root,
-                       const std::filesystem::path& last, bool asked = false);
+                       const std::filesystem::path& last);
 
 // Writes folder/checkpoint-<step> whenever the run should be saved, and keeps `limit` of them (0:
 // all), besides those that the links `best` and `last` in the folder mean (checkpoint_series.h).

@@ -70,6 +70,7 @@ class ModelOnRanks {
   }  // on which it trains, in all generations
   torch::nn::Module& model() { return *parts_.model; }
   Strategy& strategy() { return *parts_.strategy; }
+  const std::shared_ptr<Strategy>& shared_strategy() const { return parts_.strategy; }
   torch::optim::Optimizer& optimizer() { return *optimizer_; }
   amp::GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }
   // Whether ranks that die are replaced, and the others go on: where the launcher replaces them and

@@ -63,8 +63,6 @@ std::optional<std::string> move_former_run_aside(const fs::path& root,
   return text;
 }
 
-namespace {
-
 std::vector<std::string> parts_of(const RunFolder& folder) {
   std::vector<std::string> parts;
   for (const fs::path& part :
@@ -74,6 +72,8 @@ std::vector<std::string> parts_of(const RunFolder& folder) {
     parts.push_back(part.filename().string());
   return parts;
 }
+
+namespace {
 
 constexpr const char* kLaunchersJob = "job";  // in job.json
 

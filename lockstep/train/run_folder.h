@@ -28,6 +28,9 @@ struct RunFolder {
   std::filesystem::path tensorboard() const { return root / "tensorboard"; }
 };
 
+// The names of all of these.
+std::vector<std::string> parts_of(const RunFolder& folder);
+
 // Makes room for a new run in `root`, where a former one has left some of `parts` (names): they are
 // moved to root/previous. What was in root/previous is moved on to root/previous-1, or -2, ...: one
 // more than the greatest there is, so that the greatest is the latest. Nothing is deleted. A line
