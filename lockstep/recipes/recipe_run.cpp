@@ -82,10 +82,10 @@ Allowance memory_there(Communicator& comm) {
 }
 
 // Before the kernel kills whom it likes. All ranks throw, or none.
-void check_fits(Communicator& comm, const TrainConfig& config, const Strategy& strategy,
+void check_fits(Communicator& comm, const TrainConfig& config, Strategy& strategy,
                 const torch::optim::Optimizer& optimizer, int64_t activations,
                 const Allowance& there) {
-  StepMemory memory = strategy.planned_memory(optimizer);
+  StepMemory memory = strategy.state().planned_memory(optimizer);
   memory.activations = activations;
   const at::Tensor most = at::full({1}, memory.total(), at::kLong);
   comm.all_reduce(most, ReduceOp::kMax);
@@ -103,14 +103,14 @@ int64_t activations_of(RecipeParts& parts, const TrainConfig& config) {
   Communicator& comm = parts.run.comm();
   Strategy& strategy = parts.run.strategy();
   if (!comm.device().is_cpu()) {  // which has memory of its own
-    const auto whole = strategy.has_parts() ? nullptr : strategy.whole_parameters();
+    const auto whole = strategy.traits().has_parts ? nullptr : strategy.placement().whole_parameters();
     return parts.plan_activations(INT64_MAX);
   }
   const Allowance there = memory_there(comm);
   // Hosts may have unequal memory, and all ranks try the same.
   const at::Tensor least = at::full({1}, there.share(), at::kLong);
   comm.all_reduce(least, ReduceOp::kMin);
-  const auto whole = strategy.whole_parameters();
+  const auto whole = strategy.placement().whole_parameters();
   const int64_t planned = parts.plan_activations(least.item<int64_t>());
   check_fits(comm, config, strategy, parts.run.optimizer(), planned, there);
   return planned;
@@ -178,7 +178,7 @@ std::function<double(int64_t)> rates_of(const TrainConfig& config, int64_t steps
 
 DealtSamples deal(const TrainConfig& config, int64_t size, const Strategy& strategy,
                   const Communicator& comm) {
-  const Communicator ranks = strategy.data_ranks(comm);
+  const Communicator ranks = strategy.placement().data_ranks(comm);
   if (config.step_samples > 0) {
     auto sampler =
         std::make_unique<data::StepSampler>(size, ranks.size(), ranks.rank(), config.step_samples,
@@ -234,7 +234,7 @@ TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
   if (parts.task.evaluate) {
     // Ranks evaluate different numbers of batches.
     parts.task.evaluate = [evaluate = std::move(parts.task.evaluate), &strategy] {
-      const auto whole = strategy.as_saved();
+      const auto whole = strategy.placement().as_saved();
       return evaluate();
     };
   }
@@ -284,7 +284,7 @@ TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
           [&recipe](const Evaluation& evaluation) {
             return score_name(recipe) + " " + score_text(recipe, score_of(recipe, evaluation));
           },
-      .layout = strategy.layout(),
+      .layout = strategy.placement().layout(),
       .activations = [&] { return activations_of(parts, config); },
       .callbacks = {std::make_shared<ResultCallback>(result)}};
   if (record) run.callbacks.push_back(record);

@@ -238,7 +238,7 @@ TrainConfig resolved(const TrainConfig& given) {
   resolve_mesh(config);
   resolve_step(config);
   TrainConfig result = config;
-  if (const int64_t logical = make_strategy(config.strategy)->logical_ranks(); logical > 0) {
+  if (const int64_t logical = make_strategy(config.strategy)->traits().logical_ranks; logical > 0) {
     if (logical % config.nproc != 0)
       refuse("nproc", std::to_string(config.nproc),
              "a power of two up to " + std::to_string(logical) + ", which share strategy " +

@@ -26,13 +26,13 @@ struct SupervisedRecipe {
   int64_t held_out = 0;  // samples to evaluate on
   // The model, as drawn_from_seed() draws it, perhaps without values.
   std::function<M()> make;
-  // Where it is without values: what gives it those (Strategy::set_up_undrawn()).
+  // Where it is without values: what gives it those (Strategy::set_up()).
   std::function<Strategy::Initial(const M&)> initial = {};
   optim::Algorithm algorithm;
   std::function<std::vector<torch::optim::OptimizerParamGroup>(const M&)> groups;
   Loss loss = {};
   std::optional<double> max_norm = {};  // the gradients' global one, at most
-  // `ranks`: those that evaluate samples of their own (Strategy::evaluation_ranks()).
+  // `ranks`: those that evaluate samples of their own (StrategyPlacement::evaluation_ranks()).
   std::function<Evaluation(M&, Communicator& ranks, const Autocast&)> evaluate;
   std::function<CheckpointFiles(const M&)> files = {};
   std::function<Metrics(M&)> figures = {};  // SupervisedTask's
@@ -64,14 +64,14 @@ TrainResult train_supervised(Communicator& comm, const TrainConfig& config,
                          .num_workers = static_cast<int>(config.workers),
                          .device = device_of(*made)});
     StrategyModel<M> model(made, strategy);
-    Communicator eval_ranks = strategy->evaluation_ranks(ranks);
+    Communicator eval_ranks = strategy->placement().evaluation_ranks(ranks);
     Loss loss = recipe.loss;
     SupervisedTask<M, D, Loss> task(
         {.model = model,
          .loader = loader,
          .loss = loss,
          .step = {.run = run,
-                  .data_ranks = strategy->data_ranks(ranks),
+                  .data_ranks = strategy->placement().data_ranks(ranks),
                   .learning_rate =
                       rates_of(config, loader.batches() / batches_per_step(*strategy, ranks)),
                   .autocast = autocast,

@@ -169,7 +169,7 @@ int64_t batches_of_step(const TrainConfig& config) {
     const LmParallelism how = parallelism_of(config);
     return how.size_of("data") * how.size_of("expert");
   }
-  const int64_t logical = make_strategy(config.strategy)->logical_ranks();
+  const int64_t logical = make_strategy(config.strategy)->traits().logical_ranks;
   return logical > 0 ? logical : config.nproc;
 }
 
@@ -180,14 +180,14 @@ int64_t samples_of_step(const TrainConfig& config) {
 
 bool shares_unequally(const TrainConfig& config) {
   return !divides_model(config) && config.sampler != "partition" &&
-         make_strategy(config.strategy)->logical_ranks() == 0;
+         make_strategy(config.strategy)->traits().logical_ranks == 0;
 }
 
 int64_t steps_per_epoch(const TrainConfig& config, int64_t samples) {
   if (config.step_samples > 0)
     return data::batch_count({.batch_size = config.step_samples}, samples);
   const int64_t rows = batches_of_step(config), batch = config.batch_size;
-  if (const int64_t logical = make_strategy(config.strategy)->logical_ranks(); logical > 0)
+  if (const int64_t logical = make_strategy(config.strategy)->traits().logical_ranks; logical > 0)
     return data::LogicalSampler(samples, logical, 0, 1, batch).size() / batch;
   const int64_t own =
       config.sampler == "partition"

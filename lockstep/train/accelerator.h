@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -42,7 +43,8 @@ struct AcceleratorOptions {
   std::string mixed_precision = "no";  // "no", "bf16", "fp16"
   int64_t gradient_accumulation_steps = 1;
   // make_strategy("ddp"); for one model. One that divides the model over a mesh (lm_mesh_strategy.h), pipelines
-  // included, takes neither gradient_accumulation_steps nor fp16; losses are those of the model's forward with targets.
+  // included, takes neither gradient_accumulation_steps nor fp16; losses are those of the model's forward with targets,
+  // within backward([&] { return loss; }).
   std::shared_ptr<Strategy> strategy = nullptr;
 };
 
@@ -69,14 +71,26 @@ class Accelerator {
 
   // loss.backward(), the loss divided by the steps of this accumulation (accumulate()), in fp16 scaled.
   // Collective where gradients are averaged.
-  void backward(const at::Tensor& loss) { state_->backward(loss, {}); }
+  void backward(const at::Tensor& loss) {
+    state_->backward([&] { return loss; }, {});
+  }
+  // The same of the loss that `loss` computes: forward and backward by one call, which a model that ranks divide asks for.
+  // Gives the loss, without its graph.
+  at::Tensor backward(const std::function<at::Tensor()>& loss) {
+    return state_->backward(loss, {});
+  }
   // The same where batches count unequally, as those of a loss over tokens do. `share`: the part that this
   // batch's loss has in the mean over the whole step, all its batches and ranks (of those that have batches
   // of their own); the shares of a step add up to 1, and a batch without a target has 0, which adds nothing if its
   // loss's gradient is a number (cross entropy's is; a mean made by hand divides by max(targets, 1)). Throws
   // InvalidArgument for a share that is no number, as in a step without a target:
   //   accelerator.backward(loss, targets / targets_of_the_step);
-  void backward(const at::Tensor& loss, double share) { state_->backward(loss, share); }
+  void backward(const at::Tensor& loss, double share) {
+    state_->backward([&] { return loss; }, share);
+  }
+  at::Tensor backward(const std::function<at::Tensor()>& loss, double share) {
+    return state_->backward(loss, share);
+  }
 
   // While the guard lives, a step of an accumulation: gradients are averaged, and optimizers take
   // steps, in every gradient_accumulation_steps-th one, and in the last of a loader's epoch.
@@ -127,7 +141,7 @@ class Accelerator {
   template <typename M>
   void save_model(PreparedModel<M>& model, const std::filesystem::path& path,
                   const CheckpointFiles& files = {}) {
-    state_->save_model(*model.module(), path, files);
+    lockstep::save_model(model.strategy(), files, path);
   }
 
   // Everything that was prepared (at most one model and one optimizer), scaler, generators of all

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,7 +52,7 @@ class AcceleratorState {
                    int64_t accumulation, std::shared_ptr<Strategy> way);
 
   std::optional<amp::AutocastSettings> autocast() const { return autocast_; }
-  void backward(const at::Tensor& loss, std::optional<double> share);
+  at::Tensor backward(const std::function<at::Tensor()>& loss, std::optional<double> share);
   bool step(torch::optim::Optimizer& optimizer, std::optional<double> max_norm);
   double clip(const std::vector<at::Tensor>& parameters, double max_norm);
 
@@ -73,8 +74,6 @@ class AcceleratorState {
   void add(torch::optim::Optimizer& optimizer);
   void save(const std::filesystem::path& path, const CheckpointFiles& files);
   void load(const std::filesystem::path& path);
-  void save_model(const torch::nn::Module& model, const std::filesystem::path& path,
-                  const CheckpointFiles& files);
 
   // The signal that all ranks stop for; 0: none.
   int stop_signal();

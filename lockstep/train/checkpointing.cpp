@@ -32,7 +32,7 @@ at::Tensor pack_sums(TrainLoop& trainer) {
 Checkpoint share_of(const TrainingRun& run) {
   const at::Tensor sums = run.comm.gather(pack_sums(run.trainer), 0);
   Checkpoint checkpoint =
-      share_of_run_state(run.comm, run.model, run.strategy, run.optimizer, run.scaler, run.files);
+      share_of_run_state(run.strategy, run.optimizer, run.scaler, run.files);
   if (run.comm.rank() != 0) return checkpoint;
   checkpoint.ranks.tensors.emplace_back(kSums, sums);
   checkpoint.trainer_json = to_json(run.trainer.state());
@@ -62,8 +62,8 @@ void check_steps(const TrainerState& saved, TrainLoop& trainer, const std::strin
 }  // namespace
 
 void save_training(const TrainingRun& run, const std::filesystem::path& path) {
-  run.strategy.check_steps();
-  const auto whole = run.strategy.as_saved();
+  run.strategy.state().check_steps();
+  const auto whole = run.strategy.placement().as_saved();
   write_checkpoint(run.comm, path, share_of(run));
 }
 
@@ -77,8 +77,7 @@ void restore_training(const TrainingRun& run, const std::filesystem::path& path)
     throw CheckpointError(source + ": " + kSums + " is damaged");
   check_steps(state, run.trainer, source);
   state.steps_per_epoch = run.trainer.state().steps_per_epoch;
-  restore_run_state(checkpoint, source, run.comm, run.model, run.strategy, run.optimizer,
-                    run.scaler);
+  restore_run_state(checkpoint, source, run.strategy, run.optimizer, run.scaler);
   take_over(run.trainer, sums, run.comm);
   run.trainer.state() = state;
 }
@@ -105,7 +104,7 @@ CheckpointCallback::CheckpointCallback(TrainingRun run, std::filesystem::path fo
 void CheckpointCallback::on_save(TrainerState& state, bool best) {
   writer_.wait();
   if (run_.before_save) on_root(run_.comm, run_.before_save);
-  const auto whole = run_.strategy.as_saved();
+  const auto whole = run_.strategy.placement().as_saved();
   const int64_t step = state.step;
   const SeriesOptions series{.best = best, .limit = limit_};
   writer_.start(checkpoint_of_step(folder_, step), share_of(run_),

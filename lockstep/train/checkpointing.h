@@ -16,7 +16,6 @@ namespace lockstep {
 // What belongs to a run. All is referred to and must outlive its users.
 struct TrainingRun {
   Communicator& comm;
-  torch::nn::Module& model;
   Strategy& strategy;
   torch::optim::Optimizer& optimizer;
   TrainLoop& trainer;

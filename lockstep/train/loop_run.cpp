@@ -93,7 +93,6 @@ LoopEnd run_loop(LoopRun run) {
   on_root(comm, [&] { model.claim(run.folder.root); });
   TrainLoop loop(comm, run.task, run.loop);
   const TrainingRun saved{.comm = comm,
-                          .model = model.model(),
                           .strategy = strategy,
                           .optimizer = model.optimizer(),
                           .trainer = loop,

@@ -131,16 +131,16 @@ TEST(MemoryReport, WhatIsCountedIsWhatWasPlanned) {
         const auto strategy = make_strategy(name);
         strategy->set_up(net.ptr(), comm);
         const auto optimizer =
-            adam ? strategy->make_optimizer({net->parameters()}, torch::optim::AdamWOptions(1e-3))
-                 : strategy->make_optimizer({net->parameters()},
+            adam ? strategy->state().make_optimizer({net->parameters()}, torch::optim::AdamWOptions(1e-3))
+                 : strategy->state().make_optimizer({net->parameters()},
                                             torch::optim::SGDOptions(1e-3).momentum(0.9));
-        const StepMemory planned = strategy->planned_memory(*optimizer);
-        const auto outputs = strategy->forward(
+        const StepMemory planned = strategy->state().planned_memory(*optimizer);
+        const auto outputs = strategy->gradients().forward(
             4, [&] { return Strategy::Tensors{net->forward(torch::ones({4, 30}))}; });
-        strategy->backward(outputs[0].sum());
-        strategy->step(*optimizer);
-        EXPECT_EQ(strategy->memory(*optimizer), planned)
-            << name << ": " << to_text(strategy->memory(*optimizer)) << " and " << to_text(planned);
+        strategy->gradients().compute([&] { return outputs[0].sum(); });
+        strategy->state().step(*optimizer);
+        EXPECT_EQ(strategy->state().memory(*optimizer), planned)
+            << name << ": " << to_text(strategy->state().memory(*optimizer)) << " and " << to_text(planned);
         EXPECT_GT(planned.state, 0);
       });
     }
@@ -180,9 +180,9 @@ TEST(MemoryReport, TheCallbackSaysItOnce) {
     const auto strategy = make_strategy("ddp");
     strategy->set_up(net.ptr(), comm);
     const auto optimizer =
-        strategy->make_optimizer({net->parameters()}, torch::optim::AdamWOptions(1e-3));
+        strategy->state().make_optimizer({net->parameters()}, torch::optim::AdamWOptions(1e-3));
     net->forward(torch::ones({2, 30})).sum().backward();
-    strategy->step(*optimizer);
+    strategy->state().step(*optimizer);
     const auto said = [&](std::optional<int64_t> planned, int64_t counted) {
       std::vector<std::string> lines;
       MemoryCallback callback(

@@ -49,9 +49,9 @@ class ModelOnRanks {
     // Of the model, called once.
     std::function<std::vector<torch::optim::OptimizerParamGroup>()> groups;
     optim::Algorithm algorithm;
-    Strategy::Initial initial = nullptr;  // Strategy::set_up_undrawn()
+    Strategy::Initial initial = nullptr;  // Strategy::set_up()'s
     bool float16 = false;                 // with a GradScaler
-    // Where the state is divided (Strategy::has_shares()): steps between two copies of a rank's share in another rank's
+    // Where the state is divided (StrategyState::shares()): steps between two copies of a rank's share in another rank's
     // memory (RollbackOptions::every).
     int64_t copy_every = 10;
   };
@@ -74,7 +74,7 @@ class ModelOnRanks {
   torch::optim::Optimizer& optimizer() { return *optimizer_; }
   amp::GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }
   // Whether ranks that die are replaced, and the others go on: where the launcher replaces them and
-  // the strategy rebinds() or has_shares(). Elsewhere an exception ends the training, as ever.
+  // the strategy has traits().rebinds or state().shares(). Elsewhere an exception ends the training, as ever.
   bool recovers() const { return recovery_ != nullptr || rollback_ != nullptr; }
 
   // On rank 0: nobody else writes into the run's folder (run_claim.h), until release(), or as long as this lives. Of

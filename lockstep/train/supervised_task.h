@@ -50,7 +50,7 @@ class SupervisedTask {
 
   explicit SupervisedTask(Parts parts)
       : parts_(std::move(parts)), step_(parts_.step, parts_.loader.batches()) {
-    parts_.model.strategy().follow(parts_.loader.batches_taken());
+    parts_.model.strategy().gradients().follow(parts_.loader.batches_taken());
   }
   SupervisedTask(const SupervisedTask&) = delete;
   SupervisedTask& operator=(const SupervisedTask&) = delete;

@@ -42,7 +42,7 @@ class Shares {
 
 TrainStep::TrainStep(Parts parts, int64_t batches)
     : parts_(std::move(parts)),
-      logical_(parts_.run.strategy().logical_ranks() > 0),
+      logical_(parts_.run.strategy().traits().logical_ranks > 0),
       batches_(batches),
       // Of logical ranks' batches the strategy takes the mean; others are added up.
       group_(logical_ ? batches_per_step(parts_.run.strategy(), parts_.run.comm())
@@ -95,19 +95,22 @@ StepResult TrainStep::take(int64_t step, const Batches& batches) {
     if (!batches.targets) next();
     std::optional<Accumulation> held;
     if (!logical_ && i + 1 < counts.size()) held.emplace(run.shared_strategy());
-    const LossOutput output = clock.forward([&] { return batches.loss(i); });
+    LossOutput output;
     clock.backward([&] {
-      const at::Tensor loss = shares.weighed(i, output);
-      strategy.backward(run.scaler() ? run.scaler()->scale(loss) : loss);
+      strategy.gradients().compute([&] {
+        output = clock.forward([&] { return batches.loss(i); });
+        const at::Tensor loss = shares.weighed(i, output);
+        return run.scaler() ? run.scaler()->scale(loss) : loss;
+      });
     });
     sum.add(DeviceScalar(output.loss), counts[i]);
     // Ranks that work on one batch count it once.
-    if (strategy.counts_batches() && has_samples)
+    if (strategy.traits().counts_batches && has_samples)
       result.samples += parts_.counts_elements ? output.labels.numel() : output.labels.size(0);
   }
   result.loss = sum.mean();
   if (batches.targets)
-    result.targets = strategy.counts_batches() ? static_cast<int64_t>(sum.samples) : 0;
+    result.targets = strategy.traits().counts_batches ? static_cast<int64_t>(sum.samples) : 0;
   if (parts_.learning_rate) optim::set_learning_rate(run.optimizer(), parts_.learning_rate(step));
   clock.optimizer([&] {
     run.step(result,
@@ -131,7 +134,7 @@ int64_t TrainStep::plan_activations(std::vector<int64_t> order, int64_t batch_si
   if (parts_.shares != nullptr) samples = parts_.shares->largest();
   while (static_cast<int64_t>(order.size()) < samples) order.push_back(order.back());
   const auto left = [&](int64_t n) {
-    return strategy.bytes_left(forward(std::span(order).first(static_cast<size_t>(n))));
+    return strategy.gradients().bytes_left(forward(std::span(order).first(static_cast<size_t>(n))));
   };
   const auto any = [&](bool here) {
     const at::Tensor said = at::full({1}, here ? 1 : 0, at::kLong);
@@ -140,7 +143,7 @@ int64_t TrainStep::plan_activations(std::vector<int64_t> order, int64_t batch_si
   };
   return lockstep::plan_activations(
       parts_.run.model(), samples, left,
-      {.limit = limit, .micro_batches = strategy.micro_batches(), .any = any});
+      {.limit = limit, .micro_batches = strategy.traits().micro_batches, .any = any});
 }
 
 }  // namespace lockstep

@@ -25,7 +25,7 @@ class TrainStep {
  public:
   struct Parts {
     ModelOnRanks& run;
-    Communicator data_ranks;  // Strategy::data_ranks(): those whose gradients are averaged
+    Communicator data_ranks;  // StrategyPlacement::data_ranks(): those whose gradients are averaged
     // The rate for the step that is the step-th of the run (from 0), whether resumed or not; empty: the optimizer's own
     // throughout.
     std::function<double(int64_t step)> learning_rate = {};
@@ -65,7 +65,7 @@ class TrainStep {
 
   // What the forward of a batch will leave for its backward (activation_plan.h): of `batch_size` samples, the first of
   // `order`. `forward` makes a batch of those samples, and gives what runs its forward and keeps its graph. `limit`:
-  // plan_activations()'s, the same on all ranks. Collective; under Strategy::whole_parameters().
+  // plan_activations()'s, the same on all ranks. Collective; under StrategyPlacement::whole_parameters().
   using Forward =
       std::function<std::function<std::shared_ptr<void>()>(std::span<const int64_t> samples)>;
   int64_t plan_activations(std::vector<int64_t> order, int64_t batch_size, int64_t limit,

@@ -136,12 +136,11 @@ TrainLoopOptions loop_options(const TrainingArguments& args, const TrainingSteps
 }
 
 // Puts the best checkpoint's parameters into the model. Collective.
-void load_best_model(Communicator& comm, torch::nn::Module& model, Strategy& strategy,
-                     const TrainingArguments& args) {
-  comm.barrier();  // rank 0 has written it
+void load_best_model(Strategy& strategy, const TrainingArguments& args) {
+  strategy.comm().barrier();  // rank 0 has written it
   const std::filesystem::path path = std::filesystem::path(args.output_dir) / "best";
   if (!checkpoint_exists(path)) return;  // never evaluated
-  load_model(comm, model, strategy, path);
+  load_model(strategy, path);
 }
 
 // What a Trainer leaves in its folder.
@@ -218,7 +217,7 @@ TrainerCore::CoreParts TrainerCore::checked(CoreParts parts) {
   check_eviction(parts.args.evict_stragglers, process_env());
   check_divided(*parts.strategy, "Trainer", parts.args.gradient_accumulation_steps,
                 parts.args.fp16);
-  if (parts.strategy->logical_ranks() > 0 &&
+  if (parts.strategy->traits().logical_ranks > 0 &&
       (parts.args.gradient_accumulation_steps > 1 || parts.args.group_by_length))
     throw InvalidArgument("Trainer: strategy " + parts.strategy->name() +
                           " deals its batches itself; leave gradient_accumulation_steps and "
@@ -228,7 +227,7 @@ TrainerCore::CoreParts TrainerCore::checked(CoreParts parts) {
 
 TrainerCore::TrainerCore(CoreParts parts)
     : parts_(checked(std::move(parts))),
-      data_ranks_(parts_.strategy->data_ranks(parts_.comm)),
+      data_ranks_(parts_.strategy->placement().data_ranks(parts_.comm)),
       run_({.model = parts_.model,
             .strategy = parts_.strategy,
             .comm = parts_.comm,
@@ -238,7 +237,7 @@ TrainerCore::TrainerCore(CoreParts parts)
             .initial = std::exchange(parts_.initial, nullptr),
             .float16 = parts_.args.fp16,
             .copy_every = parts_.copy_every}),
-      eval_ranks_(parts_.strategy->evaluation_ranks(run_.comm())) {}
+      eval_ranks_(parts_.strategy->placement().evaluation_ranks(run_.comm())) {}
 
 at::Device TrainerCore::device() const {
   return device_of(*parts_.model);
@@ -267,15 +266,15 @@ TrainOutput TrainerCore::train() {
   const TrainOutput output = run_.attempts([this] {
     on_root(run_.comm(), [this] { run_.claim(parts_.args.output_dir); });
     if (run_.recovers()) {
-      data_ranks_ = strategy()->data_ranks(run_.comm());
-      eval_ranks_ = strategy()->evaluation_ranks(run_.comm());
+      data_ranks_ = strategy()->placement().data_ranks(run_.comm());
+      eval_ranks_ = strategy()->placement().evaluation_ranks(run_.comm());
     }
     return attempt();
   });
   trained_ = true;
   tell_of_stop(run_.comm(), parts_.args, output);
   if (parts_.args.load_best_model_at_end && output.stopped_by == 0)
-    load_best_model(run_.comm(), *parts_.model, *strategy(), parts_.args);
+    load_best_model(*strategy(), parts_.args);
   return output;
 }
 
@@ -360,7 +359,7 @@ void TrainerCore::check_trained() const {
 
 void TrainerCore::save_model(const std::filesystem::path& path) {
   check_trained();
-  lockstep::save_model(run_.comm(), *parts_.model, *strategy(), parts_.saved, path);
+  lockstep::save_model(*strategy(), parts_.saved, path);
 }
 
 Metrics TrainerCore::evaluate() {
@@ -383,7 +382,7 @@ EvalPrediction TrainerCore::predict_all(const Samples& samples) {
 TrainerCore::Forwarded TrainerCore::forward_all(const Samples& samples) {
   const auto start = std::chrono::steady_clock::now();
   const at::NoGradGuard no_grad;
-  const auto whole = strategy()->as_saved();
+  const auto whole = strategy()->placement().as_saved();
   const bool training = parts_.model->is_training();
   parts_.model->eval();
   PredictionSum sum;
@@ -394,7 +393,7 @@ TrainerCore::Forwarded TrainerCore::forward_all(const Samples& samples) {
   result.prediction = gather_predictions(eval_ranks_, sum.rows());
   result.loss = sum.mean_loss(eval_ranks_);
   // Ranks that have evaluated the same together may differ by rounding, and all must decide alike.
-  if (strategy()->divides_model()) make_same(run_.comm(), result.prediction, result.loss);
+  if (strategy()->traits().divides_model) make_same(run_.comm(), result.prediction, result.loss);
   const int64_t batch_size = parts_.args.per_device_eval_batch_size;
   result.batches = (sampler.size() + batch_size - 1) / batch_size;
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

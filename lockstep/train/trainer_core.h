@@ -33,7 +33,7 @@ class TrainerCore {
   // Trains from the start, or from args.resume_from_checkpoint, to the end, and leaves the best
   // model in place if args say so. A job that its launcher has started again goes on from its last
   // checkpoint by itself; where ranks that die are replaced (`lockstep run --on-failure replace`, and a
-  // strategy that rebinds() or has_shares()) the others go on in place, and no step is lost
+  // strategy that rebinds or has shares) the others go on in place, and no step is lost
   // (recover/recovery.h).
   // SIGTERM or SIGUSR1 to any rank ends it sooner, saved (TrainOutput::stopped_by).
   // While it runs, output_dir is this job's alone (run_claim.h).
