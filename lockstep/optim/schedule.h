@@ -58,7 +58,8 @@ Schedule constant(const ScheduleOptions& options = {});
 Schedule linear(const ScheduleOptions& options);
 Schedule cosine(const ScheduleOptions& options);  // Loshchilov and Hutter, arXiv:1608.03983
 
-// The rate of each step of that schedule: "constant", "linear" or "cosine", others are InvalidArgument.
+// The rate of each step of that schedule: "constant", "linear" or "cosine", others are
+// InvalidArgument.
 std::function<double(int64_t step)> scheduled_rates(std::string_view name, double base,
                                                     const ScheduleOptions& options);
 

@@ -103,7 +103,8 @@ int64_t activations_of(RecipeParts& parts, const TrainConfig& config) {
   Communicator& comm = parts.run.comm();
   Strategy& strategy = parts.run.strategy();
   if (!comm.device().is_cpu()) {  // which has memory of its own
-    const auto whole = strategy.traits().has_parts ? nullptr : strategy.placement().whole_parameters();
+    StrategyPlacement& placement = strategy.placement();
+    const auto whole = strategy.traits().has_parts ? nullptr : placement.whole_parameters();
     return parts.plan_activations(INT64_MAX);
   }
   const Allowance there = memory_there(comm);

@@ -103,10 +103,11 @@ void set_field(TrainConfig& config, const std::string& name, const std::string& 
 }
 
 std::string to_json(const TrainConfig& config) {
-  ordered_json json;
-  visit_fields(config,
-               [&](const char* name, const FieldHelp&, const auto& value) { json[name] = value; });
-  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  return settings::to_json(config, [](const auto& from, const auto& each) {
+    visit_fields(from, [&](const char* name, const FieldHelp&, const auto& member) {
+      each(name, member);
+    });
+  });
 }
 
 TrainConfig train_config_from_json(const std::string& text, const std::string& source,

@@ -62,20 +62,21 @@ at::Tensor AcceleratorState::backward(const std::function<at::Tensor()>& loss,
   if (share) check_share("Accelerator::backward", *share);
   for (const auto& loop : loops_) loop->trains = true;  // outer ones by what is trained within
   at::Tensor found;
-  strategy->gradients().compute([&] {
-    found = loss();
-    const at::Tensor part = share         ? found.mul(*share * data_ranks.size())
-                            : group_ == 1 ? found
-                                          : found.div(group_);
-    return scaler_ ? scaler_->scale(part) : part;
-  });
+  strategy->gradients().compute(
+      [&] {
+        found = loss();
+        return share         ? found.mul(*share * data_ranks.size())
+               : group_ == 1 ? found
+                             : found.div(group_);
+      },
+      scaler());
   begun_ = !synchronizes_;
   return found.detach();
 }
 
 bool AcceleratorState::step(torch::optim::Optimizer& optimizer, std::optional<double> max_norm) {
   if (!synchronizes_) return false;
-  return strategy->state().step(optimizer, {.max_norm = max_norm, .scaler = scaler_ ? &*scaler_ : nullptr});
+  return strategy->state().step(optimizer, {.max_norm = max_norm, .scaler = scaler()});
 }
 
 double AcceleratorState::clip(const std::vector<at::Tensor>& parameters, double max_norm) {
@@ -143,8 +144,8 @@ void AcceleratorState::add(torch::nn::Module& model) {
                                    "Accelerator: prepare() takes one model; wrap a second one in "
                                    "DistributedDataParallel");
   const at::Device device = batch_device();
-  moved_ =
-      device_of(model) != device && !strategy->traits().divides_model && !strategy->placement().divides(model, comm);
+  moved_ = device_of(model) != device && !strategy->traits().divides_model &&
+           !strategy->placement().divides(model, comm);
   if (moved_) model.to(device);
   if (optimizer_ != nullptr) check_follows(*optimizer_);
 }
@@ -193,7 +194,7 @@ void AcceleratorState::save(const std::filesystem::path& path, const CheckpointF
   all.others[kPlaces] = places.dump() + "\n";
   const auto whole = strategy->placement().as_saved();
   write_checkpoint(comm, path,
-                   share_of_run_state(*strategy, *optimizer_, scaler_ ? &*scaler_ : nullptr, all));
+                   share_of_run_state(*strategy, *optimizer_, scaler(), all));
 }
 
 void AcceleratorState::load(const std::filesystem::path& path) {
@@ -212,7 +213,7 @@ void AcceleratorState::load(const std::filesystem::path& path) {
   if (places.size() != places_.size())
     throw CheckpointError(source + ": was made with " + std::to_string(places.size()) +
                           " loaders, and there are " + std::to_string(places_.size()));
-  restore_run_state(checkpoint, source, *strategy, *optimizer_, scaler_ ? &*scaler_ : nullptr);
+  restore_run_state(checkpoint, source, *strategy, *optimizer_, scaler());
   for (size_t i = 0; i < places.size(); ++i) *places_[i] = places[i];
 }
 

@@ -120,7 +120,8 @@ struct LmMesh {
 };
 using LmMeshPtr = std::shared_ptr<LmMesh>;
 
-// While it lives, the model's forward computes gradients, too; those of a step that fails are dropped.
+// While it lives, the model's forward computes gradients, too; those of a step that fails are
+// dropped.
 class Computing {
  public:
   explicit Computing(LmMesh& mesh) : mesh_(mesh) { mesh_.computes = true; }
@@ -148,7 +149,9 @@ class LmMeshGradients final : public StrategyGradients {
                             "batches, instead of accumulating");
   }
   // What was made of the model's loss says what its gradients are multiplied with.
-  void compute(const std::function<at::Tensor()>& loss) override {
+  void compute(const std::function<at::Tensor()>& loss, amp::GradScaler* scaler) override {
+    if (scaler != nullptr)
+      throw InvalidArgument("strategy " + name() + " takes no GradScaler; take bfloat16");
     Computing computing(*mesh_);
     const at::Tensor found = loss();
     if (!mesh_->loss.defined())
@@ -341,7 +344,8 @@ class LmMeshPlacement final : public StrategyPlacement {
              },
          .routers = [weak] { return alive(weak)->parallel->routers(); }});
   }
-  // The language model that the model is, of a type and a size that can be divided so. Sends nothing.
+  // The language model that the model is, of a type and a size that can be divided so. Sends
+  // nothing.
   TransformerLmImpl& checked() const {
     auto* const lm = dynamic_cast<TransformerLmImpl*>(&model());
     if (lm == nullptr)

@@ -92,13 +92,7 @@ LoopEnd run_loop(LoopRun run) {
   Strategy& strategy = model.strategy();
   on_root(comm, [&] { model.claim(run.folder.root); });
   TrainLoop loop(comm, run.task, run.loop);
-  const TrainingRun saved{.comm = comm,
-                          .strategy = strategy,
-                          .optimizer = model.optimizer(),
-                          .trainer = loop,
-                          .scaler = model.scaler(),
-                          .files = run.files,
-                          .before_save = [&model] { model.check_claim(); }};
+  const TrainingRun saved{.run = model, .loop = loop, .files = run.files};
   const Start start = find_start(run, saved);
   const bool says = run.progress && !model.has_room() && start != Start::kInPlace;
 

@@ -1,5 +1,5 @@
-// run_loop(): a TrainLoop from where it begins to its end: its folder, the checkpoint that it goes on from, what
-// watches it, and the checkpoints that it leaves. Trainer and the recipes run by it.
+// run_loop(): a TrainLoop from where it begins to its end: its folder, the checkpoint that it goes
+// on from, what watches it, and the checkpoints that it leaves. Trainer and the recipes run by it.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,8 @@ struct LoopRun {
   TrainLoopOptions loop = {};
 
   RunFolder folder;  // this job's alone, until ModelOnRanks::release()
-  // What a former run may have left there (names): moved aside where this one begins anew (run_folder.h).
+  // What a former run may have left there (names): moved aside where this one begins anew
+  // (run_folder.h).
   std::function<std::vector<std::string>()> former_parts;
   bool tells_of_former = true;   // by a line on stderr
   std::string config_json = {};  // the folder's config.json; "": none
@@ -47,7 +48,8 @@ struct LoopRun {
   int64_t kept = 0;  // CheckpointCallback's
   bool async_save = false;
   CheckpointFiles files = {};
-  // Where to go on from. A job that was started again goes on from the last checkpoint that it has left itself.
+  // Where to go on from. A job that was started again goes on from the last checkpoint that it has
+  // left itself.
   std::optional<std::filesystem::path> resume = {};
 
   int64_t check_replicas = 0;   // steps (replica_check.h); 0: never
@@ -59,15 +61,16 @@ struct LoopRun {
   std::string counted = "samples";  // ProgressCallbackOptions'
   std::function<std::string(const Evaluation&)> evaluated = test_accuracy_text;
   std::string layout = {};  // a line before that of the memory; "": none
-  // Plans a forward's activations (activation_plan.h), on all ranks; empty: they are counted in the first step.
+  // Plans a forward's activations (activation_plan.h), on all ranks; empty: they are counted in the
+  // first step.
   std::function<int64_t()> activations = {};
   std::vector<std::shared_ptr<TrainCallback>> callbacks = {};  // further ones, before a step is saved
   // Called while ranks that die are still replaced, once the loop has ended. Empty: nothing.
   std::function<void(const LoopEnd&)> at_end = {};
 };
 
-// One of ModelOnRanks::attempts(). Collective. Throws InvalidArgument where the folder is another job's,
-// CheckpointError, what the loop throws.
+// One of ModelOnRanks::attempts(). Collective. Throws InvalidArgument where the folder is another
+// job's, CheckpointError, what the loop throws.
 LoopEnd run_loop(LoopRun run);
 
 }  // namespace lockstep

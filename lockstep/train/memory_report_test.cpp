@@ -11,6 +11,8 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
+#include <chrono>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -71,6 +73,36 @@ TEST(LiveBytes, AForwardLeavesItsActivations) {
   StepClock later(*strategy);
   later.forward([&] { return net->forward(input); });
   EXPECT_EQ(later.activations(), 0);
+}
+
+// A step that is one call has its forward within its backward: no second counts twice.
+TEST(StepClock, APartWithinAnotherIsNotPartOfIt) {
+  struct Waits final : StrategyGradients {
+    double waiting() const override { return seconds; }
+    double seconds = 0;
+  };
+  auto gradients = std::make_unique<Waits>();
+  Waits& waits = *gradients;
+  Strategy strategy({.name = "waits", .gradients = std::move(gradients)});
+  StepClock clock(strategy);
+  const auto work = [](int64_t rounds) {
+    for (int64_t i = 0; i < rounds; ++i) (void)torch::ones({1000}).sum().item<float>();
+  };
+  const auto start = std::chrono::steady_clock::now();
+  clock.backward([&] {
+    clock.forward([&] {
+      work(1000);
+      waits.seconds += 5;
+      return 0;
+    });
+    waits.seconds += 2;
+  });
+  const std::chrono::duration<double> all = std::chrono::steady_clock::now() - start;
+  const StepTimes& times = clock.times();
+  EXPECT_EQ(times.waiting, 7);
+  EXPECT_GT(times.forward + 5, 0);
+  EXPECT_GE(times.backward + 2, -1e-9);
+  EXPECT_LE(times.forward + times.backward + times.waiting, all.count() + 1e-9);
 }
 
 // What a forward of n samples leaves.

@@ -42,8 +42,8 @@ std::string from_binary(const Json& json) {
   return {json.get_binary().begin(), json.get_binary().end()};
 }
 
-// What is kept of a loop: its point, the streams of a strategy that has some of its own, and what the log of its last
-// step is still to say.
+// What is kept of a loop: its point, the streams of a strategy that has some of its own, and what
+// the log of its last step is still to say.
 struct Place {
   std::string point;
   std::string streams;
@@ -90,8 +90,8 @@ std::vector<at::Tensor> others_of(const torch::nn::Module& model,
   return others;
 }
 
-// The model's parameters lose what they had in common with an optimizer that goes. `values`: they keep theirs.
-// Those without values go to `where`.
+// The model's parameters lose what they had in common with an optimizer that goes. `values`: they
+// keep theirs. Those without values go to `where`.
 void detach_parameters(torch::nn::Module& model, const Tensors& optimized, bool values,
                        at::Device where) {
   const at::NoGradGuard no_grad;

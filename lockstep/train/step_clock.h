@@ -18,8 +18,9 @@ namespace lockstep {
 //   clock.data([&] { ... });  clock.forward(...);  clock.backward(...);  clock.optimizer(...);
 //   result.times = clock.times();
 //
-// What the strategy says that it waited for others is taken out of backward and optimizer. Each may be
-// called several times, and within another, whose part it then is not. They give what `work` gives.
+// What the strategy says that it waited for others is taken out of backward and optimizer. Each may
+// be called several times, and within another, whose part it then is not. They give what `work`
+// gives.
 class StepClock {
  public:
   // `count`: also the bytes that a forward leaves behind.
@@ -62,7 +63,8 @@ class StepClock {
     Lap(StepClock& the_clock, double& the_part) : clock(the_clock), part(the_part) {}
     Lap(const Lap&) = delete;
     ~Lap() {
-      const double waited = clock.strategy_.gradients().waiting() - clock.waited_ - clock.times_.waiting;
+      const double waited =
+          clock.strategy_.gradients().waiting() - clock.waited_ - clock.times_.waiting;
       const double all =
           std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       clock.times_.waiting += waited;

@@ -1,5 +1,6 @@
-// Strategy: one way to train a model on the ranks of a job. Trainer, Accelerator and the recipes ask
-// nothing else of it. It has three parts (strategy_parts.h): gradients, state and placement, and says as data what it can do.
+// Strategy: one way to train a model on the ranks of a job. Trainer, Accelerator and the recipes
+// ask nothing else of it. It has three parts (strategy_parts.h): gradients, state and placement,
+// and says as data what it can do.
 //
 //   std::shared_ptr<Strategy> strategy = make_strategy("zero3");
 //   StrategyModel model(net, strategy, comm);                       // rank 0's parameters go to all
@@ -34,7 +35,8 @@ class Strategy {
   using Tensors = StrategyGradients::Tensors;
   using Initial = StrategyPlacement::Initial;
 
-  // Those that are left out are as the base classes have it: every rank has everything, and no gradient travels.
+  // Those that are left out are as the base classes have it: every rank has everything, and no
+  // gradient travels.
   struct Parts {
     std::string name;  // for messages and records: "ddp"
     StrategyTraits traits = {};
@@ -54,13 +56,15 @@ class Strategy {
   StrategyPlacement& placement() { return *placement_; }
   const StrategyPlacement& placement() const { return *placement_; }
 
-  // Once, before anything that follows: StrategyPlacement::set_up(), and the parts are bound to the model. Both are kept.
-  // `initial`: the model was made without values, and gets them from it. zero1 to fsdp keep it until make_optimizer(),
-  // where a rank asks for its part alone; no rank has the model before.
+  // Once, before anything that follows: StrategyPlacement::set_up(), and the parts are bound to the
+  // model. Both are kept. `initial`: the model was made without values, and gets them from it.
+  // zero1 to fsdp keep it until make_optimizer(), where a rank asks for its part alone; no rank has
+  // the model before.
   void set_up(std::shared_ptr<torch::nn::Module> model, Communicator comm,
               const Initial& initial = nullptr);
   // The same where all ranks have the same model and parameters already, and again for every
-  // generation of ranks (recover/recovery.h), where traits().rebinds or state().shares(): buffers stay each rank's own.
+  // generation of ranks (recover/recovery.h), where traits().rebinds or state().shares(): buffers
+  // stay each rank's own.
   void bind(std::shared_ptr<torch::nn::Module> model, Communicator comm);
 
   // Of set_up(). Throw InvalidArgument before it.
@@ -94,10 +98,10 @@ class Strategy {
 const std::vector<std::string>& strategy_names();
 // Whether ranks share copies of the parameters under it: zero3 and fsdp.
 bool divides_parameters(std::string_view strategy);
-// "naive_ring" and "zero" (zero1) are taken too, and "logical<n>", such as logical8: the same bits on
-// any number of ranks up to n (parallel/logical/logical_ranks.h); each computes on one thread. Throws
-// InvalidArgument with the list of names.
-// Throws InvalidArgument too for options that a strategy has no use for.
+// "naive_ring" and "zero" (zero1) are taken too, and "logical<n>", such as logical8: the same bits
+// on any number of ranks up to n (parallel/logical/logical_ranks.h); each computes on one thread.
+// Throws InvalidArgument with the list of names. Throws InvalidArgument too for options that a
+// strategy has no use for.
 struct StrategyOptions {
   // zero3 and fsdp: ZeroOptions::copies, which ranks share one copy of the parameters.
   std::vector<int> copies = {};
@@ -105,18 +109,19 @@ struct StrategyOptions {
 std::shared_ptr<Strategy> make_strategy(std::string_view given,
                                         const StrategyOptions& options = {});
 
-// Throws InvalidArgument, in `who`'s name, for what a strategy that divides the model does not take.
+// Throws InvalidArgument, in `who`'s name, for what a strategy that divides the model does not
+// take.
 void check_divided(const Strategy& strategy, const std::string& who, int64_t accumulation_steps,
                    bool float16);
 
 // What a log says of a step: "learning_rate", and "grad_norm" where there is one. Collective.
 Metrics update_figures(Strategy& strategy, double learning_rate);
 
-// Batches that a step of each rank takes: 1 without logical ranks. Throws InvalidArgument where these
-// cannot be shared equally.
+// Batches that a step of each rank takes: 1 without logical ranks. Throws InvalidArgument where
+// these cannot be shared equally.
 int64_t batches_per_step(const Strategy& strategy, const Communicator& comm);
-// Deals a data set of `size` samples in an order of its own every epoch, for batches of `batch_size`
-// (with logical ranks: theirs): a DistributedSampler or LogicalSampler.
+// Deals a data set of `size` samples in an order of its own every epoch, for batches of
+// `batch_size` (with logical ranks: theirs): a DistributedSampler or LogicalSampler.
 std::unique_ptr<data::Sampler> make_sampler(const Strategy& strategy, const Communicator& comm,
                                             int64_t size, int64_t batch_size, int64_t seed);
 

@@ -68,6 +68,12 @@ StrategyTraits& StrategyPart::traits() const {
   return strategy_->traits_;
 }
 
+void StrategyGradients::compute(const std::function<at::Tensor()>& loss,
+                                amp::GradScaler* scaler) {
+  const at::Tensor found = loss();
+  backward(scaler != nullptr ? scaler->scale(found) : found);
+}
+
 void StrategyGradients::backward(const at::Tensor& loss) {
   loss.backward();
   if (communicates_) synchronize();

@@ -294,7 +294,7 @@ TEST_F(StrategyTest, AfterAStepThatTheScalerLeavesOut) {
       const auto step = [&](double factor) {
         optimizer->zero_grad();
         const at::Tensor loss = torch::nn::functional::cross_entropy(model(x), y) * factor;
-        strategy->gradients().compute([&] { return scaler.scale(loss); });
+        strategy->gradients().compute([&] { return loss; }, &scaler);
         return strategy->state().step(*optimizer, {.max_norm = 1.0, .scaler = &scaler});
       };
       EXPECT_TRUE(step(1)) << name;

@@ -1,8 +1,6 @@
 // SupervisedTask: a TrainTask from a model, an optimizer and a loader of labelled batches.
 #pragma once
 
-#include <ATen/core/grad_mode.h>
-
 #include <functional>
 #include <memory>
 #include <optional>
@@ -13,9 +11,8 @@
 #include "lockstep/amp/autocast.h"
 #include "lockstep/checkpoint/share_buffers.h"
 #include "lockstep/data/loader.h"
-#include "lockstep/data/sampler.h"
-#include "lockstep/flat/module_device.h"
 #include "lockstep/train/evaluation.h"
+#include "lockstep/train/evaluation_pass.h"
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/text_loss.h"
 #include "lockstep/train/train_loop.h"
@@ -33,8 +30,8 @@ LossOutput loss_under(const std::optional<amp::AutocastSettings>& settings, Loss
 }
 
 // M is a module holder, D a data set; Loss is called as loss(model, batch), where model(...) is the
-// model's forward, and gives LossOutput (text_loss.h); it may count targets (CountsTargets). All that is referred to must
-// outlive the task. One thread, the communicator's.
+// model's forward, and gives LossOutput (text_loss.h); it may count targets (CountsTargets). All
+// that is referred to must outlive the task. One thread, the communicator's.
 template <typename M, data::Dataset D, typename Loss>
 class SupervisedTask {
   using Batch = data::BatchOf<D>;
@@ -125,23 +122,17 @@ class SupervisedTask {
 };
 
 // Evaluates a classifier whose forward(input) gives log-probabilities [B, classes]: this rank's
-// part of `dataset`, then all ranks' sums. Collective. In evaluation mode and without gradients, with rank 0's
-// buffers (BatchNorm's running statistics), which are those that are saved; afterwards in the mode it was found in.
+// part of `dataset`, then all ranks' sums. Collective. In evaluation mode and without gradients,
+// with rank 0's buffers (BatchNorm's running statistics), which are those that are saved;
+// afterwards in the mode it was found in.
 template <typename M, data::Dataset D>
 Evaluation evaluate_classifier(M& model, const D& dataset, Communicator& comm, int64_t classes,
                                int64_t batch_size) {
-  const at::NoGradGuard no_grad;
   share_buffers(model, comm);
-  const bool training = model->is_training();
-  model->eval();
   ClassifierCounts counts(classes);
-  data::ShardedSequentialSampler sampler(dataset.size(), comm);
-  if (sampler.size() > 0) {
-    data::Loader<D> loader(dataset, sampler,
-                           {.batch_size = batch_size, .device = device_of(*model)});
-    for (auto& batch : loader) counts.add(model->forward(batch.input), batch.target);
-  }
-  model->train(training);
+  evaluate_batches(model, dataset, comm, batch_size, {}, [&](auto& batch) {
+    counts.add(model->forward(batch.input), batch.target);
+  });
   return counts.reduce(comm);
 }
 

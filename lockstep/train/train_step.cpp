@@ -18,11 +18,13 @@ namespace {
 // How much the batches of a step count.
 class Shares {
  public:
-  // `counts`: samples or targets of each batch. `average`: what a batch of all ranks has on the average.
+  // `counts`: samples or targets of each batch. `average`: what a batch of all ranks has on the
+  // average.
   Shares(const std::vector<int64_t>& counts, double average) : counts_(counts), average_(average) {}
 
-  // The loss whose gradient the batch adds to the step's. One that is a mean over nothing adds none: its own may be
-  // no number (0 / 0), so the backward, which other ranks wait for, begins at the logits where there are any.
+  // The loss whose gradient the batch adds to the step's. One that is a mean over nothing adds
+  // none: its own may be no number (0 / 0), so the backward, which other ranks wait for, begins at
+  // the logits where there are any.
   at::Tensor weighed(size_t batch, const LossOutput& output) const {
     const int64_t count = counts_[batch];
     if (count == 0) {
@@ -97,11 +99,12 @@ StepResult TrainStep::take(int64_t step, const Batches& batches) {
     if (!logical_ && i + 1 < counts.size()) held.emplace(run.shared_strategy());
     LossOutput output;
     clock.backward([&] {
-      strategy.gradients().compute([&] {
-        output = clock.forward([&] { return batches.loss(i); });
-        const at::Tensor loss = shares.weighed(i, output);
-        return run.scaler() ? run.scaler()->scale(loss) : loss;
-      });
+      strategy.gradients().compute(
+          [&] {
+            output = clock.forward([&] { return batches.loss(i); });
+            return shares.weighed(i, output);
+          },
+          run.scaler());
     });
     sum.add(DeviceScalar(output.loss), counts[i]);
     // Ranks that work on one batch count it once.

@@ -6,8 +6,8 @@
 //   trainer.train();
 //   trainer.evaluate();
 //
-// It is a Strategy (DistributedDataParallel unless another is given), AdamW, a Loader and a TrainLoop
-// put together; where it does not fit, take these.
+// It is a Strategy (DistributedDataParallel unless another is given), AdamW, a Loader and a
+// TrainLoop put together; where it does not fit, take these.
 #pragma once
 
 #include <functional>
@@ -34,10 +34,11 @@ namespace lockstep {
 // M: a module holder. D: a data set (data/dataset.h); its batch() is transformers' data_collator;
 // data::Collated (data/collated.h) makes one of samples and a function. Loss: the compute_loss
 // hook, called as loss(model, batch) with the wrapped model in training and the bare one in
-// evaluation, where model(...) is the model's forward; gives LossOutput, and where its loss is a mean over
-// other things than samples says of how many (CountsTargets, text_loss.h). A step's gradient is that of one
-// batch of all its samples or targets, however they lie in micro-batches and, targets, on ranks. The default
-// is for BertClassifier and TextBatch. One thread, the communicator's; every call is collective.
+// evaluation, where model(...) is the model's forward; gives LossOutput, and where its loss is a
+// mean over other things than samples says of how many (CountsTargets, text_loss.h). A step's
+// gradient is that of one batch of all its samples or targets, however they lie in micro-batches
+// and, targets, on ranks. The default is for BertClassifier and TextBatch. One thread, the
+// communicator's; every call is collective.
 template <typename M, typename D, typename Loss = TextClassificationLoss>
 class Trainer final : public TrainerCore {
   static_assert(ModulePointer<M>, "Trainer<M, D, Loss>: M is a module holder (TORCH_MODULE)");
@@ -64,14 +65,16 @@ class Trainer final : public TrainerCore {
     std::function<Metrics(const EvalPrediction&)> compute_metrics = {};
     std::vector<std::shared_ptr<TrainCallback>> callbacks = {};
     CheckpointFiles saved = {};  // what else belongs into checkpoints
-    // make_strategy("ddp"). One that divides the model over a mesh (lm_mesh_strategy.h) has no logits: compute_loss
-    // gives the model's loss (LossOutput::logits undefined), and predictions are undefined.
+    // make_strategy("ddp"). One that divides the model over a mesh (lm_mesh_strategy.h) has no
+    // logits: compute_loss gives the model's loss (LossOutput::logits undefined), and predictions
+    // are undefined.
     std::shared_ptr<Strategy> strategy = nullptr;
     // The model was made without values, and gets them from it (Strategy::set_up_undrawn()).
     Strategy::Initial initial = nullptr;
     // Where ranks are replaced and the strategy divides the state: ModelOnRanks::Parts::copy_every.
     int64_t copy_every = 10;
-    // What a log says in metrics.jsonl beside the loss, such as expert_figures(); as TrainTask::figures, on all ranks.
+    // What a log says in metrics.jsonl beside the loss, such as expert_figures(); as
+    // TrainTask::figures, on all ranks.
     std::function<Metrics(M&)> figures = {};
   };
 
@@ -125,18 +128,16 @@ class Trainer final : public TrainerCore {
   }
 
   Samples samples_of(const D& dataset) {
-    return {dataset.size(), [this, &dataset](data::Sampler& sampler, PredictionSum& sum) {
-              data::Loader<D> loader(
-                  dataset, sampler,
-                  {.batch_size = args().per_device_eval_batch_size, .device = device()});
-              for (auto& batch : loader) {
-                const LossOutput output =
-                    loss_under(autocast(), compute_loss_, model_.module(), batch);
-                if constexpr (kCountsTargets)
-                  sum.add(output, compute_loss_.targets(batch));
-                else
-                  sum.add(output, output.labels.size(0));
-              }
+    return {dataset.size(), [this, &dataset](const Communicator& ranks, PredictionSum& sum) {
+              evaluate_batches(
+                  model(), dataset, ranks, args().per_device_eval_batch_size, {}, [&](auto& batch) {
+                    const LossOutput output =
+                        loss_under(autocast(), compute_loss_, model(), batch);
+                    if constexpr (kCountsTargets)
+                      sum.add(output, compute_loss_.targets(batch));
+                    else
+                      sum.add(output, output.labels.size(0));
+                  });
             }};
   }
 

@@ -157,8 +157,8 @@ std::vector<std::string> parts_of_run(const std::filesystem::path& folder) {
   return parts;
 }
 
-// After a run that a signal has stopped: rank 0 leaves output_dir/requeue (requeue_note.h) where checkpoints are
-// saved, and a line on stderr says where it stands. Collective.
+// After a run that a signal has stopped: rank 0 leaves output_dir/requeue (requeue_note.h) where
+// checkpoints are saved, and a line on stderr says where it stands. Collective.
 void tell_of_stop(Communicator& comm, const TrainingArguments& args, const TrainOutput& output) {
   if (output.stopped_by == 0) return;
   const bool saved = args.save_strategy != "no";
@@ -383,19 +383,16 @@ TrainerCore::Forwarded TrainerCore::forward_all(const Samples& samples) {
   const auto start = std::chrono::steady_clock::now();
   const at::NoGradGuard no_grad;
   const auto whole = strategy()->placement().as_saved();
-  const bool training = parts_.model->is_training();
-  parts_.model->eval();
   PredictionSum sum;
-  data::ShardedSequentialSampler sampler(samples.size, eval_ranks_);
-  if (sampler.size() > 0) samples.forward(sampler, sum);
-  parts_.model->train(training);
+  samples.forward(eval_ranks_, sum);
   Forwarded result;
   result.prediction = gather_predictions(eval_ranks_, sum.rows());
   result.loss = sum.mean_loss(eval_ranks_);
   // Ranks that have evaluated the same together may differ by rounding, and all must decide alike.
   if (strategy()->traits().divides_model) make_same(run_.comm(), result.prediction, result.loss);
   const int64_t batch_size = parts_.args.per_device_eval_batch_size;
-  result.batches = (sampler.size() + batch_size - 1) / batch_size;
+  const int64_t own = data::ShardedSequentialSampler(samples.size, eval_ranks_).size();
+  result.batches = (own + batch_size - 1) / batch_size;
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
 }

@@ -1,4 +1,5 @@
-// TrainerCore: what Trainer (trainer.h) does that does not depend on the types of its model and its data.
+// TrainerCore: what Trainer (trainer.h) does that does not depend on the types of its model and its
+// data.
 #pragma once
 
 #include <chrono>
@@ -32,17 +33,17 @@ class TrainerCore {
 
   // Trains from the start, or from args.resume_from_checkpoint, to the end, and leaves the best
   // model in place if args say so. A job that its launcher has started again goes on from its last
-  // checkpoint by itself; where ranks that die are replaced (`lockstep run --on-failure replace`, and a
-  // strategy that rebinds or has shares) the others go on in place, and no step is lost
-  // (recover/recovery.h).
-  // SIGTERM or SIGUSR1 to any rank ends it sooner, saved (TrainOutput::stopped_by).
-  // While it runs, output_dir is this job's alone (run_claim.h).
-  // Throws InvalidArgument without a training set, and where output_dir is in use or cannot be written; where ranks are
-  // replaced, for a second call too.
+  // checkpoint by itself; where ranks that die are replaced (`lockstep run --on-failure replace`,
+  // and a strategy that rebinds or has shares) the others go on in place, and no step is lost
+  // (recover/recovery.h). SIGTERM or SIGUSR1 to any rank ends it sooner, saved
+  // (TrainOutput::stopped_by). While it runs, output_dir is this job's alone (run_claim.h). Throws
+  // InvalidArgument without a training set, and where output_dir is in use or cannot be written;
+  // where ranks are replaced, for a second call too.
   TrainOutput train();
 
-  // The model alone, whole, as a directory that transformers, eval and load_lm() open, with parts' saved.config_json
-  // and files. Where ranks divide the model, rank 0 takes all of it into its memory.
+  // The model alone, whole, as a directory that transformers, eval and load_lm() open, with parts'
+  // saved.config_json and files. Where ranks divide the model, rank 0 takes all of it into its
+  // memory.
   void save_model(const std::filesystem::path& path);
 
   // eval_loss, compute_metrics' (without it, eval_accuracy, where there are logits), eval_runtime,
@@ -69,16 +70,18 @@ class TrainerCore {
     int64_t copy_every = 10;
     bool counts_targets = false;  // compute_loss does
   };
-  // A data set: so many samples, and the forward of those that the sampler gives this rank, whose outputs go to the sum.
+  // A data set: so many samples, and the forward of those that are this rank's of `ranks`, whose
+  // outputs go to the sum.
   struct Samples {
     int64_t size = 0;
-    std::function<void(data::Sampler&, PredictionSum&)> forward;
+    std::function<void(const Communicator& ranks, PredictionSum&)> forward;
   };
 
   explicit TrainerCore(CoreParts parts);
   ~TrainerCore() = default;
 
-  // The training set is dealt by dealt_samples(), its steps are as step_parts() says, and train_by() trains.
+  // The training set is dealt by dealt_samples(), its steps are as step_parts() says, and
+  // train_by() trains.
   virtual TrainOutput attempt() = 0;
   virtual bool trains() const = 0;                      // there is a training set
   virtual std::optional<Samples> evaluated() = 0;  // the set to evaluate on, where there is one

@@ -47,7 +47,8 @@ class EarlyStoppingCallback final : public TrainCallback {
 // InvalidArgument that lists the metrics there are.
 std::function<double(const Evaluation&)> score_of(const TrainingArguments& args);
 
-// This rank's rows of a forward over a data set. Without logits (LossOutput) predictions are undefined.
+// This rank's rows of a forward over a data set. Without logits (LossOutput) predictions are
+// undefined.
 class PredictionSum {
  public:
   // `counted`: what the loss is the mean of.

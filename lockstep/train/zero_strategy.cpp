@@ -176,7 +176,8 @@ class ZeroState final : public StrategyState, public StateShares {
     for (at::Tensor& parameter : model().parameters()) bring(parameter);
     for (at::Tensor& buffer : model().buffers()) bring(buffer);
   }
-  // What the optimizer has not: frozen parameters, and those of no group. Without `initial` they have values.
+  // What the optimizer has not: frozen parameters, and those of no group. Without `initial` they
+  // have values.
   void fill_all_but_divided(const Strategy::Initial& initial) {
     const at::NoGradGuard no_grad;
     NamedTensors others;
@@ -217,7 +218,8 @@ class ZeroPlacement final : public StrategyPlacement {
     }
     begin(initial);
   }
-  // Without values, until StateShares::restore(): what an optimizer would begin with is not looked at.
+  // Without values, until StateShares::restore(): what an optimizer would begin with is not looked
+  // at.
   void bind() override {
     begin([](const std::string&, int64_t, const at::Tensor&) {});
   }
