@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/model/image_model.h"
 
 namespace lockstep::train_config_test {
 
@@ -262,6 +263,8 @@ TEST(TrainConfig, AFieldSaysWhatItTakes) {
             "sampler is 'dealt'; give distributed or partition");
   EXPECT_EQ(with("cifar", "model", "resnet"),
             "model is 'resnet'; give resnet18, resnet50 or simple-cnn");
+  for (const std::string& name : image_model_names())
+    EXPECT_EQ(with("cifar", "model", name.c_str()), "no error");
   EXPECT_EQ(with("text", "max_length", "513"), "max_length is 513; give 2 to 512");
   EXPECT_EQ(with("text", "warmup_ratio", "1.5"), "warmup_ratio is 1.5; give 0 to 1");
   EXPECT_EQ(with("lm", "clip", "-1"), "clip is -1.0; give 0 or more");
