@@ -128,7 +128,7 @@ std::vector<double> first_losses(const RunResult& result, size_t count) {
 
 namespace {
 
-// Those that method_cells() fills.
+// The columns that method_cells() fills.
 std::vector<Column> method_columns(const Comparison& comparison) {
   return {{"method", Align::kLeft},
           {time_unit(comparison).name.en},

@@ -19,7 +19,7 @@ void run_threads(int size, const std::function<void(Communicator&)>& fn, ThreadO
   if (options.slot_bytes != 0) {
     shape.slot_bytes = options.slot_bytes;
     shape.channel_bytes = options.slot_bytes;
-    tuning = {.lines_up_to = -1, .mapped = false};
+    tuning = {.ll_up_to = -1, .mapped = false};
   }
   std::vector<std::unique_ptr<Backend>> backends = make_local_backends(shape, tuning);
 
