@@ -53,7 +53,7 @@ class Bench {
       net_->push_back(torch::nn::ReLU());
     }
     strategy_->set_up(net_.ptr(), comm_);
-    optimizer_ = strategy_->make_optimizer({torch::optim::OptimizerParamGroup(net_->parameters())},
+    optimizer_ = strategy_->state().make_optimizer({torch::optim::OptimizerParamGroup(net_->parameters())},
                                            torch::optim::AdamWOptions(1e-4));
     input_ = at::randn({kRows, kWidth});
     steps(2);
@@ -133,7 +133,7 @@ class Bench {
     return greatest(spent);
   }
   Checkpoint share() {
-    return share_of_run_state(comm_, *net_, *strategy_, *optimizer_, nullptr, {});
+    return share_of_run_state(*strategy_, *optimizer_, nullptr, {});
   }
   int64_t share_bytes() {
     const Checkpoint own = share();
@@ -145,8 +145,8 @@ class Bench {
   void steps(int count) {
     for (int i = 0; i < count; ++i) {
       optimizer_->zero_grad();
-      strategy_->backward(net_->forward(input_).square().mean());
-      strategy_->step(*optimizer_);
+      strategy_->gradients().compute([&] { return net_->forward(input_).square().mean(); });
+      strategy_->state().step(*optimizer_);
     }
   }
   // The two steps after a checkpoint was begun, while it is being written.

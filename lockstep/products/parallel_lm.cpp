@@ -251,17 +251,11 @@ std::vector<at::Tensor> ParallelLm::take_gradients() {
   return all;
 }
 
-void ParallelLm::give_gradients(const std::vector<at::Tensor>& gradients,
-                                const at::Tensor& factor) {
-  if (gradients.size() != parameters().size())
-    throw InvalidArgument("ParallelLm: " + std::to_string(gradients.size()) + " gradients for " +
-                          std::to_string(parameters().size()) + " parameters");
-  for (size_t i = 0; i < gradients.size(); ++i)
-    parameters()[i].tensor.mutable_grad() = gradients[i];
+void ParallelLm::scale_gradients(const at::Tensor& factor) {
   if (factor.is_cpu()) return scale_gradients(factor.item<double>());
   std::vector<at::Tensor> there;
-  for (const at::Tensor& gradient : gradients)
-    if (gradient.defined()) there.push_back(gradient);
+  for (const DividedParameter& part : parameters())
+    if (part.tensor.grad().defined()) there.push_back(part.tensor.grad());
   const at::NoGradGuard no_grad;
   if (!there.empty()) at::_foreach_mul_(there, factor.reshape({}).to(there.front().scalar_type()));
 }

@@ -102,12 +102,11 @@ class ParallelLm {
   // Multiplies the gradients that there are on this rank: for a loss that was multiplied after step(). Before
   // update(); does not communicate.
   void scale_gradients(double factor);
-  // Takes the gradients that there are out of grad(), in the order of parameters(), undefined where there is none; and
-  // puts them there again, times `factor`: for a loss whose backward comes later. Nothing else is done with them in
-  // between but that they may be dropped. Do not communicate.
+  // The same by one element, which the host does not wait for where it is on a device.
+  void scale_gradients(const at::Tensor& factor);
+  // Takes the gradients that there are out of grad(), in the order of parameters(), undefined where there is none.
+  // Does not communicate.
   std::vector<at::Tensor> take_gradients();
-  // They are multiplied by `factor`, one element, which the host does not wait for where it is on a device.
-  void give_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& factor);
 
   // Of all parameters that require a gradient; and all else that is done with the parameters, but for what is here
   // (divided_parameters.h). divided() does not communicate.

@@ -3,8 +3,10 @@
 
 #include <string>
 
+#include "lockstep/products/lm_parallelism.h"
 #include "lockstep/recipes/recipes.h"
 #include "lockstep/recipes/train_config.h"
+#include "lockstep/train/settings.h"
 
 namespace lockstep::internal {
 
@@ -14,12 +16,19 @@ struct FieldHelp {
   std::string text;
   std::string type = {};      // of a text: "DIR", "ddp|zero1"; numbers say themselves what they are
   std::string fallback = {};  // what is taken where a default of 0 or "" stands for something else
+  settings::Takes takes = {};
 };
 
 // Calls visit(name, help, member) for the fields that config.recipe has, in the order of JSON. An
 // unknown recipe has those of images.
 template <class Config, class Visit>
-void visit_fields(Config& config, Visit&& visit) {
+void visit_fields(Config& config, const Visit& each) {
+  using namespace settings;
+  const auto visit = [&](const char* name, FieldHelp help, auto& member, const Takes& takes = {}) {
+    if (help.type.empty()) help.type = takes.choices;
+    help.takes = takes;
+    each(name, help, member);
+  };
   const Recipe* recipe = find_recipe(config.recipe);
   const RecipeKind kind = recipe == nullptr ? RecipeKind::kImages : recipe->kind;
   const bool cifar = config.recipe == "cifar", images = kind == RecipeKind::kImages,
@@ -36,7 +45,7 @@ void visit_fields(Config& config, Visit&& visit) {
         config.data);
   visit("output", {kOutputGroup, "directory for checkpoints, metrics and the report", "DIR"},
         config.output);
-  visit("nproc", {kRanksGroup, "ranks to start"}, config.nproc);
+  visit("nproc", {kRanksGroup, "ranks to start"}, config.nproc, at_least(1));
   visit("backend",
         {kRanksGroup, "what carries the ranks' messages", "shm|tcp|hierarchical|gloo|nccl|peer",
          "shm on one host, else hierarchical or tcp"},
@@ -67,7 +76,7 @@ void visit_fields(Config& config, Visit&& visit) {
           {kRanksGroup, "with pipe in the mesh: its schedule", "gpipe|1f1b|interleaved|zb-h1|zb-v"},
           config.pipe_schedule);
     visit("micro_batches", {kRanksGroup, "with such a mesh: parts of a batch", {}, "2 a stage"},
-          config.micro_batches);
+          config.micro_batches, between(0, LmParallelism::kMostMicroBatches));
     visit("divided_rows",
           {kRanksGroup, "with tensor in the mesh: rows are divided between its products, too"},
           config.divided_rows);
@@ -75,9 +84,8 @@ void visit_fields(Config& config, Visit&& visit) {
   if (images)
     visit("sampler",
           {kDataGroup,
-           "distributed: samples dealt anew every epoch; partition: tutorial 000's fixed parts",
-           "distributed|partition"},
-          config.sampler);
+           "distributed: samples dealt anew every epoch; partition: tutorial 000's fixed parts"},
+          config.sampler, one_of("distributed|partition"));
   if (texts) {
     visit("model",
           {kDataGroup, "BERT: mini, base, or a directory of Hugging Face's form", "mini|base|DIR"},
@@ -86,9 +94,10 @@ void visit_fields(Config& config, Visit&& visit) {
           {kDataGroup, "BERT's vocab.txt or tokenizer.json", "FILE", "the model's, or the data's"},
           config.vocab);
     visit("padding",
-          {kDataGroup, "to how many tokens texts are filled up", "max_length|longest|packed"},
-          config.padding);
-    visit("max_length", {kDataGroup, "tokens of a text; longer ones are cut"}, config.max_length);
+          {kDataGroup, "to how many tokens texts are filled up"}, config.padding,
+          one_of("max_length|longest|packed"));
+    visit("max_length", {kDataGroup, "tokens of a text; longer ones are cut"}, config.max_length,
+          between(2, 512));
     visit("remove_spaces",
           {kDataGroup,
            "take the spaces out of every text: for Chinese whose words are cut by spaces"},
@@ -105,9 +114,9 @@ void visit_fields(Config& config, Visit&& visit) {
            "PATH", "the model's, or characters"},
           config.tokenizer);
     visit("context", {kDataGroup, "tokens of a window, which the model sees at once"},
-          config.context);
+          config.context, between(2, 1 << 20));
     visit("dropout", {kTrainingGroup, "of the embeddings, and of what each block adds"},
-          config.dropout);
+          config.dropout, from_below(0, 1));
   }
   if (texts || language) {
     visit("gradient_checkpointing",
@@ -122,11 +131,12 @@ void visit_fields(Config& config, Visit&& visit) {
           config.offload_checkpoints);
   }
   if (cifar) {
-    visit("model", {kDataGroup, "the network", "resnet18|resnet50|simple-cnn"}, config.model);
+    visit("model", {kDataGroup, "the network"}, config.model,
+          one_of("resnet18|resnet50|simple-cnn"));
     visit("sync_batch_norm", {kTrainingGroup, "BatchNorm's statistics over all ranks' batches"},
           config.sync_batch_norm);
   }
-  visit("epochs", {kTrainingGroup, "passes over the training data"}, config.epochs);
+  visit("epochs", {kTrainingGroup, "passes over the training data"}, config.epochs, at_least(1));
   visit("batch_size",
         {kTrainingGroup,
          texts      ? "texts a rank and step"
@@ -134,7 +144,7 @@ void visit_fields(Config& config, Visit&& visit) {
                     : "samples a rank and step",
          {},
          images ? "128 / nproc" : ""},
-        config.batch_size);
+        config.batch_size, at_least(0));
   visit("step_samples",
         {kTrainingGroup,
          std::string(texts      ? "texts"
@@ -142,7 +152,7 @@ void visit_fields(Config& config, Visit&& visit) {
                                 : "samples") +
              " a step of all ranks together, which share them as equally as they can, in place of "
              "batch_size; 0: all have batch_size"},
-        config.step_samples);
+        config.step_samples, at_least(0));
   visit("lr",
         {kTrainingGroup,
          "learning rate",
@@ -152,56 +162,59 @@ void visit_fields(Config& config, Visit&& visit) {
          : language ? "tiny: 3e-3, mini: 1e-3, small: 6e-4, or 3e-5 for a model of a directory"
                     : ""},
         config.lr);
-  if (images) visit("momentum", {kTrainingGroup, "momentum of SGD"}, config.momentum);
+  if (images)
+    visit("momentum", {kTrainingGroup, "momentum of SGD"}, config.momentum, from_below(0, 1));
   visit("weight_decay", {kTrainingGroup, "weight decay, but of biases and normalisation layers"},
-        config.weight_decay);
+        config.weight_decay, at_least(0));
   if (language)
     visit("clip",
           {kTrainingGroup,
            "gradients are scaled down to this norm of all of them together; 0: never"},
-          config.clip);
+          config.clip, at_least(0));
   visit("schedule",
-        {kTrainingGroup, "the learning rate after the warm-up", "constant|linear|cosine"},
-        config.schedule);
+        {kTrainingGroup, "the learning rate after the warm-up"}, config.schedule,
+        one_of("constant|linear|cosine"));
   if (images)
     visit("warmup", {kTrainingGroup, "epochs in which the learning rate rises from 0"},
-          config.warmup);
+          config.warmup, at_least(0));
   else
     visit("warmup_ratio",
           {kTrainingGroup, "part of all steps in which the learning rate rises from 0"},
-          config.warmup_ratio);
+          config.warmup_ratio, between(0, 1));
   if (cifar)
     visit("augment", {kDataGroup, "random crops with a padding of 4, and mirroring"},
           config.augment);
   visit("amp",
-        {kTrainingGroup, "bf16: forward computes in bfloat16 where that is safe", "none|bf16"},
-        config.amp);
+        {kTrainingGroup, "bf16: forward computes in bfloat16 where that is safe"}, config.amp,
+        one_of("none|bf16"));
   visit("seed", {kTrainingGroup, "of parameters and shuffling; dropout uses seed + rank"},
         config.seed);
   const std::string whose = cifar ? "simple-cnn: " : "";
   if (images) {
     visit("dropout1", {kTrainingGroup, whose + "dropout before the first linear layer"},
-          config.dropout1);
+          config.dropout1, from_below(0, 1));
     visit("dropout2", {kTrainingGroup, whose + "dropout before the second linear layer"},
-          config.dropout2);
+          config.dropout2, from_below(0, 1));
   }
   if (images && !cifar) {
     visit("mean", {kDataGroup, "subtracted from pixels scaled to 0..1"}, config.mean);
-    visit("stddev", {kDataGroup, "by which they are then divided"}, config.stddev);
+    visit("stddev", {kDataGroup, "by which they are then divided"}, config.stddev,
+          above(0));
   }
   visit("max_steps", {kTrainingGroup, "stop after so many optimizer steps; 0: no limit"},
-        config.max_steps);
-  visit("log_every", {kOutputGroup, "steps between lines of metrics.jsonl"}, config.log_every);
+        config.max_steps, at_least(0));
+  visit("log_every", {kOutputGroup, "steps between lines of metrics.jsonl"}, config.log_every,
+        at_least(1));
   visit("save_every",
         {kOutputGroup, "steps between checkpoints within an epoch; 0: after each epoch only"},
-        config.save_every);
+        config.save_every, at_least(0));
   visit("async_save",
         {kOutputGroup, "go on training while a checkpoint is written, of a copy in memory"},
         config.async_save);
   visit("check_replicas",
         {kRanksGroup,
          "steps after which all ranks' parameters are compared, bit by bit, each time; 0: never"},
-        config.check_replicas);
+        config.check_replicas, at_least(0));
   visit("evict_stragglers",
         {kRanksGroup,
          "end a rank that stays so many times slower than the others, for lockstep run "
@@ -212,8 +225,9 @@ void visit_fields(Config& config, Visit&& visit) {
           {kDataGroup, ".safetensors or .pt file, or checkpoint, of parameters to start from",
            "PATH", "drawn from the seed"},
           config.init_from);
-  visit("workers", {kDataGroup, "threads a rank that load data"}, config.workers);
-  visit("timeout", {kRanksGroup, "seconds that a rank waits for the others"}, config.timeout);
+  visit("workers", {kDataGroup, "threads a rank that load data"}, config.workers, between(0, 64));
+  visit("timeout", {kRanksGroup, "seconds that a rank waits for the others"}, config.timeout,
+        above(0, 1e7));
 }
 
 }  // namespace lockstep::internal

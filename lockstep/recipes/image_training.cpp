@@ -4,10 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <functional>
-#include <memory>
-#include <optional>
 
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/core/errors.h"
@@ -18,9 +14,8 @@
 #include "lockstep/parallel/ddp/sync_batch_norm.h"
 #include "lockstep/recipes/image_data.h"
 #include "lockstep/recipes/recipes.h"
+#include "lockstep/recipes/supervised_recipe.h"
 #include "lockstep/train/run_folder.h"
-#include "lockstep/train/strategy.h"
-#include "lockstep/train/supervised_task.h"
 #include "lockstep/train/text_loss.h"
 
 namespace lockstep {
@@ -63,14 +58,6 @@ std::vector<torch::optim::OptimizerParamGroup> parameter_groups(
   return {torch::optim::OptimizerParamGroup(model.parameters())};
 }
 
-// The learning rate of each step; empty: the optimizer's own throughout.
-std::function<double(int64_t)> learning_rates(const TrainConfig& config, int64_t steps_per_epoch) {
-  if (config.schedule == "constant" && config.warmup == 0) return {};
-  return rates_of(config, steps_per_epoch,
-                  {.steps = static_cast<int64_t>(
-                       std::llround(config.warmup * static_cast<double>(steps_per_epoch)))});
-}
-
 std::vector<std::string> numbers_to(int64_t count) {
   std::vector<std::string> names;
   for (int64_t i = 0; i < count; ++i) names.push_back(std::to_string(i));
@@ -90,55 +77,29 @@ TrainResult train_images(Communicator& comm, const TrainConfig& config,
                          const TrainRunOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   check_ranks(comm, config);
-  const Recipe& recipe = recipe_of(config.recipe);
   const ImageData data = load_image_data(config, config.data);
-  check_against_data(config, data.train.size(), data.test.size());
-  const auto strategy = options.strategy ? options.strategy : strategy_of(config);
   constexpr int64_t kPadding = 4;
   const data::AugmentedImages train(
       data.train,
       {.crop_padding = config.augment ? kPadding : 0, .flip = config.augment, .seed = config.seed});
-  ImageModel net = start_model(config, comm);
-  const auto options_of_sgd = torch::optim::SGDOptions(config.lr)
-                                  .momentum(config.momentum)
-                                  .weight_decay(config.weight_decay);
-  ModelOnRanks run({.model = net.ptr(),
-                    .strategy = strategy,
-                    .comm = comm,
-                    .groups = [&] { return parameter_groups(*net, options_of_sgd); },
-                    .algorithm = options_of_sgd});
-  const TrainResult result = run.attempts([&] {
-    Communicator& ranks = run.comm();
-    const DealtSamples dealt = deal(config, data.train.size(), *strategy, ranks);
-    data::Loader loader(train, *dealt.sampler,
-                        {.batch_size = dealt.batch_size,
-                         .num_workers = static_cast<int>(config.workers),
-                         .device = ranks.device()});
-    StrategyModel<ImageModel> model(net, strategy);
-    SupervisedTask<ImageModel, data::AugmentedImages, ImageLoss> task(
-        {.model = model,
-         .run = run,
-         .sampler = *dealt.sampler,
-         .loader = loader,
-         .learning_rate =
-             learning_rates(config, loader.batches() / batches_per_step(*strategy, ranks)),
-         .autocast = autocast_of(config, ranks),
-         .shares = dealt.shares});
-    return run_recipe(
-        config, options,
-        {.run = run,
-         .task = task.task([&] {
-           constexpr int64_t kBatch = 500;
-           return evaluate_classifier(net, data.test, ranks, recipe.classes, kBatch);
-         }),
-         .plan_activations = [&](int64_t limit) { return task.plan_activations(limit); },
-         .files = {},
-         .labels = numbers_to(recipe.classes),
-         .question = question_for(config, data.test.size()),
-         .start = start});
-  });
-  comm = run.comm();
-  return result;
+  const auto sgd = torch::optim::SGDOptions(config.lr)
+                       .momentum(config.momentum)
+                       .weight_decay(config.weight_decay);
+  const int64_t classes = recipe_of(config.recipe).classes;
+  const SupervisedRecipe<ImageModel, data::AugmentedImages, ImageLoss> recipe{
+      .train = train,
+      .held_out = data.test.size(),
+      .make = [&] { return start_model(config, comm); },
+      .algorithm = sgd,
+      .groups = [&](const ImageModel& model) { return parameter_groups(*model, sgd); },
+      .evaluate =
+          [&](ImageModel& model, Communicator& ranks, const auto& /*autocast*/) {
+            constexpr int64_t kBatch = 500;
+            return evaluate_classifier(model, data.test, ranks, classes, kBatch);
+          },
+      .labels = numbers_to(classes),
+      .question = question_for(config, data.test.size())};
+  return train_supervised(comm, config, options, start, recipe);
 }
 
 ImageModel make_image_model(const TrainConfig& config) {

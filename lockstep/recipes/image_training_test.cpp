@@ -62,6 +62,8 @@ TEST(MnistRecipe, LeavesItsFilesAndCountsEveryTestSample) {
   EXPECT_EQ(json.at("steps"), 8);
   EXPECT_EQ(json.at("accuracy").get<double>(), result.state.accuracy);
   recipe_runs_test::expect_planned(result);
+  // Samples are of one shape, and the batch itself is not what a forward leaves.
+  EXPECT_EQ(result.planned_memory.activations, result.memory.activations);
   train(config);  // once more: the former run is moved, not mixed in
   EXPECT_EQ(losses(config).size(), 8u);
   EXPECT_TRUE(checkpoint_exists(folder.root / "previous" / "checkpoints" / "last"));

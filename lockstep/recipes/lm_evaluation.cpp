@@ -1,15 +1,12 @@
 #include "lockstep/recipes/lm_evaluation.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
 #include <array>
 #include <cmath>
 
-#include "lockstep/data/loader.h"
-#include "lockstep/data/sampler.h"
-#include "lockstep/flat/module_device.h"
 #include "lockstep/model/vocabulary_loss.h"
+#include "lockstep/train/evaluation_pass.h"
 
 namespace lockstep {
 namespace {
@@ -34,24 +31,15 @@ Counts of_all_ranks(Communicator& comm, const Counts& mine) {
 
 Evaluation evaluate_lm(TransformerLm& model, const data::TokenWindows& windows, Communicator& comm,
                        const LmEvaluationOptions& options) {
-  const at::NoGradGuard no_grad;
-  const bool training = model->is_training();
-  model->eval();
   Counts mine;
-  data::ShardedSequentialSampler sampler(windows.size(), comm);
-  if (sampler.size() > 0) {
-    data::Loader loader(windows, sampler,
-                        {.batch_size = options.batch_size, .device = device_of(*model)});
-    for (auto& batch : loader) {
-      std::optional<amp::Autocast> autocast;
-      if (options.autocast) autocast.emplace(*options.autocast);
-      const TokenScores scores = model->scores(batch.ids, batch.targets, batch.lengths);
-      mine.loss += scores.losses.sum().item<double>();
-      mine.targets += static_cast<double>(batch.targets.ne(data::kNoTarget).sum().item<int64_t>());
-      mine.right += static_cast<double>(scores.likeliest.sum().item<int64_t>());
-    }
-  }
-  model->train(training);
+  evaluate_batches(
+      model, windows, comm, options.batch_size, options.autocast, [&](auto& batch) {
+        const TokenScores scores = model->scores(batch.ids, batch.targets, batch.lengths);
+        mine.loss += scores.losses.sum().template item<double>();
+        mine.targets += static_cast<double>(
+            batch.targets.ne(data::kNoTarget).sum().template item<int64_t>());
+        mine.right += static_cast<double>(scores.likeliest.sum().template item<int64_t>());
+      });
   const Counts all = of_all_ranks(comm, mine);
   Evaluation evaluation;
   evaluation.samples = static_cast<int64_t>(all.targets);

@@ -7,9 +7,10 @@
 
 #include "lockstep/activations/checkpoint_layers.h"
 #include "lockstep/core/text.h"
+#include "lockstep/optim/decay_groups.h"
 #include "lockstep/pretrained/language_model.h"
-#include "lockstep/recipes/adamw_recipe.h"
 #include "lockstep/recipes/lm_evaluation.h"
+#include "lockstep/recipes/supervised_recipe.h"
 #include "lockstep/train/expert_figures.h"
 
 namespace lockstep {
@@ -54,19 +55,21 @@ TrainResult train_lm(Communicator& comm, const TrainConfig& config,
   say_offload(comm, options, config);
   const double targets_a_token =
       static_cast<double>(texts.train.targets()) / static_cast<double>(texts.train.tokens());
-  using LmRecipe = AdamWRecipe<TransformerLm, data::TokenWindows, LmLoss>;
-  const LmRecipe recipe{
+  const auto make = [&] {
+    TransformerLm model = make_lm(lm_input(config), texts);
+    if (config.gradient_checkpointing && !divides_model(config))
+      checkpoint_layers<LmUnit::Signature>(
+          *model, {.names = {"model.layers.*"}, .options = {config.offload_checkpoints}});
+    return model;
+  };
+  const auto adamw = torch::optim::AdamWOptions(config.lr).weight_decay(config.weight_decay);
+  const SupervisedRecipe<TransformerLm, data::TokenWindows, LmLoss> recipe{
       .train = texts.train,
       .held_out = texts.dev.size(),
-      .make =
-          [&] {
-            TransformerLm model = make_lm(lm_input(config), texts);
-            if (config.gradient_checkpointing && !divides_model(config))
-              checkpoint_layers<LmUnit::Signature>(
-                  *model, {.names = {"model.layers.*"}, .options = {config.offload_checkpoints}});
-            return model;
-          },
+      .make = [&] { return drawn_from_seed(comm, config.seed, make, Draws::kOfAll); },
       .initial = [&](const TransformerLm& model) { return lm_values(lm_input(config), model); },
+      .algorithm = adamw,
+      .groups = [&](const TransformerLm& model) { return optim::decay_groups(*model, adamw); },
       .loss = {.targets_a_token = targets_a_token},
       .max_norm = config.clip > 0 ? std::optional(config.clip) : std::nullopt,
       .evaluate =
@@ -77,7 +80,7 @@ TrainResult train_lm(Communicator& comm, const TrainConfig& config,
       .files = [&](const TransformerLm& model) { return lm_checkpoint_files(model, texts); },
       .figures = expert_figures,
       .question = "--prompt " + shell_quoted(texts.opening)};
-  return train_by_adamw(comm, config, options, start, recipe);
+  return train_supervised(comm, config, options, start, recipe);
 }
 
 void check_lm_model(const TrainConfig& config) {

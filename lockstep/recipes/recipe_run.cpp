@@ -19,20 +19,17 @@
 #include "lockstep/core/text.h"
 #include "lockstep/core/utf8.h"
 #include "lockstep/data/partition.h"
+#include "lockstep/optim/schedule.h"
 #include "lockstep/pretrained/language_model.h"
 #include "lockstep/pretrained/text_model.h"
 #include "lockstep/recipes/recipes.h"
 #include "lockstep/recipes/scoring.h"
 #include "lockstep/report/run_report.h"
-#include "lockstep/train/callbacks.h"
-#include "lockstep/train/checkpointing.h"
+#include "lockstep/train/loop_run.h"
 #include "lockstep/train/memory_report.h"
-#include "lockstep/train/replica_check.h"
 #include "lockstep/train/requeue_note.h"
 #include "lockstep/train/run_record.h"
-#include "lockstep/train/straggler.h"
 #include "lockstep/train/strategy.h"
-#include "lockstep/train/tensorboard_callback.h"
 
 namespace lockstep {
 namespace {
@@ -57,18 +54,6 @@ class ResultCallback final : public TrainCallback {
   TrainResult& result_;
   double seconds_ = 0, samples_ = 0;
 };
-
-void start_folder(const RunFolder& folder, const std::string& config_json,
-                  const TrainRunOptions& options, bool anew) {
-  if (anew) {
-    const auto moved = make_room_for_run(folder, process_env());
-    if (moved && options.progress) write_all(STDERR_FILENO, *moved + "\n");
-  } else {
-    name_job(folder.root, process_env());
-  }
-  remove_requeue_note(folder.root);
-  write_file_aside(folder.config(), config_json);
-}
 
 // The bytes that so many ranks of this host, this one among them, may have together, at most.
 struct Allowance {
@@ -97,10 +82,10 @@ Allowance memory_there(Communicator& comm) {
 }
 
 // Before the kernel kills whom it likes. All ranks throw, or none.
-void check_fits(Communicator& comm, const TrainConfig& config, const Strategy& strategy,
+void check_fits(Communicator& comm, const TrainConfig& config, Strategy& strategy,
                 const torch::optim::Optimizer& optimizer, int64_t activations,
                 const Allowance& there) {
-  StepMemory memory = strategy.planned_memory(optimizer);
+  StepMemory memory = strategy.state().planned_memory(optimizer);
   memory.activations = activations;
   const at::Tensor most = at::full({1}, memory.total(), at::kLong);
   comm.all_reduce(most, ReduceOp::kMax);
@@ -111,6 +96,25 @@ void check_fits(Communicator& comm, const TrainConfig& config, const Strategy& s
   if (refused.item<int64_t>() == 0) return;
   throw InvalidArgument(refusal.empty() ? "batch_size: another host has not the memory for it"
                                         : refusal);
+}
+
+// Planned on all ranks, as they share what a forward may send. Throws where they do not fit.
+int64_t activations_of(RecipeParts& parts, const TrainConfig& config) {
+  Communicator& comm = parts.run.comm();
+  Strategy& strategy = parts.run.strategy();
+  if (!comm.device().is_cpu()) {  // which has memory of its own
+    StrategyPlacement& placement = strategy.placement();
+    const auto whole = strategy.traits().has_parts ? nullptr : placement.whole_parameters();
+    return parts.plan_activations(INT64_MAX);
+  }
+  const Allowance there = memory_there(comm);
+  // Hosts may have unequal memory, and all ranks try the same.
+  const at::Tensor least = at::full({1}, there.share(), at::kLong);
+  comm.all_reduce(least, ReduceOp::kMin);
+  const auto whole = strategy.placement().whole_parameters();
+  const int64_t planned = parts.plan_activations(least.item<int64_t>());
+  check_fits(comm, config, strategy, parts.run.optimizer(), planned, there);
+  return planned;
 }
 
 void write_report(const RunFolder& folder, const TrainConfig& config, const Recipe& recipe,
@@ -162,19 +166,20 @@ std::optional<amp::AutocastSettings> autocast_of(const TrainConfig& config,
   return amp::AutocastSettings{.device = ranks.device().type()};
 }
 
-std::function<double(int64_t)> rates_of(const TrainConfig& config, int64_t steps_per_epoch,
-                                        const optim::Warmup& warmup) {
-  const optim::ScheduleOptions options{.total_steps = config.epochs * steps_per_epoch,
-                                       .warmup = warmup};
-  const auto schedule = config.schedule == "cosine"   ? optim::cosine(options)
-                        : config.schedule == "linear" ? optim::linear(options)
-                                                      : optim::constant(options);
-  return [schedule, rate = config.lr](int64_t step) { return rate * schedule.factor(step); };
+std::function<double(int64_t)> rates_of(const TrainConfig& config, int64_t steps_per_epoch) {
+  // The one or the other, as the recipe has it.
+  const bool by_epochs = recipe_of(config.recipe).kind == RecipeKind::kImages;
+  const auto steps = std::llround(config.warmup * static_cast<double>(steps_per_epoch));
+  return optim::scheduled_rates(
+      config.schedule, config.lr,
+      {.total_steps = config.epochs * steps_per_epoch,
+       .warmup = {.steps = by_epochs ? steps : 0,
+                  .ratio = by_epochs ? 0 : config.warmup_ratio}});
 }
 
 DealtSamples deal(const TrainConfig& config, int64_t size, const Strategy& strategy,
                   const Communicator& comm) {
-  const Communicator ranks = strategy.data_ranks(comm);
+  const Communicator ranks = strategy.placement().data_ranks(comm);
   if (config.step_samples > 0) {
     auto sampler =
         std::make_unique<data::StepSampler>(size, ranks.size(), ranks.rank(), config.step_samples,
@@ -230,119 +235,66 @@ TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
   if (parts.task.evaluate) {
     // Ranks evaluate different numbers of batches.
     parts.task.evaluate = [evaluate = std::move(parts.task.evaluate), &strategy] {
-      const auto whole = strategy.as_saved();
+      const auto whole = strategy.placement().as_saved();
       return evaluate();
     };
   }
-  TrainLoop trainer(
-      comm, std::move(parts.task),
-      {.epochs = config.epochs,
-       .max_steps = config.max_steps,
-       .log_every = config.log_every,
-       .log_ends = true,
-       .save_every = config.save_every,
-       .score = [&recipe](const Evaluation& evaluation) { return score_of(recipe, evaluation); }});
   const RunFolder folder{config.output};
-  on_root(comm, [&] { parts.run.claim(folder.root); });
   const std::string config_json = to_json(config);
   if (recipe.kind == RecipeKind::kImages)
     parts.files.config_json = config_json;
   else
     parts.files.others[kTrainJson] = config_json;
-  const TrainingRun run{.comm = comm,
-                        .model = parts.run.model(),
-                        .strategy = strategy,
-                        .optimizer = parts.run.optimizer(),
-                        .trainer = trainer,
-                        .files = parts.files,
-                        .before_save = [&parts] { parts.run.check_claim(); }};
-  const bool in_place = parts.run.goes_on(), again = parts.run.has_room();
-  const bool resumes =
-      !in_place && goes_on_from_last(comm, folder.root, folder.last(), options.resume);
-  if (resumes) restore_training(run, folder.last());
-  const bool anew = !in_place && !resumes;
-  on_root(comm, [&] { start_folder(folder, config_json, options, anew && !parts.run.has_room()); });
-  parts.run.has_made_room();
 
   TrainResult result;
   result.question = std::move(parts.question);
-  result.state = trainer.state();
-  if (const auto check = replica_check(comm, parts.run.model(), strategy, config.check_replicas))
-    trainer.add(check);
-  if (comm.size() > 1) trainer.add(straggler_report(comm, config.evict_stragglers));
-  trainer.add(std::make_shared<ResultCallback>(result));
-  if (comm.rank() == 0) {
-    JsonlWriter metrics(folder.metrics(),
-                        anew ? JsonlWriter::Mode::kReplace : JsonlWriter::Mode::kAppend);
-    if (!in_place) metrics.truncate(trainer.state().metrics_bytes);
-    trainer.add(std::make_shared<MetricsCallback>(std::move(metrics)));
-    TensorBoardOptions resumed;
-    // The step that led to the place is told of once more.
-    if (!anew) resumed.resumed_at = in_place ? parts.run.goes_on_at() : trainer.state().step + 1;
-    trainer.add(
-        std::make_shared<TensorBoardCallback>(TensorBoardWriter(folder.tensorboard(), resumed)));
-  }
-  // On all ranks, as they share what a forward may send.
-  const int64_t activations = [&] {
-    if (!comm.device().is_cpu()) {  // which has memory of its own
-      const auto whole = strategy.has_parts() ? nullptr : strategy.whole_parameters();
-      return parts.plan_activations(INT64_MAX);
-    }
-    const Allowance there = memory_there(comm);
-    // Hosts may have unequal memory, and all ranks try the same.
-    const at::Tensor least = at::full({1}, there.share(), at::kLong);
-    comm.all_reduce(least, ReduceOp::kMin);
-    const auto whole = strategy.whole_parameters();
-    const int64_t planned = parts.plan_activations(least.item<int64_t>());
-    check_fits(comm, config, strategy, parts.run.optimizer(), planned, there);
-    return planned;
-  }();
-  std::shared_ptr<MemoryCallback> memory;
-  const bool says = options.progress && !again && !in_place;
-  if (const std::string layout = strategy.layout(); comm.rank() == 0 && says && !layout.empty())
-    write_all(STDERR_FILENO, layout + "\n");
-  if (comm.rank() == 0) {
-    // Its lines come before the bar.
-    const auto say = [](const std::string& line) { write_all(STDERR_FILENO, line + "\n"); };
-    memory = std::make_shared<MemoryCallback>(
-        strategy, parts.run.optimizer(),
-        says ? std::function<void(const std::string&)>(say) : nullptr, folder.memory(),
-        activations);
-    trainer.add(memory);
-  }
-  if (comm.rank() == 0 && options.progress) {
-    trainer.add(std::make_shared<ProgressCallback>(ProgressCallbackOptions{
-        .terminal = options.terminal,
-        .epochs = config.epochs,
-        .steps_per_epoch = steps_per_epoch,
-        .max_steps = config.max_steps,
-        .ranks = comm.size(),
-        .counted = recipe.counted,
-        .evaluated = [&recipe](const Evaluation& evaluation) {
-          return score_name(recipe) + " " + score_text(recipe, score_of(recipe, evaluation));
-        }}));
-  }
   std::shared_ptr<RunRecord> record;
   if (!options.record.empty()) {
     record =
         std::make_shared<RunRecord>(comm, begun_record(config, folder), std::move(parts.labels));
     record->starts(parts.start);
-    trainer.add(record);
   }
   constexpr int64_t kKept = 1;  // besides the best
-  trainer.add(
-      std::make_shared<CheckpointCallback>(run, folder.checkpoints(), kKept, config.async_save));
-  {
-    const ModelOnRanks::Training training(parts.run, trainer);
-    trainer.run();
-  }
+  LoopRun run{
+      .run = parts.run,
+      .task = std::move(parts.task),
+      .loop = {.epochs = config.epochs,
+               .max_steps = config.max_steps,
+               .log_every = config.log_every,
+               .log_ends = true,
+               .save_every = config.save_every,
+               .score = [&recipe](const Evaluation& evaluation) {
+                 return score_of(recipe, evaluation);
+               }},
+      .folder = folder,
+      .former_parts = [folder] { return parts_of(folder); },
+      .tells_of_former = options.progress,
+      .config_json = config_json,
+      .checkpoints = folder.checkpoints(),
+      .kept = kKept,
+      .async_save = config.async_save,
+      .files = parts.files,
+      .resume = options.resume ? std::optional(folder.last()) : std::nullopt,
+      .check_replicas = config.check_replicas,
+      .evict_stragglers = config.evict_stragglers,
+      .tensorboard = true,
+      .progress = options.progress,
+      .terminal = options.terminal,
+      .counted = recipe.counted,
+      .evaluated =
+          [&recipe](const Evaluation& evaluation) {
+            return score_name(recipe) + " " + score_text(recipe, score_of(recipe, evaluation));
+          },
+      .layout = strategy.placement().layout(),
+      .activations = [&] { return activations_of(parts, config); },
+      .callbacks = {std::make_shared<ResultCallback>(result)}};
+  if (record) run.callbacks.push_back(record);
+  const LoopEnd end = run_loop(std::move(run));
 
-  if (memory) {
-    result.planned_memory = memory->planned();
-    result.memory = memory->counted();
-  }
-  result.state = trainer.state();
-  result.stopped_by = trainer.stopped_by();
+  result.planned_memory = end.planned;
+  result.memory = end.counted;
+  result.state = end.state;
+  result.stopped_by = end.stopped_by;
   result.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - parts.start).count();
   on_root(comm, [&] {

@@ -1,5 +1,5 @@
-// A run of `lockstep train`: what is the same for every recipe. The loop with its metrics, progress,
-// checkpoints and report, around what a recipe trains.
+// A run of `lockstep train`: what is the same for every recipe. The loop with its metrics,
+// progress, checkpoints and report, around what a recipe trains.
 #pragma once
 
 #include <torch/utils.h>
@@ -18,7 +18,6 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/data/step_sampler.h"
-#include "lockstep/optim/schedule.h"
 #include "lockstep/recipes/train_config.h"
 #include "lockstep/report/terminal.h"
 #include "lockstep/train/evaluation.h"
@@ -35,8 +34,8 @@ struct TrainRunOptions {
   bool resume = false;     // go on from output/checkpoints/last
   bool progress = true;    // on rank 0's stderr
   Terminal terminal = {};  // that stderr goes to
-  // Rank 0 writes the steps of this call here (run_record.h). The same on every rank: ranks add up a
-  // step's loss. Empty: nobody does.
+  // Rank 0 writes the steps of this call here (run_record.h). The same on every rank: ranks add up
+  // a step's loss. Empty: nobody does.
   std::filesystem::path record = {};
   // In place of the configuration's; its name is what is recorded.
   std::shared_ptr<Strategy> strategy = nullptr;
@@ -60,8 +59,8 @@ struct TrainResult {
   double samples_per_s = 0;  // of training, evaluation and checkpoints left out
   // Rank 0's: as planned, and as counted in the first step of this call; zeros on the other ranks.
   StepMemory planned_memory, memory;
-  // The signal that ended it before its end (train/stop_signals.h); 0: none did. The state is saved, and
-  // output/requeue says so (train/requeue_note.h).
+  // The signal that ended it before its end (train/stop_signals.h); 0: none did. The state is
+  // saved, and output/requeue says so (train/requeue_note.h).
   int stopped_by = 0;
   // Options of `lockstep predict` that ask the trained model something, as a shell takes them.
   std::string question;
@@ -69,25 +68,27 @@ struct TrainResult {
 
 // Trains by `config`, which must be resolved() and whose nproc must be the number of ranks, and
 // leaves in config.output what run_folder.h names. A former run there is moved aside unless it is
-// resumed. SIGTERM or SIGUSR1 to any rank ends it at a step boundary, saved. Where ranks are replaced (`--on-failure
-// replace`) the run goes on in place, and `comm` is afterwards that of the ranks that there are then. Collective. Throws DataError, CheckpointError, InvalidArgument before the first step;
-// later what the communicator and the checkpoint's writer throw.
+// resumed. SIGTERM or SIGUSR1 to any rank ends it at a step boundary, saved. Where ranks are
+// replaced (`--on-failure replace`) the run goes on in place, and `comm` is afterwards that of the
+// ranks that there are then. Collective. Throws DataError, CheckpointError, InvalidArgument before
+// the first step; later what the communicator and the checkpoint's writer throw.
 TrainResult train_recipe(Communicator& comm, const TrainConfig& config,
                          const TrainRunOptions& options = {});
 
-// Why a step that takes so many bytes on each of a host's ranks is not begun, where they have `there` in all; "" where
-// it is.
+// Why a step that takes so many bytes on each of a host's ranks is not begun, where they have
+// `there` in all; "" where it is.
 std::string memory_refusal(int64_t batch_size, int64_t of_rank, int ranks, int64_t there);
 
-// The configuration of the run that has written `checkpoint`; nothing where a recipe has not. Throws
-// CheckpointError, InvalidArgument.
+// The configuration of the run that has written `checkpoint`; nothing where a recipe has not.
+// Throws CheckpointError, InvalidArgument.
 std::optional<TrainConfig> recorded_config(const std::filesystem::path& checkpoint);
 
 // The result as JSON (result.json, --json): recipe, model, accuracy, loss, best_accuracy (of lm
-// perplexity and best_perplexity), best_step, epochs, steps, nproc, backend, strategy, mesh, batch_size, seconds, samples_per_s, output,
-// checkpoint_best, checkpoint_last, metrics, report; stopped_by ("SIGTERM") of a run that a signal has stopped, which
-// lacks scores where nothing was evaluated; memory: {"planned": {"parameters", "gradients",
-// "optimizer", "buffers", "activations"}, "counted": the same}, bytes of rank 0.
+// perplexity and best_perplexity), best_step, epochs, steps, nproc, backend, strategy, mesh,
+// batch_size, seconds, samples_per_s, output, checkpoint_best, checkpoint_last, metrics, report;
+// stopped_by ("SIGTERM") of a run that a signal has stopped, which lacks scores where nothing was
+// evaluated; memory: {"planned": {"parameters", "gradients", "optimizer", "buffers",
+// "activations"}, "counted": the same}, bytes of rank 0.
 std::string to_json(const TrainResult& result, const TrainConfig& config,
                     const std::string& backend);
 
@@ -104,8 +105,9 @@ struct RecipeParts {
 // One of the run's attempts().
 TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options, RecipeParts parts);
 // What `make` gives, drawn from `seed`. Afterwards the generator stands at seed + rank. Collective.
-// Ranks that are threads share one generator, so rank 0 draws while the others wait; they receive its
-// parameters later, what they draw themselves does not count. Where it does, each waits for the one before.
+// Ranks that are threads share one generator, so rank 0 draws while the others wait; they receive
+// its parameters later, what they draw themselves does not count. Where it does, each waits for the
+// one before.
 enum class Draws : uint8_t { kOfRankZero, kOfAll };
 template <typename Make>
 auto drawn_from_seed(Communicator& comm, int64_t seed, const Make& make,
@@ -125,13 +127,12 @@ auto drawn_from_seed(Communicator& comm, int64_t seed, const Make& make,
 std::optional<amp::AutocastSettings> autocast_of(const TrainConfig& config,
                                                  const Communicator& ranks);
 // The rate of each step by the configuration's schedule.
-std::function<double(int64_t)> rates_of(const TrainConfig& config, int64_t steps_per_epoch,
-                                        const optim::Warmup& warmup);
+std::function<double(int64_t)> rates_of(const TrainConfig& config, int64_t steps_per_epoch);
 // Which samples a rank loads, in batches of how many.
 struct DealtSamples {
   std::unique_ptr<data::Sampler> sampler;
   int64_t batch_size = 0;
-  const data::StepSampler* shares = nullptr;  // SupervisedTask's
+  const data::StepSampler* shares = nullptr;  // TrainStep's
 };
 // Of a data set of `size` samples, this rank's.
 DealtSamples deal(const TrainConfig& config, int64_t size, const Strategy& strategy,

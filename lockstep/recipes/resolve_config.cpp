@@ -10,6 +10,7 @@
 #include "lockstep/model/image_model.h"
 #include "lockstep/model/lm_config.h"
 #include "lockstep/products/lm_parallelism.h"
+#include "lockstep/recipes/config_fields.h"
 #include "lockstep/recipes/recipes.h"
 #include "lockstep/recipes/train_config.h"
 #include "lockstep/train/settings.h"
@@ -26,26 +27,12 @@ std::string number_text(double value) {
   return nlohmann::json(value).dump();
 }
 
-void check_dropout(const char* name, double value) {
-  if (!(value >= 0 && value < 1)) refuse(name, number_text(value), "0 or more, and less than 1");
-}
-
-void check_warmup_ratio(const TrainConfig& config) {
-  if (!(config.warmup_ratio >= 0 && config.warmup_ratio <= 1))
-    refuse("warmup_ratio", number_text(config.warmup_ratio), "0 to 1");
-}
-
 // Of a mesh that divides the model: what can be said before the data are read, of a model whose vocabulary is.
 void resolve_divided(TrainConfig& config) {
   if (recipe_of(config.recipe).kind != RecipeKind::kLanguage)
     refuse("mesh", "'" + config.mesh + "'", "axes data and shard: lm alone has models that divide");
-  const std::vector<std::string> strategies{"ddp", "zero1", "zero2", "zero3"};
   if (config.strategy == "zero") config.strategy = "zero1";
-  check_choice("strategy", config.strategy, strategies);
-  at_least("micro_batches", config.micro_batches, 0);
-  if (config.micro_batches > LmParallelism::kMostMicroBatches)
-    refuse("micro_batches", std::to_string(config.micro_batches),
-           std::to_string(LmParallelism::kMostMicroBatches) + " at most");
+  check_value("strategy", config.strategy, one_of("ddp|zero1|zero2|zero3"));
   const LmParallelism how = parse_parallelism(config.mesh);
   if (config.nproc == 1) {
     for (const MeshAxis& axis : how.axes) config.nproc *= std::max(axis.size, 1);
@@ -63,7 +50,6 @@ void resolve_divided(TrainConfig& config) {
 
 // batch_size of step_samples: all ranks' where they share them equally, else the largest.
 void resolve_step(TrainConfig& config) {
-  at_least("step_samples", config.step_samples, 0);
   if (config.step_samples == 0) return;
   const int64_t ranks = batches_of_step(config);
   config.batch_size = (config.step_samples - 1) / ranks + 1;
@@ -111,21 +97,13 @@ void resolve_mesh(TrainConfig& config) {
 void resolve_images(TrainConfig& config) {
   constexpr int64_t kTutorialBatch = 128;
   constexpr double kResNetRate = 0.1, kSimpleCnnRate = 0.02;  // with BatchNorm, and without
-  check_choice("model", config.model, image_model_names());
-  if (!(config.warmup >= 0 && config.warmup <= static_cast<double>(config.epochs)))
+  if (config.warmup > static_cast<double>(config.epochs))
     refuse("warmup", number_text(config.warmup),
            "0 to " + std::to_string(config.epochs) + " epochs");
   if (config.sync_batch_norm && config.model == "simple-cnn")
     refuse("sync_batch_norm", "true", "false: simple-cnn has no BatchNorm");
   if (config.lr == 0 && config.recipe == "cifar")
     config.lr = config.model == "simple-cnn" ? kSimpleCnnRate : kResNetRate;
-  if (!(config.momentum >= 0 && config.momentum < 1))
-    refuse("momentum", number_text(config.momentum), "0 or more, and less than 1");
-  if (!(config.stddev > 0) || !std::isfinite(config.stddev))
-    refuse("stddev", number_text(config.stddev), "a number above 0");
-  if (!std::isfinite(config.mean)) refuse("mean", number_text(config.mean), "a number");
-  check_dropout("dropout1", config.dropout1);
-  check_dropout("dropout2", config.dropout2);
   if (config.batch_size == 0) config.batch_size = kTutorialBatch / batches_of_step(config);
   if (config.batch_size == 0) {
     throw InvalidArgument((batches_of_step(config) == config.nproc
@@ -138,10 +116,6 @@ void resolve_images(TrainConfig& config) {
 void resolve_texts(TrainConfig& config) {
   constexpr double kDrawnRate = 5e-4;
   constexpr int64_t kBatch = 32;
-  check_choice("padding", config.padding, {"max_length", "longest", "packed"});
-  if (config.max_length < 2 || config.max_length > 512)
-    refuse("max_length", std::to_string(config.max_length), "2 to 512");
-  check_warmup_ratio(config);
   const auto& presets = bert_preset_names();
   const bool is_preset = std::find(presets.begin(), presets.end(), config.model) != presets.end();
   if (config.lr == 0) config.lr = is_preset ? kDrawnRate : kPretrainedRate;
@@ -150,13 +124,7 @@ void resolve_texts(TrainConfig& config) {
 
 void resolve_language(TrainConfig& config) {
   constexpr double kTinyRate = 3e-3, kMiniRate = 1e-3, kSmallRate = 6e-4;
-  constexpr int64_t kBatch = 12, kLongest = 1 << 20;
-  if (config.context < 2 || config.context > kLongest)
-    refuse("context", std::to_string(config.context), "2 to " + std::to_string(kLongest));
-  check_dropout("dropout", config.dropout);
-  if (!(config.clip >= 0) || !std::isfinite(config.clip))
-    refuse("clip", number_text(config.clip), "0 or more");
-  check_warmup_ratio(config);
+  constexpr int64_t kBatch = 12;
   const auto& presets = lm_preset_names();
   const bool is_preset = std::find(presets.begin(), presets.end(), config.model) != presets.end();
   if (config.lr == 0)
@@ -232,13 +200,16 @@ TrainConfig resolved(const TrainConfig& given) {
     refuse("data", "", "a directory with " + recipe->files + ", or '" + recipe->built_in + "'");
   }
   if (config.output.empty()) refuse("output", "", "a directory");
-  at_least("nproc", config.nproc, 1);
+  internal::visit_fields(
+      config, [](const char* name, const internal::FieldHelp& help, const auto& value) {
+        check_value(name, value, help.takes);
+      });
   if (config.offload_checkpoints && !config.gradient_checkpointing)
     refuse("offload_checkpoints", "true", "false unless gradient_checkpointing is true, too");
   resolve_mesh(config);
   resolve_step(config);
   TrainConfig result = config;
-  if (const int64_t logical = make_strategy(config.strategy)->logical_ranks(); logical > 0) {
+  if (const int64_t logical = make_strategy(config.strategy)->traits().logical_ranks; logical > 0) {
     if (logical % config.nproc != 0)
       refuse("nproc", std::to_string(config.nproc),
              "a power of two up to " + std::to_string(logical) + ", which share strategy " +
@@ -246,9 +217,6 @@ TrainConfig resolved(const TrainConfig& given) {
     if (config.sampler == "partition" || config.sync_batch_norm)
       refuse("strategy", "'" + config.strategy + "'",
              "another where the sampler is partition, or with sync_batch_norm");
-  }
-  if (config.sampler != "distributed" && config.sampler != "partition") {
-    refuse("sampler", "'" + config.sampler + "'", "distributed or partition");
   }
   resolve_device(config);
   constexpr std::array<std::string_view, 8> kBackends = {"",     "shm",  "tcp",  "hierarchical",
@@ -263,12 +231,6 @@ TrainConfig resolved(const TrainConfig& given) {
   if (config.backend == "local" && config.nproc > 1)
     refuse("backend", "'local'",
            "shm, tcp, hierarchical, gloo, nccl or peer: local is for one rank");
-  at_least("epochs", config.epochs, 1);
-  at_least("batch_size", config.batch_size, 0);
-  at_least("max_steps", config.max_steps, 0);
-  at_least("log_every", config.log_every, 1);
-  at_least("save_every", config.save_every, 0);
-  at_least("check_replicas", config.check_replicas, 0);
   if (config.check_replicas > 0 && (divides_parameters(config.strategy) || divides_model(config)))
     refuse("check_replicas", std::to_string(config.check_replicas),
            "0 where ranks divide or share one copy of the parameters, as with strategy " +
@@ -277,12 +239,6 @@ TrainConfig resolved(const TrainConfig& given) {
       !(config.evict_stragglers > 1 && std::isfinite(config.evict_stragglers)))
     refuse("evict_stragglers", number_text(config.evict_stragglers),
            "how many times slower than the others a rank may be, above 1, or 0");
-  at_least("workers", config.workers, 0);
-  if (config.workers > 64) refuse("workers", std::to_string(config.workers), "64 or fewer");
-  check_choice("schedule", config.schedule, {"constant", "linear", "cosine"});
-  check_choice("amp", config.amp, {"none", "bf16"});
-  if (!(config.weight_decay >= 0) || !std::isfinite(config.weight_decay))
-    refuse("weight_decay", number_text(config.weight_decay), "0 or more");
   switch (recipe->kind) {
     case RecipeKind::kImages:
       resolve_images(result);
@@ -296,8 +252,6 @@ TrainConfig resolved(const TrainConfig& given) {
   }
   if (!(result.lr > 0) || !std::isfinite(result.lr))
     refuse("lr", number_text(config.lr), "a number above 0");
-  if (!(config.timeout > 0 && config.timeout < 1e7))
-    refuse("timeout", number_text(config.timeout), "seconds above 0");
   return result;
 }
 

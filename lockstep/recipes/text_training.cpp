@@ -5,7 +5,8 @@
 
 #include "lockstep/activations/checkpoint_layers.h"
 #include "lockstep/core/text.h"
-#include "lockstep/recipes/adamw_recipe.h"
+#include "lockstep/optim/decay_groups.h"
+#include "lockstep/recipes/supervised_recipe.h"
 #include "lockstep/train/text_evaluation.h"
 #include "lockstep/train/text_loss.h"
 
@@ -26,22 +27,24 @@ TrainResult train_texts(Communicator& comm, const TrainConfig& config,
   const TextData texts = load_text_data(text_input(config));
   say_unread(comm, options, config.data, texts.unread);
   say_offload(comm, options, config);
-  const AdamWRecipe<BertClassifier, data::TokenizedTexts, TextClassificationLoss> recipe{
+  const auto make = [&] {
+    std::vector<std::string> drawn;
+    BertClassifier model = make_text_model(text_input(config), texts, &drawn);
+    if (!drawn.empty())
+      say(comm, options,
+          config.model + ": has no " + joined(drawn) + " for these classes; drawn anew");
+    if (config.gradient_checkpointing)
+      checkpoint_layers<BertUnit::Signature>(
+          *model, {.names = {"bert.encoder.layer.*"}, .options = {config.offload_checkpoints}});
+    return model;
+  };
+  const auto adamw = torch::optim::AdamWOptions(config.lr).weight_decay(config.weight_decay);
+  const SupervisedRecipe<BertClassifier, data::TokenizedTexts, TextClassificationLoss> recipe{
       .train = texts.train,
       .held_out = texts.dev.size(),
-      .make =
-          [&] {
-            std::vector<std::string> drawn;
-            BertClassifier model = make_text_model(text_input(config), texts, &drawn);
-            if (!drawn.empty())
-              say(comm, options,
-                  config.model + ": has no " + joined(drawn) + " for these classes; drawn anew");
-            if (config.gradient_checkpointing)
-              checkpoint_layers<BertUnit::Signature>(
-                  *model,
-                  {.names = {"bert.encoder.layer.*"}, .options = {config.offload_checkpoints}});
-            return model;
-          },
+      .make = [&] { return drawn_from_seed(comm, config.seed, make); },
+      .algorithm = adamw,
+      .groups = [&](const BertClassifier& model) { return optim::decay_groups(*model, adamw); },
       .evaluate =
           [&](BertClassifier& model, Communicator& ranks, const auto& autocast) {
             return evaluate_texts(model, texts.dev, ranks, {.autocast = autocast});
@@ -49,7 +52,7 @@ TrainResult train_texts(Communicator& comm, const TrainConfig& config,
       .files = [&](const BertClassifier& model) { return text_checkpoint_files(model, texts); },
       .labels = texts.labels,
       .question = "--text " + shell_quoted(texts.example)};
-  return train_by_adamw(comm, config, options, start, recipe);
+  return train_supervised(comm, config, options, start, recipe);
 }
 
 void check_text_model(const TrainConfig& config) {

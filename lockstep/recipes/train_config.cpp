@@ -103,10 +103,11 @@ void set_field(TrainConfig& config, const std::string& name, const std::string& 
 }
 
 std::string to_json(const TrainConfig& config) {
-  ordered_json json;
-  visit_fields(config,
-               [&](const char* name, const FieldHelp&, const auto& value) { json[name] = value; });
-  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  return settings::to_json(config, [](const auto& from, const auto& each) {
+    visit_fields(from, [&](const char* name, const FieldHelp&, const auto& member) {
+      each(name, member);
+    });
+  });
 }
 
 TrainConfig train_config_from_json(const std::string& text, const std::string& source,
@@ -169,7 +170,7 @@ int64_t batches_of_step(const TrainConfig& config) {
     const LmParallelism how = parallelism_of(config);
     return how.size_of("data") * how.size_of("expert");
   }
-  const int64_t logical = make_strategy(config.strategy)->logical_ranks();
+  const int64_t logical = make_strategy(config.strategy)->traits().logical_ranks;
   return logical > 0 ? logical : config.nproc;
 }
 
@@ -180,14 +181,14 @@ int64_t samples_of_step(const TrainConfig& config) {
 
 bool shares_unequally(const TrainConfig& config) {
   return !divides_model(config) && config.sampler != "partition" &&
-         make_strategy(config.strategy)->logical_ranks() == 0;
+         make_strategy(config.strategy)->traits().logical_ranks == 0;
 }
 
 int64_t steps_per_epoch(const TrainConfig& config, int64_t samples) {
   if (config.step_samples > 0)
     return data::batch_count({.batch_size = config.step_samples}, samples);
   const int64_t rows = batches_of_step(config), batch = config.batch_size;
-  if (const int64_t logical = make_strategy(config.strategy)->logical_ranks(); logical > 0)
+  if (const int64_t logical = make_strategy(config.strategy)->traits().logical_ranks; logical > 0)
     return data::LogicalSampler(samples, logical, 0, 1, batch).size() / batch;
   const int64_t own =
       config.sampler == "partition"

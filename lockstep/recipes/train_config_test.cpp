@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/model/image_model.h"
 
 namespace lockstep::train_config_test {
 
@@ -240,11 +241,40 @@ TEST(TrainConfig, AMeshDividesALanguageModel) {
   EXPECT_THAT(error("tensor=2,shard=2"), HasSubstr("there is no axis 'shard'"));
   TrainConfig many = with("pipe=2,tensor=2", "ddp", 4);
   many.micro_batches = (int64_t{1} << 32) + 1;  // which an int has as 1
-  EXPECT_THAT(error_of([&] { resolved(many); }), HasSubstr("65536 at most"));
+  EXPECT_THAT(error_of([&] { resolved(many); }), HasSubstr("give 0 to 65536"));
   TrainConfig flat = with("data=2", "ddp", 2);
   flat.micro_batches = 4;
   EXPECT_THAT(error_of([&] { resolved(flat); }),
               HasSubstr("give it with pipe or tensor in the mesh"));
+}
+
+// What a field takes stands with the field, and is looked at before anything is read.
+TEST(TrainConfig, AFieldSaysWhatItTakes) {
+  const auto with = [](const char* recipe, const char* field, const char* text) {
+    TrainConfig config = default_config(recipe);
+    config.data = "somewhere";
+    set_field(config, field, text);
+    return error_of([&] { resolved(config); });
+  };
+  EXPECT_EQ(with("mnist", "workers", "65"), "workers is 65; give 0 to 64");
+  EXPECT_EQ(with("mnist", "momentum", "1"), "momentum is 1.0; give 0 or more, and less than 1");
+  EXPECT_EQ(with("mnist", "stddev", "0"), "stddev is 0.0; give a number above 0");
+  EXPECT_EQ(with("mnist", "sampler", "dealt"),
+            "sampler is 'dealt'; give distributed or partition");
+  EXPECT_EQ(with("cifar", "model", "resnet"),
+            "model is 'resnet'; give resnet18, resnet50 or simple-cnn");
+  for (const std::string& name : image_model_names())
+    EXPECT_EQ(with("cifar", "model", name.c_str()), "no error");
+  EXPECT_EQ(with("text", "max_length", "513"), "max_length is 513; give 2 to 512");
+  EXPECT_EQ(with("text", "warmup_ratio", "1.5"), "warmup_ratio is 1.5; give 0 to 1");
+  EXPECT_EQ(with("lm", "clip", "-1"), "clip is -1.0; give 0 or more");
+  EXPECT_EQ(with("lm", "timeout", "0"),
+            "timeout is 0.0; give a number above 0, and less than 10000000");
+  for (const ConfigField& field : config_fields("text")) {
+    if (field.name == "padding") {
+      EXPECT_EQ(field.type, "max_length|longest|packed");
+    }
+  }
 }
 
 TEST(TrainConfig, MoreRanksThanSamples) {

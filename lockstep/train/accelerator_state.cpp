@@ -26,10 +26,10 @@ AcceleratorState::AcceleratorState(Communicator communicator, const std::string&
                                    int64_t accumulation, std::shared_ptr<Strategy> way)
     : comm(std::move(communicator)),
       strategy(way ? std::move(way) : make_strategy("ddp")),
-      data_ranks(strategy->data_ranks(comm)),
+      data_ranks(strategy->placement().data_ranks(comm)),
       accumulation_(accumulation),
       group_(accumulation) {
-  if (strategy->logical_ranks() > 0)
+  if (strategy->traits().logical_ranks > 0)
     throw InvalidArgument(
         "Accelerator: strategy " + strategy->name() +
         " takes several batches a step; train with Trainer, or LogicalRanks itself");
@@ -57,23 +57,30 @@ int AcceleratorState::stop_signal() {
   return stopped_by_;
 }
 
-void AcceleratorState::backward(const at::Tensor& loss, std::optional<double> share) {
+at::Tensor AcceleratorState::backward(const std::function<at::Tensor()>& loss,
+                                      std::optional<double> share) {
   if (share) check_share("Accelerator::backward", *share);
   for (const auto& loop : loops_) loop->trains = true;  // outer ones by what is trained within
-  const at::Tensor part = share         ? loss.mul(*share * data_ranks.size())
-                          : group_ == 1 ? loss
-                                        : loss.div(group_);
-  strategy->backward(scaler_ ? scaler_->scale(part) : part);
+  at::Tensor found;
+  strategy->gradients().compute(
+      [&] {
+        found = loss();
+        return share         ? found.mul(*share * data_ranks.size())
+               : group_ == 1 ? found
+                             : found.div(group_);
+      },
+      scaler());
   begun_ = !synchronizes_;
+  return found.detach();
 }
 
 bool AcceleratorState::step(torch::optim::Optimizer& optimizer, std::optional<double> max_norm) {
   if (!synchronizes_) return false;
-  return strategy->step(optimizer, {.max_norm = max_norm, .scaler = scaler_ ? &*scaler_ : nullptr});
+  return strategy->state().step(optimizer, {.max_norm = max_norm, .scaler = scaler()});
 }
 
 double AcceleratorState::clip(const std::vector<at::Tensor>& parameters, double max_norm) {
-  if (!strategy->has_whole_gradients())
+  if (!strategy->traits().has_whole_gradients)
     throw InvalidArgument("Accelerator: strategy " + strategy->name() +
                           " leaves no rank whole gradients to clip; give optimizer.step() a "
                           "max_norm");
@@ -128,7 +135,7 @@ void check_place(const LoaderPlace& place, int64_t batches) {
 }
 
 at::Device AcceleratorState::batch_device() const {
-  return strategy->divides_model() ? at::kCPU : comm.device();
+  return strategy->traits().divides_model ? at::kCPU : comm.device();
 }
 
 void AcceleratorState::add(torch::nn::Module& model) {
@@ -137,8 +144,8 @@ void AcceleratorState::add(torch::nn::Module& model) {
                                    "Accelerator: prepare() takes one model; wrap a second one in "
                                    "DistributedDataParallel");
   const at::Device device = batch_device();
-  moved_ =
-      device_of(model) != device && !strategy->divides_model() && !strategy->divides(model, comm);
+  moved_ = device_of(model) != device && !strategy->traits().divides_model &&
+           !strategy->placement().divides(model, comm);
   if (moved_) model.to(device);
   if (optimizer_ != nullptr) check_follows(*optimizer_);
 }
@@ -153,7 +160,7 @@ void AcceleratorState::check_follows(const torch::optim::Optimizer& optimizer) c
 
 void AcceleratorState::add(torch::optim::Optimizer& optimizer) {
   check_follows(optimizer);
-  strategy->check_optimizer(optimizer);
+  strategy->state().check_optimizer(optimizer);
   optimizer_ = optimizer_ == nullptr
                    ? &optimizer
                    : throw InvalidArgument("Accelerator: prepare() takes one optimizer");
@@ -167,12 +174,12 @@ void AcceleratorState::check_complete(const char* what) const {
 
 StepMemory AcceleratorState::planned_memory() const {
   check_complete("planned_memory");
-  return strategy->planned_memory(*optimizer_);
+  return strategy->state().planned_memory(*optimizer_);
 }
 
 StepMemory AcceleratorState::memory() const {
   check_complete("memory");
-  StepMemory memory = strategy->memory(*optimizer_);
+  StepMemory memory = strategy->state().memory(*optimizer_);
   if (memory.activations == 0) memory.activations = activations_.value_or(0);
   return memory;
 }
@@ -185,10 +192,9 @@ void AcceleratorState::save(const std::filesystem::path& path, const CheckpointF
         {{"epoch", place->epoch}, {"taken", place->taken}, {"batches", place->batches}});
   CheckpointFiles all = files;
   all.others[kPlaces] = places.dump() + "\n";
-  const auto whole = strategy->as_saved();
+  const auto whole = strategy->placement().as_saved();
   write_checkpoint(comm, path,
-                   share_of_run_state(comm, *model_, *strategy, *optimizer_,
-                                      scaler_ ? &*scaler_ : nullptr, all));
+                   share_of_run_state(*strategy, *optimizer_, scaler(), all));
 }
 
 void AcceleratorState::load(const std::filesystem::path& path) {
@@ -207,14 +213,8 @@ void AcceleratorState::load(const std::filesystem::path& path) {
   if (places.size() != places_.size())
     throw CheckpointError(source + ": was made with " + std::to_string(places.size()) +
                           " loaders, and there are " + std::to_string(places_.size()));
-  restore_run_state(checkpoint, source, comm, *model_, *strategy, *optimizer_,
-                    scaler_ ? &*scaler_ : nullptr);
+  restore_run_state(checkpoint, source, *strategy, *optimizer_, scaler());
   for (size_t i = 0; i < places.size(); ++i) *places_[i] = places[i];
-}
-
-void AcceleratorState::save_model(const torch::nn::Module& model, const std::filesystem::path& path,
-                                  const CheckpointFiles& files) {
-  lockstep::save_model(comm, model, *strategy, files, path);
 }
 
 }  // namespace lockstep

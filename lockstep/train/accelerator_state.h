@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,7 +16,7 @@
 #include "lockstep/amp/grad_scaler.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/flat/live_bytes.h"
-#include "lockstep/train/checkpointing.h"
+#include "lockstep/train/run_state.h"
 #include "lockstep/train/step_memory.h"
 #include "lockstep/train/stop_agreement.h"
 #include "lockstep/train/stop_signals.h"
@@ -41,8 +42,8 @@ struct LoaderPlace {
 
   bool at_last() const { return taken == batches; }
 };
-// A loader of `batches` is to go on there. Throws InvalidArgument where the place is one in an epoch
-// of another number of batches: after load_state(), with other batches over all ranks.
+// A loader of `batches` is to go on there. Throws InvalidArgument where the place is one in an
+// epoch of another number of batches: after load_state(), with other batches over all ranks.
 void check_place(const LoaderPlace& place, int64_t batches);
 
 class AcceleratorState {
@@ -51,7 +52,7 @@ class AcceleratorState {
                    int64_t accumulation, std::shared_ptr<Strategy> way);
 
   std::optional<amp::AutocastSettings> autocast() const { return autocast_; }
-  void backward(const at::Tensor& loss, std::optional<double> share);
+  at::Tensor backward(const std::function<at::Tensor()>& loss, std::optional<double> share);
   bool step(torch::optim::Optimizer& optimizer, std::optional<double> max_norm);
   double clip(const std::vector<at::Tensor>& parameters, double max_norm);
 
@@ -67,21 +68,21 @@ class AcceleratorState {
   // Where the innermost loop under way stands; nullptr outside of loops.
   const LoaderPlace* current() const { return loops_.empty() ? nullptr : loops_.back().get(); }
 
-  // Where loaders bring batches: to the ranks' device, but of a model that is divided, whose ranks cut them on the host.
+  // Where loaders bring batches: to the ranks' device, but of a model that is divided, whose ranks
+  // cut them on the host.
   at::Device batch_device() const;
   void add(torch::nn::Module& model);
   void add(torch::optim::Optimizer& optimizer);
   void save(const std::filesystem::path& path, const CheckpointFiles& files);
   void load(const std::filesystem::path& path);
-  void save_model(const torch::nn::Module& model, const std::filesystem::path& path,
-                  const CheckpointFiles& files);
 
   // The signal that all ranks stop for; 0: none.
   int stop_signal();
 
   StepMemory planned_memory() const;
   StepMemory memory() const;
-  // Runs a forward; of the first one that will have a backward, what it leaves in memory is counted.
+  // Runs a forward; of the first one that will have a backward, what it leaves in memory is
+  // counted.
   template <typename Compute>
   auto forward(const Compute& compute) {
     if (activations_ || !at::GradMode::is_enabled()) return compute();
@@ -96,6 +97,7 @@ class AcceleratorState {
   Communicator data_ranks;  // that have data of their own
 
  private:
+  amp::GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }
   void check_follows(const torch::optim::Optimizer& optimizer) const;
   void check_complete(const char* what) const;
 

@@ -61,7 +61,7 @@ struct Work {
   data::Loader<Numbers> loader;
 };
 
-at::Tensor weights_after(int ranks, int64_t batch, int64_t accumulation) {
+at::Tensor weights_after(int ranks, int64_t batch, int64_t accumulation, bool one_call = false) {
   at::Tensor result;
   testing::run_threads(ranks, [&](Communicator& comm) {
     Work setup(24, batch);
@@ -72,7 +72,15 @@ at::Tensor weights_after(int ranks, int64_t batch, int64_t accumulation) {
       for (auto& sample : loader) {
         const auto guard = accelerator.accumulate(model);
         optimizer.zero_grad();
-        accelerator.backward(loss_of(model(sample.input), sample));
+        if (one_call) {
+          at::Tensor found;
+          const at::Tensor loss = accelerator.backward(
+              [&] { return found = loss_of(model(sample.input), sample); });
+          EXPECT_TRUE(at::equal(loss, found));
+          EXPECT_FALSE(loss.requires_grad());
+        } else {
+          accelerator.backward(loss_of(model(sample.input), sample));
+        }
         steps += optimizer.step() ? 1 : 0;
       }
     }
@@ -85,6 +93,7 @@ at::Tensor weights_after(int ranks, int64_t batch, int64_t accumulation) {
 TEST(Accelerator, RanksAndAccumulationGiveTheStepsOfOneProcess) {
   const at::Tensor alone = weights_after(1, 8, 1);
   EXPECT_TRUE(at::allclose(weights_after(2, 4, 1), alone, 0, 1e-12));
+  EXPECT_TRUE(at::equal(weights_after(2, 2, 2, /*one_call=*/true), weights_after(2, 2, 2)));
 }
 
 TEST(Accelerator, CountsItsMemoryAsPlanned) {

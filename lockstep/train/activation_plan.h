@@ -51,7 +51,7 @@ struct ActivationPlanOptions {
 };
 
 // Bytes that a forward of `samples` samples will leave for its backward. `left(n)` runs one of n samples and gives its
-// bytes (Strategy::bytes_left()). That is done for a
+// bytes (StrategyGradients::bytes_left()). That is done for a
 // quarter of them, but for two at least, where there are as many, and for half of them, and the line through
 // both is followed to `samples`: exact where every sample is of one shape, about so where they differ. Takes
 // about a forward's time. Where four samples tell that all would leave more than `limit` bytes, what they tell is given

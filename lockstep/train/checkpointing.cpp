@@ -30,12 +30,13 @@ at::Tensor pack_sums(TrainLoop& trainer) {
 
 // What this rank writes. Collective.
 Checkpoint share_of(const TrainingRun& run) {
-  const at::Tensor sums = run.comm.gather(pack_sums(run.trainer), 0);
+  ModelOnRanks& model = run.run;
+  const at::Tensor sums = model.comm().gather(pack_sums(run.loop), 0);
   Checkpoint checkpoint =
-      share_of_run_state(run.comm, run.model, run.strategy, run.optimizer, run.scaler, run.files);
-  if (run.comm.rank() != 0) return checkpoint;
+      share_of_run_state(model.strategy(), model.optimizer(), model.scaler(), run.files);
+  if (model.comm().rank() != 0) return checkpoint;
   checkpoint.ranks.tensors.emplace_back(kSums, sums);
-  checkpoint.trainer_json = to_json(run.trainer.state());
+  checkpoint.trainer_json = to_json(run.loop.state());
   return checkpoint;
 }
 
@@ -61,34 +62,28 @@ void check_steps(const TrainerState& saved, TrainLoop& trainer, const std::strin
 
 }  // namespace
 
-void save_training(const TrainingRun& run, const std::filesystem::path& path) {
-  run.strategy.check_steps();
-  const auto whole = run.strategy.as_saved();
-  write_checkpoint(run.comm, path, share_of(run));
-}
-
 void restore_training(const TrainingRun& run, const std::filesystem::path& path) {
+  ModelOnRanks& model = run.run;
   const Checkpoint checkpoint =
-      read_checkpoint(path, CheckpointParts::kAll, model_form(run.strategy));
+      read_checkpoint(path, CheckpointParts::kAll, model_form(model.strategy()));
   const std::string source = path.string();
   auto state = trainer_state_from_json(checkpoint.trainer_json, source + "/trainer.json");
   const auto& sums = of_all_ranks(checkpoint.ranks, kSums, source);
   if (sums.size(1) != 4 || sums.scalar_type() != at::kDouble)
     throw CheckpointError(source + ": " + kSums + " is damaged");
-  check_steps(state, run.trainer, source);
-  state.steps_per_epoch = run.trainer.state().steps_per_epoch;
-  restore_run_state(checkpoint, source, run.comm, run.model, run.strategy, run.optimizer,
-                    run.scaler);
-  take_over(run.trainer, sums, run.comm);
-  run.trainer.state() = state;
+  check_steps(state, run.loop, source);
+  state.steps_per_epoch = run.loop.state().steps_per_epoch;
+  restore_run_state(checkpoint, source, model.strategy(), model.optimizer(), model.scaler());
+  take_over(run.loop, sums, model.comm());
+  run.loop.state() = state;
 }
 
 bool goes_on_from_last(Communicator& comm, const std::filesystem::path& root,
-                       const std::filesystem::path& last, bool asked) {
+                       const std::filesystem::path& last) {
   const at::Tensor decision = at::zeros({1}, at::kLong);
   on_root(comm, [&] {
     const bool own = left_by_this_job(root, process_env()) && checkpoint_exists(last);
-    decision.fill_(asked || own ? 1 : 0);
+    decision.fill_(own ? 1 : 0);
   });
   comm.broadcast(decision, 0);
   return decision.item<int64_t>() != 0;
@@ -100,12 +95,13 @@ CheckpointCallback::CheckpointCallback(TrainingRun run, std::filesystem::path fo
       folder_(std::move(folder)),
       limit_(limit),
       async_(async),
-      writer_(run_.comm) {}
+      writer_(run_.run.comm()) {}
 
 void CheckpointCallback::on_save(TrainerState& state, bool best) {
   writer_.wait();
-  if (run_.before_save) on_root(run_.comm, run_.before_save);
-  const auto whole = run_.strategy.as_saved();
+  // What it throws ends the run on all ranks.
+  on_root(run_.run.comm(), [this] { run_.run.check_claim(); });
+  const auto whole = run_.run.strategy().placement().as_saved();
   const int64_t step = state.step;
   const SeriesOptions series{.best = best, .limit = limit_};
   writer_.start(checkpoint_of_step(folder_, step), share_of(run_),

@@ -3,11 +3,11 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <string>
 
 #include "lockstep/checkpoint/checkpoint_writer.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/train/model_on_ranks.h"
 #include "lockstep/train/run_state.h"
 #include "lockstep/train/train_loop.h"
 
@@ -15,31 +15,22 @@ namespace lockstep {
 
 // What belongs to a run. All is referred to and must outlive its users.
 struct TrainingRun {
-  Communicator& comm;
-  torch::nn::Module& model;
-  Strategy& strategy;
-  torch::optim::Optimizer& optimizer;
-  TrainLoop& trainer;
-  amp::GradScaler* scaler = nullptr;
+  ModelOnRanks& run;
+  TrainLoop& loop;
   CheckpointFiles files = {};
-  // On rank 0, before each checkpoint; what it throws ends the run on all ranks. Given on all of them, or on none.
-  std::function<void()> before_save = {};
 };
 
-// Writes the run as it stands (checkpoint_writer.h), with every rank's generator and sums. Collective.
-// Throws what CheckpointWriter::wait() throws.
-void save_training(const TrainingRun& run, const std::filesystem::path& path);
-
-// Every rank reads the checkpoint, keeps what it needs, and stands where the run stood: the steps that
-// follow are bit for bit those that would have followed. On another number of ranks, or under another
-// strategy, they are so to rounding, but for what is drawn at random, where the batch of all ranks is
-// what it was. Collective. Throws CheckpointError, also for epochs of another number of steps.
+// Every rank reads the checkpoint, keeps what it needs, and stands where the run stood: the steps
+// that follow are bit for bit those that would have followed. On another number of ranks, or under
+// another strategy, they are so to rounding, but for what is drawn at random, where the batch of
+// all ranks is what it was. Collective. Throws CheckpointError, also for epochs of another number
+// of steps.
 void restore_training(const TrainingRun& run, const std::filesystem::path& path);
 
-// Whether a run in `root` goes on from `last`: rank 0 was `asked` to, or it is there and an earlier attempt of the same
-// job has left it (run_folder.h). The same on every rank. Collective.
+// Whether a run in `root` goes on from `last` by itself: it is there, and an earlier attempt of the
+// same job has left it (run_folder.h). The same on every rank. Collective.
 bool goes_on_from_last(Communicator& comm, const std::filesystem::path& root,
-                       const std::filesystem::path& last, bool asked = false);
+                       const std::filesystem::path& last);
 
 // Writes folder/checkpoint-<step> whenever the run should be saved, and keeps `limit` of them (0:
 // all), besides those that the links `best` and `last` in the folder mean (checkpoint_series.h).

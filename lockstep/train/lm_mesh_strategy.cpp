@@ -2,8 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <map>
 #include <nlohmann/json.hpp>
@@ -24,80 +22,17 @@
 namespace lockstep {
 namespace {
 
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-// The gradients that a forward has computed, until the backward of its loss. Of the latest forward alone: the next one
-// may compute in their memory.
-struct HeldGradients final : torch::CustomClassHolder {
-  explicit HeldGradients(std::shared_ptr<ParallelLm> parallel) : model(std::move(parallel)) {}
-  std::shared_ptr<ParallelLm> model;
-  std::vector<at::Tensor> trained;  // parameters that the optimizer has
-  std::vector<at::Tensor> gradients;
-  uint64_t forwards = 0;
-  bool there = false;
-
-  void drop() {
-    there = false;
-    gradients.clear();
-  }
-  at::Tensor step(const LmRowBatch& batch) {
-    for (const at::Tensor& parameter : trained)
-      if (parameter.grad().defined())
-        throw InvalidArgument(
-            "TransformerLm: there are gradients of a former backward, and a step of a model that "
-            "is "
-            "divided has one; call the optimizer's step() or zero_grad() before the next forward");
-    drop();
-    (void)model->take_gradients();  // of what is not trained
-    const at::Tensor loss = model->step_unread(batch);
-    gradients = model->take_gradients();
-    there = true;
-    ++forwards;
-    return loss;
-  }
-};
-
-// A loss whose gradients are there already: backward puts them in place, times what it was multiplied with since.
-class DoneNode final : public torch::autograd::Function<DoneNode> {
- public:
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& seed,
-                            const at::Tensor& value,
-                            const c10::intrusive_ptr<HeldGradients>& held) {
-    context->saved_data["held"] = c10::IValue::make_capsule(held);
-    context->saved_data["forward"] = static_cast<int64_t>(held->forwards);
-    return value.reshape({}).to(seed.options(), /*non_blocking=*/false, /*copy=*/true);
-  }
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
-    const auto held =
-        c10::static_intrusive_pointer_cast<HeldGradients>(context->saved_data["held"].toCapsule());
-    const auto forward = static_cast<uint64_t>(context->saved_data["forward"].toInt());
-    if (!held->there || held->forwards != forward)
-      throw InvalidArgument(
-          "TransformerLm: backward of a loss whose gradients are gone; of a model that is divided "
-          "it comes once, and before the next forward");
-    held->there = false;
-    held->model->give_gradients(std::exchange(held->gradients, {}), gradients[0]);
-    return {at::Tensor(), at::Tensor(), at::Tensor()};
-  }
-};
-
 // Of this rank's parts, in the groups that the caller gave.
 class LmMeshOptimizer final : public torch::optim::Optimizer,
                               public optim::FusedStep,
                               public PendingGradients {
  public:
-  // `self`: what the strategy knows of it, until it is gone.
   LmMeshOptimizer(std::shared_ptr<ParallelLm> model,
                   std::vector<torch::optim::OptimizerParamGroup> groups,
-                  std::unique_ptr<torch::optim::OptimizerOptions> defaults,
-                  std::shared_ptr<LmMeshOptimizer*> self)
-      : Optimizer(std::move(groups), std::move(defaults)),
-        model_(std::move(model)),
-        self_(std::move(self)) {
-    *self_ = this;
-  }
-  ~LmMeshOptimizer() override { *self_ = nullptr; }
+                  std::unique_ptr<torch::optim::OptimizerOptions> defaults)
+      : Optimizer(std::move(groups), std::move(defaults)), model_(std::move(model)) {}
+  // Of one that is gone: expired.
+  std::weak_ptr<const void> lifetime() const { return life_; }
 
   at::Tensor step(LossClosure closure = nullptr) override {
     at::Tensor loss;
@@ -127,7 +62,7 @@ class LmMeshOptimizer final : public torch::optim::Optimizer,
 
  private:
   std::shared_ptr<ParallelLm> model_;
-  std::shared_ptr<LmMeshOptimizer*> self_;
+  std::shared_ptr<const void> life_ = std::make_shared<int>();
   std::vector<at::Tensor> own_;
 };
 
@@ -141,174 +76,168 @@ uint64_t steps_of(const std::string& text, const std::string& source) {
   }
 }
 
-class LmMeshStrategy final : public Strategy {
+// What the three parts share.
+struct LmMesh {
+  LmParallelism how;
+  LmMeshOptions options;
+  std::string name;
+
+  std::shared_ptr<ParallelLm> parallel = nullptr;
+  std::vector<at::Tensor> trained = {};  // parameters that the optimizer has
+  LmMeshOptimizer* optimizer = nullptr;  // the caller's
+  std::weak_ptr<const void> optimizers_life = {};
+  // While a loss and its gradients are computed: the model's loss, once it is there.
+  bool computes = false;
+  at::Tensor loss = {};
+
+  ParallelLm& made() const {
+    if (!parallel) throw InvalidArgument("strategy " + name + ": set_up() comes first");
+    return *parallel;
+  }
+  // The model's forward, whose gradients lie in grad() afterwards.
+  at::Tensor forward(const LmRowBatch& batch, const at::TensorOptions& type, bool training) {
+    if (!computes)
+      throw InvalidArgument(
+          "TransformerLm: ranks that divide a model compute its loss and gradients by one call: "
+          "backward([&] { return loss; }) of Accelerator, or "
+          "strategy->gradients().compute([&] { return loss; }); for the loss alone take a "
+          "torch::NoGradGuard");
+    if (loss.defined())
+      throw InvalidArgument(
+          "TransformerLm: a step of a model that is divided has one forward; give one larger "
+          "batch, in more micro_batches");
+    for (const at::Tensor& parameter : trained)
+      if (parameter.grad().defined())
+        throw InvalidArgument(
+            "TransformerLm: there are gradients of a former backward, and a step of a model that "
+            "is divided has one; call the optimizer's step() or zero_grad() before the next one");
+    (void)parallel->take_gradients();  // of what is not trained
+    parallel->module()->train(training);
+    loss = parallel->step_unread(batch).detach().reshape({}).to(type, /*non_blocking=*/false,
+                                                               /*copy=*/true);
+    return loss.requires_grad_();
+  }
+};
+using LmMeshPtr = std::shared_ptr<LmMesh>;
+
+// While it lives, the model's forward computes gradients, too; those of a step that fails are
+// dropped.
+class Computing {
  public:
-  LmMeshStrategy(LmParallelism how, LmMeshOptions options)
-      : how_(std::move(how)), options_(std::move(options)) {}
+  explicit Computing(LmMesh& mesh) : mesh_(mesh) { mesh_.computes = true; }
+  ~Computing() {
+    mesh_.computes = false;
+    if (mesh_.loss.defined() && !done_) (void)mesh_.parallel->take_gradients();
+    mesh_.loss = at::Tensor();
+  }
+  Computing(const Computing&) = delete;
+  Computing& operator=(const Computing&) = delete;
+  void done() { done_ = true; }
 
-  std::string name() const override {
-    return how_.zero > 0 ? "zero" + std::to_string(how_.zero) : "ddp";
-  }
-  std::string layout() const override { return made().str(); }
+ private:
+  LmMesh& mesh_;
+  bool done_ = false;
+};
 
-  Communicator data_ranks(const Communicator& comm) const override {
-    return Mesh(comm, with_all_axes(how_.axes, comm.size())).over({"data", "expert"});
-  }
-  void set_up(std::shared_ptr<torch::nn::Module> model, Communicator comm) override {
-    checked(*model, comm);
-    Strategy::set_up(model, comm);
-    std::map<std::string, at::Tensor> values;
-    for (const auto& [name, tensor] : parameters_of(*model)) values[name] = tensor.detach();
-    set_up_undrawn(std::move(model), std::move(comm),
-                   [values](const std::string& name, int64_t begin, const at::Tensor& part) {
-                     part.copy_(values.at(name).view(-1).narrow(0, begin, part.numel()));
-                   });
-    // Those of float64 went through float32.
-    const at::NoGradGuard no_grad;
-    for (const DividedParameter& part : made().parameters()) {
-      if (part.tensor.scalar_type() != at::kDouble) break;
-      const at::Tensor& whole = values.at(part.name);
-      const PartSlice& slice = part.slice;
-      part.tensor.copy_(
-          slice.whole() ? whole : whole.narrow(slice.dim, slice.begin, slice.end - slice.begin));
-    }
-  }
-  void set_up_undrawn(std::shared_ptr<torch::nn::Module> model, Communicator comm,
-                      Initial initial) override {
-    TransformerLmImpl* const lm = checked(*model, comm);
-    const at::ScalarType dtype = lm->parameters().front().scalar_type();
-    const at::Device device = comm.device();
-    keep(std::move(model), comm);
-    parallel_ =
-        std::make_shared<ParallelLm>(lm->config(), std::move(comm), how_,
-                                     ParallelLmOptions{.values = std::move(initial),
-                                                       .dtype = dtype,
-                                                       .dropout_seed = options_.dropout_seed,
-                                                       .prepare = options_.prepare});
-    held_ = c10::make_intrusive<HeldGradients>(parallel_);
-    const std::weak_ptr<ParallelLm> weak = parallel_;
-    const c10::weak_intrusive_ptr<HeldGradients> held(held_);
-    lm->run_by(
-        {.loss =
-             [weak, held, lm, dtype, device](const at::Tensor& ids, const at::Tensor& targets,
-                                             const at::Tensor& lengths) {
-               const auto parallel = alive(weak);
-               const LmRowBatch batch{ids, targets, lengths};
-               const auto type = at::TensorOptions(dtype).device(device);
-               if (!at::GradMode::is_enabled())
-                 return at::full({}, parallel->evaluate(batch), type);
-               parallel->module()->train(lm->is_training());
-               const auto gradients = held.lock();
-               const at::Tensor loss = gradients->step(batch);
-               const at::Tensor seed = at::zeros({}, type).requires_grad_();
-               return DoneNode::apply(seed, loss, gradients);
-             },
-         .scores =
-             [weak](const at::Tensor& ids, const at::Tensor& targets, const at::Tensor& lengths) {
-               return alive(weak)->scores({ids, targets, lengths});
-             },
-         .routers = [weak] { return alive(weak)->routers(); }});
-  }
-  std::unique_ptr<torch::optim::Optimizer> make_optimizer(
-      std::vector<torch::optim::OptimizerParamGroup> groups,
-      const optim::Algorithm& algorithm) override {
-    const std::vector<OptimizerGroup> named = named_groups(groups, algorithm);
-    made().divided().make_optimizer(algorithm, named);
-    std::map<std::string, at::Tensor> parts;
-    for (const DividedParameter& part : made().parameters()) parts[part.name] = part.tensor;
-    std::vector<torch::optim::OptimizerParamGroup> own;
-    for (const OptimizerGroup& group : named) {
-      std::vector<at::Tensor> tensors;
-      for (const std::string& parameter : group.names)
-        if (const auto found = parts.find(parameter); found != parts.end())
-          tensors.push_back(found->second);
-      held_->trained.insert(held_->trained.end(), tensors.begin(), tensors.end());
-      own.emplace_back(std::move(tensors), group.options->clone());
-    }
-    return std::make_unique<LmMeshOptimizer>(parallel_, std::move(own), defaults_of(algorithm),
-                                             optimizer_);
-  }
-  void check_optimizer(const torch::optim::Optimizer& optimizer) const override {
-    if (dynamic_cast<const LmMeshOptimizer*>(&optimizer) == nullptr)
-      throw InvalidArgument("strategy " + name() +
-                            " divides parameters and state, so it makes the optimizer itself: "
-                            "strategy->make_optimizer(groups, options)");
-  }
+class LmMeshGradients final : public StrategyGradients {
+ public:
+  explicit LmMeshGradients(LmMeshPtr mesh) : mesh_(std::move(mesh)) {}
   void communicate(bool on) override {
     if (!on)
       throw InvalidArgument("strategy " + name() +
                             " takes a step's batch in micro-batches; give more of these, or larger "
                             "batches, instead of accumulating");
   }
-  Communicator evaluation_ranks(const Communicator& /*comm*/) const override {
-    return made().mesh()["data"];
-  }
-  bool counts_batches() const override {
-    const Mesh& mesh = made().mesh();
-    return mesh.place("pipe") == 0 && mesh.place("context") == 0 && mesh.place("tensor") == 0;
-  }
-  bool has_whole_gradients() const override { return false; }
-  bool divides_state() const override { return true; }
-  StepMemory planned_memory(const torch::optim::Optimizer& /*optimizer*/) const override {
-    return as_step(made().divided().planned_memory());
-  }
-  StepMemory memory(torch::optim::Optimizer& /*optimizer*/) override {
-    StepMemory memory = as_step(made().divided().memory());
-    memory.activations = made().pipeline().activation_bytes();
-    return memory;
+  // What was made of the model's loss says what its gradients are multiplied with.
+  void compute(const std::function<at::Tensor()>& loss, amp::GradScaler* scaler) override {
+    if (scaler != nullptr)
+      throw InvalidArgument("strategy " + name() + " takes no GradScaler; take bfloat16");
+    Computing computing(*mesh_);
+    const at::Tensor found = loss();
+    if (!mesh_->loss.defined())
+      throw InvalidArgument("strategy " + name() + ": the loss is not of the model's forward");
+    found.backward();
+    mesh_->parallel->scale_gradients(mesh_->loss.grad());
+    computing.done();
   }
   int64_t bytes_left(const std::function<std::shared_ptr<void>()>& forward) override {
-    const uint64_t steps = made().steps();
-    made().count_activations();
-    forward().reset();
-    held_->drop();
-    const int64_t bytes = made().pipeline().activation_bytes();
-    made().set_steps(steps);
-    made().count_activations();
+    ParallelLm& made = mesh_->made();
+    const uint64_t steps = made.steps();
+    made.count_activations();
+    {
+      const Computing computing(*mesh_);
+      forward().reset();
+    }
+    const int64_t bytes = made.pipeline().activation_bytes();
+    made.set_steps(steps);
+    made.count_activations();
     return bytes;
-  }
-  int64_t micro_batches() const override { return made().parallelism().micro_batches; }
-  bool divides_model() const override { return true; }
-  Checkpoint divided_state() override {
-    Checkpoint share = made().share();
-    share.files[kSteps] = nlohmann::json{{"steps", made().steps()}}.dump() + "\n";
-    return share;
-  }
-  void load_divided_state(const Checkpoint& checkpoint, const std::string& source,
-                          CheckpointParts parts) override {
-    made().load(checkpoint, source, parts);
-    if (parts == CheckpointParts::kModelAndConfig) return;
-    if (*optimizer_ != nullptr) (*optimizer_)->take_options();
-    // Of other strategies' checkpoints it is known where training stood.
-    if (const auto steps = checkpoint.files.find(kSteps); steps != checkpoint.files.end())
-      made().set_steps(steps_of(steps->second, source));
-    else if (!checkpoint.trainer_json.empty())
-      made().set_steps(static_cast<uint64_t>(
-          trainer_state_from_json(checkpoint.trainer_json, source + "/trainer.json").step));
-  }
-  NamedTensors gathered_parameters() override { return made().gather(); }
-  std::shared_ptr<void> whole_parameters() override {
-    return parallel_ ? parallel_->divided().whole() : nullptr;
   }
 
  private:
-  // The language model that `model` is, of a type and a size that can be divided so. Sends nothing.
-  TransformerLmImpl* checked(torch::nn::Module& model, const Communicator& comm) const {
-    auto* const lm = dynamic_cast<TransformerLmImpl*>(&model);
-    if (lm == nullptr)
-      throw InvalidArgument(
-          "strategy " + name() +
-          " divides a TransformerLm, and the model is another; give it data alone");
-    for (const auto& [parameter, tensor] : parameters_of(model)) {
-      if (tensor.scalar_type() != at::kFloat && tensor.scalar_type() != at::kDouble)
-        throw InvalidArgument("strategy " + name() + ": '" + parameter +
-                              "' is neither float32 nor float64; convert the model, and put "
-                              "autocast around its forward for bfloat16 products");
+  LmMeshPtr mesh_;
+};
+
+class LmMeshState final : public StrategyState {
+ public:
+  explicit LmMeshState(LmMeshPtr mesh) : mesh_(std::move(mesh)) {}
+  std::unique_ptr<torch::optim::Optimizer> make_optimizer(
+      std::vector<torch::optim::OptimizerParamGroup> groups,
+      const optim::Algorithm& algorithm) override {
+    const std::vector<OptimizerGroup> named = named_groups(groups, algorithm);
+    mesh_->made().divided().make_optimizer(algorithm, named);
+    std::map<std::string, at::Tensor> parts;
+    for (const DividedParameter& part : mesh_->made().parameters()) parts[part.name] = part.tensor;
+    std::vector<torch::optim::OptimizerParamGroup> own;
+    for (const OptimizerGroup& group : named) {
+      std::vector<at::Tensor> tensors;
+      for (const std::string& parameter : group.names)
+        if (const auto found = parts.find(parameter); found != parts.end())
+          tensors.push_back(found->second);
+      mesh_->trained.insert(mesh_->trained.end(), tensors.begin(), tensors.end());
+      own.emplace_back(std::move(tensors), group.options->clone());
     }
-    check(how_, lm->config(), comm.size());
-    return lm;
+    auto optimizer = std::make_unique<LmMeshOptimizer>(mesh_->parallel, std::move(own),
+                                                       defaults_of(algorithm));
+    mesh_->optimizer = optimizer.get();
+    mesh_->optimizers_life = optimizer->lifetime();
+    return optimizer;
+  }
+  void check_optimizer(const torch::optim::Optimizer& optimizer) const override {
+    if (mesh_->optimizers_life.expired() || &optimizer != mesh_->optimizer)
+      throw InvalidArgument("strategy " + name() +
+                            " divides parameters and state, so it makes the optimizer itself: "
+                            "strategy->state().make_optimizer(groups, options)");
+  }
+  Checkpoint share(torch::optim::Optimizer& /*optimizer*/) override {
+    Checkpoint share = mesh_->made().share();
+    share.files[kSteps] = nlohmann::json{{"steps", mesh_->made().steps()}}.dump() + "\n";
+    return share;
+  }
+  void load(torch::optim::Optimizer* /*optimizer*/, const Checkpoint& checkpoint,
+            const std::string& source, CheckpointParts parts) override {
+    ParallelLm& made = mesh_->made();
+    made.load(checkpoint, source, parts);
+    if (parts == CheckpointParts::kModelAndConfig) return;
+    if (!mesh_->optimizers_life.expired()) mesh_->optimizer->take_options();
+    // Of other strategies' checkpoints it is known where training stood.
+    if (const auto steps = checkpoint.files.find(kSteps); steps != checkpoint.files.end())
+      made.set_steps(steps_of(steps->second, source));
+    else if (!checkpoint.trainer_json.empty())
+      made.set_steps(static_cast<uint64_t>(
+          trainer_state_from_json(checkpoint.trainer_json, source + "/trainer.json").step));
+  }
+  NamedTensors gathered_parameters() override { return mesh_->made().gather(); }
+  StepMemory planned_memory(const torch::optim::Optimizer& /*optimizer*/) const override {
+    return as_step(mesh_->made().divided().planned_memory());
+  }
+  StepMemory memory(torch::optim::Optimizer& /*optimizer*/) override {
+    StepMemory memory = as_step(mesh_->made().divided().memory());
+    memory.activations = mesh_->made().pipeline().activation_bytes();
+    return memory;
   }
 
+ private:
   static std::unique_ptr<torch::optim::OptimizerOptions> defaults_of(
       const optim::Algorithm& algorithm) {
     return std::visit(
@@ -348,28 +277,112 @@ class LmMeshStrategy final : public Strategy {
             .state = memory.state,
             .buffers = memory.buffers};
   }
-  static std::shared_ptr<ParallelLm> alive(const std::weak_ptr<ParallelLm>& weak) {
-    auto parallel = weak.lock();
-    if (!parallel)
-      throw InvalidArgument("TransformerLm: the strategy that divided it is gone, and its parts");
-    return parallel;
+
+  LmMeshPtr mesh_;
+};
+
+class LmMeshPlacement final : public StrategyPlacement {
+ public:
+  explicit LmMeshPlacement(LmMeshPtr mesh) : mesh_(std::move(mesh)) {}
+  std::string layout() const override { return mesh_->made().str(); }
+  Communicator data_ranks(const Communicator& comm) const override {
+    return Mesh(comm, with_all_axes(mesh_->how.axes, comm.size())).over({"data", "expert"});
   }
-  ParallelLm& made() const {
-    if (!parallel_) throw InvalidArgument("strategy " + name() + ": set_up() comes first");
-    return *parallel_;
+  Communicator evaluation_ranks(const Communicator& /*comm*/) const override {
+    return mesh_->made().mesh()["data"];
+  }
+  std::shared_ptr<void> whole_parameters() override {
+    return mesh_->parallel ? mesh_->parallel->divided().whole() : nullptr;
+  }
+  void set_up(const Strategy::Initial& initial) override {
+    TransformerLmImpl& lm = checked();
+    if (initial) return divide(lm, initial);
+    StrategyPlacement::set_up(nullptr);
+    std::map<std::string, at::Tensor> values;
+    for (const auto& [name, tensor] : parameters_of(lm)) values[name] = tensor.detach();
+    divide(lm, [values](const std::string& name, int64_t begin, const at::Tensor& part) {
+      part.copy_(values.at(name).view(-1).narrow(0, begin, part.numel()));
+    });
+    // Those of float64 went through float32.
+    const at::NoGradGuard no_grad;
+    for (const DividedParameter& part : mesh_->made().parameters()) {
+      if (part.tensor.scalar_type() != at::kDouble) break;
+      const at::Tensor& whole = values.at(part.name);
+      const PartSlice& slice = part.slice;
+      part.tensor.copy_(
+          slice.whole() ? whole : whole.narrow(slice.dim, slice.begin, slice.end - slice.begin));
+    }
   }
 
-  LmParallelism how_;
-  LmMeshOptions options_;
-  std::shared_ptr<ParallelLm> parallel_;
-  c10::intrusive_ptr<HeldGradients> held_;
-  std::shared_ptr<LmMeshOptimizer*> optimizer_ = std::make_shared<LmMeshOptimizer*>(nullptr);
+ private:
+  void divide(TransformerLmImpl& lm, const Strategy::Initial& initial) {
+    const at::ScalarType dtype = lm.parameters().front().scalar_type();
+    mesh_->parallel = std::make_shared<ParallelLm>(
+        lm.config(), comm(), mesh_->how,
+        ParallelLmOptions{.values = initial,
+                          .dtype = dtype,
+                          .dropout_seed = mesh_->options.dropout_seed,
+                          .prepare = mesh_->options.prepare});
+    const Mesh& mesh = mesh_->parallel->mesh();
+    traits().counts_batches =
+        mesh.place("pipe") == 0 && mesh.place("context") == 0 && mesh.place("tensor") == 0;
+    traits().micro_batches = mesh_->parallel->parallelism().micro_batches;
+    const std::weak_ptr<LmMesh> weak = mesh_;
+    lm.run_by(
+        {.loss =
+             [weak, model = &lm, type = at::TensorOptions(dtype).device(comm().device())](
+                 const at::Tensor& ids, const at::Tensor& targets, const at::Tensor& lengths) {
+               const LmMeshPtr there = alive(weak);
+               const LmRowBatch batch{ids, targets, lengths};
+               if (!at::GradMode::is_enabled())
+                 return at::full({}, there->parallel->evaluate(batch), type);
+               return there->forward(batch, type, model->is_training());
+             },
+         .scores =
+             [weak](const at::Tensor& ids, const at::Tensor& targets, const at::Tensor& lengths) {
+               return alive(weak)->parallel->scores({ids, targets, lengths});
+             },
+         .routers = [weak] { return alive(weak)->parallel->routers(); }});
+  }
+  // The language model that the model is, of a type and a size that can be divided so. Sends
+  // nothing.
+  TransformerLmImpl& checked() const {
+    auto* const lm = dynamic_cast<TransformerLmImpl*>(&model());
+    if (lm == nullptr)
+      throw InvalidArgument(
+          "strategy " + name() +
+          " divides a TransformerLm, and the model is another; give it data alone");
+    for (const auto& [parameter, tensor] : parameters_of(*lm)) {
+      if (tensor.scalar_type() != at::kFloat && tensor.scalar_type() != at::kDouble)
+        throw InvalidArgument("strategy " + name() + ": '" + parameter +
+                              "' is neither float32 nor float64; convert the model, and put "
+                              "autocast around its forward for bfloat16 products");
+    }
+    check(mesh_->how, lm->config(), comm().size());
+    return *lm;
+  }
+  static LmMeshPtr alive(const std::weak_ptr<LmMesh>& weak) {
+    auto mesh = weak.lock();
+    if (!mesh)
+      throw InvalidArgument("TransformerLm: the strategy that divided it is gone, and its parts");
+    return mesh;
+  }
+
+  LmMeshPtr mesh_;
 };
 
 }  // namespace
 
 std::shared_ptr<Strategy> make_lm_mesh_strategy(LmParallelism how, LmMeshOptions options) {
-  return std::make_shared<LmMeshStrategy>(std::move(how), std::move(options));
+  const std::string name = how.zero > 0 ? "zero" + std::to_string(how.zero) : "ddp";
+  const auto mesh = std::make_shared<LmMesh>(
+      LmMesh{.how = std::move(how), .options = std::move(options), .name = name});
+  return std::make_shared<Strategy>(Strategy::Parts{
+      .name = name,
+      .traits = {.has_whole_gradients = false, .divides_state = true, .divides_model = true},
+      .gradients = std::make_unique<LmMeshGradients>(mesh),
+      .state = std::make_unique<LmMeshState>(mesh),
+      .placement = std::make_unique<LmMeshPlacement>(mesh)});
 }
 
 }  // namespace lockstep

@@ -335,18 +335,18 @@ TEST_F(LmMesh, WhatCannotBeIsRefusedInOneLine) {
     EXPECT_THAT(message_of<InvalidArgument>([&] {
                   std::vector<torch::optim::OptimizerParamGroup> groups;
                   groups.emplace_back(std::vector<at::Tensor>{at::ones({2}).requires_grad_()});
-                  accelerator.strategy().make_optimizer(groups, AdamWOptions(0.1));
+                  accelerator.strategy().state().make_optimizer(groups, AdamWOptions(0.1));
                 }),
                 HasSubstr("no parameter of the model"));
     EXPECT_THAT(message_of<InvalidArgument>([&] {
                   auto groups = optim::decay_groups(*lm, torch::optim::SGDOptions(0.1));
-                  accelerator.strategy().make_optimizer(groups, AdamWOptions(0.1));
+                  accelerator.strategy().state().make_optimizer(groups, AdamWOptions(0.1));
                 }),
                 HasSubstr("options of group 0 are not of the algorithm's class"));
     EXPECT_THAT(message_of<InvalidArgument>([&] {
                   auto groups = optim::decay_groups(*lm, AdamWOptions(0.1));
                   groups.push_back(groups[0]);
-                  accelerator.strategy().make_optimizer(groups, AdamWOptions(0.1));
+                  accelerator.strategy().state().make_optimizer(groups, AdamWOptions(0.1));
                 }),
                 HasSubstr("is in two groups"));
   });
@@ -364,7 +364,7 @@ std::vector<double> loop(const Way& way, const fs::path& from, const fs::path& i
     Accelerator accelerator(comm, {.strategy = way.strategy(5)});
     TransformerLm lm = make_lm(config);
     auto [model, loader] = accelerator.prepare(lm, batches);
-    const auto adamw = accelerator.strategy().make_optimizer(
+    const auto adamw = accelerator.strategy().state().make_optimizer(
         optim::decay_groups(*lm, AdamWOptions(rate).weight_decay(0.1)), AdamWOptions(rate));
     auto [optimizer] = accelerator.prepare(*adamw);
     if (!from.empty()) accelerator.load_state(from);
@@ -372,9 +372,9 @@ std::vector<double> loop(const Way& way, const fs::path& from, const fs::path& i
     model.train();
     for (int epoch = from.empty() ? 0 : 1; epoch < 3; ++epoch) {
       for (auto& batch : loader) {
-        const at::Tensor loss = model(batch.input, at::Tensor(), batch.target);
         optimizer.zero_grad();
-        accelerator.backward(loss);
+        const at::Tensor loss = accelerator.backward(
+            [&] { return model(batch.input, at::Tensor(), batch.target); });
         optimizer.step();
         mine.push_back(accelerator.reduce(loss, "mean").item<double>());
         if (!into.empty() && mine.size() == 4) {
@@ -415,7 +415,7 @@ TEST_F(LmMesh, ActivationsAreCountedWithinAStep) {
       Accelerator accelerator(comm, {.strategy = way.strategy()});
       TransformerLm lm = make_lm();
       auto [model] = accelerator.prepare(lm);
-      const auto adamw = accelerator.strategy().make_optimizer(
+      const auto adamw = accelerator.strategy().state().make_optimizer(
           optim::decay_groups(*lm, AdamWOptions(0.1)), AdamWOptions(0.1));
       auto [optimizer] = accelerator.prepare(*adamw);
       const Sentences sentences(8);
@@ -423,7 +423,7 @@ TEST_F(LmMesh, ActivationsAreCountedWithinAStep) {
         const at::Tensor ids = sentences.ids.narrow(1, 0, 6).contiguous(),
                          targets = sentences.ids.narrow(1, 1, 6).contiguous();
         optimizer.zero_grad();
-        accelerator.backward(model(ids, at::Tensor(), targets));
+        accelerator.backward([&] { return model(ids, at::Tensor(), targets); });
         optimizer.step();
       }
       if (comm.rank() == 0) bytes = accelerator.memory().activations;
@@ -448,40 +448,52 @@ TEST_F(LmMesh, MasksOfDropoutGoOnFromAState) {
   EXPECT_EQ(loop(way, dir_ / "state", {}, config), rest);
 }
 
-// Gradients come with backward, as anybody's: not before it, and once.
-TEST_F(LmMesh, GradientsComeWithBackward) {
-  testing::run_threads(2, [](Communicator& comm) {
-    TransformerLm lm = make_lm();
-    StrategyModel model(lm, Way{"tensor=2", 2, 1}.strategy(), comm);
-    Strategy& strategy = model.strategy();
-    const auto optimizer =
-        strategy.make_optimizer(optim::decay_groups(*lm, AdamWOptions(0.1)), AdamWOptions(0.1));
-    const Sentences sentences(4);
-    const std::vector<int64_t> rows{0, 1, 2, 3};
-    const data::Batch batch = sentences.batch(rows);
-    const auto forward = [&] { return model(batch.input, at::Tensor(), batch.target); };
-    const at::Tensor forgotten = forward();
-    const at::Tensor loss = forward();
-    EXPECT_EQ(loss.item<double>(), forgotten.item<double>());
-    EXPECT_THAT(message_of<InvalidArgument>([&] { forgotten.backward(); }),
-                HasSubstr("gradients are gone"));
-    const auto defined = [&] {
-      for (const auto& group : optimizer->param_groups())
-        for (const at::Tensor& parameter : group.params())
-          if (parameter.grad().defined()) return true;
-      return false;
-    };
-    EXPECT_FALSE(defined());
-    loss.mul(0.5).backward();
-    EXPECT_TRUE(defined());
-    EXPECT_THAT(message_of<InvalidArgument>([&] { forward(); }),
-                HasSubstr("there are gradients of a former backward"));
-    optimizer->zero_grad();
-    forward().backward();
-    strategy.step(*optimizer);
-    EXPECT_FALSE(defined());
-    EXPECT_NE(forward().item<double>(), loss.item<double>());
-  });
+// A loss and its gradients are one call; a forward alone computes none.
+TEST_F(LmMesh, AStepIsOneCall) {
+  for (const char* mesh : {"tensor=2", "pipe=2"})
+    testing::run_threads(2, [mesh](Communicator& comm) {
+      TransformerLm lm = make_lm();
+      StrategyModel model(lm, Way{mesh, 2, 1}.strategy(), comm);
+      Strategy& strategy = model.strategy();
+      const auto optimizer = strategy.state().make_optimizer(
+          optim::decay_groups(*lm, AdamWOptions(0.1)), AdamWOptions(0.1));
+      const Sentences sentences(4);
+      const std::vector<int64_t> rows{0, 1, 2, 3};
+      const data::Batch batch = sentences.batch(rows);
+      const auto forward = [&] { return model(batch.input, at::Tensor(), batch.target); };
+      const auto compute = [&](const auto& loss) { strategy.gradients().compute(loss); };
+      const auto gradients = [&] {
+        std::vector<at::Tensor> found;
+        for (const auto& group : optimizer->param_groups())
+          for (const at::Tensor& parameter : group.params())
+            if (parameter.grad().defined()) found.push_back(parameter.grad().clone());
+        return found;
+      };
+      EXPECT_THAT(message_of<InvalidArgument>(forward), HasSubstr("by one call"));
+      EXPECT_THAT(
+          message_of<InvalidArgument>([&] { compute([&] { return forward() + forward(); }); }),
+          HasSubstr("one forward"));
+      EXPECT_TRUE(gradients().empty()) << "of a step that failed";
+      EXPECT_THAT(message_of<InvalidArgument>(
+                      [&] { compute([] { return at::ones({}).requires_grad_(); }); }),
+                  HasSubstr("not of the model's forward"));
+      at::Tensor loss;
+      compute([&] { return loss = forward(); });
+      const std::vector<at::Tensor> whole = gradients();
+      ASSERT_FALSE(whole.empty());
+      EXPECT_THAT(message_of<InvalidArgument>([&] { compute(forward); }),
+                  HasSubstr("there are gradients of a former backward"));
+      optimizer->zero_grad();
+      compute([&] { return forward() * 0.5; });
+      const std::vector<at::Tensor> half = gradients();
+      ASSERT_EQ(half.size(), whole.size());
+      for (size_t i = 0; i < half.size(); ++i) EXPECT_TRUE(at::equal(half[i] * 2, whole[i])) << i;
+      strategy.state().step(*optimizer);
+      EXPECT_TRUE(gradients().empty());
+      at::Tensor after;
+      compute([&] { return after = forward(); });
+      EXPECT_NE(after.item<double>(), loss.item<double>());
+    });
 }
 
 // As torch's load_state_dict(): the options of a state are taken over with it.
@@ -516,21 +528,21 @@ TEST_F(LmMesh, GroupsAndFrozenParametersAreTheCallers) {
       groups.emplace_back(heads,
                           std::make_unique<AdamWOptions>(AdamWOptions(0.1).weight_decay(0.5)));
       groups.emplace_back(others);
-      const auto optimizer = strategy.make_optimizer(groups, AdamWOptions(0.01).weight_decay(0));
+      const auto optimizer = strategy.state().make_optimizer(groups, AdamWOptions(0.01).weight_decay(0));
       const Sentences sentences(8);
-      const int64_t count = 8 / way.rows, first = strategy.data_ranks(comm).rank() * count;
+      const int64_t count = 8 / way.rows, first = strategy.placement().data_ranks(comm).rank() * count;
       std::vector<int64_t> rows;
       for (int64_t i = 0; i < count; ++i) rows.push_back(first + i);
       const data::Batch batch = sentences.batch(rows);
       for (int step = 0; step < 3; ++step) {
         optimizer->zero_grad();
-        strategy.backward(model(batch.input, at::Tensor(), batch.target));
+        strategy.gradients().compute([&] { return model(batch.input, at::Tensor(), batch.target); });
         if (step == 2) optimizer->param_groups()[1].options().set_lr(0.05);
         // The norm is of what is trained: clipped so hard that another one would show.
-        strategy.step(*optimizer, {.max_norm = step == 1 ? std::optional(0.01) : std::nullopt});
+        strategy.state().step(*optimizer, {.max_norm = step == 1 ? std::optional(0.01) : std::nullopt});
       }
       NamedTensors all =
-          strategy.divides_model() ? strategy.gathered_parameters() : parameters_of(lm);
+          strategy.traits().divides_model ? strategy.state().gathered_parameters() : parameters_of(lm);
       if (comm.rank() != 0) return;
       for (const auto& [name, tensor] : all) values[name] = tensor.detach().clone();
     });
@@ -598,12 +610,13 @@ TEST_F(LmMesh, RoutersSayWhatTheyDid) {
     Metrics result;
     testing::run_threads(way.ranks, [&](Communicator& comm) {
       StrategyModel model(make_lm(own), way.strategy(), comm);
-      const int64_t count = 8 / way.rows, first = model.strategy().data_ranks(comm).rank() * count;
+      const int64_t count = 8 / way.rows, first = model.strategy().placement().data_ranks(comm).rank() * count;
       std::vector<int64_t> rows;
       for (int64_t i = 0; i < count; ++i) rows.push_back(first + i);
       const data::Batch batch = sentences.batch(rows);
       model->train();
-      (void)model(batch.input, at::Tensor(), batch.target);
+      model.strategy().gradients().compute(
+          [&] { return model(batch.input, at::Tensor(), batch.target); });
       const Metrics found = expert_figures(model.module());
       if (comm.rank() == 0) result = found;
     });

@@ -85,7 +85,7 @@ MemoryCallback::MemoryCallback(Strategy& strategy, torch::optim::Optimizer& opti
       optimizer_(optimizer),
       say_(std::move(say)),
       picture_(std::move(picture)),
-      planned_(strategy.planned_memory(optimizer)) {
+      planned_(strategy.state().planned_memory(optimizer)) {
   planned_.activations = activations.value_or(0);
   plans_all_ = activations.has_value();
   if (say_ && plans_all_)
@@ -95,7 +95,7 @@ MemoryCallback::MemoryCallback(Strategy& strategy, torch::optim::Optimizer& opti
 
 void MemoryCallback::on_step(const TrainerState&, const StepResult& result) {
   if (counted_.total() > 0) return;
-  counted_ = strategy_.memory(optimizer_);
+  counted_ = strategy_.state().memory(optimizer_);
   if (counted_.activations == 0) counted_.activations = result.activations;
   constexpr double kWorthSaying = 0.1;
   const auto planned = static_cast<double>(planned_.total()),

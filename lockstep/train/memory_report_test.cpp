@@ -11,6 +11,8 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
+#include <chrono>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -73,6 +75,36 @@ TEST(LiveBytes, AForwardLeavesItsActivations) {
   EXPECT_EQ(later.activations(), 0);
 }
 
+// A step that is one call has its forward within its backward: no second counts twice.
+TEST(StepClock, APartWithinAnotherIsNotPartOfIt) {
+  struct Waits final : StrategyGradients {
+    double waiting() const override { return seconds; }
+    double seconds = 0;
+  };
+  auto gradients = std::make_unique<Waits>();
+  Waits& waits = *gradients;
+  Strategy strategy({.name = "waits", .gradients = std::move(gradients)});
+  StepClock clock(strategy);
+  const auto work = [](int64_t rounds) {
+    for (int64_t i = 0; i < rounds; ++i) (void)torch::ones({1000}).sum().item<float>();
+  };
+  const auto start = std::chrono::steady_clock::now();
+  clock.backward([&] {
+    clock.forward([&] {
+      work(1000);
+      waits.seconds += 5;
+      return 0;
+    });
+    waits.seconds += 2;
+  });
+  const std::chrono::duration<double> all = std::chrono::steady_clock::now() - start;
+  const StepTimes& times = clock.times();
+  EXPECT_EQ(times.waiting, 7);
+  EXPECT_GT(times.forward + 5, 0);
+  EXPECT_GE(times.backward + 2, -1e-9);
+  EXPECT_LE(times.forward + times.backward + times.waiting, all.count() + 1e-9);
+}
+
 // What a forward of n samples leaves.
 template <typename Net, typename Gather>
 auto left_by(Net& net, const Gather& gather) {
@@ -131,16 +163,16 @@ TEST(MemoryReport, WhatIsCountedIsWhatWasPlanned) {
         const auto strategy = make_strategy(name);
         strategy->set_up(net.ptr(), comm);
         const auto optimizer =
-            adam ? strategy->make_optimizer({net->parameters()}, torch::optim::AdamWOptions(1e-3))
-                 : strategy->make_optimizer({net->parameters()},
+            adam ? strategy->state().make_optimizer({net->parameters()}, torch::optim::AdamWOptions(1e-3))
+                 : strategy->state().make_optimizer({net->parameters()},
                                             torch::optim::SGDOptions(1e-3).momentum(0.9));
-        const StepMemory planned = strategy->planned_memory(*optimizer);
-        const auto outputs = strategy->forward(
+        const StepMemory planned = strategy->state().planned_memory(*optimizer);
+        const auto outputs = strategy->gradients().forward(
             4, [&] { return Strategy::Tensors{net->forward(torch::ones({4, 30}))}; });
-        strategy->backward(outputs[0].sum());
-        strategy->step(*optimizer);
-        EXPECT_EQ(strategy->memory(*optimizer), planned)
-            << name << ": " << to_text(strategy->memory(*optimizer)) << " and " << to_text(planned);
+        strategy->gradients().compute([&] { return outputs[0].sum(); });
+        strategy->state().step(*optimizer);
+        EXPECT_EQ(strategy->state().memory(*optimizer), planned)
+            << name << ": " << to_text(strategy->state().memory(*optimizer)) << " and " << to_text(planned);
         EXPECT_GT(planned.state, 0);
       });
     }
@@ -180,9 +212,9 @@ TEST(MemoryReport, TheCallbackSaysItOnce) {
     const auto strategy = make_strategy("ddp");
     strategy->set_up(net.ptr(), comm);
     const auto optimizer =
-        strategy->make_optimizer({net->parameters()}, torch::optim::AdamWOptions(1e-3));
+        strategy->state().make_optimizer({net->parameters()}, torch::optim::AdamWOptions(1e-3));
     net->forward(torch::ones({2, 30})).sum().backward();
-    strategy->step(*optimizer);
+    strategy->state().step(*optimizer);
     const auto said = [&](std::optional<int64_t> planned, int64_t counted) {
       std::vector<std::string> lines;
       MemoryCallback callback(

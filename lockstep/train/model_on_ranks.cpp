@@ -42,8 +42,8 @@ std::string from_binary(const Json& json) {
   return {json.get_binary().begin(), json.get_binary().end()};
 }
 
-// What is kept of a loop: its point, the streams of a strategy that has some of its own, and what the log of its last
-// step is still to say.
+// What is kept of a loop: its point, the streams of a strategy that has some of its own, and what
+// the log of its last step is still to say.
 struct Place {
   std::string point;
   std::string streams;
@@ -90,8 +90,8 @@ std::vector<at::Tensor> others_of(const torch::nn::Module& model,
   return others;
 }
 
-// The model's parameters lose what they had in common with an optimizer that goes. `values`: they keep theirs.
-// Those without values go to `where`.
+// The model's parameters lose what they had in common with an optimizer that goes. `values`: they
+// keep theirs. Those without values go to `where`.
 void detach_parameters(torch::nn::Module& model, const Tensors& optimized, bool values,
                        at::Device where) {
   const at::NoGradGuard no_grad;
@@ -110,16 +110,16 @@ void detach_parameters(torch::nn::Module& model, const Tensors& optimized, bool 
 ModelOnRanks::ModelOnRanks(Parts parts) : parts_(std::move(parts)) {
   Strategy& strategy = *parts_.strategy;
   // One that is divided stays where it is, as the names of parts that are moved.
-  if (!device().is_cpu() && !strategy.divides_model() &&
-      !strategy.divides(*parts_.model, parts_.comm)) {
+  if (!device().is_cpu() && !strategy.traits().divides_model &&
+      !strategy.placement().divides(*parts_.model, parts_.comm)) {
     give_initial_values();  // they are written on the host
     parts_.model->to(device());
   }
   if (parts_.float16) scaler_.emplace(parts_.comm);
   const bool replaced = parts_.comm.generation() > 0;
-  if (replaced && strategy.rebinds()) {
+  if (replaced && strategy.traits().rebinds) {
     give_initial_values();
-    optimizer_ = strategy.make_optimizer(parts_.groups(), parts_.algorithm);
+    optimizer_ = strategy.state().make_optimizer(parts_.groups(), parts_.algorithm);
     recovery_ = std::make_unique<Recovery>(
         parts_.comm, Recoverable{.model = parts_.model,
                                  .optimizer = optimizer_.get(),
@@ -127,7 +127,7 @@ ModelOnRanks::ModelOnRanks(Parts parts) : parts_(std::move(parts)) {
                                  .save = [this] { return place(); },
                                  .load = [this](const std::string& given) { place_ = given; }});
     bind_or_recover();
-  } else if (replaced && strategy.has_shares()) {
+  } else if (replaced && strategy.state().shares() != nullptr) {
     first_stream_ = rng_state(device());
     // An optimizer that divides parameters takes them along where it goes before there is a state.
     if (!device().is_cpu())
@@ -151,11 +151,8 @@ void ModelOnRanks::give_initial_values() {
 
 void ModelOnRanks::set_up() {
   Strategy& strategy = *parts_.strategy;
-  if (parts_.initial)
-    strategy.set_up_undrawn(parts_.model, comm(), parts_.initial);
-  else
-    strategy.set_up(parts_.model, comm());
-  optimizer_ = strategy.make_optimizer(parts_.groups(), parts_.algorithm);
+  strategy.set_up(parts_.model, comm(), parts_.initial);
+  optimizer_ = strategy.state().make_optimizer(parts_.groups(), parts_.algorithm);
 }
 
 // All that stands on the ranks, to the present generation.
@@ -176,7 +173,7 @@ void ModelOnRanks::bind() {
       put_back_first_values();
     else
       detach_parameters(*parts_.model, trained_of(parts_.groups()), /*values=*/!state,
-                        strategy.divides(*parts_.model, comm()) ? at::kCPU : device());
+                        strategy.placement().divides(*parts_.model, comm()) ? at::kCPU : device());
   }
   if (!state) {
     place_.clear();
@@ -184,7 +181,7 @@ void ModelOnRanks::bind() {
     return set_up();
   }
   strategy.bind(parts_.model, comm());
-  optimizer_ = strategy.make_optimizer(parts_.groups(), parts_.algorithm);
+  optimizer_ = strategy.state().make_optimizer(parts_.groups(), parts_.algorithm);
   put_back(*state);
 }
 
@@ -194,7 +191,7 @@ void ModelOnRanks::put_back_first_values() {
   for (size_t i = 0; i < parameters.size(); ++i) {
     parameters[i].mutable_grad() = at::Tensor();
     // One that the strategy divides begins on the host.
-    parameters[i].set_data(parts_.strategy->divides(*parts_.model, comm())
+    parameters[i].set_data(parts_.strategy->placement().divides(*parts_.model, comm())
                                ? first_values_[i]
                                : first_values_[i].to(device()));
   }
@@ -209,13 +206,13 @@ at::Tensor ModelOnRanks::state(at::Tensor memory) const {
   const at::Tensor rest = recover::pack({.generator = rng_state(device()),
                                          .buffers = others_of(*parts_.model, *optimizer_),
                                          .extra = bytes});
-  const int64_t share = parts_.strategy->share_bytes(*optimizer_), length = rest.numel();
+  const int64_t share = parts_.strategy->state().shares()->bytes(), length = rest.numel();
   const int64_t all = share + length + static_cast<int64_t>(sizeof length);
   // A little more than is needed, as a place grows by some bytes now and then.
   if (!memory.defined() || memory.storage().nbytes() < static_cast<size_t>(all))
     memory = at::empty({all + all / 64}, at::kByte);
   const at::Tensor state = at::empty({0}, at::kByte).set_(memory.storage(), 0, {all});
-  parts_.strategy->write_share(*optimizer_, state.narrow(0, 0, share));
+  parts_.strategy->state().shares()->write(state.narrow(0, 0, share));
   state.narrow(0, share, length).copy_(rest);
   std::memcpy(state.mutable_data_ptr<uint8_t>() + share + length, &length, sizeof length);
   return state;
@@ -227,7 +224,7 @@ void ModelOnRanks::put_back(const at::Tensor& state) {
   const int64_t end = state.numel() - foot;
   if (end > 0) std::memcpy(&length, state.const_data_ptr<uint8_t>() + end, sizeof length);
   if (length < 1 || length > end) throw DataError(std::string(kSource) + " is damaged");
-  parts_.strategy->restore_share(*optimizer_, state.narrow(0, 0, end - length));
+  parts_.strategy->state().shares()->restore(state.narrow(0, 0, end - length));
   const std::vector<at::Tensor> buffers = others_of(*parts_.model, *optimizer_);
   const recover::RankState rank = recover::unpack(state.narrow(0, end - length, length), buffers);
   const at::NoGradGuard no_grad;
@@ -237,7 +234,7 @@ void ModelOnRanks::put_back(const at::Tensor& state) {
     const Json extra = Json::from_cbor(rank.extra);
     place_ = from_binary(extra.at(0));
     // The latest step may have been a later one.
-    parts_.strategy->set_grad_norm(place_from(place_).grad_norm);
+    parts_.strategy->state().set_grad_norm(place_from(place_).grad_norm);
     if (scaler_)
       scaler_->load_state(scaler_state_from_json(extra.at(1).get<std::string>(), kSource));
   } catch (const Json::exception& error) {
@@ -291,9 +288,9 @@ std::string ModelOnRanks::place() const {
   Place kept{.point = to_bytes(point),
              .streams = {},
              .stream_count = 0,
-             .grad_norm = parts_.strategy->own_grad_norm()};
-  if (parts_.strategy->logical_ranks() > 0) {
-    const at::Tensor streams = parts_.strategy->random_states();
+             .grad_norm = parts_.strategy->state().own_grad_norm()};
+  if (parts_.strategy->traits().logical_ranks > 0) {
+    const at::Tensor streams = parts_.strategy->gradients().random_states();
     kept.streams = bytes_of(streams);
     kept.stream_count = streams.size(0);
   }
@@ -315,7 +312,7 @@ void ModelOnRanks::begin(TrainLoop& loop) {
   if (kept.stream_count > 0) {
     const auto bytes = static_cast<int64_t>(kept.streams.size()) / kept.stream_count;
     const at::Tensor own = tensor_of(kept.streams, {kept.stream_count, bytes});
-    strategy().set_random_states(comm().all_gather(own), kSource);
+    strategy().gradients().set_random_states(comm().all_gather(own), kSource);
   }
   loop.go_on_at(loop_point_from(kept.point));
 }
@@ -328,7 +325,7 @@ void ModelOnRanks::begin_states() {
 
 void ModelOnRanks::step(const StepResult& result, const StrategyStep& how) {
   if (!recovery_) {
-    strategy().step(*optimizer_, how);
+    strategy().state().step(*optimizer_, how);
     if (!rollback_) return;
     result_ = result;
     rollback_->stepped([this](at::Tensor memory) { return state(std::move(memory)); });
@@ -339,7 +336,7 @@ void ModelOnRanks::step(const StepResult& result, const StrategyStep& how) {
   if (how.scaler != nullptr) how.scaler->unscale(*optimizer_);
   result_ = result;
   // Kept by the recovery, which may be what calls it.
-  recovery_->update([this, how] { strategy().step(*optimizer_, how); });
+  recovery_->update([this, how] { strategy().state().step(*optimizer_, how); });
   result_.reset();
 }
 

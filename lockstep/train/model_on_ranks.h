@@ -1,5 +1,5 @@
-// ModelOnRanks: a model under a strategy, with its optimizer, on all ranks of a job; under a launcher
-// that starts dead ranks anew (`lockstep run --on-failure replace`) it outlives them.
+// ModelOnRanks: a model under a strategy, with its optimizer, on all ranks of a job; under a
+// launcher that starts dead ranks anew (`lockstep run --on-failure replace`) it outlives them.
 //
 //   ModelOnRanks run({.model = net.ptr(), .strategy = strategy, .comm = comm, .groups = groups,
 //                     .algorithm = options});
@@ -49,10 +49,10 @@ class ModelOnRanks {
     // Of the model, called once.
     std::function<std::vector<torch::optim::OptimizerParamGroup>()> groups;
     optim::Algorithm algorithm;
-    Strategy::Initial initial = nullptr;  // Strategy::set_up_undrawn()
+    Strategy::Initial initial = nullptr;  // Strategy::set_up()'s
     bool float16 = false;                 // with a GradScaler
-    // Where the state is divided (Strategy::has_shares()): steps between two copies of a rank's share in another rank's
-    // memory (RollbackOptions::every).
+    // Where the state is divided (StrategyState::shares()): steps between two copies of a rank's
+    // share in another rank's memory (RollbackOptions::every).
     int64_t copy_every = 10;
   };
 
@@ -70,31 +70,36 @@ class ModelOnRanks {
   }  // on which it trains, in all generations
   torch::nn::Module& model() { return *parts_.model; }
   Strategy& strategy() { return *parts_.strategy; }
+  const std::shared_ptr<Strategy>& shared_strategy() const { return parts_.strategy; }
   torch::optim::Optimizer& optimizer() { return *optimizer_; }
   amp::GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }
   // Whether ranks that die are replaced, and the others go on: where the launcher replaces them and
-  // the strategy rebinds() or has_shares(). Elsewhere an exception ends the training, as ever.
+  // the strategy has traits().rebinds or state().shares(). Elsewhere an exception ends the
+  // training, as ever.
   bool recovers() const { return recovery_ != nullptr || rollback_ != nullptr; }
 
-  // On rank 0: nobody else writes into the run's folder (run_claim.h), until release(), or as long as this lives. Of
-  // several calls the first counts. Says, once, where the file system cannot tell. Throws InvalidArgument.
+  // On rank 0: nobody else writes into the run's folder (run_claim.h), until release(), or as long
+  // as this lives. Of several calls the first counts. Says, once, where the file system cannot
+  // tell. Throws InvalidArgument.
   void claim(const std::filesystem::path& folder);
   void release() { claim_.reset(); }
-  // On rank 0, before it writes there: throws CheckpointError where the claim is lost (WriterClaim::check()).
+  // On rank 0, before it writes there: throws CheckpointError where the claim is lost
+  // (WriterClaim::check()).
   void check_claim() const {
     if (claim_) claim_->check();
   }
 
-  // Whether an attempt of this process has made room for the run's files, for the attempts behind it.
+  // Whether an attempt of this process has made room for the run's files, for the attempts behind
+  // it.
   bool has_room() const { return has_room_; }
   void has_made_room() { has_room_ = true; }
 
-  // The step that `result` is of: gradients are complete on this rank. Where ranks are replaced, all
-  // of them agree on it before any takes it.
+  // The step that `result` is of: gradients are complete on this rank. Where ranks are replaced,
+  // all of them agree on it before any takes it.
   void step(const StepResult& result, const StrategyStep& how);
 
-  // While one lives, steps are of its loop, which has all its callbacks by now. Where the run goes_on(),
-  // so does the loop; elsewhere the caller has put it where it begins.
+  // While one lives, steps are of its loop, which has all its callbacks by now. Where the run
+  // goes_on(), so does the loop; elsewhere the caller has put it where it begins.
   class [[nodiscard]] Training {
    public:
     Training(ModelOnRanks& run, TrainLoop& loop) : run_(run) { run_.begin(loop); }
@@ -109,10 +114,10 @@ class ModelOnRanks {
   bool goes_on() const { return !place_.empty(); }
   int64_t goes_on_at() const;  // the steps done by then; 0 where it does not
 
-  // What `attempt` returns; after a recovery it is called again, from its beginning, on every rank. So it
-  // makes anew whatever stands on comm(), and refers to nothing that it has made itself when it is left.
-  // Returns once all ranks have returned from it. Throws what it throws where that is no failure of another
-  // rank.
+  // What `attempt` returns; after a recovery it is called again, from its beginning, on every rank.
+  // So it makes anew whatever stands on comm(), and refers to nothing that it has made itself when
+  // it is left. Returns once all ranks have returned from it. Throws what it throws where that is
+  // no failure of another rank.
   template <typename Attempt>
   auto attempts(const Attempt& attempt) {
     if (recovers()) recover::say_at_work(comm());  // of attempts before

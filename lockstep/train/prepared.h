@@ -46,17 +46,18 @@ class PreparedModel {
   // For evaluation, buffers that training has moved apart are rank 0's, which are those that are saved (BatchNorm's
   // running statistics): collective with `on` false. module()->eval() is one rank's alone, with the rank's own.
   void train(bool on = true) {
-    if (!on) state_->strategy->share_buffers();
+    if (!on) state_->strategy->placement().share_buffers();
     model_->train(on);
   }
   void eval() { train(false); }
   M& module() { return model_.module(); }
+  Strategy& strategy() { return model_.strategy(); }
   auto operator->() { return model_.operator->(); }
   // While it lives, backwards only add up on this rank.
   Accumulation no_sync() { return Accumulation(model_.shared_strategy()); }
   template <typename Loader>
   void follow(const Loader& loader) {
-    model_.strategy().follow(loader.batches_taken());
+    model_.strategy().gradients().follow(loader.batches_taken());
   }
 
  private:

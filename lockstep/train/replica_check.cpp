@@ -25,7 +25,8 @@ void ReplicaCheckCallback::on_step(const TrainerState& state, const StepResult& 
 }
 
 void check_has_replicas(const Strategy& strategy, int64_t every) {
-  if (every == 0 || !(strategy.divides_model() || divides_parameters(strategy.name()))) return;
+  const bool divided = strategy.traits().divides_model || divides_parameters(strategy.name());
+  if (every == 0 || !divided) return;
   throw InvalidArgument("check_replicas is " + std::to_string(every) + ", but under strategy " +
                         strategy.name() +
                         " the ranks divide or share one copy of the parameters; leave it at 0, or "

@@ -63,8 +63,6 @@ std::optional<std::string> move_former_run_aside(const fs::path& root,
   return text;
 }
 
-namespace {
-
 std::vector<std::string> parts_of(const RunFolder& folder) {
   std::vector<std::string> parts;
   for (const fs::path& part :
@@ -75,6 +73,8 @@ std::vector<std::string> parts_of(const RunFolder& folder) {
   return parts;
 }
 
+namespace {
+
 constexpr const char* kLaunchersJob = "job";  // in job.json
 
 // A job that a launcher or a scheduler may start again, as it calls it.
@@ -84,9 +84,10 @@ struct NamedJob {
   bool again = false;  // this is not its first start
 };
 
-// Whoever can start this process again, the innermost first: a scheduler's job may hold several of a launcher's.
-// LOCKSTEP_GENERATION counts every start of all ranks, for whatever reason; the others count failures alone, or what
-// happened to one rank. "none" is torchrun's where nobody has named the run: any job's.
+// Whoever can start this process again, the innermost first: a scheduler's job may hold several of
+// a launcher's. LOCKSTEP_GENERATION counts every start of all ranks, for whatever reason; the
+// others count failures alone, or what happened to one rank. "none" is torchrun's where nobody has
+// named the run: any job's.
 std::vector<NamedJob> jobs_of(const EnvLookup& env) {
   const auto job = [&env](const char* key, const char* name,
                           std::initializer_list<const char*> counts) {

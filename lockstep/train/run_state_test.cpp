@@ -52,25 +52,25 @@ struct Standing {
                         std::make_unique<AdamWOptions>(AdamWOptions(0.01).weight_decay(0.3)));
     groups.emplace_back(biases, std::make_unique<AdamWOptions>(AdamWOptions(0.02).weight_decay(0)));
     if (order == Order::kTurned) std::swap(groups[0], groups[1]);
-    optimizer = strategy->make_optimizer(groups, AdamWOptions(0.05));
+    optimizer = strategy->state().make_optimizer(groups, AdamWOptions(0.05));
   }
   void steps(int count) {
     for (int i = 0; i < count; ++i) {
       optimizer->zero_grad();
       const at::Tensor rows = at::arange(12, at::kDouble).view({4, 3}).sin();
-      strategy->backward(net->forward(rows).square().sum());
-      strategy->step(*optimizer);
+      strategy->gradients().compute([&] { return net->forward(rows).square().sum(); });
+      strategy->state().step(*optimizer);
     }
   }
-  Checkpoint share() { return share_of_run_state(comm, *net, *strategy, *optimizer, nullptr, {}); }
+  Checkpoint share() { return share_of_run_state(*strategy, *optimizer, nullptr, {}); }
   void restore(const fs::path& path) {
-    restore_run_state(read_checkpoint(path), path.string(), comm, *net, *strategy, *optimizer,
+    restore_run_state(read_checkpoint(path), path.string(), *strategy, *optimizer,
                       nullptr);
   }
   // After three steps more, on every rank.
   at::Tensor end() {
     steps(3);
-    const auto whole = strategy->whole_parameters();
+    const auto whole = strategy->placement().whole_parameters();
     std::vector<at::Tensor> all;
     for (const auto& item : net->named_parameters()) all.push_back(item.value().detach().flatten());
     return at::cat(all);
@@ -129,7 +129,7 @@ TEST(RunState, AnOlderCheckpointGoesOn) {
       Standing run(comm, by, Order::kAsInModel);
       run.steps(2);
       Checkpoint share = run.share();
-      share.optimizer = run.strategy->optimizer_state(*run.optimizer);
+      share.optimizer = run.strategy->state().optimizer_state(*run.optimizer);
       write_checkpoint(comm, dir / "old", share);
       EXPECT_NE(read_checkpoint(dir / "old").optimizer.find("3.exp_avg"), nullptr);
       comm.barrier();

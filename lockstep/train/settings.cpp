@@ -1,7 +1,9 @@
 #include "lockstep/train/settings.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <sstream>
 
 #include "lockstep/core/env.h"
 #include "lockstep/core/json_object.h"
@@ -14,6 +16,25 @@ using nlohmann::json;
 
 namespace {
 constexpr JsonRefusal kRefusal = refuse_as<InvalidArgument>;
+
+std::string bound(double value) {
+  return value == std::floor(value) ? std::to_string(static_cast<int64_t>(value))
+                                    : json(value).dump();
+}
+
+void check_number(const std::string& name, double value, const std::string& text,
+                  const Takes& takes) {
+  const bool enough = takes.above ? value > takes.least : value >= takes.least;
+  const bool fits = takes.below ? value < takes.most : value <= takes.most;
+  if (enough && fits && std::isfinite(value)) return;
+  if (std::isinf(takes.least)) refuse(name, text, "a number");
+  const std::string least = bound(takes.least);
+  if (!std::isinf(takes.most) && !takes.below)
+    refuse(name, text, least + " to " + bound(takes.most));
+  refuse(name, text,
+         (takes.above ? "a number above " + least : least + " or more") +
+             (std::isinf(takes.most) ? "" : ", and less than " + bound(takes.most)));
+}
 }  // namespace
 
 void refuse(const std::string& field, const std::string& value, const std::string& takes) {
@@ -54,17 +75,24 @@ void read_into(const json& json, const std::string& where, double& value) {
   value = number_of(json, where, kRefusal, -JsonObject::kAnyNumber, JsonObject::kAnyNumber);
 }
 
-void at_least(const char* name, int64_t value, int64_t least) {
-  if (value < least) refuse(name, std::to_string(value), std::to_string(least) + " or more");
+void check_value(const std::string& name, const std::string& value, const Takes& takes) {
+  if (takes.choices.empty()) return;
+  std::vector<std::string> choices;
+  std::stringstream text{std::string(takes.choices)};
+  for (std::string choice; std::getline(text, choice, '|');) choices.push_back(choice);
+  if (std::find(choices.begin(), choices.end(), value) != choices.end()) return;
+  const std::string last = choices.back();
+  choices.pop_back();
+  refuse(name, "'" + value + "'", joined(choices) + " or " + last);
 }
 
-void check_choice(const char* name, const std::string& value,
-                  const std::vector<std::string>& choices) {
-  if (std::find(choices.begin(), choices.end(), value) != choices.end()) return;
-  std::string text;
-  for (size_t i = 0; i < choices.size(); ++i)
-    text += (i == 0 ? "" : i + 1 < choices.size() ? ", " : " or ") + choices[i];
-  refuse(name, "'" + value + "'", text);
+void check_value(const std::string& name, int64_t value, const Takes& takes) {
+  check_number(name, static_cast<double>(value), std::to_string(value), takes);
+}
+
+void check_value(const std::string& name, double value, const Takes& takes) {
+  check_number(name, value, std::isfinite(value) ? json(value).dump() : std::to_string(value),
+               takes);
 }
 
 void check_keys(const json& object, const std::string& source,

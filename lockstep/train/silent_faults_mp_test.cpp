@@ -58,8 +58,8 @@ void train(Communicator& comm, int64_t steps, TrainLoopOptions options,
                    before(net, ++step);
                    optimizer.zero_grad();
                    const at::Tensor loss = model(at::ones({4, 8})).square().mean();
-                   strategy->backward(loss);
-                   strategy->step(optimizer);
+                   strategy->gradients().compute([&] { return loss; });
+                   strategy->state().step(optimizer);
                    return {.loss = loss.item<double>(), .samples = 4};
                  }};
   options.epochs = 1;

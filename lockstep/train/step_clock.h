@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <utility>
 
 #include "lockstep/flat/live_bytes.h"
 #include "lockstep/train/strategy.h"
@@ -17,13 +18,14 @@ namespace lockstep {
 //   clock.data([&] { ... });  clock.forward(...);  clock.backward(...);  clock.optimizer(...);
 //   result.times = clock.times();
 //
-// What the strategy says that it waited for others is taken out of backward and optimizer. Each may be
-// called several times. They give what `work` gives.
+// What the strategy says that it waited for others is taken out of backward and optimizer. Each may
+// be called several times, and within another, whose part it then is not. They give what `work`
+// gives.
 class StepClock {
  public:
   // `count`: also the bytes that a forward leaves behind.
   explicit StepClock(Strategy& strategy, bool count = false)
-      : strategy_(strategy), waited_(strategy.waiting()), counts_(count) {}
+      : strategy_(strategy), waited_(strategy.gradients().waiting()), counts_(count) {}
 
   template <typename Work>
   auto data(const Work& work) {
@@ -61,18 +63,23 @@ class StepClock {
     Lap(StepClock& the_clock, double& the_part) : clock(the_clock), part(the_part) {}
     Lap(const Lap&) = delete;
     ~Lap() {
-      const double waited = clock.strategy_.waiting() - clock.waited_ - clock.times_.waiting;
+      const double waited =
+          clock.strategy_.gradients().waiting() - clock.waited_ - clock.times_.waiting;
+      const double all =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       clock.times_.waiting += waited;
-      part +=
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() - waited;
+      part += all - waited - clock.inner_;
+      clock.inner_ = before + all;
     }
     StepClock& clock;
     double& part;
+    double before = std::exchange(clock.inner_, 0);  // of others within the same one
     std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
   };
 
   Strategy& strategy_;
   double waited_;
+  double inner_ = 0;  // seconds of those within the one that is under way
   bool counts_;
   int64_t activations_ = 0;
   StepTimes times_;

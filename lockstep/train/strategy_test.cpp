@@ -106,11 +106,11 @@ TEST(Strategies, AModelWithoutValuesGetsThemAPartAtATime) {
             part.copy_(values[parameter].view(-1).slice(0, begin, begin + part.numel()));
           });
       const auto sgd = torch::optim::SGDOptions(0.1);
-      const auto optimizer = strategy->make_optimizer({{net->parameters()}}, sgd);
-      const auto whole = strategy->whole_parameters();
+      const auto optimizer = strategy->state().make_optimizer({{net->parameters()}}, sgd);
+      const auto whole = strategy->placement().whole_parameters();
       EXPECT_TRUE(at::equal(weights_of(net), weights_of(reference)));
       const int64_t all = weights_of(reference).numel(), frozen = net->second->bias.numel();
-      if (strategy->divides_state()) {
+      if (strategy->traits().divides_state) {
         const at::Tensor sum = at::full({1}, asked - frozen, at::kLong);
         comm.all_reduce(sum);
         EXPECT_EQ(sum.item<int64_t>(), all - frozen);
@@ -185,11 +185,10 @@ TEST_F(StrategyTest, AResumedRunIsTheWholeOne) {
 }
 
 // One of a user's own: no gradient travels; every third step the parameters are averaged.
-class LocalSteps final : public Strategy {
+class LocalSteps final : public StrategyState {
  public:
-  std::string name() const override { return "local-steps"; }
   bool step(torch::optim::Optimizer& optimizer, const StrategyStep& options) override {
-    const bool taken = Strategy::step(optimizer, options);
+    const bool taken = StrategyState::step(optimizer, options);
     if (++steps_ % 3 == 0) average_parameters(model(), comm());
     return taken;
   }
@@ -207,7 +206,8 @@ TEST_F(StrategyTest, OneOfOnesOwn) {
                            .comm = comm,
                            .args = arguments(4, 1),
                            .train_dataset = &points,
-                           .strategy = std::make_shared<LocalSteps>()});
+                           .strategy = std::make_shared<Strategy>(Strategy::Parts{
+                               .name = "local-steps", .state = std::make_unique<LocalSteps>()})});
     EXPECT_EQ(trainer.train().global_step, 12);
     const std::lock_guard lock(mutex);
     found.push_back(weights_of(trainer.model()));
@@ -251,7 +251,7 @@ TEST_F(StrategyTest, UnderAnAccelerator) {
       data::SequentialSampler order(points.size());
       data::Loader<Points> whole(points, order, {.batch_size = 2});
       auto [model, loader] = accelerator.prepare(net, whole);
-      const auto made = accelerator.strategy().make_optimizer(
+      const auto made = accelerator.strategy().state().make_optimizer(
           {torch::optim::OptimizerParamGroup(net->parameters())}, torch::optim::SGDOptions(0.1));
       auto [optimizer] = accelerator.prepare(*made);
       for (auto& batch : loader) {
@@ -288,14 +288,14 @@ TEST_F(StrategyTest, AfterAStepThatTheScalerLeavesOut) {
       torch::nn::Linear net(3, 2);
       const auto strategy = make_strategy(name);
       StrategyModel<torch::nn::Linear> model(net, strategy, comm);
-      const auto optimizer = strategy->make_optimizer(
+      const auto optimizer = strategy->state().make_optimizer(
           {torch::optim::OptimizerParamGroup(net->parameters())}, torch::optim::AdamWOptions(0.1));
       amp::GradScaler scaler(comm);
       const auto step = [&](double factor) {
         optimizer->zero_grad();
         const at::Tensor loss = torch::nn::functional::cross_entropy(model(x), y) * factor;
-        strategy->backward(scaler.scale(loss));
-        return strategy->step(*optimizer, {.max_norm = 1.0, .scaler = &scaler});
+        strategy->gradients().compute([&] { return loss; }, &scaler);
+        return strategy->state().step(*optimizer, {.max_norm = 1.0, .scaler = &scaler});
       };
       EXPECT_TRUE(step(1)) << name;
       const at::Tensor before = net->weight.detach().clone();
@@ -315,10 +315,12 @@ TEST_F(StrategyTest, AccumulationsNest) {
       Net net;
       const auto strategy = make_strategy(name);
       StrategyModel<Net> model(net, strategy, comm);
-      const auto optimizer = strategy->make_optimizer(
+      const auto optimizer = strategy->state().make_optimizer(
           {torch::optim::OptimizerParamGroup(net->parameters())}, torch::optim::SGDOptions(0.1));
       const at::Tensor x = at::linspace(-1, 1 + comm.rank(), 12, at::kDouble).view({4, 3});
-      const auto backward = [&] { strategy->backward(model(x).square().sum()); };
+      const auto backward = [&] {
+        strategy->gradients().compute([&] { return model(x).square().sum(); });
+      };
       {
         const Accumulation outer(strategy);
         {
@@ -328,7 +330,7 @@ TEST_F(StrategyTest, AccumulationsNest) {
         backward();
       }
       backward();
-      strategy->step(*optimizer);
+      strategy->state().step(*optimizer);
       at::Tensor both = weights_of(net);
       comm.all_reduce(both, ReduceOp::kMax);
       EXPECT_TRUE(at::equal(both, weights_of(net))) << name;
@@ -348,10 +350,10 @@ TEST_F(StrategyTest, AModelThatChangesAfterSetUpIsNamed) {
       const auto strategy = make_strategy(name);
       StrategyModel model(net, strategy, comm);
       const auto optimizer =
-          strategy->make_optimizer({{net->parameters()}}, torch::optim::SGDOptions(0.1));
+          strategy->state().make_optimizer({{net->parameters()}}, torch::optim::SGDOptions(0.1));
       const auto step = [&] {
-        strategy->backward(model(at::ones({2, 3}, at::kDouble)).sum());
-        strategy->step(*optimizer);
+        strategy->gradients().compute([&] { return model(at::ones({2, 3}, at::kDouble)).sum(); });
+        strategy->state().step(*optimizer);
       };
       step();
       net->second->bias.set_requires_grad(true);
@@ -375,9 +377,9 @@ TEST_F(StrategyTest, NamesAndRefusals) {
         HasSubstr("choose ddp, average, ring, naive-ring, horovod, zero1, zero2, zero3, fsdp or "
                   "logical8"));
   }
-  EXPECT_THROW(make_strategy("horovod")->communicate(false), InvalidArgument);
-  EXPECT_THROW(make_strategy("zero2")->communicate(false), InvalidArgument);
-  EXPECT_THROW(make_strategy("zero1")->make_optimizer({}, torch::optim::SGDOptions(0.1)),
+  EXPECT_THROW(make_strategy("horovod")->gradients().communicate(false), InvalidArgument);
+  EXPECT_THROW(make_strategy("zero2")->gradients().communicate(false), InvalidArgument);
+  EXPECT_THROW(make_strategy("zero1")->state().make_optimizer({}, torch::optim::SGDOptions(0.1)),
                InvalidArgument);
 }
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "lockstep/core/json_object.h"
@@ -12,43 +14,51 @@
 namespace lockstep {
 namespace {
 
-// Every argument once: name, member.
+// Every argument once: name, member, and what it takes where its type does not say it.
 template <class Arguments, class Visit>
-void visit_arguments(Arguments& a, const Visit& visit) {
+void visit_arguments(Arguments& a, const Visit& each) {
+  using namespace settings;
+  const auto visit = [&](const char* name, auto& member, const Takes& takes = {}) {
+    if constexpr (std::is_invocable_v<Visit, const char*, decltype(member), const Takes&>)
+      each(name, member, takes);
+    else
+      each(name, member);
+  };
   visit("output_dir", a.output_dir);
-  visit("per_device_train_batch_size", a.per_device_train_batch_size);
-  visit("per_device_eval_batch_size", a.per_device_eval_batch_size);
-  visit("gradient_accumulation_steps", a.gradient_accumulation_steps);
-  visit("num_train_epochs", a.num_train_epochs);
+  visit("per_device_train_batch_size", a.per_device_train_batch_size, at_least(1));
+  visit("per_device_eval_batch_size", a.per_device_eval_batch_size, at_least(1));
+  visit("gradient_accumulation_steps", a.gradient_accumulation_steps, at_least(1));
+  visit("num_train_epochs", a.num_train_epochs, from_below(0, 1e9));
   visit("max_steps", a.max_steps);
-  visit("learning_rate", a.learning_rate);
-  visit("weight_decay", a.weight_decay);
-  visit("adam_beta1", a.adam_beta1);
-  visit("adam_beta2", a.adam_beta2);
-  visit("adam_epsilon", a.adam_epsilon);
-  visit("max_grad_norm", a.max_grad_norm);
-  visit("lr_scheduler_type", a.lr_scheduler_type);
-  visit("warmup_ratio", a.warmup_ratio);
-  visit("warmup_steps", a.warmup_steps);
+  visit("learning_rate", a.learning_rate, at_least(0));
+  visit("weight_decay", a.weight_decay, at_least(0));
+  visit("adam_beta1", a.adam_beta1, from_below(0, 1));
+  visit("adam_beta2", a.adam_beta2, from_below(0, 1));
+  visit("adam_epsilon", a.adam_epsilon, at_least(0));
+  visit("max_grad_norm", a.max_grad_norm, at_least(0));
+  visit("lr_scheduler_type", a.lr_scheduler_type,
+        one_of("linear|cosine|constant|constant_with_warmup"));
+  visit("warmup_ratio", a.warmup_ratio, between(0, 1));
+  visit("warmup_steps", a.warmup_steps, at_least(0));
   visit("bf16", a.bf16);
   visit("fp16", a.fp16);
-  visit("logging_steps", a.logging_steps);
-  visit("eval_strategy", a.eval_strategy);
-  visit("eval_steps", a.eval_steps);
-  visit("save_strategy", a.save_strategy);
-  visit("save_steps", a.save_steps);
-  visit("save_total_limit", a.save_total_limit);
+  visit("logging_steps", a.logging_steps, at_least(1));
+  visit("eval_strategy", a.eval_strategy, one_of("no|steps|epoch"));
+  visit("eval_steps", a.eval_steps, at_least(1));
+  visit("save_strategy", a.save_strategy, one_of("no|steps|epoch|best"));
+  visit("save_steps", a.save_steps, at_least(1));
+  visit("save_total_limit", a.save_total_limit, at_least(0));
   visit("async_save", a.async_save);
   visit("load_best_model_at_end", a.load_best_model_at_end);
   visit("metric_for_best_model", a.metric_for_best_model);
   visit("greater_is_better", a.greater_is_better);
-  visit("seed", a.seed);
-  visit("dataloader_num_workers", a.dataloader_num_workers);
+  visit("seed", a.seed, at_least(0));
+  visit("dataloader_num_workers", a.dataloader_num_workers, at_least(0));
   visit("dataloader_drop_last", a.dataloader_drop_last);
   visit("group_by_length", a.group_by_length);
   visit("disable_tqdm", a.disable_tqdm);
   visit("stop_on_signals", a.stop_on_signals);
-  visit("check_replicas", a.check_replicas);
+  visit("check_replicas", a.check_replicas, at_least(0));
   visit("evict_stragglers", a.evict_stragglers);
   visit("resume_from_checkpoint", a.resume_from_checkpoint);
 }
@@ -56,90 +66,26 @@ void visit_arguments(Arguments& a, const Visit& visit) {
 // Keys of transformers' TrainingArguments (5.24, and those that were there before) that change nothing here,
 // whatever they say: where logs, models and metrics go besides, what a device, a loader or a wrapper does for
 // speed, and what scripts alone look at.
-constexpr std::string_view kWithoutEffect[] = {"_n_gpu",
-                                               "average_tokens_across_devices",
-                                               "batch_eval_metrics",
-                                               "dataloader_persistent_workers",
-                                               "dataloader_pin_memory",
-                                               "dataloader_prefetch_factor",
-                                               "ddp_backend",
-                                               "ddp_broadcast_buffers",
-                                               "ddp_bucket_cap_mb",
-                                               "ddp_find_unused_parameters",
-                                               "ddp_timeout",
-                                               "dispatch_batches",
-                                               "distributed_state",
-                                               "do_eval",
-                                               "do_predict",
-                                               "do_train",
-                                               "enable_jit_checkpoint",
-                                               "eval_accumulation_steps",
-                                               "eval_do_concat_batches",
-                                               "eval_use_gather_object",
-                                               "fp16_backend",
-                                               "fp16_opt_level",
-                                               "fsdp_config",
-                                               "fsdp_min_num_params",
-                                               "fsdp_plugin_args",
-                                               "fsdp_transformer_layer_cls_to_wrap",
-                                               "full_determinism",
-                                               "gradient_checkpointing_kwargs",
-                                               "half_precision_backend",
-                                               "hub_always_push",
-                                               "hub_model_id",
-                                               "hub_private_repo",
-                                               "hub_revision",
-                                               "hub_strategy",
-                                               "hub_token",
-                                               "include_for_metrics",
-                                               "include_inputs_for_metrics",
-                                               "include_num_input_tokens_seen",
-                                               "include_tokens_per_second",
-                                               "jit_mode_eval",
-                                               "label_names",
-                                               "length_column_name",
-                                               "liger_kernel_config",
-                                               "local_rank",
-                                               "log_level",
-                                               "log_level_replica",
-                                               "log_on_each_node",
-                                               "logging_dir",
-                                               "logging_first_step",
-                                               "logging_nan_inf_filter",
-                                               "mixed_precision",
-                                               "mp_parameters",
-                                               "no_cuda",
-                                               "overwrite_output_dir",
-                                               "past_index",
-                                               "prediction_loss_only",
-                                               "project",
-                                               "push_to_hub_model_id",
-                                               "push_to_hub_organization",
-                                               "push_to_hub_token",
-                                               "ray_scope",
-                                               "remove_unused_columns",
-                                               "report_to",
-                                               "restore_callback_states_from_checkpoint",
-                                               "run_name",
-                                               "save_on_each_node",
-                                               "save_only_model",
-                                               "save_safetensors",
-                                               "skip_memory_metrics",
-                                               "tf32",
-                                               "torch_compile",
-                                               "torch_compile_backend",
-                                               "torch_compile_mode",
-                                               "torch_empty_cache_steps",
-                                               "torchdynamo",
-                                               "tpu_metrics_debug",
-                                               "tpu_num_cores",
-                                               "trackio_space_id",
-                                               "use_cache",
-                                               "use_cpu",
-                                               "use_ipex",
-                                               "use_legacy_prediction_loop",
-                                               "use_liger_kernel",
-                                               "use_mps_device"};
+constexpr std::string_view kWithoutEffect =
+    "_n_gpu average_tokens_across_devices batch_eval_metrics dataloader_persistent_workers "
+    "dataloader_pin_memory dataloader_prefetch_factor ddp_backend ddp_broadcast_buffers "
+    "ddp_bucket_cap_mb ddp_find_unused_parameters ddp_timeout dispatch_batches "
+    "distributed_state do_eval do_predict do_train enable_jit_checkpoint "
+    "eval_accumulation_steps eval_do_concat_batches eval_use_gather_object fp16_backend "
+    "fp16_opt_level fsdp_config fsdp_min_num_params fsdp_plugin_args "
+    "fsdp_transformer_layer_cls_to_wrap full_determinism gradient_checkpointing_kwargs "
+    "half_precision_backend hub_always_push hub_model_id hub_private_repo hub_revision "
+    "hub_strategy hub_token include_for_metrics include_inputs_for_metrics "
+    "include_num_input_tokens_seen include_tokens_per_second jit_mode_eval label_names "
+    "length_column_name liger_kernel_config local_rank log_level log_level_replica "
+    "log_on_each_node logging_dir logging_first_step logging_nan_inf_filter mixed_precision "
+    "mp_parameters no_cuda overwrite_output_dir past_index prediction_loss_only project "
+    "push_to_hub_model_id push_to_hub_organization push_to_hub_token ray_scope "
+    "remove_unused_columns report_to restore_callback_states_from_checkpoint run_name "
+    "save_on_each_node save_only_model save_safetensors skip_memory_metrics tf32 "
+    "torch_compile torch_compile_backend torch_compile_mode torch_empty_cache_steps "
+    "torchdynamo tpu_metrics_debug tpu_num_cores trackio_space_id use_cache use_cpu use_ipex "
+    "use_legacy_prediction_loop use_liger_kernel use_mps_device";
 
 // Those that would change a run, and of which the value that does not is taken alone: one of these, or what says
 // nothing (null, false, 0, "", an empty list or object).
@@ -189,7 +135,8 @@ void read_over(nlohmann::json& object, const std::string& source) {
     settings::refuse(source + ": " + std::string(key), shown(value),
                      takes + ", which is all that is known here, or leave it out");
   };
-  for (const std::string_view key : kWithoutEffect) object.erase(std::string(key));
+  std::istringstream without_effect{std::string(kWithoutEffect)};
+  for (std::string key; without_effect >> key;) object.erase(key);
   for (const Fixed& fixed : fixed_keys()) {
     const auto found = object.find(std::string(fixed.key));
     if (found == object.end()) continue;
@@ -234,16 +181,7 @@ void fill_nulls(nlohmann::json& object) {
   }
 }
 
-void in_range(const char* name, double value, double least, double below) {
-  if (!(value >= least && value < below))
-    settings::refuse(name, nlohmann::json(value).dump(),
-                     nlohmann::json(least).dump() + " or more" +
-                         (std::isinf(below) ? "" : ", below " + nlohmann::json(below).dump()));
-}
-
 void check_strategies(const TrainingArguments& a) {
-  settings::check_choice("eval_strategy", a.eval_strategy, {"no", "steps", "epoch"});
-  settings::check_choice("save_strategy", a.save_strategy, {"no", "steps", "epoch", "best"});
   if (!a.load_best_model_at_end && a.save_strategy != "best") return;
   if (a.eval_strategy == "no")
     throw InvalidArgument(
@@ -264,49 +202,21 @@ void check_strategies(const TrainingArguments& a) {
 }  // namespace
 
 void check(const TrainingArguments& a) {
-  constexpr double kAny = std::numeric_limits<double>::infinity();
   if (a.output_dir.empty()) settings::refuse("output_dir", "", "a directory");
-  settings::at_least("per_device_train_batch_size", a.per_device_train_batch_size, 1);
-  settings::at_least("per_device_eval_batch_size", a.per_device_eval_batch_size, 1);
-  settings::at_least("gradient_accumulation_steps", a.gradient_accumulation_steps, 1);
-  in_range("num_train_epochs", a.num_train_epochs, 0, 1e9);
-  in_range("learning_rate", a.learning_rate, 0, kAny);
-  in_range("weight_decay", a.weight_decay, 0, kAny);
-  in_range("adam_beta1", a.adam_beta1, 0, 1);
-  in_range("adam_beta2", a.adam_beta2, 0, 1);
-  in_range("adam_epsilon", a.adam_epsilon, 0, kAny);
-  in_range("max_grad_norm", a.max_grad_norm, 0, kAny);
-  settings::check_choice("lr_scheduler_type", a.lr_scheduler_type,
-                         {"linear", "cosine", "constant", "constant_with_warmup"});
-  if (!(a.warmup_ratio >= 0 && a.warmup_ratio <= 1))
-    settings::refuse("warmup_ratio", nlohmann::json(a.warmup_ratio).dump(), "0 to 1");
-  settings::at_least("warmup_steps", a.warmup_steps, 0);
+  visit_arguments(a, [](const char* name, const auto& value, const settings::Takes& takes) {
+    settings::check_value(name, value, takes);
+  });
   if (a.bf16 && a.fp16) throw InvalidArgument("bf16 and fp16 are both on; choose one");
-  settings::at_least("logging_steps", a.logging_steps, 1);
-  if (a.eval_steps) settings::at_least("eval_steps", *a.eval_steps, 1);
-  settings::at_least("save_steps", a.save_steps, 1);
-  settings::at_least("save_total_limit", a.save_total_limit, 0);
-  settings::at_least("seed", a.seed, 0);
-  settings::at_least("dataloader_num_workers", a.dataloader_num_workers, 0);
-  settings::at_least("check_replicas", a.check_replicas, 0);
-  if (a.evict_stragglers != 0) in_range("evict_stragglers", a.evict_stragglers, 1.01, kAny);
+  if (a.evict_stragglers != 0)
+    settings::check_value("evict_stragglers", a.evict_stragglers, settings::at_least(1.01));
   if (a.metric_for_best_model.empty())
     settings::refuse("metric_for_best_model", "", "a metric's name");
   check_strategies(a);
 }
 
 std::string to_json(const TrainingArguments& arguments) {
-  nlohmann::ordered_json json;
-  visit_arguments(arguments, [&](const char* name, const auto& value) {
-    using Value = std::decay_t<decltype(value)>;
-    if constexpr (requires(const Value& v) { v.has_value(); }) {
-      json[name] = nullptr;
-      if (value) json[name] = *value;
-    } else {
-      json[name] = value;
-    }
-  });
-  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return settings::to_json(
+      arguments, [](const auto& from, const auto& each) { visit_arguments(from, each); });
 }
 
 TrainingArguments training_arguments_from_json(std::string_view text, const std::string& source,

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 
 #include "lockstep/core/errors.h"
@@ -66,6 +67,20 @@ TEST(TrainingArguments, WhatTransformersWritesIsRead) {
                     "evaluation_strategy": "epoch", "_n_gpu": 1, "warmup_steps": 0.1, "warmup_ratio": 0.1})",
                 "args.json"),
             expected);
+}
+
+TEST(TrainingArguments, AnArgumentSaysWhatItTakes) {
+  const auto refused = [](const TrainingArguments& args) {
+    return message_of<InvalidArgument>([&] { check(args); });
+  };
+  EXPECT_EQ(refused({.per_device_train_batch_size = 0}),
+            "per_device_train_batch_size is 0; give 1 or more");
+  EXPECT_EQ(refused({.adam_beta1 = 1}), "adam_beta1 is 1.0; give 0 or more, and less than 1");
+  EXPECT_EQ(refused({.learning_rate = HUGE_VAL}), "learning_rate is inf; give 0 or more");
+  EXPECT_EQ(refused({.lr_scheduler_type = "step"}),
+            "lr_scheduler_type is 'step'; give linear, cosine, constant or constant_with_warmup");
+  EXPECT_EQ(refused({.eval_steps = 0}), "eval_steps is 0; give 1 or more");
+  EXPECT_EQ(refused({.evict_stragglers = 1}), "evict_stragglers is 1.0; give 1.01 or more");
 }
 
 // Keys that would change a run are no more read over than ever.

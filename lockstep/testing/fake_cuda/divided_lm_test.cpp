@@ -213,20 +213,23 @@ TEST_F(DividedLmOnDevices, AStrategysStepStopsNoHost) {
       LmConfig config = config_of(false);
       TransformerLm model(config, LmOptions{.initial = InitialParameters::kNone});
       const auto strategy = make_lm_mesh_strategy(parse_parallelism(mesh));
-      strategy->set_up_undrawn(model.ptr(), comm, values_alike().values);
+      strategy->set_up(model.ptr(), comm, values_alike().values);
       std::vector<torch::optim::OptimizerParamGroup> groups;
       groups.emplace_back(model->parameters());
       const auto optimizer =
-          strategy->make_optimizer(std::move(groups), torch::optim::AdamWOptions(1e-2));
+          strategy->state().make_optimizer(std::move(groups), torch::optim::AdamWOptions(1e-2));
       std::vector<at::Tensor> losses;
       std::vector<double> values;
       for (int64_t step = 0; step < 3; ++step) {
         const LmRowBatch batch = batch_of(step);
         Counting counted;
-        const at::Tensor loss = model->loss(batch.ids, batch.targets);
+        at::Tensor loss;
+        strategy->gradients().compute([&] {
+          loss = model->loss(batch.ids, batch.targets);
+          return loss * 2;
+        });
         EXPECT_EQ(loss.device(), comm.device());
-        strategy->backward(loss * 2);
-        strategy->step(*optimizer, {});
+        strategy->state().step(*optimizer, {});
         optimizer->zero_grad();
         EXPECT_EQ(counted.stops(), 0) << mesh << joined(counted.stop_places());
         losses.push_back(loss.detach());
@@ -264,15 +267,15 @@ TEST_F(DividedLmOnDevices, AnAcceleratorsStepStopsNoHost) {
     std::vector<torch::optim::OptimizerParamGroup> groups;
     groups.emplace_back(model->parameters());
     const torch::optim::AdamWOptions adamw(1e-2);
-    const auto made = accelerator.strategy().make_optimizer(std::move(groups), adamw);
+    const auto made = accelerator.strategy().state().make_optimizer(std::move(groups), adamw);
     auto [optimizer] = accelerator.prepare(*made);
     lm.train();
     std::vector<at::Tensor> losses;
     for (auto& batch : loader) {
       Counting counted;
-      const at::Tensor loss = lm(batch.input, at::Tensor(), batch.target);
       optimizer.zero_grad();
-      accelerator.backward(loss);
+      const at::Tensor loss =
+          accelerator.backward([&] { return lm(batch.input, at::Tensor(), batch.target); });
       optimizer.step();
       EXPECT_EQ(counted.stops(), 0) << joined(counted.stop_places());
       losses.push_back(loss.detach());

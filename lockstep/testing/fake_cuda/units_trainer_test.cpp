@@ -143,7 +143,7 @@ class FsdpOnFakeCuda : public WithoutRaces {
       if (on_device) {
         EXPECT_LT(device::memory_use(comm.device())->peak - trained, all / 4) << "of " << all;
       }
-      const auto whole = strategy->whole_parameters();
+      const auto whole = strategy->placement().whole_parameters();
       for (const at::Tensor& p : net->parameters()) {
         EXPECT_EQ(p.device(), comm.device());
         own.parameters.push_back(p.detach().cpu().clone());

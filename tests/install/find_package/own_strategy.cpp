@@ -8,12 +8,11 @@
 
 namespace {
 
-class LocalSteps final : public lockstep::Strategy {
+class LocalSteps final : public lockstep::StrategyState {
  public:
   explicit LocalSteps(int64_t period) : period_(period) {}
-  std::string name() const override { return "local-steps"; }
   bool step(torch::optim::Optimizer& optimizer, const lockstep::StrategyStep& options) override {
-    const bool taken = Strategy::step(optimizer, options);
+    const bool taken = StrategyState::step(optimizer, options);
     if (++steps_ % period_ == 0) lockstep::average_parameters(model(), comm());
     return taken;
   }
@@ -23,8 +22,9 @@ class LocalSteps final : public lockstep::Strategy {
 };
 
 void train() {
-  lockstep::Accelerator accelerator(lockstep::init(),
-                                    {.strategy = std::make_shared<LocalSteps>(8)});
+  lockstep::Strategy::Parts parts{.name = "local-steps", .state = std::make_unique<LocalSteps>(8)};
+  const auto strategy = std::make_shared<lockstep::Strategy>(std::move(parts));
+  lockstep::Accelerator accelerator(lockstep::init(), {.strategy = strategy});
   torch::manual_seed(1 + accelerator.process_index());
   torch::nn::Linear net(1, 1);
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));

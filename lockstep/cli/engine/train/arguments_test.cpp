@@ -87,7 +87,7 @@ TEST(TrainArguments, MistakesAreOneLine) {
   EXPECT_THAT(from({"cifar", "--data", "d", "--mean", "0"}), HasSubstr("--mean"));
   EXPECT_THAT(from({"cifar", "--data", "d", "--augment=maybe"}), HasSubstr("true or false"));
   EXPECT_THAT(from({"cifar", "--data", "d", "--model", "vgg"}),
-              HasSubstr("simple-cnn, resnet18 or resnet50"));
+              HasSubstr("resnet18, resnet50 or simple-cnn"));
   EXPECT_THAT(from({"cifar"}), HasSubstr("give a directory with CIFAR-10's .bin files, or"));
   EXPECT_THAT(from({"mnist"}), HasSubstr("--data is missing"));
   EXPECT_THAT(from({"mnist", "--data", "d", "--epochs", "x"}), HasSubstr("--epochs is 'x'"));

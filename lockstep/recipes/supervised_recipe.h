@@ -1,0 +1,96 @@
+// A recipe that trains by labelled batches: what all of them have in common.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/amp/autocast.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/flat/module_device.h"
+#include "lockstep/optim/algorithm.h"
+#include "lockstep/recipes/recipe_run.h"
+#include "lockstep/train/supervised_task.h"
+
+namespace lockstep {
+
+// M, D and Loss as SupervisedTask takes them. All that is referred to must outlive the call.
+template <typename M, data::Dataset D, typename Loss>
+struct SupervisedRecipe {
+  using Autocast = std::optional<amp::AutocastSettings>;
+
+  const D& train;
+  int64_t held_out = 0;  // samples to evaluate on
+  // The model, as drawn_from_seed() draws it, perhaps without values.
+  std::function<M()> make;
+  // Where it is without values: what gives it those (Strategy::set_up()).
+  std::function<Strategy::Initial(const M&)> initial = {};
+  optim::Algorithm algorithm;
+  std::function<std::vector<torch::optim::OptimizerParamGroup>(const M&)> groups;
+  Loss loss = {};
+  std::optional<double> max_norm = {};  // the gradients' global one, at most
+  // `ranks`: those that evaluate samples of their own (StrategyPlacement::evaluation_ranks()).
+  std::function<Evaluation(M&, Communicator& ranks, const Autocast&)> evaluate;
+  std::function<CheckpointFiles(const M&)> files = {};
+  std::function<Metrics(M&)> figures = {};  // SupervisedTask's
+  std::vector<std::string> labels = {};     // RecipeParts'
+  std::string question;                     // TrainResult's
+};
+
+// `start`: before the data were loaded. Collective. Throws as train_recipe().
+template <typename M, data::Dataset D, typename Loss>
+TrainResult train_supervised(Communicator& comm, const TrainConfig& config,
+                             const TrainRunOptions& options,
+                             std::chrono::steady_clock::time_point start,
+                             const SupervisedRecipe<M, D, Loss>& recipe) {
+  check_against_data(config, recipe.train.size(), recipe.held_out);
+  const auto strategy = options.strategy ? options.strategy : strategy_of(config);
+  M made = recipe.make();
+  ModelOnRanks run({.model = made.ptr(),
+                    .strategy = strategy,
+                    .comm = comm,
+                    .groups = [&] { return recipe.groups(made); },
+                    .algorithm = recipe.algorithm,
+                    .initial = recipe.initial ? recipe.initial(made) : nullptr});
+  const auto autocast = autocast_of(config, comm);
+  const TrainResult result = run.attempts([&] {
+    Communicator& ranks = run.comm();
+    const DealtSamples dealt = deal(config, recipe.train.size(), *strategy, ranks);
+    data::Loader loader(recipe.train, *dealt.sampler,
+                        {.batch_size = dealt.batch_size,
+                         .num_workers = static_cast<int>(config.workers),
+                         .device = device_of(*made)});
+    StrategyModel<M> model(made, strategy);
+    Communicator eval_ranks = strategy->placement().evaluation_ranks(ranks);
+    Loss loss = recipe.loss;
+    SupervisedTask<M, D, Loss> task(
+        {.model = model,
+         .loader = loader,
+         .loss = loss,
+         .step = {.run = run,
+                  .data_ranks = strategy->placement().data_ranks(ranks),
+                  .learning_rate =
+                      rates_of(config, loader.batches() / batches_per_step(*strategy, ranks)),
+                  .autocast = autocast,
+                  .max_norm = recipe.max_norm,
+                  .shares = dealt.shares,
+                  .counts_elements = true},
+         .figures = recipe.figures});
+    return run_recipe(
+        config, options,
+        {.run = run,
+         .task = task.task([&] { return recipe.evaluate(made, eval_ranks, autocast); }),
+         .plan_activations = [&](int64_t limit) { return task.plan_activations(limit); },
+         .files = recipe.files ? recipe.files(made) : CheckpointFiles{},
+         .labels = recipe.labels,
+         .question = recipe.question,
+         .start = start});
+  });
+  comm = run.comm();
+  return result;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,138 @@
+#include "lockstep/train/loop_run.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <utility>
+
+#include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/checkpoint/on_root.h"
+#include "lockstep/core/aside_file.h"
+#include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
+#include "lockstep/train/checkpointing.h"
+#include "lockstep/train/memory_report.h"
+#include "lockstep/train/replica_check.h"
+#include "lockstep/train/requeue_note.h"
+#include "lockstep/train/straggler.h"
+#include "lockstep/train/strategy.h"
+#include "lockstep/train/tensorboard_callback.h"
+
+namespace lockstep {
+namespace {
+
+void say(const std::string& line) {
+  write_all(STDERR_FILENO, line + "\n");
+}
+
+// Where a run begins.
+enum class Start : uint8_t {
+  kAnew,
+  kResumed,  // from a checkpoint
+  kInPlace,  // where a rank died
+};
+
+Start find_start(const LoopRun& run, const TrainingRun& saved) {
+  if (run.run.goes_on()) return Start::kInPlace;
+  const std::filesystem::path last = run.checkpoints / "last";
+  const auto from =
+      goes_on_from_last(run.run.comm(), run.folder.root, last) ? last : run.resume;
+  if (!from) return Start::kAnew;
+  if (!checkpoint_exists(*from))
+    throw CheckpointError(from->string() + ": there is no checkpoint to resume from");
+  restore_training(saved, *from);
+  return Start::kResumed;
+}
+
+// On rank 0.
+void start_folder(const LoopRun& run, Start start) {
+  const std::filesystem::path& root = run.folder.root;
+  if (start == Start::kAnew && !run.run.has_room()) {
+    const auto moved = make_room_for_run(root, run.former_parts(), process_env());
+    if (moved && run.tells_of_former) say(*moved);
+  } else {
+    name_job(root, process_env());
+  }
+  remove_requeue_note(root);
+  if (!run.config_json.empty()) write_file_aside(run.folder.config(), run.config_json);
+}
+
+// What a run writes on rank 0, which is there alone.
+void add_records(const LoopRun& run, TrainLoop& loop, Start start) {
+  JsonlWriter metrics(run.folder.metrics(), start == Start::kAnew ? JsonlWriter::Mode::kReplace
+                                                                  : JsonlWriter::Mode::kAppend);
+  if (start != Start::kInPlace) metrics.truncate(loop.state().metrics_bytes);
+  loop.add(std::make_shared<MetricsCallback>(std::move(metrics)));
+  if (!run.tensorboard) return;
+  TensorBoardOptions options;
+  // The step that led to the place is told of once more.
+  if (start == Start::kInPlace) options.resumed_at = run.run.goes_on_at();
+  if (start == Start::kResumed) options.resumed_at = loop.state().step + 1;
+  loop.add(
+      std::make_shared<TensorBoardCallback>(TensorBoardWriter(run.folder.tensorboard(), options)));
+}
+
+void add_progress(const LoopRun& run, TrainLoop& loop) {
+  loop.add(std::make_shared<ProgressCallback>(
+      ProgressCallbackOptions{.terminal = run.terminal,
+                              .epochs = run.loop.epochs,
+                              .steps_per_epoch = run.task.steps_per_epoch,
+                              .max_steps = run.loop.max_steps,
+                              .ranks = run.run.comm().size(),
+                              .counted = run.counted,
+                              .evaluated = run.evaluated}));
+}
+
+}  // namespace
+
+LoopEnd run_loop(LoopRun run) {
+  ModelOnRanks& model = run.run;
+  Communicator& comm = model.comm();
+  Strategy& strategy = model.strategy();
+  on_root(comm, [&] { model.claim(run.folder.root); });
+  TrainLoop loop(comm, run.task, run.loop);
+  const TrainingRun saved{.run = model, .loop = loop, .files = run.files};
+  const Start start = find_start(run, saved);
+  const bool says = run.progress && !model.has_room() && start != Start::kInPlace;
+
+  if (const auto check = replica_check(comm, model.model(), strategy, run.check_replicas))
+    loop.add(check);
+  if (comm.size() > 1) loop.add(straggler_report(comm, run.evict_stragglers));
+  on_root(comm, [&] {
+    start_folder(run, start);
+    add_records(run, loop, start);
+  });
+  model.has_made_room();
+  const auto activations = run.activations ? std::optional(run.activations()) : std::nullopt;
+  std::shared_ptr<MemoryCallback> memory;
+  if (comm.rank() == 0) {
+    if (says && !run.layout.empty()) say(run.layout);
+    // Its lines come before the bar.
+    memory = std::make_shared<MemoryCallback>(
+        strategy, model.optimizer(), says ? std::function<void(const std::string&)>(say) : nullptr,
+        run.folder.memory(), activations);
+    loop.add(memory);
+    if (run.progress) add_progress(run, loop);
+  }
+  for (const auto& callback : run.callbacks) loop.add(callback);
+  if (run.saves)
+    loop.add(
+        std::make_shared<CheckpointCallback>(saved, run.checkpoints, run.kept, run.async_save));
+
+  const ModelOnRanks::Training training(model, loop);
+  LoopEnd end{.first_step = loop.state().step, .first_samples = loop.state().samples};
+  const auto begun = std::chrono::steady_clock::now();
+  loop.run();
+  end.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+  end.state = loop.state();
+  end.stopped_by = loop.stopped_by();
+  if (memory) {
+    end.planned = memory->planned();
+    end.counted = memory->counted();
+  }
+  if (run.at_end) run.at_end(end);
+  return end;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,152 @@
+#include "lockstep/train/train_step.h"
+
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <utility>
+
+#include "lockstep/optim/learning_rate.h"
+#include "lockstep/train/activation_plan.h"
+#include "lockstep/train/step_clock.h"
+#include "lockstep/train/strategy.h"
+
+namespace lockstep {
+namespace {
+
+// How much the batches of a step count.
+class Shares {
+ public:
+  // `counts`: samples or targets of each batch. `average`: what a batch of all ranks has on the
+  // average.
+  Shares(const std::vector<int64_t>& counts, double average) : counts_(counts), average_(average) {}
+
+  // The loss whose gradient the batch adds to the step's. One that is a mean over nothing adds
+  // none: its own may be no number (0 / 0), so the backward, which other ranks wait for, begins at
+  // the logits where there are any.
+  at::Tensor weighed(size_t batch, const LossOutput& output) const {
+    const int64_t count = counts_[batch];
+    if (count == 0) {
+      const bool begins = output.logits.defined() && output.logits.requires_grad();
+      return (begins ? output.logits.sum() : output.loss).mul(0);
+    }
+    const double divisor = average_ / static_cast<double>(count);
+    return divisor == 1 ? output.loss : output.loss.div(divisor);
+  }
+
+ private:
+  const std::vector<int64_t>& counts_;
+  double average_;
+};
+
+}  // namespace
+
+TrainStep::TrainStep(Parts parts, int64_t batches)
+    : parts_(std::move(parts)),
+      logical_(parts_.run.strategy().traits().logical_ranks > 0),
+      batches_(batches),
+      // Of logical ranks' batches the strategy takes the mean; others are added up.
+      group_(logical_ ? batches_per_step(parts_.run.strategy(), parts_.run.comm())
+                      : parts_.accumulation),
+      steps_per_epoch_(logical_ ? batches / group_ : (batches + group_ - 1) / group_),
+      first_rate_(parts_.run.optimizer().param_groups().front().options().get_lr()) {}
+
+int64_t TrainStep::batches_before(int64_t step_in_epoch) const {
+  return std::min(batches_, step_in_epoch * group_);
+}
+
+int64_t TrainStep::batches_of(int64_t step_in_epoch) const {
+  return batches_before(step_in_epoch + 1) - batches_before(step_in_epoch);
+}
+
+StepResult TrainStep::take(int64_t step, const Batches& batches) {
+  ModelOnRanks& run = parts_.run;
+  Strategy& strategy = run.strategy();
+  StepClock clock(strategy, !std::exchange(counted_, true));
+  const auto next = [&] { clock.data(batches.next); };
+  run.optimizer().zero_grad();
+
+  std::vector<int64_t> counts = batches.samples;
+  std::optional<int64_t> all;
+  if (parts_.shares != nullptr) {
+    const int64_t in_epoch = step % steps_per_epoch_;
+    counts = {parts_.shares->own(in_epoch)};
+    all = parts_.shares->samples(in_epoch);
+  }
+  const bool has_samples = counts.front() > 0;
+  if (batches.targets) {
+    for (int64_t& count : counts) {
+      next();
+      if (count > 0) count = batches.targets();
+    }
+    const at::Tensor sum =
+        at::full({1}, std::accumulate(counts.begin(), counts.end(), int64_t{0}), at::kLong);
+    parts_.data_ranks.all_reduce(sum);
+    all = sum.item<int64_t>();
+  }
+  const auto means = static_cast<double>(logical_ ? counts.size() : 1);
+  const Shares shares(
+      counts,
+      all ? static_cast<double>(*all) / (static_cast<double>(parts_.data_ranks.size()) * means)
+          : static_cast<double>(std::accumulate(counts.begin(), counts.end(), int64_t{0})) / means);
+
+  StepResult result;
+  RunningLoss sum;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (!batches.targets) next();
+    std::optional<Accumulation> held;
+    if (!logical_ && i + 1 < counts.size()) held.emplace(run.shared_strategy());
+    LossOutput output;
+    clock.backward([&] {
+      strategy.gradients().compute(
+          [&] {
+            output = clock.forward([&] { return batches.loss(i); });
+            return shares.weighed(i, output);
+          },
+          run.scaler());
+    });
+    sum.add(DeviceScalar(output.loss), counts[i]);
+    // Ranks that work on one batch count it once.
+    if (strategy.traits().counts_batches && has_samples)
+      result.samples += parts_.counts_elements ? output.labels.numel() : output.labels.size(0);
+  }
+  result.loss = sum.mean();
+  if (batches.targets)
+    result.targets = strategy.traits().counts_batches ? static_cast<int64_t>(sum.samples) : 0;
+  if (parts_.learning_rate) optim::set_learning_rate(run.optimizer(), parts_.learning_rate(step));
+  clock.optimizer([&] {
+    run.step(result,
+             {.max_norm = parts_.max_norm, .scaler = run.scaler(), .reads_norm_later = true});
+  });
+  result.times = clock.times();
+  result.activations = clock.activations();
+  return result;
+}
+
+Metrics TrainStep::figures(int64_t step) {
+  return update_figures(parts_.run.strategy(),
+                        parts_.learning_rate ? parts_.learning_rate(step - 1) : first_rate_);
+}
+
+int64_t TrainStep::plan_activations(std::vector<int64_t> order, int64_t batch_size, int64_t limit,
+                                    const Forward& forward) {
+  Strategy& strategy = parts_.run.strategy();
+  int64_t samples = std::min(batch_size, static_cast<int64_t>(order.size()));
+  // All ranks try the same, as their forwards may communicate.
+  if (parts_.shares != nullptr) samples = parts_.shares->largest();
+  while (static_cast<int64_t>(order.size()) < samples) order.push_back(order.back());
+  const auto left = [&](int64_t n) {
+    return strategy.gradients().bytes_left(forward(std::span(order).first(static_cast<size_t>(n))));
+  };
+  const auto any = [&](bool here) {
+    const at::Tensor said = at::full({1}, here ? 1 : 0, at::kLong);
+    parts_.run.comm().all_reduce(said, ReduceOp::kMax);
+    return said.item<int64_t>() != 0;
+  };
+  return lockstep::plan_activations(
+      parts_.run.model(), samples, left,
+      {.limit = limit, .micro_batches = strategy.traits().micro_batches, .any = any});
+}
+
+}  // namespace lockstep
