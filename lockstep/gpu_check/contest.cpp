@@ -118,26 +118,6 @@ BertConfig bert_config(const StepCase& one) {
 
 }  // namespace
 
-nlohmann::json to_json(const StepCase& one) {
-  return {{"name", one.name},     {"kind", one.kind},     {"batch", one.batch},
-          {"length", one.length}, {"layers", one.layers}, {"width", one.width},
-          {"heads", one.heads},   {"inner", one.inner},   {"vocabulary", one.vocabulary},
-          {"half", one.half}};
-}
-
-StepCase step_case_from_json(const nlohmann::json& json) {
-  return {.name = json.at("name"),
-          .kind = json.at("kind"),
-          .batch = json.at("batch"),
-          .length = json.at("length"),
-          .layers = json.at("layers"),
-          .width = json.at("width"),
-          .heads = json.at("heads"),
-          .inner = json.at("inner"),
-          .vocabulary = json.at("vocabulary"),
-          .half = json.at("half")};
-}
-
 std::vector<StepCase> step_cases(bool small) {
   if (small)
     return {{"SimpleCnn 4", "simple-cnn", 4, 28},

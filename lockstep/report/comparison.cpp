@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/text.h"
 #include "lockstep/report/comparison_cells.h"
-#include "lockstep/report/table.h"
 
 namespace lockstep {
 namespace {
@@ -70,32 +70,6 @@ ScalingSeries parse_scaling(const Json& json, const std::string& where) {
   return series;
 }
 
-std::string markdown_row(const std::vector<std::string>& cells) {
-  std::string line = "|";
-  for (const std::string& cell : cells) {
-    line += ' ';
-    for (const char c : cell) {
-      if (c == '|') line += '\\';
-      line += c == '\n' ? ' ' : c;
-    }
-    line += " |";
-  }
-  return line + "\n";
-}
-
-std::string markdown_table(const std::vector<Column>& columns,
-                           const std::vector<std::vector<std::string>>& rows) {
-  std::vector<std::string> titles;
-  std::string rule = "|";
-  for (const Column& column : columns) {
-    titles.push_back(column.title);
-    rule += column.align == Align::kRight ? "---:|" : "---|";
-  }
-  std::string text = markdown_row(titles) + rule + "\n";
-  for (const auto& row : rows) text += markdown_row(row);
-  return text;
-}
-
 }  // namespace
 
 bool has_tutorial(const Comparison& comparison) {
@@ -126,30 +100,8 @@ std::vector<double> first_losses(const RunResult& result, size_t count) {
   return {result.losses.begin(), result.losses.begin() + static_cast<ptrdiff_t>(end)};
 }
 
-namespace {
-
-// Those that method_cells() fills.
-std::vector<Column> method_columns(const Comparison& comparison) {
-  return {{"method", Align::kLeft},
-          {time_unit(comparison).name.en},
-          {"speed-up"},
-          {counted_name(comparison).en + "/s"},
-          {"steps"},
-          {"MiB a rank"},
-          {score_name(comparison).en},
-          {"macro F1"}};
-}
-
-}  // namespace
-
 std::string comparison_table(const Comparison& comparison) {
-  Table table(method_columns(comparison));
-  for (const ComparedMethod& method : comparison.methods) {
-    const MethodCells cells = method_cells(comparison, method);
-    table.add({cells.method, cells.time, cells.speedup, cells.samples_per_s, cells.steps,
-               cells.peak_memory, cells.score, cells.macro_f1});
-  }
-  return table.str();
+  return text_of(figures_sheet(comparison, false));
 }
 
 nlohmann::ordered_json to_json(const Comparison& comparison) {
@@ -200,25 +152,20 @@ Comparison parse_comparison(const std::string& text, const std::string& where) {
 }
 
 std::string comparison_markdown(const Comparison& comparison) {
-  std::vector<std::vector<std::string>> rows, losses;
+  Sheet losses{
+      .columns = {{same_words("method"), Align::kLeft}, {same_words("first losses"), Align::kLeft}},
+      .rows = {}};
   std::string failures;
-  const bool named = has_tutorial(comparison);
   for (const ComparedMethod& method : comparison.methods) {
-    const MethodCells c = method_cells(comparison, method);
-    rows.push_back({c.method, c.time, c.speedup, c.samples_per_s, c.steps, c.peak_memory, c.score,
-                    c.macro_f1});
-    if (named) rows.back().insert(rows.back().begin() + 1, method.tutorial);
     if (method.result)
-      losses.push_back({c.method, c.first_losses});
+      losses.rows.push_back({method.method, joined(loss_cells(*method.result), " ")});
     else
       failures += "\n" + method.method + " failed: " + method.failure + "\n";
   }
-  std::vector<Column> columns = method_columns(comparison);
-  if (named) columns.insert(columns.begin() + 1, {"in the tutorial", Align::kLeft});
   const ComparisonWords words = comparison_words(comparison);
   return "# " + words.title.en + "\n\n" + words.settings.en + "\n\n" +
-         markdown_table(columns, rows) + failures + "\n" + words.remarks.en + "\n\n" +
-         markdown_table({{"method", Align::kLeft}, {"first losses", Align::kLeft}}, losses);
+         markdown_of(figures_sheet(comparison, has_tutorial(comparison))) + failures + "\n" +
+         words.remarks.en + "\n\n" + markdown_of(losses);
 }
 
 }  // namespace lockstep

@@ -1,22 +1,20 @@
-// A comparison in words and as cells of tables: what the text table, the Markdown and the page have
-// in common. Pure.
+// A comparison in words and as a sheet: what the terminal's table, the Markdown and the page have in common. Pure.
 #pragma once
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lockstep/report/comparison.h"
-#include "lockstep/report/html_page.h"
+#include "lockstep/report/sheet.h"
 
 namespace lockstep {
 
-// A method's figures as text; "-" for what is unknown, all of them where it failed.
-struct MethodCells {
-  std::string method, time, speedup, samples_per_s, steps, peak_memory, score, macro_f1, startup,
-      dtype, padding;
-  std::string first_losses;  // with spaces between them
-};
-MethodCells method_cells(const Comparison& comparison, const ComparedMethod& method);
+// A row a method; "-" for what is unknown. With `tutorial`, a column for what the tutorial calls it.
+Sheet figures_sheet(const Comparison& comparison, bool tutorial);
+
+// The first losses of a run as text.
+std::vector<std::string> loss_cells(const RunResult& result);
 
 // What is trained on and counted: samples, of language models tokens.
 Words counted_name(const Comparison& comparison);

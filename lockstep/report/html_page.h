@@ -7,29 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/report/table.h"
+#include "lockstep/report/sheet.h"
 
 namespace lockstep {
-
-// One text in both languages. All texts are plain: markup in them is shown as it stands.
-struct Words {
-  std::string en;
-  std::string zh;
-};
-// The same in both, such as a name or a number.
-inline Words same_words(const std::string& text) {
-  return {text, text};
-}
-
-struct PageColumn {
-  Words title;
-  Align align = Align::kRight;
-};
-
-struct PageTable {
-  std::vector<PageColumn> columns;
-  std::vector<std::vector<std::string>> rows;  // as many cells as columns
-};
 
 class HtmlPage {
  public:
@@ -40,7 +20,7 @@ class HtmlPage {
   // Items of a list, a term and what is said of it.
   void terms(const std::vector<std::pair<Words, Words>>& items);
   // Throws InvalidArgument for a row with another number of cells.
-  void table(const PageTable& table);
+  void table(const Sheet& table);
   // Pictures (SVG, in each language), side by side where there is room.
   void pictures(const std::vector<Words>& svgs);
   // Text in a fixed-width font that opens at a click.

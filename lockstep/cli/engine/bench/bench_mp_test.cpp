@@ -146,7 +146,7 @@ TEST(BenchStep, RefusesWhatItDoesNotKnow) {
   const TestDirectory dir;
   for (const auto& [arguments, text] :
        std::vector<std::pair<std::vector<std::string>, std::string>>{
-           {{"--model", "vgg"}, "there is no model 'vgg' to measure; choose simple-cnn"},
+           {{"--model", "vgg"}, "there is no model 'vgg'; choose from simple-cnn"},
            {{"--strategy", "magic"}, "there is no strategy 'magic'"},
            {{"--rounds", "0"}, "must be 1 or more"},
            {{"--json", "/nonexistent/x.json"}, "/nonexistent"}}) {
@@ -203,11 +203,25 @@ TEST(BenchRpc, WhoIsNotHereIsLeftOutInALine) {
   EXPECT_NE(ended.out.find("memcpy"), std::string::npos) << ended.out;
 }
 
+// As in an installation: peers' programs stay in the sources.
+TEST(BenchStep, WherePeersAreNotALineSaysWhereTheyAre) {
+  const TestDirectory dir;
+  const Ended ended = run_step(dir, {"--strategy", "single,pytorch-ddp", "--rounds", "1",
+                                     "--turn-ms", "1", "--peers", dir.path().string()});
+  ASSERT_TRUE(ended.status.ok()) << ended.err;
+  EXPECT_NE(ended.err.find("PyTorch is left out: there is no " + (dir / "step.py").string() +
+                           "; it is not installed, and stands in bench/peers of Lockstep's "
+                           "sources: name its folder with --peers"),
+            std::string::npos)
+      << ended.err;
+}
+
 TEST(BenchRpc, BadArgumentsAreOneLineAndExitTwo) {
   const TestDirectory dir;
   for (const auto& [arguments, text] :
        std::vector<std::pair<std::vector<std::string>, std::string>>{
-           {{"--contenders", "telegraph"}, "there is no contender 'telegraph' to measure"},
+           {{"--contenders", "telegraph"},
+            "there is no contender 'telegraph'; choose from lockstep"},
            {{"--what", "large"}, "choose from small, flight, tensor"},
            {{"--calls", "7"}, "--calls no fewer than --threads"},
            {{"--megabytes", "0"}, "--megabytes must be above 0"},

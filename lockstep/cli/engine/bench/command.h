@@ -1,11 +1,17 @@
 // lockstep bench KIND
 #pragma once
 
+#include <string>
+
+#include "lockstep/bench/peers.h"
 #include "lockstep/cli/engine/command_line.h"
 
 namespace lockstep::engine {
 
 // KIND: collectives, step, rpc.
 int bench_command(const Arguments& arguments);
+
+// --peers and --python. Their folder is the one beside this program, unless another is named.
+void add_peers(CLI::App& app, bench::Peers& peers, const std::string& python_for);
 
 }  // namespace lockstep::engine

@@ -8,11 +8,12 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/bench/program_run.h"
 #include "lockstep/cli/engine/command_line.h"
-#include "lockstep/cli/engine/compare/method_run.h"
-#include "lockstep/cli/engine/compare/methods.h"
+#include "lockstep/cli/engine/compare/programs.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
+#include "lockstep/core/named_file.h"
 #include "lockstep/core/subprocess.h"
 #include "lockstep/launch/rank_environment.h"
 #include "lockstep/train/run_claim.h"
@@ -57,14 +58,22 @@ cat > "$json" <<END
 END
 )";
 
+const std::vector<ComparedProgram>& the_nine() {
+  static const std::string file = LOCKSTEP_SOURCE_DIR "/examples/text_classification/programs.json";
+  static const auto programs = parse_programs(read_named_file(file), file);
+  return programs;
+}
+
 class ComparePrograms : public ::testing::Test {
  protected:
   ComparePrograms() {
     std::filesystem::create_directory(dir_ / "programs");
-    for (const TrainingMethod& method : training_methods()) {
-      const auto path = dir_.write(std::string("programs/") + method.name, kProgram);
+    for (const ComparedProgram& method : the_nine()) {
+      const auto path = dir_.write("programs/" + method.name, kProgram);
       ::chmod(path.c_str(), 0755);
     }
+    std::filesystem::copy_file(LOCKSTEP_SOURCE_DIR "/examples/text_classification/programs.json",
+                               dir_ / "programs/programs.json");
     std::filesystem::create_directory(dir_ / "data");
     dir_.write("data/train.jsonl", R"({"text": "好", "label": 0}
 {"text": "坏", "label": 1}
@@ -114,7 +123,7 @@ TEST_F(ComparePrograms, AllNineInOneTable) {
   const auto methods = comparison().at("methods");
   ASSERT_EQ(methods.size(), 9u);
   for (size_t i = 0; i < 9; ++i) {
-    const TrainingMethod& method = training_methods()[i];
+    const ComparedProgram& method = the_nine()[i];
     EXPECT_EQ(methods[i].at("method"), method.name);
     EXPECT_EQ(methods[i].at("tutorial"), method.tutorial);
     const int nproc = i == 0 ? 1 : 2;
@@ -123,7 +132,7 @@ TEST_F(ComparePrograms, AllNineInOneTable) {
     EXPECT_EQ(methods[i].at("peak_memory_mib"), 300);
     EXPECT_EQ(methods[i].at("first_losses").size(), 2u);
     EXPECT_THAT(ended.out, HasSubstr(method.name));
-    const std::string log = dir_.read(std::string("out/") + method.name + "/log.txt");
+    const std::string log = dir_.read("out/" + method.name + "/log.txt");
     EXPECT_THAT(log, AllOf(HasSubstr("--seed 5"), HasSubstr("threads: 3\n"),
                            HasSubstr("【train】 epoch"), Not(HasSubstr("half"))));
     EXPECT_EQ(log.find("--amp bfloat16") != std::string::npos, method.takes_amp) << method.name;
@@ -217,11 +226,9 @@ TEST_F(ComparePrograms, BadInputIsOneLineBeforeAnythingStarts) {
   refuses({"--data", dir_ / "nothing"}, "nothing");
   EXPECT_FALSE(std::filesystem::exists(dir_ / "out"));
   refuses({"--data", dir_.write("bad.jsonl", "{}\n").string()}, "bad.jsonl");
-  refuses({"--vocab", dir_ / "nothing.txt"}, "nothing.txt");
-  refuses({"--model", "huge"}, "--model is 'huge'; give mini, base or a directory");
-  refuses({"--model", dir_.write("config.json", "{").string()}, "config.json");
   refuses({"--output", dir_.write("file", "").string()}, "file");
   refuses({"--json", dir_.path().string()}, "is a directory");
+  refuses({"--programs", dir_ / "data"}, "there is no " + (dir_ / "data/programs.json").string());
   std::filesystem::remove(dir_ / "programs/accelerator");
   refuses({}, "accelerator, is missing; give --programs the directory of the built programs");
   EXPECT_FALSE(std::filesystem::exists(dir_ / "out/single"));
@@ -324,45 +331,46 @@ TEST_F(ComparePrograms, AFolderThatAnotherIsWritingIsRefused) {
 }
 
 // A program alone, as compare runs it.
-MethodEnd sh(const TestDirectory& dir, const std::string& script, Deadline deadline,
-             Terminal terminal = {}) {
-  return run_method({.command = {"sh", "-c", script},
-                     .env = launch::current_environment(),
-                     .log = dir / "log.txt",
-                     .terminal = terminal},
-                    deadline);
+bench::ProgramEnd sh(const TestDirectory& dir, const std::string& script, Deadline deadline,
+                     Terminal terminal = {}) {
+  return bench::run_program({.command = {"sh", "-c", script},
+                             .env = launch::current_environment(),
+                             .log = dir / "log.txt",
+                             .terminal = terminal},
+                            deadline);
 }
 
-TEST(MethodRun, KeepsTheLastLinesAndSaysHowItEnded) {
+TEST(ProgramRun, KeepsTheLastLinesAndSaysHowItEnded) {
   const TestDirectory dir;
   const Deadline deadline = Deadline::seconds(60);
-  const MethodEnd end = sh(dir, "seq 100; echo; printf 'no end of line' >&2; exit 7", deadline);
+  const bench::ProgramEnd end =
+      sh(dir, "seq 100; echo; printf 'no end of line' >&2; exit 7", deadline);
   EXPECT_EQ(end.status->exit_code, 7);
   EXPECT_EQ(end.last_lines.size(), 20u);
   EXPECT_THAT(end.last_lines, Contains("no end of line"));
-  EXPECT_THAT(failure_text(end, deadline), HasSubstr("exit code 7: "));
+  EXPECT_THAT(bench::failure_text(end, deadline), HasSubstr("exit code 7: "));
   EXPECT_THAT(dir.read("log.txt"), HasSubstr("1\n2\n3\n"));
-  EXPECT_EQ(failure_text(sh(dir, "kill -15 $$", deadline), deadline), "signal SIGTERM");
+  EXPECT_EQ(bench::failure_text(sh(dir, "kill -15 $$", deadline), deadline), "signal SIGTERM");
 }
 
-TEST(MethodRun, EndsWhatPassesItsDeadline) {
+TEST(ProgramRun, EndsWhatPassesItsDeadline) {
   const TestDirectory dir;
   const Deadline deadline = Deadline::seconds(0.3);
-  const MethodEnd end = sh(dir, "echo begun; exec sleep 1000", deadline);
+  const bench::ProgramEnd end = sh(dir, "echo begun; exec sleep 1000", deadline);
   EXPECT_FALSE(end.status);
-  EXPECT_THAT(failure_text(end, deadline), HasSubstr("no end within 0.3 s"));
+  EXPECT_THAT(bench::failure_text(end, deadline), HasSubstr("no end within 0.3 s"));
 }
 
-TEST(MethodRun, DoesNotWaitForWhatTheProgramLeaves) {
+TEST(ProgramRun, DoesNotWaitForWhatTheProgramLeaves) {
   const TestDirectory dir;
-  const MethodEnd end = sh(dir, "sleep 1000 & exit 0", Deadline::seconds(60));
+  const bench::ProgramEnd end = sh(dir, "sleep 1000 & exit 0", Deadline::seconds(60));
   EXPECT_TRUE(end.status && end.status->ok());
 }
 
-TEST(MethodRun, ATerminalIsPassedOn) {
+TEST(ProgramRun, ATerminalIsPassedOn) {
   const TestDirectory dir;
   testing::internal::CaptureStderr();
-  const MethodEnd end =
+  const bench::ProgramEnd end =
       sh(dir, "[ -t 2 ] && stty size <&2; printf '\\rhalf\\r\\033[Kdone\\n' >&2",
          Deadline::seconds(60), {.interactive = true, .unicode = true, .columns = 97});
   const std::string shown = testing::internal::GetCapturedStderr();
