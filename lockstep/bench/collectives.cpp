@@ -64,10 +64,10 @@ class Bench {
     const std::vector<BenchCase> cases = list_cases();
     const bool shows = referee_.rank() == 0;
     TurnBar bar(static_cast<int64_t>(cases.size() * contenders_.size()) * options_.rounds);
-    TurnWatcher nobody;
+    TurnWatcher silent;
     std::vector<Row> rows;
     for (const BenchCase& c : cases) {
-      for (Row& row : run_case(c, shows ? bar : nobody)) rows.push_back(std::move(row));
+      for (Row& row : run_case(c, shows ? bar : silent)) rows.push_back(std::move(row));
     }
     if (shows) bar.finish("measured " + std::to_string(rows.size()) + " rows");
     compare_to_first(rows);

@@ -1,5 +1,5 @@
-// An experiment: jobs that take turns, round after round, so that all meet what changes on the machine meanwhile. What
-// compares, benchmarks or verifies is one.
+// An experiment: jobs that take turns, round after round, so that all meet what changes on the
+// machine meanwhile. What compares, benchmarks or verifies is one.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,12 @@ namespace lockstep::bench {
 
 struct Job {
   std::string name;
-  // A turn: does the job, keeps what it finds, and returns that in a few words. Error: the job has failed.
+  // A turn: does the job, keeps what it finds, and returns that in a few words. Error: the job has
+  // failed.
   std::function<std::string()> turn;
 };
 
-// One job's turn, for whoever watches.
+// One turn of one job, for a watcher.
 struct Turn {
   const std::string& job;
   int round, rounds;    // from 1
@@ -30,11 +31,13 @@ class TurnWatcher {
   virtual ~TurnWatcher() = default;
   virtual void begins(const Turn&) {}
   virtual void ended(const Turn&, const std::string& /*found*/) {}
-  // Called where the error is caught: "throw;" ends the experiment. Otherwise it goes on, and the job has no further turn.
+  // Called where the error is caught: "throw;" ends the experiment. Otherwise it goes on, and the
+  // job has no further turn.
   virtual void failed(const Turn&, const Error&) { throw; }
 };
 
-// All jobs in their order, `rounds` times. Throws what a watcher throws, and what a turn throws that is no Error.
+// All jobs in their order, `rounds` times. Throws what a watcher throws, and what a turn throws
+// that is no Error.
 void run_experiment(const std::vector<Job>& jobs, int rounds, TurnWatcher& watcher);
 
 // A bar on stderr, of one experiment, or of several that have `all` turns together.

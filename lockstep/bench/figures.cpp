@@ -1,6 +1,7 @@
 #include "lockstep/bench/figures.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <map>
 #include <numeric>
@@ -163,24 +164,10 @@ std::vector<Row> fit_rows(const std::vector<Row>& rows) {
 std::vector<int64_t> parse_byte_sizes(const std::string& text) {
   std::vector<int64_t> sizes;
   for (const std::string& item : parse_names("--sizes", text)) {
+    constexpr std::string_view kUnits = "KMG";
     std::string digits = item;
-    int64_t unit = 1;
-    switch (item.back()) {
-      case 'k':
-      case 'K':
-        unit = int64_t{1} << 10;
-        break;
-      case 'm':
-      case 'M':
-        unit = int64_t{1} << 20;
-        break;
-      case 'g':
-      case 'G':
-        unit = int64_t{1} << 30;
-        break;
-      default:
-        break;
-    }
+    const size_t power = kUnits.find(static_cast<char>(std::toupper(item.back())));
+    const int64_t unit = power == std::string_view::npos ? 1 : int64_t{1} << (10 * (power + 1));
     if (unit > 1) digits.pop_back();
     const auto value = parse_int(digits, 1, (int64_t{64} << 30) / unit);
     if (!value) {

@@ -29,16 +29,16 @@ struct BenchCase {
 // ones: a sample is the mean of a batch.
 inline constexpr int64_t kBatchedBytes = 1024;
 
-// A row from the samples of one backend. Each sample is the time of one operation in microseconds (mean of `batch`
-// operations), of the rank that took longest. Requires a sample. Its figures:
+// A row from the samples of one backend. Each sample is the time of one operation in microseconds
+// (mean of `batch` operations), of the rank that took longest. Requires a sample. Its figures:
 //   op, backend, symmetric, dtype, nproc
 //   bytes                   whole_bytes(); size: as asked for
 //   mean_us, p50_us, p95_us
 //   algbw_GBps, busbw_GBps  10^9 bytes a second, from p50_us
-//   times_first             this row's p50_us by that of the first backend on the same case: compare_to_first()
+//   times_first             p50_us by that of the case's first backend: compare_to_first()
 //   operations              timed
-//   others_cpus             processors' worth of work that other processes did meanwhile, 0 here
-//   library                 of a backend that is loaded at run time, "" here: "MPICH 4.0.2 (libmpich.so.12)"
+//   others_cpus             processors' worth of work of other processes meanwhile; 0 here
+//   library                 of a backend that is loaded at run time: "MPICH 4.0.2"; "" here
 Row make_row(const BenchCase& c, const std::string& backend, bool symmetric,
              const std::vector<double>& samples_us, int64_t batch);
 
@@ -48,8 +48,9 @@ double bus_factor(Op op, int nproc);
 // Sets times_first: rows of one case stand together.
 void compare_to_first(std::vector<Row>& rows);
 
-// Time of an operation as alpha_us + beta_us_per_MiB * MiB, fitted over sizes so that the sum of squared relative errors
-// is smallest; for the planner. One fit an op x backend x dtype that was measured at two sizes or more.
+// Time of an operation as alpha_us + beta_us_per_MiB * MiB, fitted over sizes so that the sum of
+// squared relative errors is smallest; for the planner. One fit an op x backend x dtype that was
+// measured at two sizes or more.
 std::vector<Row> fit_rows(const std::vector<Row>& rows);
 
 // "4,1K,64K,1M": K, M and G are powers of 1024. Throws InvalidArgument.

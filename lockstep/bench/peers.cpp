@@ -23,19 +23,23 @@ std::string import_obstacle(const std::string& python, const std::string& module
   }
 }
 
+std::string not_there(const std::string& what) {
+  return "there is no " + what +
+         "; programs of peers are not installed: name their folder with --peers, bench/peers of "
+         "Lockstep's sources or libexec/lockstep/peers of a build with tests";
+}
+
 }  // namespace
 
+std::string Peers::missing() const {
+  return std::filesystem::is_directory(folder) ? "" : not_there("folder " + folder.string());
+}
+
 std::string Peers::obstacle(const std::string& name, const std::string& modules) const {
-  const bool executed = modules.empty();
-  if (::access(file(name).c_str(), executed ? X_OK : R_OK) != 0) {
-    return "there is no " + file(name) +
-           (executed
-                ? "; a build with tests makes it in libexec/lockstep/peers, where it finds what "
-                  "it needs"
-                : "; it is not installed, and stands in bench/peers of Lockstep's sources") +
-           ": name its folder with --peers";
-  }
-  if (executed) return "";
+  if (std::string why = missing(); !why.empty()) return why;
+  if (::access(file(name).c_str(), modules.empty() ? X_OK : R_OK) != 0)
+    return not_there(file(name));
+  if (modules.empty()) return "";
   const std::string why = import_obstacle(python, modules);
   return why.empty() ? "" : why + "; name a Python that can with --python";
 }

@@ -1,4 +1,5 @@
-// Programs of others that `lockstep bench` measures beside Lockstep. They are no part of an installation.
+// Programs of others that `lockstep bench` measures beside Lockstep. They are no part of an
+// installation.
 #pragma once
 
 #include <filesystem>
@@ -12,8 +13,10 @@ struct Peers {
 
   // A program's file there.
   std::string file(const std::string& name) const { return (folder / name).string(); }
-  // "" if that program can run, else why not and what to do, in one line. `modules`: what a program in Python imports,
-  // "torch.distributed, transformers"; "" for one that is executed.
+  // "" if the folder is there, else what to do, in one line.
+  std::string missing() const;
+  // "" if that program can run, else why not and what to do, in one line. `modules`: what a program
+  // in Python imports, "torch.distributed, transformers"; "" for one that is executed.
   std::string obstacle(const std::string& name, const std::string& modules = "") const;
 };
 

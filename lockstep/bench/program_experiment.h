@@ -1,4 +1,5 @@
-// An experiment whose jobs are programs: each is started, keeps a log, writes what it found to a file, and ends.
+// An experiment whose jobs are programs: each is started, keeps a log, writes what it found to a
+// file, and ends.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +10,18 @@
 
 namespace lockstep::bench {
 
-// Its progress bar goes to stderr, on a terminal here too; all else that it prints is kept in the log. Bad input is one
-// line on stderr and exit code 2.
+// Its progress bar goes to stderr, on a terminal here too; all else that it prints is kept in the
+// log. Bad input is one line on stderr and exit code 2.
 struct ProgramJob {
   std::string name;
   std::vector<std::string> command;
   int64_t nproc = 1;                  // ranks, among which the host's memory is divided
   std::filesystem::path log, result;  // files in a folder that is made for it
-  // Keeps what the program wrote to `result` after so many seconds, and says it in a few words. Throws Error where it is of
-  // no use.
+  // Keeps what the program wrote to `result` after so many seconds, and says it in a few words.
+  // Throws Error where it is of no use.
   std::function<std::string(const std::string& result, double seconds)> read;
-  std::function<void(const std::string& why)> failed =
-      {};  // there is no result, nor will there be one
+  // There is no result, nor will there be one.
+  std::function<void(const std::string& why)> failed = {};
 };
 
 struct ProgramExperiment {
@@ -32,14 +33,15 @@ struct ProgramExperiment {
   std::filesystem::path output;
   // Files and folders there that a former experiment has left, which move to `previous`.
   std::vector<std::string> former = {};
-  std::function<void()>
-      write;  // the files of what was found so far: after every turn, all of them anew
+  // Writes the files of what was found so far: after every turn, all of them anew.
+  std::function<void()> write;
   std::function<std::string()> summary;  // what is printed at the end
 };
 
-// Exit codes: 0; 1 if a job failed, and the others have run: the last lines of the first one's log are then the last thing
-// on stderr. Throws InvalidArgument with the first job's line where that refuses its input in its first turn, since the
-// others would say the same; SystemError if the output cannot be written.
+// Exit codes: 0; 1 if a job failed, and the others have run: the last lines of the first one's log
+// are then the last thing on stderr. Throws InvalidArgument with the first job's line where that
+// refuses its input in its first turn, since the others would say the same; SystemError if the
+// output cannot be written.
 int run_programs(const ProgramExperiment& experiment);
 
 // Folders in `output` that have a job's log.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "lockstep/bench/quantile.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
@@ -23,10 +24,17 @@ Shown<Row> word(const std::string& title, const std::string& name) {
           Align::kLeft};
 }
 
-Shown<Row> range(const std::string& title, const std::string& low, const std::string& high) {
+Shown<Row> range(const std::string& title, const std::string& name) {
   return {same_words(title), [=](const Row& row) {
-            return fixed(row.at(low).get<double>(), 2) + "-" + fixed(row.at(high).get<double>(), 2);
+            return fixed(row.at(name + "_low").get<double>(), 2) + "-" +
+                   fixed(row.at(name + "_high").get<double>(), 2);
           }};
+}
+
+void put_ratios(Row& row, const std::string& name, const std::vector<double>& ratios) {
+  row[name] = quantile(ratios, 0.5);
+  row[name + "_low"] = quantile(ratios, 0);
+  row[name + "_high"] = quantile(ratios, 1);
 }
 
 Sheet without_repeats(Sheet sheet, size_t cells) {

@@ -182,6 +182,11 @@ const std::vector<std::string>& rpc_contenders() {
 }
 
 void leave_out_absent(RpcOptions& options) {
+  const auto of_others = [](const std::string& name) { return *rpc_kind(name).peer != '\0'; };
+  if (const std::string why = options.peers.missing(); !why.empty()) {
+    if (std::erase_if(options.contenders, of_others) > 0)
+      log_warning("contenders of others are left out: " + why);
+  }
   std::erase_if(options.contenders, [&](const std::string& name) {
     const RpcKind& kind = rpc_kind(name);
     std::string why;

@@ -29,8 +29,9 @@ struct RpcOptions {
 // Takes out the contenders that are not here, or not between hosts, and says why.
 void leave_out_absent(RpcOptions& options);
 
-// A row for each task and contender that can do it, in the order of both lists. `program`: the command `lockstep`; its `bench rpc` is what
-// Lockstep's processes and the bounds' run. Throws InvalidArgument if no contender is left, LaunchError, Timeout.
+// A row for each task and contender that can do it, in the order of both lists. `program`: the
+// command `lockstep`; its `bench rpc` is what Lockstep's processes and the bounds' run. Throws
+// InvalidArgument if no contender is left, LaunchError, Timeout.
 std::vector<Row> measure_rpc(const RpcOptions& options, const std::string& program);
 
 // A process of a contender that needs no program of its own: its name, then what run_rpc_process() takes. The exit code.

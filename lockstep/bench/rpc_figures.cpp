@@ -33,17 +33,16 @@ Row make_rpc_row(const RpcSeries& series, const RpcSeries& first) {
     ratios.push_back(turn.p50_us / first.rounds.at(round).p50_us);
   }
   const RpcWhat what = series.task.what;
-  return {{"what", to_string(what)},
+  Row row{{"what", to_string(what)},
           {"contender", series.contender},
           {"operations", operations},
           {"unit", unit_of(what)},
           {"median", quantile(values, 0.5)},
           {"low", quantile(values, 0)},
           {"high", quantile(values, 1)},
-          {"p99_us", what == RpcWhat::kSmall ? quantile(p99s, 0.5) : 0.0},
-          {"first_times", quantile(ratios, 0.5)},
-          {"first_times_low", quantile(ratios, 0)},
-          {"first_times_high", quantile(ratios, 1)}};
+          {"p99_us", what == RpcWhat::kSmall ? quantile(p99s, 0.5) : 0.0}};
+  put_ratios(row, "first_times", ratios);
+  return row;
 }
 
 // "small: lockstep"
@@ -95,7 +94,7 @@ std::string rpc_table(const std::vector<Row>& rows) {
          return row.at("what") == "small" ? fixed(row.at("p99_us").get<double>(), 1) : "";
        }},
       figure(first + " is so many times as fast", "first_times", 2),
-      range("least-most", "first_times_low", "first_times_high")};
+      range("least-most", "first_times")};
   return text_of(without_repeats(sheet_of(columns, rows), 1));
 }
 

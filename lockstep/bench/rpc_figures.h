@@ -24,11 +24,11 @@ const char* unit_of(RpcWhat what);  // "us p50", "calls/s", "GB/s"
 //   what, contender
 //   operations    timed, in all rounds
 //   unit          unit_of()
-//   median        over the rounds, in that unit, of a call's median time, of the calls or the bytes a second; low, high: the
-//                 least and the greatest round
-//   p99_us        of small, else 0: the 99th percentile of a call's time, median over the rounds
-//   first_times   how many times as fast as this contender the first of the same thing is, round by round: the median; and
-//                 with _low and _high behind it the least and the greatest
+//   median        over the rounds, in that unit, of a call's median time, or of the calls or the
+//                 bytes a second; low, high: the least and the greatest round
+//   p99_us        of small, else 0: of a call's time, the median over the rounds
+//   first_times   how many times as fast as this contender the first of the same thing is:
+//                 put_ratios()
 std::vector<Row> make_rpc_rows(const std::vector<RpcSeries>& all);
 
 std::string rpc_table(const std::vector<Row>& rows);

@@ -64,7 +64,7 @@ Row make_step_row(const std::string& model, const StepSeries& series, const Step
   Row parts;
   for (size_t i = 0; i < kParts.size(); ++i) parts[kParts[i].name] = sums[i] / count;
   const double ms = quantile(steps, 0.5);
-  return {{"model", model},
+  Row row{{"model", model},
           {"strategy", series.strategy},
           {"nproc", series.nproc},
           {"batch_per_process", series.batch},
@@ -73,10 +73,9 @@ Row make_step_row(const std::string& model, const StepSeries& series, const Step
           {"p95_ms", quantile(steps, 0.95)},
           {"samples_per_s", 1000.0 * static_cast<double>(series.batch * series.nproc) / ms},
           {"parts_ms", parts},
-          {"pss_bytes", pss_bytes},
-          {"times_first", quantile(ratios, 0.5)},
-          {"times_first_low", quantile(ratios, 0)},
-          {"times_first_high", quantile(ratios, 1)}};
+          {"pss_bytes", pss_bytes}};
+  put_ratios(row, "times_first", ratios);
+  return row;
 }
 
 double part_of(const Row& row, const Part& part) {
@@ -127,7 +126,7 @@ std::string step_table(const std::vector<Row>& rows) {
       figure("p95", "p95_ms", 2),
       figure("samples/s", "samples_per_s", 1),
       figure("times " + rows.front().at("strategy").get<std::string>(), "times_first", 3),
-      range("least-most", "times_first_low", "times_first_high")};
+      range("least-most", "times_first")};
   for (const Part& part : kParts)
     columns.push_back(
         {same_words(part.name), [&part](const Row& row) { return fixed(part_of(row, part), 2); }});

@@ -41,12 +41,11 @@ struct StepSeries {
 // many rounds in all. A row's figures:
 //   model, strategy, nproc, batch_per_process
 //   steps                   timed, of each process
-//   ms_per_step, p95_ms     over the steps, each the mean over the processes: the median is the first
+//   ms_per_step, p95_ms     over the steps, each the mean over the processes; the first a median
 //   samples_per_s           of all processes, from ms_per_step
 //   parts_ms                by name, means over steps and processes
 //   pss_bytes               summed over the processes, the last turn's
-//   times_first             samples a second by those of the first row, round by round: the median; and with _low and _high
-//                           behind it the least and the greatest
+//   times_first             samples a second by those of the first row: put_ratios()
 std::vector<Row> make_step_rows(const std::string& model, const std::vector<StepSeries>& all);
 
 std::string step_table(const std::vector<Row>& rows);

@@ -1,5 +1,5 @@
-// A sheet: rows of figures under titled columns, which one description gives to a terminal, to Markdown and to a page.
-// Pure.
+// A sheet: rows of figures under titled columns, which one description gives to a terminal, to
+// Markdown and to a page. Pure.
 #pragma once
 
 #include <functional>
@@ -49,7 +49,8 @@ Sheet sheet_of(const std::vector<Shown<Row>>& columns, const Rows& rows) {
   return sheet;
 }
 
-// Throw InvalidArgument for a row with another number of cells. HtmlPage::table() writes the third form.
+// Throw InvalidArgument for a row with another number of cells. HtmlPage::table() writes the third
+// form.
 std::string text_of(const Sheet& sheet);  // titles in English
 std::string markdown_of(const Sheet& sheet);
 

@@ -4,8 +4,6 @@
 #include <iostream>
 
 #include "lockstep/cli/engine/bench/collectives_command.h"
-#include "lockstep/cli/engine/bench/rpc_command.h"
-#include "lockstep/cli/engine/bench/step_command.h"
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/errors.h"
 

@@ -1,11 +1,11 @@
-#include "lockstep/cli/engine/bench/rpc_command.h"
+#include "lockstep/cli/engine/bench/command.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/cli/engine/bench/command.h"
+#include "lockstep/bench/rpc.h"
 #include "lockstep/cli/option_parsing.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
@@ -14,6 +14,13 @@
 
 namespace lockstep::engine {
 using namespace bench;
+namespace {
+
+struct RpcArguments {
+  bench::RpcOptions measured;
+  std::string json;
+  std::string svg;
+};
 
 RpcArguments parse_rpc_arguments(const Arguments& arguments) {
   CLI::App app(
@@ -63,6 +70,8 @@ RpcArguments parse_rpc_arguments(const Arguments& arguments) {
   }
   return result;
 }
+
+}  // namespace
 
 int bench_rpc(const Arguments& arguments) {
   return run_guarded("bench rpc", [&] {

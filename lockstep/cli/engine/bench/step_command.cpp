@@ -1,13 +1,13 @@
-#include "lockstep/cli/engine/bench/step_command.h"
+#include "lockstep/cli/engine/bench/command.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/bench/step.h"
 #include "lockstep/bench/step_figures.h"
 #include "lockstep/bench/step_rank.h"
-#include "lockstep/cli/engine/bench/command.h"
 #include "lockstep/cli/option_parsing.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/env.h"
@@ -23,6 +23,14 @@ namespace lockstep::engine {
 using namespace bench;
 namespace {
 
+struct StepArguments {
+  bench::StepOptions measured;
+  std::string json;
+  std::string svg;
+  std::vector<int> copies;  // of the mesh
+  std::string turns;        // a process of a contender: its lines to the parent
+};
+
 int launch_processes(int nproc, const std::vector<std::string>& command) {
   launch::LaunchOptions options;
   options.command = command;
@@ -31,8 +39,6 @@ int launch_processes(int nproc, const std::vector<std::string>& command) {
   options.pin = false;  // all contenders alike, as torchrun does it
   return launch::launch(options).exit_code;
 }
-
-}  // namespace
 
 StepArguments parse_step_arguments(const Arguments& arguments) {
   CLI::App app(
@@ -95,6 +101,8 @@ StepArguments parse_step_arguments(const Arguments& arguments) {
                           "'; choose fused or torch");
   return result;
 }
+
+}  // namespace
 
 int bench_step(const Arguments& arguments) {
   return run_guarded("bench step", [&] {

@@ -4,11 +4,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/bench/comparison_cells.h"
+#include "lockstep/bench/comparison_page.h"
 #include "lockstep/cli/engine/command_line.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
-#include "lockstep/report/comparison_cells.h"
-#include "lockstep/report/comparison_page.h"
 #include "lockstep/report/table.h"
 
 namespace lockstep::engine {
@@ -20,18 +20,19 @@ std::string name_of(const ComparedJob& job) {
   return job.name + " on " + std::to_string(job.nproc) + (job.nproc == 1 ? " rank" : " ranks");
 }
 
-std::string done_text(const Comparison& comparison, const RunResult& result) {
+std::string done_text(const bench::Comparison& comparison, const RunResult& result) {
   std::string text = std::to_string(result.steps) + " steps in " + duration_text(result.seconds) +
-                     ", " + fixed(result.samples_per_s, 1) + " " + counted_name(comparison).en +
-                     "/s";
-  if (const auto score = score_of(comparison, result))
-    text += ", " + score_name(comparison).en + " " + fixed(*score, comparison.perplexity ? 3 : 4);
+                     ", " + fixed(result.samples_per_s, 1) + " " +
+                     bench::counted_name(comparison).en + "/s";
+  if (const auto score = bench::score_of(comparison, result))
+    text += ", " + bench::score_name(comparison).en + " " +
+            fixed(*score, comparison.perplexity ? 3 : 4);
   return text;
 }
 
 // What the jobs of a comparison have found.
 struct Found {
-  Comparison comparison;
+  bench::Comparison comparison;
   std::map<std::string, std::vector<RunResult>> scaled;
 
   std::string keep(const ComparedJob& job, const std::string& text) {
@@ -51,10 +52,10 @@ struct Found {
 
   void sort_scaling() {
     comparison.scaling.clear();
-    for (const ComparedMethod& method : comparison.methods) {
+    for (const bench::ComparedMethod& method : comparison.methods) {
       const auto found = scaled.find(method.method);
       if (found == scaled.end()) continue;
-      ScalingSeries series{method.method, found->second};
+      bench::ScalingSeries series{method.method, found->second};
       if (method.result) series.runs.push_back(*method.result);
       std::sort(series.runs.begin(), series.runs.end(),
                 [](const RunResult& a, const RunResult& b) { return a.nproc < b.nproc; });
@@ -93,9 +94,9 @@ std::vector<ComparedJob> plan_jobs(
   return jobs;
 }
 
-Comparison begun_comparison(const CompareOptions& options, int64_t nproc) {
+bench::Comparison begun_comparison(const CompareOptions& options, int64_t nproc) {
   bench::Machine machine = bench::this_machine();
-  Comparison comparison;
+  bench::Comparison comparison;
   comparison.nproc = nproc;
   comparison.threads_per_rank = options.threads;
   comparison.processors = machine.processors;
@@ -104,10 +105,10 @@ Comparison begun_comparison(const CompareOptions& options, int64_t nproc) {
   return comparison;
 }
 
-int run_comparison(Comparison begun, const std::vector<ComparedJob>& jobs,
+int run_comparison(bench::Comparison begun, const std::vector<ComparedJob>& jobs,
                    const CompareOptions& options) {
   Found found{.comparison = std::move(begun), .scaled = {}};
-  Comparison& comparison = found.comparison;
+  bench::Comparison& comparison = found.comparison;
   bench::ProgramExperiment experiment = options.experiment();
   for (const ComparedJob& job : jobs) {
     const auto fail = [&](const std::string& why) {
@@ -125,18 +126,16 @@ int run_comparison(Comparison begun, const std::vector<ComparedJob>& jobs,
   const auto file = [&](const char* ending) {
     return fs::path(options.output) / (std::string("comparison.") + ending);
   };
-  for (const char* ending : {"json", "md", "html"})
-    experiment.former.push_back(file(ending).filename().string());
   experiment.write = [&] {
     found.sort_scaling();
     const auto json = to_json(comparison);
     write_json(file("json").string(), json);
     write_json(options.json, json);
-    write_file_aside(file("md"), comparison_markdown(comparison));
-    write_file_aside(file("html"), comparison_page(comparison));
+    write_file_aside(file("md"), bench::comparison_markdown(comparison));
+    write_file_aside(file("html"), bench::comparison_page(comparison));
   };
   experiment.summary = [&] {
-    return comparison_table(comparison) + "\nPage: " + file("html").string() +
+    return bench::comparison_table(comparison) + "\nPage: " + file("html").string() +
            ", table: " + file("md").string() + ", figures: " + file("json").string();
   };
   return bench::run_programs(experiment);

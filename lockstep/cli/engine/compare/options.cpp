@@ -43,12 +43,16 @@ std::unique_ptr<RunClaim> CompareOptions::begin(int64_t nproc) {
 }
 
 bench::ProgramExperiment CompareOptions::experiment() const {
+  // Of a comparison of any kind: files that describe folders go with them.
+  std::vector<std::string> former = bench::job_folders(output);
+  former.insert(former.end(), {"comparison.json", "comparison.md", "comparison.html",
+                               "scaling.json", "scaling.svg"});
   return {.name = "compare",
           .jobs = {},
           .threads = threads,
           .timeout = timeout,
           .output = output,
-          .former = bench::job_folders(output),
+          .former = std::move(former),
           .write = {},
           .summary = {}};
 }

@@ -19,18 +19,20 @@ struct CompareOptions {
   int64_t threads = 0;     // of a rank; 0: processors / ranks
   double timeout = 86400;  // seconds that a job may take
 
-  // --output, --json, --threads-per-rank and --timeout. `job`: what has the time-out, "a strategy". `files`: what is written
-  // to the output beside the runs, the first of them for --json.
+  // --output, --json, --threads-per-rank and --timeout. `job`: what has the time-out, "a strategy".
+  // `file`: what --json gets a copy of.
   void add_to(CLI::App& app, const std::string& job, const std::string& file);
   // After parsing. Throws InvalidArgument.
   void check(const CLI::App& app) const;
   // Settled: `threads`, or what each of `nproc` ranks has.
   int64_t threads_of(int64_t nproc) const;
-  // Sees that this process is no rank and that results can be written, and settles the threads of each of `nproc` ranks.
-  // Gives the claim on the output's folder, which goes again if nothing is written. Throws InvalidArgument.
+  // Sees that this process is no rank and that results can be written, and settles the threads of
+  // each of `nproc` ranks. Gives the claim on the output's folder, which goes again if nothing is
+  // written. Throws InvalidArgument.
   [[nodiscard]] std::unique_ptr<RunClaim> begin(int64_t nproc);
 
-  // An experiment of `compare` with these; its jobs and what it writes are left to fill in.
+  // An experiment of `compare` with these, for which a former comparison moves aside; its jobs and
+  // what it writes are left to fill in.
   bench::ProgramExperiment experiment() const;
 };
 

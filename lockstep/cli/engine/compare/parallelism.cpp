@@ -78,9 +78,9 @@ int measure_ways(const ParallelismArguments& arguments, DividedPlan plan) {
   const fs::path output = arguments.common.output, runs = output / "parallelism-runs";
   bench::ProgramExperiment experiment = arguments.common.experiment();
   experiment.rounds = kRounds;
-  for (const char* file : {"parallelism.json", "parallelism.html", "memory.svg", "time.svg",
-                           "memory_zh.svg", "time_zh.svg", "parallelism-runs"})
-    experiment.former.emplace_back(file);
+  experiment.former.insert(experiment.former.end(),
+                           {"parallelism.json", "parallelism.html", "memory.svg", "time.svg",
+                            "memory_zh.svg", "time_zh.svg", "parallelism-runs"});
   for (DividedRow& row : found.rows) {
     const fs::path stem = runs / file_name_of(row.way.name), record = stem.string() + ".json";
     std::vector<std::string> command{self().string(), "compare"};

@@ -19,8 +19,8 @@ struct ParallelismArguments {
 // Throws HelpShown, InvalidArgument. Looks at nothing but the arguments.
 ParallelismArguments parse_parallelism_arguments(const Arguments& arguments);
 
-// Each way twice, in two rounds, each run a job of processes of its own. Writes parallelism.json, .html and two pictures.
-// Exit codes: bench::run_programs().
+// Each way twice, in two rounds, each run a job of processes of its own. Writes parallelism.json,
+// .html and two pictures. Exit codes: bench::run_programs().
 int compare_parallelism(const Arguments& arguments);
 
 }  // namespace lockstep::engine

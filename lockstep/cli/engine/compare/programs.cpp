@@ -160,7 +160,7 @@ int compare_programs(const Arguments& arguments) {
     const auto programs = programs_of(parsed);
     if (!parsed.data.empty()) (void)data::text_classification(parsed.data);  // throws
     const auto claim = parsed.common.begin(parsed.nproc);
-    Comparison begun = begun_comparison(parsed.common, parsed.nproc);
+    bench::Comparison begun = begun_comparison(parsed.common, parsed.nproc);
     begun.model = parsed.model;
     begun.data = parsed.data;
     begun.recipe = parsed.recipe == "default" ? "" : parsed.recipe;

@@ -1,13 +1,14 @@
-// lockstep compare --programs DIR: programs that train the same thing. DIR/programs.json names them in their order, such as
-// the nine of tutorial 003 in examples/text_classification. What a program is given, here and nowhere else (programs.cpp
-// writes it):
+// lockstep compare --programs DIR: programs that train the same thing. DIR/programs.json names them
+// in their order, such as the nine of tutorial 003 in examples/text_classification. What a program
+// is given, here and nowhere else (programs.cpp writes it):
 //
-//   --data PATH --model mini|base|DIR --output DIR --json FILE     always
-//   --vocab FILE                                                   where there is one
-//   --recipe default|tutorial --remove-spaces --padding packed     where compare was given them (the last as --pack)
-//   --amp bfloat16|float16                                         likewise, where the program takes it
-//   --nproc N                                                      where it makes ranks or replicas of its own
-//   any other option                                               that compare was given
+//   --data PATH --model mini|base|DIR --output DIR --json FILE   always
+//   --vocab FILE                                                 where there is one
+//   --recipe default|tutorial                                    where compare was given it
+//   --padding packed                                             where compare was given --pack
+//   --amp bfloat16|float16                                       likewise, if the program takes it
+//   --nproc N                                                    if it makes ranks of its own
+//   any other option                                             that compare was given
 //
 // The environment has OMP_NUM_THREADS, threads a rank. The program writes its result
 // (report/run_result.h) to FILE; bench/program_experiment.h says how it ends.
@@ -24,11 +25,13 @@ namespace lockstep::engine {
 
 int compare_programs(const Arguments& arguments);
 
-// An object of programs.json: {"name": "distributed", "tutorial": "multi-gpu-distributed-cls", "ranks": true}.
+// An object of programs.json: {"name": "distributed", "tutorial": "multi-gpu-distributed-cls",
+// "ranks": true}.
 struct ComparedProgram {
   std::string name;      // of the method, and of its file
   std::string tutorial;  // what a tutorial calls it; may be empty
-  // "ranks": the program is one rank, and `lockstep run` starts it on all of them; otherwise it is started once.
+  // "ranks": the program is one rank, and `lockstep run` starts it on all of them; otherwise it is
+  // started once.
   bool on_ranks = false;
   bool takes_nproc = false;  // "nproc": it has ranks or devices of its own, and is told how many
   bool takes_amp = false;    // "amp": it computes in a lower precision, and can be told which
@@ -55,8 +58,8 @@ struct ProgramsArguments {
 // Throws HelpShown, InvalidArgument. Looks at nothing but the arguments.
 ProgramsArguments parse_programs_arguments(const Arguments& arguments);
 
-// The programs on --nproc ranks, then those that have ranks on the other numbers of --scaling. Pure.
-// `lockstep`: the command, which starts ranks.
+// The programs on --nproc ranks, then those that have ranks on the other numbers of --scaling.
+// Pure. `lockstep`: the command, which starts ranks.
 std::vector<ComparedJob> plan_programs(const std::vector<ComparedProgram>& programs,
                                        const ProgramsArguments& arguments,
                                        const std::string& lockstep);

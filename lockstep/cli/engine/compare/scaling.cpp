@@ -137,7 +137,6 @@ int compare_scaling(const Arguments& arguments) {
                    picture = output / "scaling.svg";
     std::vector<Row> rows;
     bench::ProgramExperiment experiment = parsed.common.experiment();
-    experiment.former.insert(experiment.former.end(), {"scaling.json", "scaling.svg"});
     for (const int64_t size : parsed.sizes) {
       const fs::path folder = folder_of(parsed, size);
       // As a launcher of its own, that the time is that of the ranks.

@@ -145,7 +145,7 @@ int compare_strategies(const Arguments& arguments) {
     const auto claim = parsed.common.begin(parsed.nproc);
     const Recipe& recipe = recipe_of(parsed.recipe);
     const bool built_in = parsed.data.empty() || parsed.data == recipe.built_in;
-    Comparison begun = begun_comparison(parsed.common, parsed.nproc);
+    bench::Comparison begun = begun_comparison(parsed.common, parsed.nproc);
     begun.data = built_in ? recipe.built_in : parsed.data;
     if (built_in) parsed.data = (fs::path(parsed.common.output) / "data").string();
     const std::vector<std::string> train{engine_program().string(), "train"};

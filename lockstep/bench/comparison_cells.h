@@ -1,16 +1,18 @@
-// A comparison in words and as a sheet: what the terminal's table, the Markdown and the page have in common. Pure.
+// A comparison in words and as a sheet: what the terminal's table, the Markdown and the page have
+// in common. Pure.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "lockstep/report/comparison.h"
+#include "lockstep/bench/comparison.h"
 #include "lockstep/report/sheet.h"
 
-namespace lockstep {
+namespace lockstep::bench {
 
-// A row a method; "-" for what is unknown. With `tutorial`, a column for what the tutorial calls it.
+// A row a method; "-" for what is unknown. With `tutorial`, a column for what the tutorial calls
+// it.
 Sheet figures_sheet(const Comparison& comparison, bool tutorial);
 
 // The first losses of a run as text.
@@ -38,4 +40,4 @@ struct ComparisonWords {
 };
 ComparisonWords comparison_words(const Comparison& comparison);
 
-}  // namespace lockstep
+}  // namespace lockstep::bench

@@ -1,15 +1,15 @@
-#include "lockstep/report/comparison_page.h"
+#include "lockstep/bench/comparison_page.h"
 
 #include <algorithm>
 #include <cmath>
 
+#include "lockstep/bench/comparison_cells.h"
 #include "lockstep/report/bar_chart.h"
-#include "lockstep/report/comparison_cells.h"
 #include "lockstep/report/line_chart.h"
 #include "lockstep/report/run_report.h"
 #include "lockstep/report/svg.h"
 
-namespace lockstep {
+namespace lockstep::bench {
 namespace {
 
 ChartOptions panel_options() {
@@ -226,4 +226,4 @@ std::string comparison_page(const Comparison& comparison) {
   return page.str();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::bench

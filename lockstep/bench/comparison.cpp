@@ -1,13 +1,12 @@
-#include "lockstep/report/comparison.h"
+#include "lockstep/bench/comparison.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/core/errors.h"
+#include "lockstep/bench/comparison_cells.h"
 #include "lockstep/core/text.h"
-#include "lockstep/report/comparison_cells.h"
 
-namespace lockstep {
+namespace lockstep::bench {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -43,31 +42,6 @@ Json scaling_json(const ScalingSeries& series) {
                      times * static_cast<double>(first.nproc) / static_cast<double>(run.nproc)}});
   }
   return {{"method", series.method}, {"runs", runs}};
-}
-
-ComparedMethod parse_method(Json json, const std::string& where) {
-  ComparedMethod method;
-  method.method = json.at("method");
-  method.tutorial = json.value("tutorial", "");
-  const std::string here = where + ": " + method.method;
-  if (json.contains("failure")) {
-    method.failure = json.at("failure");
-    return method;
-  }
-  if (json.contains("peak_memory_mib_by_rank"))
-    json["peak_memory_mib"] = json.at("peak_memory_mib_by_rank");
-  method.result = run_result_of(json, here);
-  return method;
-}
-
-ScalingSeries parse_scaling(const Json& json, const std::string& where) {
-  ScalingSeries series{.method = json.at("method"), .runs = {}};
-  for (Json run : json.at("runs")) {
-    run["method"] = series.method;
-    run["losses"] = Json::array();
-    series.runs.push_back(run_result_of(run, where + ": scaling of " + series.method));
-  }
-  return series;
 }
 
 }  // namespace
@@ -125,32 +99,6 @@ nlohmann::ordered_json to_json(const Comparison& comparison) {
   return json;
 }
 
-Comparison parse_comparison(const std::string& text, const std::string& where) {
-  try {
-    const Json json = Json::parse(text);
-    Comparison comparison{.subject = json.value("subject", "BERT"),
-                          .model = json.at("model"),
-                          .data = json.at("data"),
-                          .recipe = json.at("recipe"),
-                          .nproc = json.at("nproc"),
-                          .threads_per_rank = json.at("threads_per_rank"),
-                          .processors = json.at("processors"),
-                          .processor = json.at("processor"),
-                          .date = json.at("date"),
-                          .held_out = json.value("held_out", "dev"),
-                          .perplexity = json.value("perplexity", false),
-                          .methods = {},
-                          .scaling = {}};
-    for (const Json& method : json.at("methods"))
-      comparison.methods.push_back(parse_method(method, where));
-    for (const Json& series : json.value("scaling", Json::array()))
-      comparison.scaling.push_back(parse_scaling(series, where));
-    return comparison;
-  } catch (const nlohmann::json::exception& error) {
-    throw DataError(where + " is no comparison: " + error.what());
-  }
-}
-
 std::string comparison_markdown(const Comparison& comparison) {
   Sheet losses{
       .columns = {{same_words("method"), Align::kLeft}, {same_words("first losses"), Align::kLeft}},
@@ -168,4 +116,4 @@ std::string comparison_markdown(const Comparison& comparison) {
          words.remarks.en + "\n\n" + markdown_of(losses);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::bench
