@@ -96,6 +96,22 @@ class Checks(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn("run scripts/draw-rooms", output)
 
+    def test_picture_of_layers(self):
+        self.write(lockstep__mesh__CMakeLists_dot_txt="lockstep_room(NAME mesh SOURCES m.cpp DEPENDS comm low TORCH)")
+        self.assertEqual(self.run_check("draw-rooms"), (0, ""))
+        with open(os.path.join(self.root, "docs/figures/rooms.svg"), encoding="utf-8") as f:
+            picture = f.read()
+        self.assertIn(">communication</text>", picture)
+        self.assertEqual(picture.count("<path "), 5, "mesh to comm inside its layer")
+        self.assertIn('font-size="10" fill="#56606f">low</text>', picture, "what another layer has is named")
+
+    def test_layers_that_include_each_other(self):
+        self.write(lockstep__launch__CMakeLists_dot_txt="lockstep_room(NAME launch SOURCES l.cpp DEPENDS comm)",
+                   lockstep__mesh__CMakeLists_dot_txt="lockstep_room(NAME mesh SOURCES m.cpp DEPENDS launch TORCH)")
+        code, output = self.run_check("draw-rooms")
+        self.assertEqual(code, 1)
+        self.assertIn("communication -> launching -> communication", output)
+
     # -- arrows
 
     def test_include_of_a_room_not_listed(self):
