@@ -204,6 +204,9 @@ TEST_F(ComparePrograms, BadInputIsOneLineBeforeAnythingStarts) {
   refuses({"--data", dir_ / "nothing"}, "nothing");
   EXPECT_FALSE(std::filesystem::exists(dir_ / "out"));
   refuses({"--data", dir_.write("bad.jsonl", "{}\n").string()}, "bad.jsonl");
+  refuses({"--vocab", dir_ / "nothing.txt"}, "nothing.txt");
+  refuses({"--model", "huge"}, "--model is 'huge'; give mini, base or a directory");
+  refuses({"--model", dir_.write("config.json", "{").string()}, "config.json");
   refuses({"--output", dir_.write("file", "").string()}, "file");
   refuses({"--json", dir_.path().string()}, "is a directory");
   refuses({"--programs", dir_ / "data"}, "there is no " + (dir_ / "data/programs.json").string());

@@ -8,16 +8,62 @@
 
 #include "lockstep/bench/rows.h"
 #include "lockstep/cli/option_parsing.h"
+#include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/json_object.h"
 #include "lockstep/core/named_file.h"
 #include "lockstep/data/sentences.h"
 #include "lockstep/data/text_classification.h"
 #include "lockstep/launch/agent.h"
+#include "lockstep/model/bert_config.h"
+#include "lockstep/tokenizers/bert_tokenizer.h"
 
 namespace lockstep::engine {
 namespace fs = std::filesystem;
 namespace {
+
+// An option of every program, as text: what was given goes on.
+struct PassedOption {
+  const char* name;
+  const char* about;
+  int64_t least;  // of a whole number; -1: one of `type`, with '|' between them
+  const char* type = "N";
+  std::string value = {};
+
+  void check() const {
+    const std::string is = std::string(name) + " is '" + value + "'; ";
+    if (least >= 0 && !parse_int(value, least))
+      throw InvalidArgument(is + "give a whole number of " + std::to_string(least) + " or more");
+    if (least < 0 && ("|" + std::string(type) + "|").find("|" + value + "|") == std::string::npos)
+      throw InvalidArgument(is + "choose from " + type);
+  }
+};
+
+std::vector<PassedOption> passed_options() {
+  return {{"--recipe", "the tutorial's own settings, or those for a model from scratch [default]",
+           -1, "default|tutorial"},
+          {"--max-steps", "end after so many steps [all]", 1},
+          {"--epochs", "passes over the training set [3, tutorial: 1]", 1},
+          {"--seed", "of the weights and the order of the texts [123]", 0},
+          {"--batch-size", "texts of a rank's step [32]", 1},
+          {"--max-length", "tokens of a text, at most [128]", 3},
+          {"--padding", "to how many tokens texts are filled up [longest, tutorial: max_length]",
+           -1, "max_length|longest|packed"},
+          {"--amp", "what methods of lower precision compute in [as each has it]", -1,
+           "bfloat16|float16"}};
+}
+
+// A preset's name, or a Hugging Face directory; its weights are the programs' to read.
+void check_model(const std::string& model) {
+  const auto& presets = bert_preset_names();
+  if (std::find(presets.begin(), presets.end(), model) != presets.end()) return;
+  const fs::path config =
+      fs::path(model).extension() == ".json" ? fs::path(model) : fs::path(model) / "config.json";
+  if (!fs::exists(config))
+    throw InvalidArgument("--model is '" + model +
+                          "'; give mini, base or a directory that has a config.json");
+  check(bert_config_from_json(read_named_file(config), config.string()));
+}
 
 Arguments command_of(const ComparedProgram& program, const ComparedJob& job,
                      const ProgramsArguments& arguments, const std::string& lockstep) {
@@ -31,7 +77,6 @@ Arguments command_of(const ComparedProgram& program, const ComparedJob& job,
   add("--data", arguments.data);
   add("--vocab", arguments.vocab);
   add("--model", arguments.model);
-  add("--recipe", arguments.recipe);
   command.insert(command.end(), arguments.passed.begin(), arguments.passed.end());
   if (program.takes_amp) add("--amp", arguments.amp);
   if (program.takes_nproc) add("--nproc", nproc);
@@ -91,13 +136,12 @@ ProgramsArguments parse_programs_arguments(const Arguments& arguments) {
   CLI::App app(
       "Trains the same model on the same texts with several programs, one after another, and puts "
       "them side by side: a table, comparison.json, comparison.md and comparison.html with "
-      "pictures. Further options go to every program, such as --max-steps, --epochs, --seed, "
-      "--batch-size, --max-length, --padding, --remove-spaces.",
+      "pictures.",
       "lockstep compare");
-  app.allow_extras();
   ProgramsArguments result;
   std::string scaling;
-  bool pack = false;
+  bool pack = false, remove_spaces = false;
+  std::vector<PassedOption> passed = passed_options();
   app.add_option("--data", result.data, "directory or file of labelled texts [built-in sentences]")
       ->type_name("PATH");
   app.add_option("--vocab", result.vocab, "the tokenizer's vocabulary, such as vocab.txt")
@@ -107,12 +151,11 @@ ProgramsArguments parse_programs_arguments(const Arguments& arguments) {
   app.add_option("--nproc", result.nproc, "ranks (or devices) of a method [2]");
   app.add_option("--methods", result.methods, "all, or some with commas between them [all]")
       ->type_name("NAME,...");
-  app.add_option("--recipe", result.recipe,
-                 "the tutorial's own settings, or those for a model from scratch [default]")
-      ->type_name("default|tutorial");
+  for (PassedOption& option : passed)
+    app.add_option(option.name, option.value, option.about)->type_name(option.type);
   app.add_flag("--pack", pack, "the same as --padding packed");
-  app.add_option("--amp", result.amp, "what methods of lower precision compute in [as each has it]")
-      ->type_name("bfloat16|float16");
+  app.add_flag("--remove-spaces", remove_spaces,
+               "take the spaces out of every text: for Chinese whose words are cut by spaces");
   app.add_option("--scaling", scaling, "also on these numbers of ranks, such as 1,2,4")
       ->type_name("N,...");
   app.add_option("--programs", result.folder,
@@ -128,14 +171,22 @@ ProgramsArguments parse_programs_arguments(const Arguments& arguments) {
   if (result.nproc < 1 || result.nproc > launch::kMostRanksOfAHost)
     throw InvalidArgument("--nproc is " + std::to_string(result.nproc) + "; give 1 to " +
                           std::to_string(launch::kMostRanksOfAHost));
-  result.passed = app.remaining();
-  if (pack) {
-    const Arguments spelled = with_dashes(result.passed);
-    for (const std::string& argument : spelled)
-      if (argument == "--padding" || argument.starts_with("--padding="))
-        throw InvalidArgument("--pack and --padding contradict each other; give one of them");
-    result.passed.insert(result.passed.end(), {"--padding", "packed"});
+  for (PassedOption& option : passed) {
+    const std::string name = option.name;
+    if (pack && name == "--padding") {
+      if (!option.value.empty() && option.value != "packed")
+        throw InvalidArgument("--pack and --padding " + option.value + " contradict each other");
+      option.value = "packed";
+    }
+    if (option.value.empty()) continue;
+    option.check();
+    if (name == "--recipe") result.recipe = option.value;
+    if (name == "--amp")
+      result.amp = option.value;
+    else
+      result.passed.insert(result.passed.end(), {name, option.value});
   }
+  if (remove_spaces) result.passed.emplace_back("--remove-spaces");
   return result;
 }
 
@@ -158,7 +209,9 @@ int compare_programs(const Arguments& arguments) {
   return run_guarded("compare", [&] {
     ProgramsArguments parsed = parse_programs_arguments(arguments);
     const auto programs = programs_of(parsed);
-    if (!parsed.data.empty()) (void)data::text_classification(parsed.data);  // throws
+    check_model(parsed.model);
+    if (!parsed.vocab.empty()) (void)tokenizers::BertTokenizer::load(parsed.vocab);  // throws
+    if (!parsed.data.empty()) (void)data::text_classification(parsed.data);          // likewise
     const auto claim = parsed.common.begin(parsed.nproc);
     bench::Comparison begun = begun_comparison(parsed.common, parsed.nproc);
     begun.model = parsed.model;

@@ -4,11 +4,11 @@
 //
 //   --data PATH --model mini|base|DIR --output DIR --json FILE   always
 //   --vocab FILE                                                 where there is one
-//   --recipe default|tutorial                                    where compare was given it
-//   --padding packed                                             where compare was given --pack
+//   --recipe default|tutorial --max-steps N --epochs N --seed N  where compare was given them
+//   --batch-size N --max-length N --remove-spaces                likewise
+//   --padding max_length|longest|packed                          likewise; --pack: packed
 //   --amp bfloat16|float16                                       likewise, if the program takes it
 //   --nproc N                                                    if it makes ranks of its own
-//   any other option                                             that compare was given
 //
 // The environment has OMP_NUM_THREADS, threads a rank. The program writes its result
 // (report/run_result.h) to FILE; bench/program_experiment.h says how it ends.
@@ -53,7 +53,7 @@ struct ProgramsArguments {
   std::string model = "mini";
   std::string recipe;  // "": the default one
   std::string amp;
-  Arguments passed;  // to every program as it stands
+  Arguments passed;  // goes to every program as it stands, such as {"--epochs", "1"}
 };
 // Throws HelpShown, InvalidArgument. Looks at nothing but the arguments.
 ProgramsArguments parse_programs_arguments(const Arguments& arguments);

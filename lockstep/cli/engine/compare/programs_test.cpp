@@ -79,7 +79,7 @@ TEST(ProgramsPlan, RanksUnderLockstepRunAndWhatWasGivenGoesOn) {
       command(arguments, 0),
       ElementsAre("/bin/lockstep", "run", "--nproc-per-node", "2", "/p/distributed", "--data", "d",
                   "--vocab", "v.txt", "--model", "base", "--recipe", "tutorial", "--max-steps", "5",
-                  "--seed=7", "--remove-spaces", "--padding", "packed", "--output",
+                  "--seed", "7", "--padding", "packed", "--remove-spaces", "--output",
                   "runs/compare/distributed", "--json", "runs/compare/distributed/run.json"));
   EXPECT_THAT(command(arguments, 1), testing::IsSupersetOf({"--amp", "float16"}));
 }
@@ -100,6 +100,11 @@ TEST(ProgramsPlan, BadOptionsAreOneLine) {
   };
   EXPECT_THAT(says({"--nproc", "0"}), HasSubstr("--nproc is 0"));
   EXPECT_THAT(says({"--nproc", "5000"}), HasSubstr("1 to 1024"));
+  EXPECT_THAT(says({"--max-steps", "0"}), HasSubstr("--max-steps is '0'; give a whole number"));
+  EXPECT_THAT(says({"--epochs", "half"}), HasSubstr("--epochs is 'half'"));
+  EXPECT_THAT(says({"--padding", "none"}), HasSubstr("choose from max_length|longest|packed"));
+  EXPECT_THAT(says({"--amp", "int8"}), HasSubstr("choose from bfloat16|float16"));
+  EXPECT_THAT(says({"--no-such"}), HasSubstr("--no-such"));
   EXPECT_THAT(says({"--pack", "--padding", "longest"}), HasSubstr("contradict"));
   EXPECT_THAT(says({"--scaling", "1,x"}), HasSubstr("--scaling has 'x'"));
   EXPECT_THAT(says({"--timeout", "0"}), HasSubstr("--timeout"));
