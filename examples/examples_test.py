@@ -24,11 +24,11 @@ EPOCHS = 2
 # On how many ranks one runs under `lockstep run`, where that is not 2 and 3. Those that call each other have work of their own for each.
 # Those that train long run once there: `alone` trains on two ranks as threads, and three are no other mesh for context_parallel.
 RUN_RANKS = {"reinforce": [2, 4], "parameter_server": [2, 4], "pipeline_resnet": [3], "ddp_embedding": [3, 4],
-             "language_model": [3], "context_parallel": [2]}
+             "language_model": [3], "context_parallel": [2], "divided_models": [2]}
 
 # Ranks and devices of the way `device`, where they are not 2 and 2.
 ON_DEVICES = {"data_parallel": (1, 2), "model_parallel": (2, 4), "primitives": (4, 4), "groups": (4, 4), "products": (4, 4),
-              "divided_checkpoint": (4, 4)}
+              "divided_checkpoint": (4, 4), "divided_models": (4, 4)}
 
 MATRIX = {
     1: ["[0 1 2 3 4 5 6 7]", "[[ 0  1  4  9 16 25 36 49]]"],
@@ -260,6 +260,22 @@ def products(job):
     expect("the number", counted, "10 11 12 13 14 15 16")
     if not float(last) < 0.3 * float(first) or not int(own) <= share * int(everything):
         sys.exit(f"the loss goes from {first} to {last}, with {own} of {everything} parameters")
+
+
+# Every way by itself, and three products of them.
+DIVIDED = (("decoder", "data=1,pipe=2,tensor=2", "1", "zb-h1", "rows"), ("decoder", "context=2,tensor=2"),
+           ("encoder", "data=2,context=2", "3"), ("encoder", "pipe=2,context=2", "0", "1f1b"),
+           ("vision", "data=2,tensor=2", "2", "1f1b", "rows"), ("vision", "pipe=4"))
+
+
+def divided_models(job):
+    ranks = job.ranks or 4
+    runs = DIVIDED if ranks == 4 else (("decoder",), ("vision", "context=2"))
+    for arguments in runs[:1] if job.way in ("openmpi", "mpich", "torchrun", "device") else runs:
+        output = job.output("divided_models", *arguments)
+        first, last = re.search(r"loss (\S+) to (\S+), as one process\n", output).groups()
+        if not float(last) < float(first):
+            sys.exit(f"{arguments}: the loss goes from {first} to {last}")
 
 
 def divided_checkpoint(job):
@@ -544,7 +560,7 @@ def recovery_divided(job):
 
 
 # Those that take words and no flags.
-WITH_WORDS = ("checkpoint", "context_parallel", "cooperation", "divided_checkpoint", "language_model", "pipeline", "zero",
+WITH_WORDS = ("checkpoint", "context_parallel", "cooperation", "divided_checkpoint", "divided_models", "language_model", "pipeline", "zero",
               "pipeline_resnet", "split_rnn")
 
 
@@ -591,7 +607,7 @@ def main():
                                         ddp_linear, uneven_inputs, mixed_precision, fine_tuning, language_model,
                                         pipeline, checkpoint, resume, mnist_from_scratch, mnist_ring, mnist_ddp, cifar_mpi, cifar_ddp,
                                         cifar_horovod, cooperation, parameter_averaging, zero, tensor_parallel,
-                                        expert_parallel, context_parallel, divided_checkpoint, products, recovery, recovery_divided, roles,
+                                        expert_parallel, context_parallel, divided_checkpoint, divided_models, products, recovery, recovery_divided, roles,
                                         calls, reinforce, split_rnn, parameter_server, pipeline_resnet, ddp_embedding)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True, type=os.path.abspath)

@@ -87,6 +87,7 @@
 #include "lockstep/pretrained/language_model.h"
 #include "lockstep/pretrained/text_model.h"
 #include "lockstep/products/parallel_lm.h"
+#include "lockstep/products/parallel_model.h"
 #include "lockstep/recover/recovery.h"
 #include "lockstep/tokenizers/bert_tokenizer.h"
 #include "lockstep/tokenizers/byte_level_bpe.h"

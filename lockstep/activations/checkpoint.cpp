@@ -22,7 +22,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// What forward was run under.
+// The state under which forward ran.
 struct Part final : torch::CustomClassHolder {
   Part(TensorFunction fn, const Tensors& inputs, bool to_host)
       : function(std::move(fn)),
@@ -32,7 +32,7 @@ struct Part final : torch::CustomClassHolder {
     for (const at::Tensor& input : inputs) defined.push_back(input.defined());
   }
 
-  // All inputs, of those that are defined.
+  // Returns all inputs, given those that are defined.
   Tensors spread(at::TensorList given) const {
     Tensors all;
     size_t next = 0;
@@ -53,7 +53,7 @@ struct Part final : torch::CustomClassHolder {
   bool offloads;
   std::shared_ptr<Offloaded> offloaded;  // null: the inputs stay where they are
   std::array<amp::AutocastSettings, 2> autocast;
-  std::vector<bool> defined;  // by input
+  std::vector<bool> defined;  // per input
 };
 
 std::vector<int64_t> versions_of(at::TensorList tensors) {
@@ -65,7 +65,7 @@ std::vector<int64_t> versions_of(at::TensorList tensors) {
 
 class Recompute : public torch::autograd::Function<Recompute> {
  public:
-  // `anchor` requires a gradient: the parameters that the part uses are no inputs.
+  // `anchor` requires a gradient, because the parameters that the part uses are not inputs.
   static variable_list forward(AutogradContext* context, const at::Tensor& /*anchor*/,
                                at::TensorList inputs, const c10::intrusive_ptr<Part>& part,
                                Tensors* all) {
@@ -89,7 +89,7 @@ class Recompute : public torch::autograd::Function<Recompute> {
     variable_list outputs;
     for (const at::Tensor& tensor : *all) {
       if (!tensor.defined()) continue;
-      // A parameter that is given back as it is stays one.
+      // A parameter that is returned unchanged remains one.
       const bool own = tensor.requires_grad() &&
                        std::none_of(inputs.begin(), inputs.end(),
                                     [&](const at::Tensor& input) { return input.is_same(tensor); });
@@ -126,12 +126,12 @@ class Recompute : public torch::autograd::Function<Recompute> {
       roots.push_back(outputs[i]);
       with.push_back(gradients[i]);
     }
-    // A backward inside this one: parameters get their gradients here, with their hooks.
+    // A backward inside this one, in which parameters get their gradients, with their hooks.
     const flat::OuterBackward outer;
     if (!roots.empty()) torch::autograd::backward(roots, with);
-    variable_list result{at::Tensor()};  // the anchor's
+    variable_list result{at::Tensor()};  // the anchor's gradient
     for (const at::Tensor& input : inputs) result.push_back(input.grad());
-    result.resize(result.size() + 2);  // of what is no tensor
+    result.resize(result.size() + 2);  // the slots of values that are not tensors
     return result;
   }
 };

@@ -1,4 +1,4 @@
-// checkpoint_layers: checkpoint() around layers of a model, by their names.
+// checkpoint_layers: checkpoint() around layers of a model, selected by their names.
 //
 //   checkpoint_layers<LmUnit::Signature>(*lm, {.names = {"model.layers.*"}});
 //   checkpoint_layers(*net, {.names = {"blocks.*"}, .every = 2});   // every second one
@@ -19,26 +19,29 @@
 namespace lockstep {
 
 struct CheckpointedLayers {
-  // As in model.named_modules(); a * stands for one part between dots: "model.layers.*".
+  // As in model.named_modules(); a * matches one part between dots: "model.layers.*".
   std::vector<std::string> names;
-  int every = 1;  // of all that match, in the model's order: the first and each n-th after it
+  int every = 1;  // of all matching layers, in the model's order: the first and every n-th after it
   CheckpointOptions options = {};
 };
 
-// The layers that are meant. Throws InvalidArgument: a name that matches nothing, `every` below 1; a
-// layer with running statistics below it (BatchNorm), which a second forward would move again, unless
+// Returns the selected layers.
+// Throws: InvalidArgument for a name that matches nothing, for `every` below 1, and for a layer
+// that contains running statistics (BatchNorm), which a second forward would update again, unless
 // it is frozen (freeze_child()).
 std::vector<std::string> checkpointed_layers(const torch::nn::Module& model,
                                              const CheckpointedLayers& which);
 
-// From then on each of these layers computes its forward again in backward. The handles take that away
-// again, and may go. Layers are children of a torch::nn::Sequential, from a tensor to a tensor, or
-// Hookable (hooks/forward_hook.h). Throws InvalidArgument as checkpointed_layers() and wrap_forward()
-// do, and for a layer of libtorch with parameters alone (a Linear keeps nothing but its input); the
-// model then computes as before. Not while the model runs.
+// From now on each of these layers computes its forward again in backward. HookHandle::remove()
+// undoes that; the handles may be dropped. A layer must be a child of a torch::nn::Sequential, from
+// a tensor to a tensor, or Hookable (hooks/forward_hook.h).
+// Throws: InvalidArgument as checkpointed_layers() and wrap_forward() do, and for a layer of
+// libtorch that only has parameters (a Linear keeps nothing but its input); the model then computes
+// as before.
+// Requires: the model does not run during the call.
 std::vector<HookHandle> checkpoint_layers(torch::nn::Module& model,
                                           const CheckpointedLayers& which);
-// The same for Hookables of another signature.
+// The same for Hookables with another signature.
 template <typename Signature>
 std::vector<HookHandle> checkpoint_layers(torch::nn::Module& model,
                                           const CheckpointedLayers& which);
@@ -47,7 +50,7 @@ std::vector<HookHandle> checkpoint_layers(torch::nn::Module& model,
 
 namespace activations::internal {
 
-// Takes hooks away again unless all of them could be put.
+// Removes the hooks again unless release() is called.
 class Handles {
  public:
   ~Handles() {
@@ -64,11 +67,11 @@ template <typename Signature>
 struct CheckpointHook;
 template <typename Result, typename... Args>
 struct CheckpointHook<Result(Args...)> {
-  std::weak_ptr<torch::nn::Module> model;  // null where nobody owns it by a pointer
+  std::weak_ptr<torch::nn::Module> model;  // null if no shared pointer owns the model
   CheckpointOptions options;
 
   Result operator()(const std::function<Result(Args...)>& forward, Args... args) const {
-    // What is kept for backward keeps the layers too.
+    // The memory kept for backward also keeps the layers alive.
     return checkpoint(
         options,
         [forward, held = model.lock()](const std::decay_t<Args>&... given) -> Result {

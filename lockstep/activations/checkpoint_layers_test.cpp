@@ -85,7 +85,7 @@ TEST(CheckpointLayers, ChildrenOfASequential) {
   EXPECT_EQ(runs, 3);
 }
 
-// Hooks that were there before are inside, later ones outside: neither runs twice as often.
+// Earlier hooks are inside, later ones outside: neither runs twice as often.
 TEST(CheckpointLayers, HooksAroundItAreRunOnce) {
   const at::Tensor x = at::linspace(-1, 1, 24).view({4, 6});
   int inside = 0, outside = 0;

@@ -30,7 +30,7 @@ namespace {
 using ::testing::HasSubstr;
 using torch::nn::Linear;
 
-// Two layers with what draws random numbers between them.
+// Two layers with random operations between them.
 struct LayerImpl : torch::nn::Module {
   explicit LayerImpl(double p) : dropped(p) {
     in = register_module("in", Linear(8, 16));
@@ -49,7 +49,7 @@ struct Net : torch::nn::Module {
     for (int i = 0; i < 3; ++i)
       blocks.push_back(register_module("block" + std::to_string(i), Layer(dropped)));
     head = register_module("head", Linear(8, 3));
-    // No random numbers: ranks that are threads share their generator.
+    // Uses no random numbers, because ranks that are threads share their generator.
     const at::NoGradGuard no_grad;
     int index = 0;
     for (at::Tensor& p : parameters())
@@ -88,7 +88,7 @@ bool same_bits(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& 
 TEST(Checkpoint, GradientsHaveTheSameBits) {
   for (const bool bf16 : {false, true}) {
     std::vector<std::vector<at::Tensor>> found;
-    std::vector<at::Tensor> next;  // what is drawn afterwards
+    std::vector<at::Tensor> next;  // the numbers drawn afterwards
     for (const bool again : {false, true}) {
       Net net;
       const at::Tensor x = input().requires_grad_();
@@ -228,7 +228,7 @@ TEST(Checkpoint, AnInputIsNotChangedInPlace) {
               HasSubstr("changes an input in place"));
 }
 
-// A part may give back what it refers to.
+// A part may return an object that it refers to.
 TEST(Checkpoint, AParameterMayBeTheResult) {
   const at::Tensor w = torch::ones({2}, at::requires_grad());
   const at::Tensor y = checkpoint([&](const at::Tensor&) { return w; }, torch::ones({1}));
@@ -237,7 +237,7 @@ TEST(Checkpoint, AParameterMayBeTheResult) {
   EXPECT_TRUE(w.grad().eq(3).all().item<bool>());
 }
 
-// No gradient comes from outside of the parts: each backward is one round all the same.
+// No gradient comes from outside the parts: each backward is nevertheless one round.
 TEST(Checkpoint, PartsAloneAreOneBackward) {
   testing::run_threads(2, [](Communicator& comm) {
     const at::Tensor a = torch::full({64}, 2.0, at::requires_grad()),
@@ -263,7 +263,7 @@ TEST(Checkpoint, PartsAloneAreOneBackward) {
     EXPECT_TRUE(a.detach().eq(0.5).all().item<bool>());
     EXPECT_TRUE(b.detach().eq(2).all().item<bool>());
     comm.barrier();
-    // The first part that runs again is the last one; then the other throws.
+    // The last part runs again first; then the other one throws.
     EXPECT_THROW(forward(true).backward(), std::runtime_error);
     forward(false).backward();
     optimizer.step();
@@ -280,12 +280,12 @@ TEST(Checkpoint, AThreadsOwnGeneratorIsDrawnFromAgain) {
     const hooks::ThreadGenerator guard([&]() -> const at::Generator& { return generator; });
     y = checkpoint([](const at::Tensor& rows) { return torch::dropout(rows, 0.5, true); }, x);
   }
-  torch::manual_seed(99);  // backward's thread has others
+  torch::manual_seed(99);  // backward's thread has another state
   y.sum().backward();
   EXPECT_TRUE(x.grad().equal(y.detach()));
 }
 
-// The gradients that ranks average are those without it, in every bit.
+// The gradients that ranks average equal those without it, bit for bit.
 TEST(Checkpoint, UnderDistributedDataParallelAndZero) {
   const auto run = [](Communicator& comm, bool again, const std::string& way) {
     at::set_num_threads(1);

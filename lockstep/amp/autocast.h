@@ -1,5 +1,5 @@
-// Autocast: operations that gain from it run in 16 bits, those that need the range stay in float32,
-// for as long as the guard lives. As torch.autocast.
+// Autocast: during the guard's lifetime, operations that gain from it run in 16 bits, and those
+// that need the range stay in float32. Like torch.autocast.
 //
 //   {
 //     const amp::Autocast autocast(at::kCPU, at::kBFloat16);
@@ -14,23 +14,23 @@
 
 namespace lockstep::amp {
 
-// What autocast does on one kind of device.
+// The autocast settings of one kind of device.
 struct AutocastSettings {
   at::DeviceType device = at::kCPU;
   at::ScalarType dtype = at::kBFloat16;
   bool enabled = true;
-  // Casts of parameters are kept until the outermost guard ends, so that a weight that is used
-  // twice is cast once. Without it, a weight that changes under the guard is seen.
+  // Keeps the casts of parameters until the outermost guard ends, so that a weight that is used
+  // twice is cast once. Without it, changes to a weight during the guard take effect.
   bool cache = true;
 };
 
-// The settings of the calling thread. They do not pass to threads that it starts: give them this,
-// and let them make a guard of it.
+// The settings of the calling thread. Threads that it starts do not inherit them: pass these
+// settings to the thread and make a guard of them there.
 AutocastSettings current_autocast(at::DeviceType device);
 
-// Sets them for the calling thread, and what they were before when it ends, also by an exception.
-// Guards nest; one with enabled = false makes an island of full precision. Must end on the thread
-// and in the reverse order in which they were made.
+// Sets the settings for the calling thread, and restores the previous ones on destruction, also
+// after an exception. Guards nest; one with enabled = false gives a scope of full precision. Guards
+// must be destroyed on the thread that made them, in reverse order.
 class Autocast {
  public:
   // Throws InvalidArgument unless the device is the CPU or CUDA and the dtype float16 or bfloat16.
@@ -45,10 +45,10 @@ class Autocast {
   AutocastSettings before_;
 };
 
-// A tensor of 16 bits as float32, in its place; any other stays.
+// Converts a 16-bit tensor to float32, in its place; other tensors stay.
 void widen_tensor(at::Tensor& tensor);
 
-// The same for every tensor of an output (flat/nested.h), so that a loss is computed in float32.
+// The same for every tensor of an output (flat/nested.h), so that the loss is computed in float32.
 template <typename T>
 void widen(T& output) {
   flat::for_each_tensor(output, widen_tensor);

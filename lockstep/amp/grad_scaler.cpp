@@ -34,10 +34,10 @@ void check(const GradScalerOptions& options) {
     throw InvalidArgument("GradScaler: growth_interval must be 1 or more");
 }
 
-// What the kernel divides: the gradients, or the values that a sparse one has.
+// The tensor that the kernel divides: the gradient, or the values of a sparse one.
 at::Tensor values_of(at::Tensor& gradient) {
   if (!gradient.is_sparse()) return gradient;
-  // Values at one place are added first: their sum may overflow where they do not.
+  // Values of one index are added first, because their sum may overflow when they do not.
   if (!gradient.is_coalesced()) gradient = gradient.coalesce();
   return gradient._values();
 }
@@ -50,7 +50,7 @@ struct Before {
   }
 };
 
-// The host reads what is on the CPU at once.
+// Copies to the CPU wait, because the host reads the result at once.
 at::Tensor moved(const at::Tensor& one, at::Device device) {
   return one.to(device, /*non_blocking=*/!device.is_cpu());
 }
@@ -75,14 +75,14 @@ GradScaler::GradScaler(Communicator comm, const GradScalerOptions& options) : Gr
 
 at::Tensor GradScaler::scale(const at::Tensor& loss) const {
   if (!options_.enabled) return loss;
-  // As a tensor, not a number: a float16 loss is promoted as in PyTorch, where the scale is one.
-  // One element of the host's goes to a device with the kernel's arguments.
+  // A tensor rather than a number, so that a float16 loss is promoted as in PyTorch, whose scale is
+  // a tensor. A CPU tensor of one element goes to the device with the kernel's arguments.
   return loss * (scale_.is_cpu() ? scale_ : moved(scale_, loss.device()));
 }
 
 void GradScaler::move_to(at::Device device) {
   if (scale_.device() == device) return;
-  // From the CPU, as the first time: the host has the values.
+  // The scale comes from the CPU the first time, where the host has the values.
   const auto there = at::TensorOptions().device(device);
   scale_ = at::full({}, scale_.item<float>(), there.dtype(at::kFloat));
   growth_tracker_ = at::full({}, growth_tracker_.item<int>(), there.dtype(at::kInt));
@@ -114,8 +114,8 @@ GradScaler::Progress& GradScaler::unscale_inside(torch::optim::Optimizer& optimi
       for (at::Tensor& parameter : group.params()) take(parameter.mutable_grad());
     }
   }
-  // The other ranks may have gradients: they are met before a rank without any complains, on the device where all
-  // have the optimizer's first parameter.
+  // The other ranks may have gradients, so all ranks meet before a rank without any throws, on the
+  // device of the optimizer's first parameter.
   const at::Device home = first_device(optimizer);
   move_to(home);
   const at::Tensor inverse = scale_.to(at::kDouble).reciprocal().to(at::kFloat);

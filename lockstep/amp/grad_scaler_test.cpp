@@ -33,7 +33,7 @@ struct Model {
   at::Tensor weight = at::ones({2}).requires_grad_();
   torch::optim::SGD sgd{std::vector<at::Tensor>{weight}, torch::optim::SGDOptions(1.0)};
 
-  // Gradients as if the loss had them, scaled.
+  // Sets the loss's gradients, scaled.
   void backward(const GradScaler& scaler, const at::Tensor& gradient) {
     weight.mutable_grad() = at::Tensor();
     scaler.scale((weight * gradient).sum()).backward();
@@ -53,8 +53,8 @@ TEST(GradScaler, AStepIsThatWithoutScaling) {
   EXPECT_EQ(scaler.current_scale(), 65536);
 }
 
-// The scale that torch.amp.GradScaler(init_scale=4, growth_interval=2) has after each step, for
-// steps that are good (g) or not (b).
+// The scale of torch.amp.GradScaler(init_scale=4, growth_interval=2) after each step, for steps
+// that are good (g) or not (b).
 TEST(GradScaler, FollowsPyTorchsScale) {
   GradScaler scaler({.init_scale = 4, .growth_interval = 2});
   Model model;
@@ -176,7 +176,7 @@ TEST(GradScaler, StateComesBack) {
   EXPECT_THAT(message_of<InvalidArgument>([&] { other.load_state(bad); }), HasSubstr("scale"));
 }
 
-// One rank's infinity leaves out everybody's step.
+// One rank's infinity makes all ranks skip the step.
 TEST(GradScaler, RanksAgree) {
   testing::run_threads(3, [](Communicator& comm) {
     GradScaler scaler(comm);

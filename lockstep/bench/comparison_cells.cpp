@@ -27,8 +27,8 @@ const ComparedMethod* fastest(const Comparison& comparison) {
   return best;
 }
 
-// Whether times cannot be compared: --max-steps counts steps, and more ranks take more samples a
-// step.
+// Whether times cannot be compared, because --max-steps counts steps, and more ranks take more
+// samples per step.
 bool samples_differ(const Comparison& comparison) {
   int64_t least = INT64_MAX, most = 0;
   for (const ComparedMethod& method : comparison.methods) {
@@ -159,7 +159,7 @@ Sheet figures_sheet(const Comparison& comparison, bool tutorial) {
 
 ComparisonWords comparison_words(const Comparison& comparison) {
   const auto count = static_cast<int64_t>(comparison.methods.size());
-  // Others are trained by name.
+  // Other subjects are named by their model.
   const Words subject = comparison.subject == "language model"
                             ? Words{"a language model", "语言模型"}
                             : Words{comparison.subject, " " + comparison.subject + " "};

@@ -1,5 +1,5 @@
-// A comparison in words and as a sheet: what the terminal's table, the Markdown and the page have
-// in common. Pure.
+// A comparison in words and as a sheet: the common part of the text table, the Markdown and the
+// page. Pure.
 #pragma once
 
 #include <optional>
@@ -18,10 +18,10 @@ Sheet figures_sheet(const Comparison& comparison, bool tutorial);
 // The first losses of a run as text.
 std::vector<std::string> loss_cells(const RunResult& result);
 
-// What is trained on and counted: samples, of language models tokens.
+// The unit of the training data: "samples", or "tokens" for language models.
 Words counted_name(const Comparison& comparison);
 
-// What times of training are counted in: seconds, but where the longest takes many of them minutes.
+// The unit of training times: seconds, or minutes if the longest time takes many of them.
 struct TimeUnit {
   Words name;
   double seconds = 1;
@@ -29,14 +29,14 @@ struct TimeUnit {
 TimeUnit time_unit(const Comparison& comparison);
 std::string time_text(const TimeUnit& unit, double seconds);  // without the unit
 
-// What evaluations give: "dev accuracy", "test accuracy", "dev perplexity".
+// The name of the evaluations' result: "dev accuracy", "test accuracy", "dev perplexity".
 Words score_name(const Comparison& comparison);
 std::optional<double> score_of(const Comparison& comparison, const RunResult& result);
 
 struct ComparisonWords {
   Words title;
   Words settings;  // model, ranks, data, machine
-  Words remarks;   // the fastest method; what to mind
+  Words remarks;   // the fastest method, and notes for the reader
 };
 ComparisonWords comparison_words(const Comparison& comparison);
 

@@ -16,14 +16,15 @@ ChartOptions panel_options() {
   return {.title = {}, .panel_width = 480, .panel_height = 330};
 }
 
-// A picture in English and in Chinese; draw(word) is given the choice between the two texts.
+// A picture in English and in Chinese; draw(word) gets a function that chooses between the two
+// texts.
 template <typename Draw>
 Words both(Draw draw) {
   return {draw([](const char* en, const char*) { return std::string(en); }),
           draw([](const char*, const char* zh) { return std::string(zh); })};
 }
 
-// Running means over a twentieth of the run, against samples; thinned to what a picture can show.
+// Running means over a twentieth of the run, against samples, thinned to the picture's resolution.
 Series loss_curve(const RunResult& result, const std::string& name) {
   constexpr size_t kMostPoints = 240;
   const size_t steps = result.losses.size();
@@ -41,7 +42,7 @@ Series loss_curve(const RunResult& result, const std::string& name) {
       ++count;
     }
     series.x.push_back(static_cast<double>(i + 1) * samples_a_step);
-    series.y.push_back(sum / count);  // NaN where there is none: left out
+    series.y.push_back(sum / count);  // NaN if there is none, which is left out
   }
   return series;
 }
@@ -193,7 +194,8 @@ Words scaling_picture(const Comparison& comparison) {
                           static_cast<double>(run.nproc));
       }
       panel.series.push_back(std::move(measured));
-      // Each method has an ideal of its own; with several, lines enough are there without.
+      // Each method has an ideal of its own; with several methods the picture has enough lines
+      // without.
       if (comparison.scaling.size() == 1) panel.series.push_back(std::move(ideal));
     }
     return svg_line_chart({panel}, panel_options());

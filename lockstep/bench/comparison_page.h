@@ -1,4 +1,4 @@
-// The comparison as pictures, and as one HTML page that holds them. Pure.
+// The comparison as pictures, and as one HTML page that contains them. Pure.
 #pragma once
 
 #include <string>
@@ -8,13 +8,13 @@
 
 namespace lockstep::bench {
 
-// SVG in both languages. Methods that failed are left out.
+// SVG in both languages. Failed methods are left out.
 Words time_picture(const Comparison& comparison);     // minutes of each method
 Words loss_picture(const Comparison& comparison);     // means over a few steps, against samples
-Words parts_picture(const Comparison& comparison);    // where a step's time goes
+Words parts_picture(const Comparison& comparison);    // the parts of a step's time
 Words scaling_picture(const Comparison& comparison);  // time for the same samples, against ranks
 
-// comparison.html.
+// Returns comparison.html.
 std::string comparison_page(const Comparison& comparison);
 
 }  // namespace lockstep::bench

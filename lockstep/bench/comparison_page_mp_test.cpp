@@ -1,4 +1,4 @@
-// The page in a real browser, where there is one.
+// The page in a real browser, if there is one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdio.h>
@@ -55,7 +55,7 @@ Comparison nine() {
   return comparison;
 }
 
-// What the page has become, as its own script and style sheet make it: asked at its end.
+// The page after its own script and style sheet have run: inspected at its end.
 constexpr const char* kProbe = R"(<script>
 (function(){
 var shown={en:0,zh:0};

@@ -105,7 +105,7 @@ TEST(Comparison, MarkdownEscapesBars) {
                           HasSubstr("| single | 1.750000 1.500000 nan 1.250000 1.000000 |")));
 }
 
-// A sentence that the fastest method is as fast as itself says nothing.
+// A sentence that the fastest method is as fast as itself would say nothing.
 TEST(Comparison, TheFastestIsComparedWithAnother) {
   Comparison comparison = three();
   comparison.methods[0].result->samples_per_s = 500;
@@ -174,7 +174,8 @@ TEST(Comparison, NothingButFailuresStillMakesAPage) {
   EXPECT_THAT(comparison_markdown(comparison), HasSubstr("single failed"));
 }
 
-// Steps without losses, no time, no parts: figures are unknown, pictures empty, nothing is NaN.
+// Steps without losses, no time, no parts: figures are unknown, pictures are empty, and nothing is
+// NaN.
 TEST(Comparison, EmptyRunsDraw) {
   Comparison comparison = three();
   comparison.methods[1].result = RunResult();

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::string_view kTensors = ".safetensors";
 
-// Reads the files of one checkpoint and compares their sums.
+// Reads the files of one checkpoint and compares their checksums.
 class DirectoryReader {
  public:
   explicit DirectoryReader(fs::path directory)
@@ -43,7 +43,8 @@ class DirectoryReader {
   FileSums sums_;
 };
 
-// Where a checkpoint is, and what tells its directory from the one that takes its place; {} where there is none.
+// The place of a checkpoint, and an identity that differs from that of a directory that replaces
+// it; {} where there is none.
 std::pair<fs::path, std::array<int64_t, 4>> identity_of(const fs::path& path) {
   const fs::path at = checkpoint_at(path);
   struct stat info{};
@@ -82,7 +83,8 @@ Checkpoint read_once(const fs::path& path, CheckpointParts parts, ModelForm form
   return checkpoint;
 }
 
-// `path`, or the one beside it where a writer is, or was killed, between two names.
+// Returns `path`, or the directory beside it if a writer is, or was killed, between the two
+// renames.
 fs::path whole_at(const fs::path& path) {
   std::error_code error;
   const fs::path previous = internal::beside(path, internal::kPrevious);
@@ -97,7 +99,7 @@ fs::path checkpoint_at(const fs::path& given) {
   std::error_code error;
   const fs::file_status status = fs::status(whole, error);
   if (fs::is_directory(status)) return whole == path ? given : whole;
-  // A link whose checkpoint is between two names, or the file in a link's place.
+  // Either a link whose checkpoint is between two renames, or a file in the link's place.
   if (const auto step = linked_step(folder, path.filename().c_str())) {
     const fs::path linked = whole_at(checkpoint_of_step(folder, *step));
     if (fs::exists(linked, error)) return linked;
@@ -115,15 +117,15 @@ void write_checkpoint(const fs::path& path, const Checkpoint& checkpoint) {
 }
 
 Checkpoint read_checkpoint(const fs::path& path, CheckpointParts parts, ModelForm form) {
-  // One who saves without a pause may be met at every look for a while.
+  // A writer that saves without pause may interfere with every attempt for a while.
   const Deadline patience = Deadline::seconds(10);
   while (true) {
     const auto before = identity_of(path);
     try {
       return read_once(path, parts, form);
     } catch (const CheckpointError&) {
-      // Files of two checkpoints, or some that are gone: a writer has put another in its place, or is about to, and has
-      // given this one another name.
+      // The files are of two checkpoints, or some are missing: a writer has replaced the
+      // checkpoint, or is about to, and has renamed this one.
       if (patience.expired() || identity_of(path) == before) throw;
     }
   }

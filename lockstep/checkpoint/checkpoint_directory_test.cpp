@@ -9,7 +9,7 @@
 
 namespace lockstep::checkpoint_directory_test {
 
-// A checkpoint all of whose parts carry the same number.
+// A checkpoint whose parts all carry the same number.
 Checkpoint numbered(int number) {
   Checkpoint checkpoint;
   checkpoint.model.tensors = {{"w", at::full({8, 1024}, number, at::kInt)}};
@@ -57,7 +57,7 @@ TEST(CheckpointDirectory, LeftoversOfAKilledWriterAreIgnoredAndRemoved) {
   EXPECT_EQ(number_of(read_checkpoint(dir / "last")), 1);
   write_checkpoint(dir / "last", numbered(2));
   EXPECT_EQ(dir.names(), std::vector<std::string>{"last"});
-  // The one moment of the way without RENAME_EXCHANGE.
+  // The only such moment without RENAME_EXCHANGE.
   std::filesystem::rename(dir / "last", dir / "last.previous");
   EXPECT_EQ(number_of(read_checkpoint(dir / "last")), 2);
 }
@@ -96,7 +96,7 @@ TEST(CheckpointDirectory, FurtherPartsComeBack) {
   EXPECT_EQ(number_of(read_checkpoint(dir / "c")), 3);
 }
 
-// Whichever file a bit flips in, the read says which one.
+// Whichever file has a flipped bit, the error names it.
 TEST(CheckpointDirectory, EveryFlippedBitIsFound) {
   const TestDirectory dir;
   Checkpoint checkpoint = numbered(1);

@@ -27,15 +27,15 @@ std::optional<int64_t> step_of_name(const std::string& name) {
   return step;
 }
 
-// Lets the link `folder`/`name` mean `target`, in one step. What it meant, or was, is gone. Where the file system has
-// no links, a file with the target's name stands for one.
+// Points the link `folder`/`name` to `target`, in one step; its former target or content is gone.
+// Where the file system has no links, a file with the target's name replaces it.
 void let_mean(const fs::path& folder, const char* name, const fs::path& target) {
   const fs::path link = folder / name, fresh = folder / (name + std::string(kLeftover));
   std::error_code error;
   fs::remove_all(fresh, error);
   fs::create_symlink(target, fresh, error);
   if (error) write_file_aside(fresh, target.string() + "\n");
-  // A directory cannot be renamed over; it changes places with the link.
+  // A directory cannot be replaced by a rename; it is exchanged with the link.
   if (fs::is_directory(fs::symlink_status(link, error)))
     internal::put_in_place(fresh, link);
   else if (::rename(fresh.c_str(), link.c_str()) != 0)
@@ -44,7 +44,7 @@ void let_mean(const fs::path& folder, const char* name, const fs::path& target) 
   fs::remove_all(fresh, error);
 }
 
-// Never half a checkpoint under its own name.
+// Renames first, so that no incomplete checkpoint keeps its name.
 void remove_whole(const fs::path& path) {
   const fs::path doomed = path.string() + kLeftover;
   std::error_code error;
@@ -54,7 +54,8 @@ void remove_whole(const fs::path& path) {
   fs::remove_all(doomed, error);
 }
 
-// The entries of `folder` whose names `begin` and `end` so. Looks on where one cannot be read.
+// The entries of `folder` whose names begin with `begin` and end with `end`. Continues after an
+// entry that cannot be read.
 std::vector<fs::path> entries_named(const fs::path& folder, std::string_view begin,
                                     std::string_view end) {
   std::error_code error;
@@ -67,8 +68,8 @@ std::vector<fs::path> entries_named(const fs::path& folder, std::string_view beg
   return found;
 }
 
-// The step of "checkpoint-5.previous", which is the only one of its step while a writer is about to put another in its
-// place, or was killed there.
+// The step of "checkpoint-5.previous", which is the only one of its step while a writer is about to
+// replace it, or if it was killed there.
 std::optional<int64_t> step_of_previous(const std::string& name) {
   const std::string_view suffix = internal::kPrevious;
   if (!name.ends_with(suffix)) return std::nullopt;
@@ -121,7 +122,7 @@ std::optional<int64_t> linked_step(const fs::path& folder, const char* name) {
   std::error_code error;
   const fs::path target = fs::read_symlink(link, error);
   if (!error) return step_of_name(target.filename());
-  constexpr size_t kLongest = 64;  // of what let_mean() writes
+  constexpr size_t kLongest = 64;  // of a file that let_mean() writes
   if (!fs::is_regular_file(link, error)) return std::nullopt;
   std::string text(kLongest, '\0');
   std::ifstream file(link, std::ios::binary);

@@ -1,6 +1,6 @@
 // The checkpoints of a run: directories checkpoint-<step>, as transformers names them, of which the
-// best and the latest few are kept, and beside them the links `last` and `best` to two of them; where the file system
-// has no links, small files with their names instead ("checkpoint-300").
+// best and the latest few are kept, and the links `last` and `best` to two of them. Where the file
+// system has no links, small files contain their names instead ("checkpoint-300").
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@
 
 namespace lockstep {
 
-// Which of the checkpoints of `steps` to remove so that `limit` remain: those of `kept` (they
-// count) and then the latest. As transformers' save_total_limit: limit 3 with a best one keeps it
-// and the two latest. More than `limit` remain only where `kept` alone is more. 0: no limit.
+// Which checkpoints of `steps` to remove so that `limit` remain: those of `kept` (which count) and
+// then the latest. As transformers' save_total_limit: limit 3 with a best one keeps it and the two
+// latest. More than `limit` remain only where `kept` alone exceeds it. 0: no limit.
 std::vector<int64_t> surplus_checkpoints(const std::vector<int64_t>& steps, int64_t limit,
                                          const std::set<int64_t>& kept);
 
@@ -28,29 +28,33 @@ std::filesystem::path checkpoint_of_step(const std::filesystem::path& folder, in
 // The steps of the whole checkpoints in `folder`, ascending. Empty if there is no such folder.
 std::vector<int64_t> checkpoint_steps(const std::filesystem::path& folder);
 
-// The step that the link, or the file in its place, `name` ("last", "best") stands at.
+// The step of the link `name` ("last", "best"), or of the file in its place.
 std::optional<int64_t> linked_step(const std::filesystem::path& folder, const char* name);
 
-// Whether `folder`, which is there, can keep checkpoints: does once, with next to nothing, what a checkpoint will need
-// of its file system, so that hours of training do not end at the first one. Leaves nothing. Throws SystemError.
+// Checks that the existing `folder` can keep checkpoints: performs once, with almost no data, the
+// file system operations of a checkpoint, so that hours of training do not end at the first one.
+// Leaves nothing behind.
+// Throws: SystemError.
 void try_series(const std::filesystem::path& folder);
-// Removes what try_series() left there where it was killed. One process a folder, which is no longer trying.
+// Removes the leftovers of a killed try_series(). One process per folder calls it, after trying.
 void remove_trials(const std::filesystem::path& folder) noexcept;
 
 struct SeriesOptions {
-  bool best = false;  // this is the best so far
-  int64_t limit = 0;  // how many to keep; 0: all
+  bool best = false;  // this is the best one so far
+  int64_t limit = 0;  // number to keep; 0: all
 };
 
-// The checkpoint of `step` is there, whole: lets `best` (where it is) and `last` mean it, then removes
-// what is beyond the limit; of the checkpoints, those that `best` and `last` mean are never
-// removed. Killed at any instant, `last` and `best` mean whole checkpoints. A directory `last` or
-// `best` that stands in the way of a link is replaced. What killed writers left is removed, or gets its name back where
-// it is a whole checkpoint. One writer a folder. Throws SystemError.
+// Called when the checkpoint of `step` is written: points `best` (if it is the best) and `last` to
+// it, then removes checkpoints beyond the limit, but never those of `best` and `last`. If it is
+// killed at any instant, `last` and `best` refer to whole checkpoints. A directory named `last` or
+// `best` is replaced by the link. Leftovers of killed writers are removed, or get their name back
+// where they are whole checkpoints. One writer per folder.
+// Throws: SystemError.
 void continue_series(const std::filesystem::path& folder, int64_t step,
                      const SeriesOptions& options = {});
 
-// Writes the checkpoint of `step`, and continue_series(). Throws as write_checkpoint().
+// Writes the checkpoint of `step`, and continue_series().
+// Throws: as write_checkpoint().
 void write_checkpoint_of_step(const std::filesystem::path& folder, int64_t step,
                               const Checkpoint& checkpoint, const SeriesOptions& options = {});
 

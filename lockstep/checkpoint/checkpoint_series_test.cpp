@@ -75,7 +75,7 @@ TEST(CheckpointSeries, FormerDirectoriesBecomeLinks) {
   EXPECT_EQ(trainer_of(dir / "last"), "2");
   EXPECT_TRUE(fs::is_symlink(dir / "last"));
   EXPECT_THAT(dir.names(), ElementsAre("best", "checkpoint-2", "last"));
-  // And the other way round, for a trainer that keeps these two alone.
+  // Conversely, for a trainer that keeps only these two.
   write_checkpoint(dir / "last", of_step(3));
   EXPECT_EQ(trainer_of(dir / "last"), "3");
   EXPECT_EQ(trainer_of(dir / "checkpoint-2"), "2");
@@ -112,13 +112,13 @@ TEST(CheckpointSeries, WhereLinksCannotBeMadeSmallFilesStandForThem) {
     EXPECT_TRUE(checkpoint_exists(dir / "best"));
     EXPECT_EQ(checkpoint_at(dir / "best"), dir / "checkpoint-5");
     EXPECT_EQ(linked_step(dir.path(), "best"), 5);
-    save(dir, 150, true, 1);  // elsewhere, with links
+    save(dir, 150, true, 1);  // in another directory, with links
     EXPECT_TRUE(fs::is_symlink(dir / "last"));
     EXPECT_THAT(dir.names(), ElementsAre("best", "checkpoint-150", "last"));
   }
 }
 
-// As gVisor, WSL 1, seccomp profiles and old kernels refuse it, whatever the names are.
+// gVisor, WSL 1, seccomp profiles and old kernels refuse it, whatever the names are.
 TEST(CheckpointSeries, WhereDirectoriesCannotBeExchangedTheyAreRenamed) {
   for (const int errnum : {EINVAL, ENOSYS, EPERM}) {
     const TestDirectory dir;
@@ -126,9 +126,9 @@ TEST(CheckpointSeries, WhereDirectoriesCannotBeExchangedTheyAreRenamed) {
       try_series(dir.path());
       EXPECT_THAT(dir.names(), IsEmpty());
       save(dir, 2, true, 0);
-      save(dir, 2, true, 0);  // in the place of a former one
+      save(dir, 2, true, 0);  // replaces a former one
       EXPECT_EQ(trainer_of(dir / "last"), "2");
-      // Directories where links are to be, and links where a directory is.
+      // Directories in the links' places, and links in a directory's place.
       const TestDirectory other;
       write_checkpoint(other / "last", of_step(1));
       write_checkpoint(other / "last", of_step(2));
@@ -145,7 +145,7 @@ TEST(CheckpointSeries, WhereDirectoriesCannotBeExchangedTheyAreRenamed) {
   }
 }
 
-// Killed between two renames, where directories cannot be exchanged.
+// Killed between two renames, if directories cannot be exchanged.
 TEST(CheckpointSeries, ACheckpointBetweenTwoNamesIsFoundByEveryName) {
   for (const bool links : {true, false}) {
     const TestDirectory dir;
@@ -171,7 +171,7 @@ TEST(CheckpointSeries, ACheckpointBetweenTwoNamesIsFoundByEveryName) {
   }
 }
 
-// The same in passing: what `last` means has another name for a moment.
+// The same without a kill: the checkpoint of `last` has another name for a moment.
 TEST(CheckpointSeries, IsReadWhileItIsRenamed) {
   const TestDirectory dir;
   save(dir, 5, false, 0);

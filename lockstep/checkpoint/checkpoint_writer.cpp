@@ -38,7 +38,8 @@ using internal::WrittenShare;
 
 constexpr auto kFirstPause = std::chrono::milliseconds(2);
 constexpr auto kLongestPause = std::chrono::milliseconds(8);
-// Between two ranks' files: longer than any disk needs, for a rank that can no longer say anything.
+// The maximum time between two ranks' files: longer than any disk needs, for ranks that can no
+// longer report.
 constexpr auto kPatience = std::chrono::minutes(30);
 constexpr int kNice = 10;
 
@@ -46,19 +47,19 @@ fs::path report_of(const fs::path& directory, int rank) {
   return directory / ("rank-" + std::to_string(rank) + ".json");
 }
 
-// It goes when rank 0 has read it: nothing of it need outlive a power cut.
+// The report is removed when rank 0 has read it, so it need not be durable.
 void report(const fs::path& directory, int rank, const std::string& text) {
   AsideFile file(report_of(directory, rank));
   file.write(text);
   file.commit_unsynced();
 }
 
-// The next place for a file that is written past the page cache.
+// The next aligned offset for a file that is written past the page cache.
 size_t aligned(size_t bytes) {
   return (bytes + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
 }
 
-// Pinned where the ranks train on devices, in large pages where not.
+// Memory that is pinned if the ranks train on devices, and otherwise lies in large pages.
 at::Tensor memory_for(size_t bytes, at::Device device) {
   const auto size = static_cast<int64_t>(bytes);
   if (!device.is_cpu()) return device::empty_pinned({size}, at::kByte, device);
@@ -70,17 +71,18 @@ at::Tensor memory_for(size_t bytes, at::Device device) {
 
 struct CheckpointWriter::Job {
   internal::ShareToWrite share;
-  internal::RestToWrite rest;  // of rank 0
+  internal::RestToWrite rest;  // only on rank 0
   fs::path path;
-  fs::path directory;  // of this attempt
+  fs::path directory;  // the directory of this attempt
   int rank = 0, size = 1;
-  bool snapshot = false;  // then it gives way to who computes meanwhile
-  device::Event
-      given;  // behind what the caller's stream had been given: values, or a snapshot's copies
+  bool snapshot = false;  // it then yields the processors to the training
+  // The caller's stream position: values, or a snapshot's copies.
+  device::Event given;
   std::function<void()> published;
-  std::optional<internal::PartialDirectory> partial;  // of rank 0
-  std::atomic<bool> given_up{false};                  // by the caller
-  // Of the thread, once it has ended: why, and that it was for want of another rank's part.
+  std::optional<internal::PartialDirectory> partial;  // only on rank 0
+  std::atomic<bool> given_up{false};                  // set by the caller
+  // Set by the thread when it has ended: its error, and whether only another rank's part was
+  // missing.
   std::exception_ptr failure;
   bool missed = false;
   std::thread thread;
@@ -92,7 +94,7 @@ struct CheckpointWriter::Job {
   }
 
   void run() noexcept {
-    // Of this thread alone, on Linux; a mere hint.
+    // For this thread alone, on Linux; only a hint.
     if (snapshot) ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
     try {
       if (snapshot)
@@ -112,14 +114,14 @@ struct CheckpointWriter::Job {
     }
   }
 
-  // Keeps the exception at hand, and lets rank 0 know of it, which has to wait otherwise.
+  // Keeps the current exception, and reports it to rank 0, which would otherwise wait.
   void fail() noexcept {
     failure = std::current_exception();
     partial.reset();
     if (rank == 0) return;
     try {
       report(directory, rank, internal::failure_json(exception_text(failure)));
-    } catch (...) {  // wait() tells it
+    } catch (...) {  // wait() reports it
     }
   }
 
@@ -130,7 +132,7 @@ struct CheckpointWriter::Job {
     files.commit();
     partial->publish();
     if (published) published();
-    partial.reset();  // the former one
+    partial.reset();  // drops the previous one
   }
 
   WrittenShare wait_for(int r) {
@@ -171,12 +173,12 @@ void CheckpointWriter::take_snapshot() {
       used += aligned(file.contents.bytes());
     }
   }
-  // Behind all that the host writes there.
+  // Ordered after all of the host's writes to that memory.
   for (auto* files : {&job_->share.files, &job_->rest.files})
     for (internal::NamedFile& file : *files) file.contents.copy_from_device();
 }
 
-// As much, or more, at a multiple of kDirectAlignment; the former goes first.
+// At least this many bytes, at a multiple of kDirectAlignment; the former memory is freed first.
 std::byte* CheckpointWriter::snapshot_memory(size_t bytes) {
   size_t left = bytes + kDirectAlignment;
   if (!memory_.defined() || memory_.nbytes() < left) {
@@ -199,7 +201,7 @@ void CheckpointWriter::start(const fs::path& path, const Checkpoint& share,
   bool in_slices = false;
   const std::string attempt =
       broadcast_object(comm_, internal::new_attempt(), 0).get<std::string>();
-  // Nobody writes for a former attempt any more once all have come here.
+  // No rank writes for a former attempt any more once all have arrived here.
   for (const nlohmann::json& has : all_gather_object(
            comm_,
            nlohmann::json::array({!share.model.tensors.empty(), !share.optimizer.tensors.empty(),
@@ -225,8 +227,8 @@ void CheckpointWriter::start(const fs::path& path, const Checkpoint& share,
     job_->given.record();
     job_->thread = std::thread([job = job_.get()] { job->run(); });
   } catch (...) {
-    job_->fail();  // for wait(), where all ranks are
-    // Copies that were given already have the memory until they are over.
+    job_->fail();  // reported by wait(), where all ranks meet
+    // Copies that were submitted already use the memory until they end.
     job_->given.record();
     job_->given.synchronize();
   }
@@ -239,7 +241,8 @@ void CheckpointWriter::wait() {
     if (job->thread.joinable()) job->thread.join();
   };
   if (job->rank != 0) join();
-  // All have written or failed, and a rank that died is known: rank 0 no longer waits in vain.
+  // After this exchange all ranks have written or failed, and the death of a rank is known, so rank
+  // 0 does not wait in vain.
   const auto told =
       all_gather_object(comm_, job->rank == 0 ? std::string() : exception_text(job->failure));
   std::string of_others;

@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kElements = 1000;
 
-// What rank `rank` writes: one parameter of each rank's own, and its part of a state that all share.
+// The share of rank `rank`: a parameter of its own, and its part of a state that all ranks share.
 Checkpoint share_of(int rank, int ranks, int number) {
   Checkpoint share;
   share.model.tensors = {
@@ -83,7 +83,8 @@ TEST(CheckpointWriter, RanksWriteOneCheckpoint) {
   }
 }
 
-// Of a matrix each rank has columns, rank 0 a vector besides, and of the state of its columns a part.
+// Each rank has columns of a matrix and a part of the state of its columns; rank 0 also has a
+// vector.
 Checkpoint columns_of(int rank, int ranks, int number) {
   Checkpoint share = share_of(rank, ranks, number);
   const int64_t begin = 12 * rank / ranks, end = 12 * (rank + 1) / ranks;
@@ -115,7 +116,7 @@ TEST(CheckpointWriter, ADividedModelIsWrittenInSlices) {
     EXPECT_TRUE(slices.model_slices.find("matrix")->whole().equal(matrix));
     EXPECT_EQ(slices.model_slices.find("matrix")->slices.size(), static_cast<size_t>(ranks));
     EXPECT_TRUE(checkpoint_exists(dir / "c"));
-    // One rank has all: the ordinary file.
+    // A single rank writes the ordinary file.
     EXPECT_EQ(fs::exists(dir / "c/model.slices.json"), ranks > 1);
     EXPECT_EQ(fs::exists(dir / "c/model.safetensors"), ranks == 1);
     EXPECT_FALSE(fs::exists(dir / "c/model.safetensors.index.json"));
@@ -134,7 +135,7 @@ TEST(CheckpointWriter, ADividedModelIsWrittenInSlices) {
   }
 }
 
-// As of a pipeline's stages: transformers opens it as it is.
+// The output of a pipeline's stages: transformers opens it directly.
 TEST(CheckpointWriter, SlicesThatAreWholeTensorsHaveTheCommonIndex) {
   const TestDirectory dir;
   testing::run_threads(2, [&](Communicator& comm) {
@@ -217,7 +218,7 @@ TEST(CheckpointWriter, ASnapshotIsOfTheMoment) {
       for (const auto& [name, tensor] : share.optimizer.tensors) tensor.slices[0].values.zero_();
       for (const auto& [name, tensor] : share.ranks.tensors) tensor.zero_();
       for (const auto& [name, part] : share.tensors) part.tensors[0].second.zero_();
-      if (number % 2 == 0) writer.wait();  // otherwise the next start() does
+      if (number % 2 == 0) writer.wait();  // otherwise the next start() waits
     }
     writer.wait();
     EXPECT_FALSE(writer.under_way());
@@ -317,7 +318,7 @@ TEST(CheckpointWriter, WhatIsToHappenAfterwardsHappensBeforeWaitReturns) {
   });
 }
 
-// A writer that goes neither waits for others nor takes away what was there.
+// A writer that is destroyed neither waits for others nor removes existing files.
 TEST(CheckpointWriter, GoesWithoutTheOthers) {
   const TestDirectory dir;
   testing::run_threads(2, [&](Communicator& comm) {
@@ -326,7 +327,7 @@ TEST(CheckpointWriter, GoesWithoutTheOthers) {
       CheckpointWriter writer(comm);
       writer.start(dir / "c", share_of(comm.rank(), 2, 2), {.snapshot = true});
     }
-    // At once: nothing of an attempt that was given up comes into another.
+    // Starts at once: no part of an abandoned attempt enters another one.
     write_checkpoint(comm, dir / "c", share_of(comm.rank(), 2, 3));
     EXPECT_EQ(number_of(dir / "c", 2), 3);
     comm.barrier();

@@ -14,13 +14,14 @@
 namespace lockstep {
 namespace {
 
-// What Checksum::copy() takes at once: it stays in the first-level cache between sum and copy.
+// The piece that Checksum::copy() handles at once: it stays in the first-level cache between sum
+// and copy.
 constexpr size_t kCopyPiece = 4096;
 
 }  // namespace
 
 struct Checksum::State {
-  XXH3_state_t xxh3;  // has the alignment that XXH3 asks for, which new respects
+  XXH3_state_t xxh3;  // has the alignment that XXH3 requires, and new respects
   uint64_t bytes = 0;
 };
 
@@ -40,7 +41,7 @@ void Checksum::copy(void* to, const void* data, size_t size) {
   auto* target = static_cast<char*>(to);
   const auto* source = static_cast<const char*>(data);
   while (size > 0) {
-    // Up to a multiple of the piece, so that all later ones begin at a line.
+    // Fills up to a multiple of the piece, so that all later pieces begin at a cache line.
     const size_t room = kCopyPiece - reinterpret_cast<uintptr_t>(target) % kCopyPiece;
     const size_t piece = std::min(size, room);
     update(source, piece);
@@ -81,7 +82,7 @@ std::string format_checksums(const FileSums& sums) {
 
 FileSums parse_checksums(std::string_view json, const std::string& source) {
   FileSums sums;
-  // Anything that is not as format_checksums() writes it is an exception of the library.
+  // Any text that format_checksums() would not write causes an exception of the library.
   try {
     const auto parsed = nlohmann::json::parse(json);
     if (parsed.at("algorithm") != "XXH3-64") {

@@ -1,5 +1,5 @@
-// XXH3-64 (Yann Collet, https://xxhash.com), the checksum of a checkpoint's files: it finds damage
-// by accident, not by intent. `xxhsum -H3 FILE` prints the same number.
+// XXH3-64 (Yann Collet, https://xxhash.com), the checksum of a checkpoint's files: it finds
+// accidental damage, not tampering. `xxhsum -H3 FILE` prints the same number.
 //
 // A checkpoint directory holds its files' sums in checksums.json:
 //
@@ -17,40 +17,41 @@
 
 namespace lockstep {
 
-// What is known of a file's bytes.
+// Size and checksum of a file.
 struct FileSum {
   uint64_t bytes = 0;
   uint64_t xxh3 = 0;
   friend bool operator==(const FileSum&, const FileSum&) = default;
 };
 
-// Of a file whose bytes come piece by piece. Not thread-safe.
+// The checksum of a file whose bytes arrive piece by piece.
+// Thread-safety: one thread at a time.
 class Checksum {
  public:
   Checksum();
   ~Checksum();
   void update(const void* data, size_t size);
-  // update(), and memcpy() of the same to `to`, in one pass over memory: less than memcpy() alone takes of
-  // what is larger than the caches.
+  // update() and memcpy() of the same bytes to `to`, in one pass over memory: faster than memcpy()
+  // alone for data that is larger than the caches.
   void copy(void* to, const void* data, size_t size);
-  FileSum sum() const;  // of what was given so far
+  FileSum sum() const;  // of the bytes given so far
 
  private:
   struct State;
   std::unique_ptr<State> state_;
 };
 
-// memcpy() past the caches: for much that is read next by somebody else.
+// memcpy() that bypasses the caches, for large data that another thread or device reads next.
 void copy_past_caches(void* to, const void* from, size_t size);
 
-// Of bytes that are all there.
+// The checksum of complete data.
 FileSum checksum_of(const void* data, size_t size);
 
 // 16 hexadecimal digits.
 std::string checksum_text(uint64_t xxh3);
 
-// checksums.json. By file name, which is that of a file in the same directory. Reading throws
-// CheckpointError of one line that begins with `source`.
+// checksums.json, by the names of files in the same directory. Reading throws a one-line
+// CheckpointError that begins with `source`.
 using FileSums = std::map<std::string, FileSum>;
 std::string format_checksums(const FileSums& sums);
 FileSums parse_checksums(std::string_view json, const std::string& source);
@@ -58,8 +59,9 @@ FileSums parse_checksums(std::string_view json, const std::string& source);
 // The sum of one file, if it is known.
 std::optional<FileSum> find_sum(const FileSums& sums, const std::string& name);
 
-// Where there are sums, one of that file: else it may be another checkpoint's that has come between.
-// Throws CheckpointError that names the directory and the file.
+// Checks that the list, if there is one, has that file: otherwise the file may belong to another
+// checkpoint that was put in place meanwhile.
+// Throws: CheckpointError that names the directory and the file.
 void check_listed(const FileSums& sums, const std::string& name, const std::string& directory);
 
 // Throws CheckpointError that begins with `file` unless the two are equal.

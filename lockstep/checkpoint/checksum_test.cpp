@@ -30,7 +30,7 @@ TEST(Checksum, PiecesGiveTheSumOfTheWhole) {
   }
 }
 
-// Wherever both lie in their lines and pages.
+// At any alignment within cache lines and pages.
 TEST(Checksum, CopiesWhatItSums) {
   std::string bytes(40'000, '\0');
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * i >> 5);

@@ -37,17 +37,17 @@ void check_shape(const std::string& name, at::IntArrayRef sizes, const PlacedPar
                           ", and its place has " + bracketed(expected));
 }
 
-// Whether this rank writes what a parameter has once, whatever its boxes.
+// Whether this rank writes the data that a parameter has once, whatever its boxes.
 bool writes_numbers(const PlacedParameter& place) {
   return place.writes && std::all_of(place.box.begin.begin(), place.box.begin.end(),
                                      [](int64_t begin) { return begin == 0; });
 }
 
-// A tensor of the part's shape, or a slice of one, as a slice of the whole.
+// Turns a tensor of the part's shape, or a slice of one, into a slice of the whole.
 SlicedTensor lifted(SlicedTensor part, const PlacedParameter& place) {
   const TensorBox box = in_one_form(place.box, place.shape);
   if (box.whole()) return part;
-  // Dims of size 1 lie anywhere: rows, where they may.
+  // Dims of size 1 may have any stride; they are stored by rows if possible.
   const bool by_rows = part.strides == row_strides(part.sizes);
   part.strides = by_rows ? row_strides(place.shape) : dense_strides(place.shape, part.strides);
   part.sizes = place.shape;
@@ -59,7 +59,7 @@ std::string before_last_point(const std::string& name) {
   return name.substr(0, name.rfind('.'));
 }
 
-// Of each group's parameters those that `keep` keeps.
+// Keeps in each group the parameters that `keep` selects.
 void keep_listed(Metadata& metadata, const std::function<bool(const std::string&)>& keep) {
   for (size_t g = 0;; ++g) {
     const auto entry = metadata.find("group." + std::to_string(g));

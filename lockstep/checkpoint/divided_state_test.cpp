@@ -1,5 +1,5 @@
-// Parameters and optimizers that are divided in any way, saved and read in any other. Adam goes element by element, so
-// that parts take the whole's steps in every bit.
+// Parameters and optimizers that are divided in one way, saved, and read in another. Adam works
+// element by element, so parts take the same steps as the whole, bit for bit.
 #include "lockstep/checkpoint/divided_state.h"
 
 #include <gmock/gmock.h>
@@ -46,7 +46,7 @@ at::Tensor in_box(const at::Tensor& whole, const TensorBox& box) {
 struct Division {
   const char* name;
   int ranks;
-  // What a rank has; nothing for one without the parameter.
+  // A rank's part; nullopt for a rank without the parameter.
   std::function<std::optional<PlacedParameter>(const std::string& name, int rank)> place;
 };
 
@@ -54,12 +54,12 @@ std::optional<PlacedParameter> placed(const std::string& name, TensorBox box, bo
   return PlacedParameter{.shape = kShapes.at(name), .box = std::move(box), .writes = writes};
 }
 
-// Whole on each; the last one writes.
+// Every rank has a whole copy; the last one writes.
 std::optional<PlacedParameter> copies(const std::string& name, int rank, int ranks) {
   return placed(name, {}, rank == ranks - 1);
 }
 
-// Rows of the table, columns of the matrix, experts by the first dim; of two ranks.
+// Rows of the table, columns of the matrix, experts by the first dim; for two ranks.
 std::optional<PlacedParameter> by_one_dim(const std::string& name, int rank) {
   const int64_t r = rank;
   if (name == "matrix") return placed(name, {{0, 4 * r}, {6, 4 * r + 4}});
@@ -68,7 +68,7 @@ std::optional<PlacedParameter> by_one_dim(const std::string& name, int rank) {
   return placed(name, {}, rank == 0);
 }
 
-// Experts by two dims at once; of four ranks.
+// Experts by two dims at once; for four ranks.
 std::optional<PlacedParameter> by_two_dims(const std::string& name, int rank) {
   const int64_t a = rank / 2, b = rank % 2;
   if (name == "experts") return placed(name, {{2 * a, 0, 4 * b}, {2 * a + 2, 6, 4 * b + 4}});
@@ -77,7 +77,7 @@ std::optional<PlacedParameter> by_two_dims(const std::string& name, int rank) {
   return placed(name, {}, rank == 3);
 }
 
-// Two stages, of which the second has what the first has not, and the scale twice.
+// Two stages: the second has the parameters that the first does not have, and both have the scale.
 std::optional<PlacedParameter> by_stages(const std::string& name, int rank) {
   if (name == "scale") return placed(name, {}, rank == 1);
   const bool first = name == "experts" || name == "norm";
@@ -92,7 +92,7 @@ const std::vector<Division> kDivisions{
     {"stages", 2, by_stages},
 };
 
-// What a rank has, and its optimizer: the matrices in one group, the rest in another.
+// A rank's part, and its optimizer: the matrices in one group, the rest in another.
 struct Part {
   NamedTensors parameters;
   PlacedParameters places;
@@ -126,7 +126,7 @@ struct Part {
     }
   }
 
-  // The state as ZeroOptimizer's ranks have it: of each tensor a range of this part.
+  // The state in the form of ZeroOptimizer's ranks: for each tensor a range of this part.
   SlicedTensors range_of_state(int rank, int ranks) const {
     SlicedTensors all(optimizer_state(*optimizer)), mine;
     mine.metadata = all.metadata;
@@ -159,7 +159,8 @@ void expect_parts(const Part& part, const std::map<std::string, at::Tensor>& who
         << name << " of " << what;
 }
 
-// Three steps, with `replicas` ranks a part, which share its optimizer's state (ZeRO) or have all of it.
+// Three steps, with `replicas` ranks per part, which divide its optimizer's state (ZeRO) or each
+// have all of it.
 void save(const Division& division, int replicas, bool zero, const std::filesystem::path& path) {
   testing::run_threads(division.ranks * replicas, [&](Communicator& comm) {
     const int rank = comm.rank() / replicas, replica = comm.rank() % replicas;
@@ -197,7 +198,7 @@ TEST(DividedState, AnyDivisionGoesOnFromAnyOther) {
           expect_parts(part, after_five, what);
         }
       }
-      // And whoever knows of no divisions.
+      // The same for a reader without divisions.
       const Checkpoint plain = read_checkpoint(dir / "c");
       Part whole(kDivisions[0], 0, false);
       for (auto& [name, parameter] : whole.parameters)
@@ -210,7 +211,7 @@ TEST(DividedState, AnyDivisionGoesOnFromAnyOther) {
   }
 }
 
-// A directory that one process wrote, who knew of none of this.
+// A directory that one process wrote without any divisions.
 TEST(DividedState, FormerCheckpointsAreReadInParts) {
   const TestDirectory dir;
   Part whole(kDivisions[0], 0, true);
@@ -234,7 +235,7 @@ TEST(DividedState, FormerCheckpointsAreReadInParts) {
   }
 }
 
-// What two ranks under ZeRO left before there were boxes, file by file.
+// The files that two ranks under ZeRO wrote before there were boxes.
 TEST(DividedState, FormerSlicesAreReadInParts) {
   const TestDirectory dir;
   std::filesystem::create_directory(dir / "c");
@@ -346,7 +347,7 @@ TEST(DividedState, ReplicasShareTheWriting) {
   for (const auto& [name, size] :
        std::map<std::string, int64_t>{{"a", 100}, {"b", 40}, {"c", 40}, {"d", 20}, {"e", 200}})
     places[name] = {.shape = {size, 2}, .box = {{0, 1}, {size, 2}}};
-  places.at("e").writes = false;  // another part's
+  places.at("e").writes = false;  // another part's rank writes
   std::map<std::string, int> writers;
   for (int replica = 0; replica < 2; ++replica) {
     int64_t elements = 0;
@@ -396,7 +397,7 @@ TEST(DividedState, GroupsOfRanksComeTogether) {
   });
 }
 
-// A stage whose optimizer has one group only, of those that the whole model's has.
+// A stage whose optimizer has only one of the whole model's groups.
 TEST(DividedState, GroupsWithoutThisRanksParametersAreLeftOut) {
   const TestDirectory dir;
   save(kDivisions[0], 1, false, dir / "c");

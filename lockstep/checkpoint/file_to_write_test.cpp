@@ -1,4 +1,4 @@
-// What a file of tensors holds is the same by whatever way it comes to the disk.
+// A file of tensors has the same contents whatever way it is written.
 #include "lockstep/checkpoint/internal/file_to_write.h"
 
 #include <ATen/ATen.h>
@@ -45,8 +45,8 @@ class FileToWrite : public ::testing::Test {
  protected:
   void TearDown() override { at::set_num_threads(threads_); }
 
-  // The file by its tensors, which is compared with that by a snapshot, taken by one thread and by two, which
-  // does not follow what the tensors become.
+  // The file made from its tensors, compared with those made from a snapshot, by one thread and by
+  // two, which do not follow later changes of the tensors.
   std::string by_all_doors(const std::function<NamedTensors()>& make, const fs::path& path) {
     const Metadata metadata{{"format", "pt"}};
     const File direct = written(internal::FileToWrite(make(), metadata), path);
@@ -67,14 +67,15 @@ class FileToWrite : public ::testing::Test {
 };
 
 at::Tensor numbered(int64_t bytes) {
-  constexpr int64_t kPeriod = 4093;  // no page is like another
+  constexpr int64_t kPeriod = 4093;  // no two pages are equal
   return at::arange(kPeriod).to(at::kByte).repeat({bytes / kPeriod + 1}).narrow(0, 0, bytes);
 }
 
 TEST_F(FileToWrite, EverySizeComesWholeByEveryDoor) {
   constexpr int64_t kPage = kDirectAlignment, kMiB = 1 << 20;
   std::vector<int64_t> sizes = {0, 1, 63, 64, kPage - 1, kPage, 3 * kPage + 5};
-  // About what is written past the page cache, what is staged at once, and twice that.
+  // Around the size that is written past the page cache, the size that is staged at once, and twice
+  // that.
   for (const int64_t near : {kMiB, 8 * kMiB, 16 * kMiB}) {
     for (const int64_t less : {kPage, int64_t{257}, int64_t{128}, int64_t{0}})
       sizes.push_back(near - less);
@@ -113,7 +114,7 @@ TEST_F(FileToWrite, ManyTensorsOfAllKindsFollowEachOther) {
     return make();
   };
   by_all_doors(again, dir_ / "file");
-  // As one that is read back.
+  // The tensors that are read back.
   const NamedTensors tensors = again();
   write_safetensors(dir_ / "file", tensors);
   const Safetensors file = read_safetensors(dir_ / "file");

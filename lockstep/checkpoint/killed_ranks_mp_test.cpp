@@ -1,6 +1,6 @@
-// Ranks that save checkpoints together, again and again, until one of them or all are killed
-// (SIGKILL) at a random instant: what is on the disk is always one whole checkpoint, the others end
-// by themselves, and the next job can go on.
+// Ranks that repeatedly save checkpoints together until one or all of them are killed (SIGKILL) at
+// a random moment: the disk always has one complete checkpoint, the other ranks end by themselves,
+// and the next job can continue.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -27,12 +27,13 @@ using std::chrono::steady_clock;
 constexpr int kRanks = 3;
 constexpr int64_t kElements = 300'000;
 
-// All of a checkpoint carries one number; every rank has a part of each tensor, or a tensor.
+// A checkpoint carries one number throughout; every rank has a part of each tensor, or a whole
+// tensor.
 Checkpoint share_of(int rank, int number) {
   Checkpoint share;
   share.model.tensors = {
       {"weight" + std::to_string(rank), at::full({kElements}, number, at::kInt)}};
-  // Every third checkpoint is of a divided model: of a matrix each rank has columns.
+  // Every third checkpoint is of a divided model: each rank has columns of a matrix.
   if (number % 3 == 0) {
     const int64_t columns = kElements / 100 / kRanks;
     const TensorBox box{{0, rank * columns}, {100, (rank + 1) * columns}};
@@ -65,7 +66,7 @@ int number_of(const fs::path& path) {
   return number;
 }
 
-// Saves the numbers after `last` until somebody is killed. Every other one in the background.
+// Saves the numbers after `last` until a rank is killed. Every other one in the background.
 [[noreturn]] void save_on(const fs::path& path, const std::string& store, int rank, int last) {
   try {
     Communicator comm = init({.backend = "shm",
@@ -85,7 +86,7 @@ int number_of(const fs::path& path) {
 }
 
 TEST(KilledRanks, LeaveAWholeCheckpoint) {
-  at::set_num_threads(1);  // a child of fork has no other threads
+  at::set_num_threads(1);  // a forked child has no other threads
   const TestDirectory dir;
   const fs::path path = dir / "c";
   std::mt19937 random(14);
@@ -105,7 +106,8 @@ TEST(KilledRanks, LeaveAWholeCheckpoint) {
         milliseconds(std::uniform_int_distribution<int64_t>(20, longest)(random)));
     const auto killed = std::chrono::steady_clock::now();
     const int victim = std::uniform_int_distribution<int>(0, kRanks)(random);
-    for (int rank = 0; rank < kRanks; ++rank) {  // kRanks: all of them, as a launcher that is gone
+    // KRanks: kills all of them, as if the launcher had ended.
+    for (int rank = 0; rank < kRanks; ++rank) {
       if (victim == kRanks || rank == victim) ::kill(ranks[static_cast<size_t>(rank)], SIGKILL);
     }
     for (const pid_t child : ranks) ASSERT_EQ(::waitpid(child, nullptr, 0), child);
@@ -113,7 +115,7 @@ TEST(KilledRanks, LeaveAWholeCheckpoint) {
     const int found = number_of(path);
     EXPECT_GE(found, last) << "round " << round << ", killed " << victim;
     saved += found > last ? 1 : 0;
-    // The machine is slower than it was thought to be.
+    // The machine is slower than assumed.
     if (round % 10 == 9 && saved < round / 3) longest *= 2;
     last = found;
     fs::remove(store);

@@ -1,5 +1,5 @@
-// A process that saves checkpoints again and again is killed (SIGKILL) at random instants: what is
-// on the disk is always one whole checkpoint, and the next writer can go on.
+// A process that repeatedly saves checkpoints is killed (SIGKILL) at random moments: the disk
+// always has one complete checkpoint, and the next writer can continue.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// A checkpoint all of whose parts carry the same number, in several megabytes.
+// A checkpoint whose parts all carry the same number, in several megabytes.
 Checkpoint numbered(int number) {
   Checkpoint checkpoint;
   const at::Tensor values = at::full({256, 1024}, number, at::kInt);
@@ -58,7 +58,7 @@ pid_t start_writer(int last, const std::function<void(int)>& write) {
   return child;
 }
 
-// The same, and kills it after `life`.
+// The same, and kills the process after `life`.
 void write_and_kill(int last, microseconds life, const std::function<void(int)>& write) {
   const pid_t child = start_writer(last, write);
   ASSERT_GE(child, 0);
@@ -69,21 +69,22 @@ void write_and_kill(int last, microseconds life, const std::function<void(int)>&
 
 class KilledWriter : public ::testing::Test {
  protected:
-  // A child of fork has no other threads; one that computes on its own needs none.
+  // A forked child has no other threads, and needs none if it computes on its own.
   void SetUp() override { at::set_num_threads(1); }
 
-  // Kills writers for some seconds, `check` after each; it returns the number that it found.
+  // Kills writers for some seconds and calls `check` after each; it returns the number that it
+  // found.
   void kill_many(const std::function<void(int)>& write, const std::function<int()>& check) {
     constexpr auto kTime = milliseconds(4000);
     constexpr int kLeast = 20, kMost = 400;
     int last = check();
-    // From hardly begun to several times done.
+    // From barely started to several times finished.
     const auto begin = steady_clock::now();
     write(++last);
     const auto once = std::chrono::duration_cast<microseconds>(steady_clock::now() - begin);
     std::mt19937 random(6);
     int64_t longest = 3 * once.count() + 1000;  // of a life, in microseconds
-    int in_vain = 0;                            // writers in a row that saved nothing
+    int in_vain = 0;                            // consecutive writers that saved nothing
     const auto end = steady_clock::now() + kTime;
     const int first = last;
     const auto goes_on = [&](int round) {
@@ -95,7 +96,7 @@ class KilledWriter : public ::testing::Test {
       const int found = check();
       ASSERT_GE(found, last);
       in_vain = found == last ? in_vain + 1 : 0;
-      // The machine has become slower than it was.
+      // The machine has become slower.
       if (in_vain >= 5) longest += longest / 2, in_vain = 0;
       last = found;
     }
@@ -114,7 +115,7 @@ TEST_F(KilledWriter, LeavesAWholeCheckpoint) {
   EXPECT_EQ(dir.names(), std::vector<std::string>{"last"});
 }
 
-// Best and last mean whole checkpoints throughout, and so are all that are kept.
+// Best and last always name complete checkpoints, and all kept ones are complete.
 TEST_F(KilledWriter, LeavesAWholeSeries) {
   const TestDirectory dir;
   const auto write = [&](int number) {
@@ -133,7 +134,7 @@ TEST_F(KilledWriter, LeavesAWholeSeries) {
   EXPECT_EQ(checkpoint_steps(dir.path()).size(), 3u);
 }
 
-// Whoever reads while another process saves gets one checkpoint or another, and no complaint.
+// A reader gets one checkpoint or another while another process saves, and no error.
 TEST_F(KilledWriter, ReadersBesideItGetWholeCheckpoints) {
   const TestDirectory dir;
   write_checkpoint(dir / "c", numbered(0));

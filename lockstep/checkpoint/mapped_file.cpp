@@ -16,7 +16,7 @@ std::shared_ptr<MappedFile> MappedFile::open(const std::filesystem::path& path) 
   const auto fail = [&name](const char* what) {
     throw CheckpointError(system_error(std::string(what) + name, errno).what());
   };
-  // Opening a pipe that nobody writes to would wait.
+  // Opening a pipe without a writer would block.
   const UniqueFd fd(::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) fail("cannot open ");
   struct stat info{};

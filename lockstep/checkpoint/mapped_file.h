@@ -11,9 +11,9 @@
 namespace lockstep {
 
 // Mapped for this process alone: pages are read when they are touched and shared with other readers
-// of the file; what is written to them stays in this process's memory and never reaches the file.
-// The file may be replaced by another while it is mapped (as AsideFile does), but whoever makes it
-// shorter in place ends the processes that read what is gone (SIGBUS).
+// of the file; writes stay in this process's memory and never reach the file. The file may be
+// replaced by another while it is mapped (as AsideFile does), but truncating it in place ends the
+// processes that read the removed part (SIGBUS).
 class MappedFile {
  public:
   // Throws CheckpointError that names the path, also for what is not a regular file.
@@ -22,7 +22,7 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
   ~MappedFile();
 
-  // Brings all pages into memory at once, for those who read all of them.
+  // Reads all pages into memory at once, for callers that need all of them.
   void read_ahead() const;
 
   std::span<std::byte> bytes() const { return bytes_; }  // at the start of a page

@@ -13,13 +13,13 @@
 
 namespace lockstep {
 
-// safetensors' word for a dtype, such as "BF16"; nullptr where it has none.
+// The safetensors name of a dtype, such as "BF16"; nullptr where there is none.
 const char* safetensors_dtype_name(at::ScalarType dtype);
 std::optional<at::ScalarType> safetensors_dtype(std::string_view name);
 
-// A contiguous tensor at byte `offset` of the file, which must hold it: no copy; the tensor keeps
-// the map alive. Bytes that lie aligned for no such tensor are copied. Throws CheckpointError that
-// names the file and `tensor` for booleans other than 0 and 1.
+// A contiguous tensor at byte `offset` of the file, which must contain it: no copy; the tensor
+// keeps the map alive. Misaligned bytes are copied.
+// Throws: CheckpointError that names the file and `tensor` for booleans other than 0 and 1.
 at::Tensor mapped_tensor(const std::shared_ptr<MappedFile>& file, uint64_t offset,
                          at::IntArrayRef sizes, at::ScalarType dtype, const std::string& tensor);
 

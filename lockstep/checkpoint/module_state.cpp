@@ -23,7 +23,7 @@ std::string shape_of(const at::Tensor& tensor) {
   return out.str();
 }
 
-// A comma-separated list that stays one readable line.
+// A comma-separated list that remains one readable line.
 class Listing {
  public:
   void add(const std::string& item) {
@@ -40,7 +40,7 @@ class Listing {
   int count_ = 0;
 };
 
-// "" when the two hold the same names, shapes and dtypes.
+// Returns "" if the two have the same names, shapes and dtypes.
 std::string differences(const NamedTensors& module, const std::map<std::string, at::Tensor>& file) {
   Listing missing, unexpected, other;
   std::map<std::string, at::Tensor> left = file;
@@ -80,11 +80,11 @@ NamedTensors module_state(const torch::nn::Module& module) {
 namespace {
 
 constexpr std::string_view kModule = "module.";
-// No module is called so but by a wrapper of PyTorch's, which may be around a model or a part of it.
+// Only PyTorch's wrappers use these module names, around a model or a part of it.
 constexpr std::string_view kInner[] = {"_orig_mod.", "_fsdp_wrapped_module.",
                                        "_checkpoint_wrapped_module."};
 
-// Takes `part` from the front of every name, if every name has it.
+// Removes `part` from the front of every name, if every name has it.
 bool strip_leading(std::vector<std::string>& names, std::string_view part) {
   const auto has_part = [part](const std::string& name) { return name.starts_with(part); };
   if (names.empty() || !std::all_of(names.begin(), names.end(), has_part)) return false;
@@ -92,7 +92,7 @@ bool strip_leading(std::vector<std::string>& names, std::string_view part) {
   return true;
 }
 
-// Takes `part` out of a name wherever a module's name begins.
+// Removes `part` from a name wherever a module's name begins.
 bool strip_inside(std::string& name, std::string_view part) {
   bool stripped = false;
   for (size_t at = 0; (at = name.find(part, at)) != std::string::npos;) {
@@ -106,10 +106,10 @@ bool strip_inside(std::string& name, std::string_view part) {
   return stripped;
 }
 
-// `wrapped`: "module." may be a wrapper's.
+// `wrapped`: "module." may come from a wrapper.
 std::string strip_names(std::vector<std::string>& names, bool wrapped) {
   std::string taken;
-  // A model's own child may be called "module" too: of two in a row one is the wrapper's.
+  // A model's own child may be called "module", too: of two in a row one is the wrapper's.
   bool module_may_come = wrapped;
   for (bool again = true; again;) {
     again = module_may_come && strip_leading(names, kModule);
@@ -142,7 +142,7 @@ std::string strip(NamedTensors* state, bool wrapped) {
   return taken;
 }
 
-// What set_module_state() copies, by the module's names. Throws as it does.
+// The tensors that set_module_state() copies, by the module's names. Throws like it.
 std::map<std::string, at::Tensor> fitting(const NamedTensors& own, const NamedTensors& state,
                                           const std::string& source) {
   NamedTensors given = state;

@@ -22,32 +22,34 @@ namespace lockstep {
 // The module's parameters, then its buffers; the tensors are the module's own, not copies.
 NamedTensors module_state(const torch::nn::Module& module);
 
-// Takes from the names what PyTorch's wrappers write into them: a leading "module." of all names
-// (DistributedDataParallel, DataParallel), and "_orig_mod." (torch.compile), "_fsdp_wrapped_module."
-// and "_checkpoint_wrapped_module." before any part of a name; in any nesting. Says what was taken, as
-// "_orig_mod.module."; "" where nothing was, or where two names would have become one.
+// Removes from the names what PyTorch's wrappers add to them: a leading "module." of all names
+// (DistributedDataParallel, DataParallel), and "_orig_mod." (torch.compile),
+// "_fsdp_wrapped_module." and "_checkpoint_wrapped_module." before any part of a name, in any
+// nesting. Returns what was removed, such as "_orig_mod.module."; "" where nothing was, or where
+// two names would have become one.
 std::string strip_wrapper_prefixes(NamedTensors* state);
 
-// Copies `state` into the module's tensors, each on the device where it is. Names, shapes and
-// dtypes must be the same on both sides, but for what strip_wrapper_prefixes() takes from the names of
-// `state`; a "module." stays where a name of the module begins so. Otherwise throws one CheckpointError
-// that begins with `source` and lists what differs, and the module is unchanged.
+// Copies `state` into the module's tensors, each on its device. Names, shapes and dtypes must be
+// the same on both sides, except for what strip_wrapper_prefixes() removes from the names of
+// `state`; a "module." stays where a name of the module begins so. Otherwise throws one
+// CheckpointError that begins with `source` and lists the differences, and the module is unchanged.
 void set_module_state(torch::nn::Module& module, const NamedTensors& state,
                       const std::string& source);
-// Throws what set_module_state() would; nothing is copied, and the tensors of `state` may be on meta.
+// Throws as set_module_state(); copies nothing, and the tensors of `state` may be on meta.
 void check_module_state(const torch::nn::Module& module, const NamedTensors& state,
                         const std::string& source);
 
-// Writes the module's state; the file appears whole or not at all. One rank calls (rank 0, as a
-// rule). Throws SystemError that names the path.
+// Writes the module's state; the file appears whole or not at all. One rank calls it, usually rank
+// 0. Throws SystemError that names the path.
 void save(const torch::nn::Module& module, const std::filesystem::path& path,
           const Metadata& metadata = {});
 
 // Reads the module's state from a safetensors file, a file of Python's torch.save, the index of
-// several, or a directory with one (tensor_file.h), whatever device it came from. Values go to the
-// device where each parameter already is, or the whole module is moved to `device` first. Every
-// rank that wants the values calls. Returns the file's metadata. Throws CheckpointError (missing,
-// damaged, or of another model: every difference is listed); then the module is unchanged.
+// several, or a directory with one (tensor_file.h), from whatever device it was saved. Values go to
+// each parameter's current device, or the whole module is moved to `device` first. Every rank that
+// needs the values calls it. Returns the file's metadata.
+// Throws: CheckpointError (missing, damaged, or of another model: every difference is listed); then
+// the module is unchanged.
 Metadata load(torch::nn::Module& module, const std::filesystem::path& path,
               std::optional<c10::Device> device = std::nullopt);
 

@@ -83,7 +83,7 @@ TEST(ModuleState, PrefixOfAWrappedModelIsLeftOut) {
   for (auto& [name, tensor] : state) name = "module." + name;
   set_module_state(*b, state, "m");
   EXPECT_TRUE(torch::equal(a->linear->weight, b->linear->weight));
-  // One only, and only where every name has it.
+  // Removes one prefix only, and only if every name has it.
   NamedTensors twice = state;
   for (auto& [name, tensor] : twice) name = "module." + name;
   EXPECT_THAT(message_of<CheckpointError>([&] { set_module_state(*b, twice, "m"); }),
@@ -95,7 +95,8 @@ TEST(ModuleState, PrefixOfAWrappedModelIsLeftOut) {
               AllOf(HasSubstr("unexpected: module.linear.bias"), Not(HasSubstr("left out"))));
 }
 
-// torch.compile's, of a whole model and of a part of one, FSDP's and that of activation checkpoints; in any nesting.
+// The prefixes of torch.compile for a whole model and a part of one, of FSDP and of activation
+// checkpoints, in any nesting.
 TEST(ModuleState, PrefixesOfCompiledModelsAreLeftOut) {
   Small a, b;
   for (const char* prefix :
@@ -114,7 +115,7 @@ TEST(ModuleState, PrefixesOfCompiledModelsAreLeftOut) {
   }
   set_module_state(*b, part, "m");
   EXPECT_EQ(strip_wrapper_prefixes(&part), "_orig_mod.");
-  // Where two names would become one, all stay; so does what only ends like one.
+  // If two names would become one, all stay; a name that merely ends like a prefix stays, too.
   NamedTensors both{{"a", {}}, {"_orig_mod.a", {}}};
   EXPECT_EQ(strip_wrapper_prefixes(&both), "");
   EXPECT_EQ(both.back().first, "_orig_mod.a");
@@ -131,7 +132,7 @@ TEST(ModuleState, NamesOfAFileDoNotReachTheTerminalAsTheyAre) {
   EXPECT_THAT(message, HasSubstr("unexpected: ?]0;x?"));
 }
 
-// A model whose own names begin so keeps them.
+// A model whose own names begin this way keeps them.
 TEST(ModuleState, PrefixThatIsTheModelsOwnStays) {
   struct Outer : torch::nn::Module {
     Outer() { module = register_module("module", torch::nn::Linear(2, 2)); }

@@ -24,14 +24,14 @@ std::string key_of_group(size_t group) {
   return "group." + std::to_string(group);
 }
 
-// "3.exp_avg" and "embed.weight.exp_avg" before and after the last point.
+// The parts before and after the last point: "3.exp_avg", "embed.weight.exp_avg".
 std::pair<std::string, std::string> divided(const std::string& name) {
   const size_t point = name.rfind('.');
   if (point == std::string::npos) return {name, ""};
   return {name.substr(0, point), name.substr(point + 1)};
 }
 
-// "'a'" or "'a' and 3 more".
+// Formats "'a'" or "'a' and 3 more".
 std::string first_of(const std::vector<std::string>& names) {
   std::string text = shown(names.front());
   if (names.size() > 1) text += " and " + std::to_string(names.size() - 1) + " more";
@@ -61,7 +61,7 @@ std::vector<Group> groups_of(const Metadata& metadata, const std::string& source
   return groups;
 }
 
-// Which of the recorded groups is each group of `names`.
+// The recorded group of each group of `names`.
 std::vector<size_t> matched(const std::vector<Group>& recorded, const ParameterNames& names,
                             const std::string& source) {
   std::map<std::string, size_t> group_of;
@@ -89,10 +89,10 @@ std::vector<size_t> matched(const std::vector<Group>& recorded, const ParameterN
     throw CheckpointError(source + ": has the parameter " + first_of(left) +
                           ", which the optimizer lacks; it is another model's");
   std::vector<size_t> match;
-  std::map<size_t, std::string> taken;  // recorded groups, with a parameter of each
+  std::map<size_t, std::string> taken;  // recorded groups, each with one of its parameters
   for (const auto& group : names) {
     size_t g = 0;
-    if (group.empty()) {  // any that is empty, too
+    if (group.empty()) {  // any other empty one
       while (g < recorded.size() && (!recorded[g].names.empty() || taken.count(g) != 0)) ++g;
     } else {
       g = group_of.at(group.front());

@@ -29,7 +29,8 @@ torch::nn::Sequential make_net() {
   return torch::nn::Sequential(torch::nn::Linear(3, 4), torch::nn::Linear(4, 2));
 }
 
-// Weights decay and biases do not; `order` of the groups, and of the layers in each.
+// Weights decay and biases do not; `turned`: the reverse order of the groups, and of the layers in
+// each.
 std::unique_ptr<AdamW> make_optimizer(torch::nn::Sequential& net, bool turned, double lr = 0.1) {
   std::vector<at::Tensor> decayed, others;
   for (const auto& item : net->named_parameters())
@@ -77,7 +78,7 @@ TEST(NamedOptimizerState, HasTheNamesOfTheModel) {
   EXPECT_EQ(state.metadata.at("optimizer"), "AdamW");
 }
 
-// The next steps are those of the optimizer that wrote it, each group with its options.
+// The next steps equal those of the optimizer that wrote it, each group with its options.
 TEST(NamedOptimizerState, GoesToAnOptimizerWithAnotherOrder) {
   auto net = make_net(), other = make_net();
   const auto optimizer = make_optimizer(net, false);
@@ -102,7 +103,7 @@ TEST(NamedOptimizerState, GoesToAnOptimizerWithAnotherOrder) {
   EXPECT_EQ(static_cast<AdamWOptions&>(turned->param_groups()[1].options()).lr(), 0.1);
 }
 
-// A rank's part: slices stay slices, and where there is nothing, there is nothing.
+// A rank's part: slices stay slices, and missing ones stay missing.
 TEST(NamedOptimizerState, PartsKeepTheirPlaces) {
   const ParameterNames names{{"a.weight", "b"}};
   SlicedTensors part;
@@ -126,7 +127,7 @@ TEST(NamedOptimizerState, AStateByPositionStaysOne) {
   EXPECT_NE(same.find("3.exp_avg"), nullptr);
 }
 
-// torch's optimizers take model->parameters(), which has a tied parameter twice.
+// torch's optimizers take model->parameters(), which contains a tied parameter twice.
 TEST(NamedOptimizerState, AParameterTakenTwiceLeavesPositions) {
   struct Tied : torch::nn::Module {
     Tied() : a(register_parameter("a", torch::ones({2}))) { register_parameter("b", a); }
@@ -167,7 +168,7 @@ TEST(NamedOptimizerState, WhatDoesNotFitIsNamed) {
               HasSubstr("the options of parameter group 0 cannot be read"));
 }
 
-// What names it has cannot be known without the model.
+// The names in the state cannot be known without the model.
 TEST(NamedOptimizerState, APlainReaderSaysWhatItLacks) {
   const TestDirectory dir;
   auto net = make_net(), other = make_net();
@@ -182,10 +183,10 @@ TEST(NamedOptimizerState, APlainReaderSaysWhatItLacks) {
                   .find("0.weight.exp_avg")
                   ->whole()
                   .equal(*named.find("0.weight.exp_avg")));
-  // One by position is read with a model as without.
+  // A state by position is read with or without a model.
   save_optimizer(*optimizer, dir / "plain.safetensors");
   load_optimizer(*optimizer, *net, dir / "plain.safetensors");
-  // An optimizer of something that is not the model's knows positions alone.
+  // An optimizer of other tensors than the model's stores only positions.
   const at::Tensor stranger = torch::ones({1}, torch::requires_grad());
   torch::optim::SGD sgd({stranger}, 0.1);
   EXPECT_FALSE(parameter_names(*net, sgd).has_value());

@@ -13,14 +13,14 @@
 namespace lockstep {
 namespace {
 
-// What went wrong at the root.
+// The root's failure.
 struct RootFailure {
   std::string message;  // "": nothing
-  int errnum = 0;       // of a SystemError
+  int errnum = 0;       // the errno of a SystemError
 };
 
 RootFailure share(Communicator& comm, RootFailure failure, int root, Communicator::Site site) {
-  const at::Tensor head = at::zeros({2}, at::kLong);  // bytes of the message, errnum
+  const at::Tensor head = at::zeros({2}, at::kLong);  // size of the message in bytes, errnum
   if (comm.rank() == root) {
     head.mutable_data_ptr<int64_t>()[0] = static_cast<int64_t>(failure.message.size());
     head.mutable_data_ptr<int64_t>()[1] = failure.errnum;

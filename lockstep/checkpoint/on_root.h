@@ -1,5 +1,5 @@
-// Work that one rank does for all, such as writing a checkpoint: the others wait, and learn of its
-// failure.
+// Runs work that one rank does for all, such as writing a checkpoint: the others wait, and learn of
+// its failure.
 #pragma once
 
 #include <functional>
@@ -8,10 +8,11 @@
 
 namespace lockstep {
 
-// Rank `root` runs `fn`; the call returns on every rank once it is done. If it throws, the
-// exception goes on to the root's caller and every other rank throws CheckpointError with its
-// message (SystemError of the same errno where it was one), so that nobody waits for a rank that
-// has given up. Collective. `fn` must not communicate.
+// Rank `root` runs `fn`; the call returns on every rank once it is done. If it throws, the root's
+// caller gets the exception and every other rank throws CheckpointError with its message
+// (SystemError of the same errno where it was one), so that no rank waits for one that has given
+// up.
+// Collective: all ranks call it. `fn` must not communicate.
 void on_root(Communicator& comm, const std::function<void()>& fn, int root = 0,
              Communicator::Site site = Communicator::Site::current());
 

@@ -1,5 +1,5 @@
-// For an optimizer that keeps the options and the state of a torch::optim kind, but takes another
-// step.
+// For an optimizer that keeps the options and the state of a torch::optim kind, but steps
+// differently.
 #pragma once
 
 #include <string>
@@ -7,8 +7,9 @@
 namespace lockstep {
 
 // An optimizer that derives from torch::optim::SGD, Adam, AdamW, RMSprop or Adagrad is saved and
-// loaded as that kind, and its files are exchanged with it freely. If it implements this as well,
-// its files carry kind() in place of the base's name, and only files with that name are loaded.
+// loaded as that kind, and its files are interchangeable with that kind's. If it also implements
+// this, its files have kind() in place of the base's name, and only files with that name are
+// loaded.
 class OptimizerKind {
  public:
   virtual ~OptimizerKind() = default;

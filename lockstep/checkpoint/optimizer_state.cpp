@@ -25,7 +25,7 @@ using torch::optim::Optimizer;
 using torch::optim::OptimizerOptions;
 using torch::optim::OptimizerParamState;
 
-// The state tensors of one parameter, by name: where they come from when it is put back.
+// Reads the state tensors of one parameter by name, to restore them.
 class ParamReader {
  public:
   ParamReader(const Safetensors& file, std::string prefix, const at::Tensor& param,
@@ -69,13 +69,13 @@ class ParamReader {
   std::set<std::string>* used_;
 };
 
-// What is known of one kind of optimizer.
+// The properties of one kind of optimizer.
 struct Kind {
   const char* name;
   bool (*is)(const Optimizer&);
   void (*save_param)(const OptimizerParamState&, const std::string& prefix, NamedTensors*);
   std::unique_ptr<OptimizerParamState> (*load_param)(const ParamReader&);
-  const char* first_name;  // there whenever a parameter has state
+  const char* first_name;  // present whenever a parameter has state
   json (*save_options)(const OptimizerOptions&);
   void (*load_options)(const json&, OptimizerOptions*);
 };
@@ -269,7 +269,7 @@ void settle(const Optimizer& optimizer) {
   if (const auto* own = dynamic_cast<const StepsOnDevice*>(&optimizer)) own->settle();
 }
 
-// What a file calls the optimizer.
+// The name of the optimizer in a file.
 std::string name_of(const Optimizer& optimizer, const Kind& kind) {
   const auto* own = dynamic_cast<const OptimizerKind*>(&optimizer);
   return own != nullptr ? own->kind() : kind.name;
@@ -370,7 +370,7 @@ void set_optimizer_state(Optimizer& optimizer, const Safetensors& state,
       throw CheckpointError(source + ": " + name + " belongs to no parameter of the optimizer");
   }
   settle(optimizer);
-  // Nothing below throws but for memory: the optimizer changes as a whole.
+  // Apart from out-of-memory errors nothing below throws, so the optimizer changes as a whole.
   optimizer.state().clear();
   for (auto& [param, param_state] : loaded) optimizer.state()[param] = std::move(param_state);
   for (size_t i = 0; i < options.size(); ++i)

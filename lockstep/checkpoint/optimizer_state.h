@@ -1,10 +1,10 @@
-// The state of an optimizer as named tensors, so that training can go on where it stopped.
+// The state of an optimizer as named tensors, so that training can continue where it stopped.
 //
-// Understood: torch::optim::SGD, Adam, AdamW, RMSprop, Adagrad, and optimizers that derive from
-// them (optimizer_kind.h). A parameter is known by its position: "<index>.<name>", counted through
+// Supported: torch::optim::SGD, Adam, AdamW, RMSprop, Adagrad, and optimizers that derive from them
+// (optimizer_kind.h). A parameter is identified by its position, "<index>.<name>", counted through
 // all parameter groups in order, e.g. "3.momentum_buffer" (SGD), "3.exp_avg", "3.exp_avg_sq",
-// "3.step" (Adam, AdamW), "3.square_avg" (RMSprop), "3.sum" (Adagrad). In a checkpoint directory it is known by
-// the model's name for it: named_optimizer_state.h.
+// "3.step" (Adam, AdamW), "3.square_avg" (RMSprop), "3.sum" (Adagrad). In a checkpoint directory it
+// is identified by the model's name for it: named_optimizer_state.h.
 #pragma once
 
 #include <filesystem>
@@ -21,22 +21,22 @@ class Optimizer;
 namespace lockstep {
 
 // The state tensors (the optimizer's own, not copies; counters as int64) and, as metadata, the
-// optimizer's kind and the options of each parameter group as JSON ("group.0"). Throws
-// InvalidArgument for an optimizer of another kind.
+// optimizer's kind and the options of each parameter group as JSON ("group.0").
+// Throws: InvalidArgument for an optimizer of another kind.
 Safetensors optimizer_state(const torch::optim::Optimizer& optimizer);
 
-// Puts back what optimizer_state() gave, options included, on each parameter's device. The
+// Restores the result of optimizer_state(), options included, on each parameter's device. The
 // optimizer must be of the same kind, with parameters of the same number, shapes and grouping;
 // otherwise throws CheckpointError that begins with `source`, and the optimizer is unchanged.
 void set_optimizer_state(torch::optim::Optimizer& optimizer, const Safetensors& state,
                          const std::string& source);
 
-// The same through a safetensors file. Throw as above, and as write_safetensors() and
+// The same through a safetensors file. Throw as the functions above, write_safetensors() and
 // read_safetensors().
 void save_optimizer(const torch::optim::Optimizer& optimizer, const std::filesystem::path& path);
 void load_optimizer(torch::optim::Optimizer& optimizer, const std::filesystem::path& path);
-// The optimizer.safetensors of a checkpoint directory as well, whatever order this optimizer has the parameters
-// of `model` in.
+// Also loads the optimizer.safetensors of a checkpoint directory, in whatever order this optimizer
+// has the parameters of `model`.
 void load_optimizer(torch::optim::Optimizer& optimizer, const torch::nn::Module& model,
                     const std::filesystem::path& path);
 

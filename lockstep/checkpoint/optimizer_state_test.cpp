@@ -41,14 +41,14 @@ Training make(Options options, double lr_of_second_group) {
   return run;
 }
 
-// Three steps, save, two steps; and from the file into a fresh optimizer, two steps: the same bits.
+// Three steps, save, two steps; then from the file into a new optimizer, two steps: the same bits.
 template <class Optimizer, class Options>
 void goes_on_bit_for_bit(Options options) {
   const TestDirectory dir;
   Training whole = make<Optimizer>(options, 0.02);
   whole.step(3);
   save_optimizer(*whole.optimizer, dir / "o.safetensors");
-  Training resumed = make<Optimizer>(options, 0.5);  // the file's lr counts
+  Training resumed = make<Optimizer>(options, 0.5);  // the file's lr is used
   {
     const torch::NoGradGuard no_grad;
     for (size_t i = 0; i < whole.params.size(); ++i) resumed.params[i].copy_(whole.params[i]);

@@ -1,4 +1,4 @@
-// The opcodes of pickle protocol 2 that hold data (CPython's Lib/pickletools.py).
+// The opcodes of pickle protocol 2 for data (CPython's Lib/pickletools.py).
 #pragma once
 
 #include <cstdint>

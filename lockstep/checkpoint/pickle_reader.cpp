@@ -43,7 +43,7 @@ class PickleMachine {
          "run; write them alone, with torch.save(model.state_dict(), path)");
   }
 
-  // Bytes of the pickle, in turn.
+  // Reads the next bytes of the pickle.
   std::string_view take(size_t size) {
     if (size > bytes_.size() - at_) damaged();
     at_ += size;
@@ -64,7 +64,7 @@ class PickleMachine {
     return line;
   }
 
-  // False at the end.
+  // Returns false at the end.
   bool step(Op op) {
     switch (op) {
       case Op::kStop:
@@ -196,7 +196,7 @@ class PickleMachine {
   }
   void push_long(std::string_view digits) {
     if (digits.size() > sizeof(int64_t)) return push_items(PickleKind::kBigInteger, {});
-    // Little-endian two's complement: the bytes above are those of the sign.
+    // Little-endian two's complement: the higher bytes repeat the sign.
     int64_t value = !digits.empty() && (digits.back() & 0x80) != 0 ? -1 : 0;
     std::memcpy(&value, digits.data(), digits.size());
     push_integer(PickleKind::kInteger, value);
@@ -238,7 +238,7 @@ class PickleMachine {
     push_items(PickleKind::kDict, {});
   }
 
-  // Attributes of a dict, such as the _metadata of a state_dict, say nothing about its tensors.
+  // Attributes of a dict, such as a state_dict's _metadata, contain nothing about its tensors.
   void build() {
     const uint32_t state = stack_.pop();
     const PickleValue& object = stack_.value(stack_.top());

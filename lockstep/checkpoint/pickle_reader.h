@@ -1,9 +1,9 @@
-// Reads the part of Python's pickle format that holds data, as a value: no code is looked up or
-// run. Pure; on bytes that may be hostile.
+// Reads the data subset of Python's pickle format into values: no code is looked up or run. Pure;
+// the bytes may be hostile.
 //
 // Format: pickle protocol 2 (PEP 307, CPython's Lib/pickletools.py), as torch.save writes it. Where
-// a pickle names a Python object, only the names that the caller allows are accepted, and a call of
-// one becomes a value that says so.
+// a pickle names a Python object, only names that the caller allows are accepted, and a call of one
+// becomes a value that represents the call.
 #pragma once
 
 #include <cstdint>
@@ -25,16 +25,16 @@ enum class PickleKind : uint8_t {
   kList,        // items
   kDict,        // items: key, value, key, value, ...
   kGlobal,      // text: "module name", one space between
-  kCall,        // text: that of the global; items: one, the tuple of arguments
+  kCall,        // text: the global's; items: one, the tuple of arguments
   kPersistent,  // items: one, the persistent id
 };
 
-// A value; others are meant by their place in Pickle::values, in which cycles are possible.
+// A value; it refers to others by their index in Pickle::values, in which cycles are possible.
 struct PickleValue {
   PickleKind kind = PickleKind::kNone;
   int64_t integer = 0;
   double number = 0;
-  std::string_view text;  // lies in the pickle's bytes, or among the names of the caller
+  std::string_view text;  // lies in the pickle's bytes, or among the caller's names
   std::vector<uint32_t> items;
 };
 
@@ -43,18 +43,19 @@ struct Pickle {
   uint32_t root = 0;
 
   const PickleValue& operator[](uint32_t value) const { return values[value]; }
-  // The value of a dict's text key, or nullptr; the latest where it was set again.
+  // The value of a dict's text key, or nullptr; the last one where it was set again.
   const PickleValue* find(const PickleValue& dict, std::string_view key) const;
 };
 
-// A name that may appear, and whether it may be called.
+// An allowed name, and whether it may be called.
 struct PickleGlobal {
   std::string_view name;  // "module name"
   enum class Use { kNameOnly, kCall, kMakesDict } use = Use::kNameOnly;
 };
 
-// Takes memory in proportion to the bytes, at most some hundred megabytes. Throws CheckpointError
-// of one line that begins with `file`: for what is damaged, and for what is not data, by its name.
+// Takes memory in proportion to the bytes, at most some hundred megabytes.
+// Throws: a one-line CheckpointError that begins with `file` for damaged bytes, and for an object
+// that is not data, with its name.
 Pickle read_pickle(std::string_view bytes, std::span<const PickleGlobal> allowed,
                    const std::string& file);
 

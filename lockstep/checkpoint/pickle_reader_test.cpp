@@ -27,8 +27,7 @@ std::string error_of(const std::string& bytes) {
 }
 
 TEST(PickleReader, ReadsData) {
-  // What CPython's pickle.dumps makes of {"a": [1, -2, 2**40, 2**70], "b": (None, True, 0.5), "c":
-  // {}}
+  // CPython's pickle.dumps of {"a": [1, -2, 2**40, 2**70], "b": (None, True, 0.5), "c": {}}
   const std::string bytes(
       "\x80\x02}q\x00(X\x01\x00\x00\x00\x61q\x01]q\x02(K\x01J\xfe\xff\xff\xff\x8a\x06\x00\x00\x00"
       "\x00\x00\x01\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00@eX\x01\x00\x00\x00\x62q\x03N\x88G?\xe0"
@@ -78,7 +77,7 @@ TEST(PickleReader, WhatIsNotDataIsNamed) {
   EXPECT_THAT(error_of(kProto + "cm\ncall\n)R}b."), HasSubstr("attributes, 'm.call'"));
   EXPECT_THAT(error_of(kProto + "cm\ncall\n)RK\x01K\x01s."), HasSubstr("filled, 'm.call'"));
   EXPECT_THAT(error_of(kProto + "ccollections\nOrderedDict\n]\x85R."), HasSubstr("with arguments"));
-  // Names that an object of the same letters has: "m call" is not module "" and name "m call".
+  // Names of an object with the same letters: "m call" is not module "" and name "m call".
   EXPECT_THAT(error_of(kProto + "c\nm call\n."), HasSubstr("'.m.call'"));
   EXPECT_THAT(error_of(kProto + "cm\ncal\x01l\n."), HasSubstr("'m.cal?l'"));
   for (const char* opcode : {"i", "o", "\x81", "\x82", "\x93", "P1\n", "F1\n", "S'a'\n", "\x8b"})
@@ -88,7 +87,7 @@ TEST(PickleReader, WhatIsNotDataIsNamed) {
 
 TEST(PickleReader, DamagedIsOneLine) {
   const std::string good = kProto + "}q\x01(" + pickled("a") + "K\x01" + pickled("b") + "h\x01u.";
-  EXPECT_NO_THROW(read(good));  // a dict that holds itself
+  EXPECT_NO_THROW(read(good));  // a dict that contains itself
   for (size_t size = 0; size < good.size(); ++size)
     EXPECT_THAT(error_of(good.substr(0, size)), StartsWith("f.pt: its pickle")) << size;
   for (const std::string& bad :
@@ -104,11 +103,11 @@ TEST(PickleReader, DamagedIsOneLine) {
 TEST(PickleReader, HungryPicklesAreStopped) {
   EXPECT_THAT(error_of(kProto + std::string(1'000'000, '(')), HasSubstr("nested too deeply"));
   EXPECT_THAT(error_of(kProto + std::string(5'000'000, 'N') + "."), HasSubstr("four million"));
-  // Lists within lists, as deep as there are bytes.
+  // Nested lists, one level per byte.
   std::string deep = kProto + "]";
   for (int i = 0; i < 100'000; ++i) deep += "\x85";
   EXPECT_NO_THROW(read(deep + "."));
-  // A call whose long arguments are given again and again.
+  // A call whose long arguments are repeated again and again.
   std::string calls = kProto + "(cm\ncall\nq\x01(" + std::string(100'000, 'N') + "tq\x02";
   for (int i = 0; i < 100'000; ++i) calls += "h\x01h\x02R";
   EXPECT_NO_THROW(read(calls + "t."));

@@ -55,7 +55,7 @@ std::vector<uint32_t> PickleStack::pop_to_mark() {
 
 void PickleStack::remember(uint32_t number) {
   memo_[number] = top();
-  if (memo_.size() > pickle_.values.size()) damaged();  // each value is remembered once
+  if (memo_.size() > pickle_.values.size()) damaged();  // each value is memoised once
 }
 
 void PickleStack::recall(uint32_t number) {

@@ -11,14 +11,14 @@
 namespace lockstep {
 
 // Throws CheckpointError that begins with `file`, which must outlive it, for a pickle that takes
-// what is not there, or too much.
+// missing values, or too many.
 class PickleStack {
  public:
   explicit PickleStack(const std::string& file) : file_(file) {}
 
-  // A new value onto the stack.
+  // Pushes a new value.
   void push(PickleValue value);
-  // What was pushed before the latest mark is out of reach until the mark is taken.
+  // Values below the latest mark cannot be popped until the mark is taken.
   uint32_t pop();
   std::vector<uint32_t> pop(size_t count);
   uint32_t top() const;
@@ -26,13 +26,13 @@ class PickleStack {
   void mark();
   std::vector<uint32_t> pop_to_mark();
 
-  // The value on top, under a number; and that value again.
+  // Stores the value on top under a number, and pushes that value again.
   void remember(uint32_t number);
   void recall(uint32_t number);
 
   PickleValue& value(uint32_t index) { return pickle_.values[index]; }
 
-  // The values, when one is left.
+  // Returns the values once one is left on the stack.
   Pickle finish();
 
  private:

@@ -30,7 +30,7 @@ std::string_view PtArchive::member(std::string_view name) const {
          " is compressed, which torch.save does not do; unpack the archive and zip it with -0");
   }
   const std::string_view bytes = text(*member);
-  // torch.serialization.set_crc32_options(False) leaves all sums 0.
+  // torch.serialization.set_crc32_options(False) leaves all checksums 0.
   if (!without_crc_ &&
       crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()) != member->crc32) {
     fail("its member " + shown(name) + " has another CRC-32 than was written; the file is damaged");

@@ -1,4 +1,4 @@
-// The zip archive of torch.save, by its members' names. Pure; on bytes that may be hostile.
+// The zip archive of torch.save, by its members' names. Pure; the bytes may be hostile.
 #pragma once
 
 #include <cstddef>
@@ -18,15 +18,15 @@ class PtArchive {
   // torch.save (not TorchScript's) from a little-endian machine.
   PtArchive(std::span<const std::byte> bytes, const std::string& file);
 
-  // The bytes of a member, such as "data.pkl" or "data/0". Throws CheckpointError if it is missing,
-  // compressed, or has another CRC-32 than was written.
+  // The bytes of a member, such as "data.pkl" or "data/0".
+  // Throws: CheckpointError if it is missing, compressed, or has another CRC-32 than was written.
   std::string_view member(std::string_view name) const;
-  // Where what member() gave begins in the archive.
+  // The offset in the archive of a result of member().
   uint64_t begin(std::string_view bytes) const;
 
   uint64_t size() const { return bytes_.size(); }
   const std::string& file() const { return file_; }
-  // Throws CheckpointError: the file, then `what`.
+  // Throws CheckpointError with the file, then `what`.
   [[noreturn]] void fail(const std::string& what) const;
 
  private:
@@ -36,7 +36,7 @@ class PtArchive {
   std::span<const std::byte> bytes_;
   const std::string& file_;
   ZipMembers members_;
-  std::string_view prefix_;  // of all names: that of the archive's folder, and '/'
+  std::string_view prefix_;  // the prefix of all names: the archive's folder, and '/'
   bool without_crc_ = true;
 };
 

@@ -16,12 +16,12 @@
 namespace lockstep {
 namespace {
 
-// Where training scripts put the model's dict.
+// The keys under which training scripts put the model's dict.
 constexpr const char* kWrappers[] = {"state_dict", "model_state_dict", "model", "module",
                                      "net",        "weights"};
 constexpr int kDeepestWrapper = 2;  // {"model": {"state_dict": ...}}
 
-// The first bytes of a pickle of torch.save before 1.6: protocol 2 and its magic number.
+// The first bytes of torch.save's pickles before 1.6: protocol 2 and the magic number.
 constexpr std::string_view kLegacyStart =
     "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
 
@@ -30,7 +30,7 @@ bool is_legacy(std::span<const std::byte> bytes) {
          std::memcmp(bytes.data(), kLegacyStart.data(), kLegacyStart.size()) == 0;
 }
 
-// A number or a short text as text; "" for anything else.
+// A number or a short text as text; "" for other values.
 std::string scalar_text(const PickleValue& value) {
   constexpr size_t kLongest = 1000;
   char text[32];
@@ -102,13 +102,14 @@ class PtReader {
   }
   bool has_tensors(const PickleValue& value) const { return tensors_in(value) > 0; }
 
-  // Whether the tensors of `dict` itself, such as a generator's state, only stand beside those of the dict at `key`.
+  // Whether the tensors of `dict` itself, such as a generator's state, only accompany those of the
+  // dict at `key`.
   bool is_beside(const PickleValue& dict, std::string_view key) const {
     return !has_tensors(dict) || tensors_in(dict) < tensors_in(*pickle_.find(dict, key));
   }
 
-  // Whether it is a dict with tensors, or has a way to one. Found once a value: a hostile pickle has the same dict
-  // in a million places.
+  // Whether it is a dict with tensors, or leads to one. Computed once per value, because a hostile
+  // pickle may refer to the same dict a million times.
   bool leads_to_tensors(const PickleValue& value, int depth) const {
     std::vector<Found>& known = known_[static_cast<size_t>(depth)];
     known.resize(pickle_.values.size(), Found::kUnknown);
@@ -118,7 +119,8 @@ class PtReader {
     return found == Found::kYes;
   }
 
-  // Whether the state dict is one of several in `dict`, beside which its own tensors stand. The first few tell.
+  // Whether the state dict is one of several in `dict`, with its own tensors beside them. The first
+  // few decide.
   bool has_several(const PickleValue& dict) const {
     constexpr size_t kMost = 8;
     const auto keys = keys_of_tensors(dict, kDeepestWrapper);
@@ -128,7 +130,7 @@ class PtReader {
            });
   }
 
-  // Those of the dicts in `dict` that could be the state dict, or lead to it.
+  // The dicts in `dict` that could be the state dict, or lead to it.
   std::vector<std::string_view> keys_of_tensors(const PickleValue& dict, int depth) const {
     std::vector<std::string_view> keys;
     if (depth == 0 || dict.kind != PickleKind::kDict) return keys;
@@ -140,7 +142,8 @@ class PtReader {
     return keys;
   }
 
-  // The key of the dict in `dict` that is the state dict, or leads to it: a usual one, or the only one.
+  // The key in `dict` of the state dict, or of a dict that leads to it: a usual key, or the only
+  // one.
   std::optional<std::string_view> wrapper_of(const PickleValue& dict, int depth) const {
     if (depth == 0) return std::nullopt;
     for (const char* key : kWrappers) {
@@ -152,7 +155,7 @@ class PtReader {
                                                              : std::nullopt;
   }
 
-  // What `dict` holds, but for the value `besides`.
+  // Adds the contents of `dict`, except the value `besides`.
   void add(const PickleValue& dict, const PickleValue* besides, bool tensors) {
     for (size_t i = 0; i < dict.items.size(); i += 2) {
       const PickleValue &key = pickle_[dict.items[i]], &value = pickle_[dict.items[i + 1]];
@@ -176,7 +179,7 @@ class PtReader {
   Pickle pickle_;
   PtTensors tensors_;
   PtContents contents_;
-  mutable std::vector<Found> known_[kDeepestWrapper];  // by what is left of the depth, and value
+  mutable std::vector<Found> known_[kDeepestWrapper];  // by remaining depth, and value
   std::map<std::string, PtTensor> found_;
 };
 

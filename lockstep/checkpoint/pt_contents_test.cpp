@@ -69,7 +69,7 @@ TEST(PtContents, StorageIsTheMembersBytes) {
   EXPECT_THAT(error_of(PickledTensor{.storage_class = "torch\nfloat32\n"}), HasSubstr("no dtype"));
 }
 
-// A few bytes that stand for terabytes.
+// A few bytes that describe terabytes.
 TEST(PtContents, ExpandedTensorsStayWithinReason) {
   EXPECT_EQ(error_of(PickledTensor{.sizes = {1000, 1000}, .strides = {0, 0}}), "no exception");
   EXPECT_THAT(error_of(PickledTensor{.sizes = {1'000'000, 1'000'000}, .strides = {0, 0}}),
@@ -97,7 +97,7 @@ TEST(PtContents, WhatIsNoStateDictIsSaid) {
   EXPECT_THAT(error_of(pt_archive(pickled_dict("N"))), HasSubstr("only the keys 'w'"));
 }
 
-// A dict of one entry as a value: what stands in another one.
+// A dict of one entry, as a value for another one.
 std::string inner_dict(const std::string& value, const std::string& key = "w") {
   return "}" + pickled(key) + value + "s";
 }
@@ -114,7 +114,8 @@ TEST(PtContents, StateDictUnderAnyKeyThatIsTheOnlyOne) {
   }
   EXPECT_EQ(parse(pt_archive(pickled_dict(inner_dict(state, "net_g"), "saved"))).found_in,
             "saved.net_g");
-  // A generator's state beside it is no state dict, and what a module keeps besides its tensors is none either.
+  // A generator's state beside it is not a state dict, and a module's data other than its tensors
+  // is none either.
   const std::string tensor = pickled(PickledTensor{});
   const std::string two = "}" + pickled("w") + tensor + "s" + pickled("v") + tensor + "s";
   EXPECT_EQ(parse(pt_archive("\x80\x02}" + pickled("params") + two + "s" + pickled("rng") + tensor +
@@ -125,7 +126,7 @@ TEST(PtContents, StateDictUnderAnyKeyThatIsTheOnlyOne) {
                                             pickled("a.w") + tensor + "s."));
   EXPECT_EQ(extra.found_in, "");
   EXPECT_THAT(extra.left_out, ElementsAre("a._extra_state"));
-  // A usual name is meant before others; of two unusual ones nobody knows which.
+  // A usual name takes precedence; between two unusual ones the choice would be ambiguous.
   const auto both = [&](const char* one, const char* other) {
     return pt_archive("\x80\x02}" + pickled(one) + state + "s" + pickled(other) + state + "s.");
   };
@@ -138,7 +139,8 @@ TEST(PtContents, StateDictUnderAnyKeyThatIsTheOnlyOne) {
                     HasSubstr("torch.load(path)[key]")));
 }
 
-// Whatever a byte becomes: with the checksums the file is refused, without them read or refused.
+// Whatever a byte is changed to: with checksums the file is refused, without them it is read or
+// refused.
 TEST(PtContents, AnyFlippedByteIsHandled) {
   const std::string pickle = pickled_dict(pickled(PickledTensor{}));
   for (size_t at = 0; at < pickle.size(); ++at) {

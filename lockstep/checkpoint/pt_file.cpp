@@ -16,10 +16,10 @@ namespace {
 
 at::ScalarType pt_dtype(const std::string& word) {
   if (word == "C128") return at::kComplexDouble;
-  return safetensors_dtype(word).value();  // pt_contents.h has no others
+  return safetensors_dtype(word).value();  // pt_contents.h has no other dtypes
 }
 
-// Makes tensors of one file; those of one storage share it.
+// Makes the tensors of one file; tensors of one storage share it.
 class StorageMapper {
  public:
   explicit StorageMapper(std::shared_ptr<MappedFile> file) : file_(std::move(file)) {}

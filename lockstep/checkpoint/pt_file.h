@@ -12,16 +12,15 @@ namespace lockstep {
 
 struct PtFile {
   Safetensors contents;               // the tensors, and the numbers and texts beside them
-  std::vector<std::string> left_out;  // what else is there, such as "optimizer"
+  std::vector<std::string> left_out;  // other entries, such as "optimizer"
   std::string found_in;  // where the state dict was, such as "state_dict"; "": the root
 };
 
-// Maps the file as read_safetensors() does. The tensors are as they were saved: views and shared
-// storages included, so that they need not be contiguous and may share memory. Which files are
-// understood is said in pt_contents.h. Safe on hostile files: no pickle code is run, and it takes
-// no more memory than some hundred megabytes beside the map. With `expected`, the whole file is
-// compared first. Throws CheckpointError of one line that names the file, and what is refused in
-// it.
+// Maps the file as read_safetensors() does. The tensors are as they were saved, including views and
+// shared storages: they need not be contiguous and may share memory. pt_contents.h describes the
+// supported files. Safe on hostile files: no pickle code is run, and it takes no more than some
+// hundred megabytes beside the map. With `expected`, the whole file is compared first.
+// Throws: a one-line CheckpointError that names the file and the refused object.
 PtFile read_pt(const std::filesystem::path& path,
                const std::optional<FileSum>& expected = std::nullopt);
 

@@ -71,7 +71,7 @@ TEST(PtFile, ViewsOfACheckpointsModel) {
   EXPECT_TRUE(at::equal(*contents.find("expanded"), at::ones({1000})));
   EXPECT_EQ(contents.find("empty")->sizes(), (at::IntArrayRef{0, 3}));
   EXPECT_EQ(contents.find("scalar")->item<float>(), 2.5f);
-  // Tied weights are one memory, which is not the file's.
+  // Tied weights share one memory, which is separate from the file's.
   contents.find("tied")->fill_(1);
   EXPECT_TRUE(at::equal(*contents.find("transposed"), at::ones({6, 4})));
   EXPECT_TRUE(at::equal(*read_pt(seed("checkpoint")).contents.find("tied"), base));

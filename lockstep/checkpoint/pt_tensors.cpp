@@ -126,7 +126,7 @@ std::vector<int64_t> PtTensors::numbers(const PickleValue& value, const std::str
   return result;
 }
 
-// Persistent ids are ("storage", class, key, location, number of elements). Returns the bytes of an
+// Persistent ids are ("storage", class, key, location, number of elements). Returns the bytes per
 // element.
 uint64_t PtTensors::set_storage(const PickleValue& value, const PickleValue* dtype,
                                 const std::string& where, PtTensor* tensor) {
@@ -147,7 +147,7 @@ uint64_t PtTensors::set_storage(const PickleValue& value, const PickleValue* dty
   if (element == std::end(kElements)) damaged(where + " has no dtype");
   const uint64_t size = static_cast<uint64_t>(number(pickle_[id[4]], where));
   const std::string_view bytes = storage(key.text);
-  // The number counts bytes, or the elements of a class that is the dtype's own.
+  // The number counts bytes, or elements if the class has a dtype of its own.
   const bool untyped = storage_class.text == kUntyped;
   const bool fits = untyped ? size == bytes.size()
                             : element->storage == storage_class.text &&
@@ -163,14 +163,14 @@ uint64_t PtTensors::set_storage(const PickleValue& value, const PickleValue* dty
   return element->bytes;
 }
 
-// Each is checked once, however many tensors share it.
+// Checks each storage once, however many tensors share it.
 std::string_view PtTensors::storage(std::string_view key) {
   const auto known = storages_.find(key);
   if (known != storages_.end()) return known->second;
   return storages_[key] = archive_.member("data/" + std::string(key));
 }
 
-// Every element lies in the storage, and expanded tensors stay within reason.
+// Checks that every element lies in the storage, and limits the size of expanded tensors.
 void PtTensors::check_view(const PtTensor& tensor, uint64_t element_bytes,
                            const std::string& where) {
   if (tensor.sizes.size() != tensor.strides.size()) {

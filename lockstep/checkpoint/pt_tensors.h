@@ -1,4 +1,4 @@
-// The tensors that the pickle of torch.save describes. Pure; on bytes that may be hostile.
+// The tensors that the pickle of torch.save describes. Pure; the bytes may be hostile.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,17 @@ namespace lockstep {
 // tensors, storages and dtypes.
 std::vector<PickleGlobal> pt_globals();
 
-// Reads the tensors of one pickle. Refers to both, which must outlive it.
+// Reads the tensors of one pickle. Refers to both arguments, which must outlive it.
 class PtTensors {
  public:
   PtTensors(const PtArchive& archive, const Pickle& pickle) : archive_(archive), pickle_(pickle) {}
 
-  // Whether a value stands for a tensor.
+  // Whether a value represents a tensor.
   static bool is_tensor(const PickleValue& value);
-  // The tensor, checked against its storage. Throws CheckpointError of one line that names it.
+  // The tensor, checked against its storage.
+  // Throws: CheckpointError of one line that names it.
   PtTensor read(const PickleValue& value, const std::string& name);
-  // Throws CheckpointError: the file is damaged, because of `what`.
+  // Throws CheckpointError: the file is damaged, with the reason `what`.
   [[noreturn]] void damaged(const std::string& what) const;
 
  private:
@@ -42,7 +43,7 @@ class PtTensors {
 
   const PtArchive& archive_;
   const Pickle& pickle_;
-  std::map<std::string_view, std::string_view> storages_;  // whose bytes are checked
+  std::map<std::string_view, std::string_view> storages_;  // storages whose bytes are checked
   uint64_t total_bytes_ = 0;                               // of all tensors so far
 };
 

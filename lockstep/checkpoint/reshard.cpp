@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kMostFiles = 99999;  // five digits
 
-// Elements of a tensor, mapped where one slice has them.
+// Elements of a tensor; mapped if a single slice has them.
 at::Tensor elements(const SlicedTensor& tensor, int64_t begin, int64_t end) {
   for (const TensorSlice& slice : tensor.slices) {
     if (slice.box.whole() && slice.begin <= begin && end <= slice.end())
@@ -29,7 +29,8 @@ at::Tensor elements(const SlicedTensor& tensor, int64_t begin, int64_t end) {
   return values;
 }
 
-// Part `index` of `count` of every tensor; of those with fewer elements, all in the first.
+// Part `index` of `count` of every tensor; a tensor with fewer elements is in the first part as a
+// whole.
 SlicedTensors part_of(const SlicedTensors& whole, int index, int count) {
   SlicedTensors part;
   part.metadata = whole.metadata;
@@ -44,7 +45,7 @@ SlicedTensors part_of(const SlicedTensors& whole, int index, int count) {
   return part;
 }
 
-// Whole tensors by name, each where there is least so far.
+// Assigns whole tensors, by name, each to the file with the fewest bytes so far.
 std::vector<std::vector<std::string>> dealt(const SlicedTensors& whole, int count) {
   std::vector<std::vector<std::string>> parts(static_cast<size_t>(count));
   std::vector<int64_t> bytes(parts.size(), 0);
@@ -62,7 +63,8 @@ Safetensors chosen(const SlicedTensors& from, const std::vector<std::string>& na
   return result;
 }
 
-// What a link leads to would be written into the new checkpoint: of its own folder at most.
+// The targets of links would be written into the new checkpoint: only links within its own folder
+// are allowed.
 void check_links(const std::filesystem::path& from) {
   namespace fs = std::filesystem;
   const fs::path at = checkpoint_at(from);
@@ -111,7 +113,7 @@ void reshard_checkpoint(const std::filesystem::path& from, const std::filesystem
     share.optimizer = part_of(whole.optimizer, i, files);
     written.push_back(internal::write_share(
         under_way, internal::share_to_write(share, model_turns[n], turns[n], /*in_slices=*/false)));
-    under_way.commit();  // or there would be too many open ones
+    under_way.commit();  // otherwise too many would be open
   }
   internal::write_rest(under_way, internal::rest_to_write(whole), written);
   under_way.commit();

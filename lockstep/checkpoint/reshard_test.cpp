@@ -60,12 +60,12 @@ TEST(Reshard, EveryNumberOfFilesHoldsTheSame) {
     expect_equal(read_checkpoint(to), whole);
     for (const auto& [file, verdict] : verify_checkpoint(to))
       EXPECT_EQ(verdict, FileVerdict::kGood) << file;
-    // Of 120 elements at most, and three tensors of the model.
+    // There are at most 120 elements, and three tensors of the model.
     EXPECT_EQ(fs::exists(to / "optimizer.safetensors"), files == 1 || files == 200) << files;
     EXPECT_EQ(fs::exists(to / "model.safetensors"), files == 1) << files;
     from = to;
   }
-  // The files of one rank, to the byte.
+  // The files equal those of one rank byte for byte.
   for (const char* file : {"model.safetensors", "optimizer.safetensors", "checksums.json"})
     EXPECT_EQ(dir.read(std::string("1/") + file), dir.read(std::string("whole/") + file)) << file;
 }
@@ -81,7 +81,7 @@ TEST(Reshard, RefusesWhatCannotBe) {
   EXPECT_EQ(dir.names(), std::vector<std::string>{"whole"});
 }
 
-// The new checkpoint is given to others, who could not read what the link leads to.
+// The new checkpoint may be given to others, who could not read the link's target.
 TEST(Reshard, LinksOutOfTheFolderAreNotFollowed) {
   const TestDirectory dir;
   write_checkpoint(dir / "whole", example());
@@ -92,7 +92,7 @@ TEST(Reshard, LinksOutOfTheFolderAreNotFollowed) {
       message_of<CheckpointError>([&] { reshard_checkpoint(dir / "whole", dir / "to", 1); }),
       ::testing::HasSubstr("whole/config.json: is a symbolic link out of the checkpoint"));
   EXPECT_FALSE(fs::exists(dir / "to"));
-  // A link within it is as good as the file, and so is one to the whole.
+  // A link within the folder is as good as the file, and so is one to the whole folder.
   fs::remove(dir / "whole" / "config.json");
   dir.write("whole/kept.json", "{}");
   fs::create_symlink("kept.json", dir / "whole" / "config.json");

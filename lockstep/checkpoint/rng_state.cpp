@@ -16,7 +16,7 @@ namespace {
 
 void take_over(at::Generator& generator, const at::Tensor& state, const std::string& source) {
   try {
-    generator.set_state(state.clone());  // a view into a larger tensor is refused
+    generator.set_state(state.clone());  // a view into a larger tensor would be refused
   } catch (const c10::Error& error) {
     throw CheckpointError(source + ": is not the state of a CPU generator");
   }
@@ -38,7 +38,7 @@ void set_cpu_rng_state(const at::Tensor& state, const std::string& source) {
 
 namespace {
 
-// For the CPU's generator and, behind it, a device's.
+// Seeds for the CPU's generator and, after it, a device's.
 struct Seeds {
   uint64_t cpu, device;
 };
@@ -57,7 +57,7 @@ void seed(at::Generator generator, uint64_t seed) {
 }
 
 struct States {
-  at::Tensor cpu, device;  // no bytes of the latter where there are none
+  at::Tensor cpu, device;  // `device` has no bytes if there is none
 };
 States parts_of(const at::Tensor& state) {
   const int64_t cpu = std::min(state.numel(), cpu_rng_state().numel());

@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-// The header of the mapped file and where the data starts.
+// The mapped file's header, and the offset of the data.
 std::pair<SafetensorsHeader, uint64_t> mapped_header(const MappedFile& file) {
   const std::string& name = file.name();
   const uint64_t file_size = file.bytes().size();

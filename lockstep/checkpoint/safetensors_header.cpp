@@ -15,8 +15,8 @@ namespace {
   throw CheckpointError(file + ": " + what + "; the file is damaged or not safetensors");
 }
 
-// Takes the JSON as it is parsed. A header has one shape only, so that the place in it is one of
-// these few:
+// Handles the JSON while it is parsed. A header has a fixed structure, so the position in it is one
+// of these:
 enum class Place { kStart, kTop, kTensor, kShape, kOffsets, kMetadata, kEnd };
 
 class HeaderSax : public nlohmann::json_sax<nlohmann::json> {
@@ -25,7 +25,7 @@ class HeaderSax : public nlohmann::json_sax<nlohmann::json> {
 
   SafetensorsHeader take() { return std::move(header_); }
 
-  // The safetensors library takes null for no metadata.
+  // The safetensors library accepts null for no metadata.
   bool null() override {
     return (place_ == Place::kTop && key_ == "__metadata__") || unexpected("null");
   }
@@ -165,8 +165,7 @@ void check_entry(const SafetensorsEntry& entry, uint64_t data_bytes, const std::
   if (bytes == 0)
     throw CheckpointError(file + ": " + where + " has the dtype " + shown(entry.dtype) +
                           ", which is not supported");
-  // Strides are products of the dims that are not 0: those too must exist, even where the tensor is
-  // empty.
+  // Strides are products of the non-zero dims, which must not overflow even if the tensor is empty.
   bool empty = false;
   for (const int64_t dim : entry.shape) {
     empty = empty || dim == 0;

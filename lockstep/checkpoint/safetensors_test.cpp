@@ -75,7 +75,7 @@ TEST(Safetensors, PythonsFileIsReadAndWrittenAlike) {
   EXPECT_EQ(file.find("e")->sizes(), (at::IntArrayRef{0, 2}));
   EXPECT_TRUE(at::equal(*file.find("b"), at::tensor({1, 0}).to(at::kBool)));
   write_safetensors(dir / "ours", file.tensors, file.metadata);
-  // The same but for the header's padding and the order of its members.
+  // The same, except for the header's padding and the order of its members.
   EXPECT_TRUE(dir.read("ours").ends_with(data));
 }
 
@@ -121,7 +121,8 @@ TEST(Safetensors, BadFilesAreNamed) {
   EXPECT_THAT(error_of(dir / "cut"), HasSubstr("'conv.weight'"));
 }
 
-// Whatever a byte of the header becomes, the file is read or refused; it never ends in another way.
+// Whatever a byte of the header is changed to, the file is read or refused, without any other
+// outcome.
 TEST(Safetensors, AnyFlippedHeaderByteIsHandled) {
   const TestDirectory dir;
   write_safetensors(dir / "ok", {{"a", at::ones({2})}, {"b", at::ones({1}, at::kByte)}},
@@ -150,7 +151,7 @@ TEST(Safetensors, TensorsAreTheFileButWritesStayHere) {
   {
     const Safetensors file = read_safetensors(dir / "a");
     x = *file.find("x");
-  }  // the map lives on with the tensor
+  }  // the mapping lives as long as the tensor
   x.fill_(7);
   x.add_(1);
   EXPECT_TRUE(x.eq(8).all().item<bool>());

@@ -10,7 +10,7 @@ namespace lockstep {
 // With the members of Python's GradScaler.state_dict(): scale, growth_factor, backoff_factor,
 // growth_interval, _growth_tracker.
 std::string to_json(const amp::GradScalerState& state);
-// Throws CheckpointError that begins with `source` unless all are there.
+// Throws CheckpointError that begins with `source` unless all members are there.
 amp::GradScalerState scaler_state_from_json(const std::string& text, const std::string& source);
 
 }  // namespace lockstep

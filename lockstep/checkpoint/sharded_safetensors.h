@@ -1,5 +1,5 @@
-// A directory's model as safetensors: one file, or several with an index, of whole tensors (sharded_tensors.h) or of
-// slices (slice_index.h).
+// A directory's model as safetensors: one file, or several with an index, of whole tensors
+// (sharded_tensors.h) or of slices (slice_index.h).
 #pragma once
 
 #include <filesystem>
@@ -9,16 +9,16 @@
 
 namespace lockstep {
 
-// The tensors of model.safetensors, or of what model.safetensors.index.json or model.slices.json names; compared with
-// those of `sums` that are known. What lies in slices is put together. Throws CheckpointError, also if there is none
-// of these.
+// The tensors of model.safetensors, or of the files that model.safetensors.index.json or
+// model.slices.json names, compared with the checksums in `sums`. Slices are assembled.
+// Throws: CheckpointError, also if none of these files exists.
 Safetensors read_model_safetensors(const std::filesystem::path& directory,
                                    const FileSums& sums = {});
 
-// The same as it lies in the files, mapped.
+// The same without assembling, mapped.
 SlicedTensors read_model_slices(const std::filesystem::path& directory, const FileSums& sums = {});
 
-// Whether there is one of these.
+// Whether one of these files exists.
 bool has_model_safetensors(const std::filesystem::path& directory);
 
 }  // namespace lockstep

@@ -17,7 +17,8 @@ namespace lockstep {
 namespace fs = std::filesystem;
 namespace {
 
-// What the index names must be there: of a model of many files, one is easily not fetched.
+// The files of the index must exist: in a model of many files, one is easily forgotten in a
+// download.
 void check_present(const fs::path& file, const fs::path& index) {
   std::error_code error;
   if (fs::exists(file, error) || error) return;

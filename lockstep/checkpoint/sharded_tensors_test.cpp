@@ -60,7 +60,7 @@ TEST(ShardedTensors, FilesOfTorchSaveAreReadAsOne) {
   EXPECT_EQ(file.path, dir / kIndex);
   EXPECT_EQ(file.contents.find("weight")->sizes(), (at::IntArrayRef{3, 2}));
   EXPECT_TRUE(at::equal(*file.contents.find("tied"), at::arange(24, at::kFloat).view({4, 6})));
-  // What stands beside the tensors, of all files.
+  // The metadata beside the tensors, of all files.
   EXPECT_EQ(file.contents.metadata.at("epoch"), "3");
   EXPECT_EQ(file.found_in, "model");
   EXPECT_THAT(file.left_out, ::testing::Contains("optimizer"));

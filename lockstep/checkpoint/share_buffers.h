@@ -1,4 +1,5 @@
-// share_buffers(): what is measured is what is saved, where training has moved the ranks' buffers apart.
+// share_buffers(): makes the buffers that are evaluated those that are saved, where training has
+// made the ranks' buffers differ.
 #pragma once
 
 #include "lockstep/comm/communicator.h"
@@ -9,10 +10,10 @@ class Module;
 
 namespace lockstep {
 
-// Rank 0's buffers, such as BatchNorm's running statistics, on all ranks. Each rank has moved its own, and a
-// checkpoint has rank 0's: so before every evaluation and every save of a loop of one's own, whatever averages its
-// gradients. Trainer, Accelerator, zero::Engine and `lockstep train` do it by themselves. Collective; sends nothing for
-// a module without buffers.
+// Copies rank 0's buffers, such as BatchNorm's running statistics, to all ranks. Each rank has
+// updated its own, and a checkpoint has rank 0's: call it before every evaluation and every save of
+// your own loop, whichever wrapper averages its gradients. Trainer, Accelerator, zero::Engine and
+// `lockstep train` call it themselves. Collective; sends nothing for a module without buffers.
 void share_buffers(const torch::nn::Module& module, Communicator& comm);
 // The same for a module's holder, or a pointer to a module.
 template <typename Holder>

@@ -1,4 +1,4 @@
-// Text of a file that cannot be trusted, made fit for one line of an error.
+// Makes text of an untrusted file fit for one line of an error.
 #pragma once
 
 #include <string>

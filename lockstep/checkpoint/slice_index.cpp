@@ -17,7 +17,7 @@ using nlohmann::json;
 
 constexpr size_t kMostDimensions = 64;
 
-// Elements; nothing for a negative size, or where even the strides would be too large.
+// The number of elements; nullopt for a negative size, or if the strides alone would be too large.
 std::optional<int64_t> count(const std::vector<int64_t>& shape) {
   int64_t numel = 1;
   bool empty = false;
@@ -41,7 +41,7 @@ std::vector<int64_t> whole_numbers(const json& values) {
   return result;
 }
 
-// Whether strides are those of elements that lie one after the other, in some order.
+// Whether the strides describe elements that are contiguous in some order.
 bool without_holes(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
   if (strides.size() != shape.size()) return false;
   for (const int64_t stride : strides) {

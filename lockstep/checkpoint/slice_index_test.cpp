@@ -29,7 +29,7 @@ TEST(SliceIndex, ComesBackFromItsText) {
   check_whole(index, "test");
 }
 
-// Of a matrix of 3 x 4 two halves of its columns, of which the second is in two files.
+// Two halves of the columns of a 3 x 4 matrix, the second of which is in two files.
 SliceIndex in_boxes() {
   SliceIndex index;
   const TensorBox left{{0, 0}, {3, 2}}, right{{0, 2}, {3, 4}};
@@ -46,7 +46,7 @@ TEST(SliceIndex, RangesAreOfBoxes) {
   EXPECT_THAT(text, HasSubstr("\"box\": \"0:3,2:4\""));
   EXPECT_EQ(parse_slice_index(text, "test"), index);
   check_whole(index, "test");
-  // Ranks' slices come in any order.
+  // The ranks' slices may come in any order.
   SliceIndex together, second = index;
   second.tensors["w"].slices.erase(second.tensors["w"].slices.begin());
   SliceIndex first = index;
@@ -56,13 +56,13 @@ TEST(SliceIndex, RangesAreOfBoxes) {
   EXPECT_EQ(together, index);
   EXPECT_THAT(message_of<CheckpointError>([&] { check_whole(second, "test"); }),
               HasSubstr("do not make it up: indices of dim 1 from 0 on are missing"));
-  // All of a tensor is no box.
+  // A box may not be the whole tensor.
   const std::string all = R"({"metadata": {}, "tensors": {"w": {"dtype": "F32", "shape": [3, 4],
       "slices": [{"file": "a", "begin": 0, "end": 12, "box": "0:3,0:4"}]}}})";
   EXPECT_TRUE(parse_slice_index(all, "test").tensors["w"].slices[0].box.whole());
 }
 
-// What the former version wrote, to the byte.
+// Equals the former version's output byte for byte.
 TEST(SliceIndex, WithoutBoxesItIsAsItWas) {
   const std::string text = R"({
  "metadata": {

@@ -20,12 +20,12 @@ namespace lockstep {
 namespace fs = std::filesystem;
 namespace {
 
-// The elements as they lie in memory.
+// The elements in their memory order.
 at::Tensor in_memory_order(const at::Tensor& tensor) {
   return tensor.as_strided({tensor.numel()}, {1}, tensor.storage_offset());
 }
 
-// From here on libtorch copies with several threads.
+// From this size on libtorch copies with several threads.
 constexpr size_t kLongRun = 1 << 20;
 
 void copy_run(const at::Tensor& to, int64_t to_begin, const at::Tensor& from, int64_t from_begin,
@@ -43,7 +43,8 @@ void copy_run(const at::Tensor& to, int64_t to_begin, const at::Tensor& from, in
       bytes);
 }
 
-// `inner`, of what has the shape of `outer`, as a box of what `outer` is of.
+// `inner`, a box of a tensor with the shape of `outer`, as a box of the tensor that contains
+// `outer`.
 TensorBox within(const TensorBox& outer, const TensorBox& inner) {
   if (inner.whole()) return outer;
   TensorBox box = inner;
@@ -209,7 +210,8 @@ SlicedTensors read_sliced(const fs::path& directory, const std::string& stem,
   if (!fs::exists(directory / index_name)) {
     if (find_sum(sums, index_name))
       throw CheckpointError((directory / index_name).string() + ": is missing");
-    return read_safetensors(directory / whole, find_sum(sums, whole));  // names what is missing
+    // Its error names the missing file.
+    return read_safetensors(directory / whole, find_sum(sums, whole));
   }
   return read_slices(directory, index_name, sums);
 }

@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// 0, 1, ... as they lie in memory, in slices that end at `ends`.
+// 0, 1, ... in memory order, in slices that end at `ends`.
 SlicedTensor counted(std::vector<int64_t> sizes, std::vector<int64_t> strides,
                      const std::vector<int64_t>& ends) {
   SlicedTensor tensor{
@@ -69,14 +69,14 @@ TEST(SlicedTensors, OrderInMemoryIsKept) {
   EXPECT_EQ(expanded.bytes(), 16);
 }
 
-// 5 x 6 x 4, as memory has it; in four boxes, each cut into two ranges.
+// 5 x 6 x 4 in memory order; in four boxes, each cut into two ranges.
 SlicedTensor in_boxes(const at::Tensor& tensor) {
   SlicedTensor sliced =
       slice_of(tensor.sizes(), tensor.strides(), 0, at::empty({0}, tensor.options()));
   sliced.slices.clear();
   for (const auto& [r, s] : {std::pair<int64_t, int64_t>{0, 3}, {3, 5}}) {
     for (const auto& [c, d] : {std::pair<int64_t, int64_t>{0, 2}, {2, 6}}) {
-      // The part's own memory, in the whole's order.
+      // The part's own memory, in the whole tensor's order.
       const at::Tensor view = tensor.narrow(0, r, s - r).narrow(1, c, d - c);
       const at::Tensor part =
           at::empty_strided(view.sizes(), dense_strides(view.sizes().vec(), tensor.strides().vec()),
@@ -109,7 +109,7 @@ TEST(SlicedTensors, RangesAreReadFromBoxes) {
         EXPECT_TRUE(out.equal(flat.narrow(0, begin, end - begin))) << begin << " to " << end;
       }
     }
-    // Of any other box, too, also as a tensor of its own.
+    // The same for any other box, also as a tensor of its own.
     const TensorBox box{{1, 1, 1}, {4, 5, 3}};
     const at::Tensor view = tensor.narrow(0, 1, 3).narrow(1, 1, 4).narrow(2, 1, 2);
     const SlicedTensor part = box_of(sliced, box);
@@ -151,7 +151,7 @@ TEST(SlicedTensors, WhatABoxLacksIsNamed) {
   tensor.slices.erase(tensor.slices.begin() + 2);  // rows 0 to 3, the second half of columns 2 to 6
   EXPECT_FALSE(tensor.complete());
   const at::Tensor out = at::empty({120}, at::kDouble);
-  // Row 1 has its last two columns in the other half.
+  // Row 1's last two columns are in the other half.
   EXPECT_THAT(message_of<InvalidArgument>([&] { tensor.read(0, out); }),
               HasSubstr("elements 0 to 120 is not there from 40 on"));
   tensor.read(0, out.narrow(0, 0, 40));

@@ -9,8 +9,9 @@ namespace lockstep {
 
 inline constexpr uintmax_t kLargestSmallFile = 64 << 20;
 
-// The bytes of a checkpoint's JSON, vocabulary or the like. Throws CheckpointError that names the
-// file, also if it is larger than 64 MiB or not a regular file.
+// The bytes of a checkpoint's JSON, vocabulary or similar file.
+// Throws: CheckpointError that names the file, also if it is larger than 64 MiB or not a regular
+// file.
 std::string read_small_file(const std::filesystem::path& path);
 
 }  // namespace lockstep

@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-// Dims in the order in which memory has them, those with neighbouring elements last. Those of size 1 may be anywhere.
+// The dims in memory order, those with neighbouring elements last. Dims of size 1 may be anywhere.
 std::vector<size_t> memory_order(const std::vector<int64_t>& strides) {
   std::vector<size_t> order(strides.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -22,14 +22,14 @@ std::vector<size_t> memory_order(const std::vector<int64_t>& strides) {
   return order;
 }
 
-// Indices [begin, end) of a dim, and of how many.
+// The indices [begin, end) of a dim, and its size.
 struct Span {
   int64_t begin = 0, end = 0, of = 1;
   int64_t size() const { return end - begin; }
   bool all() const { return begin == 0 && end == of; }
 };
 
-// A box's spans in memory's order.
+// A box's spans in memory order.
 using Spans = std::vector<Span>;
 
 Spans spans_of(const TensorBox& box, const std::vector<int64_t>& shape,
@@ -44,11 +44,11 @@ Spans spans_of(const TensorBox& box, const std::vector<int64_t>& shape,
   return spans;
 }
 
-// A dim of which both boxes have the same goes on where the one before ends: both become one.
+// A dim that both boxes have in full continues where the one before ends: both become one.
 void join(Spans& a, Spans& b) {
   for (size_t i = 0; i < a.size(); ++i) {
     if (a[i].begin != b[i].begin || a[i].end != b[i].end) continue;
-    a[i] = b[i] = {0, a[i].size(), a[i].size()};  // as if there were no more
+    a[i] = b[i] = {0, a[i].size(), a[i].size()};  // as if the dim had no other indices
   }
   size_t last = 0;
   for (size_t i = 1; i < a.size(); ++i) {
@@ -79,7 +79,8 @@ Indices indices_of(const Spans& spans, int64_t place) {
   return indices;
 }
 
-// How many elements of the box come before the one at `indices`, which need not be in it; `and_itself`: or are it.
+// The number of the box's elements before the one at `indices`, which need not be in it;
+// `and_itself`: including it.
 int64_t count_before(const Spans& spans, const Indices& indices, bool and_itself) {
   int64_t rest = 1, count = 0;
   for (const Span& span : spans) rest *= span.size();
@@ -100,12 +101,12 @@ int64_t place_of(const Spans& spans, const Indices& indices) {
   return place;
 }
 
-// In which order ranges of one box come.
+// The order of ranges in one box.
 bool comes_before(const BoxRange& a, const BoxRange& b) {
   return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
 }
 
-// The first element that is missing or there twice; nothing where each is there once.
+// The first element that is missing or appears twice; nullopt if each appears once.
 std::optional<int64_t> first_wrong(std::vector<BoxRange>& ranges, int64_t numel) {
   std::sort(ranges.begin(), ranges.end(), comes_before);
   int64_t next = 0;
@@ -207,7 +208,7 @@ void for_each_run(const std::vector<int64_t>& shape, const std::vector<int64_t>&
     shared[i].end = std::min(in_to[i].end, in_from[i].end);
     if (shared[i].begin >= shared[i].end) return;
   }
-  // Whatever box they are counted in, elements come in the same order.
+  // Elements come in the same order, whichever box they are counted in.
   int64_t at = std::max(count_before(shared, indices_of(in_to, to.begin), false),
                         count_before(shared, indices_of(in_from, from.begin), false));
   const int64_t end = std::min(count_before(shared, indices_of(in_to, to.end - 1), true),
@@ -244,7 +245,8 @@ std::string why_not_whole(const std::vector<int64_t>& shape, std::vector<BoxRang
   }
   if (boxes.size() == 1 && boxes.begin()->first.whole()) return "";
   if (boxes.begin()->first.whole()) return "all of it is there, and parts of it, too";
-  // Boxes that are cut alike along each dim, as many as there can be, are all of them.
+  // If the boxes divide each dim in the same way, and there are as many as possible, they are
+  // complete.
   size_t expected = 1;
   for (size_t dim = 0; dim < shape.size(); ++dim) {
     std::set<std::pair<int64_t, int64_t>> spans;

@@ -1,12 +1,13 @@
-// Boxes of a tensor's elements and ranges within them, as data: what one rank has of a tensor that is divided along
-// some of its dims, and what one of several ranks has that divide this part further. Pure.
+// Boxes of a tensor's elements and ranges within them, as data: a rank's part of a tensor that is
+// divided along some of its dims, and the part of one of several ranks that divide this part
+// further. Pure.
 //
 //   of [4096, 11008] the columns [2752, 5504):  TensorBox{{0, 2752}, {4096, 5504}}
 //   of that the first half:                     BoxRange{box, 0, 4096 * 2752 / 2}
 //
-// The elements of a box are counted in the order in which the whole tensor has them in memory: row by row, or,
-// where its strides are in another order, in theirs. So a tensor of its own that has the box's elements, in memory of
-// that order, has them one after the other.
+// The elements of a box are counted in the memory order of the whole tensor: row by row or, where
+// its strides have another order, in theirs. A separate tensor with the box's elements, in memory
+// of that order, therefore has them one after another.
 #pragma once
 
 #include <compare>
@@ -19,7 +20,7 @@
 
 namespace lockstep {
 
-// The indices [begin, end) of each dim. Without any: the whole tensor.
+// The indices [begin, end) of each dim. Without dims: the whole tensor.
 struct TensorBox {
   std::vector<int64_t> begin = {};
   std::vector<int64_t> end = {};
@@ -36,34 +37,37 @@ struct BoxRange {
   int64_t end = 0;
 };
 
-// Whether a tensor of that shape has such a box: as many dims, and indices of each. An empty box is none.
+// Whether a tensor of that shape has such a box: as many dims, and at least one index of each.
 bool fits(const TensorBox& box, const std::vector<int64_t>& shape);
-// {} where the box is all of the tensor: each box has one form.
+// Normalises a box: {} where it is all of the tensor.
 TensorBox in_one_form(TensorBox box, const std::vector<int64_t>& shape);
-// What a tensor of that shape has in the box.
+// The shape of the box in a tensor of that shape.
 std::vector<int64_t> shape_of(const TensorBox& box, std::vector<int64_t> shape);
 int64_t numel_of(const TensorBox& box, const std::vector<int64_t>& shape);
 
 // "0:4096,2752:5504", as numpy writes slices; "" for the whole.
 std::string to_string(const TensorBox& box);
-// Nothing for a text that is none.
+// nullopt for a text that is not a box.
 std::optional<TensorBox> parse_box(std::string_view text);
 
-// Of a tensor that lies row by row.
+// For a tensor that is stored row by row.
 std::vector<int64_t> row_strides(const std::vector<int64_t>& shape);
-// Of a tensor of `shape` without holes whose dims are in the order of `like`, a stride a dim.
+// For a tensor of `shape` without holes whose dims have the order of `like`, with one stride per
+// dim.
 std::vector<int64_t> dense_strides(const std::vector<int64_t>& shape,
                                    const std::vector<int64_t>& like);
 
-// The elements that two ranges of one tensor share, in ascending order, in stretches that lie in one piece in both, as
-// long as they can be: visit(to, from, length) with places that count from to.begin and from.begin. Takes time in
-// proportion to the stretches, not to the elements. Boxes and ranges must be the tensor's.
+// Visits the elements that two ranges of one tensor share, in ascending order, in stretches that
+// are contiguous in both and as long as possible: visit(to, from, length), with positions relative
+// to to.begin and from.begin. Takes time in proportion to the stretches, not to the elements. Boxes
+// and ranges must be the tensor's.
 void for_each_run(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides,
                   const BoxRange& to, const BoxRange& from,
                   const std::function<void(int64_t to, int64_t from, int64_t length)>& visit);
 
-// "" where the ranges have each element of the tensor once, and their boxes are a grid: along each dim the same cuts
-// through the whole tensor. Else what is wrong with them. Boxes and ranges must be the tensor's.
+// "" where the ranges have each element of the tensor once, and their boxes form a grid: along each
+// dim the same cuts through the whole tensor. Otherwise the reason why not. Boxes and ranges must
+// be the tensor's.
 std::string why_not_whole(const std::vector<int64_t>& shape, std::vector<BoxRange> ranges);
 
 }  // namespace lockstep

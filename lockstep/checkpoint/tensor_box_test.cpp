@@ -22,7 +22,8 @@ int64_t product(const Shape& shape) {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
-// Places in memory of a box's elements, in ascending order: what everything is compared with, one by one.
+// The memory offsets of a box's elements, in ascending order: the reference for all comparisons,
+// computed one by one.
 std::vector<int64_t> places_of(const Shape& shape, const Shape& strides, const TensorBox& box) {
   std::vector<int64_t> places;
   Shape index(shape.size(), 0);
@@ -117,7 +118,7 @@ TEST(TensorBox, ColumnsAreRunsOfARow) {
                  ++runs;
                });
   EXPECT_EQ(runs, 4096);
-  // Rows are one, and so are columns of what has the same columns.
+  // Rows are one run, and so are columns of a box with the same columns.
   runs = 0;
   const auto one_run = [&](const BoxRange& to, const BoxRange& from, int64_t expected) {
     runs = 0;

@@ -47,7 +47,7 @@ TEST(TensorFile, DirectoriesAreReadByWhatTheyHold) {
     EXPECT_THAT(error(), HasSubstr(name + ": has ")) << "compared with its checksum";
     std::filesystem::remove(dir / "checksums.json");
   };
-  // Each goes before those that are already there.
+  // Each takes precedence over the existing ones.
   dir.write("1.bin", pt);
   dir.write("pytorch_model.bin.index.json", R"({"weight_map":{"w":"1.bin"}})");
   expect_read("pytorch_model.bin.index.json", TensorFileKind::kShardedPt);
@@ -60,7 +60,7 @@ TEST(TensorFile, DirectoriesAreReadByWhatTheyHold) {
   expect_read("model.safetensors", TensorFileKind::kSafetensors);
 }
 
-// load() takes what Python's torch.save wrote.
+// load() reads files that Python's torch.save wrote.
 TEST(TensorFile, ModuleFromPython) {
   torch::nn::Linear linear(2, 3);
   const std::filesystem::path seeds =
@@ -71,7 +71,7 @@ TEST(TensorFile, ModuleFromPython) {
   load(linear, seeds / "wrapped.pt");
   EXPECT_TRUE(at::equal(linear->weight, weight));
   EXPECT_NE(weight.abs().max().item<float>(), 0);
-  // Of several, too.
+  // Several files, too.
   const TestDirectory dir;
   std::filesystem::copy(seeds / "wrapped.pt", dir / "1.bin");
   dir.write("pytorch_model.bin.index.json",

@@ -15,7 +15,7 @@ constexpr uint64_t kLocalSize = 30, kCentralSize = 46, kEndSize = 22;
 constexpr uint64_t kZip64EndSize = 56, kZip64LocatorSize = 20;
 constexpr uint16_t kZip64Extra = 1;
 
-// Numbers and text at places of the archive, little-endian; every access is checked.
+// Reads little-endian numbers and text from the archive; every access is checked.
 class ZipBytes {
  public:
   ZipBytes(std::span<const std::byte> bytes, const std::string& file)
@@ -50,7 +50,7 @@ struct Central {
   uint64_t begin = 0, size = 0, members = 0;
 };
 
-// The end record is the last thing but for a comment of at most 64 KiB.
+// The end record is the last one, followed only by a comment of at most 64 KiB.
 uint64_t find_end(const ZipBytes& zip) {
   constexpr uint64_t kLongestComment = 0xffff;
   if (zip.size() < kEndSize) zip.fail("it is too short");
@@ -82,7 +82,8 @@ Central find_central(const ZipBytes& zip) {
   return central;
 }
 
-// Sizes and place of a member, where they do not fit 32 bits: in its extra field, in this order.
+// Reads a member's sizes and offset, if they do not fit into 32 bits, from its extra field, in this
+// order.
 void read_zip64_extra(const ZipBytes& zip, uint64_t at, uint64_t size, uint64_t* full_size,
                       ZipMember* member) {
   constexpr uint64_t kMark = 0xffffffff;
@@ -105,7 +106,7 @@ void read_zip64_extra(const ZipBytes& zip, uint64_t at, uint64_t size, uint64_t*
   }
 }
 
-// Moves `member->begin` from its local header to its bytes.
+// Moves `member->begin` from the local header to the member's bytes.
 void skip_local_header(const ZipBytes& zip, std::string_view name, ZipMember* member) {
   const uint64_t at = member->begin;
   zip.part(at, kLocalSize);

@@ -1,7 +1,7 @@
-// The list of files in a zip archive. Pure; on bytes that may be hostile.
+// The list of files in a zip archive. Pure; the bytes may be hostile.
 //
-// Format: PKWARE's APPNOTE.TXT 6.3, of it what torch.save writes: one disk, zip64 records, members
-// that are stored as they are. Compressed members are listed, with their bytes out of reach.
+// Format: the part of PKWARE's APPNOTE.TXT 6.3 that torch.save uses: one disk, zip64 records,
+// stored members. Compressed members are listed, but their bytes cannot be read.
 #pragma once
 
 #include <cstddef>
@@ -16,18 +16,18 @@ namespace lockstep {
 struct ZipMember {
   uint64_t begin = 0;  // of its bytes, from the archive's start
   uint64_t size = 0;   // in the archive
-  uint32_t crc32 = 0;  // of the bytes before any compression
+  uint32_t crc32 = 0;  // of the uncompressed bytes
   bool stored = true;  // neither compressed nor encrypted
 };
 
 // By name; the names lie in the archive's bytes, which must outlive them.
 using ZipMembers = std::map<std::string_view, ZipMember>;
 
-// True if the bytes begin as a zip archive does.
+// True if the bytes begin like a zip archive.
 bool looks_like_zip(std::span<const std::byte> archive);
 
-// Every member lies within the archive. Takes memory in proportion to the archive. Throws
-// CheckpointError of one line that begins with `file`.
+// Every member lies within the archive. Takes memory in proportion to the archive.
+// Throws: a one-line CheckpointError that begins with `file`.
 ZipMembers parse_zip_directory(std::span<const std::byte> archive, const std::string& file);
 
 }  // namespace lockstep

@@ -52,7 +52,7 @@ TEST(ZipDirectory, DamagedIsOneLine) {
   EXPECT_THAT(error_of(moved), HasSubstr("'a' is not where the list says"));
 }
 
-// Whatever a byte becomes, the archive is read or refused.
+// Whatever a byte is changed to, the archive is read or refused.
 TEST(ZipDirectory, AnyFlippedByteIsHandled) {
   const std::string archive = stored_zip({{"a", "xyz"}, {"b", "pq"}});
   for (size_t at = 0; at < archive.size(); ++at) {

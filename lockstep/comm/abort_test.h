@@ -1,4 +1,5 @@
-// Another thread that aborts what a rank is in, as a watchdog does, for the tests of the backends.
+// Tests of the backends: a second thread aborts the communicator while a rank waits in a call, as a
+// watchdog does.
 #pragma once
 
 #include <ATen/ops/full.h>
@@ -16,7 +17,7 @@
 
 namespace lockstep {
 
-// Aborts `comm` from another thread once `due`. Its end waits for that.
+// Aborts `comm` from another thread at `due`. The destructor waits until it has done so.
 class Watchdog {
  public:
   Watchdog(const Communicator& comm, const std::function<bool()>& due, const char* reason)
@@ -33,7 +34,8 @@ class Watchdog {
   std::thread thread_;
 };
 
-// Of three ranks: 0 and 1 wait for 2 when 0's watchdog aborts, and 2 comes when they have given up.
+// A case of three ranks: 0 and 1 wait for 2 until rank 0's watchdog aborts; 2 arrives after they
+// have given up.
 struct AbortedWait {
   std::atomic<int> waiting{0};
   std::atomic<bool> over{false};

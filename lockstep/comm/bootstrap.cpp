@@ -48,7 +48,7 @@ Meeting from_launcher(const EnvLookup& env) {
       meeting.torch_agent_store = env("TORCHELASTIC_USE_AGENT_STORE") == "True";
       meeting.key_prefix = "lockstep/" + env("TORCHELASTIC_RUN_ID").value_or("none") + "/" +
                            std::to_string(job.restart_count);
-      // Launched by hand with RANK and WORLD_SIZE alone: nobody said which ranks share a host.
+      // Launched by hand with RANK and WORLD_SIZE alone: it is unknown which ranks share a host.
       meeting.topology_known = env("LOCAL_RANK").has_value() && env("LOCAL_WORLD_SIZE").has_value();
       break;
     case Launcher::kOpenMpi:
@@ -59,7 +59,8 @@ Meeting from_launcher(const EnvLookup& env) {
       const auto directory = env("PMIX_SERVER_TMPDIR");
       const bool on_one_host = job.local_world_size == job.world_size;
       if (job.launcher == Launcher::kOpenMpi && on_one_host && directory) {
-        // mpirun's session directory: of this user alone, of this job alone, removed with it.
+        // Uses mpirun's session directory, which belongs to this user and this job alone and is
+        // removed with it.
         meeting.kind = Meeting::Kind::kFile;
         meeting.path = *directory + "/lockstep-" + env("PMIX_NAMESPACE").value_or("job");
         meeting.own_file = true;
@@ -71,7 +72,7 @@ Meeting from_launcher(const EnvLookup& env) {
       } else {
         throw InvalidArgument(master_advice(job.launcher));
       }
-      // mpirun may deal out the ranks to the hosts one by one, without saying so.
+      // mpirun may distribute the ranks over the hosts one by one, without saying so.
       meeting.topology_known = !by_mpirun || on_one_host;
       break;
     }
@@ -95,7 +96,7 @@ std::string read_line(const char* path) {
   return line;
 }
 
-// Rank 0's own store, for the ranks that learn address and secret by `publish`.
+// Makes rank 0's own store, for ranks that learn its address and secret from `publish`.
 Rendezvous own_store(bool rank_zero, const HostPort& address, const Secret& secret,
                      Deadline deadline) {
   Rendezvous result;
@@ -109,7 +110,7 @@ Rendezvous own_store(bool rank_zero, const HostPort& address, const Secret& secr
   return result;
 }
 
-// "secret address address".
+// The message is "secret address address".
 Rendezvous meet_through_mpi(const Topology& place, const EnvLookup& env, Deadline deadline) {
   const bool one_host = place.local_size == place.size;
   Rendezvous result;
@@ -148,10 +149,10 @@ Rendezvous meet_through_mpi(const Topology& place, const EnvLookup& env, Deadlin
 std::shared_ptr<Store> reach_store(const std::vector<HostPort>& addresses, const Secret& secret,
                                    Deadline deadline) {
   std::string last;
-  // Nobody may answer at an address that belongs to another network, so none gets all the time.
+  // An address of another network may never answer, so no address gets all the time.
   Deadline::Duration patience = std::chrono::milliseconds(500);
   do {
-    std::optional<SystemError> hopeless;  // none of them is reached later either
+    std::optional<SystemError> hopeless;  // the error if no address can be reached later either
     bool later = false;
     for (const HostPort& address : addresses) {
       try {
@@ -191,7 +192,7 @@ Offer make_offer(const std::vector<InterfaceAddress>& all, const std::string& wa
   if (addresses.empty())
     throw InvalidArgument("rank 0's host has no address that other hosts could reach");
   if (!wanted.empty()) return {addresses.front(), {addresses.front()}};
-  // Of one family, so that one socket hears them all.
+  // All addresses are of one family, so that one socket serves them all.
   const auto is_v6 = [](const std::string& address) {
     return address.find(':') != std::string::npos;
   };
@@ -275,8 +276,8 @@ Rendezvous open_store(const Meeting& meeting, const InitOptions& options, const 
       return {file, nullptr};
     }
     case Meeting::Kind::kTorch: {
-      // As private as that store, which has no authentication: for one host it is asked for on the
-      // loopback.
+      // The TCPStore has no authentication, so the secret is as private as that store. For one host
+      // the store is expected on the loopback.
       const HostPort listen{meeting.topology.local_size == meeting.topology.size
                                 ? "127.0.0.1"
                                 : resolve(meeting.address.host),
@@ -297,7 +298,7 @@ Rendezvous open_store(const Meeting& meeting, const InitOptions& options, const 
         result = own_store(false, parse_host_port(text.substr(0, space)),
                            Secret::from_text(text.substr(space + 1)), deadline);
       }
-      // Rank 0 may serve the TCPStore: nobody goes on before everybody has read it.
+      // Rank 0 may serve the TCPStore, so no rank continues before all have read it.
       store_barrier(*result.store, "torch-store", meeting.topology.size, deadline);
       return result;
     }
@@ -349,7 +350,7 @@ void leave_store(Store& store, int rank, int size, Deadline deadline) {
   try {
     store.set(key(rank), "1");
   } catch (const StoreError&) {
-    // Rank 0 took it and was gone before the answer.
+    // Rank 0 accepted the request and ended before it answered.
   }
 }
 

@@ -89,7 +89,7 @@ TEST(Bootstrap, MpirunOnSeveralHostsMeetsThroughMpiUnlessToldWhere) {
   EXPECT_EQ(decide_meeting({}, environment(variables)).kind, Kind::kRankZero);
 }
 
-// Its mpirun has no folder of the job's own.
+// MPICH's mpirun has no directory per job.
 TEST(Bootstrap, MpichsMpirunMeetsThroughMpi) {
   std::map<std::string, std::string, std::less<>> variables = {
       {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
@@ -104,7 +104,7 @@ TEST(Bootstrap, MpichsMpirunMeetsThroughMpi) {
   EXPECT_EQ(decide_meeting({}, environment(variables)).kind, Kind::kAlone);
 }
 
-// Here no mpirun started the process; where Open MPI is missing it is the same.
+// No mpirun started this process; a missing Open MPI gives the same result.
 TEST(Bootstrap, WithoutMpiTheAdviceIsToSayWhere) {
   if (process_env()("OMPI_COMM_WORLD_SIZE") || process_env()("PMIX_RANK") ||
       process_env()("PMI_RANK")) {
@@ -190,7 +190,7 @@ TEST(Bootstrap, TopologyIsFoundFromTheHosts) {
   EXPECT_THROW(find_topology(lonely, 0, 2, Deadline::seconds(0.05)), Timeout);
 }
 
-// What cannot pass is not tried again until the deadline.
+// A connection that can never succeed is not retried until the deadline.
 TEST(Bootstrap, AStoreThatIsNeverReachedIsToldAtOnce) {
   const Secret secret = Secret::generate();
   const HostPort of_no_interface{"fe80::1", 9}, nobody{"127.0.0.1", 1};

@@ -1,4 +1,4 @@
-// What a backend can do, as data: read by dispatch, tests, benches and docs.
+// The abilities of a backend, as data: read by dispatch, tests, benches and docs.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -22,9 +22,10 @@ const char* to_string(Support support);
 struct Capabilities {
   std::string backend;  // "local", "shm", "gloo"
   c10::Device device{
-      c10::kCPU};              // whose memory it moves; Communicator copies others' to it and back
+      // The device whose memory it moves; Communicator copies other memory to it and back.
+      c10::kCPU};
   bool deterministic = false;  // reductions give the same bits on every rank and in every run
-  bool rank_order = false;     // ... and add in rank order, whatever the size
+  bool rank_order = false;     // ... and add in rank order at every size
   bool float32_accumulation = false;   // float16 and bfloat16 are summed in float32, rounded once
   bool authenticated = false;          // peers prove the job's secret before they may join
   bool stream_ordered = false;         // a wait orders a device's stream and lets the host go on
@@ -47,7 +48,7 @@ constexpr uint32_t bit(at::ScalarType dtype) {
 constexpr uint32_t bit(ReduceOp op) {
   return uint32_t{1} << static_cast<int>(op);
 }
-// All that types.h names.
+// All dtypes that types.h names.
 uint32_t all_dtypes();
 
 }  // namespace lockstep

@@ -33,7 +33,7 @@ std::vector<std::vector<size_t>> plan_list(std::span<const at::Tensor> tensors) 
   return plan_coalesced(items, kCoalescedBytes);
 }
 
-// The tensors' elements, one after another.
+// Concatenates the tensors' elements.
 at::Tensor flatten(std::span<const at::Tensor> tensors, const std::vector<size_t>& group) {
   std::vector<at::Tensor> parts;
   for (const size_t i : group) parts.push_back(tensors[i].reshape({-1}));
@@ -56,7 +56,7 @@ std::vector<at::Tensor> pick(std::span<const at::Tensor> tensors,
   return picked;
 }
 
-// What the lists of all ranks must have in common, beyond what the flat tensor shows.
+// The properties that the lists of all ranks must share beyond those of the flat tensor.
 CallNote note_of(std::span<const at::Tensor> tensors, const std::vector<size_t>& group) {
   uint64_t hash = group.size();
   const auto mix = [&hash](int64_t value) {
@@ -143,7 +143,7 @@ std::vector<at::Tensor> all_gather_coalesced(Communicator& comm,
       results[group[0]] = comm.all_gather(tensors[group[0]], site);
       continue;
     }
-    // Row r: what rank r gave.
+    // Row r holds the data of rank r.
     const at::Tensor rows = comm.all_gather(flatten(tensors, group), site).view({comm.size(), -1});
     int64_t at = 0;
     for (const size_t i : group) {
@@ -168,7 +168,7 @@ std::vector<at::Tensor> reduce_scatter_coalesced(Communicator& comm,
       results[group[0]] = comm.reduce_scatter(tensors[group[0]], op, site);
       continue;
     }
-    // Row r: all tensors' parts for rank r.
+    // Row r holds all tensors' parts for rank r.
     std::vector<at::Tensor> columns;
     for (const size_t i : group)
       columns.push_back(tensors[i].reshape({comm.size(), tensors[i].numel() / comm.size()}));
@@ -177,7 +177,7 @@ std::vector<at::Tensor> reduce_scatter_coalesced(Communicator& comm,
     for (const size_t i : group) {
       const Rows shape(tensors[i]);
       const int64_t n = tensors[i].numel() / comm.size();
-      // A tensor of its own: one result kept does not keep them all.
+      // Each result is a tensor of its own, so keeping one result does not keep all of them.
       results[i] = mine.narrow(0, at, n).clone().view(shape.shape(shape.rows / comm.size()));
       at += n;
     }

@@ -1,5 +1,5 @@
-// Which tensors of a list travel together: decided from dtypes, sizes and kinds of device alone, so
-// that all ranks decide alike. Pure. Not a public header.
+// Which tensors of a list travel together. The decision uses dtypes, sizes and kinds of device
+// alone, so that all ranks decide alike. Pure. Not a public header.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -17,9 +17,9 @@ struct CoalescedItem {
   c10::DeviceType device = c10::kCPU;
 };
 
-// The operations, each as the indices of its tensors: for every dtype on every kind of device, in
-// order of its first tensor, one of all tensors of up to `limit` bytes, in order; and one of each longer tensor, after
-// them.
+// The operations, each as the indices of its tensors. For every dtype on every kind of device, in
+// order of its first tensor, one operation carries all tensors of up to `limit` bytes in list
+// order; then one operation follows for each longer tensor.
 inline std::vector<std::vector<size_t>> plan_coalesced(std::span<const CoalescedItem> items,
                                                        int64_t limit) {
   std::vector<std::vector<size_t>> groups;

@@ -71,10 +71,10 @@ Support Communicator::support(Op op, at::ScalarType dtype, ReduceOp reduce, bool
 
 namespace {
 
-Work launch_work(const std::shared_ptr<Communicator::Impl>& impl, const Ask& ask) {
-  // Keeps the whole communicator.
-  const std::shared_ptr<Communicator::Impl> carrier(impl, &impl->carrier(ask));
-  return Work(std::make_shared<Work::State>(carrier, carrier->start(ask)));
+Work launch_work(const std::shared_ptr<Communicator::Impl>& impl, const OpArgs& args) {
+  // This pointer keeps the whole communicator alive.
+  const std::shared_ptr<Communicator::Impl> carrier(impl, &impl->carrier(args));
+  return Work(std::make_shared<Work::State>(carrier, carrier->start(args)));
 }
 
 }  // namespace
@@ -83,56 +83,56 @@ Work launch_work(const std::shared_ptr<Communicator::Impl>& impl, const Ask& ask
 
 namespace {
 
-Ask ask_barrier(Communicator::Site site) {
-  Ask ask;
-  ask.site = site;
-  return ask;
+OpArgs barrier_args(Communicator::Site site) {
+  OpArgs args;
+  args.site = site;
+  return args;
 }
 
-Ask ask_broadcast(const at::Tensor& tensor, int root, int size, Communicator::Site site) {
+OpArgs broadcast_args(const at::Tensor& tensor, int root, int size, Communicator::Site site) {
   check_tensor(Op::kBroadcast, tensor, "tensor");
   check_rank(Op::kBroadcast, "root", root, size);
-  Ask ask;
-  ask.op = Op::kBroadcast;
-  ask.output = tensor;
-  ask.root = root;
-  ask.site = site;
-  return ask;
+  OpArgs args;
+  args.op = Op::kBroadcast;
+  args.output = tensor;
+  args.root = root;
+  args.site = site;
+  return args;
 }
 
-Ask ask_reduce(const at::Tensor& tensor, int root, ReduceOp op, int rank, int size,
-               Communicator::Site site) {
+OpArgs reduce_args(const at::Tensor& tensor, int root, ReduceOp op, int rank, int size,
+                   Communicator::Site site) {
   check_tensor(Op::kReduce, tensor, "tensor");
   check_rank(Op::kReduce, "root", root, size);
   check_reduction(Op::kReduce, op, tensor);
-  Ask ask;
-  ask.op = Op::kReduce;
-  ask.input = tensor;
-  if (rank == root) ask.output = tensor;
-  ask.reduce = op;
-  ask.root = root;
-  ask.site = site;
-  return ask;
+  OpArgs args;
+  args.op = Op::kReduce;
+  args.input = tensor;
+  if (rank == root) args.output = tensor;
+  args.reduce = op;
+  args.root = root;
+  args.site = site;
+  return args;
 }
 
-Ask ask_all_reduce(const at::Tensor& tensor, ReduceOp op, Communicator::Site site) {
+OpArgs all_reduce_args(const at::Tensor& tensor, ReduceOp op, Communicator::Site site) {
   check_tensor(Op::kAllReduce, tensor, "tensor");
   check_reduction(Op::kAllReduce, op, tensor);
-  Ask ask;
-  ask.op = Op::kAllReduce;
-  ask.input = ask.output = tensor;
-  ask.reduce = op;
-  ask.site = site;
-  return ask;
+  OpArgs args;
+  args.op = Op::kAllReduce;
+  args.input = args.output = tensor;
+  args.reduce = op;
+  args.site = site;
+  return args;
 }
 
 }  // namespace
 
 void Communicator::barrier(Site site) {
-  impl_->run(ask_barrier(site));
+  impl_->run(barrier_args(site));
 }
 Work Communicator::ibarrier(Site site) {
-  return launch_work(impl_, ask_barrier(site));
+  return launch_work(impl_, barrier_args(site));
 }
 
 void Communicator::broadcast(const at::Tensor& tensor, int root, Site site) {
@@ -141,14 +141,14 @@ void Communicator::broadcast(const at::Tensor& tensor, int root, Site site) {
   impl_->run_in_place(Op::kBroadcast, tensor, ReduceOp::kSum, root, site);
 }
 Work Communicator::ibroadcast(const at::Tensor& tensor, int root, Site site) {
-  return launch_work(impl_, ask_broadcast(tensor, root, size(), site));
+  return launch_work(impl_, broadcast_args(tensor, root, size(), site));
 }
 
 void Communicator::reduce(const at::Tensor& tensor, int root, ReduceOp op, Site site) {
-  impl_->run(ask_reduce(tensor, root, op, rank(), size(), site));
+  impl_->run(reduce_args(tensor, root, op, rank(), size(), site));
 }
 Work Communicator::ireduce(const at::Tensor& tensor, int root, ReduceOp op, Site site) {
-  return launch_work(impl_, ask_reduce(tensor, root, op, rank(), size(), site));
+  return launch_work(impl_, reduce_args(tensor, root, op, rank(), size(), site));
 }
 
 void Communicator::all_reduce(const at::Tensor& tensor, ReduceOp op, Site site) {
@@ -157,13 +157,13 @@ void Communicator::all_reduce(const at::Tensor& tensor, ReduceOp op, Site site) 
   impl_->run_in_place(Op::kAllReduce, tensor, op, -1, site);
 }
 Work Communicator::iall_reduce(const at::Tensor& tensor, ReduceOp op, Site site) {
-  return launch_work(impl_, ask_all_reduce(tensor, op, site));
+  return launch_work(impl_, all_reduce_args(tensor, op, site));
 }
 Work Communicator::iall_reduce(const at::Tensor& tensor, ReduceOp op, const CallNote& note,
                                Site site) {
-  Ask ask = ask_all_reduce(tensor, op, site);
-  ask.note = note;
-  return launch_work(impl_, ask);
+  OpArgs args = all_reduce_args(tensor, op, site);
+  args.note = note;
+  return launch_work(impl_, args);
 }
 
 at::Tensor Communicator::shared_empty(at::IntArrayRef shape, at::ScalarType dtype, Site site) {
@@ -179,10 +179,10 @@ at::Tensor Communicator::symmetric_empty(at::IntArrayRef shape, at::ScalarType d
 namespace {
 
 // One rank's part, and all parts together, undefined where this rank has none. `part_in`: the part
-// is what is sent, as in a gather; else what is received. Counts in rows.
-Ask ask_parts(Op op, const at::Tensor& part, const at::Tensor& whole, bool part_in,
-              std::span<const int64_t> counts, int root, bool v_form, int rank,
-              Communicator::Site site) {
+// is sent, as in a gather; otherwise it is received. Counts are in rows.
+OpArgs parts_args(Op op, const at::Tensor& part, const at::Tensor& whole, bool part_in,
+                  std::span<const int64_t> counts, int root, bool v_form, int rank,
+                  Communicator::Site site) {
   check_tensor(op, part, part_in ? "tensor" : "output");
   const Rows mine(part);
   if (counts[rank] != mine.rows) {
@@ -195,57 +195,57 @@ Ask ask_parts(Op op, const at::Tensor& part, const at::Tensor& whole, bool part_
     check_same_dtype(op, part_in ? part : whole, part_in ? whole : part);
     check_part(op, whole, mine, total(counts), name);
   }
-  Ask ask;
-  ask.op = op;
-  ask.input = part_in ? part : whole;
-  ask.output = part_in ? whole : part;
-  ask.root = root;
-  ask.counts = in_elements(counts, mine.width);
-  ask.v_form = v_form;
-  ask.site = site;
-  return ask;
+  OpArgs args;
+  args.op = op;
+  args.input = part_in ? part : whole;
+  args.output = part_in ? whole : part;
+  args.root = root;
+  args.counts = in_elements(counts, mine.width);
+  args.v_form = v_form;
+  args.site = site;
+  return args;
 }
 
-Ask ask_gather(const Communicator& comm, const at::Tensor& output, const at::Tensor& tensor,
-               int root, Communicator::Site site) {
+OpArgs gather_args(const Communicator& comm, const at::Tensor& output, const at::Tensor& tensor,
+                   int root, Communicator::Site site) {
   check_tensor(Op::kGather, tensor, "tensor");
   check_rank(Op::kGather, "root", root, comm.size());
   const bool here = comm.rank() == root;
   if (here && !output.defined()) refuse(Op::kGather, "`output` is undefined on the root");
   const std::vector<int64_t> counts(comm.size(), Rows(tensor).rows);
-  return ask_parts(Op::kGather, tensor, here ? output : at::Tensor(), true, counts, root, false,
-                   comm.rank(), site);
+  return parts_args(Op::kGather, tensor, here ? output : at::Tensor(), true, counts, root, false,
+                    comm.rank(), site);
 }
 
-Ask ask_all_gather(const Communicator& comm, const at::Tensor& output, const at::Tensor& tensor,
-                   Communicator::Site site) {
+OpArgs all_gather_args(const Communicator& comm, const at::Tensor& output, const at::Tensor& tensor,
+                       Communicator::Site site) {
   check_tensor(Op::kAllGather, tensor, "tensor");
   check_tensor(Op::kAllGather, output, "output");
   const std::vector<int64_t> counts(comm.size(), Rows(tensor).rows);
-  return ask_parts(Op::kAllGather, tensor, output, true, counts, -1, false, comm.rank(), site);
+  return parts_args(Op::kAllGather, tensor, output, true, counts, -1, false, comm.rank(), site);
 }
 
-Ask ask_scatter(const Communicator& comm, const at::Tensor& output, const at::Tensor& input,
-                int root, Communicator::Site site) {
+OpArgs scatter_args(const Communicator& comm, const at::Tensor& output, const at::Tensor& input,
+                    int root, Communicator::Site site) {
   check_tensor(Op::kScatter, output, "output");
   check_rank(Op::kScatter, "root", root, comm.size());
   const bool here = comm.rank() == root;
   if (here) check_tensor(Op::kScatter, input, "input");
   const std::vector<int64_t> counts(comm.size(), Rows(output).rows);
-  return ask_parts(Op::kScatter, output, here ? input : at::Tensor(), false, counts, root, false,
-                   comm.rank(), site);
+  return parts_args(Op::kScatter, output, here ? input : at::Tensor(), false, counts, root, false,
+                    comm.rank(), site);
 }
 
-Ask ask_reduce_scatter(const Communicator& comm, const at::Tensor& output, const at::Tensor& input,
-                       ReduceOp op, Communicator::Site site) {
+OpArgs reduce_scatter_args(const Communicator& comm, const at::Tensor& output,
+                           const at::Tensor& input, ReduceOp op, Communicator::Site site) {
   check_tensor(Op::kReduceScatter, input, "input");
   check_reduction(Op::kReduceScatter, op, input);
   const std::vector<int64_t> counts(comm.size(),
                                     divide_rows(Op::kReduceScatter, input, comm.size()));
-  Ask ask =
-      ask_parts(Op::kReduceScatter, output, input, false, counts, -1, false, comm.rank(), site);
-  ask.reduce = op;
-  return ask;
+  OpArgs args =
+      parts_args(Op::kReduceScatter, output, input, false, counts, -1, false, comm.rank(), site);
+  args.reduce = op;
+  return args;
 }
 
 at::Tensor make_output(const at::Tensor& like, int64_t rows) {
@@ -259,24 +259,24 @@ at::Tensor Communicator::gather(const at::Tensor& tensor, int root, Site site) {
   check_tensor(Op::kGather, tensor, "tensor");
   at::Tensor output;
   if (rank() == root) output = make_output(tensor, Rows(tensor).rows * size());
-  impl_->run(ask_gather(*this, output, tensor, root, site));
+  impl_->run(gather_args(*this, output, tensor, root, site));
   return output;
 }
 
 Work Communicator::igather(const at::Tensor& output, const at::Tensor& tensor, int root,
                            Site site) {
-  return launch_work(impl_, ask_gather(*this, output, tensor, root, site));
+  return launch_work(impl_, gather_args(*this, output, tensor, root, site));
 }
 
 at::Tensor Communicator::all_gather(const at::Tensor& tensor, Site site) {
   check_tensor(Op::kAllGather, tensor, "tensor");
   at::Tensor output = make_output(tensor, Rows(tensor).rows * size());
-  impl_->run(ask_all_gather(*this, output, tensor, site));
+  impl_->run(all_gather_args(*this, output, tensor, site));
   return output;
 }
 
 Work Communicator::iall_gather(const at::Tensor& output, const at::Tensor& tensor, Site site) {
-  return launch_work(impl_, ask_all_gather(*this, output, tensor, site));
+  return launch_work(impl_, all_gather_args(*this, output, tensor, site));
 }
 
 namespace {
@@ -314,8 +314,8 @@ Work Communicator::igatherv(const at::Tensor& output, const at::Tensor& tensor,
   check_rank(Op::kGather, "root", root, size());
   check_counts(Op::kGather, counts, size(), "counts");
   if (rank() == root && !output.defined()) refuse(Op::kGather, "`output` is undefined on the root");
-  return launch_work(impl_, ask_parts(Op::kGather, tensor, rank() == root ? output : at::Tensor(),
-                                      true, counts, root, true, rank(), site));
+  return launch_work(impl_, parts_args(Op::kGather, tensor, rank() == root ? output : at::Tensor(),
+                                       true, counts, root, true, rank(), site));
 }
 
 Work Communicator::iall_gatherv(const at::Tensor& output, const at::Tensor& tensor,
@@ -324,18 +324,18 @@ Work Communicator::iall_gatherv(const at::Tensor& output, const at::Tensor& tens
   check_tensor(Op::kAllGather, output, "output");
   check_counts(Op::kAllGather, counts, size(), "counts");
   return launch_work(
-      impl_, ask_parts(Op::kAllGather, tensor, output, true, counts, -1, true, rank(), site));
+      impl_, parts_args(Op::kAllGather, tensor, output, true, counts, -1, true, rank(), site));
 }
 
 // ---- scatter, reduce_scatter ----
 
 void Communicator::scatter(const at::Tensor& output, const at::Tensor& input, int root, Site site) {
-  impl_->run(ask_scatter(*this, output, input, root, site));
+  impl_->run(scatter_args(*this, output, input, root, site));
 }
 
 Work Communicator::iscatter(const at::Tensor& output, const at::Tensor& input, int root,
                             Site site) {
-  return launch_work(impl_, ask_scatter(*this, output, input, root, site));
+  return launch_work(impl_, scatter_args(*this, output, input, root, site));
 }
 
 void Communicator::scatterv(const at::Tensor& output, const at::Tensor& input,
@@ -348,20 +348,20 @@ Work Communicator::iscatterv(const at::Tensor& output, const at::Tensor& input,
   check_rank(Op::kScatter, "root", root, size());
   check_counts(Op::kScatter, counts, size(), "counts");
   if (rank() == root) check_tensor(Op::kScatter, input, "input");
-  return launch_work(impl_, ask_parts(Op::kScatter, output, rank() == root ? input : at::Tensor(),
-                                      false, counts, root, true, rank(), site));
+  return launch_work(impl_, parts_args(Op::kScatter, output, rank() == root ? input : at::Tensor(),
+                                       false, counts, root, true, rank(), site));
 }
 
 at::Tensor Communicator::reduce_scatter(const at::Tensor& input, ReduceOp op, Site site) {
   check_tensor(Op::kReduceScatter, input, "input");
   at::Tensor output = make_output(input, divide_rows(Op::kReduceScatter, input, size()));
-  impl_->run(ask_reduce_scatter(*this, output, input, op, site));
+  impl_->run(reduce_scatter_args(*this, output, input, op, site));
   return output;
 }
 
 Work Communicator::ireduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
                                    Site site) {
-  return launch_work(impl_, ask_reduce_scatter(*this, output, input, op, site));
+  return launch_work(impl_, reduce_scatter_args(*this, output, input, op, site));
 }
 
 at::Tensor Communicator::reduce_scatterv(const at::Tensor& input, std::span<const int64_t> counts,
@@ -378,18 +378,19 @@ Work Communicator::ireduce_scatterv(const at::Tensor& output, const at::Tensor& 
   check_tensor(Op::kReduceScatter, input, "input");
   check_reduction(Op::kReduceScatter, op, input);
   check_counts(Op::kReduceScatter, counts, size(), "counts");
-  Ask ask = ask_parts(Op::kReduceScatter, output, input, false, counts, -1, true, rank(), site);
-  ask.reduce = op;
-  return launch_work(impl_, ask);
+  OpArgs args =
+      parts_args(Op::kReduceScatter, output, input, false, counts, -1, true, rank(), site);
+  args.reduce = op;
+  return launch_work(impl_, args);
 }
 
 // ---- all_to_all ----
 
 namespace {
 
-Ask ask_all_to_all(const at::Tensor& output, const at::Tensor& input,
-                   std::span<const int64_t> send_counts, std::span<const int64_t> recv_counts,
-                   bool v_form, Communicator::Site site) {
+OpArgs all_to_all_args(const at::Tensor& output, const at::Tensor& input,
+                       std::span<const int64_t> send_counts, std::span<const int64_t> recv_counts,
+                       bool v_form, Communicator::Site site) {
   check_tensor(Op::kAllToAll, output, "output");
   check_same_dtype(Op::kAllToAll, input, output);
   const Rows rows(input);
@@ -398,15 +399,15 @@ Ask ask_all_to_all(const at::Tensor& output, const at::Tensor& input,
                               " but `input` has " + std::to_string(rows.rows) + " rows");
   }
   check_part(Op::kAllToAll, output, rows, total(recv_counts), "output");
-  Ask ask;
-  ask.op = Op::kAllToAll;
-  ask.input = input;
-  ask.output = output;
-  ask.counts = in_elements(send_counts, rows.width);
-  ask.recv_counts = in_elements(recv_counts, rows.width);
-  ask.v_form = v_form;
-  ask.site = site;
-  return ask;
+  OpArgs args;
+  args.op = Op::kAllToAll;
+  args.input = input;
+  args.output = output;
+  args.counts = in_elements(send_counts, rows.width);
+  args.recv_counts = in_elements(recv_counts, rows.width);
+  args.v_form = v_form;
+  args.site = site;
+  return args;
 }
 
 }  // namespace
@@ -415,14 +416,14 @@ at::Tensor Communicator::all_to_all(const at::Tensor& input, Site site) {
   check_tensor(Op::kAllToAll, input, "input");
   at::Tensor output = make_output(input, Rows(input).rows);
   const std::vector<int64_t> counts(size(), divide_rows(Op::kAllToAll, input, size()));
-  impl_->run(ask_all_to_all(output, input, counts, counts, false, site));
+  impl_->run(all_to_all_args(output, input, counts, counts, false, site));
   return output;
 }
 
 Work Communicator::iall_to_all(const at::Tensor& output, const at::Tensor& input, Site site) {
   check_tensor(Op::kAllToAll, input, "input");
   const std::vector<int64_t> counts(size(), divide_rows(Op::kAllToAll, input, size()));
-  return launch_work(impl_, ask_all_to_all(output, input, counts, counts, false, site));
+  return launch_work(impl_, all_to_all_args(output, input, counts, counts, false, site));
 }
 
 at::Tensor Communicator::all_to_allv(const at::Tensor& input, std::span<const int64_t> send_counts,
@@ -444,38 +445,38 @@ Work Communicator::iall_to_allv(const at::Tensor& output, const at::Tensor& inpu
   check_tensor(Op::kAllToAll, input, "input");
   check_counts(Op::kAllToAll, send_counts, size(), "send_counts");
   check_counts(Op::kAllToAll, recv_counts, size(), "recv_counts");
-  return launch_work(impl_, ask_all_to_all(output, input, send_counts, recv_counts, true, site));
+  return launch_work(impl_, all_to_all_args(output, input, send_counts, recv_counts, true, site));
 }
 
 // ---- point to point ----
 
 namespace {
 
-Ask ask_message(Op op, const at::Tensor& tensor, int peer, int size, int tag,
-                Communicator::Site site) {
+OpArgs message_args(Op op, const at::Tensor& tensor, int peer, int size, int tag,
+                    Communicator::Site site) {
   check_tensor(op, tensor, "tensor");
   check_rank(op, op == Op::kSend ? "dst" : "src", peer, size);
   if (tag < 0) refuse(op, "tag " + std::to_string(tag) + " is negative");
-  Ask ask;
-  ask.op = op;
-  (op == Op::kSend ? ask.input : ask.output) = tensor;
-  ask.peer = peer;
-  ask.tag = tag;
-  ask.site = site;
-  return ask;
+  OpArgs args;
+  args.op = op;
+  (op == Op::kSend ? args.input : args.output) = tensor;
+  args.peer = peer;
+  args.tag = tag;
+  args.site = site;
+  return args;
 }
 
 }  // namespace
 
 void Communicator::send(const at::Tensor& tensor, int dst, int tag, Site site) {
-  impl_->run(ask_message(Op::kSend, tensor, dst, size(), tag, site));
+  impl_->run(message_args(Op::kSend, tensor, dst, size(), tag, site));
 }
 void Communicator::recv(const at::Tensor& tensor, int src, int tag, Site site) {
-  impl_->run(ask_message(Op::kRecv, tensor, src, size(), tag, site));
+  impl_->run(message_args(Op::kRecv, tensor, src, size(), tag, site));
 }
 
 Work Communicator::isend(const at::Tensor& tensor, int dst, int tag, Site site) {
-  return launch_work(impl_, ask_message(Op::kSend, tensor, dst, size(), tag, site));
+  return launch_work(impl_, message_args(Op::kSend, tensor, dst, size(), tag, site));
 }
 
 Probe Communicator::probe(int src, int tag) {
@@ -484,7 +485,7 @@ Probe Communicator::probe(int src, int tag) {
 }
 
 Work Communicator::irecv(const at::Tensor& tensor, int src, int tag, Site site) {
-  return launch_work(impl_, ask_message(Op::kRecv, tensor, src, size(), tag, site));
+  return launch_work(impl_, message_args(Op::kRecv, tensor, src, size(), tag, site));
 }
 
 }  // namespace lockstep

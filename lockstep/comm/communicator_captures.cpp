@@ -1,8 +1,8 @@
 // Calls that are part of a graph, and the graph's replays.
 //
-// A captured call is compared by the ranks' hosts as any other, when it is captured. A replay then
-// is one call for all of them: the hosts compare it before their devices get the graph, and the
-// watch sees it end, so that a rank that is late, gone, or elsewhere is named as ever.
+// The ranks' hosts compare a captured call like any other, when it is captured. A replay is then
+// one call for all of them: the hosts compare it before their devices get the graph, and the watch
+// sees it end, so that a rank that is late, gone or in another call is named as usual.
 #include <string>
 #include <utility>
 
@@ -17,18 +17,18 @@ namespace lockstep {
 struct Communicator::Impl::Replay {
   std::string note;
   Site site;
-  std::shared_ptr<Flight> flight = nullptr;
+  std::shared_ptr<PendingOp> operation = nullptr;
   std::shared_ptr<void> mark = nullptr;
 };
 
-device::Capture* Communicator::Impl::capture_of(const Ask& ask) const {
+device::Capture* Communicator::Impl::capture_of(const OpArgs& args) const {
   if (!ordered_ || !device::anybody_captures()) return nullptr;
   device::Capture* const capture = device::capture_of(device::current_stream(device_));
   if (capture == nullptr) return nullptr;
-  const bool meets_host = ask.op == Op::kBarrier || ask.op == Op::kSend || ask.op == Op::kRecv;
+  const bool meets_host = args.op == Op::kBarrier || args.op == Op::kSend || args.op == Op::kRecv;
   if (!backend_->captures() || meets_host) {
     throw InvalidArgument(
-        std::string(to_string(ask.op)) + " of backend " + capabilities().backend +
+        std::string(to_string(args.op)) + " of backend " + capabilities().backend +
         " cannot be part of a graph: " +
         (meets_host ? "the ranks' hosts meet in it; leave it out of the step"
                     : "its ranks' hosts see to it while it runs; backend nccl has calls that can"));
@@ -56,17 +56,17 @@ void Communicator::Impl::check_host_alone() const {
 }
 
 CallNote Communicator::Impl::note_of_captured(const CallNote& note, std::string& text) {
-  // First, for the end of long notes is not kept.
+  // Put first, because long notes are cut at the end.
   text = "captured in a graph";
   if (*note.text != '\0') text = "captured, " + std::string(note.text);
   return {call_note("captured").key ^ (note.key << 1), text.c_str()};
 }
 
-bool Communicator::Impl::orders_capture(const Flight& flight) const {
-  if (!flight.ordered || !device::anybody_captures()) return false;
+bool Communicator::Impl::orders_capture(const PendingOp& operation) const {
+  if (!operation.ordered || !device::anybody_captures()) return false;
   const device::Capture* const capture = device::capture_of(device::current_stream(device_));
   if (capture == nullptr) return false;
-  if (flight.capture != capture->id())
+  if (operation.capture != capture->id())
     throw InvalidArgument(
         "a call that was started before a graph's capture is waited for in it, and replays would "
         "not wait: wait for it before the step");
@@ -76,7 +76,7 @@ bool Communicator::Impl::orders_capture(const Flight& flight) const {
 void Communicator::Impl::take_part(device::Capture& capture, Site site) {
   if (capture_ == capture.id()) return;
   capture_ = capture.id();
-  if (backend_->mark_replay() == nullptr) return;  // nobody to meet
+  if (backend_->mark_replay() == nullptr) return;  // there are no ranks to meet
   auto replay = std::make_shared<Replay>(
       Replay{.note = "replay of graph " + std::to_string(++graphs_), .site = site});
   const std::weak_ptr<char> alive = alive_;
@@ -103,10 +103,10 @@ void Communicator::Impl::start_replay(Replay& replay) {
   call.after = replay.mark = backend_->mark_replay();
   const Entry entry(*this);
   throw_if_broken();
-  auto flight = std::make_shared<Flight>();
-  flight->ordered = true;
-  submit(flight, 0, call);
-  replay.flight = std::move(flight);
+  auto operation = std::make_shared<PendingOp>();
+  operation->ordered = true;
+  submit(operation, 0, call);
+  replay.operation = std::move(operation);
 }
 
 void Communicator::Impl::meet_replay(Replay& replay) {
@@ -114,7 +114,7 @@ void Communicator::Impl::meet_replay(Replay& replay) {
   throw_if_broken();
   const uint64_t begun = ticks();
   try {
-    replay.flight->request->order(Deadline::after(options_.timeout));
+    replay.operation->request->order(Deadline::after(options_.timeout));
   } catch (...) {
     std::rethrow_exception(set_broken());
   }
@@ -122,28 +122,28 @@ void Communicator::Impl::meet_replay(Replay& replay) {
 }
 
 void Communicator::Impl::end_replay(Replay& replay) {
-  const std::shared_ptr<Flight> flight = std::exchange(replay.flight, nullptr);
+  const std::shared_ptr<PendingOp> operation = std::exchange(replay.operation, nullptr);
   const Entry entry(*this);
   throw_if_broken();
   try {
     backend_->replayed(replay.mark);
     const Deadline deadline = Deadline::after(options_.timeout);
-    // The device comes to it when all that it has been given before is over.
-    if (auto tail = flight->request->order(deadline))
-      trail(*flight, std::move(tail), deadline, options_.timeout);
+    // The device reaches it when all its earlier work is complete.
+    if (auto tail = operation->request->order(deadline))
+      trail(*operation, std::move(tail), deadline, options_.timeout);
   } catch (...) {
     std::rethrow_exception(set_broken());
   }
-  complete(*flight);
+  complete(*operation);
 }
 
-// The others replay, or will, and would wait for this rank's device.
+// The other ranks replay, or will, and would wait for this rank's device.
 void Communicator::Impl::cancel_replay(Replay& replay) noexcept {
-  if (std::exchange(replay.flight, nullptr) == nullptr || broken_.get() != nullptr) return;
+  if (std::exchange(replay.operation, nullptr) == nullptr || broken_.get() != nullptr) return;
   try {
     const Entry entry(*this);
     set_broken();
-  } catch (const std::exception&) {  // it is broken, or somebody else's
+  } catch (const std::exception&) {  // it is broken, or another thread's
   }
 }
 

@@ -1,6 +1,5 @@
-// What Communicator checks before anything is sent. Not a public header.
-//
-// All throw InvalidArgument that begins with the operation's name.
+// The checks that Communicator makes before it sends anything. All throw InvalidArgument with a
+// text that begins with the operation's name. Not a public header.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,7 +20,7 @@ struct Rows {
   std::vector<int64_t> tail;
 
   explicit Rows(const at::Tensor& tensor);
-  std::vector<int64_t> shape(int64_t n) const;  // of n such rows
+  std::vector<int64_t> shape(int64_t n) const;  // the shape of n such rows
 };
 
 [[noreturn]] void refuse(Op op, const std::string& why);
@@ -29,10 +28,10 @@ void check_tensor(Op op, const at::Tensor& tensor, const char* name);
 void check_rank(Op op, const char* name, int rank, int size);
 void check_reduction(Op op, ReduceOp reduce, const at::Tensor& tensor);
 void check_counts(Op op, std::span<const int64_t> counts, int size, const char* name);
-// `whole` has `rows` rows like those of `part`.
+// Checks that `whole` has `rows` rows like those of `part`.
 void check_part(Op op, const at::Tensor& whole, const Rows& part, int64_t rows, const char* name);
 void check_same_dtype(Op op, const at::Tensor& a, const at::Tensor& b);
-// The rows of one of `size` equal parts.
+// The number of rows in one of `size` equal parts.
 int64_t divide_rows(Op op, const at::Tensor& tensor, int size);
 
 int64_t total(std::span<const int64_t> counts);

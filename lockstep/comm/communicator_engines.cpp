@@ -1,4 +1,4 @@
-// How a communicator ends, and what its two parts have in common where it has two engines.
+// The end of a communicator, and the relation of its two parts where it has two engines.
 #include <chrono>
 #include <string>
 #include <thread>
@@ -49,12 +49,12 @@ std::exception_ptr Communicator::Impl::set_broken() noexcept {
   std::exception_ptr error =
       options_.origin ? named_in_job(found, options_.origin->members, options_.origin->titles)
                       : found;
-  const bool first = broken_.set(error);  // else abort() was: this rank's own doing
+  const bool first = broken_.set(error);  // otherwise abort() was first: this rank's own doing
   if (!first && broken_with_) error = *broken_.get();
-  note_flights();
+  note_pending_ops();
   const std::string text = exception_text(error);
-  const Breakage why = breakage_of(found, exception_text(found));  // ranks are those of the group
-  // Whoever waits for the device, on whatever stream, does not wait for ever.
+  const Breakage why = breakage_of(found, exception_text(found));  // with ranks of the group
+  // Releases waits for the device, on every stream.
   if (ordered_) backend_->abort(why);
   if (beside_ != nullptr) beside_->break_with(error, why);
   if (std::exchange(told_, true)) return error;
@@ -67,7 +67,7 @@ std::exception_ptr Communicator::Impl::set_broken() noexcept {
 }
 
 void Communicator::Impl::break_with(const std::exception_ptr& error, const Breakage& why) noexcept {
-  broken_with_ = true;  // before whoever is inside learns of it
+  broken_with_ = true;  // before the thread that is inside learns of it
   if (broken_.set(error)) end_engine(why);
 }
 
@@ -77,34 +77,34 @@ void Communicator::Impl::end_engine(const Breakage& why) noexcept {
   for (int found = kNobody;
        !inside_.compare_exchange_strong(found, kCaller, std::memory_order_acq_rel);
        found = kNobody) {
-    if (deadline.expired()) return;  // what interrupt() told must do
+    if (deadline.expired()) return;  // interrupt() must suffice
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
   backend_->abort(why);
-  note_flights();
+  note_pending_ops();
   inside_.store(kNobody, std::memory_order_release);
 }
 
-void Communicator::Impl::add_twin(const std::shared_ptr<Impl>& twin) {
-  const MutexLock lock(twins_mutex_);
-  std::erase_if(twins_, [](const auto& one) { return one.expired(); });
-  twins_.push_back(twin);
+void Communicator::Impl::add_duplicate(const std::shared_ptr<Impl>& duplicate) {
+  const MutexLock lock(duplicates_mutex_);
+  std::erase_if(duplicates_, [](const auto& one) { return one.expired(); });
+  duplicates_.push_back(duplicate);
 }
 
 void Communicator::Impl::throw_if_any_broken() {
   throw_if_broken();
-  const MutexLock lock(twins_mutex_);
-  for (const auto& one : twins_) {
-    if (const auto twin = one.lock()) twin->throw_if_any_broken();
+  const MutexLock lock(duplicates_mutex_);
+  for (const auto& one : duplicates_) {
+    if (const auto duplicate = one.lock()) duplicate->throw_if_any_broken();
   }
 }
 
 void Communicator::Impl::abort(const std::string& reason) noexcept {
   {
-    // A library that works on a duplicate is as much inside as one that does not.
-    const MutexLock lock(twins_mutex_);
-    for (const auto& one : twins_) {
-      if (const auto twin = one.lock()) twin->abort(reason);
+    // A library that works on a duplicate counts as inside, too.
+    const MutexLock lock(duplicates_mutex_);
+    for (const auto& one : duplicates_) {
+      if (const auto duplicate = one.lock()) duplicate->abort(reason);
     }
   }
   const auto error = std::make_exception_ptr(

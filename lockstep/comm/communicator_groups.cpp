@@ -20,11 +20,11 @@ namespace {
 enum GroupKind : int { kSplit, kSubgroup, kDuplicate };
 constexpr const char* kKindNames[] = {"split", "subgroup", "duplicate"};
 
-// After a failure on one rank, all learn of it in a collective of this communicator; a rank whose
-// wait that does not end comes to it only at its own deadline.
+// After a failure on one rank, all learn of it in a collective of this communicator. A rank whose
+// engine keeps waiting arrives there only at its own deadline.
 constexpr auto kOutcomeGrace = std::chrono::seconds(10);
 
-// What a rank says there: whether its engine was made, whose doing it is where it was not, and why.
+// The outcome on one rank: whether its engine was made and, if not, which rank failed and why.
 struct MadeWord {
   static constexpr size_t kWords = 32;
   enum Made : int64_t { kMade, kFailed, kLeft };  // kLeft: because of another rank
@@ -78,7 +78,7 @@ std::optional<Communicator> Communicator::make_group(int kind, uint64_t signatur
                           ": this communicator was made without a way to make groups; use one from "
                           "init() or run_threads()");
   }
-  // What every rank wants and where it stands, in one exchange.
+  // The requests and hosts of all ranks, in one exchange.
   constexpr size_t kFields = 5;
   const std::vector<int64_t> all =
       exchange(*this, {kind, static_cast<int64_t>(signature), color, key, node_rank()},
@@ -111,15 +111,15 @@ std::optional<Communicator> Communicator::make_group(int kind, uint64_t signatur
     topology = topology_of_group(wishes, members, rank());
     try {
       engines = origin->maker->make(name, topology, in_job(*origin, members), deadline);
-    } catch (...) {  // whatever it is: the others must not wait for this rank
+    } catch (...) {  // any exception: the others must not wait for this rank
       failure = std::current_exception();
     }
   }
-  // All or none: a group of which a member failed would only hang later.
+  // All members or none make the group: one with a failed member would only hang later.
   const std::vector<int64_t> words =
       exchange(*this, MadeWord(failure).words(), Deadline::after(timeout() + kOutcomeGrace), site);
   origin->maker->settle(name);
-  // The first whose own doing it is, else the first.
+  // Names the first rank whose own error it is, otherwise the first one.
   std::optional<std::pair<int, MadeWord>> failed;
   for (int r = 0; r < size(); ++r) {
     const MadeWord word(words.data() + static_cast<size_t>(r) * MadeWord::kWords);
@@ -197,9 +197,9 @@ std::optional<Communicator> Communicator::subgroup(const std::vector<int>& ranks
 }
 
 Communicator Communicator::duplicate(Site site) {
-  Communicator twin = *make_group(kDuplicate, 0, 0, rank(), site);
-  impl_->add_twin(twin.impl_);
-  return twin;
+  Communicator duplicate = *make_group(kDuplicate, 0, 0, rank(), site);
+  impl_->add_duplicate(duplicate.impl_);
+  return duplicate;
 }
 
 }  // namespace lockstep

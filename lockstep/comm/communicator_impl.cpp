@@ -2,15 +2,9 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <numeric>
 #include <thread>
 #include <utility>
@@ -30,91 +24,21 @@
 namespace lockstep {
 namespace {
 
-const std::byte* data_of(const at::Tensor& tensor) {
-  return static_cast<const std::byte*>(tensor.const_data_ptr());
-}
-std::byte* mutable_data_of(const at::Tensor& tensor) {
-  return static_cast<std::byte*>(tensor.mutable_data_ptr());
-}
-
-bool usable_as_is(const at::Tensor& tensor, const Plan& plan, at::Device device) {
-  return tensor.is_contiguous() && !plan.cast && tensor.device() == device;
-}
-
-// The tensor's elements on the engine's device, in the wire's dtype, contiguous: the tensor itself
-// where that is possible.
-at::Tensor to_wire(const at::Tensor& tensor, const Plan& plan, at::Device device) {
-  if (usable_as_is(tensor, plan, device)) return tensor;
-  return tensor.to(device, plan.cast ? plan.wire : tensor.scalar_type(), /*non_blocking=*/false,
-                   /*copy=*/true, at::MemoryFormat::Contiguous);
-}
-
-// Parts in rank order, one after another, into equal frames of `frame` elements, and back.
-at::Tensor pad_parts(const at::Tensor& flat, const std::vector<int64_t>& counts, int64_t frame) {
-  at::Tensor padded = at::zeros({static_cast<int64_t>(counts.size()) * frame}, flat.options());
-  int64_t at = 0;
-  for (size_t r = 0; r < counts.size(); ++r) {
-    padded.narrow(0, static_cast<int64_t>(r) * frame, counts[r])
-        .copy_(flat.narrow(0, at, counts[r]));
-    at += counts[r];
-  }
-  return padded;
-}
-
-void unpad_parts(const at::Tensor& padded, const at::Tensor& flat,
-                 const std::vector<int64_t>& counts, int64_t frame) {
-  int64_t at = 0;
-  for (size_t r = 0; r < counts.size(); ++r) {
-    flat.narrow(0, at, counts[r])
-        .copy_(padded.narrow(0, static_cast<int64_t>(r) * frame, counts[r]));
-    at += counts[r];
-  }
-}
-
-void fold_bits(const at::Tensor& sum, const at::Tensor& more, ReduceOp op) {
-  if (op == ReduceOp::kBitAnd)
-    sum.bitwise_and_(more);
-  else if (op == ReduceOp::kBitOr)
-    sum.bitwise_or_(more);
-  else
-    sum.bitwise_xor_(more);
-}
-
-// Whether all_gather's input is this rank's own part of its output, so that nothing is to be
-// copied.
-bool is_own_part(const Ask& ask, int rank) {
-  if (ask.op != Op::kAllGather || !ask.input.is_contiguous() || !ask.output.is_contiguous())
+// Whether all_gather's input is this rank's own part of its output, so that no copy is needed.
+bool is_own_part(const OpArgs& args, int rank) {
+  if (args.op != Op::kAllGather || !args.input.is_contiguous() || !args.output.is_contiguous())
     return false;
-  const int64_t before = std::accumulate(ask.counts.begin(), ask.counts.begin() + rank, int64_t{0});
-  return data_of(ask.input) == data_of(ask.output) + before * ask.output.element_size();
+  const int64_t before =
+      std::accumulate(args.counts.begin(), args.counts.begin() + rank, int64_t{0});
+  return data_of(args.input) == data_of(args.output) + before * args.output.element_size();
 }
 
-// Reachable, for those who look for leaks.
+// Reachable, so that leak checkers do not report it.
 struct KeptForever {
   Mutex mutex;
   std::list<std::unique_ptr<Backend>> backends LOCKSTEP_GUARDED_BY(mutex);
-  std::list<std::shared_ptr<Flight>> flights LOCKSTEP_GUARDED_BY(mutex);
+  std::list<std::shared_ptr<PendingOp>> operations LOCKSTEP_GUARDED_BY(mutex);
 };
-
-// What a tensor must have; throws for a shape that none has. `who` asks.
-int64_t bytes_of_shape(const std::string& who, at::IntArrayRef shape, at::ScalarType dtype) {
-  if (!is_supported_dtype(dtype)) {
-    throw InvalidArgument(who + ": dtype " + c10::toString(dtype) +
-                          " is not carried by collectives");
-  }
-  auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
-  for (const int64_t dim : shape) {
-    if (dim < 0) throw InvalidArgument(who + ": a dimension is negative");
-    if (dim == 0) bytes = 0;  // whatever the others
-  }
-  for (const int64_t dim : shape) {
-    if (__builtin_mul_overflow(bytes, dim, &bytes)) {
-      throw InvalidArgument(who + ": a tensor of shape [" + joined(shape) +
-                            "] has more bytes than 64 bits can count; make it smaller");
-    }
-  }
-  return bytes;
-}
 
 }  // namespace
 
@@ -124,7 +48,7 @@ Communicator::Impl::Impl(std::unique_ptr<Backend> backend, Topology topology,
   LOCKSTEP_CHECK(topology.rank >= 0 && topology.rank < topology.size, "a rank is below the size");
   LOCKSTEP_CHECK(!host || (options_.origin && host->capabilities().device.is_cpu()),
                  "an engine of the host stands beside a device's, in a job");
-  settle_vector_maths();  // ranks may be threads
+  settle_vector_maths();  // needed if ranks are threads
   ordered_ = capabilities().stream_ordered;
   for (int op = 0; op < kOpCount; ++op) {
     for (int reduce = 0; reduce < kReduceOpCount; ++reduce) {
@@ -152,7 +76,7 @@ Communicator::Impl::Impl(std::unique_ptr<Backend> backend, Topology topology,
     job_ = origin.progress;
     job_->add(*this);
     waited_ = &job_->waited();
-    backend_->set_elsewhere(this);
+    backend_->set_siblings(this);
   }
   if (options_.board) options_.board->enter(options_.board_rank, static_cast<uint32_t>(::getpid()));
   if (!host) return;
@@ -173,146 +97,41 @@ Communicator::Impl::Impl(std::unique_ptr<Backend> backend, Topology topology,
 Communicator::Impl::~Impl() {
   if (job_) job_->remove(*this);
   if (watch_) {
-    // What the caller was let go from is not cut off. It ends, for each has its deadline.
+    // Operations that the host no longer waits for are not cut off. They end, since each has its
+    // deadline.
     if (broken_.get() == nullptr) watch_->drain();
     watch_->stop();
   }
   if (backend_->close()) {
-    backend_.reset();  // before the watch, which then keeps what even this did not end
+    // Before the watch, which then keeps the operations that are still not complete.
+    backend_.reset();
     return;
   }
-  // A peer is stopped in the middle of writing to this process. When it goes on, what it writes to
-  // must not be anyone else's: neither the tensors of the calls under way nor the engine's memory
-  // are ever given back. It happens once a communicator, and the process is about to end as a rule.
+  // A peer is stopped in the middle of writing to this process. When it resumes, it must not write
+  // to memory with another owner, so neither the tensors of pending calls nor the engine's memory
+  // are ever freed. This happens once per communicator, and usually the process is about to end.
   try {
     log_warning(
         "a rank of the group is stopped inside a call; the tensors of that call stay in memory "
         "until this process ends, since it may still write to them");
-  } catch (const std::exception&) {  // then without a word
+  } catch (const std::exception&) {  // then without text
   }
   static auto* const kept = new KeptForever();
   const MutexLock lock(kept->mutex);
   kept->backends.push_back(std::move(backend_));
-  kept->flights.splice(kept->flights.end(), inflight_);
+  kept->operations.splice(kept->operations.end(), pending_ops_);
 }
 
-// Makes the raw views that the engine works on, and what must be done with them afterwards.
-void Communicator::Impl::stage(const Ask& ask, const Plan& plan, Call& call, Flight& flight) const {
-  const int rank = topology_.rank;
-  const auto size = static_cast<int64_t>(topology_.size);
-  const bool in_place =
-      ask.input.defined() && ask.output.defined() && ask.input.is_same(ask.output);
-  const bool reads_output = ask.op == Op::kBroadcast && rank == ask.root;
-
-  at::Tensor input, output;  // as the engine sees them
-  if (ask.input.defined()) input = to_wire(ask.input, plan, device_);
-  if (ask.output.defined()) {
-    if (in_place)
-      output = input;
-    else if (reads_output || usable_as_is(ask.output, plan, device_))
-      output = to_wire(ask.output, plan, device_);
-    else
-      output =
-          at::empty(ask.output.sizes(), ask.output.options()
-                                            .device(device_)
-                                            .dtype(plan.cast ? plan.wire : ask.output.scalar_type())
-                                            .memory_format(at::MemoryFormat::Contiguous));
-  }
-  const bool copy_back = ask.output.defined() && !output.is_same(ask.output);
-  at::Tensor result = output;  // what finish() copies from
-  std::function<void()> before_copy;
-
-  if (plan.fold) {
-    // Everybody gets everything, and adds up what it wants.
-    const int64_t each = input.numel();
-    const at::Tensor all = at::empty({size, each}, input.options());
-    const int64_t begin =
-        ask.op == Op::kReduceScatter
-            ? std::accumulate(ask.counts.begin(), ask.counts.begin() + rank, int64_t{0})
-            : 0;
-    if (ask.output.defined()) {
-      before_copy = [all, to = ask.output, op = plan.reduce, begin] {
-        const at::Tensor mine = all.narrow(1, begin, to.numel());
-        const at::Tensor sum = mine[0].clone();
-        for (int64_t r = 1; r < all.size(0); ++r) fold_bits(sum, mine[r], op);
-        to.copy_(sum.view(to.sizes()));
-      };
-    }
-    output = all;
-    // It is a reduction all the same, in the ranks' comparison of their calls.
-    call.note.key = (call.note.key ^ (static_cast<uint64_t>(ask.op) * kReduceOpCount +
-                                      static_cast<uint64_t>(plan.reduce) + 1)) *
-                    0x9e3779b97f4a7c15ULL;
-    call.count = 0;
-    call.counts.assign(static_cast<size_t>(size), each);
-    call.uniform = true;
-  } else if (plan.slice) {
-    // The engine sums the whole; this rank keeps its part.
-    at::Tensor whole = input.is_same(ask.input) ? input.clone() : input;
-    const int64_t begin =
-        std::accumulate(ask.counts.begin(), ask.counts.begin() + rank, int64_t{0});
-    const at::Tensor part = whole.view({-1}).narrow(0, begin, ask.counts[rank]);
-    before_copy = [part, to = ask.output] { to.copy_(part.view(to.sizes())); };
-    input = output = whole;
-    call.count = whole.numel();
-  } else if (plan.pad) {
-    const int64_t frame = *std::max_element(ask.counts.begin(), ask.counts.end());
-    if (ask.op == Op::kScatter) {
-      if (input.defined()) input = pad_parts(input.view({-1}), ask.counts, frame);
-      const at::Tensor padded = at::empty({frame}, output.options());
-      before_copy = [padded, to = output, n = ask.counts[rank]] {
-        to.view({-1}).copy_(padded.narrow(0, 0, n));
-      };
-      output = padded;
-    } else {
-      input = pad_parts(input.view({-1}), {ask.counts[rank]}, frame);
-      if (output.defined()) {
-        const at::Tensor padded = at::empty({size * frame}, output.options());
-        before_copy = [padded, to = output, counts = ask.counts, frame] {
-          unpad_parts(padded, to.view({-1}), counts, frame);
-        };
-        output = padded;
-      }
-    }
-    call.counts.assign(ask.counts.size(), frame);
-  }
-  if (plan.divide) {
-    before_copy = [inner = std::move(before_copy), output, size] {
-      if (output.defined()) output.div_(static_cast<double>(size));
-      if (inner) inner();
-    };
-  }
-  if (before_copy || copy_back) {
-    const bool copy_result = copy_back && !plan.slice && !plan.fold;
-    flight.finish = [before_copy = std::move(before_copy), copy_result, result, to = ask.output] {
-      if (before_copy) before_copy();
-      if (copy_result) to.copy_(result);
-    };
-  }
-
-  if (plan.bytes) {
-    const auto element = static_cast<int64_t>(
-        c10::elementSize(ask.input.defined() ? ask.input.scalar_type() : ask.output.scalar_type()));
-    call.count *= element;
-    for (int64_t& count : call.counts) count *= element;
-    for (int64_t& count : call.recv_counts) count *= element;
-  }
-  if (input.defined()) call.input = data_of(input);
-  if (output.defined()) call.output = mutable_data_of(output);
-  for (const at::Tensor& tensor : {ask.input, ask.output, input, output}) {
-    if (tensor.defined()) flight.keep.push_back(tensor);
-  }
-}
-
-// What can be refused before anything is sent, and how the engine will do it.
-Plan Communicator::Impl::check(const Ask& ask) const {
-  const at::Tensor& sample = ask.input.defined() ? ask.input : ask.output;
+// Checks all that can be refused before anything is sent, and chooses how the engine does it.
+Plan Communicator::Impl::check(const OpArgs& args) const {
+  const at::Tensor& sample = args.input.defined() ? args.input : args.output;
   const at::ScalarType dtype = sample.defined() ? sample.scalar_type() : at::kByte;
-  Plan plan = plan_call(capabilities(), ask.op, dtype, ask.reduce, ask.v_form);
+  Plan plan = plan_call(capabilities(), args.op, dtype, args.reduce, args.v_form);
   if (plan.support == Support::kUnsupported) throw InvalidArgument(plan.reason);
-  for (const at::Tensor* tensor : {&ask.input, &ask.output}) {
+  for (const at::Tensor* tensor : {&args.input, &args.output}) {
     if (!tensor->defined()) continue;
-    // What is not on the engine's device is copied there; the host takes it from any device.
+    // A tensor that is not on the engine's device is copied there; the host engine takes tensors of
+    // any device.
     const bool carried =
         tensor->is_cpu() ||
         (device_.is_cpu() ? !tensor->is_meta() : tensor->device().type() == device_.type());
@@ -323,52 +142,53 @@ Plan Communicator::Impl::check(const Ask& ask) const {
           "devices, not " + tensor->toString() + " on " + tensor->device().str());
     }
   }
-  if (ask.input.defined() && ask.output.defined() && !ask.input.is_same(ask.output) &&
-      !is_own_part(ask, topology_.rank)) {
-    const at::MemOverlapStatus overlap = at::get_overlap_status(ask.input, ask.output);
+  if (args.input.defined() && args.output.defined() && !args.input.is_same(args.output) &&
+      !is_own_part(args, topology_.rank)) {
+    const at::MemOverlapStatus overlap = at::get_overlap_status(args.input, args.output);
     if (overlap == at::MemOverlapStatus::Full || overlap == at::MemOverlapStatus::Partial) {
-      throw InvalidArgument(std::string(to_string(ask.op)) +
+      throw InvalidArgument(std::string(to_string(args.op)) +
                             ": input and output share memory; give the result a tensor of its own");
     }
   }
-  if (ask.output.defined() && !ask.output.is_contiguous() &&
-      at::has_internal_overlap(ask.output) == at::MemOverlap::Yes) {
-    throw InvalidArgument("the result of " + std::string(to_string(ask.op)) +
+  if (args.output.defined() && !args.output.is_contiguous() &&
+      at::has_internal_overlap(args.output) == at::MemOverlap::Yes) {
+    throw InvalidArgument("the result of " + std::string(to_string(args.op)) +
                           " cannot go into a tensor whose elements share memory (an expanded one); "
                           "call .contiguous()");
   }
   return plan;
 }
 
-void Communicator::Impl::fill(const Ask& ask, const Plan& plan, Call& call) const {
-  const at::Tensor& sample = ask.input.defined() ? ask.input : ask.output;
+void Communicator::Impl::fill(const OpArgs& args, const Plan& plan, Call& call) const {
+  const at::Tensor& sample = args.input.defined() ? args.input : args.output;
   call.op = plan.op;
   call.dtype = plan.wire;
   call.reduce = plan.reduce;
-  call.root = ask.root;
-  call.peer = ask.peer;
-  call.tag = ask.tag;
-  call.counts = ask.counts;
-  call.recv_counts = ask.recv_counts;
-  call.uniform = !ask.counts.empty() && !ask.v_form;
-  call.note = ask.note;
-  call.site = ask.site;
-  // What an operation does not name must be equal on all ranks: it is part of the fingerprint.
-  call.count = sample.defined() && ask.counts.empty() ? sample.numel() : 0;
+  call.root = args.root;
+  call.peer = args.peer;
+  call.tag = args.tag;
+  call.counts = args.counts;
+  call.recv_counts = args.recv_counts;
+  call.uniform = !args.counts.empty() && !args.v_form;
+  call.note = args.note;
+  call.site = args.site;
+  // The arguments of an operation that are not in its call must be equal on all ranks: they are
+  // part of the fingerprint.
+  call.count = sample.defined() && args.counts.empty() ? sample.numel() : 0;
 }
 
-uint64_t Communicator::Impl::payload(const Ask& ask) {
-  const at::Tensor& sample = ask.input.defined() ? ask.input : ask.output;
+uint64_t Communicator::Impl::payload(const OpArgs& args) {
+  const at::Tensor& sample = args.input.defined() ? args.input : args.output;
   if (!sample.defined()) return 0;
-  const int64_t elements = ask.counts.empty()
-                               ? sample.numel()
-                               : std::accumulate(ask.counts.begin(), ask.counts.end(), int64_t{0});
+  const int64_t elements =
+      args.counts.empty() ? sample.numel()
+                          : std::accumulate(args.counts.begin(), args.counts.end(), int64_t{0});
   return static_cast<uint64_t>(elements) * sample.element_size();
 }
 
 void Communicator::Impl::number(Op op, uint64_t bytes, Call& call) {
   const bool message = op == Op::kSend || op == Op::kRecv;
-  // One thread at a time writes it.
+  // Only one thread writes it at a time.
   if (!message)
     collectives_.store(collectives_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   call.sequence = message ? ++messages_ : collectives_.load(std::memory_order_relaxed);
@@ -378,7 +198,7 @@ void Communicator::Impl::number(Op op, uint64_t bytes, Call& call) {
   calls.bytes += bytes;
 }
 
-// Completes the call's record, for the board and for the engine; returns its place on the board.
+// Completes the call's record for the board and the engine; returns its slot on the board.
 uint64_t Communicator::Impl::record(Call& call, trace::CallRecord& record) {
   record.group = group_;
   record.begun = ticks();
@@ -386,83 +206,84 @@ uint64_t Communicator::Impl::record(Call& call, trace::CallRecord& record) {
   return options_.board ? options_.board->begin(options_.board_rank, record) : 0;
 }
 
-void Communicator::Impl::submit(const std::shared_ptr<Flight>& flight, uint64_t bytes, Call& call) {
+void Communicator::Impl::submit(const std::shared_ptr<PendingOp>& operation, uint64_t bytes,
+                                Call& call) {
   number(call.op, bytes, call);
   trace::CallRecord its_record = make_record(call);
-  flight->call = record(call, its_record);
+  operation->call = record(call, its_record);
   try {
-    flight->request = backend_->start(call);
+    operation->request = backend_->start(call);
   } catch (...) {
     std::rethrow_exception(set_broken());
   }
-  flight->place = inflight_.insert(inflight_.end(), flight);
-  note_flights();
+  operation->place = pending_ops_.insert(pending_ops_.end(), operation);
+  note_pending_ops();
 }
 
-// Not inside while it stages: a copy to a device waits for what that was given before, and what
-// looks after that may have to come in.
-std::shared_ptr<Flight> Communicator::Impl::launch(const Ask& ask, const Plan& plan) {
+// It is not inside while it stages: a copy to a device waits for the device's earlier work, and the
+// code that watches that work may have to come in.
+std::shared_ptr<PendingOp> Communicator::Impl::launch(const OpArgs& args, const Plan& plan) {
   const at::NoGradGuard no_grad;
-  auto flight = std::make_shared<Flight>();
+  auto operation = std::make_shared<PendingOp>();
   Call call;
-  fill(ask, plan, call);
-  stage(ask, plan, call, *flight);
-  // A barrier is for the host; so is what is copied to it.
-  flight->ordered = ordered_ && ask.op != Op::kBarrier &&
-                    std::all_of(flight->keep.begin(), flight->keep.end(),
-                                [this](const at::Tensor& t) { return t.device() == device_; });
-  device::Capture* const capture = capture_of(ask);
+  fill(args, plan, call);
+  stage(args, plan, call, *operation);
+  // A barrier and a copy to the host both need the host to wait.
+  operation->ordered = ordered_ && args.op != Op::kBarrier &&
+                       std::all_of(operation->keep.begin(), operation->keep.end(),
+                                   [this](const at::Tensor& t) { return t.device() == device_; });
+  device::Capture* const capture = capture_of(args);
   if (!ordered_) check_host_alone();
   std::string captured;
   if (capture != nullptr) {
     call.note = note_of_captured(call.note, captured);
-    flight->capture = capture->id();
+    operation->capture = capture->id();
   }
   if (ordered_) call.after = backend_->mark();
   const Entry entry(*this);
   throw_if_broken();
-  submit(flight, payload(ask), call);
+  submit(operation, payload(args), call);
   if (capture != nullptr) {
-    // Nobody watches when the device is through with it.
-    for (const at::Tensor& tensor : flight->keep) capture->keep(tensor);
-    take_part(*capture, ask.site);
+    // No thread watches for the device to finish it.
+    for (const at::Tensor& tensor : operation->keep) capture->keep(tensor);
+    take_part(*capture, args.site);
   }
-  return flight;
+  return operation;
 }
 
-Communicator::Impl& Communicator::Impl::carrier(const Ask& ask) {
+Communicator::Impl& Communicator::Impl::carrier(const OpArgs& args) {
   if (!host_) return *this;
   const auto hosts = [](const at::Tensor& tensor) { return !tensor.defined() || tensor.is_cpu(); };
-  if (!hosts(ask.input) || !hosts(ask.output)) return *this;
+  if (!hosts(args.input) || !hosts(args.output)) return *this;
   check_host_call();
   return *host_;
 }
 
-std::shared_ptr<Flight> Communicator::Impl::start(const Ask& ask) {
+std::shared_ptr<PendingOp> Communicator::Impl::start(const OpArgs& args) {
   throw_if_broken();
-  return launch(ask, check(ask));
+  return launch(args, check(args));
 }
 
-void Communicator::Impl::run(const Ask& ask) {
-  if (Impl& carrier = this->carrier(ask); &carrier != this) return carrier.run(ask);
+void Communicator::Impl::run(const OpArgs& args) {
+  if (Impl& carrier = this->carrier(args); &carrier != this) return carrier.run(args);
   throw_if_broken();
-  const Plan plan = check(ask);
+  const Plan plan = check(args);
   const auto ready = [this](const at::Tensor& t) {
     return !t.defined() || (t.is_contiguous() && t.device() == device_);
   };
-  if (ordered_ || plan.support != Support::kNative || !ready(ask.input) || !ready(ask.output)) {
-    wait(*launch(ask, plan), Deadline::after(options_.timeout));
+  if (ordered_ || plan.support != Support::kNative || !ready(args.input) || !ready(args.output)) {
+    wait(*launch(args, plan), Deadline::after(options_.timeout));
     return;
   }
   check_host_alone();
   const Entry entry(*this);
   throw_if_broken();
   Call call;
-  fill(ask, plan, call);
-  if (ask.input.defined()) call.input = data_of(ask.input);
-  if (ask.output.defined()) call.output = mutable_data_of(ask.output);
-  number(ask.op, payload(ask), call);
-  run_call(call, {&ask.input, &ask.output});
+  fill(args, plan, call);
+  if (args.input.defined()) call.input = data_of(args.input);
+  if (args.output.defined()) call.output = mutable_data_of(args.output);
+  number(args.op, payload(args), call);
+  run_call(call, {&args.input, &args.output});
 }
 
 void Communicator::Impl::run_in_place(Op op, const at::Tensor& tensor, ReduceOp reduce, int root,
@@ -476,14 +297,14 @@ void Communicator::Impl::run_in_place(Op op, const at::Tensor& tensor, ReduceOp 
       (native_[static_cast<int>(op)][static_cast<int>(reduce)] & bit(dtype)) != 0 &&
       tensor.layout() == at::kStrided && tensor.device() == device_ && tensor.is_contiguous();
   if (!as_it_is) {
-    Ask ask;
-    ask.op = op;
-    if (op == Op::kAllReduce) ask.input = tensor;
-    ask.output = tensor;
-    ask.reduce = reduce;
-    ask.root = root;
-    ask.site = site;
-    return run(ask);
+    OpArgs args;
+    args.op = op;
+    if (op == Op::kAllReduce) args.input = tensor;
+    args.output = tensor;
+    args.reduce = reduce;
+    args.root = root;
+    args.site = site;
+    return run(args);
   }
   check_host_alone();
   const Entry entry(*this);
@@ -509,9 +330,9 @@ void Communicator::Impl::run_call(Call& call, std::initializer_list<const at::Te
     backend_->run(call, options_.timeout);
   } catch (...) {
     const std::exception_ptr error = set_broken();
-    // Some engines still touch the tensors until they are gone.
-    inflight_.push_back(std::make_shared<Flight>());
-    for (const at::Tensor* tensor : tensors) inflight_.back()->keep.push_back(*tensor);
+    // Some engines access the tensors until the operations have ended.
+    pending_ops_.push_back(std::make_shared<PendingOp>());
+    for (const at::Tensor* tensor : tensors) pending_ops_.back()->keep.push_back(*tensor);
     std::rethrow_exception(error);
   }
   const uint64_t ended = ticks();
@@ -519,60 +340,61 @@ void Communicator::Impl::run_call(Call& call, std::initializer_list<const at::Te
   if (options_.board) options_.board->end(options_.board_rank, place, ended);
 }
 
-void Communicator::Impl::wait(Flight& flight, Deadline deadline) {
-  const bool captured = !flight.done && orders_capture(flight);
-  if (const Entry entry(*this); !flight.done) {
+void Communicator::Impl::wait(PendingOp& operation, Deadline deadline) {
+  const bool captured = !operation.done && orders_capture(operation);
+  if (const Entry entry(*this); !operation.done) {
     throw_if_broken();
     const uint64_t begun = ticks();
     try {
-      if (flight.ordered) {
-        if (auto tail = flight.request->order(deadline)) trail(flight, std::move(tail), deadline);
+      if (operation.ordered) {
+        if (auto tail = operation.request->order(deadline))
+          trail(operation, std::move(tail), deadline);
       } else {
-        flight.request->wait(deadline);
+        operation.request->wait(deadline);
       }
     } catch (const c10::Error&) {
-      if (captured) throw;  // what ends the capture is no more than that
+      if (captured) throw;  // ending the capture is the only effect
       std::rethrow_exception(set_broken());
     } catch (...) {
       std::rethrow_exception(set_broken());
     }
     waited_->add(ticks() - begun);
-    complete(flight);
+    complete(operation);
   }
-  finish(flight);
+  finish(operation);
 }
 
-bool Communicator::Impl::test(Flight& flight) {
-  if (!flight.done && orders_capture(flight)) {
-    wait(flight, Deadline::after(options_.timeout));
+bool Communicator::Impl::test(PendingOp& operation) {
+  if (!operation.done && orders_capture(operation)) {
+    wait(operation, Deadline::after(options_.timeout));
     return true;
   }
-  if (const Entry entry(*this); !flight.done) {
+  if (const Entry entry(*this); !operation.done) {
     throw_if_broken();
     try {
-      if (!flight.request->poll()) {
-        move_elsewhere(this);
+      if (!operation.request->poll()) {
+        progress_siblings(this);
         return false;
       }
     } catch (...) {
       std::rethrow_exception(set_broken());
     }
-    complete(flight);
+    complete(operation);
   }
-  finish(flight);
+  finish(operation);
   return true;
 }
 
-void Communicator::Impl::trail(Flight& flight, std::shared_ptr<Tail> tail, Deadline deadline,
+void Communicator::Impl::trail(PendingOp& operation, std::shared_ptr<Tail> tail, Deadline deadline,
                                std::chrono::nanoseconds first_for) {
   if (!watch_) {
     watch_ = std::make_unique<DeviceWatch>(
         [this](DeviceWatch::Operation& operation) { return look(operation); });
   }
-  watch_->add({.keep = std::move(flight.keep),
+  watch_->add({.keep = std::move(operation.keep),
                .tail = std::move(tail),
-               .request = std::move(flight.request),
-               .call = flight.call,
+               .request = std::move(operation.request),
+               .call = operation.call,
                .deadline = deadline,
                .first_for = first_for});
 }
@@ -580,14 +402,14 @@ void Communicator::Impl::trail(Flight& flight, std::shared_ptr<Tail> tail, Deadl
 bool Communicator::Impl::look(DeviceWatch::Operation& operation) {
   throw_if_broken();
   int found = kNobody;
-  if (!inside_.compare_exchange_strong(found, kElsewhere, std::memory_order_acq_rel)) return false;
+  if (!inside_.compare_exchange_strong(found, kSibling, std::memory_order_acq_rel)) return false;
   if (operation.first_for.count() > 0)
     operation.deadline = Deadline::after(std::exchange(operation.first_for, {}));
   bool over = false;
   std::exception_ptr error;
   try {
     over = operation.request->poll();
-    // The engine's own words for who is late.
+    // The engine's own error names the late rank.
     if (!over && operation.deadline.expired()) operation.request->wait(operation.deadline);
   } catch (...) {
     error = set_broken();
@@ -598,170 +420,21 @@ bool Communicator::Impl::look(DeviceWatch::Operation& operation) {
   return over;
 }
 
-void Communicator::Impl::complete(Flight& flight) {
-  const bool trails = flight.request == nullptr;  // its memory is the watch's
-  flight.done = true;
-  flight.request.reset();
-  flight.keep.clear();
-  inflight_.erase(flight.place);
-  note_flights();
-  if (options_.board && !trails) options_.board->end(options_.board_rank, flight.call, ticks());
+void Communicator::Impl::complete(PendingOp& operation) {
+  const bool trails = operation.request == nullptr;  // its memory belongs to the watch
+  operation.done = true;
+  operation.request.reset();
+  operation.keep.clear();
+  pending_ops_.erase(operation.place);
+  note_pending_ops();
+  if (options_.board && !trails) options_.board->end(options_.board_rank, operation.call, ticks());
 }
 
-// After complete(); not inside, as launch().
-void Communicator::Impl::finish(Flight& flight) {
+// Called after complete(), not inside it, because of launch().
+void Communicator::Impl::finish(PendingOp& operation) {
   const at::NoGradGuard no_grad;
-  if (flight.finish) flight.finish();
-  flight.finish = nullptr;
-}
-
-// Memory that all ranks ask the engine for; none where there are no bytes. All ranks learn whether all
-// have got theirs, and whether they asked for the same.
-SymmetricMemory Communicator::Impl::allocate_together(const char* who, int64_t bytes,
-                                                      SymmetricMemory (Backend::*allocate)(int64_t),
-                                                      Site site) {
-  SymmetricMemory memory;
-  std::exception_ptr failure;
-  if (bytes > 0) {
-    const Entry entry(*this);
-    throw_if_broken();
-    try {
-      memory = ((*backend_).*allocate)(bytes);
-    } catch (const SystemError&) {
-      failure = std::current_exception();
-    }
-  }
-  const std::string text = std::string(who) + ", " + std::to_string(bytes) + " bytes";
-  const auto agree = [&] {
-    Ask ask;
-    ask.op = Op::kAllReduce;
-    ask.input = ask.output = at::full({1}, failure ? 0 : 1, at::kByte);
-    ask.reduce = ReduceOp::kMin;
-    ask.note = call_note(text);
-    ask.site = site;
-    run(ask);
-    if (failure) std::rethrow_exception(failure);
-    if (ask.output.const_data_ptr<uint8_t>()[0] == 0) {
-      throw system_error(
-          std::string(who) + ": another rank could not get its " + std::to_string(bytes) + " bytes",
-          ENOMEM);
-    }
-  };
-  agree();
-  if (memory.data == nullptr) return memory;
-  try {
-    memory.warm();
-  } catch (const SystemError&) {
-    failure = std::current_exception();
-  }
-  if (ordered_) agree();  // a device's is opened there
-  return memory;
-}
-
-at::Tensor Communicator::Impl::symmetric_empty(at::IntArrayRef shape, at::ScalarType dtype,
-                                               Site site) {
-  constexpr const char* kName = "symmetric_empty";
-  SymmetricMemory memory = allocate_together(kName, bytes_of_shape(kName, shape, dtype),
-                                             &Backend::allocate_symmetric, site);
-  const auto options = at::TensorOptions().dtype(dtype).device(device_);
-  if (memory.data == nullptr) return at::empty(shape, options);
-  return at::from_blob(memory.data, shape, [owner = std::move(memory.owner)](void*) {}, options);
-}
-
-at::Tensor Communicator::Impl::shared_empty(at::IntArrayRef shape, at::ScalarType dtype,
-                                            Site site) {
-  constexpr const char* kName = "shared_empty";
-  const int64_t bytes = bytes_of_shape(kName, shape, dtype);
-  if (host_) return host_->shared_empty(shape, dtype, site);
-  if (!capabilities().shared_memory)
-    throw InvalidArgument("shared_empty: backend " + capabilities().backend +
-                          " has no memory that ranks share; local, shm and hierarchical have");
-  SymmetricMemory memory = allocate_together(kName, bytes, &Backend::allocate_shared, site);
-  if (memory.data == nullptr) return at::zeros(shape, dtype);  // of no bytes
-  return at::from_blob(
-      memory.data, shape, [owner = std::move(memory.owner)](void*) {}, at::TensorOptions(dtype));
-}
-
-void Communicator::Impl::progress() {
-  const Entry entry(*this);
-  if (broken_.get() == nullptr && !inflight_.empty()) backend_->progress();
-  move_elsewhere(this);
-}
-
-// Whether the engine is done with it. What it failed with, its wait says.
-bool Communicator::Impl::over(Flight& flight) noexcept {
-  if (flight.over || !flight.request) return true;
-  try {
-    flight.over = flight.request->poll();
-  } catch (...) {
-    flight.over = true;
-  }
-  return flight.over;
-}
-
-void Communicator::Impl::note_flights() {
-  const bool under_way =
-      broken_.get() == nullptr && std::any_of(inflight_.begin(), inflight_.end(),
-                                              [](const auto& flight) { return !flight->over; });
-  if (!job_ || entered_ == under_way) return;
-  entered_ = !entered_;
-  if (entered_)
-    job_->enter(*this);
-  else
-    job_->leave(*this);
-}
-
-bool Communicator::Impl::pending() const noexcept {
-  return job_ && job_->entered() > (entered_ ? 1 : 0);
-}
-
-void Communicator::Impl::move() noexcept {
-  job_->move_others(*this);
-}
-
-std::string Communicator::Impl::stand(const Call& call, const std::vector<int>& awaited,
-                                      bool moved) noexcept {
-  constexpr auto kFirstLook = std::chrono::seconds(1);
-  if (call.op == Op::kSend || call.op == Op::kRecv) return "";
-  const auto now = std::chrono::steady_clock::now();
-  if (standing_ != call.sequence) {
-    standing_ = call.sequence;
-    stands_since_ = now;
-    look_at_ = now + kFirstLook;
-    moved_ = false;
-  }
-  moved_ |= moved;
-  if (now < look_at_) return "";
-  try {
-    Standing own;
-    own.group = group();
-    own.number = call.sequence;
-    own.seconds = std::chrono::duration<double>(now - stands_since_).count();
-    own.awaited = in_job(*options_.origin, awaited);
-    own.text = numbered(make_record(call)) + place() + " of the group of ranks " +
-               joined(options_.origin->members);
-    auto [wrong, pause] = job_->stand(std::move(own), std::exchange(moved_, false));
-    look_at_ = std::chrono::steady_clock::now() + pause;
-    return std::move(wrong);
-  } catch (const std::exception&) {  // no memory
-    return "";
-  }
-}
-
-const std::string& Communicator::Impl::group() const noexcept {
-  return options_.origin->name;
-}
-
-bool Communicator::Impl::move_if_free() noexcept {
-  int found = kNobody;
-  if (!inside_.compare_exchange_strong(found, kElsewhere, std::memory_order_acq_rel)) return true;
-  backend_->progress();
-  entered_ =
-      broken_.get() == nullptr && std::any_of(inflight_.begin(), inflight_.end(),
-                                              [](const auto& flight) { return !over(*flight); });
-  const bool more = entered_;
-  inside_.store(kNobody, std::memory_order_release);
-  return more;
+  if (operation.finish) operation.finish();
+  operation.finish = nullptr;
 }
 
 Probe Communicator::Impl::probe(int src, int tag) {

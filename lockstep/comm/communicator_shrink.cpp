@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-constexpr const char* kMade = "made";  // the outcome of a shrink that went well
+constexpr const char* kMade = "made";  // the outcome of a successful shrink
 
 std::vector<int> parse_ranks(const std::string& text) {
   std::istringstream words(text);
@@ -29,14 +29,14 @@ class Shrinking {
   Shrinking(Store& store, const Communicator::Impl& comm)
       : store_(store), comm_(comm), topology_(comm.topology()) {}
 
-  // Ends the attempt if nobody has yet. Returns true if it had been made by then.
+  // Ends the attempt unless that has happened. Returns true if the group had been made by then.
   bool closed_as_made() {
     return store_.compare_set(
                "outcome", "",
                "its rank " + std::to_string(topology_.rank) + " has called shrink again") == kMade;
   }
 
-  // The members, equal on all of them, in order.
+  // Returns the members, in ascending order and equal on all of them.
   std::vector<int> agree_on_members(Deadline deadline) {
     store_.set(here(topology_.rank), std::to_string(topology_.node_rank));
     std::vector<bool> announced(static_cast<size_t>(topology_.size), false);
@@ -58,11 +58,11 @@ class Shrinking {
     }
   }
 
-  // Where a member is; it has announced itself.
+  // The host of a member, which has announced itself.
   int node_of(int rank) { return std::stoi(store_.try_get(here(rank)).value_or("0")); }
 
-  // This rank's engine is there. Returns "made" or why the group was given up: equal on all
-  // members.
+  // Announces that this rank's engine is ready. Returns "made", or why the group was given up; the
+  // result is equal on all members.
   std::string agree_on_outcome(const std::vector<int>& members, Deadline deadline) {
     store_.set(made(topology_.rank), "1");
     Pauses pauses;
@@ -111,13 +111,13 @@ Communicator Communicator::shrink(Deadline deadline) {
   const auto name_of = [&](uint64_t n) { return origin->name + "/shrink" + std::to_string(n); };
   const std::string name = name_of(attempt);
   GroupMaker& maker = *origin->maker;
-  // Apart from the engine's own keys, which lie below the name.
+  // A prefix apart from the engine's own keys, which lie below the name.
   const auto agreement = [&](uint64_t n) {
     return PrefixStore(name_of(n) + "/agree",
                        std::shared_ptr<Store>(origin->maker, &maker.store()));
   };
   try {
-    // One attempt after another: two that went on side by side could both make a group.
+    // Attempts follow one another, because two concurrent ones could both make a group.
     for (uint64_t n = 1; n < attempt; ++n) {
       PrefixStore store = agreement(n);
       if (!Shrinking(store, *impl_).closed_as_made()) continue;
@@ -135,7 +135,7 @@ Communicator Communicator::shrink(Deadline deadline) {
                          ", which came too late or was taken for dead; end this process",
                      rank());
     }
-    // Ranks that are no members have no part in the numbering of nodes.
+    // Ranks outside the group do not take part in the numbering of nodes.
     std::vector<GroupWish> wishes(static_cast<size_t>(size()), {.color = -1});
     for (const int r : members) wishes[r] = {0, 0, shrinking.node_of(r)};
     const Topology topology = topology_of_group(wishes, members, rank());

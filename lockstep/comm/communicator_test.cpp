@@ -57,7 +57,7 @@ TEST(Communicator, SharedMemoryIsOneForAllRanks) {
       all[comm.rank()].fill_(comm.rank() + 1);
       comm.barrier();
       EXPECT_EQ(all.sum().item<float>(), 30);
-      comm.barrier();  // before anybody's next turn could reuse it
+      comm.barrier();  // before another rank's next turn could reuse it
     }
     EXPECT_EQ(comm.shared_empty({2, 0}, at::kFloat).numel(), 0);
     EXPECT_THAT(message_of<InvalidArgument>([&] { comm.shared_empty({-1}, at::kFloat); }),
@@ -96,7 +96,7 @@ TEST(Communicator, CountsPayloadByOperation) {
   });
 }
 
-// What is on another device than the engine's goes there and back.
+// A tensor on another device than the engine's is copied there and back.
 TEST(Communicator, CarriesCudaTensorsByCopies) {
   if (c10::impl::device_guard_impl_registry[static_cast<size_t>(at::kCUDA)].load() == nullptr)
     GTEST_SKIP() << "no CUDA in this libtorch";
@@ -242,7 +242,7 @@ TEST(Communicator, ProbeTellsWhichMessagesAreThere) {
   testing::run_threads(3, [](Communicator& comm) {
     const at::Tensor value = at::full({300}, comm.rank(), at::kInt);
     if (comm.rank() != 0) {
-      // Another tag goes before what is asked for, and is still there afterwards.
+      // A message of another tag precedes the expected one, and is still there afterwards.
       comm.send(at::full({70'000}, -1, at::kInt), 0, 9);
       comm.send(value, 0, 5);
       comm.barrier();
@@ -263,7 +263,7 @@ TEST(Communicator, ProbeTellsWhichMessagesAreThere) {
     std::sort(sources.begin(), sources.end());
     EXPECT_EQ(sources, (std::vector<int>{1, 2}));
     at::Tensor other = at::zeros({70'000}, at::kInt);
-    // A receive that is posted claims its message.
+    // A posted receive claims its message.
     Work posted = comm.irecv(other, 1, 9);
     EXPECT_EQ(comm.probe(1, 9), Probe::kNothing);
     posted.wait();
@@ -313,7 +313,7 @@ TEST(Communicator, AMessageOfAnotherShapeIsAMismatch) {
                           HasSubstr("recv float32 x 5 from rank 0")));
 }
 
-// Each way of falling out of step ends on every rank, with both calls and their lines.
+// Each way of getting out of step ends on every rank, with both calls and their lines.
 TEST(Communicator, DifferentCallsAreNamedOnEveryRank) {
   struct Case {
     const char* name;
@@ -440,7 +440,7 @@ TEST(Communicator, RefusesASecondThread) {
   });
 }
 
-// While the rank waits, for one that never comes.
+// Another thread aborts while the rank waits for a message that never arrives.
 TEST(Communicator, AnotherThreadMayAbortWhatARankWaitsFor) {
   for (const uint32_t slot_bytes : {0u, 1024u}) {
     AbortedWait wait;
@@ -449,7 +449,7 @@ TEST(Communicator, AnotherThreadMayAbortWhatARankWaitsFor) {
   }
 }
 
-// Again and again, at any moment of short calls.
+// Repeatedly, at any moment of short calls.
 TEST(Communicator, AnAbortMayMeetAnyMomentOfACall) {
   for (int turn = 0; turn < 50; ++turn) {
     std::atomic<int> calls{0};
@@ -469,12 +469,12 @@ TEST(Communicator, AnAbortMayMeetAnyMomentOfACall) {
   }
 }
 
-// Whatever the way, the chunks and who is late.
+// Whatever the algorithm, the chunks and the late rank.
 TEST(Communicator, ReductionsRepeatBitForBit) {
   constexpr int kSize = 4;
   struct Way {
     int64_t count;
-    uint32_t slot_bytes;  // 0: not through slots
+    uint32_t slot_bytes;  // 0: without slots
   };
   for (const Way& way : {Way{5000, 65536}, Way{5000, 1024}, Way{5000, 0}, Way{200, 0}, Way{5, 0}}) {
     const testing::BitwiseSum sum(kSize, way.count);

@@ -17,7 +17,7 @@ bool is_bitwise(ReduceOp op) {
   return op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor;
 }
 
-// bool as 0 and 1 in uint8: every boolean reduction is a minimum, a maximum or an exclusive or.
+// bool is 0 or 1 in uint8, so every boolean reduction is a minimum, a maximum or an exclusive or.
 ReduceOp on_bytes(ReduceOp op) {
   switch (op) {
     case ReduceOp::kSum:
@@ -53,7 +53,7 @@ Plan plan_reduction(Plan plan, const Capabilities& c, at::ScalarType dtype) {
                        : floating             ? c.float_reduce_ops
                                               : c.integer_reduce_ops;
   if (!has(c.reduce_dtypes, bit(plan.wire)) || !has(ops, bit(plan.reduce))) {
-    // For flags and the like, which are short.
+    // Used for flags and similar short tensors.
     if (is_bitwise(plan.reduce) && has(c.move_dtypes, bit(plan.wire)) &&
         c.ops[static_cast<int>(Op::kAllGather)]) {
       plan.fold = true;

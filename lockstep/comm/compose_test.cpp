@@ -15,7 +15,8 @@
 namespace lockstep::compose_test {
 namespace {
 
-// An engine as poor as gloo, and poorer: no reduce_scatter, no 16-bit floats, no bool, no int16.
+// An engine with as few operations as gloo, and fewer: no reduce_scatter, no 16-bit floats, no
+// bool, no int16.
 Capabilities poor() {
   Capabilities c;
   c.backend = "poor";
@@ -33,7 +34,7 @@ Capabilities poor() {
   return c;
 }
 
-// As NCCL: moves everything, but has no bitwise reductions.
+// Like NCCL: moves everything, but has no bitwise reductions.
 Capabilities without_bits() {
   Capabilities c = poor();
   c.move_dtypes = all_dtypes();
@@ -74,7 +75,7 @@ TEST(Compose, SaysNativeComposedOrUnsupported) {
   }
 }
 
-// Refuses what its capabilities do not name; hands the rest to a local backend.
+// Refuses operations that its capabilities do not name; passes the rest to a local backend.
 class PoorBackend final : public Backend {
  public:
   PoorBackend(std::unique_ptr<Backend> engine, Capabilities capabilities)

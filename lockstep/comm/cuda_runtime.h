@@ -5,8 +5,8 @@
 
 namespace lockstep {
 
-// dlopen()'s handle of the runtime that libtorch uses, which is loaded already where there is CUDA
-// at all; never closed. `who` needs it. Throws LaunchError of one line.
+// The dlopen() handle of the runtime that libtorch uses, which is loaded already where CUDA exists;
+// never closed. `who` names the caller in the error. Throws a one-line LaunchError.
 void* open_cuda_runtime(const std::string& who);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// What engines share that carry a device's memory over libtorch's generic interfaces. Not a public
+// Shared by engines that carry a device's memory over libtorch's generic interfaces. Not a public
 // header.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace lockstep {
 
-// The point behind which an operation's result is there.
+// An event that the device reaches once the operation's result is complete.
 class EventTail final : public Tail {
  public:
   explicit EventTail(std::shared_ptr<const device::Event> event) : event_(std::move(event)) {}
@@ -32,8 +32,8 @@ class EventTail final : public Tail {
   std::shared_ptr<const device::Event> event_;
 };
 
-// A view of so many elements of the device's memory, which it does not own; of another device's
-// memory that this one reaches, too.
+// A view, not an owner, of `count` elements of the device's memory, or of another device's memory
+// that this one can reach.
 inline at::Tensor elements_at(std::byte* data, int64_t count, at::ScalarType dtype,
                               c10::Device device) {
   return at::for_blob(data, {count})

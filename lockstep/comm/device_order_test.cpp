@@ -1,5 +1,5 @@
-// Completion ordered on a device's stream, with a fake device: what a wait lets the host do, what it
-// orders, and what becomes of operations that the host was let go from.
+// Completion ordered on a device's stream, with a fake device: when a wait releases the host, which
+// work it orders, and how operations end that the host no longer waits for.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
@@ -31,16 +31,17 @@ namespace {
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
-// A rank on a device: its communicator, the stream that is its thread's current one, and the gate
-// that holds what the communicator gives its device until it is set.
+// A rank on a device: its communicator, its thread's current stream, and a gate that holds back the
+// communicator's work on the device until it is set.
 struct Rank {
   int rank = 0;
   std::optional<Communicator> comm = std::nullopt;
   FakeStream* stream = nullptr;
   std::shared_ptr<FakeEvent> gate = nullptr;
-  std::shared_ptr<std::atomic<int>> told = nullptr;  // how often on_broken was called
+  std::shared_ptr<std::atomic<int>> told = nullptr;  // the number of on_broken calls
 
-  // What the stream finds in the tensor when it comes to it; for result() after synchronize().
+  // The value that the stream finds in the tensor when it gets there; read the result after
+  // synchronize().
   std::shared_ptr<double> read_on_stream(const at::Tensor& tensor) const {
     auto value = std::make_shared<double>(-1);
     stream->give([=] { *value = tensor.const_data_ptr<float>()[0]; });
@@ -48,7 +49,7 @@ struct Rank {
   }
 };
 
-// Two ranks as threads, each on a device, behind the check that backend nccl has.
+// Two ranks as threads, each on a device, behind the check of backend nccl.
 void run_on_devices(const std::function<void(Rank&)>& fn, std::chrono::nanoseconds timeout = 30s) {
   constexpr int kSize = 2;
   std::vector<std::unique_ptr<Backend>> engines = make_local_backends(kSize);
@@ -81,7 +82,7 @@ void run_on_devices(const std::function<void(Rank&)>& fn, std::chrono::nanosecon
   for (std::thread& thread : threads) thread.join();
 }
 
-// Until it holds, for ten seconds at most.
+// Waits until it holds, for at most ten seconds.
 bool holds_soon(const std::function<bool()>& condition) {
   for (const Deadline deadline = Deadline::after(10s); !deadline.expired();) {
     if (condition()) return true;
@@ -96,7 +97,7 @@ TEST(DeviceOrder, AWaitLetsTheHostGoAndOrdersTheStream) {
     rank.comm->all_reduce(plain);
     Work work = rank.comm->iall_reduce(later);
     work.wait();
-    // The devices are held: the host is here all the same.
+    // The devices are held, but the host has returned.
     EXPECT_EQ(plain.const_data_ptr<float>()[0], 1.0f + static_cast<float>(rank.rank));
     const auto found = rank.read_on_stream(plain), found_later = rank.read_on_stream(later);
     rank.gate->set();
@@ -129,7 +130,8 @@ TEST(DeviceOrder, WhatIsStartedByALaterCallComesAfterTheStreamOfItsOwn) {
       std::this_thread::sleep_for(30ms);
       tensor.fill_(rank.rank + 1.0);
     });
-    // Rank 1 comes later, so that rank 0's engine gets the call inside a wait, on whatever stream.
+    // Rank 1 starts later, so that rank 0's engine gets the call inside a wait, whatever the
+    // stream.
     if (rank.rank == 1) std::this_thread::sleep_for(20ms);
     Work work = rank.comm->iall_reduce(tensor);
     FakeStream other;
@@ -137,7 +139,7 @@ TEST(DeviceOrder, WhatIsStartedByALaterCallComesAfterTheStreamOfItsOwn) {
     rank.comm->barrier();
     FakeStream::current() = rank.stream;
     work.wait();
-    EXPECT_EQ(tensor.const_data_ptr<float>()[0], 3.0f);  // for the barrier is behind it
+    EXPECT_EQ(tensor.const_data_ptr<float>()[0], 3.0f);  // the barrier comes after it
   });
 }
 
@@ -178,9 +180,9 @@ TEST(DeviceOrder, ADeviceThatIsLateBreaksTheCommunicatorWithoutACall) {
   run_on_devices(
       [](Rank& rank) {
         const at::Tensor tensor = at::full({3}, 1.0);
-        rank.comm->all_reduce(tensor);  // given to devices that do not begin
+        rank.comm->all_reduce(tensor);  // submitted to devices that do not start
         EXPECT_TRUE(holds_soon([&] { return rank.told->load() > 0; }));
-        // Whoever waits for the device is let go: nothing is left to hold this.
+        // Waits for the device are released: nothing is left to hold the stream.
         rank.stream->synchronize();
         try {
           rank.comm->barrier();
@@ -204,7 +206,7 @@ TEST(DeviceOrder, ARankThatLeavesIsNamedWhileTheHostIsElsewhere) {
       rank.comm->abort("it has had enough");
       return;
     }
-    // Rank 0 waits for its device alone.
+    // Rank 0 waits only for its device.
     rank.stream->synchronize();
     EXPECT_TRUE(holds_soon([&] { return rank.told->load() > 0; }));
     try {
@@ -346,7 +348,7 @@ TEST(DeviceOrder, AWaitsOwnDeadlineIsTheDevices) {
     Work work = rank.comm->iall_reduce(tensor);
     const Deadline begin = Deadline::after(10s);
     work.wait(Deadline::after(2s));
-    EXPECT_LT(begin.elapsed_seconds(), 2);  // the devices have it at once
+    EXPECT_LT(begin.elapsed_seconds(), 2);  // the devices receive it at once
     EXPECT_TRUE(holds_soon([&] { return rank.told->load() > 0; }));
     EXPECT_THROW(rank.comm->barrier(), Timeout);
   });

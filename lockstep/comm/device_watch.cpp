@@ -13,11 +13,11 @@
 namespace lockstep {
 namespace {
 
-// Between two looks at the device: short at first, since most operations are.
+// The time between two looks at the device: short at first, because most operations are short.
 constexpr std::chrono::nanoseconds kFirstNap = std::chrono::microseconds(50);
 constexpr std::chrono::nanoseconds kLongestNap = std::chrono::milliseconds(1);
 
-// Reachable, for those who look for leaks.
+// Reachable, so that leak checkers do not report it.
 struct NotGivenBack {
   Mutex mutex;
   std::deque<DeviceWatch::Operation> operations LOCKSTEP_GUARDED_BY(mutex);
@@ -25,8 +25,8 @@ struct NotGivenBack {
 
 }  // namespace
 
-// What the watch and its thread share. The thread outlives the watch where the last operation's
-// memory held what held the watch.
+// The state that the watch and its thread share. The thread outlives the watch where the last
+// operation's memory kept the watch's owner alive.
 class DeviceWatch::State {
  public:
   explicit State(Look look) : look_(std::move(look)) {}
@@ -39,7 +39,7 @@ class DeviceWatch::State {
   }
 
   void drain() {
-    // Nobody else would look.
+    // No other thread would check.
     const bool own = watches();
     std::chrono::nanoseconds nap = kFirstNap;
     while (wait_for_one(/*sleep=*/!own)) {
@@ -65,10 +65,10 @@ class DeviceWatch::State {
     for (Operation& operation : operations_) operation.request.reset();
   }
 
-  // After stop(). What the device is through with is freed.
+  // Called after stop(). Frees the memory that the device no longer uses.
   void forget() noexcept {
     static auto* const kept = new NotGivenBack();
-    std::deque<Operation> over;  // is freed without a lock
+    std::deque<Operation> over;  // freed without the lock
     const MutexLock kept_lock(kept->mutex);
     const MutexLock lock(mutex_);
     std::move(operations_.begin(), operations_.end(), std::back_inserter(kept->operations));
@@ -98,7 +98,8 @@ class DeviceWatch::State {
     return thread_.get_id() == std::this_thread::get_id();
   }
 
-  // False: there is nothing left to drain. Else sleeps until something has changed, if it is to.
+  // Returns false if there is nothing left to drain. Otherwise sleeps until something changes, if
+  // `sleep` says so.
   bool wait_for_one(bool sleep) {
     MutexLock lock(mutex_);
     if (operations_.empty() || failed_) return false;
@@ -106,9 +107,10 @@ class DeviceWatch::State {
     return true;
   }
 
-  // Of the thread alone, with an operation there: looks at the first one; gives it back, or waits a little.
+  // Called by the watch's thread while there are operations: checks the first one, and frees it or
+  // waits a little.
   void turn(std::chrono::nanoseconds& nap) LOCKSTEP_EXCLUDES(mutex_) {
-    Operation* front = nullptr;  // stays: only this thread takes it away
+    Operation* front = nullptr;  // remains valid: only this thread removes it
     bool failed = false;
     {
       const MutexLock lock(mutex_);
@@ -116,7 +118,7 @@ class DeviceWatch::State {
       failed = failed_;
     }
     const bool over = failed ? front->tail->over() : look(*front);
-    std::optional<Operation> done;  // its memory may be the last that holds whatever it likes
+    std::optional<Operation> done;  // may hold the last reference to arbitrary objects
     MutexLock lock(mutex_);
     if (stopped_) return;
     if (!over) {
@@ -133,7 +135,7 @@ class DeviceWatch::State {
   bool look(Operation& front) noexcept {
     try {
       return look_(front);
-    } catch (...) {  // whoever looks has told everybody
+    } catch (...) {  // the check has told all observers
     }
     const MutexLock lock(mutex_);
     failed_ = true;
@@ -144,7 +146,7 @@ class DeviceWatch::State {
   const Look look_;
   Mutex mutex_;
   ConditionVariable changed_;
-  // A deque, so that the front stays where it is while more are added.
+  // A deque, so that the front keeps its address while others are added.
   std::deque<Operation> operations_ LOCKSTEP_GUARDED_BY(mutex_);
   bool failed_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   bool stopped_ LOCKSTEP_GUARDED_BY(mutex_) = false;

@@ -1,5 +1,5 @@
-// DeviceWatch: operations that the host was let go from while a device is still at them. It keeps
-// their memory until they are over, and sees to it that they end. Not a public header.
+// DeviceWatch: operations that the host no longer waits for while a device still runs them. It
+// keeps their memory until they are complete, and enforces their deadlines. Not a public header.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,39 +15,39 @@
 
 namespace lockstep {
 
-// Used by one thread at a time, apart from the thread of its own that it starts with the first
-// operation. May be destroyed on that one too: memory that it gives back may be the last thing that
-// holds a communicator.
+// It starts a thread of its own with the first operation. The watch may be destroyed on that
+// thread: memory that it frees may be the last owner of a communicator.
+// Thread-safety: one thread at a time, besides its own thread.
 class DeviceWatch {
  public:
   struct Operation {
-    std::vector<at::Tensor> keep;  // outlives the two below
+    std::vector<at::Tensor> keep;  // outlives the two members below
     std::shared_ptr<Tail> tail;
     std::unique_ptr<Request> request;
-    uint64_t call = 0;  // on the board
+    uint64_t call = 0;  // its number on the call board
     Deadline deadline;
-    // Where it is not zero the deadline is so long after all before it are over: the host may be
-    // many operations ahead.
+    // If not zero, the deadline is this long after the operations before it have completed: the
+    // host may be many operations ahead.
     std::chrono::nanoseconds first_for{};
   };
-  // Called on its thread, and not after stop(): whether the operation is over. Throws what it failed
-  // with, Timeout beyond its deadline, and is not asked again. False also where now is not the time
-  // to look.
+  // Called on the watch's thread, and not after stop(): whether the operation is complete. Throws
+  // the error with which it failed, or Timeout beyond its deadline, and is not called again then.
+  // It also returns false where this is not the time to check.
   using Look = std::function<bool(Operation& operation)>;
 
   explicit DeviceWatch(Look look);
-  // stop(). What the device is not through with even now is kept until another watch ends, or for
-  // good.
+  // Calls stop(). Memory that the device still uses even then is kept until another watch ends, or
+  // for good.
   ~DeviceWatch();
   DeviceWatch(const DeviceWatch&) = delete;
   DeviceWatch& operator=(const DeviceWatch&) = delete;
 
-  // They are looked at in the order in which they are added.
+  // Operations are checked in the order in which they are added.
   void add(Operation operation);
-  // Waits until all are over, or one has failed: their deadlines are its.
+  // Waits until all operations are complete or one has failed, at most until their deadlines.
   void drain();
-  // Lets the requests go, so that their engine may end before the watch; nothing is looked at any
-  // more.
+  // Releases the requests, so that their engine may end before the watch; no operation is checked
+  // any more.
   void stop() noexcept;
 
  private:

@@ -12,8 +12,8 @@
 #include "lockstep/comm/peer/peer_backend.h"
 #include "lockstep/comm/shm/shm_backend.h"
 #include "lockstep/comm/side_channel/checked_backend.h"
+#include "lockstep/comm/side_channel/shadow_channel.h"
 #include "lockstep/comm/side_channel/shared_channel.h"
-#include "lockstep/comm/side_channel/twin_channel.h"
 #include "lockstep/comm/staged/staged_backend.h"
 #include "lockstep/comm/tcp/tcp_backend.h"
 #include "lockstep/core/cpus.h"
@@ -25,12 +25,12 @@ namespace lockstep {
 namespace {
 
 // An engine that does not compare the ranks' calls itself, behind a side channel that does: memory
-// on one host, a second engine across hosts, which `make_twin` makes. Both makers make one that
+// on one host, a second engine across hosts, which `make_shadow` makes. Both makers make one that
 // meets in the given store.
-template <typename Make, typename MakeTwin>
+template <typename Make, typename MakeShadow>
 std::unique_ptr<Backend> make_checked(const EngineRequest& request,
                                       const std::shared_ptr<Store>& store, Deadline deadline,
-                                      const Make& make, const MakeTwin& make_twin) {
+                                      const Make& make, const MakeShadow& make_shadow) {
   const Topology& place = request.topology;
   if (place.size == 1) return make(store);
   const auto own = std::make_shared<PrefixStore>("check", store);
@@ -39,8 +39,8 @@ std::unique_ptr<Backend> make_checked(const EngineRequest& request,
   if (place.local_size == place.size) {
     channel = side_channel::make_shared_channel(*own, place.rank, place.size, deadline);
   } else {
-    auto twin = make_twin(std::make_shared<PrefixStore>("twin", own));
-    channel = side_channel::make_twin_channel(std::move(twin), own, place.rank, place.size);
+    auto shadow = make_shadow(std::make_shared<PrefixStore>("shadow", own));
+    channel = side_channel::make_shadow_channel(std::move(shadow), own, place.rank, place.size);
   }
   if (request.say) request.say("connecting over " + request.backend + ", after its side channel");
   return make_checked_backend(make(store), std::move(channel), place.rank,
@@ -126,7 +126,7 @@ std::unique_ptr<Backend> make_engine(const EngineRequest& request, std::shared_p
     throw InvalidArgument("backend " + request.backend +
                           " needs a launcher or an init_method; alone, leave the backend out");
   }
-  // A group of a job on several hosts may lie on one.
+  // A group of a job on several hosts may be on a single host.
   const bool part_on_one_host = place.local_size == place.size && place.size < request.job.size;
   if (request.backend == "shm" || (is_hierarchical(request.backend) && part_on_one_host))
     return make_shm_backend(*store, place.rank, rounds::default_shape(place.size), deadline);
@@ -151,7 +151,7 @@ std::unique_ptr<Backend> make_engine(const EngineRequest& request, std::shared_p
     });
   }
   if (request.backend == "nccl") {
-    // The twin carries words of the host's memory.
+    // The shadow carries words of the host's memory.
     return make_checked(
         request, store, deadline,
         [&](const std::shared_ptr<Store>& meeting) {
@@ -189,7 +189,7 @@ Engines make_engines(const EngineRequest& request, std::shared_ptr<Store> store,
   EngineRequest host = request;
   host.device = std::nullopt;
   if (host.say) host.say("connecting what carries tensors of the host beside " + request.backend);
-  // Others carry them themselves.
+  // Other engines carry the data themselves.
   if (is_of_devices(host.backend))
     host.backend = choose_host_backend(meeting, host.topology, deadline);
   engines.host = host.backend == "local" ? std::move(make_local_backends(1).front())

@@ -35,13 +35,14 @@ constexpr int kHosts = 2;
 constexpr int kLocal = 2;  // ranks a host
 constexpr int kRanks = kHosts * kLocal;
 constexpr const char* kPort = "29541";
-constexpr const char* kRole = "LOCKSTEP_TEST_ROLE";    // what a rank does; unset in the parent
-constexpr const char* kNotes = "LOCKSTEP_TEST_NOTES";  // where it says so; unset: on stdout
+// The part that a rank plays; unset in the parent.
+constexpr const char* kRole = "LOCKSTEP_TEST_ROLE";
+constexpr const char* kNotes = "LOCKSTEP_TEST_NOTES";  // the file for reports; unset: stdout
 constexpr auto kCutTimeout = std::chrono::seconds(4);
 
-// ---- what a rank does ----
+// ---- the parts of the ranks ----
 
-// Through a file where the rank's output takes a way that may be cut.
+// Writes to a file if the rank's output may be cut off.
 void say(const std::string& text) {
   const auto notes = process_env()(kNotes);
   if (!notes) {
@@ -68,7 +69,7 @@ void all_operations(Communicator& comm) {
   if (!::testing::Test::HasFailure()) say("all right");
 }
 
-// The last rank calls something else.
+// The last rank makes another call.
 void mismatch(Communicator& comm) {
   try {
     if (comm.rank() == kRanks - 1)
@@ -107,7 +108,7 @@ void until_the_cable_is_cut(Communicator& comm) {
   }
 }
 
-// mpirun deals out the ranks one by one: no two neighbours share a host.
+// mpirun distributes the ranks one by one: no two neighbours share a host.
 void dealt_out(Communicator& comm) {
   EXPECT_EQ(comm.capabilities().backend, "hierarchical");
   EXPECT_EQ(comm.local_rank(), comm.rank() / kHosts);
@@ -119,7 +120,7 @@ void dealt_out(Communicator& comm) {
   EXPECT_EQ(t.sum().item<double>(), 3.0 * kRanks);
 }
 
-// The last rank does not come.
+// The last rank does not arrive.
 void incomplete() {
   const EnvLookup env = process_env();
   if (*env_int(env, launch::mpi_launcher(env)->rank) == kRanks - 1) {
@@ -133,7 +134,7 @@ void incomplete() {
       say(told ? "all right" : text);
     }
   }
-  std::this_thread::sleep_for(std::chrono::seconds(5));  // mpirun ends all when one ends
+  std::this_thread::sleep_for(std::chrono::seconds(5));  // mpirun ends all ranks when one ends
   std::_Exit(0);
 }
 
@@ -153,7 +154,8 @@ void be_a_rank(const std::string& backend, const std::string& role) {
   if (role == "dealt-out") dealt_out(comm);
   if (role == "cut") {
     until_the_cable_is_cut(comm);
-    // mpirun ends all when one ends, also those that have said nothing yet; the parent ends mpirun.
+    // mpirun ends all ranks when one ends, including those that have reported nothing yet; the
+    // parent ends mpirun.
     if (launch::mpi_launcher(env) != nullptr) std::this_thread::sleep_for(std::chrono::seconds(60));
     std::_Exit(0);  // MPI and gloo could wait for the other host
   }
@@ -206,8 +208,9 @@ class Hosts : public ::testing::Test {
     }
   }
 
-  // mpirun on host 0; its daemons on the others are started by a script in the place of ssh.
-  // `told`: where rank 0 serves the store. `dealt_out`: one by one to the hosts.
+  // Runs mpirun on host 0; a script in place of ssh starts its daemons on the others. `told`:
+  // whether it is said where rank 0 serves the store. `dealt_out`: ranks are placed one by one on
+  // the hosts.
   void start_mpi(MpiFamily family, const std::string& role, bool told, bool dealt_out = false) {
     const std::string shell = *scratch_ / "shell";
     {
@@ -251,7 +254,7 @@ class Hosts : public ::testing::Test {
     } else {
       job.flags = {"-hosts", hosts, "-launcher", "ssh", "-launcher-exec", shell, "-iface", "eth0"};
       if (dealt_out) job.flags.insert(job.flags.end(), {"-ppn", "1"});
-      // The hosts share a kernel, and UCX would go through its memory.
+      // The hosts share a kernel, and UCX would use its shared memory.
       variables["UCX_TLS"] = "tcp,self";
       variables["UCX_NET_DEVICES"] = "eth0";
       job.env = variables;
@@ -265,7 +268,7 @@ class Hosts : public ::testing::Test {
     start(options, "mpirun");
   }
 
-  // All output, once every process has ended.
+  // Returns all output, after every process has ended.
   std::string finish(std::chrono::seconds limit) {
     const Deadline deadline = Deadline::after(limit);
     std::string text;
@@ -273,7 +276,7 @@ class Hosts : public ::testing::Test {
       try {
         running_[i]->wait(deadline);
       } catch (const Timeout& error) {
-        // MPICH's mpirun may outlast its ranks by minutes, which is its own affair.
+        // MPICH's mpirun may outlast its ranks by minutes, which is not an error here.
         const bool its_own = outlasts_ && names_[i].find("mpirun") != std::string::npos;
         text += (its_own ? "mpirun outlasted its ranks: " : "LATE: ") + std::string(error.what()) +
                 "\n";
@@ -308,11 +311,11 @@ class Hosts : public ::testing::Test {
     ADD_FAILURE() << "the ranks did not get as far as '" << word << "'";
   }
 
-  std::unique_ptr<TestDirectory> scratch_;  // of the parent
+  std::unique_ptr<TestDirectory> scratch_;  // used by the parent
   std::unique_ptr<testing::NetworkNamespaces> network_;
   std::vector<std::unique_ptr<Subprocess>> running_;
   std::vector<std::string> names_;
-  bool outlasts_ = false;  // mpirun outlasts its ranks, perhaps
+  bool outlasts_ = false;  // mpirun may outlast its ranks
 };
 
 TEST_F(Hosts, EveryOperationOverGloo) {
@@ -335,7 +338,7 @@ TEST_F(Hosts, ACutCableEndsTheWaitsOverGloo) {
   expect_all_right(finish(std::chrono::seconds(20)));
 }
 
-// Of the parent, which starts it.
+// Called by the parent, which starts mpirun.
 std::string why_skipped(MpiFamily family) {
   return process_env()(kRole) ? "" : launch::lacks_mpirun(family);
 }
@@ -367,7 +370,8 @@ TEST_P(MpirunHosts, MpirunsRanksDoNotWaitForEverForOneThatDoesNotCome) {
   expect_all_right(finish(std::chrono::seconds(60)));
 }
 
-// MPICH's mpirun between such hosts may outlast its ranks by minutes: with the long tests only.
+// Between such hosts MPICH's mpirun may outlast its ranks by minutes, so it only runs with the long
+// tests.
 std::vector<launch::MpiFamily> families_between_hosts() {
   if (testing::long_tests()) return {launch::MpiFamily::kOpenMpi, launch::MpiFamily::kMpich};
   return {launch::MpiFamily::kOpenMpi};
@@ -408,7 +412,7 @@ TEST_P(MpiHosts, ACutCableEndsTheWaits) {
   wait_for("running", kRanks);
   network_->cut(1);
   wait_for("all right", kRanks);
-  // mpirun may wait for its daemon on the other host; the namespaces' end ends that.
+  // mpirun may wait for its daemon on the other host; removing the namespaces ends that.
   running_.front()->signal_group(SIGKILL);
   expect_all_right(finish(std::chrono::seconds(20)));
 }

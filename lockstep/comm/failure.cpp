@@ -62,7 +62,7 @@ bool FailureBoard::report(Failure kind, int rank, int lost, const std::string& r
 
 std::optional<FailureBoard::Report> FailureBoard::read_report() const {
   const std::optional<Failure> kind = failure_of(state.load(std::memory_order_acquire));
-  if (!kind) return std::nullopt;  // still being written
+  if (!kind) return std::nullopt;  // the text is still being written
   return Report{*kind, reporter, blamed_rank(*kind, reporter, lost_rank), text};
 }
 

@@ -1,7 +1,5 @@
-// How a group breaks, and how its ranks hear of it: one vocabulary for all engines.
-//
-// Whoever meets a failure first reports it; the other ranks throw the same exception. Not a public
-// header.
+// How a group breaks, and how its ranks learn of it: one vocabulary for all engines. The rank that
+// meets a failure first reports it; the other ranks throw the same exception. Not a public header.
 #pragma once
 
 #include <atomic>
@@ -14,22 +12,23 @@
 
 namespace lockstep {
 
-// Travels between ranks as its number.
+// Its number travels between ranks.
 enum class Failure : uint8_t { kTimeout = 1, kPeerLost, kMismatch, kOther };
 
-// The failure of this number; nullopt for a number that no rank of the same version sends.
+// The failure with this number; nullopt for a number that no rank of the same version sends.
 std::optional<Failure> failure_of(int64_t number) noexcept;
 
 // Why a rank gives a group up, as it tells the others.
 struct Breakage {
   Failure kind = Failure::kOther;
-  int rank = -1;  // who is gone, or late; -1: nobody that is known, or the teller itself
+  int rank = -1;  // the lost or late rank; -1: unknown, or the reporter itself
   std::string text = {};
 };
-// Of an exception that a communicator of the group threw: what else was thrown is kOther. `text` tells it.
+// The breakage for an exception that a communicator of the group threw; another exception is
+// kOther. `text` describes it.
 Breakage breakage_of(const std::exception_ptr& error, std::string text) noexcept;
 
-// A Timeout that knows for which rank of the group the wait was.
+// A Timeout that knows which rank of the group the wait was for.
 class LateRank : public Timeout {
  public:
   LateRank(const std::string& what, int rank) : Timeout(what), rank_(rank) {}
@@ -39,25 +38,26 @@ class LateRank : public Timeout {
   int rank_;
 };
 
-// Whom a report blames: the rank that it names (`lost`; -1: none), or who gave the group up for a
-// reason of its own. Who reports that somebody is gone, or late, is neither.
+// The rank that a report blames: the rank that it names (`lost`; -1: none), or the reporter if it
+// gave up for a reason of its own. A rank that reports another as lost or late is not blamed
+// itself.
 int blamed_rank(Failure kind, int reporter, int lost) noexcept;
 
-// As the exception for `kind`, with `rank` (-1: unknown): Timeout (LateRank), Mismatch, or
+// Throws the exception for `kind`, with `rank` (-1: unknown): Timeout (LateRank), Mismatch, or
 // PeerLost, which also stands for kOther.
 [[noreturn]] void throw_failure(Failure kind, int rank, const std::string& text);
 
-// The first failure of a group, in memory that its ranks share. Zeroed memory holds none.
-// Lock-free: a rank that dies inside takes its own report with it, no more.
+// The first failure of a group, in memory that its ranks share. Zeroed memory holds none. It is
+// lock-free: a rank that dies inside loses its own report only.
 struct FailureBoard {
   alignas(128) std::atomic<uint32_t> state;  // 0: none, kWriting, or a Failure
-  int32_t reporter;                          // valid, as what follows, once the state is a Failure
-  int32_t lost_rank;                         // or the late one; -1: none
+  int32_t reporter;   // valid, like the fields below, once the state is a Failure
+  int32_t lost_rank;  // the lost or late rank; -1: none
   char text[1024];
 
   static constexpr uint32_t kWriting = 1u << 16;
 
-  // Something is reported, or about to be. In one order with all seq_cst operations.
+  // Whether a failure is reported or is being written. Ordered with all seq_cst operations.
   bool any() const noexcept { return state.load(std::memory_order_seq_cst) != 0; }
 
   // True if this is the first report; otherwise nothing changes. A long text is cut.
@@ -69,7 +69,7 @@ struct FailureBoard {
     int rank;  // as blamed_rank()
     std::string text;
   };
-  // What is reported in full. Costs one load where there is nothing.
+  // The failure once it is fully reported. Costs one load where there is none.
   std::optional<Report> read() const {
     if (state.load(std::memory_order_acquire) == 0) return std::nullopt;
     return read_report();

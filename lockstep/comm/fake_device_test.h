@@ -1,5 +1,5 @@
-// A device for tests without one: streams that are threads, and an engine whose operations run on
-// one. Its memory is the host's, so that a test sees what has been done when.
+// A fake device for tests on machines without one: its streams are threads, and an engine runs its
+// operations on a stream. Its memory is the host's, so that a test can see what has been done when.
 #pragma once
 
 #include <condition_variable>
@@ -17,7 +17,7 @@
 
 namespace lockstep {
 
-// Something that is not done, and then is.
+// An event that is pending until it is set.
 class FakeEvent {
  public:
   void set(std::exception_ptr error = nullptr) {
@@ -30,7 +30,7 @@ class FakeEvent {
     const std::lock_guard lock(mutex_);
     return done_;
   }
-  // Whether it is by then.
+  // Whether it was set before the deadline.
   bool wait(Deadline deadline) {
     std::unique_lock lock(mutex_);
     return changed_.wait_until(lock, deadline.time(), [this] { return done_; });
@@ -51,7 +51,7 @@ class FakeEvent {
   std::exception_ptr error_;
 };
 
-// Does what it is given, in order. Its end waits for all of it.
+// Runs the given functions in order. The destructor waits for all of them.
 class FakeStream {
  public:
   FakeStream() : thread_([this] { run(); }) {}
@@ -67,7 +67,7 @@ class FakeStream {
     work_.push_back(std::move(work));
     changed_.notify_all();
   }
-  // Set once what it has been given is done.
+  // An event that is set once the functions given so far are done.
   std::shared_ptr<FakeEvent> record() {
     auto event = std::make_shared<FakeEvent>();
     give([event] { event->set(); });
@@ -78,7 +78,7 @@ class FakeStream {
   }
   void synchronize() { record()->wait(); }
 
-  // The calling thread's.
+  // The calling thread's current stream.
   static FakeStream*& current() {
     thread_local FakeStream* stream = nullptr;
     return stream;
@@ -105,7 +105,7 @@ class FakeStream {
   std::thread thread_;
 };
 
-// Runs the calls of an engine of threads on a stream of its own, each once `gate` is set.
+// Runs the calls of a threads' engine on a stream of its own, each once `gate` is set.
 class FakeDeviceBackend final : public Backend {
  public:
   FakeDeviceBackend(std::unique_ptr<Backend> inner, std::shared_ptr<FakeEvent> gate)
@@ -135,7 +135,7 @@ class FakeDeviceBackend final : public Backend {
   }
 
   void progress() override {}
-  // As a device that is let go from what it does: what waits ends.
+  // Like a device whose operations are cancelled: pending waits end.
   void abort(const Breakage& why) noexcept override {
     inner_->interrupt(why);
     gate_->set();
@@ -175,7 +175,7 @@ class FakeDeviceBackend final : public Backend {
   std::unique_ptr<Backend> inner_;
   std::shared_ptr<FakeEvent> gate_;
   Capabilities capabilities_;
-  FakeStream stream_;  // ends before what it works on
+  FakeStream stream_;  // ends before the memory that it works on
 };
 
 }  // namespace lockstep

@@ -23,7 +23,7 @@
 namespace lockstep::faults_mp_test {
 namespace {
 
-// A backend of processes; one line adds it to every fault of the table.
+// A backend with processes; one line adds it to every fault of the table.
 struct Engine {
   const char* name;
   testing::FaultTraits traits = {};
@@ -33,7 +33,7 @@ struct Engine {
 constexpr Engine kEngines[] = {
     {.name = "shm"},
     {.name = "tcp"},
-    {.name = "hierarchical", .long_only = true},  // on one host it is shm
+    {.name = "hierarchical", .long_only = true},  // on a single host it equals shm
     {.name = "gloo", .gives_back_threads = false},
 };
 
@@ -90,7 +90,7 @@ TEST_P(Faults, EverySurvivorGetsTheRightErrorInTimeAndLeaksNothing) {
 INSTANTIATE_TEST_SUITE_P(Backends, Faults, ::testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name(); });
 
-// On shm the others take large messages from memory that is gone then.
+// On shm the other ranks read large messages from memory that has been freed.
 TEST(LargeMessages, ARankThatDiesWithLargeMessagesUnderWay) {
   for (const char* backend : {"shm", "tcp", "gloo"}) {
     testing::expect_lone_ranks(
@@ -104,7 +104,7 @@ TEST(LargeMessages, ARankThatDiesWithLargeMessagesUnderWay) {
           }
           const auto start = std::chrono::steady_clock::now();
           try {
-            for (int i = 0; i < 2; ++i) comm.recv(tensor, 1);  // the first may have come
+            for (int i = 0; i < 2; ++i) comm.recv(tensor, 1);  // the first may have arrived
             ADD_FAILURE() << "no error";
           } catch (const PeerLost& error) {
             EXPECT_EQ(error.rank(), 1) << error.what();
@@ -144,9 +144,9 @@ TEST(LargeMessages, ARankThatDiesWhileOthersSendToIt) {
 
 struct Step {
   const char* backend;
-  const char* what;  // of Joining::step()
+  const char* what;  // as in Joining::step()
   bool long_only = true;
-  bool all_survive = true;  // false: only rank 0 needs the stopped one still
+  bool all_survive = true;  // false: only rank 0 needs the stopped rank then
   friend std::ostream& operator<<(std::ostream& out, const Step& one) {
     return out << one.backend << ", " << one.what;
   }
@@ -172,7 +172,7 @@ std::vector<Step> steps() {
 
 class StoppedInInit : public ::testing::TestWithParam<Step> {};
 
-// Nobody but the stopped rank is blamed, by what the survivor says and for the agent.
+// Only the stopped rank is blamed, by the survivor's error and for the agent.
 void expect_rank_1_blamed(const std::exception& error, std::chrono::nanoseconds after) {
   const auto* late = dynamic_cast<const LateRank*>(&error);
   const auto* lost = dynamic_cast<const PeerLost*>(&error);
@@ -216,7 +216,7 @@ INSTANTIATE_TEST_SUITE_P(Steps, StoppedInInit, ::testing::ValuesIn(steps()), [](
   return name;
 });
 
-// ---- what the agent says ----
+// ---- the agent's report ----
 
 // The report of three ranks that run `rank`, started by an agent.
 std::string report_of(const std::function<void()>& rank) {
@@ -258,7 +258,7 @@ TEST(AgentNames, ARankThatIsStoppedInInit) {
   EXPECT_EQ(report.find("failed first"), std::string::npos) << report;
 }
 
-// It stands in no wait of Lockstep's: a loader that hangs, say.
+// The rank is in no wait of Lockstep's: for example in a loader that hangs.
 TEST(AgentNames, ARankThatRunsButDoesNotCome) {
   const std::string report = report_of([] {
     Communicator comm = init({.backend = "shm", .timeout = std::chrono::seconds(5)});

@@ -8,7 +8,7 @@
 namespace lockstep::faults_test {
 namespace {
 
-// The faults that threads can have; those of processes are in faults_mp_test.cpp.
+// The faults that are possible with threads; faults_mp_test.cpp has those of processes.
 TEST(Faults, EveryThreadGetsTheRightErrorInTime) {
   int tried = 0;
   for (const testing::Fault& fault : testing::all_faults()) {

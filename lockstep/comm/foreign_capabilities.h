@@ -1,5 +1,5 @@
-// What the engines that are not Lockstep's own, and run on processors, can do alike: gloo and mpi.
-// Not a public header.
+// The common abilities of gloo and mpi, the CPU engines that are not Lockstep's own. Not a public
+// header.
 #pragma once
 
 #include <string>

@@ -22,9 +22,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// A collective as what it is: a linear map from all ranks' inputs to all ranks' outputs. `run` is
-// this rank's part, without autograd; `adjoint` makes the transposed map, for an input like
-// `run`'s.
+// A collective is a linear map from all ranks' inputs to all ranks' outputs. `run` computes this
+// rank's part, without autograd; `adjoint` makes the transposed map, for an input like `run`'s.
 struct LinearMap {
   std::function<at::Tensor(const at::Tensor& input)> run;
   std::function<std::shared_ptr<const LinearMap>(const at::Tensor& input)> adjoint;
@@ -36,19 +35,19 @@ MapPtr make_map(std::function<at::Tensor(const at::Tensor&)> run,
   return std::make_shared<const LinearMap>(LinearMap{std::move(run), std::move(adjoint)});
 }
 
-// What backward needs of forward.
+// The values of forward that backward needs.
 struct SavedMap final : torch::CustomClassHolder {
   SavedMap(MapPtr adjoint, std::vector<int64_t> shape)
       : adjoint(std::move(adjoint)), shape(std::move(shape)) {}
   MapPtr adjoint;
-  std::vector<int64_t> shape;  // of the input
+  std::vector<int64_t> shape;  // the input's shape
 };
 
 at::Tensor apply_map(const MapPtr& map, const at::Tensor& input);
 
 class LinearFunction final : public torch::autograd::Function<LinearFunction> {
  public:
-  // `anchor` requires grad: so does the result, on every rank alike.
+  // `anchor` requires grad, and therefore the result does, on every rank.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const at::Tensor& /*anchor*/, const MapPtr& map) {
     context->saved_data["map"] = c10::IValue::make_capsule(
@@ -56,7 +55,7 @@ class LinearFunction final : public torch::autograd::Function<LinearFunction> {
     return map->run(input);
   }
 
-  // Undefined gradients come as zeros: this rank takes part whatever it has to say.
+  // Undefined gradients arrive as zeros: this rank takes part even if it has none.
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto capsule = context->saved_data["map"].toCapsule();
     const auto& saved = static_cast<const SavedMap&>(*capsule);
@@ -85,7 +84,7 @@ MapPtr scaled(const MapPtr& map, double factor) {
                   [map, factor](const at::Tensor& x) { return scaled(map->adjoint(x), factor); });
 }
 
-// The map with `op` in the place of a sum.
+// The map with `op` in place of a sum.
 MapPtr reduced_by(const char* what, ReduceOp op, int size, MapPtr sum) {
   if (op == ReduceOp::kSum) return sum;
   if (op == ReduceOp::kAvg) return scaled(std::move(sum), 1.0 / size);
@@ -182,7 +181,7 @@ MapPtr gather_map(Communicator comm, int root, Site site) {
       });
 }
 
-// Every rank's input is the whole; only the root's counts.
+// Every rank's input has the whole shape; only the root's values count.
 MapPtr scatter_map(Communicator comm, const std::vector<int64_t>& shape, int root, Site site) {
   return make_map(
       [comm, shape, root, site](const at::Tensor& x) mutable {
@@ -192,7 +191,7 @@ MapPtr scatter_map(Communicator comm, const std::vector<int64_t>& shape, int roo
       },
       [comm, root, site](const at::Tensor& x) -> MapPtr {
         MapPtr gather = gather_map(comm, root, site);
-        // A rank that gave no whole wants no gradient of it.
+        // A rank that gave no input needs no gradient for it.
         if (x.numel() != 0) return gather;
         return make_map([gather](const at::Tensor& g) { return gather->run(g).slice(0, 0, 0); },
                         [gather](const at::Tensor& g) { return gather->adjoint(g); });
@@ -216,7 +215,7 @@ MapPtr all_to_allv_map(Communicator comm, Counts out, Counts in, Site site) {
 
 MapPtr recv_map(Communicator comm, const std::vector<int64_t>& shape, int src, int tag, Site site);
 
-// From a tensor to nothing: what is left on this rank is an empty tensor.
+// From a tensor to nothing: this rank's result is an empty tensor.
 MapPtr send_map(Communicator comm, int dst, int tag, Site site) {
   return make_map(
       [comm, dst, tag, site](const at::Tensor& x) mutable {
@@ -228,7 +227,7 @@ MapPtr send_map(Communicator comm, int dst, int tag, Site site) {
       });
 }
 
-// From nothing to a tensor.
+// Maps no input to a tensor.
 MapPtr recv_map(Communicator comm, const std::vector<int64_t>& shape, int src, int tag, Site site) {
   return make_map(
       [comm, shape, src, tag, site](const at::Tensor& x) mutable {
@@ -256,7 +255,8 @@ MapPtr shared_sum_map(Communicator comm, const at::Tensor& share, bool before, S
       });
 }
 
-// max and min are not linear, but their derivative is: the extremum moves with those who have it.
+// max and min are not linear, but their derivative is: the extremum moves with the elements that
+// have it.
 at::Tensor all_reduce_extremum(const Communicator& comm, const at::Tensor& input, ReduceOp op,
                                Site site) {
   at::Tensor extremum, share;
@@ -268,10 +268,10 @@ at::Tensor all_reduce_extremum(const Communicator& comm, const at::Tensor& input
   if (!at::GradMode::is_enabled()) return extremum;
   {
     const at::NoGradGuard no_grad;
-    // In float32 at least: a half counts only to 2048.
+    // Computes at least in float32, because a half counts only to 2048.
     const at::Tensor mine = input.detach().eq(extremum).to(accumulation_type(input.scalar_type()));
     const at::Tensor holders = all_reduce_map(comm, ReduceOp::kSum, site)->run(mine);
-    // NaN equals nothing: nobody holds it then, and nobody gets a gradient.
+    // NaN equals nothing, so no rank holds the extremum then, and none gets a gradient.
     share = mine.div(holders.clamp_min(1)).to(input.scalar_type());
   }
   return apply_map(make_map([extremum](const at::Tensor&) { return extremum.clone(); },

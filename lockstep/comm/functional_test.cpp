@@ -31,13 +31,13 @@ namespace {
 using ::testing::HasSubstr;
 using Tensors = std::vector<at::Tensor>;
 
-// A collective twice: among ranks, and as one function of all ranks' inputs in one process.
+// A collective in two forms: among ranks, and as one function of all ranks' inputs in one process.
 struct Case {
   const char* name;
   std::function<std::vector<int64_t>(int rank, int size)> shape;  // of a rank's input
   std::function<at::Tensor(const Communicator&, const at::Tensor&)> ranks;
   std::function<Tensors(const Tensors&)> oracle;
-  // Every rank's input leads to its output: grad() for that input runs all of backward.
+  // Every rank's input affects its output: grad() for that input runs the whole backward.
   bool input_leads_to_output = true;
 };
 
@@ -51,7 +51,7 @@ at::Tensor weight_of(int rank, const at::Tensor& like) {
   return at::linspace(0.5 - rank, 2.0, like.numel(), at::kDouble).cos().view(like.sizes());
 }
 
-// Not linear, so that gradients depend on the results, and different on every rank.
+// The loss is not linear, so that gradients depend on the results, and it differs on every rank.
 at::Tensor loss_of(int rank, const at::Tensor& output) {
   return (output * output * output * weight_of(rank, output)).sum() + output.sum() * (rank + 1);
 }
@@ -224,7 +224,7 @@ struct Expected {
   Tensors outputs, gradients, second;
 };
 
-// All ranks' losses added up, in one process.
+// All ranks' losses, summed in one process.
 Expected compute_oracle(const Case& one, int size) {
   Tensors xs;
   for (int r = 0; r < size; ++r) xs.push_back(input_of(r, one.shape(r, size)).requires_grad_(true));
@@ -322,7 +322,7 @@ TEST(Functional, IntegersAreCarriedWithoutGradients) {
   });
 }
 
-// As attention masks have it: 0 times infinity must not get in.
+// Attention masks contain infinities: 0 times infinity must not enter the gradient.
 TEST(Functional, MaxWithInfinities) {
   testing::run_threads(2, [](Communicator& comm) {
     constexpr double kInf = std::numeric_limits<double>::infinity();

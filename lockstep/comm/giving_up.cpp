@@ -21,7 +21,7 @@ void show_giving_up(trace::CallBoard& board, int board_rank, const std::exceptio
     give_up(-1);
   } catch (const PeerLost& lost) {
     give_up(lost.rank());
-  } catch (...) {  // its own doing, or everybody's
+  } catch (...) {  // the error is this rank's own, or common to all
   }
 }
 
@@ -45,7 +45,7 @@ std::exception_ptr named_in_job(const std::exception_ptr& error, const std::vect
     } catch (...) {
       return error;
     }
-  } catch (...) {  // no memory for more words
+  } catch (...) {  // out of memory for more text
     return error;
   }
 }

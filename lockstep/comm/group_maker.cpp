@@ -17,7 +17,7 @@ namespace lockstep {
 namespace {
 
 // Remembers the keys below `below` that this rank wrote, so that they can be removed: a job that
-// makes groups all day must not fill its store.
+// keeps making groups must not fill its store.
 class RecordingStore final : public Store {
  public:
   RecordingStore(std::shared_ptr<Store> base, std::string below)
@@ -65,7 +65,7 @@ class RecordingStore final : public Store {
 
   std::shared_ptr<Store> base_;
   std::string below_;
-  Mutex mutex_;  // an engine may have threads
+  Mutex mutex_;  // engines may use threads
   std::set<std::string> keys_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
@@ -78,8 +78,7 @@ class ProcessGroups final : public GroupMaker {
 
   Engines make(const std::string& name, const Topology& topology, const std::vector<int>& members,
                Deadline deadline) override {
-    // Of other engines it is not known that they leave the store alone later, but of the host's beside
-    // them.
+    // Only these engines, and the host's engine beside them, are known not to use the store later.
     const bool all = job_.backend == "shm" || job_.backend == "peer" || job_.backend == "tcp" ||
                      is_hierarchical(job_.backend) || job_.backend == "gloo";
     const auto store = std::make_shared<RecordingStore>(std::make_shared<PrefixStore>(name, store_),
@@ -108,7 +107,7 @@ class ProcessGroups final : public GroupMaker {
       }
       recorder->remove_written();
     } catch (const std::exception&) {
-      // The store is gone, and the keys with it.
+      // The store has ended, and the keys with it.
     }
   }
 
@@ -116,13 +115,13 @@ class ProcessGroups final : public GroupMaker {
 
  private:
   EngineRequest job_;
-  std::shared_ptr<void> keep_;  // outlives store_
+  std::shared_ptr<void> keep_;  // must outlive store_
   std::shared_ptr<Store> store_;
   Mutex mutex_;
   std::map<std::string, std::shared_ptr<RecordingStore>> written_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
-// The first member of a group to come makes the engines of all; each takes its own.
+// The first member of a group that arrives makes the engines of all; each takes its own.
 class LocalGroups final : public GroupMaker {
  public:
   explicit LocalGroups(std::optional<at::Device> device) : device_(device) {}

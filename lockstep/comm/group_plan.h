@@ -1,5 +1,5 @@
-// Who is in which group, and where: decided from what all ranks asked for. Pure. Not a public
-// header.
+// Decides the members of each group and their places from the requests of all ranks. Pure. Not a
+// public header.
 #pragma once
 
 #include <span>
@@ -9,14 +9,14 @@
 
 namespace lockstep {
 
-// What one rank of the parent asks for.
+// The request of one rank of the parent communicator.
 struct GroupWish {
   int color = 0;  // negative: no group
   int key = 0;
-  int node = 0;  // the host that it is on, in any numbering
+  int node = 0;  // the rank's host, in any numbering
 };
 
-// The ranks that asked for `color`, in order of key, then rank; none if it is negative.
+// The ranks that asked for `color`, in order of key, then rank; empty if it is negative.
 std::vector<int> members_of(std::span<const GroupWish> wishes, int color);
 
 // The place of `rank`, one of `members`, in their group. Nodes are numbered in order of their first

@@ -45,7 +45,7 @@ TEST_P(ProcessGroups, WorkAndGiveEverythingBack) {
           EXPECT_EQ(column.local_rank(), column.rank());
           EXPECT_EQ(column.local_size(), 2);
           EXPECT_EQ(three.has_value(), comm.rank() != 2);
-          // Interleaved, not waited for in order.
+          // Interleaved, and not waited for in order.
           const at::Tensor a = at::ones({500}), b = at::ones({70'000}), c = at::ones({10});
           Work on_row = row.iall_reduce(a);
           Work on_column = column.iall_reduce(b);
@@ -95,7 +95,7 @@ TEST_P(ProcessGroups, DifferentOrdersAreNamed) {
 INSTANTIATE_TEST_SUITE_P(Backends, ProcessGroups, ::testing::Values("shm", "tcp", "gloo"),
                          [](const auto& info) { return std::string(info.param); });
 
-// Rank 0 serves the store, and its own communicator is gone before the others make a group.
+// Rank 0 serves the store, and its own communicator is destroyed before the others make a group.
 TEST(ProcessGroup, TheStoreOfRankZeroLivesAsLongAsAGroupOfIt) {
   testing::expect_ranks(3, [](Communicator& comm) {
     const at::Tensor port = at::full({1}, 0, at::kInt);
@@ -164,7 +164,7 @@ TEST_P(ProcessShrink, TwoOfFourKilled) {
 INSTANTIATE_TEST_SUITE_P(Backends, ProcessShrink, ::testing::Values("shm", "gloo"),
                          [](const auto& info) { return std::string(info.param); });
 
-// The second one dies in between: the survivors shrink once more.
+// The second rank dies in between: the survivors shrink again.
 TEST(Shrink, OneAfterAnother) {
   testing::expect_lone_ranks(4,
                              [] {

@@ -100,7 +100,7 @@ TEST(Groups, AGroupOfOne) {
 
 TEST(Groups, GroupsOfGroupsMeetOnlyTheirOwn) {
   testing::run_threads(4, [](Communicator& comm) {
-    // A grid of 2 x 2, made in another order on the two halves where that is allowed.
+    // A grid of 2 x 2, made in another order on the two halves if that is allowed.
     Communicator row = *comm.split(comm.rank() / 2);
     Communicator column = *comm.split(comm.rank() % 2);
     Communicator inner = *row.split(row.rank());
@@ -136,7 +136,7 @@ TEST(Groups, InterleavedCallsKeepTheirOwnNumbers) {
       }
       if (i % 4 == 0) a.barrier();
     }
-    // In another order than started, across the groups.
+    // Waits in another order than started, across the groups.
     for (size_t k = 0; k < works.size(); ++k) works[k * 7 % works.size()].wait();
     for (size_t k = 0; k < tensors.size(); ++k)
       EXPECT_EQ(tensors[k][1999].item<float>(), 3.0f * static_cast<float>(k / 3) + 3) << k;
@@ -153,7 +153,7 @@ TEST(Groups, MayBeWaitedInInOppositeOrders) {
                        {.timeout = std::chrono::seconds(20), .slot_bytes = 4096});
 }
 
-// Threads of one rank, each with a group of its own, whose waits move the others' groups.
+// Threads of one rank, each with a group of its own, whose waits progress the others' groups.
 TEST(Groups, ThreadsOfARankWaitAtOnce) {
   constexpr int kThreads = 3;
   testing::run_threads(
@@ -180,9 +180,9 @@ TEST(Groups, ThreadsOfARankWaitAtOnce) {
       {.timeout = std::chrono::seconds(20)});
 }
 
-// Signed: an allocator may give back, meanwhile, what a test before took.
+// Signed, since an allocator may free meanwhile what an earlier test allocated.
 int64_t memory_in_use() {
-  ::malloc_trim(0);  // what was freed and kept for later would hide or show growth by chance
+  ::malloc_trim(0);  // otherwise memory that was freed and kept would hide or show growth by chance
   return static_cast<int64_t>(memory_use().resident_bytes);
 }
 
@@ -197,13 +197,13 @@ TEST(Groups, ThreeAxesAreCheapUntilTheyAreUsed) {
   testing::run_threads(
       kRanks,
       [&](Communicator& comm) {
-        comm.split(comm.rank() % 2);  // what making groups takes of the parent
+        comm.split(comm.rank() % 2);  // allocates what the parent needs for making groups
         comm.barrier();
         if (comm.rank() == 0) before = memory_in_use();
         comm.barrier();
         std::vector<Communicator> axes;
         for (int below = 1; below < kRanks; below *= kEdge) {
-          // All ranks whose coordinates are equal but for this axis'.
+          // All ranks whose coordinates differ only in this axis.
           const int high = comm.rank() / (below * kEdge), low = comm.rank() % below;
           axes.push_back(*comm.split(high * below + low));
         }
@@ -265,7 +265,7 @@ TEST(Groups, DroppedGroupsGiveEverythingBack) {
       group.all_reduce(at::ones({100'000}));
     }
     comm.barrier();
-    // AddressSanitizer keeps what is freed for a while.
+    // AddressSanitizer keeps freed memory for a while.
     const int64_t most = kSanitized ? 300'000 : 20'000;
     EXPECT_LT(testing::holdings().rss_kib - before, most) << "200 groups of 2 MB each";
   });
@@ -294,13 +294,13 @@ TEST(Groups, MistakesAreRefusedOnAllRanksAndTheParentStays) {
 
 // ---- shrink ----
 
-// shrink() aborts its communicator, and so a call that another rank has not come out of yet. Tests
-// whose next call is not to fail meet outside of it first.
+// shrink() aborts its communicator, and with it a call that another rank has not left yet. Tests
+// whose next call must succeed meet outside the communicator first.
 class Meeting {
  public:
   explicit Meeting(int ranks) : missing_(ranks) {}
 
-  // Once a rank. Gives up after a while: a rank that failed does not come.
+  // Called once per rank. Gives up after a while, since a rank that failed does not arrive.
   void wait() {
     --missing_;
     const Deadline deadline = Deadline::seconds(20);
@@ -349,7 +349,7 @@ TEST(Shrink, TheRestGoesOnInOrder) {
   });
 }
 
-// One saw a lost peer, one a mismatch of its own making, one nothing at all.
+// One rank saw a lost peer, one a mismatch of its own making, one nothing at all.
 TEST(Shrink, WhateverErrorEachSaw) {
   Meeting meeting(4);
   testing::run_threads(4, [&](Communicator& comm) {
@@ -365,7 +365,7 @@ TEST(Shrink, WhateverErrorEachSaw) {
         message_of<Error>([&] { comm.all_gather(at::ones({5})); });
         break;
       default:
-        break;  // comes straight to shrink
+        break;  // goes straight to shrink
     }
     Communicator rest = comm.shrink(Deadline::seconds(60));
     EXPECT_EQ(sum_of(rest, 1), 3);
@@ -392,7 +392,7 @@ TEST(Shrink, ALateRankIsLeftOutAndToldSo) {
   });
 }
 
-// However often a rank that is out tries again, it never makes a second group beside the first.
+// However often an excluded rank tries again, it never makes a second group beside the first.
 TEST(Shrink, NoSecondGroupBesideTheFirst) {
   std::atomic<bool> done{false};
   testing::run_threads(3, [&](Communicator& comm) {

@@ -25,7 +25,7 @@ namespace {
 using testing::HostsTest;
 using testing::places;
 
-// As part of a test's name.
+// For a test's name.
 std::string word(std::string backend) {
   std::replace(backend.begin(), backend.end(), ':', '_');
   return backend;
@@ -119,7 +119,7 @@ TEST_F(HostsTest, TheDefaultIsHierarchicalOrTcp) {
       {}, "one a host");
 }
 
-// What the link of each host carries, headers and acknowledgements included.
+// The bytes on each host's link, headers and acknowledgements included.
 TEST_F(HostsTest, AHierarchicalAllReduceSendsEachByteOnce) {
   constexpr int64_t kCount = 6'553'600;  // 25 MiB of float32
   for (const int hosts : {2, 3}) {
@@ -164,7 +164,7 @@ TEST_P(HostFaults, EverySurvivorGetsTheRightErrorInTime) {
       ends);
 }
 
-// The last one puts together what the others and gloo on one host have shown.
+// The last fault combines what the others and gloo on one host have shown.
 std::vector<std::tuple<const char*, testing::Fault>> faults_between_hosts() {
   std::vector<std::tuple<const char*, testing::Fault>> all;
   for (const char* backend : {"tcp", "hierarchical", "hierarchical:gloo"}) {
@@ -183,7 +183,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, HostFaults, ::testing::ValuesIn(faults_betwee
                            return word(std::get<0>(info.param)) + std::get<1>(info.param).name;
                          });
 
-// The cable of host 1 is pulled while an endless loop of large sums goes over it.
+// The link of host 1 is cut while an endless loop of large sums uses it.
 class CutLink : public HostsTest, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(CutLink, EndsEveryWaitByTheDeadline) {

@@ -16,25 +16,25 @@
 
 namespace lockstep::testing {
 
-// `per_host` ranks on each of `hosts`, by rank.
+// The host of each rank, for `per_host` ranks on each of `hosts`.
 inline std::vector<int> places(int hosts, int per_host) {
   std::vector<int> all;
   for (int rank = 0; rank < hosts * per_host; ++rank) all.push_back(rank / per_host);
   return all;
 }
 
-// Skips where there are no namespaces.
+// Skips where the system gives no network namespaces.
 class HostsTest : public ::testing::Test {
  protected:
   void SetUp() override {
     const std::string why = NetworkNamespaces::unavailable();
     if (!why.empty()) GTEST_SKIP() << "no network namespaces here: " << why;
   }
-  // Hosts, in the test itself; its ranks find themselves on theirs.
+  // Makes the hosts in the test's own process; its ranks find themselves on their hosts.
   void make_hosts(int hosts) {
     if (!in_lone_rank()) network_ = std::make_unique<NetworkNamespaces>(hosts);
   }
-  // hosts[r] is where rank r runs. The rest as expect_lone_ranks().
+  // hosts[r] is where rank r runs. Otherwise as expect_lone_ranks().
   void run(const std::vector<int>& hosts, const std::function<void()>& rank,
            const std::map<int, int>& ends = {}, const std::string& part = "") {
     LoneOptions options;
@@ -45,11 +45,11 @@ class HostsTest : public ::testing::Test {
                        .on = [this](int host, const auto& fn) { network_->on(host, fn); },
                        .address = network_->address(0)};
     }
-    // gloo asks the name service for this host's name, which has none.
+    // gloo looks up this host's name, which the name service does not know.
     options.variables = {{"GLOO_SOCKET_IFNAME", "eth0"}};
     expect_lone_ranks(static_cast<int>(hosts.size()), rank, ends, std::move(options), part);
   }
-  // Null in the ranks.
+  // null in the ranks
   std::unique_ptr<NetworkNamespaces> network_;
 };
 

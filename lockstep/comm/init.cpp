@@ -27,7 +27,7 @@ namespace {
 
 constexpr const char* kBackends[] = {"local", "shm", "tcp", "gloo", "mpi", "nccl", "peer"};
 
-// Asked for > LOCKSTEP_BACKEND; "": what fits (choose_host_backend()).
+// Order of choice: the options, LOCKSTEP_BACKEND; "": a suitable one (choose_host_backend()).
 std::string choose_backend(const InitOptions& options, const EnvLookup& env,
                            const Topology& topology) {
   std::string name =
@@ -48,7 +48,7 @@ std::string choose_backend(const InitOptions& options, const EnvLookup& env,
   return name;
 }
 
-// Asked for > LOCKSTEP_DEVICE; nullopt where neither says anything.
+// The requested device comes before LOCKSTEP_DEVICE; nullopt if neither is set.
 std::optional<at::Device> chosen_device(const InitOptions& options, const EnvLookup& env,
                                         int local_rank) {
   const std::string variable = env("LOCKSTEP_DEVICE").value_or("");
@@ -65,7 +65,8 @@ std::optional<at::Device> chosen_device(const InitOptions& options, const EnvLoo
   return chosen;
 }
 
-// Ranks on devices have an engine more to meet in: with others that have none they would wait for ever.
+// Ranks on devices have to meet in a second engine, and would wait forever for ranks that have
+// none.
 void check_same_kind(Store& store, const std::string& backend,
                      const std::optional<at::Device>& device) {
   const bool host = device ? device->is_cpu() : !is_of_devices(backend);
@@ -77,7 +78,7 @@ void check_same_kind(Store& store, const std::string& backend,
                           "is the CPU where no device is visible)");
 }
 
-// Where ranks that die are started anew: how this one meets the others, the first time and again.
+// For jobs that replace dead ranks: how this rank meets the others, the first time and later.
 class JobMeeting : public std::enable_shared_from_this<JobMeeting> {
  public:
   JobMeeting(const std::shared_ptr<Store>& store, const Topology& topology, InitOptions options,
@@ -85,7 +86,7 @@ class JobMeeting : public std::enable_shared_from_this<JobMeeting> {
       : reformation_(store, topology.rank, topology.size,
                      std::to_string(life) + "." + std::to_string(random_word()),
                      [board = communicator.board, topology](int rank) {
-                       // Those of this host.
+                       // The ranks of this host.
                        const int local = rank - topology.rank + topology.local_rank;
                        return local >= 0 && local < topology.local_size &&
                               board->presence(local) == trace::CallBoard::Presence::kEnded;
@@ -186,20 +187,20 @@ Communicator init(const InitOptions& options) {
 Communicator init_by_steps(const InitOptions& options, Joining::AtStep at_step) {
   launch::wait_if_spare();
   const EnvLookup env = process_env();
-  // The agent reads its ranks through pipes, which stdio would fill 4 KiB at a time.
+  // The agent reads its ranks through pipes, and stdio would write to them in blocks of 4 KiB.
   if (env("LOCKSTEP_STORE")) std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const Deadline deadline = Deadline::after(options.timeout);
   const Meeting meeting = decide_meeting(options, env);
   Topology topology = meeting.topology;
   CommunicatorOptions communicator{.timeout = options.timeout};
-  // What is wrong with it is wrong for any local rank, and is said before the ranks meet.
+  // A bad device is bad for any local rank, and is reported before the ranks meet.
   communicator.device = chosen_device(options, env, topology.local_rank);
   if (auto board = trace::CallBoard::inherit(env); board && topology.local_rank < board->ranks()) {
     communicator.board = std::make_shared<trace::CallBoard>(std::move(*board));
   } else {
     communicator.board = std::make_shared<trace::CallBoard>(trace::CallBoard::create(1));
     communicator.board_rank = 0;
-    // Without an agent the rank writes its trace itself.
+    // Without an agent the rank writes its own trace.
     if (const auto directory = env("LOCKSTEP_TRACE_DIR")) {
       communicator.on_broken = [board = communicator.board, topology,
                                 directory = *directory](const std::string& reason) {
@@ -209,7 +210,7 @@ Communicator init_by_steps(const InitOptions& options, Joining::AtStep at_step) 
     }
   }
   if (meeting.kind == Meeting::Kind::kMpi) {
-    // MPI is initialised, and at exit MPI_Finalize would wait for ranks that are gone.
+    // MPI is initialised, so MPI_Finalize would wait at exit for ranks that have ended.
     communicator.on_broken = [then = std::move(communicator.on_broken)](const std::string& reason) {
       if (then) then(reason);
       mpi::give_up_finalizing();
@@ -227,8 +228,8 @@ Communicator init_by_steps(const InitOptions& options, Joining::AtStep at_step) 
     std::shared_ptr<Store> store;
     if (rendezvous.store) {
       refuse_to_join_again(*rendezvous.store, meeting);
-      // The k-th init() of a rank meets the k-th of the others, and so does that of a process which
-      // replaces it.
+      // A rank's k-th init() meets the k-th init() of the others, also in a process that replaces
+      // it.
       const std::string life =
           meeting.replaces ? "." + std::to_string(meeting.own_restarts.value_or(0)) : "";
       const int64_t turn = rendezvous.store->add("init/" + std::to_string(topology.rank) + life, 1);
@@ -261,7 +262,7 @@ Communicator init_by_steps(const InitOptions& options, Joining::AtStep at_step) 
       return comm;
     }
     Communicator comm = connect(store, topology, options, std::move(communicator), deadline, say);
-    // A rank 0 that serves the store and ends at once must not take it from those still waiting.
+    // A rank 0 that serves the store and ends at once must not take it from ranks that still wait.
     joining.step("leaving the store");
     if (store) leave_store(*store, topology.rank, topology.size, deadline);
     joining.done();

@@ -45,7 +45,7 @@ INSTANTIATE_TEST_SUITE_P(Groups, ProcessOperations,
                            return std::string(info.param.backend) + std::to_string(info.param.size);
                          });
 
-// Where ctest runs the program in parts, a rank would find its case in none.
+// Where ctest runs the program in shards, a rank would not find its case in any of them.
 TEST(Init, RanksAreNotDealtOutWithTheCases) {
   EXPECT_EQ(std::getenv("GTEST_TOTAL_SHARDS"), nullptr);
   testing::expect_lone_ranks(1, [] { EXPECT_EQ(std::getenv("GTEST_SHARD_INDEX"), nullptr); });
@@ -79,7 +79,7 @@ TEST(Init, NcclJoinsTheDevicesOrSaysWhatIsMissing) {
   });
 }
 
-// A port of rank 0 that was free a moment ago, known to all.
+// A port of rank 0 that was free a moment ago, and that all ranks know.
 int agree_on_port(Communicator& comm) {
   const at::Tensor port = at::zeros({1}, at::kInt);
   if (comm.rank() == 0) port.fill_(local_address(listen_tcp({"127.0.0.1", 0}).get()).port);
@@ -110,7 +110,7 @@ TEST(Init, JoinsByTcpAndByFileWithoutALauncher) {
   });
 }
 
-// What torchrun sets, and nothing of Lockstep's: rank 0 serves PyTorch's store at
+// The environment has torchrun's variables and none of Lockstep's: rank 0 serves PyTorch's store at
 // MASTER_ADDR:MASTER_PORT.
 TEST(Init, JoinsThroughTorchrunsEnvironment) {
   testing::expect_ranks(2, [](Communicator& comm) {
@@ -141,7 +141,7 @@ TEST(Init, AWrongSecretIsRefused) {
   });
 }
 
-// What survivors say when a rank dies by SIGKILL in the middle of a collective, and how soon.
+// The survivors' error, and its delay, when a rank dies by SIGKILL in the middle of a collective.
 void expect_peer_lost(const std::string& backend) {
   const auto start = std::chrono::steady_clock::now();
   const testing::RankResult result = testing::run_ranks(
@@ -153,8 +153,8 @@ void expect_peer_lost(const std::string& backend) {
         try {
           while (true) comm.all_reduce(t);
         } catch (const PeerLost&) {
-          std::this_thread::sleep_for(
-              std::chrono::seconds(20));  // the agent must not wait for this
+          // The agent must not wait for this.
+          std::this_thread::sleep_for(std::chrono::seconds(20));
         }
       },
       testing::gtest_point({.backend = backend}));
@@ -187,7 +187,7 @@ TEST(Failure, SurvivorsGetPeerLostSoon) {
         const at::Tensor t = at::zeros({10});
         comm.all_reduce(t);
         if (comm.rank() == 2) {
-          // Gone without a word, but the agent still sees the process: only the life line tells.
+          // The rank left silently, but the agent still sees the process: only the life line tells.
           std::this_thread::sleep_for(std::chrono::milliseconds(50));
           ::_exit(0);
         }

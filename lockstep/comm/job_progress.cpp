@@ -49,7 +49,8 @@ void JobProgress::move_others(const Member& self) noexcept {
     lock.lock();
     if (--member.users_ == 0) left_.notify_all();
     if (more || member.turns_ != turn) continue;
-    // The list may have changed meanwhile; whom this turn leaves out, the next one moves.
+    // The list may have changed meanwhile; the next turn progresses members that this one leaves
+    // out.
     std::erase(moving_, &member);
     count_moving();
     --i;
@@ -62,19 +63,19 @@ void JobProgress::note_other_thread(std::thread::id self) noexcept {
   if (!thread_.compare_exchange_strong(nobody, self)) several_threads_.store(true);
 }
 
-JobProgress::Look JobProgress::stand(Standing own, bool moved) noexcept {
+JobProgress::Look JobProgress::report_wait(WaitState own, bool moved) noexcept {
   if (several_threads_.load()) return {};
   try {
     {
       const MutexLock lock(mutex_);
       for (const Member* member : members_) own.called[member->group()] = member->called();
     }
-    const MutexLock lock(standstill_mutex_);
+    const MutexLock lock(deadlocks_mutex_);
     Look look;
-    look.wrong = standstill_.look(std::move(own), moved);
-    look.pause = standstill_.pause();
+    look.wrong = deadlocks_.look(std::move(own), moved);
+    look.pause = deadlocks_.pause();
     return look;
-  } catch (const std::exception&) {  // no memory
+  } catch (const std::exception&) {  // out of memory
     return {};
   }
 }

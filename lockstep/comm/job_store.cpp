@@ -10,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-// Keys of init() begin otherwise.
+// Keys of init() have another prefix.
 constexpr const char* kProgramKeys = "program";
 
 }  // namespace
@@ -20,7 +20,7 @@ std::shared_ptr<Store> job_store(Deadline deadline) {
   const EnvLookup env = process_env();
   Meeting meeting = decide_meeting({}, env);
   if (meeting.kind == Meeting::Kind::kAlone) return std::make_shared<HashStore>();
-  // There init()'s rank 0 listens at the one address that all know.
+  // In these cases init()'s rank 0 listens at the one address that all ranks know.
   const bool one_address = meeting.kind == Meeting::Kind::kRankZero ||
                            (meeting.kind == Meeting::Kind::kTorch && !meeting.torch_agent_store);
   if (one_address)

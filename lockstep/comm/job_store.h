@@ -1,4 +1,4 @@
-// job_store(): a store for the programs of a job themselves, beside the communicator or without one.
+// job_store(): a store for a job's own programs, with or without a communicator.
 #pragma once
 
 #include <memory>
@@ -9,14 +9,14 @@
 namespace lockstep {
 
 // The store by which the ranks of this process's job find each other; init() uses other keys of it.
-// Its keys last as long as the job, so those that a rank has set are there when it is started again
-// (lockstep run --role NAME=COUNT,restarts=N). Each call makes a connection of its own, which must
-// be there before `deadline`; the waits of the Store have theirs.
+// Its keys last as long as the job, so a rank that is restarted finds the keys that it has set
+// (lockstep run --role NAME=COUNT,restarts=N). Each call makes a connection of its own before
+// `deadline`; the waits of the Store have their own deadlines.
 //
-// Under lockstep run any rank calls it at any time, and so under Open MPI's mpirun on one host.
-// Under torchrun and other mpiruns rank 0 serves the store as long as it keeps what this returns,
-// and all ranks call together, once. Alone each call makes a new store of this process. Throws
-// InvalidArgument where the ranks are only told where rank 0 listens (srun, MASTER_ADDR), and
+// Under lockstep run, and under Open MPI's mpirun on one host, any rank calls it at any time. Under
+// torchrun and other mpiruns all ranks call it together, once, and rank 0 serves the store as long
+// as it keeps the result. A process alone gets a new store of its own from each call.
+// Throws: InvalidArgument where the ranks only know where rank 0 listens (srun, MASTER_ADDR);
 // Timeout, StoreError.
 std::shared_ptr<Store> job_store(Deadline deadline);
 

@@ -1,5 +1,5 @@
-// The job's store in programs of roles, and what becomes of init() in a rank that was started again
-// alone. With real processes.
+// The job's store in programs with roles, and init() in a rank that was restarted alone, with real
+// processes.
 #include "lockstep/comm/job_store.h"
 
 #include <ATen/ops/full.h>
@@ -24,7 +24,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Runs `fn` as each rank of the roles; all have to end well.
+// Runs `fn` as each rank of the roles; all of them must end successfully.
 void expect_roles(const std::vector<launch::Role>& roles, const std::function<void()>& fn) {
   const testing::RankOptions point = testing::gtest_point();
   launch::LaunchOptions options;
@@ -78,7 +78,7 @@ TEST(JobStore, ItsKeysAreNotThoseOfInit) {
   });
 }
 
-// Nobody waits for the rank a second time: it must not wait either.
+// The other ranks do not wait for the rank a second time, so it must not wait either.
 TEST(JobStore, ARestartedRankThatHadJoinedIsRefusedAtOnceByInit) {
   expect_roles({{.name = "ps", .ranks = 1, .restarts = 1}, {.name = "trainer", .ranks = 2}}, [] {
     const auto store = job_store(soon());
@@ -113,7 +113,7 @@ TEST(JobStore, ARankThatDiedBeforeInitMayStillJoin) {
     const at::Tensor sum = at::full({3}, comm.rank() + 1.0);
     comm.all_reduce(sum);
     EXPECT_EQ(sum[2].item<double>(), 6.0);
-    Communicator again = init();  // of the same life
+    Communicator again = init();  // in the same life
     again.barrier();
   });
 }
@@ -134,7 +134,7 @@ TEST(JobStore, SurvivorsOfARoleWithRestartsGoOnInASmallerGroup) {
   });
 }
 
-// What torchrun sets, and nothing of Lockstep's; its agent is played by rank 0.
+// The environment has torchrun's variables and none of Lockstep's; rank 0 plays torchrun's agent.
 TEST(JobStore, UnderTorchrunRankZeroServesIt) {
   expect_roles({{.name = "a", .ranks = 3}}, [] {
     ::unsetenv("LOCKSTEP_STORE");

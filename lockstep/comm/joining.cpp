@@ -19,7 +19,7 @@
 namespace lockstep {
 namespace {
 
-// For the store, when the wait is over already; its process may stand still too.
+// The time for the store once the wait is over; its process may be stopped too.
 constexpr auto kJoiningAnswer = std::chrono::seconds(2);
 
 std::string joining_key(int rank) {
@@ -118,7 +118,7 @@ void Joining::tell_others() {
 
 JoiningBlame Joining::ask_store() {
   if (!store_) return {};
-  // On a thread of its own, since the store's own patience is longer.
+  // Runs on a thread of its own, because the store waits longer than this may.
   std::packaged_task<std::vector<std::optional<JoiningPlace>>()> ask(
       [store = store_, size = size_, rank = rank_, own = place_] {
         std::vector<std::optional<JoiningPlace>> places;
@@ -138,7 +138,7 @@ JoiningBlame Joining::ask_store() {
   }
   const JoiningBlame blame =
       blame_for_joining(answer.get(), static_cast<size_t>(rank_), stopped_by);
-  // For those that lose this rank now: it is not to blame.
+  // For ranks that lose this one now: it is not to blame.
   place_.gave_up = true;
   place_.late = blame.rank;
   tell_others();
@@ -149,11 +149,11 @@ void Joining::fail() {
   JoiningBlame blame;
   try {
     throw;
-  } catch (const RankFailed&) {  // says who holds this rank up, and why
+  } catch (const RankFailed&) {  // it names the rank that holds this one up, and why
   } catch (...) {
     try {
       blame = ask_store();
-    } catch (const std::exception&) {  // without the store the error must do
+    } catch (const std::exception&) {  // without the store the error has to suffice
     }
   }
   const auto told = [&](const std::exception& error) {

@@ -1,6 +1,6 @@
-// Joining: the steps of a rank on its way through init(). They are shown on the call board, where
-// the agent sees them, and in the job's store, where the other ranks do: when one of them does not
-// come, those that gave up say which, and where it was seen last. Not a public header.
+// Joining: the steps of a rank through init(). The call board shows them to the agent, and the
+// job's store shows them to the other ranks: when a rank does not arrive, the ranks that gave up
+// name it and where it was seen last. Not a public header.
 #pragma once
 
 #include <functional>
@@ -15,24 +15,24 @@
 
 namespace lockstep {
 
-// Where a rank is, as it says in the store.
+// The step of a rank, as it writes it to the store.
 struct JoiningPlace {
-  int step = 0;  // from 1; all ranks take the same ones
+  int step = 0;  // from 1; all ranks take the same steps
   int pid = 0;
   std::string host = {};  // equal on the ranks of one host
   std::string what = {};  // "connecting over gloo"
-  bool gave_up = false;   // it waits no longer
-  int late = -1;          // for whom it did, as far as it knew
+  bool gave_up = false;   // it has stopped waiting
+  int late = -1;          // the rank that it waited for, as far as it knew
 };
 std::string encode(const JoiningPlace& place);
 std::optional<JoiningPlace> decode_joining_place(const std::string& text);
 
-// Who holds up this rank, and in words why; -1 and "" where that cannot be told.
+// The rank that holds up this one, and the reason in words; -1 and "" where unknown.
 struct JoiningBlame {
   int rank = -1;
   std::string text = {};
 };
-// Pure. `places` by rank, nullopt: the rank has not come; `self` is this one's. `stopped_by`: asks
+// Pure. `places` by rank, nullopt: the rank has not arrived; `self` is this rank. `stopped_by` asks
 // the system about a process of this host (core/process_state.h).
 JoiningBlame blame_for_joining(const std::vector<std::optional<JoiningPlace>>& places, size_t self,
                                const std::function<std::string(int pid)>& stopped_by);
@@ -41,19 +41,19 @@ class Joining {
  public:
   using AtStep = std::function<void(const std::string& step)>;
 
-  // `at_step` is called as the rank comes to each step; for tests.
+  // `at_step` is called at each step, for tests.
   Joining(std::shared_ptr<trace::CallBoard> board, int board_rank, AtStep at_step);
 
-  // From now on the others are told too. `served_by`: the rank whose process serves the store; -1:
-  // somebody outlives them all.
+  // From now on the other ranks see the steps too. `served_by`: the rank whose process serves the
+  // store; -1: a process that outlives all ranks.
   void meet_in(std::shared_ptr<Store> store, int rank, int size, int served_by);
   void step(const std::string& what);
-  // It is through.
+  // The rank has joined.
   void done();
 
-  // To be called while an exception is handled that ends init(). Timeout and PeerLost are thrown
-  // anew, with what the store knows of the late ranks; others as they are. Does not wait for longer
-  // than some 2 s.
+  // Called while an exception that ends init() is handled. Rethrows Timeout and PeerLost with what
+  // the store knows of the late ranks, and other exceptions as they are. Waits for at most some 2
+  // s.
   [[noreturn]] void fail();
 
  private:

@@ -17,7 +17,7 @@ JoiningPlace at(int step, int pid, const std::string& host = "a") {
   return {.step = step, .pid = pid, .host = host, .what = "step " + std::to_string(step)};
 }
 
-// Rank 0 asks; the processes of `stopped` stand still.
+// Rank 0 asks; the processes of `stopped` are stopped.
 JoiningBlame blame(const Places& places, const std::map<int, std::string>& stopped = {}) {
   return blame_for_joining(places, 0, [&stopped](int pid) {
     const auto it = stopped.find(pid);
@@ -77,7 +77,8 @@ class JoiningRank {
         joining(board, 0, nullptr) {
     joining.meet_in(std::move(store), rank, 3, -1);
   }
-  // What init() throws when its wait ends with `error`, and whom it says it waited for.
+  // The error that init() throws when its wait ends with `error`, and the rank that it says it
+  // waited for.
   template <typename Error>
   std::string fail_with(const Error& error, int late) {
     std::string text = "nothing thrown";

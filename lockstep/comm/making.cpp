@@ -11,9 +11,9 @@
 namespace lockstep {
 namespace {
 
-constexpr const char* kFailedKey = "failed";  // the first that could not: its rank, and why
-// A rank that fails closes its connections first, on its way to where it says why. One that was killed says nothing, and
-// nobody else can say so in its place: that is waited for in vain.
+constexpr const char* kFailedKey = "failed";  // the first rank that failed, and why
+// A rank that fails closes its connections first, and then reports why. A rank that was killed
+// reports nothing, and no other can report for it: the wait for its report is then in vain.
 constexpr auto kLastWord = std::chrono::milliseconds(500);
 
 }  // namespace
@@ -48,8 +48,8 @@ void Making::fail() {
     try {
       store_->get(kFailedKey, Deadline::after(kLastWord));
       failed = reported(*store_);
-    } catch (const Timeout&) {     // it said nothing, as one that was killed
-    } catch (const StoreError&) {  // then it must do without
+    } catch (const Timeout&) {     // it reported nothing, like a killed process
+    } catch (const StoreError&) {  // then the report is lost
     }
     if (failed) throw *failed;
     throw;
@@ -58,7 +58,7 @@ void Making::fail() {
       const std::string why = exception_text(std::current_exception());
       store_->compare_set(kFailedKey, "",
                           std::to_string(rank_) + " " + why.substr(0, why.find('\n')));
-    } catch (const std::exception&) {  // nobody can be told
+    } catch (const std::exception&) {  // the store cannot be reached
     }
     throw;
   }

@@ -1,5 +1,5 @@
-// Making: ranks that make an engine, or anything else, together by a store hear at once when one of
-// them cannot, and why. Not a public header.
+// Making: ranks that make an engine, or anything else, together through a store learn at once when
+// one of them fails, and why. Not a public header.
 #pragma once
 
 #include <memory>
@@ -12,27 +12,27 @@
 
 namespace lockstep {
 
-// Another rank has said that it cannot: which, and in words why.
+// Another rank has reported that it failed: its number and the reason.
 class RankFailed final : public PeerLost {
  public:
   RankFailed(int rank, const std::string& why);
 };
 
-// One rank's part in it, which lasts as long as the object.
+// One rank's part in the making, which lasts as long as the object.
 class Making {
  public:
-  // `store` is used for this alone. `rank` as the others count it.
+  // `store` is used for this alone. `rank` is the number by which the others know this rank.
   Making(std::shared_ptr<Store> store, int rank);
   ~Making() { watched_->stop_looking(); }
   Making(const Making&) = delete;
   Making& operator=(const Making&) = delete;
 
-  // What to meet in: its waits end with RankFailed.
+  // The store to meet in. Its waits end with RankFailed when another rank fails.
   std::shared_ptr<Store> store() const { return watched_; }
 
-  // To be called while an exception is handled that ends this rank's part. What is its own doing is
-  // told to the others and thrown anew; in the place of a lost peer comes RankFailed, where the one
-  // that is at the root of it says so within half a second. A late one is left to the deadlines.
+  // Called while an exception that ends this rank's part is handled. Reports this rank's own
+  // failure to the others and rethrows it. A PeerLost is replaced by RankFailed, if the rank that
+  // caused it reports so within half a second. Late ranks are left to the deadlines.
   [[noreturn]] void fail();
 
  private:
@@ -43,7 +43,8 @@ class Making {
   int rank_;
 };
 
-// make(store), as a part of all ranks' making; the result does not look any more.
+// Runs make(store) as this rank's part. Once it returns, the store's waits no longer look for
+// failures.
 template <typename Make>
 auto make_together(std::shared_ptr<Store> store, int rank, const Make& make) {
   Making making(std::move(store), rank);

@@ -1,4 +1,5 @@
-// A rank that cannot make its engine: the others hear of it, and why, long before their time-out.
+// A rank that cannot make its engine: the others learn of it, and of the reason, long before their
+// time-out.
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,7 +32,8 @@ constexpr auto kSoon = std::chrono::seconds(20);  // on a busy machine
 
 class WithoutDescriptors : public ::testing::TestWithParam<const char*> {};
 
-// At every place where one is needed. Nobody has a group then, and all go on without it.
+// Descriptors run out at every place where one is needed. No rank then has a group, and all
+// continue without it.
 TEST_P(WithoutDescriptors, AGroupIsMadeByNobodyAndAllSayWhy) {
   if (std::string_view(GetParam()) == "gloo")
     GTEST_SKIP() << "gloo's own listener ends the process where it has no descriptor";
@@ -97,7 +99,8 @@ TEST_P(WithoutDescriptors, InitEndsOnAllRanks) {
 INSTANTIATE_TEST_SUITE_P(Backends, WithoutDescriptors, ::testing::Values("shm", "tcp", "gloo"),
                          [](const auto& info) { return std::string(info.param); });
 
-// Runs fn in a thread whose loopback interface is down. False: there can be no such thread.
+// Runs fn in a thread whose loopback interface is down. Returns false if such a thread is not
+// possible.
 bool where_loopback_is_down(const std::function<void()>& fn) {
   bool made = false;
   std::thread([&] {

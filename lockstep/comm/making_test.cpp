@@ -21,7 +21,7 @@ using ::testing::StartsWith;
 
 constexpr const char* kReason = "rank 1 could not join the group: pipe2: Too many open files";
 
-// What each rank's part ends with, as text.
+// The error with which each rank's part ends, as text.
 std::vector<std::string> make(
     const std::vector<std::function<void(const std::shared_ptr<Store>&)>>& parts) {
   const auto store = std::make_shared<HashStore>();
@@ -53,7 +53,7 @@ TEST(Making, AFailureEndsTheOthersWaitsWhateverTheyWaitIn) {
         PrefixStore below("host0", store);
         store_barrier(below, "ready", 4, Deadline::seconds(60));
       },
-      // For something else than the store.
+      // A wait for something other than the store.
       [](const auto& store) {
         const Deadline deadline = Deadline::seconds(60);
         while (!deadline.expired()) {
@@ -61,7 +61,7 @@ TEST(Making, AFailureEndsTheOthersWaitsWhateverTheyWaitIn) {
           std::this_thread::yield();
         }
       },
-      // Its connection to a rank that heard of it sooner.
+      // Its connection to a rank that learned of it sooner.
       [](const auto&) { throw PeerLost("rank 0 went away", 0); },
   });
   EXPECT_THAT(texts[1], StartsWith("pipe2: Too many open files"));
@@ -87,7 +87,8 @@ TEST(Making, WhatWasMadeLooksNoMore) {
                                throw system_error("pipe2", EMFILE);
                              }),
                SystemError);
-  std::this_thread::sleep_for(std::chrono::milliseconds(150));  // longer than between two looks
+  // Longer than the time between two looks.
+  std::this_thread::sleep_for(std::chrono::milliseconds(150));
   EXPECT_FALSE(kept->try_get("door"));
   EXPECT_THROW(kept->get("door", Deadline::seconds(0.2)), Timeout);
 }

@@ -1,4 +1,4 @@
-// The words in which ranks that called different operations are told so, on every backend.
+// The error texts for ranks that called different operations, the same on every backend.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +13,22 @@ namespace lockstep {
 // "#7 all_reduce sum float32 x 100 at train.cpp:12".
 std::string numbered(const trace::CallRecord& record);
 
-// What one rank called.
+// The call of one rank.
 struct RankCall {
   int rank = 0;
   uint64_t sequence = 0;
   std::string text;                          // describe(call)
-  std::optional<uint64_t> fingerprint = {};  // decides instead of number and text what is the same
+  std::optional<uint64_t> fingerprint = {};  // decides equality in place of number and text
 };
 
 // "ranks called different collectives: ranks 0, 2: #2 all_reduce ...; rank 1: #2 all_gather ...;
-// every rank must call the same operations in the same order". `calls` in rank order; ranks with
-// the same call are named together. `noticed_at`: the call at which an earlier difference came to
-// light, or "". Pure.
+// every rank must call the same operations in the same order". `calls` are in rank order; ranks
+// with the same call are named together. `noticed_at`: the call at which an earlier difference was
+// noticed, or "". Pure.
 std::string mismatch_text(std::span<const RankCall> calls, const std::string& noticed_at = {});
 
-// The same where the first different call is further back than the ranks can say: more than `calls`
-// before the one at which it came to light. Pure.
+// The same where the ranks no longer know the first different call: it is more than `calls` before
+// the one at which it was noticed. Pure.
 std::string mismatch_text_before(uint64_t calls, const std::string& noticed_at);
 
 }  // namespace lockstep

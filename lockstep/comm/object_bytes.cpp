@@ -9,7 +9,7 @@
 namespace lockstep {
 namespace {
 
-// Without recursion: an object that is too deep for the library's own recursion must be found.
+// Not recursive, because it must detect objects that are too deep for the library's own recursion.
 bool too_deep(const nlohmann::json& object) {
   std::vector<std::pair<const nlohmann::json*, int>> open{{&object, 1}};
   while (!open.empty()) {
@@ -22,12 +22,12 @@ bool too_deep(const nlohmann::json& object) {
   return false;
 }
 
-// Bytes that open more arrays, maps, tags or indefinite strings within each other than an object
-// may have would recurse in the library as deep. Follows the structure of CBOR's heads only; what
-// is malformed in other ways is left to the library.
+// Whether the bytes nest more arrays, maps, tags or indefinite strings than an object may have; the
+// library would recurse as deeply. It follows the structure of CBOR's heads only; the library
+// detects other malformed input.
 bool nests_too_deep(std::span<const uint8_t> bytes) {
   constexpr uint64_t kUntilBreak = UINT64_MAX;
-  std::vector<uint64_t> open;  // items still to come at each level
+  std::vector<uint64_t> open;  // the number of remaining items at each level
   size_t at = 0;
   while (at < bytes.size()) {
     while (!open.empty() && open.back() == 0) open.pop_back();
@@ -68,7 +68,7 @@ bool nests_too_deep(std::span<const uint8_t> bytes) {
         if (argument != kUntilBreak && argument > UINT64_MAX / 4) return false;
         open.push_back(argument == kUntilBreak ? argument : argument * 2);
         break;
-      case 6:  // a tag, and what it is of
+      case 6:  // a tag and its item
         open.push_back(1);
         break;
       default:

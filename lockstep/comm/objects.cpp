@@ -35,7 +35,7 @@ int64_t checked_length(int64_t length, int rank) {
                   " are allowed: did that rank send something else?");
 }
 
-// All ranks' lengths, which all must be in order before anybody sends more.
+// Exchanges all ranks' lengths, which must all be valid before any rank sends more.
 std::vector<int64_t> exchange_lengths(Communicator& comm, int64_t mine, Communicator::Site site) {
   const at::Tensor all = comm.all_gather(one_length(mine), site);
   const auto* data = all.const_data_ptr<int64_t>();

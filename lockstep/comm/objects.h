@@ -1,14 +1,15 @@
 // Objects among ranks: any JSON value, of any size, in the forms of the collectives.
 //
-// An object travels as its length (one int64) and then its bytes, CBOR (RFC 8949): numbers arrive
-// as they were, NaN and infinity included, and so do binary values. Nothing that arrives is
-// executed or trusted: what is no CBOR, or claims more than kMaxObjectBytes, is DataError, and the
-// communicator can be used further (after a refused length its bytes are still on their way: a
-// later receive of the same tag gets them). Larger objects, or nested deeper than kMaxObjectDepth,
-// are refused with InvalidArgument on the rank that gives them, before anything is sent; the others
-// wait for it then. Errors, threads and sites are otherwise as in communicator.h.
+// An object travels as its length (one int64) and then its bytes, CBOR (RFC 8949). Numbers, NaN and
+// infinity included, and binary values arrive unchanged. Received data is never executed or
+// trusted: bytes that are not CBOR, or that claim more than kMaxObjectBytes, are DataError, and the
+// communicator stays usable (after a refused length its bytes are still on their way: a later
+// receive of the same tag gets them). Larger objects, or objects nested deeper than
+// kMaxObjectDepth, are refused with InvalidArgument on the rank that gives them, before anything is
+// sent; the other ranks then wait for it. Errors, threads and sites are otherwise as in
+// communicator.h.
 //
-// For configurations, metrics and names; tensors have faster ways.
+// Use it for configurations, metrics and names; tensors have faster paths.
 #pragma once
 
 #include <cstdint>
@@ -22,23 +23,25 @@ namespace lockstep {
 inline constexpr int64_t kMaxObjectBytes = int64_t{1} << 30;  // encoded
 inline constexpr int kMaxObjectDepth = 512;
 
-// Point to point; matched by peer and tag, in order, among other messages of that tag.
+// Point to point. Matched by peer and tag, in order, among other messages of that tag.
 void send_object(Communicator& comm, const nlohmann::json& object, int dst, int tag = 0,
                  Communicator::Site site = Communicator::Site::current());
 nlohmann::json recv_object(Communicator& comm, int src, int tag = 0,
                            Communicator::Site site = Communicator::Site::current());
 
-// Returns the root's object on every rank; `object` is ignored elsewhere. Collective.
+// Returns the root's object on every rank; `object` is ignored elsewhere.
+// Collective: all ranks call it.
 nlohmann::json broadcast_object(Communicator& comm, const nlohmann::json& object, int root,
                                 Communicator::Site site = Communicator::Site::current());
 
-// Returns part r of the root's `objects` on rank r: one for each rank; ignored elsewhere.
-// Collective.
+// Returns part r of the root's `objects`, one per rank, on rank r; `objects` is ignored elsewhere.
+// Collective: all ranks call it.
 nlohmann::json scatter_object(Communicator& comm, const std::vector<nlohmann::json>& objects,
                               int root, Communicator::Site site = Communicator::Site::current());
 
-// Returns all ranks' objects in rank order: on the root, and an empty list elsewhere; on all ranks.
-// Collective.
+// Return all ranks' objects in rank order: gather_object on the root, and an empty list elsewhere;
+// all_gather_object on all ranks.
+// Collective: all ranks call it.
 std::vector<nlohmann::json> gather_object(Communicator& comm, const nlohmann::json& object,
                                           int root,
                                           Communicator::Site site = Communicator::Site::current());

@@ -9,7 +9,7 @@ namespace {
 
 class LocalOperations : public ::testing::TestWithParam<int> {};
 
-// Slots of 2 KiB make the long tensors take many rounds, and 1009 elements more than one.
+// With slots of 2 KiB the long tensors take many rounds, and 1009 elements take more than one.
 TEST_P(LocalOperations, AgreeWithTheOracle) {
   testing::expect_suite(
       [](const auto& fn) { testing::run_threads(GetParam(), fn, {.slot_bytes = 2048}); },

@@ -1,4 +1,4 @@
-// Two groups that ranks wait in in opposite orders, for the tests of every backend.
+// Two groups in which ranks wait in opposite orders, for the tests of every backend.
 #pragma once
 
 #include <ATen/ops/full.h>
@@ -14,8 +14,8 @@
 
 namespace lockstep {
 
-// Every rank of `comm` has called the operations of two groups of all ranks in the same order, and
-// waits for them in one that depends on its rank. Sizes that take different ways through an engine.
+// Every rank of `comm` calls the operations of two groups of all ranks in the same order, and waits
+// for them in an order that depends on its rank. The sizes take different paths through an engine.
 inline void wait_in_opposite_orders(Communicator& comm) {
   Communicator a = comm.duplicate(), b = comm.duplicate();
   const bool first_a = comm.rank() % 2 == 0;
@@ -29,14 +29,14 @@ inline void wait_in_opposite_orders(Communicator& comm) {
       work_a.wait();
       EXPECT_EQ(on_a[numel - 1].item<double>(), all) << numel;
       EXPECT_EQ(on_b[numel - 1].item<double>(), all) << numel;
-      // One blocks in b while others wait for what it has under way in a.
+      // One rank blocks in b while others wait for its pending operations in a.
       const at::Tensor under_way = at::ones({numel}), blocking = at::ones({numel});
       Work work = a.iall_reduce(under_way);
       if (!first_a) work.wait();
       b.all_reduce(blocking);
       work.wait();
       EXPECT_EQ(under_way[0].item<double>() + blocking[0].item<double>(), 2 * all) << numel;
-      // A message, while the others need this rank in a.
+      // A message, while the other ranks need this rank in a.
       if (comm.size() < 2 || comm.rank() > 1) continue;
       const int peer = 1 - comm.rank();
       const at::Tensor out = at::full({numel}, comm.rank() + 3.0), in = at::ones({numel});
@@ -57,8 +57,9 @@ inline void wait_in_opposite_orders(Communicator& comm) {
   }
 }
 
-// Every rank of `comm`, at least three, comes into calls of two groups whose orders differ, and can
-// never end them. What it is told; `a` is the one of all ranks, `b` that of the first two.
+// Every rank of `comm`, at least three, calls operations of two groups in orders that differ, so
+// that they can never complete. Returns the error that the rank gets. `a` is the group of all
+// ranks, `b` that of the first two.
 inline std::string error_of_different_orders(Communicator& a, std::optional<Communicator>& b) {
   a.barrier();
   if (b) b->barrier();
@@ -84,7 +85,7 @@ inline void call_in_different_orders(Communicator& comm) {
   Communicator a = comm.duplicate();
   std::optional<Communicator> b = comm.subgroup({0, 1});
   const std::string error = error_of_different_orders(a, b);
-  comm.barrier();  // who has left a group is named otherwise
+  comm.barrier();  // errors name a rank that has left a group differently
   EXPECT_THAT(error, names_different_orders());
 }
 

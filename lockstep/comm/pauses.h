@@ -1,4 +1,5 @@
-// Pauses: between looks at a store for what others are to write there. Not a public header.
+// Pauses: the times between two looks at a store for keys that other ranks write. Not a public
+// header.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +8,7 @@
 
 namespace lockstep {
 
-// 1 ms, twice as long each time, at most 20 ms.
+// Starts with 1 ms and doubles up to 20 ms.
 class Pauses {
  public:
   void pause() {

@@ -36,7 +36,7 @@ TEST(RanksApart, NobodyIsWhereAllAreEqual) {
 }
 
 TEST(RanksApart, TheMinorityIsNamedWithItsHost) {
-  // Tensor 1 is the first in which rank 2 differs, and tensor 2 the next.
+  // Tensor 1 is the first one in which rank 2 differs, and tensor 2 the next.
   const std::vector<uint64_t> hashes{1, 2, 3, 1, 2, 3, 1, 9, 9};
   const auto apart = find_apart(hashes, 3);
   ASSERT_TRUE(apart);
@@ -70,7 +70,7 @@ TEST(RanksApart, WithoutAMajorityAllAreNamed) {
               HasSubstr("on rank 0 (on a), another on rank 1 (on a) and another on rank 2 (on b)"));
 }
 
-// The error on every rank; "" where there was none.
+// The error on every rank; "" if there was none.
 std::vector<std::string> errors_of(int ranks, const std::function<void(at::Tensor, int)>& change) {
   std::vector<std::string> errors(static_cast<size_t>(ranks));
   testing::run_threads(ranks, [&](Communicator& comm) {
@@ -81,7 +81,7 @@ std::vector<std::string> errors_of(int ranks, const std::function<void(at::Tenso
     } catch (const Mismatch& error) {
       errors[static_cast<size_t>(comm.rank())] = error.what();
     }
-    comm.barrier();  // it is as it was
+    comm.barrier();  // the communicator works as before
   });
   return errors;
 }

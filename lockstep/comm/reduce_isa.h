@@ -2,9 +2,10 @@
 // time in the namespace LOCKSTEP_ISA.
 //
 // Nothing here may be an inline function or template that other files instantiate too: the linker
-// would keep one copy for all, perhaps the one for a newer processor. So no standard library, and
-// everything in an anonymous namespace.
-// NaN is what differs from itself, GCC's vector types need typedef, and a body is compiled once a file.
+// would keep one copy for all, perhaps the one for a newer processor. The file therefore uses no
+// standard library, and everything is in an anonymous namespace. NaN is tested by comparing a value
+// with itself, GCC's vector types need typedef, and the body is compiled once per file; hence the
+// suppressed checks:
 // NOLINTBEGIN(misc-redundant-expression, modernize-use-using, misc-definitions-in-headers)
 
 #ifndef LOCKSTEP_ISA
@@ -186,7 +187,7 @@ inline void store(void* to, V v) {
   __builtin_memcpy(to, &v, sizeof v);
 }
 
-// How a type is added: `Value` holds kCount elements as floats.
+// How elements of a type are added: `Value` holds kCount of them as floats.
 struct AsFloat {
   static constexpr int kBytes = 4;
   static constexpr int kCount = kWidth;
@@ -288,12 +289,13 @@ int64_t add_any(const ReduceArguments& a) {
   return whole / As::kBytes;
 }
 
-// Far enough ahead that a peer's line has come over when it is added. 16-bit kernels need it: their
-// window of instructions in flight holds too few loads. float32 is faster without.
+// Far enough ahead that a peer's cache line has arrived when it is added. The 16-bit kernels need
+// the prefetch: their window of instructions in flight holds too few loads. float32 is faster
+// without it.
 constexpr int64_t kAhead = 2048;
 
-// The same for two inputs, with the pointers in registers: the compiler must assume that what is
-// stored may be the pointers themselves.
+// The same for two inputs, with the pointers in registers: otherwise the compiler must assume that
+// a store may change the pointers themselves.
 template <typename As, bool kAvg, int kOutputs>
 int64_t add_two(const ReduceArguments& a) {
   constexpr int64_t kStep = As::kCount * As::kBytes;
@@ -310,7 +312,7 @@ int64_t add_two(const ReduceArguments& a) {
   };
   int64_t at = 0;
   if constexpr (As::kBytes == 2) {
-    // Not beyond the end: the next line is another rank's share.
+    // Stops before the end: the next line is another rank's share.
     for (; at < whole - kAhead; at += kStep) {
       __builtin_prefetch(left + at + kAhead);
       __builtin_prefetch(right + at + kAhead);

@@ -1,4 +1,5 @@
-// What reduce_kernels.cpp asks of the kernels that are compiled for several instruction sets.
+// The interface between reduce_kernels.cpp and the kernels that are compiled for several
+// instruction sets.
 #pragma once
 
 #include <stddef.h>

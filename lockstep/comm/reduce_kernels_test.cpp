@@ -71,7 +71,7 @@ TEST(ReduceKernels, LongBuffersAreWholeAndMayBeInPlace) {
 
 using Kernel = void (*)(ReduceArguments);
 
-// Those that this processor can run.
+// The kernels that this processor can run.
 std::vector<std::pair<const char*, Kernel>> kernels() {
   std::vector<std::pair<const char*, Kernel>> result{{"baseline", isa_baseline::reduce}};
 #if defined(__x86_64__)

@@ -1,4 +1,4 @@
-// Ranks that are killed, started anew, and met again.
+// Ranks that are killed, restarted, and reunited.
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ TEST_P(Reform, SurvivorsKeepTheirProcessAndMeetTheNewRank) {
         int failures = 0;
         for (int step = is_first_life() ? 0 : -1; step < 6;) {
           try {
-            if (step < 0) {  // where are the others?
+            if (step < 0) {  // the other ranks' step is unknown
               const at::Tensor at_step = at::ones({1}, at::kLong).fill_(step);
               comm.all_reduce(at_step, ReduceOp::kMax);
               step = static_cast<int>(at_step.item<int64_t>());
@@ -76,22 +76,22 @@ TEST_P(Reform, SurvivorsKeepTheirProcessAndMeetTheNewRank) {
       {.backend = GetParam(), .replacements = 1});
 }
 
-// One after another, the ranks that have just come included, also while the others meet.
+// Ranks die one after another, including those that have just arrived, and while the others meet.
 TEST_P(Reform, RanksThatDieInEveryPhaseAreReplaced) {
   testing::expect_ranks(3,
                         [](Communicator& first) {
                           Communicator comm = first;
                           const int life =
                               std::stoi(process_env()("LOCKSTEP_RESTART_COUNT").value_or("0"));
-                          if (comm.rank() == 2 && life == 0)
-                            die();  // as soon as it has met the others
+                          // After it has met the others.
+                          if (comm.rank() == 2 && life == 0) die();
                           if (comm.rank() == 2 && life == 1) die();
                           if (comm.rank() == 0 && life == 0 && comm.generation() == 1) {
                             try {
                               sum_of_ones(comm);
                             } catch (const PeerLost&) {
                             }
-                            die();  // instead of meeting them
+                            die();  // before it meets them
                           }
                           while (true) {
                             try {
@@ -110,7 +110,7 @@ TEST_P(Reform, RanksThatDieInEveryPhaseAreReplaced) {
 INSTANTIATE_TEST_SUITE_P(Backends, Reform, ::testing::Values("shm", "tcp", "gloo"),
                          [](const auto& info) { return std::string(info.param); });
 
-// Without a successor, under a launcher that lets the others live.
+// Without a replacement, under a launcher that does not end the other ranks.
 TEST(ReformAlone, TheOthersShrinkWhereTheLauncherLetsThem) {
   testing::expect_ranks(3,
                         [](Communicator& comm) {

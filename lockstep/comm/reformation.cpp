@@ -18,8 +18,9 @@ namespace lockstep {
 namespace {
 
 constexpr const char* kMade = "made";
-// All ranks are there when an attempt begins to connect, so that little time suffices; one that a
-// rank died in must not hold up the next. Twice as long each time: a machine may just be busy.
+// When an attempt begins to connect, all ranks are present, so a short time suffices; an attempt in
+// which a rank died must not delay the next. The time doubles with each attempt, because a machine
+// may just be busy.
 constexpr Deadline::Duration kFirstPatience = std::chrono::seconds(1);
 
 // "0.3 s".
@@ -29,7 +30,7 @@ std::string seconds_text(Deadline deadline) {
   return text.str();
 }
 
-// The attempt that this rank waits in was given up.
+// The attempt that this rank waits in has been given up.
 class GivenUp : public Error {
  public:
   using Error::Error;
@@ -37,7 +38,7 @@ class GivenUp : public Error {
 
 }  // namespace
 
-// One attempt, as one rank sees it.
+// One attempt, seen from one rank.
 class Reformation::Attempt {
  public:
   Attempt(std::shared_ptr<Store> store, int rank, int size,
@@ -47,12 +48,13 @@ class Reformation::Attempt {
   std::optional<std::string> outcome() { return store_->try_get("outcome"); }
   std::string give_up(const std::string& why) { return store_->compare_set("outcome", "", why); }
 
-  // False: a former process of this rank was here.
+  // Returns false if a former process of this rank was here.
   bool announce(const std::string& life) {
     return store_->compare_set(here(rank_), "", life) == life;
   }
 
-  // True once all ranks are here; false when the attempt has been given up. Throws Timeout, Mismatch.
+  // Returns true once all ranks are present, and false if the attempt has been given up. Throws
+  // Timeout, Mismatch.
   bool meet(Deadline deadline) {
     Pauses pauses;
     std::vector<bool> came(static_cast<size_t>(size_), false);
@@ -71,7 +73,8 @@ class Reformation::Attempt {
     }
   }
 
-  // This rank has connected. "made", or why not: equal on all ranks.
+  // Announces that this rank has connected. Returns "made", or why not; the result is equal on all
+  // ranks.
   std::string agree(Deadline deadline) {
     store_->set("made/" + std::to_string(rank_), "1");
     Pauses pauses;
@@ -98,7 +101,8 @@ class Reformation::Attempt {
                    " ended, with exit code 0, and will not come");
   }
   static std::string here(int rank) { return "here/" + std::to_string(rank); }
-  // The ranks that have no key `prefix`R yet; `known`: those that had one when last looked at.
+  // Returns the ranks that have no key `prefix`R yet; `known` holds those that had one at the last
+  // look.
   std::vector<int> without(std::vector<bool>& known, const std::string& prefix) {
     std::vector<int> ranks;
     for (int r = 0; r < size_; ++r) {
@@ -138,7 +142,7 @@ int64_t Reformation::form(const Connect& connect, Deadline deadline) {
     if (!attempt.meet(deadline)) continue;
     const Deadline limit = Deadline::after(std::min(patience, deadline.remaining()));
     patience *= 2;
-    // Its waits end when the attempt does.
+    // Waits in this store end when the attempt ends.
     auto store =
         std::make_shared<WatchedStore>(std::make_shared<PrefixStore>("world", base), [&attempt] {
           if (const auto end = attempt.outcome(); end && *end != kMade) throw GivenUp(*end);

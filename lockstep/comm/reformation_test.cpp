@@ -107,7 +107,7 @@ TEST(Reformation, WhoDoesNotComeIsNamed) {
                 Deadline::after(std::chrono::milliseconds(300)));
       ADD_FAILURE();
     } catch (const Timeout& error) {
-      // The first that gives up sends the other on to an attempt of its own.
+      // The first rank that gives up makes the other one start an attempt of its own.
       EXPECT_THAT(error.what(), HasSubstr("1"));
       EXPECT_THAT(error.what(), HasSubstr("did not come within 0.3 s"));
     }
@@ -187,17 +187,17 @@ class Dying final : public Store {
     if (left_ > 0 && --left_ == 0) throw Death();
   }
   std::shared_ptr<Store> base_;
-  int left_;  // 0: for ever
+  int left_;  // 0: forever
 };
 
-// A job whose ranks form, work, and form again where one of them died, until all are in their last
-// lives, which do not die.
+// A job whose ranks form, work, and form again after one of them died, until all are in their last
+// lives, in which they do not die.
 class MortalJob {
  public:
   static constexpr int kSize = 3;
   static constexpr int kLastLife = 3;
 
-  // The generation in which this rank's last life has worked.
+  // The generation in which this rank's last life worked.
   int64_t run_rank(int rank, unsigned seed) {
     std::mt19937 random(seed * 100 + static_cast<unsigned>(rank));
     while (true) {
@@ -231,7 +231,7 @@ class MortalJob {
     EXPECT_TRUE(added) << "two processes of rank " << rank << " in attempt " << attempt;
   }
 
-  // As a collective: false where a rank of the generation is dead.
+  // Acts like a collective: false where a rank of the generation is dead.
   bool work(int64_t number) {
     Lives lives;
     {

@@ -46,7 +46,8 @@ std::vector<std::vector<std::string>> gather_lines(Communicator& comm,
   for (const std::string& line : mine) text += line + "\n";
   const at::Tensor bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
   if (!text.empty()) std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
-  // The sizes are needed here too, to tell where each rank's text ends: exchanged once, for both.
+  // The sizes are also needed to find where each rank's text ends, so they are exchanged once, for
+  // both purposes.
   const at::Tensor size = at::empty({1}, at::kLong);
   *size.mutable_data_ptr<int64_t>() = bytes.numel();
   const at::Tensor all_sizes = comm.all_gather(size);
@@ -63,7 +64,7 @@ std::vector<std::vector<std::string>> gather_lines(Communicator& comm,
   return result;
 }
 
-// Of the bits: -0 and 0 differ, equal NaN do not.
+// Hashes the bits: -0 and 0 differ, equal NaN do not.
 uint64_t hash_values(const at::Tensor& tensor) {
   const at::Tensor values = tensor.detach().cpu().contiguous();
   return XXH3_64bits(values.const_data_ptr(), values.nbytes());
@@ -96,7 +97,7 @@ void check_equal_values(Communicator& comm, const NamedTensorList& tensors,
   *together.mutable_data_ptr<int64_t>() = static_cast<int64_t>(hash_values(own));
   const at::Tensor everybodys = comm.all_gather(together);
   if (everybodys.eq(everybodys[0]).all().item<bool>()) return;
-  // Rare: now each tensor, to name the first.
+  // Rare: compares each tensor, to name the first difference.
   const at::Tensor each = comm.all_gather(own);
   const std::vector<std::string> hosts = gather_host_names(comm);
   const std::span all(static_cast<const uint64_t*>(each.const_data_ptr()),

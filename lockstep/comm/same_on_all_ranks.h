@@ -1,4 +1,4 @@
-// Are all ranks about to train the same model?
+// Checks that all ranks are about to train the same model.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,22 +11,26 @@
 
 namespace lockstep {
 
-// flat's NamedTensors, which this room is below of.
+// The same type as flat::NamedTensors, repeated because comm/ must not depend on flat/.
 using NamedTensorList = std::vector<std::pair<std::string, at::Tensor>>;
 
-// Compares names, order, shapes, dtypes and requires_grad of `tensors` among all ranks. Throws
-// Mismatch, on all ranks alike, that names the first difference and the ranks on each side.
-// Collective.
+// Compares names, order, shapes, dtypes and requires_grad of `tensors` among all ranks.
+// Collective: all ranks call it.
+// Throws: Mismatch, on all ranks alike, that names the first difference and the ranks on each side.
 void check_same_on_all_ranks(Communicator& comm, const NamedTensorList& tensors);
 
-// Compares the tensors' values, bit for bit (equal NaN are equal), by 8 bytes a rank; names and shapes
-// must agree already. Throws Mismatch, on all ranks alike, that names the first tensor that differs and
-// the ranks in the minority with their hosts; the communicator stays as it was. `when`: for the message,
-// "step 300". Reads every byte once, some 10 GB a second. Collective.
+// Compares the tensors' values bit for bit (equal NaN are equal), by exchanging 8 bytes per rank.
+// Names and shapes must agree already. `when`: "step 300", for the message. It leaves the
+// communicator unbroken.
+// Collective: all ranks call it.
+// Throws: Mismatch, on all ranks alike, that names the first tensor that differs and the ranks in
+// the minority with their hosts.
+// Cost: reads every byte once, at some 10 GB a second.
 void check_equal_values(Communicator& comm, const NamedTensorList& tensors,
                         const std::string& when = "");
 
-// Copies rank 0's values into everybody's. Collective.
+// Copies the root's values into the tensors of every rank.
+// Collective: all ranks call it.
 void broadcast_tensors(Communicator& comm, const NamedTensorList& tensors, int root = 0);
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
-// Very many calls leave nothing behind. 10^6 of them, and minutes of mixed ones, where
-// LOCKSTEP_LONG_TESTS is 1 (scripts/test --full); a fiftieth of that otherwise.
+// Very many calls leave nothing behind. 10^6 calls, and minutes of mixed ones, if
+// LOCKSTEP_LONG_TESTS is 1 (scripts/test --full); otherwise a fiftieth of that.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -116,7 +116,7 @@ void mixed_call(Communicator& comm, Sequence& sequence) {
   }
 }
 
-// One rank after the other: threads share what is counted.
+// One rank after the other, since threads share the counted resources.
 testing::Holdings holdings_in_turn(Communicator& comm) {
   testing::Holdings result;
   for (int r = 0; r < comm.size(); ++r) {
@@ -127,7 +127,7 @@ testing::Holdings holdings_in_turn(Communicator& comm) {
   return result;
 }
 
-// What the process holds after `n` calls is what it held after the first part of them.
+// The process holds as much after `n` calls as after the first part of them.
 void soak(Communicator& comm, int64_t n, const std::function<void(int64_t)>& call) {
   for (int64_t i = 0; i < n / 5; ++i) call(i);
   const testing::Holdings before = holdings_in_turn(comm);
@@ -140,9 +140,9 @@ void soak(Communicator& comm, int64_t n, const std::function<void(int64_t)>& cal
               static_cast<long long>(after.heap_bytes - before.heap_bytes),
               static_cast<long long>(after.rss_kib - before.rss_kib),
               static_cast<long long>(before.rss_kib));
-  // 10^6 calls that lose four bytes each would show.
+  // A leak of four bytes per call would be visible after 10^6 calls.
   EXPECT_LT(after.heap_bytes - before.heap_bytes, std::max<int64_t>(4 * n, 256 * 1024));
-  // Pages are touched as malloc and shared memory come to them: 6 to 13 MB in a thousand calls.
+  // Pages are touched as malloc and shared memory grow: 6 to 13 MB in a thousand calls.
   EXPECT_LT(after.rss_kib - before.rss_kib, 32'000) << "of " << before.rss_kib;
 }
 
@@ -172,7 +172,7 @@ TEST(Soak, SmallCollectivesOfProcesses) {
 }
 
 TEST(Soak, SmallCollectivesOverGloo) {
-  // libtorch's record of the last 2,000 calls fills up once, and would look like something lost.
+  // libtorch's record of the last 2,000 calls fills up once, and would look like a leak.
   ::setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
   testing::expect_ranks(
       2, [](Communicator& comm) { soak_small(comm, times(5'000)); }, long_ranks("gloo"));

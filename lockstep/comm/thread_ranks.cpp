@@ -20,7 +20,7 @@ void run_ranks_as_threads(int size, const std::function<void(Communicator&)>& fn
   if (slot_bytes != 0) {
     shape.slot_bytes = slot_bytes;
     shape.channel_bytes = slot_bytes;
-    tuning = {.lines_up_to = -1, .mapped = false};
+    tuning = {.ll_up_to = -1, .mapped = false};
   }
   std::vector<std::unique_ptr<Backend>> backends = make_local_backends(shape, tuning);
 

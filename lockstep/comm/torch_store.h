@@ -1,5 +1,5 @@
-// TorchStore: a client of PyTorch's TCPStore, by which torchrun's workers find each other. Not a
-// public header.
+// TorchStore: a client of PyTorch's TCPStore, through which torchrun's workers find each other. Not
+// a public header.
 #pragma once
 
 #include <memory>
@@ -12,12 +12,14 @@ namespace lockstep {
 
 class TorchStore {
  public:
-  // Connects to the TCPStore at `address`, or serves it there. Throws Timeout, StoreError.
+  // Connects to the TCPStore at `address`, or serves it there.
+  // Throws: Timeout, StoreError.
   TorchStore(const HostPort& address, bool serve, Deadline deadline);
   ~TorchStore();
 
   void set(const std::string& key, const std::string& value);
-  // Waits for the key. Throws Timeout.
+  // Waits for the key.
+  // Throws: Timeout.
   std::string get(const std::string& key, Deadline deadline);
 
  private:

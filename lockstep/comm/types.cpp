@@ -108,7 +108,7 @@ int64_t elements(const Call& call) {
 
 namespace {
 
-// Texts of fixed size: copied without looking for their end.
+// Texts of fixed size, which are copied without searching for their end.
 struct OpName {
   char text[16];
 };
@@ -139,7 +139,7 @@ struct Names {
   }
 };
 
-// The last part of a path.
+// Stores the last component of a path.
 void put_file(char (&field)[44], const char* path) {
   const size_t n = std::strlen(path);
   const size_t longest = std::min(n, sizeof field - 1);
@@ -190,7 +190,7 @@ uint64_t fingerprint(const Call& call) {
     hash *= 0x9e3779b97f4a7c15ULL;
     hash ^= hash >> 29;
   };
-  // One word: a chain of multiplications is what a small call waits for.
+  // One word, because a small call waits for the chain of multiplications.
   const auto byte = [](auto value) { return static_cast<uint64_t>(static_cast<uint8_t>(value)); };
   mix(byte(call.op) | byte(call.dtype) << 8 |
       (is_reduction(call.op) ? byte(call.reduce) : uint64_t{99}) << 16 |
@@ -215,7 +215,7 @@ uint64_t fingerprint(std::string_view text) {
 }
 
 CallNote call_note(const std::string& text) {
-  return {fingerprint(text) | 1, text.c_str()};  // 0 would be no note
+  return {fingerprint(text) | 1, text.c_str()};  // 0 would mean no note
 }
 
 }  // namespace lockstep

@@ -36,11 +36,11 @@ inline constexpr int kOpCount = 11;
 enum class ReduceOp : uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBitAnd, kBitOr, kBitXor };
 inline constexpr int kReduceOpCount = 8;
 
-// What a receive from a rank would find now.
+// The result that a receive from a rank would find now.
 enum class Probe : uint8_t {
   kNothing,  // no message of that tag yet
-  kMessage,  // one that no receive has claimed
-  kLeft,     // none, and the rank has left the group: none will come
+  kMessage,  // a message that no receive has claimed
+  kLeft,     // no message, and none will come: the rank has left the group
 };
 
 const char* to_string(Op op);                  // "all_reduce"
@@ -62,9 +62,10 @@ class Site {
   constexpr Site() = default;
   constexpr Site(const std::source_location& place)  // NOLINT(google-explicit-constructor)
       : file_(place.file_name()), line_(place.line()) {}
-  // Of a program in another language, for what binds it. `file` stays.
+  // For bindings: a line of a program in another language. `file` must stay valid.
   constexpr Site(const char* file, uint32_t line) : file_(file), line_(line) {}
-  // Where it is called or, as the default of a function's argument, where that function is.
+  // The caller's line or, as the default of a function's argument, the line where that function is
+  // called.
   static constexpr Site current(const char* file = __builtin_FILE(),
                                 uint32_t line = __builtin_LINE()) {
     return {file, line};
@@ -78,17 +79,16 @@ class Site {
   uint32_t line_ = 0;
 };
 
-// What a library adds to a call to say which of its own it is; ranks whose notes differ have fallen
-// out of step.
+// A library's own name for a call; ranks whose notes differ are out of step.
 struct CallNote {
   uint64_t key = 0;       // part of the fingerprint
   const char* text = "";  // at most 47 characters are kept; copied when the call starts
 };
-// The note that says `text`, which must live until the call starts; other texts, other keys.
+// The note with `text`, which must live until the call starts; different texts give different keys.
 CallNote call_note(const std::string& text);
 
 // One operation of one rank, as a backend gets it: raw views of contiguous memory that stay valid
-// until the operation is over. Counts are in elements of `dtype`. Which fields an operation uses:
+// until the operation is complete. Counts are in elements of `dtype`. The fields of each operation:
 //   barrier         none
 //   broadcast       output (on the root: what is sent), count
 //   reduce          input, count; output on the root only (may be input)
@@ -115,25 +115,26 @@ struct Call {
   int64_t count = 0;
   std::vector<int64_t> counts;
   std::vector<int64_t> recv_counts;
-  bool uniform = false;   // all parts of all ranks have counts[0] elements
-  uint64_t sequence = 0;  // on its communicator, from 1; sends and receives count apart
+  bool uniform = false;  // the parts of all ranks all have counts[0] elements
+  // Its number on its communicator, from 1; sends and receives count separately.
+  uint64_t sequence = 0;
   CallNote note;
   Site site;
-  // Of this call, if it was made already; valid while the call starts.
+  // The record of this call, if it has been made; valid while the call starts.
   const trace::CallRecord* record = nullptr;
-  // On a device, what must be done before it: Backend::mark() of the caller's thread when it called,
-  // since the call may start later and on another one. Null: nothing.
+  // On a device, the work that must precede the call: Backend::mark() of the caller's thread at the
+  // time of the call, since the call may start later and on another thread. Null: none.
   std::shared_ptr<void> after = nullptr;
 };
 
-// What others are told of a call: on the board, in the trace, in a peer's error message.
+// The description of a call for others: on the board, in the trace, in a peer's error message.
 trace::CallRecord make_record(const Call& call);
 // "all_reduce sum float32 x 421642 at trainer.cpp:120".
 std::string describe(const Call& call);
-// Equal on all ranks that make the same call in the same way; differs, but for chance, when
-// operation, dtype, reduction, root or counts differ.
+// Equal on all ranks that make the same call in the same way. It differs, with high probability,
+// when operation, dtype, reduction, root or counts differ.
 uint64_t fingerprint(const Call& call);
-// Of a text: FNV-1a, the same on every rank whatever its standard library, whose std::hash is not.
+// The FNV-1a hash of a text. Unlike std::hash it is the same with every standard library.
 uint64_t fingerprint(std::string_view text);
 
 }  // namespace lockstep

@@ -7,7 +7,7 @@
 namespace lockstep {
 
 void settle_vector_maths() {
-  // All of MKL's vector functions share what the first one finds out.
+  // All of MKL's vector functions share what the first one detects.
   static const bool settled = [] {
     const at::NoGradGuard no_grad;
     at::sin(at::zeros({1}, at::TensorOptions(at::kFloat).device(at::kCPU)));

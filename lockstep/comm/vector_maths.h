@@ -3,11 +3,13 @@
 
 namespace lockstep {
 
-// exp, sin, sqrt, tanh and the like go through MKL on the CPU. Its first call in a process finds
-// out what the processor can do, and until it is through, calls on other threads may take a kernel
-// of low accuracy: the same input gives other bits, once, on processors with AVX-512
-// (https://github.com/pytorch/pytorch/issues/188792). This makes the first call, alone. Before
-// threads compute; cheap, any number of times, from any thread.
+// On the CPU, exp, sin, sqrt, tanh and the like go through MKL. Its first call in a process detects
+// the processor's abilities, and until that is done, calls on other threads may use a kernel of low
+// accuracy: on processors with AVX-512 the same input then gives other bits, once
+// (https://github.com/pytorch/pytorch/issues/188792). This function makes the first call alone.
+// Call it before threads compute.
+// Thread-safety: any thread.
+// Cost: cheap after the first call.
 void settle_vector_maths();
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
-// WaitedTicks: how long a rank was in calls that block, counted without asking the system for the time:
-// small calls are over in a fraction of a microsecond.
+// WaitedTicks: how long a rank was in blocking calls, counted without asking the system for the
+// time, since small calls complete in a fraction of a microsecond.
 #pragma once
 
 #include <atomic>
@@ -10,14 +10,14 @@
 
 namespace lockstep {
 
-// One moment on both clocks.
+// The same moment on both clocks.
 struct TickMoment {
   uint64_t ticks = 0;
   std::chrono::steady_clock::time_point time;
 };
 
-// Reads the time between two reads of the ticks, and again where something came between them that took long,
-// as another process on this core does; eight times at most, the closest one counts.
+// Reads the time between two reads of the ticks. It retries up to eight times if something that
+// took long came in between, such as another process on this core; the closest reading counts.
 template <typename ReadTicks, typename ReadTime>
 TickMoment read_moment(ReadTicks&& read_ticks, ReadTime&& read_time) noexcept {
   constexpr uint64_t kClose = 10'000;  // a few microseconds
@@ -34,7 +34,7 @@ TickMoment read_moment(ReadTicks&& read_ticks, ReadTime&& read_time) noexcept {
   return closest;
 }
 
-// From any thread.
+// Thread-safety: any thread.
 class WaitedTicks {
  public:
   void add(uint64_t ticks) noexcept { waited_.fetch_add(ticks, std::memory_order_relaxed); }
@@ -48,8 +48,8 @@ class WaitedTicks {
       rate = now.ticks > first_.ticks
                  ? passed.count() / static_cast<double>(now.ticks - first_.ticks)
                  : 0;
-      // Kept from then on: the system's clock is slewed, and a sum must not change by that. After a second,
-      // what the two moments are off by is nothing.
+      // The rate is fixed from now on: the system's clock is slewed, and that must not change a
+      // sum. After a second, the error of the two moments is negligible.
       if (passed >= std::chrono::seconds(1)) seconds_a_tick_.store(rate, std::memory_order_relaxed);
     }
     return waited * rate;

@@ -9,8 +9,8 @@ namespace lockstep::waited_ticks_test {
 using std::chrono::microseconds;
 using std::chrono::steady_clock;
 
-// A counter of a billion ticks a second; interrupted(i): what comes between the i-th read of the time, from 0,
-// and the read of the ticks after it.
+// A counter of a billion ticks a second. interrupted(i): the delay between the i-th read of the
+// time, from 0, and the read of the ticks after it.
 template <typename Interrupted>
 struct Clocks {
   Interrupted interrupted;

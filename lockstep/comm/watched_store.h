@@ -1,5 +1,4 @@
-// WatchedStore: a store whose waits end early when a look at something else finds a reason. Not a
-// public header.
+// WatchedStore: a store whose waits end early when a callback finds a reason. Not a public header.
 #pragma once
 
 #include <atomic>
@@ -16,11 +15,11 @@ namespace lockstep {
 
 class WatchedStore final : public Store {
  public:
-  // `look` throws what is to end a wait. It is called ten times a second while one lasts, and no
-  // oftener by try_get(): whoever waits for something else asks the store for anything meanwhile.
+  // `look` throws the error that ends a wait. It is called ten times a second during a wait, and no
+  // more often by try_get(), for callers that ask the store now and then during another wait.
   WatchedStore(std::shared_ptr<Store> base, std::function<void()> look);
 
-  // From now on it is as the one below.
+  // From now on it behaves as the underlying store.
   void stop_looking() noexcept { looks_ = false; }
 
   void set(const std::string& key, const std::string& value) override { base_->set(key, value); }

@@ -5,7 +5,7 @@
 namespace lockstep {
 
 bool Work::State::test() {
-  if (flight_) return impl_->test(*flight_);
+  if (operation_) return impl_->test(*operation_);
   bool over = true;
   for (Work& part : parts_) over &= part.test();
   if (over) finish();
@@ -13,8 +13,8 @@ bool Work::State::test() {
 }
 
 void Work::State::wait(const Deadline* deadline) {
-  if (flight_) {
-    impl_->wait(*flight_, deadline ? *deadline : Deadline::after(impl_->options().timeout));
+  if (operation_) {
+    impl_->wait(*operation_, deadline ? *deadline : Deadline::after(impl_->options().timeout));
     return;
   }
   for (Work& part : parts_) {

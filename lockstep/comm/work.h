@@ -1,4 +1,4 @@
-// Work: a non-blocking operation under way.
+// Work: a pending non-blocking operation.
 #pragma once
 
 #include <memory>
@@ -7,11 +7,12 @@
 
 namespace lockstep {
 
-// Made by the i-forms of Communicator. Move-only. Keeps the operation's tensors alive until it is
-// over; they must not be read (results) or written (inputs) before wait() returned or test() gave
-// true. Results of a Work that was destroyed unwaited are unspecified, though the operation itself
-// goes on and the other ranks get theirs. Used by the communicator's thread only. A
-// default-constructed Work is over.
+// Made by the i-forms of Communicator. Move-only. It keeps the operation's tensors alive until the
+// operation is complete; before wait() has returned or test() has given true, results must not be
+// read and inputs must not be written. The results of a Work that was destroyed without a wait are
+// unspecified, though the operation itself goes on and the other ranks get theirs. A
+// default-constructed Work is complete.
+// Thread-safety: the communicator's thread only.
 class [[nodiscard]] Work {
  public:
   class State;
@@ -24,14 +25,14 @@ class [[nodiscard]] Work {
   Work& operator=(const Work&) = delete;
   ~Work() = default;
 
-  // True when the operation is over and its results may be read, by the host too. Never blocks.
-  // Throws what the operation failed with.
+  // True when the operation is complete and its results may be read, by the host too. Never blocks.
+  // Throws: the operation's error.
   bool test();
 
-  // Blocks until the operation is over: for the communicator's time-out, or until `deadline`. On a
-  // device, until it is over for the current stream (communicator.h); the deadline is then the
-  // device's.
-  // Throws Timeout, PeerLost, Mismatch; then the communicator is broken (core/errors.h).
+  // Blocks until the operation is complete: for the communicator's time-out, or until `deadline`.
+  // On a device, it orders the current stream after the operation (communicator.h); the deadline is
+  // then the device's.
+  // Throws: Timeout, PeerLost, Mismatch; the communicator is then broken (core/errors.h).
   void wait();
   void wait(Deadline deadline);
 

@@ -19,14 +19,14 @@
 namespace lockstep {
 namespace {
 
-// The disk works while a large file is still being written, rather than all at the end.
+// Starts the disk while a large file is still being written, rather than at the end.
 constexpr size_t kSend = 16 << 20;
-// A write past the page cache occupies its memory until it is done; this much keeps any disk busy.
+// A write past the page cache occupies its memory until it ends; this much keeps any disk busy.
 constexpr size_t kDirectPiece = 32 << 20;
-constexpr int kSyncs = 16;  // at once
+constexpr int kSyncs = 16;  // simultaneous ones
 constexpr std::string_view kSuffix = ".partial";
 
-// "NAME.123-0.partial": of a writer of NAME.
+// Matches "NAME.123-0.partial", the file of a writer of NAME.
 bool is_aside(std::string_view entry, std::string_view name) {
   if (entry.size() <= name.size() + kSuffix.size() || !entry.starts_with(name) ||
       !entry.ends_with(kSuffix) || entry[name.size()] != '.')
@@ -41,7 +41,8 @@ bool is_aside(std::string_view entry, std::string_view name) {
          digits(whose.substr(dash + 1));
 }
 
-// A writer holds its file's lock until the file has its name, so that one whose lock is free was left behind.
+// A writer holds its file's lock until the file has its name, so a file whose lock is free was left
+// behind.
 void remove_if_abandoned(int directory, const char* name) noexcept {
   const UniqueFd file(
       ::openat(directory, name, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
@@ -49,7 +50,7 @@ void remove_if_abandoned(int directory, const char* name) noexcept {
   if (!file || ::fstat(file.get(), &opened) != 0 || !S_ISREG(opened.st_mode) ||
       try_lock(file.get()) != FileLock::kHeld)
     return;
-  // By now it may have got its name, and another have taken this one.
+  // By now it may have got its final name, and another file may have taken this one.
   if (::fstatat(directory, name, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
       named.st_dev == opened.st_dev && named.st_ino == opened.st_ino)
     ::unlinkat(directory, name, 0);
@@ -65,7 +66,8 @@ void remove_abandoned(const std::filesystem::path& path) {
   }
 }
 
-// Whether the new file `fd` is this writer's: whoever removes abandoned ones may have met it before its lock.
+// Whether the new file `fd` is still this writer's: a process that removes abandoned files may have
+// met it before its lock.
 bool keeps(int fd) {
   struct stat info{};
   return try_lock(fd) != FileLock::kTaken && ::fstat(fd, &info) == 0 && info.st_nlink > 0;
@@ -75,8 +77,7 @@ bool keeps(int fd) {
 
 AsideFile::AsideFile(const std::filesystem::path& path) : path_(path.string()) {
   remove_abandoned(path);
-  // The first name that nobody has: another writer of this path may be under way, here or
-  // elsewhere.
+  // The first free name, since this path may have another writer, on this host or another.
   int error = EEXIST;
   for (int n = 0; !fd_ && n < 1000; ++n) {
     aside_ = path_ + "." + std::to_string(::getpid()) + "-" + std::to_string(n);
@@ -93,7 +94,7 @@ AsideFile::~AsideFile() {
 }
 
 void AsideFile::reserve(size_t size) {
-  // The file's length stays what was written.
+  // The file's length stays that of the written data.
   if (::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(size)) != 0 &&
       (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
     throw system_error("cannot write " + path_, errno);
@@ -103,7 +104,7 @@ void AsideFile::write(const void* data, size_t size) {
   set_direct(false);
   const char* next = static_cast<const char*>(data);
   while (size > 0) {
-    // Linux writes at most 2 GiB at once and says so by a short count.
+    // Linux writes at most 2 GiB per call and reports a short count.
     const ssize_t written = ::write(fd_.get(), next, size);
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) throw system_error("cannot write " + path_, errno);
@@ -111,7 +112,8 @@ void AsideFile::write(const void* data, size_t size) {
     size -= static_cast<size_t>(written);
     unsent_ += static_cast<size_t>(written);
     if (unsent_ >= kSend) {
-      // Offset 0 and length 0 mean the whole file. It only begins the work, so errors are fsync's.
+      // Offset 0 and length 0 mean the whole file. This only starts the work, so fsync reports
+      // errors.
       ::sync_file_range(fd_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
       unsent_ = 0;
     }
@@ -127,8 +129,8 @@ void AsideFile::write_direct(const void* data, size_t size) {
     if (refused_) break;
     const ssize_t written = ::write(fd_.get(), next, std::min(whole, kDirectPiece));
     if (written < 0 && errno == EINTR) continue;
-    // The memory or the place in the file is not as this disk wants it, or the file system has no
-    // such writes: some say so at the first of them only.
+    // The memory or the file offset does not satisfy this disk, or the file system has no such
+    // writes: some report that only at the first one.
     if (written < 0 && (errno == EINVAL || errno == EOPNOTSUPP)) {
       refused_ = true;
       break;
@@ -156,8 +158,9 @@ void AsideFile::sync() {
 }
 
 void AsideFile::commit_unsynced() {
-  // Some shared file systems show others a file's bytes once it is closed; the copy keeps its lock until it has
-  // its name. Without a descriptor for a copy it has its name first, once its bytes are there.
+  // Some shared file systems show a file's bytes to others only after it is closed; the copy of the
+  // descriptor keeps the lock until the file has its name. If there is no descriptor for a copy,
+  // the file gets its name first, after its bytes are written.
   UniqueFd held(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0));
   if (!held) {
     sync();

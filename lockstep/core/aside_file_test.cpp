@@ -82,7 +82,7 @@ TEST_F(AsideFileTest, TwoWritersDoNotMeet) {
   EXPECT_EQ(entries(), 1u);
 }
 
-// A writer that was killed: its file is there, and its lock is not.
+// A writer that was killed: its file exists, and its lock does not.
 TEST_F(AsideFileTest, WhatKilledWritersLeftIsRemovedAndLivingOnesAreNot) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -106,7 +106,7 @@ TEST_F(AsideFileTest, WhatKilledWritersLeftIsRemovedAndLivingOnesAreNot) {
             (std::vector<std::string>{"file", "file.77-x.partial", "other.77-0.partial"}));
 }
 
-// Writers that come and go all the time never take a file from one another.
+// Writers that come and go all the time never remove each other's files.
 TEST_F(AsideFileTest, WritersOfOnePathThatLookForLeftoversLeaveEachOthers) {
   constexpr int kWriters = 4, kRounds = 50;
   std::vector<std::thread> writers;
@@ -124,7 +124,7 @@ TEST_F(AsideFileTest, WritersOfOnePathThatLookForLeftoversLeaveEachOthers) {
   EXPECT_TRUE(read("file").starts_with("writer "));
 }
 
-// Without a descriptor left for a copy of its own, a writer has its lock all the same until the file has its name.
+// A writer without a free descriptor for a copy still holds its lock until the file has its name.
 TEST_F(AsideFileTest, AWriterThatHasNoDescriptorLeftIsNotTakenForAKilledOne) {
   const pid_t other = ::fork();
   while (other == 0) AsideFile(dir_ / "file").write("looks for what was left");
@@ -157,7 +157,7 @@ TEST_F(AsideFileTest, FailureNamesThePathAndLeavesTheOldFile) {
   EXPECT_EQ(entries(), 1u);
 }
 
-// Bytes that tell where they are.
+// Bytes that encode their position.
 void number(std::byte* bytes, size_t size) {
   for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i * 31 + i / 4096);
 }
@@ -179,7 +179,7 @@ size_t cached_pages(const fs::path& path) {
   return count;
 }
 
-// Where there are no such writes (memory as a disk), and where there are.
+// File systems without such writes (tmpfs), and with them.
 std::vector<fs::path> file_systems() {
   return {fs::temp_directory_path(), "/dev/shm"};
 }
@@ -193,7 +193,7 @@ TEST_F(AsideFileTest, DirectPiecesMakeTheSameFile) {
     const fs::path path = where / ("aside_file_test-" + std::to_string(::getpid()));
     for (const size_t size :
          {size_t{0}, size_t{1}, kPage - 1, kPage, kPage + 1, 3 * kPage, 5 * kPage + 17}) {
-      // At once, and a page and the rest.
+      // In one write, and as a page and the rest.
       for (const size_t first : {size, std::min(size, kPage)}) {
         AsideFile file(path);
         file.reserve(size);
@@ -210,7 +210,7 @@ TEST_F(AsideFileTest, DirectPiecesMakeTheSameFile) {
   }
 }
 
-// What a disk takes from anywhere else than a page's beginning, many refuse.
+// Many disks refuse writes that do not begin at a page boundary.
 TEST_F(AsideFileTest, WhatDoesNotFitADirectWriteIsWrittenAllTheSame) {
   const PageMemory memory(8 * kDirectAlignment);
   number(memory.data(), memory.bytes());
@@ -260,7 +260,7 @@ TEST_F(AsideFileTest, FilesAreCommittedTogether) {
   EXPECT_EQ(read("0"), "newest");
 }
 
-// The largest file that a process may write stands for a disk that is full.
+// A limit on a process's file size simulates a full disk.
 TEST_F(AsideFileTest, NoRoomIsOneLineAndLeavesNothing) {
   const PageMemory memory(1 << 20);
   struct rlimit before{};

@@ -18,7 +18,7 @@ class InvariantError : public std::logic_error {
 
 }  // namespace lockstep
 
-// Always on. `message` is a string literal that says what the invariant means.
+// Always enabled. `message` is a string literal that describes the invariant.
 #define LOCKSTEP_CHECK(condition, message)           \
   do {                                               \
     if (!(condition)) [[unlikely]]                   \

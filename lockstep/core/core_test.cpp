@@ -154,7 +154,7 @@ TEST(Log, WritesWholeLinesWithTheRank) {
             "error: bad\n");
 }
 
-// Whoever reads stderr may stand still.
+// The reader of stderr may be blocked.
 TEST(Log, WaitsForNoReaderWhereItMustNot) {
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
@@ -184,7 +184,7 @@ TEST(Log, WaitsForNoReaderWhereItMustNot) {
   EXPECT_EQ(last.back(), '\n');
 }
 
-// The room for one write is seen by several threads, and is one's alone.
+// Several threads see the room for one write, and only one of them uses it.
 TEST(Log, WritersOfOnePipeDoNotFillEachOthersRoom) {
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);

@@ -15,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-// Processors that the cgroup's quota is worth; 0 when there is none.
+// The number of processors of the cgroup's quota; 0 if there is none.
 double cgroup_quota() {
   std::ifstream v2("/sys/fs/cgroup/cpu.max");
   std::string quota;
@@ -35,7 +35,7 @@ double cgroup_quota() {
 }  // namespace
 
 std::vector<int> allowed_cpus() {
-  // A kernel with more processors than the mask holds answers EINVAL: double the mask until it
+  // A kernel with more processors than the mask holds returns EINVAL: double the mask until it
   // fits.
   for (int count = 1024; count <= (1 << 20); count *= 2) {
     cpu_set_t* set = CPU_ALLOC(count);

@@ -1,4 +1,4 @@
-// How many processors this process may use.
+// The processors that this process may use.
 #pragma once
 
 #include <vector>
@@ -11,8 +11,8 @@ std::vector<int> allowed_cpus();
 // allowed_cpus().size(), lowered to the cgroup's CPU quota (v2 or v1), at least 1.
 int usable_cpu_count();
 
-// All threads of this process, and those that they start, run on these processors from now on; none: as before. A wish:
-// what the system does not allow is left as it is.
+// Moves all threads of this process, and those that they start, to these processors; empty: no
+// change. Best effort: disallowed moves are ignored.
 void move_threads_to(const std::vector<int>& cpus);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// Deadline: the moment at which a wait gives up. Every wait in Lockstep takes one.
+// Deadline: the moment at which a wait gives up. Every wait in Lockstep has one.
 #pragma once
 
 #include <chrono>
@@ -6,8 +6,8 @@
 
 namespace lockstep {
 
-// A point on the steady clock, together with the length it was made from, so that an error can
-// print both. A value type; safe to copy and to share between threads.
+// A point on the steady clock, with the duration from which it was made, so that an error can print
+// both. A value type; safe to copy and to share between threads.
 class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
@@ -17,7 +17,7 @@ class Deadline {
   static Deadline after(Duration timeout) {
     return Deadline(Clock::now(), timeout < Duration::zero() ? Duration::zero() : timeout);
   }
-  // Lengths that do not fit, infinity included, mean the longest one.
+  // Durations that do not fit, infinity included, become the longest one.
   static Deadline seconds(double seconds) {
     if (seconds >= 9e9) return after(Duration::max());
     return after(std::chrono::duration_cast<Duration>(
@@ -40,7 +40,7 @@ class Deadline {
     return timeout_ > Clock::time_point::max() - start_ ? Clock::time_point::max()
                                                         : start_ + timeout_;
   }
-  // The length that the deadline was made from.
+  // The duration from which the deadline was made.
   Duration timeout() const { return timeout_; }
   double timeout_seconds() const { return std::chrono::duration<double>(timeout_).count(); }
   double elapsed_seconds() const {

@@ -9,8 +9,8 @@
 
 namespace lockstep {
 
-// How a decision reads the environment: a function from name to value. Tests pass a map; programs
-// pass process_env().
+// How code reads the environment: a function from name to value. Tests pass a map; programs pass
+// process_env().
 using EnvLookup = std::function<std::optional<std::string>(std::string_view name)>;
 
 // getenv(3) of this process. An empty value counts as unset.
@@ -23,11 +23,12 @@ std::optional<int64_t> parse_int(std::string_view text, int64_t min = INT64_MIN,
 // otherwise.
 std::optional<double> parse_double(std::string_view text);
 
-// The variable as an integer. Throws InvalidArgument that names the variable, its value and the
-// range.
+// The variable as an integer.
+// Throws: InvalidArgument that names the variable, its value and the range.
 std::optional<int64_t> env_int(const EnvLookup& env, std::string_view name, int64_t min = INT64_MIN,
                                int64_t max = INT64_MAX);
-// The variable as a switch: 1/0, true/false, yes/no, on/off. Throws InvalidArgument otherwise.
+// The variable as a switch: 1/0, true/false, yes/no, on/off.
+// Throws: InvalidArgument otherwise.
 bool env_flag(const EnvLookup& env, std::string_view name, bool fallback);
 
 }  // namespace lockstep

@@ -1,11 +1,11 @@
 // Errors of Lockstep.
 //
-// There are two kinds. Recoverable errors are the exceptions below, one type a cause: each message
-// says what happened, where, and what to do next. Broken invariants are bugs of Lockstep and are
-// reported by LOCKSTEP_CHECK (check.h).
+// There are two kinds. Recoverable errors are the exceptions below, one type per cause: each
+// message says what happened, where, and what to do next. Broken invariants are bugs of Lockstep
+// and are reported by LOCKSTEP_CHECK (check.h).
 //
 // After Timeout, PeerLost or Mismatch from a Communicator, that communicator is broken: the
-// contents of the tensors that took part are unspecified and every later call throws the same error
+// contents of the tensors in its calls are unspecified and every later call throws the same error
 // at once. Make a new one, or exit.
 #pragma once
 
@@ -20,14 +20,14 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A caller's mistake, found before anything was sent or changed: a shape, a dtype, a rank out of
+// A caller's mistake, detected before anything was sent or changed: a shape, a dtype, a rank out of
 // range, a bad option.
 class InvalidArgument : public Error {
  public:
   using Error::Error;
 };
 
-// A wait passed its deadline. The message names the wait, its length and who had not arrived.
+// A wait passed its deadline. The message names the wait, its duration and the missing ranks.
 class Timeout : public Error {
  public:
   using Error::Error;
@@ -44,7 +44,7 @@ class PeerLost : public Error {
 };
 
 // Ranks called different operations, or the same one with different arguments: the message shows
-// both calls. Or a rank is to be met again that has ended.
+// both calls. Also thrown where a rank has ended that the others must meet again.
 class Mismatch : public Error {
  public:
   using Error::Error;
@@ -68,7 +68,7 @@ class CheckpointError : public Error {
   using Error::Error;
 };
 
-// A process could not be started, or a launch was asked for that cannot be had.
+// A process could not be started, or the requested launch is impossible.
 class LaunchError : public Error {
  public:
   using Error::Error;

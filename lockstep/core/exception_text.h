@@ -1,4 +1,4 @@
-// What an exception says, for whoever passes it on to other ranks or threads as text.
+// The text of an exception, for code that passes it on to other ranks or threads.
 #pragma once
 
 #include <exception>
@@ -6,7 +6,7 @@
 
 namespace lockstep {
 
-// Never empty but for no exception at all.
+// Empty only for a null pointer.
 inline std::string exception_text(const std::exception_ptr& error) {
   if (!error) return {};
   try {

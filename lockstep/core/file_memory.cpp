@@ -20,7 +20,7 @@ namespace {
   throw system_error("memory in " + directory.string() + ": " + what, errnum);
 }
 
-// Without a name; some file systems only take one away again.
+// A file without a name; some file systems support only removing the name afterwards.
 UniqueFd nameless_file(const std::filesystem::path& directory) {
   UniqueFd file(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (file.get() >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return file;
@@ -36,8 +36,8 @@ FileMemory::FileMemory(const std::filesystem::path& directory, size_t bytes) : b
   const UniqueFd file = nameless_file(directory);
   if (const int why = errno; !file) refuse(directory, "cannot make a file there", why);
   const size_t taken = std::max<size_t>(bytes, 1);
-  // A page that finds no room later would be SIGBUS. (posix_fallocate() would write block after block where
-  // the file system cannot.)
+  // A page without space on the disk would later cause SIGBUS. (posix_fallocate() would write every
+  // block if the file system does not support it.)
   const auto size = static_cast<off_t>(taken);
   int failed = ::fallocate(file.get(), 0, 0, size);
   if (failed != 0 && errno == EOPNOTSUPP) failed = ::ftruncate(file.get(), size);

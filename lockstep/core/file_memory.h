@@ -1,5 +1,5 @@
-// Memory whose pages lie in a file: under pressure the system writes them to the disk instead of running
-// out of memory.
+// Memory whose pages lie in a file: under pressure the system writes them to the disk instead of
+// running out of memory.
 #pragma once
 
 #include <cstddef>
@@ -7,12 +7,13 @@
 
 namespace lockstep {
 
-// Zeros at first. The file has no name, so nothing of it is left when this or the process is gone,
-// however that ends.
+// Zeros at first. The file has no name, so nothing remains when this object or the process is gone,
+// for any reason.
 class FileMemory {
  public:
-  // The disk's space is taken at once, where its file system can do that. Throws SystemError that names the directory: it is not there, may
-  // not be written, or has no room.
+  // The disk space is allocated at once, where the file system can do that.
+  // Throws: SystemError that names the directory if it does not exist, is not writable, or has no
+  // space.
   FileMemory(const std::filesystem::path& directory, size_t bytes);
   ~FileMemory();
   FileMemory(const FileMemory&) = delete;

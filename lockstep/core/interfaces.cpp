@@ -19,7 +19,7 @@ bool is_v6(const std::string& address) {
   return address.find(':') != std::string::npos;
 }
 
-// Bridges and cables to containers and virtual machines of this very host.
+// Bridges and virtual links to containers and virtual machines on this host.
 bool stays_inside(const std::string& interface) {
   static constexpr std::array<std::string_view, 9> kNames = {
       "docker", "br-", "veth", "virbr", "vnet", "lxc", "cni", "flannel", "podman"};

@@ -16,14 +16,15 @@ struct InterfaceAddress {
 };
 
 // The addresses of the interfaces that are up, IPv4 before IPv6, without IPv6's link-local ones
-// (they mean nothing without their interface). Throws SystemError.
+// (they mean nothing without their interface).
+// Throws: SystemError.
 std::vector<InterfaceAddress> interface_addresses();
 
-// The addresses of `all` by which other hosts may reach this one, the likeliest first: those of
+// The addresses of `all` by which other hosts may reach this one, the likeliest first. Those of
 // bridges to containers and virtual machines, which are often the same on every host, come last;
-// loopback ones are left out. `wanted`, unless empty, is the interface, or its address, to which
-// the choice is restricted, loopback included. Pure. Throws InvalidArgument that says what there is
-// when `wanted` is not among it.
+// loopback ones are left out. A non-empty `wanted` is the interface, or its address, to which the
+// choice is restricted, loopback included. Pure.
+// Throws: InvalidArgument that lists the existing ones when `wanted` is not among them.
 std::vector<std::string> candidate_addresses(const std::vector<InterfaceAddress>& all,
                                              const std::string& wanted = "");
 

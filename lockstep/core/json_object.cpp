@@ -17,7 +17,7 @@ namespace {
 
 [[noreturn]] void throw_line(JsonRefusal refusal, const std::string& line) {
   refusal(line);
-  std::abort();  // a refusal throws
+  std::abort();  // unreachable: a refusal throws
 }
 
 [[noreturn]] void refuse_value(const json& value, const std::string& where, JsonRefusal refusal,
@@ -51,7 +51,7 @@ const json& nothing() {
 
 json parse_json(std::string_view text, const std::string& source, JsonRefusal refusal,
                 JsonSyntax syntax) {
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  std::vector<std::set<std::string>> keys;  // the keys of the open objects
   const auto check = [&](int, json::parse_event_t event, json& parsed) {
     if (event == json::parse_event_t::object_start) keys.emplace_back();
     if (event == json::parse_event_t::object_end) keys.pop_back();
@@ -73,7 +73,8 @@ json parse_json(std::string_view text, const std::string& source, JsonRefusal re
   }
 }
 
-// Structures are named: they may be of any length and depth, and dump() recurs.
+// Names structures instead of printing them: they may have any length and depth, and dump() is
+// recursive.
 std::string shown(const json& value) {
   constexpr size_t kLongest = 60;
   if (value.is_structured() && !value.empty()) {

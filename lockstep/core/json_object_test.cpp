@@ -68,7 +68,7 @@ TEST(ParseJson, SaysWhereItIsNot) {
   EXPECT_THAT(line("{/* so */}"), HasSubstr("is not JSON"));
 }
 
-// dump() of a deep structure would recur as deep.
+// dump() of a deep structure would recurse equally deeply.
 TEST(ParseJson, DepthIsNoHarm) {
   const std::string deep = std::string(200000, '[') + std::string(200000, ']');
   const auto json = parse_json(deep, "f.json", kRefusal);

@@ -21,7 +21,7 @@ namespace {
 
 std::atomic<int> never_waits{0};
 
-// What calls itself writable takes so much at once. A terminal may make two bytes of one.
+// A writable descriptor takes this much at once. A terminal may make two bytes of one.
 constexpr size_t kAtOnce = 4096, kAtOnceOfTerminal = 128;
 
 size_t taken_at_once(int fd, size_t size) {
@@ -30,9 +30,9 @@ size_t taken_at_once(int fd, size_t size) {
   return ::isatty(fd) == 1 ? kAtOnceOfTerminal : kAtOnce;
 }
 
-Mutex room_mutex;  // held from when room is seen until it is filled
+Mutex room_mutex;  // held from checking for room until it is filled
 
-// Lines of a log that waits for nobody.
+// The lines of a log that never blocks.
 class Impatient {
  public:
   void write(std::string line) {
@@ -41,7 +41,7 @@ class Impatient {
       line = "[lockstep] warning: " + std::to_string(dropped_) +
              (dropped_ == 1 ? " line" : " lines") + " of the log had no room, and are lost\n" +
              line;
-    // The rest of one that stopped half-way is not written any more.
+    // The rest of an incompletely written line is dropped.
     if (torn_) line.insert(0, 1, '\n');
     if (line.size() > kAtOnce) {
       line.resize(kAtOnce - 1);

@@ -1,4 +1,4 @@
-// Log lines on stderr: one write(2) a line, so that lines of several processes never interleave.
+// Log lines on stderr: one write(2) per line, so that lines of several processes never interleave.
 //
 // Levels: debug, info, warning, error, chosen by LOCKSTEP_LOG (default: warning). Thread-safe.
 #pragma once
@@ -32,7 +32,7 @@ inline void log_error(std::string_view message) {
 // report them).
 void write_all(int fd, std::string_view text) noexcept;
 
-// Writes all of `text` to stdout, or throws SystemError: what was asked for must not get lost in
+// Writes all of `text` to stdout, or throws SystemError: requested output must not get lost in
 // silence.
 void write_stdout(std::string_view text);
 

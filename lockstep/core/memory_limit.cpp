@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Nothing for "max", and for v1's huge number, which means the same.
+// nullopt for "max", and for v1's huge number, which means the same.
 std::optional<uint64_t> number_in(const fs::path& file) {
   constexpr uint64_t kNone = uint64_t{1} << 60;
   uint64_t value = 0;
@@ -18,7 +18,7 @@ std::optional<uint64_t> number_in(const fs::path& file) {
   return value;
 }
 
-// A name is not enough: every container's group may be "/".
+// A name is not enough, because every container's group may be "/".
 uint64_t inode(const fs::path& folder) {
   struct stat found{};
   return ::stat(folder.c_str(), &found) == 0 ? found.st_ino : 0;
@@ -28,7 +28,8 @@ struct Files {
   const char *limit, *used;
 };
 
-// From the group up to the controller's own folder, which a container may see as its own group.
+// Visits the group and its parents up to the controller's own directory, which a container may see
+// as its own group.
 void look(const fs::path& controller, const fs::path& group, const Files& files,
           std::optional<MemoryLimit>& least) {
   fs::path path = group.relative_path();
@@ -51,7 +52,7 @@ std::optional<MemoryLimit> memory_limit(const fs::path& root) {
   constexpr Files kV2{"memory.max", "memory.current"};
   constexpr Files kV1{"memory.limit_in_bytes", "memory.usage_in_bytes"};
   std::optional<MemoryLimit> least;
-  // "4:memory:/group", and "0::/group" of v2.
+  // "4:memory:/group", and "0::/group" for v2.
   std::ifstream groups(root / "proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
     const size_t first = line.find(':');

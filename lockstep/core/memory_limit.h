@@ -1,4 +1,4 @@
-// How much memory this process may have.
+// The memory limit of this process.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ struct MemoryLimit {
   uint64_t id = 0;               // of the group, on this host
 };
 
-// The tightest limit of the control groups that this process is in (v2, or v1's memory controller), theirs
-// above included; none where no group has one. `root`: where /proc and /sys are, for tests.
+// The tightest limit of this process's control groups (v2, or v1's memory controller) and their
+// parents; nullopt where no group has one. `root`: the parent of /proc and /sys, for tests.
 std::optional<MemoryLimit> memory_limit(const std::filesystem::path& root = "/");
 
 }  // namespace lockstep

@@ -13,11 +13,12 @@ namespace {
 struct Thresholds {
   int trim, map;
 };
-// Up to 1 GiB a process; blocks from 32 MiB (the most there is) still come and go.
+// Up to 1 GiB per process; blocks from 32 MiB (the maximum) are still returned.
 constexpr Thresholds kKeep{.trim = 1 << 30, .map = 32 << 20};
-// Gradients that ZeRO frees in its stages 2 and 3 are such blocks: kept, they took half as much again.
+// Gradients that ZeRO frees in its stages 2 and 3 are such blocks: keeping them took half as much
+// memory again.
 constexpr Thresholds kGiveBack{.trim = 64 << 20, .map = 4 << 20};
-constexpr uint64_t kAmple = uint64_t{4} << 30;  // bytes a process
+constexpr uint64_t kAmple = uint64_t{4} << 30;  // per process, in bytes
 constexpr const char *kHugePages = "THP_MEM_ALLOC_ENABLE", *kTrimName = "MALLOC_TRIM_THRESHOLD_",
                      *kMapName = "MALLOC_MMAP_THRESHOLD_";
 
@@ -47,12 +48,12 @@ void keep_freed_memory() {
   const EnvLookup env = process_env();
   constexpr int64_t kMost = 1 << 20;
   const auto told = parse_int(env("LOCAL_WORLD_SIZE").value_or("1"), 1, kMost);
-  const auto processes =
-      static_cast<int>(told.value_or(1));  // whoever starts ranks says what is wrong
+  // The code that starts ranks reports errors.
+  const auto processes = static_cast<int>(told.value_or(1));
   const auto allowed = allowed_memory(processes);
   const auto missing = memory_variables(env, allowed);
   const Thresholds& chosen = thresholds(allowed);
-  // libtorch looks when it allocates for the first time; glibc has looked already.
+  // libtorch reads it at its first allocation; glibc has read it already.
   if (missing.contains(kHugePages)) ::setenv(kHugePages, "1", /*overwrite=*/0);
   if (missing.contains(kTrimName)) ::mallopt(M_TRIM_THRESHOLD, chosen.trim);
   if (missing.contains(kMapName)) ::mallopt(M_MMAP_THRESHOLD, chosen.map);

@@ -1,5 +1,5 @@
-// Settings of glibc and libtorch that keep the memory which a training step frees for the next one,
-// instead of giving it back to the system and having it faulted in anew.
+// Settings of glibc and libtorch that keep the memory freed by a training step for the next one,
+// instead of returning it to the system and faulting it in anew.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@
 
 namespace lockstep {
 
-// For the environment of a process that trains; those that `env` has already are left out. `allowed`: bytes
-// that it may take (memory_limit.h); where these are few, blocks from 4 MiB go back to the system as they are
-// freed, and have to be faulted in anew. Pure.
+// Variables for the environment of a process that trains; those that `env` already has are left
+// out. `allowed`: its memory limit in bytes (memory_limit.h); with little memory, blocks from 4 MiB
+// on are returned to the system when they are freed, and must be faulted in anew. Pure.
 std::map<std::string, std::string> memory_variables(const EnvLookup& env,
                                                     std::optional<uint64_t> allowed = std::nullopt);
 
-// Of what this process's control group may take, the part of one of `processes`.
+// The share of one of `processes` in the memory limit of this process's control group.
 std::optional<uint64_t> allowed_memory(int processes);
 
-// The same for this process, one of LOCAL_WORLD_SIZE (1), as far as its environment does not say otherwise.
-// To be called first in main(): before other threads are there, and before the first tensor. `lockstep run`
+// The same for this process, one of LOCAL_WORLD_SIZE (1), unless its environment says otherwise.
+// Call it first in main(): before other threads exist, and before the first tensor. `lockstep run`
 // has done it for its ranks.
 void keep_freed_memory();
 

@@ -1,12 +1,12 @@
-// Memory that this process holds.
+// The memory that this process uses.
 #pragma once
 
 namespace lockstep {
 
-// The most that has been resident so far ("VmHWM"), MiB; 0 where the system does not say.
+// The maximum resident size so far ("VmHWM"), in MiB; 0 where the system does not tell.
 double peak_memory_mib();
-// Its proportional set size now (proc(5), smaps_rollup), bytes: pages that several processes share count a part in each.
-// 0 where the system does not say.
+// Its current proportional set size (proc(5), smaps_rollup), in bytes: of pages that several
+// processes share, each counts a part. 0 where the system does not tell.
 double proportional_memory_bytes();
 
 }  // namespace lockstep

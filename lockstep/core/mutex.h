@@ -1,7 +1,7 @@
-// Mutex, MutexLock, ConditionVariable: those of the standard library, with the annotations by which
-// clang checks who holds what (thread_annotations.h).
+// Mutex, MutexLock, ConditionVariable: those of the standard library, with annotations by which
+// clang checks which thread holds which lock (thread_annotations.h).
 //
-// What a condition variable waits for is written as a loop, since the analysis does not look into
+// Write the condition of a condition variable as a loop, since the analysis does not look into
 // lambdas:
 //
 //   MutexLock lock(mutex_);
@@ -31,7 +31,7 @@ class LOCKSTEP_CAPABILITY("mutex") Mutex {
   std::mutex mutex_;
 };
 
-// Holds the mutex as long as it lives, but between unlock() and lock().
+// Holds the mutex for its lifetime, except between unlock() and lock().
 class LOCKSTEP_SCOPED_CAPABILITY MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) LOCKSTEP_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
@@ -56,7 +56,7 @@ class LOCKSTEP_SCOPED_CAPABILITY MutexLock {
   bool held_ = true;
 };
 
-// A wait gives the lock back meanwhile, and may end without a reason.
+// A wait releases the lock meanwhile, and may end spuriously.
 class ConditionVariable {
  public:
   void notify_one() noexcept { changed_.notify_one(); }
@@ -66,7 +66,7 @@ class ConditionVariable {
     Native native(lock);
     changed_.wait(native.lock);
   }
-  // False once the time has come.
+  // Returns false at the deadline.
   template <typename Clock, typename Duration>
   bool wait_until(MutexLock& lock, const std::chrono::time_point<Clock, Duration>& time) {
     Native native(lock);
@@ -74,7 +74,7 @@ class ConditionVariable {
   }
 
  private:
-  // The same lock as the standard library knows it.
+  // The same lock as the standard library's type.
   struct Native {
     explicit Native(MutexLock& held) : lock(held.mutex_.mutex_, std::adopt_lock) {}
     ~Native() { lock.release(); }

@@ -19,7 +19,7 @@ InvalidArgument unreadable(const std::filesystem::path& path, int errnum) {
 }  // namespace
 
 UniqueFd open_named_file(const std::filesystem::path& path) {
-  // Without waiting for somebody to write into a FIFO.
+  // Without blocking on a FIFO that has no writer.
   UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   struct stat info{};
   if (!file || ::fstat(file.get(), &info) != 0) throw unreadable(path, errno);

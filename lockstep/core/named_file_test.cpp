@@ -29,7 +29,7 @@ TEST(NamedFile, AnOrdinaryFileIsReadWhole) {
   EXPECT_EQ(read_named_file(folder.write("empty", "")), "");
 }
 
-// A FIFO that nobody writes into would be waited for without end.
+// Opening a FIFO without a writer would block forever.
 TEST(NamedFile, AnythingElseIsRefusedAtOnce) {
   const TestDirectory folder;
   const auto fifo = folder / "fifo";

@@ -72,7 +72,7 @@ HostPort host_port(const sockaddr_storage& storage) {
   return result;
 }
 
-// The inode of the listening socket on `port`, from /proc/net/tcp and tcp6; empty if none.
+// The inode of the listening socket on `port`, from /proc/net/tcp and tcp6; "" if there is none.
 std::string listener_inode(uint16_t port) {
   for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
     std::ifstream file(table);
@@ -91,7 +91,7 @@ std::string listener_inode(uint16_t port) {
   return "";
 }
 
-// One attempt. Returns an empty descriptor and sets `error` when the server is not there (yet).
+// Makes one attempt. Returns an empty descriptor and sets `error` if the server is not there (yet).
 UniqueFd try_connect(SockAddr target, Deadline deadline, int& error) {
   UniqueFd fd(::socket(target.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) throw system_error("socket", errno);
@@ -108,8 +108,8 @@ UniqueFd try_connect(SockAddr target, Deadline deadline, int& error) {
     ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
     if (error != 0) return UniqueFd();
   }
-  // A connect to a free ephemeral port of this very host can meet itself (simultaneous open);
-  // nobody is there then.
+  // A connect to a free ephemeral port of this very host can meet itself (simultaneous open); no
+  // server is there then.
   sockaddr_storage self{}, peer{};
   socklen_t self_size = sizeof self, peer_size = sizeof peer;
   ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&self), &self_size);
@@ -155,7 +155,7 @@ std::string resolve(const std::string& host) {
     throw InvalidArgument("host '" + host + "' does not resolve (" + ::gai_strerror(error) +
                           "); give a numeric address, or add the name to /etc/hosts");
   }
-  // IPv4 first: "localhost" must mean the same address on every rank.
+  // IPv4 comes first: "localhost" must denote the same address on every rank.
   const addrinfo* best = found;
   for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
     if (a->ai_family == AF_INET) {

@@ -126,7 +126,7 @@ TEST(Sockets, WhatCannotPassIsNotTriedAgain) {
   for (const int error : {ENETUNREACH, EHOSTUNREACH, ENETDOWN}) {
     EXPECT_FALSE(may_connect_later(own, error));
     EXPECT_FALSE(may_connect_later(own_v6, error));
-    EXPECT_TRUE(may_connect_later(other, error));  // its network may be set up yet
+    EXPECT_TRUE(may_connect_later(other, error));  // its network may still come up
   }
   for (const int error : {EACCES, EPERM, EINVAL, EAFNOSUPPORT})
     EXPECT_FALSE(may_connect_later(other, error));
@@ -137,9 +137,9 @@ TEST(Sockets, WhatCannotPassIsNotTriedAgain) {
                "cannot connect to 10.77.0.9:29500: Operation not permitted");
 }
 
-// A network namespace of its own, whose loopback interface is down as all are at first.
+// A new network namespace, whose loopback interface is down as always at first.
 TEST(Sockets, WhereTheLoopbackInterfaceIsDownConnectingSaysSoAtOnce) {
-  std::optional<std::string> said;  // nullopt: no such namespace here
+  std::optional<std::string> said;  // nullopt: such namespaces are not available here
   std::thread([&] {
     if (::unshare(CLONE_NEWNET) != 0) return;
     said = message_of<SystemError>([] { connect_tcp({"127.0.0.1", 29500}, soon()); });

@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kRoom = 1 << 20;
 
-// Not access(2): only writing tells for read-only file systems, full ones and root. An AsideFile
+// Not access(2): only writing detects read-only file systems, full ones, and root. An AsideFile
 // that is not committed leaves nothing.
 void try_to_write(const fs::path& path) {
   AsideFile file(path);
@@ -25,7 +25,7 @@ void try_to_write(const fs::path& path) {
   file.write("?");
 }
 
-// Absolute, without a '/' at its end.
+// Absolute, without a trailing '/'.
 fs::path plain(const fs::path& path) {
   const fs::path normal = fs::absolute(path).lexically_normal();
   return normal.has_filename() ? normal : normal.parent_path();
@@ -71,7 +71,7 @@ OutputFolder::~OutputFolder() {
 }
 
 void OutputFolder::remove_empty() noexcept {
-  // rmdir(2) refuses what is not empty, and what is no folder any more.
+  // rmdir(2) refuses a folder that is not empty, and anything that is no folder any more.
   while (!made_.empty() && ::rmdir(made_.back().c_str()) == 0) made_.pop_back();
   made_.clear();
 }
@@ -81,7 +81,7 @@ void check_output_file(const fs::path& path) {
   std::error_code ignored;
   if (fs::is_directory(path, ignored))
     throw InvalidArgument(path.string() + " is a directory; give a file");
-  // It would be replaced, as files are: a device, say.
+  // Other kinds of files, such as a device, would be replaced, too.
   if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored))
     throw InvalidArgument(path.string() + " is no ordinary file; give another");
   try {

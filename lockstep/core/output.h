@@ -1,5 +1,5 @@
-// Where results will go: made and tried before the work that leads to them, so that hours of it do
-// not end in a line about its output.
+// The destinations of results: made and tested before the work that leads to them, so that hours of
+// it do not end in an error about its output.
 #pragma once
 
 #include <filesystem>
@@ -9,14 +9,14 @@
 
 namespace lockstep {
 
-// A folder for results. What this object made goes again with it as far as it is still empty: a
-// command that fails before it has written anything leaves nothing behind. Of several ranks only
-// rank 0 makes one. Not copyable.
+// A folder for results. The folders that this object made are removed with it as far as they are
+// still empty: a command that fails before it has written anything leaves nothing behind. Of
+// several ranks only rank 0 makes one. Not copyable.
 class OutputFolder {
  public:
-  OutputFolder() = default;  // none
-  // Makes `path` and its parents where they are missing, and sees that a file of a megabyte can be
-  // written there. Throws InvalidArgument that names what is in the way, having left nothing.
+  OutputFolder() = default;  // no folder
+  // Makes `path` and its missing parents, and tests that a file of a megabyte can be written there.
+  // Throws: InvalidArgument that names the obstacle, and then leaves nothing.
   explicit OutputFolder(const std::filesystem::path& path);
   OutputFolder(OutputFolder&& other) noexcept;
   OutputFolder& operator=(OutputFolder&& other) noexcept;
@@ -28,15 +28,18 @@ class OutputFolder {
   std::vector<std::filesystem::path> made_;  // absolute, outermost first
 };
 
-// As the name of a file for results: stdout.
+// The file name that means stdout.
 inline constexpr const char* kStdoutName = "-";
 
-// Throws InvalidArgument unless a file can be written at `path`: its folder must be there, and what
-// has its name must be an ordinary file, which stays as it is. Nothing if `path` is empty or stdout.
+// Throws InvalidArgument unless a file can be written at `path`: its folder must exist, and an
+// existing file must be a regular one, which stays unchanged. Does nothing if `path` is empty or
+// stdout.
 void check_output_file(const std::filesystem::path& path);
-// The whole of `text` as that file, or to stdout. Nothing if `path` is empty. Throws SystemError.
+// Writes `text` as that file, or to stdout. Does nothing if `path` is empty.
+// Throws: SystemError.
 void write_output_file(const std::filesystem::path& path, std::string_view text);
-// What a command prints for people: to stdout, or to stderr where a result goes there, which is then alone on it.
+// Prints a command's output for people: to stdout, or to stderr where a result goes to stdout,
+// which must then contain nothing else.
 void write_for_people(std::string_view text, std::initializer_list<std::filesystem::path> results);
 
 }  // namespace lockstep

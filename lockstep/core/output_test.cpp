@@ -23,7 +23,7 @@ std::string refused(const fs::path& path) {
   return message_of<InvalidArgument>([&] { const OutputFolder folder(path); });
 }
 
-// While it lives no file may grow, as on a full disk.
+// During its lifetime no file may grow, as on a full disk.
 class NoRoom {
  public:
   NoRoom() : handler_(::signal(SIGXFSZ, SIG_IGN)) {

@@ -23,8 +23,8 @@ void release_pages(void* begin, size_t bytes) noexcept {
   if (from >= to) return;
   const int saved = errno;
   auto* const memory = reinterpret_cast<void*>(from);  // NOLINT: arithmetic on addresses
-  // A hole in what is shared, private pages dropped: each call refuses the other's kind of memory,
-  // but for MADV_DONTNEED of shared pages, which would only unmap them here.
+  // A hole in shared memory, or dropped private pages: each call refuses the other's kind of
+  // memory, except MADV_DONTNEED of shared pages, which would only unmap them here.
   if (::madvise(memory, to - from, MADV_REMOVE) != 0) ::madvise(memory, to - from, MADV_DONTNEED);
   errno = saved;
 }
@@ -38,7 +38,7 @@ PageMemory::PageMemory(size_t bytes) : bytes_(bytes) {
   data_ = static_cast<std::byte*>(mapping_);
   if (bytes < kLargePage) return;
   data_ += (kLargePage - reinterpret_cast<uintptr_t>(data_) % kLargePage) % kLargePage;
-  ::madvise(data_, bytes, MADV_HUGEPAGE);  // a mere hint
+  ::madvise(data_, bytes, MADV_HUGEPAGE);  // only a hint
 }
 
 PageMemory::~PageMemory() {

@@ -1,21 +1,21 @@
-// Memory by whole pages: some to work in, and pages whose contents nobody needs any more.
+// Memory in whole pages: working memory, and pages whose contents are no longer needed.
 #pragma once
 
 #include <cstddef>
 
 namespace lockstep {
 
-// Gives the whole pages of [begin, begin + bytes) back to the system: they take no memory until
-// somebody writes them again, and read as zeros meanwhile. The mapping and its addresses stay. Of
-// memory that several processes have mapped, one gives the pages back for all of them. Memory that
-// cannot be given back stays as it is.
+// Returns the whole pages of [begin, begin + bytes) to the system: they take no memory until they
+// are written again, and read as zeros meanwhile. The mapping and its addresses stay. For memory
+// that several processes have mapped, one returns the pages for all of them. Memory that cannot be
+// returned is unchanged.
 void release_pages(void* begin, size_t bytes) noexcept;
 
-// Zeros at first; begins at a page, in large pages where the system has them: what is written to it first
-// then costs few faults.
+// Zeros at first; begins at a page, in large pages where the system has them, so that the first
+// writes cost few faults.
 class PageMemory {
  public:
-  // Throws SystemError where there is no room for as much.
+  // Throws SystemError where there is not enough memory.
   explicit PageMemory(size_t bytes);
   ~PageMemory();
   PageMemory(const PageMemory&) = delete;

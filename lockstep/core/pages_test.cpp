@@ -23,7 +23,7 @@ size_t resident(void* memory, size_t page) {
   return count;
 }
 
-// Of shared memory another mapping of the same file tells.
+// Another mapping of the same file shows the state of shared memory.
 TEST(Pages, WholePagesGoAndTheRestStays) {
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   for (const bool shared : {true, false}) {

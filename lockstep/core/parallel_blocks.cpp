@@ -24,7 +24,7 @@ void parallel_blocks(int64_t count, int64_t least, int threads,
   if (count <= 0) return;
   const int64_t wanted = threads == 0 ? usable_cpu_count() : threads;
   const int64_t used = std::min(wanted, (count - 1) / least + 1);
-  // Some blocks more than threads, so that an unlucky one does not keep the others waiting.
+  // More blocks than threads, so that one slow block does not make the others wait.
   const int64_t size = std::max(least, (count - 1) / (used * 8) + 1);
 
   std::atomic<int64_t> next{0};
@@ -45,7 +45,7 @@ void parallel_blocks(int64_t count, int64_t least, int threads,
     try {
       for (int64_t i = 1; i < used; ++i) helpers.emplace_back(loop);
     } catch (const std::system_error&) {
-      // No more threads to be had: those that there are do it.
+      // No more threads available: the existing ones do the work.
     }
     loop();
   }

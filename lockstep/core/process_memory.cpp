@@ -9,7 +9,7 @@
 namespace lockstep {
 namespace {
 
-constexpr size_t kMost = size_t{1} << 30;  // the system moves less than 2 GiB at a time
+constexpr size_t kMost = size_t{1} << 30;  // the system transfers less than 2 GiB per call
 
 using Transfer = ssize_t (*)(pid_t, const iovec*, unsigned long, const iovec*, unsigned long,
                              unsigned long);
@@ -18,7 +18,8 @@ iovec piece(uint64_t address, size_t bytes) {
   return {reinterpret_cast<void*>(address), bytes};  // NOLINT: of another process
 }
 
-// All of it, though the system may move less at a time; at least once where there is a proof.
+// Transfers everything, although the system may transfer less per call; makes at least one call if
+// there is a proof.
 bool transfer_all(Transfer transfer, int64_t pid, const MemoryProof* proof, uint64_t address,
                   char* own, size_t bytes) {
   const size_t words = proof ? 1 : 0;

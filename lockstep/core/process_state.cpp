@@ -12,7 +12,7 @@ char process_state(int pid) {
   if (pid <= 0) return '\0';
   std::string text;
   std::getline(std::ifstream("/proc/" + std::to_string(pid) + "/stat"), text);
-  // "pid (name) state ...": the name may hold anything.
+  // "pid (name) state ...": the name may contain any character.
   const auto close = text.rfind(')');
   return close == std::string::npos || close + 2 >= text.size() ? '\0' : text[close + 2];
 }

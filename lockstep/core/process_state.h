@@ -1,4 +1,4 @@
-// Whether another process of this host stands still.
+// Whether another process of this host is stopped.
 #pragma once
 
 #include <string>
@@ -7,12 +7,12 @@
 namespace lockstep {
 
 // The letter of /proc/PID/stat: 'R', 'S', 'D', 'T' (stopped by a signal), 't' (by a debugger), 'Z',
-// ...; '\0' where there is no such process, or it is not to be seen from here.
+// ...; '\0' where the process does not exist or is not visible from here.
 char process_state(int pid);
 
 inline constexpr std::string_view kDebugger = "a debugger";
-// By what the process stands still: "SIGSTOP" (or another stop signal, which only its parent can
-// tell apart and learns), kDebugger; "" when it does not.
+// The cause of the process's stop: "SIGSTOP" (or another stop signal, which only its parent can
+// distinguish) or kDebugger; "" if it is not stopped.
 std::string stopped_by(int pid);
 
 // "pid 71", "pid 71, stopped by SIGSTOP": for messages.

@@ -8,12 +8,12 @@
 namespace lockstep {
 namespace process_state_test {
 
-// A child that stops itself by `signal`, seen once it stands still.
+// A child that stops itself by `signal`; constructed once it has stopped.
 class Stopped {
  public:
   explicit Stopped(int signal) : pid_(::fork()) {
     if (pid_ == 0) {
-      // The terminal's signals stop nobody in an orphaned group, as this test's own may be.
+      // The terminal's signals stop no process in an orphaned group, as this test's own may be.
       ::setpgid(0, 0);
       ::raise(signal);
       ::_exit(0);

@@ -1,9 +1,9 @@
 // PythonRandom: CPython's random.Random, number for number.
 //
-// Data splits and shuffles that a Python program made with `random.Random(seed)` come out the same
-// here. The generator is MT19937 seeded by init_by_array (Matsumoto and Nishimura, 2002); the
-// methods follow CPython 3.11's Lib/random.py and Modules/_randommodule.c, whose results have been
-// stable since 3.2. Not for secrets.
+// Data splits and shuffles of a Python program with `random.Random(seed)` are the same here. The
+// generator is MT19937 seeded by init_by_array (Matsumoto and Nishimura, 2002); the methods follow
+// CPython 3.11's Lib/random.py and Modules/_randommodule.c, whose results have been stable since
+// 3.2. Not for secrets.
 #pragma once
 
 #include <array>
@@ -14,7 +14,8 @@
 
 namespace lockstep {
 
-// A value type: a copy continues the same sequence on its own. Not thread-safe.
+// A value type: a copy continues the same sequence independently.
+// Thread-safety: one thread at a time.
 class PythonRandom {
  public:
   // random.Random(seed). As in CPython, the sign is ignored.
@@ -23,10 +24,12 @@ class PythonRandom {
   // random.random(): in [0, 1), a multiple of 2^-53.
   double random();
 
-  // random.getrandbits(bits), bits in 1..64. Throws InvalidArgument otherwise.
+  // random.getrandbits(bits), bits in 1..64.
+  // Throws: InvalidArgument otherwise.
   uint64_t getrandbits(int bits);
 
-  // random.randrange(n): in 0..n-1, unbiased. Throws InvalidArgument for n = 0.
+  // random.randrange(n): in 0..n-1, unbiased.
+  // Throws: InvalidArgument for n = 0.
   uint64_t below(uint64_t n);
 
   // random.shuffle(items).

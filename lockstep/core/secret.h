@@ -18,15 +18,17 @@ class Secret {
  public:
   // 32 bytes from the system's random generator.
   static Secret generate();
-  // Any non-empty text is a secret (hashed to a key); what LOCKSTEP_SECRET and options.secret
-  // carry. Throws InvalidArgument if empty.
+  // Makes a secret of any non-empty text (hashed to a key), such as LOCKSTEP_SECRET and
+  // options.secret.
+  // Throws: InvalidArgument if empty.
   static Secret from_text(std::string_view text);
-  // From LOCKSTEP_SECRET_FD (an inherited descriptor, read from offset 0 and left open),
-  // LOCKSTEP_SECRET_FILE (must not be readable by others than its owner) or LOCKSTEP_SECRET, in
-  // this order; nullopt when none is set. Throws InvalidArgument.
+  // Reads LOCKSTEP_SECRET_FD (an inherited descriptor, read from offset 0 and left open),
+  // LOCKSTEP_SECRET_FILE (must be readable by its owner only) or LOCKSTEP_SECRET, in this order;
+  // nullopt when none is set.
+  // Throws: InvalidArgument.
   static std::optional<Secret> from_env(const EnvLookup& env);
 
-  // The text that from_text() takes back.
+  // The text for from_text().
   const std::string& text() const { return text_; }
 
  private:

@@ -10,7 +10,7 @@ namespace lockstep {
 template <typename T>
 class SetOnce {
  public:
-  // True if nobody was first; otherwise nothing changes.
+  // Returns true if this was the first call; otherwise nothing changes.
   bool set(T value) noexcept {
     static_assert(std::is_nothrow_move_assignable_v<T>);
     if (taken_.exchange(true, std::memory_order_acq_rel)) return false;
@@ -19,7 +19,7 @@ class SetOnce {
     return true;
   }
 
-  // Null as long as it is not there; constant from then on.
+  // Null until it is set; constant from then on.
   const T* get() const noexcept {
     return there_.load(std::memory_order_acquire) ? &value_ : nullptr;
   }

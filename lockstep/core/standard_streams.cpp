@@ -10,7 +10,7 @@ namespace lockstep {
 void open_standard_streams() noexcept {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
-    // The lowest number that is free: this one. Children have it too.
+    // open() returns the lowest free number, which is this one. Children inherit it.
     [[maybe_unused]] const int opened = ::open("/dev/null", O_RDWR);
   }
 }

@@ -15,7 +15,7 @@ bool is_null(int fd) {
   return ::fstat(fd, &info) == 0 && ::stat("/dev/null", &null) == 0 && info.st_rdev == null.st_rdev;
 }
 
-// In a child, whose descriptors are its own: with each set of the three closed.
+// Runs in a child, which has its own descriptors: with each set of the three closed.
 TEST(StandardStreams, WhatIsClosedIsOpenedOnDevNullAndTheRestStays) {
   for (int closed = 0; closed < 8; ++closed) {
     const pid_t child = ::fork();

@@ -1,11 +1,11 @@
-// Seconds, added up.
+// Adds up seconds.
 #pragma once
 
 #include <chrono>
 
 namespace lockstep {
 
-// Adds the seconds of its life to a sum, which must outlive it.
+// Adds the seconds of its lifetime to a sum, which must outlive it.
 class Stopwatch {
  public:
   explicit Stopwatch(double& sum) : sum_(sum), start_(std::chrono::steady_clock::now()) {}

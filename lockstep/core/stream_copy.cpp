@@ -15,9 +15,9 @@ namespace {
 
 constexpr size_t kLine = 64;
 constexpr size_t kPage = 4096;
-constexpr size_t kPages = 4;  // written side by side: memory's banks work in parallel
+constexpr size_t kPages = 4;  // written in parallel, because memory banks work in parallel
 
-// `to` is aligned.
+// `to` must be aligned.
 void stream_line(char* to, const char* from) {
   const auto* source = reinterpret_cast<const __m128i*>(from);
   auto* target = reinterpret_cast<__m128i*>(to);

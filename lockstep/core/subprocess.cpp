@@ -28,7 +28,7 @@ namespace {
 
 constexpr auto kExecTimeout = std::chrono::seconds(60);
 
-// What passes is no mistake of whoever named the program.
+// A temporary shortage is not a mistake of the user who named the program.
 [[noreturn]] void fail_to_start(const std::string& program, int errnum) {
   const SystemError error = system_error("cannot start '" + program + "'", errnum);
   for (const int passing : {EAGAIN, ENOMEM, EMFILE, ENFILE, ETXTBSY, EIO, ETIMEDOUT}) {
@@ -42,8 +42,8 @@ constexpr auto kExecTimeout = std::chrono::seconds(60);
   throw LaunchError(reason);
 }
 
-// The descriptor itself if it is 3 or above, else a copy there, so that dup2 onto 0, 1, 2
-// overwrites nothing still needed.
+// Returns the descriptor itself if it is 3 or above, otherwise a copy there, so that dup2 onto 0,
+// 1, 2 does not overwrite one that is still needed.
 int above_stdio(int fd, UniqueFd& copy) {
   if (fd < 0 || fd > STDERR_FILENO) return fd;
   copy.reset(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
@@ -51,7 +51,7 @@ int above_stdio(int fd, UniqueFd& copy) {
   return copy.get();
 }
 
-// All that the child needs, made before fork: it must not allocate.
+// The data that the child needs, made before fork, because the child must not allocate.
 struct ChildPlan {
   const char* program;
   char* const* argv;
@@ -92,16 +92,16 @@ void reset_signals() {
   ::_exit(127);
 }
 
-// In the child. Async-signal-safe calls only.
+// Runs in the child. Only async-signal-safe calls.
 [[noreturn]] void run_child(const ChildPlan& plan) {
   if (plan.die_with_parent) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != plan.parent)
-      ::_exit(127);  // it died before the line above: no signal will come
+    // It died before the line above: no signal will arrive.
+    if (::getppid() != plan.parent) ::_exit(127);
   }
   if (plan.own_session) ::setsid();
-  if (plan.cpus != nullptr)
-    ::sched_setaffinity(0, plan.cpus_size, plan.cpus);  // a wish: run anyway
+  // Best effort.
+  if (plan.cpus != nullptr) ::sched_setaffinity(0, plan.cpus_size, plan.cpus);
   for (int fd = 0; fd < 3; ++fd) {
     if (plan.stdio[fd] >= 0 && ::dup2(plan.stdio[fd], fd) < 0) fail_child(plan);
   }
@@ -113,7 +113,7 @@ void reset_signals() {
   fail_child(plan);
 }
 
-// fork() with every signal blocked around it, in both processes.
+// Calls fork() with every signal blocked around it, in both processes.
 pid_t fork_quietly(const ChildPlan& plan) {
   sigset_t all, before;
   ::sigfillset(&all);
@@ -126,7 +126,7 @@ pid_t fork_quietly(const ChildPlan& plan) {
   return pid;
 }
 
-// What the child wrote before it gave up; 0 when exec succeeded, which closed the pipe.
+// The child's message before it gave up; 0 when exec succeeded, which closed the pipe.
 int read_exec_error(int fd) {
   pollfd waiting{fd, POLLIN, 0};
   const Deadline deadline = Deadline::after(kExecTimeout);
@@ -157,13 +157,13 @@ ExitStatus decode(const siginfo_t& end) {
   return result;
 }
 
-// Whether the process belongs to the group and lives; reaps it where it is this process's child.
+// Whether the process belongs to the group and is alive; reaps it if it is this process's child.
 bool lives_in(pid_t process, pid_t group) {
   std::ifstream file("/proc/" + std::to_string(process) + "/stat");
   std::string text;
   std::getline(file, text);
   const size_t name_end = text.rfind(')');
-  if (name_end == std::string::npos) return false;  // gone meanwhile
+  if (name_end == std::string::npos) return false;  // it has ended meanwhile
   std::istringstream rest(text.substr(name_end + 1));
   char state = 0;
   pid_t parent = 0, its_group = 0;
@@ -173,7 +173,7 @@ bool lives_in(pid_t process, pid_t group) {
   return state != 'Z' && state != 'X';
 }
 
-// Whether somebody of the group lives, apart from its leader.
+// Whether a process of the group other than its leader lives.
 bool others_live(pid_t group) {
   const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir("/proc"), ::closedir);
   if (!directory) return false;
@@ -289,8 +289,8 @@ std::optional<ExitStatus> Subprocess::poll() {
     status_ = decode(end);
     if (!own_session_) reap();
   } else if (errno == ECHILD) {
-    // Somebody else in this process reaped it (a handler that waits for all children): its status
-    // is lost.
+    // Other code in this process reaped it (a handler that waits for all children): its status is
+    // lost.
     status_ = ExitStatus{255, 0};
     reaped_ = true;
   }
@@ -332,7 +332,8 @@ bool Subprocess::group_alive() {
   if (pid_ <= 0) return false;
   if (!poll()) return true;
   if (reaped_) return false;
-  // Twice: the first look may miss a process that one already looked at has just started.
+  // Checks twice, because the first look may miss a process that one already looked at has just
+  // started.
   if (others_live(pid_) || others_live(pid_)) return true;
   reap();
   return false;

@@ -1,5 +1,5 @@
-// Subprocess: a child process by fork and exec, safe in a parent that has threads and libtorch:
-// between fork and exec the child makes only async-signal-safe calls.
+// Subprocess: a child process by fork and exec, safe in a parent with threads and libtorch: between
+// fork and exec the child makes only async-signal-safe calls.
 #pragma once
 
 #include <sys/types.h>
@@ -15,21 +15,21 @@ namespace lockstep {
 
 struct SubprocessOptions {
   std::vector<std::string> command;  // argv, at least argv[0]
-  std::string program;  // the file to execute; "": command[0], looked up on PATH as a shell would
+  std::string program;  // the file to execute; "": command[0], looked up on PATH like in a shell
   // The whole environment as NAME=value; nullopt: this process's.
   std::optional<std::vector<std::string>> env;
-  // Descriptors that become the child's 0, 1 and 2; -1: inherited. They stay the caller's.
+  // Descriptors that become the child's 0, 1 and 2; -1: inherited. The caller keeps them.
   int stdin_fd = -1;
   int stdout_fd = -1;
   int stderr_fd = -1;
-  // Further descriptors (3 and up) that stay open in the child, under the same numbers.
+  // Further descriptors (3 and up) that stay open in the child, with the same numbers.
   std::vector<int> inherit;
   std::vector<int> cpus;  // processors that the child may use; empty: as this process
   // A session and process group of its own: a terminal's Ctrl-C does not reach it, and
   // signal_group() reaches its children.
   bool own_session = true;
-  // SIGKILL to the child when the thread that started it ends, so also when this process dies in
-  // whatever way. The child's own children are not covered.
+  // Sends SIGKILL to the child when the thread that started it ends, hence also when this process
+  // dies in any way. The child's own children are not covered.
   bool die_with_parent = true;
 };
 
@@ -39,8 +39,8 @@ struct ExitStatus {
   bool ok() const { return signal == 0 && exit_code == 0; }
 };
 
-// The file that command `name` means: itself if it has a slash, otherwise the first executable on
-// PATH. Throws LaunchError that says what was looked for and where.
+// The file of the command `name`: itself if it has a slash, otherwise the first executable on PATH.
+// Throws: LaunchError that says what was looked for and where.
 std::string find_program(const std::string& name);
 
 // A pipe, both ends close-on-exec.
@@ -50,17 +50,18 @@ struct Pipe {
 };
 Pipe make_pipe();
 
-// Owns a child. Not thread-safe. The destructor kills a child that still runs (its group, if it has
-// its own) and reaps it.
+// Owns a child. The destructor kills a running child (its group, if it has its own) and reaps it.
 //
-// The system may give the number of a child that was reaped to a stranger, and that of its group
-// too once the group is empty. So a child with a group of its own stays a zombie after its end
-// until group_alive() finds nobody of the group, or until the destructor: what is signalled is
-// never somebody else.
+// The system may reuse the number of a reaped child for another process, and that of its group too
+// once the group is empty. A child with a group of its own therefore stays a zombie after its end
+// until group_alive() finds no process of the group, or until the destructor: signals never reach
+// another process.
+// Thread-safety: one thread at a time.
 class Subprocess {
  public:
   // Starts it. The child has default signal handlers and no blocked signal; ignored signals stay
-  // ignored. Throws LaunchError with the reason, also when exec itself fails: the child never runs
+  // ignored.
+  // Throws: LaunchError with the reason, also when exec itself fails: the child never runs
   // half-started; SystemError where the system has no room for it now.
   explicit Subprocess(const SubprocessOptions& options);
   Subprocess(Subprocess&& other) noexcept;
@@ -71,18 +72,19 @@ class Subprocess {
   // Becomes readable when the child ends; -1 where the kernel has no pidfd_open (before Linux 5.3).
   int exit_fd() const { return pidfd_.get(); }
 
-  // The child's end, if it has ended.
+  // The child's exit status, if it has ended.
   std::optional<ExitStatus> poll();
-  // Waits for the end. Throws Timeout that names the command.
+  // Waits for its end.
+  // Throws: Timeout that names the command.
   ExitStatus wait(Deadline deadline);
 
-  // To the child alone; nothing once poll() or wait() told of its end.
+  // Signals the child alone; does nothing once poll() or wait() has returned its end.
   void signal(int number) noexcept;
-  // To its process group (to the child alone without one); also after the child's own end, until
-  // group_alive() has said that there is nobody.
+  // Signals its process group (the child alone without one); also after the child's own end, until
+  // group_alive() has returned false.
   void signal_group(int number) noexcept;
-  // Whether anybody of its process group is alive. Reaps those of the group that have become this
-  // process's children. Once the child has ended this reads /proc, as long as somebody lives.
+  // Whether any process of its group is alive. Reaps those of the group that have become this
+  // process's children. Once the child has ended this reads /proc, as long as one lives.
   bool group_alive();
 
  private:
@@ -93,7 +95,7 @@ class Subprocess {
   pid_t pid_ = -1;
   UniqueFd pidfd_;
   std::optional<ExitStatus> status_;
-  bool reaped_ = false;  // its number may be another's
+  bool reaped_ = false;  // its number may be reused
 };
 
 }  // namespace lockstep

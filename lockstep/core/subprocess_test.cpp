@@ -32,7 +32,7 @@ SubprocessOptions shell(const std::string& script) {
   return options;
 }
 
-// What the child writes to stdout.
+// Returns the child's output on stdout.
 std::string output_of(SubprocessOptions options) {
   Pipe pipe = make_pipe();
   options.stdout_fd = pipe.write.get();
@@ -55,7 +55,7 @@ std::string error_of(const SubprocessOptions& options) {
   return "no error";
 }
 
-// A mistake of whoever named the program is told apart from what passes.
+// An error of the caller, who named the program, is distinguished from a temporary one.
 TEST(Subprocess, WhatMayPassIsNoMistake) {
   const TestDirectory folder;
   const std::string busy = folder.write("program", "#!/bin/sh\nexit 0\n");
@@ -187,7 +187,7 @@ TEST(Subprocess, TheDestructorKillsTheWholeGroup) {
   EXPECT_EQ(::read(pipe.read.get(), &byte, 1), 0) << "nobody holds the pipe any more";
 }
 
-// What holds a number is a process, a group or a session that still has it.
+// Whether a process, a group or a session still has the number.
 bool is_taken(pid_t number) {
   return ::kill(number, 0) == 0 || ::kill(-number, 0) == 0;
 }

@@ -1,4 +1,4 @@
-// Words for messages.
+// Text helpers for messages.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-// The items (strings or whole numbers) with the separator between each two: "0, 2, 3".
+// The items (strings or whole numbers), separated by the separator: "0, 2, 3".
 template <std::ranges::input_range Items>
 std::string joined(const Items& items, std::string_view separator = ", ") {
   std::string text;
@@ -27,7 +27,7 @@ std::string joined(const Items& items, std::string_view separator = ", ") {
   return text;
 }
 
-// What a parser's message quotes: the text between its first and its last single quote.
+// The part of a parser's message between its first and its last single quote.
 inline std::string quoted_part(std::string_view message) {
   const size_t begin = message.find('\''), end = message.rfind('\'');
   return end > begin && end != std::string_view::npos
@@ -35,13 +35,13 @@ inline std::string quoted_part(std::string_view message) {
              : std::string();
 }
 
-// `text` as one word of a shell's command line, whatever is in it.
+// `text` as one word of a shell's command line, whatever it contains.
 inline std::string shell_quoted(std::string_view text) {
   std::string quoted = "'";
   for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return quoted + "'";
 }
-// The same for people to read: in quotes only where it needs them.
+// The same for people to read: quoted only where necessary.
 inline std::string shell_word(std::string_view text) {
   const auto plain = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
@@ -51,7 +51,8 @@ inline std::string shell_word(std::string_view text) {
   return shell_quoted(text);
 }
 
-// Bytes put in, taken out or changed, and neighbours swapped, that turn one word into the other.
+// The number of insertions, deletions, changes and swaps of neighbours that turn one word into the
+// other.
 inline size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
   for (size_t i = 0; i <= a.size(); ++i) cost[i][0] = i;
@@ -67,9 +68,8 @@ inline size_t edit_distance(std::string_view a, std::string_view b) {
   return cost[a.size()][b.size()];
 }
 
-// The one of `names` that is nearest to a misspelt `name`, or nothing where none is near: more than
-// 3 edits away and more than a third of the longer one. One that begins with it is as near as can
-// be.
+// The one of `names` that is nearest to a misspelt `name`; nullopt where none is near: more than 3
+// edits away and more than a third of the longer one. A name that begins with it counts as nearest.
 template <std::ranges::input_range Names>
 std::string nearest_name(std::string_view name, const Names& names) {
   constexpr size_t kLongest = 128;

@@ -1,4 +1,4 @@
-// A cycle counter: what a call costs is measured without asking the system for the time.
+// A cycle counter, which measures the cost of a call without asking the system for the time.
 #pragma once
 
 #include <cstdint>
@@ -21,19 +21,19 @@ inline uint64_t ticks() noexcept {
 #endif
 }
 
-// Lets the other hyperthread go on, and saves power in a loop that waits.
+// Lets the other hyperthread run, and saves power in a loop that waits.
 inline void cpu_pause() noexcept {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
 #endif
 }
 
-// Fetches a cache line that is about to be written, in such a way that the store need not ask the
-// other cores for it any more.
+// Fetches a cache line that will be written soon, so that the store need not ask the other cores
+// for it.
 inline void prefetch_to_write(const void* line) noexcept {
 #if defined(__x86_64__)
-  // The builtin leaves the "to write" out unless the compiler may assume a newer processor; older
-  // ones take the instruction for a no-op.
+  // The builtin omits the "to write" unless the compiler may assume a newer processor; older ones
+  // treat the instruction as a no-op.
   asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
 #else
   __builtin_prefetch(line, 1);

@@ -5,7 +5,8 @@
 namespace lockstep {
 namespace {
 
-// How many bytes follow the lead byte, and which the first of them may be. Length 0: no lead byte.
+// The number of bytes that follow the lead byte, and the range of the first of them. Length 0: not
+// a lead byte.
 struct Utf8Lead {
   uint32_t following;
   uint8_t low, high;
@@ -22,7 +23,7 @@ Utf8Lead utf8_lead(uint8_t byte) {
           static_cast<uint8_t>(byte == 0xf4 ? 0x8f : 0xbf)};
 }
 
-// Control characters are those of C0 and C1 (Unicode 15, section 23.1).
+// The control characters of C0 and C1 (Unicode 15, section 23.1).
 bool is_obeyed(char32_t code) {
   return code < 0x20 || (code >= 0x7f && code < 0xa0) || (code >= 0x2028 && code <= 0x202e) ||
          (code >= 0x2066 && code <= 0x2069);

@@ -52,7 +52,7 @@ TEST(Utf8, MalformedSequencesAreReplacedAsPythonDoes) {
 TEST(Utf8, WhatATerminalWouldObeyIsShownAsAQuestionMark) {
   EXPECT_EQ(printable("a\x1b[31m\tb\n\x7f\r"), "a?[31m?b???");
   EXPECT_EQ(printable("\u009b2J\u202edcba\u2066"), "?2J?dcba?");
-  EXPECT_EQ(printable("\x9b\xe5\xa4"), "??");  // no UTF-8; a terminal of old obeys the first
+  EXPECT_EQ(printable("\x9b\xe5\xa4"), "??");  // not UTF-8; an old terminal obeys the first one
   EXPECT_EQ(printable("天 é\u00a0\u2030"), "天 é\u00a0\u2030");
   EXPECT_EQ(printable("天天天", 6), "天天...");
   EXPECT_EQ(printable("天天天", 7), "天天...");

@@ -12,7 +12,8 @@ namespace lockstep::data {
 namespace {
 
 // Generated data sets draw from the same kind of sequence by (seed, split, index). With the same
-// seed, epoch 1 would draw the very numbers that chose the labels, and a model could read them off.
+// seed, epoch 1 would draw the very numbers that chose the labels, and a model could infer the
+// labels from them.
 constexpr uint64_t kOwnSequence = 0x6175676d656e7421;  // "augment!"
 
 }  // namespace

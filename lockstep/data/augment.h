@@ -9,19 +9,19 @@
 namespace lockstep::data {
 
 struct AugmentOptions {
-  int64_t crop_padding = 4;  // moves by up to so many pixels each way; 0: no crop
-  bool flip = true;          // mirrors left to right, every second time on average
+  int64_t crop_padding = 4;  // shifts of up to this many pixels in each direction; 0: no crop
+  bool flip = true;          // mirrors left to right with probability 1/2
   int64_t seed = 0;          // must be the same on every rank
 };
 
-// How sample `index` is laid down in epoch `epoch`: as torchvision's RandomCrop(side, padding) and
-// RandomHorizontalFlip() would, but drawn from (seed, epoch, index) alone. So it does not matter
-// which rank or which loader thread draws it, nor where a run was resumed. Pure.
+// The placement of sample `index` in epoch `epoch`: like torchvision's RandomCrop(side, padding)
+// and RandomHorizontalFlip(), but drawn from (seed, epoch, index) alone. It therefore depends
+// neither on the rank or loader thread that draws it, nor on where a run was resumed. Pure.
 Placement draw_placement(const AugmentOptions& options, int64_t epoch, int64_t index);
 
-// A data set for Loader, which hands it the sampler's epoch: the same images, laid down anew in
-// every epoch. With neither crop nor flip it gives what ImageDataset gives. Cheap to copy. All
-// methods are const and may be called from any thread.
+// A data set for Loader, which passes it the sampler's epoch: the same images, placed anew in every
+// epoch. With neither crop nor flip it equals ImageDataset. Cheap to copy.
+// Thread-safety: all methods are const and may be called from any thread.
 class AugmentedImages {
  public:
   // Throws InvalidArgument for a padding below 0 or as large as the images.

@@ -19,7 +19,7 @@ ImageDataset numbered(int64_t count, int64_t height = 6, int64_t width = 8) {
                       {1.0, 2.0});
 }
 
-// The same by padding, cropping and flipping the pixels.
+// The same result by padding, cropping and flipping the pixels.
 torch::Tensor laid_down(const ImageDataset& images, int64_t index, const Placement& placement) {
   const int64_t pad = 10;
   const auto image = images.images()[index].to(torch::kFloat);
@@ -94,7 +94,7 @@ TEST(Augment, TellsNothingOfAGeneratedLabel) {
 
 TEST(Augment, TheSameWhateverTheWorkersAndRanks) {
   const AugmentedImages images(numbered(48), {.crop_padding = 2, .seed = 3});
-  // What each sample looks like in epoch 2, by sample.
+  // The pixels of each sample in epoch 2, by sample.
   const auto samples = [&](int64_t ranks, int workers, int64_t first_batch) {
     std::map<int64_t, torch::Tensor> found;
     for (int64_t rank = 0; rank < ranks; ++rank) {

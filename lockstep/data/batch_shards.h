@@ -1,4 +1,4 @@
-// BatchShards: a loader's batches dealt out to ranks, whole batches, in the order they have.
+// BatchShards: a loader's batches distributed to ranks as whole batches, in their order.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 namespace lockstep::data {
 
 // Of the batches of `whole` (batch_size indices each, the last one perhaps fewer), rank r has the
-// ones numbered r, r + replicas, ...: N ranks in a step see the next N batches of one process. So
-// that every rank has equally many full batches, the last ones are filled from the beginning; with
-// drop_last, what does not fill a batch on every rank is left out. As Hugging Face accelerate's
+// ones numbered r, r + replicas, ...: N ranks in a step see the next N batches of one process. The
+// last ones are filled from the beginning, so that every rank has equally many full batches; with
+// drop_last, batches that do not fill a step are left out. Like Hugging Face accelerate's
 // BatchSamplerShard with even batches.
 //
 // `whole` must outlive this; its epoch is set with this one's when indices() is called.
@@ -25,8 +25,8 @@ class BatchShards final : public Sampler {
   int64_t size() const override { return size_; }
   std::vector<int64_t> indices() const override;
 
-  // How many of the samples in the last step, counted over all ranks in rank order, are real ones;
-  // the rest repeats the beginning. replicas * batch_size where none is repeated.
+  // The number of real samples in the last step, counted over all ranks in rank order; the rest
+  // repeats the beginning. replicas * batch_size where none is repeated.
   int64_t last_step_samples() const;
 
  private:

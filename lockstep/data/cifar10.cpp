@@ -28,7 +28,7 @@ struct Records {
   std::vector<uint8_t> labels;
 };
 
-// Takes the bytes of one file in pieces of any size. Labels are kept, images only if asked for.
+// Receives the bytes of one file in pieces of any size. Keeps labels, and images only if requested.
 class RecordDecoder {
  public:
   RecordDecoder(std::string name, bool keep_images, Records& records)
@@ -74,7 +74,7 @@ class RecordDecoder {
   const std::string name_;
   const bool keep_;
   Records& records_;
-  int64_t position_ = 0;  // bytes of the record under way
+  int64_t position_ = 0;  // bytes of the current record
   int64_t count_ = 0;     // records begun
 };
 
@@ -88,7 +88,7 @@ Records read_records(const std::vector<fs::path>& files, bool keep_images) {
   return records;
 }
 
-// stem.bin or stem.bin.gz; empty if there is none.
+// stem.bin or stem.bin.gz; empty if neither exists.
 fs::path bin_file(const fs::path& directory, const std::string& stem) {
   std::error_code ignored;
   for (const char* ending : {".bin", ".bin.gz"}) {
@@ -98,7 +98,7 @@ fs::path bin_file(const fs::path& directory, const std::string& stem) {
   return {};
 }
 
-// All <prefix>*.bin and .bin.gz, by name, each once.
+// All <prefix>*.bin and .bin.gz, sorted by name, each once.
 std::vector<fs::path> bin_files(const fs::path& directory, const std::string& prefix) {
   std::map<std::string, fs::path> found;
   std::error_code error;
@@ -119,9 +119,9 @@ std::vector<fs::path> bin_files(const fs::path& directory, const std::string& pr
 }
 
 struct Layout {
-  fs::path directory;  // of batches.meta.txt
+  fs::path directory;  // the directory of batches.meta.txt
   std::vector<fs::path> train, test;
-  bool split = false;  // train is one file that holds both
+  bool split = false;  // `train` is one file that holds both sets
 };
 
 Layout published_layout(const fs::path& directory, const Cifar10Options& options) {
@@ -167,7 +167,7 @@ Layout find_layout(const fs::path& path, const Cifar10Options& options) {
   return layout;
 }
 
-// How many of `count` records of a file that holds both sets are for training.
+// The number of training records among `count` records of a file that holds both sets.
 int64_t train_part(const fs::path& file, int64_t count) {
   if (count < 2) refuse_file(file.string(), "holds one image; training and testing need two");
   return count - (count + 9) / 10;
@@ -208,7 +208,7 @@ Tensors read_tensors(const std::vector<fs::path>& files) {
   tensors.labels = at::empty({count}, at::kLong);
   std::copy(records->labels.begin(), records->labels.end(),
             tensors.labels.mutable_data_ptr<int64_t>());
-  Records* const owner = records.release();  // the tensor's from here
+  Records* const owner = records.release();  // owned by the tensor from here on
   tensors.images = at::from_blob(
       owner->images.data(), {count, 3, kCifar10Side, kCifar10Side},
       [owner](void*) { delete owner; }, at::kByte);

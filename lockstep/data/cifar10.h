@@ -1,4 +1,4 @@
-// CIFAR-10's binary version, and data sets made in its form: generate_shapes().
+// CIFAR-10's binary version, and data sets in its format: generate_shapes().
 //
 // A file is a row of records without a header: 1 byte label (0..9), then 1,024 bytes red, 1,024
 // green, 1,024 blue, each 32x32 row by row. Source of the format:
@@ -20,7 +20,8 @@ inline constexpr int64_t kCifar10Classes = 10;
 inline constexpr int64_t kCifar10Record = 1 + 3 * kCifar10Side * kCifar10Side;  // bytes
 
 struct Cifar10Options {
-  // Of each channel's pixels scaled to 0..1, over CIFAR-10's training images.
+  // Mean and standard deviation of each channel's pixels, scaled to 0..1, in CIFAR-10's training
+  // set.
   std::vector<double> mean = {0.4914, 0.4822, 0.4465};
   std::vector<double> stddev = {0.2470, 0.2435, 0.2616};
   bool load_train = true;  // false: .train is empty and its files need not be there
@@ -33,15 +34,16 @@ struct Cifar10 {
   std::vector<std::string> classes;  // ten names
 };
 
-// Loads a directory or a file; all files may be plain or gzip (.gz), the plain one is taken where
-// both are there.
+// Loads a directory or a file; all files may be plain or gzip (.gz), and the plain one is used
+// where both exist.
 // - CIFAR-10 as published: data_batch_1.bin to data_batch_5.bin and test_batch.bin, in `path` or in
 //   its cifar-10-batches-bin.
 // - Otherwise all train*.bin of the directory, in order of their names, and all test*.bin.
 // - One file: its last tenth (rounded up) is the test set. Where only one of the two sets is to be
 //   loaded, the whole file is that set.
-// batches.meta.txt, ten class names a line each, is optional. Throws DataError that names the file:
-// missing, truncated, empty, corrupt gzip, a label outside 0..9 (with its record).
+// batches.meta.txt, ten class names a line each, is optional.
+// Throws: DataError that names the file: missing, truncated, empty, corrupt gzip, a label outside
+// 0..9 (with its record).
 Cifar10 cifar10(const std::filesystem::path& path, const Cifar10Options& options = {});
 
 struct Cifar10Sizes {
@@ -49,11 +51,12 @@ struct Cifar10Sizes {
   int64_t test = 0;
 };
 
-// Finds what cifar10() would throw, without keeping the images: reads every file once.
+// Checks for the errors of cifar10() without keeping the images: reads every file once.
 Cifar10Sizes validate_cifar10(const std::filesystem::path& path,
                               const Cifar10Options& options = {});
 
-// The (first) file that the test set of `path` comes from. Throws DataError.
+// The (first) file with the test set of `path`.
+// Throws: DataError.
 std::filesystem::path cifar10_test_file(const std::filesystem::path& path);
 
 // The names of CIFAR-10's classes.

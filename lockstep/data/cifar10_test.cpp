@@ -14,7 +14,7 @@
 namespace lockstep::data {
 namespace cifar10_test {
 
-// Record i of a file: its label, then bytes that tell it from all others.
+// Record i of a file: its label, then bytes that identify it.
 std::string records(const std::vector<int>& labels, int salt = 0) {
   std::string bytes;
   for (size_t i = 0; i < labels.size(); ++i) {
@@ -31,7 +31,7 @@ std::vector<int64_t> labels_of(const ImageDataset& set) {
   return {first, first + set.size()};
 }
 
-// cifar10() and validate_cifar10() must refuse it in the same words, in one line.
+// cifar10() and validate_cifar10() must refuse it with the same message, in one line.
 void expect_refusal(const std::filesystem::path& path, const std::string& part,
                     const Cifar10Options& options = {}) {
   const std::string line = message_of<DataError>([&] { cifar10(path, options); });
@@ -141,7 +141,7 @@ TEST(Cifar10, RefusesWhatIsNotCifar10) {
   expect_refusal(dir.path(), "batches.meta.txt: not a regular file");
 }
 
-// The real thing, where the data are.
+// Uses the real data, if they are available.
 TEST(Cifar10, LoadsTheSubset) {
   const char* root = std::getenv("LOCKSTEP_DATA");
   const std::filesystem::path path =

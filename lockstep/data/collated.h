@@ -1,5 +1,5 @@
-// A data set made of samples and a function that makes a batch of some: PyTorch's collate_fn,
-// transformers' data_collator.
+// A data set made of samples and a function that makes a batch of some of them, like PyTorch's
+// collate_fn or transformers' data_collator.
 //
 //   std::vector<MySample> samples = ...;
 //   data::Collated dataset(samples, [](std::span<const MySample> some) { return MyBatch{...}; });
@@ -19,8 +19,9 @@ namespace lockstep::data {
 template <typename Samples>
 using SampleOf = std::remove_cvref_t<decltype(std::declval<const Samples&>()[0])>;
 
-// The samples of a batch. Throws InvalidArgument, which begins with `name`, for an index outside
-// 0..size()-1, and for no indices.
+// The samples of a batch.
+// Throws: InvalidArgument, which begins with `name`, for an index outside 0..size()-1, and for no
+// indices.
 template <typename Samples>
 std::vector<SampleOf<Samples>> samples_at(const Samples& samples, std::span<const int64_t> indices,
                                           const std::string& name) {
@@ -40,10 +41,10 @@ std::vector<SampleOf<Samples>> samples_at(const Samples& samples, std::span<cons
   return some;
 }
 
-// Samples: anything with size() and operator[] of an index: a std::vector, a TokenizedTexts, a
+// Samples: any type with size() and operator[] of an index: a std::vector, a TokenizedTexts, a
 // class that reads a file. Collate: a function of std::span<const Sample>, never empty, in the
 // order of the batch. Both are kept; reading and collating must be possible on several threads at
-// once, as both are const here.
+// once, since both are const here.
 template <typename Samples, typename Collate>
 class Collated {
  public:
@@ -54,8 +55,8 @@ class Collated {
 
   int64_t size() const { return static_cast<int64_t>(samples_.size()); }
 
-  // Throws InvalidArgument for an index outside 0..size()-1, and for no indices; and what reading
-  // and the function throw.
+  // Throws InvalidArgument for an index outside 0..size()-1, and for no indices; and the errors of
+  // reading and of the function.
   auto batch(std::span<const int64_t> indices) const {
     const std::vector<Sample> some = samples_at(samples_, indices, "Collated");
     return collate_(std::span<const Sample>(some));

@@ -1,4 +1,4 @@
-// DeviceFeed: what brings a loader's batches to a device ahead of the loop. Not a public header.
+// DeviceFeed: copies a loader's batches to a device ahead of the loop. Not a public header.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,18 +13,19 @@
 
 namespace lockstep::data {
 
-// Throws InvalidArgument: no tensors are found in batches of that type.
+// Throws InvalidArgument: batches of that type have no tensors.
 [[noreturn]] void refuse_batch(const std::type_info& batch, c10::Device device);
 
-// Tensors go through pinned host memory and a stream beside the loop's, so that neither the loop nor
-// what the device computes waits for a copy. send() may be called by several threads at once.
+// Tensors go through pinned host memory and a stream beside the loop's, so that neither the loop
+// nor the device's computation waits for a copy.
+// Thread-safety: several threads may call send() at once.
 class DeviceFeed {
  public:
-  // Throws InvalidArgument for a device that is not there.
+  // Throws InvalidArgument for a device that does not exist.
   explicit DeviceFeed(c10::Device device);
 
-  // Begins the copies of the batch's CPU tensors, which are replaced by those on the device; those
-  // that are elsewhere stay. The result is reached when they have arrived.
+  // Starts to copy the batch's CPU tensors, which are replaced by those on the device; tensors on
+  // other devices stay. The result is an event that is reached when they have arrived.
   template <typename Batch>
   device::Event send(Batch& batch) const {
     int64_t found = 0;
@@ -36,8 +37,8 @@ class DeviceFeed {
     return sent();
   }
 
-  // What this thread's current stream is given from now on may use the batch, and its memory is
-  // given back only after that. The host does not wait.
+  // Orders later work of this thread's current stream after the copies, so that it may use the
+  // batch, whose memory is freed only after that work. The host does not wait.
   template <typename Batch>
   void arrive(Batch& batch, const device::Event& event) const {
     const c10::Stream stream = expect(event);

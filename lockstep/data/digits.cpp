@@ -1,4 +1,4 @@
-// Compiled with -ffp-contract=off: see digits.h on why the bytes must not depend on the machine.
+// Compiled with -ffp-contract=off: digits.h says why the bytes must not depend on the machine.
 #include "lockstep/data/digits.h"
 
 #include <algorithm>
@@ -15,16 +15,16 @@ namespace lockstep::data {
 namespace {
 
 constexpr int kSide = 28;
-constexpr int kStepsPerSpan = 6;  // lines that a curve is drawn with between two of its points
+constexpr int kStepsPerSpan = 6;  // line segments of a curve between two of its points
 
-// What a sample is drawn with.
+// Draws a sample.
 class Pen : public SplitMix {
  public:
   using SplitMix::SplitMix;
   float uniform(float low, float high) {
     return low + (high - low) * (static_cast<float>(next() >> 40) * (1.0F / 16777216.0F));
   }
-  // Near to normal, of standard deviation 1, within +-3.5: the sum of four uniform numbers.
+  // Approximately normal, with standard deviation 1, within +-3.5: the sum of four uniform numbers.
   float bell() {
     const uint64_t bits = next();
     const auto sum = static_cast<float>((bits & 0xffff) + ((bits >> 16) & 0xffff) +
@@ -39,7 +39,7 @@ float wave(float t) {
   return 8.0F * x - 16.0F * x * (x < 0 ? -x : x);
 }
 
-// How a sample is distorted: box coordinates (100 x 100) to pixels.
+// The distortion of a sample, from box coordinates (100 x 100) to pixels.
 class Warp {
  public:
   explicit Warp(Pen& pen) {
@@ -70,7 +70,7 @@ class Warp {
   float xx_, xy_, yx_, yy_, shift_x_, shift_y_;
 };
 
-// The stroke as a chain of points, its control points moved about.
+// The stroke as a chain of points, with its control points shifted.
 std::vector<StrokePoint> flatten(const Stroke& stroke, float jitter, Pen& pen) {
   std::vector<StrokePoint> at = stroke.points;
   for (auto& p : at) {
@@ -99,7 +99,7 @@ std::vector<StrokePoint> flatten(const Stroke& stroke, float jitter, Pen& pen) {
 
 using Canvas = std::array<float, kSide * kSide>;  // ink, 0..1
 
-// A line from a to b, `radius` wide on each side, with an edge that fades over 2 * `soft` pixels.
+// Draws a line from a to b, `radius` wide on each side, whose edge fades over 2 * `soft` pixels.
 void draw_line(Canvas& canvas, StrokePoint a, StrokePoint b, float radius, float soft, float ink) {
   const float reach = radius + soft, dx = b.x - a.x, dy = b.y - a.y, length2 = dx * dx + dy * dy;
   const auto first = [&](float p, float q) {

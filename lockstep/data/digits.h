@@ -1,11 +1,11 @@
-// A built-in data set: handwritten-like digits, drawn by this code, in the form of MNIST. For
-// trying things out without a download: a small convolutional network learns it in an epoch, a
-// linear model does clearly worse.
+// A built-in data set: handwritten-like digits, drawn by this code, in the format of MNIST, for
+// experiments without a download: a small convolutional network learns it in an epoch, and a linear
+// model does clearly worse.
 //
 // Method: each digit has a few ways of writing it, given as pen strokes; a sample picks one, moves
 // its control points, bends it with smooth waves, applies a random affine map, draws it with a pen
 // of random width, pressure and contrast, and adds noise and at times a stray stroke. The bytes
-// depend on the options only, not on the machine, the standard library or libtorch: integer
+// depend only on the options, not on the machine, the standard library or libtorch: it uses integer
 // hashing, and floating point restricted to + - * / and sqrt in a fixed order.
 #pragma once
 
@@ -28,17 +28,17 @@ struct Digits {
 
 enum class DigitsSplit { kTrain, kTest };
 
-// `count` samples of a split. Sample i depends on seed, split and i alone. Thread-safe. Throws
-// InvalidArgument for a negative count.
+// `count` samples of a split. Sample i depends on seed, split and i alone. Thread-safe.
+// Throws: InvalidArgument for a negative count.
 Digits render_digits(int64_t count, int64_t seed, DigitsSplit split);
 
 // Makes `directory` (and its parents) where needed, and in it the four idx files that mnist()
 // reads, and digits.txt, which records how they were made. Returns false, having changed nothing,
-// if the directory already holds the data set of these options; one of other options is replaced.
-// May be called by several processes at once: they take turns. Throws InvalidArgument for counts
-// outside 1..10,000,000, and if the directory holds MNIST files that were not made here (they are
-// left alone); SystemError if a file cannot be written; Timeout if another process holds the
-// directory for more than a minute.
+// if the directory already has the data set of these options; one of other options is replaced.
+// Several processes may call it at once: they take turns.
+// Throws: InvalidArgument for counts outside 1..10,000,000, and if the directory has MNIST files
+// that were not made here (they stay unchanged); SystemError if a file cannot be written; Timeout
+// if another process holds the directory for more than a minute.
 bool generate_digits(const std::filesystem::path& directory, const DigitsOptions& options = {});
 
 }  // namespace lockstep::data

@@ -19,8 +19,8 @@ unsigned long crc(const std::vector<uint8_t>& bytes) {
   return ::crc32(0, bytes.data(), static_cast<uInt>(bytes.size()));
 }
 
-// The bytes must be these on every machine and with every compiler. Whoever changes them on purpose
-// raises the version in digits_files.cpp.
+// The bytes must be these on every machine and with every compiler. A deliberate change of them
+// must raise the version in digits_files.cpp.
 TEST(Digits, AreTheSameBytesEverywhere) {
   const Digits digits = render_digits(200, 1234, DigitsSplit::kTrain);
   EXPECT_EQ(crc(digits.images), 3460456551U);
@@ -38,7 +38,7 @@ TEST(Digits, DependOnSeedSplitAndIndexOnly) {
 }
 
 // Like MNIST: balanced classes, a dark background, ink in the middle. Hard enough that the nearest
-// class mean is often wrong, easy enough that it is mostly right.
+// class mean is often wrong, and easy enough that it is mostly right.
 TEST(Digits, AreLearnableAndNotTrivial) {
   const Digits train = render_digits(3000, 3, DigitsSplit::kTrain),
                test = render_digits(1000, 3, DigitsSplit::kTest);
@@ -94,7 +94,7 @@ TEST(Digits, WritesADataSetOnce) {
 
   EXPECT_TRUE(generate_digits(set, {.train = 31, .test = 20, .seed = 5}));
   EXPECT_EQ(mnist(set).train.size(), 31);
-  // A file lost, or a run cut short, is made good.
+  // A lost file, or an interrupted run, is repaired.
   std::filesystem::remove(set / "t10k-labels-idx1-ubyte");
   EXPECT_TRUE(generate_digits(set, {.train = 31, .test = 20, .seed = 5}));
   EXPECT_EQ(files(), 5);

@@ -21,11 +21,11 @@ unsigned byte_at(std::span<const std::byte> bytes, size_t i) {
   return std::to_integer<unsigned>(bytes[i]);
 }
 
-// Takes the bytes of an idx file in pieces of any size: header first, then values, which it keeps
-// or only counts.
+// Receives the bytes of an idx file in pieces of any size: first the header, then values, which it
+// keeps or only counts.
 class IdxDecoder {
  public:
-  // `ceiling` is the most bytes that the file can possibly hold once it is unpacked.
+  // `ceiling` is the maximum number of bytes that the unpacked file can have.
   IdxDecoder(std::string_view name, uint64_t ceiling, bool packed, bool keep)
       : name_(name), ceiling_(ceiling), packed_(packed), keep_(keep) {}
 
@@ -55,7 +55,7 @@ class IdxDecoder {
     return std::move(array_);
   }
 
-  // For a plain file whose length is known: values need not be fed.
+  // For a plain file of known length: values need not be fed.
   void skip_values(uint64_t count) {
     if (count > expected_) trailing(count - expected_);
     seen_ = count;
@@ -96,8 +96,7 @@ class IdxDecoder {
     }
     const uint64_t room = ceiling_ - std::min<uint64_t>(ceiling_, header_needed_);
     if (expected_ > room) truncated(packed_ ? "can hold at most " : "has ", room);
-    // Believe the header only as far as an ordinary compression ratio goes; vector grows for the
-    // rest.
+    // Trusts the header only up to an ordinary compression ratio; the vector grows for the rest.
     if (keep_) array_.values.reserve(std::min(expected_, room / 64 + (1 << 20)));
   }
 

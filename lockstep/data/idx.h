@@ -4,8 +4,8 @@
 //
 // Source of the format: http://yann.lecun.com/exdb/mnist (Y. LeCun, C. Cortes, C. Burges).
 //
-// Reading is safe against hostile files: the header is believed only as far as bytes follow it, and
-// memory grows with the values that are really there. Every function may be called from any thread.
+// Reading is safe against hostile files: the header is trusted only as far as bytes follow it, and
+// memory grows with the values that really exist. Every function may be called from any thread.
 #pragma once
 
 #include <cstddef>
@@ -26,22 +26,24 @@ struct IdxArray {
 // "60000x28x28".
 std::string dims_text(std::span<const int64_t> dims);
 
-// Parses the bytes of a plain or gzip idx file (told apart by the gzip magic); `name` is what
-// errors call it. Throws DataError: not an idx file, another element type, too many dims,
-// truncated, trailing bytes, corrupt gzip.
+// Parses the bytes of a plain or gzip idx file (distinguished by the gzip magic); `name` is its
+// name in errors.
+// Throws: DataError: not an idx file, another element type, too many dims, truncated, trailing
+// bytes, corrupt gzip.
 IdxArray parse_idx(std::span<const std::byte> bytes, std::string_view name);
 
-// Reads a whole file. Throws DataError as parse_idx(), or if the file is missing or unreadable.
+// Reads a whole file.
+// Throws: DataError as parse_idx(), or if the file is missing or unreadable.
 IdxArray read_idx(const std::filesystem::path& path);
 
-// Checks a file as read_idx() does without keeping its values, and returns its dims. Reads only the
-// header and the length of a plain file; inflates the whole of a gzip file, a piece at a time.
-// Throws as read_idx().
+// Checks a file like read_idx() without keeping its values, and returns its dims. Reads only the
+// header and the length of a plain file; inflates all of a gzip file, a piece at a time.
+// Throws: as read_idx().
 std::vector<int64_t> check_idx(const std::filesystem::path& path);
 
-// Writes a plain idx file, whole or not at all. Throws InvalidArgument if the dims do not fit the
-// values or the format, SystemError if the file cannot be written; then a previous file is still in
-// place.
+// Writes a plain idx file, whole or not at all.
+// Throws: InvalidArgument if the dims do not fit the values or the format, SystemError if the file
+// cannot be written; a previous file then stays in place.
 void write_idx(const std::filesystem::path& path, std::span<const int64_t> dims,
                std::span<const uint8_t> values);
 

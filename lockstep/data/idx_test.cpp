@@ -26,8 +26,8 @@ IdxArray parse(const std::string& bytes) {
   return parse_idx(std::as_bytes(std::span(bytes)), "file.idx");
 }
 
-// The file as every reader sees it: parse_idx, read_idx and check_idx must all refuse it, in the
-// same words.
+// The file as every reader sees it: parse_idx, read_idx and check_idx must all refuse it with the
+// same message.
 std::string refusal(const std::string& bytes) {
   const TestDirectory dir;
   dir.write("file.idx", bytes);
@@ -116,7 +116,7 @@ TEST(Idx, MissingFilesAndDirectories) {
             std::string::npos);
 }
 
-// Lets this process grow by `bytes` and no more, until destroyed: beyond, allocation throws
+// Limits this process's growth to `bytes` until destroyed: beyond that, allocation throws
 // std::bad_alloc. Sanitizers reserve address space of their own, so nothing is limited under them.
 class MemoryLimit {
  public:
@@ -131,7 +131,7 @@ class MemoryLimit {
   rlimit before_{};
 };
 
-// A header that promises 4e9 images must not cost memory.
+// A header that announces 4e9 images must not cost memory.
 TEST(Idx, HostileHeadersDoNotAllocate) {
   const MemoryLimit limit(size_t{256} << 20);
   const std::string images = header({0xffffffff, 28, 28});
@@ -141,7 +141,7 @@ TEST(Idx, HostileHeadersDoNotAllocate) {
   expect_refusal(header({0xffffffff, 0xffffffff, 0xffffffff}), "more than any file holds");
   expect_refusal(header({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}),
                  "more than any file holds");
-  // 1 MB of real gzip data leaves room for a promise of 1 GB; the values end after 10.
+  // 1 MB of real gzip data allows an announcement of 1 GB; the values end after 10.
   std::mt19937 random(1);
   std::string noise(1 << 20, '\0');
   for (char& c : noise) c = static_cast<char>(random());

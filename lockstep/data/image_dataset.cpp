@@ -75,8 +75,8 @@ Batch ImageDataset::make_batch(std::span<const int64_t> indices) const {
   return batch;
 }
 
-// A table look-up a pixel, and no tensor operation: those would start a team of OpenMP threads in
-// each loader thread.
+// Uses a table look-up per pixel and no tensor operations, which would start a team of OpenMP
+// threads in each loader thread.
 Batch ImageDataset::batch(std::span<const int64_t> indices) const {
   Batch batch = make_batch(indices);
   const uint8_t* images = images_.const_data_ptr<uint8_t>();
@@ -102,7 +102,7 @@ Batch ImageDataset::batch(std::span<const int64_t> indices,
   const int64_t height = images_.size(2), width = images_.size(3);
   for (size_t i = 0; i < indices.size(); ++i) {
     const auto& [down, right, flip] = placements[i];
-    // Columns first..end-1 of a row, counted before it is mirrored, come from the image.
+    // Columns first..end-1 of a row, counted before mirroring, come from the image.
     const int64_t first = std::clamp<int64_t>(right, 0, width),
                   end = std::clamp<int64_t>(width + right, 0, width);
     const uint8_t* plane = images + indices[i] * channels_ * pixels_;

@@ -12,8 +12,8 @@
 
 namespace lockstep::data {
 
-// How an image is laid down: moved by whole pixels, 0 coming in from outside before normalisation,
-// then mirrored left to right if `flip`.
+// The placement of an image: moved by whole pixels, with 0 shifted in before normalisation, then
+// mirrored left to right if `flip`.
 struct Placement {
   int64_t down = 0;   // pixels; may be negative
   int64_t right = 0;  // the same
@@ -21,15 +21,17 @@ struct Placement {
   bool operator==(const Placement&) const = default;
 };
 
-// Cheap to copy: copies share the tensors. All methods are const and may be called from any thread.
+// Cheap to copy: copies share the tensors.
+// Thread-safety: all methods are const and may be called from any thread.
 class ImageDataset {
  public:
   // No images.
   ImageDataset() = default;
 
-  // `images` uint8 [N, C, H, W] and `labels` int64 [N], both contiguous on the CPU; kept, not
-  // copied, so the caller must not write to them any more. `mean` and `stddev` have one value for
-  // each channel, or one for all of them. Throws InvalidArgument.
+  // `images` uint8 [N, C, H, W] and `labels` int64 [N], both contiguous on the CPU; they are kept,
+  // not copied, so the caller must not write to them any more. `mean` and `stddev` have one value
+  // for each channel, or one for all of them.
+  // Throws: InvalidArgument.
   ImageDataset(at::Tensor images, at::Tensor labels, const std::vector<double>& mean,
                const std::vector<double>& stddev);
 
@@ -37,10 +39,10 @@ class ImageDataset {
 
   // input float32 [B, C, H, W], target int64 [B]. A pixel x becomes (x / 255 - mean) / stddev, each
   // operation rounded to float32: bit for bit what torchvision's ToTensor and Normalize give.
-  // Throws InvalidArgument for a bad index.
+  // Throws: InvalidArgument for a bad index.
   Batch batch(std::span<const int64_t> indices) const;
-  // The same with the image of indices[i] laid down by placements[i]. Throws InvalidArgument also
-  // where the two differ in length.
+  // The same with the image of indices[i] placed by placements[i].
+  // Throws: InvalidArgument also where the two differ in length.
   Batch batch(std::span<const int64_t> indices, std::span<const Placement> placements) const;
 
   // As stored: uint8 [N, C, H, W] and int64 [N]; undefined tensors when the set is empty.

@@ -25,7 +25,7 @@ TEST(ImageDataset, NormalisesBitForBitAsTorchvision) {
   for (int64_t i = 0; i < 256; ++i)
     all += static_cast<uint64_t>(bits(i)) * static_cast<uint64_t>(i + 1);
   EXPECT_EQ(all, 36456080262868U);
-  // And as libtorch's own operations give them.
+  // Also the result of libtorch's own operations.
   const auto expected = images.flatten()
                             .to(torch::kFloat)
                             .div(255)

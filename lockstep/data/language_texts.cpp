@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kTextEndings[] = {".txt", ".jsonl", ".json", ".tsv", ".csv"};
 
-// train.*, or the only file that can be meant.
+// train.*, or the only possible file.
 fs::path training_file(const fs::path& directory) {
   if (const auto file = part_file(directory, "train", kTextEndings)) return *file;
   std::vector<fs::path> found;
@@ -31,7 +31,7 @@ fs::path training_file(const fs::path& directory) {
                             : "has several files of texts and none is train.*; give one of them");
 }
 
-// Where the last tenth of the characters begins.
+// The beginning of the last tenth of the characters.
 size_t last_tenth(const std::string& text) {
   const auto begins = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; };
   const auto characters = std::count_if(text.begin(), text.end(), begins);
@@ -67,7 +67,7 @@ LanguageTexts language_texts_of_file(const fs::path& file) {
   const bool packed = file.extension() == ".gz";
   if ((packed ? file.stem() : file).extension() == ".txt") {
     std::string text = read_text(file);
-    if (malformed_utf8(text)) utf8_lines(text, file.string());  // names the line
+    if (malformed_utf8(text)) utf8_lines(text, file.string());  // the exception names the line
     text.erase(0, text.size() - without_byte_order_mark(text).size());
     if (text.empty()) refuse_file(file.string(), "is empty; give a text");
     texts.train.push_back(std::move(text));

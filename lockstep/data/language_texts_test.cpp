@@ -22,7 +22,7 @@ TEST(LanguageTexts, TheLastTenthOfATextIsForEvaluation) {
     EXPECT_TRUE(texts.dev_of_train);
     EXPECT_FALSE(texts.rows);
   }
-  // Where the tenth begins with a character of several bytes, it is not torn.
+  // If the last tenth begins within a character of several bytes, the character stays whole.
   dir.write("poem.txt", "abcdefghi天");
   EXPECT_THAT(language_texts(dir.path()).dev, ElementsAre("天"));
 }

@@ -42,7 +42,7 @@ std::vector<int64_t> LengthGroupedSampler::indices() const {
   const auto length = [this](int64_t sample) { return lengths_[static_cast<size_t>(sample)]; };
   const auto longer = [&](int64_t a, int64_t b) { return length(a) > length(b); };
 
-  // In one group where all batches together are fewer than a group has.
+  // A single group, if all batches together are fewer than a group has.
   const int64_t batches = group_batches(samples, options_);
   const int64_t group =
       batches > samples / options_.batch_size ? samples : batches * options_.batch_size;

@@ -19,7 +19,7 @@ std::vector<int64_t> lengths(int64_t count) {
   return made;
 }
 
-// What DistributedLengthGroupedSampler of transformers 5 gives for the same arguments.
+// The result of transformers 5's DistributedLengthGroupedSampler for the same arguments.
 TEST(LengthGroupedSampler, GivesTheIndicesOfTransformers) {
   const auto indices = [](int64_t ranks, int64_t rank, int64_t epoch,
                           const LengthGroupedSamplerOptions& options) {
@@ -67,7 +67,7 @@ TEST(LengthGroupedSampler, StepsHaveSimilarLengthsOnAllRanks) {
     }
     padded += longest * kRanks * kBatch;
   }
-  EXPECT_LT(padded, tokens * 11 / 10);  // at random it would be some 1.8 times as many
+  EXPECT_LT(padded, tokens * 11 / 10);  // a random order would give about 1.8 times as many
 }
 
 TEST(LengthGroupedSampler, RefusesWhatCannotBe) {

@@ -26,13 +26,13 @@
 namespace lockstep::data {
 
 struct LoaderOptions {
-  int64_t batch_size = 1;  // samples a batch; the last batch of an epoch may be smaller
+  int64_t batch_size = 1;  // samples per batch; the last batch of an epoch may be smaller
   int num_workers = 1;     // threads that gather batches; 0: the loop gathers them itself
   int prefetch = 2;        // batches that each worker may be ahead of the loop
   bool drop_last = false;  // leave out the last batch if it is smaller
-  // Where the loop gets the batches' tensors: those that flat/nested.h finds in them. To a device
-  // other than the CPU the workers copy them ahead, through pinned memory and beside what the device computes; the loop's
-  // current stream waits for them, the host does not.
+  // The device of the tensors in the loop's batches, as flat/nested.h finds them. To a device other
+  // than the CPU the workers copy them ahead, through pinned memory and beside the device's
+  // computation; the loop's current stream waits for them, the host does not.
   c10::Device device = c10::kCPU;
 };
 
@@ -43,7 +43,7 @@ void check_loader_options(const LoaderOptions& options, int64_t samples);
 int64_t batch_count(const LoaderOptions& options, int64_t samples);
 
 namespace internal {
-// Of what is no data set nothing, which Loader says in one line.
+// For a type that is not a data set, nothing, so that Loader reports it in one line.
 template <typename D>
 struct LoadedBatch {
   using type = void;
@@ -54,16 +54,14 @@ struct LoadedBatch<D> {
 };
 }  // namespace internal
 
-// Each begin() is one epoch: it takes the sampler's epoch and indices of that moment (the epoch
-// goes to an EpochDataset) and starts the workers; leaving the loop, by its end, `break` or an
-// exception, stops and joins them. Batches come in the sampler's order and are the same whatever
-// the number of workers. What the data set throws in a worker is thrown by the loop, after the
-// batches before it.
+// Each begin() is one epoch: it takes the sampler's current epoch and indices (the epoch is passed
+// to an EpochDataset) and starts the workers; leaving the loop, by its end, `break` or an
+// exception, stops and joins them. Batches arrive in the sampler's order and do not depend on the
+// number of workers. The loop rethrows a worker's exception after the batches before it.
 //
-// Lifetime: the data set and the sampler must outlive the loader, the loader its loops; a batch is
-// the loop body's until the next one is asked for (its tensors may be kept or moved away).
-// Thread-safety: one thread at a time; one loop at a time. The data set's batch() is called from
-// the workers.
+// Lifetime: the data set and the sampler must outlive the loader, and the loader its loops; a batch
+// belongs to the loop body until the next one is requested (its tensors may be kept or moved away).
+// Thread-safety: one thread at a time; one loop at a time. The workers call the data set's batch().
 template <typename D>
 class Loader {
   static_assert(
@@ -85,9 +83,9 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  // Batches in an epoch, skipped ones included.
+  // Batches in an epoch, including skipped ones.
   int64_t batches() const { return batch_count(options_, sampler_.size()); }
-  // Samples of an epoch's batch, from 0.
+  // The number of samples in an epoch's batch, counted from 0.
   int64_t samples(int64_t batch) const {
     return std::min(options_.batch_size, sampler_.size() - batch * options_.batch_size);
   }
@@ -95,13 +93,13 @@ class Loader {
   const D& dataset() const { return dataset_; }
   Sampler& sampler() const { return sampler_; }
 
-  // A count of the batches that loops have given out so far, over all epochs; it may be asked after
-  // the loader is gone. For DistributedDataParallel::follow().
+  // A function that counts the batches that loops have taken so far, over all epochs; it may be
+  // called after the loader is gone. For DistributedDataParallel::follow().
   std::function<int64_t()> batches_taken() const {
     return [taken = taken_] { return *taken; };
   }
 
-  // The samples of these indices as loops give them, in the sampler's present epoch.
+  // The samples of these indices as loops get them, in the sampler's current epoch.
   Batch gather(std::span<const int64_t> indices) const {
     Batch batch = gather(indices, sampler_.epoch());
     if (!options_.device.is_cpu()) {
@@ -111,9 +109,9 @@ class Loader {
     return batch;
   }
 
-  // The next loop, and only that one, begins at batch `batches` of its epoch; the batches before it
-  // are not loaded. To resume: sampler.set_epoch(epoch); loader.skip(batches_done). Throws
-  // InvalidArgument outside 0..batches().
+  // Makes the next loop, and only that one, begin at batch `batches` of its epoch; the batches
+  // before it are not loaded. To resume: sampler.set_epoch(epoch); loader.skip(batches_done).
+  // Throws: InvalidArgument outside 0..batches().
   void skip(int64_t batches);
 
   // Throws InvalidArgument while another loop is running.
@@ -184,8 +182,8 @@ struct Loader<D>::Run {
   const PrefetchRing::Shape shape;
   std::vector<std::optional<Batch>> slots;
   std::vector<std::optional<device::Event>> sent;  // by slot
-  const std::optional<DeviceFeed> feed;  // nullopt: they stay where the data set made them
-  PrefetchRing ring;                     // last: its threads use the members above
+  const std::optional<DeviceFeed> feed;            // nullopt: they stay on their device
+  PrefetchRing ring;                               // last: its threads use the members above
 };
 
 // A move-only input iterator. Destroying it ends the loop.
@@ -198,7 +196,7 @@ class Loader<D>::Iterator {
 
   Batch& operator*() const { return *current_; }
   Batch* operator->() const { return current_; }
-  // Throws what the data set threw for the next batch.
+  // Throws the data set's error for the next batch.
   Iterator& operator++() {
     advance();
     return *this;

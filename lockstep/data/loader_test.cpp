@@ -19,7 +19,7 @@ namespace loader_test {
 
 using Indices = std::vector<int64_t>;
 
-// Its batches are the indices themselves; it notes what was loaded and can be made to fail.
+// Its batches are the indices themselves; it records what was loaded and can be made to fail.
 struct Numbers {
   int64_t count = 0;
   int64_t fails_at = -1;
@@ -106,7 +106,7 @@ TEST(Loader, SkipResumesWithoutLoading) {
     EXPECT_EQ(drain(loader), (std::vector<Indices>{{12, 13, 14, 15}, {16, 17, 18, 19}}));
     EXPECT_EQ(numbers.loaded.size(), 8U);
     EXPECT_EQ(*numbers.loaded.begin(), 12);
-    EXPECT_EQ(drain(loader).size(), 5U);  // the skip was for one loop
+    EXPECT_EQ(drain(loader).size(), 5U);  // the skip applied to one loop
     loader.skip(5);
     EXPECT_TRUE(drain(loader).empty());
     EXPECT_THROW(loader.skip(6), InvalidArgument);

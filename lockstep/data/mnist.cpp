@@ -87,7 +87,7 @@ ImageDataset load(const fs::path& dir, const std::string& stem, const MnistOptio
 
   at::Tensor label_tensor = at::empty({count}, at::kLong);
   std::copy(labels.values.begin(), labels.values.end(), label_tensor.mutable_data_ptr<int64_t>());
-  IdxArray* const owner = images.release();  // the tensor's from here
+  IdxArray* const owner = images.release();  // owned by the tensor from here on
   at::Tensor image_tensor = at::from_blob(
       owner->values.data(), {count, 1, kSide, kSide}, [owner](void*) { delete owner; }, at::kByte);
   return ImageDataset(std::move(image_tensor), std::move(label_tensor), {options.mean},

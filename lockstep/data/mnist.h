@@ -1,4 +1,4 @@
-// MNIST and the data sets made in its form: Fashion-MNIST, KMNIST, generate_digits().
+// MNIST and data sets in its format: Fashion-MNIST, KMNIST, generate_digits().
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace lockstep::data {
 
 struct MnistOptions {
   double mean = 0.1307;    // of pixels scaled to 0..1
-  double stddev = 0.3081;  // of the same
+  double stddev = 0.3081;  // likewise
   bool load_train = true;  // false: .train is empty and its files need not be there
   bool load_test = true;   // false: the same for .test
 };
@@ -21,14 +21,15 @@ struct Mnist {
 };
 
 // Loads the four idx files of a directory: train-images-idx3-ubyte, train-labels-idx1-ubyte,
-// t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte. Also found: the spelling
+// t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte. It also accepts the spelling
 // train-images.idx3-ubyte, gzip files (.gz), and all of these in <path>/MNIST/raw, where
-// torchvision puts them. Where both are there the plain file is taken. Throws DataError that names
-// the file: missing, not idx (see idx.h), other than 28x28, as many labels as images or a label
-// outside 0..9 (with its index).
+// torchvision puts them. Where both exist the plain file is used.
+// Throws: DataError that names the file: missing, not idx (see idx.h), other than 28x28, another
+// number of labels than images, or a label outside 0..9 (with its index).
 Mnist mnist(const std::filesystem::path& path, const MnistOptions& options = {});
 
-// The file that the pictures of the test set come from. Throws DataError.
+// The file with the images of the test set.
+// Throws: DataError.
 std::filesystem::path mnist_test_file(const std::filesystem::path& path);
 
 struct MnistSizes {
@@ -36,7 +37,7 @@ struct MnistSizes {
   int64_t test = 0;
 };
 
-// Finds what mnist() would throw, without keeping the images: milliseconds for plain files, the
+// Checks for the errors of mnist() without keeping the images: milliseconds for plain files, the
 // time to inflate them for gzip. For programs that check their input before they start ranks.
 MnistSizes validate_mnist(const std::filesystem::path& path, const MnistOptions& options = {});
 

@@ -27,7 +27,7 @@ void write_pair(const fs::path& dir, const std::string& stem, int64_t count, cha
             labels);
 }
 
-// What both mnist() and validate_mnist() say.
+// The common error of mnist() and validate_mnist().
 std::string refusal(const fs::path& dir) {
   const std::string loaded = message_of<DataError>([&] { mnist(dir); });
   EXPECT_EQ(message_of<DataError>([&] { validate_mnist(dir); }), loaded);
@@ -96,7 +96,7 @@ TEST(Mnist, RefusesWhatIsNotMnist) {
   expect_refusal(dir.path(), "t10k-images-idx3-ubyte: truncated");
 }
 
-// The real thing, where the data are.
+// Uses the real data, if they are available.
 TEST(Mnist, LoadsFashionMnist) {
   const char* root = std::getenv("LOCKSTEP_DATA");
   const fs::path dir =
@@ -112,7 +112,7 @@ TEST(Mnist, LoadsFashionMnist) {
   EXPECT_TRUE(
       torch::equal(torch::bincount(sets.test.labels()), torch::full({10}, 1000, torch::kLong)));
   EXPECT_EQ(sets.train.labels()[0].item<int64_t>(), 9);
-  // Mean and deviation that the data set's authors give.
+  // The mean and deviation that the data set's authors publish.
   const auto pixels = sets.train.images().to(torch::kDouble) / 255;
   EXPECT_NEAR(pixels.mean().item<double>(), 0.2860, 5e-5);
   EXPECT_NEAR(pixels.std().item<double>(), 0.3530, 5e-5);

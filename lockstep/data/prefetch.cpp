@@ -43,7 +43,7 @@ void PrefetchRing::stop_and_join() noexcept {
   threads_.clear();
 }
 
-// Piece n may begin when piece n - slots has left the consumer's hands.
+// Piece n may begin after the consumer has released piece n - slots.
 bool PrefetchRing::has_space() const {
   return begun_ < wanted_ - (held_ ? 1 : 0) + static_cast<int64_t>(slots_.size());
 }
@@ -65,7 +65,7 @@ void PrefetchRing::work() {
     lock.lock();
     slots_[slot].error = error;
     slots_[slot].ready = true;
-    // The consumer will not get past this piece, so nothing after it is worth beginning.
+    // The consumer will not get past this piece, so no later piece is started.
     if (error) stop_ = true;
     ready_.notify_one();
     if (stop_) space_.notify_all();

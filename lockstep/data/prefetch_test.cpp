@@ -36,7 +36,7 @@ TEST(PrefetchRing, StaysWithinItsBound) {
   std::atomic<int64_t> made = 0;
   PrefetchRing ring({.first = 0, .count = 1000, .workers = 3, .ahead = 4},
                     [&](int64_t, size_t) { ++made; });
-  // Comes to `count`, and stays there.
+  // The count reaches `count`, and stays there.
   const auto expect_made = [&](int64_t count) {
     const auto limit = std::chrono::steady_clock::now() + 20s;
     while (made < count && std::chrono::steady_clock::now() < limit)
@@ -45,7 +45,7 @@ TEST(PrefetchRing, StaysWithinItsBound) {
     EXPECT_EQ(made, count);
   };
   ASSERT_TRUE(ring.next());
-  expect_made(5);  // one in hand, four ahead
+  expect_made(5);  // one at the consumer, four ahead
   ASSERT_TRUE(ring.next());
   expect_made(6);
 }
@@ -60,7 +60,7 @@ TEST(PrefetchRing, MayBeLeftAtAnyMoment) {
       });
       for (int i = 0; i < taken; ++i) ASSERT_TRUE(ring.next());
     }
-    EXPECT_LE(made, taken + 5);  // what was begun is finished, nothing more is begun
+    EXPECT_LE(made, taken + 5);  // started pieces are finished, and no more are started
   }
 }
 
@@ -85,7 +85,7 @@ TEST(PrefetchRing, ThrowsInPlaceAndStops) {
     std::this_thread::sleep_for(20ms);
     EXPECT_LE(made, 14);  // those within the bound
     if (workers == 1) {
-      EXPECT_EQ(made, 6);  // nothing is begun once a piece has failed
+      EXPECT_EQ(made, 6);  // nothing is started after a piece has failed
     }
     EXPECT_LT(std::chrono::steady_clock::now() - started, 10s);
   }

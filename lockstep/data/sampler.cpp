@@ -46,8 +46,8 @@ std::vector<int64_t> DistributedSampler::indices() const {
   const std::vector<int64_t> order = options_.shuffle
                                          ? permutation(dataset_size_, options_.seed, epoch())
                                          : range(0, dataset_size_);
-  // Position p of the padded order is position p % dataset_size of the order; this rank has every
-  // replicas-th.
+  // Position p of the padded order is position p % dataset_size of the order; this rank takes every
+  // replicas-th one.
   std::vector<int64_t> mine(static_cast<size_t>(size_));
   for (int64_t i = 0; i < size_; ++i) {
     mine[static_cast<size_t>(i)] =

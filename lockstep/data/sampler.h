@@ -1,4 +1,4 @@
-// Samplers: which samples a rank loads, in which order.
+// Samplers: decide which samples a rank loads, and in which order.
 #pragma once
 
 #include <cstdint>
@@ -6,20 +6,21 @@
 
 namespace lockstep::data {
 
-// The indices of an epoch, as a pure function of the sampler's arguments and the epoch: any rank,
-// at any time, finds the same. Not thread-safe: set_epoch() must not overlap another call.
+// The indices of an epoch are a pure function of the sampler's arguments and the epoch: any rank,
+// at any time, gets the same.
+// Thread-safety: one thread at a time: set_epoch() must not overlap another call.
 class Sampler {
  public:
   virtual ~Sampler() = default;
 
-  // How many indices this rank gets in an epoch; the same in every epoch.
+  // The number of indices of this rank in an epoch; the same in every epoch.
   virtual int64_t size() const = 0;
   // The indices of the current epoch.
   virtual std::vector<int64_t> indices() const = 0;
 
-  // Chooses the epoch (0 at first) whose order indices() gives; a loop that has begun keeps its
-  // order. Call it before every epoch with the same value on every rank. Throws InvalidArgument
-  // below 0.
+  // Sets the epoch (0 at first) whose order indices() returns; a started loop keeps its order. Call
+  // it before every epoch with the same value on every rank.
+  // Throws: InvalidArgument below 0.
   void set_epoch(int64_t epoch);
   int64_t epoch() const { return epoch_; }
 
@@ -44,9 +45,9 @@ struct DistributedSamplerOptions {
   bool drop_last = false;  // leave samples out so that ranks are even, instead of repeating some
 };
 
-// The very indices of PyTorch's torch.utils.data.DistributedSampler with the same arguments: a
+// Exactly the indices of PyTorch's torch.utils.data.DistributedSampler with the same arguments: a
 // random permutation of the data set, padded from its own start (or cut) to a multiple of the ranks
-// and dealt out like cards. Every rank gets equally many, so with padding some samples are seen
+// and distributed in turn. Every rank gets equally many samples, so with padding some are seen
 // twice: for evaluation use ShardedSequentialSampler.
 class DistributedSampler final : public Sampler {
  public:
@@ -55,7 +56,7 @@ class DistributedSampler final : public Sampler {
   DistributedSampler(int64_t dataset_size, int64_t num_replicas, int64_t rank,
                      DistributedSamplerOptions options = {});
 
-  // For anything that has rank() and size(), such as a Communicator; read once, not kept.
+  // For any type with rank() and size(), such as a Communicator; read once, not kept.
   template <class Comm>
     requires requires(const Comm& comm) { comm.rank(), comm.size(); }
   DistributedSampler(int64_t dataset_size, const Comm& comm, DistributedSamplerOptions options = {})
@@ -88,14 +89,14 @@ class ShardedSequentialSampler final : public Sampler {
   int64_t begin_, end_;
 };
 
-// The batches of several ranks' DistributedSamplers, a step after the other: the first batch of each of
-// `own` ranks from `first` on, of `replicas` in all, then the second of each, and so on. What is left
-// of an epoch for no whole batch is left out. So a data set is dealt to logical ranks
-// (parallel/logical) in the same way whoever computes them.
+// The batches of several ranks' DistributedSamplers, one step after another: the first batch of
+// each of `own` ranks from `first` on, of `replicas` in all, then the second of each, and so on.
+// Samples of an epoch that make no whole batch are left out. A data set is thus distributed to
+// logical ranks (parallel/logical) in the same way, whichever ranks compute them.
 class LogicalSampler final : public Sampler {
  public:
-  // Throws InvalidArgument as DistributedSampler, for ranks out of range, and where there is no whole
-  // batch a rank.
+  // Throws InvalidArgument as DistributedSampler, for ranks out of range, and where a rank has no
+  // whole batch.
   LogicalSampler(int64_t dataset_size, int64_t replicas, int64_t first, int64_t own,
                  int64_t batch_size, DistributedSamplerOptions options = {});
 

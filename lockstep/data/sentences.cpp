@@ -19,8 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::array<const char*, 6> kFeelings = {"其他", "喜好", "悲伤", "厌恶", "愤怒", "高兴"};
-constexpr std::array<size_t, 6> kShares = {30, 17, 14, 15, 10, 14};  // of 100
-constexpr size_t kWrongLabels = 8;                                   // of 100, at random
+constexpr std::array<size_t, 6> kShares = {30, 17, 14, 15, 10, 14};  // in per cent
+constexpr size_t kWrongLabels = 8;                                   // in per cent, at random
 
 class SentenceMaker {
  public:
@@ -46,7 +46,7 @@ class SentenceMaker {
     return sentence;
   }
 
-  // Every character that a sentence can have, by code.
+  // All characters that a sentence can have, by code.
   std::set<std::string> characters() const {
     std::set<std::string> found;
     for (const auto& [name, choices] : rules_) {

@@ -1,5 +1,5 @@
-// A built-in data set: short Chinese sentences of six feelings, made by this code, in the form that
-// text_classification() reads. For trying things out without a download.
+// A built-in data set: short Chinese sentences of six feelings, made by this code, in a format that
+// text_classification() reads, for experiments without a download.
 #pragma once
 
 #include <cstdint>
@@ -26,17 +26,18 @@ struct Sentence {
 std::vector<std::string> sentence_labels();
 
 // `count` sentences of a split. Sentence i depends on seed, split and i alone: the same bytes on
-// every machine. Some labels are wrong on purpose, so no model reaches 100 %. Thread-safe. Throws
-// InvalidArgument for a negative count.
+// every machine. Some labels are wrong on purpose, so no model reaches 100 %. Thread-safe.
+// Throws: InvalidArgument for a negative count.
 std::vector<Sentence> render_sentences(int64_t count, int64_t seed, SentencesSplit split);
 
 // Makes `directory` (and its parents) where needed, and in it train.json, dev.json, labels.txt,
 // vocab.txt (BERT's special tokens and every character that a sentence can have) and sentences.txt,
 // which records how they were made. Returns false, having changed nothing, if the directory already
-// holds the data set of these options; one of other options is replaced. May be called by several
-// processes at once: they take turns. Throws InvalidArgument for counts outside 1..10,000,000, and
-// if the directory holds a data set that was not made here (it is left alone); SystemError if a
-// file cannot be written; Timeout if another process holds the directory for more than a minute.
+// has the data set of these options; one of other options is replaced. Several processes may call
+// it at once: they take turns.
+// Throws: InvalidArgument for counts outside 1..10,000,000, and if the directory has a data set
+// that was not made here (it stays unchanged); SystemError if a file cannot be written; Timeout if
+// another process holds the directory for more than a minute.
 bool generate_sentences(const std::filesystem::path& directory,
                         const SentencesOptions& options = {});
 

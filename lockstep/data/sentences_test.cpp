@@ -29,7 +29,7 @@ TEST(Sentences, TheSameBytesEverywhere) {
   EXPECT_EQ(hash, 4881195228067099489U);
   EXPECT_EQ(labels.size(), 6U);
   for (const auto& [label, count] : labels) EXPECT_GE(count, 30) << label;
-  // A sentence does not depend on how many are asked for.
+  // A sentence does not depend on the number requested.
   EXPECT_EQ(render_sentences(3, 1234, SentencesSplit::kTrain)[2].text, sentences[2].text);
   EXPECT_NE(render_sentences(3, 1234, SentencesSplit::kDev)[2].text, sentences[2].text);
   EXPECT_NE(render_sentences(3, 1235, SentencesSplit::kTrain)[2].text, sentences[2].text);

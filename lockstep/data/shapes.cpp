@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kUnits = 16;  // a pixel, in the units of places and sizes
+constexpr int kUnits = 16;  // units per pixel, for positions and sizes
 constexpr std::array<const char*, 10> kShapeNames = {
     "disc", "ring",          "square",          "diamond",         "triangle",
     "plus", "level stripes", "upright stripes", "slanted stripes", "checks"};
@@ -26,7 +26,7 @@ int range(SplitMix& random, int low, int high) {
   return low + static_cast<int>(random.below(static_cast<size_t>(high - low) + 1));
 }
 
-// True where the shape covers the point (u, v), relative to the centre; `r` is its size.
+// Whether the shape of size `r` covers the point (u, v), relative to its centre.
 bool covers(int shape, int u, int v, int r) {
   const int a = std::abs(u), b = std::abs(v), far = u * u + v * v;
   const auto stripe = [&](int along) { return ((along % r) + r) % r < r / 2; };

@@ -1,9 +1,9 @@
-// A built-in data set in the form of CIFAR-10: pictures of ten simple shapes and patterns in random
-// colours, drawn by this code. For trying things out without a download.
+// A built-in data set in the format of CIFAR-10: pictures of ten simple shapes and patterns in
+// random colours, drawn by this code, for experiments without a download.
 //
-// Method: each sample draws two colours that differ enough, a place and a size, covers the pixels
-// of its class, and adds a gradient of light and noise. Integer arithmetic only: the bytes depend
-// on the options, not on the machine.
+// Method: each sample draws two sufficiently different colours, a place and a size, covers the
+// pixels of its class, and adds a gradient of light and noise. It uses integer arithmetic only: the
+// bytes depend on the options, not on the machine.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,8 @@ struct ShapesOptions {
 enum class ShapesSplit { kTrain, kTest };
 
 // `count` samples of a split as CIFAR-10's records (cifar10.h). Sample i depends on seed, split and
-// i alone. Thread-safe. Throws InvalidArgument for a negative count.
+// i alone. Thread-safe.
+// Throws: InvalidArgument for a negative count.
 std::vector<uint8_t> render_shapes(int64_t count, int64_t seed, ShapesSplit split);
 
 // Makes `directory` (and its parents) where needed, and in it train.bin, test.bin and

@@ -17,7 +17,7 @@ TEST(Shapes, TheSameBytesEverywhere) {
   uint64_t hash = 14695981039346656037U;  // FNV-1a
   for (const uint8_t byte : records) hash = (hash ^ byte) * 1099511628211U;
   EXPECT_EQ(hash, 1258005785691548012U);
-  // A sample does not depend on how many are asked for.
+  // A sample does not depend on the number requested.
   const auto fewer = render_shapes(3, 1234, ShapesSplit::kTrain);
   EXPECT_TRUE(std::equal(fewer.begin(), fewer.end(), records.begin()));
   EXPECT_NE(render_shapes(3, 1234, ShapesSplit::kTest), fewer);

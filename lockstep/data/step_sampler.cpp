@@ -10,7 +10,7 @@
 namespace lockstep::data {
 namespace {
 
-// Of `all`, dealt out like cards.
+// A rank's number of `all` samples that are distributed in turn.
 int64_t dealt(int64_t all, int64_t replicas, int64_t rank) {
   return all / replicas + (rank < all % replicas ? 1 : 0);
 }
@@ -45,7 +45,8 @@ int64_t StepSampler::own(int64_t step) const {
   return dealt(samples(step), replicas_, rank_);
 }
 
-// A rank without a sample loads one all the same: its forward and backward are to be the others'.
+// A rank without a sample loads one nevertheless, because it runs the same forward and backward as
+// the others.
 int64_t StepSampler::loaded(int64_t step) const {
   return std::max<int64_t>(own(step), 1);
 }

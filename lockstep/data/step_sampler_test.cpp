@@ -11,7 +11,7 @@ namespace lockstep::data::step_sampler_test {
 
 using Indices = std::vector<int64_t>;
 
-// The samples of each step that count, of all ranks together.
+// The real samples of each step, of all ranks together.
 std::vector<Indices> steps_of(int64_t samples, int64_t ranks, int64_t step_samples) {
   std::vector<Indices> steps;
   for (int64_t rank = 0; rank < ranks; ++rank) {

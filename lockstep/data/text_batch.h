@@ -1,4 +1,4 @@
-// A batch of tokenised texts, as language models take it.
+// A batch of tokenised texts for language models.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,14 +8,15 @@
 
 namespace lockstep::data {
 
-// The tensors belong to the batch alone. They are on the CPU, or on a loader's device all but the lengths.
+// The tensors belong only to the batch. They are on the CPU, or on a loader's device, except the
+// lengths.
 struct TextBatch {
   at::Tensor input_ids;       // int64 [B, T]; packed: [N], all sequences end to end
-  at::Tensor attention_mask;  // int64 [B, T], 1 where a token is; undefined when packed
+  at::Tensor attention_mask;  // int64 [B, T], 1 for tokens; undefined when packed
   at::Tensor token_type_ids;  // int64, shaped as input_ids
   at::Tensor lengths;         // int64 [B], the tokens of each sequence
   at::Tensor labels;          // int64 [B]; -1 where unknown
-  // What a loader brings to a device; lengths are read on the host.
+  // The tensors that a loader copies to a device; lengths are read on the host.
   auto tensors() { return std::tie(input_ids, attention_mask, token_type_ids, labels); }
 };
 

@@ -24,7 +24,7 @@ constexpr int64_t kMostClasses = 100'000;
 
 constexpr std::string_view kRowEndings[] = {".json", ".jsonl", ".tsv", ".csv"};
 
-// The class's name is the whole label, or else the label is its number.
+// Maps a label, which is a class's name or number, to the class.
 class LabelMap {
  public:
   explicit LabelMap(std::vector<std::string> names) : names_(std::move(names)) {
@@ -118,7 +118,7 @@ std::vector<TextExample> examples_of(const TextRows& rows, const LabelMap& label
   return examples;
 }
 
-// The rows of split_seed123.txt: a permutation of 0..rows-1, cut to those below `limit`.
+// The rows of split_seed123.txt: a permutation of 0..rows-1, reduced to those below `limit`.
 std::vector<int64_t> read_split(const fs::path& file, int64_t rows, int64_t limit) {
   const std::string name = file.string();
   std::vector<int64_t> order;
@@ -145,7 +145,7 @@ std::vector<int64_t> read_split(const fs::path& file, int64_t rows, int64_t limi
 // Moves the last part of `data.train`, in `order`, to `data.dev`.
 void split(TextClassification& data, const std::vector<int64_t>& order, double train_part) {
   std::vector<TextExample> all = std::exchange(data.train, {});
-  // As Python's int(len(rows) * ratio).
+  // Like Python's int(len(rows) * ratio).
   const auto train = static_cast<size_t>(static_cast<double>(order.size()) * train_part);
   for (size_t i = 0; i < order.size(); ++i) {
     auto& part = i < train ? data.train : data.dev;
@@ -164,7 +164,7 @@ void check_options(const TextDataOptions& options) {
   }
 }
 
-// The files of a data set; only `train` where a single file was given.
+// The files of a data set; only `train` if a single file was given.
 struct TextFiles {
   fs::path train;
   std::optional<fs::path> dev, test, names, split;

@@ -11,16 +11,16 @@
 
 namespace lockstep::data {
 
-// What is done to a text before it is tokenised. A checkpoint records it, so that prediction does
-// the same; a value without any of it leaves texts alone.
+// The preprocessing of a text before it is tokenised. A checkpoint records it, so that prediction
+// does the same; the default leaves texts unchanged.
 struct TextPreprocessing {
-  bool remove_spaces = false;  // every U+0020, as Python's text.replace(" ", "")
-  bool strip = false;          // white space at both ends, as Python's text.strip(); comes second
+  bool remove_spaces = false;  // removes every U+0020, like Python's text.replace(" ", "")
+  bool strip = false;  // removes white space at both ends, like Python's text.strip(); second
 
   std::string apply(std::string_view text) const;
   bool operator==(const TextPreprocessing&) const = default;
 };
-// {"remove_spaces": true, "strip": true}. text_preprocessing() takes a missing key as false and
+// {"remove_spaces": true, "strip": true}. text_preprocessing() treats a missing key as false and
 // throws DataError for an unknown one or one that is not a boolean.
 nlohmann::ordered_json json_of(const TextPreprocessing& preprocessing);
 TextPreprocessing text_preprocessing(const nlohmann::ordered_json& json);
@@ -47,8 +47,8 @@ struct TextClassification {
   std::vector<std::string> labels;  // the name of each class, in order
   TextPreprocessing preprocessing = {};
   bool dev_of_train = false;  // the dev set is a part of the training file
-  bool pairs = false;         // the examples have a second text; all of them have, or none
-  // Files of the directory that look like texts and are not read, such as a second train.*.
+  bool pairs = false;         // the examples have a second text, all of them or none
+  // Files of the directory that look like texts but are not read, such as a second train.*.
   std::vector<std::string> unread = {};
 
   int64_t classes() const { return static_cast<int64_t>(labels.size()); }
@@ -56,9 +56,10 @@ struct TextClassification {
 
 // Loads a directory, or a single file.
 //
-// A directory has train.json, train.jsonl, train.tsv or train.csv; it may have dev.* (or validation.*,
-// valid.*, val.*, eval.*) and test.* of the same forms, labels.txt or class.txt (one class name a line)
-// and split_seed123.txt. A file is read by its ending, and is the training file; nothing beside it is looked at.
+// A directory has train.json, train.jsonl, train.tsv or train.csv; it may have dev.* (or
+// validation.*, valid.*, val.*, eval.*) and test.* of the same types, labels.txt or class.txt (one
+// class name per line) and split_seed123.txt. A single file is read by its ending as the training
+// file; other files beside it are ignored.
 //
 // Rows
 //   .json   an array of [text, label] or [text, pair, label], or of objects as below; or as .jsonl
@@ -69,22 +70,23 @@ struct TextClassification {
 //   .tsv    text, tab, label (or text, pair, label); no quotes, so no tabs or line ends in a text
 //   .csv    the same with commas and RFC 4180's quotes
 //           both: a first row of the names above (in any order) is a header
-// A label is a class's name or a number 0..classes-1, in JSON also as 1.0. Only a test file may lack them.
+// A label is a class's name or a number 0..classes-1, in JSON also as 1.0. Only a test file may
+// have none.
 //
-// The classes' names are, in this order: options.labels; labels.txt; class.txt; if all labels are
-// numbers, "0", "1", ... up to the greatest; else the labels sorted by their bytes. The dev set is,
-// in this order: dev.*; the last rows of split_seed123.txt (a row number of the training file, from
-// 0, a line; the first train_part of the lines is for training); the same of the order that
-// CPython's random.seed(split_seed); random.shuffle(rows) gives.
+// The classes' names are, in this order of precedence: options.labels; labels.txt; class.txt; if
+// all labels are numbers, "0", "1", ... up to the greatest; otherwise the labels sorted by their
+// bytes. The dev set is, in this order of precedence: dev.*; the last rows of split_seed123.txt
+// (one row number of the training file per line, from 0; the first train_part of the lines is for
+// training); the same for the order of CPython's random.seed(split_seed); random.shuffle(rows).
 //
 // Throws DataError that names the file and the line (or the row): missing, not UTF-8, malformed, a
 // label that no class has, pairs in some rows only, an empty training or dev set. Thread-safe.
 TextClassification text_classification(const std::filesystem::path& path,
                                        const TextDataOptions& options = {});
 
-// The rows of one file as above, labels where there are any: what `lockstep predict --file` and
-// `lockstep eval` read. `labels` are the classes' names; with `need_labels` a row without one is
-// refused. A .txt file gives one text a line, without labels.
+// The rows of one file as above, with labels where they exist, for `lockstep predict --file` and
+// `lockstep eval`. `labels` are the classes' names; with `need_labels` a row without a label is
+// refused. A .txt file has one text per line, without labels.
 std::vector<TextExample> read_texts(const std::filesystem::path& file,
                                     const std::vector<std::string>& labels,
                                     const TextPreprocessing& preprocessing, bool need_labels);

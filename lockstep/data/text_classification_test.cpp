@@ -47,7 +47,7 @@ TEST(TextRows, Json) {
   EXPECT_TRUE(rows_of("json", "[]").empty());
 }
 
-// What Python's json and pandas write.
+// The output of Python's json and pandas.
 TEST(TextRows, WholeNumbersAsFloatsAndNumbersThatAreNone) {
   EXPECT_EQ(rows_of("jsonl", "{\"text\": \"a\", \"label\": 1.0}\n[\"b\", 0.0]\n"),
             two("a", 1, "b", 0));
@@ -136,7 +136,7 @@ TEST(TextClassification, SplitsAsPythonShuffles) {
   for (size_t i = 0; i < 25; ++i)
     EXPECT_EQ((i < 23 ? data.train[i] : data.dev[i - 23]).text, order[i]) << i;
   EXPECT_TRUE(data.test.empty());
-  // The first rows only; a single file is the same as its directory.
+  // Only the first rows; a single file gives the same as its directory.
   EXPECT_EQ(text_classification(dir / "train.json", {.limit = 10}).train.size(), 9U);
   EXPECT_EQ(text_classification(dir / "train.json", {.train_part = 0.5}).dev.size(), 13U);
   EXPECT_EQ(text_classification(dir / "train.json").train, data.train);
@@ -190,7 +190,8 @@ TEST(TextClassification, TakesFilesOfItsOwnForDevTestAndLabels) {
             std::string::npos);
 }
 
-// As the datasets library and others name it; another file of the same part is named, not passed over.
+// The names that the datasets library and others use; a second file for the same part is reported,
+// not ignored.
 TEST(TextClassification, TheDevSetHasAnyOfItsNames) {
   for (const char* name : {"dev", "validation", "valid", "val", "eval"}) {
     const TestDirectory dir;
@@ -211,7 +212,7 @@ TEST(TextClassification, NamesThatAreNumbersComeFirst) {
   dir.write("train.tsv", "x\t2\ny\t1\n");
   dir.write("dev.tsv", "x\t2\n");
   EXPECT_EQ(text_classification(dir.path(), {.labels = {"1", "2"}}).train, two("x", 1, "y", 0));
-  dir.write("train.json", "[[\"x\", 1], [\"y\", 0]]");  // numbers of JSON are never names
+  dir.write("train.json", "[[\"x\", 1], [\"y\", 0]]");  // JSON's numbers are never names
   EXPECT_EQ(text_classification(dir.path(), {.labels = {"1", "0", "2"}}).train,
             two("x", 1, "y", 0));
 }
@@ -241,7 +242,7 @@ TEST(TextPreprocessing, RemovesSpacesAndStripsAsPythonDoes) {
   const TextPreprocessing both{.remove_spaces = true, .strip = true};
   EXPECT_EQ(both.apply(" 今 天\u3000很 好 \n"), "今天\u3000很好");
   EXPECT_EQ(TextPreprocessing{.strip = true}.apply("\u3000\x1c a b\u2028\u00a0"), "a b");
-  EXPECT_EQ(TextPreprocessing{.strip = true}.apply(" \u200b "), "\u200b");  // no space in Python
+  EXPECT_EQ(TextPreprocessing{.strip = true}.apply(" \u200b "), "\u200b");  // not a space in Python
   EXPECT_EQ(TextPreprocessing{.strip = true}.apply(" \n"), "");
   EXPECT_EQ(TextPreprocessing{}.apply(" a "), " a ");
   EXPECT_EQ(json_of(both).dump(), "{\"remove_spaces\":true,\"strip\":true}");
@@ -268,7 +269,7 @@ TEST(TextClassification, TheEmotionsOfTheTutorial) {
   for (const TextExample& example : data.dev) ++dev[static_cast<size_t>(example.label)];
   EXPECT_EQ(train, (std::vector<int>{3207, 1551, 1213, 1406, 709, 1114}));
   EXPECT_EQ(dev, (std::vector<int>{273, 112, 114, 120, 62, 119}));
-  // The split file is what the shuffle gives.
+  // The split file contains the shuffle's result.
   const TextClassification shuffled = text_classification(path / "train.json", options);
   EXPECT_EQ(shuffled.train, data.train);
   EXPECT_EQ(shuffled.dev, data.dev);

@@ -18,7 +18,7 @@ int64_t length_of(const TokenizedText& text) {
   return static_cast<int64_t>(text.ids.size());
 }
 
-// Columns of a padded batch.
+// The number of columns of a padded batch.
 int64_t width(std::span<const TokenizedText> texts, const CollateOptions& options) {
   int64_t longest = 0;
   for (const TokenizedText& text : texts) longest = std::max(longest, length_of(text));

@@ -1,4 +1,4 @@
-// TextPreprocessing: what is done to texts before they are tokenised.
+// TextPreprocessing: the preprocessing of texts before they are tokenised.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -9,7 +9,7 @@
 namespace lockstep::data {
 namespace {
 
-// str.isspace() of Python 3.
+// Equals Python 3's str.isspace().
 bool is_python_space(char32_t c) {
   return (c >= 0x09 && c <= 0x0d) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 ||
          c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||

@@ -12,7 +12,7 @@ namespace lockstep::data {
 
 struct TokenWindows::Row {
   std::vector<int32_t> tokens;
-  std::vector<int64_t> ends;  // of the texts, ascending: the place behind the last token
+  std::vector<int64_t> ends;  // of the texts, ascending: the position after the last token
 };
 
 TokenWindows::TokenWindows() : row_(std::make_shared<Row>()) {}
@@ -35,7 +35,7 @@ TokenWindows::TokenWindows(std::span<const std::vector<int32_t>> texts, int64_t 
   row_ = std::move(row);
 }
 
-// The last window's last target is the token behind it, or nothing where a text ends with it.
+// The last window's last target is the token after it; there is none if a text ends with it.
 int64_t TokenWindows::size() const {
   const auto tokens = static_cast<int64_t>(row_->tokens.size());
   return (tokens + (rest_ == WindowRest::kKept ? length_ - 1 : 0)) / length_;

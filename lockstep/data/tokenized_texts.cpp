@@ -10,11 +10,12 @@
 
 namespace lockstep::data {
 
-// All sequences end to end.
+// All sequences, concatenated.
 struct TokenizedTexts::Sequences {
   std::vector<int32_t> ids;
-  std::vector<int64_t> begins;   // where each begins in `ids`; one more than there are sequences
-  std::vector<int64_t> seconds;  // where in the sequence the second text begins; its length if none
+  std::vector<int64_t> begins;  // the start of each in `ids`; one more than there are sequences
+  // The start of the second text in the sequence; its length if there is none.
+  std::vector<int64_t> seconds;
   std::vector<int64_t> lengths, labels;
   int64_t pad_id = 0;
 };
@@ -26,7 +27,7 @@ TokenizedTexts::TokenizedTexts(std::span<const TextExample> examples,
   check(options);
   std::vector<tokenizers::Encoding> encodings(examples.size());
   const tokenizers::EncodeOptions encode{.max_length = options.max_length};
-  constexpr int64_t kWorthAThread = 256;  // texts
+  constexpr int64_t kWorthAThread = 256;  // in texts
   parallel_blocks(static_cast<int64_t>(examples.size()), kWorthAThread, threads,
                   [&](int64_t begin, int64_t end) {
                     for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {

@@ -12,16 +12,16 @@
 
 namespace lockstep::data {
 
-// Tokenises its texts when it is made and keeps the ids. Cheap to copy: copies share them. All
-// methods are const and may be called from any thread.
+// Tokenises its texts when it is made and keeps the ids. Cheap to copy: copies share them.
+// Thread-safety: all methods are const and may be called from any thread.
 class TokenizedTexts {
  public:
   // No texts.
   TokenizedTexts();
 
-  // The examples and the tokenizer are read now, not kept. What is longer than max_length is cut,
-  // the longest text first. `threads` tokenise; 0: as many as the machine has processors for this
-  // process. Throws InvalidArgument for options out of range.
+  // The examples and the tokenizer are read now, not kept. Texts longer than max_length are cut,
+  // the longest text first. `threads` tokenise; 0: the number of processors for this process.
+  // Throws: InvalidArgument for options out of range.
   TokenizedTexts(std::span<const TextExample> examples, const tokenizers::BertTokenizer& tokenizer,
                  const CollateOptions& options = {}, int threads = 0);
 
@@ -29,18 +29,19 @@ class TokenizedTexts {
   // Throws InvalidArgument for an index outside 0..size()-1, and for no indices.
   TextBatch batch(std::span<const int64_t> indices) const;
 
-  // A sequence, whose ids lie in this object and its copies. For an index in 0..size()-1. With it,
-  // Collated makes batches by a function of yours.
+  // A sequence, whose ids lie in this object and its copies, for an index in 0..size()-1. Collated
+  // uses it to make batches by a custom function.
   TokenizedText operator[](int64_t index) const;
   int64_t pad_id() const;
 
-  // Tokens of each sequence after cutting, special ones included: for LengthGroupedSampler.
+  // Tokens of each sequence after cutting, including special ones: for LengthGroupedSampler.
   const std::vector<int64_t>& lengths() const;
   // [size()]; -1 where unknown.
   const std::vector<int64_t>& labels() const;
   const CollateOptions& options() const;
 
-  // The same sequences in batches of another form. Throws InvalidArgument as the constructor.
+  // The same sequences with another batch form.
+  // Throws: InvalidArgument as the constructor.
   TokenizedTexts with_padding(TextPadding padding, int64_t pad_to_multiple = 1) const;
 
  private:

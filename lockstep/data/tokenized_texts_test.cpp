@@ -34,7 +34,7 @@ using Values = std::vector<int64_t>;
 TEST(TokenizedTexts, PadsToTheLongest) {
   const TokenizedTexts texts(kTexts, tokenizer(), {.max_length = 7});
   EXPECT_EQ(texts.size(), 3);
-  EXPECT_EQ(texts.lengths(), (Values{4, 3, 7}));  // the last one is cut
+  EXPECT_EQ(texts.lengths(), (Values{4, 3, 7}));  // the last one is truncated
   EXPECT_EQ(texts.labels(), (Values{1, -1, 0}));
   const TextBatch batch = texts.batch(Values{1, 0});
   EXPECT_EQ(batch.input_ids.sizes(), (torch::IntArrayRef{2, 4}));

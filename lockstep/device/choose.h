@@ -1,8 +1,8 @@
-// choose_device(): which device a rank trains on.
+// choose_device(): the device that a rank trains on.
 //
-// The ranks of a host share the CUDA devices that they see: rank r of the host takes device
-// r modulo their number. So it is right where each rank sees all of them, where each sees one of
-// its own (Slurm's --gpus-per-task), and where there are more ranks than devices.
+// The ranks of a host share the CUDA devices that they see: rank r of the host takes device r
+// modulo their number. This is right if each rank sees all of them, if each rank sees one of its
+// own (Slurm's --gpus-per-task), and if there are more ranks than devices.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -11,22 +11,23 @@
 
 namespace lockstep::device {
 
-// What this process has to choose from.
+// The devices that this process can choose from.
 struct VisibleDevices {
   bool has_cuda = false;  // the program's libtorch has CUDA
   int cuda = 0;           // CUDA devices that the process sees (CUDA_VISIBLE_DEVICES)
 };
-// Asks CUDA's driver. No device is used yet.
+// Asks CUDA's driver, without using any device.
 VisibleDevices visible_devices();
 
-// `request`: "cpu"; "cuda", the CUDA device that falls to `local_rank` (>= 0); "cuda:1", that one
-// whatever the rank; "auto", as "cuda" where a CUDA device is visible, else as "cpu". `source` is
-// who asked, an option or a variable, and begins the messages. The result has a number unless it is
-// the CPU. Throws InvalidArgument for another request, where libtorch has no CUDA, where no device
-// is visible, and where the number is too large. A decision from its arguments alone.
+// `request` is "cpu"; "cuda", the CUDA device that `local_rank` (>= 0) gets; "cuda:1", that device
+// whatever the rank; or "auto", the same as "cuda" if a CUDA device is visible, and otherwise as
+// "cpu". `source`, an option or a variable, is where the request comes from; messages begin with
+// it. The result has a number unless it is the CPU. It depends only on the arguments.
+// Throws: InvalidArgument for another request, if libtorch has no CUDA, if no device is visible,
+// and if the number is too large.
 c10::Device choose_device(const std::string& request, int local_rank, const VisibleDevices& visible,
                           const std::string& source = "device");
-// Among visible_devices(), which are looked at only where the request makes a difference.
+// The same with visible_devices(), which is called only if the request depends on it.
 c10::Device choose_device(const std::string& request, int local_rank,
                           const std::string& source = "device");
 

@@ -1,22 +1,23 @@
-// The current device of a thread: the one that torch::kCUDA without a number means.
+// The current device of a thread: the device that torch::kCUDA without a number denotes.
 //
-// Of all functions of this room: a device without a number is the current one of its type; the CPU
-// is a device too, on which nothing is ever under way. InvalidArgument is thrown for a device that
-// is not there, c10::Error for what the device's driver says.
+// In all functions of this room, a device without a number is the current one of its type, and the
+// CPU is a device too, on which no work is ever pending.
+// Throws: InvalidArgument for a device that does not exist, c10::Error for an error of the device's
+// driver.
 #pragma once
 
 #include <c10/core/Device.h>
 
 namespace lockstep::device {
 
-// For this thread alone, from now on; c10::DeviceGuard does it for a scope. The CPU leaves the
-// current device of other types as it is.
+// Sets this thread's current device; c10::DeviceGuard does it for a scope. The CPU does not change
+// the current devices of other types.
 void set_current(c10::Device device);
 
-// This thread's.
+// This thread's current device of that type.
 c10::Device current(c10::DeviceType type);
 
-// The host waits until the device is through with all that it has been given, on all its streams.
+// Waits on the host until the device has finished all submitted work, on all its streams.
 void synchronize(c10::Device device);
 
 }  // namespace lockstep::device

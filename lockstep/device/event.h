@@ -1,4 +1,4 @@
-// Event: a point in what a stream is given.
+// Event: a point in a stream's work.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -9,24 +9,24 @@
 
 namespace lockstep::device {
 
-// What c10::Event is, and on the CPU a point that is always reached. An event that was never
-// recorded is reached too. Movable; used by one thread at a time, and may outlive what it was
-// recorded behind.
+// Equals c10::Event, except that on the CPU it is a point that is always reached. An event that was
+// never recorded is reached, too. Movable; may outlive the work it was recorded after.
+// Thread-safety: one thread at a time.
 class Event {
  public:
   explicit Event(c10::Device device);
 
   c10::Device device() const { return device_; }
 
-  // Behind what this thread's current stream of the device, or `stream`, has been given so far.
-  // Takes the place of an earlier record.
+  // Records the point after all work submitted so far to this thread's current stream of the
+  // device, or to `stream`. Replaces an earlier record.
   void record();
   void record(const c10::Stream& stream);
-  // What `stream`, of a device of the same type, is given from now on comes after the point.
+  // Orders later work of `stream`, which is of a device of the same type, after the point.
   void block(const c10::Stream& stream) const;
   // Whether the point is reached. Never waits.
   bool reached() const;
-  // The host waits for it.
+  // Waits on the host for the point.
   void synchronize() const;
 
  private:

@@ -1,4 +1,4 @@
-// The room on CUDA devices that the host plays: one, two and four, each in a process of its own.
+// The room on fake CUDA devices: one, two and four, each in a process of its own.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -38,7 +38,7 @@ class OnFakeDevices : public ::testing::TestWithParam<int> {
   void SetUp() override {
     if (!FakeCuda::possible()) GTEST_SKIP() << "this is a CUDA build of libtorch";
   }
-  // `fn` where there are that many devices; and no races at its end.
+  // Runs `fn` with this many devices, and checks for races at its end.
   static void run(const std::function<void(FakeCuda& fake)>& fn) {
     testing::expect_lone_ranks(1, [&] {
       FakeCuda& fake = FakeCuda::install({.devices = GetParam()});
@@ -106,7 +106,7 @@ TEST_P(OnFakeDevices, StreamsAreOrderedByEvents) {
       EXPECT_TRUE(fake.take_races().empty());
       EXPECT_EQ(value.sum().item<double>(), 12);
 
-      // Without an event it is a race.
+      // Without an event this is a race.
       value.add_(1);
       {
         const c10::StreamGuard on_side(side);
@@ -205,7 +205,7 @@ TEST_P(OnFakeDevices, GeneratorsGoOnWhereTheyWere) {
     const at::Tensor first = draw(last());
     EXPECT_FALSE(at::equal(draw(last()), first));
     set_generator_state(cuda(last()), state);
-    if (last() > 0) draw(0);  // of another device, it draws nothing of this one's
+    if (last() > 0) draw(0);  // drawing on another device does not change this one's generator
     EXPECT_TRUE(at::equal(draw(last()), first));
     EXPECT_TRUE(at::equal(generator_state(at::kCPU), host)) << "the CPU's is another one";
     const at::Tensor now = generator_state(cuda(last()));

@@ -21,7 +21,7 @@ void set_generator_state(c10::Device device, const at::Tensor& state) {
   at::Generator generator = at::globalContext().defaultGenerator(one);
   const std::lock_guard lock(generator.mutex());
   try {
-    generator.set_state(state.clone());  // a view into a larger tensor is refused
+    generator.set_state(state.clone());  // a view into a larger tensor would be refused
   } catch (const c10::Error&) {
     throw InvalidArgument("set_generator_state: the tensor is not the state of a generator of " +
                           one.str());

@@ -60,7 +60,7 @@ class UnderWay final : public Capture {
   std::vector<at::Tensor> kept_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
-// Captures of this process, one a device.
+// The captures of this process, one per device.
 struct AllCaptures {
   Mutex mutex;
   std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, UnderWay*> by_device
@@ -68,7 +68,7 @@ struct AllCaptures {
   std::atomic<int> count{0};
 };
 AllCaptures& all_captures() {
-  static auto* const all = new AllCaptures;  // threads may outlive main()
+  static auto* const all = new AllCaptures;  // never destroyed: threads may outlive main()
   return *all;
 }
 
@@ -94,12 +94,12 @@ bool is_under_way(uint64_t capture) noexcept {
 namespace {
 
 #ifdef LOCKSTEP_TORCH_GRAPHS
-// Those that libtorch, or whoever plays a device, has registered.
+// Graphs that libtorch, or a test's fake device, has registered.
 class TorchGraph final : public internal::DeviceGraph {
  public:
   explicit TorchGraph(c10::DeviceType type) : graph_(at::create_graph_impl(type)) {}
   void begin() override { graph_->capture_begin({0, 0}, at::GraphCaptureMode::ThreadLocal); }
-  void end() override { graph_->capture_end(); }  // and makes what is launched
+  void end() override { graph_->capture_end(); }  // also makes the executable graph
   void replay() override { graph_->replay(); }
 
  private:
@@ -115,7 +115,7 @@ bool has_torch_graphs([[maybe_unused]] c10::DeviceType type) {
 #endif
 }
 
-// Where why_no_graphs() says nothing.
+// Called only if why_no_graphs() is empty.
 std::unique_ptr<internal::DeviceGraph> make_device_graph([[maybe_unused]] c10::DeviceType type) {
 #ifdef LOCKSTEP_TORCH_GRAPHS
   if (at::has_graph_impl(type)) return std::make_unique<TorchGraph>(type);
@@ -196,7 +196,7 @@ class Graph::Impl {
         const c10::StreamGuard same(stream);
         graph_->end();
       } catch (const std::exception&) {
-        // What the work failed with says more.
+        // The exception of the work says more.
         if (!failure) failure = std::current_exception();
       }
     }
@@ -222,7 +222,7 @@ class Graph::Impl {
         if (part.meet) part.meet();
       graph_->replay();
     } catch (...) {
-      // What the host did while it captured was for the first replay.
+      // On the first replay, the host's work during the capture must be undone for all parts.
       for (size_t i = first ? parts_.size() : std::min(begun + 1, parts_.size()); i-- > 0;)
         if (parts_[i].cancel) parts_[i].cancel();
       throw;
@@ -239,7 +239,7 @@ class Graph::Impl {
   }
 
  private:
-  // What others find by capture_of().
+  // Registers the capture for capture_of().
   class Entry {
    public:
     Entry(c10::Device device, UnderWay& under_way) : device_(device.type(), device.index()) {

@@ -1,8 +1,8 @@
-// Graph: what a device is given once, captured, and given again as a whole by one launch.
+// Graph: device work that is captured once and then submitted again as a whole with one launch.
 //
-// CUDA devices have them where CUDA's headers were there when Lockstep was compiled, others where libtorch does, from 2.13 on.
-// A step of training is captured by
-// lockstep/graph/graphed_step.h, which stands on this.
+// CUDA devices support graphs if CUDA's headers were present when Lockstep was compiled, other
+// devices if libtorch supports them, from 2.13 on. lockstep/graph/graphed_step.h captures a step of
+// training, and is built on this.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,80 +16,86 @@
 
 namespace lockstep::device {
 
-// Why there are no graphs on the device: libtorch, or how Lockstep was compiled. Empty: there are.
+// Why the device has no graphs: a reason in libtorch, or in how Lockstep was compiled. Empty: it
+// has graphs.
 std::string why_no_graphs(c10::Device device);
 
-// What somebody has to do on the host for each replay of a graph that it is part of: an optimizer
-// counts its steps, ranks agree that they replay. Called by the thread that replays, each function of
-// all parts before the next one of any.
+// Host work that belongs to each replay of a graph: an optimizer counts its steps, ranks agree that
+// they replay. The replaying thread calls each function of all parts before the next function of
+// any part.
 struct ReplayPart {
-  // What is this process's alone, before the graph is given to the stream, which is the current
-  // one; `first`: the host did it while it captured.
+  // Does the work of this process alone, before the graph is submitted to the current stream.
+  // `first`: the host already did this work during the capture.
   std::function<void(bool first)> before = nullptr;
-  // Lets others know, without waiting for them.
+  // Notifies other ranks, without waiting for them.
   std::function<void()> start = nullptr;
-  // Waits for them.
+  // Waits for the other ranks.
   std::function<void()> meet = nullptr;
-  // After the graph was given.
+  // Called after the graph was submitted.
   std::function<void()> after = nullptr;
-  // The graph is not given, for something has thrown since before() was called, perhaps before()
-  // itself: the exception that is being handled. Of all parts where it was the first replay. Last
-  // part first; must not throw.
+  // Called if the graph is not submitted, because a function has thrown since before() was called,
+  // perhaps before() itself; the exception is being handled. On the first replay it is called for
+  // all parts. The last part is called first. Must not throw.
   std::function<void()> cancel = nullptr;
-  // Sees to what changes from one update of parameters to the next.
+  // This part keeps up to date what changes between updates of parameters, such as step counts.
   bool updates = false;
-  // In place of them: the capture came to nothing, and what the host did in it never happened.
+  // Called instead of the others if the capture failed: reverts the host's work during it.
   std::function<void()> undo = nullptr;
 };
 
-// A capture under way. From any thread that works for it.
+// A capture in progress.
+// Thread-safety: any thread that works for the capture.
 class Capture {
  public:
   virtual ~Capture() = default;
-  // No two of a process have the same one.
+  // Unique in the process.
   virtual uint64_t id() const = 0;
-  // In the order in which they are added; undo() the other way round.
+  // Adds a part; parts run in the order in which they are added, and undo() in reverse.
   virtual void add(ReplayPart part) = 0;
-  // Whether a part that updates has been added.
+  // Whether a part with `updates` has been added.
   virtual bool updates() const = 0;
-  // Holds memory until the capture is over, so that nothing else of it gets the same.
+  // Keeps the tensor's memory until the capture ends, so that no other part of it reuses it.
   virtual void keep(const at::Tensor& tensor) = 0;
 };
 
-// Whether anybody in this process captures: a look at one word.
+// Whether any thread of this process is capturing.
+// Cost: one load.
 bool anybody_captures() noexcept;
 
-// The capture that what `stream` is given now belongs to, or null. Throws InvalidArgument where
-// somebody other than Graph captures it. Costs nothing while nobody captures.
+// The capture that work submitted to `stream` now belongs to, or null.
+// Throws: InvalidArgument if the stream is captured by other code than Graph.
+// Cost: none while no thread captures.
 Capture* capture_of(const c10::Stream& stream);
 
-// Whether the capture with this id is not over.
+// Whether the capture with this id has not ended yet.
 bool is_under_way(uint64_t capture) noexcept;
 
-// Whether the calling thread is the one that captures: it must not ask whether events are reached.
+// Whether the calling thread is capturing: it must then not query whether events are reached.
 bool captures_here() noexcept;
 
-// Used by one thread at a time. Tensors that the work has made, and its results, stay as long as
-// the graph does, in memory of its own.
+// Tensors that the captured work made, its results among them, live as long as the graph, in memory
+// of its own.
+// Thread-safety: one thread at a time.
 class Graph {
  public:
-  // Throws InvalidArgument where why_no_graphs() says why.
+  // Throws InvalidArgument if why_no_graphs() gives a reason.
   explicit Graph(c10::Device device);
   ~Graph();
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  // Captures what `work` gives to the device through this thread's current stream, which is not the
-  // default one, and those that it orders behind that. Nothing of it is done. The host waits for
-  // the device before. One graph of a device at a time. Throws what `work` throws, and c10::Error
-  // for what cannot be captured; the device has done nothing then, parts have been undone, and the graph
-  // may capture again. What else `work` did on the host stays, tensors that it made among it,
-  // which hold nothing. Not twice otherwise.
+  // Captures the work that `work` submits to the device through this thread's current stream, which
+  // must not be the default one, and through streams that `work` orders after it. None of it is
+  // executed. The host first waits for the device. Only one graph of a device is captured at a
+  // time, and a graph is captured once, unless the capture fails. After a failure the device has
+  // executed nothing, the parts have been undone, and the graph may capture again. Other effects of
+  // `work` on the host remain, such as the tensors that it made, which have no values.
+  // Throws: what `work` throws; c10::Error for work that cannot be captured.
   void capture(const std::function<void()>& work);
   bool captured() const { return captured_; }
 
-  // Does it, on this thread's current stream. Throws what parts throw, and then has not done it,
-  // unless it was an after().
+  // Executes the graph on this thread's current stream. Throws what the parts throw; then the graph
+  // was not executed, unless after() threw.
   void replay();
 
  private:

@@ -1,4 +1,4 @@
-// The CPU as a device: what is written for devices runs on it too.
+// The CPU as a device: code for devices also runs on it.
 #include <ATen/ops/equal.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/zeros.h>

@@ -1,4 +1,4 @@
-// init() and the rank's device, on CUDA devices that the host plays.
+// init() and the rank's device, on fake CUDA devices.
 #include "lockstep/comm/init.h"
 
 #include <ATen/ops/empty.h>
@@ -44,7 +44,7 @@ class InitOnFakeDevices : public ::testing::TestWithParam<int> {
   void SetUp() override {
     if (!FakeCuda::possible()) GTEST_SKIP() << "this is a CUDA build of libtorch";
   }
-  // `fn` in three ranks, each a process that sees so many devices.
+  // Runs `fn` in three ranks, each a process that sees this many devices.
   static void run(const std::function<void(FakeCuda& fake, Communicator& comm)>& fn) {
     testing::expect_ranks(3, [&](Communicator& comm) {
       FakeCuda& fake = FakeCuda::install({.devices = GetParam()});
@@ -84,7 +84,7 @@ TEST_P(InitOnFakeDevices, PeerSharesThemOutUnasked) {
     EXPECT_EQ(comm.host_capabilities().backend, "shm");
     EXPECT_EQ(comm.device(), own);
     Communicator twin = comm.duplicate();
-    Communicator part = *comm.split(comm.rank() % 2);  // of one rank, too
+    Communicator part = *comm.split(comm.rank() % 2);  // also with a single rank
     for (Communicator* one : {&comm, &twin, &part}) {
       const at::Tensor value = at::full({5}, 1.0, own);
       one->all_reduce(value);
@@ -107,7 +107,7 @@ TEST_P(InitOnFakeDevices, AsTheVariableSays) {
 
 TEST_P(InitOnFakeDevices, SaysWhatIsWrongBeforeTheRanksMeet) {
   run([](FakeCuda&, Communicator& comm) {
-    // One rank alone would wait for the others.
+    // A single rank would wait for the others.
     if (comm.rank() != 1) return;
     EXPECT_THAT(refusal({.device = "cuda:4"}),
                 HasSubstr("InitOptions::device 'cuda:4': this process sees"));
@@ -122,8 +122,7 @@ TEST_P(InitOnFakeDevices, SaysWhatIsWrongBeforeTheRanksMeet) {
   });
 }
 
-// Ranks that are threads: the current device is each one's own, and nccl takes the one that was
-// chosen.
+// Ranks that are threads: each one has its own current device, and nccl uses the chosen one.
 TEST(InitOnFakeNccl, TakesTheChosenDevice) {
   if (!FakeCuda::possible()) GTEST_SKIP() << "this is a CUDA build of libtorch";
   testing::expect_lone_ranks(1, [] {

@@ -9,7 +9,7 @@
 namespace lockstep::device {
 namespace {
 
-// nullptr: nothing was ever allocated there.
+// Returns nullptr if no memory was ever allocated there.
 c10::DeviceAllocator* allocator_of(c10::Device device) {
   c10::DeviceAllocator* allocator = c10::getDeviceAllocator(device.type());
   return allocator->initialized() ? allocator : nullptr;
@@ -52,7 +52,7 @@ at::Tensor empty_pinned_like(const at::Tensor& tensor) {
 
 at::Tensor copy_to(const at::Tensor& host, c10::Device device) {
   if (device.is_cpu() || !host.is_cpu()) return host.to(device);
-  // The allocator keeps the pinned memory until the copy is over.
+  // The allocator keeps the pinned memory until the copy has ended.
   return empty_pinned(host.sizes(), host.scalar_type(), device)
       .copy_(host)
       .to(device, /*non_blocking=*/true);

@@ -1,4 +1,4 @@
-// Memory of a device, and host memory that it copies from.
+// Memory of a device, and host memory that the device copies from and to.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,24 +12,25 @@ namespace lockstep::device {
 // In bytes, of this process.
 struct MemoryUse {
   int64_t in_use = 0;    // by tensors
-  int64_t peak = 0;      // the most of that since the start, or since reset_peak_memory()
+  int64_t peak = 0;      // the maximum of in_use since the start or the last reset_peak_memory()
   int64_t reserved = 0;  // taken from the device by libtorch's allocator, freed parts included
 };
-// As libtorch's allocator counts it, on the host: the device is not asked. nullopt for the CPU,
-// whose memory is the process's (core/process_memory.h).
+// The counts of libtorch's allocator, read on the host: the device is not asked. nullopt for the
+// CPU, whose memory is the process's (core/process_memory.h).
 std::optional<MemoryUse> memory_use(c10::Device device);
-// Begins a new peak at what is in use now. Of the CPU: nothing.
+// Restarts the peak at the memory in use now. Does nothing for the CPU.
 void reset_peak_memory(c10::Device device);
 
-// An empty tensor in host memory that `device` copies from and to without the host's waiting:
-// pinned. For the CPU it is plain memory. Who copies with non_blocking leaves it alone until the
-// copy is over (event.h).
+// An empty tensor in pinned host memory, from and to which `device` copies without making the host
+// wait; plain memory for the CPU. After a copy with non_blocking, the tensor must stay untouched
+// until the copy has finished (event.h).
 at::Tensor empty_pinned(at::IntArrayRef sizes, at::ScalarType dtype, c10::Device device);
-// The same for a tensor of a device, which is dense: of its dtype, sizes and strides.
+// The same for a dense tensor of a device: with its dtype, sizes and strides.
 at::Tensor empty_pinned_like(const at::Tensor& tensor);
 
-// `host` on `device`: a copy through pinned memory, on this thread's current stream there, for which
-// the host does not wait. To the CPU, or of what is not on it, what Tensor::to() gives.
+// A copy of `host` on `device`, made through pinned memory on this thread's current stream there,
+// without waiting on the host. If `device` is the CPU, or `host` is not on the CPU, the same as
+// Tensor::to().
 at::Tensor copy_to(const at::Tensor& host, c10::Device device);
 
 }  // namespace lockstep::device

@@ -1,6 +1,6 @@
-// Streams of a device. What is given to one stream is done in order; what is given to two is not,
-// unless an event orders it (event.h). c10::StreamGuard makes a stream the current one for a scope.
-// On the CPU there is one stream, whose operations are over when they return.
+// Streams of a device. Work of one stream is executed in order; work of two streams is not, unless
+// an event orders it (event.h). c10::StreamGuard makes a stream the current one for a scope. The
+// CPU has one stream, whose operations are finished when they return.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -8,20 +8,20 @@
 
 namespace lockstep::device {
 
-// This thread's current stream of the device: where its operations go.
+// This thread's current stream of the device, which receives its operations.
 c10::Stream current_stream(c10::Device device);
 
-// A stream for work beside the current one. It is of the device's pool, which hands out a few dozen
-// in turns: ask once and keep it. `urgent`: its work goes before that of others where the device
-// can.
+// A stream for work beside the current one, from the device's pool, which hands out a few dozen in
+// turn: ask once and keep the stream. `urgent`: its work has priority over that of other streams,
+// if the device supports it.
 c10::Stream side_stream(c10::Device device, bool urgent = false);
 
-// The process's one stream beside others for what is copied to the device ahead of its use:
-// libtorch's allocator keeps memory for each stream, so that every loader's own would be much of it.
+// The process's single stream for copies to the device ahead of their use. It is shared because
+// libtorch's allocator keeps memory for each stream, so a stream per loader would hold a lot of it.
 c10::Stream copy_stream(c10::Device device);
 
-// What `later` is given from now on comes after what `earlier` has been given so far. The host does
-// not wait. They may be of two devices of one type.
+// Orders later work of `later` after the work that `earlier` has been given so far, without waiting
+// on the host. The streams may belong to two devices of one type.
 void order(const c10::Stream& earlier, const c10::Stream& later);
 
 }  // namespace lockstep::device

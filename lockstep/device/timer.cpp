@@ -7,7 +7,7 @@
 namespace lockstep::device {
 
 DeviceTimer::DeviceTimer(c10::Device device) : device_(internal::numbered(device)) {
-  // BACKEND_DEFAULT is the flag of events with a time.
+  // BACKEND_DEFAULT is the flag of events that measure time.
   if (!device_.is_cpu()) {
     events_.emplace(Events{c10::Event(device_.type(), c10::EventFlag::BACKEND_DEFAULT),
                            c10::Event(device_.type(), c10::EventFlag::BACKEND_DEFAULT)});
@@ -35,14 +35,14 @@ std::optional<double> DeviceTimer::seconds() const {
   if (state_ != State::kStopped) return std::nullopt;
   if (!events_) return std::chrono::duration<double>(last_ - first_).count();
   if (!events_->last.query() || !events_->first.query()) return std::nullopt;
-  return events_->first.elapsedTime(events_->last) / 1000;  // it is in milliseconds
+  return events_->first.elapsedTime(events_->last) / 1000;  // converts from milliseconds
 }
 
 double DeviceTimer::wait() const {
   if (state_ != State::kStopped)
     throw InvalidArgument("DeviceTimer: there is a time once stop() was called");
   if (events_) {
-    events_->first.synchronize();  // the two may be on two streams
+    events_->first.synchronize();  // the two may be on different streams
     events_->last.synchronize();
   }
   return *seconds();

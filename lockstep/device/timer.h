@@ -1,4 +1,4 @@
-// DeviceTimer: how long a device took for what it was given between two points.
+// DeviceTimer: how long a device takes for the work between two points.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -9,22 +9,25 @@
 
 namespace lockstep::device {
 
-// Measured by the device itself, so that the host neither waits nor measures its own time: start()
-// and stop() are given to the stream, the result is read when the device has come by. On the CPU it
-// is the time between the two calls. Used by one thread at a time, and as often as one likes.
+// The device measures the time, so the host neither waits nor measures its own time: start() and
+// stop() are submitted to the stream, and the result is read after the device has passed them. On
+// the CPU it is the time between the two calls. May be reused any number of times.
+// Thread-safety: one thread at a time.
 class DeviceTimer {
  public:
   explicit DeviceTimer(c10::Device device);
 
-  // Behind what this thread's current stream of the device has been given so far.
+  // Starts after the work submitted so far to this thread's current stream of the device.
   void start();
-  // Likewise. Throws InvalidArgument where start() was not called since the last stop().
+  // Stops after the work submitted so far.
+  // Throws: InvalidArgument if start() was not called since the last stop().
   void stop();
 
-  // Seconds between the last start() and its stop(); nullopt while the device has not come by, and
-  // before that stop(). Never waits.
+  // Seconds between the last start() and its stop(); nullopt until the device has passed stop().
+  // Never waits.
   std::optional<double> seconds() const;
-  // The same; the host waits for the device. Throws InvalidArgument before stop().
+  // The same, but waits on the host for the device.
+  // Throws: InvalidArgument before stop().
   double wait() const;
 
  private:

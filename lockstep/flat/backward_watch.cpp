@@ -13,10 +13,10 @@ namespace lockstep::flat {
 
 namespace {
 
-// The backward that the outermost OuterBackward of this thread is part of.
+// The backward that this thread's outermost OuterBackward is part of.
 struct Outer {
   int task = -1;
-  std::vector<std::function<void()>> ends;  // autograd's callback of that task holds them
+  std::vector<std::function<void()>> ends;  // held by autograd's callback of that task
 };
 thread_local std::shared_ptr<Outer> outer;
 
@@ -60,7 +60,7 @@ void BackwardWatch::arm(bool outermost) {
     backward_failed();
   }
   if (began_) return;
-  // Autograd drops the callbacks of a task with the task itself, and calls none of one that threw.
+  // Autograd drops a task's callbacks with the task, and does not call those of one that threw.
   auto running = std::make_shared<char>();
   running_ = running;
   task_ = task;
@@ -74,7 +74,7 @@ void BackwardWatch::arm(bool outermost) {
 }
 
 void BackwardWatch::forget_failed_backward() {
-  // Where the backward ran on a device's thread, its task may outlive it by a moment.
+  // If the backward ran on a device's thread, its task may outlive it for a moment.
   const bool outside = torch::autograd::get_current_graph_task_id() == -1;
   if (!failed() && !(began_ && outside)) return;
   began_ = false;

@@ -37,7 +37,7 @@ struct Two {
   std::shared_ptr<Diary> diary = std::make_shared<Diary>();
   bool stumbles = false;
   Two() { diary->watch(std::vector<at::Tensor>{a, b}); }
-  // b's gradient comes first; a's does not come where the backward stumbles.
+  // b's gradient arrives first; a's does not arrive if the backward throws.
   void backward() const {
     const at::Tensor middle = a * 2;
     middle.register_hook([this](const at::Tensor&) {
@@ -99,7 +99,7 @@ TEST(BackwardWatch, HooksDoNotKeepIt) {
   two.backward();
 }
 
-// A result's hook comes first, in the outermost task; a checkpointed part has one of its own.
+// A result's hook comes first, in the outermost task; a checkpointed part has a task of its own.
 TEST(BackwardWatch, ABackwardInsideAnotherBelongsToIt) {
   const Two two;
   at::Tensor loss = (two.a * 3).sum();

@@ -22,7 +22,7 @@ std::vector<Bucket> plan_buckets(std::span<const TensorSpec> tensors, std::span<
   if (sizes.first < 1 || sizes.rest < 1)
     throw InvalidArgument("bucket sizes must be at least 1 byte");
   std::vector<Bucket> full;
-  std::vector<Bucket> open;  // at most one a dtype and device
+  std::vector<Bucket> open;  // at most one per dtype and device
   for (const size_t i : order) {
     const TensorSpec& tensor = tensors[i];
     const auto element = static_cast<int64_t>(c10::elementSize(tensor.dtype));

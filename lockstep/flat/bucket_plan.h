@@ -1,4 +1,4 @@
-// Which parameters share a flat buffer, and where: a pure decision.
+// Decides which parameters share a flat buffer, and at which places. Pure.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -35,14 +35,14 @@ struct Bucket {
   std::vector<Slot> slots;
 };
 
-// Puts every tensor of `order` (indices, each at most once) into one bucket, in that order, tensors
-// of one dtype and device a bucket; a bucket is full once it has reached its size. Tensors start at
-// multiples of 64 bytes. Buckets are ordered by the tensor that fills them, so that the order of
-// reduction follows backward if `order` is that of the gradients. Equal input gives equal output on
-// all ranks.
+// Puts every tensor of `order` (indices, each at most once) into one bucket, in that order, with
+// tensors of one dtype and device per bucket; a bucket is full once it has reached its size.
+// Tensors start at multiples of 64 bytes. Buckets are ordered by the tensor that fills them, so
+// that the order of reduction follows backward if `order` is that of the gradients. Equal input
+// gives equal output on all ranks.
 std::vector<Bucket> plan_buckets(std::span<const TensorSpec> tensors, std::span<const size_t> order,
                                  BucketSizes sizes = {});
-// All tensors in reverse order: that in which backward tends to produce gradients.
+// All tensors in reverse order, in which backward tends to produce gradients.
 std::vector<Bucket> plan_buckets(std::span<const TensorSpec> tensors, BucketSizes sizes = {});
 
 }  // namespace lockstep::flat

@@ -60,7 +60,7 @@ TEST(BucketPlan, KeepsDtypesApartAndLosesNothing) {
 TEST(BucketPlan, FollowsAnOrderAndKeepsDevicesApart) {
   std::vector<TensorSpec> specs = floats({16, 16, 16, 16});
   specs[2].device = at::Device(at::kCUDA, 1);
-  const std::vector<size_t> order{2, 0, 3};  // 1 is left out
+  const std::vector<size_t> order{2, 0, 3};  // without 1
   const auto buckets = plan_buckets(specs, order, {.first = 64, .rest = 128});
   ASSERT_EQ(buckets.size(), 2u);
   EXPECT_EQ(buckets[0].device, specs[2].device);

@@ -59,7 +59,7 @@ bool kept_by_others(const at::Tensor& gradient, const at::Tensor& passed) {
   return gradient.storage().use_count() > own || gradient.use_count() > 1;
 }
 
-// Tensor::copy_ takes up to twice as long for what lies alike.
+// Tensor::copy_ takes up to twice as long for tensors of the same layout.
 void move_into(const at::Tensor& view, const at::Tensor& gradient) {
   const at::NoGradGuard no_grad;
   if (gradient.is_sparse()) {

@@ -27,7 +27,7 @@ class LiveBytes::Counter final : public c10::MemoryReportingInfoBase,
 };
 
 LiveBytes::LiveBytes() {
-  // A profiler's place, who takes whatever is there for its own.
+  // The profiler's slot; a profiler would take any object there for its own.
   const auto place = c10::DebugInfoKind::PROFILER_STATE;
   if (auto* const there = c10::ThreadLocalDebugInfo::get(place); there != nullptr) {
     auto* const counter = dynamic_cast<Counter*>(there);

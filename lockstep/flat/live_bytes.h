@@ -1,4 +1,4 @@
-// LiveBytes: the bytes of tensors that a piece of code leaves behind.
+// LiveBytes: the bytes of tensors that a piece of code allocates and does not free.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,11 @@ class DebugInfoGuard;
 
 namespace lockstep {
 
-// While it lives, what this thread's tensors allocate from libtorch's allocators, on any device, is counted, and
-// what of that is freed again. Shared and symmetric memory is not among it. Costs some hundred nanoseconds an
-// allocation. Several may live at once, the later ones within the earlier. Counts nothing where a profiler of
-// libtorch's counts memory on this thread already.
+// While it lives, it counts the bytes that this thread's tensors allocate from libtorch's
+// allocators, on any device, and those of them that are freed. Shared and symmetric memory is not
+// counted. Several may live at once, the later ones within the earlier. It counts nothing where a
+// libtorch profiler already counts memory on this thread.
+// Cost: some hundred nanoseconds per allocation.
 class LiveBytes {
  public:
   LiveBytes();
@@ -22,13 +23,13 @@ class LiveBytes {
   LiveBytes(const LiveBytes&) = delete;
   LiveBytes& operator=(const LiveBytes&) = delete;
 
-  int64_t now() const;   // allocated since the beginning, and not freed
-  int64_t most() const;  // that this has been, or of the first of several
+  int64_t now() const;   // allocated since the beginning and not freed
+  int64_t most() const;  // the maximum of that; with several, since the first one
 
  private:
   class Counter;
   std::shared_ptr<Counter> counter_;
-  int64_t before_ = 0;  // of one that counted already
+  int64_t before_ = 0;  // of an outer one
   std::unique_ptr<c10::DebugInfoGuard> guard_;
 };
 

@@ -1,4 +1,4 @@
-// The part that a batch's loss, a mean, has in the mean over a whole step.
+// The share of a batch's loss, a mean, in the mean over a whole step.
 #pragma once
 
 #include <cmath>
@@ -8,8 +8,8 @@
 
 namespace lockstep {
 
-// Throws InvalidArgument, in `who`'s name, unless `share` is a number from 0 on: a share of a step without a target is
-// 0 / 0, and would make gradients of it.
+// Throws InvalidArgument in the name of `who` unless `share` is a number >= 0: the share of a step
+// without a target is 0 / 0, and would make gradients NaN.
 inline void check_share(const std::string& who, double share) {
   if (std::isfinite(share) && share >= 0) return;
   throw InvalidArgument(who + ": the share is " + std::to_string(share) +

@@ -1,4 +1,4 @@
-// device_of(): where a module computes.
+// device_of(): the device on which a module computes.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -6,8 +6,8 @@
 
 namespace lockstep {
 
-// The device of its first parameter, or buffer; the CPU where it has neither. One that is spread over
-// several devices has no such thing.
+// The device of its first parameter, or buffer; the CPU where it has neither. Not meaningful for a
+// module that is spread over several devices.
 c10::Device device_of(const torch::nn::Module& module);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// What wrappers of modules take.
+// The concept of a module that wrappers accept.
 #pragma once
 
 namespace lockstep {

@@ -1,4 +1,4 @@
-// Tensors by name, in an order: a module's parameters, a checkpoint's contents.
+// Tensors by name, in order: a module's parameters, a checkpoint's contents.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,8 +11,8 @@ namespace lockstep {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-// What a module's named_parameters() or named_buffers() returned, in its order; without undefined
-// ones.
+// The result of a module's named_parameters() or named_buffers(), in its order, without undefined
+// tensors.
 template <typename Dict>
 NamedTensors to_named_tensors(const Dict& dict) {
   NamedTensors tensors;
@@ -22,7 +22,7 @@ NamedTensors to_named_tensors(const Dict& dict) {
   return tensors;
 }
 
-// A module (anything with named_parameters()), or a holder of or a pointer to one.
+// For a module (anything with named_parameters()), its holder or a pointer to it.
 template <typename M>
 concept ModuleOrHolder =
     requires(M& m) { m.named_parameters(); } || requires(M& m) { m->named_parameters(); };

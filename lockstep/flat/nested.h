@@ -31,7 +31,7 @@ inline constexpr bool is_tuple = false;
 template <typename... Ts>
 inline constexpr bool is_tuple<std::tuple<Ts...>> = true;
 
-// A struct that names its tensors; anything else has none.
+// A struct that names its tensors; other types have none.
 template <typename T, typename F>
 void for_each_tensor(T& value, const F& f);
 
@@ -47,7 +47,7 @@ template <typename... Ts, typename F>
 void for_each_tensor(std::tuple<Ts...>& values, const F& f);
 template <typename K, typename V, typename F>
 void for_each_tensor(std::map<K, V>& values, const F& f);
-// In whatever order it has; copies of it have the same.
+// In the container's own order; its copies have the same.
 template <typename K, typename V, typename F>
 void for_each_tensor(std::unordered_map<K, V>& values, const F& f);
 
@@ -96,14 +96,15 @@ std::vector<at::Tensor> tensors_of(T& values) {
   return tensors;
 }
 
-// Puts `tensors` in place of those of `values`, which are as many.
+// Replaces the tensors of `values` by `tensors`, of which there are as many.
 template <typename T>
 void set_tensors(T& values, const std::vector<at::Tensor>& tensors) {
   size_t next = 0;
   for_each_tensor(values, [&](at::Tensor& tensor) { tensor = tensors[next++]; });
 }
 
-// The samples of a forward: the rows of its first tensor among the arguments; 0 without one.
+// The number of samples of a forward: the rows of the first tensor among its arguments; 0 without
+// one.
 inline int64_t rows_of() {
   return 0;
 }

@@ -86,7 +86,7 @@ TEST(ParameterHome, SomebodyElseMayTakeItAway) {
   flat::move_home(parameter, flat, 0);
   parameter.set_data(parameter.to(at::kDouble));
   EXPECT_FALSE(flat::is_home(parameter, flat, 0));
-  EXPECT_TRUE(flat::is_home(at::empty({0}), flat, 0));  // it lies nowhere
+  EXPECT_TRUE(flat::is_home(at::empty({0}), flat, 0));  // it has no memory
 }
 
 TEST(ParameterHome, SharedMemoryIsFoundWhereverItBegins) {

@@ -1,4 +1,4 @@
-// A whole model's values, a part at a time, for ranks of which none has the whole.
+// A whole model's values, a part at a time, for ranks of which none has the whole model.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,8 +9,8 @@
 
 namespace lockstep {
 
-// Of the parameter of that name the elements [begin, begin + part.numel()) into `part`, 1-D and contiguous
-// (TransformerLm::drawn_parts(), lm_stored_parts()).
+// Copies the elements [begin, begin + part.numel()) of the parameter with that name into `part`,
+// 1-D and contiguous (TransformerLm::drawn_parts(), lm_stored_parts()).
 using ParameterParts =
     std::function<void(const std::string& name, int64_t begin, const at::Tensor& part)>;
 

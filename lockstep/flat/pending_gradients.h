@@ -1,4 +1,4 @@
-// For an optimizer whose gradients may still be on their way between ranks after backward.
+// For an optimizer whose gradients may still be in transit between ranks after backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,18 +8,20 @@
 
 namespace lockstep {
 
-// Found by dynamic_cast: whoever looks at an optimizer's gradients before its step(), such as
+// Found by dynamic_cast: code that looks at an optimizer's gradients before its step(), such as
 // amp::GradScaler, calls synchronize() first.
 class PendingGradients {
  public:
   virtual ~PendingGradients() = default;
-  // Returns once all gradients are what step() is to see. Does nothing if they are. Collective.
+  // Returns once all gradients are the ones that step() will use. Does nothing if they are.
+  // Collective: all ranks call it.
   virtual void synchronize() = 0;
-  // After synchronize(): what step() is to see, where that is not the parameters' grad(); in place.
-  // Together the ranks' are all gradients.
+  // After synchronize(): the gradients that step() will use, in place, where those are not the
+  // parameters' grad(). The ranks' gradients together are all gradients.
   virtual std::optional<std::vector<at::Tensor>> own_gradients() { return std::nullopt; }
-  // The step that these gradients were for is not taken: the next backward begins another one. Where
-  // the gradients count for one step only, they are dropped. Collective.
+  // The step for these gradients is not taken: the next backward begins another one. Where the
+  // gradients count for one step only, they are dropped.
+  // Collective: all ranks call it.
   virtual void leave_out() {}
 };
 

@@ -21,9 +21,9 @@ int64_t rounded_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-// One after another; one that a border would cut elsewhere than after a multiple of `grain` begins
-// later: by less than a grain, since parts are multiples of it. So one grain more a part is room
-// enough for all of them.
+// Places tensors one after another; a tensor that a border would cut elsewhere than after a
+// multiple of `grain` starts later, by less than a grain, since parts are multiples of it. One
+// grain more per part is therefore enough room for all of them.
 ShardedBucket divided(Bucket bucket, size_t group, int parts, int64_t grain,
                       std::span<const TensorSpec> tensors) {
   const int64_t aligned = aligned_for(bucket.dtype);
@@ -48,7 +48,7 @@ ShardedBucket divided(Bucket bucket, size_t group, int parts, int64_t grain,
   return result;
 }
 
-// Slots stay in the order in which they begin.
+// Slots keep the order in which they begin.
 ShardedBucket dealt(Bucket bucket, size_t group, int parts, std::span<const TensorSpec> tensors) {
   const int64_t aligned = aligned_for(bucket.dtype);
   std::vector<Bucket::Slot> largest_first = bucket.slots;
@@ -84,9 +84,10 @@ struct Sized {
   int64_t numel = 0;  // rounded up
 };
 
-// Part after part: first the whole tensors that fit, the largest first, then others, the smallest
-// first, the last of which goes on in the next part. So there are gaps only where whole tensors
-// alone are left, each smaller than one of those. Nothing where they do not all fit.
+// Fills part after part: first the whole tensors that fit, the largest first, then others, the
+// smallest first, the last of which continues in the next part. Gaps remain only where whole
+// tensors alone are left, each smaller than one of those. Returns nullopt where they do not all
+// fit.
 std::optional<std::vector<Bucket::Slot>> filled(std::vector<Sized> whole,
                                                 const std::vector<Sized>& others, int parts,
                                                 int64_t part) {
@@ -145,8 +146,8 @@ ShardedBucket mixed(Bucket bucket, size_t group, int parts, std::span<const Tens
   return result;
 }
 
-// What shares buckets: tensors of a group that may be divided alike. Whole tensors and those that
-// may be divided anywhere have the grain 1.
+// The key of shared buckets: tensors of a group that may be divided alike. Whole tensors and those
+// that may be divided anywhere have the grain 1.
 struct Kind {
   size_t group = 0;
   int64_t grain = 1;
@@ -167,7 +168,7 @@ std::vector<ShardedBucket> plan_shards(std::span<const TensorSpec> tensors,
                                        std::span<const size_t> groups,
                                        std::span<const int64_t> given, int parts,
                                        BucketSizes sizes) {
-  constexpr int64_t kGrains = 8;  // that a part has at least, where there are so many
+  constexpr int64_t kGrains = 8;  // minimum number of grains per part, where there are so many
   if (parts < 1)
     throw InvalidArgument("a bucket cannot be divided into " + std::to_string(parts) + " parts");
   std::vector<int64_t> grains(tensors.size(), 1);
@@ -204,7 +205,7 @@ std::vector<ShardedBucket> plan_shards(std::span<const TensorSpec> tensors,
                                   : divided(std::move(bucket), kind.group, parts, grain, tensors));
     }
   }
-  // The lower the lowest index, the later in backward is the bucket complete.
+  // The lower the lowest index, the later in backward the bucket is complete.
   const auto lowest = [](const ShardedBucket& one) {
     const auto& slots = one.bucket.slots;
     return std::min_element(slots.begin(), slots.end(),

@@ -72,13 +72,14 @@ TEST(ShardPlan, WholeTensorsLieInOnePartEach) {
     }
     EXPECT_EQ(seen, std::vector<int>(tensors.size(), 1));
   }
-  // The largest first, each where least lies: 1000 and 500, 900 and 500 and the small ones.
+  // The largest tensor first, each to the part with the least so far: 1000 and 500; 900, 500 and
+  // the small ones.
   const auto two = plan_shards(tensors, groups, uncut, 2);
   ASSERT_EQ(two.size(), 1u);
   EXPECT_EQ(two[0].part, 1008 + 512);
 }
 
-// Numbers that look drawn, the same everywhere.
+// Pseudorandom numbers, the same on every machine.
 class Numbers {
  public:
   explicit Numbers(uint64_t seed) : state_(seed) {}
@@ -118,7 +119,7 @@ Drawn drawn(uint64_t seed) {
   return result;
 }
 
-// By the bounds that the header promises.
+// Checks the bounds that the header promises.
 void expect_even(const ShardedBucket& one, int parts, const Drawn& given) {
   const auto element = static_cast<int64_t>(c10::elementSize(one.bucket.dtype));
   const int64_t aligned = 64 / element;
@@ -185,7 +186,7 @@ TEST(ShardPlan, TensorsAreDividedWhereTheirGrainsSay) {
   }
 }
 
-// An embedding that is whole, and the rest of a model: others fill up what the parts without it lack.
+// A whole embedding and the rest of a model: the other tensors fill up the parts without it.
 TEST(ShardPlan, PartsAreFilledUpBesideWholeTensors) {
   std::vector<TensorSpec> tensors = {{1000 * 64}};
   std::vector<int64_t> grains = {kUncut};

@@ -54,7 +54,7 @@ bool takes(const ShardRule& rule, const std::string& name, const at::Tensor& ten
                      [&](const auto& p) { return is_named_or_below(name, p); });
 }
 
-// One that is not dense comes to lie contiguous.
+// A tensor that is not dense becomes contiguous.
 bool rows_are_stretches(const at::Tensor& tensor) {
   return !tensor.is_non_overlapping_and_dense() || tensor.size(0) == 1 ||
          tensor.stride(0) == tensor.numel() / tensor.size(0);

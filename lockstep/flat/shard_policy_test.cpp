@@ -72,7 +72,7 @@ TEST(ShardPolicy, RowsAreStretchesOfMemory) {
   EXPECT_THAT(refusal(rows, {{"turned", meta({5, 8}).t()}}),
               HasSubstr("cuts 'turned' by rows, which lies transposed"));
   const at::Tensor images = meta({6, 4, 3, 3}).contiguous(at::MemoryFormat::ChannelsLast);
-  // One that has holes comes to lie contiguous.
+  // A tensor with holes becomes contiguous.
   const NamedTensors fine = {{"images", images},
                              {"holes", meta({6, 8}).narrow(1, 0, 5)},
                              {"one row", meta({7, 1}).t()},

@@ -18,7 +18,7 @@ TurnPlan plan_turns(std::span<const TensorSpec> buckets, size_t each) {
   struct Kind {
     TensorSpec spec;
     std::vector<size_t> buffers = {};  // by turn
-    std::vector<size_t> takers = {};   // the latest of each
+    std::vector<size_t> takers = {};   // the latest taker of each buffer
     size_t count = 0;
   };
   std::vector<Kind> kinds;

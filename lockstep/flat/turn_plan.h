@@ -1,4 +1,4 @@
-// Few buffers for many buckets, which take them in turn: a pure decision.
+// Decides how many buckets take turns with few buffers. Pure.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -17,14 +17,15 @@ namespace lockstep::flat {
 struct TurnPlan {
   struct Turn {
     size_t buffer = 0;
-    // The bucket that must have given the buffer back; none: this one is the first.
+    // The bucket that must have released the buffer; nullopt: this one is the first.
     std::optional<size_t> after = std::nullopt;
   };
   std::vector<TensorSpec> buffers;  // each as large as the largest bucket that takes it
-  std::vector<Turn> turns;          // one a bucket, in the buckets' order
+  std::vector<Turn> turns;          // one per bucket, in the buckets' order
 };
 
-// At most `each` buffers for the buckets of one dtype and device. Throws InvalidArgument for none.
+// At most `each` buffers for the buckets of one dtype and device.
+// Throws: InvalidArgument for 0.
 TurnPlan plan_turns(std::span<const TensorSpec> buckets, size_t each);
 
 }  // namespace lockstep::flat

@@ -1,4 +1,4 @@
-// What becomes of a parameter that no rank used in the backwards that a reduction of gradients
+// The treatment of a parameter that no rank used in the backwards that a reduction of gradients
 // covers.
 #pragma once
 
@@ -7,7 +7,7 @@
 namespace lockstep {
 
 enum class Unused : uint8_t {
-  kLeave,  // its gradient stays as it was: undefined, or with what it held
+  kLeave,  // its gradient is unchanged: undefined, or with its former values
   kZero,   // an undefined gradient becomes zero
   kThrow,  // InvalidArgument that names it, on all ranks; the other gradients are reduced
 };

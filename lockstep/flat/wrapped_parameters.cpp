@@ -20,13 +20,13 @@ struct WrappedParameters::Seen {
   at::ScalarType dtype;
   at::Device device;
   bool trained;
-  // Hooks on its gradient are there; autograd makes another one where type or device change.
+  // Has the hooks on the gradient; autograd makes another one when dtype or device change.
   decltype(torch::autograd::impl::grad_accumulator(at::Tensor())) accumulator;
 };
 
 namespace {
 
-// A module's own parameters, without the copies that named_parameters() makes of names and tensors.
+// A module's own parameters, without the copies of names and tensors that named_parameters() makes.
 struct OwnParameters : torch::nn::Module {
   static const auto& of(const torch::nn::Module& module) {
     return module.*(&OwnParameters::parameters_);
@@ -43,7 +43,8 @@ std::string kind_text(at::ScalarType dtype, at::IntArrayRef sizes, const at::Dev
                         "; change the model before it is wrapped, or wrap it again");
 }
 
-// Takes the tensors that the module has, in its order, from the front of `expected`: whether they lead it.
+// Whether the module's tensors, in its order, are the first ones of `expected`; advances it
+// past them.
 template <typename Iterator>
 bool take_same(const torch::nn::Module& module, Iterator& expected, const Iterator& end) {
   for (const auto& item : OwnParameters::of(module)) {

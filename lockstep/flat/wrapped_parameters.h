@@ -1,9 +1,9 @@
-// WrappedParameters: a module's parameters as whoever wraps it has found them, so that a change behind
-// its back is noticed.
+// WrappedParameters: a module's parameters as a wrapper has found them, to detect later changes.
 //
-// What averages, divides or copies gradients looks at the parameters once, when it is made: its hooks
-// are on these tensors, its buckets of their sizes and types. A parameter that is added, replaced,
-// unfrozen or converted afterwards would train on without it, and the ranks drift apart.
+// A wrapper that averages, divides or copies gradients reads the parameters once, when it is made:
+// its hooks are on these tensors, and its buckets have their sizes and types. A parameter that is
+// added, replaced, unfrozen or converted afterwards would train without it, and the ranks would
+// drift apart.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,19 +20,21 @@ class Module;
 
 namespace lockstep::flat {
 
-// Kept, it keeps the tensors. The checks are for every forward: they compare pointers, types and flags.
+// It keeps the tensors alive. The checks are meant for every forward: they compare pointers, types
+// and flags.
 class WrappedParameters {
  public:
-  // `who`: whose messages these are, "DistributedDataParallel".
+  // `who`: the wrapper's name in messages, "DistributedDataParallel".
   WrappedParameters(std::string who, const NamedTensors& parameters);
 
   // Throws InvalidArgument unless one of them requires a gradient.
   void check_trained() const;
-  // The rest throw InvalidArgument that names a parameter, what it was and what it is, and says what to
-  // do. check_members(): the module, which may be another one by now, has these tensors and no others.
+  // The other checks throw InvalidArgument that names a parameter, its former and current
+  // properties, and the remedy. check_members(): the module, which may be another one by now, has
+  // these tensors and no others.
   void check_members(const torch::nn::Module& module) const;
-  // check_kinds(): all have the shape, type and device that they had, also in between, and none requires a gradient that
-  // required none. Frozen they may be.
+  // check_kinds(): all have had their shape, type and device all the time, and none requires a
+  // gradient that required none before. They may be frozen.
   void check_kinds() const;
   void check(const torch::nn::Module& module) const {
     check_members(module);

@@ -30,7 +30,7 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-// What is said of a net that `change` has changed since it was wrapped; "" where nothing is.
+// The report about a net that `change` has changed since it was wrapped; "" if there is none.
 template <typename Change>
 std::string said_after(const Change& change) {
   Net net;
@@ -69,7 +69,7 @@ TEST(WrappedParameters, WhatChangesAModelIsNamed) {
                         "Float [4] on cpu now"));
 }
 
-// The type is what it was, but hooks on the gradients are gone.
+// The dtype is the same as before, but hooks on the gradients are lost.
 TEST(WrappedParameters, AConversionThereAndBackIsNamed) {
   EXPECT_THAT(said_after([](Net& net) {
                 net->to(at::kDouble);
@@ -81,7 +81,7 @@ TEST(WrappedParameters, AConversionThereAndBackIsNamed) {
 TEST(WrappedParameters, WhatChangesNothingForAWrapperIsFree) {
   EXPECT_EQ(said_after([](Net& net) {
               for (at::Tensor& p : net->parameters()) p.set_requires_grad(false);  // frozen
-              net->first->weight.set_requires_grad(true);  // and not any more
+              net->first->weight.set_requires_grad(true);  // and no longer frozen
               net->to(at::kFloat);
               net->eval();
               net->register_buffer("seen", at::ones({1}));

@@ -1,4 +1,4 @@
-// Steps as graphs beside what programs do to optimizers, gradients and graphs between them.
+// Steps as graphs, combined with changes of optimizers, gradients and graphs between them.
 #include <ATen/core/grad_mode.h>
 #include <c10/core/StreamGuard.h>
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ std::string refusal_of(const std::function<void()>& call) {
   return "no InvalidArgument";
 }
 
-// One parameter, and an optimizer whose steps the device may leave out.
+// One parameter, and an optimizer whose steps the device may skip.
 template <typename Optimizer, typename Options>
 struct Model {
   explicit Model(Options options) : optimizer({weight}, options) {}
@@ -69,7 +69,7 @@ struct Model {
 using SgdModel = Model<optim::FusedSGD, torch::optim::SGDOptions>;
 using AdamModel = Model<optim::FusedAdam, torch::optim::AdamOptions>;
 
-// The same steps eagerly and as graphs, with `between` after step `at`, in both.
+// The same steps eagerly and as graphs, with `between` after step `at`, in both cases.
 template <typename M, typename Options>
 void expect_as_eagerly(const Options& options, int at, const std::function<void(M&)>& between) {
   M eager(options), graphed(options);
@@ -120,7 +120,7 @@ TEST_F(GraphedOptimizers, NumbersThatAreNearlyAlikeAreNotTheSame) {
   EXPECT_EQ(counted.counts().replays, 1);
 }
 
-// Gradients that came to be in it hold nothing, and the next backward would add to them.
+// Gradients made in the failed capture have no values, and the next backward would add to them.
 TEST_F(GraphedOptimizers, GradientsOfAFailedCaptureAreNotAddedTo) {
   const auto run = [](bool graphed) {
     const at::Tensor weight = weight_of(3);
@@ -160,7 +160,7 @@ TEST_F(GraphedOptimizers, StepsThatSomeParametersDidNotTakeAreNamed) {
   EXPECT_NE(said.find("steps that others did not"), std::string::npos) << said;
 }
 
-// A graph has those of its capture; the learning rate alone goes on.
+// A graph keeps the settings of its capture; only the learning rate changes.
 TEST_F(GraphedOptimizers, SettingsThatChangeAreNamed) {
   AdamModel model(torch::optim::AdamOptions(1.0 / 16));
   GraphedStep step({.device = kCard, .warm_up = 2}, std::ref(model));
@@ -186,7 +186,7 @@ TEST_F(GraphedOptimizers, StreamsOfAnotherKindAreRefused) {
   EXPECT_NE(said.find("default"), std::string::npos) << said;
 }
 
-// What was begun for a replay that does not come is taken back, the last first.
+// Work begun for a replay that does not happen is undone, the last part first.
 TEST_F(GraphedOptimizers, PartsOfAReplayThatFailsAreCancelled) {
   const c10::Stream side = device::side_stream(kCard);
   const at::Tensor sum = torch::zeros({3}).to(kCard);
@@ -229,14 +229,14 @@ TEST_F(GraphedOptimizers, PartsOfAReplayThatFailsAreCancelled) {
     EXPECT_EQ(replay("a meet"),
               (Lines{"a before", "b before", "c before", "a start", "b start", "c start", "a meet",
                      "c cancel", "b cancel", "a cancel", "thrown"}));
-    // It was given: the others see to the rest.
+    // The graph was submitted: the other parts continue.
     EXPECT_EQ(replay("a after").back(), "thrown");
   }
   device::order(side, device::current_stream(kCard));
   EXPECT_EQ(sum.sum().item<float>(), 2 * 3);
 }
 
-// An engine of the host has no part in replays.
+// A host's engine does not take part in replays.
 TEST_F(GraphedOptimizers, CallsOfHostsAloneAreRefused) {
   const Communicator hosts(std::move(make_local_backends(1).front()), Topology{0, 1, 0, 1, 0}, {});
   const at::Tensor weight = weight_of(3), number = torch::ones({1});

@@ -1,4 +1,4 @@
-// Steps of DistributedDataParallel as graphs, over nccl, on devices that the host plays.
+// Steps of DistributedDataParallel as graphs, over nccl, on fake devices.
 #include <c10/core/StreamGuard.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
@@ -37,7 +37,7 @@ class GraphedRanks : public WithoutRaces {
   }
 };
 
-// What each of two ranks was told.
+// The errors of two ranks.
 class SaidByRanks {
  public:
   void add(const std::string& text) {
@@ -74,7 +74,7 @@ at::Tensor batch_of(int rank, int step, at::Device device) {
   return torch::arange(24).add(rank * 5 + step * 3).remainder(17).div(9).view({4, 6}).to(device);
 }
 
-// One rank's training, as a step that may be a graph.
+// One rank's training, with steps that may be graphs.
 class Training {
  public:
   Training(Communicator& comm, bool static_graph)
@@ -84,7 +84,7 @@ class Training {
         optimizer_(net_->parameters(), torch::optim::AdamWOptions(1.0 / 256)),
         scaler_(comm, {.init_scale = 16, .growth_interval = 3}) {}
 
-  // Where the graph would run, without one.
+  // Runs on the graph's stream, without a graph.
   void eagerly(const at::Tensor& x) {
     const c10::Stream current = device::current_stream(comm_.device());
     device::order(current, stream_);
@@ -166,7 +166,7 @@ TEST_F(GraphedRanks, DdpTrainsAsEagerly) {
       EXPECT_TRUE(at::equal(result[i], results[0][i])) << i;
 }
 
-// What the rank's step throws; the ranks' devices are let go then.
+// The exception of the rank's step; the ranks' devices are released then.
 template <typename Error, typename Run>
 std::string error_of(const Run& run) {
   try {
@@ -195,7 +195,7 @@ TEST_F(GraphedRanks, ARankThatStaysAwayFromAReplayIsNamed) {
   EXPECT_NE(said.find("replay of graph 1"), std::string::npos) << said;
 }
 
-// It is there, and does something else.
+// The rank is present, and does something else.
 TEST_F(GraphedRanks, ARankThatIsLateForAReplayIsNamed) {
   std::string said;
   std::promise<void> over;
@@ -216,7 +216,7 @@ TEST_F(GraphedRanks, ARankThatIsLateForAReplayIsNamed) {
   EXPECT_NE(said.find("replay of graph 1"), std::string::npos) << said;
 }
 
-// What a DistributedDataParallel holds from its construction on stays on that stream.
+// Objects that DistributedDataParallel holds from its construction on stay on that stream.
 TEST_F(GraphedRanks, ADdpOfTheDefaultStreamIsNamed) {
   SaidByRanks said;
   run_on_nccl(2, [&](Communicator& comm) {
@@ -260,7 +260,7 @@ TEST_F(GraphedRanks, ZeroSaysThatItCannotBeCaptured) {
   said.expect("graph");
 }
 
-// Their hosts see to a call while it runs.
+// The engines' hosts take part in a call while it runs.
 TEST_F(GraphedRanks, EnginesWhoseHostsTakePartSaySo) {
   for (const bool peer : {false, true}) {
     SaidByRanks said;
@@ -312,7 +312,7 @@ TEST_F(GraphedRanks, ACapturedCallAgainstAnEagerOneIsAMismatch) {
   said.expect("captured, bucket 0");
 }
 
-// Whoever would wait for one group before it shows itself to the other waits for ever.
+// A rank that waited for one group before it showed itself to the other would wait forever.
 TEST_F(GraphedRanks, GroupsThatRanksCallInOppositeOrdersReplay) {
   run_on_nccl(
       2,
@@ -356,7 +356,7 @@ TEST_F(GraphedRanks, ACallFromBeforeTheStepIsRefusedInIt) {
     }
     work = comm.iall_reduce(sum);
     const std::string text = error_of<InvalidArgument>([&] { step(x); });
-    // The communicator goes on.
+    // The communicator remains usable.
     work.wait();
     comm.all_reduce(sum);
     EXPECT_EQ(sum.sum().item<float>(), 4 * 16);
@@ -365,7 +365,7 @@ TEST_F(GraphedRanks, ACallFromBeforeTheStepIsRefusedInIt) {
   said.expect("before a graph's capture");
 }
 
-// The device never did it.
+// The device never executed it.
 TEST_F(GraphedRanks, ACallOfACaptureThatFailedIsWaitedForByNobody) {
   run_on_nccl(2, [&](Communicator& comm) {
     const at::Tensor sum = torch::ones({4}).to(comm.device());
@@ -388,7 +388,7 @@ TEST_F(GraphedRanks, ACallOfACaptureThatFailedIsWaitedForByNobody) {
   });
 }
 
-// As wait() does.
+// As with wait().
 TEST_F(GraphedRanks, TestOrdersTheStreamInACapture) {
   run_on_nccl(2, [&](Communicator& comm) {
     const at::Tensor sum = torch::zeros({4}).to(comm.device());
@@ -415,7 +415,7 @@ TEST_F(GraphedRanks, ACallOfTheHostsIsRefusedAndNamed) {
     const at::Tensor x = batch_of(comm.rank(), 0, comm.device());
     for (int i = 0; i < 3; ++i) step(x);
     const std::string text = error_of<InvalidArgument>([&] { step(x); });
-    // The ranks go on.
+    // The ranks continue.
     training.eagerly(x);
     comm.barrier();
     said.add(text);

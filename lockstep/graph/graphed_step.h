@@ -1,5 +1,5 @@
-// GraphedStep: a whole step of training, forward to optimizer, as one graph of the device. The host
-// gives it by one launch, where eagerly it gives thousands of operations.
+// GraphedStep: a whole training step, from forward to optimizer, as one graph of the device. The
+// host submits it with one launch instead of thousands of eager operations.
 //
 //   GraphedStep step({.device = device}, [&](const at::Tensor& images, const at::Tensor& labels) {
 //     optimizer.zero_grad();
@@ -10,8 +10,9 @@
 //   });
 //   for (auto& batch : loader) loss_sum.add(step(batch.data, batch.target));
 //
-// The first steps run eagerly, then one is captured, and each later one copies its batch to where
-// the graph reads it and replays the graph. docs/gpu.md says what a step may do, and what not.
+// The first steps run eagerly, then one is captured; each later step copies its batch to the memory
+// that the graph reads, and replays the graph. docs/gpu.md says what a step may do and what it may
+// not.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,33 +29,35 @@
 
 namespace lockstep {
 
-// Used by one thread at a time. Whatever the step uses outlives it.
+// Objects that the step uses must outlive it.
+// Thread-safety: one thread at a time.
 //
-// `Step` takes a batch, its arguments, and returns the loss, a tensor, or nothing. It begins with
-// zero_grad(), for a graph's gradients are its own. It does the whole work of a
-// step, and in every step the same: what it decides by a value of the host's stays as it was at the
-// capture. Exceptions are learning rates and step counts of FusedAdamW, FusedAdam and FusedSGD, which
-// go on as ever.
+// `Step` takes a batch, as its arguments, and returns the loss (a tensor) or nothing. It begins
+// with zero_grad(), because a graph's gradients are its own. It does the whole work of a step, and
+// the same work in every step: a decision that depends on a value on the host stays as it was at
+// the capture. Exceptions are the learning rates and step counts of FusedAdamW, FusedAdam and
+// FusedSGD, which change as usual.
 //
-// The tensors of a batch are found as those of a forward's arguments (flat/nested.h); numbers may
-// stand beside them. Shapes, dtypes and strides of those on the device, values of those on the
-// host, and numbers say which graph is replayed.
+// The tensors of a batch are found in the same way as those of a forward's arguments
+// (flat/nested.h); numbers may stand beside them. The shapes, dtypes and strides of tensors on the
+// device, the values of tensors on the host, and the numbers select the graph that is replayed.
 template <typename Step>
 class GraphedStep {
  public:
-  // Throws InvalidArgument for options out of range, and, with Uncapturable::kThrow, where there
-  // are no graphs (device::why_no_graphs()).
+  // Throws InvalidArgument for options out of range and, with Uncapturable::kThrow, if the device
+  // has no graphs (device::why_no_graphs()).
   GraphedStep(const GraphedStepOptions& options, Step step)
       : graphs_(options), step_(std::move(step)) {}
 
-  // One step. All ranks call, for the same graph or all without one. The host does not wait for the device, but
-  // before the capture, once. The loss is ordered for this thread's current stream; that of a graph
-  // is overwritten by its next step.
+  // Runs one step. The host does not wait for the device, except once before the capture. The loss
+  // is ordered for this thread's current stream; a graph's loss is overwritten by its next step.
+  // Collective: all ranks call it, either all of them with the same graph or all without one.
   //
-  // Throws what the step throws; InvalidArgument for what cannot be captured, as options say;
-  // the device has done nothing then, gradients and counts of steps are as before, and the same
-  // step may be done eagerly. What ranks find out about
-  // each other (Timeout, Mismatch, PeerLost) before a replay is thrown by it, later as by any call.
+  // Throws what the step throws, and InvalidArgument for a step that cannot be captured, as options
+  // say; then the device has executed nothing, gradients and step counts are as before, and the
+  // same step may be run eagerly. Errors that ranks detect about each other before a replay
+  // (Timeout, Mismatch, PeerLost) are thrown by that replay; later ones are thrown as by any other
+  // call.
   template <typename... Inputs>
   at::Tensor operator()(const Inputs&... inputs) {
     std::tuple<Inputs...> batch(inputs...);
@@ -73,12 +76,13 @@ class GraphedStep {
                         });
   }
 
-  // Where steps run. What holds nodes of autograd's graph from its construction on, as
-  // DistributedDataParallel does, is made while this, GraphedStepOptions::stream, is the current one.
+  // The stream that steps run on, GraphedStepOptions::stream. Objects that hold nodes of autograd's
+  // graph from their construction on, such as DistributedDataParallel, must be made while it is the
+  // current stream.
   const c10::Stream& stream() const { return graphs_.stream(); }
-  // Graphs that there are.
+  // The number of graphs captured.
   int captured() const { return graphs_.captured(); }
-  // Why steps run eagerly for good; empty: they do not.
+  // Why all steps run eagerly; empty: they do not.
   const std::string& why_eager() const { return graphs_.why_eager(); }
 
  private:

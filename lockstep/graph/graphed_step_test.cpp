@@ -1,5 +1,5 @@
-// Steps of training as graphs, on a device that the host plays: the same bits as eagerly, one launch a step, no stop
-// of the host, no race; and what cannot be captured.
+// Training steps as graphs, on a fake device: the same bits as eagerly, one launch per step, no
+// wait of the host, no race; and the steps that cannot be captured.
 #include "lockstep/graph/graphed_step.h"
 
 #include <c10/core/StreamGuard.h>
@@ -46,13 +46,14 @@ class GraphedSteps : public WithoutRaces {
 };
 
 constexpr int kSteps = 8;
-// Learning rates are float32 in a graph, float64 in the eager kernel's arguments: powers of two are both.
+// Learning rates are float32 in a graph and float64 in the eager kernel's arguments; powers of two
+// are exact in both.
 constexpr double kRate = 1.0 / 1024;
 
 using Batch = std::vector<at::Tensor>;
 using Loss = std::function<at::Tensor(const Batch&)>;
 
-// What training leaves behind.
+// The results of training.
 struct Trained {
   std::vector<at::Tensor> parameters;
   std::vector<double> losses;
@@ -98,7 +99,7 @@ Task make_cnn() {
   return task;
 }
 
-// The step of a training loop: clipping, a skipped step where the norm is not finite, AdamW.
+// The step of a training loop: clipping, a skipped step if the norm is not finite, AdamW.
 template <typename Optimizer>
 at::Tensor clipped_step(Optimizer& optimizer, const Loss& loss_of, const Batch& batch) {
   optimizer.zero_grad();
@@ -212,7 +213,7 @@ TEST_F(GraphedSteps, ALanguageModelTrainsAsEagerly) {
   expect_as_eagerly(make_lm, kDevice);
 }
 
-// An infinity in one batch: the device leaves the step out, and the counts of steps follow.
+// An infinity in one batch: the device skips the step, and the step counts follow.
 TEST_F(GraphedSteps, TheScalerLeavesStepsOutInReplays) {
   const auto run = [](bool graphed) {
     const Task task = make_mlp();
@@ -275,7 +276,7 @@ TEST_F(GraphedSteps, SgdWithMomentumAndLoadedStateGoesOn) {
         batch.push_back(tensor.to(kDevice));
       graphed ? replayed(batch) : step(batch);
       if (i != 5) continue;
-      // Somebody puts other tensors into the state, as load() does.
+      // Replaces the tensors in the state, as load() does.
       for (auto& [key, state] : optimizer.state()) {
         at::Tensor& momentum = static_cast<torch::optim::SGDParamState&>(*state).momentum_buffer();
         momentum = momentum.mul(0.5);
@@ -290,7 +291,7 @@ TEST_F(GraphedSteps, SgdWithMomentumAndLoadedStateGoesOn) {
   expect_same(run(true), run(false));
 }
 
-// A square of the batch and of what was learned, with one parameter.
+// A square of the batch and of the learned parameter.
 struct Square {
   at::Tensor weight = torch::ones({3}).to(at::Device(at::kCUDA, 0)).requires_grad_();
   optim::FusedSGD optimizer{{weight}, torch::optim::SGDOptions(1.0 / 8)};
@@ -322,7 +323,7 @@ TEST_F(GraphedSteps, OtherShapesRunEagerlyAndMoreGraphsAreAnOption) {
   }
 }
 
-// What the host reads of a batch stays as it was at the capture: it is part of what a graph is for.
+// Values that the host reads from a batch stay as at the capture: a graph is specific to them.
 TEST_F(GraphedSteps, ValuesOnTheHostAndNumbersChooseTheGraph) {
   Square square;
   GraphedStep step({.device = kDevice, .warm_up = 2},
@@ -349,7 +350,7 @@ std::string message_of(const std::function<void()>& call) {
   return "no InvalidArgument";
 }
 
-// The line says what and where, nothing has happened, and the step may be done eagerly.
+// The line states cause and place, nothing has happened, and the step may be run eagerly.
 TEST_F(GraphedSteps, WhatCannotBeCapturedIsNamed) {
   const c10::Stream side = device::side_stream(kDevice);
   const at::Tensor host = torch::ones({3});
@@ -497,7 +498,7 @@ TEST_F(GraphedSteps, ArgumentsAndOptionsAreChecked) {
   EXPECT_EQ(on_host(torch::ones({2})).sum().item<float>(), 2);
 }
 
-// A graph reads memory where it was, whoever has it now.
+// A graph reads memory at its old address, whatever uses it now.
 TEST_F(GraphedSteps, MemoryThatIsFreedUnderAGraphIsFound) {
   at::Tensor table = torch::ones({3}).to(kDevice);
   GraphedStep step({.device = kDevice, .warm_up = 2},

@@ -22,8 +22,9 @@
 
 namespace lockstep::internal {
 
-// The operators that are called on this thread, and on autograd's for it, while this lives: the last
-// one is what a device refuses in a capture; and who writes where.
+// Observes, during its lifetime, the operators called on this thread and on autograd's threads for
+// it: the last one, which is the one that a device refuses in a capture, and the writers of each
+// storage.
 class StepGraphs::Operators {
  public:
   Operators()
@@ -49,7 +50,7 @@ class StepGraphs::Operators {
     const MutexLock lock(all.mutex);
     return all.last;
   }
-  // That wrote into the tensor's memory; empty: none.
+  // The operator that wrote into the tensor's memory; empty: none.
   std::string writer_of(const at::Tensor& tensor) const {
     Seen& all = seen();
     const MutexLock lock(all.mutex);
@@ -58,8 +59,8 @@ class StepGraphs::Operators {
   }
 
  private:
-  // Of the process: of ranks that are threads one may name another's last, which captures the same
-  // step.
+  // Shared by the process: with ranks as threads, one rank may name the last operator of another,
+  // which captures the same step.
   struct Seen {
     Mutex mutex;
     int watchers LOCKSTEP_GUARDED_BY(mutex) = 0;
@@ -98,7 +99,7 @@ class StepGraphs::Operators {
 
 namespace {
 
-// In one line.
+// The first line of the text.
 std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
@@ -116,14 +117,14 @@ void describe(const at::Tensor& tensor, std::ostream& key) {
             static_cast<std::streamsize>(values.nbytes()));
 }
 
-// When it ends, what `after` is given next comes after what `before` has been given.
+// On destruction, orders later work of `after` behind the work of `before`.
 class Ordered {
  public:
   Ordered(const c10::Stream& before, const c10::Stream& after) : before_(before), after_(after) {}
   ~Ordered() {
     try {
       device::order(before_, after_);
-    } catch (const std::exception&) {  // the device is broken, as the next call says
+    } catch (const std::exception&) {  // the device has failed, as the next call reports
     }
   }
   Ordered(const Ordered&) = delete;
@@ -133,7 +134,7 @@ class Ordered {
   c10::Stream before_, after_;
 };
 
-// Gradients as they are now, put back where a capture fails: those that it made hold nothing.
+// The gradients before a capture, restored if the capture fails: those that it made have no values.
 class Gradients {
  public:
   explicit Gradients(const std::vector<at::Tensor>& leaves) : leaves_(leaves) {
@@ -194,7 +195,7 @@ struct StepGraphs::Shape {
   std::string key;
   int eager = 0;  // steps so far
   std::unique_ptr<device::Graph> graph = nullptr;
-  std::vector<at::Tensor> leaves = {};  // that the loss is computed from
+  std::vector<at::Tensor> leaves = {};  // the leaves that the loss is computed from
   std::vector<at::Tensor> inputs = {};
   at::Tensor loss = {};
 };
@@ -232,8 +233,8 @@ at::Tensor StepGraphs::call(const std::vector<at::Tensor>& batch, const std::str
   Shape* const shape = why_eager_.empty() ? shape_of(key.str()) : nullptr;
   const c10::Stream current = device::current_stream(stream_.device());
   device::order(current, stream_);
-  // The batch's memory, too, is used again on the current stream only after the step, or what there
-  // is of it when it throws.
+  // The batch's memory, too, is reused on the current stream only after the step, or after the part
+  // of it that ran before an exception.
   const Ordered ordered(stream_, current);
   const c10::StreamGuard on(stream_);
   return on_stream(shape, batch, run);
@@ -265,7 +266,7 @@ at::Tensor StepGraphs::on_stream(Shape* shape, const std::vector<at::Tensor>& ba
   return shape->loss;
 }
 
-// Whoever else changed parameters may have done it by numbers of the host's.
+// Other code that changed parameters may have used numbers of the host.
 void StepGraphs::check_updates(const Shape& shape, const Operators& operators) const {
   if (options_.fixed_updates || device::capture_of(stream_)->updates()) return;
   for (const at::Tensor& leaf : shape.leaves) {

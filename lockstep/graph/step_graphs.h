@@ -1,4 +1,4 @@
-// StepGraphs: the part of GraphedStep that knows no types. Not a public header.
+// StepGraphs: the part of GraphedStep that does not depend on types. Not a public header.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,26 +15,27 @@
 
 namespace lockstep {
 
-// What follows where a step cannot be captured.
+// The reaction to a step that cannot be captured.
 enum class Uncapturable {
-  kThrow,  // InvalidArgument, which says what and where
-  kEager,  // the same line as a warning, once; this and all later steps run eagerly
+  kThrow,  // InvalidArgument with the cause and the place
+  kEager,  // a warning with the same line, once; this and all later steps run eagerly
 };
 
 struct GraphedStepOptions {
-  // Without a number the current one of its type.
+  // Without a number: the current device of its type.
   at::Device device = at::kCUDA;
-  // Where steps run, eagerly and as graphs; not the default stream. None: one beside it
-  // (GraphedStep::stream()).
+  // The stream that steps run on, eagerly and as graphs; must not be the default stream. nullopt: a
+  // side stream (GraphedStep::stream()).
   std::optional<c10::Stream> stream = std::nullopt;
-  // Eager steps before a capture, for batches of its shapes. Libraries choose their kernels in
-  // them, optimizers make their state, DistributedDataParallel its buckets. At least 2.
+  // The number of eager steps before a capture, for batches of the graph's shapes. In these steps
+  // libraries choose their kernels, optimizers make their state, and DistributedDataParallel makes
+  // its buckets. At least 2.
   int warm_up = 3;
-  // For how many shapes of a batch there is a graph, the first ones that come. Each has memory of
-  // its own. Batches of other shapes run eagerly.
+  // The number of batch shapes that get a graph: the first ones that occur. Each graph has memory
+  // of its own. Batches of other shapes run eagerly.
   int graphs = 1;
-  // Parameters may change by other means than an optimizer of Lockstep's: the same ones in every
-  // step. torch's own optimizers take numbers from the host that a graph would repeat.
+  // Allows other code than Lockstep's optimizers to change parameters; the changes must be the same
+  // in every step. torch's own optimizers take numbers from the host, which a graph would repeat.
   bool fixed_updates = false;
   Uncapturable uncapturable = Uncapturable::kThrow;
 };
@@ -43,13 +44,13 @@ namespace internal {
 
 class StepGraphs {
  public:
-  // The step on tensors in place of the batch's.
+  // Runs the step on the given tensors instead of the batch's.
   using Run = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
 
   explicit StepGraphs(const GraphedStepOptions& options);
   ~StepGraphs();
 
-  // `others`: what else of the batch must be as it was at the capture.
+  // `others`: the other parts of the batch, which must equal those at the capture.
   at::Tensor call(const std::vector<at::Tensor>& batch, const std::string& others, const Run& run);
 
   const c10::Stream& stream() const { return stream_; }
@@ -72,7 +73,7 @@ class StepGraphs {
   std::string why_eager_;
 };
 
-// A type of which nobody can find the tensors.
+// Reports an argument type whose tensors cannot be found.
 [[noreturn]] void refuse_argument(const char* type);
 
 }  // namespace internal

@@ -1,5 +1,5 @@
-// Nodes of autograd's graph that are written here. libtorch holds a node by std::shared_ptr in 2.11, by
-// c10::intrusive_ptr in 2.13; who makes one goes through make_node() and need not know.
+// Nodes of autograd's graph that are defined here. libtorch holds a node by std::shared_ptr in 2.11
+// and by c10::intrusive_ptr in 2.13; make_node() hides the difference.
 #pragma once
 
 #include <torch/csrc/autograd/edge.h>
@@ -11,15 +11,15 @@
 
 namespace lockstep::hooks {
 
-// What holds a node in this libtorch: what an edge holds its function by.
+// The pointer type for nodes in this libtorch, by which an edge holds its function.
 using NodePointer = decltype(torch::autograd::Edge::function);
 
-// A new T, which derives from torch::autograd::Node, made of `arguments`.
+// Makes a T, which derives from torch::autograd::Node, from `arguments`.
 template <typename T, typename... Arguments>
 NodePointer make_node(Arguments&&... arguments) {
   if constexpr (std::is_same_v<NodePointer, std::shared_ptr<torch::autograd::Node>>)
-    // libtorch's deleter, found by its argument's namespace since the other kind has none: it takes a long
-    // graph apart without recursion.
+    // Uses libtorch's deleter, found by its argument's namespace since the other pointer type has
+    // none: it destroys a long graph without recursion.
     return NodePointer(new T(std::forward<Arguments>(arguments)...),
                        [](auto* node) { deleteNode(node); });
   else

@@ -43,7 +43,7 @@ TEST(AutogradNode, IsPartOfAGraphAndGoesWithIt) {
   EXPECT_TRUE(at::equal(leaf.grad(), at::full({2}, 8.0)));
 }
 
-// A destructor in a destructor for each of them would need more stack than there is.
+// Nested destructors, one for each node, would need more stack than there is.
 TEST(AutogradNode, ALongGraphIsTakenApart) {
   int alive = 0;
   NodePointer last;

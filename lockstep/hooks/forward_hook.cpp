@@ -20,7 +20,7 @@ using Module = torch::nn::Module;
 using ModulePtr = std::shared_ptr<Module>;
 using TensorHookable = Hookable<at::Tensor(const at::Tensor&)>;
 
-// The first door, of any signature.
+// The first way, for any signature.
 
 struct TensorFirstPlace final : internal::HookPlace {
   std::weak_ptr<Module> module;
@@ -32,7 +32,7 @@ struct TensorFirstPlace final : internal::HookPlace {
   }
 };
 
-// The second door.
+// The second way.
 
 class FunctionHook final : public hooks::LayerHook {
  public:
@@ -45,7 +45,7 @@ class FunctionHook final : public hooks::LayerHook {
 
  private:
   ForwardHook hook_;
-  const Module* replacement_;  // the model holds it; only compared
+  const Module* replacement_;  // owned by the model; only compared
 };
 
 struct LayerPlace final : internal::HookPlace {
@@ -56,19 +56,19 @@ struct LayerPlace final : internal::HookPlace {
   }
 };
 
-// The third door.
+// The third way.
 
 class StandInImpl;
 
-// The hooks of a Sequential itself, which calls its children one after the other: the first one's
-// stand-in runs them all, the others pass on what they get.
+// The hooks of a Sequential itself, which calls its children one after another: the first one's
+// stand-in runs them all, the others pass their input on.
 struct Whole {
   internal::HookList<at::Tensor(const at::Tensor&)> hooks;
-  std::vector<std::weak_ptr<StandInImpl>> children;  // the Sequential's list holds them
+  std::vector<std::weak_ptr<StandInImpl>> children;  // owned by the Sequential's list
 };
 
-// Stands in a Sequential's list in a child's place. The Sequential has the child itself registered,
-// so names and parameters are the child's.
+// Takes a child's place in a Sequential's list. The Sequential has the child itself registered, so
+// names and parameters are the child's.
 class StandInImpl : public Module, public TensorHookable {
  public:
   explicit StandInImpl(torch::nn::AnyModule child)
@@ -86,8 +86,8 @@ class StandInImpl : public Module, public TensorHookable {
     return whole_->hooks.call(all, input);
   }
 
-  // As Sequential::clone() registers what this returns, it has to be the child in all but its
-  // forward. The Sequential's own hooks stay behind.
+  // Sequential::clone() registers the result, so it must be the child in everything except its
+  // forward. The Sequential's own hooks are not copied.
   ModulePtr clone(const std::optional<at::Device>& device) const override {
     auto copy = std::make_shared<StandInImpl>(child_.clone(device));
     copy->TensorHookable::operator=(*this);
@@ -175,7 +175,7 @@ Place find_place(const Module& model, const std::string& path) {
   return place;
 }
 
-// The entry for the child in its parent's list, if that is a Sequential.
+// The child's entry in its parent's list, if that is a Sequential.
 torch::nn::AnyModule* entry_in_sequential(Module* parent, const std::string& name) {
   auto* const sequential = dynamic_cast<torch::nn::SequentialImpl*>(parent);
   if (sequential == nullptr) return nullptr;
@@ -187,7 +187,7 @@ torch::nn::AnyModule* entry_in_sequential(Module* parent, const std::string& nam
 
 [[noreturn]] void refuse(Module& child, const std::string& path) {
   std::string reason;
-  if (hooks::internal::tensors_of(child))  // of a kind that takes hooks, were it not for this
+  if (hooks::internal::tensors_of(child))  // of a kind that could be hooked otherwise
     reason = child.name() + " " + hooks::cannot_hook(child) + "; ";
   throw InvalidArgument(
       "there is no way in at '" + path + "' (" + child.name() + "): " + reason +
@@ -195,8 +195,8 @@ torch::nn::AnyModule* entry_in_sequential(Module* parent, const std::string& nam
       "forward compute, or hold it in a torch::nn::Sequential");
 }
 
-// How a replaced child's forward gets to the replacement. One that calls the former child, as an
-// adapter around it does, gets what that computes.
+// Connects a replaced child's forward to the replacement. One that calls the former child, as an
+// adapter around it does, gets the result of its computation.
 ForwardHook call_of(Forward forward) {
   auto shared = std::make_shared<const Forward>(std::move(forward));
   return [shared](const Forward& former, const at::Tensor& input) {
@@ -211,7 +211,7 @@ ForwardHook call_of(Forward forward) {
   };
 }
 
-// The memory of what nobody else in the model has.
+// Releases memory with no other owner in the model.
 void release(Module& former, const Module& model, const Module& instead) {
   const at::NoGradGuard no_grad;
   std::set<const c10::TensorImpl*> kept;
@@ -230,7 +230,7 @@ void release(Module& former, const Module& model, const Module& instead) {
   for (const at::Tensor& tensor : former.buffers()) empty(tensor);
 }
 
-// Calls a Sequential, which no AnyModule holds, for another one's list.
+// Calls a Sequential from another one's list, because no AnyModule can hold it.
 class CalledImpl final : public Module {
  public:
   explicit CalledImpl(torch::nn::Sequential inner)
@@ -251,7 +251,7 @@ class CalledImpl final : public Module {
   torch::nn::Sequential inner_;
 };
 
-// All places in the model that hold the child.
+// All registrations of the child in the model.
 void register_instead(Module& model, const ModulePtr& child, const ModulePtr& instead) {
   std::vector<Module*> holders{&model};
   for (const ModulePtr& module : model.modules(/*include_self=*/false))
@@ -263,8 +263,8 @@ void register_instead(Module& model, const ModulePtr& child, const ModulePtr& in
   }
 }
 
-// Refuses a layer whose tensor another one of its kind in the model uses as well: it would be hooked
-// with it.
+// Refuses a layer whose tensor another layer of its kind in the model uses as well, because that
+// one would be hooked, too.
 void check_own_tensors(const Module& model, const ModulePtr& child, const std::string& path) {
   const auto own = hooks::internal::tensors_of(*child);
   for (const auto& item : model.named_modules("", /*include_self=*/false)) {
@@ -279,7 +279,7 @@ void check_own_tensors(const Module& model, const ModulePtr& child, const std::s
   }
 }
 
-// Evaluation, whatever the module is told.
+// Evaluation mode, whatever mode the module is set to.
 class FrozenNorm final : public hooks::LayerHook {
  public:
   at::Tensor forward(hooks::LayerCall& call) override {
@@ -349,7 +349,7 @@ void refuse_signature(const Module& module, const std::string& path) {
 
 namespace {
 
-// `replacement`: what the hook calls instead of the child, if that is its purpose.
+// `replacement`: the module that the hook calls instead of the child, if that is its purpose.
 HookHandle wrap(Module& model, const Place& place, const std::string& path, ForwardHook hook,
                 const Module* replacement) {
   if (dynamic_cast<TensorHookable*>(place.child.get()) != nullptr)

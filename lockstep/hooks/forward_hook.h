@@ -1,5 +1,5 @@
 // Forward hooks for C++ modules: a child of a model is wrapped, replaced or frozen from outside, by
-// its name, and the model's source stays as it is.
+// its name, without changes to the model's source.
 //
 //   auto handle = lockstep::wrap_forward(*model, "layer1.0.conv1",
 //       [](const lockstep::Forward& forward, const at::Tensor& input) {
@@ -8,24 +8,25 @@
 //   lockstep::replace_child(*model, "fc", torch::nn::Linear(512, 3));
 //   lockstep::freeze_child(*model, "layer1");
 //
-// forward() of a C++ module is not virtual (pytorch#25888), so whoever holds a child by its type
-// calls it directly. There are three doors, looked at in this order:
-//   1. a module that derives from Hookable, below: any signature, one line of its source (hooks that
-//      see its first argument and its result alone where these are tensors, or all of its arguments);
+// forward() of a C++ module is not virtual (pytorch#25888), so code that holds a child by its type
+// calls it directly. There are three ways to intercept it, tried in this order:
+//   1. a module that derives from Hookable, below: any signature, with one line in its source
+//      (hooks see only its first argument and its result where these are tensors, or all of its
+//      arguments);
 //   2. a layer of libtorch with parameters (Linear, Conv1d to 3d and their transposes, Embedding,
 //      BatchNorm1d to 3d, LayerNorm, GroupNorm), wherever it is held: its parameters carry a mark
-//      by which its operation is caught (layer_hook.h);
+//      by which its operation is intercepted (layer_hook.h);
 //   3. a torch::nn::Sequential, wherever it is held, and any child of one, since it calls its
 //      children through a virtual function: modules from a tensor to a tensor.
-// What has none of them is refused, with the line that would open one. SyncBatchNorm is made of the
-// second; the fused layers of this library's models step aside where a child has hooks.
+// Other modules are refused, with the line that would allow hooks. SyncBatchNorm uses the second
+// way; the fused layers of this library's models step aside where a child has hooks.
 //
-// A copy by clone() has the hooks too, and calls the same functions; those around a whole Sequential
-// stay behind. Of a child that was replaced the copy has a plain one with the replacement's values,
-// and clone() throws where their types differ.
+// A copy by clone() has the hooks too, and calls the same functions; those around a whole
+// Sequential are not copied. The copy of a replaced child is a plain one with the replacement's
+// values, and clone() throws where their types differ.
 //
-// In a Sequential whose child (or which itself) has a hook, stand-ins take the children's place: its
-// typed at<T>() and ptr<T>() throw, also when the hook has gone.
+// In a Sequential whose child (or which itself) has a hook, stand-ins replace the children: its
+// typed at<T>() and ptr<T>() throw, also after the hook is removed.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -45,12 +46,12 @@
 
 namespace lockstep {
 
-// What the child gives for an input; the input may be another than the hook's own.
+// The child's result for an input, which may differ from the hook's own.
 using Forward = std::function<at::Tensor(const at::Tensor& input)>;
-// -> the child's output. It may call `forward` any number of times, or not at all. It may keep it, to
-// call it later, as long as the model lives; but not that of a layer of libtorch (the second door),
-// which is gone with the call. Called on every thread that runs the child, above autograd and
-// autocast; what it throws, the model's forward throws.
+// Returns the child's output. It may call `forward` any number of times, or not at all. It may keep
+// it and call it later, as long as the model lives, except for a layer of libtorch (the second
+// way), whose `forward` ends with the call. Called on every thread that runs the child, above
+// autograd and autocast; the model's forward rethrows its exceptions.
 using ForwardHook = std::function<at::Tensor(const Forward& forward, const at::Tensor& input)>;
 
 namespace internal {
@@ -76,9 +77,9 @@ class HookList<Result(Args...)> {
   void remove(const std::shared_ptr<const Hook>& hook) { std::erase(hooks_, hook); }
   bool empty() const { return hooks_.empty(); }
 
-  // The last added outermost.
+  // The last added hook is outermost.
   Result call(const Inner& compute, Args... args) const {
-    // Theirs: one may take itself away meanwhile, or keep what it is given.
+    // A copy, since a hook may remove itself meanwhile, or keep its arguments.
     return call(std::make_shared<const Hooks>(hooks_), hooks_.size(), compute,
                 std::forward<Args>(args)...);
   }
@@ -98,7 +99,7 @@ class HookList<Result(Args...)> {
   Hooks hooks_;
 };
 
-// A Hookable from a tensor and whatever else to a tensor, for hooks that see the tensors alone.
+// A Hookable from a tensor and other arguments to a tensor, for hooks that see only the tensors.
 class TensorFirst {
  public:
   virtual std::shared_ptr<const void> add_tensor_hook(ForwardHook hook) = 0;
@@ -111,14 +112,14 @@ class TensorFirst {
   ~TensorFirst() = default;
 };
 
-// What may be kept as a copy and given again: values, and references to const.
+// Arguments that may be kept as a copy and passed again: values, and references to const.
 template <typename Arg>
 concept Repeatable =
     (!std::is_reference_v<Arg> ||
      (std::is_lvalue_reference_v<Arg> && std::is_const_v<std::remove_reference_t<Arg>>)) &&
     std::is_copy_constructible_v<std::remove_cvref_t<Arg>>;
 
-// Derived has forward_hooks(). Other signatures: nothing.
+// For a Derived with forward_hooks(). Empty for other signatures.
 template <typename Derived, typename Signature>
 class TensorHooks {};
 template <typename Derived, Repeatable... Rest>
@@ -147,14 +148,14 @@ class TensorHooks<Derived, at::Tensor(const at::Tensor&, Rest...)> : public Tens
 
 }  // namespace internal
 
-// What a module of your own derives from, beside torch::nn::Module, to take hooks on its forward:
+// Your own module derives from this, beside torch::nn::Module, to support hooks on its forward:
 //
 //   struct BlockImpl : torch::nn::Module, lockstep::Hookable<at::Tensor(const at::Tensor&)> {
 //     at::Tensor compute(const at::Tensor& x) override;   // was: forward
 //   };
 //
 // forward(), which the rest of the model calls as before, runs the hooks around compute(). Without
-// hooks it costs one virtual call. Arguments of reference type are passed on as they are.
+// hooks it costs one virtual call. Arguments of reference type are passed on unchanged.
 template <typename Signature>
 class Hookable;
 template <typename Result, typename... Args>
@@ -182,13 +183,14 @@ class Hookable<Result(Args...)>
   internal::HookList<Result(Args...)> hooks_;
 };
 
-// Takes a hook away again; without that it stays as long as the child. Copies are handles of the
-// same hook. A handle that goes does nothing.
+// Removes a hook; otherwise the hook stays as long as the child. Copies refer to the same hook.
+// Destroying a handle does nothing.
 class HookHandle {
  public:
   HookHandle() = default;
   explicit HookHandle(std::shared_ptr<internal::HookPlace> place) : place_(std::move(place)) {}
-  // Not while the child runs on another thread. Nothing if it is gone, or the child is.
+  // Must not run while the child runs on another thread. Does nothing if the hook or the child is
+  // gone.
   void remove() {
     if (place_) std::exchange(place_, nullptr)->remove();
   }
@@ -197,56 +199,62 @@ class HookHandle {
   std::shared_ptr<internal::HookPlace> place_;
 };
 
-// The modules that these mean, by their names in model.named_modules() and in its order: a name, or one
-// in which a * stands for one part between dots: "model.layers.*". Throws InvalidArgument: a name that
-// matches nothing (with the nearest), none at all.
+// The modules that match these names in model.named_modules(), in its order: a name, or one in
+// which a * stands for one part between dots: "model.layers.*".
+// Throws: InvalidArgument for a name that matches nothing (with the nearest), and for no names at
+// all.
 std::vector<std::string> modules_named(const torch::nn::Module& model,
                                        const std::vector<std::string>& names);
-// A model's layers: those that are Hookable from a tensor to a tensor and stand in a list (the last part
-// of their name is a number), the outermost, in the model's order.
+// A model's layers: the outermost modules that are Hookable from a tensor to a tensor and are in a
+// list (the last part of their name is a number), in the model's order.
 std::vector<std::string> layers_of(const torch::nn::Module& model);
 
-// The module of that name in model.named_modules(). Throws InvalidArgument that names the nearest.
+// The module of that name in model.named_modules().
+// Throws: InvalidArgument that names the nearest.
 std::shared_ptr<torch::nn::Module> find_module(const torch::nn::Module& model,
                                                const std::string& path);
 
-// Puts `hook` around the forward of the child at `path`, outside of those that it has. Parameters,
-// buffers and names stay as they are. Throws InvalidArgument if there is no such child, no door to
-// it, or it shares its weight with another layer of its kind; the model is then as it was. Does not
-// communicate; while nothing runs the model.
+// Puts `hook` around the forward of the child at `path`, outside its existing hooks. Parameters,
+// buffers and names are unchanged. Does not communicate.
+// Requires: the model is not running.
+// Throws: InvalidArgument if there is no such child, it cannot be intercepted, or it shares its
+// weight with another layer of its kind; the model is then unchanged.
 HookHandle wrap_forward(torch::nn::Module& model, const std::string& path, ForwardHook hook);
 
-// The same for a Hookable, with all of its arguments.
+// The same for a Hookable, with all its arguments.
 template <typename Signature>
 HookHandle wrap_forward(torch::nn::Module& model, const std::string& path,
                         typename Hookable<Signature>::Hook hook);
 
 struct ReplaceOptions {
-  // The parameters and buffers of the child that goes become empty, but for those that the model or
-  // the replacement have as well. It may still be held by its type in the model, but is not computed.
+  // The parameters and buffers of the replaced child become empty, except those that the model or
+  // the replacement also have. The model may still hold the child by its type, but does not compute
+  // it.
   bool release_memory = false;
 };
 
 // Calls `replacement` where the model calls the child at `path`, and registers it in its place: its
-// parameters and buffers take over the child's names, for optimizers, state dicts and to(). It is a
-// module from a tensor to a tensor, and may call the child that it replaces: an adapter around it.
-// Throws as wrap_forward() does.
+// parameters and buffers get the child's names, for optimizers, state dicts and to(). It is a
+// module from a tensor to a tensor, and may call the child that it replaces, as an adapter around
+// it does.
+// Throws: as wrap_forward().
 template <typename M>
 void replace_child(torch::nn::Module& model, const std::string& path,
                    const torch::nn::ModuleHolder<M>& replacement,
                    const ReplaceOptions& options = {});
 void replace_child(torch::nn::Module& model, const std::string& path,
                    const torch::nn::Sequential& replacement, const ReplaceOptions& options = {});
-// Of an AnyModule, which holds what it calls: none that calls the child. Throws InvalidArgument.
+// For an AnyModule, which owns the module that it calls: it must not call the child.
+// Throws: InvalidArgument.
 void replace_child(torch::nn::Module& model, const std::string& path,
                    torch::nn::AnyModule replacement, const ReplaceOptions& options = {});
 
-// The parameters below `path` get no gradients any more, and batch norms there use their running
-// statistics and leave them alone, also after model->train(); they still count batches, and still
-// refuse a single value a channel in training, as libtorch's do. Before DistributedDataParallel and
-// the optimizer, which then pass the parameters by. Throws InvalidArgument if there is no such
-// child, or a module with running statistics below it that is no BatchNorm1d to 3d; nothing has
-// changed then.
+// The parameters below `path` no longer require gradients, and batch norms there use their running
+// statistics without updating them, also after model->train(); they still count batches, and still
+// refuse a single value per channel in training, like libtorch's. Call it before making
+// DistributedDataParallel and the optimizer, which then skip the parameters.
+// Throws: InvalidArgument if there is no such child, or a module below it with running statistics
+// is not a BatchNorm1d to 3d; nothing has changed then.
 void freeze_child(torch::nn::Module& model, const std::string& path);
 
 // Implementation.
@@ -266,8 +274,8 @@ struct HookableHook final : HookPlace {
 
 [[noreturn]] void refuse_signature(const torch::nn::Module& module, const std::string& path);
 
-// What is put in a child's place. The model holds `module`, and so does `forward`, but for one that
-// calls the child: it would hold itself. `entry` calls it for a Sequential's list.
+// The module in a child's place. The model owns `module`, and so does `forward`, unless it calls
+// the child: it would then own itself. `entry` calls it for a Sequential's list.
 struct Replacement {
   std::shared_ptr<torch::nn::Module> module;
   Forward forward;
@@ -277,7 +285,7 @@ void replace_child(torch::nn::Module& model, const std::string& path,
                    const Replacement& replacement, const ReplaceOptions& options);
 bool calls_child(const torch::nn::Module& model, const std::string& path,
                  const torch::nn::Module& replacement);
-// Throws Error if there is nothing.
+// Throws: Error if it is null.
 void check_held(const void* held);
 
 }  // namespace internal

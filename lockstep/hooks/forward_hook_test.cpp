@@ -17,8 +17,8 @@ namespace {
 
 namespace nn = torch::nn;
 
-// A model as users write them: it knows nothing of hooks. Its stem is held by its type, its blocks
-// lie in a Sequential.
+// A user's model without knowledge of hooks. Its stem is held by its type, its blocks are in a
+// Sequential.
 struct BlockImpl : nn::Cloneable<BlockImpl> {
   explicit BlockImpl(int64_t width) : channels(width) { BlockImpl::reset(); }
   void reset() override {
@@ -157,7 +157,7 @@ TEST(ForwardHook, ReplacedByType) {
     net->forward(x).sum().backward();
     EXPECT_TRUE(wider->weight.grad().defined());
     EXPECT_FALSE(old_weight.grad().defined());
-    // And once more, where the replacement is.
+    // Again, at the replacement's place.
     wrap_forward(*net, "head.fc",
                  [](const Forward& forward, const at::Tensor& input) { return -forward(input); });
     const at::Tensor negative = net->forward(x);
@@ -332,7 +332,7 @@ TEST(ForwardHook, CopiesHaveTheHooks) {
   EXPECT_TRUE(torch::equal(copy->forward(x), expected));
   EXPECT_EQ(calls, 8);
   EXPECT_EQ(names_of(*copy), names_of(*net));
-  // The copy's parameters are its own, and the registered ones are those it computes with.
+  // The copy's parameters are its own, and the registered ones are those that it computes with.
   const torch::NoGradGuard no_grad;
   for (const at::Tensor& parameter : copy->parameters()) parameter.zero_();
   EXPECT_TRUE(torch::equal(net->forward(x), expected));
@@ -372,7 +372,8 @@ TEST(ForwardHook, ComputesWhenItIsCalled) {
   }
 }
 
-// Low-rank adaptation (Hu et al., arXiv:2106.09685): the replacement calls what it replaces.
+// Low-rank adaptation (Hu et al., arXiv:2106.09685): the replacement calls the module that it
+// replaces.
 struct AdapterImpl : nn::Module {
   explicit AdapterImpl(nn::Linear layer) : base(register_module("base", std::move(layer))) {
     down = register_parameter("down", torch::full({4, 1}, 0.1));
@@ -431,7 +432,7 @@ TEST(ForwardHook, OfSharedTensorsOnlyTheOwnGo) {
   replace_child(*net, "out", out, {.release_memory = true});
   EXPECT_TRUE(torch::equal(net->words->weight, before));
   EXPECT_EQ(net->forward(ids).size(1), 3);
-  // One module under two names is replaced under both.
+  // A module under two names is replaced under both.
   nn::Linear body(4, 4);
   replace_child(*net, "again", body);
   EXPECT_EQ(find_module(*net, "body"), body.ptr());

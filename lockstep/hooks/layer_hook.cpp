@@ -18,7 +18,7 @@ using internal::LayerTensors;
 using internal::Mark;
 using internal::Role;
 
-// Of any of the layer's tensors: one may have been replaced.
+// From any of the layer's tensors: one may have been replaced.
 const Mark::Entry* entry_of(const LayerTensors& tensors) {
   for (const auto& [tensor, role] : tensors.marked)
     if (const Mark::Entry* entry = internal::entry_of(*tensor, tensors.kind)) return entry;
@@ -34,7 +34,7 @@ void set_hooks(const LayerTensors& tensors, LayerHooks hooks) {
         {.kind = tensors.kind, .role = role, .has_bias = tensors.has_bias, .hooks = shared});
   }
   if (tensors.carrier == nullptr) return;
-  // A tensor that is no buffer, in a member that is not used.
+  // A tensor that is not a buffer, in an unused member.
   at::Tensor carrier = none ? at::Tensor() : at::zeros({1});
   if (!none) {
     internal::set_entry(
@@ -64,7 +64,7 @@ void LayerCall::leave_out_bias() {
 }
 
 std::string cannot_hook(const torch::nn::Module& layer) {
-  // Only looked at.
+  // It is only read.
   const auto tensors = internal::tensors_of(const_cast<torch::nn::Module&>(layer));
   if (!tensors) return "is none of libtorch's layers that take hooks";
   return tensors->refusal;
@@ -77,7 +77,7 @@ void add_hook(torch::nn::Module& layer, std::shared_ptr<LayerHook> hook, Place p
   internal::register_layer_kernels();
   const auto tensors = internal::tensors_of(layer);
   LayerHooks hooks = hooks_of(layer);
-  // Whoever reaches a layer that was replaced comes from inside of the replacement.
+  // A call that reaches a replaced layer comes from inside the replacement.
   const auto outermost = std::find_if(hooks.begin(), hooks.end(), [](const auto& other) {
     return other->replacement() != nullptr;
   });

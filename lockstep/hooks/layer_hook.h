@@ -1,14 +1,14 @@
 // LayerHook: code around the forward of one of libtorch's own layers, for rooms that build on it.
 // Programs use forward_hook.h.
 //
-// How: forward() of a C++ module is not virtual, and the class that calls it knows its type; but
-// what a layer computes is one operation on its parameters. Those carry a mark, a dispatch key
-// beside the tensor's own (internal/dispatch_key.h), which makes that operation call the layer's
-// hooks, whoever calls it; every other operation passes it by. The mark lives in the tensor: it
-// survives Module::to(), clone(), torch::load(), lockstep::load(), copy_() and zero_(), and is lost
-// when somebody puts another tensor in its place (Tensor::set_data(), or an assignment to the
-// layer's member). Two layers of different kinds may share a tensor, and each is hooked by itself;
-// two of one kind that do are hooked together.
+// Method: forward() of a C++ module is not virtual, and its caller knows its type; but a layer
+// computes one operation on its parameters. These carry a mark, a dispatch key beside the tensor's
+// own (internal/dispatch_key.h), which makes that operation call the layer's hooks for every
+// caller; all other operations ignore it. The mark lives in the tensor: it survives Module::to(),
+// clone(), torch::load(), lockstep::load(), copy_() and zero_(), and is lost when code replaces the
+// tensor (Tensor::set_data(), or an assignment to the layer's member). Two layers of different
+// kinds may share a tensor, and each is hooked separately; two of one kind that share one are
+// hooked together.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,7 +30,7 @@ namespace lockstep::hooks {
 class LayerHook;
 using LayerHooks = std::vector<std::shared_ptr<LayerHook>>;  // the innermost first
 
-// One forward of a hooked layer, on the stack of whoever calls it.
+// One forward of a hooked layer, on the caller's stack.
 class LayerCall {
  public:
   using Compute = std::function<at::Tensor(const at::Tensor& input)>;
@@ -43,14 +43,15 @@ class LayerCall {
         compute_(compute) {}
 
   const at::Tensor& input() const { return input_; }
-  // The operation's, as libtorch's schema has them, for hooks that know the kind of the layer. What
-  // is inside of a hook computes with what that leaves here; of a Linear's it looks at none but the bias
-  // (leave_out_bias()).
+  // The operation's arguments in the order of libtorch's schema, for hooks that know the kind of
+  // the layer. Inner hooks and the operation use the arguments that this hook leaves here; a Linear
+  // uses only the bias (leave_out_bias()).
   Arguments& arguments() { return arguments_; }
-  // What is inside of this hook computes a Linear's product without the bias. Nothing where there is none.
+  // Makes inner hooks and the operation compute a Linear's product without the bias. Does nothing
+  // where there is none.
   void leave_out_bias();
-  // What the layer gives for `input`: the other hooks inside this one, at last the operation. Any
-  // number of times.
+  // The layer's result for `input`: runs the inner hooks, and finally the operation. May be called
+  // any number of times.
   at::Tensor compute(const at::Tensor& input);
 
  private:
@@ -61,37 +62,38 @@ class LayerCall {
   const Compute& compute_;
 };
 
-// Called by every thread that runs the layer, clones of the module among them: they share it.
+// Called by every thread that runs the layer or clones of the module, which share it.
 class LayerHook {
  public:
   virtual ~LayerHook() = default;
-  // -> the layer's output. Above autograd and autocast. `call` is not to be kept.
+  // Returns the layer's output. Runs above autograd and autocast. `call` must not be kept.
   virtual at::Tensor forward(LayerCall& call) = 0;
-  // The module that the hook calls in the layer's place, and that is registered there; else null.
+  // The module that the hook calls in place of the layer, and that is registered there; otherwise
+  // null.
   virtual const torch::nn::Module* replacement() const { return nullptr; }
 };
 
-// Why the layer takes no hook, as the end of a sentence; empty if it takes them: Linear, Conv1d to
-// Conv3d and their transposes, Embedding, LayerNorm and GroupNorm, no classes derived from them, and
-// BatchNorm1d to 3d; with a tensor that can carry the mark.
+// Why the layer supports no hook, as the end of a sentence; empty if it does: Linear, Conv1d to
+// Conv3d and their transposes, Embedding, LayerNorm and GroupNorm, but no classes derived from
+// them, and BatchNorm1d to 3d, with a tensor that can carry the mark.
 std::string cannot_hook(const torch::nn::Module& layer);
 
 enum class Place : uint8_t {
-  kOutermost,  // around those that the layer has, but inside of a replacement
-  kInnermost,  // in the place of the layer's own computation
+  kOutermost,  // around the layer's existing hooks, but inside a replacement
+  kInnermost,  // in place of the layer's own computation
 };
-// Throws InvalidArgument if the layer takes none.
+// Throws InvalidArgument if the layer supports none.
 void add_hook(torch::nn::Module& layer, std::shared_ptr<LayerHook> hook,
               Place place = Place::kOutermost);
-// Whether it had it.
+// Returns whether the layer had it.
 bool remove_hook(torch::nn::Module& layer, const LayerHook* hook);
 LayerHooks hooks_of(const torch::nn::Module& layer);
-// Gives `to`, a module of the same kind, the hooks of `from` in place of its own; nothing where
-// these are no layers that take hooks.
+// Gives `to`, a module of the same kind, the hooks of `from` in place of its own; does nothing for
+// modules that are not such layers.
 void share_hooks(const torch::nn::Module& from, torch::nn::Module& to);
 
 // Whether an operation on this parameter or buffer may call hooks. Code that computes with a
-// layer's parameters by itself, in a fused node, asks this and calls the layer where they do.
+// layer's parameters in a fused node checks this, and calls the layer where it does.
 bool is_hooked(const at::Tensor& tensor);
 
 // Tensor::set_data, but the tensor keeps its mark.

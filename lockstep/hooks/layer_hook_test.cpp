@@ -19,7 +19,7 @@
 namespace lockstep::hooks {
 namespace {
 
-// Counts its calls, and gives what the layer gives.
+// Counts its calls, and returns the layer's result.
 struct Counting final : LayerHook {
   int calls = 0;
   at::Tensor forward(LayerCall& call) override {
@@ -34,7 +34,7 @@ struct Scaling final : LayerHook {
   at::Tensor forward(LayerCall& call) override { return call.compute(call.input()) * by; }
 };
 
-// What a forward and a backward leave: output, the input's gradient, the parameters'.
+// The results of a forward and a backward: output, the input's gradient, the parameters' gradients.
 template <typename Layer>
 std::vector<at::Tensor> results(Layer& layer, const at::Tensor& input) {
   layer->zero_grad();
@@ -138,7 +138,7 @@ TEST(LayerHook, AutocastIsInside) {
   at::autocast::set_autocast_enabled(at::kCPU, false);
 }
 
-// What follows a layer often works in place on its output.
+// The next operation often works in place on a layer's output.
 TEST(LayerHook, InPlaceAfterwards) {
   torch::manual_seed(6);
   for (const bool three : {false, true}) {
@@ -155,7 +155,7 @@ TEST(LayerHook, InPlaceAfterwards) {
     EXPECT_TRUE(torch::allclose(x.grad(), found)) << three;
     EXPECT_TRUE(torch::allclose(w.grad(), weight)) << three;
 
-    // What backward needs and was overwritten is noticed.
+    // Values that backward needs and that were overwritten are detected.
     struct Sigmoid final : LayerHook {
       at::Tensor forward(LayerCall& call) override { return call.compute(call.input()).sigmoid(); }
     };
@@ -196,7 +196,7 @@ TEST(LayerHook, OtherOperationsPassItBy) {
   EXPECT_EQ(hook->calls, 1);
 }
 
-// The rows of an embedding that is the output layer's weight as well.
+// An embedding whose weight is also the output layer's weight.
 TEST(LayerHook, TiedLayersAreHookedEachByItself) {
   torch::nn::Embedding words(6, 4);
   torch::nn::Linear out(torch::nn::LinearOptions(4, 6).bias(false));
@@ -254,7 +254,7 @@ TEST(LayerHook, LivesThroughWhatModulesGoThrough) {
   counts(*net, at::kDouble, "load()");
   set_data(net->first->weight, torch::randn({4, 4}, at::kDouble));
   counts(*net, at::kDouble, "set_data()");
-  // A copy's hooks are taken away without the original's.
+  // A copy's hooks are removed without affecting the original's.
   remove_hook(*copy->first, first.get());
   EXPECT_TRUE(is_hooked(net->first->weight));
   counts(*net, at::kDouble, "a copy's hook that went");

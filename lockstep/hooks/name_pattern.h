@@ -1,4 +1,4 @@
-// The names by which modules and their parameters are asked for: a name, or one in which a * stands for
+// Patterns for the names of modules and their parameters: a name, or one in which a * stands for
 // one part between dots: "model.layers.*".
 #pragma once
 
@@ -7,7 +7,8 @@
 namespace lockstep {
 
 bool is_named(std::string_view name, std::string_view pattern);
-// The same, or something above it is: "model.layers.0.up.weight" is below "model.layers.*".
+// The same, or a module that contains it matches: "model.layers.0.up.weight" is below
+// "model.layers.*".
 bool is_named_or_below(std::string_view name, std::string_view pattern);
 
 }  // namespace lockstep

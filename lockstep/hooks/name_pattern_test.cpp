@@ -12,7 +12,7 @@ TEST(NamePattern, AStarIsOnePart) {
   EXPECT_FALSE(is_named("layers.3.up", "layers.*"));
   EXPECT_FALSE(is_named("layers", "layers.*"));
   EXPECT_FALSE(is_named("layers.3", "layer.*"));
-  EXPECT_FALSE(is_named("layers.3", "lay*.3"));  // within a part it is a letter
+  EXPECT_FALSE(is_named("layers.3", "lay*.3"));  // within a part it is a literal character
   EXPECT_FALSE(is_named("layers", ""));
 }
 

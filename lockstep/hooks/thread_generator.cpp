@@ -37,7 +37,8 @@ void with_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 }  // namespace
 
 ThreadGenerator::ThreadGenerator(std::function<const at::Generator&()> generator)
-    : generator_(std::move(generator)) {
+    : generator_(std::move(generator)),
+      was_included_(c10::impl::tls_is_dispatch_key_included(kKey)) {
   LOCKSTEP_CHECK(own == nullptr, "a second generator for one thread");
   prepare();
   own = &generator_;
@@ -45,7 +46,7 @@ ThreadGenerator::ThreadGenerator(std::function<const at::Generator&()> generator
 }
 
 ThreadGenerator::~ThreadGenerator() {
-  c10::impl::tls_set_dispatch_key_included(kKey, false);
+  c10::impl::tls_set_dispatch_key_included(kKey, was_included_);
   own = nullptr;
 }
 

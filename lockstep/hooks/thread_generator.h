@@ -1,5 +1,5 @@
-// ThreadGenerator: random operations of one thread draw from a generator of its own, though nobody
-// names it to them. Dropout's module, for one, takes none.
+// ThreadGenerator: random operations of one thread use a generator of its own, though they are not
+// passed one. Dropout's module, for example, takes none.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -8,9 +8,10 @@
 
 namespace lockstep::hooks {
 
-// While it lives, operations of this thread that take a generator and are given none get the one
-// that `generator` returns, which is called by the first of them and outlives this. Of CPU tensors
-// only: do not make it where a thread works on another device. Not two at once on a thread.
+// While it lives, operations of this thread that take a generator and are passed none use the
+// result of `generator`, which is called by the first of them and outlives this. It works for CPU
+// tensors only: do not make it where a thread works on another device. A thread may have one at a
+// time.
 class ThreadGenerator {
  public:
   explicit ThreadGenerator(std::function<const at::Generator&()> generator);
@@ -18,15 +19,16 @@ class ThreadGenerator {
   ThreadGenerator(const ThreadGenerator&) = delete;
   ThreadGenerator& operator=(const ThreadGenerator&) = delete;
 
-  // The one that this thread's operations get; undefined where none lives here.
+  // The generator of this thread's operations; undefined where no ThreadGenerator lives here.
   static at::Generator current();
 
-  // Before the first, on any thread: some milliseconds, once a process, of which the threads then
-  // need none.
+  // May be called before the first one, on any thread: it takes some milliseconds, once per
+  // process, which the threads then need not spend.
   static void prepare();
 
  private:
   std::function<const at::Generator&()> generator_;
+  bool was_included_;  // the key, by another scope of this thread
 };
 
 }  // namespace lockstep::hooks

@@ -80,7 +80,8 @@ bool writes_files(const RedirectMap& map) {
   return false;
 }
 
-// While it lives, orphaned descendants become children of this process, so that it can reap them.
+// During its lifetime, orphaned descendants become children of this process, so that it can reap
+// them.
 class DescendantReaper {
  public:
   DescendantReaper() {
@@ -95,7 +96,8 @@ class DescendantReaper {
   int former_ = 0;
 };
 
-// The program has told what was wrong itself when it exits with 2, provided that it could be seen.
+// The program has reported the error itself when it exits with 2, provided that its output was
+// shown.
 bool needs_report(const LaunchOptions& options, const WorkerFailure& failure) {
   if (options.quiet) return false;
   if (failure.signal != 0 || failure.exit_code != 2) return true;
@@ -104,13 +106,13 @@ bool needs_report(const LaunchOptions& options, const WorkerFailure& failure) {
   return !shown || has_stderr(redirect) || failure.tail_stream != "stderr" || failure.tail.empty();
 }
 
-// Behind all that the ranks have written. `hurried`: whoever reads it may have stopped doing so.
+// Follows all output of the ranks. `hurried`: its reader may have stopped reading.
 void say_at_the_end(const AgentContext& context, const std::string& text, bool hurried) {
   context.err.put(-2, {text}, "");
   write_rest(context.out, context.err, context.signals, hurried);
 }
 
-// Whoever reads the output must not take a part for the whole.
+// A reader of the output must not take a part for the whole.
 bool output_failed(const AgentContext& context, const AttemptResult& attempt) {
   if (attempt.output_failure.empty()) return false;
   say_at_the_end(context,
@@ -120,8 +122,8 @@ bool output_failed(const AgentContext& context, const AttemptResult& attempt) {
   return true;
 }
 
-// Whether the report of the whole job is to be printed here: not where the failing rank's own
-// complaint was.
+// Whether the report of the whole job is printed here: not if the failing rank's own complaint was
+// printed here.
 bool needs_report(const LaunchOptions& options, const AgentMessage& last_word, bool failed_here) {
   if (options.quiet || last_word.text.empty()) return false;
   if (last_word.exit_code != 2 || !last_word.failure) return true;
@@ -129,13 +131,14 @@ bool needs_report(const LaunchOptions& options, const AgentMessage& last_word, b
   return failed_here || others_output_is_here ? needs_report(options, *last_word.failure) : true;
 }
 
-// A mistake, which would be one the next time as well.
+// Whether the error is a user's mistake, which would occur again the next time.
 bool is_mistake(const Error& error) {
   return dynamic_cast<const InvalidArgument*>(&error) != nullptr ||
          dynamic_cast<const LaunchError*>(&error) != nullptr;
 }
 
-// The ranks of this host cannot be started: the others are told, and heard to the end.
+// The ranks of this host cannot be started: notifies the other agents, and reads their messages to
+// the end.
 void give_up(Peers& peers, const Error& why, std::chrono::milliseconds grace) {
   AgentMessage message;
   message.kind = AgentMessage::Kind::kFailed;
@@ -160,7 +163,7 @@ void check_world(const LaunchOptions& options, const NodePlan& plan) {
                         " ranks, but the roles have " + std::to_string(ranks_of_roles));
 }
 
-// How the job ended on all hosts, and here.
+// Reports how the job ended on all hosts, and here.
 void conclude(const AgentContext& context, const AgentMessage& last_word, bool failed_here,
               bool hurried, LaunchResult& result) {
   result.failure = last_word.failure;
@@ -195,7 +198,7 @@ LaunchResult run(const AgentContext& context) {
       peers = std::move(joined.peers);
     }
     if (peers->last_word()) {
-      // It was not needed.
+      // This host was not needed.
       const bool written = write_rest(context.out, context.err, context.signals, false);
       conclude(context, *peers->last_word(), false, !written, result);
       return result;
@@ -227,7 +230,7 @@ LaunchResult run(const AgentContext& context) {
     }
     if (last_word) {
       conclude(context, *last_word, attempt.failed, attempt.hurried, result);
-      // A signal that came while ranks were being stopped only hurries a failed job's end.
+      // A signal that arrived while ranks were being stopped only hastens a failed job's end.
       if (attempt.stop_signal && result.exit_code != 0 && !result.failure)
         result.exit_code = 128 + *attempt.stop_signal;
       return result;
@@ -289,8 +292,8 @@ std::optional<OnFailure> parse_on_failure(const std::string& text, int max_resta
 LaunchResult launch(const LaunchOptions& options) {
   open_standard_streams();
   check(options);
-  if (options.program.empty() && options.nproc > 0)
-    find_program(options.command.front());  // throws before anything is made
+  // Throws before anything is created.
+  if (options.program.empty() && options.nproc > 0) find_program(options.command.front());
   std::optional<LogFolder> logs;
   if (!options.log_dir.empty() || writes_files(options.redirects) || writes_files(options.tee)) {
     logs.emplace(options.log_dir, options.run_id);
@@ -299,7 +302,7 @@ LaunchResult launch(const LaunchOptions& options) {
     }
   }
 
-  const LogNeverWaits for_no_reader;  // nor does what serves the ranks, on threads of its own
+  const LogNeverWaits for_no_reader;  // nor do the threads that serve the ranks
   const DescendantReaper reaper;
   SignalPipe signals;
   Console out(STDOUT_FILENO), err(STDERR_FILENO);
@@ -313,7 +316,7 @@ LaunchResult launch(const LaunchOptions& options) {
                      result.exit_code > 128);
     return result;
   } catch (...) {
-    // Generations before may have left something.
+    // Earlier generations may have left output.
     write_rest(out, err, signals, false);
     throw;
   }

@@ -10,10 +10,11 @@ namespace lockstep::launch {
 
 class AgentChannel {
  public:
-  // The server's end of a new connection; the client has to pass the challenge before anything else
+  // The server's end of a new connection; the client must pass the challenge before anything else
   // is read.
   AgentChannel(UniqueFd fd, const Secret& secret);
-  // The client's end. Throws Timeout, StoreError.
+  // The client's end.
+  // Throws: Timeout, StoreError.
   static AgentChannel connect(const HostPort& server, const Secret& secret, Deadline deadline);
 
   int fd() const { return channel_.fd(); }
@@ -22,7 +23,7 @@ class AgentChannel {
   const HostPort& peer() const { return channel_.peer(); }
   const HostPort& local() const { return channel_.local(); }
 
-  // As wire::Channel's.
+  // As wire::Channel's functions.
   void send(const AgentMessage& message) { channel_.send(encode(message)); }
   bool sent_all() const { return channel_.sent_all(); }
   std::vector<AgentMessage> pump();

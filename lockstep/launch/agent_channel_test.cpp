@@ -20,7 +20,7 @@ class AgentChannelTest : public testing::Test {
         UniqueFd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)),
         secret);
   }
-  // Until a message has come.
+  // Waits until a message has arrived.
   static std::vector<AgentMessage> receive(AgentChannel& channel) {
     while (true) {
       wait_ready(channel.fd(), POLLIN, Deadline::seconds(5), "a message");
@@ -56,7 +56,7 @@ TEST_F(AgentChannelTest, MessagesOfAnyLengthGoBothWays) {
   server.send(message);
   EXPECT_EQ(receive(client).at(0).text, "short");
 
-  // What was sent before the end is still heard.
+  // A message sent before the end is still received.
   server.send(message);
   server.close();
   EXPECT_EQ(receive(client).size(), 1u);

@@ -13,7 +13,7 @@ namespace {
 using nlohmann::json;
 using Kind = AgentMessage::Kind;
 
-// Two agents of different versions say so instead of misunderstanding each other.
+// Agents of different versions report the difference instead of misunderstanding each other.
 constexpr int kProtocol = 7;
 
 constexpr std::array<std::pair<Kind, const char*>, 17> kNames = {{
@@ -36,7 +36,7 @@ constexpr std::array<std::pair<Kind, const char*>, 17> kNames = {{
     {Kind::kBeat, "beat"},
 }};
 
-// What a rank printed may be no UTF-8: such bytes are replaced.
+// A rank's output may not be UTF-8: such bytes are replaced.
 std::string dump(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
@@ -141,8 +141,7 @@ std::vector<RankSight> sights_of(const json& list) {
   return sights;
 }
 
-// The record of the last call goes as the text that the report has: agents need not share its
-// layout.
+// The record of the last call is sent as the text in the report: agents need not share its layout.
 json to_json(const WorkerFailure& failure) {
   return {{"host", failure.host},
           {"rank", failure.rank},

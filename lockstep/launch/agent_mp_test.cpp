@@ -82,7 +82,7 @@ TEST(Agent, ARankThatIsStoppedInInitIsNamedWithWhereItIs) {
             Not(HasSubstr("failed first"))));
 }
 
-// Errors of others than a communicator do not say that the rank only waited.
+// Only errors of a communicator say that the rank merely waited.
 TEST(Agent, AStoppedRankIsToldBesideAnyFailure) {
   const Ended ended = run({"nproc", "2", "grace", "200"}, {program(), "rank", "stop-unnoticed"});
   EXPECT_THAT(ended.err, AllOf(HasSubstr("rank 0 of 2 failed first: exited with code 1"),
@@ -166,8 +166,8 @@ TEST(Agent, TermThenKillAfterTheGrace) {
 }
 
 TEST(Agent, NothingThatARankStartedIsLeft) {
-  // One rank fails while its and the other's children run; then a rank that ends well leaves a
-  // child behind.
+  // First one rank fails while its children and the other rank's run; then a rank that ends well
+  // leaves a child behind.
   for (const char* end : {"sleep 1; exit 1", "exit 0"}) {
     const Ended ended = run_shell(
         {"nproc", "2", "grace", "300"},
@@ -180,12 +180,12 @@ TEST(Agent, NothingThatARankStartedIsLeft) {
   }
 }
 
-// One that moves to a session of its own, and so out of its rank's process group.
+// A child that moves to a session of its own, and so out of its rank's process group.
 TEST(Agent, NothingIsLeftInSessionsOfItsOwn) {
   for (const char* end : {"exit 1", "exit 0"}) {
     const TestDirectory folder;
     const std::string file = (folder / "pids").string();
-    // And what that has started; the second takes no notice of SIGTERM.
+    // Also the processes that the child has started; the second one ignores SIGTERM.
     const Ended ended =
         run_shell({"nproc", "2", "grace", "300"},
                   "setsid sh -c 'sleep 60 & echo pid $! >> " + file + "; echo pid $$ >> " + file +
@@ -235,7 +235,7 @@ TEST(Agent, ItsOwnSignalsArePassedOnAndGiveTheExitCode) {
   }
 }
 
-// As a training that saves when it is asked to stop; `seconds` long.
+// Behaves like a training that saves when it is asked to stop, which takes `seconds`.
 std::string saves_on_term(const std::string& seconds, const std::string& then = "exit 0") {
   return "trap 'sleep " + seconds + "; echo saved $RANK; " + then +
          "' TERM; echo ready $RANK; while :; do sleep 0.01; done";
@@ -277,7 +277,7 @@ TEST(Agent, ASecondInterruptKillsAtOnce) {
   agent.await_output("\n", 2);
   const auto start = std::chrono::steady_clock::now();
   ::kill(agent.process().pid(), SIGINT);
-  std::this_thread::sleep_for(std::chrono::seconds(1));  // two that are pending are one
+  std::this_thread::sleep_for(std::chrono::seconds(1));  // two pending signals count as one
   ::kill(agent.process().pid(), SIGINT);
   EXPECT_EQ(agent.finish(), 128 + SIGINT);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
@@ -296,7 +296,7 @@ TEST(Agent, UserSignalsArePassedOn) {
 
 TEST(Agent, RestartsTheWholeJobWithAFreshStore) {
   // The first two attempts fail after the meeting; the same key of the barrier serves all three, so
-  // each has its own store.
+  // each attempt must have its own store.
   const std::string script =
       program() +
       " rank meet || exit 9; echo attempt $TORCHELASTIC_RESTART_COUNT of "

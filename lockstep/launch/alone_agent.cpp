@@ -13,7 +13,7 @@ LeaderOptions leader_options(const LaunchOptions& options) {
   leader.max_restarts = options.max_restarts;
   leader.grace = options.grace;
   leader.stop_grace = options.stop_grace;
-  leader.beat = std::chrono::hours(1);  // to nobody
+  leader.beat = std::chrono::hours(1);  // there are no other agents
   return leader;
 }
 

@@ -13,7 +13,8 @@ namespace lockstep::launch {
 
 class AloneAgent final : public Peers {
  public:
-  // The first generation begins at once. Throws LaunchError, SystemError.
+  // The first generation starts at once.
+  // Throws: LaunchError, SystemError.
   AloneAgent(const LaunchOptions& options, Console& err);
 
   void watch(PollSet& polls) override;
@@ -28,7 +29,7 @@ class AloneAgent final : public Peers {
   const LaunchOptions& options_;
   Console& err_;
   Leader leader_;
-  // Every generation has a store, a secret and a port of its own.
+  // Every generation has its own store, secret and port.
   Secret secret_;
   std::unique_ptr<TcpStoreServer> store_;
   std::optional<PortReservation> master_port_;

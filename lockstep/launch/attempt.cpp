@@ -22,10 +22,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kLookForExits = std::chrono::milliseconds(10);  // without pidfds
+constexpr auto kLookForExits = std::chrono::milliseconds(10);  // if there are no pidfds
 
-// The secret in a file without a name, which the ranks inherit: it is neither on a command line nor
-// in an environment.
+// Puts the secret into a nameless file, which the ranks inherit: it appears neither on a command
+// line nor in an environment.
 UniqueFd make_secret_file(const Secret& secret) {
   UniqueFd file(::memfd_create("lockstep-secret", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file) throw system_error("memfd_create", errno);
@@ -62,7 +62,7 @@ Attempt::Attempt(const AgentContext& context, const AttemptJob& job)
       strays_("LOCKSTEP_STORE=" + job_.node.store.to_string()),
       still_(static_cast<size_t>(ranks_)) {
   if (options_.simulate_failures) {
-    // Other moments in every generation and on every host.
+    // The drill's moments differ in every generation and on every host.
     FailureDrill drill = *options_.simulate_failures;
     drill.seed = drill.seed * 1'000'003 + static_cast<uint64_t>(job_.node.generation) * 1009 +
                  static_cast<uint64_t>(job_.node.node_rank);
@@ -100,7 +100,8 @@ AttemptResult Attempt::run() {
   wait_for_the_others();
   context_.out.close_line();
   context_.err.close_line();
-  // Before the next generation nothing waits for a slow reader: the other agents would miss this one.
+  // Does not wait for a slow reader before the next generation, because the other agents would miss
+  // this one.
   result.hurried = stop_signal_ || supervisor_.stop_signal();
   if (job_.peers.last_word() || stop_signal_)
     result.hurried =
@@ -131,7 +132,7 @@ void Attempt::watch() {
 
 void Attempt::simulate_failures() {
   if (!failures_) return;
-  // Once a rank has finished, nobody is left whom another one's successor could meet.
+  // Once a rank has finished, another one's successor could meet no rank.
   bool over = supervisor_.failure() || supervisor_.stop_signal();
   std::vector<int> running;
   for (int rank = 0; rank < ranks_; ++rank) {
@@ -153,7 +154,7 @@ void Attempt::wait_for_the_others() {
   while (!job_.peers.last_word() && !leaves_ && job_.peers.lost().empty()) {
     if (const int newest = job_.peers.plan()->generation; newest != generation) {
       if (!stop_signal_) break;
-      // It has begun before the signal was heard of, and gets no ranks here.
+      // The generation began before the signal was known, and gets no ranks here.
       generation = newest;
       AgentMessage ended;
       ended.kind = AgentMessage::Kind::kEnded;
@@ -174,7 +175,7 @@ void Attempt::add_ranks(PollSet& polls) {
     worker->err().watch(polls, [&worker] { worker->err().pump(Clock::now()); });
     worker->out().watch(polls, [&worker] { worker->pump_out(Clock::now()); });
     if (!supervisor_.running(rank)) continue;
-    // One that has ended, while that is not looked at yet.
+    // The rank has ended, but its end has not been examined yet.
     if (const auto until = still_[static_cast<size_t>(rank)].waits_for_word) {
       polls.wake_at(std::max(now + kLookForExits, *until));
       continue;
@@ -234,7 +235,7 @@ void Attempt::say_if_served() {
   job_.peers.tell(served);
 }
 
-// Looks at all ranks at once, so that of several that are dead the right one is blamed.
+// Looks at all ranks at once, so that the right one of several dead ranks is blamed.
 void Attempt::look_for_exits() {
   std::vector<RankExit> exits;
   for (int rank = 0; rank < ranks_; ++rank) {
@@ -263,7 +264,7 @@ void Attempt::look_for_exits() {
     if (exit.status.ok()) continue;
     const bool waits = supervisor_.waits(exit.local_rank);
     ends = ends || !(waits || left_behind);
-    // Its children have nobody to serve; the next process shall find their ports free.
+    // Its children have no rank to serve, and the next process must find their ports free.
     if (waits || left_behind)
       workers_[static_cast<size_t>(exit.local_rank)]->process().signal_group(SIGKILL);
     const bool restarts_are_left =
@@ -275,10 +276,10 @@ void Attempt::look_for_exits() {
   if (!had_failed && supervisor_.failure()) report_failure();
 }
 
-// To this agent's output, the traces and the other agents.
+// Reports to this agent's output, the traces and the other agents.
 void Attempt::report_failure() {
   const RankExit& failure = *supervisor_.failure();
-  // Who exits with 2 was not in a call: it found its command line or input wrong.
+  // A rank that exits with 2 was not in a call: it rejected its command line or input.
   if (failure.status.exit_code != 2) {
     look_at_board();
     WorkerFailure so_far = describe(failure);
@@ -286,7 +287,7 @@ void Attempt::report_failure() {
     write_last_traces(describe_cause(so_far));
   }
   if (failure.status.exit_code == 2) show_complaint_once(failure.local_rank);
-  // For the report: what it wrote last.
+  // For the report: its last output.
   workers_[static_cast<size_t>(failure.local_rank)]->err().drain(Clock::now());
   AgentMessage failed;
   failed.kind = AgentMessage::Kind::kFailed;
@@ -294,7 +295,7 @@ void Attempt::report_failure() {
   job_.peers.tell(failed);
 }
 
-// The others may be saying the same in the same words.
+// The other ranks may be printing the same text.
 void Attempt::show_complaint_once(int complaining_rank) {
   OutputStream& complaining = workers_[static_cast<size_t>(complaining_rank)]->err();
   complaining.drain(Clock::now());
@@ -320,7 +321,7 @@ void Attempt::look_at_ranks() {
   }
 }
 
-// Of an end that the agent itself may have brought about nothing is to be learnt.
+// An end that the agent itself may have caused says nothing.
 void Attempt::note_end(const RankExit& exit) {
   const auto rank = static_cast<size_t>(exit.local_rank);
   if (looked_ && !ended_by_itself(exit.status, supervisor_.killing(), handles_term_[rank])) return;
@@ -339,7 +340,7 @@ void Attempt::look_at_board() {
   }
 }
 
-// Who ended first; or, if it says itself that another rank's failure brought it about, that one.
+// The rank that ended first; or, if it reports another rank's failure as the reason, that one.
 RankExit Attempt::rank_to_blame() const {
   const auto note_of = [&](const RankExit& exit) {
     return error_note_of(workers_[static_cast<size_t>(exit.local_rank)]->error_text());
@@ -348,7 +349,7 @@ RankExit Attempt::rank_to_blame() const {
   if (!note_of(first).consequence) return first;
   const auto cause = std::find_if(exits_.begin(), exits_.end(), [&](const RankExit& exit) {
     const ErrorNote note = note_of(exit);
-    // What one that the agent has stopped says may be of that, unless it says all.
+    // The message of a rank that the agent has stopped may be a consequence, unless it is complete.
     const bool by_itself = sights_[static_cast<size_t>(exit.local_rank)].ended_badly;
     return (by_itself || (note.complete && !exit.status.ok())) && !note.message.empty() &&
            !note.consequence;

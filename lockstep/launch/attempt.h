@@ -1,5 +1,5 @@
 // Attempt: the ranks of one generation on this host, started and watched to their end. A rank whose
-// role has restarts may be started again meanwhile, alone.
+// role has restarts may be restarted alone meanwhile.
 #pragma once
 
 #include <filesystem>
@@ -25,7 +25,7 @@
 
 namespace lockstep::launch {
 
-// What the agent keeps over all attempts. Everything outlives the attempt.
+// The agent's state that outlives attempts. Everything outlives the attempt.
 struct AgentContext {
   const LaunchOptions& options;
   const LogFolder* logs;  // nullptr: none
@@ -35,7 +35,7 @@ struct AgentContext {
   LostOutput& lost;
 };
 
-// The job, as the ranks of this host have to know it. Everything outlives the attempt.
+// The job, as the ranks of this host must know it. Everything outlives the attempt.
 struct AttemptJob {
   NodePlan node;
   const Secret& secret;  // of the store
@@ -43,22 +43,23 @@ struct AttemptJob {
 };
 
 struct AttemptResult {
-  bool failed = false;             // a rank here
-  std::optional<int> stop_signal;  // that came to this agent and ended the job, or its part in it
+  bool failed = false;             // a rank here failed
+  std::optional<int> stop_signal;  // the signal to this agent that ended the job, or its part in it
   bool was_stopping = false;       // the ranks here had been told to stop before that signal
-  std::string output_failure;      // why the agent's own output could not be written; "": it could
-  bool hurried = false;            // a signal asked for an end, whoever still reads the output
+  std::string output_failure;      // why the agent's own output could not be written; "": it was
+  bool hurried = false;  // a signal asked for an end, whether or not the output is still read
 };
 
 class Attempt {
  public:
-  // Starts the ranks. Throws LaunchError; then none is left.
+  // Starts the ranks.
+  // Throws: LaunchError after it has ended all that it started.
   Attempt(const AgentContext& context, const AttemptJob& job);
 
-  // Until every rank and everybody else in their process groups has ended, on the other hosts too;
-  // and until it is known what comes next: the job is over, another generation has begun, the first
-  // agent is lost, or this host has left. Where no other generation may follow, until all output is
-  // written, too; else the consoles keep what they have not written.
+  // Waits until every rank and all processes in their process groups have ended, on the other hosts
+  // too, and until it is known what follows: the job is over, another generation has begun, the
+  // first agent is lost, or this host has left. Where no other generation may follow, it also waits
+  // until all output is written; otherwise the consoles keep the rest.
   AttemptResult run();
 
  private:
@@ -66,12 +67,12 @@ class Attempt {
 
   struct Streams {
     StreamPlan out, err;
-    std::filesystem::path folder;  // of the log files; "": there are none
+    std::filesystem::path folder;  // the folder of the log files; "": there are none
   };
 
   std::unique_ptr<Worker> start_rank(int rank);
   std::unique_ptr<Worker> start_spare(int link);
-  // nullptr: no spare is there.
+  // nullptr: no spare is available
   std::unique_ptr<Worker> take_spare(int rank);
   void start_again(int rank);
   Streams streams_of(int rank);
@@ -96,10 +97,11 @@ class Attempt {
   bool any_stands_still() const;
   bool waits_for_word(const RankExit& exit);
   void excuse_who_waited(std::vector<RankExit>& exits) const;
-  // Says how long the ranks here may run without another word of this agent; ends them where that is over.
+  // Tells the sentinel how long the ranks here may run without another sign of this agent; ends
+  // them where that time is over.
   void hold_ranks();
   void report_failure();
-  void end_groups();  // until nobody of their process groups, and nobody who left them, is left
+  void end_groups();  // until no process of their process groups, or that left them, lives
   void end_living_groups();
   void signal_all(int signal);
   void wait_for_the_others();
@@ -120,50 +122,50 @@ class Attempt {
   bool any_group_alive();
   RankExit rank_to_blame() const;
   WorkerFailure describe(const RankExit& exit) const;
-  void look_at_ranks();  // once, before any is told to stop
+  void look_at_ranks();  // once, before any rank is told to stop
   void note_end(const RankExit& exit);
-  void look_at_board();  // for what ranks have said since
+  void look_at_board();  // for new reports of the ranks
 
   const AgentContext& context_;
   const LaunchOptions& options_;
   const AttemptJob job_;
   const int ranks_;  // on this host
   UniqueFd secret_file_;
-  UniqueFd no_input_;  // for ranks that have no stdin, and for spares
+  UniqueFd no_input_;  // for ranks without stdin, and for spares
   trace::CallBoard board_;
   const trace::TraceWriter traces_;
   bool last_traces_written_ = false;
   Supervisor supervisor_;
-  std::vector<RankExit> exits_;  // so far, of processes that were not started again
+  std::vector<RankExit> exits_;  // so far, of processes that were not restarted
   Sentinel sentinel_;
   std::optional<SimulatedFailures> failures_;
   std::vector<std::unique_ptr<Worker>> workers_;  // by local rank
-  // Former ones of ranks that were started again, of whose groups somebody still lived.
+  // Earlier processes of restarted ranks whose process groups are still alive.
   std::vector<std::unique_ptr<Worker>> former_;
   Strays strays_;
   std::vector<RankSight> sights_;   // by local rank
   std::vector<bool> handles_term_;  // by local rank, once looked_: it does not die of SIGTERM
   bool looked_ = false;             // the job has begun to end
-  // A rank that stands still while others wait for it in vain, or have gone on without it.
+  // A rank that is stopped while others wait for it in vain, or have continued without it.
   struct Still {
-    std::optional<Time> since = {};  // it does
-    bool killed = false;             // therefore
-    Time begun = {};                 // its process; the first one: long ago
-    // It has ended since it only waited, and until then the one that it waited for may be found.
+    std::optional<Time> since = {};  // since when it is stopped
+    bool killed = false;             // for that reason
+    Time begun = {};                 // the start of its process; the first one: long ago
+    // It has ended because it only waited; until then the rank that it waited for may be found.
     std::optional<Time> waits_for_word = {};
   };
   std::vector<Still> still_;             // by local rank
-  std::optional<Time> still_killed_at_;  // the latest that was replaced
-  Time left_at_{};                       // when the others went on without the latest that failed
+  std::optional<Time> still_killed_at_;  // of the latest replaced rank
+  Time left_at_{};                       // when the others continued without the latest failed rank
   Time look_for_still_at_{};
   Time say_that_others_wait_at_{};
   bool said_lost_output_ = false;
   bool reader_lost_ = false;
   bool said_served_ = false;
-  bool lapsed_ = false;             // the others have given this agent up while it stood still
-  bool leaves_ = false;             // the others go on without this host
+  bool lapsed_ = false;             // the others have given this agent up while it was stopped
+  bool leaves_ = false;             // the others continue without this host
   std::optional<int> stop_signal_;  // the first to this agent that ends the job, or its part in it
-  int signals_ = 0;                 // how many came
+  int signals_ = 0;                 // number of signals
   std::optional<Spares> spares_;
 };
 

@@ -26,7 +26,8 @@ int terminal_columns(const Console& out, const Console& err) {
   return size.ws_col;
 }
 
-// Programs that choose processors themselves name them by number: a narrower mask would break them.
+// Programs that choose processors themselves address them by number, and a narrower mask would
+// break them.
 bool user_places_threads(const EnvLookup& env) {
   return env("GOMP_CPU_AFFINITY").has_value() || env("KMP_AFFINITY").has_value();
 }
@@ -43,11 +44,11 @@ std::vector<std::string> command_of(const LaunchOptions& options, int rank) {
 }
 
 struct ErrorFile {
-  UniqueFd fd;  // of one without a name
+  UniqueFd fd;  // of a nameless file
   std::string path;
 };
 
-// Without a name in any folder it cannot be left behind.
+// A file without a name cannot be left behind.
 ErrorFile nameless_error_file() {
   UniqueFd fd(::memfd_create("lockstep-error", MFD_CLOEXEC));
   if (!fd) throw system_error("memfd_create", errno);
@@ -61,7 +62,7 @@ Variables Attempt::variables_of(int rank, const std::string& error_file) {
   AttemptPlan plan;
   plan.node = job_.node;
   plan.interface_chosen = options_.nodes && !options_.nodes->interface.empty();
-  // Of one of them at most: agent.h.
+  // At most one of the two is not zero: agent.h.
   plan.restart_count = job_.node.restarts + supervisor_.restarts(rank);
   plan.max_restarts = options_.max_restarts;
   plan.replaces = on_failure_of(options_) == OnFailure::kReplace;
@@ -136,7 +137,7 @@ std::unique_ptr<Worker> Attempt::start_rank(int rank) {
   return worker;
 }
 
-// What it writes waits in its pipes, which nobody reads before it has a rank.
+// Its output stays in its pipes, which are not read before it has a rank.
 std::unique_ptr<Worker> Attempt::start_spare(int link) {
   ErrorFile error = nameless_error_file();
   SubprocessOptions start;
@@ -159,7 +160,7 @@ std::unique_ptr<Worker> Attempt::take_spare(int rank) {
   const std::filesystem::path error =
       streams.folder.empty() ? std::filesystem::path() : streams.folder / "error.json";
   SpareOrder order{.variables = variables_of_one(variables_of(rank, error)), .cpus = cpus_of(rank)};
-  // Without log files it writes its error where it was told to when it was started.
+  // Without log files the spare writes its error to the file that it was started with.
   if (error.empty()) order.variables.erase("TORCHELASTIC_ERROR_FILE");
   for (const auto& [name, value] : options_.env) order.variables.erase(name);
   auto worker = spares_->give(order, rank, std::chrono::steady_clock::now());
@@ -182,7 +183,7 @@ void Attempt::keep_spares() {
       std::chrono::steady_clock::now());
 }
 
-// A job that ends needs none.
+// A job that is ending needs no spares.
 int Attempt::spares_needed() const {
   return supervisor_.stopping() || supervisor_.done() ? 0 : supervisor_.replacements_left();
 }
@@ -207,7 +208,7 @@ void Attempt::start_again(int rank) {
   still_[static_cast<size_t>(rank)] = {.begun = std::chrono::steady_clock::now()};
 }
 
-// Of a rank that failed and had restarts left. After what it wrote itself.
+// For a rank that failed and had restarts left. Follows the rank's own output.
 void Attempt::say_restart(const RankExit& exit, bool left_behind) {
   Worker& worker = *workers_[static_cast<size_t>(exit.local_rank)];
   worker.err().overtake(std::chrono::steady_clock::now());

@@ -1,5 +1,6 @@
-// The part of Attempt that ends ranks which stand still (SIGSTOP, a debugger): those for whom the others wait in vain
-// where ranks are replaced, and those without whom they have ended where the job shrinks.
+// The part of Attempt that ends stopped ranks (SIGSTOP, a debugger): those for which the others
+// wait in vain where ranks are replaced, and those without which they have ended where the job
+// shrinks.
 #include <signal.h>
 #include <unistd.h>
 
@@ -16,17 +17,17 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kLook = std::chrono::milliseconds(250);
-// Somebody may look at a process for a moment.
+// A tool may stop a process for a moment.
 constexpr auto kStandsStill = std::chrono::seconds(1);
-// After the last other rank has failed: who stops later is stopped by somebody who looks at it.
+// After the last other rank has failed: a rank that is stopped later is being inspected.
 constexpr auto kStoppedByThen = std::chrono::seconds(2);
 constexpr auto kSayAgain = std::chrono::seconds(1);
-// For the one that was waited for to be found to stand still, here or on another host, which says so then.
+// Time for the awaited rank to be found stopped, here or on another host, which then reports it.
 constexpr auto kAnswer = std::chrono::seconds(3);
 
 }  // namespace
 
-// "": it does not. A rank may be a program that the worker started.
+// Returns "" if the rank does not stand still. The rank may be a program that the worker started.
 std::string Attempt::stands_still_by(int rank) const {
   const pid_t pid = workers_[static_cast<size_t>(rank)]->process().pid();
   const auto in_call = static_cast<pid_t>(board_.pid(rank));
@@ -40,7 +41,7 @@ bool Attempt::looks_for_still_ranks() const {
   return supervisor_.replacements() > 0 || supervisor_.may_leave_behind();
 }
 
-// Here or on another host: a communicator broke since a rank did not come, or was gone.
+// Here or on another host: a communicator broke because a rank was late or gone.
 bool Attempt::any_gave_up() {
   bool here = false;
   for (int rank = 0; rank < ranks_; ++rank)
@@ -94,15 +95,15 @@ void Attempt::replace_still_rank(int rank, const std::string& by) {
   say_about_still_ranks(AgentMessage::Kind::kStoodStill);
 }
 
-// Where no other has done what there was to do, one that stands still may yet do so: whoever looks at it, with a debugger or
-// since all others have failed, lets it go on.
+// Where no other rank has finished the work, a stopped one may still do so: the user who inspects
+// it, with a debugger or because all others have failed, lets it continue.
 bool Attempt::may_go_on(int rank) const {
   if (supervisor_.any_ended_well()) return false;
   return *still_[static_cast<size_t>(rank)].since > left_at_ + kStoppedByThen ||
          stands_still_by(rank) == kDebugger;
 }
 
-// Once nobody else runs, whether the others have ended well or not: services are not waited for.
+// Once no other rank runs, whether the others succeeded or not: services are not waited for.
 void Attempt::leave_still_ranks() {
   const Time now = Clock::now();
   std::vector<int> left;
@@ -125,7 +126,7 @@ void Attempt::leave_still_ranks() {
   const std::vector<SignalOrder> orders = supervisor_.leave_behind(left, now);
   if (supervisor_.failure()) look_at_ranks();
   obey(orders);
-  // They could not obey.
+  // Stopped processes obey only after SIGCONT.
   for (const int rank : left) workers_[static_cast<size_t>(rank)]->process().signal_group(SIGCONT);
   if (supervisor_.failure()) report_failure();
 }
@@ -138,7 +139,7 @@ bool only_waited(const RankExit& exit) {
 
 }  // namespace
 
-// Of a rank here or elsewhere, for which `rank` may have waited in its life so far.
+// Whether such a rank, here or on another host, was stopped during the life of `rank`.
 bool Attempt::one_stood_still_for(int rank) const {
   const Time begun = still_[static_cast<size_t>(rank)].begun;
   const std::optional<Time> elsewhere = job_.peers.stood_still_elsewhere();
@@ -151,8 +152,8 @@ bool Attempt::any_stands_still() const {
   return false;
 }
 
-// Whether the end of one that only waited is looked at later, since the one that it waited for may be found to stand still:
-// here, unless somebody looked at it for a moment, or on another host.
+// Whether to look later at the end of a rank that only waited, since the rank that it waited for
+// may be found stopped: here, unless it was stopped for a moment only, or on another host.
 bool Attempt::waits_for_word(const RankExit& exit) {
   if (supervisor_.replacements() == 0 || supervisor_.stopping() || !only_waited(exit)) return false;
   if (one_stood_still_for(exit.local_rank)) return false;
@@ -165,7 +166,8 @@ bool Attempt::waits_for_word(const RankExit& exit) {
   return Clock::now() < *until;
 }
 
-// Ranks that lost patience before the one that they waited for was replaced: its replacement counts, not theirs.
+// Excuses ranks that gave up before the rank that they waited for was replaced: only that rank's
+// replacement counts as a restart.
 void Attempt::excuse_who_waited(std::vector<RankExit>& exits) const {
   if (supervisor_.replacements() == 0 || supervisor_.stopping()) return;
   for (RankExit& exit : exits)

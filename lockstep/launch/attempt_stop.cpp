@@ -1,4 +1,4 @@
-// The part of Attempt that passes signals on and ends ranks.
+// The part of Attempt that forwards signals and ends ranks.
 #include <signal.h>
 
 #include <chrono>
@@ -22,7 +22,8 @@ constexpr auto kKilledGroupTimeout = std::chrono::seconds(2);
 
 void Attempt::take_signal(int signal) {
   obey(orders_of_signal(signal));
-  // Ranks that were told to stop before may be followed by others, and shall not be now.
+  // Ranks that were already told to stop might be followed by new ones, which a signal that stops
+  // the job prevents.
   const bool stops = signal != SIGUSR1 && signal != SIGUSR2;
   if (stops && !stop_signal_ && (supervisor_.stop_signal() || !job_.peers.last_word()))
     stop_signal_ = signal;
@@ -38,7 +39,7 @@ void Attempt::take_signal(int signal) {
 }
 
 void Attempt::take_orders() {
-  // What is for the next generation waits for it.
+  // Messages for the next generation wait for it.
   if (job_.peers.plan()->generation != job_.node.generation) return;
   while (const auto order = job_.peers.next_order()) {
     if (order->well) {
@@ -65,7 +66,7 @@ std::vector<SignalOrder> Attempt::orders_of_signal(int signal, bool relayed) {
     write_last_traces(signal_name(signal) + " to lockstep run");
   }
   std::vector<SignalOrder> orders = supervisor_.on_signal(signal, Clock::now(), relayed);
-  // Asking for traces must not end ranks that know nothing of the signal.
+  // A request for traces must not end ranks that do not handle the signal.
   if (!stops && traces_.on()) {
     std::erase_if(orders, [this](const SignalOrder& order) {
       return !trace::survives_signal(
@@ -81,7 +82,7 @@ void Attempt::write_traces(const std::string& reason) {
   context_.err.put(-2, {line}, "");
 }
 
-// What the ranks were in when the job began to end; what they do afterwards says nothing.
+// The ranks' calls when the job began to end; later calls say nothing.
 void Attempt::write_last_traces(const std::string& reason) {
   if (!traces_.on() || ranks_ == 0 || last_traces_written_) return;
   last_traces_written_ = true;
@@ -93,7 +94,7 @@ void Attempt::obey(const std::vector<SignalOrder>& orders) {
     Subprocess& process = workers_[static_cast<size_t>(order.local_rank)]->process();
     if (order.group) {
       process.signal_group(order.signal);
-      // One that stands still could not obey.
+      // A stopped rank could not obey.
       const RankSight& sight = sights_[static_cast<size_t>(order.local_rank)];
       if (!sight.stopped_by.empty()) process.signal_group(SIGCONT);
     } else {
@@ -121,8 +122,8 @@ bool Attempt::any_group_alive() {
   std::set<pid_t> ranks;
   for (const auto* workers : {&workers_, &former_}) {
     for (const auto& worker : *workers) {
-      // This process is the reaper of its descendants (agent.cpp): orphans of the group end up
-      // here, so ask for every group.
+      // This process reaps its descendants (agent.cpp), so orphans of the group become its
+      // children: ask for every group.
       if (worker->process().group_alive()) alive = true;
       ranks.insert(worker->process().pid());
     }
@@ -141,7 +142,7 @@ void Attempt::signal_all(int signal) {
 
 void Attempt::end_groups() {
   end_living_groups();
-  // Their numbers may become others'.
+  // Their PIDs may be reused.
   for (int rank = 0; rank < ranks_; ++rank) sentinel_.forget(rank);
 }
 
@@ -149,7 +150,7 @@ void Attempt::end_living_groups() {
   if (!any_group_alive()) return;
   bool killed = supervisor_.killing();
   signal_all(killed ? SIGKILL : SIGTERM);
-  // Their children may be what saves.
+  // Their children may be saving data.
   Deadline deadline = Deadline::after(killed                      ? kKilledGroupTimeout
                                       : supervisor_.stop_signal() ? options_.stop_grace
                                                                   : options_.grace);

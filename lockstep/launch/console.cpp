@@ -18,13 +18,14 @@ std::string LineJoiner::close() {
 std::string LineJoiner::join(int source, const Piece& piece, std::string_view prefix) {
   std::string out;
   if (open_source_ != source) out += close();
-  // A line goes on after a cut; it starts anew after a progress update, but for the line's end of a
-  // "\r\n" cut in two.
+  // A line continues after a cut; it starts anew after a progress update, except for the line's end
+  // of a "\r\n" cut in two.
   const bool goes_on =
       open_source_ == source && (open_end_ == Piece::End::kForced || piece.text == "\n");
   if (!goes_on) out += prefix;
   out += piece.text;
-  // Bars that begin, not end, with "\r" show up as an update followed by a cut.
+  // Progress bars that begin with "\r" instead of ending with it appear as an update followed by an
+  // incomplete line.
   open_bar_ = piece.end == Piece::End::kProgress || (open_bar_ && open_source_ == source);
   open_source_ = piece.end == Piece::End::kLine ? -1 : source;
   open_end_ = piece.end;

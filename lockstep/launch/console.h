@@ -1,4 +1,4 @@
-// Console: one of the agent's own output streams, onto which the ranks' pieces of output are put
+// Console: one of the agent's own output streams; the ranks' pieces of output are written to it
 // whole.
 #pragma once
 
@@ -13,28 +13,28 @@
 
 namespace lockstep::launch {
 
-// Decides which bytes a piece becomes, given what stands there already. Pure.
+// Decides the bytes of a piece, given the output before it. Pure.
 //
-// A line that a rank has not finished (a progress bar, a prompt) is closed before another rank's
-// output: on a terminal a progress bar is wiped, anything else gets its line's end.
+// An unfinished line of a rank (a progress bar, a prompt) is closed before another rank's output:
+// on a terminal a progress bar is wiped, and anything else gets its line's end.
 class LineJoiner {
  public:
   explicit LineJoiner(bool terminal) : terminal_(terminal) {}
 
-  // `source` tells streams apart; `prefix` stands before each line.
+  // `source` distinguishes streams; `prefix` precedes each line.
   std::string join(int source, const Piece& piece, std::string_view prefix);
-  // What ends an unfinished line of any source.
+  // The bytes that end an unfinished line of any source.
   std::string close();
 
  private:
   bool terminal_;
-  int open_source_ = -1;  // whose unfinished piece stands at the end; -1: none
+  int open_source_ = -1;  // the source of the unfinished piece at the end; -1: none
   Piece::End open_end_ = Piece::End::kLine;
-  bool open_bar_ = false;  // that piece is a progress bar's
+  bool open_bar_ = false;  // that piece belongs to a progress bar
 };
 
-// Writes to a descriptor that it does not own, without ever blocking on it: what it cannot take yet
-// is kept.
+// Writes to a descriptor that it does not own, without ever blocking on it: output that it cannot
+// take yet is kept.
 class Console {
  public:
   explicit Console(int fd);
@@ -45,10 +45,11 @@ class Console {
   void close_line();
   // Writes as much as the descriptor takes now.
   void flush();
-  // Has `polls` wake when the descriptor takes more of what is kept; the caller flushes then.
+  // Makes `polls` wake when the descriptor takes more of the kept output; the caller flushes then.
   void watch(PollSet& polls) const;
   size_t backlog() const { return waiting_.size() - written_; }
-  // It cannot be written: its reader is gone, or the disk is full. Everything since was dropped.
+  // Whether it can no longer be written: its reader is gone, or the disk is full. Output since then
+  // was dropped.
   bool broken() const { return error_ != 0; }
   int error() const { return error_; }  // errno; 0: none
 
@@ -61,14 +62,15 @@ class Console {
   size_t written_ = 0;
 };
 
-// Writes what both consoles have kept. A reader may be slow (a pager): it is waited for until a
-// signal comes, which is taken and dropped; or for kLastWords, where this process was told to stop. So only for when
-// nothing but the end is left to come.
+// Writes the output that both consoles have kept. For a slow reader (a pager) it waits until a
+// signal arrives, which is taken and dropped, or for kLastWords where this process was told to
+// stop. Call it only when nothing but the end remains.
 inline constexpr std::chrono::seconds kLastWords{5};
-// False: something is left.
+// Returns false if output is left.
 bool write_rest(Console& out, Console& err, SignalPipe& signals, bool stopped);
 
-// Writes a last line behind that, for kLastWords at most: whoever reads `fd` may not read on.
+// Writes a last line after the rest, for kLastWords at most, since the reader of `fd` may have
+// stopped reading.
 void write_last_words(int fd, std::string_view text);
 
 }  // namespace lockstep::launch

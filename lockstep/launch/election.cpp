@@ -63,7 +63,7 @@ std::optional<Election::Request> Election::next(Time now) {
       request.kind = Ask::kCampaign;
       break;
     case Standing::kLeading:
-      // Renewed first: a claim may wait for long.
+      // Renews first, because a claim may wait for a long time.
       request.kind = claim_ && now < renew_at_ ? Ask::kClaim : Ask::kKeepAlive;
       request.generation = claim_.value_or(-1);
       break;
@@ -88,7 +88,7 @@ void Election::on_answer(const Answer& answer, Time now) {
     lease_ = 0;
     return;
   }
-  // A service that has served once is not given up: what runs goes on without it meanwhile.
+  // A service that has worked once is not given up: the job continues without it meanwhile.
   if (!answered_ && (answer.refused || now >= began_ + options_.give_up)) hopeless_ = answer.error;
   if (!served) return;
   newest_ = std::max(newest_, answer.newest);
@@ -126,7 +126,7 @@ void Election::on_answer(const Answer& answer, Time now) {
         claim_.reset();
         ask_at_ = renew_at_;
       } else {
-        // The lease has run out. Nobody may have noticed.
+        // The lease has run out, perhaps unnoticed by others.
         stand(value_, now);
       }
       break;

@@ -27,15 +27,15 @@ using Clock = std::chrono::steady_clock;
 using Ask = Election::Request::Kind;
 using std::chrono::milliseconds;
 
-// On an etcd that has never answered.
+// for an etcd that has never answered
 constexpr milliseconds kGiveUp(10'000);
 
 }  // namespace
 
-// What has no names outside of this file, but for the compiler.
+// Local to this file, but named for the compiler.
 namespace etcd_client {
 
-// It could not be asked.
+// etcd could not be asked.
 struct NotReached {
   std::string why;
 };
@@ -48,7 +48,7 @@ struct Refused {
 constexpr long kConnectMs = 2000, kCallMs = 4000;
 constexpr size_t kLongestAnswer = size_t{1} << 20;
 
-// libcurl as the loader finds it. Most jobs do without, and start the faster for it.
+// libcurl, loaded at run time. Most jobs do not need it, and start faster without it.
 struct Curl {
   Curl() {
     void* library = ::dlopen("libcurl.so.4", RTLD_NOW | RTLD_LOCAL);
@@ -84,7 +84,7 @@ struct Curl {
   decltype(&::curl_easy_strerror) error_text;
 };
 
-// Blocks, some seconds at most.
+// Calls block for a few seconds at most.
 class Client {
  public:
   Client(const EtcdAccess& access, const std::atomic<bool>& stop)
@@ -106,7 +106,7 @@ class Client {
   }
 
  private:
-  // Status 200, or, unless `final`, one that logging in again may change.
+  // Returns status 200 or, unless `final`, a status that a new login may change.
   std::pair<int, std::string> post(const EtcdCall& call, bool final = true) {
     std::string why;
     size_t distrusted = 0;
@@ -128,7 +128,8 @@ class Client {
     throw NotReached{why};
   }
 
-  // The status; 0: there is none, and `why`; not `trusted`: of certificates, which no waiting mends.
+  // Returns the status; 0: there is none, and `why` has the reason; without `trusted`, the reason
+  // is a certificate, which waiting does not mend.
   int post_to(const HostPort& server, const EtcdCall& call, std::string& answer, std::string& why,
               bool& trusted) {
     const std::string url = (access_.tls ? "https://" : "http://") + server.to_string() + call.path;
@@ -173,7 +174,7 @@ class Client {
     text.append(data, size * count);
     return size * count;
   }
-  // Ranks are started meanwhile, and inherit nothing of this.
+  // Ranks are started meanwhile, and must not inherit the socket.
   static curl_socket_t open_socket(void*, curlsocktype, curl_sockaddr* address) {
     return ::socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
   }
@@ -232,7 +233,7 @@ class EtcdElection::Worker {
     }
     changed_.notify_all();
   }
-  // The descriptor that an answer makes readable.
+  // The descriptor that becomes readable when an answer arrives.
   int fd() const { return wake_.read.get(); }
   std::optional<Election::Answer> take_answer() {
     MutexLock lock(mutex_);
@@ -294,7 +295,7 @@ class EtcdElection::Worker {
         answer.leader = now.leader;
         answer.newest = now.generation;
         answer.revision = now.leader_revision;
-        // Its own key may be there already, from a call whose answer was lost.
+        // Its own key may exist already, from a call whose answer was lost.
         answer.granted = now.leader == request.value;
         if (answer.granted) answer.lease = now.leader_lease;
         break;
@@ -310,7 +311,7 @@ class EtcdElection::Worker {
               etcd_claim(keys_, request.generation, request.revision, before.generation_revision));
         answer.newest = now.generation;
         answer.revision = now.leader_revision;
-        // The second time where the first answer was lost.
+        // Granted the second time if the first answer was lost.
         answer.granted =
             now.generation == request.generation && now.generation_by == request.revision;
         break;
@@ -328,13 +329,13 @@ class EtcdElection::Worker {
   const EtcdKeys keys_;
   const int64_t lease_seconds_;
   std::atomic<bool> stop_{false};
-  etcd_client::Client client_;  // of the thread
+  etcd_client::Client client_;  // used by the thread
   Pipe wake_;
   Mutex mutex_;
   ConditionVariable changed_;
   std::optional<Election::Request> request_ LOCKSTEP_GUARDED_BY(mutex_);
   std::optional<Election::Answer> answer_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last, because it uses the others
 };
 
 EtcdElection::EtcdElection(const EtcdAccess& access, const std::string& run_id,

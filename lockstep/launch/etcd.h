@@ -11,7 +11,8 @@
 
 namespace lockstep::launch {
 
-// Asks from a thread of its own, since libcurl blocks. Not thread-safe otherwise.
+// Sends requests from a thread of its own, since libcurl blocks.
+// Thread-safety: one thread at a time.
 class EtcdElection {
  public:
   // Throws InvalidArgument (files that cannot be read), LaunchError (no libcurl).
@@ -24,7 +25,7 @@ class EtcdElection {
   Election& election() { return election_; }
   // "etcd at 10.0.0.1:2379", for messages.
   const std::string& name() const { return name_; }
-  // Asks what is due, and has `polls` wake for the answer.
+  // Sends the next request, and makes `polls` wake for the answer.
   void watch(PollSet& polls);
 
  private:

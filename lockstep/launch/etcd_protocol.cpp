@@ -19,7 +19,7 @@ constexpr std::string_view kAlphabet =
   throw StoreError("the answer of etcd makes no sense; is it one, of version 3.4 or newer?");
 }
 
-// 64-bit numbers are texts in the gateway's JSON; what is 0 is left out.
+// 64-bit numbers are texts in the gateway's JSON; zeros are omitted.
 int64_t number_of(const json& value, const char* name) {
   if (!value.contains(name)) return 0;
   const json& field = value.at(name);
@@ -188,7 +188,7 @@ bool read_etcd_kept_alive(std::string_view answer) {
 }
 
 EtcdError read_etcd_error(int status, std::string_view answer) {
-  // gRPC's codes.
+  // gRPC's status codes.
   constexpr int kInvalid = 3, kNotFound = 5, kDenied = 7, kPrecondition = 9, kUnauthenticated = 16;
   EtcdError error;
   int code = 0;
@@ -200,10 +200,10 @@ EtcdError read_etcd_error(int status, std::string_view answer) {
   if (error.text.empty())
     error.text = "HTTP status " + std::to_string(status) + ": " +
                  std::string(answer.substr(0, answer.find('\n')).substr(0, 100));
-  // Users or roles were changed since the token was given.
+  // Users or roles have changed since the token was issued.
   const bool token_is_old = error.text.find("revision of auth store is old") != std::string::npos;
   error.token_expired = code == kUnauthenticated || token_is_old;
-  // A lease may be not found, in its time; the path, never.
+  // A missing lease is a normal answer; a missing path (404) is a permanent error.
   error.refused = (code == kInvalid && !token_is_old) || code == kDenied || code == kPrecondition ||
                   code == kUnauthenticated || (status == 404 && code != kNotFound);
   return error;

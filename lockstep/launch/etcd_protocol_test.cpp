@@ -1,4 +1,4 @@
-// What is asked of etcd, what its answers mean, and what the election makes of them.
+// The requests to etcd, the meaning of its answers, and the election's conclusions.
 #include "lockstep/launch/etcd_protocol.h"
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ TEST(EtcdProtocol, Base64) {
     EXPECT_THROW(base64_decode(nonsense), StoreError) << nonsense;
 }
 
-// As etcd 3.4 answers.
+// The answer has the form of etcd 3.4's.
 TEST(EtcdProtocol, ATransactionsAnswerIsTheStateOfBothKeys) {
   const EtcdKeys keys = etcd_keys("j");
   EXPECT_EQ(keys.leader, "/lockstep/j/leader");
@@ -85,7 +85,7 @@ TEST(EtcdProtocol, LeasesTokensAndErrors) {
 
 class ElectionTest : public testing::Test {
  protected:
-  // What is asked now; it is answered.
+  // Returns the current request, and answers it.
   Ask ask(const Election::Answer& answer) {
     const auto request = election_.next(now_);
     EXPECT_TRUE(request);
@@ -176,7 +176,7 @@ TEST_F(ElectionTest, OneThatNeverAnsweredIsGivenUp) {
   EXPECT_EQ(election_.hopeless(), "refused");
 }
 
-// Whose thread asks, and is told to stop in the middle of it.
+// The thread is told to stop in the middle of a request.
 TEST(EtcdElection, AnEtcdThatIsNotThereIsGivenUp) {
   EtcdAccess access;
   access.endpoints = {{"127.0.0.1", 1}};

@@ -9,7 +9,7 @@
 namespace lockstep::launch {
 namespace {
 
-// Lines after the first are put under the first.
+// Indents the lines after the first one.
 std::string indented(const std::string& text, const std::string& indent) {
   std::string out;
   for (const char c : text) {
@@ -23,7 +23,7 @@ std::string on_host(const std::string& host) {
   return host.empty() ? "" : " on " + host;
 }
 
-// What a rank that is the cause does, or did.
+// The state of a rank that is the cause, or its end.
 std::string state_of(const RankSight& cause) {
   if (!cause.stopped_by.empty()) return "is stopped (" + cause.stopped_by + ")";
   if (cause.end.empty()) return "did not come; its process runs";
@@ -182,7 +182,7 @@ std::string format_failure(const WorkerFailure& failure, int world_size) {
   const std::string of = " of " + std::to_string(world_size);
   const std::string who = first + of + role_part(failure);
   const std::string end = describe_end(failure) + ", pid " + std::to_string(failure.pid);
-  // Of a rank that only waited nobody shall think that it is to blame.
+  // The report must not suggest that a rank that only waited is to blame.
   const bool others_fault = failure.gave_up && !failure.causes.empty();
   std::string text;
   if (others_fault) {

@@ -1,4 +1,4 @@
-// What is said about the rank that failed first. Pure.
+// The texts about the rank that failed first. Pure.
 #pragma once
 
 #include <chrono>
@@ -21,51 +21,54 @@ std::string count_of(int n, const std::string& what);
 std::string seconds_text(std::chrono::milliseconds time);
 
 // "#17 barrier at train.cpp:9 (had returned)", "none yet; it is in init(): connecting over tcp"; ""
-// when the rank had not come to init().
+// when the rank had not reached init().
 std::string describe_call(const trace::BoardRecord& record);
 
 // "killed by SIGKILL" or "exited with code 3".
 std::string describe_end(const WorkerFailure& failure);
 std::string describe_end(const ExitStatus& status);
 
-// Who is the cause of the job's end, or failed first: "rank 1 is stopped (SIGSTOP)", "rank 3 killed
+// The cause of the job's end, or the first failure: "rank 1 is stopped (SIGSTOP)", "rank 3 killed
 // by SIGSEGV". For a line about it.
 std::string describe_cause(const WorkerFailure& failure);
 
-// As a restart's number: it does not count, since the rank only waited for one that stood still.
+// The number of a restart that does not count, since the rank only waited for a stopped one.
 inline constexpr int kUncounted = -1;
-// "[lockstep] rank 0 (ps 0) killed by SIGSEGV, pid 42; it is started again, 1 of 3": of a rank that
-// ended, for the `number`-th of `most` restarts; 0: for none, since the job ends.
+// "[lockstep] rank 0 (ps 0) killed by SIGSEGV, pid 42; it is started again, 1 of 3": for a rank
+// that ended and its `number`-th of `most` restarts; 0: for none, since the job ends.
 std::string restart_line(int rank, const std::string& role, const ExitStatus& status, int pid,
                          int number, int most);
-// The same of one that nobody takes the place of: "...; the others go on without it".
+// The same for a rank that is not replaced: "...; the others go on without it".
 std::string left_behind_line(int rank, const std::string& role, const ExitStatus& status, int pid);
 
-// "[lockstep] rank 0 (ps 0) stands still (SIGSTOP), pid 42, and others gave up waiting for it: it is killed".
+// "[lockstep] rank 0 (ps 0) stands still (SIGSTOP), pid 42, and others gave up waiting for it: it
+// is killed".
 std::string still_rank_line(int rank, const std::string& role, const std::string& by, int pid,
                             const std::string& what);
 
-// "the agent stood still ... for longer than the 8 s after which ...": of an agent of several hosts, whose ranks were
-// ended meanwhile.
+// "the agent stood still ... for longer than the 8 s after which ...": for an agent of several
+// hosts whose ranks were ended meanwhile.
 std::string agent_stood_still_text(std::chrono::milliseconds silence);
 
-// "[lockstep] /logs/stderr.log cannot be written: No space left on device; ...": what the ranks write is lost.
+// "[lockstep] /logs/stderr.log cannot be written: No space left on device; ...": for output of the
+// ranks that is lost.
 std::string lost_output_line(const std::filesystem::path& file, int error);
-// How much it was in the end, and whether that changes the exit code.
+// The number of lost bytes at the end, and whether that changes the exit code.
 std::string lost_bytes_line(uint64_t bytes, bool allowed);
 
 // "[lockstep] rank 0 (ps 0) is pid 43 from now on, which was a spare".
 std::string spare_taken_line(int rank, const std::string& role, int pid);
 
-// Of a spare (spares.h) that ended before a rank needed it.
+// The end of a spare (spares.h) before a rank needed it.
 struct SpareEnd {
   ExitStatus status;
   int pid = 0;
-  bool waited = false;         // for a rank; else it had not come to init()
-  std::string last_line = {};  // that it wrote; "": nothing
-  bool is_last = false;        // no more are kept
+  bool waited = false;         // for a rank; otherwise it had not reached init()
+  std::string last_line = {};  // the last line that it wrote; "": none
+  bool is_last = false;        // no more spares are kept
 };
-// "[lockstep] a spare exited with code 1, pid 42, and had not come to init(); its last line: no such file; ...".
+// "[lockstep] a spare exited with code 1, pid 42, and had not come to init(); its last line: no
+// such file; ...".
 std::string spare_lost_line(const SpareEnd& end);
 std::string spare_not_started_line(const std::string& why, bool is_last);
 

@@ -59,13 +59,13 @@ Follower::Step Follower::on_message(const AgentMessage& message) {
     case Kind::kStop:
     case Kind::kStopServices:
       if (state_ == State::kReady && message.generation == seen()) {
-        // It never was told to start.
+        // It was never told to start.
         state_ = State::kEnded;
         unanswered_ = about(Kind::kEnded, seen());
         step.say.push_back(*unanswered_);
       }
       if (!running || stopped_) break;
-      // A failure may still follow the end of service.
+      // A failure may still follow the end of the service.
       stopped_ = message.kind == Kind::kStop;
       if (!unanswered_ || unanswered_->kind != Kind::kFailed || stopped_) unanswered_.reset();
       step.hear.push_back(message);
@@ -82,7 +82,7 @@ Follower::Step Follower::on_message(const AgentMessage& message) {
       step.hear.push_back(message);
       break;
     case Kind::kBeat:
-      if (state_ == State::kJoining) state_ = State::kWaiting;  // it knows of this agent
+      if (state_ == State::kJoining) state_ = State::kWaiting;  // the leader knows this agent
       break;
     default:
       break;

@@ -1,9 +1,9 @@
-// Follower: what an agent makes of the words of the one that leads, and what it says to it until it
-// is answered. Pure.
+// Follower: an agent's reaction to the leader's messages, and the messages that it sends until they
+// are answered. Pure.
 //
-// It joins, gets a plan, says that it has it, is told to start, says how its ranks ended, and gets
-// the next plan, or hears that the job is over. Words about an older generation are stale, and
-// words that come twice count once.
+// It joins, gets a plan, confirms it, is told to start, reports how its ranks ended, and gets the
+// next plan, or learns that the job is over. Messages about an older generation are stale, and
+// duplicates count once.
 #pragma once
 
 #include <optional>
@@ -18,31 +18,31 @@ class Follower {
  public:
   struct Step {
     std::vector<AgentMessage> say;  // to the leader
-    // For the agent and its ranks, each word once: kWait, kStart (with its plan), kStop,
-    // kStopServices, kSignal, kOver; and kWaitInVain and kStoodStill as often as they come.
+    // For the agent and its ranks, each once: kWait, kStart (with its plan), kStop, kStopServices,
+    // kSignal, kOver; and kWaitInVain and kStoodStill as often as they arrive.
     std::vector<AgentMessage> hear;
   };
 
-  // `join` is how it introduces itself; join.seen: the newest generation that this agent knows of.
+  // `join` introduces this agent; join.seen: the newest generation that it knows.
   explicit Follower(AgentMessage join);
 
   Step on_message(const AgentMessage& message);
-  // What the agent has to say of its ranks: kFailed, kServed, kEnded, kSignal, kLeave. As it is to
-  // be sent, with the generation.
+  // The agent's reports about its ranks: kFailed, kServed, kEnded, kSignal, kLeave. Returns the
+  // message to send, with the generation.
   AgentMessage tell(AgentMessage message);
-  // What is still to be answered, or just that the agent is there: to be said with every beat.
+  // The message to repeat with every beat: an unanswered one, or a sign of life.
   AgentMessage beat() const;
 
-  // What it knows of generations, for whoever leads the next one.
+  // The generations that it knows, for the leader of the next one.
   const std::vector<Formation>& known() const { return join_.known; }
-  // What the introduction has of it.
+  // Sets the introduction's endpoint.
   void set_endpoint(int endpoint) { join_.endpoint = endpoint; }
   void set_port(uint16_t port) { join_.port = port; }
   void set_address(const std::string& address) { join_.introduction.address = address; }
 
   // Why it cannot join; "": it can, or there is no answer yet.
   const std::string& refusal() const { return refusal_; }
-  // The newest generation that it has had a plan of; -1: none.
+  // The newest generation whose plan it had; -1: none.
   int seen() const { return join_.seen; }
 
  private:

@@ -26,7 +26,7 @@ TEST(Generations, OneFormsAndTheJobIsDoneWhenNothingGoesWrong) {
   EXPECT_LT(world.met(), milliseconds(100));
 }
 
-// Random jobs in random weather. What was seen is printed, and the seed where something is wrong.
+// Runs random jobs with random failures. Prints what happened, and the seed of a failing schedule.
 void run_schedules(Lead lead, int schedules) {
   int generations = 0, done = 0, failed = 0, leaders = 0;
   int64_t messages = 0;

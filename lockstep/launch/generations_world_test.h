@@ -1,5 +1,5 @@
 // GenerationsWorld: the agents of a job on a virtual clock: Leaders, Followers and Elections, with
-// messages that are lost, doubled and late, and agents that die and come back. For tests.
+// messages that are lost, duplicated and late, and agents that die and come back. For tests.
 #pragma once
 
 #include <algorithm>
@@ -30,20 +30,20 @@ using Time = Leader::Time;
 
 struct Weather {
   double loss = 0, twice = 0;
-  int slowest_ms = 1;     // messages take up to so long, and overtake each other
-  double crash = 0;       // of an agent, a second
-  double comes_back = 1;  // whether it is started again
-  double cut = 0;         // of a host's link, a second
-  double rank_dies = 0;   // of a host's ranks, a generation
-  double leaves = 0;      // of a host, a second
-  double away = 0;        // of the key-value service, a second
-  seconds until{0};       // then all is quiet
+  int slowest_ms = 1;     // messages take up to this long, and overtake each other
+  double crash = 0;       // of an agent, per second
+  double comes_back = 1;  // whether it is restarted
+  double cut = 0;         // of a host's link, per second
+  double rank_dies = 0;   // of a host's ranks, per generation
+  double leaves = 0;      // of a host, per second
+  double away = 0;        // of the key-value service, per second
+  seconds until{0};       // no faults afterwards
 };
 
 enum class Lead {
   kFirst,    // the agent on host 0
-  kElected,  // the one that a key-value service elects
-  kStandby,  // the agent on host 0, or else on one of the next hosts, which have endpoints, too
+  kElected,  // the agent that a key-value service elects
+  kStandby,  // the agent on host 0, or one of the next hosts, which have endpoints too
 };
 
 struct JobOptions {
@@ -53,7 +53,7 @@ struct JobOptions {
   OnFailure on_failure = OnFailure::kRestart;
   int max_restarts = 3;
   milliseconds join_timeout = seconds(60), last_call = seconds(3), silence = seconds(8);
-  milliseconds work = seconds(20);  // of a generation
+  milliseconds work = seconds(20);  // length of a generation
 };
 
 // A job whose agents are all simulated, and the key-value service where there is one.
@@ -68,7 +68,8 @@ class World {
     if (weather_.until > seconds(0)) at(now_ + seconds(1), [this] { storm(); });
   }
 
-  // Until nothing happens any more, at most so long. "": all was well; else what was not.
+  // Runs until nothing happens any more, at most for `bound`. Returns "" for success, otherwise the
+  // error.
   std::string run(seconds bound) {
     while (!events_.empty() && trouble_.empty()) {
       Event event = events_.top();
@@ -85,31 +86,33 @@ class World {
   }
 
   milliseconds elapsed() const { return std::chrono::duration_cast<milliseconds>(now_ - Time{}); }
-  // When the first generation had begun everywhere.
+  // The time when the first generation had begun on all hosts.
   milliseconds met() const { return met_; }
   int messages() const { return messages_; }
   int generations() const { return static_cast<int>(plans_.size()); }
-  int done() const { return done_; }      // agents that ended well
-  int failed() const { return failed_; }  // and with a message
+  int done() const { return done_; }      // agents that succeeded
+  int failed() const { return failed_; }  // agents that failed with a message
   int leaders() const { return leaders_; }
 
  private:
   struct Process {
     int host = 0, number = 0;
     bool alive = true, ended = false;
-    std::unique_ptr<Leader> leader;  // of one that leads, or would like to
-    bool introduced = false;         // it does
+    std::unique_ptr<Leader> leader;  // for an agent that leads, or tries to
+    bool introduced = false;         // it leads
     std::unique_ptr<Election> election;
     std::unique_ptr<Follower> follower;
     int leads = -1;  // the process that it is connected to; -1: none
     Leader::Member member = -1;
     Time heard, lost_at, refused_since{};
     bool lost = false, refused = false;
-    int seen = -1;                 // as joining.cpp and agent.cpp keep it over connections, those
-    std::vector<Formation> known;  // too that were lost before a generation began
-    Time ranks_until{};            // of the agent that led, and was lost
-    std::optional<Time> alone_since;  // no agent of an endpoint before its own can be reached
-    int runs = -1;                    // a generation; -1: none
+    // Kept over connections like in joining.cpp and agent.cpp, including those that were lost
+    // before a generation began.
+    int seen = -1;
+    std::vector<Formation> known;     // too that were lost before a generation began
+    Time ranks_until{};               // of the lost agent that led
+    std::optional<Time> alone_since;  // since when no agent of an earlier endpoint can be reached
+    int runs = -1;                    // the generation that runs; -1: none
     int of = -1;                      // the process that made its plan
     uint64_t life = 0;                // of its ranks
   };
@@ -132,7 +135,7 @@ class World {
   bool stormy() const { return now_ < Time{} + weather_.until; }
   Process& process(int number) { return *processes_[static_cast<size_t>(number)]; }
 
-  // What goes wrong meanwhile.
+  // The faults of the storm.
   void storm() {
     for (size_t i = 0; i < processes_.size(); ++i) {
       Process& p = *processes_[i];
@@ -170,7 +173,7 @@ class World {
     keys_.lease_until = now_ + job_.silence;  // as etcd does after a restart
   }
 
-  // An agent's process, unless there is one on that host.
+  // Starts an agent's process, unless there is one on that host.
   void start(int host) {
     if (const auto it = on_host_.find(host); it != on_host_.end()) {
       const Process& other = process(it->second);
@@ -190,7 +193,7 @@ class World {
     seek(p.number);
   }
 
-  // What an agent does until it leads or has joined: as in peers.cpp.
+  // An agent's steps until it leads or has joined, as in peers.cpp.
   void seek(int number) {
     Process& p = process(number);
     if (!p.alive || p.ended || p.leads >= 0) return;
@@ -247,8 +250,8 @@ class World {
     return p.alive && !p.ended && p.leader && p.introduced && !p.leader->over();
   }
 
-  // Of two that would lead, the one at the earlier endpoint stays, unless the other one's generation
-  // is newer.
+  // Of two agents that would lead, the one at the earlier endpoint stays, unless the other's
+  // generation is newer.
   void look_at_other_endpoints(Process& p) {
     if (job_.lead != Lead::kStandby || !p.leader || !p.leader->meeting()) return;
     for (int host = 0; host < job_.endpoints; ++host) {
@@ -260,7 +263,7 @@ class World {
     }
   }
 
-  // What LeadingAgent does for its election.
+  // LeadingAgent's part in its election.
   void hold(Process& p) {
     if (!p.election) return;
     ask(p);
@@ -285,7 +288,7 @@ class World {
     ask(p);
   }
 
-  // The service is asked what is due; it, or its answer, may be lost.
+  // Sends the next request to the service; the request or its answer may be lost.
   void ask(Process& p) {
     const auto request = p.election->next(now_);
     if (!request) return;
@@ -405,7 +408,7 @@ class World {
     return false;
   }
 
-  // From an agent to the one that leads it.
+  // Sends a message from an agent to its leader.
   void say(Process& p, const AgentMessage& message) {
     if (p.member == Leader::kSelf) return hear_leader(p.leads, Leader::kSelf, message);
     ++messages_;
@@ -438,7 +441,7 @@ class World {
     }
     if (p.leader->over() && over_.insert(p.number).second) {
       if (p.election) p.election->resign(now_);
-      // It stays for the others to hear of it.
+      // It stays until the others have heard of it.
       at(now_ + seconds(10), [this, n = p.number] { process(n).ended = true; });
     }
   }
@@ -465,7 +468,7 @@ class World {
     if (!p.follower->refusal().empty() && !p.ended) end(p, false);
   }
 
-  // Jobs that begin from nothing, since all that led have forgotten, are others.
+  // Jobs that begin from nothing, because all former leaders have forgotten theirs, are other jobs.
   void note_job(int leads, const AgentMessage& plan) {
     const std::pair<int, int> key(leads, plan.plan.generation);
     if (jobs_.contains(key)) return;
@@ -545,7 +548,7 @@ class World {
     ++p.life;
     if (job_.on_failure != OnFailure::kRestart) return end(p, false);
     if (p.election) p.election->look(now_);
-    // Its ranks are stopped before it looks for another. It looks at the time every second.
+    // Its ranks are stopped before it looks for another leader. It checks the time every second.
     at(now_ + milliseconds(below(static_cast<int>((kGrace - seconds(1)).count()))),
        [this, n = p.number] {
          process(n).runs = -1;
@@ -585,7 +588,7 @@ class World {
     });
   }
 
-  // Who runs a generation has the plan that all have, and its own part of the ranks.
+  // An agent that runs a generation has the plan that all have, and its own part of the ranks.
   void check_plan(const Process& p, const NodePlan& plan) {
     Generation& begun = plans_[{p.leads, plan.generation}];
     if (begun.hosts.empty()) begun.plan = plan;
@@ -613,7 +616,7 @@ class World {
         formed_by_.emplace(std::pair(job, plan.generation), p.leads).first->second != p.leads)
       fail("two leaders have formed generation " + std::to_string(plan.generation));
     if (leaders_ == 1 || job_.lead == Lead::kStandby) return;
-    // Nobody runs that generation as another living leader has formed it.
+    // No agent runs that generation as another living leader has formed it.
     for (const auto& other : processes_) {
       if (other->runs != plan.generation || !other->alive || other->ended) continue;
       if (other->of != p.leads && process(other->of).alive && !process(other->of).ended)
@@ -621,8 +624,8 @@ class World {
     }
   }
 
-  // Whom one end of a link has not heard, the other has not heard either, as over TCP; where messages are lost one by one,
-  // it may hear much later that it was given up.
+  // If one end of a link has not heard from the other, the reverse holds too, as over TCP. Where
+  // single messages are lost, an agent may learn much later that it was given up.
   void check_that_no_older_one_runs(int generation) {
     if (generation == 0 || weather_.loss > 0 || weather_.slowest_ms > 1) return;
     if (job_.lead == Lead::kStandby) return;  // jobs that begin from nothing are others
@@ -655,11 +658,11 @@ class World {
     int generation = -1;
     int64_t by = 0;
   };
-  Keys keys_;  // of the service
+  Keys keys_;  // the service's keys
   int64_t revision_ = 0;
   bool away_ = false;
-  std::map<std::pair<int, int>, int> formed_by_;  // who led, by job and generation
-  std::map<std::pair<int, int>, int> jobs_;       // by who leads, and generation
+  std::map<std::pair<int, int>, int> formed_by_;  // the leader, by job and generation
+  std::map<std::pair<int, int>, int> jobs_;       // by leader and generation
   std::vector<std::unique_ptr<Leader>> retired_;
   std::map<Leader::Member, int> members_;
   Leader::Member next_member_ = 1;
@@ -667,7 +670,7 @@ class World {
     NodePlan plan;  // of the first to begin
     std::set<int> hosts, ranks;
   };
-  std::map<std::pair<int, int>, Generation> plans_;  // by who leads, and number
+  std::map<std::pair<int, int>, Generation> plans_;  // by leader and number
   std::map<std::pair<int, int>, std::set<int>> planned_;
   std::map<int, int> on_host_;
   std::map<int, int> newest_;

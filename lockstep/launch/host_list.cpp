@@ -18,7 +18,7 @@ bool digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-// The parts between commas that stand outside of brackets.
+// The parts between commas outside brackets.
 std::vector<std::string> split_outside_brackets(const std::string& text) {
   std::vector<std::string> parts(1);
   int depth = 0;
@@ -43,7 +43,7 @@ HostSlots parse_host(const std::string& part, const std::string& whole) {
   std::string_view rest = part;
   if (const auto open = rest.find('['), close = rest.find(']');
       open != std::string_view::npos && close != std::string_view::npos && open < close) {
-    // A numeric IPv6 address, perhaps after a user.
+    // A numeric IPv6 address, possibly after a user.
     result.host =
         std::string(rest.substr(0, open)) + std::string(rest.substr(open + 1, close - open - 1));
     rest.remove_prefix(close + 1);
@@ -58,12 +58,12 @@ HostSlots parse_host(const std::string& part, const std::string& whole) {
     if (!slots) throw wrong();
     result.slots = static_cast<int>(*slots);
   }
-  // ssh would take it for a flag.
+  // ssh would take it for an option.
   if (result.host.empty() || result.host.front() == '-') throw wrong();
   return result;
 }
 
-// "001-003" or "7" of a bracket.
+// Expands "001-003" or "7" of a bracket.
 void expand_range(const std::string& range, const std::string& whole,
                   std::vector<std::string>& numbers) {
   const auto dash = range.find('-');
@@ -170,7 +170,7 @@ bool host_before(const std::string& a, const std::string& b) {
     }
   }
   if (i < a.size() || j < b.size()) return j < b.size();
-  return a < b;  // node01 and node1: some order
+  return a < b;  // node01 and node1: any order will do
 }
 
 }  // namespace lockstep::launch

@@ -55,9 +55,9 @@ int read_node_rank(const EnvLookup& env) {
   return group.value_or(node.value_or(0));
 }
 
-// RANK, WORLD_SIZE and their like, as Lockstep's agent and torchrun set them. Programs started by
-// hand set RANK and WORLD_SIZE only; LOCAL_RANK then counts as 0 of 1: which ranks share a host is
-// for the communicator to find out.
+// Reads RANK, WORLD_SIZE and the related variables, as Lockstep's agent and torchrun set them.
+// Programs started by hand set only RANK and WORLD_SIZE; LOCAL_RANK then counts as 0 of 1, and the
+// communicator determines which ranks share a host.
 JobEnvironment read_ranks(const EnvLookup& env, Launcher launcher, std::string_view because) {
   JobEnvironment job;
   job.launcher = launcher;
@@ -102,8 +102,8 @@ JobEnvironment read_torchrun(const EnvLookup& env) {
   return job;
 }
 
-// No mpirun says which host a rank is on (OMPI_COMM_WORLD_NODE_RANK is the rank within the host,
-// over all jobs). The number here assumes the default placement, by slot.
+// mpirun does not say which host a rank is on (OMPI_COMM_WORLD_NODE_RANK is the rank within the
+// host, over all jobs). The number here assumes the default placement, by slot.
 JobEnvironment read_mpirun(const EnvLookup& env, Launcher launcher, const MpiLauncher& names) {
   JobEnvironment job;
   job.launcher = launcher;
@@ -119,7 +119,8 @@ JobEnvironment read_mpirun(const EnvLookup& env, Launcher launcher, const MpiLau
   return job;
 }
 
-// Tasks on node `node` according to SLURM_STEP_TASKS_PER_NODE, e.g. "4(x2),3": 4, 4, 3.
+// The number of tasks on node `node` according to SLURM_STEP_TASKS_PER_NODE, e.g. "4(x2),3": 4, 4,
+// 3.
 int slurm_tasks_on_node(const std::string& text, int node) {
   std::string_view rest = text;
   int first = 0;
@@ -140,9 +141,9 @@ int slurm_tasks_on_node(const std::string& text, int node) {
                         std::to_string(node) + " (SLURM_NODEID)");
 }
 
-// Where rank 0 listens: MASTER_ADDR and MASTER_PORT where the user set them; otherwise the step's
-// first node, and a port below the ephemeral range that every task derives from the numbers of the
-// job and its step.
+// Rank 0's address: MASTER_ADDR and MASTER_PORT where the user set them; otherwise the step's first
+// node, and a port below the ephemeral range that every task derives from the numbers of the job
+// and its step.
 std::optional<HostPort> slurm_master(const EnvLookup& env) {
   HostPort master;
   if (const auto host = env("MASTER_ADDR")) {
@@ -185,13 +186,13 @@ JobEnvironment read_slurm(const EnvLookup& env) {
 }
 
 // srun sets SLURM_STEP_NUM_TASKS in each task; a batch script or an interactive allocation has
-// SLURM_PROCID=0 as well, but is no step, or a step of one task.
+// SLURM_PROCID=0 too, but is not a step, or is a step of one task.
 bool in_slurm_step(const EnvLookup& env) {
   if (!env("SLURM_STEP_ID") || !env("SLURM_PROCID")) return false;
   return read_int(env, "SLURM_STEP_NUM_TASKS", 1).value_or(1) > 1;
 }
 
-// "ps=0-0,trainer=1-4", without gaps.
+// Reads "ps=0-0,trainer=1-4", which has no gaps.
 std::vector<RoleRanks> read_roles(const std::string& text, int world_size) {
   std::vector<RoleRanks> roles;
   int next = 0;
@@ -286,7 +287,7 @@ JobEnvironment job_environment() {
 Launcher launcher_of(const EnvLookup& env) {
   if (env("LOCKSTEP_STORE")) return Launcher::kLockstep;
   if (env("RANK") || env("WORLD_SIZE")) return Launcher::kTorchrun;
-  // Before Slurm: mpirun inside an allocation may start its own daemons by srun.
+  // Checked before Slurm, because mpirun inside an allocation may start its own daemons by srun.
   if (const MpiLauncher* mpirun = mpi_launcher(env))
     return mpirun->family == MpiFamily::kOpenMpi ? Launcher::kOpenMpi : Launcher::kMpich;
   return in_slurm_step(env) ? Launcher::kSlurm : Launcher::kNone;

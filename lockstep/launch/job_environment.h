@@ -1,4 +1,4 @@
-// JobEnvironment: which rank this process is, as the launcher that started it says.
+// JobEnvironment: this process's rank, from the launcher that started it.
 #pragma once
 
 #include <optional>
@@ -21,8 +21,9 @@ enum class Launcher {
 };
 const char* to_string(Launcher launcher);
 
-// Who has started this process: the first in the order of read_job_environment() whose variables are there. A spare, which
-// has no rank yet, knows that already. Pure. Throws InvalidArgument where Slurm's number of tasks is malformed.
+// The launcher that started this process: the first in the order of read_job_environment() whose
+// variables are set. It is known for a spare, too, which has no rank yet. Pure.
+// Throws: InvalidArgument where Slurm's number of tasks is malformed.
 Launcher launcher_of(const EnvLookup& env);
 
 // 0 <= rank < world_size; 0 <= local_rank < local_world_size; 0 <= node_rank < nodes.
@@ -33,20 +34,21 @@ struct JobEnvironment {
   int local_rank = 0;
   int local_world_size = 1;
   int node_rank = 0;
-  int restart_count = 0;  // of all ranks, or of this one alone
-  // LOCKSTEP_RESTART_COUNT: how often this rank was started again alone, where its role has restarts.
+  int restart_count = 0;  // of all ranks, or of this rank alone
+  // LOCKSTEP_RESTART_COUNT: how often this rank was restarted alone, where its role has restarts.
   std::optional<int> own_restarts;
-  bool replaces = false;  // LOCKSTEP_ON_FAILURE=replace: ranks that die are started anew, alone
-  std::optional<HostPort> store;   // LOCKSTEP_STORE: Lockstep's own store, kept by the agent
+  bool replaces = false;           // LOCKSTEP_ON_FAILURE=replace: dead ranks are replaced alone
+  std::optional<HostPort> store;   // LOCKSTEP_STORE: Lockstep's own store, served by the agent
   std::optional<HostPort> master;  // MASTER_ADDR, MASTER_PORT
 };
 
 // Reads the environment of, in this order, Lockstep (LOCKSTEP_STORE with RANK, …), torchrun, an
 // mpirun (mpi_family.h: OMPI_COMM_WORLD_* or PMI_*) and Slurm (SLURM_PROCID inside a job step of
-// several tasks). Pure. Throws InvalidArgument that names the variable when values are missing,
-// malformed or contradict each other (RANK=3 of WORLD_SIZE=2).
+// several tasks). Pure.
+// Throws: InvalidArgument that names the variable when values are missing, malformed or contradict
+// each other (RANK=3 of WORLD_SIZE=2).
 JobEnvironment read_job_environment(const EnvLookup& env);
-// Of this process. A spare waits here until it has a rank (spare_wait.h).
+// For this process. A spare waits here until it has a rank (spare_wait.h).
 JobEnvironment job_environment();
 
 // A role of a job, as its programs see it: the ranks first to first + count - 1.
@@ -58,24 +60,25 @@ struct RoleRanks {
   bool operator==(const RoleRanks&) const = default;
 };
 
-// What this process does in its job, as `lockstep run --role NAME=COUNT` says.
+// This process's part in its job, from `lockstep run --role NAME=COUNT`.
 struct JobRole {
   std::string name = "default";
   int rank = 0;  // within the role, from 0
   int count = 1;
   // All roles of the job, by rank. One where the launcher gave none; empty where other ranks have
-  // roles that it does not tell (torchrun with another --role on each host).
+  // unknown roles (torchrun with another --role on each host).
   std::vector<RoleRanks> roles;
 
-  // Throws InvalidArgument that names the roles that there are.
+  // Throws InvalidArgument that names the existing roles.
   const RoleRanks& ranks_of(std::string_view role) const;
 };
 
 // Reads ROLE_NAME, ROLE_RANK and ROLE_WORLD_SIZE, as torchrun sets them too, and LOCKSTEP_ROLES
-// ("ps=0-0,trainer=1-4"). Pure. Throws InvalidArgument as read_job_environment() does.
+// ("ps=0-0,trainer=1-4"). Pure.
+// Throws: InvalidArgument as read_job_environment() does.
 JobRole read_job_role(const EnvLookup& env);
 
-// Of this process; a spare waits, as in job_environment().
+// For this process; a spare waits, as in job_environment().
 JobRole job_role();
 
 }  // namespace lockstep::launch

@@ -108,7 +108,7 @@ TEST(JobEnvironment, OpenMpi) {
   EXPECT_FALSE(job.master);
 }
 
-// What Hydra sets: the mpirun of MPICH and Intel MPI.
+// The variables that Hydra, the mpirun of MPICH and Intel MPI, sets.
 Variables hydra() {
   return {{"PMI_RANK", "5"},
           {"PMI_SIZE", "8"},
@@ -198,7 +198,7 @@ TEST(JobEnvironment, InsideSlurmTorchrunsRanksCount) {
   EXPECT_EQ(read(variables).launcher, Launcher::kTorchrun);
 }
 
-// mpirun's daemons are the step's tasks then, one a node, and its ranks inherit their variables.
+// mpirun's daemons are then the step's tasks, one per node, and its ranks inherit their variables.
 TEST(JobEnvironment, InsideSlurmMpirunsRanksCount) {
   Variables variables = slurm();
   variables.merge(hydra());

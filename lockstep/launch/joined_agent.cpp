@@ -49,18 +49,18 @@ uint16_t JoinedAgent::next_port() {
   return master_port_->port();
 }
 
-// On other hosts of the job, fewer than there may be are enough.
+// On the job's other hosts, a number of hosts below the maximum is enough.
 bool JoinedAgent::may_leave() const {
   return on_failure_of(options_) == OnFailure::kRestart && nodes_.min_nodes > 0 &&
          nodes_.min_nodes < nodes_.nodes;
 }
 
-// Where the leader is lost the ranks here are being stopped.
+// Where the leader is lost, the ranks here are being stopped.
 std::optional<Peers::Time> JoinedAgent::given_up_at() const {
   return (closed_ || last_word() ? Clock::now() : next_beat_ - nodes_.beat) + nodes_.silence;
 }
 
-// Beside the only one that may lead.
+// Whether the only other agent that may lead sleeps, too.
 bool JoinedAgent::others_sleep_too() const {
   const std::string& first = leader_.peer().host;
   return nodes_.server != NodesOptions::Server::kElected && !has_standby(nodes_) &&
@@ -70,7 +70,7 @@ bool JoinedAgent::others_sleep_too() const {
 void JoinedAgent::lose(const std::string& how, bool for_good, bool silent) {
   closed_ = true;
   if (last_word()) return;
-  // The leader's ranks were, too.
+  // The leader's ranks were asked to stop, too.
   const auto grace =
       asked_to_stop() ? std::max(options_.grace, options_.stop_grace) : options_.grace;
   if (plan()) {
@@ -78,7 +78,7 @@ void JoinedAgent::lose(const std::string& how, bool for_good, bool silent) {
     stop.kind = Kind::kStop;
     hear(stop);
   }
-  // The one who joins tries again, and so does one whose ranks may be started anew.
+  // An agent that is joining tries again, and so does one whose ranks may be restarted.
   if (!for_good && (!plan() || on_failure_of(options_) == OnFailure::kRestart)) {
     set_lost(how, silent ? ranks_gone_by(Clock::now(), nodes_.beat, grace) : Time{});
     return;
@@ -91,11 +91,11 @@ void JoinedAgent::lose(const std::string& how, bool for_good, bool silent) {
   hear(over);
 }
 
-// What only this host knows of its plan.
+// The fields of its plan that only this host knows.
 void JoinedAgent::complete(NodePlan& plan) {
-  // The address by which this host has reached the first agent.
+  // The address under which this host reached the first agent.
   if (plan.master.host.empty()) plan.master.host = leader_.peer().host;
-  // Rank 0's host may have reached it by loopback, from the same machine.
+  // Rank 0's host may have reached it by loopback, because it is on the same machine.
   if (is_loopback(plan.master.host) && !is_loopback(leader_.peer().host))
     plan.master.host = leader_.peer().host;
   plan.store.host = leader_.peer().host;
@@ -118,7 +118,7 @@ void JoinedAgent::watch(PollSet& polls) {
   const Time now = Clock::now();
   if (closed_ || last_word()) return;
   if (now >= heard_ + nodes_.silence) {
-    take_messages();  // this process may have slept, not the other
+    take_messages();  // this process may have slept, rather than the other one
     if (Clock::now() >= heard_ + nodes_.silence) {
       lose("nothing was heard of it for " + seconds_text(nodes_.silence), false, /*silent=*/true);
       polls.wake_at(now);
@@ -141,7 +141,7 @@ void JoinedAgent::watch(PollSet& polls) {
 }
 
 bool JoinedAgent::left() {
-  // This is the answer to the last word.
+  // This answers the last message.
   closed_ = true;
   leader_.close();
   return true;

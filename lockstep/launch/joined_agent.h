@@ -1,4 +1,4 @@
-// JoinedAgent: an agent that another one leads.
+// JoinedAgent: an agent that another agent leads.
 #pragma once
 
 #include <optional>
@@ -12,8 +12,8 @@ namespace lockstep::launch {
 
 class JoinedAgent final : public Peers {
  public:
-  // Connects to the first agent through the store at `endpoint`, and introduces itself. Throws
-  // Timeout, StoreError.
+  // Connects to the first agent through the store at `endpoint`, and introduces itself.
+  // Throws: Timeout, StoreError.
   JoinedAgent(const LaunchOptions& options, const Former& former, const HostPort& endpoint,
               Deadline deadline);
 
@@ -29,7 +29,7 @@ class JoinedAgent final : public Peers {
   void complete(NodePlan& plan) override;
   uint16_t next_port() override;
   void take_messages();
-  // `for_good`: it cannot be found again. `silent`: it may still be there, and its ranks run.
+  // `for_good`: it cannot be found again. `silent`: it may still exist, and its ranks may run.
   void lose(const std::string& how, bool for_good = false, bool silent = false);
 
   const LaunchOptions& options_;

@@ -1,4 +1,4 @@
-// How an agent finds the one that leads, or becomes it.
+// How an agent finds the leading agent, or becomes it.
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>
@@ -17,18 +17,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Long enough for a connection that works, short enough to look for signals and to try the next
-// address.
+// Long enough for a connection that works, and short enough to check for signals and to try the
+// next address.
 constexpr auto kAttempt = std::chrono::milliseconds(1500);
 constexpr auto kPause = std::chrono::milliseconds(200);
 constexpr double kNoteAfterSeconds = 5;
-// An agent of the job before may just be leaving; more often, the secret is another one.
+// An agent of the previous job may be leaving; more often, the secret differs.
 constexpr int kRefusalsAllowed = 5;
-// After the first agent was lost: so long may nobody listen where it did, on a host that answers.
+// After the first agent was lost: its port may stay closed for this long, on a host that answers.
 constexpr auto kComesBack = std::chrono::seconds(3);
-constexpr auto kNoneLeads = std::chrono::seconds(10);  // and another one may take over
+constexpr auto kNoneLeads = std::chrono::seconds(10);  // after which another agent may take over
 
-// A signal that ends a launch which has not begun; 0: none came.
+// The signal that ends a launch before it has begun; 0: none arrived.
 int stopping_signal(SignalPipe& signals) {
   for (const int signal : signals.take()) {
     if (signal != SIGUSR1 && signal != SIGUSR2) return signal;
@@ -54,7 +54,7 @@ class Joining {
     if (election_ != nullptr) election_->election().look(Clock::now());
     const bool standby = has_standby(nodes_);
     while (true) {
-      // Where a second agent may lead, the first one looks for it before it does.
+      // Where a second agent may lead, the first one looks for it before it leads.
       std::unique_ptr<Peers> first = election_ != nullptr ? stand() : standby ? nullptr : serve(0);
       if (first) {
         if (auto joined = meet(std::move(first))) return std::move(*joined);
@@ -80,7 +80,8 @@ class Joining {
   }
 
  private:
-  // nullopt: it has none now. In the midst of a job that passes, at its beginning it is a mistake.
+  // Returns nullopt if the host has no address now. During a job that is temporary, at its
+  // beginning it is a mistake.
   std::optional<std::string> address_of(const std::string& host) {
     try {
       return resolve(host);
@@ -91,7 +92,7 @@ class Joining {
     }
   }
 
-  // nullptr: this agent is not the first.
+  // Returns nullptr if this agent is not the first.
   std::unique_ptr<Peers> serve(size_t place) {
     using Server = NodesOptions::Server;
     if (nodes_.server == Server::kOther) return nullptr;
@@ -101,7 +102,7 @@ class Joining {
       endpoint = nodes_.endpoints[place];
     } else if (const auto candidates = candidate_addresses(here);
                !candidates.empty() && candidates.front().find(':') != std::string::npos) {
-      endpoint.host = "::";  // this host has IPv6 alone
+      endpoint.host = "::";  // this host has only IPv6
     }
     const std::optional<std::string> address = address_of(endpoint.host);
     if (!address) return nullptr;
@@ -116,7 +117,7 @@ class Joining {
     }
   }
 
-  // Where etcd elects, and nobody leads: a candidate, which meet() may find to have lost.
+  // Where etcd elects and there is no leader: a candidate, which meet() may find to have lost.
   std::unique_ptr<Peers> stand() {
     Election& election = election_->election();
     if (!election.hopeless().empty())
@@ -135,7 +136,7 @@ class Joining {
     return std::make_unique<LeadingAgent>(options_, former_, election_, listen, 0, out_, err_);
   }
 
-  // The endpoint that is this host's; -1: none.
+  // The endpoint on this host; -1: none.
   int own_endpoint() {
     const std::vector<InterfaceAddress> here = interface_addresses();
     for (size_t i = 0; i < nodes_.endpoints.size(); ++i) {
@@ -152,8 +153,8 @@ class Joining {
     return former;
   }
 
-  // Nobody could be reached at the other endpoints. The first agent leads then, and one at a later
-  // endpoint that was part of the job, after a while.
+  // No other endpoint could be reached. Then the first agent leads, or after a while one at a later
+  // endpoint that was part of the job.
   std::unique_ptr<Peers> stand_by() {
     const int place = own_endpoint();
     if (place < 0) return nullptr;
@@ -162,7 +163,7 @@ class Joining {
     return place == 0 || takes_over ? serve(static_cast<size_t>(place)) : nullptr;
   }
 
-  // Where the first agent may be.
+  // The possible addresses of the first agent.
   std::vector<HostPort> where() {
     if (has_standby(nodes_)) {
       std::vector<HostPort> listening;
@@ -178,7 +179,7 @@ class Joining {
     return decode_endpoints(election_->election().leader());
   }
 
-  // nullptr: nobody could be reached.
+  // nullptr: no agent could be reached.
   std::unique_ptr<JoinedAgent> connect(const std::vector<HostPort>& endpoints) {
     std::exception_ptr refused, unreachable;
     size_t hopeless = 0;
@@ -198,7 +199,7 @@ class Joining {
         hopeless += may_connect_later({*address, endpoint.port}, error.errnum()) ? 0 : 1;
       }
     }
-    // In the midst of a job another agent may be found elsewhere, as where etcd may elect it.
+    // During a job another agent may be found elsewhere, as where etcd elects it.
     const bool for_good = !has_met_ && election_ == nullptr && hopeless == nodes_.endpoints.size();
     hopeless_ = for_good ? unreachable : nullptr;
     if (refused && ++refusals_ > kRefusalsAllowed) give_up_after(refused);
@@ -215,7 +216,7 @@ class Joining {
     }
   }
 
-  // nullopt: the first agent went away, try again.
+  // Returns nullopt if the first agent has left: try again.
   std::optional<Joined> meet(std::unique_ptr<Peers> peers) {
     const auto* member = dynamic_cast<const JoinedAgent*>(peers.get());
     bool told = false;
@@ -231,7 +232,7 @@ class Joining {
         return std::nullopt;
       }
       if (peers->last_word()) {
-        // The job ended without this host, which was there in case that it was needed.
+        // The job ended without this host, which was a spare.
         if (!peers->waits().empty()) return Joined{std::move(peers), 0};
         leave_failed(*peers);
       }
@@ -250,7 +251,7 @@ class Joining {
     return Joined{std::move(peers), 0};
   }
 
-  // What the one that is gone has told, of plans too that never began, is not to be forgotten: others
+  // The messages of the lost agent must not be forgotten, including plans that never began: others
   // may have begun them.
   void remember(const Peers& peers, bool led_by_another) {
     has_met_ = true;
@@ -258,7 +259,7 @@ class Joining {
     former_.known = peers.known();
     former_.ranks_until = std::max(former_.ranks_until, peers.lost_ranks_until());
     if (led_by_another && !former_.lost.empty()) former_.lost = peers.lost();
-    // However long the meeting was, the next one is looked for from now on.
+    // However long the meeting took, the search for the next one starts now.
     deadline_ = Deadline::after(nodes_.join_timeout);
     refused_since_.reset();
   }
@@ -270,7 +271,7 @@ class Joining {
     }
   }
 
-  // Lets the others know.
+  // Notifies the other agents.
   void leave(Peers& peers) {
     const Deadline deadline = Deadline::seconds(5);
     while (!peers.left() && !deadline.expired()) {
@@ -318,12 +319,12 @@ class Joining {
     return election_ != nullptr ? election_->name() : nodes_.endpoints.front().to_string();
   }
 
-  // A job that ran has failed; one that never began was asked for in vain.
+  // A job that ran has failed; one that never began was not found.
   [[noreturn]] void fail(const std::string& what) const {
     if (former_.lost.empty()) throw LaunchError(what);
     throw PeerLost(what, -1);
   }
-  // The same where it may go well the next time.
+  // The same for errors after which a later try may succeed.
   [[noreturn]] void give_up(const std::string& what) const {
     if (former_.lost.empty()) throw Timeout(what);
     throw PeerLost(what, -1);
@@ -367,16 +368,16 @@ class Joining {
   }
 
   const LaunchOptions& options_;
-  Former former_;  // of everyone that was met so far
+  Former former_;  // of all agents met so far
   EtcdElection* const election_;
   const NodesOptions& nodes_;
   SignalPipe& signals_;
   Console& out_;
   Console& err_;
-  Deadline deadline_;  // to find one that leads
-  bool has_met_;       // one that led, or led itself, before: the endpoints are right
+  Deadline deadline_;  // for finding a leading agent
+  bool has_met_;       // it met a leader, or led itself, before: the endpoints are right
   std::string why_ = "it did not answer";
-  std::exception_ptr hopeless_;  // why none of the endpoints can ever be reached
+  std::exception_ptr hopeless_;  // why no endpoint can ever be reached
   int refusals_ = 0;
   bool said_ = false;
   bool told_why_ = false;

@@ -145,9 +145,9 @@ int play_role() {
   return 0;
 }
 
-// A rank that may be a spare at first; it says when it has begun, in a file of the folder as well, for nobody reads a
-// spare's output, and goes when the folder has a file "end". "slow": it takes long before it asks which rank it is.
-// "brief": it goes at once then.
+// A rank that may be a spare at first. It reports its start, also in a file of the folder, because
+// a spare's output is not read, and ends when the folder has a file "end". "slow": it waits before
+// it asks which rank it is. "brief": it then ends at once.
 int spare_rank(const std::string& folder, const std::string& behaviour) {
   const int pid = static_cast<int>(::getpid());
   std::printf("pid %d has begun\n", pid);
@@ -168,8 +168,9 @@ int spare_rank(const std::string& folder, const std::string& behaviour) {
   return deadline.expired() ? 1 : 0;
 }
 
-// Rank 1 stands still in its first life. The others have given up waiting for it as a communicator does, and then wait for
-// its next life; "impatient": they end instead, and wait in their own next life.
+// Rank 1 stands still in its first life. The others have given up waiting for it as a communicator
+// does, and then wait for its next life; "impatient": they end instead, and wait in their own next
+// life.
 int outwait(const std::string& behaviour) {
   const JobEnvironment job = read_job_environment(process_env());
   TcpStore store(job.store.value(), Secret::from_env(process_env()).value(), Deadline::seconds(10));

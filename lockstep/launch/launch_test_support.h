@@ -1,5 +1,4 @@
-// What the tests with real processes share: starting launch_test_program, and looking at what is
-// left.
+// Helpers of the tests with real processes: start launch_test_program, and check for leftovers.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -38,7 +37,7 @@ class Running {
   Running(Running&&) = delete;
 
   Subprocess& process() { return process_; }
-  // Reads until `text` has appeared on stdout, `times` times.
+  // Reads until `text` has appeared on stdout `times` times.
   void await_output(const std::string& text, int times = 1) {
     const Deadline deadline = Deadline::seconds(20);
     const auto seen = [&] {
@@ -49,9 +48,10 @@ class Running {
     while (seen() < times && !deadline.expired()) read(20);
     EXPECT_GE(seen(), times) << text << " in " << out;
   }
-  // What comes within 20 ms.
+  // Reads the output of the next 20 ms.
   void read_some() { read(20); }
-  // Reads to the end; the exit code, or 128 + signal. Throws Timeout.
+  // Reads to the end and returns the exit code, or 128 + signal.
+  // Throws: Timeout.
   int finish() {
     const Deadline deadline = Deadline::seconds(120);
     while ((out_.read || err_.read) && !deadline.expired()) read(1000);
@@ -90,21 +90,22 @@ class Running {
   Subprocess process_;
 };
 
-// A started program, and what it says on stdout and stderr together.
+// A started program with its stdout and stderr together.
 class Started {
  public:
   explicit Started(const Words& words, const Variables& variables = {})
       : pipe_(make_pipe()), process_(options(words, variables)) {
     pipe_.write.reset();
   }
-  // Reads until `text` was there.
+  // Reads until `text` has appeared.
   void await(const std::string& text) {
     const Deadline deadline = Deadline::seconds(60);
     while (said.find(text) == std::string::npos && !deadline.expired() && read()) {
     }
     EXPECT_THAT(said, ::testing::HasSubstr(text));
   }
-  // Reads to the end; the exit code, or 128 + signal. Throws Timeout.
+  // Reads to the end and returns the exit code, or 128 + signal.
+  // Throws: Timeout.
   int finish() {
     while (read()) {
     }

@@ -13,10 +13,10 @@ namespace {
 
 using Kind = AgentMessage::Kind;
 
-// Failures that are found within so long of the first may be its cause: a dead peer's end reaches
+// A failure that is found within this time of the first may be its cause: a dead peer's end reaches
 // other hosts faster than its own agent's report.
 constexpr auto kSameMoment = std::chrono::seconds(1);
-// Beyond the grace, for an agent to end its ranks and say so.
+// In addition to the grace: the time for an agent to end its ranks and report that.
 constexpr auto kStopSlack = std::chrono::seconds(10);
 
 enum Weight { kLostAgent, kKilled, kOther, kWaited };
@@ -65,7 +65,7 @@ Leader::Sends Leader::to_all(const AgentMessage& message, std::optional<Member> 
   return sends;
 }
 
-// What the agent has still to answer, or else that the leader is there.
+// The message that the agent has not answered, otherwise the leader's sign of life.
 AgentMessage Leader::word_to(const Agent& agent) const {
   if (phase_ == Phase::kOver) return over_;
   if (phase_ == Phase::kMeeting) return {};
@@ -104,7 +104,7 @@ Leader::Sends Leader::on_message(Member from, const AgentMessage& message,
   if (!agent.member || message.generation != generation_) return {};
   if (message.kind == Kind::kReady) {
     if (phase_ != Phase::kProposing) return {{from, word_to(agent)}};
-    if (agent.ready) return {};  // it says so with every beat
+    if (agent.ready) return {};  // the agent reports it with every beat
     agent.ready = true;
     --pending_;
     return start_if_all_ready(now);
@@ -119,7 +119,7 @@ Leader::Sends Leader::on_message(Member from, const AgentMessage& message,
       } else {
         cause.text = name_of(agent) + ": " + message.text;
         if (message.exit_code != 0) cause.exit_code = message.exit_code;
-        cause.host_gone = message.stood_still;  // its ranks are; it may have others at once
+        cause.host_gone = message.stood_still;  // its ranks are gone; it may have others at once
       }
       return fail(std::move(cause), now);
     }
@@ -153,13 +153,13 @@ Leader::Sends Leader::on_signal(Member from, const Agent& agent, int signal, Tim
   AgentMessage message = about(Kind::kSignal);
   message.number = signal;
   if (signal == SIGUSR1 || signal == SIGUSR2) {
-    // A member's user signal is for its own ranks, the first agent's is for all.
+    // A member's user signal is for its own ranks, the first agent's signal for all.
     return from == kSelf ? to_all(message, from) : Sends{};
   }
   const bool runs = phase_ == Phase::kRunning || phase_ == Phase::kStopping;
-  // A member that was still to join, or waits for a new generation, just leaves.
+  // A member that has not joined yet, or waits for a new generation, just leaves.
   if (from != kSelf && !agent.member) return {};
-  // A second one of the same agent: whoever sends it is in a hurry.
+  // A second signal to the same agent: the user is in a hurry.
   if (!signalled_.insert(from).second) message.number = SIGKILL;
   Sends sends = runs ? to_all(message, from) : Sends{};
   const bool first = !final_;
@@ -203,7 +203,7 @@ Leader::Sends Leader::on_ended(Member from, const AgentMessage& message, Time no
   agent.lost_output = message.lost_output;
   if (message.port != 0) agent.port = message.port;
   --pending_;
-  // Its last word about its failure has more of the log's tail.
+  // The last message about its failure has more of the log's end.
   for (Cause& cause : causes_) {
     if (cause.member != from || !cause.worker || !message.failure) continue;
     blame(cause, *message.failure, name_of(agent));
@@ -224,7 +224,7 @@ Leader::Sends Leader::fail(Cause cause, Time now) {
     return other.member == member && other.host_gone == cause.host_gone;
   });
   if (!known) causes_.push_back(std::move(cause));
-  // No rank runs anywhere.
+  // No rank is running on any host.
   if (phase_ == Phase::kMeeting || phase_ == Phase::kProposing) return end(&causes_.back());
   Sends sends;
   if (phase_ == Phase::kRunning) sends = stop(member, now, asked);
@@ -266,7 +266,7 @@ Leader::Sends Leader::on_lost(Member member, const std::string& how, Time now) {
   Agent& agent = it->second;
   uncount(agent, now);
   if (phase_ == Phase::kProposing && agent.member) {
-    // No rank runs yet. It may come again.
+    // No rank runs yet, so it may join again.
     agent.lost = true;
     return meet_again(reason_, now);
   }
@@ -281,7 +281,7 @@ Leader::Sends Leader::on_lost(Member member, const std::string& how, Time now) {
   pending_ -= agent.ended ? 0 : 1;
   serve(agent);
   if (agent.leaving) return go_on_if_all_ended(now);
-  // When it was lost, not when that was noticed: what its peers made of it may have come first.
+  // The time of the loss, not of its detection: its peers' reactions may have been found first.
   return fail({.time = std::min(agent.heard, now),
                .weight = kLostAgent,
                .member = member,
@@ -297,7 +297,7 @@ Leader::Sends Leader::on_trouble(const std::string& what, Time now) {
   return fail({.time = now, .weight = kLostAgent, .text = what}, now);
 }
 
-// Of those that were found at the same moment, the likeliest.
+// The likeliest of those that were found at the same moment.
 Leader::Cause* Leader::first_cause() {
   if (causes_.empty()) return nullptr;
   const Time first =
@@ -319,11 +319,11 @@ Leader::Sends Leader::go_on_if_all_ended(Time now) {
     const bool all_finished = std::all_of(agents_.begin(), agents_.end(), [](const auto& entry) {
       return !entry.second.member || entry.second.finished;
     });
-    // Stopped for newcomers, unless they came too late.
+    // The ranks were stopped for newcomers, unless these came too late.
     if (phase_ == Phase::kStopping && !all_finished) return meet_again(reason_, now);
     return end(nullptr);
   }
-  // Whoever asked has what was asked for.
+  // The requester has what it asked for.
   if (cause->asked && final_ && all_well()) return end(nullptr);
   if (cause->worker) judge(*cause->worker, sights_);
   const bool rank_failed = cause->worker && cause->exit_code != 2;
@@ -347,18 +347,18 @@ Leader::Sends Leader::end(const Cause* cause) {
   } else if (std::any_of(agents_.begin(), agents_.end(), [](const auto& entry) {
                return entry.second.member && entry.second.lost_output;
              })) {
-    over_.exit_code = 1;  // each agent has said what it lost
+    over_.exit_code = 1;  // each agent has reported its lost output
   }
   return to_all(over_);
 }
 
-// Nobody is left there that others serve.
+// No ranks are left there that services would serve.
 void Leader::serve(Agent& agent) {
   unserved_ -= agent.served ? 0 : 1;
   agent.served = true;
 }
 
-// To those that have services.
+// Sent to the agents that have services.
 Leader::Sends Leader::stop_services_if_all_served() {
   if (unserved_ > 0 || services_stopped_ || phase_ != Phase::kRunning) return {};
   services_stopped_ = true;
@@ -390,7 +390,7 @@ Leader::Sends Leader::on_time(Time now) {
     if (member == kSelf || agent.lost) continue;
     if (now >= agent.heard + options_.silence) {
       if (agent.member && !agent.ended && phase_ != Phase::kProposing) {
-        // It may have been told what was asked for, or not.
+        // It may or may not have been told to stop on request.
         const bool asked = phase_ == Phase::kStopping && stop_asked_;
         const auto grace = asked ? std::max(options_.grace, options_.stop_grace) : options_.grace;
         not_before_ = std::max(not_before_, ranks_gone_by(now, options_.beat, grace));
@@ -410,7 +410,7 @@ Leader::Time Leader::next_time() const {
   Time next = next_beat_;
   if (phase_ == Phase::kMeeting) {
     next = std::min(next, join_by_);
-    // Whom a majority is waited for, the last call is long over.
+    // Where a majority was waited for, the last call is long over.
     if (hosts_ >= min_nodes() && agents_.contains(kSelf) && why_no_majority().empty())
       next = std::min(next, std::max(not_before_, changed_at_ + options_.last_call));
   }

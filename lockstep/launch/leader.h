@@ -1,12 +1,12 @@
-// Leader: what the first agent decides for all agents of a job: when enough of them are there, which
-// ranks each host has, that a failure anywhere stops the ranks everywhere, whether all are started
-// anew then and on which hosts, when services have nobody left to serve, and which failure was the
-// first.
+// Leader: the first agent's decisions for all agents of a job: when enough of them are there, which
+// ranks each host has, that a failure on any host stops the ranks on all, whether all are then
+// restarted and on which hosts, when services have no ranks left to serve, and which failure was
+// the first.
 //
-// A generation is the ranks that run together. It forms in two steps: every member gets its plan and
-// says so, then all are told to start. So nobody runs in one that another member has not heard of,
-// and a number is never used twice: not by this leader, nor after it, since who joins says the
-// newest that it has seen.
+// A generation is the ranks that run together. It forms in two steps: every member gets its plan
+// and confirms it, then all are told to start. No member therefore runs a generation that another
+// member does not know, and a number is never used twice, neither by this leader nor by a later
+// one, since joining agents report the newest that they have seen.
 //
 // Pure: it is told the time and returns the messages to send.
 #pragma once
@@ -24,33 +24,35 @@
 namespace lockstep::launch {
 
 struct LeaderOptions {
-  int nodes = 1;                   // hosts with ranks; with min_nodes below, at most
-  int min_nodes = 0;               // so few are enough; 0: all
+  int nodes = 1;                   // hosts with ranks; with min_nodes below, the maximum
+  int min_nodes = 0;               // this many suffice; 0: all
   bool numbered = false;           // every host was given its number
   std::vector<std::string> names;  // of the hosts by number, where they are known beforehand
   std::string run_id;
-  std::string job;  // its name, unless an agent that joins knows one from a generation before
+  std::string job;  // its name, unless a joining agent knows one from an earlier generation
   OnFailure on_failure = OnFailure::kStop;
   int max_restarts = 0;  // after failures of ranks
   std::chrono::milliseconds join_timeout{600'000};
-  // Below `nodes` hosts, after the last one that came or went.
+  // Below `nodes` hosts, after the last arrival or departure.
   std::chrono::milliseconds last_call{30'000};
-  std::chrono::milliseconds beat{1000};     // between messages of an agent that has nothing to say
-  std::chrono::milliseconds silence{8000};  // after which an agent counts as vanished
-  std::chrono::milliseconds grace{5000};    // that stopped ranks have on every host
+  std::chrono::milliseconds beat{1000};          // between messages of an idle agent
+  std::chrono::milliseconds silence{8000};       // after which an agent counts as vanished
+  std::chrono::milliseconds grace{5000};         // for stopped ranks on every host
   std::chrono::milliseconds stop_grace{25'000};  // the same where nothing failed
-  // Of the agents that may lead; more than one: a generation needs more than half of the agents of
-  // the one before, so that no two of them can form one; the first one needs an agent at each.
+  // The number of agents that may lead. With more than one, a generation needs more than half of
+  // the previous one's agents, so that no two leaders can form one; the first generation needs an
+  // agent at each endpoint.
   int endpoints = 1;
-  bool fenced = false;  // a generation begins only once on_claimed() allows it
-  // No generation begins earlier: ranks of the one before may still run, of an agent that led.
+  bool fenced = false;  // a generation starts only once on_claimed() allows it
+  // No generation starts earlier: ranks of the previous one may still run, of an agent that led.
   std::chrono::steady_clock::time_point not_before{};
   std::string reason;  // why the first generation is not the job's first; "": it is
-  int former_hosts = 0, former_ranks = 0;  // of the one before then
+  int former_hosts = 0, former_ranks = 0;  // of the previous generation then
 };
 
-// Who has heard nothing of another agent until `now`, and gives it up: by then that one has noticed as much, and its
-// ranks have been stopped, and killed after their grace.
+// For an agent that gives another one up, having heard nothing from it until `now`: by the returned
+// time the silent agent has noticed it as well, and its ranks have been stopped, and killed after
+// their grace.
 inline std::chrono::steady_clock::time_point ranks_gone_by(
     std::chrono::steady_clock::time_point now, std::chrono::milliseconds beat,
     std::chrono::milliseconds grace) {
@@ -72,39 +74,40 @@ class Leader {
 
   Leader(LeaderOptions options, Time now);
 
-  // Something that an agent said, itself included. `address` is where it is, as seen from here; ""
-  // for kSelf.
+  // A message of an agent, itself included. `address` is the agent's, as seen from here; "" for
+  // kSelf.
   Sends on_message(Member from, const AgentMessage& message, const std::string& address, Time now);
-  // The member's connection is closed, by itself or because of nonsense that it sent.
+  // The member's connection is closed, by itself or because it sent nonsense.
   Sends on_lost(Member member, const std::string& how, Time now);
-  // The job cannot go on for another reason, which `what` says.
+  // The job cannot continue for another reason, given in `what`.
   Sends on_trouble(const std::string& what, Time now);
   Sends on_time(Time now);
   Time next_time() const;
-  // When all other agents were last told that this one is there.
+  // When all other agents last got a sign of life from this one.
   Time last_beat() const { return next_beat_ - options_.beat; }
   // Generations up to this one were formed by others.
   void skip_to(int generation) { generation_ = std::max(generation_, generation); }
-  // The generation whose number is to be claimed before it begins.
+  // The generation whose number must be claimed before it starts.
   std::optional<int> to_claim() const;
-  // The number is this leader's, or is not, since `newest` was formed already.
+  // The result of the claim; it fails if `newest` was formed already.
   Sends on_claimed(int generation, bool granted, int newest, Time now);
 
-  // Hosts are waited for although there are enough: they are not half of those before.
+  // Whether more hosts are needed although there are enough: they are not half of the previous
+  // ones.
   bool lacks_majority() const { return meeting() && !why_no_majority().empty(); }
-  // No ranks run: hosts are waited for.
+  // No ranks run, and the leader waits for hosts.
   bool meeting() const { return phase_ == Phase::kMeeting; }
   bool over() const { return phase_ == Phase::kOver; }
-  // No generation begins earlier: ranks of agents that have fallen silent may still run.
+  // No generation starts earlier: ranks of silent agents may still run.
   Time not_before() const { return not_before_; }
   // The newest; -1: there was none.
   int generation() const { return generation_; }
-  // "hostB", "node 2", or how many: the hosts that have not joined.
+  // The hosts that have not joined: "hostB", "node 2", or their number.
   std::string missing() const;
-  // Hosts with ranks, those that wait for the next generation included.
+  // The number of hosts with ranks, including those that wait for the next generation.
   int joined() const { return hosts_; }
   bool has_number(int number) const;
-  // It has joined and is not lost.
+  // Whether it has joined and is not lost.
   bool present(Member member) const;
 
  private:
@@ -119,26 +122,26 @@ class Leader {
     bool counted = false;   // in hosts_
     bool member = false;    // of the newest generation
     bool ready = false;     // it has its plan
-    bool started = false;   // it has said that it runs
+    bool started = false;   // it has confirmed that it runs
     bool served = false;    // only services are left there
-    bool ended = false;     // all its ranks have
+    bool ended = false;     // all its ranks have ended
     bool finished = false;  // by themselves, with 0
-    bool well = false;      // with 0, whoever told them to
+    bool well = false;      // with 0, perhaps because they were told to
     bool lost_output = false;
     bool leaving = false;
     bool lost = false;
     NodePlan plan;
   };
-  // What may have been the generation's end.
+  // A possible cause of the generation's end.
   struct Cause {
     Time time;
-    int weight = 2;  // the lower, the likelier the cause of others found at the same moment
+    int weight = 2;  // the lower, the likelier it caused others found at the same moment
     Member member = kSelf;
     std::optional<WorkerFailure> worker = {};
-    std::string text = {};  // of what is no rank's failure
+    std::string text = {};  // for a cause other than a rank's failure
     int exit_code = 1;
     bool host_gone = false;
-    bool asked = false;  // for by SIGTERM: nothing failed
+    bool asked = false;  // requested by SIGTERM: nothing failed
   };
 
   static void blame(Cause& cause, const WorkerFailure& failure, const std::string& host);
@@ -185,31 +188,31 @@ class Leader {
   LeaderOptions options_;
   Phase phase_ = Phase::kMeeting;
   int generation_ = -1;
-  int restarts_ = 0;  // that counted
+  int restarts_ = 0;  // counted restarts
   Time join_by_;
   Time next_beat_;
-  Time changed_at_;                 // when a host last came or went
-  Time answer_by_{};                // what the phase waits for
-  std::optional<Time> take_in_at_;  // newcomers, while ranks run
-  Time not_before_;                 // no generation begins: ranks of the one before may still run
-  bool same_hosts_ = false;         // in a meeting: all of the generation before are still there
+  Time changed_at_;                 // when a host last joined or left
+  Time answer_by_{};                // when the phase's answers are due
+  std::optional<Time> take_in_at_;  // for newcomers, while ranks run
+  Time not_before_;  // no generation starts earlier: ranks of the previous one may still run
+  bool same_hosts_ = false;  // in a meeting: all hosts of the previous generation are still there
   int hosts_ = 0;
-  int pending_ = 0;   // members that have not said what the phase waits for
+  int pending_ = 0;   // members whose answer in this phase is pending
   int unserved_ = 0;  // members with ranks that are no services
   bool services_stopped_ = false;
-  bool stop_asked_ = false;  // what stops this generation is no failure
+  bool stop_asked_ = false;  // the reason to stop this generation is no failure
   struct Size {
     int hosts = 0, ranks = 0;
   };
-  Size size_, former_size_;     // of this generation, and of the one before that ran
+  Size size_, former_size_;     // of this generation, and of the previous one that ran
   std::string reason_;          // why there is a new generation
-  bool final_ = false;          // the job ends with this one
+  bool final_ = false;          // the job ends with this generation
   std::set<Member> signalled_;  // agents that were told to stop by a signal
   std::map<Member, Agent> agents_;
   std::map<std::string, Member> by_id_;
   std::vector<Formation> known_;   // with endpoints > 1
   std::vector<Cause> causes_;      // of this generation
-  std::vector<RankSight> sights_;  // of the agents that have ended
+  std::vector<RankSight> sights_;  // from the agents that have ended
   AgentMessage over_;
 };
 

@@ -1,4 +1,4 @@
-// What the Leader decides when ranks fail and hosts come and go, and what a Follower makes of it.
+// The Leader's decisions when ranks fail and hosts come and go, and the Follower's reactions.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -74,7 +74,7 @@ class GenerationsOfALeader : public testing::Test {
     }
     return members;
   }
-  // The members have their plans; what they are told.
+  // The members have their plans; returns the messages sent to them.
   Leader::Sends ready(const std::vector<int>& members, int generation) {
     Leader::Sends last;
     for (const int member : members) last = say(member, Kind::kReady, generation);
@@ -137,7 +137,7 @@ TEST_F(GenerationsOfALeader, AFailedRankStartsAllAnewOnTheSameHostsAtOnce) {
               AllOf(HasSubstr("[lockstep] restart 1 of 1: rank 0 on host1 killed by SIGKILL"),
                     testing::EndsWith("sent it)\n")));
   EXPECT_EQ(start[1].message.text, "") << "one agent tells";
-  // The restarts are used up.
+  // No restarts are left.
   say(2, Kind::kFailed, 1, SIGSEGV);
   const auto over = ended({0, 1, 2}, 1);
   EXPECT_THAT(told(over, Kind::kOver), ElementsAre(0, 1, 2));
@@ -190,7 +190,7 @@ TEST_F(GenerationsOfALeader, AnAgentThatConnectsAnewReplacesItself) {
   EXPECT_THAT(told(wait(seconds(5)), Kind::kPlan), ElementsAre(0, 1, 7));
 }
 
-// Its link may be cut, and its ranks may take their grace to end.
+// Its link may be cut, and its ranks may use their whole grace to end.
 TEST_F(GenerationsOfALeader, RanksOfASilentHostHaveEndedBeforeTheNextGenerationBegins) {
   running();
   for (int second = 1; second <= 8; ++second) {
@@ -207,7 +207,7 @@ TEST_F(GenerationsOfALeader, RanksOfASilentHostHaveEndedBeforeTheNextGenerationB
   EXPECT_THAT(told(wait(milliseconds(1)), Kind::kPlan), ElementsAre(0, 1, 3, 4));
 }
 
-// It may not have heard that its ranks are only asked to stop, and then they have the other grace.
+// The host may not know that its ranks are only asked to stop, which gives them the other grace.
 TEST_F(GenerationsOfALeader, RanksOfAHostThatFellSilentWhileTheyWereAskedToStopHaveTheLongerGrace) {
   LeaderOptions hasty = options();
   hasty.stop_grace = seconds(1);
@@ -250,7 +250,7 @@ TEST_F(GenerationsOfALeader, AnAgentThatStoodStillIsNoFailureThatCountsAndStaysI
             "[lockstep] restart, not counted: host2: the agent stood still\n");
 }
 
-// Whatever its word lacks.
+// Applies whatever its last message lacks.
 TEST_F(GenerationsOfALeader, WhereNothingIsStartedAnewAnAgentThatStoodStillIsTheJobsFailure) {
   LeaderOptions stops = options();
   stops.on_failure = OnFailure::kStop;
@@ -294,7 +294,7 @@ TEST_F(GenerationsOfALeader, TheSecondAgentOfANumberIsThereForWhenTheFirstIsGone
   for (const int member : {0, 1, 2}) join(member, member);
   wait(seconds(5));
   ready({0, 1, 2}, 0);
-  // Host 2 died without a word, and is back before that was noticed.
+  // Host 2 died silently, and has returned before that was noticed.
   EXPECT_THAT(told(join(7, 2), Kind::kWait), ElementsAre(7));
   EXPECT_EQ(leader_.joined(), 3);
   EXPECT_THAT(told(wait(seconds(6)), Kind::kStop), IsEmpty()) << "it is nobody new";
@@ -375,7 +375,7 @@ TEST_F(GenerationsOfALeader, ANumberThatCannotBeWrittenEndsTheJobThoughItsMember
   ASSERT_EQ(leader_.to_claim(), 0);
   Leader::Sends sends;
   for (int second = 0; second < 601 && !leader_.over(); ++second) {
-    for (const int member : {0, 1, 2, 3}) say(member, Kind::kReady, 0);  // with every beat
+    for (const int member : {0, 1, 2, 3}) say(member, Kind::kReady, 0);  // repeated with every beat
     sends = wait(seconds(1));
   }
   ASSERT_THAT(told(sends, Kind::kOver), ElementsAre(0, 1, 2, 3));
@@ -419,14 +419,14 @@ TEST(Follower, TakesEachWordOnceAndRepeatsWhatIsNotAnswered) {
   word.plan.generation = 4;
   EXPECT_EQ(follower.on_message(word).say.front().generation, 4);
   EXPECT_EQ(follower.seen(), 4);
-  // Stopped before it was told to start.
+  // It was stopped before it was told to start.
   stop.generation = 4;
   EXPECT_EQ(follower.on_message(stop).say.front().kind, Kind::kEnded);
   start.generation = 4;
   EXPECT_TRUE(follower.on_message(start).hear.empty());
 }
 
-// By which its ranks know what they have left themselves (train/run_folder.h).
+// From the name its ranks know what they have left themselves (train/run_folder.h).
 TEST_F(GenerationsOfALeader, AJobHasOneNameInAllGenerationsWhoeverLeads) {
   const auto name_in = [](const Leader::Sends& sends) {
     std::set<std::string> names;
@@ -443,7 +443,7 @@ TEST_F(GenerationsOfALeader, AJobHasOneNameInAllGenerationsWhoeverLeads) {
   say(1, Kind::kFailed, 0, SIGSEGV);
   EXPECT_THAT(name_in(ended({0, 1, 2}, 0)), ElementsAre("first")) << "a failure";
 
-  // Another agent leads, which was started anew; one that joins it knows.
+  // Another agent leads after a restart; an agent that joins it knows the name.
   named.job = "second";
   leader_ = Leader(named, now_);
   join(0);

@@ -1,4 +1,4 @@
-// The part of Leader that brings the hosts of a generation together.
+// The part of Leader that gathers the hosts of a generation.
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -11,7 +11,7 @@ namespace {
 
 using Kind = AgentMessage::Kind;
 
-// For members to take their plans, beside the silence that loses them anyway.
+// Time for members to take their plans, besides the silence that loses them anyway.
 constexpr auto kPlanSlack = std::chrono::seconds(10);
 
 std::string range_of(int min, int max) {
@@ -51,7 +51,7 @@ std::string Leader::too_few() const {
          " (--rdzv-conf join_timeout=SECONDS waits longer)";
 }
 
-// Two agents with the same number count once: the second is there for when the first is gone.
+// Two agents with the same number count once: the second replaces the first when that leaves.
 void Leader::count(Agent& agent, Time now) {
   if (agent.introduction.ranks == 0) return;
   if (agent.introduction.number >= 0) {
@@ -84,7 +84,7 @@ void Leader::forget(Member member) {
   agents_.erase(it);
 }
 
-// Why an agent cannot join; "": it can.
+// The reason why an agent cannot join; "": it can.
 std::string Leader::why_not(const AgentMessage& message) const {
   const NodeIntroduction& node = message.introduction;
   if (message.run_id != options_.run_id)
@@ -108,7 +108,7 @@ std::string Leader::why_not(const AgentMessage& message) const {
            "all agents allows it";
   }
   if (generation_ >= 0 && restarts_allowed()) return "";
-  // Later it may be the one that is to replace the other.
+  // It may later replace the other one.
   for (const auto& [member, other] : agents_) {
     if (node.ranks > 0 && node.number >= 0 && other.introduction.number == node.number &&
         (other.id.empty() || other.id != message.agent)) {
@@ -149,7 +149,7 @@ Leader::Sends Leader::join(Member from, const AgentMessage& message, const std::
   const Agent& added = agents_.emplace(from, std::move(agent)).first->second;
   if (!message.agent.empty()) by_id_[message.agent] = from;
   if (options_.endpoints > 1) {
-    // What this leader itself has proposed and did not begin, never will.
+    // Plans that this leader has proposed and not begun will never begin.
     const auto self = agents_.find(kSelf);
     std::vector<Formation> others = message.known;
     std::erase_if(others, [&](const Formation& formation) {
@@ -166,7 +166,7 @@ Leader::Sends Leader::join(Member from, const AgentMessage& message, const std::
   return sends;
 }
 
-// Those of the generation before first, then in the order in which they came.
+// The hosts of the previous generation first, then others in the order of arrival.
 std::vector<Leader::Member> Leader::choose_members() const {
   std::vector<Member> chosen;
   int hosts = 0;
@@ -182,7 +182,8 @@ std::vector<Leader::Member> Leader::choose_members() const {
   return chosen;
 }
 
-// "": the agents that are here may form a generation. A half is enough with the one that led.
+// Returns "" if the present agents may form a generation. Half of them suffice together with the
+// former leader.
 std::string Leader::why_no_majority() const {
   if (options_.endpoints < 2) return "";
   if (known_.empty()) {
@@ -246,7 +247,7 @@ Leader::Sends Leader::propose(Time now) {
   std::vector<NodeIntroduction> nodes;
   for (const Member member : members) nodes.push_back(agents_.at(member).introduction);
   const std::vector<NodePlan> plans = assign_ranks(nodes, order_nodes(nodes));
-  // Rank 0's host keeps the port for its ranks' own store.
+  // Rank 0's host reserves the port for its ranks' own store.
   HostPort master;
   for (size_t i = 0; i < members.size(); ++i) {
     if (plans[i].node_rank == 0 && plans[i].local_ranks > 0)
@@ -340,8 +341,8 @@ Leader::Sends Leader::meet_again(const std::string& why, Time now) {
   return form_if_enough(now);
 }
 
-// Hosts that came while ranks run are taken in once no other has come for a while, so that several
-// cost one restart; at once when nobody else can come.
+// Hosts that arrive while ranks run are taken in once no other has arrived for a while, so that
+// several cost one restart; at once when no other can arrive.
 void Leader::plan_to_take_in(Time now) {
   take_in_at_.reset();
   if (phase_ != Phase::kRunning || !restarts_allowed() || size_.hosts >= options_.nodes) return;
@@ -354,7 +355,7 @@ Leader::Sends Leader::take_newcomers_in(Time now) {
   take_in_at_.reset();
   std::string names;
   for (const auto& [member, agent] : agents_) {
-    // The job is nearly done.
+    // The job is almost finished.
     if (agent.member && (agent.served || agent.ended)) return {};
     if (agent.counted && !agent.member) names += (names.empty() ? "" : ", ") + name_of(agent);
   }

@@ -1,4 +1,4 @@
-// What the first agent decides, and the agents' messages, orders and meeting place.
+// The first agent's decisions, and the agents' messages, orders and meeting place.
 #include "lockstep/launch/leader.h"
 
 #include <gmock/gmock.h>
@@ -98,7 +98,7 @@ class LeaderTest : public testing::Test {
     for (const int member : {0, 1, 2}) leader_.on_message(member, of(Kind::kBeat), "", start_);
     return leader_;
   }
-  // What all are told in the end, once the members that are left have ended.
+  // The message that all agents get in the end, after the remaining members have ended.
   AgentMessage end(std::vector<int> members, Leader::Time now) {
     for (const int member : members) {
       for (const auto& [to, message] : leader_.on_message(member, of(Kind::kEnded), "", now)) {
@@ -302,7 +302,7 @@ TEST_F(LeaderTest, SilenceIsALostAgentWhoseTimeIsWhenItWasLastHeard) {
     leader_.on_message(2, of(Kind::kBeat), "", now);
     EXPECT_THAT(told(leader_.on_time(now), Kind::kBeat), ElementsAre(1, 2));
   }
-  // What the cut did to a rank here was noticed long before.
+  // The effect of the cut on a rank here was noticed long before.
   leader_.on_message(0, failed(0, 0, 1), "", start_ + milliseconds(900));
   for (int second = 6; second <= 9; ++second) {
     now = start_ + seconds(second);

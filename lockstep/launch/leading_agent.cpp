@@ -17,17 +17,18 @@ using Clock = std::chrono::steady_clock;
 using Kind = AgentMessage::Kind;
 
 constexpr auto kNoteAfter = std::chrono::seconds(5);
-// To ask another agent that would lead.
+// The time for asking another agent that would lead.
 constexpr auto kLookForEnd = std::chrono::milliseconds(500);
-constexpr int kLooksApart = 5;  // times as long as a look took
+constexpr int kLooksApart = 5;  // the pause is this many times as long as the look
 // A thread of this process answers.
 constexpr auto kOwnStore = std::chrono::seconds(10);
-// For a connection to pass the challenge and join.
+// Time for a connection to pass the challenge and join.
 constexpr auto kIntroduction = std::chrono::seconds(10);
-constexpr size_t kMaxStrangers = 4096;  // at most: wire::most_strangers()
-constexpr int kAcceptedAtATime = 256;   // then it is the others' turn
-constexpr int kMaxRefusalLines = 5;     // log lines about strangers, then silence
-// For the others to hear that the job is over, and for remote agents' last output.
+constexpr size_t kMaxUnauthenticated = 4096;  // at most: wire::most_unauthenticated()
+constexpr int kAcceptedAtATime = 256;         // afterwards it is the other sockets' turn
+// Log lines about unauthenticated peers; later ones are dropped.
+constexpr int kMaxRefusalLines = 5;
+// Time for the others to hear that the job is over, and for remote agents' last output.
 constexpr auto kFarewell = std::chrono::seconds(10);
 
 LeaderOptions leader_options(const LaunchOptions& options, const Former& former) {
@@ -70,7 +71,7 @@ LeadingAgent::LeadingAgent(const LaunchOptions& options, const Former& former,
       err_(err),
       store_({listen, port}, nodes_.secret),
       listener_(listen_tcp({listen, 0})),
-      strangers_(wire::most_strangers(kMaxStrangers)),
+      unauthenticated_(wire::most_unauthenticated(kMaxUnauthenticated)),
       leader_(leader_options(options, former), Clock::now()),
       endpoint_(former.endpoint),
       look_at_(Clock::now() + nodes_.beat),
@@ -86,7 +87,7 @@ LeadingAgent::LeadingAgent(const LaunchOptions& options, const Former& former,
          candidate_addresses(interface_addresses(), nodes_.interface)) {
       endpoints.push_back({address, store_.address().port});
     }
-    // Where the "remote" host is this one after all.
+    // Used where the "remote" host is this one after all.
     if (nodes_.interface.empty()) endpoints.push_back({"127.0.0.1", store_.address().port});
     remotes_ = std::make_unique<RemoteAgents>(options, endpoints, out, err);
   }
@@ -126,12 +127,13 @@ void LeadingAgent::hold_election(PollSet& polls) {
       election.claim(*generation, now);
     }
   }
-  // What was just wanted is asked now.
+  // Sends a request that has just become due.
   election_->watch(polls);
 }
 
-// Two may lead where a link was cut, though only one of them can have formed a generation. The one
-// at the earlier endpoint stays, unless the other's generation is newer than what it knows.
+// Two agents may lead where a link was cut, though only one of them can have formed a generation.
+// The one at the earlier endpoint stays, unless the other's generation is newer than those that it
+// knows.
 void LeadingAgent::look_at_other_endpoints(Time now) {
   if (endpoint_ < 0 || !leader_.meeting() || now < look_at_) return;
   for (size_t i = 0; i < nodes_.endpoints.size(); ++i) {
@@ -146,16 +148,17 @@ void LeadingAgent::look_at_other_endpoints(Time now) {
           (generation && parse_int(*generation).value_or(-1) > seen()))
         return step_down("the agent at " + nodes_.endpoints[i].to_string() + " leads");
     } catch (const Error&) {
-      // It cannot be reached, or is another job's.
+      // It cannot be reached, or belongs to another job.
     }
   }
-  // A look at a host that does not answer takes its time, which those who join here wait for.
+  // Looking at a host that does not answer takes time, which joining agents wait for.
   const Time end = Clock::now();
   look_at_ = end + std::max<Time::duration>(nodes_.beat, kLooksApart * (end - now));
 }
 
-// The others look for who leads then, and so does this agent. Those that are there hear of it by their connections and
-// have ended their ranks when they join anew; this agent alone knows of those that have fallen silent.
+// The others then look for the leader, and so does this agent. Connected agents learn of it by
+// their connections and have ended their ranks when they join anew; only this agent knows of those
+// that have fallen silent.
 void LeadingAgent::step_down(const std::string& why) {
   listener_.reset();
   connections_.clear();
@@ -165,7 +168,7 @@ void LeadingAgent::step_down(const std::string& why) {
   set_lost(why, leader_.not_before());
 }
 
-// In the store that this agent serves.
+// Writes to the store that this agent serves.
 void LeadingAgent::put(const char* key, const std::string& value) {
   const Deadline deadline = Deadline::after(kOwnStore);
   TcpStore(HostPort{own_address_, store_.address().port}, nodes_.secret, deadline)
@@ -195,7 +198,7 @@ void LeadingAgent::complete(NodePlan& plan) {
   plan.interface = interface_of(interface_addresses(), here).value_or("");
 }
 
-// What the generation before left in its store is not for the next one.
+// The next generation must not see the keys of the previous one.
 void LeadingAgent::have_store_of(int generation) {
   if (generation == ranks_store_of_) return;
   ranks_store_ =
@@ -225,25 +228,26 @@ void LeadingAgent::dispatch(const Leader::Sends& sends) {
 
 void LeadingAgent::accept_all() {
   for (int i = 0; i < kAcceptedAtATime && listener_; ++i) {
-    UniqueFd fd = acceptor_.next(listener_.get(), [this] { return drop_a_stranger(); });
+    UniqueFd fd = acceptor_.next(listener_.get(), [this] { return drop_unauthenticated(); });
     if (!fd) return;
     try {
       AgentChannel channel(std::move(fd), nodes_.secret);
-      strangers_.add(static_cast<uint64_t>(next_member_), channel.peer().host);
+      unauthenticated_.add(static_cast<uint64_t>(next_member_), channel.peer().host);
       connections_.emplace(next_member_, Connection{std::move(channel), Clock::now()});
       ++next_member_;
     } catch (const SystemError&) {
-      continue;  // It is gone already.
+      continue;  // it has left already
     }
-    if (strangers_.too_many()) drop_a_stranger();
+    if (unauthenticated_.too_many()) drop_unauthenticated();
   }
 }
 
-// False: there is none. What is waited for may be called once more, so it stays until drop_the_dead().
-bool LeadingAgent::drop_a_stranger() {
-  const auto first = strangers_.first_to_go();
+// Returns false if there is none. Its callback may run once more, so it stays until
+// drop_the_dead().
+bool LeadingAgent::drop_unauthenticated() {
+  const auto first = unauthenticated_.first_to_go();
   if (!first) return false;
-  strangers_.remove(*first);
+  unauthenticated_.remove(*first);
   Connection& connection = connections_.at(static_cast<Leader::Member>(*first));
   connection.dead = true;
   connection.channel.close();
@@ -257,7 +261,7 @@ void LeadingAgent::serve(Leader::Member member) {
     for (const AgentMessage& message : connection.channel.pump()) {
       dispatch(leader_.on_message(member, message, connection.channel.peer().host, Clock::now()));
     }
-    if (connection.channel.proved()) strangers_.remove(static_cast<uint64_t>(member));
+    if (connection.channel.proved()) unauthenticated_.remove(static_cast<uint64_t>(member));
   } catch (const Error& error) {
     connection.dead = true;
     if (!leader_.present(member) && dynamic_cast<const StoreError*>(&error) != nullptr &&
@@ -274,9 +278,11 @@ void LeadingAgent::serve(Leader::Member member) {
 void LeadingAgent::drop_the_dead(Time now) {
   std::erase_if(connections_, [&](const auto& entry) {
     const Connection& connection = entry.second;
-    const bool stranger = !leader_.present(entry.first) && now >= connection.since + kIntroduction;
-    if (connection.dead || stranger) strangers_.remove(static_cast<uint64_t>(entry.first));
-    return connection.dead || stranger;
+    const bool unauthenticated =
+        !leader_.present(entry.first) && now >= connection.since + kIntroduction;
+    if (connection.dead || unauthenticated)
+      unauthenticated_.remove(static_cast<uint64_t>(entry.first));
+    return connection.dead || unauthenticated;
   });
 }
 
@@ -293,7 +299,7 @@ void LeadingAgent::say_who_is_missing(Time now) {
            "");
 }
 
-// An agent whose ssh has ended does not come back.
+// An agent whose ssh has ended does not return.
 void LeadingAgent::look_for_ends_of_remotes(Time now) {
   for (const RemoteAgents::End& end : remotes_->take_ends()) remote_ends_.push_back(end);
   for (const RemoteAgents::End& end : remote_ends_) {
@@ -317,7 +323,7 @@ void LeadingAgent::watch(PollSet& polls) {
   if (remotes_) {
     remotes_->watch(polls);
     look_for_ends_of_remotes(now);
-    polls.wake_at(now + nodes_.beat);  // without pidfds, ends are looked for
+    polls.wake_at(now + nodes_.beat);  // without pidfds, exits are polled for
   }
   if (listener_ && acceptor_.paused())
     polls.wake_at(acceptor_.pause().time());
@@ -334,9 +340,10 @@ void LeadingAgent::watch(PollSet& polls) {
 }
 
 std::optional<Peers::Time> LeadingAgent::given_up_at() const {
-  // No other agent can lead, so no generation begins before this one's ranks have ended, however long it stands still.
+  // No other agent can lead, so no generation begins before this one's ranks have ended, however
+  // long it is stopped.
   if (election_ == nullptr && endpoint_ < 0) return std::nullopt;
-  // Nobody waits for word of one that has ended, or does not lead.
+  // No agent waits for messages of one that has ended, or does not lead.
   const bool beats = lost().empty() && !leader_.over();
   return (beats ? leader_.last_beat() : Clock::now()) + nodes_.silence;
 }
@@ -349,7 +356,7 @@ bool LeadingAgent::left() {
     if (remotes_) remotes_->let_go();
   }
   if (now >= *leave_by_) return true;
-  // The others close their ends once they have heard.
+  // The other agents close their connections after they have received it.
   for (const auto& [member, connection] : connections_) {
     if (!connection.dead && leader_.present(member)) return false;
   }

@@ -1,5 +1,5 @@
-// LeadingAgent: the first agent of a job: serves the store, listens for the others, and does what
-// the Leader decides.
+// LeadingAgent: the first agent of a job: serves the store, listens for the others, and carries out
+// the Leader's decisions.
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@
 #include "lockstep/launch/peers.h"
 #include "lockstep/launch/remote_agents.h"
 #include "lockstep/store/tcp_store.h"
-#include "lockstep/wire/strangers.h"
+#include "lockstep/wire/unauthenticated_peers.h"
 
 namespace lockstep::launch {
 
@@ -25,9 +25,9 @@ inline constexpr const char* kGenerationKey = "lockstep/generation";
 
 class LeadingAgent final : public Peers {
  public:
-  // Listens on `listen`:`port` (0: a free one) for the store, and starts the remote agents. Throws
-  // SystemError (EADDRINUSE when there is one already), LaunchError.
-  // With an election it is a candidate at first, and lost() once another agent leads.
+  // Listens on `listen`:`port` (0: a free one) for the store, and starts the remote agents. With an
+  // election it is a candidate at first, and lost() once another agent leads.
+  // Throws: SystemError (EADDRINUSE when there is one already), LaunchError.
   LeadingAgent(const LaunchOptions& options, const Former& former, EtcdElection* election,
                const std::string& listen, uint16_t port, Console& out, Console& err);
 
@@ -54,11 +54,11 @@ class LeadingAgent final : public Peers {
   void put(const char* key, const std::string& value);
   void look_for_ends_of_remotes(Time now);
   void accept_all();
-  bool drop_a_stranger();
+  bool drop_unauthenticated();
   void serve(Leader::Member member);
   void drop_the_dead(Time now);
   void say_who_is_missing(Time now);
-  // The address by which others reach this host, as far as they have.
+  // The address by which others have reached this host; "" if none has.
   std::string reached_at() const;
 
   const LaunchOptions& options_;
@@ -67,15 +67,15 @@ class LeadingAgent final : public Peers {
   Console& err_;
   std::optional<PortReservation> master_port_;
   TcpStoreServer store_;  // for the agents to find each other
-  // Every generation of ranks has one of its own.
+  // Every generation of ranks has its own.
   std::unique_ptr<TcpStoreServer> ranks_store_;
-  int ranks_store_of_ = -1;  // the generation
+  int ranks_store_of_ = -1;  // its generation
   UniqueFd listener_;
   wire::Acceptor acceptor_{"the agents' listener"};
-  wire::Strangers strangers_;  // connections that have not proved the secret
+  wire::UnauthenticatedPeers unauthenticated_;  // connections that have not proved the secret
   Leader leader_;
   bool introduced_ = false;
-  const int endpoint_;  // of several, where it may lead; -1: there are not
+  const int endpoint_;  // among several, where it may lead; -1: there is one
   Time look_at_;
   std::map<Leader::Member, Connection> connections_;
   Leader::Member next_member_ = Leader::kSelf + 1;

@@ -1,4 +1,4 @@
-// The first agent of a job in a storm of strangers, who do not know its secret.
+// The first agent of a job during a flood of unauthenticated connections.
 #include "lockstep/launch/leading_agent.h"
 
 #include <gmock/gmock.h>
@@ -29,11 +29,12 @@ namespace leading_agent_test {
 using std::chrono::milliseconds;
 using testing::HasSubstr;
 
-constexpr rlim_t kDescriptors = 512;  // of the agents' process: half of them may be strangers'
+// Of the agents' process: unauthenticated connections may use half of them.
+constexpr rlim_t kDescriptors = 512;
 constexpr size_t kAtOnce = 600;
-constexpr int kMost = 100'000;  // strangers, however long it takes the agent to join
+constexpr int kMost = 100'000;  // connections at most, however long it takes the agent to join
 
-// Descriptors of this process, as long as it lives.
+// Limits this process's descriptors during its lifetime.
 class DescriptorLimit {
  public:
   DescriptorLimit() {
@@ -49,8 +50,9 @@ class DescriptorLimit {
   rlimit before_{};
 };
 
-// From another address than the agents'. Every third talks, the others are silent; the latest stay. It goes on until it is
-// told that the agent has joined, and a while longer. System calls only, since it is forked.
+// Connects from another address than the agents'. Every third connection talks, the others are
+// silent; the latest ones stay open. Continues until it is told that the agent has joined, and a
+// while longer. Uses system calls only, because it runs in a forked child.
 [[noreturn]] void storm(int port_from, int went_to) {
   uint16_t port = 0;
   if (::read(port_from, &port, sizeof port) != sizeof port) ::_exit(1);
@@ -117,7 +119,7 @@ TEST(LeadingAgent, AStormOfStrangersLocksNoAgentOut) {
   const auto listening = static_cast<uint16_t>(number.value());
   ASSERT_EQ(::write(port.write.get(), &listening, sizeof listening), 2);
 
-  // It joins in the midst of them, and is not pushed out by those who come later.
+  // It joins during the flood, and later connections do not displace it.
   std::atomic<bool> over = false;
   std::string trouble;
   std::optional<NodePlan> plan;

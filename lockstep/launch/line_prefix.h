@@ -1,4 +1,4 @@
-// What stands before each line of a rank's output.
+// The prefix of each line of a rank's output.
 #pragma once
 
 #include <string>
@@ -14,12 +14,12 @@ struct RankNames {
   int local_rank = 0;
 };
 
-// torchrun's way with a template (Python's string.Template.safe_substitute): ${role_name}, ${rank}
-// and ${local_rank}, with or without braces, become the rank's own, "$$" becomes "$", and anything
-// else stays. Pure.
+// Fills a template in torchrun's way (Python's string.Template.safe_substitute): ${role_name},
+// ${rank} and ${local_rank}, with or without braces, become the rank's own, "$$" becomes "$", and
+// anything else stays. Pure.
 std::string filled_template(std::string_view text, const RankNames& names);
 
-// The prefix that `options` ask for; options.prefix_template wins. Pure.
+// The prefix that `options` select; options.prefix_template takes precedence. Pure.
 std::string line_prefix(const LaunchOptions& options, const RankNames& names, bool of_stderr);
 
 }  // namespace lockstep::launch

@@ -24,10 +24,10 @@ class LineSplitter {
   // A line longer than `limit` is cut there.
   explicit LineSplitter(size_t limit = size_t{1} << 20) : limit_(limit) {}
 
-  // The pieces that `bytes` complete. Together, and with flush(), they are the stream, byte for
+  // The pieces that `bytes` complete. All pieces, with those of flush(), are the stream, byte for
   // byte.
   std::vector<Piece> feed(std::string_view bytes);
-  // What is left when the stream ends, or now: an unfinished line.
+  // The unfinished line when the stream ends, or now.
   std::vector<Piece> flush();
   bool pending() const { return !rest_.empty(); }
 

@@ -11,7 +11,7 @@
 namespace lockstep::launch {
 namespace {
 
-// Of the path, which is a mistake; or of what the system has no room for, which passes.
+// Distinguishes a bad path, which is a user's mistake, from a full system, which is temporary.
 [[noreturn]] void fail(const std::string& what, int errnum) {
   const SystemError error = system_error(what, errnum);
   for (const int passing : {ENOSPC, EDQUOT, EMFILE, ENFILE, ENOMEM, EIO}) {

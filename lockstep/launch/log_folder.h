@@ -12,7 +12,8 @@ namespace lockstep::launch {
 class LogFolder {
  public:
   // Makes the run's folder in `dir`, which is made too if absent; "" means a new folder in the
-  // system's temporary one. Throws LaunchError that names the path, SystemError for a full disk.
+  // system's temporary folder.
+  // Throws: LaunchError that names the path, SystemError for a full disk.
   LogFolder(const std::string& dir, const std::string& run_id);
 
   const std::filesystem::path& path() const { return path_; }
@@ -23,7 +24,8 @@ class LogFolder {
   std::filesystem::path path_;
 };
 
-// Opens a log file for appending, emptied first. Throws LaunchError, SystemError.
+// Opens a log file for appending, emptied first.
+// Throws: LaunchError, SystemError.
 UniqueFd open_log(const std::filesystem::path& path);
 
 }  // namespace lockstep::launch

@@ -1,4 +1,4 @@
-// Where the ranks' output goes, in torchrun's words. Pure.
+// The destinations of the ranks' output, in torchrun's words. Pure.
 #pragma once
 
 #include <map>
@@ -12,11 +12,11 @@ enum class Redirect { kNone = 0, kStdout = 1, kStderr = 2, kBoth = 3 };
 // Streams by local rank; key -1 stands for all ranks that have no entry of their own.
 using RedirectMap = std::map<int, Redirect>;
 
-// "3" (both streams of all ranks) or "0:3,1:1" (by local rank). Throws InvalidArgument that shows
-// the text.
+// Parses "3" (both streams of all ranks) or "0:3,1:1" (by local rank).
+// Throws: InvalidArgument that shows the text.
 RedirectMap parse_redirects(const std::string& text);
 
-// What `map` says about the rank.
+// The entry of `map` for the rank.
 Redirect redirect_of(const RedirectMap& map, int local_rank);
 bool has_stdout(Redirect redirect);
 bool has_stderr(Redirect redirect);

@@ -10,8 +10,8 @@
 namespace lockstep::launch {
 namespace {
 
-// Bound to the wildcard address of both families, or of IPv4 where there is no IPv6. errno says why
-// when it is empty.
+// Returns a socket bound to the wildcard address of both families, or of IPv4 if there is no IPv6.
+// If it is empty, errno has the reason.
 UniqueFd bind_wildcard(uint16_t port) {
   const int one = 1, zero = 0;
   UniqueFd v6(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));

@@ -9,13 +9,13 @@
 
 namespace lockstep::launch {
 
-// Keeps a port from being handed to others, while a server that sets SO_REUSEADDR (as torch's and
+// Keeps a port from being assigned to others, while a server that sets SO_REUSEADDR (as torch's and
 // ours do) can still take it: the socket is bound, with SO_REUSEADDR, to the wildcard address, and
 // does not listen.
 class PortReservation {
  public:
-  // `port`, or a free one. Throws LaunchError that names the port and its owner when somebody
-  // listens on it.
+  // Reserves `port`, or a free one.
+  // Throws: LaunchError that names the port and its owner when a process listens on it.
   explicit PortReservation(std::optional<int> port);
 
   uint16_t port() const { return port_; }

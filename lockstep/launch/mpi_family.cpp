@@ -11,10 +11,10 @@ constexpr MpiLauncher kLaunchers[] = {
     // mpirun_rsh of MVAPICH2.
     {MpiFamily::kMpich, "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
      "MV2_COMM_WORLD_LOCAL_SIZE", false, nullptr},
-    // Hydra: the mpirun of MPICH and Intel MPI.
+    // Hydra is the mpirun of MPICH and Intel MPI.
     {MpiFamily::kMpich, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", true,
      nullptr},
-    // PALS: Cray's mpiexec. Slurm's variables say more where it is srun that speaks Cray's PMI.
+    // PALS is Cray's mpiexec. If srun uses Cray's PMI, Slurm's variables say more.
     {MpiFamily::kMpich, "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE", true,
      "SLURM_STEP_ID"},
 };
@@ -31,7 +31,7 @@ const char* mpi_package(MpiFamily family) {
 
 std::vector<std::string> mpi_library_files(MpiFamily family) {
   if (family == MpiFamily::kOpenMpi) return {"libmpi.so.40"};
-  return {"libmpi.so.12", "libmpich.so.12"};  // the second is Debian's name
+  return {"libmpi.so.12", "libmpich.so.12"};  // the second one is Debian's name
 }
 
 const MpiLauncher* mpi_launcher(const EnvLookup& env) {
@@ -50,7 +50,8 @@ bool started_by_mpi_launcher(const EnvLookup& env) {
 
 std::vector<MpiFamily> fitting_families(const EnvLookup& env) {
   if (const MpiLauncher* launcher = mpi_launcher(env)) return {launcher->family};
-  // srun speaks PMIx as Open MPI prefers it, or PMI as MPICH does; either may know the other too.
+  // srun supports PMIx, which Open MPI prefers, or PMI, which MPICH uses; either library may
+  // support the other, too.
   if (env("PMI_RANK") && !env("PMIX_RANK")) return {MpiFamily::kMpich, MpiFamily::kOpenMpi};
   return {MpiFamily::kOpenMpi, MpiFamily::kMpich};
 }

@@ -16,14 +16,14 @@ namespace {
 
 Variables as_root() {
   return {
-      {"OMPI_ALLOW_RUN_AS_ROOT", "1"},  // of version 4; PRTE: of version 5
+      {"OMPI_ALLOW_RUN_AS_ROOT", "1"},  // for version 4; PRTE: for version 5
       {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
       {"PRTE_ALLOW_RUN_AS_ROOT", "1"},
       {"PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
   };
 }
 
-// The beginning of what `file --version` prints.
+// The beginning of the output of `file --version`.
 std::string version_text(const std::string& file) {
   const UniqueFd memory(::memfd_create("lockstep-mpirun-version", MFD_CLOEXEC));
   if (!memory) throw system_error("memfd_create for mpirun's version", errno);
@@ -90,7 +90,7 @@ SubprocessOptions mpirun_process(const Mpirun& mpirun, const MpirunJob& job) {
 
   Variables variables = as_root();
   variables["OMPI_MCA_mpi_yield_when_idle"] = job.nproc > usable_cpu_count() ? "1" : "0";
-  variables["I_MPI_PIN"] = "0";  // Intel MPI binds its ranks unless told not to
+  variables["I_MPI_PIN"] = "0";  // Intel MPI binds its ranks by default
   variables["OMP_NUM_THREADS"] = process_env()("OMP_NUM_THREADS").value_or("1");
   for (const char* name :
        {"LOCKSTEP_STORE", "LOCKSTEP_SECRET_FD", "LOCKSTEP_SPAWN_CALL", "RANK", "WORLD_SIZE",

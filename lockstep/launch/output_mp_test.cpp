@@ -1,4 +1,4 @@
-// The ranks' output as it comes out of the agent.
+// The ranks' output as the agent writes it.
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -61,7 +61,7 @@ TEST(AgentOutput, ProgressUpdatesPassPromptly) {
   agent.finish();
 }
 
-// A terminal of our own, on which the agent's output appears.
+// A terminal of the test's own, on which the agent's output appears.
 TEST(AgentOutput, OnATerminalRankZeroIsToldAndBarsAreWipedForLines) {
   const UniqueFd master(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
   if (!master || ::grantpt(master.get()) != 0 || ::unlockpt(master.get()) != 0)
@@ -139,7 +139,7 @@ TEST_F(LogFiles, RanksThatAreNotShownStillWriteTheirFiles) {
   EXPECT_EQ(text("0/stdout.log"), "out 0\n");
 }
 
-// Files of 4 MiB at most stand for a disk that fills up.
+// A limit of 4 MiB per file simulates a disk that fills up.
 TEST_F(LogFiles, WhatADiskDoesNotTakeIsToldCountedAndAFailure) {
   for (const bool allowed : {false, true}) {
     for (const char* streams : {"redirects", "tee"}) {
@@ -200,7 +200,7 @@ TEST(AgentOutput, ALostReaderEndsTheJob) {
   EXPECT_EQ(status.exit_code, 128 + SIGPIPE);
 }
 
-// Nobody reads, and nobody is gone: the launcher ends all the same once it is told to.
+// The reader neither reads nor closes: the launcher nevertheless ends when it is told to.
 TEST(AgentOutput, AReaderThatDoesNotReadOnKeepsNobodyThatIsToldToEnd) {
   Pipe out = make_pipe();
   SubprocessOptions options;
@@ -208,7 +208,7 @@ TEST(AgentOutput, AReaderThatDoesNotReadOnKeepsNobodyThatIsToldToEnd) {
                      "--",      "/bin/sh", "-c",    "while :; do echo line of $RANK; done"};
   options.stdout_fd = options.stderr_fd = out.write.get();
   Subprocess agent(options);
-  // Until no line fits any more.
+  // Writes until no line fits any more.
   const Deadline deadline = Deadline::seconds(60);
   pollfd room{out.write.get(), POLLOUT, 0};
   while (::poll(&room, 1, 0) != 0 && !deadline.expired())
@@ -258,7 +258,7 @@ TEST(AgentOutput, ASlowReaderLosesNothing) {
     n = std::max<ssize_t>(0, ::read(out.read.get(), buffer, sizeof buffer));
   }
   EXPECT_TRUE(agent.wait(Deadline::seconds(10)).ok());
-  // The line is cut every MiB, and the last cut one is ended.
+  // The line is cut every MiB, and the last piece gets a line end.
   EXPECT_GE(total, 5000000u);
   EXPECT_LE(total, 5000010u);
 }

@@ -135,8 +135,8 @@ StreamPlan shown_on(Console& console) {
   return plan;
 }
 
-// A reader that catches up while the agent gets ready to wait: the rank stands in its write, and
-// its stream is all that is left to wait for.
+// A reader that catches up while the agent prepares to wait: the rank blocks in its write, and its
+// stream is the only event left.
 TEST(OutputStream, IsReadOnOnceTheConsoleHasBeenWritten) {
   const UniqueFd sink(::open("/dev/null", O_WRONLY | O_CLOEXEC));
   Console console(sink.get());

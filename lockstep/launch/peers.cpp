@@ -16,7 +16,7 @@
 namespace lockstep::launch {
 namespace {
 
-// They say so again as long as it is true.
+// Agents repeat the report while it is true.
 constexpr auto kWaitInVain = std::chrono::seconds(4);
 
 }  // namespace
@@ -111,7 +111,7 @@ std::vector<HostPort> decode_endpoints(const std::string& text) {
   std::vector<HostPort> endpoints;
   std::istringstream words(text);
   std::string word;
-  words >> word;  // the agent
+  words >> word;  // skips the agent
   try {
     while (words >> word) endpoints.push_back(parse_host_port(word));
   } catch (const InvalidArgument&) {

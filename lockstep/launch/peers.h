@@ -19,75 +19,77 @@
 
 namespace lockstep::launch {
 
-// What the job's others want of the ranks here.
+// A request of the job's other agents to the ranks here.
 struct PeerOrder {
-  int signal = 0;     // 0: stop, since something failed; else the signal came to another agent
+  int signal = 0;     // 0: stop after a failure; otherwise the signal that another agent got
   bool well = false;  // nothing failed: services stop, since only they are left
-  bool asked =
-      false;  // nothing failed: ranks stop for another generation, or another agent's SIGTERM
+  // Nothing failed: ranks stop for another generation, or for another agent's SIGTERM.
+  bool asked = false;
 };
 
-// Three kinds: AloneAgent, LeadingAgent and JoinedAgent. The first two have the Leader, and a
-// Follower that talks to it as those of other hosts do. Not thread-safe; nothing here blocks.
-// Messages come in while the PollSet of watch() is waited for.
+// There are three kinds: AloneAgent, LeadingAgent and JoinedAgent. The first two own the Leader,
+// and a Follower that talks to it as those of other hosts do. Nothing blocks. Messages arrive while
+// the PollSet of watch() waits.
+// Thread-safety: one thread at a time.
 class Peers {
  public:
   using Time = PollSet::Time;
 
-  // `join`: how this agent introduces itself.
+  // `join` introduces this agent.
   explicit Peers(AgentMessage join) : follower_(std::move(join)) {}
   Peers(const Peers&) = delete;
   Peers& operator=(const Peers&) = delete;
   virtual ~Peers() = default;
 
-  // Adds what is to be waited for; does first what is due now.
+  // Does what is due now, and adds the descriptors to wait for.
   virtual void watch(PollSet& polls) = 0;
-  // What this agent has to tell: its first failure; a signal that came to it; that only services are
-  // left of its ranks; that its host leaves; that all its ranks have ended, with that failure as it
-  // is known in the end.
+  // Sends this agent's reports: its first failure; a signal to it; that only services are left of
+  // its ranks; that its host leaves; that all its ranks have ended, with the failure as it is known
+  // in the end.
   void tell(const AgentMessage& message);
-  // After the end of the job: true once nothing is left to be told or shown.
+  // After the end of the job: true once everything has been sent and shown.
   virtual bool left() = 0;
-  // Of the store that the ranks get.
+  // The secret of the ranks' store.
   virtual const Secret& secret() const = 0;
 
   // This host's place in the newest generation that has begun.
   const std::optional<NodePlan>& plan() const { return plan_; }
-  // This host may go while the others go on.
+  // Whether this host may leave while the others continue.
   virtual bool may_leave() const { return false; }
-  // When the other agents go on without this one, unless they hear more of it; nullopt: there are none that can. Its ranks
-  // shall not run any longer.
+  // When the other agents continue without this one, unless they hear from it; its ranks must not
+  // run any longer. nullopt: no agents can.
   virtual std::optional<Time> given_up_at() const { return std::nullopt; }
-  // Then: whoever may do so is on this host, and sleeps when it does.
+  // In that case: whether the agents that may do so are on this host, and sleep when it does.
   virtual bool others_sleep_too() const { return false; }
-  // The newest generation that this agent has had a plan of, begun or not; -1: none.
+  // The newest generation whose plan this agent had, begun or not; -1: none.
   int seen() const { return follower_.seen(); }
-  // What it knows of generations, for whoever leads the next one.
+  // The generations that it knows, for the leader of the next one.
   const std::vector<Formation>& known() const { return follower_.known(); }
   std::optional<PeerOrder> next_order();
-  // Something was heard, or the first agent lost, since the last call: nobody should go to sleep.
+  // Whether a message arrived or the first agent was lost since the last call; the caller should
+  // then not sleep.
   bool take_news() { return std::exchange(news_, false); }
-  // Ranks of another host have just given up waiting for one that did not come.
+  // Whether ranks of another host have just given up waiting for a late one.
   bool others_wait_in_vain() const { return std::chrono::steady_clock::now() < others_wait_until_; }
-  // When another host last said that a rank there stands still and is replaced.
+  // When another host last reported that a stopped rank is replaced there.
   std::optional<Time> stood_still_elsewhere() const { return stood_still_elsewhere_; }
-  // How the job ended on all hosts; nullopt: it goes on.
+  // How the job ended on all hosts; nullopt: it continues.
   const std::optional<AgentMessage>& last_word() const { return last_word_; }
   // Why the first agent does not let this one join; "": it does, or has not answered.
   const std::string& refusal() const { return follower_.refusal(); }
-  // Why this agent waits for a generation to come; "": it need not, or there is no answer yet.
+  // Why this agent waits for a generation; "": it need not, or there is no answer yet.
   const std::string& waits() const { return waits_; }
   // How the first agent was lost, which may be found again; "": it was not.
   const std::string& lost() const { return lost_; }
-  // Then: until when ranks of its host may still run.
+  // In that case: the time until which ranks of its host may still run.
   Time lost_ranks_until() const { return lost_ranks_until_; }
 
  protected:
-  // Something that the first agent says to this one.
+  // Handles a message of the first agent.
   void take(const AgentMessage& message);
   void hear(const AgentMessage& message);
   AgentMessage beat() const { return follower_.beat(); }
-  // The ranks of this generation were, on all hosts: nothing had failed.
+  // Whether the ranks of this generation were told to stop, on all hosts, without a failure.
   bool asked_to_stop() const { return asked_to_stop_; }
   void set_port(uint16_t port) { follower_.set_port(port); }
   void set_address(const std::string& address) { follower_.set_address(address); }
@@ -98,11 +100,11 @@ class Peers {
   }
 
  private:
-  // To the first agent.
+  // Sends a message to the first agent.
   virtual void say(const AgentMessage& message) = 0;
-  // The plan of a generation that begins here: what only this agent knows is filled in.
+  // Completes the plan of a generation that begins here by what only this agent knows.
   virtual void complete(NodePlan& plan) = 0;
-  // A free port for the next generation's MASTER_PORT; 0: the one that was told before.
+  // A free port for the next generation's MASTER_PORT; 0: the one that was sent before.
   virtual uint16_t next_port() { return 0; }
 
   Follower follower_;
@@ -118,45 +120,48 @@ class Peers {
   bool news_ = false;
 };
 
-// What an agent that joins anew knows of before.
+// The former state of an agent that joins anew.
 struct Former {
-  std::string agent = {};     // its name of its own
-  int seen = -1;              // the newest generation that it had a plan of
+  std::string agent = {};     // its own name
+  int seen = -1;              // the newest generation whose plan it had
   NodePlan plan = {};         // of the newest that it was part of
   std::string lost = {};      // how the first agent was lost; "": this is the first time
-  Peers::Time ranks_until{};  // so long, ranks of its host may run
-  // Where a second agent may lead: what generations this one knows of, and its own endpoint's place.
+  Peers::Time ranks_until{};  // until when ranks of that agent's host may run
+  // Where a second agent may lead: the generations that this one knows, and its own endpoint's
+  // place.
   std::vector<Formation> known = {};
   int endpoint = -1;
 };
 
-// Agents at several endpoints may lead, one at a time.
+// Whether agents at several endpoints may lead, one at a time.
 inline bool has_standby(const NodesOptions& nodes) {
   return nodes.server == NodesOptions::Server::kWhoeverCan && nodes.endpoints.size() > 1;
 }
 
-// Whether the host says that nobody listens at its (numeric) address. Waits 0.3 s at most.
+// Whether the host refuses connections at its (numeric) address. Waits 0.3 s at most.
 bool refuses(const HostPort& address);
 
-// How an agent with `options` introduces itself.
+// The introduction of an agent with `options`.
 AgentMessage introduction(const LaunchOptions& options, const Former& former);
 
-// What joining came to.
+// The result of joining.
 struct Joined {
-  std::unique_ptr<Peers> peers;  // with a plan, or with the last word where the job ended before
-  int signal = 0;                // not 0: it came to this agent meanwhile, and nobody was joined
+  std::unique_ptr<Peers> peers;  // with a plan, or with the last message where the job ended before
+  int signal = 0;  // not 0: it arrived at this agent meanwhile, and no agent was joined
 };
 
-// An agent's name and where it listens, as one text, for who looks for it.
+// An agent's name and its endpoints as one text, for agents that look for it.
 std::string encode_endpoints(const std::string& agent, const std::vector<HostPort>& endpoints);
-// The addresses. Throws StoreError.
+// The addresses.
+// Throws: StoreError.
 std::vector<HostPort> decode_endpoints(const std::string& text);
 
-// `former`: what this agent knows; what it hears while it joins is added for whom it meets then.
 // Finds the other agents, starts those that options.nodes->remotes names, and waits until a
-// generation begins that this host is part of. Throws InvalidArgument, LaunchError (names who is
-// missing), PeerLost instead where former.lost says that the job ran, StoreError, SystemError.
-// `election`: where options.nodes->server is kElected; it outlives what is joined.
+// generation begins that this host is part of. `former`: what this agent knows; what it learns
+// while it joins is added. `election`: where options.nodes->server is kElected; it outlives the
+// result.
+// Throws: InvalidArgument, LaunchError (names the missing agents), PeerLost instead where
+// former.lost says that the job ran, StoreError, SystemError.
 Joined join_peers(const LaunchOptions& options, const Former& former, EtcdElection* election,
                   SignalPipe& signals, Console& out, Console& err);
 

@@ -1,12 +1,12 @@
-// Which processors a rank gets, and how many threads. Pure.
+// The processors and the number of threads of a rank. Pure.
 #pragma once
 
 #include <vector>
 
 namespace lockstep::launch {
 
-// The rank's contiguous share of `cpus` (ascending), as even as it goes; empty, meaning no pinning,
-// when there are fewer processors than ranks or only one rank.
+// The rank's contiguous share of `cpus` (ascending), as even as possible; empty, meaning no
+// pinning, when there are fewer processors than ranks or only one rank.
 std::vector<int> cpu_share(const std::vector<int>& cpus, int ranks, int rank);
 
 // Threads for each rank: processors / ranks, at least 1.

@@ -1,4 +1,4 @@
-// The pure decisions of a launch: processors, environment, and what is said about a failure.
+// The pure decisions of a launch: processors, environment, and reports of failures.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -23,7 +23,7 @@ void PollSet::wake_at(std::optional<Time> time) {
 }
 
 void PollSet::wait() {
-  std::vector<pollfd> polls;  // poll(2) passes over negative descriptors
+  std::vector<pollfd> polls;  // poll(2) ignores negative descriptors
   for (const Entry& entry : entries_) polls.push_back({entry.fd(), entry.events, 0});
   int timeout = -1;
   if (wake_) {

@@ -1,4 +1,4 @@
-// PollSet: one poll(2): what is waited for, and what is done when it comes.
+// PollSet: one poll(2), with the descriptors to wait for and their callbacks.
 #pragma once
 
 #include <poll.h>
@@ -14,15 +14,15 @@ class PollSet {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  // Calls `ready` when `events`, an error or the end is there; nothing for fd < 0.
+  // Calls `ready` when `events`, an error or the end occurs; does nothing for fd < 0.
   void add(int fd, short events, std::function<void()> ready = {});
-  // The same, but `fd` is asked when the wait begins: whether something is to be waited for may
-  // change until then. (A full console has a rank's stream wait. Once it is written, nothing but
-  // that stream may be left to wait for.)
+  // The same, but `fd` is called when the wait begins, since it may change until then whether to
+  // wait. (A rank's stream waits for a full console. Once that is written, the stream may be the
+  // only thing left to wait for.)
   void add(std::function<int()> fd, short events, std::function<void()> ready = {});
-  // The wait ends by then at the latest.
+  // The wait ends at this time at the latest.
   void wake_at(std::optional<Time> time);
-  // Waits, at most until the earliest wake_at(), and then calls what is ready, in the order of
+  // Waits, at most until the earliest wake_at(), and then runs the ready callbacks in the order of
   // add().
   void wait();
 

@@ -68,7 +68,7 @@ Variables rank_variables(const AttemptPlan& plan, int local_rank, const std::str
       {"LOCKSTEP_ROLES", role_ranges(plan.roles)},
       {"LOCKSTEP_RESTART_COUNT", role.restarts > 0 || plan.replaces ? restart_count : ""},
       {"LOCKSTEP_ON_FAILURE", plan.replaces ? "replace" : ""},
-      // An outer launcher's, if any, do not count inside.
+      // Variables of an outer launcher must not apply inside.
       {"LOCKSTEP_SECRET", ""},
       {"LOCKSTEP_SECRET_FILE", ""},
       {"LOCKSTEP_SPAWN_CALL", ""},
@@ -88,7 +88,7 @@ Variables rank_variables(const AttemptPlan& plan, int local_rank, const std::str
     const auto set = [&](const char* name) {
       if (plan.interface_chosen || !agent_env(name)) variables[name] = node.interface;
     };
-    // torch's gloo takes the address that the host's name resolves to, which may be none.
+    // torch's gloo uses the address that the host's name resolves to, which may not exist.
     set("GLOO_SOCKET_IFNAME");
     set("LOCKSTEP_INTERFACE");
     if (plan.interface_chosen) set("NCCL_SOCKET_IFNAME");

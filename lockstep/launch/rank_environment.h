@@ -1,4 +1,5 @@
-// The environment that the agent gives a rank: all that torchrun sets, and Lockstep's own. Pure.
+// The environment that the agent gives a rank: all variables that torchrun sets, and Lockstep's
+// own. Pure.
 #pragma once
 
 #include <cstdint>
@@ -13,37 +14,39 @@
 
 namespace lockstep::launch {
 
-// What the ranks of one attempt have in common.
+// The common part of the ranks of one attempt.
 struct AttemptPlan {
   NodePlan node;
-  bool interface_chosen = false;  // node.interface is the user's choice, not what was found out
-  int restart_count = 0;          // of all ranks; where a rank's role has restarts, its own
+  bool interface_chosen = false;  // node.interface is the user's choice and was not detected
+  int restart_count = 0;          // of all ranks; the rank's own where its role has restarts
   int max_restarts = 0;
-  bool replaces =
-      false;  // ranks that fail are started anew, alone: restart_count is the rank's own
+  // Failed ranks are replaced alone: restart_count is the rank's own.
+  bool replaces = false;
   std::string run_id;
   std::string role;         // where there are no roles
   std::vector<Role> roles;  // of the whole job's ranks
   int secret_fd = -1;
   int board_fd = -1;
-  std::optional<int> threads;  // asked for; else `default_threads` unless OMP_NUM_THREADS is set
+  // Requested; otherwise `default_threads` unless OMP_NUM_THREADS is set.
+  std::optional<int> threads;
   int default_threads = 1;
   std::optional<uint64_t> memory_of_rank;  // bytes, where a control group limits it
-  int terminal_columns = 0;                // of the agent's own output; 0: it is no terminal
+  int terminal_columns = 0;                // of the agent's own output; 0: not a terminal
 };
 
 using Variables = std::map<std::string, std::string>;
 
-// The variables of a local rank that differ from the agent's. An empty value means: to be removed.
+// The variables of a local rank that differ from the agent's. An empty value removes the variable.
 Variables rank_variables(const AttemptPlan& plan, int local_rank, const std::string& error_file,
                          const EnvLookup& agent_env);
 
-// Of rank_variables(): what a rank alone has, and what all ranks of the host have, the former then to be removed.
+// Two subsets of rank_variables(): the rank's own variables, and those common to all ranks of the
+// host, in which the former are removed.
 Variables variables_of_one(const Variables& of_rank);
 Variables variables_of_all(const Variables& of_rank);
 
-// NAME=value lines: `base` with `variables` in the place of the same names, and without those that
-// are to be removed.
+// NAME=value lines: `base` with `variables` in place of the same names, and without the removed
+// ones.
 std::vector<std::string> merge_environment(const std::vector<std::string>& base,
                                            const Variables& variables);
 

@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kLongestOrder = size_t{16} << 20;
 constexpr auto kLookForEnds = std::chrono::milliseconds(20);
 
-// The console's numbers of the streams, apart from those of ranks on this host.
+// The console's numbers for the streams, separate from those of ranks on this host.
 int source_of(const RemoteHost& host, int stream) {
   return (1 << 20) + 2 * host.number + stream;
 }
@@ -63,7 +63,7 @@ void RemoteAgents::give_order(Remote& remote) {
     const ssize_t n = ::write(remote.input.get(), remote.order.data(), remote.order.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return;
-    // Nobody reads it: its end says why.
+    // It is not read any more: its end says why.
     remote.order.erase(0, n < 0 ? remote.order.size() : static_cast<size_t>(n));
   }
 }
@@ -90,7 +90,7 @@ std::vector<RemoteAgents::End> RemoteAgents::take_ends() {
     const auto status = remote.process->poll();
     if (!status) continue;
     remote.ended = true;
-    // What it wrote last says why.
+    // Its last output says why.
     remote.out->drain(std::chrono::steady_clock::now());
     remote.err->drain(std::chrono::steady_clock::now());
     ends.push_back(

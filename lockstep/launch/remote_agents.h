@@ -15,30 +15,30 @@ namespace lockstep::launch {
 
 class RemoteAgents {
  public:
-  // Starts one for each of options.nodes->remotes; `endpoints` is where they may find this one.
-  // Throws LaunchError.
+  // Starts one agent for each of options.nodes->remotes; `endpoints` are this agent's.
+  // Throws: LaunchError.
   RemoteAgents(const LaunchOptions& options, const std::vector<HostPort>& endpoints, Console& out,
                Console& err);
 
-  // What an ssh that has ended was.
+  // The end of an ssh process.
   struct End {
     int number = 0;
     std::string what;  // "hostB: ssh exited with code 255"
   };
   void watch(PollSet& polls);
-  // Those since the last call.
+  // The ends since the last call.
   std::vector<End> take_ends();
 
-  // Ends their stdin, which tells those that still run to stop.
+  // Closes their stdin, which tells those that still run to stop.
   void let_go();
-  // All have ended, and all that they wrote was passed on.
+  // Whether all have ended and all their output was passed on.
   bool all_ended() const;
 
  private:
   struct Remote {
     RemoteHost host;
     UniqueFd input;
-    std::string order;  // what was not yet taken of it
+    std::string order;  // the rest to be written
     std::unique_ptr<OutputStream> out, err;
     std::unique_ptr<Subprocess> process;
     bool ended = false;
@@ -49,7 +49,8 @@ class RemoteAgents {
 };
 
 // The body of a remote agent: reads its order from descriptor `input`, and takes part in the job
-// until its end, or until `input` ends. Returns the exit code. Throws InvalidArgument, LaunchError.
+// until its end, or until end of file on `input`. Returns the exit code.
+// Throws: InvalidArgument, LaunchError.
 int run_remote_agent(int input);
 
 }  // namespace lockstep::launch

@@ -13,7 +13,7 @@ namespace {
 using nlohmann::json;
 using std::chrono::milliseconds;
 
-// Of this job's agent, or of the launching host.
+// Variables of this job's agent, or of the launching host.
 constexpr std::array<std::string_view, 13> kNotForwarded = {
     "LOCKSTEP_SECRET",    "LOCKSTEP_SECRET_FILE", "LOCKSTEP_SECRET_FD",     "LOCKSTEP_STORE",
     "LOCKSTEP_BOARD_FD",  "LOCKSTEP_SPAWN_CALL",  "LOCKSTEP_TTY",           "LOCKSTEP_COLUMNS",
@@ -173,7 +173,7 @@ RemoteOrder decode_remote_order(std::string_view line) {
     nodes.silence = milliseconds(value.at("silence_ms").get<int64_t>());
     return order;
   } catch (const json::exception& error) {
-    // Not the library's words: they may quote the line, which has the secret in it.
+    // Without the library's message, which may quote the line with the secret in it.
     throw InvalidArgument(
         "the launching agent's order makes no sense; every host needs the same lockstep");
   }
@@ -181,8 +181,8 @@ RemoteOrder decode_remote_order(std::string_view line) {
 
 std::vector<std::string> ssh_command(const std::vector<std::string>& ssh, const std::string& host,
                                      const std::string& program) {
-  // Without a terminal, and without asking for passwords: nobody could answer. ssh itself ends when
-  // the other host no longer answers.
+  // Without a terminal, and without asking for passwords, which could not be entered. ssh itself
+  // ends when the other host no longer answers.
   std::vector<std::string> command = ssh.empty() ? std::vector<std::string>{"ssh",
                                                                             "-T",
                                                                             "-x",

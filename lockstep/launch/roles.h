@@ -12,13 +12,14 @@ namespace lockstep::launch {
 struct Role {
   std::string name;      // of letters, digits, '.', '_' and '-'
   int ranks = 1;         // at least 1
-  int restarts = 0;      // of each of its ranks: so often one that fails is started again, alone
-  bool service = false;  // they serve the ranks of other roles and are ended after those have ended
+  int restarts = 0;      // how often each of its ranks is restarted alone after a failure
+  bool service = false;  // its ranks serve those of other roles and are ended after them
 
   bool operator==(const Role&) const = default;
 };
 
-// From "NAME=COUNT[,restarts=N][,service]". Throws InvalidArgument, one line.
+// From "NAME=COUNT[,restarts=N][,service]".
+// Throws: InvalidArgument, one line.
 Role parse_role(const std::string& text);
 
 // Throws InvalidArgument, one line: a name twice, too many ranks, or nothing but services.
@@ -26,7 +27,7 @@ void check_roles(std::span<const Role> roles);
 
 int rank_count(std::span<const Role> roles);
 
-// A rank of the job as one of its role.
+// A rank of the job as a rank of its role.
 struct RolePlace {
   size_t role = 0;  // index into the roles
   int rank = 0;     // within the role, from 0
@@ -37,7 +38,7 @@ RolePlace place_in_role(std::span<const Role> roles, int rank);
 // "ps 0", for messages; "" where there are no roles.
 std::string name_in_role(std::span<const Role> roles, int rank);
 
-// Which ranks are which role, as LOCKSTEP_ROLES has it: "ps=0-0,trainer=1-4".
+// The ranks of each role, in the form of LOCKSTEP_ROLES: "ps=0-0,trainer=1-4".
 std::string role_ranges(std::span<const Role> roles);
 
 }  // namespace lockstep::launch

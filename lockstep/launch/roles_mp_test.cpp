@@ -1,4 +1,5 @@
-// Roles with real processes: a rank that fails is started again alone, services end with the rest.
+// Roles with real processes: a failed rank is restarted alone, and services end with the other
+// ranks.
 #include "lockstep/launch/roles.h"
 
 #include <signal.h>
@@ -19,7 +20,7 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::UnorderedElementsAre;
 
-// The agent's command line for a script that asks which role it is.
+// The agent's command line for a script that asks for its role.
 Words agent_of(const Words& roles, const std::string& script, const Words& more = {}) {
   Words words = {program(), "run"};
   for (const std::string& role : roles) words.insert(words.end(), {"role", role});
@@ -40,7 +41,7 @@ int count(const std::string& text, const std::string& word) {
   return times;
 }
 
-// sh: until the file is there.
+// Shell code that waits until the file exists.
 std::string until(const std::string& file) {
   return "until [ -e " + file + " ]; do sleep 0.01; done; ";
 }
@@ -77,7 +78,7 @@ TEST(Roles, AKilledServerComesBackAndTheTrainersFinish) {
                 std::to_string(pids_in(first).front()) + "; it is started again, 1 of 2\n");
 }
 
-// The program of the C++ side: the store outlives the process that died.
+// The C++ program's side: the store outlives the process that died.
 TEST(Roles, ARestartedRankFindsTheOthersInTheStore) {
   const Ended ended =
       run_words({"run", "role", "ps=1,restarts=1", "role", "trainer=2", "--", program(), "role"});
@@ -162,7 +163,8 @@ TEST(Roles, WhatADeadRankHasStartedIsGoneBeforeItComesBack) {
   EXPECT_EQ(agent.finish(), 0) << agent.err;
 }
 
-// The least of several looks: as a rank begins, the agent still holds the pipes that it starts it by.
+// Takes the minimum of several looks, because at a rank's start the agent still holds the pipes
+// that it starts it with.
 TEST(Roles, RestartsLeaveNoDescriptorsAndNoProcessesBehind) {
   const Ended ended = run_roles(
       {"ps=1,restarts=5"},

@@ -1,4 +1,4 @@
-// Roles: what they are read from, and what becomes of their ranks. Pure.
+// Roles: how they are read, and how their ranks are handled. Pure.
 #include "lockstep/launch/roles.h"
 
 #include <gmock/gmock.h>
@@ -106,7 +106,7 @@ TEST(Roles, AreInTheEnvironmentOfEachRank) {
   EXPECT_EQ(trainer.at("ROLE_RANK"), "2");
   EXPECT_EQ(trainer.at("ROLE_WORLD_SIZE"), "4");
   EXPECT_EQ(trainer.at("LOCKSTEP_RESTART_COUNT"), "") << "it is not started again alone";
-  // What programs make of them.
+  // The interpretation by programs.
   EXPECT_EQ(read_job_environment(lookup(ps)).own_restarts, 2);
   EXPECT_FALSE(read_job_environment(lookup(trainer)).own_restarts);
   const JobRole role = read_job_role(lookup(trainer));
@@ -165,14 +165,14 @@ TEST(Roles, AreInTheReport) {
             "7\n");
 }
 
-// What the agent does, told the time.
+// The agent's actions, at given times.
 
 constexpr milliseconds kGrace(1000);
 constexpr milliseconds kPause(100);  // before the first restart
 
 class RolesSupervisor : public ::testing::Test {
  protected:
-  // A server that may be started again twice, and two trainers.
+  // A server that may be restarted twice, and two trainers.
   std::vector<SignalOrder> exits(std::vector<RankExit> list, milliseconds at = {}) {
     return supervisor_.on_exits(list, kStart + at);
   }

@@ -20,13 +20,13 @@
 
 namespace lockstep::launch {
 
-// In memory that the two processes share; the groups follow it.
+// Lies in memory that the two processes share, followed by the groups.
 struct Sentinel::Watched {
   Watched(size_t places, clockid_t its_clock) : count(places), clock(its_clock) {}
 
   static constexpr int64_t kFree = 0, kLapsed = -1;
 
-  std::atomic<int64_t> held_until = kFree;  // or a time
+  std::atomic<int64_t> held_until = kFree;  // or a point in time
   const size_t count;
   const clockid_t clock;
 
@@ -47,7 +47,7 @@ namespace {
 
 using Watched = Sentinel::Watched;
 
-constexpr char kDismissed = 0, kHeld = 1;  // what the agent writes to its sentinel
+constexpr char kDismissed = 0, kHeld = 1;  // the agent's messages to its sentinel
 
 int64_t now_ns(clockid_t clock) {
   timespec time{};
@@ -55,8 +55,8 @@ int64_t now_ns(clockid_t clock) {
   return static_cast<int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
 }
 
-// How long the sentinel may sleep, in milliseconds; -1: until the agent wakes it. Kills who is to be
-// killed now.
+// Returns how long the sentinel may sleep, in milliseconds; -1: until the agent wakes it. Kills the
+// groups whose time has come.
 int look_at_time(Watched& watched) {
   int64_t until = watched.held_until.load();
   const int64_t now = now_ns(watched.clock);
@@ -66,10 +66,11 @@ int look_at_time(Watched& watched) {
   return 0;
 }
 
-// In the child, with all signals blocked. Async-signal-safe calls only.
+// Runs in the child, with all signals blocked. Only async-signal-safe calls.
 [[noreturn]] void stand_guard(int lifeline, Watched& watched) {
   ::setsid();
-  // Everything but the lifeline: a pipe that the agent reads or writes must not stay open here.
+  // Closes everything except the lifeline, because pipes that the agent uses must not stay open
+  // here.
   constexpr int kFirst = 0;
   const int moved = ::dup2(lifeline, kFirst);
   if (::syscall(SYS_close_range, 1U, UINT_MAX, 0U) != 0) {
@@ -112,7 +113,7 @@ Sentinel::Sentinel(int places, bool sleep_counts) {
 }
 
 Sentinel::~Sentinel() {
-  // A byte instead of an end: it is not needed any more.
+  // A byte instead of an end-of-file says that the sentinel is no longer needed.
   while (::write(lifeline_.get(), &kDismissed, 1) < 0 && errno == EINTR) {
   }
   while (::waitpid(child_, nullptr, 0) < 0 && errno == EINTR) {
@@ -134,13 +135,14 @@ bool Sentinel::hold_until(std::optional<std::chrono::steady_clock::time_point> t
   const int64_t now = now_ns(watched_->clock);
   int64_t until = watched_->held_until.load();
   if (until == Watched::kLapsed) return false;
-  // Both may wake at the same moment.
+  // Both processes may wake at the same moment.
   const bool late = until != Watched::kFree && now >= until;
   const int64_t next =
       late    ? Watched::kLapsed
       : !time ? Watched::kFree
               : now + std::chrono::duration_cast<nanoseconds>(*time - steady_clock::now()).count();
-  // Nobody waited for word so far: a moment that passed before there was anybody ends none, and the next word counts.
+  // The agent was not being waited for: a moment that passed before it had ranks ends none, and its
+  // next message counts.
   if (until == Watched::kFree && time && next <= now) return true;
   if (!watched_->held_until.compare_exchange_strong(until, next)) return false;
   if (late) watched_->kill_all();

@@ -1,4 +1,4 @@
-// The sentinel, whose agent the test is.
+// The sentinel; the test acts as its agent.
 #include "lockstep/launch/sentinel.h"
 
 #include <gtest/gtest.h>
@@ -48,7 +48,8 @@ TEST(Sentinel, AnAgentThatIsLateDoesNotHoldThemAnyMore) {
   }
 }
 
-// One that was alone told nobody that it is there, and a newcomer does not ask for the time before it came.
+// A rank that was alone announced itself to no rank, and a newcomer does not count the time before
+// it came.
 TEST(Sentinel, WhoWasNotHeldIsNotEndedForTimePast) {
   Subprocess watched = start_sleeper();
   {

@@ -36,7 +36,7 @@ SignalPipe::SignalPipe() : pipe_(make_pipe()) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) {
     install(signal, write_signal_to_pipe, false);
   }
-  // A handler rather than SIG_IGN: programs started meanwhile have the default again.
+  // A handler rather than SIG_IGN, so that programs started meanwhile get the default action.
   install(SIGPIPE, ignore_signal, false);
   install(SIGCHLD, SIG_DFL, true);
 }

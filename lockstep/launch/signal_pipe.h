@@ -1,9 +1,9 @@
-// SignalPipe: turns the signals that end or steer a job into bytes on a pipe, for a poll(2) loop.
+// SignalPipe: turns the signals that end or control a job into bytes on a pipe, for a poll(2) loop.
 //
 // signalfd(2) would need the signals blocked in every thread of the process, and a launch may run
-// in a program whose threads (libtorch's) were started long before. So there is a handler, and with
-// it the one piece of static state of this room: the descriptor that the handler writes to. Hence
-// one SignalPipe at a time in a process.
+// in a program whose threads (libtorch's) were started long before. A handler is therefore used,
+// and with it the only static state of this room: the descriptor that the handler writes to. A
+// process can hence have one SignalPipe at a time.
 #pragma once
 
 #include <signal.h>
@@ -18,16 +18,17 @@ namespace lockstep::launch {
 class SignalPipe {
  public:
   // Takes SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2, except those that the process
-  // ignores (nohup). Writing to a closed pipe gives EPIPE instead of ending the process meanwhile,
-  // and children can be waited for. Throws LaunchError when another one exists.
+  // ignores (nohup). Meanwhile, writing to a closed pipe gives EPIPE instead of ending the process,
+  // and children can be waited for.
+  // Throws: LaunchError when another one exists.
   SignalPipe();
-  // Restores what was there.
+  // Restores the former handlers.
   ~SignalPipe();
   SignalPipe(const SignalPipe&) = delete;
   SignalPipe& operator=(const SignalPipe&) = delete;
 
   int fd() const { return pipe_.read.get(); }
-  // The signals that came since the last call. Does not block.
+  // The signals that arrived since the last call. Does not block.
   std::vector<int> take();
 
  private:

@@ -43,7 +43,7 @@ std::optional<int> SimulatedFailures::take(const std::vector<int>& running, Time
   return running[static_cast<size_t>(drawn % running.size())];
 }
 
-// Plain arithmetic: the same on every standard library.
+// Plain arithmetic, which gives the same values with every standard library.
 void SimulatedFailures::set_next(Time from) {
   const double part = static_cast<double>(random_() >> 11) * 0x1p-53;
   next_ = from + std::chrono::milliseconds(

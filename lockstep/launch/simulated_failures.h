@@ -1,5 +1,5 @@
-// SimulatedFailures: which ranks the agent kills, and when, for users who try what their program
-// makes of it. Pure: it is told the time.
+// SimulatedFailures: decides which ranks the agent kills, and when, for users who test their
+// program's recovery. Pure: it is told the time.
 #pragma once
 
 #include <chrono>
@@ -13,24 +13,25 @@ namespace lockstep::launch {
 
 struct FailureDrill {
   std::chrono::milliseconds every{0};  // mean time between failures on this host; above 0
-  uint64_t seed = 0;                   // the same seed, the same moments and ranks
+  uint64_t seed = 0;                   // the same seed gives the same moments and ranks
 
   bool operator==(const FailureDrill&) const = default;
 };
 
-// From "every=SECONDS[,seed=N]". Throws InvalidArgument, one line.
+// From "every=SECONDS[,seed=N]".
+// Throws: InvalidArgument, one line.
 FailureDrill parse_failure_drill(const std::string& text);
 
 class SimulatedFailures {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  // From `now` on, moments between a half and three halves of `every` apart.
+  // Starts at `now`, with moments between a half and three halves of `every` apart.
   SimulatedFailures(const FailureDrill& drill, Time now);
 
   Time next_time() const { return next_; }
-  // Once the moment has come, one of the `running` local ranks, if there are any; then the next
-  // moment is set.
+  // Once the moment has come, one of the `running` local ranks, if there are any; then sets the
+  // next moment.
   std::optional<int> take(const std::vector<int>& running, Time now);
 
  private:

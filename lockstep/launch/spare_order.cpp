@@ -8,7 +8,7 @@
 namespace lockstep::launch {
 namespace {
 
-// The processors, and then a variable each.
+// Separates the processors and the variables.
 constexpr char kEnd = '\0';
 
 InvalidArgument makes_no_sense() {

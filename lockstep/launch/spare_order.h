@@ -1,4 +1,5 @@
-// What the agent sends to a spare, a process that was started before a rank needs it, to make it that rank. Pure.
+// The agent's order that makes a spare, a process that was started before a rank needs it, that
+// rank. Pure.
 #pragma once
 
 #include <string>
@@ -9,19 +10,19 @@
 
 namespace lockstep::launch {
 
-// The variable that tells a spare of the descriptor on which its order comes.
+// The variable with the descriptor on which a spare receives its order.
 inline constexpr const char* kSpareFd = "LOCKSTEP_SPARE_FD";
 
 struct SpareOrder {
-  Variables variables;    // of the rank; an empty value: to be removed
-  std::vector<int> cpus;  // that its threads may use; empty: as before
+  Variables variables;    // the rank's; an empty value removes a variable
+  std::vector<int> cpus;  // for its threads; empty: unchanged
 
   bool operator==(const SpareOrder&) const = default;
 };
 
 // One message. Names and values have no zero byte, as in any environment.
 std::string encode(const SpareOrder& order);
-// Throws InvalidArgument where the message is none of encode()'s.
+// Throws InvalidArgument for a message that encode() did not make.
 SpareOrder decode_spare_order(std::string_view message);
 
 }  // namespace lockstep::launch

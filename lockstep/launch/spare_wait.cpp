@@ -26,13 +26,13 @@ InvalidArgument no_such_descriptor(int fd, int error) {
                   "what it inherits, or leave --spare-ranks out"));
 }
 
-// The order, or "" where none will come. It stays where it is: a script that is the spare may start several programs of
-// the rank, one after the other, and each finds it.
+// The order, or "" where none will arrive. It stays in the socket: a script that is the spare may
+// start several programs of the rank, one after another, and each finds it.
 std::string await_order(int fd) {
   while (true) {
     char none = 0;
     const ssize_t size = ::recv(fd, &none, sizeof none, MSG_PEEK | MSG_TRUNC);
-    // The agent has closed its end before it read what this one sent; an order may have come before.
+    // The agent closed its end before it read this one's message; an order may have arrived before.
     if (size < 0 && (errno == EINTR || errno == ECONNRESET)) continue;
     if (size < 0) throw no_such_descriptor(fd, errno);
     std::string message(static_cast<size_t>(size), '\0');
@@ -48,10 +48,10 @@ void wait_if_spare() {
   const auto number = env_int(env, kSpareFd, 0, INT_MAX);
   if (!number) return;
   const int fd = static_cast<int>(*number);
-  // The agent learns that there is somebody who waits. It may be gone, which the wait then tells.
+  // Tells the agent that this spare waits. If the agent is gone, the wait below finds out.
   if (::send(fd, "w", 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 && (errno == EBADF || errno == ENOTSOCK))
     throw no_such_descriptor(fd, errno);
-  // No deadline: the agent's end of the pair goes with the job, and ends the wait.
+  // It needs no deadline: the agent's end of the pair is closed with the job, which ends the wait.
   const std::string message = await_order(fd);
   if (message.empty()) ::_exit(0);
   const SpareOrder order = decode_spare_order(message);

@@ -14,13 +14,13 @@
 namespace lockstep::launch {
 namespace {
 
-constexpr auto kLookForExits = std::chrono::milliseconds(10);  // without pidfds
+constexpr auto kLookForExits = std::chrono::milliseconds(10);  // if there are no pidfds
 
 struct Link {
   UniqueFd ours, theirs;
 };
 
-// Of messages: an order comes whole or not at all.
+// A socket of messages: an order arrives whole or not at all.
 Link make_link() {
   int fds[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0)
@@ -62,7 +62,7 @@ void Spares::listen(Spare& spare, Time now) {
     if (!spare.waiting_since) spare.waiting_since = now;
     program_waits_ = true;
   } else if (n == 0 || (errno != EINTR && errno != EAGAIN)) {
-    // Nobody of it is left who could become a rank.
+    // No process of it is left that could become a rank.
     spare.link.reset();
     spare.worker->process().signal_group(SIGKILL);
   }
@@ -102,7 +102,7 @@ void Spares::lose(Spare& spare, Time now) {
   end(spare);
 }
 
-// Its children have nobody to wait for.
+// Its children have no rank to wait for.
 void Spares::end(Spare& spare) {
   spare.link.reset();
   spare.worker->process().signal_group(SIGKILL);
@@ -112,7 +112,7 @@ void Spares::end(Spare& spare) {
   spare.worker.reset();
 }
 
-// One that waits before one that has still to come so far.
+// A waiting spare is preferred to one that is still starting.
 Spares::Spare* Spares::best() {
   Spare* found = nullptr;
   for (const auto& spare : spares_) {
@@ -130,7 +130,7 @@ std::unique_ptr<Worker> Spares::give(const SpareOrder& order, int rank, Time now
     const ssize_t sent =
         ::send(spare->link.get(), message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     spare->link.reset();
-    if (sent < 0) continue;  // it has ended, or is about to: tend() finds it
+    if (sent < 0) continue;  // it has ended, or is ending: tend() notices it
     sentinel_.watch(rank, spare->worker->process().pid());
     sentinel_.forget(spare->place);
     free_places_.push_back(spare->place);

@@ -1,4 +1,5 @@
-// Spares: the processes of a host that were started before a rank needs them (spare_wait.h), as the agent sees them.
+// Spares: the processes of a host that were started before a rank needs them (spare_wait.h), as the
+// agent sees them.
 #pragma once
 
 #include <functional>
@@ -16,7 +17,8 @@
 
 namespace lockstep::launch {
 
-// Not thread-safe. The destructor kills those that are there.
+// The destructor kills the remaining spares.
+// Thread-safety: one thread at a time.
 class Spares {
  public:
   using Time = SpareSchedule::Time;
@@ -25,24 +27,25 @@ class Spares {
     // Starts a process with kSpareFd, which is `link`, in its environment. May throw Error.
     std::function<std::unique_ptr<Worker>(int link)> start;
     std::function<void(const std::string& line)> say;  // to the user
-    // Takes over one that has ended, while somebody of its process group lives.
+    // Takes over a spare that has ended while processes of its group live.
     std::function<void(std::unique_ptr<Worker>)> leave;
   };
 
-  // Keeps `count`; `sentinel` watches them in the places from `first_place` on, and outlives this.
+  // Keeps `count` spares; `sentinel` watches them at the places from `first_place` on, and outlives
+  // this.
   Spares(int count, Sentinel& sentinel, int first_place, Effects effects, Time now);
 
-  // Has `polls` wake when tend() has something to do.
+  // Makes `polls` wake when tend() has work.
   void watch(PollSet& polls, Time now, int needed);
-  // Looks who has ended, and starts another one if it is time. `needed`: SpareSchedule.
+  // Checks which spares have ended, and starts another one if it is time. `needed`: SpareSchedule.
   void tend(Time now, int needed);
   // A rank's process was started: spares do not compete with it.
   void on_rank_started(Time now) { schedule_.on_rank_started(now); }
-  // Whether one waits for a rank; or is on its way to that, where another one of this program has come so far.
+  // Whether a spare waits for a rank, or will soon, where another one of this program has done so.
   bool available() { return best() != nullptr; }
   // Makes one a rank, whose place in the sentinel is `rank`. nullptr: none is available.
   std::unique_ptr<Worker> give(const SpareOrder& order, int rank, Time now);
-  // Kills all.
+  // Kills all spares.
   void dismiss();
 
  private:
@@ -64,7 +67,7 @@ class Spares {
   SpareSchedule schedule_;
   std::vector<int> free_places_;
   std::vector<std::unique_ptr<Spare>> spares_;  // their addresses are in a PollSet
-  bool program_waits_ = false;                  // one has
+  bool program_waits_ = false;                  // a spare has waited
 };
 
 }  // namespace lockstep::launch

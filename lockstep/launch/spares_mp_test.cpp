@@ -1,4 +1,4 @@
-// Spares with real processes: one takes a dead rank's place, and none is left over.
+// Spares with real processes: one replaces a dead rank, and none is left over.
 #include "lockstep/launch/spares.h"
 
 #include <signal.h>
@@ -33,14 +33,15 @@ class Job {
  public:
   explicit Job(const Words& agent_words, const std::string& behaviour = "stay")
       : Job(agent_words, Words{}, behaviour) {}
-  // `command`: what is run instead of the program, the folder behind it.
+  // `command` runs instead of the program, followed by the folder.
   Job(const Words& agent_words, Words command, const std::string& behaviour)
       : agent(words(agent_words, std::move(command), behaviour)) {
     await_life(0, 0);
     await_life(1, 0);
   }
 
-  // The process of the rank's `life`-th life, from 0; where a script starts several, the `number`-th, from 1.
+  // The process of the rank's life number `life`, from 0; if a script starts several, the
+  // `number`-th one, from 1.
   int await_life(int rank, int life, int number = 1) {
     const std::string start =
         "rank " + std::to_string(rank) + " life " + std::to_string(life) + " is pid ";
@@ -48,7 +49,7 @@ class Job {
     const size_t at = agent.out.rfind(start);
     return at == std::string::npos ? -1 : std::stoi(agent.out.substr(at + start.size()));
   }
-  // A spare that waits, other than those before: it has written its file, and sleeps.
+  // A waiting spare other than the previous ones: it has written its file, and sleeps.
   int await_spare() {
     const Deadline deadline = Deadline::seconds(60);
     while (!deadline.expired()) {
@@ -72,7 +73,7 @@ class Job {
     std::ofstream(folder.path() / "end").flush();
     return agent.finish();
   }
-  // All processes that have ever begun.
+  // All processes that ever started.
   void expect_none_left() {
     for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
       if (const auto pid = parse_int(entry.path().filename().string(), 1)) {
@@ -120,7 +121,7 @@ TEST(Spares, OneTakesADeadRanksPlaceAndAnotherFollows) {
   job.expect_none_left();
 }
 
-// The new rank is the process that had started before the death, so nobody has waited for a start.
+// The new rank is the process that had started before the death, so no rank has waited for a start.
 TEST(Spares, ASlowStartLiesBehindTheSpare) {
   Job job({"spares", "1"}, "slow");
   const int spare = job.await_spare();
@@ -188,7 +189,7 @@ TEST(Spares, OneHasTheProcessorsOfItsRank) {
   EXPECT_NE(cpus["rank 1 life 1"], cpus["rank 0 life 0"]);
 }
 
-// A job with log files, after rank 1 has died and a spare is it.
+// A job with log files, after rank 1 has died and a spare has replaced it.
 class LoggedJob {
  public:
   explicit LoggedJob(const std::string& how, const std::string& streams)
@@ -198,7 +199,7 @@ class LoggedJob {
     job.await_life(1, 1);
     EXPECT_EQ(job.end(), 0);
   }
-  // Of the new rank.
+  // The log folder of the new rank.
   std::filesystem::path folder() const {
     return std::filesystem::directory_iterator(logs_.path())->path() / "attempt_1/1";
   }
@@ -226,7 +227,7 @@ TEST(Spares, RedirectedOutputGoesToTheFileAlone) {
   EXPECT_THAT(logged.job.agent.err, Not(HasSubstr(said)));
 }
 
-// Both programs of the script find the rank that it has become.
+// Both programs of the script find the rank that the spare has become.
 TEST(Spares, AScriptMayStartSeveralProgramsOfTheRank) {
   Job job({"spares", "1"},
           {"/bin/sh", "-c",

@@ -1,5 +1,5 @@
-// Spares, as far as they are decisions: when they are started and given up, what an order says, which variables are a
-// rank's own.
+// The decisions about spares: when they are started and given up, what an order contains, and which
+// variables belong to a rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -100,7 +100,7 @@ TEST(SpareOrder, AnythingElseIsRefused) {
     EXPECT_THROW(decode_spare_order(message), InvalidArgument) << message;
 }
 
-// What a spare must be told is what two ranks of a host differ in.
+// A spare must be told the variables in which two ranks of a host differ.
 TEST(RankEnvironment, ASpareIsToldAllThatRanksDifferIn) {
   const EnvLookup nothing = [](std::string_view) { return std::nullopt; };
   AttemptPlan plan;

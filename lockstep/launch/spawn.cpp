@@ -30,8 +30,8 @@ std::optional<std::string> call_of_this_child() {
   return text->substr(colon + 1);
 }
 
-// The number of this call of spawn(), from 1: the one thing that the process must remember between
-// calls, since parent and child find each other by it.
+// The number of this call of spawn(), from 1: the only value that the process must remember between
+// calls, because parent and child use it to find each other.
 int next_call() {
   static std::atomic<int> calls{0};
   return ++calls;
@@ -51,8 +51,7 @@ std::vector<std::string> own_command() {
   return command;
 }
 
-// The path keeps the process's name in ps; the link works even when the file was replaced
-// meanwhile.
+// The path keeps the process's name in ps; the link works even if the file was replaced meanwhile.
 std::string own_program() {
   char path[4096];
   const ssize_t n = ::readlink("/proc/self/exe", path, sizeof path);
@@ -61,7 +60,7 @@ std::string own_program() {
   return ::access(name.c_str(), X_OK) == 0 ? name : "/proc/self/exe";
 }
 
-// True once this process does what it was spawned for: a call of spawn() is nested then.
+// True once this process runs as a rank: a further call of spawn() is nested then.
 std::atomic<bool>& running_as_rank() {
   static std::atomic<bool> running{false};
   return running;

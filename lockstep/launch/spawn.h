@@ -9,22 +9,22 @@
 
 namespace lockstep::launch {
 
-// How a child finds the call of spawn() that it was started for. By default it runs with the same
+// How a child finds the call of spawn() for which it was started. By default it runs with the same
 // arguments and counts calls.
 struct SpawnPoint {
   std::string name = {};  // unique in the program; "": the number of the call
-  std::vector<std::string> arguments =
-      {};  // with a name: the child's arguments instead of this process's
+  // With a name: the child's arguments instead of this process's.
+  std::vector<std::string> arguments = {};
 };
 
-// Runs `fn` in `nproc` processes that execute this program anew with the same arguments (never fork
-// alone: libtorch does not survive it). A child runs main() as far as this call, calls `fn`, and
-// exits: 0, or 1 after printing the exception. So the code before the call runs in every process
-// and must be cheap and free of side effects that must happen once; the n-th call of spawn in the
-// parent is the n-th one in the child (others return at once there). In the child lockstep::init()
-// gives the rank's communicator. `options` but command and nproc are as for launch(). In the parent
-// it returns when all ranks ended; a failure is in the result, not thrown. Throws LaunchError,
-// InvalidArgument.
+// Runs `fn` in `nproc` processes that execute this program anew with the same arguments (never by
+// fork alone: libtorch does not survive it). A child runs main() up to this call, calls `fn`, and
+// exits: with 0, or with 1 after printing the exception. The code before the call therefore runs in
+// every process and must be cheap and free of side effects that must happen once. The n-th call of
+// spawn in the parent is the n-th one in the child (others return at once there). In the child
+// lockstep::init() gives the rank's communicator. `options` except command and nproc are as for
+// launch(). In the parent it returns when all ranks have ended; a failure is in the result.
+// Throws: LaunchError, InvalidArgument.
 LaunchResult spawn(int nproc, const std::function<void()>& fn, LaunchOptions options = {},
                    const SpawnPoint& point = {});
 

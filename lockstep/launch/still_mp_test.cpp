@@ -1,4 +1,4 @@
-// Ranks that stand still, with real processes: who is replaced, and who is left behind.
+// Ranks that stand still, with real processes: which ones are replaced, and which are left behind.
 #include "lockstep/launch/launch_test_support.h"
 
 namespace lockstep::launch {
@@ -10,7 +10,7 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::UnorderedElementsAre;
 
-// One restart is enough: it is the stopped rank's.
+// A single restart is enough, because only the stopped rank is restarted.
 TEST(StillRanks, TheOneForWhomTheOthersWaitIsReplacedAndNotTheOthers) {
   const Ended ended = run({"nproc", "3", "restarts", "1", "on-failure", "replace"},
                           {program(), "outwait", "patient"});
@@ -23,7 +23,7 @@ TEST(StillRanks, TheOneForWhomTheOthersWaitIsReplacedAndNotTheOthers) {
                                Not(HasSubstr("rank 2"))));
 }
 
-// Its patience may be shorter than a look at who stands still.
+// A rank may give up sooner than the agent looks for ranks that stand still.
 TEST(StillRanks, WhoLostPatienceBeforeIsReplacedTooAndNotCounted) {
   const Ended ended = run({"nproc", "3", "restarts", "1", "on-failure", "replace"},
                           {program(), "outwait", "impatient"});
@@ -35,7 +35,7 @@ TEST(StillRanks, WhoLostPatienceBeforeIsReplacedTooAndNotCounted) {
 }
 
 TEST(StillRanks, WhoTheOthersHaveEndedWithoutIsEndedWhereTheJobShrinks) {
-  // It dies of SIGTERM; or takes no notice of it.
+  // The rank dies of SIGTERM, or ignores it.
   for (const std::string start : {"", "trap '' TERM; "}) {
     const Ended ended =
         run_shell({"nproc", "3", "grace", "300", "on-failure", "shrink"},
@@ -51,7 +51,7 @@ TEST(StillRanks, WhoTheOthersHaveEndedWithoutIsEndedWhereTheJobShrinks) {
   }
 }
 
-// The report names the one that stands still, too.
+// The report also names the rank that stands still.
 TEST(StillRanks, WhereAllOthersHaveFailedItIsEndedToo) {
   const Ended ended = run_shell({"nproc", "3", "grace", "300", "on-failure", "shrink"},
                                 "if [ $RANK = 1 ]; then kill -STOP $$; fi; exit 3");
@@ -63,7 +63,7 @@ TEST(StillRanks, WhereAllOthersHaveFailedItIsEndedToo) {
                     HasSubstr("rank 1 is stopped (SIGSTOP)")));
 }
 
-// It is looked at long after the other one has failed, and has still to do what there is to do.
+// The agent looks at it long after the other rank has failed, and it still has work to do.
 TEST(StillRanks, TheLastOneIsNotEndedSinceItIsStoppedForAWhile) {
   const Ended ended = run_shell({"nproc", "2", "grace", "300", "on-failure", "shrink"},
                                 "if [ $RANK = 0 ]; then exit 3; fi; sleep 5; "

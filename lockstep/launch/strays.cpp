@@ -16,12 +16,12 @@
 namespace lockstep::launch {
 namespace {
 
-// nullopt: it is gone.
+// Returns nullopt if the process has ended.
 std::optional<pid_t> parent_of(const std::string& process) {
   std::ifstream file("/proc/" + process + "/stat");
   std::string text;
   std::getline(file, text);
-  const size_t name_end = text.rfind(')');  // the name may hold anything
+  const size_t name_end = text.rfind(')');  // the name may contain any character
   if (name_end == std::string::npos) return std::nullopt;
   std::istringstream rest(text.substr(name_end + 1));
   char state = 0;
@@ -40,7 +40,7 @@ bool has_variable(const std::string& process, const std::string& variable) {
 }  // namespace
 
 bool Strays::look(const std::set<pid_t>& ranks) {
-  // Ended; or no child any more: what was in a rank's group is reaped by who looks at that.
+  // It has ended, or is no child any more: processes of a rank's group are reaped elsewhere.
   std::erase_if(found_, [](pid_t stray) { return ::waitpid(stray, nullptr, WNOHANG) != 0; });
   const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir("/proc"), ::closedir);
   while (const dirent* entry = directory ? ::readdir(directory.get()) : nullptr) {
@@ -55,7 +55,7 @@ bool Strays::look(const std::set<pid_t>& ranks) {
 
 void Strays::signal(int number) const noexcept {
   for (const pid_t stray : found_) {
-    // Once reaped, its number may be another's.
+    // After it is reaped, its PIDs may be reused.
     siginfo_t info{};
     if (::waitid(P_PID, static_cast<id_t>(stray), &info, WEXITED | WNOHANG | WNOWAIT) != 0)
       continue;

@@ -69,7 +69,7 @@ std::vector<SignalOrder> Supervisor::kill_all() {
   return to_running(SIGKILL, true);
 }
 
-// Counts it. A wrong option or input fails the same way each time.
+// Counts the restart. A wrong option or input fails in the same way each time.
 bool Supervisor::comes_back(const RankExit& exit) {
   const auto rank = static_cast<size_t>(exit.local_rank);
   const bool hopeless = exit.status.signal == 0 && exit.status.exit_code == 2;
@@ -79,7 +79,7 @@ bool Supervisor::comes_back(const RankExit& exit) {
   return true;
 }
 
-// Where somebody is left, and none has ended well: for the last ones to fail then is to lose what they had to do.
+// Ranks must be left, and none may have succeeded; if the last ones fail then, the work is lost.
 bool Supervisor::goes_on_without(std::span<const RankExit> failures) const {
   const auto bad_usage = [](const RankExit& exit) {
     return exit.status.signal == 0 && exit.status.exit_code == 2;
@@ -172,7 +172,7 @@ std::vector<SignalOrder> Supervisor::on_signal(int signal, Time now, bool relaye
   }
   stop_signal_ = signal;
   begin_to_stop(now, signal == SIGTERM);
-  // Ranks cannot be asked to stop by a lost reader of the agent's output.
+  // SIGPIPE, for a lost reader of the agent's output, would not ask ranks to stop.
   return to_running(signal == SIGPIPE ? SIGTERM : signal, true);
 }
 

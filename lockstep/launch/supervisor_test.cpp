@@ -246,7 +246,7 @@ TEST_F(ShrinkingJob, AFailureAfterAnotherHasEndedWellIsTheJobs) {
   EXPECT_EQ(supervisor_.failure()->local_rank, 2);
 }
 
-// Those without whom the others have ended, since they stand still.
+// The ranks that the others ended without, because they stand still.
 TEST_F(ShrinkingJob, WhoIsLeftBehindIsEndedAndIsNoFailure) {
   EXPECT_FALSE(supervisor_.may_leave_behind());
   exits(supervisor_, {exited(0, 0), exited(2, 0)});
@@ -265,7 +265,7 @@ TEST_F(ShrinkingJob, WhoIsLeftBehindIsEndedAndIsNoFailure) {
   EXPECT_EQ(supervisor_.left_behind(), 1);
 }
 
-// Nobody has done then what there was to do.
+// No rank has done the work that was to be done.
 TEST_F(ShrinkingJob, WhereAllOthersFailedTheOneThatStandsStillIsEndedAndTheJobHasFailed) {
   exits(supervisor_, {exited(0, 1)});
   exits(supervisor_, {killed(2, SIGSEGV)});
@@ -280,7 +280,7 @@ TEST_F(ShrinkingJob, WhereAllOthersFailedTheOneThatStandsStillIsEndedAndTheJobHa
   EXPECT_FALSE(supervisor_.all_ended_well());
 }
 
-// A rank that only lost patience with the one that is replaced.
+// A rank that only gave up waiting for the one that is replaced.
 TEST(ReplacedRanks, WhoIsExcusedIsReplacedWithoutBeingCounted) {
   Supervisor supervisor({{}, {}, {}}, kGrace, true, /*replacements=*/1);
   RankExit waited = exited(0, 1), stood_still = killed(1, SIGKILL);

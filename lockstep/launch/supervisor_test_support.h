@@ -1,4 +1,4 @@
-// What the tests of the supervisor tell it, and what they expect of it, in short.
+// Short forms of the supervisor's inputs and expected outputs, for its tests.
 #pragma once
 
 #include <chrono>

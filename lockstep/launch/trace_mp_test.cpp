@@ -1,4 +1,4 @@
-// Traces that the agent writes of real ranks.
+// Traces of real ranks, written by the agent.
 #include <signal.h>
 
 #include "lockstep/core/internal/test_support.h"
@@ -43,7 +43,7 @@ TEST_F(TraceMpTest, ASignalWritesThemAndTheJobGoesOn) {
   for (const auto& [signal, name] : {std::pair(SIGUSR1, "SIGUSR1"), {SIGUSR2, "SIGUSR2"}}) {
     agent.process().signal(signal);
     const Deadline deadline = Deadline::seconds(20);
-    // The former ones go while new ones are written.
+    // The former traces are removed while new ones are written.
     const auto written = [&, reason = name] {
       if (!any()) return false;
       try {
@@ -57,7 +57,7 @@ TEST_F(TraceMpTest, ASignalWritesThemAndTheJobGoesOn) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     EXPECT_TRUE(written()) << name;
   }
-  // The ranks do not handle the signals, and live.
+  // The ranks do not handle the signals, and stay alive.
   EXPECT_FALSE(agent.process().poll().has_value());
   agent.process().signal(SIGTERM);
   EXPECT_EQ(agent.finish(), 128 + SIGTERM);

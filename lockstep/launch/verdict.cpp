@@ -23,7 +23,7 @@ std::vector<RankSight> those(std::span<const RankSight> sights, const Test& test
   return found;
 }
 
-// At whom the waiting ends that begins with the wait for `late`.
+// The ranks at the end of the chain of waits that starts with the wait for `late`.
 std::vector<RankSight> end_of_chain(std::span<const RankSight> sights, int late) {
   for (size_t steps = 0; steps <= sights.size(); ++steps) {
     const RankSight* sight = find(sights, late);
@@ -31,7 +31,7 @@ std::vector<RankSight> end_of_chain(std::span<const RankSight> sights, int late)
     if (!sight->gave_up) return {*sight};
     late = sight->late;
   }
-  return {};  // each waits for the next
+  return {};  // every rank waits for the next one
 }
 
 }  // namespace
@@ -49,8 +49,8 @@ void judge(WorkerFailure& failure, std::span<const RankSight> sights) {
   failure.waited.clear();
   for (const RankSight& sight : those(sights, [](const RankSight& s) { return s.gave_up; }))
     failure.waited.push_back(sight.rank);
-  if (failure.waited.empty())
-    failure.waited.push_back(failure.rank);  // its agent's sights are lost
+  // Its agent's observations are lost.
+  if (failure.waited.empty()) failure.waited.push_back(failure.rank);
   const std::vector<RankSight> awaited = end_of_chain(sights, failure.late);
   if (failure.causes.empty() && !awaited.empty() && !awaited[0].end.empty())
     failure.causes = awaited;

@@ -1,4 +1,4 @@
-// Verdict: which ranks are the cause of a job's end, and which only its consequence. Pure.
+// Verdict: decides which ranks caused a job's end, and which only suffered from it. Pure.
 #pragma once
 
 #include <span>
@@ -13,11 +13,10 @@ namespace lockstep::launch {
 // shortly before its end was seen. `handles_term`: it would not die of SIGTERM.
 bool ended_by_itself(const ExitStatus& status, bool killing, bool handles_term);
 
-// Adds to the failure of the rank that failed first what the agents saw of all ranks that they
-// have: who is the cause where that rank only waited for others, in this order: ranks that stand
-// still; else the one that was waited for, through those that wait as well, if it ended; else ranks
-// that ended by themselves, badly; else the one that was waited for. Where it did not only wait, the ranks that stand still are told all the
-// same.
+// Adds to the failure of the rank that failed first what the agents observed of all their ranks.
+// Where that rank only waited for others, it finds the cause in this order: stopped ranks; the
+// awaited rank, through ranks that wait as well, if it ended; ranks that ended by themselves with
+// an error; the awaited rank. Where it did not only wait, stopped ranks are reported all the same.
 void judge(WorkerFailure& failure, std::span<const RankSight> sights);
 
 }  // namespace lockstep::launch

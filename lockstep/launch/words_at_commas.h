@@ -7,7 +7,7 @@
 
 namespace lockstep::launch {
 
-// At least one; empty ones too, which the caller refuses.
+// At least one word; empty ones too, which the caller refuses.
 inline std::vector<std::string> words_at_commas(const std::string& text) {
   std::vector<std::string> words;
   for (size_t at = 0; at <= text.size();) {

@@ -51,7 +51,7 @@ OutputStream::OutputStream(StreamPlan plan, int source)
     : plan_(std::move(plan)), source_(source), first_lines_(plan_.hold_first_lines) {
   if (!plan_.file.empty()) file_ = open_log(plan_.file);
   Pipe pipe = make_pipe();
-  // Only our end: the rank's stays blocking.
+  // Only this end is non-blocking; the rank's end stays blocking.
   ::fcntl(pipe.read.get(), F_SETFL, O_NONBLOCK);
   read_end_ = std::move(pipe.read);
   child_end_ = std::move(pipe.write);
@@ -98,7 +98,7 @@ bool OutputStream::read_some(Time now) {
   return true;
 }
 
-// Goes on after a loss: there may be room again later.
+// Continues after a loss, because there may be space again later.
 void OutputStream::write_to_file(std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::write(file_.get(), bytes.data(), bytes.size());
@@ -141,8 +141,8 @@ std::optional<OutputStream::Time> OutputStream::on_time(Time now) {
   return next;
 }
 
-// Somebody who left the rank's process group may hold the pipe and write on: there is an end to
-// what is read.
+// A process that left the rank's process group may hold the pipe and keep writing, so reading is
+// bounded.
 void OutputStream::drain(Time now) {
   for (int rounds = 0; rounds < 64 && read_some(now); ++rounds) {
   }
@@ -192,7 +192,8 @@ void Worker::become(StreamPlan out, StreamPlan err, int local_rank,
 }
 
 void Worker::pump_out(OutputStream::Time now) {
-  if (out_.has_input()) err_.overtake(now);  // not at its end, which the rank's end brings about
+  // Not at the end of stdout, which the rank's end causes.
+  if (out_.has_input()) err_.overtake(now);
   out_.pump(now);
 }
 

@@ -24,7 +24,7 @@ namespace lockstep::launch {
 class Tail {
  public:
   void add(const Piece& piece);
-  // Including one that the stream left unfinished.
+  // Including an unfinished last line.
   std::vector<std::string> lines() const;
 
  private:
@@ -32,19 +32,20 @@ class Tail {
   std::string unfinished_;
 };
 
-// What should be in log files and is not, since they cannot be written (a full disk), of all ranks of this host.
+// The output that log files lack because they cannot be written (a full disk), for all ranks of
+// this host.
 struct LostOutput {
   uint64_t bytes = 0;
   int error = 0;               // errno of the first loss; 0: nothing is lost
-  std::filesystem::path file;  // where it happened
+  std::filesystem::path file;  // the file of the first loss
 };
 
-// Where a stream of a rank goes.
+// The destinations of a rank's stream.
 struct StreamPlan {
   Console* console = nullptr;  // nullptr: it is not shown
-  Console* earlier = nullptr;  // flushed before `console` gets more, for both may be one file
+  Console* earlier = nullptr;  // flushed before `console` gets more, since both may be one file
   std::filesystem::path file;  // "": to no file
-  LostOutput* lost = nullptr;  // of the file; outlives the stream
+  LostOutput* lost = nullptr;  // for the file; outlives the stream
   std::string prefix;
   bool show_unfinished = false;  // put an unfinished line onto a terminal after a moment
   int hold_first_lines = 0;      // FirstLines
@@ -58,24 +59,24 @@ class OutputStream {
   // `source` is the stream's number on the console.
   OutputStream(StreamPlan plan, int source);
 
-  // A spare's, which from now on goes where `plan` says, with what waits in its pipe.
+  // Makes a spare's stream, with the bytes waiting in its pipe, go where `plan` says from now on.
   void become(StreamPlan plan, int source);
 
   // The descriptor for the child; closed by started().
   int child_fd() const { return child_end_.get(); }
   void started() { child_end_.reset(); }
 
-  // Has `polls` call `ready` when there is input, unless the stream has ended or the console is too
-  // far behind when the wait begins.
+  // Makes `polls` call `ready` when there is input, unless the stream has ended or the console is
+  // too far behind when the wait begins.
   void watch(PollSet& polls, std::function<void()> ready) const;
   bool has_input() const;
-  // Reads what is there and passes it on.
+  // Reads the available bytes and passes them on.
   void pump(Time now);
-  // Puts out what was kept for a moment, if it is time; returns when to be called again.
+  // Writes output that was kept for a moment, if it is time; returns when to call it again.
   std::optional<Time> on_time(Time now);
-  // Reads all that is there without waiting.
+  // Reads all available bytes without waiting.
   void drain(Time now);
-  // The same, and shows it at once, without holding the first lines back.
+  // The same, and shows them at once, without holding the first lines back.
   void overtake(Time now);
   FirstLines& first_lines() { return first_lines_; }
   bool ended() const { return !read_end_; }
@@ -87,7 +88,7 @@ class OutputStream {
  private:
   bool wanted() const;
   void write_to_file(std::string_view bytes);
-  // False at the end of the stream, or when nothing is there now.
+  // Returns false at the end of the stream, or when there are no bytes now.
   bool read_some(Time now);
   void pass_on(const std::vector<Piece>& pieces, Time now);
   void show(const std::vector<Piece>& pieces);
@@ -106,21 +107,23 @@ class OutputStream {
 // A rank's process, or a spare's.
 class Worker {
  public:
-  // Starts the process. `options` without stdout_fd and stderr_fd. Throws LaunchError.
+  // Starts the process. `options` without stdout_fd and stderr_fd.
+  // Throws: LaunchError.
   Worker(SubprocessOptions options, StreamPlan out, StreamPlan err, int local_rank,
          UniqueFd error_file, std::filesystem::path error_path);
 
-  // A spare's, which has become this rank. `error_path`: where it writes its error from now on; "": where it did.
-  // Throws LaunchError.
+  // Makes a spare's process this rank. `error_path`: the file to which it writes its error from now
+  // on; "": unchanged.
+  // Throws: LaunchError.
   void become(StreamPlan out, StreamPlan err, int local_rank, std::filesystem::path error_path);
 
   Subprocess& process() { return process_; }
   OutputStream& out() { return out_; }
   OutputStream& err() { return err_; }
-  // Reads from stdout; but first what the rank has written to stderr before that, so that a log of
-  // both reads as it was written.
+  // Reads from stdout, but first the rank's earlier output on stderr, so that a log of both is in
+  // the order of writing.
   void pump_out(OutputStream::Time now);
-  // What the rank left in its error file.
+  // The text in the rank's error file.
   std::string error_text() const;
 
  private:

@@ -10,14 +10,14 @@
 namespace lockstep {
 namespace {
 
-// Bit i: the i-th axis is in the set.
+// Bit i is set if the i-th axis is in the set.
 using AxisSet = uint32_t;
 
 AxisSet all_axes(const MeshLayout& layout) {
   return (AxisSet{1} << layout.axes().size()) - 1;
 }
 
-// Those of the set along which there is anybody else: sets that differ in others are the same ranks.
+// The axes of the set with more than one rank: sets that differ only in others have the same ranks.
 AxisSet without_lone(const MeshLayout& layout, AxisSet set) {
   for (size_t i = 0; i < layout.axes().size(); ++i)
     if (layout.axes()[i].size == 1) set &= ~(AxisSet{1} << i);
@@ -31,7 +31,7 @@ std::vector<std::string> names_in(const MeshLayout& layout, AxisSet set) {
   return names;
 }
 
-// "data 1, tensor 0" of each of the ranks; axes with one place say nothing.
+// "data 1, tensor 0" for each of the ranks; axes of size 1 are omitted.
 std::vector<std::string> titles_of(const MeshLayout& layout, const std::vector<int>& ranks) {
   std::vector<std::string> titles;
   for (const int rank : ranks) {
@@ -57,7 +57,7 @@ MeshLayout checked_layout(std::vector<MeshAxis> axes, int ranks) {
 struct Mesh::State {
   MeshLayout layout;
   std::vector<int> coordinates;
-  std::map<AxisSet, Communicator> groups;  // by the set without its lone axes
+  std::map<AxisSet, Communicator> groups;  // by the set without axes of size 1
 
   Communicator& group(AxisSet set) { return groups.at(without_lone(layout, set)); }
 };

@@ -17,30 +17,33 @@
 
 namespace lockstep {
 
-// A handle: copies mean the same mesh. One thread at a time for each of its communicators.
+// A shared handle; copies refer to the same mesh.
+// Thread-safety: one thread at a time for each of its communicators.
 class Mesh {
  public:
-  // Makes the communicators of all sets of axes, in one order on all ranks; `comm` itself is used for
-  // that alone. A group takes memory and sockets when it is first used, so those that nobody uses cost
-  // little (communicator.h, "Further groups"). Their errors name a rank by its number in the job and its places:
-  // "rank 3 of the job (data 1, tensor 1)". Collective. Throws InvalidArgument before anything is sent:
-  // what MeshLayout refuses, more than kMostAxes axes; and what Communicator::split throws.
+  // Makes the communicators of all sets of axes, in one order on all ranks; `comm` itself is used
+  // for nothing else. A group takes memory and sockets when it is first used, so unused ones cost
+  // little (communicator.h, "Further groups"). Their errors name a rank by its number in the job
+  // and its places: "rank 3 of the job (data 1, tensor 1)".
+  // Collective: all ranks call it.
+  // Throws: InvalidArgument before anything is sent: as MeshLayout, and for more than kMostAxes
+  // axes; the errors of Communicator::split.
   Mesh(Communicator comm, std::vector<MeshAxis> axes);
 
   static constexpr size_t kMostAxes = 6;
 
   const MeshLayout& layout() const;
-  // This rank's place, one number an axis; and along one of them.
+  // This rank's coordinates, one number per axis, and its place along one axis.
   const std::vector<int>& coordinates() const;
   int place(std::string_view axis) const;
 
-  // The ranks that differ from this one along the axis only; a rank's number there is its place. Throw
-  // InvalidArgument for an axis that is none.
+  // The ranks that differ from this one along the axis only; a rank's number there is its place.
+  // Throw InvalidArgument for an unknown axis.
   Communicator& operator[](std::string_view axis) const;
-  // Along several axes: ordered as the mesh is, whatever order they are named in.
+  // Along several axes: in the mesh's order, whatever the order of the names.
   Communicator& over(const std::vector<std::string>& axes) const;
 
-  // Several lines, which say where each rank is:
+  // Several lines with the place of each rank:
   //   mesh data=2, shard=2 of 4 ranks
   //     data 0: along shard ranks 0, 1
   //     data 1: along shard ranks 2, 3

@@ -44,7 +44,8 @@ void check_axes(const std::vector<MeshAxis>& axes) {
   }
 }
 
-constexpr int64_t kMost = 1'000'000'000;  // a product is counted so far, which cannot overflow
+// Products are computed up to this limit, which cannot overflow.
+constexpr int64_t kMost = 1'000'000'000;
 
 // "data 2 x shard 3 = 6"
 std::string product_text(const std::vector<MeshAxis>& axes, int64_t product) {

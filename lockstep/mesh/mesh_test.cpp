@@ -40,7 +40,7 @@ TEST(Mesh, EverySetOfAxesHasACommunicator) {
       EXPECT_EQ(sum_over(group, comm.rank()), std::accumulate(members.begin(), members.end(), 0));
     }
     EXPECT_EQ(mesh["stage"].rank(), mesh.place("stage"));
-    EXPECT_EQ(sum_over(comm, 1), 8);  // the given one is free
+    EXPECT_EQ(sum_over(comm, 1), 8);  // the given communicator is free again
   });
 }
 
@@ -50,7 +50,7 @@ TEST(Mesh, AxesOfOneRankCostNothing) {
     EXPECT_EQ(mesh["data"].size(), 1);
     EXPECT_EQ(mesh["shard"].size(), 2);
     EXPECT_EQ(sum_over(mesh.over({"tensor", "data", "shard"}), 1), 2);
-    EXPECT_EQ(mesh["shard"].stats().collectives, 1u);  // the same group by either name
+    EXPECT_EQ(mesh["shard"].stats().collectives, 1u);  // both names denote the same group
   });
 }
 

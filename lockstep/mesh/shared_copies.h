@@ -1,4 +1,4 @@
-// Who shares one copy of the parameters, as a mesh says it. Pure; no libtorch.
+// Decides from a mesh which ranks share one copy of the parameters. Pure; no libtorch.
 #pragma once
 
 #include <string_view>
@@ -6,13 +6,15 @@
 
 namespace lockstep {
 
-// Of "data=2,shard=2", as --mesh takes it, on so many ranks: rank r has copy [r], as ZeroOptions::copies wants
-// them: {0, 0, 1, 1}. Ranks along `shard`, which are neighbours, share one; along `data` each has its own.
-// Throws InvalidArgument: other axes, shard before another axis, and what MeshLayout throws.
+// For "data=2,shard=2", as --mesh takes it, on `ranks` ranks: the copy of each rank, for
+// ZeroOptions::copies: {0, 0, 1, 1}. Ranks along `shard`, which are neighbours, share one; along
+// `data` each has its own.
+// Throws: InvalidArgument for other axes, shard before another axis, and as MeshLayout.
 std::vector<int> shared_copies(std::string_view mesh, int ranks);
 
-// How many ranks a mesh asks for: the product of its sizes; 1 where one of them is left to others, or where it
-// is more than any job has. Throws InvalidArgument as parse_axes().
+// The number of ranks that a mesh requires: the product of its sizes; 1 where one size is left
+// open, or where the product exceeds any job.
+// Throws: InvalidArgument as parse_axes().
 int ranks_of(std::string_view mesh);
 
 }  // namespace lockstep

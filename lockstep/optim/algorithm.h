@@ -1,5 +1,5 @@
-// Which optimizer, as a value: for whoever makes optimizers by configuration, or another in its
-// place.
+// The kind and options of an optimizer as a value, for code that makes optimizers by configuration,
+// or replaces one.
 #pragma once
 
 #include <torch/optim/adam.h>
@@ -16,15 +16,16 @@
 
 namespace lockstep::optim {
 
-// The kind, by its options' class, and the defaults of groups that have none.
+// The kind, by its options' class, and the defaults of groups that have no options.
 using Algorithm = std::variant<torch::optim::SGDOptions, torch::optim::AdamOptions,
                                torch::optim::AdamWOptions, MuonOptions>;
 
-// FusedSGD, FusedAdam, FusedAdamW or Muon. Throws as these do.
+// Makes a FusedSGD, FusedAdam, FusedAdamW or Muon.
+// Throws: as these do.
 std::unique_ptr<torch::optim::Optimizer> make_fused(
     const std::vector<torch::optim::OptimizerParamGroup>& groups, const Algorithm& algorithm);
 
-// How many tensors of a parameter's shape such an optimizer keeps as its state.
+// The number of tensors of a parameter's shape in such an optimizer's state.
 size_t states_of(const torch::optim::OptimizerOptions& options);
 
 }  // namespace lockstep::optim

@@ -1,4 +1,4 @@
-// Clipping, unscaling and skipping inside the step, against torch's separate passes.
+// Clipping, unscaling and skipping inside the step, compared with torch's separate passes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -70,7 +70,7 @@ TEST(Scaling, IsUndoneInTheStep) {
   EXPECT_LT(test::relative_distance(scaled, plain), 1e-7);
 }
 
-// Parameters, momentum and step count stay as they were.
+// Parameters, momentum and step count do not change.
 TEST(Scaling, SkipsWhatIsNotFinite) {
   const auto skipping = test::parameters(at::kFloat), plain = test::parameters(at::kFloat);
   FusedAdamW a(skipping, AdamWOptions(1e-2)), b(plain, AdamWOptions(1e-2));
@@ -81,10 +81,10 @@ TEST(Scaling, SkipsWhatIsNotFinite) {
       broken[3].view({-1})[7] = step == 1 ? kInfinity : std::nanf("");
       test::give_gradients(skipping, broken);
       const StepResult found = a.step({.grad_scale = torch::tensor(1.0F)});
-      EXPECT_TRUE(found.skipped);  // seen in the gradients
+      EXPECT_TRUE(found.skipped);  // detected in the gradients
       const StepResult policy = a.step({.max_norm = 1.0, .on_non_finite = NonFinite::kSkip});
       EXPECT_TRUE(policy.skipped);
-    } else if (step == 3) {  // told by another rank
+    } else if (step == 3) {  // another rank reported it
       test::give_gradients(skipping, gradients);
       EXPECT_TRUE(
           a.step({.grad_scale = torch::tensor(2.0F), .found_inf = torch::ones({})}).skipped);

@@ -10,7 +10,7 @@
 namespace lockstep::optim {
 namespace {
 
-// "torch::nn::BatchNorm2dImpl" names a normalisation layer, "NormalizingFlowImpl" does not.
+// True for "torch::nn::BatchNorm2dImpl", a normalisation layer; false for "NormalizingFlowImpl".
 bool names_a_norm(std::string_view type) {
   if (const size_t colons = type.rfind("::"); colons != std::string_view::npos)
     type.remove_prefix(colons + 2);

@@ -1,5 +1,5 @@
-// Which parameters weight decay is for: matrices and filters, not biases and the scales of
-// normalisation layers, as BERT's and most transformers' recipes have it.
+// Selects the parameters for weight decay: matrices and filters, without biases and the scales of
+// normalisation layers, as in the recipes of BERT and most transformers.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -16,9 +16,9 @@ class Module;
 namespace lockstep::optim {
 
 struct NoDecay {
-  bool biases = true;  // the last part of the name contains "bias": "fc.bias", "in_proj_bias"
+  bool biases = true;  // whose last part of the name contains "bias": "fc.bias", "in_proj_bias"
   // Every parameter that belongs directly to a module whose type's name ends in "Norm" or
-  // "Norm<digit>d" (but for "Impl"): torch's LayerNorm, BatchNorm1d/2d/3d, GroupNorm,
+  // "Norm<digit>d" (ignoring "Impl"): torch's LayerNorm, BatchNorm1d/2d/3d, GroupNorm,
   // InstanceNorm1d/2d/3d, Lockstep's SyncBatchNorm, a user's RmsNorm.
   bool norms = true;
   bool one_dimensional = false;         // every parameter of at most one dimension
@@ -31,14 +31,14 @@ struct DecayGroups {
 };
 
 // Parameters that require a gradient, in the module's order, each once: one that several modules
-// share goes by its first name. Pure: the module is not changed. The tensors are the module's own.
+// share has its first name. Pure: the module is not changed. The tensors are the module's own.
 DecayGroups split_by_decay(const torch::nn::Module& module, const NoDecay& rule = {});
 
-// The same as parameter groups for an optimizer: first those with `options` as they are, then those
+// The same as parameter groups for an optimizer: first those with `options` unchanged, then those
 // with weight decay 0; a group without parameters is left out. Options is
-// torch::optim::AdamWOptions, AdamOptions or SGDOptions. Lockstep's optimizers take the groups as
-// they are. torch::optim::SGD and Adam (2.13) take a group's 0 for not set and put their defaults'
-// weight decay there: give those defaults with a weight decay of 0.
+// torch::optim::AdamWOptions, AdamOptions or SGDOptions. Lockstep's optimizers use the groups
+// unchanged. torch::optim::SGD and Adam (2.13) treat a group's 0 as not set and use the weight
+// decay of their defaults there: give those defaults with a weight decay of 0.
 template <typename Options>
 std::vector<torch::optim::OptimizerParamGroup> decay_groups(const torch::nn::Module& module,
                                                             const Options& options,

@@ -101,12 +101,12 @@ TEST(DecayGroups, GoIntoAnOptimizer) {
     parameter.mutable_grad() = torch::zeros_like(parameter);
   const auto bias = model->conv->bias.detach().clone(),
              weight = model->conv->weight.detach().clone();
-  optimizer.step();  // with gradients of zero, decay alone moves
+  optimizer.step();  // with zero gradients, only decay changes parameters
   EXPECT_TRUE(model->conv->bias.equal(bias));
   EXPECT_TRUE(model->conv->weight.equal(weight * 0.875));
 }
 
-// libtorch would take the 0, which is also the class's default, for not set.
+// libtorch would treat the 0, which is also the class's default, as not set.
 TEST(DecayGroups, AWeightDecayOfZeroIsKept) {
   const auto decays = [](const torch::optim::Optimizer& optimizer, auto options) {
     std::vector<double> values;

@@ -1,4 +1,4 @@
-// FusedOptimizer: what the optimizers over flat memory share; see adam.h for what users get.
+// FusedOptimizer: the common base of the optimizers over flat memory; adam.h describes its use.
 #pragma once
 
 #include <torch/optim/adam.h>
@@ -21,7 +21,7 @@ class LeftOutSteps;
 }  // namespace internal
 
 // A torch::optim optimizer (Torch, made with Options) whose parameters lie in flat buffers.
-// Instantiated in fused_optimizer.cpp. What derives from it has the step itself.
+// Instantiated in fused_optimizer.cpp. Derived classes implement the step itself.
 template <typename Torch, typename Options>
 class FusedOptimizer : public Torch, public FusedStep, public StepsOnDevice {
  public:
@@ -37,7 +37,7 @@ class FusedOptimizer : public Torch, public FusedStep, public StepsOnDevice {
 
   using FusedStep::step;
   at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr) override;
-  // With flat gradients, zeroes them and puts them back as grad(); otherwise torch's.
+  // With flat gradients, zeroes them and sets them as grad() again; otherwise torch's.
   void zero_grad(bool set_to_none = true);
 
   void step_unless(const at::Tensor& found_inf) override;

@@ -1,4 +1,4 @@
-// The fused optimizers against torch::optim's, from equal parameters and gradients.
+// The fused optimizers compared with torch::optim's, from equal parameters and gradients.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -19,7 +19,7 @@ using torch::optim::AdamWOptions;
 using torch::optim::OptimizerParamGroup;
 using torch::optim::SGDOptions;
 
-// These tensors are too small for threads to help, and busy machines make threads wait.
+// These tensors are too small to benefit from threads, and on busy machines threads wait.
 class OneThread final : public ::testing::Environment {
   void SetUp() override { at::set_num_threads(1); }
 };
@@ -201,7 +201,7 @@ TEST(FusedOptimizer, AStepIsAChangeToAutograd) {
   const auto loss = (parameter * parameter).sum();
   parameter.mutable_grad() = torch::ones({3});
   optimizer.step();
-  EXPECT_THROW(loss.backward(), c10::Error);  // the graph saw the values before the step
+  EXPECT_THROW(loss.backward(), c10::Error);  // the graph used the values before the step
 }
 
 TEST(FusedOptimizer, SaysWhatItCannotTake) {

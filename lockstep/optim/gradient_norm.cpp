@@ -20,14 +20,14 @@
 namespace lockstep::optim {
 namespace {
 
-// Sums of this many elements are added up one after another: few enough for rounding errors to stay
-// small whatever the tensor's size.
+// Partial sums of this many elements are added up sequentially: few enough to keep rounding errors
+// small, whatever the tensor's size.
 constexpr int64_t kChunk = 1 << 14;
-// A chunk is read in several places at once, which keeps more of memory's lines under way than the
-// processor's prefetcher would: a gradient that lies in memory is summed at memory's speed.
+// A chunk is read in several places at once, which keeps more cache lines in transit than the
+// processor's prefetcher would: a gradient in memory is summed at memory's speed.
 constexpr int64_t kStreams = 4;
 constexpr int64_t kLanes = 8;
-constexpr int64_t kAhead = 256;  // elements
+constexpr int64_t kAhead = 256;  // in elements
 
 double widen(double x) {
   return x;
@@ -37,8 +37,8 @@ double widen(T x) {
   return static_cast<double>(static_cast<float>(x));
 }
 
-// The order of the sum depends on `count` alone. Squares of float and the 16-bit types are exact in
-// double, so that a compiler may fuse multiply and add, or not: the bits are the same.
+// The order of the sum depends only on `count`. Squares of float and of 16-bit types are exact in
+// double, so the bits do not depend on whether a compiler fuses multiply and add.
 template <typename T>
 [[gnu::always_inline]] inline double squares_of_chunk(const T* x, int64_t count) {
   std::array<double, kStreams * kLanes> sums{};
@@ -68,7 +68,7 @@ double baseline_chunk(const T* x, int64_t count) {
   return squares_of_chunk(x, count);
 }
 
-// The same for newer processors; the same bits, for AVX2 alone has no fused multiply-add.
+// The same for newer processors, with the same bits, because AVX2 alone has no fused multiply-add.
 #if defined(__x86_64__)
 template <typename T>
 [[gnu::target("avx2")]] double avx2_chunk(const T* x, int64_t count) {
@@ -102,7 +102,7 @@ void check_tensor(const at::Tensor& tensor) {
       "dtype");
 }
 
-// Of tensors of one device.
+// For tensors of one device.
 at::Tensor norm_on_device(const std::vector<at::Tensor>& tensors) {
   return at::linalg_vector_norm(at::stack(at::_foreach_norm(tensors, 2, at::kDouble)));
 }
@@ -124,8 +124,9 @@ double squares_of_tensor(const at::Tensor& given) {
 }
 
 struct ByDevice {
-  double squares = 0;                              // of those on the CPU
-  std::vector<std::vector<at::Tensor>> elsewhere;  // by device, in order of the first of each
+  double squares = 0;  // of the gradients on the CPU
+  // By device, in order of each one's first gradient.
+  std::vector<std::vector<at::Tensor>> elsewhere;
 };
 
 ByDevice by_device(at::TensorList tensors) {
@@ -166,7 +167,7 @@ at::Tensor sum_of_squares_on(at::Device device, at::TensorList tensors) {
   const ByDevice all = by_device(tensors);
   at::Tensor sum = at::full({1}, all.squares, at::TensorOptions(at::kDouble).device(device));
   for (const std::vector<at::Tensor>& list : all.elsewhere)
-    // To the host it is waited for: the sum is made there.
+    // A copy to the host waits, because the sum is computed there.
     sum.add_(norm_on_device(list).square().to(device, /*non_blocking=*/!device.is_cpu()));
   return sum;
 }
@@ -194,7 +195,7 @@ at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max
   const std::vector<at::Tensor> gradients = gradients_of(parameters);
   at::Tensor norm = global_norm_tensor(gradients);
   const at::Tensor coefficient = (max_norm / (norm + 1e-6)).clamp_max(1);
-  // One call for those of a kind.
+  // One call per kind.
   std::vector<std::vector<at::Tensor>> kinds;
   for (const at::Tensor& gradient : gradients) {
     const auto same = std::find_if(kinds.begin(), kinds.end(), [&](const auto& list) {

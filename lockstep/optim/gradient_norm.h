@@ -1,4 +1,4 @@
-// The norm of gradients: what clipping by global norm (Pascanu et al., arXiv:1211.5063) measures.
+// The norm of gradients, for clipping by global norm (Pascanu et al., arXiv:1211.5063).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,30 +7,31 @@
 
 namespace lockstep::optim {
 
-// The sum of the squares of all elements. Dense floating-point tensors of any strides; undefined
-// ones count as zero. Local: where a model is split over ranks, sum_of_squares of the parts add up
-// to the whole's.
+// The sum of the squares of all elements. Takes dense floating-point tensors of any strides;
+// undefined ones count as zero. Local: where a model is divided over ranks, the sums of the parts
+// add up to the whole's.
 //
-// Deterministic: accumulated in float64 in an order that depends on the tensors' sizes and the
-// order of the list alone, not on threads, alignment, or where the tensors lie. (On devices other
-// than the CPU, as deterministic as at::_foreach_norm.) Infinite or NaN if an element is. Runs on
-// the calling thread, at about the speed of memory; waits for the device where there is one, once. Throws
-// InvalidArgument for a tensor that is sparse or not floating-point.
+// Deterministic: accumulated in float64 in an order that depends only on the tensors' sizes and the
+// order of the list, not on threads, alignment, or the tensors' memory. (On devices other than the
+// CPU, as deterministic as at::_foreach_norm.) Infinite or NaN if an element is. Runs on the
+// calling thread, at about the speed of memory; waits for a device once.
+// Throws: InvalidArgument for a tensor that is sparse or not floating-point.
 double sum_of_squares(at::TensorList tensors);
 
-// The same as float64 [1] on `device`, where the tensors are, for which the host does not wait.
+// The same as float64 [1] on `device`, which has the tensors; the host does not wait.
 at::Tensor sum_of_squares_on(at::Device device, at::TensorList tensors);
 
 // sqrt(sum_of_squares()): torch::nn::utils::clip_grad_norm_'s norm of order 2, to 1e-6.
 double global_norm(at::TensorList tensors);
 
-// The same as one float64 element where the first tensor is, for which the host does not wait.
+// The same as one float64 element on the first tensor's device; the host does not wait.
 at::Tensor global_norm_tensor(at::TensorList tensors);
 
-// Multiplies the parameters' gradients so that their global norm is max_norm at most, in place, as
-// torch::nn::utils::clip_grad_norm_ does, and returns what it was: as global_norm_tensor(), so that the host waits only
-// when it reads it. A norm that is not finite makes all gradients NaN or 0, as there. Local. Throws InvalidArgument
-// unless max_norm is above 0.
+// Multiplies the parameters' gradients in place so that their global norm is at most max_norm, as
+// torch::nn::utils::clip_grad_norm_ does. Returns the former norm as global_norm_tensor(), so that
+// the host waits only when it reads it. A norm that is not finite makes all gradients NaN or 0, as
+// in torch. Local.
+// Throws: InvalidArgument unless max_norm is above 0.
 at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm);
 
 // The gradients of those parameters that have one.

@@ -32,8 +32,8 @@ TEST(GradientNorm, TakesAnyStrides) {
   EXPECT_EQ(sum_of_squares({torch::ones({1}).expand({7})}), 7.0);
 }
 
-// Where a float32 sum would lose it: 1e-12 of the whole in each of many elements; and squares that
-// float32 cannot hold.
+// Cases that a float32 sum would get wrong: many elements that contribute 1e-12 of the whole each;
+// and squares above float32's range.
 TEST(GradientNorm, AccumulatesInFloat64) {
   const auto tensor = torch::full({1 << 20}, 1e-3F);
   tensor[0] = 1000.0F;

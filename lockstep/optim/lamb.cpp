@@ -19,7 +19,8 @@
 namespace lockstep::optim {
 namespace {
 
-// All at once, for the host to wait for none: the updates of all parameters lie in memory for that.
+// Launches everything at once, without waiting on the host; this needs memory for the updates of
+// all parameters.
 void launch_lamb_on_device(internal::Launch& launch, const torch::optim::AdamWOptions& options) {
   const auto [beta1, beta2] = options.betas();
   int64_t all = 0;
@@ -41,7 +42,7 @@ void launch_lamb_on_device(internal::Launch& launch, const torch::optim::AdamWOp
   at::Tensor rates = at::where(weight_norms.gt(0).logical_and_(update_norms.gt(0)),
                                weight_norms / update_norms, 1.0)
                          .mul_(options.lr());
-  // The kernel has written nothing where the step is left out; here nothing is added.
+  // If the step is skipped, the kernel has written nothing, and nothing is added here.
   if (launch.found_inf) rates.mul_(1 - *launch.found_inf);
   rates = rates.to(scratch.scalar_type());
   for (size_t i = 0; i < launch.weights.size(); ++i)
@@ -58,8 +59,8 @@ void launch_lamb(internal::Launch& launch) {
   const at::Tensor scratch = at::empty({largest}, launch.weights.front().options());
   for (size_t i = 0; i < launch.weights.size(); ++i) {
     at::Tensor& weight = launch.weights[i];
-    // AdamW's kernel on a weight of zero, at rate 1 and without decay, leaves Adam's direction with
-    // its sign turned.
+    // AdamW's kernel on a weight of zero, at rate 1 and without decay, yields Adam's direction with
+    // the opposite sign.
     at::Tensor minus_update = scratch.narrow(0, 0, weight.numel()).zero_();
     at::_fused_adamw_({minus_update}, {launch.gradients[i]}, {launch.states[0][i]},
                       {launch.states[1][i]}, {}, {launch.steps[i]}, /*lr=*/1.0, beta1, beta2,

@@ -6,9 +6,9 @@
 //   x = x - lr * (|x| / |u|) * u      (ratio 1 where either norm is 0; phi is the identity)
 // The authors also clip the gradients' global norm to 1: step({.max_norm = 1.0}).
 //
-// Options and state are AdamW's (amsgrad is refused), memory and errors as adam.h says; files name
-// the optimizer "LAMB". The moments are one fused kernel a tensor; scratch memory is that of the
-// largest parameter.
+// Options and state are AdamW's (amsgrad is refused), memory and errors as in adam.h; files name
+// the optimizer "LAMB". The moments are one fused kernel per tensor; scratch memory has the size of
+// the largest parameter.
 #pragma once
 
 #include <torch/optim/adamw.h>

@@ -1,4 +1,4 @@
-// LAMB against algorithm 2 of the paper, written out in float64.
+// LAMB compared with algorithm 2 of the paper, written out in float64.
 #include "lockstep/optim/lamb.h"
 
 #include <gtest/gtest.h>
@@ -66,7 +66,7 @@ TEST(Lamb, FollowsThePaper) {
 }
 
 TEST(Lamb, AParameterMovesByItsOwnSize) {
-  // Ratio |x| / |u| makes each step lr * |x| long, whatever the gradient's size.
+  // The ratio |x| / |u| makes each step lr * |x| long, whatever the gradient's size.
   auto small = torch::full({64}, 1e-3).set_requires_grad(true);
   auto large = torch::full({64}, 1e3).set_requires_grad(true);
   const auto before_small = small.detach().clone(), before_large = large.detach().clone();

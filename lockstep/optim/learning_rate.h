@@ -7,8 +7,8 @@ class Optimizer;
 
 namespace lockstep::optim {
 
-// Sets it for every parameter group. Throws InvalidArgument for a negative or NaN rate; then
-// nothing has changed.
+// Sets it for every parameter group.
+// Throws: InvalidArgument for a negative or NaN rate; then nothing has changed.
 void set_learning_rate(torch::optim::Optimizer& optimizer, double rate);
 
 }  // namespace lockstep::optim

@@ -14,8 +14,8 @@
 namespace lockstep::optim {
 namespace {
 
-constexpr double kSmallest = 1e-7;  // of the norm that a matrix is divided by
-// Of the quintic whose slope at 0 is greatest (Jordan et al.).
+constexpr double kSmallest = 1e-7;  // lower bound of the norm that a matrix is divided by
+// The coefficients of the quintic with the greatest slope at 0 (Jordan et al.).
 constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
 
 class MuonStateKind final : public internal::StateKind {
@@ -48,7 +48,7 @@ std::vector<torch::optim::OptimizerParamGroup> with_options(
   return result;
 }
 
-// `matrix` with its singular values near 1.
+// Returns `matrix` with its singular values near 1.
 at::Tensor orthogonalized(const at::Tensor& matrix, const MuonOptions& options) {
   const bool tall = matrix.size(0) > matrix.size(1);
   at::Tensor x = matrix.to(options.dtype(), /*non_blocking=*/false, /*copy=*/true);

@@ -1,5 +1,6 @@
-// Muon for the matrices of hidden layers: Jordan et al., "Muon: An optimizer for hidden layers in neural
-// networks" (2024); with the rate of Liu et al., "Muon is Scalable for LLM Training", arXiv:2502.16982.
+// Muon for the matrices of hidden layers: Jordan et al., "Muon: An optimizer for hidden layers in
+// neural networks" (2024), with the rate of Liu et al., "Muon is Scalable for LLM Training",
+// arXiv:2502.16982.
 //
 // For each matrix x with gradient g:
 //   m = momentum * m + (1 - momentum) * g
@@ -7,8 +8,8 @@
 //   o = u with its singular values near 1: five Newton-Schulz iterations
 //   x = (1 - lr * weight_decay) * x - lr * factor(rows, columns) * o
 //
-// As torch.optim.Muon, whose defaults these are. Biases, norms, embeddings and the output layer go to
-// another optimizer (AdamW), with a step of its own.
+// Like torch.optim.Muon, with the same defaults. Biases, norms, embeddings and the output layer
+// need another optimizer (AdamW), with a step of its own.
 #pragma once
 
 #include <torch/optim/sgd.h>
@@ -26,10 +27,10 @@ namespace lockstep::optim {
 
 enum class MuonRate : uint8_t {
   kOriginal,    // factor sqrt(max(1, rows / columns))
-  kMatchAdamW,  // 0.2 sqrt(max(rows, columns)): AdamW's rate and weight decay then do
+  kMatchAdamW,  // 0.2 sqrt(max(rows, columns)): AdamW's rate and weight decay then fit
 };
 
-// SGD's options (dampening is 0) and what is Muon's own.
+// SGD's options (dampening is 0) and Muon's own.
 class MuonOptions : public torch::optim::SGDOptions {
  public:
   explicit MuonOptions(double rate = 1e-3) : SGDOptions(rate) {
@@ -48,7 +49,7 @@ class MuonOptions : public torch::optim::SGDOptions {
   MuonOptions& rate(MuonRate value) { return rate_ = value, *this; }
   int iterations() const { return iterations_; }
   MuonOptions& iterations(int value) { return iterations_ = value, *this; }
-  // What the iterations compute in.
+  // The dtype in which the iterations compute.
   at::ScalarType dtype() const { return dtype_; }
   MuonOptions& dtype(at::ScalarType value) { return dtype_ = value, *this; }
 
@@ -62,12 +63,12 @@ class MuonOptions : public torch::optim::SGDOptions {
   at::ScalarType dtype_ = at::kBFloat16;
 };
 
-// State is SGD's momentum buffer, memory and errors as adam.h says; files name the optimizer "Muon".
+// State is SGD's momentum buffer, memory and errors as in adam.h; files name the optimizer "Muon".
 class Muon : public FusedOptimizer<torch::optim::SGD, torch::optim::SGDOptions>,
              public OptimizerKind {
  public:
-  // Throw InvalidArgument besides: a parameter without two dimensions, dampening, iterations out of
-  // 1 to 99. Groups without options have the defaults; their options are MuonOptions.
+  // Also throw InvalidArgument for a parameter without two dimensions, dampening, iterations
+  // outside 1 to 99. Groups without options have the defaults; their options are MuonOptions.
   explicit Muon(std::vector<at::Tensor> parameters, const MuonOptions& options = MuonOptions());
   explicit Muon(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                 const MuonOptions& defaults = MuonOptions());
@@ -77,12 +78,14 @@ class Muon : public FusedOptimizer<torch::optim::SGD, torch::optim::SGDOptions>,
   std::string kind() const override { return "Muon"; }
 };
 
-// For whoever keeps the state elsewhere: one matrix' step, in place. All have the same sizes; `momentum`
-// holds zeros before the first. `gradient` is divided by `divisor` first, where there is one.
+// For code that keeps the state elsewhere: the step of one matrix, in place. All have the same
+// sizes; `momentum` holds zeros before the first step. `gradient` is first divided by `divisor`, if
+// there is one.
 void muon_update(const at::Tensor& weight, const at::Tensor& gradient, const at::Tensor& momentum,
                  const MuonOptions& options, const std::optional<at::Tensor>& divisor);
 
-// Throw InvalidArgument: options out of range; a parameter that Muon does not take, by this name.
+// Throw InvalidArgument for options out of range, and for a parameter that Muon does not support,
+// under this name.
 void check(const MuonOptions& options);
 void check_muon_parameter(const at::Tensor& parameter, const std::string& name);
 

@@ -1,4 +1,4 @@
-// Muon against its description, written out in float64, and against torch.optim.Muon.
+// Muon compared with its description, written out in float64, and with torch.optim.Muon.
 #include "lockstep/optim/muon.h"
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ std::vector<at::Tensor> matrices(at::ScalarType dtype) {
   for (const at::Tensor& tensor : test::parameters(dtype)) {
     if (tensor.dim() == 2) result.push_back(tensor);
   }
-  return result;  // wide, tall, and one that lies transposed
+  return result;  // wide, tall, and one with transposed layout
 }
 
 struct Paper {
@@ -79,8 +79,8 @@ TEST(Muon, FollowsItsDescription) {
   }
 }
 
-// PyTorch 2.13, torch.optim.Muon(lr=0.05, weight_decay=0.1, momentum=0.95): its iterations are in
-// bfloat16, whose products processors round differently.
+// PyTorch 2.13, torch.optim.Muon(lr=0.05, weight_decay=0.1, momentum=0.95): it iterates in
+// bfloat16, whose products are rounded differently on different processors.
 TEST(Muon, IsPyTorchs) {
   const std::vector<double> p_original = {0.00084,  0.37506,  0.55318,  0.39448,  0.07521, -0.14773,
                                           -0.33474, -0.44178, -0.36134, -0.07339, 0.34084, 0.55959};

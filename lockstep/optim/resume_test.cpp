@@ -58,12 +58,12 @@ void resumes(const Options& options, const std::filesystem::path& file) {
     run(uninterrupted, whole, 0, 7);
     save_optimizer(uninterrupted, file);
     const auto resumed = copies(whole);
-    Optimizer fresh(resumed, Options(options).lr(99));  // the file's rate counts
+    Optimizer fresh(resumed, Options(options).lr(99));  // the file's rate is used
     run(uninterrupted, whole, 7, 15);
     load_optimizer(fresh, file);
     run(fresh, resumed, 7, 15);
     expect_same_bits(resumed, whole);
-    // In the middle of a run, too, what the flat memory held is gone.
+    // The flat memory's values are replaced also in the middle of a run.
     const auto again = copies(whole);
     save_optimizer(uninterrupted, file);
     load_optimizer(fresh, file);
@@ -102,7 +102,7 @@ TEST_F(Resume, FilesAreTorchs) {
   plain.step();
   EXPECT_LT(test::relative_distance(ours, theirs), 1e-15);
 
-  save_optimizer(plain, file());  // and back
+  save_optimizer(plain, file());  // and in the other direction
   const auto back = copies(theirs);
   FusedAdamW again(back, AdamWOptions(1e-2));
   load_optimizer(again, file());

@@ -58,7 +58,7 @@ double Schedule::factor(int64_t step) const {
   if (kind_ == Kind::kLinear) {
     shape = std::max(0.0, static_cast<double>(options_.total_steps - step) / falling);
   } else {
-    // Half a wave ends at the floor and stays there; more than that go on as they please.
+    // Half a period ends at the floor and stays there; longer waves continue.
     double progress = static_cast<double>(step - warmup_steps_) / falling;
     if (options_.cycles == 0.5) progress = std::min(progress, 1.0);
     shape = std::max(0.0, 0.5 * (1 + std::cos(std::numbers::pi * options_.cycles * 2 * progress)));

@@ -1,8 +1,8 @@
 // Learning-rate schedules: pure functions of the step. No libtorch.
 //
 // A schedule gives a factor for the base learning rate. Step 0 is the first optimizer step, so the
-// rate of step s is base * schedule.factor(s), set before that step is taken. A resumed run needs
-// no state but the step:
+// rate of step s is base * schedule.factor(s), set before that step. A resumed run needs no state
+// but the step:
 //
 //   const auto schedule = optim::linear({.total_steps = 10'000, .warmup = {.ratio = 0.1}});
 //   optim::set_learning_rate(optimizer, 2e-5 * schedule.factor(step));
@@ -12,8 +12,8 @@
 
 namespace lockstep::optim {
 
-// The factor rises in a straight line from `from` (step 0) to 1. The length is `steps` where that
-// is not 0; otherwise ceil(ratio * total_steps), as in transformers' TrainingArguments.
+// The factor rises linearly from `from` (step 0) to 1. The length is `steps` where that is not 0;
+// otherwise ceil(ratio * total_steps), as in transformers' TrainingArguments.
 struct Warmup {
   int64_t steps = 0;
   double ratio = 0;  // of total_steps, in [0, 1]
@@ -23,14 +23,14 @@ struct Warmup {
 struct ScheduleOptions {
   int64_t total_steps = 0;  // warm-up included; constant() needs it only for a warm-up by ratio
   Warmup warmup = {};
-  double floor = 0;  // the factor never falls below, in [0, 1]: eta_min / base in PyTorch's words
-  double cycles = 0.5;  // cosine(): how many waves; 0.5 falls once from 1 to `floor`
+  double floor = 0;     // minimum of the factor, in [0, 1]: eta_min / base in PyTorch's terms
+  double cycles = 0.5;  // cosine(): number of waves; 0.5 falls once from 1 to `floor`
 };
 
-// A value: copy it, share it among threads.
+// A value type: it may be copied and shared among threads.
 class Schedule {
  public:
-  // Throws InvalidArgument for a negative step.
+  // Throws: InvalidArgument for a negative step.
   double factor(int64_t step) const;
   int64_t warmup_steps() const { return warmup_steps_; }
 
@@ -56,7 +56,7 @@ Schedule constant(const ScheduleOptions& options = {});
 Schedule linear(const ScheduleOptions& options);
 Schedule cosine(const ScheduleOptions& options);  // Loshchilov and Hutter, arXiv:1608.03983
 
-// How a learning rate follows the batch when N ranks make it N times as large.
+// How the learning rate changes when N ranks make the batch N times as large.
 enum class Scaling {
   kNone,
   kLinear,  // times N, for SGD: Goyal et al., arXiv:1706.02677; with Warmup{.from = 1.0 / N}
@@ -64,7 +64,8 @@ enum class Scaling {
   kSquareRoot,
 };
 
-// `base` is the rate that suits one rank's batch. Throws InvalidArgument if world_size < 1.
+// `base` is the rate for one rank's batch.
+// Throws: InvalidArgument if world_size < 1.
 double scaled_learning_rate(double base, int world_size, Scaling scaling = Scaling::kLinear);
 
 }  // namespace lockstep::optim

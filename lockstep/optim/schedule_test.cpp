@@ -26,7 +26,7 @@ constexpr Factors kLinear20Warmup5 = {0.0,
                                       0.06666666666666667,
                                       0.0,
                                       0.0};
-// The last of each is step 25 of 20, where Lockstep stays at the floor.
+// The last factor of each is step 25 of 20, at which Lockstep stays at the floor.
 constexpr Factors kCosine20Warmup5 = {
     0.0, 0.2, 0.4, 0.8, 1.0, 0.9890738003669028, 0.75, 0.16543469682057105, 0.010926199633097156,
     0.0, 0.0};
@@ -111,7 +111,7 @@ TEST(ScaledLearningRate, FollowsTheWorld) {
   EXPECT_EQ(scaled_learning_rate(0.1, 4, Scaling::kSquareRoot), 0.2);
   EXPECT_EQ(scaled_learning_rate(0.1, 8, Scaling::kNone), 0.1);
   EXPECT_THROW(scaled_learning_rate(0.1, 0), InvalidArgument);
-  // Gradual warm-up: from one rank's rate to eight ranks'.
+  // Gradual warm-up: from one rank's rate to eight ranks' rate.
   const Schedule schedule = constant({.warmup = {.steps = 10, .from = 1.0 / 8}});
   EXPECT_DOUBLE_EQ(scaled_learning_rate(0.1, 8) * schedule.factor(0), 0.1);
   EXPECT_DOUBLE_EQ(scaled_learning_rate(0.1, 8) * schedule.factor(10), 0.8);

@@ -1,7 +1,7 @@
-// SGD with momentum over flat memory, one fused kernel a group of parameters of one dtype.
+// SGD with momentum over flat memory, with one fused kernel per group of parameters of one dtype.
 //
-// torch::optim::SGD with another step(): memory, gradients, files and errors as adam.h says, the
-// formulas and the roundings as docs/optimizers.md says.
+// torch::optim::SGD with another step(): memory, gradients, files and errors as in adam.h, the
+// formulas and the roundings as in docs/optimizers.md.
 #pragma once
 
 #include <torch/optim/sgd.h>

@@ -12,7 +12,7 @@
 namespace lockstep::optim {
 namespace {
 
-// As torch::nn::utils::clip_grad_norm_ adds it to the norm.
+// The value that torch::nn::utils::clip_grad_norm_ adds to the norm.
 constexpr double kNormEpsilon = 1e-6;
 
 void check_one(const at::Tensor& tensor, const char* name, const char* who) {

@@ -1,5 +1,5 @@
-// All of the room in one training loop, on two ranks under DDP, against one process with torch's
-// parts on the whole batch. docs/optimizers.md quotes it.
+// All of the room in one training loop, on two ranks under DDP, compared with one process with
+// torch's parts on the whole batch. docs/optimizers.md quotes it.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

@@ -1,4 +1,4 @@
-// generation_config.json of Hugging Face's folders: how texts are gone on with where nobody says otherwise.
+// generation_config.json of Hugging Face's directories: the default settings for generating text.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace lockstep {
 
 inline constexpr const char* kGenerationConfig = "generation_config.json";
 
-// What the file says of what SamplingOptions and GenerateOptions have.
+// The settings of the file that SamplingOptions and GenerateOptions also have.
 struct GenerationConfig {
   std::optional<double> temperature = {};  // 0 where "do_sample" is false
   std::optional<int64_t> top_k = {};
@@ -22,8 +22,9 @@ struct GenerationConfig {
   bool operator==(const GenerationConfig&) const = default;
 };
 
-// Other members are read over. Throws CheckpointError of one line that begins with `source`: not JSON, or a
-// value that makes no sense.
+// Other members are ignored.
+// Throws: CheckpointError with one line that begins with `source` if the text is not JSON or a
+// value makes no sense.
 GenerationConfig generation_config_from_json(std::string_view text, const std::string& source);
 
 }  // namespace lockstep

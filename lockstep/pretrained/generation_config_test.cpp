@@ -15,7 +15,7 @@ GenerationConfig parse(const char* text) {
   return generation_config_from_json(text, "g.json");
 }
 
-// As Llama 3's folder has it, and as transformers writes one of which nothing was set.
+// Llama 3's file, and the file that transformers writes if nothing was set.
 TEST(GenerationConfig, IsReadAsTransformersWritesIt) {
   EXPECT_EQ(
       parse(R"({"bos_token_id": 128000, "do_sample": true, "eos_token_id": [128001, 128009],

@@ -25,9 +25,10 @@ LmConfig read_lm_config(const fs::path& directory) {
 
 constexpr std::string_view kBlock = ".mlp.";
 
-// transformers 5 has a layer's experts as two tensors, [experts, 2 inner, width] and [experts, width, inner], and
-// writes one file's matrices an expert; with save_original_format=False it writes those two, and Mixtral's block
-// under the name "mlp". Of such a tensor the experts' matrices, in the names of the model; of others itself.
+// transformers 5 keeps a layer's experts as two tensors, [experts, 2 inner, width] and [experts,
+// width, inner], and writes one matrix per expert to the file; with save_original_format=False it
+// writes the two tensors, and Mixtral's block under the name "mlp". Splits such a tensor into the
+// experts' matrices, under the model's names; adds other tensors unchanged.
 void add_named_as_here(const std::string& name, const at::Tensor& tensor, const LmConfig& config,
                        NamedTensors& kept) {
   const size_t at = name.find(kBlock);
@@ -57,8 +58,9 @@ void add_named_as_here(const std::string& name, const at::Tensor& tensor, const 
   }
 }
 
-// In the names of the transformers' classes, of the type they were written in. Old files have the rotation's
-// frequencies as a buffer; a tied head is the embeddings, whether it is written or not.
+// Returns them under the names of transformers' classes, with the stored dtype. Old files have the
+// rotation's frequencies as a buffer; a tied head equals the embeddings, whether it is stored or
+// not.
 SlicedTensors read_lm_parameters(const fs::path& directory, const LmConfig& config) {
   SlicedTensors stored = internal::read_model_parts(directory);
   std::erase_if(stored.tensors, [&](const auto& entry) {
@@ -87,7 +89,7 @@ void check_vocabulary(const fs::path& directory, const tokenizers::LmTokenizer& 
                           " tokens, the model only " + std::to_string(config.vocab_size));
 }
 
-// What `read` gives; a DataError of it becomes a CheckpointError.
+// Returns the result of `read`; turns its DataError into a CheckpointError.
 template <typename Read>
 auto as_checkpoint_errors(const Read& read) {
   try {

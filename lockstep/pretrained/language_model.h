@@ -1,13 +1,13 @@
-// A language model with its tokenizer, as a directory that transformers opens as well, and the other way
-// round.
+// A language model with its tokenizer, as a directory that transformers can open, and conversely.
 //
 //   config.json            LmConfig
 //   model.safetensors      or pytorch_model.bin; or several files of either, with .index.json
 //   characters.json        or tokenizer.json, or vocab.json with merges.txt
 //   generation_config.json not needed
 //
-// LlamaForCausalLM.from_pretrained(directory) opens ours; of models with experts MixtralForCausalLM does, with a
-// shared one Qwen2MoeForCausalLM. Experts may be a file's matrices one by one, or all of a layer in one tensor.
+// LlamaForCausalLM.from_pretrained(directory) opens our directories; models with experts are opened
+// by MixtralForCausalLM, and those with a shared expert by Qwen2MoeForCausalLM. A file may hold the
+// experts' matrices one by one, or all those of a layer in one tensor.
 #pragma once
 
 #include <cstdint>
@@ -27,25 +27,30 @@ struct LanguageModel {
   GenerationConfig generation = {};
 };
 
-// True if there is a config.json of a Llama, a Mixtral or a Qwen2-MoE in `directory`.
+// Whether `directory` has the config.json of a Llama, a Mixtral or a Qwen2-MoE.
 bool is_language_model(const std::filesystem::path& directory);
 
-// Throws CheckpointError that names the file: missing, damaged, of another kind, a parameter that is
-// missing or of another shape, a vocabulary larger than the model's, a tokenizer that is none of ours.
+// Throws CheckpointError that names the file if a file is missing, damaged or of another kind, if a
+// parameter is missing or has another shape, if the vocabulary is larger than the model's, and if
+// the tokenizer is of an unsupported kind.
 LanguageModel load_language_model(const std::filesystem::path& directory);
-// Throws what load_language_model() would, of names, shapes and vocabulary; makes no copy of the values.
+// Throws the errors of load_language_model() for names, shapes and vocabulary, without copying the
+// values.
 void check_language_model(const std::filesystem::path& directory);
 
-// The model alone, in float32 and in training mode. Throws CheckpointError.
+// The model without the tokenizer, in float32 and in training mode.
+// Throws: CheckpointError.
 TransformerLm load_lm(const std::filesystem::path& directory);
 
-// load_lm() in two halves, for a model larger than a rank's memory. First the model of the directory's
-// config.json, without values. Throws CheckpointError.
+// The first half of load_lm(), for a model larger than a rank's memory: makes the model of the
+// directory's config.json without values.
+// Throws: CheckpointError.
 TransformerLm lm_without_values(const std::filesystem::path& directory);
-// Then what gives it those: the elements [begin, begin + part.numel()) of the parameter of that name into
-// `part`, 1-D and contiguous, converted to its type (Strategy::set_up_undrawn(), ZeroOptions::initial).
-// The files are mapped, and stay so as long as it lives; a call reads its part alone. Throws
-// CheckpointError as load_lm() does, before any value is read.
+// The second half: returns a function that copies the elements [begin, begin + part.numel()) of the
+// named parameter into `part`, which is 1-D and contiguous, and converts them to its dtype
+// (Strategy::set_up_undrawn(), ZeroOptions::initial). The files stay mapped as long as the function
+// lives; a call reads only its part.
+// Throws: CheckpointError as load_lm() does, before any value is read.
 std::function<void(const std::string& name, int64_t begin, const at::Tensor& part)> lm_stored_parts(
     const std::filesystem::path& directory, const TransformerLm& model);
 

@@ -60,7 +60,8 @@ TEST(LanguageModel, ComesBackFromItsDirectory) {
   }
 }
 
-// One by one, as save_pretrained() writes them, or all of a layer in one tensor, as models of transformers 5 are.
+// One by one, as save_pretrained() writes them, or all of a layer in one tensor, as models of
+// transformers 5 are.
 TEST(LanguageModel, ExpertsAreReadInBothForms) {
   for (const int64_t shared : {0, 12}) {
     LmConfig config = small(false);
@@ -125,7 +126,7 @@ TEST(LanguageModel, OtherWritersHabitsAreTaken) {
       at::equal(loaded->parameters()[0], model->parameters()[0].to(at::kBFloat16).to(at::kFloat)));
 }
 
-// The form of the files is told by their bytes; those of torch.save are sharded_tensors_test's.
+// The files' bytes show their format; sharded_tensors_test tests torch.save's files.
 TEST(LanguageModel, SeveralFilesWithTheOlderIndex) {
   const TestDirectory dir;
   const TransformerLm model = write_model(dir, false);
@@ -160,7 +161,7 @@ TEST(LanguageModel, ValuesComeAPartAtATime) {
   check_language_model(dir.path());
 }
 
-// As ranks leave it that divided the model, with the columns of a matrix in two files.
+// Written by ranks that divided the model, with the columns of a matrix in two files.
 TEST(LanguageModel, SlicesOfADividedModel) {
   const TestDirectory dir;
   const TransformerLm model = write_model(dir, false);
@@ -212,7 +213,8 @@ TEST(LanguageModel, FilesOfAnotherModelAreRefusedBeforeAValueIsRead) {
   EXPECT_THAT(refused(other), HasSubstr(other.front().first));
 }
 
-// Whatever config.json says, no memory is taken for a model of which the files have no tensors.
+// Whatever config.json says, no memory is allocated for a model whose tensors the files do not
+// have.
 TEST(LanguageModel, SizesAreComparedWithTheFilesBeforeAModelIsMade) {
   const TestDirectory dir;
   write_model(dir, false);

@@ -54,8 +54,8 @@ TextPreparation read_preparation(const fs::path& directory, const BertConfig& co
   return preparation;
 }
 
-// The parameters in the names of BertForSequenceClassification. A bare BertModel's lack "bert.";
-// old files have positions as a buffer, and heads that a classifier does not use.
+// The parameters under the names of BertForSequenceClassification. A plain BertModel's names lack
+// "bert."; old files have positions as a buffer, and heads that a classifier does not use.
 NamedTensors read_parameters(const fs::path& directory) {
   const NamedTensors all = internal::read_model_tensors(directory);
   const bool bare = std::none_of(all.begin(), all.end(),
@@ -63,7 +63,7 @@ NamedTensors read_parameters(const fs::path& directory) {
   NamedTensors kept;
   for (const auto& [name, tensor] : all) {
     std::string full = bare ? std::string(kBody) + name : name;
-    // TensorFlow's names for a norm's scale and shift, in the first of these files.
+    // The first of these files have TensorFlow's names for a norm's scale and shift.
     for (const auto& [old, now] : {std::pair{".gamma", ".weight"}, {".beta", ".bias"}}) {
       if (full.ends_with(old))
         full = full.substr(0, full.size() - std::string_view(old).size()) + now;
@@ -85,7 +85,7 @@ void check_vocabulary(const fs::path& directory, const tokenizers::BertTokenizer
 
 constexpr std::string_view kLayers = "encoder.layer.";
 
-// What nobody has named: "0", "1", ..., or transformers' LABEL_0, LABEL_1, ...
+// Whether these are default names: "0", "1", ..., or transformers' LABEL_0, LABEL_1, ...
 bool are_numbers(const std::vector<std::string>& labels) {
   for (size_t i = 0; i < labels.size(); ++i) {
     const std::string number = std::to_string(i);
@@ -100,8 +100,8 @@ std::string in_small_letters(std::string text) {
   return text;
 }
 
-// For each of `labels` the row that a head of the classes `stored` has for it: by name, NEGATIVE for negative too;
-// by number where one side has no names. Nothing where the classes are others.
+// The row of each label in a head for the classes `stored`: found by name, if need be
+// ignoring case, or by number if one side has default names. nullopt if the classes are others.
 std::optional<std::vector<int64_t>> head_rows(const std::vector<std::string>& stored,
                                               const std::vector<std::string>& labels) {
   if (stored.size() != labels.size()) return std::nullopt;

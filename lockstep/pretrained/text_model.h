@@ -1,12 +1,12 @@
-// A text classifier as a directory that transformers opens as well, and the other way round.
+// A text classifier as a directory that transformers can open, and conversely.
 //
 //   config.json            BertConfig; the classes' names are its id2label
 //   model.safetensors      or pytorch_model.bin; or several files of either, with .index.json
 //   vocab.txt, tokenizer_config.json, or tokenizer.json
-//   lockstep.json          how texts are prepared: {"preprocessing": {...}, "max_length": 128}; a
-//                          foreign directory has none, and its texts are taken as they are
+//   lockstep.json          how texts are prepared: {"preprocessing": {...}, "max_length": 128};
+//                          other directories have none, and their texts are used unchanged
 //
-// BertForSequenceClassification.from_pretrained(directory) opens ours.
+// BertForSequenceClassification.from_pretrained(directory) opens our directories.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@
 
 namespace lockstep {
 
-// How a text becomes what the model takes.
+// How a text is turned into the model's input.
 struct TextPreparation {
   data::TextPreprocessing preprocessing = {};
-  int64_t max_length = 512;  // tokens; longer texts are cut
+  int64_t max_length = 512;  // tokens; longer texts are truncated
 };
 
 struct TextModel {
@@ -33,23 +33,23 @@ struct TextModel {
   TextPreparation preparation;
 };
 
-// True if there is a config.json of a BERT in `directory`.
+// Whether `directory` has the config.json of a BERT.
 bool is_text_model(const std::filesystem::path& directory);
 
-// Throws CheckpointError that names the file: missing, damaged, of another kind, a parameter that
-// is missing or of another shape, a vocabulary larger than the model's.
+// Throws CheckpointError that names the file if a file is missing, damaged or of another kind, if a
+// parameter is missing or has another shape, and if the vocabulary is larger than the model's.
 TextModel load_text_model(const std::filesystem::path& directory);
 
-// A model to be trained further: as above, but the directory may be of a model without a
-// classifier, or with one for other classes; then the classifier is drawn anew, for `labels`.
-// The classes' names say which rows are whose, in whatever order the directory has them; where it or
-// `labels` has numbers for names ("0", "LABEL_0"), the numbers do. Names what was drawn in `drawn`, if
-// given.
+// Loads a model for further training: as above, but the directory's model may have no classifier,
+// or one for other classes; then a new one is drawn for `labels`. The names of the classes say
+// which rows belong to which class, in whatever order the directory has them; if it or `labels` has
+// numbers for names ("0", "LABEL_0"), the numbers decide. The names of drawn parameters are stored
+// in `drawn`, if given.
 BertClassifier load_bert(const std::filesystem::path& directory,
                          const std::vector<std::string>& labels,
                          std::vector<std::string>* drawn = nullptr);
 
-// The files of such a directory beside the parameters and config.json, by name.
+// The files of such a directory, by name, except the parameters and config.json.
 std::map<std::string, std::string> text_model_files(const tokenizers::BertTokenizer& tokenizer,
                                                     const TextPreparation& preparation);
 

@@ -124,7 +124,7 @@ TEST_F(TextModelTest, RowsOfTheClassifierFollowTheNamesOfTheClasses) {
   EXPECT_EQ(rows_of({"坏事", "好事", "其他"}), (Rows{0, 1, 2}));
   EXPECT_EQ(rows_of({"其他", "坏事", "好事"}), (Rows{2, 0, 1}));
   EXPECT_EQ(rows_of({"0", "1", "2"}), (Rows{0, 1, 2}));
-  // Other classes, though as many.
+  // Other classes, although equally many.
   EXPECT_EQ(rows_of({"坏事", "好事", "怪事"}), Rows{});
   replace("config.json", [&] {
     BertConfig config = small_config();
@@ -140,7 +140,8 @@ TEST_F(TextModelTest, RowsOfTheClassifierFollowTheNamesOfTheClasses) {
   EXPECT_EQ(rows_of({"b", "a", "c"}), (Rows{0, 1, 2}));
 }
 
-// Whatever config.json says, no memory is taken for a model of which the files have no tensors.
+// Whatever config.json says, no memory is allocated for a model whose tensors the files do not
+// have.
 TEST_F(TextModelTest, SizesAreComparedWithTheFilesBeforeAModelIsMade) {
   write(module_state(*model_));
   const size_t before = memory_use().virtual_bytes;

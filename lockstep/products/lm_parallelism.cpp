@@ -130,15 +130,12 @@ const std::vector<RefusedProduct>& refused_products() {
   return products;
 }
 
-void check(const LmParallelism& given, const LmConfig& config, int ranks) {
-  check(config);
+void check_ways(const LmParallelism& how) {
   const auto& known = parallel_axes();
-  for (const MeshAxis& axis : given.axes) {
+  for (const MeshAxis& axis : how.axes) {
     if (std::find(known.begin(), known.end(), axis.name) == known.end())
       refuse("there is no axis '" + axis.name + "'; give sizes of " + joined(known));
   }
-  LmParallelism how = given;
-  how.axes = with_all_axes(given.axes, ranks);
   if (how.zero < 0 || how.zero > 3)
     refuse("zero is " + std::to_string(how.zero) + "; give a stage from 0 to 3");
   if (how.micro_batches < 0)
@@ -146,6 +143,13 @@ void check(const LmParallelism& given, const LmConfig& config, int ranks) {
   if (how.micro_batches > LmParallelism::kMostMicroBatches)
     refuse(std::to_string(how.micro_batches) + " micro-batches; give " +
            std::to_string(LmParallelism::kMostMicroBatches) + " at most");
+}
+
+void check(const LmParallelism& given, const LmConfig& config, int ranks) {
+  check(config);
+  check_ways(given);
+  LmParallelism how = given;
+  how.axes = with_all_axes(given.axes, ranks);
   const int stages = how.size_of("pipe"), parts = how.size_of("tensor");
   const auto units = static_cast<int>(config.num_hidden_layers) + 3;
   LmParallelism whole = how;

@@ -76,6 +76,10 @@ const std::vector<RefusedProduct>& refused_products();
 // experts that do not divide; fewer words than parts; too many micro-batches; a schedule that is none, or does not take so many micro-batches; a refused product.
 void check(const LmParallelism& how, const LmConfig& config, int ranks);
 
+// What holds for any model: throws InvalidArgument for an axis that is none, a ZeRO stage or a number of micro-batches
+// that makes no sense.
+void check_ways(const LmParallelism& how);
+
 // A table of the ranks, for people, in the order of the axes; every rank has one place:
 //   rank  data  pipe  tensor
 //      0     0     0       0

@@ -32,8 +32,8 @@
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/optim/fused_step.h"
 #include "lockstep/parallel/pipeline/pipeline.h"
-#include "lockstep/parallel/tensor/tensor_parts.h"
 #include "lockstep/products/lm_parallelism.h"
+#include "lockstep/shard/divided_parameters.h"
 
 namespace lockstep {
 
@@ -60,21 +60,6 @@ struct ParallelLmOptions {
   std::function<void(TransformerLm& part)> prepare = {};
 };
 
-// What this rank has of a parameter.
-struct LmParameterPart {
-  std::string name;  // in the whole model
-  at::Tensor tensor;
-  PartSlice slice;             // of the whole one
-  std::vector<int64_t> shape;  // of the whole one
-  bool copy = false;  // a tied one's second place: it counts, is saved and gathered at the first
-};
-
-// Parameters that an optimizer has under options of their own.
-struct LmParameterGroup {
-  std::vector<std::string> names;                                 // in the whole model
-  std::shared_ptr<const torch::optim::OptimizerOptions> options;  // of the algorithm's class
-};
-
 // Every function is collective over `comm` but where it says that it does not communicate. One thread, the
 // communicator's. Parameters are on the communicator's device. Throws what the communicator and Pipeline throw.
 class ParallelLm {
@@ -96,7 +81,7 @@ class ParallelLm {
   // Units of this rank's stage have values; the others are names without memory.
   TransformerLm& module();
   // Of this rank's stage, in the model's order.
-  const std::vector<LmParameterPart>& parameters() const;
+  const std::vector<DividedParameter>& parameters() const;
   std::string str() const;  // the mesh, and what each rank has, in lines
 
   // Forward and backward of this row's batch -> its loss, the mean over its targets, 0 where it has none (without the
@@ -124,47 +109,16 @@ class ParallelLm {
   // They are multiplied by `factor`, one element, which the host does not wait for where it is on a device.
   void give_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& factor);
 
-  // Once, before the first update(): of all parameters that require a gradient, biases and norms without weight
-  // decay; divided as parallelism().zero says.
+  // Of all parameters that require a gradient; and all else that is done with the parameters, but for what is here
+  // (divided_parameters.h). divided() does not communicate.
+  DividedParameters& divided();
+  const DividedParameters& divided() const;
   void make_optimizer(const optim::Algorithm& algorithm);
-  // The same in these groups, alike on all ranks. A parameter that is in none stays as it is; its gradient is computed,
-  // dropped, and no part of the norm. Throws InvalidArgument before anything is sent: a name that is none or is in two
-  // groups, options of another class.
-  void make_optimizer(const optim::Algorithm& algorithm,
-                      const std::vector<LmParameterGroup>& groups);
-  // Averages the gradients, clips them by the norm of the whole model's, and takes the step; all gradients are gone
-  // afterwards. `loss_scale`: what step()'s losses were multiplied by. Where gradients are not finite: with a
-  // loss_scale the step is left out on all ranks, otherwise Error.
-  struct UpdateOptions {
-    std::optional<double> max_norm = {};
-    std::optional<double> loss_scale = {};
-  };
+  using UpdateOptions = DividedParameters::UpdateOptions;
   optim::StepResult update(const UpdateOptions& options);
-  void set_learning_rate(double rate);  // does not communicate
-  // The options of each group as the next update() takes them, after load() the checkpoint's, and others in their
-  // place. The same on all ranks. Empty where no group has parameters of this rank. Do not communicate.
-  using Options = std::vector<std::unique_ptr<torch::optim::OptimizerOptions>>;
-  Options options() const;
-  void set_options(const Options& options);
-  // Averages the gradients ahead of update(), for who looks at them: this rank's parts of the averages, which
-  // update() will see. amp::GradScaler is to be made with the job's communicator.
-  std::vector<at::Tensor> synchronize();
-  void leave_out();  // an update() that is skipped: the gradients are dropped
-
-  // While what it returns lives, each rank has its part of the model whole, where devices divide layers among ranks (zero
-  // 3): for share(), and to evaluate what other ranks do not. Null where they are whole anyway. Collective; goes at the
-  // same place on all ranks, before the next step.
-  [[nodiscard]] std::shared_ptr<void> whole_parameters();
-
-  // What this rank writes into a checkpoint of the job (checkpoint_writer.h): its share of the model and, after
-  // make_optimizer(), of the optimizer's state, under the whole model's names (divided_state.h).
   Checkpoint share();
-  // Takes them over from a checkpoint that was read with ModelForm::kSlices, whatever division wrote it. Throws
-  // CheckpointError that begins with `source`. kModelAndConfig: the parameters alone; the optimizer's state stays.
   void load(const Checkpoint& checkpoint, const std::string& source,
             CheckpointParts parts = CheckpointParts::kAll);
-
-  // The whole model's parameters on rank 0 of `comm`, new tensors, in the model's order; nothing on the others.
   NamedTensors gather();
 
   // What the routers of all layers did in the last step(), with the tokens of all rows, the same on all ranks; entropy
@@ -172,20 +126,6 @@ class ParallelLm {
   // coefficient, since these are not added up then. Layers that have not counted yet are left out.
   std::vector<RouterStatistics> routers();
 
-  // Bytes of this rank, activations left out. Do not communicate.
-  struct Memory {
-    int64_t parameters = 0, gradients = 0, state = 0, buffers = 0;
-  };
-  Memory memory() const;
-  // The same after a step, from shapes alone. After make_optimizer().
-  Memory planned_memory() const;
-  // What this rank has called to average gradients and to share parameters, of each group of ranks that does; those
-  // are not among mesh()'s own. After make_optimizer(), else nothing. Does not communicate.
-  struct Averaging {
-    int ranks = 1;
-    CommunicatorStats stats = {};
-  };
-  std::vector<Averaging> averaging() const;
   // The pipeline's last step. Does not communicate.
   const Pipeline& pipeline() const;
   void count_activations();  // Pipeline's

@@ -58,11 +58,11 @@ std::string mismatch(int ranks, const std::function<void(Communicator&)>& fn) {
 TEST(ParallelLm, AveragingIsCounted) {
   testing::run_threads(2, [](Communicator& comm) {
     ParallelLm model(small(), comm, by("data=2"), values_alike());
-    EXPECT_TRUE(model.averaging().empty());
+    EXPECT_TRUE(model.divided().averaging().empty());
     model.make_optimizer(torch::optim::AdamWOptions(1e-3));
     const auto bytes = [&] {
       uint64_t sum = 0;
-      for (const ParallelLm::Averaging& group : model.averaging()) {
+      for (const DividedParameters::Averaging& group : model.divided().averaging()) {
         EXPECT_EQ(group.ranks, 2);
         sum += group.stats.of(Op::kAllReduce).bytes + group.stats.of(Op::kReduceScatter).bytes;
       }
@@ -209,16 +209,16 @@ TEST(ParallelLm, SaysWhoHasWhat) {
     EXPECT_THAT(text, HasSubstr("stage 1: model.layers."));
     EXPECT_THAT(text, HasSubstr("rank " + std::to_string(comm.rank()) + " has "));
     int64_t mine = 0;
-    for (const LmParameterPart& part : model.parameters()) {
+    for (const DividedParameter& part : model.parameters()) {
       mine += part.tensor.numel();
       EXPECT_EQ(part.tensor.sizes().vec(), shape_of(part.slice, part.shape)) << part.name;
     }
     EXPECT_LT(mine, parameter_count(small()) / 3);
-    EXPECT_EQ(model.memory().parameters, mine * 4);
+    EXPECT_EQ(model.divided().memory().parameters, mine * 4);
     model.make_optimizer(torch::optim::AdamWOptions(1e-2));
     model.step(batch_of());
     model.update({});
-    EXPECT_NEAR(static_cast<double>(model.memory().state), static_cast<double>(mine) * 8,
+    EXPECT_NEAR(static_cast<double>(model.divided().memory().state), static_cast<double>(mine) * 8,
                 static_cast<double>(mine));
     EXPECT_THAT(message_of<InvalidArgument>(
                     [&] { model.make_optimizer(torch::optim::AdamWOptions(1e-2)); }),
@@ -278,7 +278,7 @@ TEST(ParallelLm, GoesOnWhicheverWayItIsDivided) {
         ParallelLm model(config, comm, by(mesh, zero), elsewhere);
         model.make_optimizer(torch::optim::AdamWOptions(1e-3));
         model.load(read_checkpoint(path, CheckpointParts::kAll, ModelForm::kSlices), "saved");
-        model.set_learning_rate(1e-2);
+        model.divided().set_learning_rate(1e-2);
         const auto losses = train(model, 3);
         for (size_t i = 0; i < losses.size(); ++i)
           EXPECT_NEAR(losses[i], expected[i], 1e-10) << mesh << " " << i;

@@ -105,7 +105,7 @@ void expect_one_process(Communicator& comm, const LmParallelism& how) {
   const auto values = drawn->named_parameters();
   torch::manual_seed(kSeed);
   ParallelLm model(small(), comm, how);
-  for (const LmParameterPart& part : model.parameters())
+  for (const DividedParameter& part : model.parameters())
     EXPECT_TRUE(at::equal(part.tensor, slice_of(values[part.name], part.slice))) << part.name;
   model.make_optimizer(torch::optim::AdamWOptions(kRate));
   Communicator rows = model.rows();

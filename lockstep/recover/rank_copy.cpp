@@ -18,7 +18,7 @@ at::Tensor bytes_of(int64_t count) {
   return at::empty({count}, at::kByte);
 }
 
-// [bytes of the generator] [bytes of extra] generator, extra, buffers.
+// The layout: [bytes of the generator] [bytes of extra] generator, extra, buffers.
 constexpr size_t kHead = 2 * sizeof(int64_t);
 
 class Writer {
@@ -96,20 +96,21 @@ RankState unpack(const at::Tensor& bytes, const std::vector<at::Tensor>& like) {
 }
 
 Copies exchange_copies(Communicator& comm, const at::Tensor& own) {
-  const std::vector<int> keepers = keepers_of(comm.rank(), comm.size());
-  // Neighbours keep each other's. Lengths first: a caller's own part may grow.
+  const std::vector<int> holders = replica_holders(comm.rank(), comm.size());
+  // Neighbours keep each other's copies. Lengths are sent first, because a caller's own part may
+  // grow.
   const at::Tensor length = at::empty({1}, at::kLong);
   *length.mutable_data_ptr<int64_t>() = own.numel();
   std::map<int, at::Tensor> lengths;
   std::vector<Work> pending;
-  for (const int k : keepers) {
+  for (const int k : holders) {
     pending.push_back(comm.isend(length, k));
     pending.push_back(comm.irecv(lengths[k] = at::empty({1}, at::kLong), k));
   }
   for (Work& work : pending) work.wait();
   pending.clear();
   Copies copies;
-  for (const int k : keepers) {
+  for (const int k : holders) {
     pending.push_back(comm.isend(own, k));
     pending.push_back(comm.irecv(copies[k] = bytes_of(*lengths[k].const_data_ptr<int64_t>()), k));
   }

@@ -1,5 +1,5 @@
-// RankCopy: what a rank has alone, as bytes, and the copies of it that its neighbours keep. For
-// this room and train; not a public header.
+// RankCopy: a rank's own state as bytes, and the copies of it that its neighbours keep. For this
+// room and train; not a public header.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,26 +17,26 @@ class Module;
 
 namespace lockstep::recover {
 
-// Of one moment. What unpack() gives are copies, on the CPU.
+// The state at one moment. unpack() gives copies, on the CPU.
 struct RankState {
-  at::Tensor generator;                  // uint8: rng_state() of what the rank trains on
+  at::Tensor generator;  // uint8: rng_state() of the device on which the rank trains
   std::vector<at::Tensor> buffers = {};  // of the module, such as running means
-  std::string extra = {};                // the caller's own
+  std::string extra = {};                // the caller's own state
 };
 
-// A module's, in its order.
+// The buffers of a module, in its order.
 std::vector<at::Tensor> buffers_of(const torch::nn::Module& model);
 
-// One uint8 tensor. Buffers are known by their place: they must be as many, of the same shapes and
-// types, where they are unpacked.
+// Packs it into one uint8 tensor. Buffers are identified by their place: where they are unpacked,
+// there must be as many, of the same shapes and types.
 at::Tensor pack(const RankState& state);
-// `like`: the buffers as they are here. Throws DataError where the bytes are not such a state.
+// `like`: this process's buffers. Throws DataError where the bytes are not such a state.
 RankState unpack(const at::Tensor& bytes, const std::vector<at::Tensor>& like);
 
-// By rank: packed states.
+// Packed states by rank.
 using Copies = std::map<int, at::Tensor>;
 
-// Gives `own` to the ranks that keep copies of this one's (resumption.h), and returns those that
+// Gives `own` to the ranks that keep copies for this rank (resumption.h), and returns those that
 // this rank keeps. Collective.
 Copies exchange_copies(Communicator& comm, const at::Tensor& own);
 

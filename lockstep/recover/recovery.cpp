@@ -32,13 +32,14 @@ namespace {
 using recover::buffers_of;
 using recover::decide_resumption;
 using recover::exchange_copies;
+using recover::RankProgress;
 using recover::RankState;
 using recover::Resumption;
-using recover::Standing;
 
 constexpr const char* kSource = "the state that came from another rank";
 
-// A list of tensors that the other side does not know: their descriptions, then each of them, on the CPU.
+// Sends a list of tensors that the other side does not know: first their descriptions, then each
+// tensor, on the CPU.
 void send_tensors(Communicator& comm, const NamedTensors& tensors, int to) {
   nlohmann::json list = nlohmann::json::array();
   for (const auto& [name, tensor] : tensors)
@@ -59,9 +60,9 @@ NamedTensors receive_tensors(Communicator& comm, int from) {
   return tensors;
 }
 
-std::vector<Standing> exchange_standings(Communicator& comm, const Standing& own) {
+std::vector<RankProgress> exchange_progress(Communicator& comm, const RankProgress& own) {
   const std::array<int64_t, 5> mine{own.whole, own.step, own.agreeing, own.has_copies, own.has_own};
-  std::vector<Standing> ranks;
+  std::vector<RankProgress> ranks;
   for (const auto& row : recover::exchange_numbers(comm, mine))
     ranks.push_back({row[0] != 0, row[1], row[2] != 0, row[3] != 0, row[4] != 0});
   return ranks;
@@ -75,7 +76,8 @@ Recovery::Recovery(Communicator comm, Recoverable state, RecoveryOptions options
   if ((state_.save == nullptr) != (state_.load == nullptr))
     throw InvalidArgument("Recovery: save and load belong together; give both or none");
   device_ = device_of(*state_.model);
-  if (state_.optimizer != nullptr) optimizer_state(*state_.optimizer);  // now, not at a failure
+  // Fails now rather than at a failure.
+  if (state_.optimizer != nullptr) optimizer_state(*state_.optimizer);
   const Deadline deadline = Deadline::after(options_.patience);
   recover::say_at_work(comm_);
   try {
@@ -89,7 +91,7 @@ std::string Recovery::reason_to_go_on() const {
   return recover::reason_to_go_on(comm_, phase_ == Phase::kUpdating || lost_);
 }
 
-// What this rank has alone, as it is now.
+// This rank's own current state.
 at::Tensor Recovery::capture() const {
   return recover::pack({.generator = rng_state(device_),
                         .buffers = buffers_of(*state_.model),
@@ -112,16 +114,16 @@ void Recovery::update(const std::function<void()>& take) {
   next_ = capture();
   next_copies_ = exchange_copies(comm_, next_);
   phase_ = Phase::kAgreeing;
-  // A device may be far behind the host, and all agree that the gradients are there.
+  // A device may be far behind the host, and all ranks agree that the gradients exist.
   device::Event gradients(device_);
   gradients.record();
   gradients.synchronize();
-  comm_.throw_if_broken();  // the device was let go from what a duplicate waited for
+  comm_.throw_if_broken();  // the device was released from an operation of a duplicate
   comm_.barrier();
   apply();
 }
 
-// All ranks have agreed.
+// Called after all ranks have agreed.
 void Recovery::apply() {
   phase_ = Phase::kUpdating;
   take_();
@@ -171,14 +173,14 @@ void Recovery::meet_again(Deadline deadline, const std::string& reason) {
         reason);
 }
 
-// In a new generation: all ranks stand at the same step afterwards.
+// In a new generation: afterwards all ranks are at the same step.
 Resumption Recovery::resume() {
-  const std::vector<Standing> ranks =
-      exchange_standings(comm_, {.whole = whole_,
-                                 .step = step_,
-                                 .agreeing = phase_ == Phase::kAgreeing,
-                                 .has_copies = has_copies_,
-                                 .has_own = !whole_ && own_.defined()});
+  const std::vector<RankProgress> ranks =
+      exchange_progress(comm_, {.whole = whole_,
+                                .step = step_,
+                                .agreeing = phase_ == Phase::kAgreeing,
+                                .has_copies = has_copies_,
+                                .has_own = !whole_ && own_.defined()});
   lost_ = true;
   const Resumption plan = recover::decided_by_all(comm_, [&] { return decide_resumption(ranks); });
   lost_ = false;
@@ -194,19 +196,19 @@ Resumption Recovery::resume() {
     phase_ = Phase::kComputing;
     put_back(own_);
   }
-  // Behind the update that the scaler may have had a part in.
+  // After the update, in which the scaler may have taken part.
   if (state_.scaler != nullptr) state_.scaler->use(comm_);
-  for (const auto& [rank, keeper] : plan.newcomers) {
+  for (const auto& [rank, holder] : plan.newcomers) {
     if (comm_.rank() == plan.source) send_state(rank);
-    if (comm_.rank() == keeper && keeper != rank) {
+    if (comm_.rank() == holder && holder != rank) {
       const at::Tensor& copy = copies_.at(rank);
       send_object(comm_, copy.numel(), rank);
       comm_.send(copy, rank);
     }
-    if (comm_.rank() == rank) become_whole(plan.source, keeper, plan.step);
+    if (comm_.rank() == rank) become_whole(plan.source, holder, plan.step);
   }
-  // What a failure leaves from here on: a new rank keeps nobody's state yet; the others keep what they
-  // kept, which is of this very step; and a run that begins has not begun.
+  // The state after a failure: a new rank keeps no other rank's state yet; the others keep theirs,
+  // which belong to this very step; and a run that begins has none.
   copies_ = exchange_copies(comm_, own_);
   has_copies_ = true;
   comm_.barrier();
@@ -214,8 +216,9 @@ Resumption Recovery::resume() {
   return plan;
 }
 
-// Receives all before it changes anything: a failure on the way leaves this rank as it was.
-void Recovery::become_whole(int source, int keeper, int64_t step) {
+// Receives everything before it changes anything, so a failure in between leaves this rank as it
+// was.
+void Recovery::become_whole(int source, int holder, int64_t step) {
   NamedTensors model = receive_tensors(comm_, source);
   Safetensors optimizer;
   if (state_.optimizer != nullptr) {
@@ -225,9 +228,9 @@ void Recovery::become_whole(int source, int keeper, int64_t step) {
   std::string scaler;
   if (state_.scaler != nullptr) scaler = recv_object(comm_, source).get<std::string>();
   at::Tensor own = own_;
-  if (keeper != comm_.rank()) {
-    own = at::empty({recv_object(comm_, keeper).get<int64_t>()}, at::kByte);
-    comm_.recv(own, keeper);
+  if (holder != comm_.rank()) {
+    own = at::empty({recv_object(comm_, holder).get<int64_t>()}, at::kByte);
+    comm_.recv(own, holder);
   }
   for (auto& own_buffer : to_named_tensors(state_.model->named_buffers()))
     model.push_back(std::move(own_buffer));

@@ -1,4 +1,4 @@
-// Recovery: training that loses no step and no bit when ranks die and are started anew.
+// Recovery: training that loses no step and no bit when ranks die and are replaced.
 //
 //   Communicator comm = init();
 //   Net net;
@@ -17,18 +17,18 @@
 //   }
 //   run.finish();
 //
-// with `lockstep run --on-failure replace --max-restarts 10 --nproc-per-node 4 ./train`: where a rank
-// dies, the others keep their process and their model; a new process takes its place, gets parameters
-// and the optimizer's state from one of them, and what the dead rank had alone from a neighbour. The
-// step that was interrupted is repeated from its start, or completed where all had agreed on it. The
-// parameters at the end are those of a run that nothing happened to, in every bit.
+// It is used with `lockstep run --on-failure replace --max-restarts 10 --nproc-per-node 4 ./train`.
+// When a rank dies, the others keep their process and their model. A new process takes its place;
+// it gets parameters and the optimizer's state from one of them, and the dead rank's own state from
+// a neighbour. The interrupted step is repeated from its start, or completed where all had agreed
+// on it. The final parameters equal those of an undisturbed run in every bit.
 //
-// How: before an update all ranks agree that they have their gradients (a barrier), and each gives
-// its neighbours a copy of what it has alone after this step: its random stream, its buffers, the
-// caller's own. So when one rank has taken step k, every rank, dead or alive, was ready for it. After
-// a failure the ranks that had agreed on a step which others took complete it; all others go back to
-// the step's start. Compare torchft (https://github.com/meta-pytorch/torchft), which gives such a
-// step up, and ReCycle (arXiv:2405.14009), which spares none.
+// Method: before an update all ranks agree that they have their gradients (a barrier), and each
+// gives its neighbours a copy of its own state after this step: its random stream, its buffers, the
+// caller's state. When one rank has taken step k, every rank, dead or alive, was therefore ready
+// for it. After a failure, ranks that had agreed on a step that others took complete it; all others
+// go back to the step's start. Compare torchft (https://github.com/meta-pytorch/torchft), which
+// abandons such a step, and ReCycle (arXiv:2405.14009), which keeps no spare ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -58,71 +58,76 @@ namespace recover {
 struct Resumption;
 }
 
-// What training consists of, on this rank: in the CPU's memory, or on one device. All of it outlives the Recovery.
+// The training state of this rank, in the CPU's memory or on one device. All of it outlives the
+// Recovery.
 struct Recoverable {
-  // The same on all ranks: parameters. Buffers, such as running means, may differ from rank to rank. A
-  // run begins with rank 0's of both.
+  // Parameters are the same on all ranks; buffers, such as running means, may differ from rank to
+  // rank. A run starts with rank 0's parameters and buffers.
   std::shared_ptr<torch::nn::Module> model;
-  // One that optimizer_state() understands; may be null.
+  // An optimizer that optimizer_state() supports; may be null.
   torch::optim::Optimizer* optimizer = nullptr;
-  // May be null; works with every new generation. unscale() comes before update(), which makes its
-  // step() and update() local.
+  // May be null. It works with every new generation. unscale() precedes update(), which makes the
+  // scaler's step() and update() local.
   amp::GradScaler* scaler = nullptr;
-  // What else this rank has alone, such as the state of a generator of its own. `save` is called in
-  // every update(), before `take`, and gives it as it will be after the step; `load` puts it back.
-  // Both or none.
+  // The rank's other state, such as the state of a generator of its own. `save` is called in every
+  // update(), before `take`, and returns the state after the step; `load` restores it. Set both or
+  // none.
   std::function<std::string()> save = nullptr;
   std::function<void(const std::string&)> load = nullptr;
 };
 
 struct RecoveryOptions {
-  // For all ranks to meet again after a failure: longer than a new process takes to start, and than
-  // any rank goes without communicating, such as while it writes a file.
+  // Time for all ranks to meet again after a failure: longer than a new process takes to start, and
+  // longer than any rank goes without communicating, for example while it writes a file.
   std::chrono::nanoseconds patience = std::chrono::minutes(2);
 };
 
-// One thread, the communicator's; every member that says so is collective.
+// Thread-safety: the communicator's thread only.
 class Recovery {
  public:
-  // A rank that replaces a dead one receives the state of training here, while the others are in
-  // recover(). `comm` is what init() returned, and nothing else has been called on it: between the
-  // two a new process is alone. Anywhere but under --on-failure replace it works as well, until a
-  // rank dies. Collective. Throws InvalidArgument, Timeout, PeerLost (what a dead rank had alone is
-  // lost), Mismatch.
+  // A rank that replaces a dead one receives the training state here, while the others are in
+  // recover(). `comm` is the result of init(), and nothing else has been called on it: between the
+  // two a new process is alone. Without --on-failure replace it works as well, until a rank dies.
+  // Collective: all ranks of the job.
+  // Throws: InvalidArgument, Timeout, PeerLost (a dead rank's own state is lost), Mismatch.
   Recovery(Communicator comm, Recoverable state, RecoveryOptions options = {});
   Recovery(const Recovery&) = delete;
   Recovery& operator=(const Recovery&) = delete;
 
-  // The present generation's; what is made of it, such as DistributedDataParallel, is made again
-  // after recover().
+  // The current generation's communicator. Objects made from it, such as DistributedDataParallel,
+  // are made again after recover().
   Communicator& comm() { return comm_; }
-  // Updates done by all ranks: the one under way is this one, counted from 0.
+  // The number of updates done by all ranks, which is also the number of the current one, counted
+  // from 0.
   int64_t step() const { return step_; }
-  // How often ranks were replaced since this process is there.
+  // How often ranks were replaced since this process started.
   int recoveries() const { return recoveries_; }
 
-  // Once a step, when this rank's gradients are complete: waits until all ranks' are, on a device until it is through
-  // with them (the host stops once a step, and once a buffer), then calls
-  // `take`, which updates parameters and optimizer and must neither communicate nor fail. It is kept:
-  // recover() may be what calls it, so it refers to nothing that was declared inside the `try`. What
-  // this rank has alone (random stream, buffers, what `save` gives) is as it will be after the step
-  // when update() is called, and is changed neither by `take` nor until the next step begins: a
-  // failure in between would put it back.
-  // Collective. Throws what a communicator throws; then call recover().
+  // Called once a step, when this rank's gradients are complete. Waits until all ranks' gradients
+  // are complete, on a device until it has computed them (the host stops once a step, and once a
+  // buffer), then calls `take`, which updates parameters and optimizer and must neither communicate
+  // nor fail. `take` is kept, and recover() may call it, so it must not refer to anything declared
+  // inside the `try`. When update() is called, this rank's own state (random stream, buffers, the
+  // result of `save`) must already be as after the step; it changes neither in `take` nor until the
+  // next step begins, since a failure in between would restore it.
+  // Collective: all ranks call it.
+  // Throws: the communicator's errors; then call recover().
   void update(const std::function<void()>& take);
 
-  // To be called while an exception is handled, on whatever rank there was one. PeerLost and Timeout:
-  // meets the other ranks anew and returns once all stand at the same step, gradients undefined, the
-  // random stream where that step begins. Any other exception, and one that nobody can recover from,
-  // is thrown further. One rank writes a line on stderr. Collective over the survivors and the
-  // newcomers' constructors.
+  // Called while an exception is handled, on every rank that has one. After PeerLost and Timeout it
+  // meets the other ranks anew, and returns once all are at the same step, with undefined gradients
+  // and the random stream of that step's start. Any other exception, and an unrecoverable one, is
+  // rethrown. One rank writes a line on stderr.
+  // Collective: the survivors, and the newcomers' constructors.
   void recover();
 
   using Times = recover::RecoveryTimes;
   Times times() const { return times_; }
 
-  // At the end: returns once all ranks have done all their steps, so that none ends while others
-  // still need it. Recovers by itself. A rank that dies behind it ends the job: nobody is left to meet. Collective.
+  // Called at the end: returns once all ranks have done all their steps, so that none ends while
+  // others still need it. Recovers by itself. A rank that dies afterwards ends the job, since no
+  // rank is left to meet its replacement.
+  // Collective: all ranks call it.
   void finish();
 
  private:
@@ -136,22 +141,22 @@ class Recovery {
   void meet_again(Deadline deadline, const std::string& reason);
   recover::Resumption resume();
   void send_state(int to);
-  void become_whole(int source, int keeper, int64_t step);
+  void become_whole(int source, int holder, int64_t step);
 
   Communicator comm_;
   Recoverable state_;
-  at::Device device_ = at::kCPU;  // the model's
+  at::Device device_ = at::kCPU;  // the model's device
   RecoveryOptions options_;
   bool whole_ = false;
   bool has_copies_ = false;
-  bool lost_ = false;  // a state that nobody has: all ranks say so
+  bool lost_ = false;  // the state is lost; all ranks report it
   Phase phase_ = Phase::kComputing;
   int64_t step_ = 0;
   int recoveries_ = 0;
   Times times_;
   std::function<void()> take_;
-  at::Tensor own_, next_;  // what this rank has alone at the start of this step, and of the next
-  std::map<int, at::Tensor> copies_, next_copies_;  // of neighbours, likewise
+  at::Tensor own_, next_;  // this rank's own state at the start of this step, and of the next
+  std::map<int, at::Tensor> copies_, next_copies_;  // the neighbours' states, likewise
 };
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// Ranks that are killed at any moment, and training that ends in the same bits.
+// Ranks that are killed at arbitrary moments, and training that ends with the same bits.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
@@ -44,7 +44,7 @@ namespace fs = std::filesystem;
 constexpr int kRanks = 3;
 constexpr int64_t kSamples = 240, kBatch = 4, kWidth = 12;
 
-// Where the job is, and what it shows to the test.
+// The job's folder, and what it shows to the test.
 class Place {
  public:
   explicit Place(fs::path folder) : folder_(std::move(folder)) {}
@@ -82,7 +82,7 @@ void train(Communicator& first, int64_t steps, const Moment& moment) {
   Net net(kWidth);
   torch::manual_seed(100 + static_cast<uint64_t>(first.rank()));
   optim::FusedAdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-2));
-  // How often this rank has seen each sample: something that it has alone.
+  // How often this rank has seen each sample: state that only this rank has.
   std::vector<int> seen(kSamples, 0);
   const auto save = [&seen] {
     std::ostringstream text;
@@ -97,7 +97,7 @@ void train(Communicator& first, int64_t steps, const Moment& moment) {
                {.patience = seconds(60)});
   moment("constructed", run.step());
   while (run.step() < steps) try {
-      // Running means are each rank's own, before a death and after it.
+      // Running means belong to each rank, before a death and after it.
       DistributedDataParallel ddp(net, run.comm(), {.buffers = Buffers::kOwn, .init_sync = false});
       while (run.step() < steps) {
         const int64_t step = run.step();
@@ -147,7 +147,7 @@ class Job {
   explicit Job(const std::string& name)
       : folder_(fs::temp_directory_path() /
                 ("lockstep-recovery-" + std::to_string(::getpid()) + "-" + name)) {
-    // A rank's process has been told already.
+    // A rank's process has its folder already.
     if (!std::getenv("RECOVERY_TEST_FOLDER") || !in_rank()) {
       fs::create_directories(folder_);
       ::setenv("RECOVERY_TEST_FOLDER", folder_.c_str(), 1);
@@ -196,14 +196,14 @@ std::vector<Safetensors> run_job(const std::string& name, int64_t steps, const M
   testing::expect_ranks(
       kRanks, [&](Communicator& comm) { train(comm, steps, moment); },
       {.deadline = seconds(testing::long_tests() ? 560 : 100), .replacements = replacements}, name);
-  // A rank's process comes here too, behind the jobs that are not its own.
+  // A rank's process also comes here, after the jobs that it does not belong to.
   if (Job::in_rank() || ::testing::Test::HasFailure()) return {};
   return job.results();
 }
 
 void nothing(const char*, int64_t) {}
 
-// One rank dies at each moment of a step in turn, another one while they recover.
+// One rank dies at each moment of a step in turn, and another one while the others recover.
 TEST(Recovery, ADeathAtAnyMomentOfAStepCostsNoBit) {
   constexpr int64_t kSteps = 24;
   const auto expected = run_job("undisturbed", kSteps, nothing);
@@ -221,7 +221,8 @@ TEST(Recovery, ADeathAtAnyMomentOfAStepCostsNoBit) {
         const int rank = std::stoi(process_env()("RANK").value_or("0"));
         const std::string now = what;
         const auto dies = [&](const char* at, int64_t in, int who, int its_life) {
-          // Who sees another's death in the update of a step may have done it or not.
+          // A rank that sees another's death during a step's update may or may not have made the
+          // update.
           const bool here = step == in || (now == "failed" && step == in - 1);
           if (now == at && here && rank == who && life() == its_life) ::kill(::getpid(), SIGKILL);
         };
@@ -243,7 +244,7 @@ TEST(Recovery, ADeathAtAnyMomentOfAStepCostsNoBit) {
   expect_same(found, expected);
 }
 
-// Who is started anew with another program finds out in one line, and the job ends.
+// A rank that is restarted with another program learns that in one line, and the job ends.
 TEST(Recovery, AnotherModelIsRefused) {
   const Job job("another");
   const testing::RankResult result = testing::run_ranks(
@@ -292,7 +293,7 @@ TEST(Recovery, TheErrorIsThrownFurtherWhereNobodyIsStartedAnew) {
   });
 }
 
-// A new process would wait for the others, who go.
+// A new process would wait for the other ranks, which end.
 TEST(Recovery, ADeathBehindTheLastStepEndsTheJobAtOnce) {
   const auto start = std::chrono::steady_clock::now();
   const testing::RankResult result = testing::run_ranks(
@@ -301,7 +302,7 @@ TEST(Recovery, ADeathBehindTheLastStepEndsTheJobAtOnce) {
         Net net(kWidth);
         Recovery run(comm, {.model = net.ptr()});
         run.finish();
-        // The others are out of the barrier by then, and go once rank 1 is to be replaced.
+        // The other ranks have left the barrier by then, and end once rank 1 is to be replaced.
         std::this_thread::sleep_for(milliseconds(500));
         if (comm.rank() == 1) ::kill(::getpid(), SIGKILL);
         std::this_thread::sleep_for(seconds(2));
@@ -343,7 +344,7 @@ TEST(Recovery, NoFailureIsSimulatedOnceARankHasFinished) {
         Net net(kWidth);
         Recovery run(comm, {.model = net.ptr()});
         run.finish();
-        std::this_thread::sleep_for(seconds(5));  // one falls due, after 4.5 s at the latest
+        std::this_thread::sleep_for(seconds(5));  // one is due after at most 4.5 s
       },
       testing::gtest_point({.deadline = seconds(90),
                             .replacements = 999,
@@ -353,7 +354,7 @@ TEST(Recovery, NoFailureIsSimulatedOnceARankHasFinished) {
   EXPECT_EQ(result.launch.exit_code, 0) << result.report;
 }
 
-// Killed from outside at random moments, starting included.
+// Killed from outside at random moments, including the start.
 TEST(Recovery, RandomKillsCostNoBit) {
   const int kills = testing::long_tests() ? 100 : 6;
   const int64_t steps = testing::long_tests() ? 12000 : 1000;

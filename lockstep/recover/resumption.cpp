@@ -8,16 +8,16 @@
 
 namespace lockstep::recover {
 
-std::vector<int> keepers_of(int rank, int size) {
+std::vector<int> replica_holders(int rank, int size) {
   if (size == 1) return {};
   const int next = (rank + 1) % size, before = (rank + size - 1) % size;
   if (next == before) return {next};
   return {next, before};
 }
 
-Resumption decide_resumption(std::span<const Standing> ranks) {
+Resumption decide_resumption(std::span<const RankProgress> ranks) {
   const auto size = static_cast<int>(ranks.size());
-  const auto at = [&](int rank) -> const Standing& { return ranks[static_cast<size_t>(rank)]; };
+  const auto at = [&](int rank) -> const RankProgress& { return ranks[static_cast<size_t>(rank)]; };
   Resumption plan;
   for (int r = 0; r < size; ++r) {
     if (!at(r).whole) continue;
@@ -43,16 +43,16 @@ Resumption decide_resumption(std::span<const Standing> ranks) {
       plan.newcomers.push_back({r, r});
       continue;
     }
-    const std::vector<int> keepers = keepers_of(r, size);
-    const auto keeper = std::find_if(keepers.begin(), keepers.end(),
+    const std::vector<int> holders = replica_holders(r, size);
+    const auto holder = std::find_if(holders.begin(), holders.end(),
                                      [&](int k) { return at(k).whole && at(k).has_copies; });
-    if (keeper == keepers.end()) {
+    if (holder == holders.end()) {
       throw PeerLost("recovery: what rank " + std::to_string(r) + " had alone went with rank " +
-                         joined(keepers, " and ") +
+                         joined(holders, " and ") +
                          ", which kept a copy of it; start again from the last checkpoint",
                      r);
     }
-    plan.newcomers.push_back({r, *keeper});
+    plan.newcomers.push_back({r, *holder});
   }
   return plan;
 }

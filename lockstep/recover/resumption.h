@@ -1,4 +1,4 @@
-// Resumption: from where every rank stands after a failure to how the run goes on. Pure. Not a
+// Resumption: decides from every rank's progress after a failure how the run continues. Pure. Not a
 // public header.
 #pragma once
 
@@ -8,38 +8,38 @@
 
 namespace lockstep::recover {
 
-// Where a rank stands.
-struct Standing {
-  // It holds the state of training: it was there before, and is no process that has just begun.
+// The progress of a rank.
+struct RankProgress {
+  // It has the training state: it is a survivor and not a new process.
   bool whole = false;
-  int64_t step = 0;        // of the run, that it has done
-  bool agreeing = false;   // it was in the agreement of the step after those, gradients complete
-  bool has_copies = true;  // it keeps its neighbours' states of that step
-  bool has_own = false;    // not whole, but it has what it has alone: the run had hardly begun
+  int64_t step = 0;        // completed steps of the run
+  bool agreeing = false;   // it was agreeing on the next step, with complete gradients
+  bool has_copies = true;  // it has its neighbours' states at that step
+  bool has_own = false;    // not whole, but it has its own state: the run had hardly begun
 };
 
 struct Resumption {
-  bool anew = false;  // nobody holds the state: the run begins
-  int64_t step = 0;   // the next step to be done is this one, counted from 0
-  int source = -1;    // the rank that newcomers get the state of training from
+  bool anew = false;  // no rank has the state: the run starts anew
+  int64_t step = 0;   // the next step to do, counted from 0
+  int source = -1;    // the rank from which newcomers get the training state
   struct Newcomer {
     int rank = 0;
-    int keeper = 0;  // the rank that keeps a copy of what it had alone; itself: it has that
+    int holder = 0;  // the rank with a copy of its own state; itself if it has it
 
     bool operator==(const Newcomer&) const = default;
   };
   std::vector<Newcomer> newcomers = {};
   // Ranks that complete the update of step `step` - 1 by themselves: others had agreed on it and
-  // done it, so that all gradients were complete.
+  // done it, so all gradients were complete.
   std::vector<int> behind = {};
 };
 
-// The ranks that keep a copy of what rank `rank` has alone: its neighbours in the ring of ranks.
-std::vector<int> keepers_of(int rank, int size);
+// The ranks that keep a copy of the own state of `rank`: its neighbours in the ring of ranks.
+std::vector<int> replica_holders(int rank, int size);
 
-// By rank; equal input gives all ranks the same, the error included. Throws PeerLost where what a
-// rank had alone is lost, since its keepers died with it; Mismatch where ranks stand so far apart
-// that they cannot have taken the same steps.
-Resumption decide_resumption(std::span<const Standing> ranks);
+// `ranks` by rank. Equal input gives all ranks the same result or error.
+// Throws: PeerLost where a rank's own state is lost, since its holders died with it; Mismatch where
+// the ranks' steps differ so much that they cannot have taken the same steps.
+Resumption decide_resumption(std::span<const RankProgress> ranks);
 
 }  // namespace lockstep::recover

@@ -13,15 +13,15 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::ThrowsMessage;
 
-constexpr Standing kNew{};
-constexpr Standing at(int64_t step) {
+constexpr RankProgress kNew{};
+constexpr RankProgress at(int64_t step) {
   return {.whole = true, .step = step};
 }
-constexpr Standing agreeing(int64_t step) {
+constexpr RankProgress agreeing(int64_t step) {
   return {.whole = true, .step = step, .agreeing = true};
 }
 
-Resumption decide(const std::vector<Standing>& ranks) {
+Resumption decide(const std::vector<RankProgress>& ranks) {
   return decide_resumption(ranks);
 }
 
@@ -52,8 +52,8 @@ TEST(Resumption, AStepThatOneRankTookIsCompletedByAll) {
 TEST(Resumption, TheOtherNeighbourKeepsACopyToo) {
   EXPECT_THAT(decide({kNew, kNew, at(3), at(3)}).newcomers,
               ElementsAre(Resumption::Newcomer{0, 3}, Resumption::Newcomer{1, 2}));
-  Standing without = at(3);
-  without.has_copies = false;  // it has just come itself
+  RankProgress without = at(3);
+  without.has_copies = false;  // it has just arrived itself
   EXPECT_THAT(decide({kNew, without, at(3)}).newcomers, ElementsAre(Resumption::Newcomer{0, 2}));
   EXPECT_THAT(decide({at(3), kNew}).newcomers, ElementsAre(Resumption::Newcomer{1, 0}));
 }
@@ -64,7 +64,7 @@ TEST(Resumption, AStateThatWentWithAllItsKeepersIsNamed) {
 }
 
 TEST(Resumption, ARankThatHadJustBegunNeedsNoKeeper) {
-  constexpr Standing begun{.has_copies = false, .has_own = true};
+  constexpr RankProgress begun{.has_copies = false, .has_own = true};
   EXPECT_THAT(decide({at(0), begun, begun, kNew}).newcomers,
               ElementsAre(Resumption::Newcomer{1, 1}, Resumption::Newcomer{2, 2},
                           Resumption::Newcomer{3, 0}));

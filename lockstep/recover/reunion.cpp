@@ -15,7 +15,7 @@ namespace {
 
 using Presence = trace::CallBoard::Presence;
 
-// Where ranks are replaced.
+// Only where ranks are replaced.
 void say(const Communicator& comm, Presence presence) {
   if (comm.generation() == 0) return;
   if (auto board = trace::CallBoard::inherit(process_env()))
@@ -24,8 +24,8 @@ void say(const Communicator& comm, Presence presence) {
 
 }  // namespace
 
-// Half of an update is no state, a lost one is lost, and without a launcher that replaces ranks nobody
-// comes.
+// Half of an update is no valid state, a lost state cannot be restored, and without a launcher that
+// replaces ranks no new rank arrives.
 std::string reason_to_go_on(const Communicator& comm, bool lost) {
   if (lost || comm.generation() == 0) throw;
   try {
@@ -67,7 +67,7 @@ void meet_again(Communicator& comm, Deadline deadline, RecoveryTimes& times,
       times.ready = seconds();
       return;
     } catch (...) {
-      reason_to_go_on(comm, lost());  // one more has died
+      reason_to_go_on(comm, lost());  // another rank has died
       if (deadline.expired()) throw;
     }
   }

@@ -1,4 +1,4 @@
-// What a rank does when another one has died, whatever its state consists of.
+// Recovery steps shared by Recovery and RollbackRecovery.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,25 @@
 
 namespace lockstep::recover {
 
-// Seconds of the latest recovery on this rank: until all ranks had met again, and until all stood at
-// the same step. Zeros before the first.
+// Durations of this rank's latest recovery, in seconds: until all ranks had met again, and until
+// all were at the same step. Zeros before the first.
 struct RecoveryTimes {
   double met = 0;
   double ready = 0;
 };
 
-// While an exception is handled: what it says, where ranks are replaced and it is another rank's
-// failure (PeerLost, Timeout). Any other, and every one where the state is `lost`, is thrown further.
+// Called while an exception is handled: returns its text if ranks are replaced and it is another
+// rank's failure (PeerLost, Timeout). Rethrows any other, and every one where the state is `lost`.
 std::string reason_to_go_on(const Communicator& comm, bool lost);
 
-// What each rank says of where it stands: rows[r] are rank r's numbers. All give as many. Collective.
+// Exchanges the ranks' progress: rows[r] are rank r's numbers. All ranks give the same number of
+// them.
+// Collective: all ranks call it.
 std::vector<std::vector<int64_t>> exchange_numbers(Communicator& comm,
                                                    std::span<const int64_t> own);
 
-// What `decide` makes of that, the same on all ranks, its error included: rank 0 says one for all of them.
+// Applies `decide`, which gives all ranks the same result or error; rank 0 reports an error for all
+// of them.
 template <typename Decide>
 auto decided_by_all(const Communicator& comm, const Decide& decide) {
   try {
@@ -40,16 +43,17 @@ auto decided_by_all(const Communicator& comm, const Decide& decide) {
   }
 }
 
-// Makes `comm` the next generation, in which nobody has finished, and calls `resume`, again until no rank dies on the way. `lost`
-// says whether a failure was the last. Throws what reason_to_go_on() throws further, and at the
-// deadline what came last.
+// Makes `comm` the next generation, in which no rank has finished, and calls `resume`; repeats both
+// until no rank dies on the way. `lost` says whether the state is lost after a failure. Rethrows as
+// reason_to_go_on(), and at the deadline the last error.
 void meet_again(Communicator& comm, Deadline deadline, RecoveryTimes& times,
                 const std::function<void()>& resume, const std::function<bool()>& lost);
 
-// Returns once all ranks have come here, having done all in which another one needs them. Each tells its agent so, which
-// simulates no failures from then on, before the barrier behind which ranks go. Collective.
+// Returns once all ranks have reached this point and no longer need each other. Each tells its
+// agent, which simulates no failures from then on, before the final barrier.
+// Collective: all ranks call it.
 void finish_together(Communicator& comm);
-// Takes back what finish_together() has said: there is work again.
+// Revokes the report of finish_together(): the rank has work again.
 void say_at_work(const Communicator& comm);
 
 // "step 20 goes on after 0.71 s (all ranks had met after 0.68 s), rank 1 was replaced; what had

@@ -20,21 +20,21 @@ bool has(const std::array<int64_t, 2>& steps, int64_t step) {
 
 }  // namespace
 
-int keeper_of(int rank, int size, int local) {
+int replica_holder(int rank, int size, int local) {
   return (rank + distance(size, local)) % size;
 }
-int ward_of(int rank, int size, int local) {
+int replicated_rank(int rank, int size, int local) {
   return (rank + size - distance(size, local) % size) % size;
 }
 
 Rollback decide_rollback(std::span<const KeptStates> ranks, int local) {
   const auto size = static_cast<int>(ranks.size());
   const auto at = [&](int rank) -> const KeptStates& { return ranks[static_cast<size_t>(rank)]; };
-  // Who keeps the state of rank r that a step had: itself, its keeper, or nobody (-1).
+  // The rank with the state of rank r at a step: itself, its replica holder, or none (-1).
   const auto holder = [&](int r, int64_t step) {
     if (has(at(r).own, step)) return r;
-    const int keeper = keeper_of(r, size, local);
-    return keeper != r && has(at(keeper).copy, step) ? keeper : -1;
+    const int holder = replica_holder(r, size, local);
+    return holder != r && has(at(holder).copy, step) ? holder : -1;
   };
   std::set<int64_t, std::greater<>> steps;
   bool begun = false;
@@ -57,7 +57,7 @@ Rollback decide_rollback(std::span<const KeptStates> ranks, int local) {
   }
   if (!begun) return {.anew = true, .step = 0, .newcomers = {}};
   throw PeerLost("recovery: the state of rank " + std::to_string(lost) + " went with rank " +
-                     std::to_string(keeper_of(lost, size, local)) +
+                     std::to_string(replica_holder(lost, size, local)) +
                      ", which kept a copy of it; start again from the last checkpoint",
                  lost);
 }

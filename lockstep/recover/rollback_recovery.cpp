@@ -15,12 +15,12 @@ namespace lockstep {
 namespace {
 
 using recover::decide_rollback;
-using recover::keeper_of;
 using recover::KeptStates;
+using recover::replica_holder;
+using recover::replicated_rank;
 using recover::Rollback;
-using recover::ward_of;
 
-// Ranks of the largest host.
+// The number of ranks of the largest host.
 int most_local(Communicator& comm) {
   const std::array<int64_t, 1> mine{comm.local_size()};
   int64_t most = 1;
@@ -58,7 +58,7 @@ RollbackRecovery::RollbackRecovery(Communicator comm, RollbackOptions options)
 }
 
 void RollbackRecovery::begin(const State& state) {
-  // After a recovery what all went back to is there, and so are the copies of it.
+  // After a recovery the state that all went back to exists, and so do its replicas.
   if (latest().step != step_ || !begun_) {
     keep(state);
     wait(latest());
@@ -72,7 +72,7 @@ void RollbackRecovery::stepped(const State& state) {
   ++step_;
   if (step_ % options_.every != 0) return;
   wait(latest());
-  copies_->barrier();  // all have the former copies, so that those before them may go
+  copies_->barrier();  // all ranks have the former copies, so the ones before them may be freed
   latest_ = 1 - latest_;
   keep(state);
 }
@@ -86,9 +86,9 @@ void RollbackRecovery::wait(Kept& kept) {
   kept.pending.clear();
 }
 
-// The state of step_, in the memory of what is forgotten; its copies are on their way afterwards.
+// Keeps the state of step_ in the memory of a forgotten one; its replicas are then being sent.
 void RollbackRecovery::keep(const State& state) {
-  state_.reset();  // its memory may be what is written to
+  state_.reset();  // its memory may be the target
   Kept& kept = latest();
   kept.step = -1;
   kept.own = state(std::exchange(kept.own, at::Tensor()));
@@ -100,30 +100,33 @@ void RollbackRecovery::keep(const State& state) {
 void RollbackRecovery::start_copy(Kept& kept, at::Tensor memory) {
   const int size = comm_.size(), rank = comm_.rank();
   if (size == 1) return;
-  const int keeper = keeper_of(rank, size, local_), ward = ward_of(rank, size, local_);
+  const int holder = replica_holder(rank, size, local_),
+            replicated = replicated_rank(rank, size, local_);
   const at::Tensor own_length = at::full({1}, kept.own.numel(), at::kLong);
   const at::Tensor length = at::empty({1}, at::kLong);
-  Work sent = copies_->isend(own_length, keeper);
-  copies_->recv(length, ward);
+  Work sent = copies_->isend(own_length, holder);
+  copies_->recv(length, replicated);
   sent.wait();
   const int64_t count = *length.const_data_ptr<int64_t>();
+  // States grow by a few bytes now and then.
   if (!memory.defined() || memory.storage().nbytes() < static_cast<size_t>(count))
-    memory = bytes(count + count / 64);  // states grow by some bytes now and then
-  // Only once it is on its way: what the memory held before is of another step.
+    memory = bytes(count + count / 64);
+  // Only once it is being received: the memory held another step before.
   const at::Tensor copy = at::empty({0}, at::kByte).set_(memory.storage(), 0, {count});
-  kept.pending.push_back(copies_->irecv(copy, ward));
+  kept.pending.push_back(copies_->irecv(copy, replicated));
   kept.copy = copy;
-  kept.pending.push_back(copies_->isend(kept.own, keeper));
+  kept.pending.push_back(copies_->isend(kept.own, holder));
 }
 
-// Before the communicator is given up: what has arrived is there, whether anybody has asked for it or not.
+// Before the communicator is given up: data that has arrived counts, whether or not a wait has
+// returned for it.
 void RollbackRecovery::give_up_pending() noexcept {
   for (Kept& kept : kept_) {
     if (kept.pending.empty()) continue;
     bool arrived = false;
     try {
       arrived = kept.pending.front().test();
-    } catch (...) {  // it went with its sender, or with the communicator
+    } catch (...) {  // it was lost with its sender, or with the communicator
     }
     kept.pending.clear();
     if (!arrived) kept.copy = at::Tensor();
@@ -138,7 +141,7 @@ void RollbackRecovery::recover() {
       comm_, Deadline::after(options_.patience), times_, [&] { plan = resume(); },
       [this] { return lost_; });
   ++recoveries_;
-  int speaker = 0;  // the first that was there before
+  int speaker = 0;  // the first rank that was there before
   const auto& replaced = plan.newcomers;
   while (std::find(replaced.begin(), replaced.end(), speaker) != replaced.end()) ++speaker;
   if (comm_.rank() != speaker) return;
@@ -153,7 +156,8 @@ void RollbackRecovery::recover() {
                                replaced, times_, reason));
 }
 
-// In a new generation: all ranks have their states of one step afterwards, and of all of them there is a copy.
+// Called in a new generation: afterwards all ranks have their states of one step, and there is a
+// copy of each of them.
 Rollback RollbackRecovery::resume() {
   give_up_pending();
   copies_ = comm_.duplicate();
@@ -175,7 +179,7 @@ Rollback RollbackRecovery::resume() {
     return plan;
   }
   const int size = comm_.size(), rank = comm_.rank();
-  const int ward = ward_of(rank, size, local_);
+  const int replicated = replicated_rank(rank, size, local_);
   const auto of_step = [&]() -> Kept& {
     return kept_[0].step == plan.step && (kept_[0].own.defined() || kept_[0].copy.defined())
                ? kept_[0]
@@ -185,19 +189,20 @@ Rollback RollbackRecovery::resume() {
   const auto is_new = [&](int r) {
     return std::find(plan.newcomers.begin(), plan.newcomers.end(), r) != plan.newcomers.end();
   };
-  if (is_new(ward) && ward != rank) {
+  if (is_new(replicated) && replicated != rank) {
     const at::Tensor& copy = of_step().copy;
-    copies_->send(at::full({1}, copy.numel(), at::kLong), ward);
-    copies_->send(copy, ward);
+    copies_->send(at::full({1}, copy.numel(), at::kLong), replicated);
+    copies_->send(copy, replicated);
   }
   if (is_new(rank)) {
-    const int keeper = keeper_of(rank, size, local_);
+    const int holder = replica_holder(rank, size, local_);
     const at::Tensor length = at::empty({1}, at::kLong);
-    copies_->recv(length, keeper);
+    copies_->recv(length, holder);
     mine = bytes(length.item<int64_t>());
-    copies_->recv(mine, keeper);
+    copies_->recv(mine, holder);
   }
-  // What this rank has is there from now on, its ward's as soon as it has come, whatever happens on the way.
+  // This rank's own state is valid from now on, and its replica as soon as it has arrived, whatever
+  // happens on the way.
   Kept& kept = of_step();
   kept.step = plan.step;
   kept.own = mine;

@@ -15,19 +15,19 @@ KeptStates whole(int64_t former, int64_t latest) {
 
 TEST(Rollback, KeepersAreOnAnotherHostWhereThereIsOne) {
   for (const auto& [size, local] : {std::pair{2, 1}, {4, 2}, {6, 2}, {6, 3}, {8, 4}}) {
-    std::set<int> wards;
+    std::set<int> holders;
     for (int r = 0; r < size; ++r) {
-      const int keeper = keeper_of(r, size, local);
-      EXPECT_NE(keeper / local, r / local) << size << " ranks, " << r;
-      EXPECT_EQ(ward_of(keeper, size, local), r);
-      wards.insert(keeper);
+      const int holder = replica_holder(r, size, local);
+      EXPECT_NE(holder / local, r / local) << size << " ranks, " << r;
+      EXPECT_EQ(replicated_rank(holder, size, local), r);
+      holders.insert(holder);
     }
-    EXPECT_EQ(wards.size(), static_cast<size_t>(size)) << "each keeps one";
+    EXPECT_EQ(holders.size(), static_cast<size_t>(size)) << "each keeps one";
   }
-  EXPECT_EQ(keeper_of(2, 3, 3), 0) << "one host: the next rank";
-  EXPECT_EQ(ward_of(0, 3, 3), 2);
-  EXPECT_EQ(keeper_of(0, 1, 1), 0);
-  EXPECT_EQ(ward_of(0, 1, 1), 0);
+  EXPECT_EQ(replica_holder(2, 3, 3), 0) << "one host: the next rank";
+  EXPECT_EQ(replicated_rank(0, 3, 3), 2);
+  EXPECT_EQ(replica_holder(0, 1, 1), 0);
+  EXPECT_EQ(replicated_rank(0, 1, 1), 0);
 }
 
 TEST(Rollback, GoesBackToTheLatestStepOfWhichAllStatesAreThere) {
@@ -36,11 +36,11 @@ TEST(Rollback, GoesBackToTheLatestStepOfWhichAllStatesAreThere) {
   EXPECT_FALSE(plan.anew);
   EXPECT_EQ(plan.step, 20);
   EXPECT_EQ(plan.newcomers, std::vector<int>{2});
-  ranks[0].copy = {10, -1};  // keeps rank 2's: step 20's had not arrived
-  EXPECT_EQ(keeper_of(2, 3, 3), 0);
+  ranks[0].copy = {10, -1};  // holds rank 2's copy: that of step 20 had not arrived
+  EXPECT_EQ(replica_holder(2, 3, 3), 0);
   plan = decide_rollback(ranks, 3);
   EXPECT_EQ(plan.step, 10);
-  // One had gone further than the others when it happened.
+  // One rank was further than the others when it happened.
   ranks = {whole(10, 20), whole(20, 30), whole(10, 20)};
   plan = decide_rollback(ranks, 3);
   EXPECT_EQ(plan.step, 20);
@@ -72,8 +72,8 @@ TEST(Rollback, WhatIsLostIsNamed) {
       << "two hosts: theirs are with 3 and 0";
 }
 
-// Ranks that take steps, keep copies, and die at any moment, as rollback_recovery.cpp has them: what is decided on is
-// there, is the same for all, and never lies more than two copies back.
+// Ranks that take steps, keep copies and die at any moment, as in rollback_recovery.cpp: the chosen
+// step exists, is the same for all ranks, and is never more than two copies back.
 TEST(Rollback, WhateverHappensWhatIsDecidedOnIsThere) {
   for (uint32_t seed = 0; seed < 20000; ++seed) {
     std::mt19937 random(seed);
@@ -85,12 +85,12 @@ TEST(Rollback, WhateverHappensWhatIsDecidedOnIsThere) {
     std::vector<KeptStates> ranks(static_cast<size_t>(size), whole(latest - 10, latest));
     for (int r = 0; r < size; ++r) {
       KeptStates& kept = ranks[static_cast<size_t>(r)];
-      if (any(0, 1) == 0) kept.copy[1] = -1;  // on its way
+      if (any(0, 1) == 0) kept.copy[1] = -1;  // still being sent
       if (any(0, 3) > 0) continue;
-      // It had not come so far, and has sent nothing of it.
+      // It had not reached the step, and has sent nothing of it.
       kept = whole(-1, latest - 10);
-      KeptStates& keeper = ranks[static_cast<size_t>(keeper_of(r, size, local))];
-      keeper.copy = {latest - 10, -1};
+      KeptStates& holder = ranks[static_cast<size_t>(replica_holder(r, size, local))];
+      holder.copy = {latest - 10, -1};
     }
     const int dead = any(0, size - 1);
     ranks[static_cast<size_t>(dead)] = {};
@@ -100,7 +100,7 @@ TEST(Rollback, WhateverHappensWhatIsDecidedOnIsThere) {
     ASSERT_EQ(plan.newcomers, std::vector<int>{dead}) << "seed " << seed;
     for (int r = 0; r < size; ++r) {
       const KeptStates& holder =
-          ranks[static_cast<size_t>(r == dead ? keeper_of(r, size, local) : r)];
+          ranks[static_cast<size_t>(r == dead ? replica_holder(r, size, local) : r)];
       const auto& steps = r == dead ? holder.copy : holder.own;
       ASSERT_TRUE(steps[0] == plan.step || steps[1] == plan.step) << "seed " << seed;
     }

@@ -1,4 +1,5 @@
-// The network of tests that kill ranks, here and in train: everything that a step leaves behind.
+// The network of the tests that kill ranks, here and in train: it has every kind of state that a
+// step changes.
 #pragma once
 
 #include <torch/nn/modules/batchnorm.h>
@@ -11,7 +12,7 @@
 
 namespace lockstep::recover_test {
 
-// Parameters, a random stream (dropout), running means. Of `width` inputs and 3 classes.
+// Parameters, a random stream (dropout), running means. It has `width` inputs and 3 classes.
 struct TestNetImpl : torch::nn::Module {
   explicit TestNetImpl(int64_t width) {
     torch::manual_seed(7);

@@ -27,9 +27,9 @@ std::string coloured_box(const BarChart& chart, size_t part, double x, double y,
   return svg_rect(x, y, width, height, series_colour(colour));
 }
 
-// Where things stand, from the lengths of the texts.
+// The positions of the chart's elements, computed from the lengths of the texts.
 struct BarLayout {
-  double left = 0, right = 0;  // of the bars' room
+  double left = 0, right = 0;  // of the area for the bars
   double top = 0, bottom = 0;
   std::vector<double> ticks;
   Legend legend;

@@ -1,4 +1,4 @@
-// Horizontal bars as SVG, each of one part or of several that add up. Pure.
+// Horizontal bar charts as SVG; each bar is one part or a sum of several. Pure.
 #pragma once
 
 #include <cstddef>
@@ -9,25 +9,25 @@
 namespace lockstep {
 
 struct Bar {
-  std::string label;          // left of it
-  std::vector<double> parts;  // as many as BarChart::parts; what is not above 0 takes no room
-  std::string note;           // right of it, such as its length
+  std::string label;          // stands left of the bar
+  std::vector<double> parts;  // as many as BarChart::parts; a part that is not above 0 is not drawn
+  std::string note;           // stands right of the bar, such as its length
 };
 
 struct BarChart {
   std::string title;
   std::string x_label;
-  std::vector<std::string> parts;    // their names; one: there is no legend
+  std::vector<std::string> parts;    // the parts' names; with a single part there is no legend
   std::vector<size_t> colours = {};  // of the parts (series_colour()); empty: the first ones
   std::vector<Bar> bars;             // from the top down
   int width = 480;                   // pixels
-  std::function<std::string(double)> tick =
-      {};  // of the x axis, at whole numbers; nothing: it says the
-           // number
+  // Labels the x axis at whole numbers; empty: the number itself.
+  std::function<std::string(double)> tick = {};
 };
 
-// The whole file. Throws InvalidArgument for a bar with another number of parts, or
-// other colours than parts.
+// Returns a whole SVG file.
+// Throws: InvalidArgument for a bar with another number of parts, or when `colours` and `parts`
+// differ in length.
 std::string svg_bar_chart(const BarChart& chart);
 
 }  // namespace lockstep

@@ -16,8 +16,8 @@ namespace {
 
 constexpr size_t kNumberWidth = 9;
 
-// The sum in numpy's order (eight running sums, halves above 128 items), so that means agree to the
-// last bit and a report is never rounded the other way.
+// Adds in numpy's order (eight running sums, halves above 128 items), so that means agree to the
+// last bit and a report is never rounded differently.
 double pairwise_sum(std::span<const double> values) {
   const size_t n = values.size();
   if (n < 8) return std::accumulate(values.begin(), values.end(), 0.0);
@@ -83,7 +83,7 @@ ClassScores average(const std::vector<ClassScores>& classes, Mean mean_of) {
   return result;
 }
 
-// As Python counts: every code point is one, however wide it shows.
+// Counts as Python does: every code point is one, however wide it is displayed.
 size_t characters(const std::string& text) {
   return static_cast<size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));

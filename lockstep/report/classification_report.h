@@ -1,4 +1,4 @@
-// How well a classifier does, class by class: the confusion matrix and the report that
+// How well a classifier does, class by class: the confusion matrix, and the report that
 // scikit-learn's sklearn.metrics.classification_report makes of it.
 #pragma once
 
@@ -9,17 +9,19 @@
 
 namespace lockstep {
 
-// How often each true class was given each predicted class. Counts of several ranks add up: sum
-// counts() over them, and make one matrix of the result.
+// How often each true class was given each predicted class. Counts of several ranks can be added:
+// sum counts() over the ranks and make one matrix of the result.
 class ConfusionMatrix {
  public:
-  // All zero. Throws InvalidArgument without labels.
+  // Starts with all counts zero.
+  // Throws: InvalidArgument without labels.
   explicit ConfusionMatrix(std::vector<std::string> labels);
-  // counts: row by row, a row a true class; labels.size() squared of them, none negative. Throws
-  // InvalidArgument.
+  // `counts` stand row by row, one row per true class: labels.size() squared values, none negative.
+  // Throws: InvalidArgument.
   ConfusionMatrix(std::vector<std::string> labels, std::vector<int64_t> counts);
 
-  // One sample. Throws InvalidArgument for a class that is none.
+  // Adds one sample.
+  // Throws: InvalidArgument for a class that does not exist.
   void add(int64_t truth, int64_t predicted);
 
   const std::vector<std::string>& labels() const { return labels_; }
@@ -40,30 +42,31 @@ struct ClassScores {
   double precision = 0;
   double recall = 0;
   double f1 = 0;
-  int64_t support = 0;  // samples that are truly of the class
+  int64_t support = 0;  // samples whose true class is this one
 };
 
 struct ClassificationReport {
   std::vector<std::string> labels;
-  std::vector<ClassScores> classes;  // one a label
+  std::vector<ClassScores> classes;  // one per label
   double accuracy = 0;
   ClassScores macro;     // mean over classes
   ClassScores weighted;  // mean over classes, weighted by support
 };
 
-// `zero_division` (0, 1 or NaN) stands for a quotient whose divisor is 0, such as the precision of
-// a class that was never predicted; means leave NaN out. Digit for digit scikit-learn's numbers.
+// `zero_division` (0, 1 or NaN) replaces a quotient whose divisor is 0, such as the precision of a
+// class that was never predicted; means leave NaN out. The numbers equal scikit-learn's digit for
+// digit.
 ClassificationReport classification_report(const ConfusionMatrix& matrix, double zero_division = 0);
 
-// The text as scikit-learn prints it, byte for byte, with so many digits after the point (0 or
-// more). Like Python it counts characters, so columns behind wide ones (Chinese) show shifted.
+// The text as scikit-learn prints it, byte for byte, with `digits` (0 or more) digits after the
+// point. Like Python it counts characters, so columns behind wide characters (Chinese) are shifted.
 std::string to_text(const ClassificationReport& report, int digits = 2);
 
-// The fields of scikit-learn's output_dict: an object a label, "accuracy", "macro avg" and
+// The fields of scikit-learn's output_dict: an object for each label, "accuracy", "macro avg" and
 // "weighted avg", each with precision, recall, f1-score and support. NaN becomes null.
 nlohmann::ordered_json to_json(const ClassificationReport& report);
 
-// The counts as a table of text: a row a true class, a column a predicted one.
+// The counts as a table of text: one row per true class, one column per predicted class.
 std::string to_text(const ConfusionMatrix& matrix);
 
 }  // namespace lockstep

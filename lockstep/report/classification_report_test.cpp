@@ -15,7 +15,7 @@ namespace lockstep::classification_report_test {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// What scikit-learn prints for y_true = 0 0 1 1 2 2 2, y_pred = 0 1 1 1 0 2 2.
+// scikit-learn's output for y_true = 0 0 1 1 2 2 2, y_pred = 0 1 1 1 0 2 2.
 constexpr const char* kAsScikitLearn =
     "              precision    recall  f1-score   support\n"
     "\n"
@@ -66,7 +66,7 @@ TEST(ClassificationReport, ZeroDivisionTakesTheValueGiven) {
   EXPECT_TRUE(nlohmann::json::parse(to_json(nan).dump())["c"]["recall"].is_null());
 }
 
-// Tutorial 003's first report, to the letter: the counts are some that give its figures.
+// Tutorial 003's first report, to the letter; the counts are chosen to give its figures.
 TEST(ClassificationReport, ChineseLabelsStandAsScikitLearnPutsThem) {
   const ConfusionMatrix matrix({"其他", "喜好", "悲伤", "厌恶", "愤怒", "高兴"}, kEmotions);
   EXPECT_EQ(to_text(classification_report(matrix)),

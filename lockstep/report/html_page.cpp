@@ -50,7 +50,7 @@ font:13px/1.45 ui-monospace,Menlo,Consolas,"Noto Sans Mono CJK SC",monospace}
 @media (max-width:520px){body{padding:10px}h1{font-size:1.35em}table{font-size:.82em}th,td{padding:4px 6px}}
 )";
 
-// The reader's language at first: what stands behind '#' in the address, else the browser's.
+// The initial language: the one after '#' in the address, otherwise the browser's.
 constexpr const char* kScript = R"(
 (function(){
 var radios=[document.getElementById("lang-en"),document.getElementById("lang-zh")];

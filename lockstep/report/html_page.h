@@ -1,6 +1,6 @@
-// A page in English and Chinese as one HTML file: no network, no other files. Light or dark as the
-// reader's system is, readable on a phone; two buttons choose the language, without a script where
-// scripts are off. Pure.
+// A page in English and Chinese as one HTML file that needs no network and no other files. It
+// follows the reader's system in being light or dark, and is readable on a phone; two buttons
+// choose the language, and work without scripts, too. Pure.
 #pragma once
 
 #include <string>
@@ -17,13 +17,13 @@ class HtmlPage {
 
   void heading(const Words& words);
   void paragraph(const Words& words);
-  // Items of a list, a term and what is said of it.
+  // A list of terms with their explanations.
   void terms(const std::vector<std::pair<Words, Words>>& items);
-  // Throws InvalidArgument for a row with another number of cells.
+  // Throws InvalidArgument for a row with another number of cells than columns.
   void table(const Sheet& table);
-  // Pictures (SVG, in each language), side by side where there is room.
+  // Pictures (SVG, in each language), side by side if there is room.
   void pictures(const std::vector<Words>& svgs);
-  // Text in a fixed-width font that opens at a click.
+  // Text in a fixed-width font, which opens at a click.
   void folded(const Words& title, const std::string& text);
 
   std::string str() const;

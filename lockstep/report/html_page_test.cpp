@@ -32,7 +32,7 @@ TEST(HtmlPage, HasBothLanguagesAndEscapesTexts) {
                           HasSubstr("<div lang=\"zh\"><svg>zh</svg></div>")));
 }
 
-// Nothing is fetched: a page mailed to somebody, or opened without a network, is whole.
+// Nothing is fetched: a page sent by mail, or opened without a network, is complete.
 TEST(HtmlPage, NamesNothingOutsideItself) {
   const std::string html = some_page().str();
   for (const char* what : {"http://", "https://", "src=", "<link", "@import", "url("})

@@ -18,7 +18,7 @@ JsonlWriter::JsonlWriter(const std::filesystem::path& path, Mode mode) : path_(p
 }
 
 void JsonlWriter::write(const nlohmann::ordered_json& object) {
-  // Text that is no UTF-8 is shown with replacement characters rather than refused.
+  // Text that is not UTF-8 is shown with replacement characters instead of being refused.
   const std::string line =
       object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   size_t done = 0;

@@ -1,4 +1,4 @@
-// JSON lines: a file of one JSON object a line, such as metrics.jsonl.
+// JSON lines: a file with one JSON object per line, such as metrics.jsonl.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,16 @@
 
 namespace lockstep {
 
-// Appends lines, each by one write(2), so that a reader sees whole lines at any time and a killed
-// run keeps what it wrote. One writer a file. Throws SystemError that names the path.
+// Appends lines, each with one write(2): a reader sees only whole lines at any time, and a killed
+// run keeps the lines it wrote. A file has one writer.
+// Throws: SystemError that names the path.
 class JsonlWriter {
  public:
   enum class Mode { kReplace, kAppend };
   JsonlWriter(const std::filesystem::path& path, Mode mode);
 
   void write(const nlohmann::ordered_json& object);
-  // The file's length now, and back to a former one: what came after it is dropped.
+  // The file's length now; truncate() goes back to an earlier one and drops the lines after it.
   int64_t size() const;
   void truncate(int64_t size);
 

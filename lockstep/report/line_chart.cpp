@@ -25,8 +25,8 @@ bool drawn(const Series& series, size_t i) {
   return std::isfinite(series.x[i]) && std::isfinite(series.y[i]);
 }
 
-// Takes what is drawn of the panel. Throws InvalidArgument for a series with different numbers of x
-// and y.
+// Extends the ranges by the panel's points that are drawn. Throws InvalidArgument for a series with
+// different numbers of x and y.
 void take(const ChartPanel& panel, Range* x, Range* y) {
   for (const Series& series : panel.series) {
     if (series.x.size() != series.y.size()) {
@@ -42,7 +42,7 @@ void take(const ChartPanel& panel, Range* x, Range* y) {
   }
 }
 
-// Of lines that coincide one after another is seen, each for so many pixels.
+// Lines that coincide are visible in turn, each for this many pixels.
 constexpr double kTurn = 10;
 
 // A line's place among those that coincide with it.
@@ -55,7 +55,7 @@ size_t colour_of(const Series& series, size_t i) {
   return series.colour.value_or(i);
 }
 
-// Where colours come round again, dots tell the lines apart.
+// When the colours repeat, dots distinguish the lines.
 std::string dashes_of(const Series& series, size_t i, const Turn& turn) {
   const bool dotted = i >= kSeriesColours;
   if (turn.of > 1) {
@@ -96,7 +96,7 @@ struct Box {
   }
 };
 
-// Whether the line from one point to the other comes into the box, to a few pixels.
+// Whether the line between two points enters the box, to within a few pixels.
 bool crosses(const Point& from, const Point& to, const Box& box) {
   const double length = std::hypot(to.x - from.x, to.y - from.y);
   const int steps = std::max(1, static_cast<int>(length / 3));
@@ -107,7 +107,7 @@ bool crosses(const Point& from, const Point& to, const Box& box) {
   return false;
 }
 
-// Whether one line hides the other, but for a few points.
+// Whether one line hides the other, except for a few points.
 bool coincide(const std::vector<Point>& a, const std::vector<Point>& b) {
   if (a.size() != b.size() || a.size() < 2) return false;
   size_t apart = 0;
@@ -118,7 +118,7 @@ bool coincide(const std::vector<Point>& a, const std::vector<Point>& b) {
 
 class PanelDrawing {
  public:
-  // `x`: what the x axis holds besides the panel's own points.
+  // `x`: the range that the x axis covers besides the panel's own points.
   PanelDrawing(const ChartPanel& panel, double origin, double top, const ChartOptions& options,
                Range x)
       : panel_(panel),
@@ -134,7 +134,7 @@ class PanelDrawing {
     if (x.low > x.high) x = {0, 1};
     if (y.low > y.high) y = {0, 1};
     x_ticks_ = axis_ticks(x.low, x.high, 6, panel.x_integers);
-    // The last tick's text stands around the axis' end.
+    // The last tick's text is centred at the end of the axis.
     right_ = std::min(right_, origin + options.panel_width - 4 -
                                   svg_text_width(tick_of(x_ticks_.size() - 1)) / 2);
     if (panel.y_most && y.low >= *panel.y_most) y.low = 0.9 * *panel.y_most;
@@ -146,7 +146,7 @@ class PanelDrawing {
     place_legend();
   }
 
-  // Of the legend, where it stands below the panel.
+  // The height of the legend if it stands below the panel.
   double height_below() const { return below_ ? legend_below(panel_, options_, 0, 0).height : 0; }
 
   std::string str() const {
@@ -195,7 +195,7 @@ class PanelDrawing {
   void take_turns() {
     const size_t count = panel_.series.size();
     turns_.resize(count);
-    std::vector<size_t> first(count);  // the first line that each coincides with
+    std::vector<size_t> first(count);  // the first line that each one coincides with
     for (size_t i = 0; i < count; ++i) {
       first[i] = i;
       for (size_t k = 0; k < i && first[i] == i; ++k) {
@@ -212,13 +212,13 @@ class PanelDrawing {
   std::string line_of(const Series& series, size_t i) const {
     constexpr size_t kMostMarks = 40;
     const Turn& turn = turns_[i];
-    // Of marks at one place each later one is smaller, so that all show.
+    // Marks at one place get smaller one after another, so that all are visible.
     const double radius = 3 + 1.5 * static_cast<double>(turn.of - 1 - turn.place);
     std::string points, marks;
     for (const Point& point : points_[i]) {
       const std::string x = svg_number(point.x), y = svg_number(point.y);
       points += (points.empty() ? "" : " ") + x + "," + y;
-      // Of a single point there is no line.
+      // A single point has no line.
       if (series.x.size() == 1 || (series.x.size() <= kMostMarks && !series.dashed)) {
         marks += "<circle cx=\"" + x + "\" cy=\"" + y + "\" r=\"" + svg_number(radius) +
                  "\" fill=\"" + series_colour(colour_of(series, i)) + "\"/>\n";
@@ -237,8 +237,8 @@ class PanelDrawing {
     return true;
   }
 
-  // In a corner where no line is, one entry a line; below the labels where there is none, and of
-  // many lines.
+  // Places it in a corner without lines, with one entry per line of text; below the labels if there
+  // is no such corner, or if there are many lines.
   void place_legend() {
     constexpr size_t kMostInside = 4;
     if (panel_.series.size() < 2) return;
@@ -270,7 +270,7 @@ class PanelDrawing {
   std::vector<double> x_ticks_, y_ticks_;
   std::vector<std::vector<Point>> points_;  // of each line, on the page
   std::vector<Turn> turns_;
-  bool below_ = false;  // the legend
+  bool below_ = false;  // the legend's position
   Point legend_at_ = {};
 };
 

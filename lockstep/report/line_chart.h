@@ -1,6 +1,6 @@
 // Line charts as SVG: a few panels side by side, each with axes, ticks, a legend and several lines.
-// Up to four lines have their legend in a corner of the panel that no line crosses, where there is
-// one; otherwise it stands below. Lines that coincide take turns along their way. Pure.
+// The legend of up to four lines stands in a corner of the panel that no line crosses, if there is
+// one, and otherwise below the panel. Lines that coincide are drawn as alternating dashes. Pure.
 #pragma once
 
 #include <functional>
@@ -12,11 +12,11 @@ namespace lockstep {
 
 struct Series {
   std::string name;
-  std::vector<double>
-      x;  // as many as y; points that are not finite are left out, the line goes on after them
+  // As many as y; points that are not finite are left out, and the line continues after them.
+  std::vector<double> x;
   std::vector<double> y;
-  bool dashed = false;  // for what is ideal or expected; without marks but for a single point
-  std::optional<size_t> colour = {};  // of series_colour(); nothing: its place in the panel
+  bool dashed = false;  // for ideal or expected values; has no marks, except for a single point
+  std::optional<size_t> colour = {};  // of series_colour(); nullopt: its place in the panel
 };
 
 struct ChartPanel {
@@ -25,19 +25,21 @@ struct ChartPanel {
   std::string y_label;
   std::vector<Series> series;
   bool y_from_zero = true;
-  bool x_integers = false;            // ticks on whole numbers only
-  std::optional<double> y_most = {};  // above which no value can be, and no axis goes: 100 of %
-  std::function<std::string(double)> x_tick = {};  // nothing: the number
+  bool x_integers = false;  // ticks only at whole numbers
+  // The largest possible value, which the axis does not exceed: 100 for %.
+  std::optional<double> y_most = {};
+  std::function<std::string(double)> x_tick = {};  // empty: the number itself
 };
 
 struct ChartOptions {
   std::string title;
   int panel_width = 460;  // pixels
   int panel_height = 340;
-  bool same_x = false;  // all panels have one x axis, which holds the points of all
+  bool same_x = false;  // all panels share one x axis, which covers the points of all
 };
 
-// The whole file. Throws InvalidArgument for a series with different numbers of x and y.
+// Returns a whole SVG file.
+// Throws: InvalidArgument for a series with different numbers of x and y.
 std::string svg_line_chart(const std::vector<ChartPanel>& panels, const ChartOptions& options = {});
 
 }  // namespace lockstep

@@ -85,7 +85,7 @@ TEST(LineChart, LinesThatCoincideTakeTurns) {
   EXPECT_THAT(svg, HasSubstr("stroke-dasharray=\"10 10\" stroke-dashoffset=\"10\""));
   EXPECT_THAT(svg, HasSubstr("stroke=\"#D55E00\" stroke-width=\"2\" points="))
       << "the other line is whole";
-  // Of few points the marks are rings around each other.
+  // The marks of a few points are rings around each other.
   panel.series = {{"a", {1, 2}, {3, 4}}, {"b", {1, 2}, {3, 4}}};
   const std::string rings = svg_line_chart({panel});
   EXPECT_THAT(rings, HasSubstr("r=\"4.5\" fill=\"#0072B2\""));
@@ -112,8 +112,8 @@ TEST(LineChart, NoAxisGoesBeyondWhatCanBe) {
   EXPECT_THAT(axis_of({100}), HasSubstr(">100<"));
 }
 
-// The legend of two lines that go along the upper edge stands in a lower corner; where lines are in
-// every corner, below the panel.
+// The legend of two lines along the upper edge stands in a lower corner; if lines are in every
+// corner, it stands below the panel.
 TEST(LineChart, TheLegendIsWhereNoLineIs) {
   const std::vector<double> x{1, 2};
   ChartPanel panel;
@@ -134,7 +134,7 @@ TEST(LineChart, TicksMayHaveWords) {
   EXPECT_THAT(svg_line_chart({panel}), HasSubstr(">4 B</text>"));
 }
 
-// "1024 MiB" around the end of the axis is not cut off at the picture's edge.
+// "1024 MiB" at the end of the axis is not cut off at the picture's edge.
 TEST(LineChart, TheLastTickHasRoomForItsText) {
   ChartPanel panel{.title = {}, .x_label = {}, .y_label = {}, .series = {{"a", {0, 1}, {0, 1}}}};
   EXPECT_THAT(svg_line_chart({panel}), HasSubstr("<line x1=\"440\" y1=\"288\" x2=\"440\""));

@@ -18,14 +18,14 @@ using enum PipelineWork;
 struct Paint {
   const char* name;
   PipelineWork work;
-  size_t colour;  // of series_colour()
+  size_t colour;  // index of series_colour()
 };
 constexpr Paint kPaints[] = {{"forward", kForward, 5},
                              {"backward", kBackward, 1},
                              {"backward of inputs", kBackwardInput, 1},
                              {"backward of weights", kBackwardWeight, 2}};
 constexpr double kStageHeight = 30, kBoxHeight = 24, kPanelTop = 64, kPanelSide = 14;
-// Under a panel its axis' numbers and name, above it its title.
+// A panel has its axis' numbers and name below it, and its title above it.
 constexpr double kPanelAxis = 44, kPanelTitle = 28;
 
 std::string headline(const PipelineSchedule& s) {
@@ -36,7 +36,7 @@ std::string headline(const PipelineSchedule& s) {
 }
 
 std::string box(const Paint& paint, double x, double y, double width, double height, bool later) {
-  // Chunks behind the first are fainter.
+  // Chunks after the first one are fainter.
   return "<rect x=\"" + svg_number(x) + "\" y=\"" + svg_number(y) + "\" width=\"" +
          svg_number(width) + "\" height=\"" + svg_number(height) + "\" fill=\"" +
          series_colour(paint.colour) + "\" fill-opacity=\"" + (later ? "0.4" : "0.85") +
@@ -58,11 +58,11 @@ double shortest_action(const PipelineTiming& timing) {
   return shortest;
 }
 
-// Where a panel's stages stand, and how long a unit of time is.
+// The position of a panel's stages, and the scale of time.
 struct Frame {
   double left = 0, top = 0, scale = 1;
-  double makespan = 0;    // that the axis covers
-  double shown = 1;       // what a unit of time is called on the axis
+  double makespan = 0;    // the length that the axis covers
+  double shown = 1;       // the label's value of one unit of time
   std::string_view axis;  // "time, ms"
   double right() const { return left + makespan * scale; }
 };
@@ -125,7 +125,7 @@ Frame frame_of(const PipelineSchedule& schedule, double makespan, double shortes
   frame.left = kPanelSide + svg_text_width("stage " + std::to_string(schedule.stages)) + 8;
   frame.top = kPanelTop;
   frame.makespan = makespan;
-  // A box has room for its number, and the picture is of a width that a page shows.
+  // A box has room for its number, and the picture has a width that a page can show.
   frame.scale = std::clamp(20 / shortest, 500 / makespan, 1600 / makespan);
   frame.axis = "time";
   return frame;
@@ -146,7 +146,8 @@ std::string held_text(const std::vector<int>& held, int chunks) {
   return text;
 }
 
-// zb-v's papers say what a stage waits inside of its own work; the others', of the whole step.
+// The papers of zb-v state the bubble inside a stage's own work; the other papers that of the whole
+// step.
 bool is_inner(const PipelineSchedule& schedule) {
   return schedule.name == "zb-v";
 }

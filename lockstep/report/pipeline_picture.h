@@ -1,4 +1,5 @@
-// A pipeline's schedule as an SVG picture and as JSON: as planned, or as it ran below its plan. Pure.
+// A pipeline's schedule as an SVG picture and as JSON, either as planned or with the measured one
+// below the plan. Pure.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,16 +9,18 @@
 
 namespace lockstep {
 
-// The whole file: a line a stage, time from left to right.
+// Returns a whole SVG file: one line per stage, time from left to right.
 std::string pipeline_svg(const PlannedPipeline& plan);
-// What was planned with the mean times, and below, to the same scale and in the same colours, what was measured; with
-// the bubbles beside the formula's and what stages hold.
+// Draws the plan with the mean times, and below it, to the same scale and in the same colours, the
+// measured schedule; also states the bubbles beside the formula's, and how many micro-batches'
+// activations the stages hold.
 std::string pipeline_svg(const MeasuredPipeline& measured);
 
 nlohmann::ordered_json pipeline_json(const PlannedPipeline& plan);
-// The same of measured.planned, in seconds, with what was measured under "measured".
+// The JSON of measured.planned, in seconds, with the measured values under "measured".
 nlohmann::ordered_json pipeline_json(const MeasuredPipeline& measured);
-// What the latter wrote; also of a schedule of one's own. Throws DataError in one line with `where`, the file's name.
+// Reads the JSON of the second function; also a user's own schedule.
+// Throws: DataError with one line that names `where`, the file.
 MeasuredPipeline parse_measured_pipeline(const std::string& text, const std::string& where);
 
 }  // namespace lockstep

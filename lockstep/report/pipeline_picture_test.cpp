@@ -24,7 +24,7 @@ TEST(PipelinePicture, MeasuredStandsBelowThePlanToOneScale) {
   const std::string svg = pipeline_svg(measured_of("1f1b", 4e-3));
   EXPECT_TRUE(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
   EXPECT_THAT(svg, HasSubstr("1f1b: 2 stages, 4 micro-batches"));
-  // 20 ms, of which 16 are work; and then one stage is 4 ms late.
+  // 20 ms, of which 16 are work; one stage is then 4 ms late.
   EXPECT_THAT(svg, HasSubstr("planned with the mean times: "));
   EXPECT_THAT(svg, HasSubstr("bubble 25.0 % (formula: 25.0 %); stages hold at most 2, 1"));
   EXPECT_THAT(svg, HasSubstr("measured: "));

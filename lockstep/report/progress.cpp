@@ -36,7 +36,7 @@ std::string clock_text(double seconds) {
   return std::to_string(whole / 3600) + ":" + two(whole % 3600 / 60) + ":" + two(whole % 60);
 }
 
-// The facts after the bar, the most important first.
+// The facts after the bar, the most important ones first.
 std::vector<std::string> facts(const Progress& progress) {
   std::vector<std::string> parts;
   if (progress.loss) parts.push_back("loss " + fixed(*progress.loss, 4));

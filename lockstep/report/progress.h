@@ -15,14 +15,14 @@ struct Progress {
   int64_t total = 0;
   std::optional<double> loss = {};
   std::optional<double> samples_per_s = {};
-  std::string_view counted = "samples";  // what a second has so many of
+  std::string_view counted = "samples";  // the unit of the rate: samples per second
   std::optional<double> seconds_left = {};
 };
 
-// The line without its end, at most terminal.columns - 1 columns wide:
+// The line without its newline, at most terminal.columns - 1 columns wide:
 //   epoch 3/10 ████▌     212/469  loss 0.1234  0:42 left  9800 samples/s
-// What does not fit is left out, least important first; '#' takes the place of blocks where there
-// is no unicode.
+// Parts that do not fit are left out, the least important ones first; '#' replaces the blocks if
+// the terminal has no unicode.
 std::string draw_progress(const Progress& progress, const Terminal& terminal);
 
 // The same without a bar, for logs:

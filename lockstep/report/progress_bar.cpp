@@ -9,8 +9,8 @@
 namespace lockstep {
 namespace {
 
-// What was there to the right is wiped, and the cursor stands at the line's start: a bar ends as a
-// line does, so that who passes output on by lines need not wait for the next one.
+// Erases the rest of the line and leaves the cursor at its start: a bar ends with a line end, so a
+// program that passes output on line by line need not wait for the next one.
 constexpr std::string_view kEndOfBar = "\x1b[K\r";
 
 }  // namespace

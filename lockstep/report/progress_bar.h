@@ -1,5 +1,5 @@
-// ProgressBar: shows progress on stderr, redrawn in place on a terminal, as a plain line now and
-// then elsewhere.
+// ProgressBar: shows progress on stderr: redrawn in place on a terminal, and as a plain line now
+// and then elsewhere.
 #pragma once
 
 #include <chrono>
@@ -14,13 +14,14 @@ namespace lockstep {
 
 struct ProgressBarOptions {
   Terminal terminal = {};
-  std::chrono::milliseconds redraw{100};       // at most so often on a terminal
-  std::chrono::milliseconds plain_line{5000};  // at most so often elsewhere
-  std::function<void(std::string_view)> write =
-      {};  // where text goes; default: stderr, one write(2) a call
+  std::chrono::milliseconds redraw{100};       // the shortest interval on a terminal
+  std::chrono::milliseconds plain_line{5000};  // the shortest interval elsewhere
+  // Receives the text; empty: stderr, with one write(2) per call.
+  std::function<void(std::string_view)> write = {};
 };
 
-// One thread at a time. Owned by the rank that shows (rank 0).
+// Owned by the rank that shows progress (rank 0).
+// Thread-safety: one thread at a time.
 class ProgressBar {
  public:
   using Clock = std::chrono::steady_clock;
@@ -28,12 +29,12 @@ class ProgressBar {
   explicit ProgressBar(ProgressBarOptions options);
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
-  // Leaves an unfinished line behind as it is, ended by a newline.
+  // Leaves an unfinished line as it is, followed by a newline.
   ~ProgressBar();
 
-  // Shows `progress` if it is time to. `now` is for tests.
+  // Shows `progress` if enough time has passed. `now` is for tests.
   void update(const Progress& progress, Clock::time_point now = Clock::now());
-  // Takes the bar away and writes `line` in its place.
+  // Removes the bar and writes `line` in its place.
   void finish(std::string_view line);
 
  private:
@@ -41,7 +42,7 @@ class ProgressBar {
 
   ProgressBarOptions options_;
   Clock::time_point last_;
-  bool shown_ = false;  // a bar stands on the current line
+  bool shown_ = false;  // the current line shows a bar
 };
 
 }  // namespace lockstep

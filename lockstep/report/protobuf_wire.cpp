@@ -27,7 +27,7 @@ void Message::tag(int field, int wire_type) {
 
 Message& Message::integer(int field, int64_t value) {
   tag(field, kVarint);
-  varint(static_cast<uint64_t>(value));  // negative ones take ten bytes
+  varint(static_cast<uint64_t>(value));  // negative numbers take ten bytes
   return *this;
 }
 

@@ -1,8 +1,8 @@
-// Protobuf's wire format, as much of it as writing needs
+// The part of Protobuf's wire format that writing needs
 // (https://protobuf.dev/programming-guides/encoding/). Pure.
 //
-// By hand, since the library is a build dependency that clashes with the one inside other packages,
-// and what TensorBoard needs of it are four kinds of fields.
+// Written by hand, because the library is a build dependency that clashes with the copies inside
+// other packages, and TensorBoard needs only four kinds of fields.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace lockstep::tensorboard {
 
-// A message under way; fields appear in the order of the calls.
+// A message under construction; fields appear in the order of the calls.
 class Message {
  public:
   Message& integer(int field, int64_t value);  // int32, int64, enum

@@ -11,7 +11,7 @@ namespace {
 
 struct Curves {
   Series training, evaluations, scores;
-  bool perplexity = false;  // what the scores are; else accuracies, in per cent
+  bool perplexity = false;  // the scores are perplexities; otherwise accuracies in per cent
 };
 
 Curves curves_of(const std::filesystem::path& metrics) {

@@ -11,7 +11,7 @@ namespace lockstep {
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr double kMost = 1e15;  // of any number here; whole ones stay exact
+constexpr double kMost = 1e15;  // limit of all numbers here; whole numbers stay exact
 
 std::vector<double> read_losses(const JsonObject& fields) {
   std::vector<double> losses;

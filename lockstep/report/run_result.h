@@ -1,5 +1,5 @@
-// The result of one training run as a file: what a training program writes with --json, and
-// `lockstep compare` reads.
+// The result of one training run as a file: training programs write it with --json, and `lockstep
+// compare` reads it.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-// Where a step's time goes, in this order.
+// The parts of a step's time, in this order.
 inline constexpr std::array<const char*, 5> kStepParts{"data", "forward", "backward", "wait",
                                                        "optimizer"};
 
@@ -27,31 +27,32 @@ struct RunResult {
   std::string method = {};   // "distributed"
   int64_t nproc = 1;         // ranks or devices
   std::string model = {};    // "mini"
-  std::string dtype = {};    // that computes: "float32", "bfloat16"
+  std::string dtype = {};    // of the computation: "float32", "bfloat16"
   std::string padding = {};  // "max_length", "longest", "packed"
   int64_t steps = 0;
   double epochs = 0;
   int64_t samples = 0;     // trained on, over all ranks
-  int64_t batch_size = 0;  // of a rank
-  double seconds = 0;      // from the first step's start to the last one's end, without evaluations
+  int64_t batch_size = 0;  // of one rank
+  double seconds = 0;  // from the first step's start to the last step's end, without evaluations
   double samples_per_s = 0;
   std::optional<double> startup_s = {};  // from the command to the first step's start
-  std::vector<double> losses = {};       // one a step, mean over ranks; NaN where it was none
+  std::vector<double> losses = {};       // one per step, the mean over ranks; NaN if it was none
   std::vector<RunEvaluation> evaluations = {};
   std::optional<double> dev_loss = {}, dev_accuracy = {}, macro_f1 = {}, weighted_f1 = {};
-  std::optional<ConfusionMatrix> confusion = {};                      // on the dev set
-  std::vector<double> peak_memory_mib = {};                           // one a rank
-  std::optional<std::array<double, kStepParts.size()>> parts_s = {};  // rank 0's, sums over the run
-  std::string checkpoint = {};                                        // path
+  std::optional<ConfusionMatrix> confusion = {};  // on the dev set
+  std::vector<double> peak_memory_mib = {};       // one per rank
+  // Rank 0's, summed over the run.
+  std::optional<std::array<double, kStepParts.size()>> parts_s = {};
+  std::string checkpoint = {};  // path
 };
 
-// The fields that are there, under the names above; "minutes" beside seconds, "labels" beside
-// "confusion" (rows: true classes), parts_s by name.
+// The fields that are present, under the names above; also "minutes" beside seconds, "labels"
+// beside "confusion" (rows are true classes), and parts_s by name.
 nlohmann::ordered_json to_json(const RunResult& result);
 
-// The other way. method, nproc, steps, samples, seconds, samples_per_s and losses must be there;
-// unknown fields are passed over, null counts as absent. Throws DataError of one line that names
-// `where` (the file), the field and what is wrong with it.
+// Reads the JSON back. method, nproc, steps, samples, seconds, samples_per_s and losses must be
+// present; unknown fields are ignored, and null counts as absent.
+// Throws: DataError with one line that names `where` (the file), the field and its error.
 RunResult parse_run_result(const std::string& text, const std::string& where);
 RunResult run_result_of(const nlohmann::json& json, const std::string& where);
 

@@ -43,7 +43,7 @@ TEST(RunResult, WhatIsNotKnownMayBeAbsentOrNull) {
   EXPECT_TRUE(to_json(result)["losses"].dump() == "[null,1.0]");
 }
 
-// One change of a whole result, and what the one line says.
+// One change of a whole result, and the expected line.
 TEST(RunResult, WhatIsWrongIsNamedInOneLine) {
   const auto says = [](const char* pointer, const Json& value) {
     Json json = Json::parse(kWhole);

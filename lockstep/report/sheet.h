@@ -10,12 +10,12 @@
 
 namespace lockstep {
 
-// One text in both languages. All texts are plain: markup in them is shown as it stands.
+// One text in both languages. Texts are plain: markup in them is escaped.
 struct Words {
   std::string en;
   std::string zh;
 };
-// The same in both, such as a name or a number.
+// The same text in both languages, such as a name or a number.
 inline Words same_words(const std::string& text) {
   return {text, text};
 }

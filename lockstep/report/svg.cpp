@@ -13,7 +13,7 @@ namespace {
 // Okabe and Ito, 2008.
 constexpr const char* kColours[kSeriesColours] = {"#0072B2", "#D55E00", "#009E73",
                                                   "#CC79A7", "#E69F00", "#56B4E9"};
-constexpr double kColumnWidth = 6.7;  // of a 12 pixel font, on average
+constexpr double kColumnWidth = 6.7;  // average, of a 12 pixel font
 
 std::string svg_line(double x1, double y1, double x2, double y2, std::string_view attributes) {
   return "<line x1=\"" + svg_number(x1) + "\" y1=\"" + svg_number(y1) + "\" x2=\"" +
@@ -31,7 +31,8 @@ size_t part_colour(std::string_view part) {
     std::string_view part;
     size_t colour;
   };
-  // Those of time, then those of memory. Forward and backward are those of a pipeline's picture, too.
+  // First the parts of time, then those of memory. Forward and backward have the colours of a
+  // pipeline's picture, too.
   static constexpr Painted kParts[] = {{"data", 3},      {"forward", 5},    {"backward", 1},
                                        {"averaging", 0}, {"waiting", 4},    {"wait", 4},
                                        {"optimizer", 2}, {"parameters", 0}, {"gradients", 1},
@@ -125,7 +126,7 @@ Legend svg_legend(const std::vector<LegendEntry>& entries, double x, double y, d
 }
 
 std::vector<double> axis_ticks(double low, double high, int count, bool integers) {
-  if (!(high > low)) {  // one value: room on both sides of it
+  if (!(high > low)) {  // a single value: adds room on both sides
     const double room = integers ? 1 : std::max(std::abs(low) * 0.1, 1e-3);
     low -= room;
     high += room;

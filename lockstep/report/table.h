@@ -13,13 +13,15 @@ struct Column {
   Align align = Align::kRight;
 };
 
-// A table with a header line, a rule and aligned columns; wide (CJK) characters count as they show.
+// A table with a header line, a rule and aligned columns; wide (CJK) characters count with their
+// display width.
 class Table {
  public:
   explicit Table(std::vector<Column> columns);
-  // One cell a column, each a single line. Throws InvalidArgument for another number of cells.
+  // Adds a row: one cell per column, each a single line.
+  // Throws: InvalidArgument for another number of cells.
   void add(std::vector<std::string> cells);
-  // All lines, each ended by '\n', without spaces at the ends.
+  // All lines, each ended by '\n', without trailing spaces.
   std::string str() const;
 
  private:
@@ -27,11 +29,11 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// `value` with `digits` digits after the point, '.' in any locale: fixed(0.5, 2) is "0.50".
+// `value` with `digits` digits after the point, and '.' in any locale: fixed(0.5, 2) is "0.50".
 std::string fixed(double value, int digits);
 // A percentage: percent(0.98765, 2) is "98.77 %".
 std::string percent(double fraction, int digits);
-// A length of time as a person says it: "0.8 s", "12 s", "3 min 20 s", "2 h 05 min".
+// A length of time in a readable form: "0.8 s", "12 s", "3 min 20 s", "2 h 05 min".
 std::string duration_text(double seconds);
 
 }  // namespace lockstep

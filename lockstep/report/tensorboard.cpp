@@ -30,7 +30,7 @@ std::string host_name() {
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
 }
 
-// A new file, whoever else makes one at the same moment.
+// Makes a new file even if another process makes one at the same moment.
 UniqueFd create_event_file(const std::filesystem::path& directory, std::filesystem::path* path) {
   const std::string stem = "events.out.tfevents." + std::to_string(std::time(nullptr)) + "." +
                            host_name() + "." + std::to_string(::getpid()) + ".";
@@ -60,7 +60,7 @@ TensorBoardWriter::~TensorBoardWriter() {
   if (!fd_) return;
   try {
     flush();
-  } catch (const std::exception&) {  // a full disk; whoever must know calls flush()
+  } catch (const std::exception&) {  // a full disk; flush() reports it
   }
 }
 
@@ -73,7 +73,7 @@ void TensorBoardWriter::add(const std::string& event) {
 void TensorBoardWriter::flush() {
   written_ = std::chrono::steady_clock::now();
   std::string records;
-  records.swap(waiting_);  // not again if this fails
+  records.swap(waiting_);  // dropped even if this fails
   const off_t start = ::lseek(fd_.get(), 0, SEEK_END);
   size_t done = 0;
   while (done < records.size()) {
@@ -81,7 +81,7 @@ void TensorBoardWriter::flush() {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
       const int reason = errno;
-      // No half of a record stays behind, and later ones can be read.
+      // Removes an incomplete record, so that later ones can be read.
       if (start >= 0 && ::ftruncate(fd_.get(), start) != 0) fd_.reset();
       throw system_error("cannot write " + path_.string(), reason);
     }

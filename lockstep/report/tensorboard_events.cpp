@@ -58,7 +58,7 @@ std::string summary_event(const When& when, const Message& value) {
       .data();
 }
 
-// Upper limits of the buckets, ascending.
+// The upper limits of the buckets, ascending.
 std::vector<double> bucket_limits() {
   std::vector<double> positive;
   for (double limit = 1e-12; limit < 1e20; limit *= 1.1) positive.push_back(limit);
@@ -145,8 +145,8 @@ std::string histogram_event(const When& when, std::string_view tag,
     squares += v * v;
   }
   if (number == 0) least = most = 0;
-  // From the empty bucket before the first that has something to the last: TensorBoard takes a
-  // bucket's lower limit from its neighbour.
+  // From the empty bucket before the first non-empty one to the last non-empty one, because
+  // TensorBoard takes a bucket's lower limit from its neighbour.
   size_t first = 0, last = counts.size() - 1;
   while (first + 1 < counts.size() && counts[first + 1] == 0 && counts[first] == 0) ++first;
   while (last > first && counts[last] == 0) --last;
@@ -194,7 +194,7 @@ std::string png_image(std::span<const uint8_t> pixels, int64_t height, int64_t w
   std::string header;
   append_big_endian(header, static_cast<uint32_t>(width));
   append_big_endian(header, static_cast<uint32_t>(height));
-  header += static_cast<char>(8);  // bits
+  header += static_cast<char>(8);  // 8 bits per channel
   header += static_cast<char>(channels == 1 ? 0 : channels == 3 ? 2 : 6);
   header.append(3, '\0');
   std::string png("\x89PNG\r\n\x1a\n", 8);

@@ -1,4 +1,4 @@
-// The real TensorBoard reads what is written, if a Python here has it.
+// The real TensorBoard reads the files, if a Python here has it.
 #include <gtest/gtest.h>
 #include <stdio.h>
 
@@ -46,7 +46,7 @@ std::string python_with_tensorboard() {
 constexpr const char* kNoTensorBoard =
     "no Python has TensorBoard: pip install --no-deps tensorboard protobuf absl-py numpy";
 
-// What EventAccumulator has after it has read all files of the directory.
+// The contents of EventAccumulator after it has read all files of the directory.
 constexpr const char* kReader = R"(
 import json, sys, warnings
 warnings.simplefilter("ignore")

@@ -40,7 +40,7 @@ TEST(RecordFile, Crc32cHasItsKnownAnswers) {
   EXPECT_EQ(masked_crc32c(""), 0xa282ead8u);
 }
 
-// The first record of every event file that TensorFlow has written since 2015, but for the time.
+// The first record of every event file that TensorFlow has written since 2015, except for the time.
 TEST(RecordFile, FramesAreTensorFlows) {
   const std::string record = framed_record("abc");
   ASSERT_EQ(record.size(), 8u + 4 + 3 + 4);
@@ -80,7 +80,7 @@ TEST(TensorBoardEvents, PngIsAPng) {
   const std::string png = png_image(pixels, 2, 2, 3);
   EXPECT_EQ(hex(png.substr(0, 8)), "89504e470d0a1a0a");
   EXPECT_EQ(hex(png.substr(8, 21)), "0000000d4948445200000002000000020802000000");
-  // The rows come back, each after its filter's number.
+  // The rows are recovered, each after its filter's number.
   const size_t at = png.find("IDAT");
   ASSERT_NE(at, std::string::npos);
   std::string rows(14, '?');

@@ -1,4 +1,4 @@
-// What stands at the other end of stderr.
+// The terminal, if any, that stderr writes to.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,14 @@ struct Terminal {
   int columns = 80;
 };
 
-// LOCKSTEP_TTY=1 (set for rank 0 by a launcher whose own output is a terminal) or a `fd` that is
-// one; LOCKSTEP_COLUMNS, else the terminal's own width, else COLUMNS, else 80; unicode unless
-// LC_ALL, LC_CTYPE or LANG (the first that is set) is no UTF-8 locale. TERM=dumb is not
-// interactive.
+// Interactive if LOCKSTEP_TTY=1 (a launcher whose own output is a terminal sets it for rank 0) or
+// `fd` is a terminal, unless TERM=dumb. The width is LOCKSTEP_COLUMNS, else the terminal's own
+// width, else COLUMNS, else 80. It has unicode if the first of LC_ALL, LC_CTYPE and LANG that is
+// set names a UTF-8 locale.
 Terminal find_terminal(int fd, const EnvLookup& env);
 
-// How wide the terminal at `fd` is, of which text for people makes lines; `otherwise` where there is none.
+// The width of the terminal at `fd`, to which text for people is wrapped; `otherwise` if it is not
+// a terminal.
 size_t columns_of(int fd, size_t otherwise);
 
 }  // namespace lockstep

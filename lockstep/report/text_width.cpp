@@ -8,8 +8,8 @@
 namespace lockstep {
 namespace {
 
-// The C library's tables of widths, for this thread and this scope, whatever locale the program has
-// chosen.
+// Selects the C library's width tables for this thread and this scope, whatever locale the program
+// has chosen.
 class Utf8Scope {
  public:
   Utf8Scope() : locale_(::newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr)) {
@@ -28,7 +28,8 @@ class Utf8Scope {
   locale_t former_ = nullptr;
 };
 
-// Walks `text` until the next character would pass `columns`; returns the bytes and columns walked.
+// Walks through `text` until the next character would exceed `columns`; returns the bytes and
+// columns walked.
 struct Walked {
   size_t bytes = 0;
   size_t columns = 0;

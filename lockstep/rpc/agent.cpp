@@ -16,7 +16,7 @@
 #include "lockstep/rpc/internal/core.h"
 #include "lockstep/rpc/internal/devices.h"
 #include "lockstep/rpc/internal/directory.h"
-#include "lockstep/rpc/internal/served.h"
+#include "lockstep/rpc/internal/inbound_call.h"
 #include "lockstep/store/prefix_store.h"
 #include "lockstep/store/tcp_store.h"
 
@@ -38,7 +38,7 @@ Writer& scratch_head() {
 
 bool receive_for(Pending& call, Deadline deadline) {
   if (!call.link || deadline.expired()) return false;
-  const auto core = call.core.lock();  // with its reactor, which the link works with
+  const auto core = call.core.lock();  // also keeps its reactor, which the link works with
   if (!core) return false;
   return call.link->receive_until([&] { return call.state().done(); }, deadline);
 }
@@ -72,7 +72,7 @@ ReferencePtr own_object(const std::shared_ptr<Core>& core, std::shared_ptr<Objec
   return core->own(std::move(object));
 }
 
-// Everybody says that he has come, and waits for the others.
+// Each process reports that it has arrived, and waits for the others.
 void Core::meet_all(Deadline deadline) {
   if (!store_ || options_.world.size() < 2) return;
   const auto key = [](const std::string& name) { return "rpc-left/" + name; };
@@ -96,7 +96,7 @@ void Core::say_left() noexcept {
   if (!store_ || options_.world.size() < 2) return;
   try {
     store_->offer("rpc-ended/" + options_.name, "1", Deadline::seconds(kFarewell));
-  } catch (const std::exception&) {  // its server waits for nobody any more
+  } catch (const std::exception&) {  // no process waits for its server any more
   }
 }
 
@@ -112,14 +112,14 @@ void Core::wait_left(Deadline deadline) noexcept {
 }
 
 void Core::stop(const std::string& why, Deadline deadline) noexcept {
-  if (stopped_.exchange(true)) {  // another thread is at it, or was
+  if (stopped_.exchange(true)) {  // another thread stops it, or has done so
     MutexLock lock(mutex_);
     while (!ended_ && stopping_ != std::this_thread::get_id() && !reactor_->is_own_thread())
       if (!has_ended_.wait_until(lock, deadline.time())) break;
     return;
   }
   {
-    // What is told of the end runs on this thread, and may stop it, too.
+    // Callbacks of the end run on this thread, and may stop the agent, too.
     const MutexLock lock(mutex_);
     stopping_ = std::this_thread::get_id();
   }
@@ -128,16 +128,16 @@ void Core::stop(const std::string& why, Deadline deadline) noexcept {
                                                    call->peer.str() + "': " + why)));
   {
     const MutexLock lock(mutex_);
-    for (Served* one : serving_) one->cancel();
+    for (InboundCall* one : serving_) one->cancel();
   }
   objects_.close();
-  courier_.stop(deadline);
+  sender_.stop(deadline);
   try {
     if (transport_) transport_->close(why);
   } catch (const std::exception& error) {
     log_warning(std::string("rpc: ") + error.what());
   }
-  if (reaching_) reaching_->stop(deadline.time());
+  if (connector_) connector_->stop(deadline.time());
   reactor_->stop(deadline.time());
   const MutexLock lock(mutex_);
   ended_ = true;
@@ -180,7 +180,8 @@ void Agent::shutdown(std::chrono::nanoseconds timeout) {
     end();
     throw;
   }
-  // The others ask the store until they have ended: who serves it ends last.
+  // The other processes ask the store until they have ended, so the process that serves it ends
+  // last.
   if (core_->serves_store())
     core_->wait_left(Deadline::after(
         std::min<Deadline::Duration>(deadline.remaining(), std::chrono::seconds(5))));
@@ -204,10 +205,11 @@ size_t Agent::held_references() const {
 
 namespace {
 
-// What one rank tells the others of itself: "name", "node", "functions" with their types. A function that two of them know by
-// one name but with other types would be found out when it is called; it is found out here.
+// A rank's description for the others: "name", "node", "functions" with their types. A function
+// that two ranks know by one name but with different types would otherwise be found only when it is
+// called.
 void check_types(const std::vector<nlohmann::json>& ranks) {
-  std::map<std::string, std::pair<std::string, std::string>> known;  // types, and whose
+  std::map<std::string, std::pair<std::string, std::string>> known;  // each type with its process
   for (const nlohmann::json& rank : ranks) {
     const auto name = rank.at("name").get<std::string>();
     for (const auto& [function, types] :
@@ -221,7 +223,7 @@ void check_types(const std::vector<nlohmann::json>& ranks) {
   }
 }
 
-// Also one of a number that is none, as at::Device("cuda:200") has.
+// Also describes a device whose number is out of range, such as at::Device("cuda:200").
 nlohmann::json words_of(c10::Device device) {
   return {{"type", static_cast<int>(device.type())}, {"index", static_cast<int>(device.index())}};
 }
@@ -230,7 +232,8 @@ c10::Device device_of(const nlohmann::json& words) {
           static_cast<c10::DeviceIndex>(words.at("index").get<int>())};
 }
 
-// Maps make sense, and lead to names that are there, and from devices to devices that are. Each name is one rank's.
+// Checks that the maps are valid, and lead to existing names and from devices to existing devices,
+// and that each name belongs to one rank.
 void check_devices(const std::vector<nlohmann::json>& ranks) {
   std::map<std::string, nlohmann::json> ranks_by_name;
   for (const nlohmann::json& rank : ranks) ranks_by_name[rank.at("name").get<std::string>()] = rank;
@@ -271,8 +274,9 @@ void check_devices(const std::vector<nlohmann::json>& ranks) {
   }
 }
 
-// What the handles of an agent share. The last of them stops it on its own thread, though calls that are being served keep the core
-// longer: else its end came in one of its workers, which would wait for itself, and the process might end meanwhile.
+// The state that the handles of an agent share. The last handle stops the agent on its own thread,
+// though calls that are being served keep the core longer. Otherwise the end would come in one of
+// its workers, which would wait for itself, and the process might end meanwhile.
 std::shared_ptr<internal::Core> handle_of(std::shared_ptr<internal::Core> core) {
   struct Owner {
     explicit Owner(std::shared_ptr<internal::Core> core) : core(std::move(core)) {}
@@ -358,7 +362,7 @@ Agent init(Communicator& comm, Registry registry, AgentOptions options) {
   Agent agent =
       init(name, kept_store(std::move(rendezvous)), std::move(registry), std::move(options));
   if (serves) agent.core()->serve_store();
-  comm.barrier();  // everybody can be called
+  comm.barrier();  // every agent can be called
   return agent;
 }
 

@@ -1,4 +1,5 @@
-// Agent: this process's end of remote calls: point to point, by name, at any time, from any thread.
+// Agent: this process's end of remote calls. They are point to point, by name, at any time, from
+// any thread.
 //
 //   rpc::Registry registry;
 //   registry.add("matmul", [](const at::Tensor& a, const at::Tensor& b) { return a.matmul(b); });
@@ -8,25 +9,30 @@
 //   rpc::RRef<Net> net = agent.remote<Net>("worker1", "make_net", 128);
 //   agent.shutdown();
 //
-// A call's types are those of its arguments (string literals are strings, vectors vectors ...) and the R that is asked for; the
-// function's own are compared with them where it is called. A tensor arrives with its own storage; its contents must not
-// change until the call has returned. Tensors on devices go by a map of devices that the caller sets for the peer
-// (AgentOptions::set_device_map), and results come back by it; without one they are refused.
+// A call's types are those of its arguments (string literals are strings, vectors are vectors) and
+// the R that the caller asks for; the callee compares them with the function's own types. A tensor
+// arrives with its own storage; its contents must not change until the call has returned. Tensors
+// on devices need a device map that the caller sets for the peer (AgentOptions::set_device_map),
+// and results return by the same map; without one they are refused.
 //
-// Every call has a deadline, and those made while serving it end by the same one; they are Cancelled when its caller
-// cancels it or is gone. What does not come in time is Timeout, and the other end is told; a process that is gone fails all
-// its pending calls at once (PeerLost), and whoever comes back under its name is found by the next call. Calls to one's
-// own name are calls like any others.
+// Every call has a deadline, and calls made while serving it end by the same deadline; they are
+// Cancelled when its caller cancels it or is gone. A call that is not answered in time throws
+// Timeout, and the other end is told. When a process is gone, all its pending calls fail at once
+// (PeerLost), and the next call finds the process that has come back under its name. Calls to a
+// process's own name work like any others.
 //
-// How much waits is bounded: calls in flight and bytes in the queue for each peer. Beyond it a call waits for room, at
-// most until its deadline, and then says so.
+// The queues are bounded: calls in flight and queued bytes for each peer. Beyond the bounds a call
+// waits for room, at most until its deadline, and then reports that.
 //
-// Threads: AgentOptions::workers for calls, one more, and, once a reference has come whose owner is not known here, one that connects to
-// such owners, once a tensor of a device is sent, one that waits for its copy; no others. A call that waits inside a function
-// keeps its worker: use as many workers as such calls nest, or let the function return a Future.
+// Thread-safety: any thread. The agent itself has AgentOptions::workers threads for calls and one
+// more. It starts one that connects to owners once a reference arrives whose owner is unknown here,
+// and one that waits for copies once a tensor of a device is sent. A call that waits inside a
+// function keeps its worker: use as many workers as such calls nest, or let the function return a
+// Future.
 //
-// Method: calls by registered name with futures and references as in PyTorch's RPC (Damania et al., "PyTorch RPC: Distributed Deep Learning
-// Built on Tensor-Optimized Remote Procedure Calls", MLSys 2023).
+// Method: calls by registered name with futures and references as in PyTorch's RPC (Damania et al.,
+// "PyTorch RPC: Distributed Deep Learning Built on Tensor-Optimized Remote Procedure Calls", MLSys
+// 2023).
 #pragma once
 
 #include <chrono>
@@ -57,28 +63,30 @@ class Communicator;
 namespace lockstep::rpc {
 
 struct AgentOptions {
-  std::string name = {};  // init(comm): "worker<rank>" where empty
+  std::string name = {};  // for init(comm): "worker<rank>" where empty
   int workers = 4;        // threads that serve calls, besides the one that receives
-  std::chrono::nanoseconds timeout = std::chrono::seconds(60);  // of a call that has no other
-  // For each peer: beyond them a call waits for room.
+  std::chrono::nanoseconds timeout = std::chrono::seconds(60);  // of a call without its own
+  // Limits for each peer: beyond them a call waits for room.
   size_t calls_in_flight = size_t{1} << 20;
   size_t queued_bytes = size_t{1} << 30;
-  // After so much silence of a process its references count no longer.
+  // A process that is silent for this long loses its references.
   std::chrono::nanoseconds lease = std::chrono::seconds(30);
-  // Where this process can be reached over TCP: a numeric address of its own. Beyond loopback every connection proves the job's
-  // secret as well, but what is sent is not encrypted.
+  // The address at which this process is reached over TCP: a numeric address of its own. Beyond
+  // loopback every connection proves the job's secret as well, but traffic is not encrypted.
   std::string listen = "127.0.0.1";
-  // The names of all who take part, where they are known: shutdown() waits for them. init(comm) fills it.
+  // The names of all participants, where they are known: shutdown() waits for them. init(comm)
+  // fills it.
   std::vector<std::string> world = {};
-  // The job's secret; else LOCKSTEP_SECRET_FD, LOCKSTEP_SECRET_FILE, LOCKSTEP_SECRET.
+  // The job's secret; otherwise LOCKSTEP_SECRET_FD, LOCKSTEP_SECRET_FILE or LOCKSTEP_SECRET.
   std::optional<Secret> secret = {};
-  // By peer. Calls to one's own name need none: there every device stands for itself.
+  // By peer. Calls to the process's own name need none: there every device maps to itself.
   std::map<std::string, DeviceMap> device_maps = {};
 
-  // {{at::Device("cuda:0"), at::Device("cuda:1")}}: tensors of this process's cuda:0 arrive on the peer's cuda:1, and those
-  // that it answers with on cuda:1 arrive here on cuda:0; gradients of distributed autograd likewise. init() throws
-  // InvalidArgument for a device that is not there, that is the CPU, or that is mapped twice; init(comm) also where no rank has
-  // the name, or that rank lacks the device, on all ranks.
+  // {{at::Device("cuda:0"), at::Device("cuda:1")}}: tensors of this process's cuda:0 arrive on the
+  // peer's cuda:1, and tensors on cuda:1 in its answers arrive here on cuda:0; gradients of
+  // distributed autograd use the same map. init() throws InvalidArgument for a device that does not
+  // exist, is the CPU, or is mapped twice. init(comm) also throws it, on all ranks, where no rank
+  // has the name or that rank lacks the device.
   void set_device_map(const std::string& peer, DeviceMap map) {
     device_maps.insert_or_assign(peer, std::move(map));
   }
@@ -130,10 +138,10 @@ struct CallTypes {
 
 }  // namespace internal
 
-// The functions of one peer, with options for their calls. A handle.
+// The functions of one peer, with options for their calls. A copyable handle.
 class Destination {
  public:
-  // `owned`: a reference, whose owner it is and nobody else; null: whoever has the name.
+  // `owned`: a reference; its owner alone is called. Null: the process that has the name.
   Destination(std::shared_ptr<internal::Core> core, std::string name, CallOptions options,
               internal::ReferencePtr owned = nullptr)
       : core_(std::move(core)),
@@ -141,18 +149,20 @@ class Destination {
         options_(options),
         owned_(std::move(owned)) {}
 
-  // Calls `function` and waits for what it returns. Throws RemoteError, Timeout, PeerLost, Cancelled, InvalidArgument (an
-  // argument that cannot travel).
+  // Calls `function` and waits for its result.
+  // Throws: RemoteError, Timeout, PeerLost, Cancelled, InvalidArgument (an argument of a type that
+  // cannot be sent).
   template <typename R = void, typename... Args>
   R rpc_sync(std::string_view function, const Args&... args) const {
     return start<R>(internal::How::kSync, function, args...).get();
   }
-  // The same without waiting; what goes wrong is in the future, but for InvalidArgument.
+  // The same without waiting. Errors are in the future, except InvalidArgument.
   template <typename R = void, typename... Args>
   Future<R> rpc_async(std::string_view function, const Args&... args) const {
     return start<R>(internal::How::kAsync, function, args...);
   }
-  // Calls it and leaves what it returns there, as an R. Does not wait: what goes wrong shows when the reference is used.
+  // Calls the function and keeps its result at the peer, as an R. Does not wait: errors show when
+  // the reference is used.
   template <typename R, typename... Args>
   RRef<R> remote(std::string_view function, const Args&... args) const {
     Writer& writer = internal::scratch_writer(core_);
@@ -183,7 +193,8 @@ class Destination {
 class Agent {
  public:
   explicit Agent(std::shared_ptr<internal::Core> core) : core_(std::move(core)) {}
-  // The agent whose call this thread serves. Throws InvalidArgument elsewhere. It does not keep the agent running.
+  // The agent whose call this thread serves.
+  // Throws: InvalidArgument on other threads. The handle does not keep the agent running.
   static Agent current();
 
   const std::string& name() const;
@@ -211,22 +222,26 @@ class Agent {
         internal::own_object(core_, std::make_shared<internal::TypedObject<T>>(std::move(object))));
   }
 
-  // Ends in order: waits until this process's calls are done and everybody of world() has come here, too (calls are
-  // served meanwhile), then ends. With a process that does not come it ends after `timeout` and throws Timeout that names
-  // it; the agent is down then, too. Not from a function that is being served.
+  // Shuts down in order: waits until this process's calls are complete and all of world() have
+  // called shutdown() too (calls are served meanwhile). With a process that does not arrive, it
+  // ends after `timeout` and throws Timeout that names it; the agent is down then, too. Must not be
+  // called from a function that is being served.
   void shutdown(std::chrono::nanoseconds timeout = std::chrono::seconds(60));
-  // At once, without waiting for others: pending calls are Cancelled here, PeerLost at the other ends. Waits up to 5 s for functions
-  // that are being served. Not from a `quick` function. What the last handle of init() does.
+  // Stops at once, without waiting for others: pending calls are Cancelled here and PeerLost at the
+  // other ends. Waits up to 5 s for functions that are being served. The last handle of init() does
+  // the same. Must not be called from a `quick` function.
   void stop();
 
-  // What is pending now, for people: calls to others and calls of others, oldest first, with their age.
+  // The pending calls, for diagnostics: calls to others and calls by others, oldest first, with
+  // their age.
   struct PendingCall {
     bool incoming = false;
     std::string peer, function;
     double seconds = 0;
   };
   std::vector<PendingCall> pending_calls() const;
-  // How many objects are kept here for references, and how many shares of others' this process has; for tests and leaks.
+  // The number of objects that are kept here for references, and of this process's references to
+  // objects of others; for tests and leaks.
   size_t kept_objects() const;
   size_t held_references() const;
 
@@ -236,17 +251,21 @@ class Agent {
   std::shared_ptr<internal::Core> core_;
 };
 
-// Joins by name: others are found in `store`, which all who call each other share, and may come and go. Throws
-// InvalidArgument (the name is taken by a process that lives; no secret), StoreError, SystemError.
+// Joins by name: processes find each other in `store`, which all that call each other share, and
+// may come and go.
+// Throws: InvalidArgument (the name is taken by a living process; no secret), StoreError,
+// SystemError.
 Agent init(const std::string& name, std::shared_ptr<Store> store, Registry registry,
            AgentOptions options = {});
-// Joins with all ranks of a communicator; collective. The agents find each other by a store that rank 0 serves, and depend on the
-// communicator no longer when it returns. Throws InvalidArgument on all of them, too, where two ranks register a function with
-// different types, and what the communicator throws.
+// Joins with all ranks of a communicator. The agents find each other by a store that rank 0 serves,
+// and no longer depend on the communicator once this returns.
+// Collective: all ranks call it.
+// Throws: InvalidArgument on all of them also where two ranks register a function with different
+// types; the communicator's errors.
 Agent init(Communicator& comm, Registry registry, AgentOptions options = {});
 
-// In a function that is being served: whether its caller waits no longer (its deadline passed, it cancelled, it is gone);
-// who it is; by when it wants the answer. Elsewhere: false, "", none.
+// In a function that is being served: whether its caller has stopped waiting (its deadline passed,
+// it cancelled, it is gone); the caller's name; its deadline. On other threads: false, "", none.
 bool cancelled();
 std::string caller();
 std::optional<Deadline> call_deadline();

@@ -68,7 +68,7 @@ TEST_F(AgentTest, CallsWithEveryKindOfArgument) {
   EXPECT_EQ(a_.rpc_sync<double>("b", "norm", Point{3, 4}), 5);
   a_.rpc_sync("b", "nothing");
   EXPECT_EQ(a_.rpc_sync<std::string>("b", "who"), "a");
-  EXPECT_EQ(a_.rpc_sync<std::string>("a", "who"), "a");  // oneself
+  EXPECT_EQ(a_.rpc_sync<std::string>("a", "who"), "a");  // to itself
   EXPECT_EQ(a_.rpc_sync<int>("b", "later", 5), 11);
 }
 
@@ -94,7 +94,7 @@ TEST_F(AgentTest, ErrorsSayWhoWhatAndWhere) {
               ::testing::AllOf(::testing::HasSubstr("is (tensor, tensor) -> tensor"),
                                ::testing::HasSubstr("called as (tensor, int) -> tensor")));
   EXPECT_THROW(a_.rpc_sync<int>("b", "twice", at::ones({1})), RemoteError);
-  EXPECT_EQ(a_.rpc_sync<int>("b", "twice", 1), 2);  // the link is as it was
+  EXPECT_EQ(a_.rpc_sync<int>("b", "twice", 1), 2);  // the link works as before
 }
 
 TEST_F(AgentTest, FuturesThenAndErrors) {
@@ -113,7 +113,8 @@ TEST_F(AgentTest, FuturesThenAndErrors) {
 }
 
 TEST_F(AgentTest, DeadlinesFireInTimeAndAreInherited) {
-  // Within a tenth of their value. The soonest of some tries counts: a busy machine wakes a thread when it likes.
+  // Within a tenth of the value. The fastest of several tries counts, because a busy machine may
+  // wake a thread late.
   for (const double seconds : {0.1, 0.3}) {
     double soonest = 1e9;
     for (int i = 0; i < 20 && soonest > 1.1 * seconds; ++i) {
@@ -174,12 +175,13 @@ TEST(Agent, CallsOfOneOrderRunInOrderOneByOne) {
   EXPECT_EQ(most, 1);
 }
 
-// 10^5 calls. Half of each thread's are in order, each of them after the last one of that thread to that peer.
+// 10^5 calls. Half of each thread's calls are in order, each of them after the last one of that
+// thread to that peer.
 TEST(Agent, ManyThreadsAndPeersLoseNothingAndKeepOrder) {
   const Town town;
   constexpr int kPeers = 4, kThreads = 8, kCalls = 12'500;
-  std::array<std::array<int, kThreads>, kPeers>
-      last{};  // calls of one order do not run side by side
+  // Calls of one order do not run concurrently.
+  std::array<std::array<int, kThreads>, kPeers> last{};
   std::atomic<int> out_of_order{0};
   std::vector<Agent> agents;
   for (int p = 0; p < kPeers; ++p) {
@@ -220,7 +222,7 @@ TEST(Agent, BadInputIsRefusedInOneLine) {
               ::testing::AllOf(::testing::HasSubstr("'twice' on 'b', registered at"),
                                ::testing::HasSubstr("is (int) -> int"),
                                ::testing::HasSubstr("called as (string) -> int")));
-  // More than a message has room for: nothing is sent, and what comes next is as ever.
+  // The message is larger than allowed: nothing is sent, and later calls work as usual.
   const std::string huge(internal::kMostBody, 'x');
   EXPECT_THROW(a.rpc_sync("b", "fails", huge), InvalidArgument);
   EXPECT_THAT(one_line(message_of([&] { a.rpc_sync("b", "fails", huge); })),
@@ -236,7 +238,7 @@ TEST(Agent, BadInputIsRefusedInOneLine) {
                                ::testing::HasSubstr("is this its name?")));
 }
 
-// A nested call is not waited for when nobody waits for its caller.
+// A nested call is not waited for once its caller has stopped waiting.
 TEST_F(AgentTest, WhatIsNestedIsCancelledWithItsCaller) {
   auto f = a_.rpc_async<bool>("b", "nested", "a", 30.0);
   for (int i = 0; i < 2000 && a_.pending_calls().size() < 2; ++i)
@@ -250,7 +252,7 @@ TEST_F(AgentTest, WhatIsNestedIsCancelledWithItsCaller) {
   EXPECT_TRUE(b_.pending_calls().empty());
 }
 
-// Its answer is there, and waits for a worker to read its tensors: nobody else would end it.
+// Its answer has arrived and waits for a worker to read its tensors: only the stop can end it.
 TEST_F(AgentTest, AStoppedAgentEndsCallsWhoseAnswersWait) {
   std::promise<void> in, go;
   Registry registry;
@@ -274,7 +276,7 @@ TEST_F(AgentTest, AStoppedAgentEndsCallsWhoseAnswersWait) {
   EXPECT_THROW(answer.get(), Cancelled);
 }
 
-// Who is called hears nothing of its caller any more, but has a clock.
+// The callee hears nothing from its caller any more, but has a clock.
 TEST_F(AgentTest, ACallWhoseTimeIsUpIsCancelled) {
   std::atomic<bool> seen{false};
   Registry registry;
@@ -308,7 +310,7 @@ TEST(Agent, APeerThatStopsFailsItsCallsAtOnceAndComesBack) {
   EXPECT_EQ(a.rpc_sync<int>("b", "twice", 1), 2);
 }
 
-// A function that runs until nobody waits for it, and a while longer.
+// A function that runs until its caller stops waiting, and a while longer.
 struct Spin {
   Registry registry() {
     Registry registry;
@@ -324,7 +326,8 @@ struct Spin {
   std::atomic<bool> ended{false};
 };
 
-// Though a function is being served, which keeps what is inside of the agent: nothing of it would run on as the process ends.
+// The function that is being served keeps the inside of the agent, but none of it continues to run
+// while the process ends.
 TEST(Agent, ItsLastHandleWaitsForWhatIsBeingServed) {
   const Town town;
   const Agent a = town.agent("a");
@@ -337,7 +340,7 @@ TEST(Agent, ItsLastHandleWaitsForWhatIsBeingServed) {
   EXPECT_THROW(f.get(), PeerLost);
 }
 
-// As an agent drops the tasks that it has not come to.
+// An agent drops the tasks that it has not started in the same way.
 TEST(Coroutine, EndsWhereWhatWouldResumeItIsDropped) {
   struct Dropping final : internal::ValueState<int> {
     void execute(internal::Task task) override { task.reset(); }
@@ -356,7 +359,8 @@ TEST(Coroutine, EndsWhereWhatWouldResumeItIsDropped) {
   EXPECT_THROW(waiting.get(), Cancelled);
 }
 
-// Who is told of the end by the thread that stops the agent may stop it, too; that would wait for itself.
+// A callback of the end, on the thread that stops the agent, may stop it too; it would wait for
+// itself.
 TEST(Agent, WhatFollowsItsEndMayStopItAgain) {
   const Town town;
   Agent a = town.agent("a");
@@ -374,7 +378,7 @@ TEST(Agent, WhatFollowsItsEndMayStopItAgain) {
   EXPECT_LT(seconds, 4) << "it waited out the 5 s of stop()";
 }
 
-// Whoever stops an agent that another thread is stopping waits for that, too.
+// A thread that stops an agent while another one is stopping it waits for that, too.
 TEST(Agent, ASecondStopWaitsForTheFirst) {
   const Town town;
   const Agent a = town.agent("a");
@@ -390,7 +394,8 @@ TEST(Agent, ASecondStopWaitsForTheFirst) {
   first.join();
 }
 
-// A function that ends because its agent stops has no result, however soon it ends: it is no answer to its caller.
+// A function that ends because its agent stops has no result, however soon it ends: its return is
+// not an answer to its caller.
 TEST(Agent, WhatIsReturnedBecauseTheAgentStopsIsNoAnswer) {
   for (int i = 0; i < 50; ++i) {
     const Town town;
@@ -410,7 +415,8 @@ TEST(Agent, WhatIsReturnedBecauseTheAgentStopsIsNoAnswer) {
   }
 }
 
-// Nor has one that ends because its deadline has passed, although the caller's own clock may be late.
+// The same holds for a call that ends because its deadline has passed, although the caller's own
+// clock may be late.
 TEST_F(AgentTest, WhatIsReturnedBehindTheDeadlineIsNoAnswer) {
   Registry registry;
   registry.add("spin", [] {

@@ -1,4 +1,5 @@
-// What a future's value is of, where tensors of devices are still on their way. Not for programs.
+// Arriving: the device side of a future's value, while tensors are still being copied to devices.
+// Not for programs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,14 +13,14 @@ namespace lockstep::rpc::internal {
 class Arriving {
  public:
   virtual ~Arriving() = default;
-  // What this thread's current streams are given from now on comes after it. The host does not wait.
+  // Orders later work of this thread's current streams after the arrival. The host does not wait.
   virtual void come_here() const = 0;
-  // Adds those of its streams, each once.
+  // Adds the devices of its streams, each once.
   virtual void add_devices(std::vector<c10::Device>& devices) const = 0;
 };
 
-// What this thread's current streams of these devices, and of those that the tensors lie on, have been given so far. Null: there
-// are none.
+// Marks the work that this thread's current streams have been given so far, on these devices and on
+// the tensors' devices. Null: there are no such devices.
 std::shared_ptr<const Arriving> computed(std::vector<c10::Device> devices,
                                          std::vector<at::Tensor> tensors);
 

@@ -34,14 +34,15 @@ void register_autograd(Core& core, Registry& registry) {
     context_of(core, id)->late(sent, place, by, std::move(gradient));
     return PassResult{};
   });
-  // Late gradients of this process, and of those that it called, but for those who have been asked.
+  // Sends the late gradients of this process, and of those that it called, except of processes that
+  // have been asked.
   add("rpc.run_late",
       [&core](ContextId id, const PassOptions& options, std::vector<std::string> asked) {
         return run_late_everywhere(core, *context_of(core, id), options, asked);
       });
 }
 
-// -> how many gradients went back late meanwhile, and who has been asked.
+// Returns how many gradients were sent back late meanwhile, and which processes have been asked.
 LateResult run_late_everywhere(Core& core, ContextState& state, const PassOptions& options,
                                std::vector<std::string> asked) {
   asked.push_back(core.self().name);

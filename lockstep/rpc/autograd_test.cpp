@@ -58,7 +58,7 @@ Registry autograd_functions() {
   registry.add("both", [](const at::Tensor& x, const at::Tensor& y) { return x * y; });
   registry.add("leaf", [](int64_t size) { return at::zeros({size}).requires_grad_(true); });
   registry.add("times", [](at::Tensor& leaf, double x) { return (leaf * x).sum(); });
-  // Its backward takes its time, as long as it is told.
+  // Its backward takes the requested time.
   registry.add("forward_slow_back", [](Part& part, const at::Tensor& x, int64_t milliseconds) {
     const at::Tensor y = part.forward(x);
     y.register_hook([milliseconds](const at::Tensor&) {
@@ -98,8 +98,8 @@ class AutogradTest : public ::testing::Test {
     for (const auto& answer : answers) all.push_back(answer.get());
     return all;
   }
-  // b's part of a model and then c's, on the parts of a batch, as call(one, two, x, wait) begins them: with each row of waits the
-  // gradients have the bits of one process.
+  // b's part of a model and then c's, on the parts of a batch, as call(one, two, x, wait) begins
+  // them: with each row of waits the gradients have the bits of one process.
   using TwoParts = std::function<Future<at::Tensor>(RRef<Part>& one, RRef<Part>& two,
                                                     const at::Tensor& x, int wait)>;
   void expect_one_process_of_two_parts(const std::vector<std::vector<int>>& rows,
@@ -109,7 +109,7 @@ class AutogradTest : public ::testing::Test {
     const auto parts = (input(6 * count) * 100).chunk(count);
     std::vector<at::Tensor> outputs;
     for (const at::Tensor& x :
-         parts)  // aligned as what is received: a product's bits may hang on it
+         parts)  // aligned like received tensors: a product's bits may depend on it
       outputs.push_back(last.forward(first.forward(x.clone())));
     loss_of(outputs).backward();
     auto one = a_.remote<Part>("b", "part", 5, 7, 1), two = a_.remote<Part>("c", "part", 7, 4, 2);
@@ -131,7 +131,7 @@ class AutogradTest : public ::testing::Test {
 
 TEST_F(AutogradTest, FiveStepsOfAModelOverThreeProcessesAreTheLocalOnesInEveryBit) {
   for (const char* optimizer : {"sgd", "adam"}) {
-    // Here: b's part, this one's, c's part.
+    // In this process: b's part, this one's, c's part.
     Part first(5, 7, 1), last(4, 3, 3);
     Part middle(7, 4, 2), own(7, 4, 2);
     std::vector<at::Tensor> parameters;
@@ -199,7 +199,7 @@ TEST_F(AutogradTest, NestedCallsAndReferencesToTensors) {
   check([&] {  // b's result stays there, c fetches it
     return two.rpc_sync<at::Tensor>("forward_of", one.remote<at::Tensor>("forward", x));
   });
-  check([&] {  // c asks before it is there: the thread that makes it answers c, not a
+  check([&] {  // c asks before it exists: the thread that makes it answers c, not a
     return two.rpc_sync<at::Tensor>("forward_of",
                                     one.remote<at::Tensor>("forward_waiting", x, 100));
   });
@@ -218,7 +218,8 @@ TEST_F(AutogradTest, TheSameTensorTwiceAndInputsThatWantGradients) {
   EXPECT_FALSE(x.grad().defined());
 }
 
-// What one call leaves at an owner, and another uses there, goes back to who sent the first one's inputs.
+// A value that one call leaves at an owner, and another uses there, returns its gradient to the
+// sender of the first call's inputs.
 TEST_F(AutogradTest, GradientsThatComeBackLate) {
   Part local(5, 7, 1), b_part(7, 4, 2), b_last(4, 3, 3);
   const at::Tensor x = input();
@@ -236,7 +237,8 @@ TEST_F(AutogradTest, GradientsThatComeBackLate) {
   EXPECT_EQ(a_.rpc_sync<int64_t>("b", "gradients"), 4);
 }
 
-// The parts of a batch run backward side by side, and end in any order; the sums are those of one process.
+// The parts of a batch run backward concurrently, and end in any order; the sums equal those of one
+// process.
 TEST_F(AutogradTest, TheOrderInWhichPassesEndChangesNoBit) {
   expect_one_process_of_two_parts(
       {{0, 0, 0, 0, 0, 0},
@@ -249,7 +251,8 @@ TEST_F(AutogradTest, TheOrderInWhichPassesEndChangesNoBit) {
       });
 }
 
-// What is sent in several calls gets its gradients from all of them, and answers are read by any thread in any order.
+// A tensor that is sent in several calls gets its gradients from all of them, and any thread reads
+// the answers in any order.
 TEST_F(AutogradTest, TheOrderInWhichAnswersComeChangesNoBit) {
   constexpr int kCalls = 5;
   Part local(5, 7, 1), there(7, 4, 2);
@@ -274,7 +277,7 @@ TEST_F(AutogradTest, TheOrderInWhichAnswersComeChangesNoBit) {
   }
 }
 
-// Calls that follow others have their places from the moment when that was said, not from when those have ended.
+// Calls that follow others get their places when they are declared, not when those have ended.
 TEST_F(AutogradTest, TheOrderInWhichContinuationsRunChangesNoBit) {
   expect_one_process_of_two_parts(
       {{0, 20, 40, 60, 80}, {80, 60, 40, 20, 0}, {40, 0, 80, 20, 60}},
@@ -284,7 +287,8 @@ TEST_F(AutogradTest, TheOrderInWhichContinuationsRunChangesNoBit) {
       });
 }
 
-// What several calls leave at one owner, and others use there, comes back late in one order, too.
+// Gradients of values that several calls leave at one owner, and others use there, return late in a
+// fixed order, too.
 TEST_F(AutogradTest, LateGradientsOfOneTensorAreSummedAsInOneProcess) {
   Part local(5, 7, 1), there(7, 4, 2);
   const at::Tensor x = input() * 100;
@@ -347,7 +351,7 @@ TEST(Contexts, WhatHasEndedIsNotMadeAnew) {
   EXPECT_EQ(contexts.ending_with(8), (std::vector<ContextId>{shared, of_nine}));
 }
 
-// A call that is served when its context has ended computes as ever, and nothing of it is kept.
+// A call that is served after its context has ended computes as usual, and nothing of it is kept.
 TEST_F(AutogradTest, ACallThatComesLateLeavesNothing) {
   auto part = a_.remote<Part>("b", "part", 5, 7, 1);
   part.wait();
@@ -364,7 +368,8 @@ TEST_F(AutogradTest, ACallThatComesLateLeavesNothing) {
   }
 }
 
-// Hogwild's: each has an optimizer of its own for the same parameter; no gradient is lost, and none counts twice.
+// As in Hogwild: each has an optimizer of its own for the same parameter; no gradient is lost, and
+// none counts twice.
 TEST_F(AutogradTest, OptimizersOfOneParameterTakeTurns) {
   constexpr int kThreads = 4, kSteps = 20, kSize = 1 << 21;
   auto leaf = a_.remote<at::Tensor>("b", "leaf", kSize);

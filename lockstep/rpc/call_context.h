@@ -1,4 +1,4 @@
-// What a call that is being served hands on to the calls that are made inside it. Not for programs.
+// The context that a served call hands on to the calls that it makes. Not for programs.
 #pragma once
 
 #include <atomic>
@@ -16,12 +16,13 @@ class Recorder;
 
 struct CallContext {
   std::optional<Deadline> deadline = {};                    // nested calls end by then
-  std::shared_ptr<Recorder> autograd = {};                  // of the calls that are made
-  std::shared_ptr<Core> core = {};                          // whose call it is
-  std::shared_ptr<const std::atomic<bool>> cancelled = {};  // the caller waits no longer
+  std::shared_ptr<Recorder> autograd = {};                  // records the calls that are made
+  std::shared_ptr<Core> core = {};                          // of the agent whose call it is
+  std::shared_ptr<const std::atomic<bool>> cancelled = {};  // the caller has stopped waiting
   std::shared_ptr<Link> from = {};                          // the caller
 
-  // Of what goes on once a future is there: its calls have a place of their own, from the moment when it was said what follows.
+  // The context of a continuation of a future: its calls have an order of their own, from the
+  // moment when the continuation was attached.
   CallContext continued() const;
   CallContext without_autograd() const {
     CallContext other = *this;
@@ -30,10 +31,10 @@ struct CallContext {
   }
 };
 
-// This thread's. A thread of the user's own has an empty one.
+// The context of this thread. A user's own thread has an empty one.
 CallContext& this_context();
 
-// Puts another one in its place while it lives.
+// Replaces this thread's context for its lifetime.
 class ContextScope {
  public:
   explicit ContextScope(CallContext context)

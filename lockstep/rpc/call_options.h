@@ -1,4 +1,4 @@
-// How calls are made, those of Agent::to() and of RRef::with().
+// Options of calls, for Agent::to() and RRef::with().
 #pragma once
 
 #include <chrono>
@@ -8,10 +8,10 @@
 namespace lockstep::rpc {
 
 struct CallOptions {
-  std::optional<std::chrono::nanoseconds> timeout =
-      {};  // else AgentOptions::timeout; never beyond the caller's own call
-  // Calls of this process to one peer with the same number, other than 0, run one after another, in the order in which they
-  // were made. Others run side by side.
+  // Otherwise AgentOptions::timeout; never beyond the deadline of the call that is being served.
+  std::optional<std::chrono::nanoseconds> timeout = {};
+  // Calls of this process to one peer with the same number, other than 0, run one after another, in
+  // the order in which they were made. Others run concurrently.
   uint64_t order = 0;
 };
 

@@ -13,14 +13,14 @@ namespace lockstep::rpc {
 namespace {
 
 constexpr int kMostNested = 100;
-constexpr size_t kKeptMemory = size_t{1} << 20;  // of a writer that is used again
+constexpr size_t kKeptMemory = size_t{1} << 20;  // of a writer that is reused
 enum TensorForm : uint8_t { kUndefined, kDense, kSparse };
 
 }  // namespace
 
 void Writer::word(uint64_t value) {
   char bytes[sizeof value];
-  std::memcpy(bytes, &value, sizeof value);  // little-endian, as everything of Lockstep's
+  std::memcpy(bytes, &value, sizeof value);  // little-endian, as all of Lockstep's formats
   body_.append(bytes, sizeof bytes);
 }
 
@@ -138,7 +138,7 @@ at::Tensor Reader::tensor() {
       if (indices.device() != values.device())
         throw DataError("a sparse tensor of rpc lies on two devices");
       try {
-        // Where they are on their way to a device nothing reads them there.
+        // Checked here, since tensors on their way to a device cannot be read there.
         at::_validate_sparse_coo_tensor_args(as_it_came(2, indices), as_it_came(1, values), sizes);
         return at::_sparse_coo_tensor_with_dims_and_tensors(
             indices.size(0), values.dim() - 1, sizes, indices, values,

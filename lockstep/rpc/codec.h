@@ -1,7 +1,8 @@
-// Codec: how arguments and results travel: by their C++ types, which both ends must agree on.
+// Codec: encodes arguments and results by their C++ types, which both ends must agree on.
 //
-// Types: bool, integers, floating-point numbers, std::string, at::Tensor, std::vector, std::array, std::map and
-// std::unordered_map, std::optional, std::pair and std::tuple, RRef (rref.h), and structs that list their fields:
+// Types: bool, integers, floating-point numbers, std::string, at::Tensor, std::vector, std::array,
+// std::map and std::unordered_map, std::optional, std::pair and std::tuple, RRef (rref.h), and
+// structs that list their fields:
 //
 //   struct Observation {
 //     at::Tensor state;
@@ -15,8 +16,9 @@
 //     }
 //   };
 //
-// All integers travel as 64 bits and are checked where they arrive, so that int and int64_t meet; so do float and
-// double. Nothing that arrives is executed or trusted: what does not fit is DataError.
+// All integers travel as 64 bits and are checked on arrival, so that int and int64_t are
+// compatible; so are float and double. Received data is never executed or trusted: a value that
+// does not fit is DataError.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -46,10 +48,10 @@ namespace internal {
 class References;
 }
 
-// A message under way. Tensors keep their place in `tensors`; the rest is bytes.
+// A message that is being written. Tensors keep their place in `tensors`; the rest is bytes.
 class Writer {
  public:
-  // `references`: what RRefs are written with; null where there is no agent.
+  // `references` writes RRefs; null where there is no agent.
   explicit Writer(internal::References* references = nullptr) : references_(references) {}
 
   void byte(uint8_t value) { body_.push_back(static_cast<char>(value)); }
@@ -57,15 +59,16 @@ class Writer {
   void length(uint64_t value);  // 1 byte for less than 128, and so on
   void text(std::string_view value);
   void raw(std::string_view bytes) { body_.append(bytes); }
-  // Undefined, dense or sparse (COO). Of another device than the CPU, where it goes is looked up by who sends the message.
+  // Undefined, dense or sparse (COO). For a tensor on a device, the sender of the message looks up
+  // the destination.
   void tensor(const at::Tensor& value);
 
   const std::string& body() const { return body_; }
   internal::Tensors& tensors() { return tensors_; }
   internal::References* references() const { return references_; }
-  // References that were written, which are held until they have arrived; by References.
+  // References that were written; References holds them until they have arrived.
   std::vector<uint64_t>& holds() { return holds_; }
-  // Empty again; keeps its memory.
+  // Empties the writer; keeps its memory.
   void clear(internal::References* references);
 
  private:
@@ -75,10 +78,12 @@ class Writer {
   std::vector<uint64_t> holds_;
 };
 
-// A message that has arrived; the bytes outlive it. Throws DataError for what is not there or does not fit.
+// A received message; its bytes outlive the reader.
+// Throws: DataError for data that is missing or does not fit.
 class Reader {
  public:
-  // `came`: where tensors are moving on to devices, the same as they came, in host memory: what has to be looked at is looked at there.
+  // `came`: where tensors are moving on to devices, the received tensors in host memory, on which
+  // checks are made.
   Reader(std::string_view body, internal::Tensors tensors,
          internal::References* references = nullptr, internal::Tensors came = {})
       : rest_(body),
@@ -89,17 +94,17 @@ class Reader {
   uint8_t byte();
   uint64_t word();
   uint64_t length();
-  // The number of elements that follow, each of a byte at least.
+  // The number of elements that follow, each of at least one byte.
   size_t count();
   std::string_view text();
   at::Tensor tensor();
   std::string_view rest() const { return rest_; }
-  // Nothing may be left.
+  // Throws unless everything has been read.
   void end() const;
 
   internal::Tensors& tensors() { return tensors_; }
   internal::References* references() const { return references_; }
-  // What nests itself (a struct with a vector of itself) may do so only so deep.
+  // Limits the depth of a type that contains itself (a struct with a vector of itself).
   struct Level {
     explicit Level(Reader& reader);
     ~Level() { --reader.depth_; }
@@ -110,7 +115,8 @@ class Reader {
 
  private:
   at::Tensor next_tensor();
-  // This tensor, which next_tensor() gave so many calls ago, as it came. Once: it is not kept.
+  // The tensor that next_tensor() returned `back` calls ago, as it was received. Call it once per
+  // tensor: it is not kept.
   at::Tensor as_it_came(size_t back, const at::Tensor& tensor);
 
   std::string_view rest_;
@@ -127,7 +133,8 @@ class TypeText {
     text_ += words;
     return *this;
   }
-  // A struct that is being described: its name alone when it comes again inside itself. False: that is so.
+  // Begins to describe a struct; inside itself a struct is described by its name alone. Returns
+  // false in that case.
   bool enter(const std::type_info& type);
   void leave() { open_.pop_back(); }
   const std::string& str() const { return text_; }
@@ -148,12 +155,12 @@ concept Travels = requires(TypeText& text, Writer& writer, Reader& reader, const
   { Codec<T>::read(reader) } -> std::convertible_to<T>;
 };
 
-// What has no value: results of functions that return void.
+// The result of functions that return void.
 struct Nothing {};
 
 namespace internal {
 
-// Finds out whether T has reflect(visit).
+// Detects whether T has reflect(visit).
 struct AnyVisitor {
   template <typename F>
   void operator()(std::string_view, F&) {}

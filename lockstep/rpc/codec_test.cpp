@@ -87,7 +87,8 @@ TEST(Codec, TensorsOfEveryForm) {
                InvalidArgument);
 }
 
-// While its tensors move on to a device nobody waits for that: it is checked as it came. Those of no contents stand for the device's.
+// No wait happens while its tensors move on to a device: the received ones are checked. Tensors
+// without contents stand for the device's.
 TEST(Codec, ASparseTensorIsCheckedInHostMemory) {
   Writer writer;
   writer.tensor(at::eye(4).to_sparse());

@@ -1,5 +1,5 @@
-// What an agent costs a process: threads, descriptors, and memory that is allocated for a call. Processes, so that nothing of
-// another test's is counted.
+// The cost of an agent in a process: threads, descriptors, and memory that is allocated for a call.
+// It runs in processes, so that nothing of other tests is counted.
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
@@ -68,7 +68,7 @@ Registry functions() {
   return registry;
 }
 
-// Both processes meet by a call of each at the end.
+// Both processes meet at the end by calling each other.
 void on_two(const std::function<void(Agent&, int rank)>& body, int workers = 4) {
   testing::expect_lone_ranks(2, [&] {
     const int rank = static_cast<int>(env_int(process_env(), "RANK", 0, 1).value());
@@ -114,7 +114,7 @@ TEST(RpcCosts, TwoAllocationsACallAtMostBesidesItsArguments) {
   on_two([&](Agent& agent, int rank) {
     if (rank == 1) return;
     constexpr int kCalls = 20'000;
-    // -> allocations a call: here, and there.
+    // Returns the allocations per call: here, and there.
     const auto count = [&](const auto& call) {
       for (int i = 0; i < 2000; ++i) call();
       const auto there = agent.rpc_sync<int64_t>("p1", "allocations");
@@ -126,7 +126,7 @@ TEST(RpcCosts, TwoAllocationsACallAtMostBesidesItsArguments) {
       std::printf("allocations a call: %.3f at the caller, %.3f at the callee\n", own, others);
       return std::pair(own, others);
     };
-    // A little more: what is kept for a while is made anew now and then.
+    // A little more, since cached objects are made anew now and then.
     constexpr double kLittle = 0.1;
     const auto [quick, quick_there] = count([&] { agent.rpc_sync<int>("p1", "twice", 3); });
     EXPECT_LE(quick + quick_there, 2 + kLittle);
@@ -136,7 +136,8 @@ TEST(RpcCosts, TwoAllocationsACallAtMostBesidesItsArguments) {
     const auto [async, async_there] =
         count([&] { agent.rpc_async<int>("p1", "twice_by_a_worker", 3).get(); });
     EXPECT_LE(async + async_there, 2 + kLittle);
-    // A string of 100 bytes is made three times: the argument and the result at the callee, the result at the caller.
+    // A string of 100 bytes is made three times: the argument and the result at the callee, the
+    // result at the caller.
     const std::string text(100, 'x');
     const auto [text_here, text_there] =
         count([&] { agent.rpc_sync<std::string>("p1", "text", text); });

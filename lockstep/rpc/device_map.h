@@ -1,4 +1,4 @@
-// DeviceMap: which devices of a peer stand for which of this process's.
+// DeviceMap: maps this process's devices to those of a peer.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -8,9 +8,10 @@
 
 namespace lockstep::rpc {
 
-// Pairs of a device of this process and one of the peer's: {{cuda:0, cuda:1}}. What a call sends from
-// the first arrives on the second, and what it answers from the second arrives on the first. A device is
-// in at most one pair at each end, so that the way back is known. Tensors on the CPU stay on the CPU.
+// Pairs of a device of this process and one of the peer's: {{cuda:0, cuda:1}}. Tensors that a call
+// sends from the first arrive on the second, and tensors in its answer return from the second to
+// the first. A device is in at most one pair at each end, so that the way back is unique. Tensors
+// on the CPU stay on the CPU.
 using DeviceMap = std::vector<std::pair<c10::Device, c10::Device>>;
 
 }  // namespace lockstep::rpc

@@ -1,8 +1,9 @@
-// What a remote call throws besides the errors of core/errors.h.
+// The errors of remote calls, besides those of core/errors.h.
 //
-// Timeout: the call's deadline passed; it may have run, or may still run, at the other end. PeerLost: the process is gone,
-// with all its pending calls; a later call finds whoever has come back under its name. InvalidArgument: found before
-// anything was sent. The agent goes on after each of them.
+// Timeout: the call's deadline passed; it may have run, or may still run, at the other end.
+// PeerLost: the process is gone, with all its pending calls; a later call finds the process that
+// has come back under its name. InvalidArgument: detected before anything was sent. The agent stays
+// usable after each of them.
 #pragma once
 
 #include <string>
@@ -12,8 +13,8 @@
 
 namespace lockstep::rpc {
 
-// The function threw, or could not be called: unknown, or registered with other types. The message has the peer, the
-// function, the exception's type and text, and where the function was registered.
+// The function threw, or could not be called: unknown, or registered with other types. The message
+// has the peer, the function, the exception's type and text, and where the function was registered.
 class RemoteError : public Error {
  public:
   RemoteError(const std::string& what, std::string peer, std::string function, std::string type)

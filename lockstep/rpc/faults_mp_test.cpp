@@ -1,6 +1,7 @@
-// Remote calls fall out of step by script: callee, caller, owner and user of a reference, who has a part in a context, and
-// the process that serves the store are killed and stopped, in every phase. Who survives is told in time, by an error of the
-// right type that names who is at fault; nothing is kept for the victim; shutdown() ends by its deadline.
+// Scripted faults of remote calls: callee, caller, owner and user of a reference, a process of a
+// context, and the process that serves the store are killed and stopped, in every phase. The
+// survivors learn of it in time, by an error of the right type that names the process at fault;
+// nothing is kept for the victim; shutdown() ends by its deadline.
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
@@ -24,7 +25,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Hits the victim after a while.
+// Applies the fault to the victim after a while.
 class Later {
  public:
   Later(Part& part, double seconds)
@@ -38,7 +39,7 @@ class Later {
   std::thread thread_;
 };
 
-// ---- the phases: what each process does ----
+// ---- the phases: the script of each process ----
 
 void before_it_joined(Part& part) {
   if (part.is(kA))
@@ -46,7 +47,7 @@ void before_it_joined(Part& part) {
   if (part.is(kC)) part.agent().rpc_sync("a", "ping");
 }
 
-// b does not answer a, who has come to its door; then a, or b, is hit.
+// b does not answer a, which is connecting to it; then a or b is hit.
 void meets_a_peer(Part& part) {
   if (part.is(kA)) {
     part.await("b is stopped");
@@ -57,14 +58,15 @@ void meets_a_peer(Part& part) {
   part.send(kB, SIGSTOP);
   part.say("b is stopped");
   part.await("a knocks");
-  std::this_thread::sleep_for(300ms);  // at the door, or on its way: it is the same to all
+  // At the socket, or on its way: the result is the same for all.
+  std::this_thread::sleep_for(300ms);
   part.hit();
   if (part.victim() == kB) return part.agent().rpc_sync("a", "ping");
   part.send(kB, SIGCONT);
   part.agent().rpc_sync("b", "ping");
 }
 
-// Between calls, with references both ways.
+// Between calls, with references in both directions.
 void idle(Part& part) {
   const char* other = part.is(kA) ? "b" : "a";
   if (!part.is(kC)) {
@@ -109,7 +111,7 @@ void a_large_result_is_read(Part& part) {
     Part::eventually("b waits for nobody", [&] { return part.agent().pending_calls().empty(); });
 }
 
-// b reads a's memory. Which is a's own again, whatever becomes of b.
+// b reads a's memory, which is a's own again, whatever happens to b.
 void a_large_argument_is_read(Part& part) {
   if (part.is(kA)) {
     const Deadline begin = Deadline::seconds(0);
@@ -142,7 +144,7 @@ void a_nested_call_waits(Part& part) {
   if (part.is(kC)) part.expect_cancelled();
 }
 
-// a gives b a reference of c's.
+// a passes a reference of c's to b.
 void a_reference_is_passed_on(Part& part) {
   if (part.is(kB)) {
     part.agent().rpc_sync("c", "ping");
@@ -183,7 +185,7 @@ void in_to_here(Part& part) {
   }
 }
 
-// a's loss goes through b, and there through c.
+// a's loss depends on b, and through it on c.
 void in_a_context(Part& part) {
   if (part.is(kA)) {
     AutogradContext context(part.agent());
@@ -194,7 +196,8 @@ void in_a_context(Part& part) {
   }
   part.await("hit");
   part.meet("the context has ended");
-  // Whoever is stopped may go on: what is kept for a stopped a, or by way of a stopped b, is kept.
+  // A stopped process may resume: data that is kept for a stopped a, or through a stopped b, is
+  // kept.
   if (part.killed() || part.is(kA) || part.victim() == kC) part.expect_no_context();
 }
 
@@ -356,7 +359,7 @@ TEST_P(RpcStoreFaults, TheOthersGoOnWithWhomTheyKnow) {
         }
         if (rank == 2 && !in_shutdown) {
           Part::eventually("rank 0 is hit", [&] { return go.load(); });
-          // Nobody can say where worker1 is.
+          // No process can tell where worker1 is.
           EXPECT_THAT(told("a new link", [&] { agent.rpc_sync("worker1", "ping"); }),
                       ::testing::ContainsRegex(killed ? "the process that serves the store .*ended"
                                                       : "its process is stopped or unreachable"));

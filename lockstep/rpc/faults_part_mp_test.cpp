@@ -1,4 +1,4 @@
-// The processes of faults_mp_test.cpp: their functions, and how they see to it that all went as it should.
+// The processes of faults_mp_test.cpp: their functions, and their checks of the outcome.
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
@@ -35,7 +35,7 @@ unsigned told_by(const Error& error) {
   return dynamic_cast<const Cancelled*>(&error) ? kCancelled : 0U;
 }
 
-// Strikes in its step.
+// Causes the fault in its step.
 class StrikingSgd final : public torch::optim::SGD {
  public:
   StrikingSgd(std::vector<at::Tensor> parameters, std::function<void()> strike)
@@ -263,7 +263,7 @@ Registry Part::functions() {
   registry.add("use", [this](RRef<Count> count) {
     count.rpc_sync<int>("value");
     say("b has it");
-    await("arrived");  // who passed it on knows that it is here
+    await("arrived");  // the sender knows that it has arrived
     hit();
     note([&] { count.rpc_sync<int>("value"); });
     return 0;
@@ -288,7 +288,7 @@ void Part::join() {
     if (!fault_.before || role != fault_.victim) await(std::string("up/") + kNames[role]);
 }
 
-// Ends in its deadline, and leaves nothing behind.
+// Ends within its deadline, and leaves nothing behind.
 void Part::shut_down() {
   await("hit");
   meet("all is seen");

@@ -1,4 +1,5 @@
-// One process of a fault's case: three of them, a, b and c, of which one is hit at a certain moment.
+// One process of a fault's test case: one of the three processes a, b and c is hit at a certain
+// moment.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,7 +24,7 @@ namespace lockstep::rpc::faults_mp_test {
 enum Role { kA, kB, kC, kRoles };
 inline constexpr const char* kNames[] = {"a", "b", "c"};
 
-// What a call ends with; several where the moment decides. In bits.
+// The errors with which a call may end, as bits; several where timing decides.
 enum Told : unsigned {
   kLost = 1,        // PeerLost
   kLate = 2,        // Timeout
@@ -32,15 +33,16 @@ enum Told : unsigned {
   kCancelled = 16,  // Cancelled
   kWell = 32,       // it does not fail
 };
-// Of a call inside another one, with whose deadline it ends: whichever of the two is seen to be late first.
+// For a nested call, which ends by the deadline of the call that it is made in: whichever of the
+// two is found late first.
 inline constexpr unsigned kByDeadline = kLate | kCancelled;
 
-// Of calls to who is stopped, and of those for a name that nobody answers to.
+// The deadline of calls to a stopped process, and to a name without a process.
 inline constexpr auto kShort = std::chrono::milliseconds(700);
-// Of calls to who is killed: long, so that who waits for it fails.
+// The deadline of calls to a killed process: long, so that waiting for it would fail the test.
 inline constexpr auto kLong = std::chrono::seconds(25);
 inline constexpr auto kLease = std::chrono::seconds(1);
-// What a machine with other things to do may add.
+// The delay that a busy machine may add.
 inline constexpr double kSlack = 6;
 
 class Part;
@@ -51,12 +53,13 @@ struct Count {
 struct Fault {
   const char* phase;
   Role victim;
-  // What the call of a that meets the fault ends with, where the victim is killed, and where it is stopped.
+  // The possible errors of the call of a that meets the fault, for a killed and for a stopped
+  // victim.
   unsigned killed, stopped;
-  const char* names;  // in its message, as a regular expression: who is at fault
+  const char* names;  // a regular expression for its message, with the process at fault
   void (*script)(Part&);
   bool before = false;    // the victim does not join
-  bool all_come = false;  // to shutdown(), the victim too
+  bool all_come = false;  // all processes call shutdown(), the victim too
 };
 
 class Part {
@@ -70,18 +73,18 @@ class Part {
   Agent& agent() { return *agent_; }
 
   // ---- the fault ----
-  // To the victim, once; whoever it is.
+  // Hits the victim, once, whichever process calls it.
   void hit();
   void send(Role role, int signal) const;
 
-  // ---- what is seen ----
-  // `body` ends as the table says, in time, in one line with its names.
+  // ---- expectations ----
+  // `body` ends with an error from the table, in time, in one line that names the process at fault.
   void expect_told(const std::function<void()>& body);
   void expect(unsigned told, const std::string& names, const std::function<void()>& body);
-  // The same of what happened in a function that this process served, once it has.
+  // The same for an error inside a function that this process served, once it has occurred.
   void expect_noted(unsigned told, const std::string& names);
   void note(const std::function<void()>& body);
-  // A function that waited was told that its caller waits no longer.
+  // A function that waited was told that its caller has stopped waiting.
   void expect_cancelled();
   static void eventually(const char* what, const std::function<bool()>& holds);
   void expect_nothing_kept();
@@ -91,18 +94,18 @@ class Part {
   // ---- the others ----
   void say(const std::string& word);
   void await(const std::string& word);
-  // The survivors have all come here.
+  // Waits until all survivors are here.
   void meet(const std::string& word);
 
   void join();
   void shut_down();
 
-  void await_left(const char* name);  // it has come to shutdown()
+  void await_left(const char* name);  // waits until that process is in shutdown()
 
-  // The reference that another process has made this one keep.
+  // Uses the reference that another process has made this one keep.
   int use_kept();
 
-  // Seven everywhere; large enough to be read out of its owner's memory for a while.
+  // Filled with seven; large enough that reading it from its owner's memory takes a while.
   const at::Tensor& sevens();
   static bool are_sevens(const at::Tensor& tensor);
   std::atomic<int> torn{0};

@@ -29,7 +29,7 @@ void FutureState::finish(std::exception_ptr error) noexcept {
 bool FutureState::wait_until(Deadline deadline) {
   if (done()) return true;
   const auto own = this->deadline();
-  // A call's deadline is kept by the agent; a moment later it is this thread's to keep.
+  // The agent enforces a call's deadline; shortly afterwards this thread enforces it itself.
   while (help_until(own && own->remaining() < deadline.remaining() ? *own : deadline))
     if (done()) return true;
   MutexLock lock(mutex_);

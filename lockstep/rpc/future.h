@@ -1,4 +1,4 @@
-// Future: what a remote call will return.
+// Future: the result of a remote call.
 //
 //   rpc::Future<at::Tensor> f = agent.rpc_async<at::Tensor>("ps", "pull", step);
 //   rpc::Future<double> norm = f.then([](const at::Tensor& t) { return t.norm().item<double>(); });
@@ -11,7 +11,8 @@
 //     co_return y;
 //   }
 //
-// A copy is a handle of the same result. Every member may be called by any thread.
+// A copy is a handle of the same result.
+// Thread-safety: any thread may call any member.
 #pragma once
 
 #include <chrono>
@@ -40,8 +41,8 @@ namespace internal {
 [[noreturn]] void throw_empty_future();
 [[noreturn]] void throw_not_done(Deadline deadline);
 
-// Resumes a coroutine, once, in the context in which it waits. It ends with this where that is dropped, as by an agent that stops: its
-// future is Cancelled then.
+// Resumes a coroutine, once, in the context in which it waits. If it is dropped, as by an agent
+// that stops, the coroutine ends with it, and its future is Cancelled.
 class Resumption {
  public:
   explicit Resumption(std::coroutine_handle<> waiting) : waiting_(waiting) {}
@@ -85,20 +86,22 @@ class Future {
   using Value =
       std::conditional_t<std::is_void_v<T>, void, std::add_lvalue_reference_t<std::add_const_t<T>>>;
 
-  Future() = default;  // of nothing: its members throw InvalidArgument
+  Future() = default;  // an empty future: its members throw InvalidArgument
   explicit Future(std::shared_ptr<internal::ValueState<T>> state) : state_(std::move(state)) {}
 
   bool valid() const { return state_ != nullptr; }
   bool done() const { return state().done(); }
-  // Waits, for a call at most until its deadline; then the value, which lives as long as the state, or throws what went
-  // wrong: RemoteError, Timeout, PeerLost, Cancelled, whatever a continuation threw. While it waits this thread receives for others.
+  // Waits, for a call at most until its deadline, and returns the value, which lives as long as the
+  // state. This thread receives messages for others while it waits.
+  // Throws: the call's error: RemoteError, Timeout, PeerLost, Cancelled, or any exception of a
+  // continuation.
   Value get() const& {
     wait();
-    state().come_here();  // also of a call that failed: what it has sent may change from now on
+    state().come_here();  // a failed call, too, has sent tensors that may change from now on
     if (state().error()) std::rethrow_exception(state().error());
     if constexpr (!std::is_void_v<T>) return state().value();
   }
-  // The value itself, of the last handle moved, of others copied.
+  // The value itself: moved from the last handle, copied from others.
   T get() && {
     static_cast<const Future&>(*this).get();
     if constexpr (!std::is_void_v<T>) {
@@ -106,7 +109,7 @@ class Future {
       return state_->value();
     }
   }
-  // Throws Timeout where nothing has come; not what went wrong.
+  // Throws Timeout if the result has not arrived; does not throw the call's error.
   void wait() const {
     const Deadline deadline = state().waited_until(kLongestWait);
     if (!state().wait_until(deadline)) internal::throw_not_done(deadline);
@@ -114,26 +117,27 @@ class Future {
   bool wait_for(std::chrono::nanoseconds time) const {
     return state().wait_until(Deadline::after(time));
   }
-  // What went wrong, once done(), or null.
+  // The call's error, once done(), or null.
   std::exception_ptr error() const { return state().error(); }
 
-  // Calls f with the value once it is there, on a worker of the agent where this is a call's future, else where the promise is
-  // fulfilled; -> what f returns (or what the future that it returns will have). Errors pass f by. Where the value is of devices, f
-  // comes after it and after what its call has sent; what else f uses of another stream is for f to order.
+  // Calls f with the value once it has arrived: on a worker of the agent for a call's future,
+  // otherwise where the promise is fulfilled. Returns the future of f's result (or of the future
+  // that f returns). Errors skip f. Where the value is on devices, f is ordered after it and after
+  // the tensors that its call has sent; f must order its other uses of streams itself.
   template <typename F>
   auto then(F f) const {
     using Result = decltype(invoke(f));
     using Out = typename internal::FutureOf<Result>::type;
     return then_into<Out, Result>(std::move(f));
   }
-  // Calls f with this future, value or error.
+  // Calls f with this future, for a value or an error.
   template <typename F>
   void when_done(F f) const {
     state().on_done(internal::task_of([f = std::move(f), self = *this]() mutable { f(self); }));
   }
 
-  // The result is not wanted any more: it is Cancelled, unless it is there; the other end drops the call if it has not
-  // begun, and tells a running function (rpc::cancelled()).
+  // Gives the result up: the future is Cancelled unless it is done. The other end drops the call if
+  // it has not begun, and tells a running function (rpc::cancelled()).
   void cancel() const { state().cancel(); }
 
   // co_await gives the value, or throws.
@@ -162,7 +166,7 @@ class Future {
   }
   template <typename Out, typename Result, typename F>
   Out then_into(F f) const;
-  // Once done: those whose streams come_here() orders.
+  // Once done: the devices whose streams come_here() orders.
   std::vector<c10::Device> devices() const {
     std::vector<c10::Device> all;
     state().add_devices(all);
@@ -176,7 +180,8 @@ class Future {
   std::shared_ptr<internal::ValueState<T>> state_;
 };
 
-// The other end: fulfilled once. A promise that goes away unfulfilled gives its futures Cancelled. Movable.
+// The producer's end, fulfilled once. Destroying an unfulfilled promise gives its futures
+// Cancelled. Movable.
 template <typename T>
 class Promise {
  public:
@@ -194,8 +199,8 @@ class Promise {
   Promise& operator=(const Promise&) = delete;
 
   Future<T> future() const { return Future<T>(state_); }
-  // False: it had been fulfilled, or cancelled. What the value's tensors hold is what this thread's current streams have been given
-  // so far.
+  // Returns false if it had been fulfilled or cancelled. The value's tensors become complete when
+  // this thread's current streams have done the work that they have been given so far.
   template <typename... Value>
     requires(sizeof...(Value) == (std::is_void_v<T> ? 0 : 1))
   bool set_value(Value&&... value) {
@@ -217,7 +222,7 @@ class Promise {
   friend class Future;
   template <typename>
   friend struct internal::CoroutinePromise;
-  // set_value(), of what this thread has computed on these devices, too.
+  // set_value() for a value that this thread has computed on these devices, too.
   template <typename... Value>
   bool give(std::vector<c10::Device> devices, Value&&... value) {
     if (!state_->claim()) return false;
@@ -280,7 +285,7 @@ Out Future<T>::then_into(F f) const {
 
 namespace internal {
 
-// What co_await of a future waits for; says on which devices the coroutine goes on.
+// The awaiter of a future; records the devices on which the coroutine continues.
 template <typename T>
 struct Awaited {
   Future<T> future;
@@ -300,7 +305,7 @@ inline constexpr bool kIsFuture<Future<T>> = true;
 template <typename T>
 struct CoroutineBase {
   Promise<T> result;
-  std::vector<c10::Device> devices;  // of what it has awaited
+  std::vector<c10::Device> devices;  // of the awaited values
   template <typename U>
   Awaited<U> await_transform(const Future<U>& future) {
     return {future, &devices};
@@ -329,7 +334,7 @@ struct CoroutinePromise<void> : CoroutineBase<void> {
 
 }  // namespace internal
 
-// A future that has its value already.
+// A future that is already done.
 template <typename T>
 Future<std::decay_t<T>> ready_future(T&& value) {
   Promise<std::decay_t<T>> promise;
@@ -337,7 +342,7 @@ Future<std::decay_t<T>> ready_future(T&& value) {
   return promise.future();
 }
 
-// Waits for all of them; then throws the first error in order, if any.
+// Waits for all of them, then throws the first error in order, if any.
 template <typename T>
 void wait_all(const std::vector<Future<T>>& futures) {
   for (const auto& one : futures) one.wait();

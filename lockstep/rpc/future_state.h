@@ -1,4 +1,4 @@
-// FutureState: what a future and whoever fulfils it share. Not for programs.
+// FutureState: the state that a future shares with its producer. Not for programs.
 #pragma once
 
 #include <atomic>
@@ -23,49 +23,51 @@ class FutureState {
   FutureState& operator=(const FutureState&) = delete;
 
   bool done() const noexcept { return done_.load(std::memory_order_acquire); }
-  // Once done: what went wrong, or null.
+  // Once done: the error, or null.
   const std::exception_ptr& error() const noexcept { return error_; }
 
-  // True for the one caller that is to store the value or the error, and then to call finish().
+  // True for the one caller that may store the value or the error, and must then call finish().
   bool claim() noexcept { return !claimed_.exchange(true, std::memory_order_acq_rel); }
   void finish(std::exception_ptr error) noexcept;
-  // The three of them, for an error; nothing where somebody was first.
+  // claim(), the error and finish() in one; does nothing if the state was claimed.
   void fail(std::exception_ptr error) noexcept {
     if (claim()) finish(std::move(error));
   }
 
-  // False: not before the deadline.
+  // Returns false if it is not done before the deadline.
   bool wait_until(Deadline deadline);
-  // By when a wait without a deadline of its own ends: as waiting_deadline(); but a call that ends by then ends with words of
-  // its own, which are waited for.
+  // The end of a wait without a deadline of its own, like waiting_deadline(); for a call that ends
+  // by then, the wait lasts until the call's own error.
   Deadline waited_until(Deadline::Duration at_most) const;
-  // Runs the task once it is done, at once where it is: by execute().
+  // Runs the task once it is done, by execute(); at once if it is done already.
   void on_done(Task task);
 
-  // The streams of whoever reads the value come after this, too. By who has claimed it, before finish(); `sent`: before others see
-  // the future, for what its maker may change once it is done.
+  // Also orders the streams of the value's readers after this. Called between claim() and finish().
+  // `sent`: set before others see the future, for tensors that its maker may change once it is
+  // done.
   void arrives_with(std::shared_ptr<const Arriving> arriving) { arriving_ = std::move(arriving); }
   void sent_with(std::shared_ptr<const Arriving> sent) { sent_ = std::move(sent); }
-  // Once done: of what come_here() waits for.
+  // Once done: adds the devices that come_here() orders.
   void add_devices(std::vector<c10::Device>& devices) const {
     if (arriving_) arriving_->add_devices(devices);
     if (sent_) sent_->add_devices(devices);
   }
-  // Once done, by whoever reads the value.
+  // Called by a reader of the value, once done.
   void come_here() const {
     if (arriving_) arriving_->come_here();
     if (sent_) sent_->come_here();
   }
 
-  // By when it will be done at the latest, where that is known.
+  // The time by which it will be done, where that is known.
   virtual std::optional<Deadline> deadline() const { return std::nullopt; }
-  // Nobody waits any longer: done with Cancelled, unless it is done.
+  // No reader waits any longer: it is done with Cancelled, unless it is done.
   virtual void cancel();
 
  protected:
-  // Does what brings the end nearer, until done or the deadline; false: there is nothing that this thread can do.
+  // Helps to complete the result, until done or the deadline. Returns false if this thread cannot
+  // help.
   virtual bool help_until(Deadline) { return false; }
-  // Where what follows runs: here, at once; calls' futures: on the agent's workers.
+  // Runs a continuation: here, at once; for calls' futures, on the agent's workers.
   virtual void execute(Task task) { task->run(); }
 
  private:
@@ -78,13 +80,14 @@ class FutureState {
   std::vector<Task> after_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
-// By when a wait without a deadline of its own ends: with the call that is being served, or `at_most` from now.
+// The deadline of a wait without one of its own: that of the call that is being served, or
+// `at_most` from now.
 Deadline waiting_deadline(Deadline::Duration at_most);
 
 template <typename T>
 class ValueState : public FutureState {
  public:
-  // After claim(), before finish().
+  // Called between claim() and finish().
   void store(T value) { value_.emplace(std::move(value)); }
   T& value() { return *value_; }
 

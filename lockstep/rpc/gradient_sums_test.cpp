@@ -17,7 +17,7 @@ TEST(Turn, RoundsInTheirOrderAndTheLaterCallFirst) {
       EXPECT_EQ(order[i] < order[j], i < j) << i << ' ' << j;
 }
 
-// Values whose sum depends on the order: of 720 orders of arrival each ends with the bits of the one order.
+// Values whose sum depends on the order: each of 720 orders of arrival ends with the same bits.
 TEST(GradientSums, EveryOrderOfArrivalGivesTheSameBits) {
   const std::vector<float> values{1e8F, 1.F, -1e8F, 3.F, 1e-3F, 7e7F};
   const at::Tensor parameter = at::zeros({1});

@@ -1,4 +1,4 @@
-// Who knows the job's secret may call functions, and read nothing.
+// A process that knows the job's secret may call functions, but must not be able to read memory.
 #include <ATen/ATen.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -22,10 +22,11 @@ namespace liars_test {
 
 using namespace std::chrono_literals;
 
-// One who knows the secret and lies about whose memory its tensors are in.
+// A peer that knows the secret and lies about the owner of its tensors' memory.
 class Liars : public Strangers {
  protected:
-  // Says that its process has the server's word at `place(word)`. -> whether the server reads it.
+  // Claims that its process has the server's word at `place(word)`. Returns whether the server
+  // reads it.
   template <typename Place>
   bool server_reads(const UniqueFd& fd, const Hello& said, Place place) {
     prove(fd.get(), secret(), soon());
@@ -35,7 +36,7 @@ class Liars : public Strangers {
     send(fd, ready_frame(ready));
     return body(fd).at(0) == '\1';
   }
-  // A request whose tensor is said to lie at that address.
+  // Sends a request whose tensor is claimed to be at that address.
   static void send_tensor_at(const UniqueFd& fd, const void* address) {
     FrameHead head;
     head.call = head.ticket = head.tensors = 1;
@@ -44,7 +45,7 @@ class Liars : public Strangers {
     head.table = static_cast<uint32_t>(table.size());
     send(fd, std::string(reinterpret_cast<const char*>(&head), sizeof head) + table);
   }
-  // All that it may know of the server, and says of itself.
+  // Everything that it may know of the server, sent as if it were its own.
   Hello servers_own() {
     const Entry where = entry();
     Hello hello;
@@ -71,7 +72,8 @@ class Liars : public Strangers {
   }
 };
 
-// Over TCP nobody's memory is read, whatever is said and wherever the word is: the server's own process has it here.
+// Over TCP no memory is read, whatever the peer claims and wherever the word is: here it is in the
+// server's own process.
 TEST_F(Liars, NobodysMemoryIsReadOverTcp) {
   const UniqueFd fd = connect(true);
   EXPECT_FALSE(server_reads(fd, servers_own(), [&](uint64_t word) { return put(word); }));
@@ -103,7 +105,8 @@ TEST_F(Liars, OnlyWhoHasTheWordOfThisConnectionIsRead) {
   refused([&](uint64_t word) { return put(word) + 1; });
   refused([](uint64_t) { return uint64_t{0}; });
   refused([](uint64_t) { return UINT64_MAX; });
-  refused([&](uint64_t) { return other_.address; });  // where the server has put this end's word
+  // The server's own address for this end's word.
+  refused([&](uint64_t) { return other_.address; });
   EXPECT_EQ(server_.refused(), 6U);
   EXPECT_EQ(received_, 1);
 }
@@ -143,7 +146,8 @@ class Connector {
   pid_t pid_ = 0;
 };
 
-// Who names another process than the one that connected: here the server's own, which has the word where it is said to be.
+// A peer names another process than the one that connected: here the server's own, which has the
+// word at the named address.
 TEST_F(Liars, AnotherProcessThanTheOneThatConnectedIsNotRead) {
   const UniqueFd fd = local_socket();
   const Connector connector(fd, entry().local);
@@ -154,7 +158,7 @@ TEST_F(Liars, AnotherProcessThanTheOneThatConnectedIsNotRead) {
   EXPECT_EQ(received_, 0);
 }
 
-// Its number may be another's soon.
+// Its PID may soon be reused.
 TEST(OtherProcess, IsKnownToHaveEnded) {
   std::string name;
   const UniqueFd listener = listen_local(name), socket = local_socket();

@@ -16,7 +16,7 @@
 namespace lockstep::rpc {
 namespace {
 
-// Reads options one by one; what is left at the end is unknown.
+// Reads options one by one; those left at the end are unknown.
 class Options {
  public:
   explicit Options(const OptimizerRecipe& recipe) : recipe_(recipe) {}

@@ -6,10 +6,10 @@
 
 namespace lockstep::rpc::internal {
 
-// Who a process is.
+// The identity of a process.
 struct Peer {
   std::string name;
-  uint64_t incarnation = 0;  // random; another one after a restart
+  uint64_t incarnation = 0;  // random; differs after a restart
   int64_t pid = 0;
   std::string host;         // for messages: "host a, process 123"
   std::string str() const;  // "'ps' (process 123 on host a)"

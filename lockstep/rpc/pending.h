@@ -1,4 +1,4 @@
-// A call of this process that waits for its answer, and how calls are started. Not for programs.
+// A call of this process that waits for its answer, and the start of calls. Not for programs.
 #pragma once
 
 #include <atomic>
@@ -27,26 +27,27 @@ class SentTensors;
 
 enum class How : uint8_t { kSync, kAsync };
 
-// What the core knows of a call, whatever its result.
+// The core's view of a call, independent of its result type.
 class Pending {
  public:
   virtual ~Pending() = default;
-  // Reads the result; then the future is to be finished. Between claim() and finish().
+  // Reads the result; the future must then be finished. Called between claim() and finish().
   virtual void take(Reader& result) = 0;
   virtual FutureState& state() = 0;
 
   std::weak_ptr<Core> core;
   std::shared_ptr<Link> link;  // set before the call is seen by others
-  uint64_t number = 0;         // in the core's table; 0: not in it
+  uint64_t number = 0;         // its number in the core's table; 0: not in it
   std::optional<Deadline> ends;
   ShortText peer, function;
-  const std::string* types = nullptr;  // of the call, in words that live for ever
+  const std::string* types = nullptr;  // the call's types as text, which is never freed
   Deadline::Clock::time_point begun = {};
-  bool shown = false;  // on the call board, as `board_call`, or finished; guarded by the core
+  // Shown on the call board as `board_call`, or finished; guarded by the mutex of Core.
+  bool shown = false;
   uint64_t board_call = 0;
-  std::shared_ptr<SentTensors> sent;  // what of it autograd has to know; null: nothing
-  // Of the call that is served by whoever waits for this one, which is not wanted any more when that is not; null: it stands
-  // for itself.
+  std::shared_ptr<SentTensors> sent;  // the record for autograd; null: none
+  // Cancellation flag of the enclosing call, whose cancellation cancels this one. Null: no
+  // enclosing call.
   std::shared_ptr<const std::atomic<bool>> within = {};
 };
 using PendingPtr = std::shared_ptr<Pending>;
@@ -77,9 +78,9 @@ class TypedCall final : public ValueState<R>, public Pending {
   void execute(Task task) override { run_after(*this, std::move(task)); }
 };
 
-// This thread's writer, empty, for one message of the core's.
+// This thread's empty writer, for one message of the core.
 Writer& scratch_writer(const std::shared_ptr<Core>& core);
-// A message that will not be sent: lets go of the references that are in it.
+// The message will not be sent: releases its references.
 void drop_written(Core& core, Writer& writer) noexcept;
 
 void start_call(const std::shared_ptr<Core>& core, const std::string& to, std::string_view function,

@@ -48,7 +48,7 @@ TEST(Reactor, RunsTasksInOrderOfComing) {
   Reactor reactor(1);
   std::vector<int> order;
   std::promise<void> done;
-  // One worker: the others queue behind the first.
+  // A single worker: the others queue behind the first.
   for (int i = 0; i < 1000; ++i) {
     reactor.post(task_of([&, i] {
       order.push_back(i);
@@ -76,7 +76,7 @@ TEST(Reactor, WorkersServeAtATimeAndNoMore) {
     }));
   }
   while (inside < kWorkers) std::this_thread::yield();
-  // All are busy; the sockets and the clock are looked after nevertheless.
+  // All threads are busy; the sockets and timers are nevertheless served.
   Pair pair;
   std::promise<char> heard;
   reactor.watch(pair.mine.get(), EPOLLIN,
@@ -93,7 +93,7 @@ TEST(Reactor, WorkersServeAtATimeAndNoMore) {
   reactor.forget(pair.mine.get());
 }
 
-// But where another thread happens to come by first.
+// Except where another thread happens to arrive first.
 TEST(Reactor, ALeaderServesWhatItReceives) {
   Reactor reactor(2);
   Pair pair;
@@ -116,7 +116,8 @@ TEST(Reactor, ALeaderServesWhatItReceives) {
   reactor.forget(pair.mine.get());
 }
 
-// Every byte is seen though one of two threads is always somewhere else; and never two handlers at a time.
+// Every byte is handled though one of two threads is always elsewhere, and two handlers never run
+// at once.
 TEST(Reactor, AHandlerRunsOnceAtATimeAndMissesNothing) {
   Reactor reactor(3);
   Pair pair;
@@ -152,7 +153,7 @@ TEST(Reactor, WhatIsThereAlreadyCountsWhenItIsLookedAtAgain) {
   });
   reactor.arm(pair.mine.get(), 0);
   pair.say('a');
-  // The reactor has come round since.
+  // The reactor has made a full round since.
   std::promise<void> round;
   reactor.at(Reactor::Clock::now() + 20ms, task_of([&] { round.set_value(); }));
   round.get_future().wait();

@@ -10,7 +10,7 @@
 
 #include "lockstep/core/memory_use.h"
 #include "lockstep/rpc/internal/frame.h"
-#include "lockstep/rpc/internal/outbox.h"
+#include "lockstep/rpc/internal/send_queue.h"
 
 namespace lockstep::rpc::internal {
 namespace receiver_test {
@@ -44,7 +44,7 @@ struct Got {
   Tensors tensors;
 };
 
-// As if a socket gave at most `piece` bytes at a time.
+// Acts like a socket that gives at most `piece` bytes at a time.
 std::vector<Got> receive(std::string_view stream, size_t piece, uint64_t most = kMost,
                          bool* between = nullptr) {
   Receiver receiver(most, ReceiveMemory::make(size_t{1} << 24));
@@ -140,7 +140,7 @@ TEST(Receiver, EveryDtypeTravels) {
   EXPECT_FALSE(travels(at::ScalarType::Undefined));
 }
 
-// Whether there is such a device is not the stream's question.
+// The stream does not check whether such a device exists.
 TEST(Receiver, SaysWhereTensorsShallGo) {
   std::string table;
   append_row(table, at::kInt, {1}, 0, {at::kCUDA, 100});
@@ -180,7 +180,7 @@ TEST(Receiver, RefusesWhatIsNoMessage) {
   refused(frame(request(1, 1), "", row(at::kInt, {1}) + row(at::kInt, {1})));
   refused(frame(request(1, 2), "", row(at::kInt, {1, 2, 3, 4})));
   refused(frame(request(1, 0), "", row(at::kInt, {1})));
-  // Sizes that mean nothing, also beside a 0.
+  // Invalid sizes, also beside a 0.
   refused(frame(request(1, 1), "", row(at::kInt, {-1})));
   refused(frame(request(1, 1), "", row(at::kInt, {int64_t{1} << 40, int64_t{1} << 40})));
   refused(frame(request(1, 1), "", row(at::kInt, {int64_t{1} << 40, 0, int64_t{1} << 40})));
@@ -195,7 +195,7 @@ TEST(Receiver, RefusesWhatIsNoMessage) {
   wrong = row(at::kInt, {1});
   wrong[1] = 65;
   refused(frame(request(1, 1), "", wrong));
-  // A device of no kind that computes, a number of the CPU's, a number that is none.
+  // A device type that cannot compute, a CPU with a number, an invalid number.
   for (const auto& [type, device] : std::vector<std::pair<at::DeviceType, int>>{
            {at::kMeta, 0}, {static_cast<at::DeviceType>(99), 0}, {at::kCPU, 1}, {at::kCUDA, 128}}) {
     wrong = row(at::kInt, {1});
@@ -203,13 +203,13 @@ TEST(Receiver, RefusesWhatIsNoMessage) {
     wrong[3] = static_cast<char>(device);
     refused(frame(request(1, 1), "", wrong));
   }
-  // An address without a ticket, a ticket without one, an address of nothing.
+  // An address without a ticket, a ticket without an address, an address of an empty tensor.
   refused(frame(request(1, 1), "", row(at::kInt, {1}, 4096)));
   head = request(1, 1);
   head.ticket = 5;
   refused(frame(head, "", row(at::kInt, {1})));
   refused(frame(head, "", row(at::kInt, {0}, 4096)));
-  // Too long, said before it comes.
+  // The length is too large, and is refused before the bytes arrive.
   head = request(1);
   std::string claim = frame(head, "");
   const uint32_t huge = kMostBody + 1;
@@ -238,9 +238,9 @@ TEST(Receiver, ClaimsTakeNoMemory) {
   EXPECT_LT(proportional_memory_bytes(), before + 100e6);
 }
 
-TEST(Outbox, WritesInOrderFromAnyPlace) {
+TEST(SendQueue, WritesInOrderFromAnyPlace) {
   for (const size_t step : {1UL, 7UL, 100UL, 5000UL, 1UL << 20}) {
-    Outbox out;
+    SendQueue out;
     std::string expected, written;
     for (int round = 0; round < 2; ++round) {
       for (int64_t i = 0; i < 30; ++i) {
@@ -278,14 +278,14 @@ TEST(ReceiveMemory, KeepsWhatWasGivenBack) {
   EXPECT_EQ(memory->kept(), static_cast<size_t>(kBytes));
   at::Tensor second = memory->tensor(at::kFloat, {kBytes / 8}, kBytes / 2);
   EXPECT_EQ(second.const_data_ptr(), place);
-  // A far smaller one does not take a large place.
+  // A far smaller tensor does not take a large place.
   EXPECT_NE(memory->tensor(at::kByte, {kBytes / 16}, kBytes / 16).const_data_ptr(), place);
   std::vector<at::Tensor> many;
   for (int i = 0; i < 6; ++i) many.push_back(memory->tensor(at::kByte, {kBytes}, kBytes));
   many.clear();
   EXPECT_LE(memory->kept(), 3U * kBytes);
   EXPECT_GE(memory->kept(), 2U * kBytes);
-  // It outlives its owner, and grows as any other.
+  // It outlives its owner, and can grow like any other.
   at::Tensor left = memory->tensor(at::kByte, {kBytes}, kBytes);
   memory.reset();
   left.fill_(7);

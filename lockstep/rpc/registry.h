@@ -1,16 +1,20 @@
-// Registry: the functions that a process lets others call, by name. Functions are registered, not shipped: both ends are
-// compiled with their types, which are compared when a call arrives.
+// Registry: the functions that other processes may call here, by name. Functions are registered,
+// not shipped: both ends are compiled with their types, which are compared when a call arrives.
 //
 //   rpc::Registry registry;
 //   registry.add("matmul", [](const at::Tensor& a, const at::Tensor& b) { return a.matmul(b); });
-//   registry.add("make_net", [](int64_t width) { return std::make_shared<Net>(width); });   // for remote<Net>()
-//   registry.add("forward", [](Net& net, const at::Tensor& x) { return net.forward(x); });  // of an RRef<Net>
-//   registry.add("reset", &Net::reset);                                                     // likewise
+//   // For remote<Net>():
+//   registry.add("make_net", [](int64_t width) { return std::make_shared<Net>(width); });
+//   // For calls through an RRef<Net>:
+//   registry.add("forward", [](Net& net, const at::Tensor& x) { return net.forward(x); });
+//   registry.add("reset", &Net::reset);
 //
-// Parameters: values that travel (codec.h), by value or const reference; T& and std::shared_ptr<T>: an object of this
-// process, for which callers give an RRef<T>. Results: void, values that travel; anything else, T or std::shared_ptr<T>, is
-// for remote(), and stays. A function that returns Future<R> answers once the future has its value, and keeps no thread
-// meanwhile (PyTorch's async_execution). What a function throws is thrown at its caller, as RemoteError.
+// Parameters: values that can be sent (codec.h), by value or const reference; T& and
+// std::shared_ptr<T> stand for an object of this process, for which callers give an RRef<T>.
+// Results: void, or values that can be sent; any other T or std::shared_ptr<T> is for remote(), and
+// stays here. A function that returns Future<R> answers once the future has its value, and keeps no
+// thread meanwhile (PyTorch's async_execution). An exception of a function is thrown at its caller,
+// as RemoteError.
 #pragma once
 
 #include <cstdint>
@@ -30,21 +34,22 @@
 namespace lockstep::rpc {
 
 struct FunctionOptions {
-  // Runs on the thread that received the call, before anything else is received: for functions that take microseconds
-  // and never wait. They may be called by thousands without a thread's change.
+  // Runs on the thread that received the call, before anything else is received; for functions that
+  // take microseconds and never wait. Thousands of calls then need no thread switch.
   bool quick = false;
 };
 
 namespace internal {
 
-// One registered function with its types forgotten.
+// One registered function with its types erased.
 class Function {
  public:
-  // How a call ends: exactly one of them, once, by any thread.
+  // The result of a call: exactly one of these is called, once, by any thread.
   class Result {
    public:
     virtual ~Result() = default;
-    // A value: `write` is called at once, if the caller wants it; `object` makes what remote() keeps. Either may be null.
+    // A value: `write` is called at once if the caller needs it; `object` makes the object that
+    // remote() keeps. Either may be null.
     virtual void value(const std::function<void(Writer&)>& write,
                        const std::function<std::shared_ptr<Object>()>& object) = 0;
     virtual void error(std::exception_ptr error) = 0;
@@ -52,7 +57,8 @@ class Function {
   using ResultPtr = std::shared_ptr<Result>;
 
   virtual ~Function() = default;
-  // Reads the arguments, runs, and ends `result`, perhaps later. Throws instead, where it has not ended it.
+  // Reads the arguments, runs, and completes `result`, perhaps later. Throws if it has not
+  // completed it.
   virtual void call(Reader& arguments, const ResultPtr& result) const = 0;
 
   std::string name;
@@ -64,7 +70,7 @@ class Function {
 
 uint64_t hash_of(std::string_view text);  // FNV-1a
 
-// Parameter P of a function: what travels for it, and how it is passed on.
+// Parameter P of a function: the type that is sent for it, and how it is passed on.
 template <typename P, typename = void>
 struct Parameter;
 template <typename P>
@@ -98,7 +104,7 @@ struct Parameter<std::shared_ptr<T>> {
 template <typename T>
 struct Parameter<const std::shared_ptr<T>&> : Parameter<std::shared_ptr<T>> {};
 
-// What a function's result is, apart from how it comes.
+// A function's result type, whether it is returned directly or by a Future.
 template <typename R>
 struct ResultType {
   using Value = R;
@@ -198,7 +204,7 @@ class TypedFunction final : public Function {
   F body_;
 };
 
-// R(P...) of anything that can be called.
+// The signature R(P...) of any callable.
 template <typename F>
 struct Callable : Callable<decltype(&F::operator())> {};
 template <typename R, typename... P>
@@ -214,7 +220,7 @@ template <typename R, typename C, typename... P>
 struct Callable<R (C::*)(P...)> : Callable<R (*)(P...)> {
   using Class = C;
 };
-// A member function that is registered by itself takes its object first.
+// A member function that is registered by itself takes its object as first argument.
 template <typename R, typename C, typename... P>
 Callable<R (*)(C&, P...)> callable_of(R (C::*)(P...));
 template <typename R, typename C, typename... P>
@@ -226,8 +232,8 @@ Callable<F> callable_of(F);
 
 class Registry {
  public:
-  // Throws InvalidArgument: the name is taken, empty, longer than 200 bytes, or begins with "rpc." (the agent's own).
-  // A function must be safe to be called by several threads at a time.
+  // Throws InvalidArgument if the name is taken, empty, longer than 200 bytes, or begins with
+  // "rpc." (the agent's own). A function must allow concurrent calls by several threads.
   template <typename F>
   Registry& add(std::string name, F function, FunctionOptions options = {},
                 std::source_location site = std::source_location::current()) {
@@ -237,7 +243,7 @@ class Registry {
   }
 
   const internal::Function* find(std::string_view name) const;
-  // Every name with its types, in order.
+  // All names with their types, in order.
   std::map<std::string, std::string> list() const;
 
  private:

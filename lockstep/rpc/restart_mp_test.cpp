@@ -1,4 +1,5 @@
-// A parameter server dies and comes back under its name; its trainers go on. And deadlines, against a process that is stopped.
+// A parameter server dies and comes back under its name, and its trainers continue. Also deadlines,
+// with a stopped process.
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -31,7 +32,7 @@ Deadline patience() {
   return Deadline::seconds(60);
 }
 
-// Its process tells others by the environment where it is.
+// Its process passes the address to others in the environment.
 class ServedStore {
  public:
   ServedStore() : secret_(Secret::generate()), server_({"127.0.0.1", 0}, secret_) {
@@ -65,14 +66,15 @@ struct Table {
   double entry = 1.5;
 };
 
-// A sum of what its trainers send, and how often each has sent; begun anew from a state that they have.
+// A sum of the values that its trainers send, and how often each has sent. It can restart from a
+// state that the trainers have.
 struct Server {
   Mutex mutex;
   at::Tensor sum LOCKSTEP_GUARDED_BY(mutex);  // undefined: it has just been started
   std::map<std::string, int64_t> steps LOCKSTEP_GUARDED_BY(mutex);
 };
 
-// Run by the tests below in a process of its own, until it is killed.
+// The tests below run it in a process of its own, until it is killed.
 TEST(RpcServer, DISABLED_Serves) {
   const auto env = [](const char* name) { return process_env()(name).value(); };
   Server server;
@@ -84,7 +86,8 @@ TEST(RpcServer, DISABLED_Serves) {
   });
   registry.add("table", [] { return std::make_shared<Table>(); });
   registry.add("entry", [](const Table& table) { return table.entry; });
-  // -> the sum, and how often the caller has sent. Again and again the same step: it counts once.
+  // Returns the sum, and how often the caller has sent. The same step may be sent repeatedly: it
+  // counts once.
   registry.add("push", [&](const at::Tensor& gradient, int64_t step) {
     const MutexLock lock(server.mutex);
     if (!server.sum.defined()) server.sum = at::zeros_like(gradient);
@@ -120,7 +123,7 @@ std::string message_of(const std::function<void()>& body) {
   return "nothing was thrown";
 }
 
-// Pushes `steps` times; who finds the server without what it sent sends all of it again.
+// Pushes `steps` times; a trainer that finds the server without its values sends all of them again.
 int64_t train(const Agent& agent, int64_t steps, std::atomic<int64_t>& progress) {
   constexpr int64_t kSize = 100'000;  // a large tensor, read out of this process's memory
   int64_t failures = 0, done = 0;
@@ -135,7 +138,7 @@ int64_t train(const Agent& agent, int64_t steps, std::atomic<int64_t>& progress)
         ++done;
         ++progress;
         EXPECT_GE(sum[0].item<float>(), static_cast<float>(done));
-      } else {  // it has been started anew
+      } else {  // it has been restarted
         agent.rpc_sync("ps", "restore", done, gradient * done);
       }
     } catch (const PeerLost& error) {
@@ -178,15 +181,15 @@ TEST(RpcRestart, AParameterServerComesBackAndItsTrainersGoOn) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_GT(failures, 0) << "nobody has seen it end";
-  for (const Agent& agent : trainers)  // who was done before the last one began
+  for (const Agent& agent : trainers)  // some had finished before the last one began
     agent.rpc_sync("ps", "restore", kSteps, at::full({100'000}, static_cast<float>(kSteps)));
 
-  // All that was sent is there, once.
+  // Everything that was sent has arrived, exactly once.
   const auto result =
       first.rpc_sync<std::pair<at::Tensor, int64_t>>("ps", "push", at::zeros({100'000}), kSteps);
   EXPECT_EQ(result.first.min().item<float>(), static_cast<float>(kTrainers * kSteps));
   EXPECT_EQ(result.first.max().item<float>(), static_cast<float>(kTrainers * kSteps));
-  // What was the first one's is gone with it, and whoever asks for it is told so.
+  // The first server's objects are gone with it, and requests for them fail accordingly.
   for (const auto& use : std::vector<std::function<void()>>{
            [&] { table.rpc_sync<double>("entry"); }, [&] { table.wait(); },
            [&] { first.rpc_sync<double>("ps", "entry", table); }})
@@ -199,7 +202,7 @@ TEST(RpcRestart, AParameterServerComesBackAndItsTrainersGoOn) {
 
 // ---- deadlines ----
 
-// How long the calls took, the median of several, in shares of their deadline; none was too early.
+// How long the calls took, as a share of their deadline: the median of several; none was too early.
 double median_share(double deadline, int calls, const std::function<void()>& call) {
   std::vector<double> took;
   for (int i = 0; i < calls; ++i) {
@@ -227,7 +230,7 @@ TEST(RpcDeadlines, FireWithinATenth) {
     const auto timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(Seconds(seconds));
     const Destination to = agent.to("ps", {.timeout = timeout});
     double share = 0;
-    // A machine that is busy for a moment is given another.
+    // A machine that is busy for a moment gets another attempt.
     for (int attempt = 0; attempt < 4; ++attempt) {
       share = median_share(seconds, seconds < 0.5 ? 5 : 3, [&] { call(to); });
       if (share <= 1.1) break;
@@ -236,7 +239,7 @@ TEST(RpcDeadlines, FireWithinATenth) {
     RecordProperty(what + std::to_string(seconds), std::to_string(share));
   };
   for (const double seconds : {0.1, 0.3, 1.0}) {
-    // Its function sleeps for as long as that; its workers are four.
+    // Its function sleeps for that long; it has four workers.
     expect_in_time("asleep", seconds,
                    [&](const Destination& to) { to.rpc_sync("sleep", 1.2 * seconds); });
     expect_in_time("nested", seconds,

@@ -1,4 +1,4 @@
-// Agents of one process, for the tests of this room.
+// Several agents in one process, for the tests of this room.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace lockstep::rpc {
 
-// What it throws says.
+// The text of the exception that `fn` throws.
 template <typename F>
 std::string message_of(F body) {
   try {

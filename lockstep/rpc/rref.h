@@ -1,15 +1,18 @@
-// RRef: a reference to an object that a process owns: a model, an optimizer, a tensor, anything. The owner keeps the
-// object as long as a reference to it lives anywhere.
+// RRef: a reference to an object that a process owns: a model, an optimizer, a tensor, anything.
+// The owner keeps the object as long as any process has a reference to it.
 //
-//   rpc::RRef<Net> net = agent.remote<Net>("ps", "make_net", 128);     // Net is made there, and stays there
-//   at::Tensor y = net.rpc_sync<at::Tensor>("forward", x);             // registered with a first parameter Net&
+//   // Net is made on "ps" and stays there; "forward" is registered with a first parameter Net&.
+//   rpc::RRef<Net> net = agent.remote<Net>("ps", "make_net", 128);
+//   at::Tensor y = net.rpc_sync<at::Tensor>("forward", x);
 //   at::Tensor bias = agent.remote<at::Tensor>("ps", "bias").to_here();
 //
-// A reference may be an argument, a result, or part of one: who receives it is a user of the object, too. Users are counted
-// by the owner with leases: each process that has references says from time to time that it lives; the references of a process that
-// ended, or was silent for AgentOptions::lease, count no longer, so a killed user leaks nothing. When the owner is gone, what is done
-// with the reference throws PeerLost that names it; a process that comes back under the owner's name does not own it.
-// A copy is a handle of the same reference, for any thread; the last one may go anywhere, and going never waits.
+// A reference may be an argument, a result, or part of one; its receiver becomes a user of the
+// object, too. The owner counts users with leases: each process that has references renews its
+// lease from time to time. The references of a process that ended, or was silent for
+// AgentOptions::lease, no longer count, so a killed user leaks nothing. When the owner is gone,
+// using the reference throws PeerLost that names it; a process that comes back under the owner's
+// name does not own the object. A copy is a handle of the same reference, for any thread; the last
+// one may be destroyed anywhere, and its destruction never waits.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -35,14 +38,14 @@ namespace internal {
 
 class Core;
 
-// Which object: made by whom, and which of his.
+// Identity: the creating process and its sequence number.
 struct ObjectId {
-  uint64_t maker = 0;  // incarnation of the process that asked for it
+  uint64_t maker = 0;  // incarnation of the creating process
   uint64_t number = 0;
   friend auto operator<=>(const ObjectId&, const ObjectId&) = default;
 };
 
-// This process's share in an object: one for all its handles.
+// This process's share in an object, common to all its handles.
 class Reference {
  public:
   Reference(std::weak_ptr<Core> core, Peer owner, ObjectId id)
@@ -54,11 +57,12 @@ class Reference {
   const std::weak_ptr<Core> core;
   const Peer owner;
   const ObjectId id;
-  uint64_t adds = 0;  // how often the owner has counted this process; guarded by the core's table
+  // How often the owner has counted this process; guarded by the mutex of Core.
+  uint64_t adds = 0;
 };
 using ReferencePtr = std::shared_ptr<Reference>;
 
-// How references travel.
+// Writes and reads references in messages.
 class References {
  public:
   virtual ~References() = default;
@@ -73,7 +77,7 @@ class Object {
  public:
   virtual ~Object() = default;
   virtual const std::type_info& type() const = 0;
-  // Writes the value; false: values of the type do not travel.
+  // Writes the value. Returns false if values of the type cannot be sent.
   virtual bool write(Writer& writer) const = 0;
 };
 template <typename T>
@@ -94,14 +98,15 @@ class TypedObject final : public Object {
  private:
   std::shared_ptr<T> value_;
 };
-// The owner's object; waits until it has been made, with the call's deadline. Throws what making it threw, InvalidArgument
-// where this process is not the owner or the type is another one.
+// The owner's object. Waits until it has been made, with the call's deadline.
+// Throws: the error of its construction, and InvalidArgument where this process is not the owner or
+// the type differs.
 std::shared_ptr<Object> owned_object(const ReferencePtr& reference, const std::type_info& type);
 template <typename T>
 std::shared_ptr<T> owned(const ReferencePtr& reference) {
   return static_cast<const TypedObject<T>&>(*owned_object(reference, typeid(T))).value();
 }
-// Words for T: as what travels, or by its name.
+// Describes T: by its types if it can be sent, otherwise by its name.
 template <typename T>
 void describe_type(TypeText& text) {
   if constexpr (Travels<T>)
@@ -119,22 +124,24 @@ class RRef {
   explicit RRef(internal::ReferencePtr reference) : reference_(std::move(reference)) {}
 
   bool valid() const { return reference_ != nullptr; }
-  // The owner's name. Of an empty one: throws InvalidArgument, as everything below.
+  // The owner's name. An empty reference throws InvalidArgument, here and in the members below.
   const std::string& owner() const { return get().owner.name; }
   bool is_owner() const;
 
-  // The object itself, on its owner; waits until it has been made. Throws InvalidArgument elsewhere.
+  // The object itself, on its owner; waits until it has been made.
+  // Throws: InvalidArgument on other processes.
   std::shared_ptr<T> local_value() const { return internal::owned<T>(checked()); }
-  // A copy of the value, from its owner, once it has been made. Throws what making it threw (RemoteError), PeerLost, Timeout.
-  // With an autograd context, gradients flow back through it.
+  // A copy of the value from its owner, once it has been made. With an autograd context, gradients
+  // flow back through it.
+  // Throws: the error of its construction (RemoteError), PeerLost, Timeout.
   T to_here() const
     requires Travels<T>;
   Future<T> to_here_async() const
     requires Travels<T>;
-  // Until it has been made.
+  // Waits until it has been made.
   void wait() const;
 
-  // Calls a function of the owner's whose first parameter is T& or std::shared_ptr<T>. See agent.h.
+  // Calls a function of the owner whose first parameter is T& or std::shared_ptr<T>. See agent.h.
   template <typename R = void, typename... Args>
   R rpc_sync(std::string_view function, Args&&... args) const;
   template <typename R = void, typename... Args>
@@ -142,8 +149,8 @@ class RRef {
   template <typename R, typename... Args>
   RRef<R> remote(std::string_view function, Args&&... args) const;
 
-  // The same reference; what is called through this handle has these options: net.with({.timeout = …}).to_here(). They do not
-  // travel with it.
+  // The same reference with options for calls through this handle: net.with({.timeout =
+  // …}).to_here(). They are not sent with it.
   RRef with(CallOptions options) const {
     RRef handle = *this;
     handle.options_ = options;

@@ -54,7 +54,7 @@ Registry rref_functions() {
   return registry;
 }
 
-// Objects go within a while: releases travel by themselves.
+// Objects are freed within a while, because releases are sent separately.
 size_t kept_within(const Agent& agent, size_t wanted) {
   for (int i = 0; i < 300 && agent.kept_objects() != wanted; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -97,7 +97,7 @@ TEST_F(RRefTest, WhatMakingThrewShowsWhenItIsUsed) {
               ::testing::HasSubstr("called as (int) -> nothing"));
 }
 
-// A call that is cancelled before it has begun, or refused: nobody reads the references that are in it.
+// A call is cancelled before it has begun, or refused: the references in it are not read.
 TEST_F(RRefTest, ARequestThatIsDroppedUnreadKeepsNothing) {
   std::promise<void> in, go;
   Registry registry = rref_functions();
@@ -131,7 +131,7 @@ TEST_F(RRefTest, AnAnswerThatIsDroppedUnreadKeepsNothing) {
                  go.get_future().wait();
                  return Agent::current().own(std::make_shared<Counter>(1));
                },
-               {.quick = true});  // while it runs nobody reads that it was cancelled
+               {.quick = true});  // while it runs, its cancellation is not read
   registry.add("nothing", [] {});
   const Agent d = town_.agent("d", std::move(registry));
   const auto answer = a_.rpc_async<RRef<Counter>>("d", "make_own");
@@ -168,7 +168,7 @@ TEST_F(RRefTest, CallsThroughAReferenceHaveItsOptions) {
   EXPECT_EQ(counter.rpc_sync<int>("late_value"), 0) << "the other handle has its own";
   EXPECT_THROW(soon.rpc_async<int>("late_value").get(), Timeout);
   EXPECT_EQ(a_.rpc_sync<int>("c", "late", soon), 0) << "they do not travel";
-  // What its maker still works on.
+  // A value that its maker is still computing.
   const auto late = a_.remote<at::Tensor>("b", "ones_late");
   EXPECT_THROW(late.with({.timeout = std::chrono::milliseconds(50)}).wait(), Timeout);
   EXPECT_THROW(late.with({.timeout = std::chrono::milliseconds(50)}).to_here(), Timeout);
@@ -192,7 +192,8 @@ TEST_F(RRefTest, ADeadOwnerIsNamed) {
   EXPECT_THAT(message_of([&] { counter.rpc_sync<int>("value"); }), ::testing::HasSubstr("'b'"));
 }
 
-// Housekeeping for references whose owners are gone takes no thread that serves calls, however many they are.
+// Housekeeping for references whose owners have ended occupies no thread that serves calls, however
+// many there are.
 TEST_F(RRefTest, DeadOwnersTakeNoWorker) {
   Registry registry = rref_functions();
   registry.add("nothing", [] {});
@@ -210,17 +211,17 @@ TEST_F(RRefTest, DeadOwnersTakeNoWorker) {
   for (int i = 0; i < 50; ++i) {  // more than a lease
     a_.to("d", {.timeout = std::chrono::seconds(10)}).rpc_sync("nothing");
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    if (i % 5 == 0) kept.pop_back();  // and is given back
+    if (i % 5 == 0) kept.pop_back();  // and returns it
   }
   EXPECT_EQ(d.held_references(), kept.size());
 }
 
-// A reference may name a process that does not answer: who receives it serves others meanwhile.
+// A reference may name a process that does not answer: its receiver serves others meanwhile.
 TEST_F(RRefTest, ASilentOwnerOfWhatIsPassedOnTakesNoWorker) {
   internal::Entry silent;
   silent.peer = {"silent", 4711, a_.core()->self().pid, a_.core()->self().host};
   silent.host_identity = host_identity();
-  const UniqueFd listener = internal::listen_local(silent.local);  // nobody accepts
+  const UniqueFd listener = internal::listen_local(silent.local);  // nothing accepts
   town_.store()->set(internal::entry_key("silent"), silent.encode());
   std::vector<RRef<Counter>> kept;  // not in d's registry: a reference holds its agent
   Registry registry = rref_functions();
@@ -233,9 +234,9 @@ TEST_F(RRefTest, ASilentOwnerOfWhatIsPassedOnTakesNoWorker) {
     a_.to("d", {.timeout = std::chrono::seconds(10)}).rpc_sync("keep_here", passed);
     a_.to("d", {.timeout = std::chrono::seconds(10)}).rpc_sync("nothing");
   }
-  // Another owner is reached all the same.
+  // Another owner is nevertheless reached.
   EXPECT_EQ(a_.rpc_sync<int>("d", "use", a_.remote<Counter>("b", "make", 3), 4), 7);
-  // An agent that stops before it has reached an owner lets go of the references all the same.
+  // An agent that stops before it has reached an owner still releases the references.
   const std::weak_ptr<internal::Reference> last = kept.back().reference();
   kept.clear();
   EXPECT_FALSE(last.expired()) << "it is still to be told";
@@ -243,7 +244,8 @@ TEST_F(RRefTest, ASilentOwnerOfWhatIsPassedOnTakesNoWorker) {
   EXPECT_TRUE(last.expired());
 }
 
-// What was given back while there was no link with the owner is told as soon as there is one again.
+// A reference that was released while there was no link with the owner is reported as soon as there
+// is one again.
 TEST_F(RRefTest, WhatIsGivenBackWithoutALinkIsToldLater) {
   Agent d = town_.agent("d", rref_functions(), {.lease = std::chrono::seconds(1)});
   auto gone = d.remote<Counter>("b", "make", 0), stays = d.remote<Counter>("b", "make", 5);
@@ -256,7 +258,7 @@ TEST_F(RRefTest, WhatIsGivenBackWithoutALinkIsToldLater) {
   EXPECT_EQ(stays.rpc_sync<int>("value"), 5);
 }
 
-// Who passes a reference on has another way to the owner than who receives it.
+// The process that passes a reference on has another path to the owner than its receiver.
 TEST_F(RRefTest, AReferenceMayComeBeforeItsObject) {
   for (const bool fetched : {true, false}) {
     const internal::ObjectId next{a_.core()->self().incarnation, a_.core()->next_number() + 1};
@@ -273,7 +275,7 @@ TEST_F(RRefTest, AReferenceMayComeBeforeItsObject) {
   }
 }
 
-// Who waits for an object that nobody counts any more is told so.
+// A callback that waits for an object that no user counts any more is told so.
 TEST(ObjectTable, WhoWaitsIsTold) {
   internal::ObjectTable table;
   const internal::ObjectId made{1, 1}, dropped{1, 2}, never{1, 3}, late{1, 4};
@@ -311,7 +313,7 @@ TEST(RRef, ASilentUserIsForgottenAfterItsLease) {
   const Town town;
   Agent b = town.agent("b", rref_functions(), {.lease = std::chrono::milliseconds(300)});
   Agent a = town.agent("a", rref_functions(),
-                       {.lease = std::chrono::hours(1)});  // says too rarely that it lives
+                       {.lease = std::chrono::hours(1)});  // it renews its lease too rarely
   auto counter = a.remote<Counter>("b", "make", 0);
   counter.wait();
   EXPECT_EQ(b.kept_objects(), 1u);

@@ -1,7 +1,8 @@
-// The seeds of the fuzzer of frames (tests/fuzz/seeds/rpc_frame_fuzz) are what is said today: else it gets no farther than the
-// first word. Where the layout has changed,
+// The seeds of the fuzzer of frames (tests/fuzz/seeds/rpc_frame_fuzz) must match the current
+// format; otherwise it gets no further than the first word. When the layout has changed,
 //
-//   build/release/bin/tests/rpc_test --gtest_also_run_disabled_tests --gtest_filter=Seeds.DISABLED_AreWritten
+//   build/release/bin/tests/rpc_test --gtest_also_run_disabled_tests
+//       --gtest_filter=Seeds.DISABLED_AreWritten
 //
 // writes them anew.
 #include <gtest/gtest.h>
@@ -40,7 +41,7 @@ std::string message(MessageKind kind, uint64_t call, const std::string& body = "
   return std::string(reinterpret_cast<const char*>(&head), kHeadBytes) + body + table;
 }
 
-// By name. The first byte of a stream says in what pieces it comes.
+// By name. The first byte of a stream gives the sizes of its pieces.
 std::map<std::string, std::string> seeds() {
   Hello hello;
   hello.peer = {"ps", 1, 2, "h"};
@@ -77,7 +78,7 @@ TEST(Seeds, AreWhatIsSaid) {
   EXPECT_EQ(files, seeds()) << "the layout of rpc's frames has changed: see the top of " __FILE__;
 }
 
-// And a receiver takes them to the end.
+// A receiver reads them to the end, too.
 TEST(Seeds, AreRead) {
   for (const auto& [name, bytes] : seeds()) {
     if (name == "hello") {

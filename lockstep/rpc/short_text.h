@@ -1,4 +1,5 @@
-// ShortText: a name of a function or of a process, most of which need no memory of their own. Not for programs.
+// ShortText: a name of a function or of a process; most of them need no memory of their own. Not
+// for programs.
 #pragma once
 
 #include <c10/util/SmallVector.h>

@@ -1,5 +1,5 @@
-// Who connects to a transport without being one of the job: nothing is believed, little is kept, and the others notice
-// nothing.
+// Peers that connect to a transport without belonging to the job: their data is not trusted, little
+// memory is kept for them, and the others are not affected.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -53,7 +53,7 @@ TEST_F(Strangers, NonsenseIsRefusedAtOnce) {
   expect_served(0);
 }
 
-// What was heard when another proved itself is worth nothing.
+// A recorded handshake of another peer is worthless.
 TEST_F(Strangers, AHandshakeThatIsReplayedIsRefused) {
   wire::ClientChallenge challenge(secret(), kPurpose);
   const std::string first = challenge.hello();
@@ -73,7 +73,7 @@ TEST_F(Strangers, AHandshakeThatIsReplayedIsRefused) {
   const UniqueFd fd = connect();
   send(fd, first);
   send(fd, proof);
-  // The server's nonce, and where a proof would be, that there is none.
+  // The server sends its nonce, and zeros instead of a proof.
   EXPECT_EQ(until_closed(fd).substr(first.size()), std::string(sizeof(Digest), '\0'));
   EXPECT_EQ(server_.refused(), 1U);
   expect_served(0);
@@ -112,7 +112,7 @@ TEST_F(Strangers, WhoDoesNotSayWhoItIsIsRefused) {
   expect_served(0);
 }
 
-// One that proved itself, and then sends what is no message.
+// A peer that proved the secret sends bytes that are no message.
 TEST_F(Strangers, ABadFrameEndsTheLink) {
   std::vector<std::string> all;
   FrameHead head;
@@ -152,7 +152,7 @@ TEST_F(Strangers, ABadFrameEndsTheLink) {
   expect_served(0);
 }
 
-// Names are shown to people, on terminals.
+// Names are displayed to people, on terminals.
 TEST_F(Strangers, ANameThatCannotBeShownIsRefused) {
   for (const char* name : {"", "a\x1b[2J"}) {
     const UniqueFd fd = connect();
@@ -183,7 +183,7 @@ TEST_F(Strangers, AFrameThatEndsInTheMiddleIsNoMessage) {
     EXPECT_EQ(lost_, links);
   }
   EXPECT_EQ(received_, 0);
-  // Whole, but a byte at a time.
+  // Complete, but a byte at a time.
   const UniqueFd fd = introduced();
   const std::string small = whole.substr(0, 2000);
   for (const char c : small) send(fd, {&c, 1});
@@ -196,15 +196,16 @@ TEST_F(Strangers, ManyWhoSayNothingAreClosed) {
   const auto began = Deadline::Clock::now();
   std::vector<UniqueFd> silent;
   for (int i = 0; i < 300; ++i) silent.push_back(connect(i % 2 == 0));
-  // The oldest had to make room.
+  // The oldest connection had to make room.
   EXPECT_EQ(until_closed(silent[0]), "");
   expect_served(0);
-  // The others were given their time.
+  // The others had their full time.
   EXPECT_EQ(until_closed(silent.back()), "");
   EXPECT_GE(Deadline::Clock::now() - began, 4s);
 }
 
-// Whoever has proved the secret makes room for no stranger, and is not told that it has met the server before it has.
+// A peer that has proved the secret makes room for no unauthenticated one, and is not told that it
+// has met the server before it has.
 TEST_F(Strangers, WhoHasProvedTheSecretStaysInAStorm) {
   std::vector<UniqueFd> known, silent;
   for (const bool tcp : {false, true}) {
@@ -219,7 +220,7 @@ TEST_F(Strangers, WhoHasProvedTheSecretStaysInAStorm) {
     EXPECT_EQ(introduce(fd.get(), hello("odd"), soon()).other.peer.name, "server");
 }
 
-// Strangers from elsewhere do not push out who is about to prove it.
+// Unauthenticated peers from another host do not push out a peer that is about to prove the secret.
 TEST_F(Strangers, AStormFromElsewhereHoldsUpNobody) {
   std::atomic<bool> over{false};
   std::thread storm([&] {
@@ -235,7 +236,8 @@ TEST_F(Strangers, AStormFromElsewhereHoldsUpNobody) {
   storm.join();
 }
 
-// Few lines, no strangers given up for nothing, and served again as soon as there are descriptors.
+// Few log lines, no connection dropped for nothing, and service continues as soon as there are
+// descriptors.
 TEST_F(Strangers, WithoutDescriptorsTheyWait) {
   if (kSanitized)
     GTEST_SKIP() << "UndefinedBehaviorSanitizer wants a descriptor to look at an object";
@@ -247,7 +249,7 @@ TEST_F(Strangers, WithoutDescriptorsTheyWait) {
   {
     const FewDescriptors none(0);
     for (const UniqueFd& socket : sockets) EXPECT_TRUE(connect_socket(socket, where));
-    std::this_thread::sleep_for(1s);  // several tries, had each of them made others
+    std::this_thread::sleep_for(1s);  // several retries, if each of them had caused others
   }
   const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_LE(std::count(log.begin(), log.end(), '\n'), 3) << log;
@@ -257,7 +259,7 @@ TEST_F(Strangers, WithoutDescriptorsTheyWait) {
 }
 
 TEST_F(Strangers, ConnectionsLeaveNothingBehind) {
-  const size_t before = open_descriptors();  // nobody has come yet: all of them stay
+  const size_t before = open_descriptors();  // none has connected yet: all of them stay
   for (int i = 0; i < 1000; ++i) {
     const bool tcp = i % 2 == 0;
     if (i % 4 == 0)

@@ -1,4 +1,4 @@
-// A transport that strangers connect to.
+// A transport to which unauthenticated peers connect.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@
 
 namespace lockstep::rpc::internal {
 
-// A Unix socket, and connecting it by plain system calls alone.
+// A Unix socket, and a connection to it by plain system calls.
 inline UniqueFd local_socket() {
   return UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
 }
@@ -52,7 +52,7 @@ class Strangers : public ::testing::Test {
             .lost = [this](const std::shared_ptr<Link>&, const std::string&) { ++lost_; }};
   }
   Entry entry() { return *Entry::decode(*store_->try_get(entry_key("server"))); }
-  // Alternately over both sockets.
+  // Alternates between both sockets.
   UniqueFd connect(bool tcp = false) {
     Entry where = entry();
     Attempt attempt = try_connect(where, tcp ? "elsewhere" : where.host_identity, soon());
@@ -65,7 +65,7 @@ class Strangers : public ::testing::Test {
     hello.host_identity = "nowhere";
     return hello;
   }
-  // One who knows the secret.
+  // A peer that knows the secret.
   UniqueFd introduced(bool tcp = false) {
     UniqueFd fd = connect(tcp);
     prove(fd.get(), secret(), soon());
@@ -76,7 +76,7 @@ class Strangers : public ::testing::Test {
   static void send(const UniqueFd& fd, std::string_view bytes) {
     write_exact(fd.get(), bytes.data(), bytes.size(), soon());
   }
-  // Everything until the other end hangs up.
+  // Reads until the other end hangs up.
   static std::string until_closed(const UniqueFd& fd) {
     std::string all;
     char bytes[4096];
@@ -92,7 +92,7 @@ class Strangers : public ::testing::Test {
       if (n > 0) all.append(bytes, static_cast<size_t>(n));
     }
   }
-  // The server is as it was.
+  // The server still works.
   void expect_served(int round) {
     std::atomic<bool> done{false};
     Transport client(reactor_, store_, secret(), {.name = "client" + std::to_string(round)},

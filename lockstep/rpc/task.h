@@ -1,4 +1,4 @@
-// Task: something that an agent's thread will run. Not for programs.
+// Task: work for an agent's thread. Not for programs.
 #pragma once
 
 #include <memory>
@@ -7,11 +7,11 @@
 
 namespace lockstep::rpc::internal {
 
-// Something to run once; may hold what cannot be copied.
+// Work to run once; it may own objects that cannot be copied.
 class Work {
  public:
   virtual void run() = 0;
-  // It is not needed any more. Who is a part of something larger lets go of that.
+  // It is no longer needed. A part of a larger object releases that object.
   virtual void drop() noexcept { delete this; }
 
  protected:

@@ -1,4 +1,5 @@
-// The tensors in a value of a type that travels (codec.h); of another type, none. Not for programs.
+// The tensors in a value of a type that can be sent (codec.h); none in another type. Not for
+// programs.
 #pragma once
 
 #include <ATen/core/Tensor.h>

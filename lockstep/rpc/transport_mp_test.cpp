@@ -1,4 +1,5 @@
-// Transports of several processes: the test starts itself again as its peers, which die in various ways.
+// Transports of several processes: the test starts itself again as its peers, which die in various
+// ways.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -85,8 +86,8 @@ class TransportProcesses : public ::testing::TestWithParam<bool> {
   std::optional<Transport> transport_;
 };
 
-// Run by the tests below in a process of its own: sends everything back until it is killed; a request whose body is "go"
-// is answered with large tensors, one after the other.
+// The tests below run it in a process of its own: it echoes everything until it is killed; a
+// request whose body is "go" is answered with large tensors, one after the other.
 TEST(RpcParticipant, DISABLED_Serves) {
   const auto store = store_at(::getenv("LOCKSTEP_TEST_STORE"));
   Reactor reactor(2);
@@ -148,7 +149,7 @@ TEST_P(TransportProcesses, TensorsThereAndBack) {
   EXPECT_EQ(lost(1)[0], alone() ? "it closed the connection" : "its process has ended");
 }
 
-// While a large message is on its way to it.
+// Killed while a large message is being sent to it.
 TEST_P(TransportProcesses, ServerIsKilledWhileItReceives) {
   const at::Tensor large = at::full({kLarge}, 7, at::kByte);
   for (int round = 0; round < 5; ++round) {
@@ -170,7 +171,7 @@ TEST_P(TransportProcesses, ServerIsKilledWhileItReceives) {
   }
 }
 
-// While this process receives, or reads its memory.
+// Killed while this process receives, or reads its memory.
 TEST_P(TransportProcesses, ServerIsKilledWhileItSends) {
   std::atomic<int> whole{0}, failed{0};
   received_ = [&](const std::shared_ptr<Link>& link, Incoming& message) {
@@ -209,7 +210,7 @@ TEST_P(TransportProcesses, WhoComesBackUnderItsNameIsFound) {
     EXPECT_EQ(server.wait(soon()).signal, SIGKILL);
     const int pid = static_cast<int>(link->peer().pid);
     lost(static_cast<size_t>(round) + 1);
-    // Its entry is there still; nobody answers.
+    // Its entry still exists, but no process answers.
     try {
       transport_->link_to("server", Deadline::seconds(0.2));
       FAIL();
@@ -242,12 +243,13 @@ TEST_P(TransportProcesses, WhoIsStoppedDoesNotAnswer) {
 
 TEST_P(TransportProcesses, ANameOfALivingProcessIsNotGiven) {
   EXPECT_TRUE(participant("TakesATakenName").wait(soon()).ok());
-  // But that of a dead one.
+  // Except that of a dead process.
   transport_.reset();
   start_transport();
 }
 
-// On two hosts. One that vanishes says nothing: it is missed all the same, whether something is under way to it or not.
+// On two hosts. A host that vanishes sends nothing: the others notice it all the same, with or
+// without traffic to it.
 TEST(TransportHosts, OneThatVanishesIsMissed) {
   const std::string why = testing::NetworkNamespaces::unavailable();
   if (!why.empty()) GTEST_SKIP() << "no network namespaces here: " << why;

@@ -1,4 +1,4 @@
-// Transports of one process, which talk over sockets as those of several do.
+// Transports of one process, which communicate over sockets as those of several processes do.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ namespace transport_test {
 
 using namespace std::chrono_literals;
 
-// A transport that hands what it receives to a function, and keeps what was lost.
+// A transport that passes received messages to a function, and records lost links.
 class End {
  public:
   using Received = std::function<void(const std::shared_ptr<Link>&, Incoming&)>;
@@ -57,7 +57,7 @@ class End {
   std::optional<Transport> transport_;
 };
 
-// Sends back what it gets.
+// Sends back each message.
 void echo(const std::shared_ptr<Link>& link, Incoming& message) {
   if (message.pending) link->fetch(message);
   link->send({MessageKind::kResponse, message.head.call}, message.body, "", message.tensors,
@@ -82,7 +82,7 @@ class Waiting {
   int count_ = 0;
 };
 
-// As a caller waits: receives itself, or, where another does so, until it has.
+// Waits like a caller: receives itself or, where another thread receives, until that one has.
 bool wait_for(const std::shared_ptr<Link>& link, const std::function<bool()>& done) {
   for (const Deadline deadline = soon(); !deadline.expired(); std::this_thread::yield())
     if (link->receive_until(done, deadline) || done()) return true;
@@ -151,7 +151,7 @@ TEST(Transport, SmallMessagesOfManyThreadsComeInOrder) {
   EXPECT_EQ(link->queued_bytes(), 0U);
 }
 
-// Echoes of tensors of all sizes; how many came by address, there and back.
+// Echoes tensors of all sizes; returns how many were sent by address, in each direction.
 std::pair<int, int> echo_tensors(bool alone) {
   auto store = std::make_shared<HashStore>();
   std::atomic<int> there{0}, back{0};
@@ -188,7 +188,7 @@ std::pair<int, int> echo_tensors(bool alone) {
     EXPECT_TRUE(at::equal(got[0], sent)) << bytes;
     EXPECT_TRUE(at::equal(got[1], sent.slice(0, 0, bytes / 2))) << bytes;
   }
-  // All that was named has been taken: nothing is kept for anybody.
+  // All named tensors have been taken: no memory is kept.
   EXPECT_TRUE(link->wait_for_room(soon()));
   for (int i = 0; i < 1000 && link->queued_bytes() > 0; ++i) std::this_thread::sleep_for(1ms);
   EXPECT_EQ(link->queued_bytes(), 0U);
@@ -253,7 +253,7 @@ TEST(Transport, RefusesToSendWhatCannotTravel) {
   EXPECT_EQ(came, 1);
 }
 
-// Responses go to whoever receives: two callers, one of whom receives for both, and then the leader.
+// Any receiver takes responses: of two callers, one receives for both, and then the leader does.
 TEST(Transport, CallersReceiveForEachOther) {
   auto store = std::make_shared<HashStore>();
   End server(store, "server", echo);
@@ -286,7 +286,7 @@ TEST(Transport, CallersReceiveForEachOther) {
   EXPECT_GT(own, 0);
 }
 
-// What nobody receives for is the leader's, also after somebody did.
+// Messages without a receiving caller are the leader's, also after one received.
 TEST(Transport, TheLeaderReceivesAgain) {
   auto store = std::make_shared<HashStore>();
   End server(store, "server", echo);
@@ -304,7 +304,7 @@ TEST(Transport, TheLeaderReceivesAgain) {
                            i % 2 ? Link::When::kNow : Link::When::kSoon));
     ASSERT_TRUE(answers.until(2 * i + 2));
   }
-  // Also where it was sent by one who then did not receive, and that the other end has gone.
+  // Also where it was sent by a caller that then did not receive, and that the other end has left.
   ASSERT_TRUE(link->send({MessageKind::kRequest, 1}, "x", {}, {}, Link::When::kMine));
   EXPECT_TRUE(wait_for(link, [&] { return count == 401; }));
   ASSERT_TRUE(link->send({MessageKind::kRequest, 1}, "x", {}, {}, Link::When::kMine));
@@ -333,7 +333,7 @@ TEST(Transport, ReceivingEndsAtTheDeadlineAndWithTheLink) {
   server.lost(1);
 }
 
-// A message for whose tensors nobody came keeps its room; a lost link lets everything go.
+// A message whose tensors are not taken keeps its room; a lost link releases everything.
 TEST(Transport, WhatWaitsIsBounded) {
   auto store = std::make_shared<HashStore>();
   std::mutex mutex;
@@ -368,7 +368,7 @@ TEST(Transport, WhatWaitsIsBounded) {
   EXPECT_EQ(link->queued_bytes(), 1U << 20);
   got[2].first->drop(got[2].second.pending);
   EXPECT_TRUE(link->wait_for_room(soon()));
-  // And what was never taken.
+  // The same for a message that was never taken.
   ASSERT_TRUE(link->send({MessageKind::kRequest, 1}, "x", {}, {large}, Link::When::kNow));
   ASSERT_TRUE(arrived.until(4));
   link->close("enough");
@@ -438,21 +438,22 @@ TEST(Transport, WhoComesBeforeItStartsWaits) {
   EXPECT_EQ(received, 1);
 }
 
-// What cannot pass is not tried again until the deadline; a network that is not there yet is.
+// A connection that can never succeed is not retried until the deadline; a network that is not
+// there yet is.
 TEST(Transport, AnAddressThatIsNeverReachedIsToldAtOnce) {
   const auto store = std::make_shared<HashStore>();
   End client(store, "client");
   Entry far;
   far.peer = {"far", 4711, 1, "elsewhere"};
   far.host_identity = "elsewhere";
-  far.tcp = {"[fe80::1]:9"};  // of no interface
+  far.tcp = {"[fe80::1]:9"};  // without an interface
   store->set(entry_key("far"), far.encode());
   for (const uint64_t only : {uint64_t{0}, far.peer.incarnation})
     EXPECT_THROW(client->link_to("far", Deadline::seconds(600), only), SystemError);
   far.tcp = {"224.0.0.1:9", "[fe80::1]:9"};  // "Network is unreachable"
   store->set(entry_key("far"), far.encode());
   EXPECT_THROW(client->link_to("far", Deadline::seconds(0.2), far.peer.incarnation), Timeout);
-  // On this host it may come back, and then over another socket.
+  // On this host it may return, and then over another socket.
   far.host_identity = host_identity();
   far.local = "lockstep-rpc-that-nobody-has";
   far.tcp = {"[fe80::1]:9"};
@@ -478,7 +479,7 @@ TEST(Transport, CallersShareOneAttempt) {
   std::vector<std::thread> threads;
   std::vector<std::shared_ptr<Link>> links(8);
   for (auto& link : links) threads.emplace_back([&] { link = client->link_to("late", soon()); });
-  // One with less patience leaves the others alone.
+  // A call with a shorter deadline does not affect the others.
   EXPECT_THROW(client->link_to("late", Deadline::seconds(0.05)), Timeout);
   End late(store, "late");
   for (auto& thread : threads) thread.join();

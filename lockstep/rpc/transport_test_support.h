@@ -1,4 +1,4 @@
-// What the tests of the transport share.
+// Helpers of the transport's tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ inline Secret secret() {
   return Secret::from_text("a job's");
 }
 
-// Why links were lost.
+// The reasons why links were lost.
 class Losses {
  public:
   void add(const std::string& why) {
@@ -31,7 +31,7 @@ class Losses {
     reasons_.push_back(why);
     changed_.notify_all();
   }
-  // Once there are `count` of them.
+  // Waits until there are `count` of them.
   std::vector<std::string> wait(size_t count) {
     std::unique_lock lock(mutex_);
     EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(60),

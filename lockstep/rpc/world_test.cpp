@@ -48,7 +48,7 @@ TEST(World, FunctionsOfOtherTypesAreFoundAtTheStart) {
   });
 }
 
-// A map that cannot be is found by all ranks, not by the first call.
+// All ranks detect an impossible map, instead of the first call.
 TEST(World, MapsOfDevicesLeadSomewhere) {
   const auto said = [](const std::string& peer, const at::Device& here = at::Device("cuda:0")) {
     std::string text;

@@ -1,11 +1,9 @@
 #include "lockstep/shard/parallelize.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
+#include <torch/nn/modules/normalization.h>
 
-#include <array>
-#include <cstdio>
 #include <map>
 #include <memory>
 #include <set>
@@ -14,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/comm/agree.h"
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/flat/named_tensors.h"
@@ -66,6 +65,41 @@ void check_kind(const std::string& name, const TensorRule& rule, const torch::nn
                      " parts; take a number of parts that divides them");
 }
 
+// Whose rows are divided, not its parameters.
+struct OfRows {
+  std::string name;
+  TensorStyle style;
+  std::shared_ptr<torch::nn::Module> module;
+};
+
+// In the model's order. Throws InvalidArgument for what cannot be hooked.
+std::vector<OfRows> modules_of_rows(const torch::nn::Module& model, const TensorPlan& plan) {
+  std::vector<OfRows> all;
+  for (const auto& item : model.named_modules(/*name_prefix=*/{}, /*include_self=*/false)) {
+    const TensorRule* const rule = plan.rule_of(item.key());
+    if (rule == nullptr || !is_of_rows(rule->style)) continue;
+    const TensorStyle style = rule->style;
+    all.push_back({item.key(), style, item.value()});
+    if (style == TensorStyle::kRows) continue;  // it works on what it is given
+    const torch::nn::Module& module = *item.value();
+    const bool is_embedding = dynamic_cast<const torch::nn::EmbeddingImpl*>(&module) != nullptr;
+    const bool fits = style == TensorStyle::kPositions
+                          ? is_embedding
+                          : (is_embedding && style == TensorStyle::kRowsBegin) ||
+                                dynamic_cast<const torch::nn::LayerNormImpl*>(&module) != nullptr ||
+                                dynamic_cast<const torch::nn::LinearImpl*>(&module) != nullptr;
+    if (!fits)
+      refuse(item.key(), "is a " + module.name() + ", which style " + to_string(style) +
+                             " is not for; it is for a torch::nn::" +
+                             (style == TensorStyle::kPositions   ? "Embedding"
+                              : style == TensorStyle::kRowsBegin ? "LayerNorm, Linear or Embedding"
+                                                                 : "LayerNorm or Linear") +
+                             " child");
+    if (const std::string why = hooks::cannot_hook(module); !why.empty()) refuse(item.key(), why);
+  }
+  return all;
+}
+
 // In the model's order. Throws InvalidArgument for what cannot be divided.
 std::vector<Planned> planned_modules(const torch::nn::Module& model, const TensorPlan& plan,
                                      int64_t parts) {
@@ -73,7 +107,7 @@ std::vector<Planned> planned_modules(const torch::nn::Module& model, const Tenso
   std::map<const torch::nn::Module*, std::string> seen;
   for (const auto& item : model.named_modules(/*name_prefix=*/{}, /*include_self=*/false)) {
     const TensorRule* const rule = plan.rule_of(item.key());
-    if (rule == nullptr || rule->style == TensorStyle::kWhole) continue;
+    if (rule == nullptr || rule->style == TensorStyle::kWhole || is_of_rows(rule->style)) continue;
     check_kind(item.key(), *rule, *item.value(), parts);
     if (const auto [before, is_new] = seen.emplace(item.value().get(), item.key()); !is_new)
       refuse(item.key(), "is '" + before->second + "' too; a divided module has one place");
@@ -108,14 +142,12 @@ void check_shared(const NamedTensors& parameters, const std::vector<Planned>& mo
   }
 }
 
-void meet(Communicator comm, const TensorPlan& plan, const NamedTensors& parameters) {
-  std::string text;
+void meet(Communicator comm, const TensorPlan& plan, const NamedTensors& parameters,
+          bool divides_rows) {
+  std::string text = divides_rows ? "rows\n" : "";
   for (const TensorRule& rule : plan.rules())
     text += rule.modules + ' ' + to_string(rule.style) + ' ' + std::to_string(rule.heads) + '\n';
-  std::array<char, 32> note{};
-  std::snprintf(note.data(), note.size(), "parallelize: plan %08x",
-                static_cast<uint32_t>(fingerprint(text)));
-  comm.iall_reduce(at::zeros({1}, at::kByte), ReduceOp::kMax, call_note(note.data())).wait();
+  agree(comm, "parallelize", {{"plan", fingerprint(text)}});
   check_same_on_all_ranks(comm, parameters);
 }
 
@@ -138,6 +170,8 @@ void take_slices(torch::nn::Module& model, Communicator comm, const TensorParts&
 void divide(const Planned& one, const std::shared_ptr<Division>& division) {
   if (auto* const linear = dynamic_cast<torch::nn::LinearImpl*>(one.module.get())) {
     linear->options.in_features(linear->weight.size(1)).out_features(linear->weight.size(0));
+    if (one.style == TensorStyle::kRow && linear->bias.defined())
+      division->rows().share(linear->bias);
     hooks::add_hook(*linear,
                     internal::divided_linear(division, one.name, one.style, *linear, one.slices));
     return;
@@ -152,6 +186,15 @@ void divide(const Planned& one, const std::shared_ptr<Division>& division) {
   }
   options.num_embeddings(own.end - own.begin);
   hooks::add_hook(words, internal::divided_embedding(division, one.name, one.slices));
+}
+
+void divide_rows(const OfRows& one, const std::shared_ptr<Division>& division) {
+  // Where rows begin, the module still works on all of them.
+  if (one.style != TensorStyle::kRowsBegin)
+    for (const at::Tensor& parameter : one.module->parameters(/*recurse=*/false))
+      division->rows().share(parameter);
+  if (auto hook = internal::divided_row_layer(division, one.style))
+    hooks::add_hook(*one.module, std::move(hook));
 }
 
 void run_probe(const std::function<void()>& probe, const Division& division) {
@@ -185,15 +228,18 @@ TensorParts parallelize(torch::nn::Module& model, const Communicator& comm, cons
   NamedShapes shapes;
   for (const auto& [name, tensor] : parameters) shapes.emplace_back(name, tensor.sizes().vec());
   const std::vector<Planned> modules = planned_modules(model, plan, comm.size());
+  const std::vector<OfRows> of_rows = modules_of_rows(model, plan);
   TensorParts parts(comm, plan, shapes);
   check_shared(parameters, modules, plan, comm.size());
   if (comm.size() > 1) {
-    meet(comm, plan, parameters);
+    meet(comm, plan, parameters, options.divides_rows);
     take_slices(model, comm, parts);
   }
-  const auto division = std::make_shared<Division>(comm);
+  const auto division = std::make_shared<Division>(
+      comm, internal::DividedRows(comm, options.divides_rows, options.context, plan));
   if (comm.size() > 1)
     for (const Planned& one : modules) divide(one, division);
+  for (const OfRows& one : of_rows) divide_rows(one, division);
   if (options.probe) run_probe(options.probe, *division);
   return parts;
 }

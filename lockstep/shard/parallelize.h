@@ -20,14 +20,29 @@
 //   kVocabulary, Embedding   any ids              whole columns, added up over the parts
 //   kVocabulary, Linear      whole columns        all columns, put together
 //
+//   kRows, any module        this part's rows      this part's rows
+//   kRowsBegin               all rows              this part's rows
+//   kRowsEnd                 this part's rows      all rows
+//   kPositions, Embedding    positions of the rows their places in the whole sequence, of which this part has its own
+//                            that are here
+//
 // So a module of style row stands behind those of style column or heads, and what lies between works on as many columns as it
 // is given. Code there that says how many there are has to be mended: view({B, T, -1, width}) in place of
 // view({B, T, heads, width}). ParallelizeOptions::probe finds such a line.
+//
+// Rows are dim -2: the tokens of [B, T, width]. They are divided in two ways. With divides_rows each part works on its own
+// between the divided products (sequence parallelism, Korthikanti et al., arXiv:2205.05198): a column style is given own
+// rows and works on all, a row style gives own rows. With a context every rank works on the tokens that it has all through
+// the model, and attends to the others' (context_scope.h). Rows begin with the words, and are those that the model is given
+// (own_tokens()); or at the module of style rows begin, in front of which all rows are everywhere. They go on to the
+// outputs; or to the module of style rows end, behind which all rows are everywhere. Norms and what else has parameters
+// and works on rows between are of style rows, or their gradients are those of own rows alone.
 #pragma once
 
 #include <torch/nn/module.h>
 
 #include <functional>
+#include <optional>
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/parallel/tensor/tensor_parts.h"
@@ -39,6 +54,10 @@ struct ParallelizeOptions {
   // Runs the model's forward once, with the same input on all parts; called without gradients, when the model is divided. Where it
   // does not follow its divided modules, the error says behind which one, and what to change.
   std::function<void()> probe = {};
+  // Along `comm` parts have their own rows between divided products. Their number divides those that each has of a sequence.
+  bool divides_rows = false;
+  // The ranks that divide the tokens of each sequence. Each has an equal part of the model, made with the same values.
+  std::optional<Communicator> context = {};
 };
 
 // Divides the model among the ranks of `comm`. Its parameters become this rank's slices, contiguous, without gradients, under

@@ -1,9 +1,10 @@
 #include "lockstep/shard/parallelize.h"
 
+#include <ATen/ops/scaled_dot_product_attention.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
-#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
 #include <cmath>
@@ -17,10 +18,11 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/mutex.h"
 #include "lockstep/mesh/mesh.h"
-#include "lockstep/optim/adam.h"
+#include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
-#include "lockstep/shard/plain_models_test.h"
+#include "lockstep/shard/context_scope.h"
+#include "lockstep/model/plain_models.h"
 #include "lockstep/testing/thread_ranks.h"
 
 namespace lockstep::parallelize_test {
@@ -32,17 +34,17 @@ using plain::Vision;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-const TensorRule kWordsRule{"words", TensorStyle::kVocabulary};
+const TensorRule kWordsRule{"layers.0.words", TensorStyle::kVocabulary};
 
 // Of all plain models.
 TensorPlan plan_of_plain(const std::vector<TensorRule>& more = {}) {
-  std::vector<TensorRule> rules{{"blocks.*.attention.query", TensorStyle::kHeads, plain::kHeads},
-                                {"blocks.*.attention.key", TensorStyle::kHeads, plain::kHeads},
-                                {"blocks.*.attention.value", TensorStyle::kHeads, plain::kHeads},
-                                {"blocks.*.attention.mix", TensorStyle::kRow},
-                                {"blocks.*.up", TensorStyle::kColumn},
-                                {"blocks.*.down", TensorStyle::kRow},
-                                {"head", TensorStyle::kVocabulary}};
+  std::vector<TensorRule> rules{{"layers.*.attention.query", TensorStyle::kHeads, plain::kHeads},
+                                {"layers.*.attention.key", TensorStyle::kHeads, plain::kHeads},
+                                {"layers.*.attention.value", TensorStyle::kHeads, plain::kHeads},
+                                {"layers.*.attention.mix", TensorStyle::kRow},
+                                {"layers.*.up", TensorStyle::kColumn},
+                                {"layers.*.down", TensorStyle::kRow},
+                                {"layers.*.head", TensorStyle::kVocabulary}};
   rules.insert(rules.end(), more.begin(), more.end());
   return TensorPlan(rules);
 }
@@ -65,10 +67,10 @@ M with_values(M model) {
 }
 
 at::Tensor ids_of(int64_t step, int64_t rows = 4) {
-  return (torch::arange(rows * 6, at::kLong) * 7 + step)
+  return (torch::arange(rows * 8, at::kLong) * 7 + step)
       .pow(2)
       .remainder(plain::kWords)
-      .view({rows, 6});
+      .view({rows, 8});
 }
 
 at::Tensor loss_of(const at::Tensor& logits, const at::Tensor& targets) {
@@ -81,20 +83,26 @@ struct Trained {
   NamedTensors parameters;
 };
 
-// Steps of AdamW on what `inputs` gives.
+const auto kDescent = torch::optim::SGDOptions(0.1).momentum(0.9);
+// Where some gradients are zero but for rounding, Adam would make as much of them as of any.
+std::unique_ptr<torch::optim::Optimizer> descent(const std::vector<at::Tensor>& parameters) {
+  return std::make_unique<torch::optim::SGD>(parameters, kDescent);
+}
+
+// Steps on what `inputs` gives.
 template <typename M>
 std::vector<double> train(M& model, const std::function<at::Tensor(int64_t)>& inputs,
                           const std::function<void()>& clip = {}) {
-  torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(0.01));
+  const auto optimizer = descent(model->parameters());
   std::vector<double> losses;
   for (int64_t step = 0; step < 5; ++step) {
-    optimizer.zero_grad();
+    optimizer->zero_grad();
     const at::Tensor logits = model->forward(inputs(step));
     const at::Tensor loss =
         loss_of(logits, ids_of(step + 1).flatten().slice(0, 0, logits.numel() / plain::kWords));
     loss.backward();
     if (clip) clip();
-    optimizer.step();
+    optimizer->step();
     losses.push_back(loss.template item<double>());
   }
   return losses;
@@ -145,6 +153,121 @@ TEST(Parallelize, AVisionTransformerTrainsAsInOneProcess) {
       });
 }
 
+// Of rows: where they are divided, and how.
+struct Rows {
+  int tensor = 1, context = 1;
+  bool by_parts = false;
+  ContextWay way = ContextWay::kRing;
+};
+
+// `own_inputs`, `own_targets`: the model is given this rank's tokens; its loss is that of this rank's tokens.
+template <typename Make>
+void expect_one_process_by_rows(const Make& make, const TensorPlan& plan,
+                                const std::function<at::Tensor(int64_t)>& inputs, const Rows& how,
+                                bool own_inputs, bool own_targets) {
+  auto whole = with_values(make());
+  const std::vector<double> expected = train(whole, inputs);
+  const NamedTensors values = parameters_of(whole);
+  testing::run_threads(how.tensor * how.context, [&](Communicator& comm) {
+    const Mesh mesh(comm, {{"context", how.context}, {"tensor", how.tensor}});
+    Communicator& context = mesh["context"];
+    auto model = with_values(make());
+    TensorParts parts = parallelize(*model, mesh["tensor"], plan,
+                                    {.divides_rows = how.by_parts, .context = context});
+    const ContextScope scope(context, how.way);
+    const auto optimizer = descent(model->parameters());
+    for (int64_t step = 0; step < 5; ++step) {
+      optimizer->zero_grad();
+      const at::Tensor given = inputs(step);
+      const at::Tensor logits = model->forward(own_inputs ? own_tokens(context, given) : given);
+      at::Tensor targets = ids_of(step + 1);
+      if (own_targets)
+        targets = own_tokens(context, targets);
+      else
+        targets = targets.flatten().slice(0, 0, logits.numel() / plain::kWords);
+      const at::Tensor loss = loss_of(logits, targets);
+      loss.backward();
+      average_gradients(parameters_of(model), context);
+      optimizer->step();
+      const at::Tensor mean = loss.detach().clone();
+      context.all_reduce(mean, ReduceOp::kAvg);
+      EXPECT_NEAR(mean.item<double>(), expected[static_cast<size_t>(step)], 1e-12)
+          << "step " << step;
+    }
+    const NamedTensors all = parts.gather(parameters_of(model));
+    for (size_t i = 0; i < all.size(); ++i)
+      EXPECT_TRUE(at::allclose(all[i].second, values[i].second, 0, 1e-10)) << all[i].first;
+  });
+}
+
+const std::vector<Rows> kRowsOfTokens{{.tensor = 2, .by_parts = true},
+                                      {.tensor = 4, .by_parts = true},
+                                      {.context = 2},
+                                      {.context = 2, .way = ContextWay::kHeads},
+                                      {.context = 4},
+                                      {.tensor = 2, .context = 2},
+                                      {.tensor = 2, .context = 2, .by_parts = true}};
+
+TEST(Parallelize, RowsOfADecoderAreDividedAlongTensorAndContext) {
+  const TensorPlan plan = plan_of_plain({kWordsRule,
+                                         {"layers.0.positions", TensorStyle::kPositions},
+                                         {"layers.*.norm1", TensorStyle::kRows},
+                                         {"layers.*.norm2", TensorStyle::kRows},
+                                         {"layers.3.norm", TensorStyle::kRows}});
+  for (const Rows& how : kRowsOfTokens)
+    expect_one_process_by_rows([] { return Gpt(); }, plan,
+                               [](int64_t step) { return ids_of(step); }, how,
+                               /*own_inputs=*/true, /*own_targets=*/true);
+}
+
+// The first token alone is looked at behind the last norm.
+TEST(Parallelize, RowsOfAnEncoderEndBeforeItsPooling) {
+  const TensorPlan plan = plan_of_plain({kWordsRule,
+                                         {"layers.0.positions", TensorStyle::kPositions},
+                                         {"layers.2.norm2", TensorStyle::kRowsEnd},
+                                         {"layers.*.norm1", TensorStyle::kRows},
+                                         {"layers.*.norm2", TensorStyle::kRows}});
+  for (const Rows& how : kRowsOfTokens)
+    if (how.tensor * how.context <= 4)
+      expect_one_process_by_rows([] { return Encoder(); }, plan,
+                                 [](int64_t step) { return ids_of(step); }, how,
+                                 /*own_inputs=*/true, /*own_targets=*/false);
+}
+
+TEST(Parallelize, RowsOfAVisionTransformerBeginBehindItsPatches) {
+  const TensorPlan plan = plan_of_plain({{"layers.0.norm", TensorStyle::kRowsBegin},
+                                         {"layers.2.norm2", TensorStyle::kRowsEnd},
+                                         {"layers.*.norm1", TensorStyle::kRows},
+                                         {"layers.*.norm2", TensorStyle::kRows}});
+  for (const Rows& how : {Rows{.tensor = 2, .by_parts = true}, Rows{.context = 2},
+                          Rows{.tensor = 2, .context = 2, .by_parts = true}})
+    expect_one_process_by_rows(
+        [] { return Vision(); }, plan,
+        [](int64_t step) {
+          return torch::arange(4 * 3 * 64, at::kDouble).mul(0.7).add(step).sin().view({4, 3, 8, 8});
+        },
+        how, /*own_inputs=*/false, /*own_targets=*/false);
+}
+
+TEST(Parallelize, RowsThatDoNotDivideAreRefused) {
+  testing::run_threads(2, [](Communicator& comm) {
+    EXPECT_THAT([&] { own_tokens(comm, torch::zeros({2, 6}, at::kLong)); },
+                ::testing::ThrowsMessage<InvalidArgument>(
+                    HasSubstr("6 tokens do not divide among 2 ranks along context")));
+    auto model = with_values(Gpt());
+    EXPECT_THAT(
+        [&] { parallelize(*model, comm, plan_of_plain({{"layers.1", TensorStyle::kRowsBegin}})); },
+        ::testing::ThrowsMessage<InvalidArgument>(
+            AllOf(HasSubstr("'layers.1'"), HasSubstr("style rows begin is not for"))));
+    const ContextScope scope(comm);
+    const at::Tensor x = torch::ones({1, 2, 4, 8});
+    EXPECT_THAT([&] { at::scaled_dot_product_attention(x, x, x, torch::ones({4, 4})); },
+                ::testing::ThrowsMessage<InvalidArgument>(HasSubstr("has a mask")));
+    EXPECT_THAT([&] { at::scaled_dot_product_attention(x, x, x, {}, 0.1); },
+                ::testing::ThrowsMessage<InvalidArgument>(HasSubstr("give dropout 0")));
+  });
+}
+
 TEST(Parallelize, WhatEachPartHasIsItsSlice) {
   testing::run_threads(2, [](Communicator& comm) {
     auto model = with_values(Gpt()), whole = with_values(Gpt());
@@ -168,8 +291,7 @@ TEST(Parallelize, WhatEachPartHasIsItsSlice) {
       all += of.numel();
     }
     EXPECT_LT(own, all * 6 / 10);
-    EXPECT_EQ(model->blocks[0]->as<plain::BlockImpl>()->up->options.out_features(),
-              2 * plain::kWidth);
+    EXPECT_EQ(model->layers->at<plain::BlockImpl>(1).up->options.out_features(), 2 * plain::kWidth);
   });
 }
 
@@ -205,13 +327,12 @@ TEST(Parallelize, StandsBesideDataParallelismAndZero) {
       Communicator& data = mesh["data"];
       std::optional<DistributedDataParallel<Gpt>> replica;
       std::unique_ptr<torch::optim::Optimizer> optimizer;
-      const torch::optim::AdamWOptions options(0.01);
       if (zero) {
-        optimizer = std::make_unique<ZeroOptimizer>(data, parameters_of(model), options,
+        optimizer = std::make_unique<ZeroOptimizer>(data, parameters_of(model), kDescent,
                                                     ZeroOptions{.stage = 2});
       } else {
         replica.emplace(model, data);
-        optimizer = std::make_unique<torch::optim::AdamW>(model->parameters(), options);
+        optimizer = descent(model->parameters());
       }
       for (int64_t step = 0; step < 5; ++step) {
         const auto mine = [&](const at::Tensor& batch) {
@@ -248,26 +369,28 @@ std::string refusal(const std::function<void(Communicator&)>& fn) {
 
 TEST(Parallelize, RefusesWhatItCannotDivide) {
   EXPECT_THAT(refusal([](Communicator& comm) {
-                parallelize(*Vision(), comm, plan_of_plain({{"patches", TensorStyle::kColumn}}));
+                parallelize(*Vision(), comm,
+                            plan_of_plain({{"layers.0.patches", TensorStyle::kColumn}}));
               }),
-              AllOf(HasSubstr("'patches' is a torch::nn::Conv2dImpl"), HasSubstr("style column")));
+              AllOf(HasSubstr("patches' is a torch::nn::Conv2dImpl"), HasSubstr("style column")));
   EXPECT_THAT(refusal([](Communicator& comm) {
-                parallelize(*Gpt(), comm, plan_of_plain({{"words", TensorStyle::kRow}}));
+                parallelize(*Gpt(), comm, plan_of_plain({{"layers.0.words", TensorStyle::kRow}}));
               }),
-              HasSubstr("'words' is a torch::nn::EmbeddingImpl"));
+              HasSubstr("words' is a torch::nn::EmbeddingImpl"));
   EXPECT_THAT(refusal([](Communicator& comm) {
                 parallelize(*Gpt(), comm,
-                            TensorPlan({{"blocks.*.attention.query", TensorStyle::kHeads, 1}}));
+                            TensorPlan({{"layers.*.attention.query", TensorStyle::kHeads, 1}}));
               }),
               HasSubstr("has 1 heads for 2 parts"));
   EXPECT_THAT(refusal([](Communicator& comm) {
-                parallelize(*Gpt(), comm, TensorPlan({{"layers.*.up", TensorStyle::kColumn}}));
+                parallelize(*Gpt(), comm, TensorPlan({{"blocks.*.up", TensorStyle::kColumn}}));
               }),
-              HasSubstr("'layers.*.up' (column) means no module with parameters"));
-  EXPECT_THAT(refusal([](Communicator& comm) {
-                parallelize(*Gpt(/*is_tied=*/true), comm, plan_of_plain());
-              }),
-              HasSubstr("'head' computes with 'words.weight', which is divided otherwise"));
+              HasSubstr("'blocks.*.up' (column) means no module with parameters"));
+  EXPECT_THAT(
+      refusal(
+          [](Communicator& comm) { parallelize(*Gpt(/*is_tied=*/true), comm, plan_of_plain()); }),
+      HasSubstr(
+          "'layers.3.head' computes with 'layers.0.words.weight', which is divided otherwise"));
 }
 
 TEST(Parallelize, TheProbeFindsWhatDoesNotFollow) {
@@ -282,12 +405,12 @@ TEST(Parallelize, TheProbeFindsWhatDoesNotFollow) {
     return text;
   };
   EXPECT_THAT(probe(plan_of_plain(), plain::kHeads),
-              AllOf(HasSubstr("behind 'blocks.0.attention."), HasSubstr("-1 in a view"),
-                    HasSubstr("shape '[4, 6, 4, 8]' is invalid")));
-  EXPECT_THAT(probe(TensorPlan({{"blocks.*.down", TensorStyle::kRow}}), -1),
-              HasSubstr("'blocks.0.down' (row) was given 128 columns where this part's are 64"));
-  EXPECT_THAT(probe(TensorPlan({{"blocks.*.up", TensorStyle::kColumn}}), -1),
-              HasSubstr("behind 'blocks.0.up'"));
+              AllOf(HasSubstr("behind 'layers.1.attention."), HasSubstr("-1 in a view"),
+                    HasSubstr("shape '[4, 8, 4, 8]' is invalid")));
+  EXPECT_THAT(probe(TensorPlan({{"layers.*.down", TensorStyle::kRow}}), -1),
+              HasSubstr("'layers.1.down' (row) was given 128 columns where this part's are 64"));
+  EXPECT_THAT(probe(TensorPlan({{"layers.*.up", TensorStyle::kColumn}}), -1),
+              HasSubstr("behind 'layers.1.up'"));
 }
 
 TEST(Parallelize, RanksWithOtherPlansAreNamed) {
@@ -307,7 +430,7 @@ TEST(Parallelize, AnIdThatNoPartHasIsNamed) {
     parallelize(*model, comm, plan_of_plain({kWordsRule}));
     const at::Tensor ids = torch::full({1, 2}, plain::kWords, at::kLong);
     EXPECT_THAT(message_of<InvalidArgument>([&] { model->forward(ids); }),
-                HasSubstr("'words' was given the id 37, and has 37 rows"));
+                HasSubstr("words' was given the id 37, and has 37 rows"));
   });
 }
 

@@ -1,5 +1,6 @@
-// The file: eight bytes of magic, then records of key length, value length (32 bits, little-endian;
-// kRemoved for a removal), key, value. Only the holder of the exclusive lock reads or writes.
+// The file has eight bytes of magic, then records of key length, value length (32 bits,
+// little-endian; kRemoved for a removal), key, value. Only the holder of the exclusive lock reads
+// or writes.
 #include "lockstep/store/file_store.h"
 
 #include <fcntl.h>
@@ -41,7 +42,8 @@ StoreError file_error(const std::filesystem::path& path, const std::string& call
 
 class LOCKSTEP_SCOPED_CAPABILITY FileStore::Lock {
  public:
-  // Unchecked inside: the analysis does not see that guard_, a member, takes and gives the lock.
+  // Unchecked inside, because the analysis does not see that the member guard_ acquires and
+  // releases the lock.
   explicit Lock(FileStore& store, Deadline deadline = Deadline::after(kLockTimeout))
       LOCKSTEP_ACQUIRE(store.mutex_) LOCKSTEP_UNCHECKED : guard_(store.mutex_),
                                                           store_(store) {
@@ -142,7 +144,8 @@ void FileStore::catch_up() {
     rest.remove_prefix(size);
     read_to_ += static_cast<int64_t>(size);
   }
-  // A record cut short: its writer died. We hold the lock, so nobody is writing it still.
+  // A truncated record: its writer died. This process holds the lock, so no other is still writing
+  // it.
   if (!rest.empty() && ::ftruncate(file_.get(), read_to_) != 0)
     throw file_error(path_, "ftruncate", errno);
 }
@@ -159,8 +162,8 @@ void FileStore::append(const std::string& key, const std::string* value) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
       const int error = errno;
-      // A disk that is full must not leave half a record; if this fails too, the next reader cuts
-      // it off.
+      // A full disk must not leave an incomplete record; if this fails, too, the next reader
+      // truncates it.
       [[maybe_unused]] const int ignored = ::ftruncate(file_.get(), read_to_);
       throw file_error(path_, "write", error);
     }

@@ -12,12 +12,12 @@
 
 namespace lockstep {
 
-// A process that dies while it writes leaves a record cut short; the next one to lock the file cuts
-// it off.
+// A process that dies while it writes leaves a truncated record; the next one to lock the file
+// removes it.
 class FileStore final : public Store {
  public:
-  // Opens or makes the file. Throws StoreError that names the path (not a Lockstep store, no
-  // permission, no such folder).
+  // Opens or makes the file.
+  // Throws: StoreError that names the path (not a Lockstep store, no permission, no such folder).
   explicit FileStore(std::filesystem::path path);
 
   void set(const std::string& key, const std::string& value) override;
@@ -28,13 +28,12 @@ class FileStore final : public Store {
                           const std::string& desired) override;
   void wait(std::span<const std::string> keys, Deadline deadline) override;
   bool remove(const std::string& key) override;
-  // Another process holds the lock at most until `answer`; how long the file system itself takes,
-  // nobody promises.
+  // Another process holds the lock at most until `answer`; the file system itself may take longer.
   void offer(const std::string& key, const std::string& value, Deadline answer) override;
   std::optional<std::string> peek(const std::string& key, Deadline answer) override;
 
  private:
-  // Holds mutex_ and the file's lock, and has caught up with what others appended.
+  // Holds mutex_ and the file's lock, and has read the records that others appended.
   class Lock;
 
   void lock_file(Deadline deadline);

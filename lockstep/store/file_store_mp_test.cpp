@@ -42,7 +42,7 @@ FileStore participants_store() {
   return FileStore(::getenv("LOCKSTEP_TEST_STORE"));
 }
 
-// Run by the tests below in processes of their own.
+// The tests below run these in processes of their own.
 TEST(Participant, DISABLED_Counts) {
   FileStore store = participants_store();
   for (int i = 0; i < kRounds; ++i) {
@@ -66,8 +66,8 @@ TEST_F(FileStoreProcesses, CountsAddUpAndAllMeet) {
   EXPECT_EQ(store.get("count", soon()), std::to_string(kProcesses * kRounds));
 }
 
-// Whatever the writer was doing when it was killed, the file stays a store with whole values and a
-// free lock.
+// Whatever the writer was doing when it was killed, the file stays a store with complete values and
+// a free lock.
 TEST_F(FileStoreProcesses, AWriterThatIsKilledHurtsNobody) {
   FileStore store(path());
   for (int round = 0; round < 5; ++round) {

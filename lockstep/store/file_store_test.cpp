@@ -1,4 +1,4 @@
-// What is particular to FileStore: foreign files, torn records, several openings of one file.
+// The particulars of FileStore: foreign files, torn records, several openings of one file.
 #include "lockstep/store/file_store.h"
 #include "lockstep/core/internal/test_support.h"
 

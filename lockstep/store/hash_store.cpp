@@ -17,7 +17,7 @@ void HashStore::set(const std::string& key, const std::string& value) {
 }
 
 std::string HashStore::get(const std::string& key, Deadline deadline) {
-  // The value is read under the lock that saw it appear: nobody can remove it in between.
+  // The value is read under the lock that saw it appear, so it cannot be removed in between.
   check_store_key(key);
   MutexLock lock(mutex_);
   bool expired = false;

@@ -17,7 +17,7 @@ class HashStore final : public Store {
                           const std::string& desired) override;
   void wait(std::span<const std::string> keys, Deadline deadline) override;
   bool remove(const std::string& key) override;
-  // Nothing holds it up.
+  // It never blocks.
   void offer(const std::string& key, const std::string& value, Deadline) override {
     set(key, value);
   }

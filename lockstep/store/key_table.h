@@ -16,14 +16,14 @@ namespace lockstep {
 inline constexpr size_t kMaxStoreKey = 4096;
 inline constexpr size_t kMaxStoreValue = size_t{64} << 20;
 
-// Throw InvalidArgument that names the key when the store's limits (store.h) are not kept.
+// Throw InvalidArgument that names the key when it exceeds the store's limits (store.h).
 void check_store_key(const std::string& key);
 void check_store_value(const std::string& key, const std::string& value);
 
-// The error of a wait for a key that did not come.
+// The error of a wait for a missing key.
 Timeout missing_key(const std::string& key, Deadline deadline);
 
-// Not thread-safe.
+// Thread-safety: one thread at a time.
 class KeyTable {
  public:
   const std::string* find(const std::string& key) const;
@@ -32,7 +32,8 @@ class KeyTable {
 
   void set(const std::string& key, std::string value);
   bool remove(const std::string& key);
-  // The sum that Store::add() would store; changes nothing. Throws StoreError.
+  // The sum that Store::add() would store; changes nothing.
+  // Throws: StoreError.
   int64_t sum(const std::string& key, int64_t delta) const;
   // Whether Store::compare_set() would set the key.
   bool matches(const std::string& key, const std::string& expected) const;

@@ -1,4 +1,5 @@
-// PrefixStore: another store's keys under a prefix, so that several users of one store do not meet.
+// PrefixStore: another store's keys under a prefix, so that several users of one store do not
+// collide.
 #pragma once
 
 #include <memory>

@@ -99,7 +99,7 @@ StoreRequest decode_store_request(std::string_view body) {
   size_t keys = request.op == StoreOp::kCancel ? 0 : 1;
   if (request.op == StoreOp::kWait) {
     keys = fields.take<uint32_t>();
-    // A key takes at least five bytes: a count that cannot be true must not reserve memory.
+    // A key takes at least five bytes, so an impossible count must not reserve memory.
     if (keys > fields.left() / 5) throw StoreError("malformed store message: cut short");
   }
   request.keys.reserve(keys);

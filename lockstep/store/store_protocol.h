@@ -1,9 +1,9 @@
-// The bytes between TcpStore and TcpStoreServer, after the challenge. Pure: no sockets here.
+// The bytes between TcpStore and TcpStoreServer, after the challenge. Pure: no sockets.
 //
-// A message is a frame (wire/frames.h). Its body is a 64-bit identifier that the client chose, a code,
-// and fields; all integers are little-endian; a byte string is a 32-bit length and its bytes. Every request is answered once, with the request's identifier, in any order; only
-// kCancel has no answer of its own: it makes the server answer the parked request with that
-// identifier at once.
+// A message is a frame (wire/frames.h). Its body is a 64-bit identifier that the client chose, a
+// code, and fields; all integers are little-endian; a byte string is a 32-bit length and its bytes.
+// Every request is answered once, with the request's identifier, in any order; only kCancel has no
+// answer of its own: it makes the server answer the parked request with that identifier at once.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ enum class StoreOp : uint8_t {
 struct StoreRequest {
   uint64_t id = 0;
   StoreOp op = StoreOp::kSet;
-  std::vector<std::string> keys;  // one, but for kWait any number and for kCancel none
+  std::vector<std::string> keys;  // one; kWait has any number and kCancel none
   std::string value;              // kSet, kCompareSet
   std::string expected;           // kCompareSet
   int64_t delta = 0;              // kAdd
@@ -55,8 +55,8 @@ inline constexpr size_t kMaxStoreFrame = (size_t{128} << 20) + (size_t{1} << 20)
 std::string encode(const StoreRequest& request);
 std::string encode(const StoreResponse& response);
 
-// Bodies of frames. Throw StoreError when the bytes are not one whole, well-formed body within the
-// store's limits.
+// Parse bodies of frames. Throw StoreError when the bytes are not one whole, well-formed body
+// within the store's limits.
 StoreRequest decode_store_request(std::string_view body);
 StoreResponse decode_store_response(std::string_view body);
 

@@ -19,7 +19,7 @@ std::vector<StoreService::Reply> StoreService::handle(ClientId client,
       cancel(client, request.id, replies);
       break;
     default:
-      // The asker's own answer goes first; woken waiters follow.
+      // The client's own answer goes first; woken waiters follow.
       replies.push_back({client, {}});
       StoreResponse response = apply(request, replies);
       replies.front().response = std::move(response);
@@ -68,7 +68,7 @@ StoreResponse StoreService::apply(const StoreRequest& request, std::vector<Reply
     case StoreOp::kGet:
     case StoreOp::kWait:
     case StoreOp::kCancel:
-      break;  // handle() has dealt with them
+      break;  // handle() has answered them
   }
   return response;
 }
@@ -97,7 +97,7 @@ void StoreService::cancel(ClientId client, uint64_t id, std::vector<Reply>& repl
   const auto it = std::find_if(parked_.begin(), parked_.end(), [&](const auto& entry) {
     return entry.second.client == client && entry.second.request.id == id;
   });
-  if (it == parked_.end()) return;  // its answer is on the way already
+  if (it == parked_.end()) return;  // its answer is already on its way
   StoreResponse response;
   response.id = id;
   response.status = StoreStatus::kCancelled;

@@ -1,5 +1,5 @@
-// StoreService: what a store's server does with requests: values, and requests parked until their
-// keys exist. No sockets, no threads, no clock.
+// StoreService: how a store's server handles requests: it holds the values, and requests that are
+// parked until their keys exist. No sockets, no threads, no clock.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace lockstep {
 
-// Not thread-safe.
+// Thread-safety: one thread at a time.
 class StoreService {
  public:
   using ClientId = uint64_t;
@@ -23,7 +23,7 @@ class StoreService {
 
   // The replies that the request causes, to this client and to others whose keys now exist.
   std::vector<Reply> handle(ClientId client, const StoreRequest& request);
-  // Forgets what the client waits for.
+  // Forgets the client's parked requests.
   void drop(ClientId client);
 
   size_t parked() const { return parked_.size(); }

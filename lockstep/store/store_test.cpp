@@ -1,4 +1,4 @@
-// What every store does, run over all of them.
+// The behaviour that all stores share, tested with each of them.
 #include "lockstep/store/store.h"
 #include "lockstep/core/internal/test_support.h"
 
@@ -23,7 +23,7 @@ namespace store_test {
 
 using testing::HasSubstr;
 
-// Something that makes as many views of one store as there are participants.
+// Makes a view of one store for each participant.
 struct Service {
   virtual ~Service() = default;
   virtual std::shared_ptr<Store> join() = 0;

@@ -21,12 +21,12 @@
 namespace lockstep {
 namespace {
 
-// Until an operation that never waits for a key is answered, and until a cancelled wait is.
+// The time until an operation that never waits for a key, or a cancelled wait, must be answered.
 constexpr auto kAnswerTimeout = std::chrono::seconds(60);
 constexpr Deadline::Duration kCancelTimeout = std::chrono::seconds(5);
 constexpr Deadline::Duration kCancelAtLeast = std::chrono::milliseconds(500);
 
-// A short wait must not become a long one when the server is stopped.
+// A short wait must not become a long one if the server is stopped.
 Deadline to_cancel(Deadline waited) {
   return Deadline::after(
       std::clamp<Deadline::Duration>(waited.timeout() / 10, kCancelAtLeast, kCancelTimeout));
@@ -34,10 +34,9 @@ Deadline to_cancel(Deadline waited) {
 
 }  // namespace
 
-// Requests of several threads share the connection. The threads that wait for answers take turns as
-// the reader: one polls the socket and hands out what it reads by identifier, the others sleep
-// until their answer is there or the reader's place is free. So no thread is needed besides the
-// callers'.
+// Requests of several threads share the connection. The waiting threads take turns as the reader:
+// one polls the socket and distributes the answers by identifier, the others sleep until their
+// answer has arrived or there is no reader. No thread is needed besides the callers'.
 class TcpStore::Impl {
  public:
   Impl(const HostPort& server, const Secret& secret, Deadline deadline)
@@ -55,7 +54,7 @@ class TcpStore::Impl {
     }
   }
 
-  // An operation that does not wait for a key.
+  // Makes a call that does not wait for a key.
   StoreResponse call(StoreRequest request) {
     return call(std::move(request), Deadline::after(kAnswerTimeout));
   }
@@ -73,8 +72,8 @@ class TcpStore::Impl {
     return checked(std::move(*response));
   }
 
-  // An operation that the server parks. At the deadline it is cancelled, and the server's last word
-  // tells which key is missing, or that the answer was on its way.
+  // Makes a call that the server parks. At the deadline it is cancelled, and the server's last
+  // answer names the missing key, or was already on its way.
   StoreResponse call_parked(StoreRequest request, Deadline deadline) {
     const uint64_t id = send(request);
     auto response = await(id, deadline);
@@ -119,12 +118,12 @@ class TcpStore::Impl {
     try {
       write_exact(fd_.get(), frame.data(), frame.size(), Deadline::after(kAnswerTimeout));
     } catch (const Error& error) {
-      // Part of a frame may be gone: nothing more can be said on this connection.
+      // Part of a frame may be lost, so this connection can no longer be used.
       throw StoreError(break_connection(error.what()));
     }
   }
 
-  // The answer to request `id`, or nullopt at the deadline.
+  // Returns the answer to request `id`, or nullopt at the deadline.
   std::optional<StoreResponse> await(uint64_t id, Deadline deadline) {
     MutexLock lock(mutex_);
     while (true) {
@@ -164,8 +163,7 @@ class TcpStore::Impl {
     }
   }
 
-  // Waits for bytes until the deadline, and returns the answers that are whole. Only the reader
-  // calls it.
+  // Waits for bytes until the deadline, and returns the complete answers. Only the reader calls it.
   std::vector<StoreResponse> receive(Deadline deadline) {
     std::vector<StoreResponse> arrived;
     pollfd waiting{fd_.get(), POLLIN, 0};
@@ -207,14 +205,14 @@ class TcpStore::Impl {
   const std::string name_;
   const UniqueFd fd_;
   Mutex mutex_;
-  Mutex send_mutex_ LOCKSTEP_ACQUIRED_BEFORE(mutex_);  // keeps a frame whole
+  Mutex send_mutex_ LOCKSTEP_ACQUIRED_BEFORE(mutex_);  // keeps frames in one piece
   ConditionVariable changed_;
   std::map<uint64_t, std::optional<StoreResponse>> pending_ LOCKSTEP_GUARDED_BY(mutex_);
   uint64_t last_id_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   std::string broken_ LOCKSTEP_GUARDED_BY(mutex_);    // empty: the connection works
   bool reading_ LOCKSTEP_GUARDED_BY(mutex_) = false;  // some thread is in receive()
-  wire::FrameReader incoming_{kMaxStoreFrame};        // the reader's
-  std::array<char, 65536> buffer_;                    // the reader's
+  wire::FrameReader incoming_{kMaxStoreFrame};        // used by the reader
+  std::array<char, 65536> buffer_;                    // used by the reader
 };
 
 namespace {

@@ -13,17 +13,18 @@
 
 namespace lockstep {
 
-// Serves the values from a thread of its own until destroyed; then waiting clients get StoreError.
+// Serves the values from a thread of its own until it is destroyed; waiting clients then get
+// StoreError.
 class TcpStoreServer {
  public:
-  // Listens on a numeric address; port 0 lets the system choose. Throws SystemError when the
-  // address cannot be had.
+  // Listens on a numeric address; port 0 lets the system choose.
+  // Throws: SystemError when the address cannot be bound.
   TcpStoreServer(const HostPort& address, const Secret& secret);
   ~TcpStoreServer();
   TcpStoreServer(const TcpStoreServer&) = delete;
   TcpStoreServer& operator=(const TcpStoreServer&) = delete;
 
-  // Where it listens, with the port that the system chose.
+  // The address that it listens on, with the port that the system chose.
   HostPort address() const;
 
  private:
@@ -31,11 +32,13 @@ class TcpStoreServer {
   std::unique_ptr<Impl> impl_;
 };
 
-// One connection, thread-safe (a waiting thread polls through a connection of its own, or the
-// server parks its request; either way it does not hold up the others).
+// One connection.
+// Thread-safety: any thread. A waiting thread does not block the others: it polls through a
+// connection of its own, or the server parks its request.
 class TcpStore final : public Store {
  public:
-  // Connects and authenticates, waiting for the server to come up. Throws Timeout or StoreError.
+  // Connects and authenticates, waiting for the server to come up.
+  // Throws: Timeout or StoreError.
   TcpStore(const HostPort& server, const Secret& secret, Deadline deadline);
   ~TcpStore() override;
 

@@ -1,8 +1,8 @@
 // One thread serves all clients over epoll with non-blocking sockets: a slow, silent or hostile
-// client holds up nobody. A connection passes the challenge first; until then it may send only the
-// challenge's bytes, has ten seconds, and at most kMaxStrangers such connections exist (one of the place
-// that most of them come from gives way). Afterwards it may send frames; a client that does not read its answers is not read
-// from until it does.
+// client delays no other. A connection passes the challenge first. Until then it may send only the
+// challenge's bytes, has ten seconds, and at most kMaxUnauthenticated such connections exist (one
+// of the most frequent origin is closed). Afterwards it may send frames; a client that does not
+// read its answers is not read from until it does.
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -21,17 +21,18 @@
 #include "lockstep/store/tcp_store.h"
 #include "lockstep/wire/challenge.h"
 #include "lockstep/wire/frames.h"
-#include "lockstep/wire/strangers.h"
+#include "lockstep/wire/unauthenticated_peers.h"
 
 namespace lockstep {
 namespace {
 
 constexpr auto kChallengeTimeout = std::chrono::seconds(10);
-constexpr size_t kMaxStrangers = 1024;            // at most: wire::most_strangers()
+constexpr size_t kMaxUnauthenticated = 1024;      // at most: wire::most_unauthenticated()
 constexpr size_t kMaxBacklog = size_t{64} << 20;  // unread answers of one client, bytes
 constexpr size_t kReadBudget = size_t{1} << 20;   // bytes from one client before the others' turn
-constexpr int kAcceptedAtATime = 256;             // then it is the clients' turn
-constexpr int kMaxRefusalLines = 5;               // log lines about strangers, then silence
+constexpr int kAcceptedAtATime = 256;             // afterwards it is the clients' turn
+// Log lines about unauthenticated peers; later ones are dropped.
+constexpr int kMaxRefusalLines = 5;
 
 constexpr uint64_t kListenerId = 0;
 constexpr uint64_t kWakeId = 1;
@@ -66,11 +67,11 @@ class TcpStoreServer::Impl {
   struct Connection {
     UniqueFd fd;
     std::string peer;
-    std::optional<wire::ServerChallenge> challenge;  // until passed
+    std::optional<wire::ServerChallenge> challenge;  // until it is passed
     Deadline challenge_deadline;
     wire::FrameReader incoming{kMaxStoreFrame};
     std::string outgoing;
-    size_t sent = 0;  // of outgoing
+    size_t sent = 0;  // bytes of `outgoing` sent
     uint32_t events = EPOLLIN;
     bool dead = false;
 
@@ -90,7 +91,7 @@ class TcpStoreServer::Impl {
           serve(id, it->second, events[static_cast<size_t>(i)].events);
         }
       }
-      expire_strangers();
+      expire_unauthenticated();
       if (acceptor_.starved() && !acceptor_.paused())
         watch(listener_.get(), kListenerId, EPOLLIN, EPOLL_CTL_MOD);
       bury_dead();
@@ -99,7 +100,7 @@ class TcpStoreServer::Impl {
 
   int next_timeout_ms() const {
     int ms = -1;
-    if (const auto oldest = strangers_.oldest())
+    if (const auto oldest = unauthenticated_.oldest())
       ms = connections_.at(*oldest).challenge_deadline.poll_ms();
     if (acceptor_.starved()) {
       const int pause = acceptor_.pause().poll_ms();
@@ -118,14 +119,14 @@ class TcpStoreServer::Impl {
 
   void accept_all() {
     for (int i = 0; i < kAcceptedAtATime; ++i) {
-      UniqueFd fd = acceptor_.next(listener_.get(), [this] { return drop_a_stranger(); });
+      UniqueFd fd = acceptor_.next(listener_.get(), [this] { return drop_unauthenticated(); });
       // New clients wait in the listener's queue.
       if (acceptor_.starved()) watch(listener_.get(), kListenerId, 0, EPOLL_CTL_MOD);
       if (!fd) return;
       try {
         admit(std::move(fd));
       } catch (const std::exception&) {
-        return;  // out of memory or of epoll watches: the client sees its connection closed
+        return;  // out of memory or epoll watches: the client sees its connection closed
       }
     }
   }
@@ -142,20 +143,20 @@ class TcpStoreServer::Impl {
                                         limit,
                                         wire::FrameReader(kMaxStoreFrame),
                                         {}});
-    strangers_.add(id, peer.host);
-    if (strangers_.too_many()) drop_a_stranger();
+    unauthenticated_.add(id, peer.host);
+    if (unauthenticated_.too_many()) drop_unauthenticated();
   }
 
-  bool drop_a_stranger() {
-    const auto id = strangers_.first_to_go();
+  bool drop_unauthenticated() {
+    const auto id = unauthenticated_.first_to_go();
     if (!id) return false;
     kill(*id, connections_.at(*id));
     bury_dead();
     return true;
   }
 
-  void expire_strangers() {
-    while (const auto id = strangers_.oldest()) {
+  void expire_unauthenticated() {
+    while (const auto id = unauthenticated_.oldest()) {
       Connection& connection = connections_.at(*id);
       if (!connection.challenge_deadline.expired()) return;
       refused(connection, "it did not answer the challenge in time");
@@ -163,7 +164,7 @@ class TcpStoreServer::Impl {
     }
   }
 
-  // Whatever goes wrong here concerns this client alone.
+  // An error here concerns this client alone.
   void serve(uint64_t id, Connection& connection, uint32_t events) {
     if (connection.dead) return;
     try {
@@ -194,7 +195,7 @@ class TcpStoreServer::Impl {
         connection.challenge->answer(connection.fd.get(), bytes);
         if (connection.challenge->done()) {
           connection.challenge.reset();
-          strangers_.remove(id);
+          unauthenticated_.remove(id);
         }
       } else {
         connection.incoming.append(bytes);
@@ -245,11 +246,11 @@ class TcpStoreServer::Impl {
     }
   }
 
-  // Marks it; the connection itself is removed between events, when no reference to it is held.
+  // Marks the connection; it is removed between events, when no reference to it is held.
   void kill(uint64_t id, Connection& connection) {
     if (connection.dead) return;
     connection.dead = true;
-    strangers_.remove(id);
+    unauthenticated_.remove(id);
     dead_.push_back(id);
   }
 
@@ -274,18 +275,18 @@ class TcpStoreServer::Impl {
   const UniqueFd wake_;
   std::atomic<bool> stop_{false};
 
-  // The rest belongs to the thread.
+  // Only the thread uses the members below.
   StoreService service_;
   std::map<uint64_t, Connection> connections_;
-  wire::Strangers strangers_{
-      wire::most_strangers(kMaxStrangers)};  // who has not passed the challenge
+  wire::UnauthenticatedPeers unauthenticated_{// Clients that have not passed the challenge.
+                                              wire::most_unauthenticated(kMaxUnauthenticated)};
   wire::Acceptor acceptor_{"store at " + address_.to_string()};
   std::vector<uint64_t> dead_;
   uint64_t next_id_ = kWakeId + 1;
   int refusals_ = 0;
   std::array<char, 65536> buffer_;
 
-  std::thread thread_;  // last: it uses all the others
+  std::thread thread_;  // last, because it uses all the others
 };
 
 TcpStoreServer::TcpStoreServer(const HostPort& address, const Secret& secret)

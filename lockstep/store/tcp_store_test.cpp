@@ -1,4 +1,4 @@
-// Strangers, faults and speed of TcpStore.
+// Unauthenticated peers, faults and speed of TcpStore.
 #include "lockstep/store/tcp_store.h"
 
 #include <gmock/gmock.h>
@@ -135,7 +135,7 @@ TEST_F(TcpStoreTest, SilentAndSlowClientsHoldUpNobody) {
   const UniqueFd half = connect_raw();
   ASSERT_EQ(::send(half.get(), "LKST", 4, 0), 4);
   const UniqueFd stuck = connect_authenticated();
-  ASSERT_EQ(::send(stuck.get(), "\xff\0\0\0", 4, 0), 4);  // the rest of the frame never comes
+  ASSERT_EQ(::send(stuck.get(), "\xff\0\0\0", 4, 0), 4);  // the rest of the frame never arrives
   TcpStore store = connect();
   const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < 100; ++i) store.add("n", 1);
@@ -144,7 +144,8 @@ TEST_F(TcpStoreTest, SilentAndSlowClientsHoldUpNobody) {
 
 TEST_F(TcpStoreTest, AClientThatDoesNotReadItsAnswersHoldsUpNobody) {
   TcpStore store = connect();
-  store.set("large", std::string(2 << 20, 'x'));  // all answers are more than sockets hold
+  // All answers together exceed the sockets' buffers.
+  store.set("large", std::string(2 << 20, 'x'));
   const UniqueFd greedy = connect_authenticated();
   StoreRequest request;
   request.op = StoreOp::kTryGet;
@@ -159,7 +160,7 @@ TEST_F(TcpStoreTest, AClientThatDoesNotReadItsAnswersHoldsUpNobody) {
   EXPECT_EQ(store.add("n", 0), 20);
 }
 
-// Whether there are, or can be.
+// Whether this many descriptors are available, or can be made so.
 bool has_4096_descriptors() {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
@@ -178,7 +179,7 @@ TEST_F(TcpStoreTest, StrangersAreLimitedInNumber) {
   connect().set("k", "v");
 }
 
-// A crowd from one address does not push out who comes from another one, however slow that is.
+// Many connections from one address do not displace one from another address, however slow that is.
 TEST_F(TcpStoreTest, AStormOfStrangersPushesOutNobodyFromElsewhere) {
   if (!has_4096_descriptors()) GTEST_SKIP() << "needs 4,096 descriptors";
   const UniqueFd slow = connect_raw();

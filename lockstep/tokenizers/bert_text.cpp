@@ -1,4 +1,4 @@
-// BertTokenizer from ids to text, and what a person sees of it.
+// BertTokenizer: from ids to text, and what a person sees of it.
 #include <array>
 #include <utility>
 
@@ -13,7 +13,7 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
 }
 
 // The replacements of the `tokenizers` library's WordPiece decoder; it applies them to each token
-// with the space before it, so the longer ones of them never meet their text.
+// with the space before it, so the longer ones never match.
 void clean_up(std::string& token) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kReplacements = {
       {{" .", "."},

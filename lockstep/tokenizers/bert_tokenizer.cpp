@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// [CLS] a [SEP] b [SEP], cut to what fits.
+// [CLS] a [SEP] b [SEP], cut to fit.
 Encoding assemble(const BertTokenizer& tokenizer, std::string_view text,
                   const std::string_view* pair, const EncodeOptions& options) {
   const size_t specials = options.special_tokens ? (pair != nullptr ? 3 : 2) : 0;
@@ -133,7 +133,7 @@ std::vector<Encoding> BertTokenizer::encode_batch(std::span<const std::string> t
     throw InvalidArgument("encode_batch: " + std::to_string(texts.size()) + " texts and " +
                           std::to_string(pairs.size()) + " pairs; give as many of both");
   }
-  constexpr int64_t kWorthAThread = 256;  // texts
+  constexpr int64_t kWorthAThread = 256;  // in texts
   std::vector<Encoding> encodings(texts.size());
   parallel_blocks(static_cast<int64_t>(texts.size()), kWorthAThread, batch.threads,
                   [&](int64_t begin, int64_t end) {

@@ -42,7 +42,7 @@ TEST(BertTokenizer, CasesAndAccents) {
   EXPECT_EQ(toy({.lowercase = false}).tokenize("A é"), (Words{"A", "é"}));
   EXPECT_EQ(toy({.strip_accents = false}).tokenize("A É"), (Words{"a", "é"}));
   EXPECT_EQ(toy({.lowercase = false, .strip_accents = true}).tokenize("A é"), (Words{"A", "e"}));
-  // By character, whatever comes after: no final sigma; and one that becomes two.
+  // By character, without regard to the following one: no final sigma; and one that becomes two.
   EXPECT_EQ(toy().normalize("ΑΣ \u0130"), "ασ i");
   EXPECT_EQ(toy({.strip_accents = false}).normalize("\u0130"), "i\u0307");
 }
@@ -51,7 +51,7 @@ TEST(BertTokenizer, ControlCharactersGoAndMarksComeInOrder) {
   EXPECT_EQ(toy().normalize(std::string("a\0b\u200b\ufffd\tc\u00a0\r\n", 15)), "ab c   ");
   EXPECT_EQ(toy().tokenize("wan\u00adt"), (Words{"want"}));
   EXPECT_EQ(toy({.clean_text = false}).normalize("a\tb\x01"), "a\tb\x01");
-  // Two marks that stay, classes 226 and 216; a starter that goes keeps them apart.
+  // Two marks that are kept, classes 226 and 216; a removed starter separates them.
   EXPECT_EQ(toy().normalize("a\U0001D16D\U0001D165"), "a\U0001D165\U0001D16D");
   EXPECT_EQ(toy().normalize("a\U0001D16D\u0941\U0001D165"), "a\U0001D16D\U0001D165");
   EXPECT_EQ(toy().normalize("한"), "\u1112\u1161\u11ab");
@@ -72,7 +72,7 @@ TEST(BertTokenizer, LongWordsAreUnknown) {
 
 TEST(BertTokenizer, SpecialTokensInATextAreTokens) {
   EXPECT_EQ(toy().tokenize("a[MASK]a [CLS]x"), (Words{"a", "[MASK]", "a", "[CLS]", "[UNK]"}));
-  EXPECT_EQ(toy().tokenize("[mask]").size(), 3U);  // not by that name
+  EXPECT_EQ(toy().tokenize("[mask]").size(), 3U);  // not under that name
 }
 
 TEST(BertTokenizer, EncodesWithSpecialTokensByName) {
@@ -157,7 +157,8 @@ TEST(BertTokenizer, ReadsVocabTxtLineByLine) {
   EXPECT_EQ(tokenizer.token_of(0), "[PAD]");
 }
 
-// What editors and scripts leave in published vocabularies; ids are those of transformers.
+// Irregularities that editors and scripts leave in published vocabularies; ids are those of
+// transformers.
 TEST(BertTokenizer, SloppyVocabulariesAreRead) {
   const TestDirectory dir;
   const std::string plain = "[PAD]\n[UNK]\n[CLS]\n[SEP]\nfilm\na\n";
@@ -286,7 +287,7 @@ TEST(BertTokenizer, RespectsAddedTokens) {
   EXPECT_EQ(ids("a  <l>  <r>  a"), (Ids{16, left, right, 16}));
   EXPECT_EQ(ids("OL öl a"), (Ids{accented, accented, 16}));
   EXPECT_EQ(tokenizer.vocabulary_size(), static_cast<int64_t>(kTokens.size()) + 5);
-  // A vocab.txt has no place for them.
+  // A vocab.txt cannot contain them.
   const TestDirectory dir;
   tokenizer.save(dir.path());
   EXPECT_EQ(dir.names(), (Words{"tokenizer.json", "tokenizer_config.json"}));
@@ -356,9 +357,9 @@ TEST(BertTokenizer, LoadsDirectoriesAndSavesThem) {
   EXPECT_EQ(again.cls_id(), 20);
   EXPECT_EQ(again.encode("A É a").ids, cased.encode("A É a").ids);
   EXPECT_EQ(again.options().strip_accents, true);
-  // The file alone knows nothing of the settings; the fallback is for that.
+  // The file alone has no settings, which is what the fallback is for.
   EXPECT_EQ(BertTokenizer::load(dir / "vocab.txt", {.lowercase = false}).tokenize("A"), Words{"A"});
-  // A tokenizer.json comes before vocab.txt, and tokenizer_config.json over both.
+  // A tokenizer.json takes precedence over vocab.txt, and tokenizer_config.json over both.
   dir.write("tokenizer.json", toy_json().dump());
   EXPECT_EQ(BertTokenizer::load(dir.path()).tokenize("A"), Words{"A"});
   EXPECT_EQ(BertTokenizer::load(dir / "tokenizer.json").tokenize("A"), Words{"a"});

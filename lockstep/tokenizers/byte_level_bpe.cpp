@@ -53,7 +53,7 @@ std::vector<int32_t> ByteLevelBpe::encode(std::string_view text) const {
 
 std::vector<std::vector<int32_t>> ByteLevelBpe::encode_batch(std::span<const std::string> texts,
                                                              int threads) const {
-  constexpr int64_t kWorthAThread = 256;  // texts
+  constexpr int64_t kWorthAThread = 256;  // in texts
   std::vector<std::vector<int32_t>> ids(texts.size());
   parallel_blocks(static_cast<int64_t>(texts.size()), kWorthAThread, threads,
                   [&](int64_t begin, int64_t end) {
@@ -73,7 +73,7 @@ std::vector<std::string> ByteLevelBpe::tokenize(std::string_view text) const {
 std::string ByteLevelBpe::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {
   std::string bytes, text;
   for (const int32_t id : ids) {
-    token_of(id);  // within the vocabulary
+    token_of(id);  // throws if it is outside the vocabulary
     if (skip_special_tokens && state_->special[static_cast<size_t>(id)]) continue;
     bytes += state_->bytes[static_cast<size_t>(id)];
   }

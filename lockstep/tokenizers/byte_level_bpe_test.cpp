@@ -74,9 +74,9 @@ TEST(ByteLevelBpe, LongWordsAreMergedAlike) {
 }
 
 TEST(ByteLevelBpe, SplitsWordsAsGpt2Does) {
-  // A contraction right behind a word; behind a space its sign is punctuation.
+  // A contraction directly after a word; after a space its sign is punctuation.
   EXPECT_EQ(toy().tokenize("it's 'sa"), (Words{"i", "t", "'s", "Ġ", "'", "s", "a"}));
-  // Runs of space leave their last one to the word.
+  // Runs of spaces leave their last one to the word.
   EXPECT_EQ(toy().tokenize("a  wo"), (Words{"a", "Ġ", "Ġwo"}));
   EXPECT_EQ(toy().tokenize("a\n\nwo  "), (Words{"a", "Ċ", "Ċ", "w", "o", "Ġ", "Ġ"}));
   EXPECT_EQ(toy().tokenize("ab1ab"), (Words{"ab", "1", "ab"}));
@@ -150,7 +150,7 @@ TEST(ByteLevelBpe, LoadsBothForms) {
 const char* const kLlama3 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-// Its own words, whole ones that no merge makes, what comes before and after a text.
+// Its own words, whole ones that no merge makes, and the tokens before and after a text.
 json llama3_json() {
   json file = toy_json();
   json& model = file["model"];
@@ -185,7 +185,7 @@ TEST(ByteLevelBpe, Llama3sWords) {
   EXPECT_EQ(words(" hello"), Words{"Ġhello"});  // whole, though "Ġ" and "hello" do not merge
   EXPECT_EQ(words("12345"), (Words{"123", "4", "5"}));  // three digits at most
   EXPECT_EQ(words("ab'Sab"), (Words{"ab", "'S", "ab"}));
-  EXPECT_EQ(words(".\n\nab"), (Words{".ĊĊ", "ab"}));  // line ends behind signs are theirs
+  EXPECT_EQ(words(".\n\nab"), (Words{".ĊĊ", "ab"}));  // line ends after signs belong to them
   EXPECT_EQ(words("a   b"), (Words{"a", "ĠĠ", "Ġ", "b"}));
   EXPECT_EQ(words("a \n b"), (Words{"a", "Ġ", "Ċ", "Ġ", "b"}));
   EXPECT_EQ(words("(ab"), (Words{"(", "ab"}));

@@ -61,9 +61,9 @@ Characters Characters::parse(std::string_view json, std::string_view name) {
   return Characters(std::move(codes));
 }
 
-// Some of those that may stand in its place.
+// Some of the characters that are allowed in its place.
 std::string Characters::known() const {
-  constexpr size_t kMost = 60;  // bytes
+  constexpr size_t kMost = 60;  // in bytes
   std::string some;
   for (const char32_t code : codes_)
     if (code > U' ') append_utf8(some, code);

@@ -8,7 +8,7 @@
 namespace lockstep::tokenizers {
 namespace {
 
-// The part of `length` that is left after `excess` tokens went.
+// The remaining part of `length` after `excess` tokens were removed.
 size_t cut(const char* which, size_t length, size_t excess) {
   if (length > excess) return length - excess;
   throw InvalidArgument("truncation: the " + std::string(which) + " text has " +
@@ -25,7 +25,7 @@ std::pair<size_t, size_t> truncated_lengths(size_t first, size_t second, size_t 
   const size_t excess = first + second - room;
   if (truncation == Truncation::kOnlyFirst) return {cut("first", first, excess), second};
   if (truncation == Truncation::kOnlySecond) return {first, cut("second", second, excess)};
-  // The shorter keeps all that it has as long as it is at most half of the room.
+  // The shorter text is kept whole if it takes at most half of the room.
   const bool swapped = first > second;
   size_t shorter = std::min(first, second), longer = std::max(first, second);
   longer = shorter > room ? shorter : std::max(shorter, room - shorter);

@@ -1,4 +1,4 @@
-// A tokenised text, and how texts are cut and padded.
+// A tokenised text, and options for cutting and padding.
 #pragma once
 
 #include <cstddef>
@@ -43,13 +43,15 @@ struct BatchOptions {
   int threads = 0;              // 0: as many as there are processors for this process
 };
 
-// How many tokens of each text remain where `first` and `second` (0 where there is no pair) must
-// share `room` tokens, as Hugging Face's tokenizers cut them. Throws InvalidArgument if the
-// strategy cannot do it: only the first (second) may be cut and it is not longer than what must go.
+// The tokens of each text that remain where `first` and `second` (0 where there is no pair) must
+// share `room` tokens, cut like Hugging Face's tokenizers.
+// Throws: InvalidArgument if the strategy cannot do it: only the first (second) may be cut and it
+// is not longer than the excess.
 std::pair<size_t, size_t> truncated_lengths(size_t first, size_t second, size_t room,
                                             Truncation truncation);
 
-// Pads on the right with `pad_id`, type 0. `max_length` is for kMaxLength. Longer ones stay.
+// Pads on the right with `pad_id`, type 0. `max_length` is for kMaxLength. Longer ones are
+// unchanged.
 void pad(std::span<Encoding> encodings, Padding padding, int64_t max_length,
          int64_t pad_to_multiple, int32_t pad_id);
 

@@ -10,8 +10,8 @@ namespace encoding_test {
 
 using Lengths = std::pair<size_t, size_t>;
 
-// The expected lengths are those that tokenizers 0.23 gives; tests/oracle/tokenizer_parity.py asks
-// it for many more.
+// The expected lengths are those of tokenizers 0.23; tests/oracle/tokenizer_parity.py compares many
+// more.
 TEST(Truncation, LongestFirst) {
   const auto cut = [](size_t a, size_t b, size_t room) {
     return truncated_lengths(a, b, room, Truncation::kLongestFirst);
@@ -61,7 +61,7 @@ TEST(Padding, ToAFixedLength) {
   EXPECT_EQ(batch, encodings({3, 9}));
   pad(batch, Padding::kMaxLength, 6, 1, 0);
   EXPECT_EQ(batch[0].ids.size(), 6U);
-  EXPECT_EQ(batch[1].ids.size(), 9U);  // longer ones stay
+  EXPECT_EQ(batch[1].ids.size(), 9U);  // longer ones are not cut
   EXPECT_THROW(pad(batch, Padding::kMaxLength, 0, 1, 0), InvalidArgument);
   EXPECT_THROW(pad(batch, Padding::kLongest, 6, 0, 0), InvalidArgument);
 }

@@ -1,4 +1,4 @@
-// LmTokenizer: the tokenizer of a language model, whichever kind it is, with the files that it comes from.
+// LmTokenizer: the tokenizer of a language model, of any kind, with its files.
 #pragma once
 
 #include <cstdint>
@@ -17,27 +17,30 @@
 
 namespace lockstep::tokenizers {
 
-// Immutable; all methods are const and may be called from any thread.
+// Immutable.
+// Thread-safety: all methods are const and may be called from any thread.
 class LmTokenizer {
  public:
   explicit LmTokenizer(Characters characters);
 
-  // A characters.json or a tokenizer.json (GPT-2's and Llama 3's: byte_level_bpe.h; Llama 2's:
-  // sentence_piece_bpe.h); or a directory with one of them, or else with vocab.json and merges.txt. Throws
-  // DataError that names the file.
+  // Reads a characters.json or a tokenizer.json (GPT-2's and Llama 3's: byte_level_bpe.h; Llama
+  // 2's: sentence_piece_bpe.h); or a directory with one of them, or otherwise with vocab.json and
+  // merges.txt.
+  // Throws: DataError that names the file.
   static LmTokenizer load(const std::filesystem::path& path);
 
   int64_t vocabulary_size() const;
-  // Throws DataError for a character that no token has, where tokens are characters.
+  // Throws DataError for a character without a token, where tokens are characters.
   std::vector<int32_t> encode(std::string_view text) const;
-  // Special tokens are left out. Throws InvalidArgument for an id outside 0..vocabulary_size()-1.
+  // Special tokens are left out.
+  // Throws: InvalidArgument for an id outside 0..vocabulary_size()-1.
   std::string decode(std::span<const int32_t> ids) const;
-  // The tokens that models of this kind expect before a text; encode() does not give them.
+  // The tokens that models of this kind expect before a text; encode() does not return them.
   std::vector<int32_t> begin_of_text() const;
   // The token that ends a text, where there is one.
   std::optional<int32_t> end_of_text_id() const;
 
-  // By name, as they were: for a checkpoint, from which load() makes the same tokenizer.
+  // The original files by name: for a checkpoint, from which load() makes the same tokenizer.
   const std::map<std::string, std::string>& files() const { return files_; }
 
  private:

@@ -10,7 +10,7 @@
 namespace lockstep::tokenizers {
 namespace {
 
-// Bytes in a row are characters if all of them together are.
+// Consecutive bytes are characters if all of them together are valid.
 void append_bytes(std::string& text, std::string& bytes) {
   if (malformed_utf8(bytes)) {
     for (size_t i = 0; i < bytes.size(); ++i) append_utf8(text, kReplacementCharacter);

@@ -19,7 +19,7 @@ using Words = std::vector<std::string>;
 
 const Words kMerges = {"h e", "l l", "he ll", "hell o", "▁ hello", "▁ w", "▁w o", "▁ ▁"};
 
-// Some bytes, the characters, what the merges make: as Llama 2 has it.
+// Some bytes, the characters, and the results of the merges, as in Llama 2.
 json toy() {
   json vocabulary = json::object();
   const auto add = [&](const std::string& token) { vocabulary[token] = vocabulary.size(); };
@@ -75,7 +75,8 @@ TEST(SentencePieceBpe, SpacesAreMarksAndWhatIsMissingIsBytes) {
   EXPECT_EQ(tokenizer.tokenize(" hello"), (Words{"▁", "▁hello"}));
   EXPECT_EQ(tokenizer.tokenize("好"), (Words{"▁", "好"}));
   EXPECT_EQ(tokenizer.tokenize("é\nh"), (Words{"▁", "<0xC3>", "<0xA9>", "<0x0A>", "h"}));
-  EXPECT_EQ(tokenizer.tokenize("xyzh"), (Words{"▁", "<unk>", "h"}));  // none of their bytes
+  // No byte of theirs is in the vocabulary.
+  EXPECT_EQ(tokenizer.tokenize("xyzh"), (Words{"▁", "<unk>", "h"}));
   EXPECT_EQ(tokenizer.tokenize("</s>hello"), (Words{"</s>", "▁hello"}));
   EXPECT_EQ(tokenizer.tokenize(""), Words{});
   EXPECT_EQ(tokenizer.begin_of_text(), Ids{1});

@@ -36,8 +36,9 @@ struct Header {
   std::atomic<uint64_t> ranks;
 };
 
-// The stamp is 2 i + 1 while call i is written, 2 i + 2 once it is whole. Words are stored with
-// release and loaded with acquire: a reader that saw a word of a later call also sees its stamp.
+// The stamp is 2 i + 1 while call i is written, and 2 i + 2 once it is complete. Words are stored
+// with release and loaded with acquire, so a reader that saw a word of a later call also sees its
+// stamp.
 struct Entry {
   std::atomic<uint64_t> stamp;
   std::array<std::atomic<uint64_t>, kWords> words;
@@ -46,20 +47,20 @@ struct Entry {
 constexpr size_t kStepWords = 16;
 
 struct alignas(64) Slot {
-  std::atomic<uint64_t> calls;  // begun so far
+  std::atomic<uint64_t> calls;  // calls begun so far
   std::atomic<uint64_t> pid;
   std::atomic<uint64_t> entered_ticks;
   std::atomic<int64_t> entered_unix_ns;
-  std::atomic<int64_t> gave_up;  // 0: no; else the late rank + 2
+  std::atomic<int64_t> gave_up;  // 0: no; otherwise the late rank + 2
   std::atomic<uint64_t> presence;
   std::atomic<uint64_t> step_stamp;  // odd while the step is written
   std::array<std::atomic<uint64_t>, kStepWords> step;
   std::array<Entry, CallBoard::kRecords> entries;
-  std::atomic<uint64_t> remote_calls;  // places of remote calls looked at so far
+  std::atomic<uint64_t> remote_calls;  // slots of remote calls used so far
   std::array<Entry, CallBoard::kRemoteRecords> remote;
 };
 
-constexpr uint64_t kRemote = uint64_t{1} << 63;  // in the number of a remote call
+constexpr uint64_t kRemote = uint64_t{1} << 63;  // set in the number of a remote call
 
 constexpr size_t kHeaderSize = 64;
 constexpr size_t kEndedWord = offsetof(CallRecord, ended) / sizeof(uint64_t);
@@ -68,7 +69,7 @@ size_t board_size(int ranks) {
   return kHeaderSize + sizeof(Slot) * static_cast<size_t>(ranks);
 }
 
-// Call i, if it is there and whole.
+// Reads call i, if it is there and complete.
 bool read_entry(const Entry& entry, uint64_t i, CallRecord& record) {
   if (entry.stamp.load(std::memory_order_acquire) != 2 * i + 2) return false;
   Words words;
@@ -78,20 +79,20 @@ bool read_entry(const Entry& entry, uint64_t i, CallRecord& record) {
   return true;
 }
 
-// Its stamp is 2 i + 1.
+// The entry's stamp is 2 i + 1.
 void write_entry(Entry& entry, uint64_t i, const CallRecord& record) {
   const auto words = std::bit_cast<Words>(record);
   for (size_t w = 0; w < kWords; ++w) entry.words[w].store(words[w], std::memory_order_release);
   entry.stamp.store(2 * i + 2, std::memory_order_release);
 }
 
-// In the place of one that is over.
+// Takes the slot of a call that has ended.
 uint64_t begin_remote(Slot& slot, const CallRecord& record) {
   for (uint64_t tries = 0; tries < CallBoard::kRemoteRecords; ++tries) {
     const uint64_t i = slot.remote_calls.fetch_add(1, std::memory_order_relaxed);
     Entry& entry = slot.remote[i % CallBoard::kRemoteRecords];
     uint64_t stamp = entry.stamp.load(std::memory_order_acquire);
-    if (stamp % 2 != 0) continue;  // another thread writes it
+    if (stamp % 2 != 0) continue;  // another thread is writing it
     if (stamp != 0 && entry.words[kEndedWord].load(std::memory_order_acquire) == 0) continue;
     if (!entry.stamp.compare_exchange_strong(stamp, 2 * i + 1, std::memory_order_relaxed)) continue;
     write_entry(entry, i, record);
@@ -100,7 +101,7 @@ uint64_t begin_remote(Slot& slot, const CallRecord& record) {
   return CallBoard::kNoRoom;
 }
 
-// What the rank says of its step, or "" when it is written at every look.
+// The rank's step, or "" when it is written at every look.
 std::string read_step(const Slot& slot) {
   for (int look = 0; look < 4; ++look) {
     const uint64_t stamp = slot.step_stamp.load(std::memory_order_acquire);
@@ -153,12 +154,12 @@ CallBoard CallBoard::create(int ranks) {
   if (!fd) throw system_error("memfd_create", errno);
   if (::ftruncate(fd.get(), static_cast<off_t>(board_size(ranks))) != 0)
     throw system_error("ftruncate", errno);
-  // Nobody can shrink it under a mapping, which would turn reads into SIGBUS.
+  // The seal prevents shrinking it under a mapping, which would turn reads into SIGBUS.
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     throw system_error("sealing the call board", errno);
   }
   auto mapping = std::make_unique<Mapping>(std::move(fd), ranks);
-  // New pages are zero: no record published.
+  // New pages are zero, so no record is published.
   mapping->header().ranks.store(static_cast<uint64_t>(ranks));
   mapping->header().magic.store(kMagic);
   return CallBoard(std::move(mapping));
@@ -220,7 +221,7 @@ void CallBoard::leave(int local_rank) noexcept {
   slot->calls.store(0, std::memory_order_release);
   for (Entry& entry : slot->entries) entry.stamp.store(0, std::memory_order_relaxed);
   for (Entry& entry : slot->remote) entry.stamp.store(0, std::memory_order_relaxed);
-  // Killed while it wrote, it has left an odd stamp, which would never be even again.
+  // A process killed while writing has left an odd stamp, which would never become even again.
   slot->step_stamp.store(slot->step_stamp.load(std::memory_order_relaxed) & ~uint64_t{1},
                          std::memory_order_release);
   step(local_rank, "");
@@ -301,7 +302,7 @@ BoardRecord CallBoard::read(int local_rank) const {
   if (result.gave_up) result.late = static_cast<int>(gave_up - 2);
   const uint64_t calls = slot->calls.load(std::memory_order_acquire);
   CallRecord record;
-  // The last one may be half written; remote calls are told by the trace, not here.
+  // The last one may be incomplete; remote calls are reported by the trace, not here.
   constexpr uint64_t kLookedAt = 64;
   for (uint64_t i = calls; i > 0 && i + kLookedAt > calls; --i) {
     if (!read_entry(slot->entries[(i - 1) % kRecords], i - 1, record)) continue;

@@ -86,7 +86,7 @@ TEST(CallBoard, ForgetsWhoHasLeft) {
   board.begin(1, record(1, "all_reduce"));
   EXPECT_EQ(board.read(1).call, "all_reduce");
   EXPECT_EQ(board.records(1).size(), 1u);
-  board.leave(5);  // which the board does not have
+  board.leave(5);  // a rank that the board does not have
 }
 
 TEST(CallBoard, ShowsTheStepOfInitAndWhoWaitedInVain) {
@@ -131,7 +131,8 @@ TEST(CallBoard, ALateEndDoesNotTouchWhatTookItsPlace) {
   for (const CallRecord& r : board.records(0)) ASSERT_EQ(r.ended, 0u);
 }
 
-// However many remote calls are pending: they push out neither the collectives nor those that are pending for longer.
+// However many remote calls are pending, they displace neither the collectives nor calls that have
+// been pending for longer.
 TEST(CallBoard, PendingRemoteCallsKeepTheirPlaces) {
   CallBoard board = CallBoard::create(1);
   const auto remote = [](uint64_t begun) {
@@ -150,12 +151,12 @@ TEST(CallBoard, PendingRemoteCallsKeepTheirPlaces) {
   EXPECT_EQ(records[0].sequence, 1U);
   for (uint64_t i = 1; i <= CallBoard::kRemoteRecords; ++i) ASSERT_EQ(records[i].begun, i);
   EXPECT_EQ(calls[CallBoard::kRemoteRecords], CallBoard::kNoRoom);
-  board.end(0, calls.back(), 5);  // nothing
+  board.end(0, calls.back(), 5);  // no effect
   board.end(0, calls[7], 5);
   EXPECT_EQ(board.records(0)[8].ended, 5U);
   EXPECT_NE(board.begin(0, remote(9999)), CallBoard::kNoRoom);
   EXPECT_EQ(board.begin(0, remote(9999)), CallBoard::kNoRoom);
-  board.end(0, calls[7], 6);  // another one has its place
+  board.end(0, calls[7], 6);  // another call has its slot
   records = board.records(0);
   EXPECT_EQ(records[8].begun, 9999U);
   EXPECT_EQ(records[8].ended, 0U);
@@ -205,7 +206,7 @@ TEST(CallBoard, RefusesNoRanks) {
   EXPECT_THROW(CallBoard::create(1 << 20), InvalidArgument);
 }
 
-// Every record's text repeats its number: a torn one would mix two.
+// Every record's text repeats its number: a torn record would mix two.
 TEST(CallBoard, ReadersNeverSeeAMixedRecord) {
   CallBoard board = CallBoard::create(1);
   std::atomic<bool> stop{false};

@@ -86,7 +86,7 @@ CallRecord call_of(const Json& json) {
   return call;
 }
 
-// "rank12.json" -> 12; -1 for other names.
+// "rank12.json" gives 12, other names -1.
 int rank_of_name(const std::string& name) {
   static constexpr std::string_view kStart = "rank", kEnd = ".json";
   if (!name.starts_with(kStart) || !name.ends_with(kEnd) ||
@@ -103,7 +103,7 @@ int64_t TraceFile::unix_ns(uint64_t ticks) const {
   if (entered.ticks == 0 || now.ticks <= entered.ticks || now.unix_ns <= entered.unix_ns) return 0;
   const double rate = static_cast<double>(now.unix_ns - entered.unix_ns) /
                       static_cast<double>(now.ticks - entered.ticks);
-  // From the reading that is nearer in what is asked for: its error is then small.
+  // From the reading that is nearer to the requested ticks: its error is then small.
   const auto ago = static_cast<double>(static_cast<int64_t>(now.ticks - ticks));
   return now.unix_ns - std::llround(ago * rate);
 }
@@ -152,7 +152,7 @@ std::string format_trace(const TraceFile& trace) {
                  {"entered_unix_ns", trace.entered.unix_ns},
                  {"now_ticks", trace.now.ticks},
                  {"now_unix_ns", trace.now.unix_ns}}}};
-  // One line a call: such a file can be read, and searched, as it is.
+  // One line per call, so that such a file can be read and searched directly.
   std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
   text.pop_back();
   text += ",\"calls\":[";

@@ -1,4 +1,4 @@
-// Trace files: what the flight recorder (call_board.h) holds of a rank, as a file that outlives it;
+// Trace files: a rank's part of the flight recorder (call_board.h), as a file that outlives it;
 // `lockstep doctor --trace` reads the files of all ranks.
 //
 // DIR/rank3.json is one JSON object: version, rank, world_size, local_rank, host, pid, reason,
@@ -27,7 +27,7 @@ struct TraceFile {
   BoardClock now;      // when the file was written
   std::vector<CallRecord> calls;
 
-  // The ticks of this rank as time since the epoch; 0 when its clock cannot tell. Pure.
+  // This rank's ticks as time since the epoch; 0 when its clock cannot tell. Pure.
   int64_t unix_ns(uint64_t ticks) const;
 };
 
@@ -36,20 +36,22 @@ std::string host_name();
 
 // "rank3.json".
 std::string trace_file_name(int rank);
-// What the board holds of a rank, now. `local_rank` is its place on the board as well.
+// The board's current records of a rank. `local_rank` is also its place on the board.
 TraceFile trace_of(const CallBoard& board, int local_rank, int rank, int world_size,
                    const std::string& reason);
 
 std::string format_trace(const TraceFile& trace);
-// Throws DataError that begins with `name` and says what is wrong.
+// Throws DataError that begins with `name` and describes the error.
 TraceFile parse_trace(const std::string& text, const std::string& name);
 
-// Writes the rank's file into `directory`, which is made if need be. Appears whole or not at all; a
-// former one is replaced. Returns its path. Throws SystemError.
+// Writes the rank's file into `directory`, which is made if necessary. The file appears whole or
+// not at all; a former one is replaced. Returns its path.
+// Throws: SystemError.
 std::filesystem::path write_trace(const std::filesystem::path& directory, const TraceFile& trace);
-// Throws DataError that names the file and what is wrong with it.
+// Throws DataError that names the file and the error.
 TraceFile read_trace(const std::filesystem::path& file);
-// All rank files of `directory`, by rank. Throws DataError, also when there is none.
+// All rank files of `directory`, by rank.
+// Throws: DataError, also when there is none.
 std::vector<TraceFile> read_traces(const std::filesystem::path& directory);
 
 }  // namespace lockstep::trace

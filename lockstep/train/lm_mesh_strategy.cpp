@@ -109,19 +109,19 @@ class LmMeshOptimizer final : public torch::optim::Optimizer,
     return loss;
   }
   optim::StepResult step(const optim::StepOptions& options) override {
-    ParallelLm::Options of_groups;
+    DividedParameters::Options of_groups;
     for (const auto& group : param_groups()) of_groups.push_back(group.options().clone());
-    model_->set_options(of_groups);
+    model_->divided().set_options(of_groups);
     ParallelLm::UpdateOptions how{.max_norm = options.max_norm};
     if (options.grad_scale.defined()) how.loss_scale = options.grad_scale.item<double>();
     return model_->update(how);
   }
-  void synchronize() override { own_ = model_->synchronize(); }
+  void synchronize() override { own_ = model_->divided().synchronize(); }
   std::optional<std::vector<at::Tensor>> own_gradients() override { return own_; }
-  void leave_out() override { model_->leave_out(); }
+  void leave_out() override { model_->divided().leave_out(); }
 
   void take_options() {
-    const ParallelLm::Options loaded = model_->options();
+    const DividedParameters::Options loaded = model_->divided().options();
     for (size_t i = 0; i < loaded.size(); ++i) param_groups()[i].set_options(loaded[i]->clone());
   }
 
@@ -165,7 +165,7 @@ class LmMeshStrategy final : public Strategy {
                    });
     // Those of float64 went through float32.
     const at::NoGradGuard no_grad;
-    for (const LmParameterPart& part : made().parameters()) {
+    for (const DividedParameter& part : made().parameters()) {
       if (part.tensor.scalar_type() != at::kDouble) break;
       const at::Tensor& whole = values.at(part.name);
       const PartSlice& slice = part.slice;
@@ -212,12 +212,12 @@ class LmMeshStrategy final : public Strategy {
   std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       std::vector<torch::optim::OptimizerParamGroup> groups,
       const optim::Algorithm& algorithm) override {
-    const std::vector<LmParameterGroup> named = named_groups(groups, algorithm);
-    made().make_optimizer(algorithm, named);
+    const std::vector<OptimizerGroup> named = named_groups(groups, algorithm);
+    made().divided().make_optimizer(algorithm, named);
     std::map<std::string, at::Tensor> parts;
-    for (const LmParameterPart& part : made().parameters()) parts[part.name] = part.tensor;
+    for (const DividedParameter& part : made().parameters()) parts[part.name] = part.tensor;
     std::vector<torch::optim::OptimizerParamGroup> own;
-    for (const LmParameterGroup& group : named) {
+    for (const OptimizerGroup& group : named) {
       std::vector<at::Tensor> tensors;
       for (const std::string& parameter : group.names)
         if (const auto found = parts.find(parameter); found != parts.end())
@@ -250,10 +250,10 @@ class LmMeshStrategy final : public Strategy {
   bool has_whole_gradients() const override { return false; }
   bool divides_state() const override { return true; }
   StepMemory planned_memory(const torch::optim::Optimizer& /*optimizer*/) const override {
-    return as_step(made().planned_memory());
+    return as_step(made().divided().planned_memory());
   }
   StepMemory memory(torch::optim::Optimizer& /*optimizer*/) override {
-    StepMemory memory = as_step(made().memory());
+    StepMemory memory = as_step(made().divided().memory());
     memory.activations = made().pipeline().activation_bytes();
     return memory;
   }
@@ -288,7 +288,7 @@ class LmMeshStrategy final : public Strategy {
   }
   NamedTensors gathered_parameters() override { return made().gather(); }
   std::shared_ptr<void> whole_parameters() override {
-    return parallel_ ? parallel_->whole_parameters() : nullptr;
+    return parallel_ ? parallel_->divided().whole() : nullptr;
   }
 
  private:
@@ -319,15 +319,15 @@ class LmMeshStrategy final : public Strategy {
   }
 
   // By the names that the model has for their parameters, without those that require no gradient.
-  std::vector<LmParameterGroup> named_groups(
+  std::vector<OptimizerGroup> named_groups(
       const std::vector<torch::optim::OptimizerParamGroup>& groups,
       const optim::Algorithm& algorithm) const {
     std::map<const at::TensorImpl*, std::string> names;
     for (const auto& [parameter, tensor] : parameters_of(model()))
       names.emplace(tensor.unsafeGetTensorImpl(), parameter);
-    std::vector<LmParameterGroup> named;
+    std::vector<OptimizerGroup> named;
     for (const auto& group : groups) {
-      LmParameterGroup& one = named.emplace_back();
+      OptimizerGroup& one = named.emplace_back();
       one.options = group.has_options() ? group.options().clone() : defaults_of(algorithm);
       for (const at::Tensor& tensor : group.params()) {
         const auto found = names.find(tensor.unsafeGetTensorImpl());
@@ -342,7 +342,7 @@ class LmMeshStrategy final : public Strategy {
     return named;
   }
 
-  static StepMemory as_step(const ParallelLm::Memory& memory) {
+  static StepMemory as_step(const DividedParameters::Memory& memory) {
     return {.parameters = memory.parameters,
             .gradients = memory.gradients,
             .state = memory.state,

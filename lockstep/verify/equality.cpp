@@ -5,8 +5,6 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <torch/nn/utils/clip_grad.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/sgd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -16,33 +14,14 @@
 #include "lockstep/comm/thread_ranks.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/products/parallel_lm.h"
+#include "lockstep/verify/internal/training.h"
 
 namespace lockstep {
 namespace {
 
-constexpr double kMaxNorm = 0.7;
-constexpr int64_t kSequences = 8, kLength = 12;
+using namespace internal;
 
-torch::optim::AdamWOptions adamw() {
-  return torch::optim::AdamWOptions(2e-3).weight_decay(0.1);
-}
-torch::optim::SGDOptions sgd() {
-  return torch::optim::SGDOptions(0.02).momentum(0.9).weight_decay(0.01);
-}
-
-// Biases and norms do not decay.
-template <typename Optimizer, typename Options>
-std::unique_ptr<torch::optim::Optimizer> torch_optimizer(const NamedTensors& parameters,
-                                                         const Options& options) {
-  std::vector<at::Tensor> decayed, others;
-  for (const auto& [name, tensor] : parameters)
-    (tensor.dim() > 1 ? decayed : others).push_back(tensor);
-  const Options none = Options(options).weight_decay(0);
-  std::vector<torch::optim::OptimizerParamGroup> groups;
-  groups.emplace_back(decayed, std::make_unique<Options>(options));
-  groups.emplace_back(others, std::make_unique<Options>(none));
-  return std::make_unique<Optimizer>(groups, none);
-}
+constexpr int64_t kLength = 12;
 
 ParameterParts values_of(const LmConfig& config) {
   std::map<std::string, double> starts;
@@ -72,10 +51,6 @@ Batch batch_of(const LmConfig& config, int64_t step) {
   return {ids, targets};
 }
 
-void keep(EqualityCourse& course, const NamedTensors& parameters) {
-  for (const auto& [name, tensor] : parameters) course.parameters[name] = tensor.detach().clone();
-}
-
 // What is no number is not equal to anything.
 double difference(double a, double b) {
   const double relative = std::abs(a - b) / std::max(std::abs(b), 1e-30);
@@ -91,14 +66,35 @@ double difference(const std::vector<double>& a, const std::vector<double>& b) {
 
 }  // namespace
 
+namespace internal {
+
+Share share_of(const Communicator& rows) {
+  if (kSequences % rows.size() != 0)
+    throw InvalidArgument("verify: " + std::to_string(kSequences) +
+                          " sequences do not divide among " + std::to_string(rows.size()) +
+                          " ranks along data and expert; give 1, 2, 4 or 8");
+  const int64_t count = kSequences / rows.size();
+  return {rows.rank() * count, count};
+}
+
+double mean_over(Communicator& rows, double value) {
+  const at::Tensor sum = at::full({1}, value, at::kDouble);
+  rows.all_reduce(sum);
+  return sum.item<double>() / rows.size();
+}
+
+void keep(EqualityCourse& course, const NamedTensors& parameters) {
+  for (const auto& [name, tensor] : parameters) course.parameters[name] = tensor.detach().clone();
+}
+
+}  // namespace internal
+
 EqualityCourse train_whole(const LmConfig& config, const EqualityOptions& options) {
   TransformerLm lm(config, LmOptions{.initial = InitialParameters::kNone});
   const ParameterParts values = values_of(config);
   for (const auto& [name, tensor] : parameters_of(lm)) values(name, 0, tensor.detach().view({-1}));
   lm->to(options.dtype);
-  const auto optimizer = options.adam
-                             ? torch_optimizer<torch::optim::AdamW>(parameters_of(lm), adamw())
-                             : torch_optimizer<torch::optim::SGD>(parameters_of(lm), sgd());
+  const auto optimizer = torch_optimizer(parameters_of(lm), options);
   EqualityCourse course;
   for (int64_t step = 0; step < options.steps; ++step) {
     const auto [ids, targets] = batch_of(config, step);
@@ -125,31 +121,20 @@ EqualityCourse train_divided(const LmConfig& config, const LmParallelism& how, i
   run_ranks_as_threads(ranks, [&](Communicator& comm) {
     at::set_num_threads(1);
     ParallelLm model(config, comm, how, {.values = values_of(config), .dtype = options.dtype});
-    if (options.adam)
-      model.make_optimizer(adamw());
-    else
-      model.make_optimizer(sgd());
+    model.make_optimizer(algorithm_of(options));
     Communicator rows = model.rows();
     const auto row_of = [&](int64_t step) {
       const auto [ids, targets] = batch_of(config, step);
-      if (kSequences % rows.size() != 0)
-        throw InvalidArgument("verify: " + std::to_string(kSequences) +
-                              " sequences do not divide among " + std::to_string(rows.size()) +
-                              " ranks along data and expert; give 1, 2, 4 or 8");
-      const int64_t share = kSequences / rows.size(), first = rows.rank() * share;
-      return LmRowBatch{ids.narrow(0, first, share), targets.narrow(0, first, share)};
-    };
-    const auto mean = [&](double value) {
-      const at::Tensor sum = at::full({1}, value, at::kDouble);
-      rows.all_reduce(sum);
-      return sum.item<double>() / rows.size();
+      const Share share = share_of(rows);
+      return LmRowBatch{ids.narrow(0, share.first, share.count),
+                        targets.narrow(0, share.first, share.count)};
     };
     EqualityCourse mine;
     for (int64_t step = 0; step < options.steps; ++step) {
-      mine.losses.push_back(mean(model.step(row_of(step))));
+      mine.losses.push_back(mean_over(rows, model.step(row_of(step))));
       mine.norms.push_back(*model.update({.max_norm = kMaxNorm}).grad_norm);
     }
-    mine.evaluated = mean(model.evaluate(row_of(options.steps)));
+    mine.evaluated = mean_over(rows, model.evaluate(row_of(options.steps)));
     keep(mine, model.gather());
     const std::lock_guard lock(mutex);
     if (comm.rank() == 0) course = std::move(mine);

@@ -12,10 +12,10 @@ namespace lockstep::wire {
 namespace {
 
 constexpr size_t kNonceSize = 32;
-constexpr std::string_view kMagic =
-    "LKSTP1\r\n";  // first bytes of either side; the version is part of them
+// The first bytes of either side; they contain the version.
+constexpr std::string_view kMagic = "LKSTP1\r\n";
 
-// What a server sends in place of its proof to a client whose own was wrong. No digest is that.
+// Sent by a server in place of its proof to a client with a wrong proof. It is no possible digest.
 constexpr Digest kRefusal{};
 
 constexpr const char* kSecretAdvice =
@@ -33,7 +33,7 @@ std::string_view view(const Digest& digest) {
   return {reinterpret_cast<const char*>(digest.data()), digest.size()};
 }
 
-// `start` holds the first bytes that arrived, perhaps not yet all of the magic.
+// `start` holds the first bytes that arrived, possibly only a part of the magic.
 void check_magic(std::string_view start) {
   if (!kMagic.starts_with(start)) {
     throw StoreError(
@@ -108,7 +108,7 @@ void ServerChallenge::answer(int fd, std::string_view bytes) {
   try {
     answer = feed(bytes);
   } catch (const StoreError&) {
-    // Who is gone need not be told; and who speaks something else would not understand it.
+    // A lost client cannot be told, and another protocol would not understand it.
     if (step_ == Step::kProof) send_all(view(kRefusal));
     throw;
   }
@@ -158,7 +158,7 @@ void authenticate_as_client(int fd, const Secret& secret, std::string_view purpo
   while (true) {
     write_exact(fd, message.data(), message.size(), deadline);
     if (challenge.done()) return;
-    // The first bytes say at once whether the other end speaks this protocol.
+    // The first bytes show at once whether the other end uses this protocol.
     std::string bytes(met ? challenge.wanted() : std::min(challenge.wanted(), kMagic.size()), '\0');
     read_exact(fd, bytes.data(), bytes.size(), deadline);
     message = challenge.feed(bytes);

@@ -13,17 +13,17 @@ namespace lockstep::wire {
 
 // Mutual challenge over a connected stream socket: each end sends a nonce and proves the secret by
 // HMAC-SHA256 over both nonces, its role and `purpose` (so that a proof for one service is
-// worthless at another). Neither learns anything from a wrong peer. Both ends must call, one each;
-// the descriptor stays open. Throws StoreError when the peer does not know the secret, says that
-// this end does not, or speaks something else, PeerLost when it closed the connection, Timeout at
-// the deadline.
+// worthless at another). Neither end learns anything from a wrong peer. Both ends call it, one in
+// each role; the descriptor stays open.
+// Throws: StoreError when the peer does not know the secret, says that this end does not, or sends
+// anything else, PeerLost when it closed the connection, Timeout at the deadline.
 void authenticate_as_server(int fd, const Secret& secret, std::string_view purpose,
                             Deadline deadline);
 void authenticate_as_client(int fd, const Secret& secret, std::string_view purpose,
                             Deadline deadline);
 
-// What the two halves of the challenge share: hello, then proof, each made of a fixed number of
-// bytes, which may come in pieces.
+// The common part of the challenge's two halves: a hello, then a proof, each of a fixed number of
+// bytes, which may arrive in pieces.
 class ChallengeHalf {
  public:
   // Bytes still missing for the next step; 0 when done.
@@ -35,12 +35,12 @@ class ChallengeHalf {
 
   ChallengeHalf(const Secret& secret, std::string_view purpose)
       : secret_(secret), purpose_(purpose) {}
-  // Keeps at most wanted() bytes; true once the step's are all there. Throws StoreError as soon as
-  // they are not those of Lockstep.
+  // Keeps at most wanted() bytes; true once the step's bytes are complete.
+  // Throws: StoreError as soon as they are not those of Lockstep.
   bool take(std::string_view bytes);
-  // The nonce of the hello that was taken; the proof comes next.
+  // The nonce of the received hello; the proof comes next.
   std::string end_hello();
-  // The proof that was taken; and whether it is `role`'s.
+  // The received proof, and whether it is that of `role`.
   Digest end_proof();
   bool is_proof_of(std::string_view role, const Digest& theirs) const;
   std::string proof_of(std::string_view role) const;
@@ -56,22 +56,22 @@ class ChallengeHalf {
 };
 
 // The server's half of the challenge, for servers that must not wait for one client: receive at
-// most wanted() bytes, give them to answer() or feed(), until done(). A client may send fewer bytes
-// than wanted at a time; they are kept.
+// most wanted() bytes and give them to answer() or feed(), until done(). A client may send the
+// bytes in pieces; they are kept.
 class ServerChallenge : public ChallengeHalf {
  public:
   ServerChallenge(const Secret& secret, std::string_view purpose)
       : ChallengeHalf(secret, purpose) {}
 
-  // Takes at most wanted() bytes; returns what must be sent now (perhaps nothing). Throws
-  // StoreError when the client does not know the secret or speaks something else: close the
-  // connection then.
+  // Takes at most wanted() bytes; returns the bytes to send now (perhaps none).
+  // Throws: StoreError when the client does not know the secret or sends anything else: then close
+  // the connection.
   std::string feed(std::string_view bytes);
 
-  // feed(), and sends what it returns to the client, of which nothing was sent before but what this
-  // sent: an empty socket has room for it. A client whose proof is wrong is told so, since a
-  // connection that is merely closed may have ended for any reason. Throws what feed() throws, and
-  // PeerLost when the client is gone.
+  // feed(), and sends its result to the client. Only this function has sent anything to the client
+  // before, so the empty socket has room for it. A client whose proof is wrong is told so, since a
+  // connection that is merely closed may have ended for any reason.
+  // Throws: as feed(), and PeerLost when the client is gone.
   void answer(int fd, std::string_view bytes);
 };
 
@@ -81,8 +81,8 @@ class ClientChallenge : public ChallengeHalf {
   ClientChallenge(const Secret& secret, std::string_view purpose);
 
   std::string hello() const;
-  // As ServerChallenge::feed(). Throws StoreError when the server does not know the secret or
-  // speaks something else.
+  // As ServerChallenge::feed().
+  // Throws: StoreError when the server does not know the secret or sends anything else.
   std::string feed(std::string_view bytes);
 };
 

@@ -78,7 +78,7 @@ TEST(ChallengeTest, ASilentPeerIsATimeOut) {
                Timeout);
 }
 
-// It may have run out of something, or have died: nothing was said about the secret.
+// The server may be out of resources, or have died: it has said nothing about the secret.
 TEST(ChallengeTest, AServerThatClosesInsteadOfAnsweringHasRefusedNobody) {
   const Secret secret = Secret::generate();
   int fds[2];

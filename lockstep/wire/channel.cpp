@@ -52,7 +52,7 @@ void Channel::flush() {
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       return;
     } else if (errno != EINTR) {
-      // The reader of this end learns why; what the other end sent before is still read.
+      // The reader of this end learns why; data that the other end sent before is still read.
       outgoing_.clear();
       return;
     }

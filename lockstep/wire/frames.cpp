@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kLengthBytes = 4;
 
-// Throws beyond the limit.
+// Throws above the limit.
 size_t read_length(std::string_view bytes, size_t most) {
   size_t length = 0;
   for (size_t i = kLengthBytes; i-- > 0;)

@@ -1,6 +1,6 @@
-// Frames: how a stream of bytes is cut into messages. A frame is a 32-bit little-endian length and
-// that many bytes of body. What a body says is its owners' matter: the store's requests, the agents'
-// and the doctor's JSON.
+// Frames: cut a stream of bytes into messages. A frame is a 32-bit little-endian length and that
+// many bytes of body. The contents of a body are defined by its users: the store's requests, the
+// agents' and the doctor's JSON.
 #pragma once
 
 #include <cstddef>
@@ -13,18 +13,19 @@
 
 namespace lockstep::wire {
 
-// The frame of a body. Throws InvalidArgument beyond `most` bytes.
+// The frame of a body.
+// Throws: InvalidArgument beyond `most` bytes.
 std::string make_frame(std::string_view body, size_t most);
 
 // Cuts a stream into bodies. Pure.
 class FrameReader {
  public:
-  // `most`: bytes of a body.
+  // `most`: maximum bytes of a body.
   explicit FrameReader(size_t most) : most_(most) {}
 
   void append(std::string_view bytes);
-  // The next body, or nullopt until more bytes come; valid until the next append(). Throws
-  // StoreError on a length beyond the limit, as soon as the length is there.
+  // The next body, or nullopt until more bytes arrive; valid until the next append().
+  // Throws: StoreError on a length beyond the limit, as soon as the length has arrived.
   std::optional<std::string_view> next();
 
  private:
@@ -34,7 +35,7 @@ class FrameReader {
 };
 
 // The blocking forms, over a connected stream socket. Throw as write_exact() and read_exact()
-// (core/net.h), and as the above.
+// (core/net.h), and as the functions above.
 void send_frame(int fd, std::string_view body, size_t most, Deadline deadline);
 std::string receive_frame(int fd, size_t most, Deadline deadline);
 

@@ -14,7 +14,7 @@
 namespace lockstep::activations::internal {
 namespace {
 
-// Of this thread: libtorch's pool hands out a few dozen streams in turns, so one a device is kept.
+// One stream per thread and device: libtorch's pool hands out a few dozen in turn, so it is kept.
 c10::Stream outward_stream(c10::Device device) {
   thread_local std::map<std::string, c10::Stream> streams;
   const auto found = streams.find(device.str());
@@ -59,7 +59,8 @@ void Offloaded::send(const std::vector<at::Tensor>& inputs) {
   }
 }
 
-// Where forward or backward came to an end by an exception, streams that nothing is ordered behind may still use memory.
+// If forward or backward ended with an exception, streams that nothing is ordered after may still
+// use the memory.
 Offloaded::~Offloaded() {
   try {
     for (const Away& away : away_)
@@ -68,7 +69,7 @@ Offloaded::~Offloaded() {
     if (!ahead_) return;
     for (const auto& back : *ahead_)
       if (back) back->tensor.record_stream(back->in);
-  } catch (...) {  // the device has failed, and says so to whoever uses it next
+  } catch (...) {  // the device has failed, and its next use reports that
   }
 }
 
@@ -92,7 +93,8 @@ void Offloaded::begin() {
     const at::Tensor tensor =
         at::empty_strided(away.host.sizes(), away.host.strides(),
                           at::TensorOptions().dtype(away.host.scalar_type()).device(away.device));
-    // Not before the memory is its: else copies would run ahead as far as the host does.
+    // Waits until the device reaches the allocation; otherwise copies, and their memory, would run
+    // ahead as far as the host does.
     device::order(here, in);
     away.there->block(in);
     Back& back = ahead.back().emplace(Back{tensor, here, in, device::Event(away.device)});

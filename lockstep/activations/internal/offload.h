@@ -1,4 +1,5 @@
-// Inputs of checkpointed parts in host memory between forward and backward. Not a public header.
+// Inputs of checkpointed parts, kept in host memory between forward and backward. Not a public
+// header.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,27 +15,34 @@
 
 namespace lockstep::activations::internal {
 
-// Whether it is worth the way: what a part before has computed on a device. What the model owns stays there anyway, and so
-// does what would not come back as it lay: a view whose elements have gaps between them, or are there twice.
+// Whether offloading saves memory and preserves the layout: true for a tensor that an earlier part
+// has computed on a device. The model's own tensors stay on the device anyway, and a view whose
+// elements have gaps or overlap would return with another layout.
 bool may_be_offloaded(const at::Tensor& tensor);
 
-// One part's inputs. They go to pinned memory on a stream beside the current one, behind what that was given, while the part's
-// forward goes on; and come back on another, begun by the part that runs backward before this one. Device memory is only ever
-// that of the current streams, ordered with those beside them at both ends, so that a host which runs ahead takes none for what
-// the device has yet to do. The host waits for nothing, once libtorch has taken its memory.
+// The inputs of one part. They are copied to pinned memory on a side stream, after the work
+// submitted to the current one, while the part's forward continues; they return on another stream,
+// which the part that runs backward before this one starts. Device memory is always allocated on
+// the current streams, which are ordered with the side streams at both ends, so a host that runs
+// ahead does not allocate memory for work that the device has not reached. The host waits for
+// nothing, once libtorch has allocated its pinned memory.
 class Offloaded {
  public:
-  // Of this thread's parts it is the last from now on. Tensors that may not be offloaded are left alone, undefined in the result.
+  // Makes this the last one of this thread's parts. Tensors that may not be offloaded are left
+  // alone, and are undefined in the result of back().
   static std::shared_ptr<Offloaded> of(const std::vector<at::Tensor>& inputs);
   ~Offloaded();
   Offloaded(const Offloaded&) = delete;
   Offloaded& operator=(const Offloaded&) = delete;
 
-  // The part's forward is over: what this thread's current streams are given from now on, which may change the inputs or have
-  // their memory, comes after the copies. By the thread that made it.
+  // To be called when the part's forward has finished, on the thread that made this: orders later
+  // work of this thread's current streams, which may change the inputs or reuse their memory, after
+  // the copies.
   void let_go();
-  // The inputs on their devices, behind which this thread's current streams come from now on. Begins to bring those of the part before.
-  // Any thread; as often as the graph is kept.
+  // Returns the inputs on their devices; this thread's current streams are ordered after their
+  // arrival. Starts to bring back those of the part before. May be called once for each backward of
+  // the graph.
+  // Thread-safety: any thread.
   std::vector<at::Tensor> back();
 
  private:
@@ -42,18 +50,18 @@ class Offloaded {
   void send(const std::vector<at::Tensor>& inputs);
 
   struct Away {
-    at::Tensor host;   // pinned; undefined: of an input that was left alone
+    at::Tensor host;   // pinned; undefined for an input that was left alone
     at::Tensor input;  // until let_go()
     c10::Device device = c10::kCPU;
     std::shared_ptr<device::Event> there;
   };
   struct Back {
     at::Tensor tensor;
-    c10::Stream of;  // whose memory it has
-    c10::Stream in;  // that copies
+    c10::Stream of;  // the stream that its memory was allocated on
+    c10::Stream in;  // the stream that copies
     device::Event there;
   };
-  // By input; nullopt: of one that was left alone.
+  // One per input; nullopt for an input that was left alone.
   using Ahead = std::vector<std::optional<Back>>;
   void begin() LOCKSTEP_REQUIRES(mutex_);
   void begin_ahead();

@@ -26,7 +26,7 @@ void set_state(at::Generator generator, const at::Tensor& state) {
   generator.set_state(state);
 }
 
-// Puts back what it found.
+// Restores the previous state on destruction.
 class Swapped {
  public:
   Swapped(at::Generator generator, const at::Tensor& state)
@@ -56,7 +56,7 @@ RandomState::RandomState(std::span<const at::Tensor> tensors) {
   }
 }
 
-// The CPU's default generator is not touched: other threads draw from it.
+// Does not change the CPU's default generator, because other threads draw from it.
 void RandomState::run(const std::function<void()>& fn) const {
   std::vector<std::unique_ptr<Swapped>> swapped;
   for (const auto& [device, state] : devices_)

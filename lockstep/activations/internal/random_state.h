@@ -1,5 +1,5 @@
-// The random numbers that a part of a forward draws, to draw them again. Not used directly: see
-// checkpoint.h.
+// The state of the generators that a part of a forward draws from, to draw the same numbers again.
+// Internal: see checkpoint.h.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -12,13 +12,13 @@
 
 namespace lockstep::activations::internal {
 
-// The state of the generators that this thread's operations draw from: the CPU's default one, or the
-// thread's own (hooks/thread_generator.h), and those of the tensors' devices.
+// The state of the generators that this thread's operations draw from: the CPU's default one, or
+// the thread's own (hooks/thread_generator.h), and those of the tensors' devices.
 class RandomState {
  public:
   explicit RandomState(std::span<const at::Tensor> tensors);
 
-  // Runs fn() with that state; afterwards the generators go on as if it had not run.
+  // Runs fn() with that state; afterwards the generators continue as if it had not run.
   void run(const std::function<void()>& fn) const;
 
  private:

@@ -27,7 +27,7 @@ std::string whole_name(const char* stem) {
 std::string index_name(const char* stem) {
   return whole_name(stem) + ".index.json";
 }
-// As Hugging Face's libraries number them: model-00001-of-00002.safetensors.
+// Numbered as in Hugging Face's libraries: model-00001-of-00002.safetensors.
 std::string file_name(const char* stem, FileTurn turn) {
   if (turn.count <= 1) return whole_name(stem);
   char number[32];
@@ -35,8 +35,8 @@ std::string file_name(const char* stem, FileTurn turn) {
   return stem + std::string(number) + std::string(kTensors);
 }
 
-// The slices of a rank as tensors of a file: each under its tensor's name, and in its shape where it
-// is the whole of it, or of its box, row by row.
+// Stores a rank's slices as tensors of a file: each under its tensor's name, and in its shape if it
+// is the whole tensor, or the whole of its box, row by row.
 Safetensors as_file(const SlicedTensors& share) {
   Safetensors file{.tensors = {}, .metadata = share.metadata};
   for (const auto& [name, tensor] : share.tensors) {
@@ -74,7 +74,7 @@ SliceIndex index_of(const SlicedTensors& share, const std::string& file) {
   return index;
 }
 
-// What a rank writes of a kind: slices, or, in the only file, whole tensors, made one after the other.
+// A rank's tensors of a kind: slices or, in the only file, whole tensors, made one after another.
 void add_slices_to_write(const SlicedTensors& share, const char* stem, FileTurn turn,
                          std::vector<NamedFile>& files, SliceIndex& index) {
   const std::string file = file_name(stem, turn);
@@ -97,7 +97,7 @@ void add_slices_to_write(const SlicedTensors& share, const char* stem, FileTurn 
   }
 }
 
-// A rank's slices of the model, and what it has whole.
+// A rank's slices of the model, and its undivided tensors.
 SlicedTensors all_in_slices(const Checkpoint& share) {
   SlicedTensors all(share.model);
   for (const auto& [name, tensor] : share.model_slices.tensors) {
@@ -109,8 +109,8 @@ SlicedTensors all_in_slices(const Checkpoint& share) {
   return all;
 }
 
-// Of slices that are whole tensors, as of stages of a pipeline, which file has each: then the index is Hugging Face's.
-// Nothing where one is divided.
+// Where all slices are whole tensors, as with stages of a pipeline, the file of each: then the
+// index is Hugging Face's. Empty where one is divided.
 std::map<std::string, std::string> files_of_whole(const SliceIndex& index) {
   std::map<std::string, std::string> files;
   for (const auto& [name, tensor] : index.tensors) {
@@ -198,7 +198,7 @@ ShareToWrite share_to_write(const Checkpoint& share, FileTurn model, FileTurn op
     add_slices_to_write(all_in_slices(share), kModelStem, model, result.files, written.model);
   } else if (model.count > 0) {
     const std::string file = file_name(kModelStem, model);
-    // Refuses what cannot be written, before anybody counts it.
+    // Refuses invalid data before any rank counts it.
     result.files.push_back({file, FileToWrite(share.model.tensors, share.model.metadata)});
     for (const auto& [name, tensor] : share.model.tensors) {
       if (model.count > 1) written.model_files[name] = file;

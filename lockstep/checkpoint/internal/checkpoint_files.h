@@ -27,19 +27,19 @@ inline constexpr const char* kTrainerFile = "trainer.json";
 inline constexpr const char* kConfigFile = "config.json";
 inline constexpr const char* kChecksumsFile = "checksums.json";
 
-// A name that write_checkpoint() gives a file by itself: no further part may have it.
+// A file name that write_checkpoint() itself uses: no further part may have it.
 bool is_own_file(std::string_view name);
 
-// Which of the files of a kind a rank writes: file `index` of `count`; 0 of 1 is the one whole file;
-// count 0: none.
+// The file of a kind that a rank writes: file `index` of `count`; 0 of 1 is the only file; count 0:
+// none.
 struct FileTurn {
   int index = 0;
   int count = 1;
 };
-// By rank, of those that have something to write; where nobody has, rank 0 writes an empty file.
+// By rank, for the ranks that write something; where none does, rank 0 writes an empty file.
 std::vector<FileTurn> turns_of(const std::vector<bool>& writes);
 
-// What one rank has written.
+// A rank's report of its files.
 struct WrittenShare {
   FileSums sums;
   std::map<std::string, std::string> model_files;  // by tensor; where the model has several files
@@ -47,9 +47,10 @@ struct WrittenShare {
   int64_t model_bytes = 0;
 };
 std::string to_json(const WrittenShare& written);
-// What a rank says that could not write.
+// The report of a rank that could not write.
 std::string failure_json(const std::string& message);
-// Throws CheckpointError that begins with `source`, with the message of a failure_json().
+// Throws CheckpointError that begins with `source`, with the message of failure_json() if the text
+// is one.
 WrittenShare written_from_json(const std::string& text, const std::string& source);
 
 // A file of tensors in the checkpoint's directory.
@@ -58,12 +59,14 @@ struct NamedFile {
   FileToWrite contents;
 };
 
-// What a rank is to write of the model and the optimizer. It holds the tensors and copies none.
+// The files of the model and the optimizer that a rank must write. It holds the tensors without
+// copying.
 struct ShareToWrite {
   std::vector<NamedFile> files;
-  WrittenShare written;  // but for the sums
+  WrittenShare written;  // except the checksums
 };
-// `in_slices`: so some rank's model is. Throws InvalidArgument for what cannot be written.
+// `in_slices`: whether some rank's model is sliced. Throws InvalidArgument for data that cannot be
+// written.
 ShareToWrite share_to_write(const Checkpoint& share, FileTurn model, FileTurn optimizer,
                             bool in_slices);
 
@@ -72,10 +75,10 @@ class FilesUnderWay {
  public:
   explicit FilesUnderWay(std::filesystem::path directory) : directory_(std::move(directory)) {}
 
-  // Their sums by name. Takes the disk's space for all of them first.
+  // Returns their checksums by name. Allocates the disk space for all of them first.
   FileSums write(const std::vector<NamedFile>& files);
   FileSum write(const std::string& name, const std::string& text);
-  // They have their names then, and last beyond a power cut.
+  // Gives the files their names and makes them durable.
   void commit();
 
  private:
@@ -88,7 +91,7 @@ class FilesUnderWay {
 // Throws as write_checkpoint(), but does not commit.
 WrittenShare write_share(FilesUnderWay& files, const ShareToWrite& share);
 
-// Throws InvalidArgument for names of further parts that cannot be.
+// Throws InvalidArgument for impossible names of further parts.
 void check_further_names(const Checkpoint& checkpoint);
 
 // The other parts, which one rank writes.
@@ -98,10 +101,10 @@ struct RestToWrite {
   Metadata model, optimizer;
 };
 RestToWrite rest_to_write(const Checkpoint& checkpoint);
-// With the indices of what the ranks have written, and the checksums. Does not commit.
+// Includes the indices of the ranks' files, and the checksums. Does not commit.
 void write_rest(FilesUnderWay& files, const RestToWrite& rest,
                 const std::vector<WrittenShare>& written);
-// A whole checkpoint by one rank.
+// Writes a whole checkpoint from one rank.
 void write_alone(const std::filesystem::path& directory, const Checkpoint& checkpoint);
 
 }  // namespace lockstep::internal

@@ -21,11 +21,11 @@
 namespace lockstep::internal {
 namespace {
 
-// Written at once, while the next is made. A multiple of kDirectAlignment.
+// The size of one write, during which the next piece is made. A multiple of kDirectAlignment.
 constexpr size_t kWritten = 8 << 20;
-// A smaller file is on its way to the disk sooner through the page cache.
+// A smaller file reaches the disk sooner through the page cache.
 constexpr size_t kDirectFrom = 1 << 20;
-// Copied at once, where several threads copy.
+// The size of one copy, if several threads copy.
 constexpr size_t kCopied = 1 << 20;
 
 // Throws for tensors that cannot be written.
@@ -83,14 +83,14 @@ std::vector<TensorToCome> to_come(const NamedTensors& tensors) {
   return list;
 }
 
-// As many bytes as its place in the file has.
+// With as many bytes as its place in the file.
 at::Tensor made(const TensorToCome& tensor) {
   at::Tensor data = tensor.make();
   LOCKSTEP_CHECK(data.nbytes() == bytes_of(tensor), "a tensor has the size that was announced");
   return data;
 }
 
-// Its memory is the file's bytes.
+// Whether the tensor's memory equals the file's bytes.
 bool as_in_file(const at::Tensor& tensor) {
   return tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
@@ -105,13 +105,13 @@ class PieceWriter {
  public:
   explicit PieceWriter(AsideFile& file) : file_(file) {}
 
-  // Begins; `data` must stay until the next call has returned.
+  // Starts to write; `data` must stay valid until the next call has returned.
   void write(const std::byte* data, size_t size) {
     finish();
     const auto work = [this, data, size] { file_.write_direct(data, size); };
     try {
       writing_ = std::async(std::launch::async, work);
-    } catch (const std::system_error&) {  // no more threads to be had
+    } catch (const std::system_error&) {  // no more threads available
       work();
     }
   }
@@ -121,10 +121,10 @@ class PieceWriter {
 
  private:
   AsideFile& file_;
-  std::future<void> writing_;  // whose destructor waits
+  std::future<void> writing_;  // its destructor waits
 };
 
-// The bytes of a file, as they come: copied to where the disk takes them from.
+// The bytes of a file as they arrive: copied to the memory from which the disk takes them.
 class StagedFile {
  public:
   StagedFile(AsideFile& file, size_t bytes)
@@ -167,10 +167,10 @@ class StagedFile {
   bool small_;
   size_t half_;
   PageMemory memory_;
-  bool second_ = false;  // half of the memory
+  bool second_ = false;  // selects the half of the memory
   size_t used_ = 0;
   Checksum sum_;
-  PieceWriter writer_;  // goes first: it may still read the memory
+  PieceWriter writer_;  // destroyed first, since it may still read the memory
 };
 
 }  // namespace
@@ -198,7 +198,7 @@ void FileToWrite::snapshot(std::byte* memory, at::Device later) {
 
 void FileToWrite::copy_from_device() {
   const at::NoGradGuard no_grad;
-  // Resolved on the device, not by a detour of the host.
+  // Resolved on the device, without a detour through the host.
   for (const auto& [to, tensor] : coming_)
     copy_converted(to, tensor.resolve_conj().resolve_neg(), /*non_blocking=*/true);
   coming_.clear();
@@ -222,7 +222,8 @@ void FileToWrite::copy_and_sum() {
   sum_ = sum.sum();
 }
 
-// A sum is one thread's work: where others can copy meanwhile, nobody waits for it.
+// A checksum is one thread's work: where other threads could copy meanwhile, they need not wait for
+// it.
 void FileToWrite::copy_on_all_threads(at::Device later) {
   struct Piece {
     std::byte* to;

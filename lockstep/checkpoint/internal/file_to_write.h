@@ -1,4 +1,4 @@
-// A safetensors file that is to be written. Not a public header.
+// A safetensors file to be written. Not a public header.
 #pragma once
 
 #include <cstddef>
@@ -14,28 +14,30 @@ class AsideFile;
 
 namespace internal {
 
-// The tensors themselves, or, after snapshot(), the file's bytes: then the tensors may change. A file of a
-// megabyte or more is written past the page cache (AsideFile::write_direct()), and its bytes pass through a
-// processor once: they are copied and summed together, to the snapshot or, piece by piece, to where the disk
-// takes them from. Not thread-safe; one that is only written may go to another thread.
+// Holds the tensors themselves or, after snapshot(), the file's bytes: then the tensors may change.
+// A file of a megabyte or more is written past the page cache (AsideFile::write_direct()), and its
+// bytes pass through a processor once: they are copied and summed together, to the snapshot or,
+// piece by piece, to the memory from which the disk takes them.
+// Thread-safety: one thread at a time; a file that is only written may move to another thread.
 class FileToWrite {
  public:
-  // Throws as write_safetensors() for what cannot be a file.
+  // Throws as write_safetensors() for data that cannot be a file.
   FileToWrite(std::vector<TensorToCome> tensors, const Metadata& metadata);
   // Holds the tensors; copies nothing.
   explicit FileToWrite(const NamedTensors& tensors, const Metadata& metadata = {});
 
   size_t bytes() const { return bytes_; }  // of the file
 
-  // Copies them to `memory`, bytes() at a multiple of kDirectAlignment, which must stay as it is until write() has
-  // returned. The tensors are let go. Those on `later`, which is none of the host, copy_from_device() copies.
+  // Copies the tensors to `memory`, bytes() at a multiple of kDirectAlignment, which must not
+  // change until write() has returned, and releases them. copy_from_device() copies those on
+  // `later`, a device other than the host.
   void snapshot(std::byte* memory, at::Device later = at::kCPU);
-  // To memory that is pinned, in the order of this thread's current stream of the device: what that is given from now
-  // on may change the tensors. The host does not wait: the caller does, before write().
+  // Copies to pinned memory, in the order of this thread's current stream of the device: later work
+  // of that stream may change the tensors. The host does not wait: the caller does, before write().
   void copy_from_device();
 
-  // All of it, to a file that is empty; does not commit. Throws what that throws, and what the tensors' make()
-  // throws.
+  // Writes everything to an empty file; does not commit. Throws the errors of that and of the
+  // tensors' make().
   FileSum write(AsideFile& file) const;
 
  private:

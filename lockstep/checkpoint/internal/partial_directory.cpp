@@ -3,7 +3,7 @@
 #include <fcntl.h>
 
 #include <cerrno>
-#include <cstdio>  // renameat2
+#include <cstdio>  // for renameat2
 #include <random>
 #include <utility>
 
@@ -38,14 +38,14 @@ fs::path beside(const fs::path& path, const char* suffix) {
 
 void put_in_place(const fs::path& fresh, const fs::path& path) {
   if (::renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) return;
-  // There is no former one, or the file system or a sandbox lacks the call.
+  // There is no previous checkpoint, or the file system or a sandbox does not support the call.
   const int error = errno;
   if (error != ENOENT && error != EINVAL && error != ENOSYS && error != EPERM &&
       error != EOPNOTSUPP)
     fail(path, error);
   const fs::path previous = beside(path, kPrevious);
   std::error_code unknown;
-  // Of an attempt that was given up: what is there stays where it is.
+  // For an abandoned attempt: the existing content stays.
   if (!fs::exists(fs::symlink_status(fresh, unknown))) fail(path, ENOENT);
   if (!fs::exists(fs::symlink_status(path, unknown))) {
     rename_or_fail(fresh, path);
@@ -82,10 +82,10 @@ PartialDirectory::PartialDirectory(fs::path path, const std::string& attempt)
 }
 
 PartialDirectory::~PartialDirectory() {
-  // After publish() it is the former checkpoint; a leftover is removed by the next writer.
+  // After publish() this is the previous checkpoint; the next writer removes a leftover.
   std::error_code error;
   fs::remove_all(directory_, error);
-  fs::remove(directory_.parent_path(), error);  // where nobody else's attempt is in it
+  fs::remove(directory_.parent_path(), error);  // unless another attempt is in it
 }
 
 void PartialDirectory::publish() {

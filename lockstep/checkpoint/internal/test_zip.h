@@ -1,4 +1,4 @@
-// For tests: archives of stored members, and the pickles in them, made to be wrong at will.
+// For tests: archives of stored members and their pickles, with errors on request.
 #pragma once
 
 #include <zlib.h>
@@ -11,13 +11,13 @@
 
 namespace lockstep {
 
-// Little-endian, as zip and pickle have it.
+// Little-endian, as in zip and pickle.
 template <class Number>
 std::string le(Number value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
-// A zip archive whose members are stored as they are.
+// A zip archive of stored members.
 inline std::string stored_zip(const std::vector<std::pair<std::string, std::string>>& members) {
   std::string archive, central;
   for (const auto& [name, bytes] : members) {

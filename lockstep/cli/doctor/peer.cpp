@@ -16,7 +16,7 @@
 #include "lockstep/trace/trace_file.h"
 #include "lockstep/wire/challenge.h"
 #include "lockstep/wire/frames.h"
-#include "lockstep/wire/strangers.h"
+#include "lockstep/wire/unauthenticated_peers.h"
 
 namespace lockstep::cli {
 namespace {

@@ -39,7 +39,7 @@ int neighbour(const Communicator& comm, int offset) {
   return (comm.rank() + offset + comm.size()) % comm.size();
 }
 
-// Sends `out` to the right while `in` comes from the left.
+// Sends `out` to the right while `in` arrives from the left.
 void exchange(Communicator& comm, const at::Tensor& out, const at::Tensor& in,
               Communicator::Site site) {
   Work received = comm.irecv(in, neighbour(comm, -1), 0, site);
@@ -58,7 +58,7 @@ RingCost ring_all_reduce(Communicator& comm, const at::Tensor& tensor, ReduceOp 
   const at::ScalarType wire = accumulation_type(tensor.scalar_type());
   const at::Tensor flat = tensor.to(at::kCPU, wire).contiguous().view({-1});
   const bool staged = !flat.is_alias_of(tensor);
-  // The average is taken at the end; on the way it is a sum.
+  // The steps compute a sum; the average is taken at the end.
   const ReduceOp step_op = op == ReduceOp::kAvg ? ReduceOp::kSum : op;
 
   const int64_t length = (flat.numel() + size - 1) / size;
@@ -73,7 +73,8 @@ RingCost ring_all_reduce(Communicator& comm, const at::Tensor& tensor, ReduceOp 
     cost.bytes_sent += static_cast<int64_t>(sent.nbytes());
   };
 
-  // Reduce-scatter: in step s rank r sends chunk r-s and adds what it gets to chunk r-s-1.
+  // Reduce-scatter: in step s rank r sends chunk r-s and adds the chunk that it receives to chunk
+  // r-s-1.
   for (int s = 0; s < size - 1; ++s) {
     const at::Tensor out = chunk(comm.rank() - s);
     const at::Tensor mine = chunk(comm.rank() - s - 1);
@@ -83,7 +84,8 @@ RingCost ring_all_reduce(Communicator& comm, const at::Tensor& tensor, ReduceOp 
     count(out);
   }
   if (op == ReduceOp::kAvg) chunk(comm.rank() + 1).div_(static_cast<double>(size));
-  // All-gather: rank r now owns the whole sum of chunk r+1 and passes on what it got last.
+  // All-gather: rank r now owns the whole sum of chunk r+1 and passes on the chunk that it received
+  // last.
   for (int s = 0; s < size - 1; ++s) {
     const at::Tensor out = chunk(comm.rank() + 1 - s);
     exchange(comm, out, chunk(comm.rank() - s), site);
@@ -102,8 +104,8 @@ RingCost naive_ring_all_reduce(Communicator& comm, const at::Tensor& tensor, Red
   parts[comm.rank()] = tensor.cpu().contiguous();
   RingCost cost;
   for (int s = 0; s < size - 1; ++s) {
-    // What this rank sends now is what it got in the step before: the part of the rank s places to
-    // the left.
+    // This rank now sends what it received in the step before: the part of the rank s places to the
+    // left.
     const at::Tensor& out = parts[neighbour(comm, -s)];
     at::Tensor& in = parts[neighbour(comm, -s - 1)];
     in = at::empty_like(out);

@@ -1,5 +1,5 @@
-// Ring all-reduce over isend and irecv: two ways to do by messages what Communicator::all_reduce
-// does by the engine.
+// Ring all-reduce over isend and irecv: two ways to do with messages what Communicator::all_reduce
+// does in the engine.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,21 +11,22 @@
 
 namespace lockstep::algorithms {
 
-// Which all-reduce a caller of the higher rooms wants.
+// The all-reduce that a caller in a higher room chooses.
 enum class AllReduce : uint8_t {
   kEngine,     // Communicator::all_reduce
   kRing,       // ring_all_reduce
   kNaiveRing,  // naive_ring_all_reduce
 };
 
-// What one rank did. Bytes are payload, as in CommunicatorStats.
+// The cost of one rank. Bytes are payload, as in CommunicatorStats.
 struct RingCost {
   int64_t steps = 0;  // message exchanges with the neighbours, one after another
   int64_t bytes_sent = 0;
 };
 
-// In place, everywhere. Collective; tensors and reductions as for Communicator::all_reduce. It is done on
-// the host: a device's tensor is copied there and back.
+// Reduces in place on every rank. Tensors and reductions are as for Communicator::all_reduce. The
+// reduction runs on the host: a device's tensor is copied to the host and back.
+// Collective: all ranks call it.
 //
 // Chunked ring (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 // workstations", 2009): the tensor is cut into N chunks; N-1 steps of reduce-scatter, in which
@@ -37,14 +38,14 @@ RingCost ring_all_reduce(Communicator& comm, const at::Tensor& tensor, ReduceOp 
                          Communicator::Site site = Communicator::Site::current());
 
 // Naive ring (PyTorch's "Writing Distributed Applications"): in each of N-1 steps every rank passes
-// on the tensor that it got in the step before. (N-1) steps, (N-1) * S bytes sent a rank. Unlike
-// the original, which adds in another order on every rank, the parts are kept and added in rank
-// order: all ranks hold the same bits. Needs memory for N tensors.
+// on the tensor that it received in the step before. It takes N-1 steps, and each rank sends (N-1)
+// * S bytes. The original adds in a different order on every rank; here the parts are kept and
+// added in rank order, so all ranks hold the same bits. It needs memory for N tensors.
 RingCost naive_ring_all_reduce(Communicator& comm, const at::Tensor& tensor,
                                ReduceOp op = ReduceOp::kSum,
                                Communicator::Site site = Communicator::Site::current());
 
-// By name of the enumerator.
+// Runs the algorithm that the enumerator names.
 void all_reduce(Communicator& comm, const at::Tensor& tensor, AllReduce algorithm,
                 ReduceOp op = ReduceOp::kSum,
                 Communicator::Site site = Communicator::Site::current());

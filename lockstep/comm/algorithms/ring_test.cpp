@@ -14,7 +14,7 @@
 namespace lockstep::algorithms::ring_test {
 namespace {
 
-// What the header promises: steps, and payload bytes by the communicator's own count.
+// The header documents the steps, and the payload bytes by the communicator's own count.
 TEST(Ring, StepsAndBytesAreThoseDocumented) {
   for (const int n : {1, 2, 3, 4, 5}) {
     testing::run_threads(n, [n](Communicator& comm) {

@@ -29,7 +29,7 @@ namespace {
 
 Capabilities gloo_capabilities() {
   Capabilities c = foreign_capabilities("gloo");
-  c.deterministic = true;  // every element is reduced by one rank, in ring order
+  c.deterministic = true;  // one rank reduces each element, in ring order
   c.v_ops[static_cast<int>(Op::kAllToAll)] = true;
   c.move_dtypes = c.reduce_dtypes | bit(at::kHalf);
   return c;
@@ -57,7 +57,7 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
   LOCKSTEP_CHECK(false, "averages are composed");
 }
 
-// gloo reports by text.
+// gloo reports the kind of an error only in its text.
 [[noreturn]] void rethrow(const std::exception& error, const std::string& call) {
   const std::string text = error.what();
   const std::string line = call + " failed: " + text.substr(0, text.find('\n'));
@@ -68,27 +68,28 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
 }
 
 at::Tensor view(const std::byte* data, int64_t count, at::ScalarType dtype) {
-  // A null pointer with elements would be a bug; with none, any pointer will do.
+  // A null pointer with elements would be an error; without elements any pointer is valid.
   static std::byte nothing;
   auto* memory = const_cast<std::byte*>(data != nullptr ? data : &nothing);
   return at::from_blob(memory, {count}, at::TensorOptions().dtype(dtype));
 }
 
-// Memory for a message. gloo, and a thread that waits for it, may still use it when the request and
-// the backend are gone, and the caller's memory with them; what c10d makes of the message keeps it.
+// Memory for a message. gloo, and a thread that waits for it, may still use it when the request,
+// the backend and the caller's memory are gone; c10d's work object keeps this copy alive.
 at::Tensor own_memory(int64_t count, at::ScalarType dtype) {
   return at::empty({std::max<int64_t>(count, 1)}, at::TensorOptions(dtype)).narrow(0, 0, count);
 }
 
-// gloo does not tell of a peer that dies with half of a message under way. From here on a message may be cut so, and
-// the thread that waits for it, which lets others look after the peer, takes little beside the transfer.
+// gloo does not report a peer that dies in the middle of a message. From this size on a message may
+// be cut so, and the cost of a waiting thread, which lets the caller watch the peer, is small
+// beside the transfer.
 constexpr int64_t kGlooLargeMessage = 64 * 1024;
 
 class GlooRequest final : public Request {
  public:
   enum class Kind : uint8_t { kCollective, kMessage, kLargeMessage };
 
-  // `finish` runs once the work is over. It alone may touch the call's memory.
+  // `finish` runs after the work has ended. Only it may access the call's memory.
   GlooRequest(c10::intrusive_ptr<c10d::Work> work, std::string call, Kind kind,
               std::function<void()> finish)
       : work_(std::move(work)), call_(std::move(call)), kind_(kind), finish_(std::move(finish)) {}
@@ -104,8 +105,8 @@ class GlooRequest final : public Request {
         finish();
         return true;
       }
-      // gloo's messages have no test, only a wait that gives up the connection at its time-out: a
-      // thread waits for them.
+      // gloo's messages cannot be tested: their only wait gives up the connection at its time-out.
+      // A thread therefore waits for them.
       if (!outcome_) start_waiter();
       if (!outcome_->done.load(std::memory_order_acquire)) return false;
       if (outcome_->error) std::rethrow_exception(outcome_->error);
@@ -138,7 +139,7 @@ class GlooRequest final : public Request {
  private:
   struct Outcome {
     std::atomic<bool> done{false};
-    std::exception_ptr error;  // before done
+    std::exception_ptr error;  // set before done
     Mutex mutex;
     ConditionVariable changed;
 
@@ -197,10 +198,10 @@ class GlooBackend final : public Backend {
     }
   }
 
-  void progress() override {}  // gloo has threads of its own
+  void progress() override {}  // gloo has its own threads
 
-  // gloo has no word for it. Closing the connections, when the process exits, is what the peers
-  // notice.
+  // gloo has no function for it. The peers notice when the connections close, at the latest when
+  // the process exits.
   void abort(const Breakage&) noexcept override {}
 
  private:
@@ -215,7 +216,7 @@ class GlooBackend final : public Backend {
     const int64_t total = std::accumulate(call.counts.begin(), call.counts.end(), int64_t{0});
     const bool empty = call.op != Op::kAllToAll && call.op != Op::kSend && call.op != Op::kRecv &&
                        call.count == 0 && total == 0;
-    // gloo has no empty collectives; nobody gets anything, but all still meet.
+    // gloo has no empty collectives: no rank receives data, but all still meet.
     if (call.op == Op::kBarrier || empty) return group_->barrier();
 
     const bool is_root = options_.rank == call.root;
@@ -227,7 +228,7 @@ class GlooBackend final : public Backend {
       }
       case Op::kReduce: {
         at::Tensor tensor = view(call.input, call.count, call.dtype);
-        // gloo leaves partial sums on the other ranks: give it a copy there.
+        // gloo leaves partial sums in the other ranks' tensors, so they get a copy.
         if (!is_root)
           tensor = tensor.clone();
         else if (call.output != call.input)
@@ -266,8 +267,8 @@ class GlooBackend final : public Backend {
         return group_->scatter(outputs, inputs, options);
       }
       case Op::kReduceScatter: {
-        // An all_reduce of a copy, as ProcessGroupGloo's own, whose work cannot be asked whether
-        // it is over.
+        // Uses an all_reduce of a copy, as ProcessGroupGloo's own reduce_scatter does, whose work
+        // cannot be queried.
         const at::Tensor whole = view(call.input, total, call.dtype).clone();
         const int64_t begin =
             std::accumulate(call.counts.begin(), call.counts.begin() + options_.rank, int64_t{0});
@@ -315,8 +316,8 @@ class GlooBackend final : public Backend {
 
 namespace {
 
-// gloo writes to its sockets without MSG_NOSIGNAL: the death of a peer would kill this process
-// without a word.
+// gloo writes to its sockets without MSG_NOSIGNAL, so the death of a peer would kill this process
+// silently.
 void survive_sigpipe() {
   struct sigaction current{};
   if (::sigaction(SIGPIPE, nullptr, &current) != 0 || current.sa_handler != SIG_DFL) return;
@@ -330,7 +331,7 @@ std::unique_ptr<Backend> make_gloo_backend(std::shared_ptr<Store> store,
                                            const GlooOptions& options) {
   survive_sigpipe();
   auto group_options = c10d::ProcessGroupGloo::Options::create(options.timeout);
-  group_options->threads = 1;  // the collectives of a communicator run one after another anyway
+  group_options->threads = 1;  // a communicator's collectives run one after another anyway
   const auto adapter = c10::make_intrusive<StoreAdapter>(std::move(store), options.timeout);
   try {
     const auto interface = process_env()("GLOO_SOCKET_IFNAME");
@@ -356,7 +357,7 @@ std::unique_ptr<Backend> make_gloo_backend(std::shared_ptr<Store> store,
   } catch (const std::exception& error) {
     constexpr const char* kConnecting = "connecting the ranks over gloo";
     if (adapter->lost()) std::rethrow_exception(adapter->lost());
-    // What this process itself lacks is no peer's doing.
+    // A shortage of this process itself is not a peer's failure.
     const std::string text = error.what();
     for (const int lacking : {EMFILE, ENFILE, ENOBUFS, ENOMEM}) {
       if (text.find(std::strerror(lacking)) != std::string::npos)

@@ -23,7 +23,7 @@ int64_t threads_of_this_process() {
                        std::filesystem::directory_iterator());
 }
 
-// Two ranks as threads, each with its end of a group, which it may give back.
+// Two ranks as threads, each with its end of a group, which it may return.
 void run_pair(const std::function<void(std::unique_ptr<Backend>)>& first,
               const std::function<void(std::unique_ptr<Backend>)>& second) {
   const auto store = std::make_shared<HashStore>();
@@ -48,8 +48,8 @@ Call message(Op op, int peer, std::vector<float>& memory) {
   return call;
 }
 
-// The memory of a receive is its caller's again when request and backend are gone, though the
-// message comes only then.
+// The caller may reuse a receive's memory when request and backend are gone, even if the message
+// arrives only then.
 TEST(GlooBackend, AMessageToARequestThatIsGoneTouchesNobodysMemory) {
   std::vector<float> sent(1000, 2.0f);
   std::vector<float> memory(1000, 1.0f);
@@ -82,7 +82,7 @@ TEST(GlooBackend, AMessageToARequestThatIsGoneTouchesNobodysMemory) {
   const int64_t threads = threads_of_this_process();
   std::fill(memory.begin(), memory.end(), 3.0f);
   exchange(true);
-  // The thread that waits ends when the message has come.
+  // The waiting thread ends when the message has arrived.
   EXPECT_LE(settled(threads), threads);
   EXPECT_EQ(memory, std::vector<float>(1000, 3.0f));
 }

@@ -1,4 +1,4 @@
-// StoreAdapter: a Lockstep store as c10d sees one. Not a public header.
+// StoreAdapter: presents a Lockstep store as a c10d store. Not a public header.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -18,7 +18,8 @@ class StoreAdapter final : public c10d::Store {
   StoreAdapter(std::shared_ptr<lockstep::Store> store, std::chrono::milliseconds timeout)
       : c10d::Store(timeout), store_(std::move(store)) {}
 
-  // The PeerLost that the store has thrown, here or in a clone; null: none. c10d makes a text of it.
+  // The PeerLost that the store has thrown, here or in a clone; null: none. c10d keeps only its
+  // text.
   std::exception_ptr lost() const { return *lost_; }
 
   c10::intrusive_ptr<c10d::Store> clone() override {

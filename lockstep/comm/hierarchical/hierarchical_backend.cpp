@@ -13,9 +13,9 @@ namespace lockstep {
 
 using hierarchical::Stage;
 
-// What passes between hosts.
+// The traffic between hosts.
 struct HierarchicalBackend::Crossing {
-  std::shared_ptr<tcp::Exchange> exchange;  // of the data; with a carrier, a barrier before it
+  std::shared_ptr<tcp::Exchange> exchange;  // moves the data; with a carrier, the barrier before it
   Backend* carrier = nullptr;
   Call call = {};  // for the carrier
   std::unique_ptr<Request> request = nullptr;
@@ -25,7 +25,7 @@ struct HierarchicalBackend::Crossing {
   bool is_carried() const { return carrier != nullptr && exchange->done() && !over; }
 };
 
-// A collective under way.
+// A pending collective.
 class HierarchicalBackend::Operation final : public tcp::Pending {
  public:
   Operation(HierarchicalBackend& backend, const Call& call,
@@ -43,13 +43,13 @@ class HierarchicalBackend::Operation final : public tcp::Pending {
   bool is_impatient() const override {
     return !backend_.queue_.empty() && backend_.queue_.front()->is_carried();
   }
-  // What happens inside the host, its own engine watches.
+  // The operations inside the host are watched by its own engine.
   std::vector<int> awaited() const override {
     const Operation& front = backend_.queue_.empty() ? *this : *backend_.queue_.front();
     const Crossing* crossing = front.crossing();
     if (crossing == nullptr) return {};
     if (crossing->is_carried()) {
-      // Who has left may have done its part: the carrier knows.
+      // A rank that has left may have done its part: the carrier knows.
       std::vector<int> dead = crossing->exchange->members();
       std::erase_if(dead, [this](int r) { return !backend_.between_->died(r); });
       return dead;
@@ -74,30 +74,30 @@ class HierarchicalBackend::Operation final : public tcp::Pending {
     return planned_ && at_ < stages_.list.size() && stages_.list[at_].kind == Stage::Kind::kInside;
   }
 
-  // Which is awaited now.
+  // The crossing that is awaited now.
   const Crossing* crossing() const {
     if (!planned_ || at_ == stages_.list.size() || is_inside()) return nullptr;
     const auto index = static_cast<size_t>(stages_.list[at_].exchange);
     return index < crossings_.size() ? &crossings_[index] : nullptr;
   }
-  // Whether a carrier has something that waits for this rank to ask it.
+  // Whether a carrier has an operation that waits for this rank to poll it.
   bool is_carried() const {
     return carried_ < crossings_.size() && crossings_[carried_].is_carried();
   }
 
   HierarchicalBackend& backend_;
   tcp::KeptCall call_;
-  std::shared_ptr<const tcp::Record> record_;  // until it is over
+  std::shared_ptr<const tcp::Record> record_;  // kept until the operation has ended
   bool planned_ = false;
   bool done_ = false;
   hierarchical::Stages stages_;
   size_t at_ = 0;
-  std::unique_ptr<Request> inside_;  // of the stage at hand
+  std::unique_ptr<Request> inside_;  // the request of the current stage
   std::vector<Crossing> crossings_;
-  size_t carried_ = 0;  // those before it need no carrier any more
+  size_t carried_ = 0;  // earlier stages no longer need the carrier
 };
 
-// A send or receive between two ranks of this host. May outlive the backend, unused.
+// A message between two ranks of this host. May outlive the backend, if unused.
 class HierarchicalBackend::LocalMessage final : public tcp::Pending {
  public:
   LocalMessage(HierarchicalBackend& backend, const Call& call, std::unique_ptr<Request> request)
@@ -138,7 +138,7 @@ class HierarchicalBackend::LocalMessage final : public tcp::Pending {
   bool done_ = false;
 };
 
-// ... of different hosts.
+// A message between two ranks of different hosts.
 class HierarchicalBackend::RemoteMessage final : public tcp::Pending {
  public:
   RemoteMessage(HierarchicalBackend& backend, std::shared_ptr<tcp::Message> message)
@@ -193,14 +193,14 @@ HierarchicalBackend::HierarchicalBackend(hierarchical::HostMap map, std::unique_
       between_(std::move(between)) {
   Capabilities& c = capabilities_;
   c.backend = "hierarchical";
-  c.rank_order = false;  // host by host
+  c.rank_order = false;  // adds host by host
   c.authenticated = true;
   c.processes = true;
   c.shared_memory = true;
   if (!carriers_.name.empty()) c.backend += ":" + carriers_.name;
   if (!carriers_.everybody) return;
-  // What it lacks is made of what it has, for all levels at once; but the stages move anything as
-  // bytes, widen 16-bit floats and divide averages themselves.
+  // Operations that the carrier lacks are composed of those that it has, for all levels at once;
+  // but the stages move anything as bytes, widen 16-bit floats and divide averages themselves.
   const Capabilities& carrier = carriers_.everybody->capabilities();
   c.deterministic = carrier.deterministic;
   c.authenticated = carrier.authenticated;
@@ -237,7 +237,7 @@ void HierarchicalBackend::guarded(const Call& call, const std::function<void()>&
         std::string(error.what()) + " (ranks counted inside the host of ranks " + places + ")");
   } catch (const PeerLost& error) {
     hear_between();
-    // The engine inside may have met the end of a process before it knew whose.
+    // The inner engine may have detected the end of a process before it knew which rank it was.
     int place = error.rank();
     const Deadline soon = Deadline::seconds(0.2);
     while (place < 0 && !soon.expired()) {
@@ -267,7 +267,7 @@ void HierarchicalBackend::guarded(const Call& call, const std::vector<int>& memb
     hear_between();
     between_->fail(Failure::kMismatch, -1, heading + ": " + error.what());
   } catch (const PeerLost& error) {
-    // Who is gone, the connections tell.
+    // The connections show which rank is gone.
     const Deadline soon = Deadline::seconds(0.5);
     int lost = -1;
     while (lost < 0 && !soon.expired()) {
@@ -339,7 +339,8 @@ bool HierarchicalBackend::carry(Operation& op) {
       if (i == op.carried_) ++op.carried_;
       continue;
     }
-    if (!crossing.request && !crossing.exchange->done()) break;  // all members in one order
+    // All members run them in one order.
+    if (!crossing.request && !crossing.exchange->done()) break;
     guarded(op.call(), crossing.exchange->members(), [&] {
       if (!crossing.request) crossing.request = crossing.carrier->start(crossing.call);
       crossing.over = crossing.request->poll();
@@ -354,7 +355,7 @@ bool HierarchicalBackend::carry(Operation& op) {
 
 void HierarchicalBackend::begin_crossing(Operation& op, Stage& stage) {
   Crossing crossing;
-  // A barrier moves nothing: meeting is all.
+  // A barrier moves no data: it only needs the meeting.
   if (carriers_.everybody && stage.call.op != Op::kBarrier) {
     const bool all = static_cast<int>(stage.members.size()) == map_.size();
     crossing.carrier = all ? carriers_.everybody.get() : carriers_.line.get();
@@ -373,7 +374,7 @@ bool HierarchicalBackend::advance(Operation& op) {
     op.stages_ = hierarchical::make_stages(
         op.call(), map_, scratch_,
         {.carrier = carrier != nullptr ? &carrier->capabilities() : nullptr,
-         // Of gloo's it is an all_reduce.
+         // gloo's reduce_scatter is an all_reduce
          .scatters_well = carriers_.name != "gloo"});
     op.planned_ = true;
   }
@@ -418,7 +419,7 @@ bool HierarchicalBackend::advance(Operation& op) {
 }
 
 SymmetricMemory HierarchicalBackend::allocate_shared(int64_t bytes) {
-  if (inside_ == nullptr) {  // nobody else is on this host
+  if (inside_ == nullptr) {  // this rank is alone on its host
     std::shared_ptr<void> memory(std::calloc(1, static_cast<size_t>(bytes)), std::free);
     if (memory == nullptr)
       throw system_error("no " + std::to_string(bytes) + " bytes of shared memory", ENOMEM);
@@ -437,7 +438,7 @@ void HierarchicalBackend::progress() {
     between_->check_broken();
     if (advance()) between_->progress();
   } catch (...) {
-    // The engine between the hosts is broken then, and throws when somebody waits.
+    // The engine between the hosts is broken then, and throws in the next wait.
   }
 }
 
@@ -462,9 +463,9 @@ void HierarchicalBackend::abort(const Breakage& why) noexcept {
   between_->abort(why);
 }
 
-// All waits are in the engine between the hosts.
-void HierarchicalBackend::set_elsewhere(Elsewhere* elsewhere) {
-  between_->set_elsewhere(elsewhere);
+// All waits happen in the engine between the hosts.
+void HierarchicalBackend::set_siblings(SiblingProgress* siblings) {
+  between_->set_siblings(siblings);
 }
 
 void HierarchicalBackend::interrupt(const Breakage& why) noexcept {
@@ -473,7 +474,7 @@ void HierarchicalBackend::interrupt(const Breakage& why) noexcept {
 
 bool HierarchicalBackend::close() noexcept {
   if (inside_ == nullptr || inside_->close()) return true;
-  // The connections stay open with the rest: say goodbye by words.
+  // The connections stay open with the others, so the goodbye must be sent as a message.
   abort(
       {.text = "rank " + std::to_string(map_.rank) + " left the group while a call was under way"});
   return false;

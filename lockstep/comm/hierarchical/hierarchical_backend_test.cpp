@@ -30,7 +30,7 @@ namespace {
 using hierarchical::HostMap;
 using hierarchical::make_host_map;
 
-// Ranks as threads; node_of[r] says on which pretended host rank r is. `carrier`: "" or "gloo".
+// Ranks as threads; node_of[r] is the simulated host of rank r. `carrier`: "" or "gloo".
 void run_hosts(const std::vector<int>& node_of,
                const std::function<void(Communicator&, HierarchicalBackend&)>& fn,
                std::chrono::nanoseconds timeout = std::chrono::seconds(30),
@@ -92,7 +92,7 @@ TEST_P(HierarchicalOperations, AgreeWithTheOracle) {
       });
 }
 
-// Under a sanitizer those with the most code.
+// Under a sanitizer, only the ones that cover the most code.
 std::vector<std::tuple<const char*, std::vector<int>>> hosts_of_operations() {
   if (kSanitized && !testing::long_tests())
     return {{"", {0, 1, 0, 1}}, {"", {0, 0, 1}}, {"gloo", {0, 0, 1}}};
@@ -117,7 +117,8 @@ INSTANTIATE_TEST_SUITE_P(Hosts, HierarchicalOperations, ::testing::ValuesIn(host
                            return name;
                          });
 
-// What is compared when ranks are far apart are calls, which no carrier takes: a sanitizer sees all without one.
+// Ranks far apart compare calls, which no carrier transports: without a carrier a sanitizer covers
+// all of it.
 TEST(HierarchicalBackend, AgreesWhereRanksAreFarApart) {
   std::vector<const char*> carriers{""};
   if (!kSanitized) carriers.push_back("gloo");
@@ -132,7 +133,7 @@ TEST(HierarchicalBackend, AgreesWhereRanksAreFarApart) {
   }
 }
 
-// Blocks of 4 MiB: several are under way. The order of adding is host by host.
+// Blocks of 4 MiB, several of which are pending. The order of additions is host by host.
 TEST(HierarchicalBackend, AddsHostByHostWhateverTheSize) {
   for (const int64_t count : {int64_t{3}, int64_t{5'000'001}}) {
     std::vector<at::Tensor> inputs;
@@ -151,13 +152,13 @@ TEST(HierarchicalBackend, AddsHostByHostWhateverTheSize) {
   }
 }
 
-// 2 (H-1)/H of the buffer a host, exactly; nothing over TCP inside a host.
+// Exactly 2 (H-1)/H of the buffer per host; nothing over TCP inside a host.
 TEST(HierarchicalBackend, AnAllReduceSendsEachByteOnceOverTheLink) {
   for (const std::vector<int>& nodes :
        {std::vector<int>{0, 0, 1, 1}, std::vector<int>{0, 0, 1, 1, 2, 2}}) {
     const auto size = static_cast<int>(nodes.size());
     const uint64_t hosts = nodes.size() / 2;
-    const int64_t count = 1'179'648;  // divides by all that it is divided by
+    const int64_t count = 1'179'648;  // divisible by all divisors used
     std::mutex mutex;
     std::map<int, uint64_t> sent;  // by host
     run_hosts(nodes, [&](Communicator& comm, HierarchicalBackend& backend) {
@@ -175,8 +176,7 @@ TEST(HierarchicalBackend, AnAllReduceSendsEachByteOnceOverTheLink) {
   }
 }
 
-// 16-bit floats are summed in float32, host by host, and rounded once, whatever the size and
-// whoever carries the sums.
+// 16-bit floats are summed in float32, host by host, and rounded once, for every size and carrier.
 TEST(HierarchicalBackend, SixteenBitFloatsAreRoundedOnce) {
   for (const char* carrier : {"", "gloo"}) {
     for (const std::vector<int>& nodes :
@@ -208,8 +208,8 @@ TEST(HierarchicalBackend, SixteenBitFloatsAreRoundedOnce) {
   }
 }
 
-// What is to be added travels as float32, what is finished as 16 bits; nothing but 16 bits where
-// every host has one rank.
+// Partial sums travel as float32 and finished ones as 16 bits; where every host has one rank, all
+// travel as 16 bits.
 TEST(HierarchicalBackend, FinishedSixteenBitSumsTravelAsTheyAre) {
   const int64_t count = 1'179'648;
   for (const std::vector<int>& nodes :
@@ -251,7 +251,8 @@ TEST(HierarchicalBackend, EveryThreadGetsTheRightErrorInTime) {
   EXPECT_GE(tried, 27);
 }
 
-// A rank that waits for one of another host, which itself waits inside its host, says for whom.
+// A rank that waits for a rank of another host, which itself waits inside its host, names the rank
+// that is late.
 TEST(HierarchicalBackend, ATimeoutNamesTheLateRankOfAnotherHost) {
   constexpr int kLate = 4;
   const std::vector<std::function<void(Communicator&)>> calls = {

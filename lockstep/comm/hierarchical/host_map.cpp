@@ -7,7 +7,7 @@ namespace lockstep::hierarchical {
 HostMap make_host_map(std::span<const int> node_of, int rank) {
   HostMap map;
   map.rank = rank;
-  std::vector<int> nodes;  // of map.hosts
+  std::vector<int> nodes;  // the nodes of map.hosts
   for (size_t r = 0; r < node_of.size(); ++r) {
     auto it = std::find(nodes.begin(), nodes.end(), node_of[r]);
     if (it == nodes.end()) {

@@ -12,7 +12,7 @@ struct HostMap {
   std::vector<int> host_of;             // by rank
   std::vector<int> index_of;            // by rank: its place on its host
   bool equal = true;                    // every host has the same number of ranks
-  bool contiguous = true;               // the hosts' ranks, one host after another, ascend
+  bool contiguous = true;  // the ranks ascend when the hosts are read one after another
 
   int size() const { return static_cast<int>(host_of.size()); }
   int host() const { return host_of[rank]; }
@@ -27,7 +27,7 @@ struct HostMap {
   std::vector<int> representatives(int root) const;
 };
 
-// `node_of[r]`: any number that ranks of one host have in common, and of different ones not.
+// `node_of[r]`: a number that is equal for ranks of one host and differs between hosts.
 HostMap make_host_map(std::span<const int> node_of, int rank);
 
 }  // namespace lockstep::hierarchical

@@ -1,4 +1,4 @@
-// Connecting the ranks of a HierarchicalBackend.
+// Connects the ranks of a HierarchicalBackend.
 #include <numeric>
 
 #include "lockstep/comm/hierarchical/hierarchical_backend.h"

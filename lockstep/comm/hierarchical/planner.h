@@ -1,4 +1,4 @@
-// Planner: makes the stages of one call. Not for others than stages.cpp and its parts.
+// Planner: makes the stages of one call. Included by stages.cpp and its parts only.
 #pragma once
 
 #include <algorithm>
@@ -30,34 +30,34 @@ class Planner {
   bool leads() const { return map_.index() == 0; }
   bool alone() const { return map_.mate_count() == 1; }
   std::vector<int> leaders() const { return map_.representatives(map_.hosts[0].front()); }
-  // In a rooted operation, who stands for its host: the rank of the root's place, where every host
-  // has that place, else the first. Root's host may then have a stage more.
+  // In a rooted operation, the place of the rank that stands for its host: the root's place where
+  // every host has that place, otherwise the first. The root's host may then need one more stage.
   int standing() const { return map_.equal ? map_.index_of[call_.root] : 0; }
   std::vector<int> standing_ranks() const {
     return map_.equal ? map_.column(standing()) : leaders();
   }
   bool at_root() const { return map_.host_of[call_.root] == map_.host(); }
   bool root_stands() const { return map_.index_of[call_.root] == standing(); }
-  // The host of the root among `members`, which has one rank a host.
+  // The host of the root among `members`, which contain one rank of each host.
   int root_among(const std::vector<int>& members) const;
-  // Ranks host by host, and place by place.
+  // The ranks ordered by host, and by place.
   std::vector<int> by_host() const;
   std::vector<int> by_place() const;
   std::vector<std::vector<int>> columns() const;
 
   // ---- counts ----
   static int64_t sum(const std::vector<int64_t>& counts);
-  // The part of `counts` that the ranks have, in their order.
+  // The counts of `ranks`, in their order.
   static std::vector<int64_t> pick(const std::vector<int64_t>& counts,
                                    const std::vector<int>& ranks);
-  // Elements of each of the groups.
+  // The number of elements of each group.
   std::vector<int64_t> totals(const std::vector<std::vector<int>>& groups) const;
   static void set_counts(Call& c, std::vector<int64_t> counts);
 
   // ---- stages ----
   std::byte* scratch(int64_t elements) { return scratch_bytes(elements * element_); }
   std::byte* scratch_bytes(int64_t bytes);
-  // A call like the one at hand, without its memory and counts.
+  // A call like the current one, without its memory and counts.
   Call like(Op op) const;
   void inside(Call c) {
     stages_.list.push_back({.kind = Stage::Kind::kInside, .call = std::move(c)});
@@ -73,7 +73,8 @@ class Planner {
   // Copies parts between rank order in `ordered` and the order of `ranks` in `grouped`.
   void regroup(const std::vector<int>& ranks, std::byte* grouped, std::byte* ordered,
                bool into_order);
-  // From the result's type to that of sums, and back with what is left to do to a sum.
+  // Converts from the result's type to the type of sums; the reverse also applies what is left to
+  // do to a sum.
   void widen(std::byte* to, const std::byte* from, int64_t count);
   void finish(std::byte* to, std::byte* from, int64_t count);
 
@@ -91,13 +92,13 @@ class Planner {
   void reduce_scatter();
   void reduce_scatter_by_leaders();
 
-  // The all_reduce of a slice among one rank of each host, to its final values: in three steps, so
-  // that those of other slices may lie between them. 16-bit floats are summed in float32, which
-  // must travel; the sums, rounded, travel as 16 bits.
+  // The all_reduce of a slice among one rank of each host, to its final values. It has three steps,
+  // so that steps of other slices may lie between them. 16-bit floats are summed in float32, which
+  // must travel; the rounded sums travel as 16 bits.
   struct Across {
     std::byte* from = nullptr;     // sums inside the host; room for padded() elements
     std::byte* sums = nullptr;     // may be `from`
-    std::byte* own = nullptr;      // wide: room for part() sums,
+    std::byte* own = nullptr;      // wide: room for part() sums
     std::byte* rounded = nullptr;  // .. and as many results
     std::byte* result = nullptr;   // room for padded() results; not wide: `sums`
     int64_t count = 0;

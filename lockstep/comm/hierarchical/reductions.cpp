@@ -1,4 +1,4 @@
-// Stages of reductions.
+// The stages of reductions.
 #include <ATen/ops/from_blob.h>
 
 #include <cstring>
@@ -9,7 +9,7 @@ namespace lockstep::hierarchical {
 namespace {
 
 constexpr int64_t kMaxBlocks = 4096;
-// So many bytes of sums that a rank would send at once are sent at once.
+// Up to this many bytes, a rank sends all its sums at once.
 constexpr int64_t kAtOnceBytes = 32 * 1024;
 
 at::Tensor elements(const std::byte* data, int64_t count, at::ScalarType dtype) {
@@ -35,7 +35,7 @@ void Planner::finish(std::byte* to, std::byte* from, int64_t count) {
   });
 }
 
-// From now on call_ is how the reduction is summed up.
+// From now on call_ describes how the reduction is summed.
 void Planner::prepare_reduction() {
   if (call_.reduce == ReduceOp::kAvg) {
     call_.reduce = ReduceOp::kSum;
@@ -48,7 +48,7 @@ void Planner::prepare_reduction() {
 
 void Planner::reduction() {
   const bool one_a_host = map_.host_count() == map_.size();
-  if (one_a_host && options_.carrier == nullptr) {  // which adds as the contract says
+  if (one_a_host && options_.carrier == nullptr) {  // which adds in the contract's order
     directly();
     return;
   }
@@ -95,7 +95,7 @@ void Planner::reduce() {
     inside(std::move(c));
   }
   std::byte* whole =
-      is_root ? call_.output : nullptr;  // of the rank that stands at the root's host
+      is_root ? call_.output : nullptr;  // on the rank that stands for the root's host
   if (stands) {
     const std::vector<int> members = standing_ranks();
     if (at_root() && !is_root) whole = scratch(call_.count);
@@ -175,7 +175,8 @@ void Planner::all_reduce() {
   const int64_t blocks = std::clamp<int64_t>(
       (count * element_ + options_.block_bytes - 1) / options_.block_bytes, 1, kMaxBlocks);
   const int64_t longest = (count + blocks - 1) / blocks;
-  // At a time: a block that is summed inside, one in each half of its way between the hosts.
+  // The number of blocks in progress: one is summed inside the hosts, and one is in each half of
+  // its way between them.
   const int64_t depth = std::min<int64_t>(blocks, wide_ ? 3 : 2);
   std::byte* widened = wide_ ? scratch(longest) : nullptr;
   struct Block {
@@ -206,7 +207,7 @@ void Planner::all_reduce() {
       block.across.count = block.counts[static_cast<size_t>(map_.index())];
       begin(block.across, members);
     }
-    // Where all sums travel at once there is nothing to turn.
+    // Where all sums travel at once there are no halves to exchange.
     const int64_t half = wide_ && depth == 3 ? b - 1 : b - depth + 1;
     if (half >= 0 && half < blocks) turn(ring[static_cast<size_t>(half % depth)].across, members);
     const int64_t last = b - depth + 1;
@@ -317,7 +318,7 @@ void Planner::reduce_scatter_by_leaders() {
       set_counts(c, host_counts);
       await(start(std::move(c), leaders()));
     } else {
-      // Not every engine has unequal parts.
+      // Some engines lack unequal parts.
       std::vector<int> exchanges;
       int64_t offset = 0;
       for (size_t h = 0; h < host_counts.size(); ++h) {

@@ -1,4 +1,4 @@
-// Stages: what they are made with, and the operations that only move data. Reductions:
+// Stages: the common helpers, and the operations that only move data. The reductions are in
 // reductions.cpp.
 #include "lockstep/comm/hierarchical/stages.h"
 
@@ -68,7 +68,7 @@ std::byte* Planner::scratch_bytes(int64_t bytes) {
 Call Planner::like(Op op) const {
   Call c = call_;
   c.op = op;
-  c.record = nullptr;  // that of the whole
+  c.record = nullptr;  // the whole call has the record
   c.root = -1;
   c.input = nullptr;
   c.output = nullptr;
@@ -194,14 +194,14 @@ void Planner::all_gather_by_leaders() {
     inside(std::move(c));
   }
   if (leads() && options_.carrier == nullptr) {
-    // Leaders ascend as the hosts do.
+    // Leaders are in ascending order, as the hosts are.
     Call c = like(Op::kAllGather);
     c.input = mine;
     c.output = grouped;
     set_counts(c, host_counts);
     await(start(std::move(c), leaders()));
   } else if (leads()) {
-    // Not every engine has unequal parts.
+    // Some engines lack unequal parts.
     std::vector<int> exchanges;
     for (size_t h = 0; h < blocks.size(); ++h) {
       if (host_counts[h] == 0) continue;

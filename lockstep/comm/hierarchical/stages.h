@@ -1,5 +1,5 @@
-// Stages: an operation of all ranks as operations inside the hosts and between them, in order. Made
-// from the call and the map alone; carried out by HierarchicalBackend.
+// Stages: an operation of all ranks, as a sequence of operations inside the hosts and between them.
+// They are made from the call and the map alone; HierarchicalBackend carries them out.
 //
 //   all_reduce      reduce_scatter inside the host; all_reduce of the slice among the ranks of
 //                   equal place on all hosts; all_gather inside the host. In blocks: while a block
@@ -11,16 +11,16 @@
 //   barrier         inside, between the first ranks, inside
 //   gather, scatter, all_to_all: directly, every part crosses the link once
 //
-// Where the hosts have different numbers of ranks, the first rank of each stands for its host. So
-// one group of ranks, besides that of all, is enough between the hosts: an engine that knows only
-// fixed groups can carry the data there.
+// Where the hosts have different numbers of ranks, the first rank of each stands for its host. One
+// group of ranks besides that of all ranks therefore suffices between the hosts, and an engine that
+// knows only fixed groups can carry the data there.
 //
-// float16 and bfloat16 are widened to float32 and rounded once, at the end. Between the hosts the
-// sums of all_reduce, once they are complete, travel as 16 bits; what is still to be added travels
-// as float32, unless there is one rank a host.
+// float16 and bfloat16 are widened to float32 and rounded once, at the end. Between the hosts,
+// complete sums of all_reduce travel as 16 bits; partial sums travel as float32, unless there is
+// one rank per host.
 //
-// Sums are made host by host, in the order of the ranks inside each, and then over the hosts: the
-// same bits on every rank and in every run, but others than those of a backend that adds in rank
+// Sums are made host by host, in the order of the ranks inside each, and then over the hosts. Every
+// rank and every run gets the same bits, but they differ from those of a backend that adds in rank
 // order.
 #pragma once
 
@@ -50,16 +50,17 @@ struct Stage {
 };
 
 struct StageOptions {
-  int64_t block_bytes = 4 << 20;  // of an all_reduce that is under way at a time
-  // Of the engine that carries the data between the hosts; null: tcp::Exchange, which can do all.
+  int64_t block_bytes = 4 << 20;  // size of an all_reduce's block; one block is under way at a time
+  // Capabilities of the engine that carries data between the hosts; null: tcp::Exchange, which can
+  // do all operations.
   const Capabilities* carrier = nullptr;
-  // Its reduce_scatter moves half as much as its all_reduce.
+  // Whether its reduce_scatter moves half as much as its all_reduce.
   bool scatters_well = true;
 };
 
 struct Stages {
   std::vector<Stage> list;
-  std::vector<tcp::ScratchPool::Block> scratch;  // that the stages use
+  std::vector<tcp::ScratchPool::Block> scratch;  // memory that the stages use
 };
 
 Stages make_stages(const Call& call, const HostMap& map, tcp::ScratchPool& pool,

@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-// Memory that is one for all ranks: the n-th that each asks for.
+// Memory shared by all ranks: the n-th block that each requests is the same one.
 class SharedBlocks {
  public:
   explicit SharedBlocks(int ranks) : ranks_(ranks) {}
@@ -49,9 +49,9 @@ class SharedBlocks {
   std::map<size_t, Block> blocks_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
-// Threads share all of their memory. Copies, which they never need, let tests with threads go the
-// way of processes.
-class SameProcess final : public rounds::Reach {
+// Threads share all of their memory and never need copies; with copies, tests with threads exercise
+// the code path of processes.
+class SameProcess final : public rounds::PeerMemory {
  public:
   explicit SameProcess(std::shared_ptr<SharedBlocks> shared) : shared_(std::move(shared)) {}
 
@@ -77,7 +77,7 @@ class SameProcess final : public rounds::Reach {
 
  private:
   std::shared_ptr<SharedBlocks> shared_;
-  size_t taken_ = 0;  // by this rank
+  size_t taken_ = 0;  // the number this rank has taken
 };
 
 }  // namespace
@@ -95,7 +95,7 @@ std::vector<std::unique_ptr<Backend>> make_local_backends(const rounds::RegionSh
 
   Capabilities capabilities = rounds::engine_capabilities();
   capabilities.backend = "local";
-  capabilities.authenticated = true;  // nobody else can join: there is no door
+  capabilities.authenticated = true;  // other processes have no way to join
   capabilities.shared_memory = true;
   const auto shared = std::make_shared<SharedBlocks>(shape.size);
   std::vector<std::unique_ptr<Backend>> backends;

@@ -1,4 +1,4 @@
-// local: the ranks are threads of one process. For tests, debuggers and sanitizers, and a world of
+// local: the ranks are threads of one process, for tests, debuggers, sanitizers, and a world of
 // one.
 #pragma once
 
@@ -10,10 +10,10 @@
 
 namespace lockstep {
 
-// One backend a rank, sharing a region on the heap. Each is used by one thread at a time; the
-// region goes with the last one.
+// One backend per rank; they share a region on the heap, which is freed with the last one.
+// Thread-safety: each backend is used by one thread at a time.
 std::vector<std::unique_ptr<Backend>> make_local_backends(int size);
-// With another layout or other ways of moving data than by default, for tests.
+// The same with another layout or other data paths, for tests.
 std::vector<std::unique_ptr<Backend>> make_local_backends(const rounds::RegionShape& shape,
                                                           const rounds::Tuning& tuning = {});
 

@@ -52,7 +52,7 @@ class LoneRequest final : public Request {
     }
   }
   std::shared_ptr<Tail> order(Deadline) override {
-    // What was captured in vain is waited for by nobody.
+    // No wait exists for an operation of an abandoned capture.
     if (capture_ != 0 && !device::is_under_way(capture_)) return nullptr;
     event_->block(device::current_stream(device_));
     if (capture_ != 0) return nullptr;
@@ -66,7 +66,7 @@ class LoneRequest final : public Request {
 
   c10::Device device_;
   std::shared_ptr<const SetOnce<Breakage>> interruption_;
-  uint64_t capture_;  // that it is part of; 0: none
+  uint64_t capture_;  // the capture that it is part of; 0: none
   std::shared_ptr<device::Event> event_;
 };
 
@@ -77,7 +77,7 @@ class LoneDeviceBackend final : public Backend {
 
   const Capabilities& capabilities() const override { return capabilities_; }
 
-  // On the stream of who calls, whose operations it comes behind.
+  // It runs on the caller's stream, after that stream's operations.
   std::unique_ptr<Request> start(const Call& call) override {
     if (call.input != nullptr && call.output != nullptr && call.input != call.output) {
       const int64_t count = std::accumulate(call.counts.begin(), call.counts.end(), call.count);
@@ -94,7 +94,7 @@ class LoneDeviceBackend final : public Backend {
   bool captures() const override { return true; }
 
   void progress() override {}
-  void abort(const Breakage&) noexcept override {}  // nobody else waits
+  void abort(const Breakage&) noexcept override {}  // there are no peers to tell
   void interrupt(const Breakage& why) noexcept override { interruption_->set(why); }
 
  private:

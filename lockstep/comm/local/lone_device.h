@@ -1,5 +1,5 @@
-// The engine of a rank that is alone, for tensors of its device: what it gives is what it gets, in the
-// order of the device's streams, and the host waits for nothing.
+// The engine of a rank that is alone, for tensors of its device: outputs equal inputs, in the order
+// of the device's streams, and the host never waits.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-// `device` is not the CPU. There are no messages: nobody is there to send to.
+// `device` is not the CPU. There are no messages, since there is no peer.
 std::unique_ptr<Backend> make_lone_device_backend(c10::Device device);
 
 }  // namespace lockstep

@@ -1,6 +1,6 @@
-// What Open MPI and MPICH's family call the same things: handles, constants and the form in which
-// they are passed, declared here so that no mpi.h is needed to build and one binary runs on
-// machines with either, both or none. Not a public header.
+// The names that Open MPI and MPICH's family share: handles, constants and calling conventions.
+// They are declared here so that no mpi.h is needed to build, and one binary runs on machines with
+// either, both or none. Not a public header.
 //
 // Open MPI (4 and 5, soname libmpi.so.40): a handle is a pointer to an object that the library
 // exports. MPICH's family (the MPICH ABI Compatibility Initiative, soname libmpi.so.12): a handle
@@ -36,7 +36,8 @@ struct Status {
 // The same in both.
 inline constexpr int kSuccess = 0;
 inline constexpr int kThreadSerialized = 2;
-inline constexpr size_t kMostText = 8192;  // of a version or an error, at least what MPI may write
+// For a version or an error: at least as much as MPI may write.
+inline constexpr size_t kMostText = 8192;
 
 struct Constants {
   intptr_t in_place;   // MPI_IN_PLACE, an address
@@ -107,7 +108,7 @@ struct Passed<Handle*> {
 template <typename Signature>
 class Function;
 
-// One of the library's functions, called in the form that its family has. Trivially copyable.
+// A function of the library, called in its family's form. Trivially copyable.
 template <typename... Arguments>
 class Function<int(Arguments...)> {
  public:

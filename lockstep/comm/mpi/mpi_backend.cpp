@@ -25,9 +25,9 @@ using mpi::Datatype;
 using mpi::Library;
 using mpi::RequestHandle;
 
-// MPI counts in int.
+// MPI counts elements in int.
 constexpr int64_t kMostElements = std::numeric_limits<int>::max();
-constexpr int64_t kChunk = int64_t{1} << 30;  // elements of one of the messages of a longer one
+constexpr int64_t kChunk = int64_t{1} << 30;  // elements per message; a longer message is split
 
 Capabilities mpi_capabilities() {
   Capabilities c = foreign_capabilities("mpi");
@@ -40,7 +40,7 @@ Capabilities mpi_capabilities() {
   return c;
 }
 
-// What is only moved goes as an integer of its size.
+// Data that is only moved is sent as an integer of its size.
 Datatype mpi_type(const Library& mpi, at::ScalarType dtype) {
   switch (dtype) {
     case at::kFloat:
@@ -85,12 +85,12 @@ mpi::Operator mpi_operator(const Library& mpi, ReduceOp op) {
   LOCKSTEP_CHECK(false, "averages are composed");
 }
 
-// An operation under way: MPI's requests and what they need to stay.
+// A pending operation: MPI's requests and the objects that they need.
 struct MpiOperation {
   std::string text;  // for errors
   std::vector<RequestHandle> requests;
   std::vector<int> send_counts, send_offsets, recv_counts, recv_offsets;
-  int64_t expected_bytes = -1;  // of a receive
+  int64_t expected_bytes = -1;  // the size that a receive expects
   int64_t received_bytes = 0;
   bool done = false;
   std::exception_ptr error;
@@ -115,7 +115,7 @@ class MpiBackend final : public Backend {
         rank_(options.rank),
         spins_(options.local_size <= usable_cpu_count() ? 2000 : 0) {}
 
-  // Frees what is this process's: in Open MPI and MPICH that tells the peers nothing.
+  // Frees this process's objects: in Open MPI and MPICH that tells the peers nothing.
   ~MpiBackend() override {
     if (!mpi::usable()) return;
     const std::lock_guard lock(mpi::call_mutex());
@@ -142,7 +142,7 @@ class MpiBackend final : public Backend {
     pending_.remove_if([](const auto& op) { return op->done; });
   }
 
-  // MPI's only word for it ends every rank at once, which the peers' errors must come before.
+  // MPI's only function for it ends every rank at once; the peers' errors must come first.
   void abort(const Breakage&) noexcept override { mpi::give_up_finalizing(); }
 
  private:
@@ -171,7 +171,7 @@ class MpiBackend final : public Backend {
         advance(op);
       }
       if (op.done) break;
-      if (turn < spins_) continue;  // every test is MPI's own progress
+      if (turn < spins_) continue;  // every test lets MPI make progress
       ::sched_yield();
       if (turn % 64 != 0) continue;
       if (deadline.expired()) {
@@ -191,7 +191,7 @@ class MpiBackend final : public Backend {
     if (op.error) std::rethrow_exception(op.error);
   }
 
-  // With mpi::call_mutex() held.
+  // mpi::call_mutex() is held.
   void advance(MpiOperation& op) {
     while (!op.done && !op.requests.empty()) {
       int flag = 0;
@@ -251,7 +251,7 @@ class MpiBackend final : public Backend {
   }
 
   void submit(const Call& call, MpiOperation& op) {
-    static std::byte nothing;  // where there is no element, any pointer will do
+    static std::byte nothing;  // without elements any pointer is valid
     const auto* input = call.input != nullptr ? call.input : &nothing;
     auto* output = call.output != nullptr ? call.output : &nothing;
     const auto& f = mpi_.call;
@@ -293,8 +293,8 @@ class MpiBackend final : public Backend {
     check(op, submit_parts(call, input, output, type, op));
   }
 
-  // Whether what this rank brings to a gathering lies where its part of the result belongs: MPI
-  // wants to be told.
+  // Whether this rank's contribution to a gather already lies in its part of the result, which MPI
+  // must be told.
   bool is_own_part(const Call& call) const {
     if (call.op == Op::kGather ? rank_ != call.root : call.op != Op::kAllGather) return false;
     const int64_t before =
@@ -308,7 +308,7 @@ class MpiBackend final : public Backend {
     const auto& f = mpi_.call;
     RequestHandle* request = &op.requests.back();
     if (call.op == Op::kBarrier) return f.ibarrier(comm_, request);
-    if (call.op == Op::kAllToAll) {  // whether the others' parts are equal nobody knows
+    if (call.op == Op::kAllToAll) {  // no rank knows whether the others' parts are equal
       op.send_counts = to_ints(op, call.counts);
       op.recv_counts = to_ints(op, call.recv_counts);
       op.send_offsets = offsets_of(op.send_counts);
@@ -373,7 +373,7 @@ void check_mpi(const Library& library, int code, const char* function) {
     throw PeerLost(std::string(function) + ": " + library.error_text(code), -1);
 }
 
-// A communicator of MPI's own for this group, so that nobody else's messages match ours.
+// Duplicates the communicator for this group, so that its messages match no others.
 mpi::Comm duplicate_world(const Library& library, Deadline deadline) {
   mpi::Comm comm;
   RequestHandle request = library.handle.request_null;

@@ -34,7 +34,7 @@ struct Outcome {
   ExitStatus status;
   double seconds = 0;
   std::string output;
-  std::vector<std::string> told;  // by tell(), sorted
+  std::vector<std::string> told;  // the texts given to tell(), sorted
 };
 
 using launch::MpiFamily;
@@ -43,13 +43,13 @@ bool inside_mpirun() {
   return launch::mpi_launcher(process_env()) != nullptr;
 }
 
-// What a rank has to say to the process that runs mpirun: as a file, since mpirun mixes what its ranks print.
+// A rank's report to the process that runs mpirun: a file, since mpirun mixes its ranks' output.
 constexpr const char* kTold = "LOCKSTEP_TEST_TOLD";
 void tell(const std::string& what) {
   std::ofstream(std::filesystem::path(process_env()(kTold).value()) / what);
 }
 
-// Runs the current test again, on `size` ranks of the family's mpirun, which is there.
+// Runs the current test again, on `size` ranks of the family's mpirun, which must be installed.
 Outcome run_under_mpirun(MpiFamily family, int size, std::map<std::string, std::string> env = {}) {
   const TestDirectory told;
   env[kTold] = told.path().string();
@@ -79,7 +79,7 @@ Outcome run_under_mpirun(MpiFamily family, int size, std::map<std::string, std::
   } catch (const Timeout& error) {
     outcome.status.exit_code = -1;
     outcome.output += error.what();
-    mpirun.signal(SIGTERM);  // it ends its ranks
+    mpirun.signal(SIGTERM);  // mpirun ends its ranks
     std::this_thread::sleep_for(std::chrono::seconds(1));
     mpirun.signal_group(SIGKILL);
   }
@@ -93,12 +93,12 @@ Outcome run_under_mpirun(MpiFamily family, int size, std::map<std::string, std::
   if (const std::string why = launch::lacks_mpirun(family); !why.empty() && !inside_mpirun()) \
   GTEST_SKIP() << why
 
-// Ends a rank's process when an expectation of it failed: mpirun then fails as a whole.
+// Ends a rank's process when one of its expectations failed: mpirun then fails as a whole.
 void end_rank() {
   if (::testing::Test::HasFailure()) std::exit(1);
 }
 
-// Outside of mpirun: runs the current test there, where it has to pass. False inside.
+// Outside of mpirun: runs the current test under it, where it must pass. Returns false inside.
 bool passes_under_mpirun(MpiFamily family, int size) {
   if (inside_mpirun()) return false;
   const Outcome outcome = run_under_mpirun(family, size);
@@ -106,7 +106,7 @@ bool passes_under_mpirun(MpiFamily family, int size) {
   return true;
 }
 
-// MPICH's ranks never yield while they wait: with more of them than cores a test takes minutes, and
+// MPICH's ranks never yield while they wait: with more ranks than cores a test takes minutes, so it
 // runs with the long ones.
 std::vector<std::tuple<MpiFamily, int>> groups_of_operations() {
   std::vector<std::tuple<MpiFamily, int>> all;
@@ -142,7 +142,7 @@ class MpiBackend : public ::testing::TestWithParam<MpiFamily> {};
 INSTANTIATE_TEST_SUITE_P(Families, MpiBackend, ::testing::ValuesIn(launch::kMpiFamilies),
                          [](const auto& info) { return launch::name_of(info.param); });
 
-// The backend is the usual one; only the ranks are mpirun's.
+// The test uses init() as usual; only the ranks come from mpirun.
 TEST_P(MpiBackend, InitTakesItsPlaceFromMpirun) {
   LOCKSTEP_NEEDS_MPIRUN(GetParam());
   if (passes_under_mpirun(GetParam(), 3)) return;
@@ -158,7 +158,7 @@ TEST_P(MpiBackend, InitTakesItsPlaceFromMpirun) {
   end_rank();
 }
 
-// A library that does not understand the launcher leaves every rank alone.
+// A library that does not understand the launcher makes every rank a job of its own.
 TEST_P(MpiBackend, AnotherMpisLibraryIsToldApart) {
   for (const MpiFamily family : launch::kMpiFamilies) LOCKSTEP_NEEDS_MPIRUN(family);
   if (!inside_mpirun()) {
@@ -191,7 +191,7 @@ TEST_P(MpiBackend, GroupsMayBeWaitedInInOppositeOrders) {
 TEST_P(MpiBackend, DifferentOrdersOfGroupsAreNamed) {
   LOCKSTEP_NEEDS_MPIRUN(GetParam());
   if (!inside_mpirun()) {
-    // MPI takes no collective back: the job ends.
+    // MPI cannot cancel a collective, so the job ends.
     const Outcome outcome = run_under_mpirun(GetParam(), 3);
     EXPECT_FALSE(outcome.status.ok());
     EXPECT_LT(outcome.seconds, 25);
@@ -228,8 +228,8 @@ TEST_P(MpiBackend, SeveralCommunicatorsOfOneJobBesideOtherBackends) {
   end_rank();
 }
 
-// What mpirun leaves to the ranks: it ends the job itself when one dies. A stopped one it does not
-// see.
+// The faults that mpirun leaves to the ranks: it ends the job itself when a rank dies, but does not
+// see a stopped one.
 std::vector<std::tuple<MpiFamily, testing::Fault>> faults_of_calls() {
   std::vector<std::tuple<MpiFamily, testing::Fault>> all;
   for (const MpiFamily family : launch::kMpiFamilies) {
@@ -253,8 +253,8 @@ TEST_P(MpiFaults, EveryRankGetsTheRightErrorInTime) {
     EXPECT_LT(outcome.seconds, 30) << outcome.output;
     return;
   }
-  // A second communicator, of shm, to wait for each other after the first one broke: of all ranks
-  // that are not stopped then.
+  // A second communicator, over shm, to wait for each other after the first one broke, among the
+  // ranks that are not stopped then.
   Communicator all = init({.backend = "shm", .timeout = std::chrono::seconds(20)});
   const bool stops = fault.end == SIGSTOP;
   const at::Tensor pid = at::full({1}, static_cast<int64_t>(::getpid()), at::kLong);
@@ -270,7 +270,7 @@ TEST_P(MpiFaults, EveryRankGetsTheRightErrorInTime) {
   after.all_reduce(good);
   if (all.rank() != 0) return;
   if (good.item<int>() == after.size()) tell("as expected on all ranks");
-  // mpirun would wait for it.
+  // mpirun would wait for the process.
   if (stops) ::kill(static_cast<pid_t>(pid.item<int64_t>()), SIGKILL);
 }
 
@@ -280,15 +280,15 @@ INSTANTIATE_TEST_SUITE_P(All, MpiFaults, ::testing::ValuesIn(faults_of_calls()),
                                   std::get<1>(info.param).name;
                          });
 
-// Open MPI's mpirun says how the job's first rank ended; MPICH's how one of them did, and where
-// that is another one, that one has said for whom it waited.
+// Open MPI's mpirun reports how the job's first rank ended; MPICH's reports one of the ranks, and
+// if that is another one, its error has named the rank that it waited for.
 bool names_the_end(MpiFamily family, const std::string& output, const char* open_mpi,
                    const char* mpich) {
   const auto has = [&](const char* text) { return output.find(text) != std::string::npos; };
   return family == MpiFamily::kOpenMpi ? has(open_mpi) : has(mpich) || has("needs rank 1 (pid ");
 }
 
-// The job ends soon, not with 0, and somebody says what it was.
+// The job ends soon, with a status other than 0 and the reason in its output.
 TEST_P(MpiBackend, AKilledRankEndsTheJob) {
   LOCKSTEP_NEEDS_MPIRUN(GetParam());
   if (!inside_mpirun()) {
@@ -329,7 +329,7 @@ TEST_P(MpiBackend, AnExceptionOfOneRankEndsTheJob) {
     const Outcome outcome = run_under_mpirun(GetParam(), 2);
     EXPECT_FALSE(outcome.status.ok());
     EXPECT_LT(outcome.seconds, 10) << outcome.output;
-    // MPICH's mpirun now and then ends without a word, but with the rank's exit code.
+    // MPICH's mpirun sometimes ends without a message, but with the rank's exit code.
     EXPECT_TRUE(names_the_end(GetParam(), outcome.output, "exit code", "EXIT CODE: 3") ||
                 (GetParam() == MpiFamily::kMpich && outcome.status.exit_code == 3))
         << "exit code " << outcome.status.exit_code << ", signal " << outcome.status.signal << "\n"

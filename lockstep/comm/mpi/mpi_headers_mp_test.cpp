@@ -1,4 +1,4 @@
-// What mpi_abi.h says, against the mpi.h of each MPI that is installed for development.
+// Compares mpi_abi.h with the mpi.h of each MPI that is installed for development.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -95,8 +95,8 @@ class MpiLibraryLoaded : public ::testing::TestWithParam<MpiFamily> {};
 
 constexpr int kNotThere = 77;
 
-// A program may be linked with an MPI of its own; a second one in the process would not do. In a
-// child: what is loaded stays.
+// A program may be linked with an MPI of its own, and a second one in the process would conflict.
+// It runs in a child, since a loaded library stays loaded.
 TEST_P(MpiLibraryLoaded, TheProgramsOwnComesFirst) {
   const MpiFamily own = GetParam();
   const MpiFamily other = own == MpiFamily::kOpenMpi ? MpiFamily::kMpich : MpiFamily::kOpenMpi;

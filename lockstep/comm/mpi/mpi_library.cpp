@@ -32,7 +32,7 @@ Opened open_library(const LibraryChoice& choice) {
   if (loaded != nullptr && ::dladdr(loaded, &info) != 0) return {RTLD_DEFAULT, info.dli_fname};
   std::string reasons;
   for (const std::string& file : choice.files) {
-    // RTLD_GLOBAL: Open MPI's plug-ins look for its symbols in the global scope.
+    // RTLD_GLOBAL, because Open MPI's plug-ins look for its symbols in the global scope.
     if (void* library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL)) return {library, file};
     const char* reason = ::dlerror();
     reasons += (reasons.empty() ? "" : "; ") +
@@ -84,9 +84,9 @@ std::string short_version(const std::string& text) {
   return result;
 }
 
-// Whose it is; sets name_.
+// Finds the library's family; sets name_.
 MpiFamily Library::identify(void* library, const std::string& file) {
-  // Handles are no part of this one: either form will do.
+  // This function takes no handles, so either form of them works.
   call.get_library_version = {find_symbol(library, file, "MPI_Get_library_version"),
                               MpiFamily::kOpenMpi};
   std::array<char, kMostText + 1> text{};

@@ -10,7 +10,7 @@
 
 namespace lockstep::mpi {
 
-// The functions that Lockstep calls.
+// The MPI functions that Lockstep calls.
 struct Functions {
   Function<int(char*, int*)> get_library_version;
   Function<int(int*)> initialized;
@@ -74,14 +74,15 @@ struct Functions {
   Function<int(const void*, int, Datatype, void*, int, Datatype, Comm)> alltoall;
 };
 
-// Which files to try, in order, and what to say when none can be loaded. Pure.
+// The files to try, in order, and the error text for when none can be loaded. Pure.
 struct LibraryChoice {
   std::vector<std::string> files;  // as for dlopen(3)
   std::string reason;              // "MPICH's mpirun started this process, but ..."
   std::string advice;              // what to install or to set
-  bool asked_for = false;          // by the user
+  bool asked_for = false;          // the user chose the library
 };
-// LOCKSTEP_MPI_LIBRARY > the library of the mpirun that started this process > what is there.
+// Order of choice: LOCKSTEP_MPI_LIBRARY, the library of the mpirun that started this process, any
+// that is installed.
 LibraryChoice choose_library(const EnvLookup& env);
 
 // "Open MPI v4.1.4", "MPICH 4.0.2" from what MPI_Get_library_version() gives. Pure.
@@ -90,9 +91,9 @@ std::string short_version(const std::string& text);
 // The library, loaded; never unloaded, since MPI cannot be. Immutable after construction.
 class Library {
  public:
-  // A library that the program itself has loaded comes before the choice, unless that is the
-  // user's: two MPIs in one process do not go together. Throws LaunchError of one line: none of the
-  // files can be loaded, or it is neither Open MPI 4 or 5 nor of MPICH's family, or incomplete.
+  // A library that the program itself has loaded comes before the choice, unless the user chose:
+  // two MPIs in one process conflict. Throws a one-line LaunchError if none of the files can be
+  // loaded, or if the library is neither Open MPI 4 or 5 nor of MPICH's family, or is incomplete.
   explicit Library(const LibraryChoice& choice);
 
   Functions call{};

@@ -37,7 +37,7 @@ const Library& initialise_by(int rank, int size, Deadline deadline) {
   return *library.get();
 }
 
-// What MPI may write to for as long as it is not done.
+// Memory that MPI may write to until the broadcast is complete.
 struct Word {
   std::array<char, kMaxWord + 1> text{};
   RequestHandle request;

@@ -12,11 +12,11 @@
 namespace lockstep::mpi {
 namespace {
 
-// The one state that MPI itself imposes on a process.
+// The state that MPI itself requires a process to have once.
 struct Process {
   std::mutex mutex;
   std::mutex calls;
-  std::unique_ptr<const Library> library;  // guarded by mutex until set, then constant
+  std::unique_ptr<const Library> library;  // guarded by mutex until it is set, then constant
   std::atomic<bool> broken{false};
 };
 
@@ -36,8 +36,8 @@ void at_exit(int status, void*) {
 void start(const Library& library, int size) {
   int done = 0;
   library.call.initialized(&done);
-  if (done != 0) return;  // by the program or another library, which then finalises it too
-  // Alone, MPI_Init would start a daemon of mpirun's for the processes that might come.
+  if (done != 0) return;  // the program or another library did it, and will finalise it
+  // For a process alone, MPI_Init would start a daemon of mpirun's for processes that might join.
   if (size == 1 && !launch::started_by_mpi_launcher(process_env()))
     ::setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
   int provided = 0;

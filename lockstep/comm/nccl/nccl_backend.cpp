@@ -27,9 +27,10 @@ namespace lockstep {
 namespace {
 
 constexpr int kNcclYields = 1000;                      // looks at the device before the first sleep
-constexpr auto kNcclStart = std::chrono::seconds(60);  // for NCCL to take a call
-constexpr auto kNcclEnd = std::chrono::seconds(2);     // for kernels to end that were told to
-constexpr auto kNcclMeet = std::chrono::milliseconds(100);  // between looks at who cannot come
+constexpr auto kNcclStart = std::chrono::seconds(60);  // the time in which NCCL must accept a call
+constexpr auto kNcclEnd = std::chrono::seconds(2);  // the time in which cancelled kernels must end
+// Between looks for ranks that cannot join.
+constexpr auto kNcclMeet = std::chrono::milliseconds(100);
 
 Capabilities nccl_capabilities(at::Device device) {
   Capabilities c;
@@ -90,14 +91,14 @@ nccl::Operator nccl_operator(ReduceOp op) {
   }
 }
 
-// What Call::after points to.
+// The target of Call::after.
 class NcclTail final : public Tail {
  public:
   explicit NcclTail(std::shared_ptr<const c10::Event> done) : done_(std::move(done)) {}
   bool over() noexcept override {
     try {
       return !device::captures_here() && done_->query();
-    } catch (const std::exception&) {  // CUDA is broken
+    } catch (const std::exception&) {  // CUDA has failed
       return false;
     }
   }
@@ -137,7 +138,7 @@ class NcclBackend final : public Backend {
     for (Deadline look = Deadline::after(kNcclMeet); result == nccl::kInProgress;) {
       if (look.expired()) {
         look = Deadline::after(kNcclMeet);
-        store_->try_get(here(rank_));  // throws where another rank has said that it cannot
+        store_->try_get(here(rank_));  // throws if another rank has reported that it cannot
       }
       if (deadline.expired())
         throw Timeout(text + " took longer than " + seconds_of(deadline) + whom_it_lacks());
@@ -145,7 +146,7 @@ class NcclBackend final : public Backend {
       nccl_->call.comm_get_async_error(comm_, &result);
     }
     if (result != nccl::kSuccess) fail(text + " on rank " + std::to_string(rank_), result);
-    store_->remove(here(rank_));  // a job that makes groups all day must not fill its store
+    store_->remove(here(rank_));  // a job that keeps making groups must not fill its store
   }
 
   const Capabilities& capabilities() const override { return capabilities_; }
@@ -183,7 +184,7 @@ class NcclBackend final : public Backend {
     const c10::DeviceGuard guard(device_);
     const auto before = std::static_pointer_cast<nccl::NcclMark>(call.after);
     if (before && before->replay) return std::make_unique<NcclRequest>(*this, before, text);
-    // The ranks agreed on it when its capture had come to nothing.
+    // The ranks agreed on the call after its capture had been abandoned.
     if (before && before->capture != 0 && !device::is_under_way(before->capture))
       return std::make_unique<NcclRequest>(*this, before, text);
     if (before && !comes_after(*before)) return std::make_unique<NcclRequest>(*this, before, text);
@@ -196,13 +197,14 @@ class NcclBackend final : public Backend {
     return std::make_unique<NcclRequest>(*this, std::move(done), text);
   }
 
-  // The device needs no help, but for messages between ranks that are not connected yet.
+  // The device makes progress by itself, except for messages between ranks that are not connected
+  // yet.
   void progress() override {
     for (auto& [ends, link] : links_) link->advance();
   }
 
   void abort(const Breakage&) noexcept override {
-    // Also ends this rank's kernels that wait for peers.
+    // This also ends this rank's kernels that wait for peers.
     end_comm();
     for (auto& [ends, link] : links_) link->abort();
   }
@@ -215,7 +217,7 @@ class NcclBackend final : public Backend {
 
     bool poll() override {
       if (done_->capture != 0) return true;
-      // A thread that captures must not ask; the watch's does.
+      // A capturing thread must not query events; the watch's thread does.
       if (done_->given && !device::captures_here() && done_->event.query()) return true;
       backend_.check_async(text_);
       return false;
@@ -227,7 +229,7 @@ class NcclBackend final : public Backend {
 
     std::shared_ptr<Tail> order(Deadline) override {
       backend_.check_async(text_);
-      // What was captured in vain is waited for by nobody.
+      // No wait exists for an operation of an abandoned capture.
       if (done_->capture != 0 && !device::is_under_way(done_->capture)) return nullptr;
       if (!done_->given && done_->capture == 0) return nullptr;
       const c10::DeviceGuard guard(backend_.device_);
@@ -267,7 +269,8 @@ class NcclBackend final : public Backend {
     }
 
    private:
-    // The device has it. The other rank may need messages of this one's to come so far.
+    // Whether the device has been given it. The other rank may first need messages of this one to
+    // arrive.
     bool submitted() {
       if (message_->done) return true;
       backend_.progress();
@@ -296,7 +299,7 @@ class NcclBackend final : public Backend {
     }
   }
 
-  // Ends at once what its kernels do. Never waits long.
+  // Ends its running kernels at once. Never waits long.
   void end_comm() noexcept {
     if (comm_ == nullptr) return;
     nccl::Comm const comm = std::exchange(comm_, nullptr);
@@ -304,19 +307,19 @@ class NcclBackend final : public Backend {
       nccl_->call.comm_abort(comm);
       return;
     }
-    // NCCL returns when the graphs that the communicator's calls are part of are gone, and these
-    // may outlive this, or be this thread's.
+    // NCCL returns only after the graphs that contain the communicator's calls are destroyed; they
+    // may outlive this object, or belong to this thread.
     try {
       std::thread([library = nccl_, comm, device = device_] {
         const c10::DeviceGuard guard(device);
         library->call.comm_abort(comm);
       }).detach();
       await_stream();
-    } catch (const std::exception&) {  // no thread: it is left as it is
+    } catch (const std::exception&) {  // no thread could be started: the communicator is leaked
     }
   }
 
-  // Until its kernels have ended, for their memory is given back next.
+  // Waits until its kernels have ended, because their memory is returned next.
   void await_stream() {
     if (device::anybody_captures()) return;
     const c10::DeviceGuard guard(device_);
@@ -326,8 +329,8 @@ class NcclBackend final : public Backend {
       std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
 
-  // What the stream is given next comes after what computes the input. False: that belongs to a
-  // capture that something has ended, as whoever captures learns from the device.
+  // Orders the stream's next work after the computation of the input. Returns false if that belongs
+  // to a capture that has been ended; the device reports this to the capturing code.
   bool comes_after(const nccl::NcclMark& before) {
     try {
       before.event.block(nccl::as_stream(stream_, device_));
@@ -360,7 +363,7 @@ class NcclBackend final : public Backend {
     return std::to_string(deadline.timeout_seconds()) + " s";
   }
 
-  // Of the ranks that are to connect.
+  // Names the ranks that have not connected.
   std::string whom_it_lacks() {
     std::vector<int> missing;
     for (int r = 0; r < size_; ++r) {
@@ -374,7 +377,7 @@ class NcclBackend final : public Backend {
     throw PeerLost(text + " failed: " + nccl_->call.error_string(result), -1);
   }
 
-  // The communicator does not block: a call that has to wait says kInProgress.
+  // The communicator does not block: a call that has to wait returns kInProgress.
   void settle(nccl::Result result, const std::string& text) {
     const Deadline deadline = Deadline::after(kNcclStart);
     while (result == nccl::kInProgress) {
@@ -423,7 +426,7 @@ class NcclBackend final : public Backend {
                                 nccl_operator(call.reduce), comm_, stream_);
       case Op::kSend:
       case Op::kRecv:
-        break;  // not on this stream
+        break;  // not available on this stream
       case Op::kGather:
       case Op::kScatter:
       case Op::kAllToAll:
@@ -432,7 +435,7 @@ class NcclBackend final : public Backend {
     LOCKSTEP_CHECK(false, "every operation is above");
   }
 
-  // What NCCL has no function for is a group of messages.
+  // Operations that NCCL has no function for are a group of messages.
   template <typename Bytes>
   nccl::Result exchange(const Call& call, const Bytes& bytes) {
     const auto& f = nccl_->call;
@@ -474,7 +477,7 @@ class NcclBackend final : public Backend {
   int size_;
   at::Tensor word_;  // for barriers
   nccl::Comm comm_ = nullptr;
-  bool captured_ = false;  // graphs that may still be there have calls of comm_
+  bool captured_ = false;  // existing graphs may contain calls of comm_
   nccl::Stream stream_ = nullptr;
   std::map<std::pair<int, int>, std::unique_ptr<nccl::Link>> links_;  // by sender and receiver
 };

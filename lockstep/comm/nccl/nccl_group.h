@@ -5,19 +5,19 @@
 
 namespace lockstep::nccl {
 
-// From construction to end(), on one thread. What one of the calls was refused for, ncclGroupEnd need
-// not say.
+// Lasts from construction to end(), on one thread. ncclGroupEnd may not report the error of a call
+// inside, so add() keeps it.
 class Group {
  public:
   explicit Group(const Functions& functions) : functions_(functions) {
     add(functions_.group_start());
   }
 
-  // What a call inside has returned.
+  // Notes the result of a call inside.
   void add(Result result) {
     if (first_ == kSuccess && result != kInProgress) first_ = result;
   }
-  // To be called once: the first error, else what NCCL says of the whole.
+  // Called once. Returns the first error, otherwise NCCL's result for the whole group.
   Result end() {
     const Result whole = functions_.group_end();
     return first_ == kSuccess ? whole : first_;

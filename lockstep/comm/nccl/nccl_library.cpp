@@ -10,7 +10,7 @@
 namespace lockstep::nccl {
 namespace {
 
-constexpr int kOldest = 21400;  // communicators that do not block
+constexpr int kOldest = 21400;  // the first version with non-blocking communicators
 
 template <typename F>
 void load_nccl(F& target, void* library, const std::string& file, const char* name) {

@@ -1,4 +1,4 @@
-// NCCL and the two functions of the CUDA runtime that it takes, loaded at run time: no CUDA toolkit
+// NCCL and the two functions of the CUDA runtime that it needs, loaded at run time: no CUDA toolkit
 // and no nccl.h is needed to build, and one binary runs with and without them. Not a public header.
 //
 // The declarations are NCCL 2's binary interface, which its releases keep; nccl_library_test.cpp
@@ -20,7 +20,8 @@ struct UniqueId {
   char bytes[128];
 };
 
-// The head of ncclConfig_t, as version 2.14 had it; NCCL reads as much as `size` and `version` say.
+// The first fields of ncclConfig_t, as in version 2.14; NCCL reads as much as `size` and `version`
+// say.
 struct Config {
   size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;
@@ -59,14 +60,14 @@ struct Functions {
   Result (*recv)(void*, size_t, Datatype, int, Comm, Stream);
 };
 
-// Of the CUDA runtime; 0 is success.
+// Functions of the CUDA runtime; 0 is success.
 struct Runtime {
   int (*stream_create_with_flags)(Stream*, unsigned);
   int (*stream_destroy)(Stream);
 };
 inline constexpr unsigned kNonBlocking = 1;  // does not wait for the default stream
 
-// A stream of CUDA's that libtorch did not make, as libtorch sees one: by its address.
+// Wraps a CUDA stream that libtorch did not make, identified by its address.
 inline c10::Stream as_stream(Stream stream, c10::Device device) {
   return c10::Stream(c10::Stream::UNSAFE, device, reinterpret_cast<int64_t>(stream));
 }
@@ -74,7 +75,7 @@ inline c10::Stream as_stream(Stream stream, c10::Device device) {
 // The libraries, loaded; never unloaded. Immutable after construction.
 class Library {
  public:
-  // Throws LaunchError of one line: not there, with where it comes from, or too old.
+  // Throws a one-line LaunchError if a library is missing, with where to get it, or is too old.
   explicit Library(const std::string& file = "libnccl.so.2");
 
   Functions call{};

@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/store/hash_store.h"
 
-// The declarations of our own against NVIDIA's, where a machine has them.
+// Compares Lockstep's declarations with NVIDIA's, if they are installed.
 #if __has_include(<nccl.h>) && __has_include(<cuda_runtime.h>)
 #include <nccl.h>
 #define LOCKSTEP_HAS_NCCL_H 1
@@ -31,7 +31,7 @@ TEST(NcclLibrary, DeclarationsAreThoseOfNcclH) {
   static_assert(int{nccl::kSum} == int{ncclSum} && int{nccl::kProduct} == int{ncclProd});
   static_assert(int{nccl::kMax} == int{ncclMax} && int{nccl::kMin} == int{ncclMin});
   static_assert(int{nccl::kAvg} == int{ncclAvg});
-  // Arguments: as many, each passed in the same way.
+  // The same number of arguments, each passed in the same way.
   static_assert(std::is_invocable_v<decltype(&ncclAllReduce), const void*, void*, size_t,
                                     ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t>);
   static_assert(std::is_invocable_v<decltype(&ncclReduce), const void*, void*, size_t,
@@ -52,7 +52,7 @@ TEST(NcclLibrary, WithoutNcclTheErrorSaysWhereItComesFrom) {
   }
 }
 
-// One rank on one device, where there is one.
+// One rank on one device, if there is one.
 TEST(NcclBackend, ConnectsOrSaysWhatIsMissing) {
   const auto store = std::make_shared<HashStore>();
   std::unique_ptr<Backend> backend;

@@ -14,7 +14,7 @@
 namespace lockstep::nccl {
 namespace {
 
-// The store may be another host's.
+// The store may be on another host.
 constexpr auto kLinkLook = std::chrono::milliseconds(1);
 
 Stream make_stream(const Library& library, c10::Device device) {
@@ -88,11 +88,11 @@ void NcclLink::advance() noexcept {
 void NcclLink::step() {
   if (state_ == State::kNew && !waiting_.empty() && meet()) state_ = State::kConnecting;
   if (state_ == State::kConnecting && settled()) state_ = State::kReady;
-  if (state_ == State::kReady && !settled()) return;  // or throws what has become of the other rank
+  if (state_ == State::kReady && !settled()) return;  // or throws the other rank's failure
   while (!waiting_.empty() && (state_ == State::kReady || state_ == State::kSubmitting)) {
     Message& message = *waiting_.front();
     if (state_ == State::kReady) submit(message);
-    // The first one connects the ends, and is under way until the other one has called too.
+    // The first message connects the ends, and is pending until the other rank has called too.
     state_ = State::kSubmitting;
     if (!settled()) return;
     message.done = event_after(as_stream(stream_, device_));
@@ -101,7 +101,7 @@ void NcclLink::step() {
   }
 }
 
-// Whether this end knows what the two meet by.
+// Whether this end knows the key by which the two meet.
 bool NcclLink::meet() {
   UniqueId id{};
   if (sends_) {

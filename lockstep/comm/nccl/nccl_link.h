@@ -1,10 +1,9 @@
-// Links: messages from one rank to another, each link with a stream of its own. Not a public
-// header.
+// Links: messages from one rank to another; each link has a stream of its own. Not a public header.
 //
-// On one stream a receive that waits for its message would keep the sends behind it from starting,
-// and two ranks that have both posted a receive first would wait for ever. So each direction
-// between two ranks has a stream. It is connected when it is first named, by steps that do not wait
-// for the other rank: each call of advance() takes those that can be taken.
+// On one stream, a receive that waits for its message would keep the sends behind it from starting,
+// and two ranks that have both posted a receive first would wait for ever. Each direction between
+// two ranks therefore has its own stream. It is connected when it is first used, by steps that do
+// not wait for the other rank: each call of advance() takes the steps that are possible.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -24,31 +23,33 @@
 
 namespace lockstep::nccl {
 
-// A point in a stream: the Call::after of calls, and their end.
+// A point in a stream: the Call::after of calls, and their completion.
 struct NcclMark {
   c10::Event event{c10::DeviceType::CUDA};
-  uint64_t capture = 0;             // that it is part of; 0: none
-  bool replay = false;              // stands for a replay of one,
-  std::atomic<bool> given = false;  // which the device has
+  uint64_t capture = 0;             // the capture that it is part of; 0: none
+  bool replay = false;              // stands for a replay of a captured graph,
+  std::atomic<bool> given = false;  // which the device has been given
 };
 
 // A message on its way to the device.
 struct Message {
   Call call;
   std::string text;
-  std::shared_ptr<c10::Event> done;  // recorded behind it, once the device has it; null before
+  // Recorded behind the message once the device has it; null before.
+  std::shared_ptr<c10::Event> done;
 };
 
-// One end of a link. Used by one thread at a time.
+// One end of a link.
+// Thread-safety: one thread at a time.
 class Link {
  public:
   virtual ~Link() = default;
 
-  // Messages come to the device in order.
+  // Adds a message. Messages come to the device in order.
   virtual std::shared_ptr<Message> add(const Call& call, std::string text) = 0;
-  // Never waits, never throws: what goes wrong, check() says.
+  // Never waits or throws; check() reports errors.
   virtual void advance() noexcept = 0;
-  // Throws what went wrong: PeerLost, StoreError, LaunchError.
+  // Throws the link's error: PeerLost, StoreError, LaunchError.
   void check() {
     if (error_) std::rethrow_exception(error_);
   }
@@ -58,18 +59,18 @@ class Link {
   std::exception_ptr error_;
 };
 
-// To another rank, over a communicator of the two.
+// A link to another rank, over a communicator of the two ranks.
 class NcclLink final : public Link {
  public:
-  // Of one of the two ranks. Both give the same name, which is new to the store.
+  // Called on one of the two ranks. Both give the same name, which is new to the store.
   NcclLink(std::shared_ptr<const Library> library, std::shared_ptr<Store> store, std::string name,
            c10::Device device, bool sends);
-  // Ends what is under way on this rank.
+  // Ends this rank's pending messages.
   ~NcclLink() override;
   NcclLink(const NcclLink&) = delete;
   NcclLink& operator=(const NcclLink&) = delete;
 
-  // A send on the sending rank's end, a receive on the other one.
+  // Sends are added on the sending rank's end, receives on the other end.
   std::shared_ptr<Message> add(const Call& call, std::string text) override;
   void advance() noexcept override;
   void abort() noexcept override;
@@ -94,7 +95,7 @@ class NcclLink final : public Link {
   std::chrono::steady_clock::time_point next_look_{};  // into the store
 };
 
-// To the rank itself: a copy on the device once a send and its receive are there.
+// A link of the rank to itself: a copy on the device once a send and its receive are there.
 class OwnLink final : public Link {
  public:
   OwnLink(std::shared_ptr<const Library> library, c10::Device device);

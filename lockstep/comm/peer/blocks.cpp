@@ -46,7 +46,8 @@ std::unique_ptr<Blocks> Blocks::meet(Backend& host, c10::Device device, int rank
   if (!blocks->seats_)
     throw LaunchError("backend peer: " + host.capabilities().backend +
                       " has no memory that ranks share");
-  host.run(meeting_call(), deadline.remaining());  // all have it, and zeros in it
+  // Afterwards every rank has the memory, filled with zeros.
+  host.run(meeting_call(), deadline.remaining());
   const bool processes = host.capabilities().processes;
   blocks->agree(host, deadline, kShow, [&] { blocks->share(processes); });
   blocks->agree(host, deadline, kOpen, [&] { blocks->open(); });
@@ -54,8 +55,8 @@ std::unique_ptr<Blocks> Blocks::meet(Backend& host, c10::Device device, int rank
   return blocks;
 }
 
-// All ranks take the step, or all throw. What went wrong in a step has a place of its own: a rank that still reads must not
-// find what another one, which is through, writes in the next step.
+// All ranks take the step, or all throw. Each step has its own field for errors: a rank that still
+// reads must not find an error that a faster rank writes in the next step.
 void Blocks::agree(Backend& host, Deadline deadline, MeetingStep which,
                    const std::function<void()>& step) {
   const auto text_of = [](int rank, const char* error) {
@@ -136,7 +137,7 @@ Blocks::~Blocks() {
                   destroy_events(cuda, own);
                   if (own.data != nullptr) cuda.free(own.data);
                 }});
-  } catch (const std::exception&) {  // the device is broken, and so is its memory
+  } catch (const std::exception&) {  // the device has failed, and its memory with it
   }
 }
 
@@ -154,7 +155,7 @@ void Blocks::leave() noexcept {
 
 std::optional<int> Blocks::lost_rank(const Backend& host) const {
   for (int r = 0; r < seats_.size(); ++r) {
-    // In this order: who leaves says first that it is through.
+    // The order matters: a leaving rank first sets its flag.
     const bool gone = r != rank_ && host.lost(r);
     if (gone && seats_.of(r).left.load(std::memory_order_acquire) == 0) return r;
   }

@@ -1,9 +1,9 @@
-// Blocks: memory of every rank's device that all ranks of a host can reach, and events by which
-// their streams follow each other. Not a public header.
+// Blocks: memory of every rank's device that all ranks of a host can reach, and events that order
+// their streams. Not a public header.
 //
 // Ranks that are processes open each other's memory and events by CUDA's IPC; ranks that are
-// threads of one process use them as they are. Memory that others may have open is not freed before
-// they have closed it, whoever goes first.
+// threads of one process use them directly. Memory that other ranks may have open is freed only
+// after they have closed it, in whichever order the ranks leave.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -26,11 +26,13 @@ namespace lockstep::peer {
 
 class Blocks {
  public:
-  // Collective over the ranks of `host`, whose ranks share memory; meets over it. Throws
-  // LaunchError of one line on all ranks where one cannot, and what waits in `host` end with.
+  // Meets over `host`, whose ranks share memory.
+  // Collective: all ranks of `host`.
+  // Throws: a one-line LaunchError on all ranks where one cannot share its memory, and the errors
+  // of waits in `host`.
   static std::unique_ptr<Blocks> meet(Backend& host, c10::Device device, int rank, int size,
                                       int64_t slot_bytes, Deadline deadline);
-  // After leave(), or where the device was given nothing.
+  // Called after leave(), or where the device was given nothing.
   ~Blocks();
   Blocks(const Blocks&) = delete;
   Blocks& operator=(const Blocks&) = delete;
@@ -41,27 +43,27 @@ class Blocks {
   int64_t slot_bytes() const { return slot_bytes_; }
   Symmetric& symmetric() const { return *symmetric_; }
 
-  // Of this rank, behind what `stream` was given. With the device as the current one, as the next.
+  // Records this rank's mark behind the work that `stream` was given. The device must be the
+  // current one, here and in the next function.
   void record(Mark mark, int64_t window, const c10::Stream& stream);
-  // What `stream` is given from now on comes after that mark of all ranks, which they have
-  // recorded.
+  // Orders later work of `stream` after that mark on all ranks, which they have recorded.
   void wait_for_all(Mark mark, int64_t window, const c10::Stream& stream);
 
-  // record() of kTaken, in the order of windows, which others can count.
+  // record() of kTaken, in the order of windows; other ranks can count these.
   void record_taken(int64_t window, const c10::Stream& stream);
-  // Whether the devices of all ranks that `host` has not lost have taken so many windows.
+  // Whether the devices of all ranks that `host` has not lost have taken that many windows.
   bool others_have_taken(const Backend& host, int64_t windows);
 
-  // This rank's device is through with all that it was given.
+  // Says that this rank's device has finished all its work.
   void leave() noexcept;
-  // A rank that `host` has lost before that.
+  // A rank that `host` lost before it left.
   std::optional<int> lost_rank(const Backend& host) const;
 
  private:
   struct Rank {
     std::byte* data = nullptr;
     CudaEvent events[kMarks][kSlots] = {};
-    bool opened = false;  // of another process
+    bool opened = false;  // opened from another process
   };
 
   Blocks(c10::Device device, int rank, int size, int64_t slot_bytes);

@@ -8,7 +8,7 @@
 namespace lockstep::peer {
 namespace {
 
-// Of driver_types.h.
+// The value in driver_types.h.
 constexpr unsigned kNoTiming = 2;
 constexpr unsigned kInterprocess = 4;
 constexpr unsigned kLazyPeerAccess = 1;
@@ -49,11 +49,11 @@ CudaIpc::CudaIpc() {
 
 void CudaIpc::check(int result, const char* what) const {
   if (result == 0) return;
-  call_.last_error();  // else libtorch's next kernel would find it
+  call_.last_error();  // clears the error, which libtorch's next kernel would otherwise report
   throw LaunchError(std::string(what) + ": " + call_.error_text(result));
 }
 
-// Nobody can do anything about it; libtorch's next kernel would find it.
+// The error has no remedy, and libtorch's next kernel would report it.
 void CudaIpc::forget(int result) const noexcept {
   if (result != 0) call_.last_error();
 }

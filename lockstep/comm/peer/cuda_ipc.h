@@ -1,5 +1,5 @@
-// The functions of the CUDA runtime by which processes share a device's memory and order. Not a
-// public header.
+// The functions of the CUDA runtime by which processes share a device's memory and order their
+// streams. Not a public header.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -15,8 +15,9 @@ struct IpcHandle {
 };
 using CudaEvent = void*;  // cudaEvent_t
 
-// Of the runtime; never unloaded. Immutable after construction. Its functions are called with the
-// device as the current one, and throw LaunchError of one line that says what failed and why.
+// The runtime, never unloaded. Its functions are called with the device as the current one, and
+// throw a one-line LaunchError that says what failed and why.
+// Thread-safety: immutable after construction.
 class CudaIpc {
  public:
   CudaIpc();  // throws LaunchError where there is no runtime
@@ -24,12 +25,13 @@ class CudaIpc {
   std::byte* allocate(size_t bytes) const;
   void free(std::byte* data) const noexcept;
   IpcHandle handle_of(std::byte* data) const;
-  std::byte* open(const IpcHandle& handle) const;  // of another process
+  std::byte* open(const IpcHandle& handle) const;  // memory of another process
   void close(std::byte* data) const noexcept;
-  // What threads of this process have on `device`, in operations of the current one.
+  // Makes memory that this process's threads have on `device` reachable for operations of the
+  // current device.
   void reach(int device) const;
 
-  // Without times; `shared`: with other processes.
+  // Makes an event without times; `shared`: other processes can open it.
   CudaEvent make_event(bool shared) const;
   void destroy(CudaEvent event) const noexcept;
   IpcHandle handle_of_event(CudaEvent event) const;

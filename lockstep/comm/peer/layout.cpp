@@ -9,12 +9,12 @@ int64_t width_of(const Call& call) {
   return static_cast<int64_t>(c10::elementSize(call.dtype));
 }
 
-// Elements of a part in the window.
+// The number of a part's elements in the window.
 int64_t in_window(const Layout& layout, int64_t window, int64_t count) {
   return std::clamp(count - window * layout.step, int64_t{0}, layout.step);
 }
 
-// Whether who gives anything gives a part for every rank.
+// Whether a rank that gives data gives a part for every rank.
 bool gives_parts(Op op) {
   return op == Op::kScatter || op == Op::kReduceScatter || op == Op::kAllToAll;
 }
@@ -68,7 +68,7 @@ std::vector<Gift> gifts(const Call& call, const Layout& layout, int64_t window, 
     case Op::kBarrier:
     case Op::kSend:
     case Op::kRecv:
-      break;  // not by blocks
+      break;  // does not use blocks
   }
   return result;
 }
@@ -84,7 +84,7 @@ std::vector<Take> takes(const Call& call, const Layout& layout, int64_t window, 
   const auto take_of_each = [&](const std::vector<int64_t>& counts, int64_t slot) {
     std::byte* to = call.output;
     for (size_t r = 0; r < counts.size(); ++r) {
-      // all_gather's own part may be there already.
+      // all_gather's own part may be in place already.
       const bool is_there = static_cast<int>(r) == rank && to == call.input;
       if (!is_there) take(static_cast<int>(r), slot, to, counts[r]);
       to += counts[r] * width;
@@ -125,7 +125,7 @@ std::vector<Take> takes(const Call& call, const Layout& layout, int64_t window, 
 }
 
 Share share(int64_t elements, int rank, int size) {
-  // Whole lines of memory, whatever the type.
+  // Rounded to whole cache lines, for every dtype.
   const int64_t each = ((elements + size - 1) / size + kAlign - 1) / kAlign * kAlign;
   const int64_t begin = std::min(elements, rank * each);
   return {begin, std::min(each, elements - begin)};

@@ -1,5 +1,5 @@
-// How a call goes through the ranks' blocks of memory: what a rank puts into its own, and what it
-// takes from all. Pure. Not a public header.
+// How a call uses the ranks' blocks of memory: what a rank copies into its own block, and what it
+// takes from all blocks. Pure. Not a public header.
 #pragma once
 
 #include <cstddef>
@@ -11,18 +11,19 @@
 namespace lockstep::peer {
 
 // A slot of every rank's block holds a window of the call: some elements of each of its parts.
-// Where a rank gives a part for every rank, each has its share of the slot, at the same place on
-// all ranks.
+// Where a rank gives a part for every rank, each part has its share of the slot, at the same place
+// on all ranks.
 struct Layout {
-  int64_t step = 0;     // elements of a part in a window
-  int64_t stride = 0;   // bytes of a part's share of the slot
-  int64_t windows = 1;  // that this rank needs; the same on all ranks but for an uneven all_to_all
+  int64_t step = 0;    // elements of a part in a window
+  int64_t stride = 0;  // bytes of a part's share of the slot
+  // Windows that this rank needs; the same on all ranks except in an uneven all_to_all.
+  int64_t windows = 1;
 };
 // `slot_bytes`: at least kAlign for every rank.
 Layout lay_out(const Call& call, int size, int64_t slot_bytes);
 inline constexpr int64_t kAlign = 128;
 
-// So many bytes of the device's memory, to `slot` from the beginning of this rank's slot.
+// Bytes of the device's memory, and their offset from the beginning of this rank's slot.
 struct Gift {
   const std::byte* from = nullptr;
   int64_t slot = 0;
@@ -30,8 +31,8 @@ struct Gift {
 };
 std::vector<Gift> gifts(const Call& call, const Layout& layout, int64_t window, int rank);
 
-// So many elements from `slot` of the slots: of rank `from`, or the reduction of all ranks' where
-// that is -1.
+// Elements to take from offset `slot` of the slots: those of rank `from`, or the reduction of all
+// ranks' where `from` is -1.
 struct Take {
   int from = -1;
   int64_t slot = 0;
@@ -40,7 +41,7 @@ struct Take {
 };
 std::vector<Take> takes(const Call& call, const Layout& layout, int64_t window, int rank);
 
-// A rank's share of so many elements that all ranks reduce together.
+// A rank's share of elements that all ranks reduce together.
 struct Share {
   int64_t begin = 0;
   int64_t elements = 0;

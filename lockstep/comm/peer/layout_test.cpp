@@ -14,7 +14,7 @@ using namespace lockstep::peer;
 
 constexpr int kRanks = 3;
 
-// Every rank's memory of int32, and the slots through which a call goes window by window.
+// Every rank's memory of int32, and the slots through which a call passes window by window.
 struct Ranks {
   std::array<std::vector<int32_t>, kRanks> in, out;
   std::array<std::vector<std::byte>, kRanks> slots;
@@ -22,7 +22,7 @@ struct Ranks {
   std::byte* data(std::vector<int32_t>& values) {
     return reinterpret_cast<std::byte*>(values.data());
   }
-  // By `calls[r]`: as the engine does it, but that reductions add up here.
+  // Runs the calls as the engine does, except that reductions are added here.
   void run(const std::array<Call, kRanks>& calls, int64_t slot_bytes) {
     int64_t windows = 0;
     std::array<Layout, kRanks> layouts;
@@ -91,7 +91,7 @@ TEST(PeerLayout, PartsOfDifferentLengthsAreGatheredInRankOrder) {
   for (int r = 0; r < kRanks; ++r) EXPECT_EQ(ranks.out[r], all);
 }
 
-// The own part lies where another one, which is empty, lies too.
+// This rank's own part has the same address as another one, which is empty.
 TEST(PeerLayout, InPlaceOnlyTheOwnPartIsThere) {
   Ranks ranks;
   std::array<Call, kRanks> calls;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "lockstep/comm/peer/block_way.h"
+#include "lockstep/comm/peer/block_path.h"
 #include "lockstep/comm/peer/blocks.h"
 #include "lockstep/comm/peer/layout.h"
 #include "lockstep/comm/piped/piped_backend.h"
@@ -16,10 +16,10 @@ std::unique_ptr<Backend> make_peer_backend(std::unique_ptr<Backend> host, c10::D
   const int64_t slot_bytes =
       std::max<int64_t>(sizes.slot_bytes / peer::kAlign, size) * peer::kAlign;
   auto blocks = peer::Blocks::meet(*host, device, rank, size, slot_bytes, deadline);
-  auto way =
-      std::make_unique<peer::BlockWay>(std::move(blocks), device, rank, size, sizes.whole_up_to);
+  auto path =
+      std::make_unique<peer::BlockPath>(std::move(blocks), device, rank, size, sizes.whole_up_to);
   Capabilities capabilities = piped::on_device(host->capabilities(), "peer", device);
-  return piped::make_piped_backend(std::move(host), std::move(way), std::move(capabilities), rank);
+  return piped::make_piped_backend(std::move(host), std::move(path), std::move(capabilities), rank);
 }
 
 }  // namespace lockstep

@@ -19,8 +19,8 @@
 namespace lockstep::peer {
 namespace {
 
-// Of a pair the one that the engines of the host take (reduce_isa.h), of zeros and what is no number too: libtorch's minimum
-// and maximum leave open which zero it is.
+// Chooses between a pair as the host's engines do (reduce_isa.h), also for zeros and NaN:
+// libtorch's minimum and maximum do not specify which zero results.
 at::Tensor& choose(at::Tensor& to, const at::Tensor& a, const at::Tensor& b, bool least) {
   if (!a.is_floating_point()) return least ? at::minimum_out(to, a, b) : at::maximum_out(to, a, b);
   const at::Tensor first = (least ? at::lt(a, b) : at::gt(a, b)).logical_or_(a.isnan());
@@ -74,8 +74,8 @@ void reduce_into(at::Tensor to, std::span<const at::Tensor> sources, ReduceOp op
     combine(result, sum, sources[i], op);
     sum = result;
   }
-  // By a tensor of the device: by a number of the host's it would be multiplied by the inverse
-  // there.
+  // Divides by a tensor on the device: for a number of the host, the kernel would multiply by its
+  // inverse.
   if (op == ReduceOp::kAvg)
     sum.div_(at::full({}, static_cast<double>(sources.size()), sum.options()));
   if (in_wide) to.copy_(sum);

@@ -15,7 +15,7 @@ struct RetiredList {
 };
 
 RetiredList& retired() {
-  static auto* const list = new RetiredList();  // reachable, for those who look for leaks
+  static auto* const list = new RetiredList();  // reachable, so that leak checkers do not report it
   return *list;
 }
 
@@ -32,7 +32,7 @@ void retire(Retired one) {
 
 void free_what_is_closed() {
   RetiredList& list = retired();
-  std::list<Retired> closed;  // is freed without a lock: CUDA waits for the device
+  std::list<Retired> closed;  // freed without the lock, because CUDA waits for the device
   {
     const MutexLock lock(list.mutex);
     for (auto it = list.all.begin(); it != list.all.end();) {

@@ -1,18 +1,18 @@
-// What ranks leave behind that others may have open. Not a public header.
+// Memory that a rank leaves behind while other ranks may have it open. Not a public header.
 #pragma once
 
 #include <functional>
 
 namespace lockstep::peer {
 
-// CUDA leaves undefined what becomes of memory that is freed while another process has it open.
+// CUDA does not define what happens to memory that is freed while another process has it open.
 struct Retired {
-  std::function<bool()> is_closed;  // by all others
+  std::function<bool()> is_closed;  // whether all other ranks have closed it
   std::function<void()> free;
 };
 
-// Frees it once it is closed: now, or when this process leaves or makes something else. From any
-// thread.
+// Frees it once it is closed: now, or when this process leaves or retires other memory.
+// Thread-safety: any thread.
 void retire(Retired one);
 void free_what_is_closed();
 

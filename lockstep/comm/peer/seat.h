@@ -1,4 +1,5 @@
-// Seat: what a rank shows the others of its host, in memory that all have. Not a public header.
+// Seat: a rank's entry in memory that all ranks of its host share, with what it shows them. Not a
+// public header.
 #pragma once
 
 #include <atomic>
@@ -11,33 +12,34 @@
 
 namespace lockstep::peer {
 
-// Windows of calls that a block holds at once.
+// The number of windows that a block holds at once.
 inline constexpr int kSlots = 4;
 
-// What a rank's device has done with a window.
+// What a rank's device has finished with a window.
 enum class Mark {
-  kGiven,   // its slot holds what it gives
-  kSummed,  // its slot holds its share of a reduction
-  kTaken,   // it has taken what it takes from all slots
+  kGiven,   // its slot holds the rank's data
+  kSummed,  // its slot holds the rank's share of a reduction
+  kTaken,   // it has read what the rank needs from all slots
 };
 inline constexpr int kMarks = 3;
 
-// Device memory: as its own process has it, and by which others open it.
+// Device memory: its address in its own process, and the handle by which others open it.
 struct ShownMemory {
   std::byte* data;
   IpcHandle handle;
 };
 
-// Of meeting: ranks show each other their memory, and open it.
+// The steps of meeting: ranks show each other their memory, then open it.
 enum MeetingStep { kShow, kOpen };
 inline constexpr int kMeetingSteps = 2;
 
-// Zeroed at first. What is no atomic is there once the ranks have met after it was written.
+// Zeroed at first. Fields that are not atomic are valid once the ranks have met after they were
+// written.
 struct Seat {
   static constexpr int kMostSymmetric = 256;
 
-  alignas(128) std::atomic<uint32_t> left;  // its device is through with all that it was given
-  std::atomic<uint32_t> closed;             // it has none of the others' blocks open
+  alignas(128) std::atomic<uint32_t> left;  // its device has finished all its work
+  std::atomic<uint32_t> closed;             // it has closed all other ranks' blocks
   std::atomic<int64_t> taken;               // windows behind which it has recorded kTaken
   uint64_t process;                         // own_process()
   int32_t device;
@@ -45,12 +47,12 @@ struct Seat {
   CudaEvent events[kMarks][kSlots];
   IpcHandle event_handles[kMarks][kSlots];
   ShownMemory symmetric[kMostSymmetric];
-  std::atomic<uint32_t> released[kMostSymmetric];  // the caller has let its own go
-  std::atomic<uint32_t> shut[kMostSymmetric];      // it has none of the others' open
-  char errors[kMeetingSteps][512];  // in each step of meeting: why this rank cannot take it
+  std::atomic<uint32_t> released[kMostSymmetric];  // the caller has released its own memory
+  std::atomic<uint32_t> shut[kMostSymmetric];      // it has closed the other ranks' memory
+  char errors[kMeetingSteps][512];  // for each step of meeting: why this rank cannot take it
 };
 
-// All ranks' seats. Copies are of the same.
+// All ranks' seats. Copies refer to the same ones.
 class Seats {
  public:
   Seats() = default;
@@ -65,7 +67,7 @@ class Seats {
   int size_ = 0;
 };
 
-// This process among those of the host, whatever the name spaces of their numbers.
+// A number for this process that is unique on the host, whatever its PID namespace.
 uint64_t own_process();
 
 }  // namespace lockstep::peer

@@ -21,7 +21,7 @@ SymmetricMemory Symmetric::allocate(int64_t bytes) {
   int id = 0;
   {
     const MutexLock lock(mutex_);
-    if (next_ == Seat::kMostSymmetric) return {};  // on all ranks
+    if (next_ == Seat::kMostSymmetric) return {};  // the same on all ranks
     id = next_++;
   }
   ShownMemory& shown = seats_.of(rank_).symmetric[id];
@@ -77,18 +77,18 @@ bool Symmetric::all(std::atomic<uint32_t> (Seat::*flags)[Seat::kMostSymmetric], 
   return true;
 }
 
-// The others may go on with theirs, which this rank reads then.
+// The other ranks may continue to use their memory, which this rank then reads.
 void Symmetric::release(int id) noexcept {
   try {
     seats_.of(rank_).released[id].store(1, std::memory_order_release);
     const auto self = shared_from_this();
     retire({.is_closed = [self, id] { return self->all(&Seat::released, id); },
             .free = [self, id] { self->shut(id); }});
-  } catch (const std::exception&) {  // the device is broken, and so is its memory
+  } catch (const std::exception&) {  // the device has failed, and its memory with it
   }
 }
 
-// What all have released.
+// Closes the allocations that all ranks have released.
 void Symmetric::shut(int id) {
   const c10::DeviceGuard guard(device_);
   Memory memory;

@@ -1,4 +1,4 @@
-// Symmetric: device memory of the callers' that all ranks of a host can reach. Not a public header.
+// Symmetric: device memory of the callers that all ranks of a host can reach. Not a public header.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -17,28 +17,29 @@
 
 namespace lockstep::peer {
 
-// Where something lies in such memory, as ranks tell each other.
+// A place in such memory, as ranks tell it to each other.
 struct Place {
-  int64_t id = -1;  // of the allocation; -1: it lies elsewhere
+  int64_t id = -1;  // the number of the allocation; -1: not in such memory
   int64_t offset = 0;
 };
 
-// From any thread. Its memory may outlive whoever asked for it.
+// The memory may outlive its owner.
+// Thread-safety: any thread.
 class Symmetric : public std::enable_shared_from_this<Symmetric> {
  public:
-  // Of ranks that have met, and reach each other's devices.
+  // Requires ranks that have met and reach each other's devices.
   Symmetric(const CudaIpc& cuda, c10::Device device, int rank, Seats seats);
 
   SymmetricMemory allocate(int64_t bytes);  // Backend::allocate_symmetric()
-  // Whether any was asked for: equal on all ranks between two calls.
+  // Whether any memory was allocated: equal on all ranks between two calls.
   bool any() const;
-  Place find(const std::byte* memory, int64_t bytes) const;  // in this rank's
+  Place find(const std::byte* memory, int64_t bytes) const;  // in this rank's memory
   std::byte* at(int rank, Place place) const;
 
  private:
   struct Memory {
     int64_t bytes = 0;
-    std::vector<std::byte*> bases;  // of all ranks
+    std::vector<std::byte*> bases;  // on all ranks
   };
 
   void open(int id);

@@ -15,7 +15,7 @@ int64_t total(const Counts& counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
-// Which elements of each part a piece has.
+// The elements of each part that belong to a piece.
 struct Window {
   int64_t begin = 0;
   int64_t step = kAll;
@@ -28,8 +28,8 @@ struct Window {
   }
 };
 
-// The window's share of the parts that lie one after another at `device`; in the host's memory they
-// do from `host` on.
+// The window's share of the parts, which are contiguous at `device`; in host memory they are
+// contiguous from `host`.
 std::vector<Span> spans(std::byte* device, const Counts& parts, const Window& window, int64_t host,
                         int64_t width) {
   std::vector<Span> result;
@@ -42,7 +42,7 @@ std::vector<Span> spans(std::byte* device, const Counts& parts, const Window& wi
   return result;
 }
 
-// The parts that the rank gives, and gets; empty: nothing.
+// The parts that the rank sends and receives; empty: none.
 struct Sides {
   Counts input, output;
 };
@@ -88,7 +88,7 @@ std::vector<Piece> cut(const Call& call, int rank, int size, int64_t slot_bytes)
   const auto width = static_cast<int64_t>(c10::elementSize(call.dtype));
   const Sides sides = sides_of(call, rank);
   const bool root_sends = call.op == Op::kBroadcast && rank == call.root;
-  // Input and output in one place, on the device and so in the host's memory.
+  // Input and output are the same memory on the device, and therefore on the host.
   const bool in_place = call.input != nullptr && call.input == call.output;
   const auto before =
       call.op == Op::kAllGather ? total({call.counts.begin(), call.counts.begin() + rank}) : 0;
@@ -135,7 +135,7 @@ std::vector<Piece> cut(const Call& call, int rank, int size, int64_t slot_bytes)
     window.begin += window.step;
   } while (window.begin < longest);
   if (pieces.size() == 1) return pieces;
-  // Calls that differ do so from their first piece on.
+  // Calls that differ must differ from their first piece on.
   for (Piece& piece : pieces) piece.call.note.key ^= fingerprint(call) | 1;
   return pieces;
 }

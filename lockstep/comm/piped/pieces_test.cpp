@@ -25,7 +25,8 @@ Call call_of(Op op, std::vector<int64_t> counts) {
   return call;
 }
 
-// By bytes: each of the device's memory goes once, and pieces do not share host memory.
+// Counts bytes: each byte of the device's memory is copied once, and pieces do not share host
+// memory.
 int64_t covered(const std::vector<Piece>& pieces, std::vector<Span> Piece::* way,
                 const std::byte* device, int64_t bytes) {
   std::vector<int> times(static_cast<size_t>(bytes), 0);

@@ -21,20 +21,20 @@
 namespace lockstep::piped {
 namespace {
 
-// Between two turns of the thread: a tenth of the time in which nothing has happened.
+// The time between two turns of the thread: a tenth of the time since something last happened.
 constexpr std::chrono::nanoseconds kShortestNap = std::chrono::microseconds(20);
 constexpr std::chrono::nanoseconds kLongestNap = std::chrono::milliseconds(1);
 
 class PipedBackend final : public Backend {
  public:
-  PipedBackend(std::unique_ptr<Backend> host, std::unique_ptr<Way> way, Capabilities capabilities,
-               int rank)
+  PipedBackend(std::unique_ptr<Backend> host, std::unique_ptr<DataPath> path,
+               Capabilities capabilities, int rank)
       : capabilities_(std::move(capabilities)),
         device_(capabilities_.device),
         rank_(rank),
         host_(*host),
-        way_(*way),
-        pipeline_(std::move(host), std::move(way), device_, interruption_) {}
+        path_(*path),
+        pipeline_(std::move(host), std::move(path), device_, interruption_) {}
 
   ~PipedBackend() override { close(); }
 
@@ -46,9 +46,9 @@ class PipedBackend final : public Backend {
     return event;
   }
 
-  // What the device is given, the thread gives it, so that whoever calls is let go at once.
+  // The backend's thread gives the device its work, so that the caller can continue at once.
   std::unique_ptr<Request> start(const Call& call) override {
-    auto transfer = std::make_shared<Transfer>(call, way_);
+    auto transfer = std::make_shared<Transfer>(call, path_);
     const MutexLock lock(fresh_mutex_);
     fresh_.push_back(transfer);
     if (!thread_.joinable() && !stopped_) thread_ = std::thread([this] { move(); });
@@ -58,14 +58,14 @@ class PipedBackend final : public Backend {
 
   SymmetricMemory allocate_symmetric(int64_t bytes) override {
     const MutexLock lock(mutex_);
-    return way_.allocate_symmetric(bytes);
+    return path_.allocate_symmetric(bytes);
   }
 
   void progress() override { try_turn(); }
 
-  void set_elsewhere(Elsewhere* elsewhere) override {
+  void set_siblings(SiblingProgress* siblings) override {
     const MutexLock lock(mutex_);
-    pipeline_.set_elsewhere(elsewhere);
+    pipeline_.set_siblings(siblings);
   }
 
   bool lost(int rank) const override {
@@ -75,7 +75,7 @@ class PipedBackend final : public Backend {
 
   Probe probe(int src, int tag) override {
     const MutexLock lock(mutex_);
-    turn();  // receives that are posted
+    turn();  // posts the waiting receives
     return host_.probe(src, tag);
   }
 
@@ -146,7 +146,7 @@ class PipedBackend final : public Backend {
     std::shared_ptr<Transfer> transfer_;
   };
 
-  // Whoever waits moves the engine itself; the thread rests meanwhile.
+  // The waiting thread progresses the engine itself; the backend's thread rests meanwhile.
   void drive(Transfer& transfer, Deadline deadline) {
     if (transfer.settled()) return;
     const MutexLock lock(mutex_);
@@ -154,7 +154,7 @@ class PipedBackend final : public Backend {
     pipeline_.drive(transfer, deadline);
   }
 
-  // For what the device is late with. Somebody else who is at it will look again.
+  // Checks a late device. A thread that is already inside will check again.
   void check(const Transfer& transfer) {
     if (!mutex_.try_lock()) return;
     std::exception_ptr error;
@@ -168,7 +168,7 @@ class PipedBackend final : public Backend {
   }
 
   void try_turn() {
-    if (!mutex_.try_lock()) return;  // somebody else is at it
+    if (!mutex_.try_lock()) return;  // another thread is inside
     turn();
     mutex_.unlock();
   }
@@ -184,7 +184,7 @@ class PipedBackend final : public Backend {
     fresh_.clear();
   }
 
-  // The thread.
+  // The body of the thread.
   void move() {
     auto last_step = std::chrono::steady_clock::now();
     uint64_t steps = 0;
@@ -210,11 +210,11 @@ class PipedBackend final : public Backend {
   c10::Device device_;
   int rank_;
   Backend& host_;  // of the pipeline, as the next one
-  Way& way_;
+  DataPath& path_;
   SetOnce<Breakage> interruption_;
-  mutable Mutex mutex_;  // held by who moves the engine: the thread's turns are short
+  mutable Mutex mutex_;  // held while moving the engine; the thread's turns are short
   Pipeline pipeline_ LOCKSTEP_GUARDED_BY(mutex_);
-  Mutex fresh_mutex_;  // behind mutex_
+  Mutex fresh_mutex_;  // acquired after mutex_
   ConditionVariable changed_;
   std::vector<std::shared_ptr<Transfer>> fresh_ LOCKSTEP_GUARDED_BY(fresh_mutex_);
   std::thread thread_ LOCKSTEP_GUARDED_BY(fresh_mutex_);
@@ -227,13 +227,14 @@ Capabilities on_device(Capabilities host, const std::string& name, c10::Device d
   host.backend = name;
   host.device = device;
   host.stream_ordered = true;
-  host.shared_memory = false;  // it is the host's, whose engine stands beside this one
+  host.shared_memory = false;  // it belongs to the host's engine, which stands beside this one
   return host;
 }
 
-std::unique_ptr<Backend> make_piped_backend(std::unique_ptr<Backend> host, std::unique_ptr<Way> way,
+std::unique_ptr<Backend> make_piped_backend(std::unique_ptr<Backend> host,
+                                            std::unique_ptr<DataPath> path,
                                             Capabilities capabilities, int rank) {
-  return std::make_unique<PipedBackend>(std::move(host), std::move(way), std::move(capabilities),
+  return std::make_unique<PipedBackend>(std::move(host), std::move(path), std::move(capabilities),
                                         rank);
 }
 

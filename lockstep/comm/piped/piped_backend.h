@@ -1,5 +1,4 @@
-// An engine of a device whose calls go on through calls of an engine of the host. Not a public
-// header.
+// A device's engine whose calls run as calls of a host engine. Not a public header.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -12,13 +11,14 @@
 
 namespace lockstep::piped {
 
-// What `host` can do, on `device`, by an engine of that name.
+// The capabilities of `host` for tensors on `device`, under the engine's name `name`.
 Capabilities on_device(Capabilities host, const std::string& name, c10::Device device);
 
-// Calls take the `way` (part.h) on `capabilities.device`, which is not the CPU. They are moved by a
-// thread of the backend, which ends with it; order() blocks until the device has all of a call, as
-// a wait in `host` does, with that one's errors.
-std::unique_ptr<Backend> make_piped_backend(std::unique_ptr<Backend> host, std::unique_ptr<Way> way,
+// Calls use `path` (part.h) on `capabilities.device`, which is not the CPU. A thread of the
+// backend, which ends with it, progresses them. order() blocks until the device has been given all
+// of a call, like a wait in `host` and with its errors.
+std::unique_ptr<Backend> make_piped_backend(std::unique_ptr<Backend> host,
+                                            std::unique_ptr<DataPath> path,
                                             Capabilities capabilities, int rank);
 
 }  // namespace lockstep::piped

@@ -16,17 +16,17 @@ namespace lockstep::piped {
 namespace {
 
 constexpr auto kLook = std::chrono::microseconds(50);  // between two looks at the device
-constexpr auto kDeviceEnds = std::chrono::seconds(2);  // after which a device is taken for stuck
+constexpr auto kDeviceEnds = std::chrono::seconds(2);  // afterwards the device counts as stuck
 
 }  // namespace
 
-Transfer::Transfer(const Call& call, Way& way)
+Transfer::Transfer(const Call& call, DataPath& path)
     : call_(call),
       record_(call.record != nullptr ? *call.record : make_record(call)),
       note_(call.note.text) {
   call_.record = &record_;
   call_.note.text = note_.c_str();
-  for (std::unique_ptr<Part>& part : way.parts_of(call_))
+  for (std::unique_ptr<Part>& part : path.parts_of(call_))
     steps_.push_back({.part = std::move(part)});
 }
 
@@ -39,14 +39,14 @@ std::string Transfer::text() const {
   return "#" + std::to_string(record_.sequence) + " " + trace::describe(record_);
 }
 
-Pipeline::Pipeline(std::unique_ptr<Backend> host, std::unique_ptr<Way> way, c10::Device device,
-                   const SetOnce<Breakage>& interruption)
-    : host_(std::move(host)), way_(std::move(way)), device_(device), interruption_(interruption) {
-  host_->set_elsewhere(&inside_);
+Pipeline::Pipeline(std::unique_ptr<Backend> host, std::unique_ptr<DataPath> path,
+                   c10::Device device, const SetOnce<Breakage>& interruption)
+    : host_(std::move(host)), path_(std::move(path)), device_(device), interruption_(interruption) {
+  host_->set_siblings(&inside_);
 }
 
 Pipeline::~Pipeline() {
-  // Whoever holds a transfer still must not hold what is the engine's or the way's.
+  // A transfer that still has an owner must not keep objects of the engine or the path.
   for (const Transfers* transfers : {&collectives_, &messages_, &failed_}) {
     for (const auto& transfer : *transfers) transfer->steps_.clear();
   }
@@ -59,10 +59,11 @@ void Pipeline::add(std::shared_ptr<Transfer> transfer) {
   beside.push_back(std::move(transfer));
 }
 
-// Of the exception at hand: a rank that is gone, with which the device may have lost what it refuses now, or that.
+// For the exception that is being handled: returns a lost rank's error, which may be why the device
+// refuses the work now, or the exception itself.
 std::exception_ptr Pipeline::why_not() const noexcept {
   try {
-    way_->check(*host_);
+    path_->check(*host_);
   } catch (...) {
     return std::current_exception();
   }
@@ -73,13 +74,13 @@ bool Pipeline::turn() noexcept {
   bool more = false;
   try {
     const at::NoGradGuard no_grad;
-    more = way_->give_back();
+    more = path_->give_back();
     begin_all();
     hand_over_all();
     host_->progress();
     take_all();
   } catch (...) {
-    fail_all(why_not());  // the device says no
+    fail_all(why_not());  // the device reports an error
   }
   return more || !collectives_.empty() || !messages_.empty();
 }
@@ -101,13 +102,13 @@ void Pipeline::begin_all() {
 }
 
 void Pipeline::hand_over_all() {
-  // A transfer that fails leaves the list.
+  // A failed transfer is removed from the list.
   bool sends = true;
   for (const auto& message : Transfers(messages_)) {
     const bool is_send = message->call_.op == Op::kSend;
     Transfer::Step& step = message->steps_.front();
     if (step.request || (is_send && !sends)) continue;
-    if (!hand_over(message, step) && is_send) sends = false;  // none overtakes another
+    if (!hand_over(message, step) && is_send) sends = false;  // sends must not overtake each other
   }
   for (const auto& collective : Transfers(collectives_)) {
     for (Transfer::Step& step : collective->steps_) {
@@ -118,7 +119,7 @@ void Pipeline::hand_over_all() {
   }
 }
 
-// False: it is not ready yet.
+// Returns false if it is not ready yet.
 bool Pipeline::hand_over(const std::shared_ptr<Transfer>& transfer, Transfer::Step& step) {
   if (!step.begun || !step.part->ready()) return false;
   try {
@@ -141,7 +142,8 @@ void Pipeline::take_collectives() {
   }
 }
 
-// Whether it is settled. Of a collective, which is the first one then, more calls are handed over.
+// Returns whether it is settled. During a wait for a collective, which is then the first one, more
+// calls are handed over.
 bool Pipeline::take(const std::shared_ptr<Transfer>& transfer) {
   while (!transfer->settled()) {
     Transfer::Step& step = transfer->steps_.front();
@@ -160,7 +162,7 @@ bool Pipeline::take(const std::shared_ptr<Transfer>& transfer) {
   return true;
 }
 
-// The first part, whose call the engine is done with.
+// The first part whose call the engine has finished.
 void Pipeline::advance(const std::shared_ptr<Transfer>& transfer) {
   Transfer::Step& step = transfer->steps_.front();
   step.request = nullptr;
@@ -190,13 +192,13 @@ void Pipeline::fail_all(const std::exception_ptr& error) noexcept {
   while (!collectives_.empty()) fail(std::shared_ptr<Transfer>(collectives_.front()), error);
 }
 
-// Whose end the engine is to wait for, so that this one goes on; null: the engine has nothing of
-// it.
+// The transfer whose end the engine must wait for, so that this one progresses; null: the engine
+// has no part of it.
 std::shared_ptr<Transfer> Pipeline::in_the_way(const Transfer& transfer) const {
   const Transfers& line = is_message(transfer.call_) ? messages_ : collectives_;
   for (const auto& one : line) {
     const bool self = one.get() == &transfer;
-    // The engine runs collectives in order, messages as it likes.
+    // The engine runs collectives in order, and messages in any order.
     if ((self || &line == &collectives_) && one->steps_.front().request) return one;
     if (self) break;
   }
@@ -228,7 +230,7 @@ void Pipeline::drive(Transfer& transfer, Deadline deadline) {
               "slow";
       throw Timeout(text.str());
     }
-    move_elsewhere(elsewhere_);
+    progress_siblings(siblings_);
     std::this_thread::sleep_for(std::min<Deadline::Duration>(kLook, deadline.remaining()));
   }
 }
@@ -236,20 +238,20 @@ void Pipeline::drive(Transfer& transfer, Deadline deadline) {
 void Pipeline::give_up(const std::exception_ptr& error) noexcept {
   fail_all(error);
   try {
-    way_->block(device::current_stream(device_));
-  } catch (const std::exception&) {  // the device is broken, and does nothing
+    path_->block(device::current_stream(device_));
+  } catch (const std::exception&) {  // the device has failed and runs nothing
   }
 }
 
 bool Pipeline::close() noexcept {
   if (closed_) return *closed_;
-  // The streams go on with what they were given.
+  // The streams finish the work that they were given.
   const Deadline soon = Deadline::after(kDeviceEnds);
   bool through = false;
   try {
-    while (!(through = way_->through(*host_)) && !soon.expired())
+    while (!(through = path_->through(*host_)) && !soon.expired())
       std::this_thread::sleep_for(kLook);
-  } catch (const std::exception&) {  // the device is broken, and does nothing
+  } catch (const std::exception&) {  // the device has failed and runs nothing
     through = true;
   }
   closed_ = host_->close() && through;
@@ -258,31 +260,30 @@ bool Pipeline::close() noexcept {
 
 bool Pipeline::Inside::pending() const noexcept {
   return pipeline_.waiting_ > 0 ||
-         (pipeline_.elsewhere_ != nullptr && pipeline_.elsewhere_->pending());
+         (pipeline_.siblings_ != nullptr && pipeline_.siblings_->pending());
 }
 
 void Pipeline::Inside::move() noexcept {
   try {
     const at::NoGradGuard no_grad;
-    // Their memory may be what others wait for. While a collective is waited for, none is before
-    // it.
+    // Other ranks may wait for their memory. During a wait for a collective, no earlier one exists.
     if (pipeline_.waits_for_message_) pipeline_.take_collectives();
-    pipeline_.way_->give_back();
+    pipeline_.path_->give_back();
     pipeline_.begin_all();
     pipeline_.hand_over_all();
-  } catch (...) {  // the device says no
+  } catch (...) {  // the device reports an error
     pipeline_.fail_all(pipeline_.why_not());
   }
-  move_elsewhere(pipeline_.elsewhere_);
+  progress_siblings(pipeline_.siblings_);
 }
 
-std::string Pipeline::Inside::stand(const Call& call, const std::vector<int>& awaited,
-                                    bool moved) noexcept {
-  if (pipeline_.elsewhere_ == nullptr) return "";
-  // Of a collective the first is waited for, of which this is a part.
+std::string Pipeline::Inside::report_wait(const Call& call, const std::vector<int>& awaited,
+                                          bool moved) noexcept {
+  if (pipeline_.siblings_ == nullptr) return "";
+  // For a collective, the wait is for the first one, of which this is a part.
   const bool is_part = !is_message(call) && !pipeline_.collectives_.empty();
-  return pipeline_.elsewhere_->stand(is_part ? pipeline_.collectives_.front()->call_ : call,
-                                     awaited, moved);
+  return pipeline_.siblings_->report_wait(is_part ? pipeline_.collectives_.front()->call_ : call,
+                                          awaited, moved);
 }
 
 }  // namespace lockstep::piped

@@ -1,9 +1,9 @@
-// Pipeline: calls on a device's memory on their way, part by part: what the device is given, and
-// the calls of the host's engine in between. Not a public header.
+// Pipeline: progresses calls on a device's memory, part by part: the device's work, and the calls
+// of the host's engine in between. Not a public header.
 //
-// Collectives go in the order of their calls; messages go beside them. The engine moves only when
-// it is called, and waits in it are the engine's own, with all that it knows of late and lost
-// ranks: meanwhile what is ready is handed to it from inside of its wait.
+// Collectives run in the order of their calls; messages run beside them. The engine progresses only
+// when it is called, and a wait in it uses all that it knows of late and lost ranks. During such a
+// wait, calls that become ready are handed to the engine from inside.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -25,16 +25,17 @@
 
 namespace lockstep::piped {
 
-// A call on its way.
+// One call in the pipeline.
 class Transfer {
  public:
-  Transfer(const Call& call, Way& way);
+  Transfer(const Call& call, DataPath& path);
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
 
-  // Whether the device has all of it, or it failed; of any thread. What follows is there then.
+  // Whether the device has been given all of it, or it failed; what follows is valid then. From any
+  // thread.
   bool settled() const { return settled_.load(std::memory_order_acquire); }
-  // Its end on the device; never null. Throws what it failed with.
+  // Its completion on the device; never null. Throws the error with which it failed.
   const std::shared_ptr<const device::Event>& done() const;
   std::string text() const;  // "#3 all_reduce sum float32 x 5 at train.cpp:12"
 
@@ -43,13 +44,13 @@ class Transfer {
   struct Step {
     std::unique_ptr<Part> part;
     bool begun = false;
-    std::unique_ptr<Request> request = nullptr;  // the engine's
+    std::unique_ptr<Request> request = nullptr;  // the engine's request
   };
 
   Call call_;
   trace::CallRecord record_;
   std::string note_;
-  std::deque<Step> steps_;  // those that are not over
+  std::deque<Step> steps_;  // steps that are not complete
   std::shared_ptr<const device::Event> done_;
   std::exception_ptr error_;
   std::atomic<bool> settled_{false};
@@ -58,40 +59,41 @@ class Transfer {
 // One thread at a time.
 class Pipeline {
  public:
-  // Whoever drives throws soon after `interruption`, which outlives this, is set.
-  Pipeline(std::unique_ptr<Backend> host, std::unique_ptr<Way> way, c10::Device device,
+  // The thread that drives the pipeline throws soon after `interruption`, which outlives this, is
+  // set.
+  Pipeline(std::unique_ptr<Backend> host, std::unique_ptr<DataPath> path, c10::Device device,
            const SetOnce<Breakage>& interruption);
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
   void add(std::shared_ptr<Transfer> transfer);
-  // Does what can be done without blocking; whether anything is left to do.
+  // Does what is possible without blocking. Returns whether anything is left to do.
   bool turn() noexcept;
-  // How much has been added, handed to the engine or settled: whether anything goes on.
+  // Counts calls added, handed to the engine and settled, to show whether there is progress.
   uint64_t steps() const { return steps_; }
-  // Until the transfer is settled. What it failed with, it says; throws Timeout for a device that
-  // is late, PeerLost once interrupted.
+  // Drives until the transfer is settled; the transfer holds its error. Throws Timeout for a late
+  // device, and PeerLost once interrupted.
   void drive(Transfer& transfer, Deadline deadline);
-  void set_elsewhere(Elsewhere* elsewhere) { elsewhere_ = elsewhere; }
-  // Way::check(), where the device is late.
-  void check() const { way_->check(*host_); }
-  // Ends what is under way with the error: the device is given nothing any more, and what this
-  // thread's current stream is given from now on comes after what the device has.
+  void set_siblings(SiblingProgress* siblings) { siblings_ = siblings; }
+  // DataPath::check(), for a late device.
+  void check() const { path_->check(*host_); }
+  // Ends pending calls with the error. The device is given no more work, and later work of this
+  // thread's current stream comes after the device's.
   void give_up(const std::exception_ptr& error) noexcept;
   // Backend::close()
   bool close() noexcept;
 
  private:
   using Transfers = std::deque<std::shared_ptr<Transfer>>;
-  // What the engine's waits do besides.
-  class Inside final : public Elsewhere {
+  // Called by the engine's waits.
+  class Inside final : public SiblingProgress {
    public:
     explicit Inside(Pipeline& pipeline) : pipeline_(pipeline) {}
     bool pending() const noexcept override;
     void move() noexcept override;
-    std::string stand(const Call& call, const std::vector<int>& awaited,
-                      bool moved) noexcept override;
+    std::string report_wait(const Call& call, const std::vector<int>& awaited,
+                            bool moved) noexcept override;
 
    private:
     Pipeline& pipeline_;
@@ -111,15 +113,15 @@ class Pipeline {
   std::shared_ptr<Transfer> in_the_way(const Transfer& transfer) const;
 
   std::unique_ptr<Backend> host_;
-  std::unique_ptr<Way> way_;
+  std::unique_ptr<DataPath> path_;
   c10::Device device_;
   const SetOnce<Breakage>& interruption_;
   Inside inside_{*this};
-  Elsewhere* elsewhere_ = nullptr;
+  SiblingProgress* siblings_ = nullptr;
   Transfers collectives_;
   Transfers messages_;
-  Transfers failed_;     // the engine may still touch their memory
-  int64_t waiting_ = 0;  // parts that the engine does not have
+  Transfers failed_;     // kept because the engine may still touch their memory
+  int64_t waiting_ = 0;  // parts that the engine has not been given
   bool waits_for_message_ = false;
   uint64_t steps_ = 0;
   std::optional<bool> closed_;

@@ -10,13 +10,13 @@
 
 namespace lockstep::rounds {
 
-// Precedes a payload in a channel's ring.
+// The header before a payload in a channel's ring.
 struct MessageHeader {
   uint64_t bytes;
   int64_t count;
   int32_t dtype;
   int32_t tag;
-  uint64_t address;  // of the payload in the sender's memory; 0: it follows
+  uint64_t address;  // the payload's address in the sender's memory; 0: it follows here
   char text[160];
 };
 static_assert(sizeof(MessageHeader) == 192);
@@ -46,7 +46,7 @@ struct Ring {
                                             state.read.load(std::memory_order_acquire)));
   }
 
-  // Puts in as much as fits; returns how much.
+  // Writes as many bytes as fit; returns their number.
   int64_t put(const std::byte* from, int64_t size) {
     const uint64_t written = state.written.load(std::memory_order_relaxed);
     const int64_t n = std::min(room(), size);
@@ -59,7 +59,7 @@ struct Ring {
     return n;
   }
 
-  // Takes out as much as there is; returns how much.
+  // Reads as many bytes as there are; returns their number.
   int64_t take(std::byte* to, int64_t size) {
     const uint64_t read = state.read.load(std::memory_order_relaxed);
     const uint64_t there = state.written.load(std::memory_order_acquire) - read;
@@ -97,12 +97,12 @@ struct Channels::Incoming {
 
   // The message at the front of the ring.
   MessageHeader header{};
-  int64_t header_bytes = 0;  // of the header, read so far
+  int64_t header_bytes = 0;  // bytes of the header read so far
   bool open = false;         // the payload has a target
-  int64_t left = 0;          // of the payload
+  int64_t left = 0;          // bytes of the payload still to come
   std::byte* target = nullptr;
-  std::shared_ptr<Message> receive;  // the target's owner: a receive,
-  std::shared_ptr<Parked> parking;   // or memory of ours
+  std::shared_ptr<Message> receive;  // the owner of the target: a receive,
+  std::shared_ptr<Parked> parking;   // or memory of this rank
 
   std::shared_ptr<Message> take_waiting(int tag) {
     const auto it = std::find_if(waiting.begin(), waiting.end(),
@@ -127,7 +127,7 @@ Channels::~Channels() = default;
 std::shared_ptr<Message> Channels::post(const Call& call) {
   auto message = std::make_shared<Message>();
   message->call = call;
-  message->call.record = nullptr;  // it is the caller's
+  message->call.record = nullptr;  // it belongs to the caller
   message->bytes = call.count * static_cast<int64_t>(c10::elementSize(call.dtype));
   if (call.op == Op::kSend)
     outgoing_[call.peer].queue.push_back(message);
@@ -204,7 +204,7 @@ bool Channels::progress_sends(int dst) {
   return moved;
 }
 
-// Finds the front message's target. False if it must stay in the ring for now.
+// Finds the front message's target. Returns false if the message must stay in the ring for now.
 bool Channels::open_message(int src) {
   Incoming& in = incoming_[src];
   if (auto receive = in.take_waiting(in.header.tag)) {
@@ -221,7 +221,7 @@ bool Channels::open_message(int src) {
   return true;
 }
 
-// Memory of ours becomes the front message's target.
+// Memory of this rank becomes the front message's target.
 void Channels::park(int src) {
   Incoming& in = incoming_[src];
   auto parked = std::make_shared<Incoming::Parked>();
@@ -237,7 +237,7 @@ void Channels::park(int src) {
 bool Channels::probe(int src, int tag) {
   Incoming& in = incoming_[src];
   for (;;) {
-    progress_receives(src);  // those posted earlier come first
+    progress_receives(src);  // earlier posts come first
     for (const auto& parked : in.parked) {
       if (parked->complete && parked->header.tag == tag) return true;
     }
@@ -247,7 +247,7 @@ bool Channels::probe(int src, int tag) {
   }
 }
 
-// True once the front message's header is read.
+// Returns true once the front message's header has been read.
 bool Channels::read_header(int src) {
   Incoming& in = incoming_[src];
   constexpr auto kHeader = static_cast<int64_t>(sizeof(MessageHeader));
@@ -260,7 +260,7 @@ bool Channels::read_header(int src) {
   return in.header_bytes == kHeader;
 }
 
-// Moves what is there of the open message's payload. True if anything was.
+// Moves the part of the open message's payload that has arrived. True if anything moved.
 bool Channels::take_payload(int src) {
   Incoming& in = incoming_[src];
   ChannelState& state = region_.channel(src, rank_);
@@ -280,7 +280,7 @@ bool Channels::take_payload(int src) {
 bool Channels::progress_receives(int src) {
   Incoming& in = incoming_[src];
   bool moved = false;
-  // Receives that a parked message satisfies.
+  // Completes the receives that a parked message satisfies.
   for (auto parked = in.parked.begin(); parked != in.parked.end();) {
     std::shared_ptr<Message> receive;
     if ((*parked)->complete) receive = in.take_waiting((*parked)->header.tag);

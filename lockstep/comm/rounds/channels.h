@@ -1,5 +1,5 @@
-// Channels: messages between two ranks through the byte rings of a region: a FIFO each way, with one
-// producer and one consumer.
+// Channels: messages between two ranks through the byte rings of a region. Each direction is a FIFO
+// with one producer and one consumer.
 #pragma once
 
 #include <deque>
@@ -12,43 +12,46 @@
 
 namespace lockstep::rounds {
 
-// A send or receive under way. The call's memory must stay valid until `done`.
+// A pending send or receive. The call's memory must stay valid until `done`.
 struct Message {
   Call call;
   int64_t bytes = 0;
   bool done = false;
 };
 
-// This rank's ends of its channels. One thread at a time; never blocks. What is published is stored
-// sequentially consistent, for the doorbell that the engine rings after progress().
+// This rank's ends of its channels. Never blocks. Published values are stored sequentially
+// consistently, for the doorbell that the engine rings after progress().
+// Thread-safety: one thread at a time.
 //
 // A message travels as a header and its payload. The receiver streams a payload straight into the
-// first posted receive with that tag. A message whose tag nobody asked for yet stays in the ring;
-// only when a receive for another tag waits behind it is it taken out into memory, so that tags may
-// be received out of order.
+// first posted receive with that tag. A message without a posted receive stays in the ring; it is
+// copied out to memory only when a receive for another tag waits behind it, so that tags may be
+// received out of order.
 //
-// A payload for which the ring has no room would need its sender in calls of ours until the receiver has all of
-// it. Where ranks reach each other's memory, the receiver pulls it instead, when it likes, while the sender
-// computes; the send is done when it has.
+// A payload that does not fit into the ring would need its sender inside calls of the engine until
+// the receiver has all of it. Where ranks can access each other's memory, the receiver instead
+// pulls it at any time, while the sender computes; the send completes when the receiver has pulled
+// it.
 class Channels {
  public:
-  // Copies from a rank's memory into this rank's. False where that memory may be somebody else's by now: the group is
-  // broken, or the rank has left; the message then never comes. Throws PeerLost, SystemError.
+  // Copies from a rank's memory into this rank's. Returns false where that memory may have been
+  // reused, because the group is broken or the rank has left; the message then never arrives.
+  // Throws: PeerLost, SystemError.
   using Pull = std::function<bool(int rank, uint64_t address, std::byte* to, int64_t bytes)>;
 
-  // Payloads from `pulls_from` bytes on may be pulled, with the same `pull` or none on all ranks.
+  // Payloads from `pulls_from` bytes on may be pulled. `pull` is given on all ranks or on none.
   Channels(Region region, int rank, Pull pull = nullptr, int64_t pulls_from = 0);
   ~Channels();
 
   std::shared_ptr<Message> post(const Call& call);
-  // Moves what can be moved. True if anything moved. Throws Mismatch when a message does not fit
-  // its receive.
+  // Moves all data that can be moved. Returns true if anything moved.
+  // Throws: Mismatch when a message does not fit its receive.
   bool progress();
-  // True if a message of `tag` from `src` is there, whole or in part, that no posted receive
-  // claims. Messages before it in the ring are taken out into memory.
+  // True if a message of `tag` from `src` has arrived, in whole or in part, that no posted receive
+  // claims. Messages before it in the ring are copied out to memory.
   bool probe(int src, int tag);
   bool busy() const { return busy_ != 0; }
-  // Whether a peer may be about to pull from memory of this rank's.
+  // Whether a peer may be about to pull from this rank's memory.
   bool exposes() const;
 
  private:
@@ -69,12 +72,13 @@ class Channels {
     std::deque<std::shared_ptr<Message>> queue;
     int64_t sent = 0;    // of the front message, header included
     bool shown = false;  // the front message's header says where its payload lies
-    std::deque<std::shared_ptr<Message>> exposed;  // whose payloads the receiver pulls, in order
-    uint64_t pulled = 0;                           // of those it has
+    // Messages whose payloads the receiver pulls, in order.
+    std::deque<std::shared_ptr<Message>> exposed;
+    uint64_t pulled = 0;  // how many of them it has pulled
   };
   std::vector<Outgoing> outgoing_;
   std::vector<Incoming> incoming_;
-  int busy_ = 0;  // messages posted and not done
+  int busy_ = 0;  // messages posted and not complete
 };
 
 }  // namespace lockstep::rounds

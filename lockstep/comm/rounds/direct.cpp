@@ -8,18 +8,18 @@
 namespace lockstep::rounds {
 namespace {
 
-// Large enough to drown the system call, small enough that what was copied is still in the second
-// level cache when it is added.
+// Large enough that the system call's cost is negligible, small enough that a copied chunk is still
+// in the second-level cache when it is added.
 constexpr int64_t kCopyBytes = 256 * 1024;
-// A chunk that goes to several outputs is still in the second level cache for the next one.
+// A chunk for several outputs is still in the second-level cache for the next one.
 constexpr int64_t kPushBytes = 128 * 1024;
 
 int64_t element_bytes(const Call& call) {
   return static_cast<int64_t>(c10::elementSize(call.dtype));
 }
 
-// Pointers to the same place in several buffers; must outlive the span. The buffers' own pointers
-// where that is their beginning, as in every small call.
+// Pointers to the same place in several buffers; the buffers must outlive the span. Uses the
+// buffers' own pointers for their beginning, as in every small call.
 template <typename T>
 class Moved {
  public:
@@ -35,13 +35,13 @@ class Moved {
   std::vector<T*> pointers_;
 };
 
-// What the root pushes; everybody else takes what lies before it.
+// The part that the root pushes; the other ranks take the part before it.
 Share pushed_share(const Call& call, size_t size) {
   return share_of(call.count * element_bytes(call), static_cast<int>(size) - 1,
                   static_cast<int>(size));
 }
 
-// Calls put(rank, at, bytes) for all but the root, chunk by chunk.
+// Calls put(rank, at, bytes) for all ranks except the root, chunk by chunk.
 template <typename Put>
 void push_share(const Call& call, size_t size, const Put& put) {
   const Share share = pushed_share(call, size);
@@ -58,7 +58,7 @@ void push_share(const Call& call, size_t size, const Put& put) {
 void take_mapped(const Call& call, const Pieces& pieces, int rank,
                  std::span<const std::byte* const> offers) {
   if (is_reduction(call.op)) {
-    const Piece piece = pieces.taken_from(0);  // the same of all sources
+    const Piece piece = pieces.taken_from(0);  // the same for all sources
     if (piece.bytes == 0) return;
     const Moved<const std::byte> inputs(offers, piece.from);
     reduce_buffers(call.output + piece.to, inputs.get(), piece.bytes / element_bytes(call),
@@ -84,7 +84,7 @@ void all_reduce_mapped(const Call& call, int rank, std::span<std::byte* const> b
 }
 
 void take_copied(const Call& call, const Pieces& pieces, int rank,
-                 std::span<const uint64_t> addresses, const Reach& reach,
+                 std::span<const uint64_t> addresses, const PeerMemory& peer_memory,
                  std::vector<std::byte>& scratch) {
   if (!is_reduction(call.op)) {
     const int size = static_cast<int>(addresses.size());
@@ -95,8 +95,8 @@ void take_copied(const Call& call, const Pieces& pieces, int rank,
       if (r == rank)
         copy(call.output + piece.to, pieces.own() + piece.from, piece.bytes);
       else
-        reach.read(r, addresses[static_cast<size_t>(r)] + static_cast<uint64_t>(piece.from),
-                   call.output + piece.to, piece.bytes);
+        peer_memory.read(r, addresses[static_cast<size_t>(r)] + static_cast<uint64_t>(piece.from),
+                         call.output + piece.to, piece.bytes);
     }
     return;
   }
@@ -113,8 +113,8 @@ void take_copied(const Call& call, const Pieces& pieces, int rank,
         continue;
       }
       std::byte* copy = scratch.data() + static_cast<int64_t>(r) * chunk;
-      reach.read(static_cast<int>(r), addresses[r] + static_cast<uint64_t>(piece.from + at), copy,
-                 bytes);
+      peer_memory.read(static_cast<int>(r), addresses[r] + static_cast<uint64_t>(piece.from + at),
+                       copy, bytes);
       inputs[r] = copy;
     }
     reduce_buffers(call.output + piece.to + at, inputs, bytes / element_bytes(call), call.dtype,
@@ -123,11 +123,11 @@ void take_copied(const Call& call, const Pieces& pieces, int rank,
 }
 
 void push_copied(const Call& call, const Pieces& pieces, int rank,
-                 std::span<const uint64_t> targets, const Reach& reach) {
+                 std::span<const uint64_t> targets, const PeerMemory& peer_memory) {
   const int size = static_cast<int>(targets.size());
   int64_t longest = 0;
   for (int r = 0; r < size; ++r) longest = std::max(longest, pieces.given_to(r).bytes);
-  // By chunks where all take the same.
+  // In chunks where all ranks take the same data.
   const int64_t chunk = call.op == Op::kAllGather ? kPushBytes : std::max<int64_t>(longest, 1);
   for (int64_t at = 0; at < longest; at += chunk) {
     for (int step = 0; step < size; ++step) {
@@ -139,21 +139,21 @@ void push_copied(const Call& call, const Pieces& pieces, int rank,
       if (r == rank)
         copy_part(call.output + piece.to + at, from, bytes, piece.bytes);
       else
-        reach.write(r, targets[static_cast<size_t>(r)] + static_cast<uint64_t>(piece.to + at), from,
-                    bytes);
+        peer_memory.write(r, targets[static_cast<size_t>(r)] + static_cast<uint64_t>(piece.to + at),
+                          from, bytes);
     }
   }
 }
 
 void broadcast_copied(const Call& call, int rank, std::span<const uint64_t> addresses,
-                      std::span<const uint64_t> targets, const Reach& reach) {
+                      std::span<const uint64_t> targets, const PeerMemory& peer_memory) {
   if (rank == call.root) {
     push_share(call, targets.size(), [&](size_t r, int64_t at, int64_t bytes) {
-      reach.write(static_cast<int>(r), targets[r] + static_cast<uint64_t>(at), call.output + at,
-                  bytes);
+      peer_memory.write(static_cast<int>(r), targets[r] + static_cast<uint64_t>(at),
+                        call.output + at, bytes);
     });
   } else if (const int64_t bytes = pushed_share(call, targets.size()).begin; bytes > 0) {
-    reach.read(call.root, addresses[static_cast<size_t>(call.root)], call.output, bytes);
+    peer_memory.read(call.root, addresses[static_cast<size_t>(call.root)], call.output, bytes);
   }
 }
 

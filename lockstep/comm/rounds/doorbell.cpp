@@ -11,7 +11,7 @@
 namespace lockstep::rounds {
 namespace {
 
-// Shared between processes: without FUTEX_PRIVATE_FLAG.
+// Shared between processes, therefore without FUTEX_PRIVATE_FLAG.
 long futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const timespec* timeout) {
   static_assert(sizeof(word) == sizeof(uint32_t));
   return ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation, value, timeout,

@@ -1,5 +1,5 @@
-// Doorbell: how a rank that has waited in vain goes to sleep, and how those who publish something
-// wake it. A futex: no system call on the way of those who are awake.
+// Doorbell: puts a rank to sleep that has waited in vain, and lets publishers wake it. It is a
+// futex: ranks that are awake make no system call.
 #pragma once
 
 #include <chrono>
@@ -12,14 +12,15 @@ class Doorbell {
  public:
   Doorbell(Region region, int rank) : region_(region), rank_(rank) {}
 
-  // Wakes every rank that sleeps. To be called after a sequentially consistent store: then either
-  // the sleeper sees what was stored, or this sees the sleeper.
+  // Wakes every sleeping rank. Call it after a sequentially consistent store: then either the
+  // sleeper sees the stored value, or this call sees the sleeper.
   void ring() const {
     if (region_.header().sleepers.load(std::memory_order_seq_cst) != 0) wake_sleepers();
   }
 
-  // Sleeps until the bell rings, or for `longest`. Between announce() and sleep() the caller looks
-  // once more at what it waits for; withdraw() instead of sleep() if it came. May return early.
+  // Sleeps until the bell rings, or for `longest`; may return early. Between announce() and sleep()
+  // the caller checks once more for the value that it waits for, and calls withdraw() instead of
+  // sleep() if it has arrived.
   void announce();
   void sleep(std::chrono::nanoseconds longest);
   void withdraw();

@@ -19,7 +19,8 @@ uint64_t mixed(uint64_t history, uint64_t fingerprint) {
   return (history ^ fingerprint) * 0x9e3779b97f4a7c15ULL + 1;
 }
 
-// How often a rank looks for its peers' lines before it asks whether one of them sleeps.
+// The number of times that a rank looks for its peers' lines before it asks whether one of them
+// sleeps.
 constexpr int kFirstLooks = 32;
 
 bool is_message(const Call& call) {
@@ -28,7 +29,7 @@ bool is_message(const Call& call) {
 
 }  // namespace
 
-// T is an Operation or a Message: what has a call and becomes done.
+// T is an Operation or a Message: a type with a call that completes.
 template <typename T>
 class Engine::PendingRequest final : public Request {
  public:
@@ -43,26 +44,27 @@ class Engine::PendingRequest final : public Request {
   int polls_ = 0;
 };
 
-Engine::Engine(Region region, int rank, const Reach* reach, IsDead is_dead, Tuning tuning)
+Engine::Engine(Region region, int rank, const PeerMemory* peer_memory, IsDead is_dead,
+               Tuning tuning)
     : region_(region),
       rank_(rank),
       own_(region.rank(rank)),
-      reach_(reach),
+      peer_memory_(peer_memory),
       is_dead_(std::move(is_dead)),
       tuning_(tuning),
       spins_(region.size() <= usable_cpu_count() ? 2000 : 0),
       channels_(make_channels()),
-      lines_(region, rank),
+      ll_(region, rank),
       doorbell_(region, rank),
       offers_(static_cast<size_t>(region.size())),
       buffers_(static_cast<size_t>(region.size())),
       addresses_(static_cast<size_t>(region.size())),
       targets_(static_cast<size_t>(region.size())) {
-  LOCKSTEP_CHECK(tuning.lines_up_to <= kLineCapacity, "lines hold what goes through them");
+  LOCKSTEP_CHECK(tuning.ll_up_to <= kLineCapacity, "the LL buffers hold that many bytes");
 }
 
 Channels Engine::make_channels() {
-  if (reach_ == nullptr || !reach_->copies()) return {region_, rank_};
+  if (peer_memory_ == nullptr || !peer_memory_->copies()) return {region_, rank_};
   return {region_, rank_,
           [this](int rank, uint64_t address, std::byte* to, int64_t bytes) {
             return pull(rank, address, to, bytes);
@@ -114,21 +116,21 @@ void Engine::run(const Call& call, Deadline::Duration timeout) {
   const bool shown = std::exchange(shown_, false);
   if (is_message(call)) return start(call)->wait(Deadline::after(timeout));
   if (broken_) std::rethrow_exception(broken_);
-  // What has been shown may be over on the other ranks, who then go their ways.
+  // A call that has been shown may be complete on the other ranks, which then continue.
   if (!shown) check_aborted();
   trace::CallRecord made;
   if (call.record == nullptr) made = make_record(call);
   Operation op(call, call.record != nullptr ? *call.record : made, rank_, region_.size());
   op.shown = shown;
   enroll(op);
-  // Most small calls are over before it is worth asking for the time, or queueing.
-  const bool at_once = queue_.empty() && op.through_lines && op.posted;
+  // Most small calls end before asking for the time, or queueing, would be worth it.
+  const bool at_once = queue_.empty() && op.through_ll && op.posted;
   if (at_once) {
     show_lines(op);
     const int looks = std::min(kFirstLooks, spins_);
     for (int i = 0;; ++i) {
-      if (exchange_lines(op)) return;  // and rings
-      if (i == looks) ring_for_lines();
+      if (exchange_lines(op)) return;  // also rings the doorbell
+      if (i == looks) ring_for_ll();
       if (i == spins_) break;
       cpu_pause();
     }
@@ -154,27 +156,27 @@ void Engine::progress() {
   try {
     advance();
   } catch (...) {
-    // The failure belongs to whoever waits; fail() has recorded it in broken_.
+    // The error belongs to the caller that waits; fail() has recorded it in broken_.
     if (!broken_) broken_ = std::current_exception();
   }
 }
 
-// Gives the call its number and decides what this rank alone may decide.
+// Gives the call its number and makes the decisions that this rank can make alone.
 void Engine::enroll(Operation& op) {
   const Call& call = op.call;
   op.number = ++numbered_;
   op.history = history_;
   history_ = mixed(history_, op.record.fingerprint);
 
-  op.through_lines = through_lines(op.pieces);
-  if (!op.through_lines) {
+  op.through_ll = through_ll(op.pieces);
+  if (!op.through_ll) {
     const bool offered = Pieces::offered(call);
     const int64_t largest = offered ? op.pieces.largest_offer() : 0;
     LOCKSTEP_CHECK(call.op != Op::kAllReduce || call.input == call.output,
                    "all_reduce works in place");
     const int64_t offer = offered ? op.pieces.offer(rank_) : 0;
     const bool copies = offered && may_copy(call.op, largest);
-    const bool mapped = offered && reach_ != nullptr && tuning_.mapped;
+    const bool mapped = offered && peer_memory_ != nullptr && tuning_.mapped;
     const bool parts = call.op == Op::kAllGather || call.op == Op::kAllToAll;
     op.shows_target = call.op == Op::kBroadcast
                           ? (copies || mapped) && largest >= tuning_.copies_from
@@ -182,7 +184,7 @@ void Engine::enroll(Operation& op) {
     if (offer > 0 || (op.shows_target && call.op == Op::kBroadcast)) {
       std::optional<Window> window;
       if (mapped)
-        window = reach_->find(shown_memory(op), call.op == Op::kBroadcast ? largest : offer);
+        window = peer_memory_->find(shown_memory(op), call.op == Op::kBroadcast ? largest : offer);
       if (window) {
         op.memory = Memory::kMapped;
         op.window = *window;
@@ -199,43 +201,44 @@ void Engine::enroll(Operation& op) {
   if (numbered_ == own_.posted.load(std::memory_order_relaxed) + 1) post(op);
 }
 
-// Whether `bytes` of what is not mapped may be copied from and to the peers' memory. An all_reduce,
-// which goes both ways, is through sooner in slots: the system call pays for every page.
+// Whether `bytes` of memory that is not mapped may be copied to and from the peers' memory. An
+// all_reduce, which goes both ways, is faster in slots: the system call pays for every page.
 bool Engine::may_copy(Op op, int64_t bytes) const {
-  return op != Op::kAllReduce && reach_ != nullptr && reach_->copies() &&
+  return op != Op::kAllReduce && peer_memory_ != nullptr && peer_memory_->copies() &&
          bytes >= tuning_.copies_from;
 }
 
-// False while the slowest rank may still need what the call's post would overwrite.
+// False while the slowest rank may still need the descriptor that the call's would overwrite.
 bool Engine::may_post(uint64_t number) {
-  if (number <= all_done_ + kPosts) return true;
+  if (number <= all_done_ + kDescriptors) return true;
   uint64_t slowest = UINT64_MAX;
   for (int r = 0; r < region_.size(); ++r)
     slowest = std::min(slowest, region_.rank(r).done.load(std::memory_order_acquire));
   all_done_ = slowest;
-  return number <= all_done_ + kPosts;
+  return number <= all_done_ + kDescriptors;
 }
 
 bool Engine::post(Operation& op) {
   if (!may_post(op.number)) return false;
-  Post& post = region_.post(rank_, op.number);
-  post.fingerprint = op.record.fingerprint;
-  post.history = op.history;
-  post.offset = op.window.offset;
-  post.window = op.window.id;
-  post.memory = op.memory;
-  post.rounds = op.own_rounds;
-  post.address = 0;
-  if (op.memory != Memory::kStaged) post.address = reinterpret_cast<uint64_t>(op.pieces.own());
-  post.target = op.shows_target ? reinterpret_cast<uint64_t>(op.call.output) : 0;
-  post.record = op.record;
-  if (op.through_lines) {
-    // Nobody waits for this one: the lines say that it is there.
-    post.number.store(op.number, std::memory_order_release);
+  CallDescriptor& descriptor = region_.descriptor(rank_, op.number);
+  descriptor.fingerprint = op.record.fingerprint;
+  descriptor.history = op.history;
+  descriptor.offset = op.window.offset;
+  descriptor.window = op.window.id;
+  descriptor.memory = op.memory;
+  descriptor.rounds = op.own_rounds;
+  descriptor.address = 0;
+  if (op.memory != Memory::kStaged)
+    descriptor.address = reinterpret_cast<uint64_t>(op.pieces.own());
+  descriptor.target = op.shows_target ? reinterpret_cast<uint64_t>(op.call.output) : 0;
+  descriptor.record = op.record;
+  if (op.through_ll) {
+    // No rank waits for this descriptor: the LL buffers announce the call.
+    descriptor.number.store(op.number, std::memory_order_release);
     own_.posted.store(op.number, std::memory_order_release);
   } else {
     own_.posted.store(op.number, std::memory_order_release);
-    post.number.store(op.number, std::memory_order_seq_cst);
+    descriptor.number.store(op.number, std::memory_order_seq_cst);
     doorbell_.ring();
   }
   op.posted = true;
@@ -249,7 +252,7 @@ bool Engine::advance() {
       moved = channels_.progress();
     } catch (const Mismatch& error) {
       fail(Failure::kMismatch, -1, error.what());
-    } catch (const SystemError& error) {  // of memory that must be there
+    } catch (const SystemError& error) {  // memory that must exist could not be accessed
       fail(Failure::kPeerLost, -1, error.what());
     }
     if (moved) doorbell_.ring();
@@ -260,7 +263,7 @@ bool Engine::advance() {
     if (!op.done) break;
     queue_.pop_front();
   }
-  // Peers may take what later calls offer as soon as they are posted.
+  // Peers may take the data of later calls as soon as these are posted.
   for (size_t i = 1; i < queue_.size(); ++i) {
     if (!queue_[i]->posted && !post(*queue_[i])) break;
   }
@@ -275,9 +278,9 @@ bool Engine::advance(Operation& op) {
     switch (op.phase) {
       case Phase::kWaitingTurn:
         if (!op.posted && !post(op)) return moved;
-        if (op.through_lines) {
+        if (op.through_ll) {
           show_lines(op);
-          ring_for_lines();
+          ring_for_ll();
         } else if (op.surely_staged) {
           op.phase = Phase::kStaged;
         } else {
@@ -305,12 +308,12 @@ bool Engine::advance(Operation& op) {
 
 void Engine::finish(Operation& op) {
   op.done = true;
-  if (!op.through_lines && op.number % (kPosts / 4) != 0) {
+  if (!op.through_ll && op.number % (kDescriptors / 4) != 0) {
     own_.done.store(op.number, std::memory_order_release);
     return;
   }
   own_.done.store(op.number, std::memory_order_seq_cst);
-  doorbell_.ring();  // for whoever waits for this rank's lines, or is kPosts ahead
+  doorbell_.ring();  // for ranks that wait for this rank's LL buffers, or are kDescriptors ahead
 }
 
 bool Engine::stage(Operation& op) {
@@ -346,7 +349,7 @@ bool Engine::produce(Operation& op) {
   return true;
 }
 
-// A slot may be written again once every rank has read what it held kSlots rounds ago.
+// A slot may be written again once every rank has read its content of kSlots rounds ago.
 bool Engine::slot_is_free(uint64_t round) {
   if (round < slowest_ + kSlots) return true;
   uint64_t slowest = UINT64_MAX;
@@ -369,13 +372,13 @@ bool Engine::reads(const Operation& op, int rank) const {
   return false;
 }
 
-// Whether those that this rank reads have written their slots of the operation's round `round`.
+// Whether the ranks that this one reads have written their slots of the operation's round `round`.
 bool Engine::slots_are_written(const Operation& op, int64_t round) {
   for (int r = 0; r < region_.size(); ++r) {
     if (!reads(op, r)) continue;
     if (round == 0) {
       if (!has_posted(op, r)) return false;
-      check_post(op, r);
+      check_descriptor(op, r);
     }
     if (region_.rank(r).published.load(std::memory_order_acquire) <=
         op.base + static_cast<uint64_t>(round))
@@ -409,7 +412,7 @@ bool Engine::consume(Operation& op) {
   }
   if (!op.total_known) {
     for (int r = 0; r < size; ++r)
-      op.program->rounds = std::max(op.program->rounds, region_.post(r, op.number).rounds);
+      op.program->rounds = std::max(op.program->rounds, region_.descriptor(r, op.number).rounds);
     op.total_known = true;
   }
   if (op.program->consume) op.program->consume(op.consumed, round);

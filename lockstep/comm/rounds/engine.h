@@ -1,24 +1,25 @@
-// Engine: one rank's end of a region; runs collectives and messages, waits, and notices who is
-// late, gone or out of step.
+// Engine: one rank's end of a region. It runs collectives and messages, waits, and notices which
+// ranks are late, gone or out of step.
 //
-// A collective is posted first: fingerprint, history and where the data lies; lines alone may go
-// before their post, which is then written while they travel. How the data moves follows from the
-// call and from all ranks' posts, never from what one rank alone knows, and makes no difference to
-// a single bit of the result:
-//   lines    up to Tuning::lines_up_to bytes a rank
+// A collective is posted first: fingerprint, history and the place of the data. Only LL buffers may
+// be written before their call descriptor, which is then written while they travel. The path of the
+// data follows from the call and from all ranks' descriptors, never from knowledge of one rank
+// alone, and does not change a single bit of the result:
+//   LL       up to Tuning::ll_up_to bytes a rank
 //   mapped   every rank's data lies where the others can reach it: each takes its pieces in place;
 //            all_reduce in one fused pass
 //   copied   from Tuning::copies_from bytes, where every rank may copy from every other's memory;
 //            all_reduce never
 //   staged   in rounds through the slots (program.h), for everything else
-// Messages go through rings (channels.h), or are pulled from the sender's memory by the receiver.
-// A large broadcast is moved from both sides, by the root and the takers; a large copied all_gather
-// or all_to_all by whoever has the data, which is in its cache.
-// Mapped and copied calls, and pulled messages, touch a peer's memory without its help, so a rank that gives up waits
-// until nobody is inside before it lets go of its memory; for a rank that is stopped inside, no
-// longer than Tuning::quiesce_at_most. When that rank goes on, it finishes the transfer at hand (at
-// most kTransfer bytes; of a mapped call the rest of its share) and no more, into memory that
-// close() has said to keep.
+// Messages go through rings (channels.h), or the receiver pulls them from the sender's memory. A
+// large broadcast is moved from both sides, by the root and by the other ranks; in a large copied
+// all_gather or all_to_all the owner of the data writes it, since the data is in its cache.
+//
+// Mapped and copied calls, and pulled messages, touch a peer's memory without its help. A rank that
+// gives up therefore waits until no peer is inside before it releases its memory, but no longer
+// than Tuning::quiesce_at_most for a peer that is stopped inside. When that peer resumes, it
+// finishes the current transfer (at most kTransfer bytes; for a mapped call the rest of its share)
+// and no more, in memory that close() has said to keep.
 #pragma once
 
 #include <chrono>
@@ -35,41 +36,45 @@
 #include "lockstep/comm/mismatch_text.h"
 #include "lockstep/comm/rounds/channels.h"
 #include "lockstep/comm/rounds/doorbell.h"
-#include "lockstep/comm/rounds/lines.h"
+#include "lockstep/comm/rounds/ll_buffers.h"
+#include "lockstep/comm/rounds/peer_memory.h"
 #include "lockstep/comm/rounds/pieces.h"
 #include "lockstep/comm/rounds/program.h"
-#include "lockstep/comm/rounds/reach.h"
 #include "lockstep/comm/rounds/region.h"
 #include "lockstep/core/deadline.h"
 
 namespace lockstep::rounds {
 
-// Asks the system whether a rank's process is dead. May take microseconds; called only while
-// waiting.
+// Asks the system whether a rank's process is dead. It may take microseconds and is called only
+// while waiting.
 using IsDead = std::function<bool(int rank)>;
 
-// Where one way of moving data gives way to the next. Equal on all ranks. Bytes that a rank offers.
+// The sizes at which one data path gives way to the next, in bytes that a rank offers. Equal on all
+// ranks.
 struct Tuning {
-  int64_t lines_up_to = 3072;  // at most kLineCapacity; negative: never
+  int64_t ll_up_to = 3072;  // at most kLineCapacity; negative: never
   bool mapped = true;
   int64_t shares_from = 16 * 1024;  // staged all_reduce: each rank adds up its share for all
   int64_t copies_from = 48 * 1024;
-  int64_t pushes_from = 512 * 1024;  // copied all_gather and all_to_all: by whoever has the data
-  // For peers that touch this rank's memory, once it gives up.
+  // From here on the owner of the data writes a copied all_gather or all_to_all.
+  int64_t pushes_from = 512 * 1024;
+  // How long a rank that gives up waits for peers that touch its memory.
   Deadline::Duration quiesce_at_most = std::chrono::seconds(2);
 };
 
-// Copies look so often whether the group is broken. Bytes.
+// Copies check after this many bytes whether the group is broken.
 inline constexpr int64_t kTransfer = 1024 * 1024;
 
-// One thread at a time. Collectives run one after another, in the order in which they were started;
-// messages run beside them.
+// Collectives run one after another, in the order in which they were started; messages run beside
+// them.
+// Thread-safety: one thread at a time, except abort().
 class Engine {
  public:
-  // `region` is initialised and outlives the engine, and so does `reach`, which may be null.
+  // `region` is initialised and outlives the engine, and so does `peer_memory`, which may be null.
   // `is_dead` may be empty.
-  Engine(Region region, int rank, const Reach* reach, IsDead is_dead, Tuning tuning = {});
-  // As close(), whose answer is lost.
+  Engine(Region region, int rank, const PeerMemory* peer_memory, IsDead is_dead,
+         Tuning tuning = {});
+  // Calls close() and ignores its result.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -78,9 +83,9 @@ class Engine {
   void show(const Call& call);  // Backend::show()
   void run(const Call& call, Deadline::Duration timeout);
   void progress();
-  void set_elsewhere(Elsewhere* elsewhere) { elsewhere_ = elsewhere; }
+  void set_siblings(SiblingProgress* siblings) { siblings_ = siblings; }
   Probe probe(int src, int tag);  // Backend::probe()
-  // From any thread: it writes to the region alone.
+  // Writes to the region alone, so it may be called from any thread.
   void abort(const Breakage& why) noexcept;
   bool lost(int rank) const;  // Backend::lost()
   bool close() noexcept;      // Backend::close()
@@ -91,7 +96,7 @@ class Engine {
   template <typename T>
   class PendingRequest;
 
-  // engine.cpp: what happens in a call.
+  // engine.cpp: the progress of a call.
   void enroll(Operation& op);
   bool may_copy(Op op, int64_t bytes) const;
   Channels make_channels();
@@ -108,10 +113,10 @@ class Engine {
   bool slot_is_free(uint64_t round);
   bool reads(const Operation& op, int rank) const;
 
-  // engine_lines.cpp: calls through lines.
-  bool through_lines(const Pieces& pieces) const;
+  // engine_ll.cpp: calls through LL buffers.
+  bool through_ll(const Pieces& pieces) const;
   void show_lines(Operation& op);
-  void ring_for_lines();
+  void ring_for_ll();
   bool exchange_lines(Operation& op);
   void take_lines(const Operation& op);
 
@@ -128,9 +133,9 @@ class Engine {
   static bool exposes(const Operation& op);
   bool touched(int rank) const noexcept;
   void quiesce() noexcept;
-  class WatchedReach;
+  class WatchedPeerMemory;
 
-  // engine_wait.cpp: waiting, and what can go wrong.
+  // engine_wait.cpp: waiting, and failures.
   bool poll(const bool& done, const Call& call, bool check_peers);
   void wait(const bool& done, const Call& call, Deadline deadline);
   void check_slowly(const bool& done, const Call& call);
@@ -140,8 +145,8 @@ class Engine {
   std::vector<int> culprits(const Call& call, Deadline::Duration silence) const;
   bool has_posted(const Operation& op, int rank) const;
   std::optional<trace::CallRecord> posted(int rank, uint64_t number) const;
-  void check_post(const Operation& op, int rank);
-  void compare_posts(const Operation& op);
+  void check_descriptor(const Operation& op, int rank);
+  void compare_descriptors(const Operation& op);
   [[noreturn]] void report_mismatch(const Operation& op);
   std::vector<RankCall> differing(uint64_t number, const Operation& op) const;
   void check_aborted();
@@ -153,13 +158,13 @@ class Engine {
   Region region_;
   int rank_;
   RankState& own_;
-  const Reach* reach_;
+  const PeerMemory* peer_memory_;
   IsDead is_dead_;
   Tuning tuning_;
-  Elsewhere* elsewhere_ = nullptr;
+  SiblingProgress* siblings_ = nullptr;
   int spins_;  // pauses before the first yield
   Channels channels_;
-  Lines lines_;
+  LlBuffers ll_;
   Doorbell doorbell_;
   std::deque<std::shared_ptr<Operation>> queue_;
   uint64_t numbered_ = 0;    // calls enrolled
@@ -168,15 +173,15 @@ class Engine {
   uint64_t all_done_ = 0;    // a lower bound of every rank's done
   uint64_t slowest_ = 0;     // a lower bound of every rank's consumed
   int probes_ = 0;
-  bool shown_ = false;  // the lines of the call that is run next are written
+  bool shown_ = false;  // the LL buffers of the next run() call are written
   std::vector<std::byte> scratch_;
-  // Kept for their memory; of the call that is being executed.
+  // Kept for their memory; used by the call that is being executed.
   std::vector<const std::byte*> offers_;
   std::vector<std::byte*> buffers_;
   std::vector<uint64_t> addresses_;
   std::vector<uint64_t> targets_;
-  std::exception_ptr broken_;  // what broke this engine
-  bool exposed_ = false;       // memory of calls that will not end was shown to peers
+  std::exception_ptr broken_;  // the error that broke this engine
+  bool exposed_ = false;       // peers were shown memory of calls that will not complete
   bool quiesced_ = false;
   bool closed_ = false;
 };

@@ -1,5 +1,5 @@
-// Engine: calls in which ranks touch each other's memory: who meets whom, which way they go, and
-// when they are through.
+// Engine: calls in which ranks touch each other's memory: which ranks meet, which path the data
+// takes, and when they have finished.
 #include <sched.h>
 
 #include <algorithm>
@@ -17,31 +17,35 @@ struct GroupBroke {};
 
 }  // namespace
 
-// The peers' memory as long as the group is whole and, where it is one rank's, that rank has not left. A rank that was
-// stopped in the middle may go on when its peers have given up and use their memory for something else.
-class Engine::WatchedReach final : public Reach {
+// The peers' memory, while the group is intact and, for one rank's memory, that rank has not left.
+// A rank that was stopped in the middle may continue after its peers have given up and reused their
+// memory.
+class Engine::WatchedPeerMemory final : public PeerMemory {
  public:
-  WatchedReach(const Reach& reach, const FailureBoard& failure, const RankState* of = nullptr)
-      : reach_(reach), failure_(failure), of_(of) {}
+  WatchedPeerMemory(const PeerMemory& peer_memory, const FailureBoard& failure,
+                    const RankState* of = nullptr)
+      : peer_memory_(peer_memory), failure_(failure), of_(of) {}
 
   bool is_over() const {
     return failure_.any() || (of_ != nullptr && of_->departed.load(std::memory_order_seq_cst) != 0);
   }
 
   std::optional<Window> find(const std::byte* memory, int64_t bytes) const override {
-    return reach_.find(memory, bytes);
+    return peer_memory_.find(memory, bytes);
   }
-  std::byte* peer(int rank, Window window) const override { return reach_.peer(rank, window); }
+  std::byte* peer(int rank, Window window) const override {
+    return peer_memory_.peer(rank, window);
+  }
   SymmetricMemory allocate(int64_t) override { return {}; }
-  bool copies() const override { return reach_.copies(); }
+  bool copies() const override { return peer_memory_.copies(); }
   void read(int rank, uint64_t address, std::byte* to, int64_t bytes) const override {
     in_steps(bytes, [&](int64_t at, int64_t step) {
-      reach_.read(rank, address + static_cast<uint64_t>(at), to + at, step);
+      peer_memory_.read(rank, address + static_cast<uint64_t>(at), to + at, step);
     });
   }
   void write(int rank, uint64_t address, const std::byte* from, int64_t bytes) const override {
     in_steps(bytes, [&](int64_t at, int64_t step) {
-      reach_.write(rank, address + static_cast<uint64_t>(at), from + at, step);
+      peer_memory_.write(rank, address + static_cast<uint64_t>(at), from + at, step);
     });
   }
 
@@ -54,65 +58,65 @@ class Engine::WatchedReach final : public Reach {
     }
   }
 
-  const Reach& reach_;
+  const PeerMemory& peer_memory_;
   const FailureBoard& failure_;
   const RankState* of_;
 };
 
-// For messages. The sender's memory is its own again once it has left, or the group is broken: either this rank sees
-// that, or who leaves or breaks it sees that this rank is inside.
+// For messages. The sender owns its memory again once it has left or the group is broken. Either
+// this rank sees that, or the rank that leaves or breaks the group sees that this rank is inside.
 bool Engine::pull(int rank, uint64_t address, std::byte* to, int64_t bytes) {
   const auto leave = [this](bool good) {
     own_.inside.store(0, std::memory_order_release);
     return good;
   };
   own_.inside.store(1, std::memory_order_seq_cst);
-  const WatchedReach reach(*reach_, region_.header().failure, &region_.rank(rank));
+  const WatchedPeerMemory peer_memory(*peer_memory_, region_.header().failure, &region_.rank(rank));
   try {
-    reach.read(rank, address, to, bytes);
-    // The last transfer may have lasted longer than the sender waits for it.
-    return leave(!reach.is_over());
+    peer_memory.read(rank, address, to, bytes);
+    // The last transfer may have taken longer than the sender waits for it.
+    return leave(!peer_memory.is_over());
   } catch (const GroupBroke&) {
     return leave(false);
   } catch (const PeerLost&) {
-    return leave(false);  // check_lost() says so, with the call
+    return leave(false);  // check_lost() reports it together with the call
   } catch (...) {
     leave(false);
     throw;
   }
 }
 
-// What this rank lets its peers map: what it offers, or where it takes a broadcast.
+// The memory that this rank shows its peers: its offer, or its output of a broadcast.
 const std::byte* Engine::shown_memory(const Operation& op) const {
   return op.call.op == Op::kBroadcast ? op.call.output : op.pieces.own();
 }
 
-// Whether the call can only be executed once `rank` has posted: it offers something, or is given
-// something where it says.
+// Whether the call can only be executed after `rank` has posted, because that rank offers data or
+// says where it receives data.
 bool Engine::meets(const Operation& op, int rank) const {
   return rank != rank_ && (op.pieces.offer(rank) > 0 || op.shows_target);
 }
 
-// Whether `rank` touches this rank's memory in a call that is executed.
+// Whether `rank` accesses this rank's memory during the call's execution.
 bool Engine::touched_by(const Operation& op, int rank) const {
   return rank != rank_ &&
          (op.pieces.gives_to(rank) || (op.pushed && op.pieces.taken_from(rank).bytes > 0));
 }
 
-// Waits for the posts, and goes the way that they allow.
+// Waits for the descriptors, and takes the path that they allow.
 bool Engine::meet(Operation& op) {
   const int size = region_.size();
   for (int r = 0; r < size; ++r) {
     if (!meets(op, r)) continue;
     if (!has_posted(op, r)) return false;
-    check_post(op, r);
+    check_descriptor(op, r);
   }
   bool offers_mapped = true;
   bool offers_reachable = true;
   bool all_mapped = true;
   for (int r = 0; r < size; ++r) {
-    if (r != rank_ && !meets(op, r)) continue;  // its post may be under way
-    const Memory memory = r == rank_ ? op.memory : region_.post(r, op.number).memory;
+    if (r != rank_ && !meets(op, r)) continue;  // its descriptor may still be missing
+    const Memory memory = r == rank_ ? op.memory : region_.descriptor(r, op.number).memory;
     all_mapped &= memory == Memory::kMapped;
     if (op.pieces.offer(r) == 0) continue;
     offers_mapped &= memory == Memory::kMapped;
@@ -134,10 +138,11 @@ bool Engine::meet(Operation& op) {
   return true;
 }
 
-// Moves this rank's share, without any help of the peers. False if the group is broken: the call
-// will not end, the next check throws.
+// Moves this rank's share, without help from the peers. Returns false if the group is broken: the
+// call will not end, and the next check throws.
 bool Engine::execute(Operation& op) {
-  // Either this rank sees that the group is broken, or whoever breaks it sees that it is inside.
+  // Either this rank sees that the group is broken, or the rank that breaks it sees that this one
+  // is inside.
   own_.inside.store(1, std::memory_order_seq_cst);
   if (region_.header().failure.any()) {
     own_.inside.store(0, std::memory_order_release);
@@ -171,9 +176,9 @@ void Engine::execute_mapped(Operation& op) {
     std::byte*& buffer = buffers_[static_cast<size_t>(r)];
     buffer = nullptr;
     if (op.pieces.offer(r) == 0 && !op.pushed) continue;
-    const Post& post = region_.post(r, op.number);
+    const CallDescriptor& descriptor = region_.descriptor(r, op.number);
     buffer = r == rank_ ? const_cast<std::byte*>(shown_memory(op))
-                        : reach_->peer(r, {post.window, post.offset});
+                        : peer_memory_->peer(r, {descriptor.window, descriptor.offset});
     LOCKSTEP_CHECK(buffer != nullptr, "a posted window is mapped");
   }
   if (op.call.op == Op::kAllReduce)
@@ -187,20 +192,20 @@ void Engine::execute_mapped(Operation& op) {
 void Engine::execute_copied(Operation& op) {
   for (int r = 0; r < region_.size(); ++r) {
     if (!meets(op, r)) continue;
-    const Post& post = region_.post(r, op.number);
-    addresses_[static_cast<size_t>(r)] = post.address;
-    targets_[static_cast<size_t>(r)] = post.target;
+    const CallDescriptor& descriptor = region_.descriptor(r, op.number);
+    addresses_[static_cast<size_t>(r)] = descriptor.address;
+    targets_[static_cast<size_t>(r)] = descriptor.target;
   }
-  const WatchedReach reach(*reach_, region_.header().failure);
+  const WatchedPeerMemory peer_memory(*peer_memory_, region_.header().failure);
   if (op.call.op == Op::kBroadcast)
-    broadcast_copied(op.call, rank_, addresses_, targets_, reach);
+    broadcast_copied(op.call, rank_, addresses_, targets_, peer_memory);
   else if (op.pushed)
-    push_copied(op.call, op.pieces, rank_, targets_, reach);
+    push_copied(op.call, op.pieces, rank_, targets_, peer_memory);
   else
-    take_copied(op.call, op.pieces, rank_, addresses_, reach, scratch_);
+    take_copied(op.call, op.pieces, rank_, addresses_, peer_memory, scratch_);
 }
 
-// Waits until nobody touches this rank's memory any more.
+// Waits until no peer touches this rank's memory any more.
 bool Engine::leave(Operation& op) {
   for (int r = 0; r < region_.size(); ++r) {
     if (!touched_by(op, r)) continue;
@@ -210,19 +215,19 @@ bool Engine::leave(Operation& op) {
   return true;
 }
 
-// Whether peers were told where memory of the call lies.
+// Whether peers were told the address of the call's memory.
 bool Engine::exposes(const Operation& op) {
   return op.posted && !op.done && (op.memory != Memory::kStaged || op.shows_target);
 }
 
-// Whether the rank is in the middle of touching its peers' memory.
+// Whether the rank is currently accessing its peers' memory.
 bool Engine::touched(int rank) const noexcept {
   return rank != rank_ && region_.rank(rank).inside.load(std::memory_order_seq_cst) != 0 &&
          !(is_dead_ && is_dead_(rank));
 }
 
-// After the group was broken: returns once no peer touches this rank's memory. A stopped peer is
-// not waited for longer than Tuning::quiesce_at_most; close() tells of it.
+// Called after the group was broken: returns once no peer accesses this rank's memory. Waits for a
+// stopped peer at most Tuning::quiesce_at_most; close() reports that.
 void Engine::quiesce() noexcept {
   exposed_ |= channels_.exposes() || std::any_of(queue_.begin(), queue_.end(),
                                                  [](const auto& op) { return exposes(*op); });

@@ -46,19 +46,16 @@ struct Way {
 const std::vector<Way>& ways() {
   static const std::vector<Way> kWays = {
       {"default", {}},
-      {"no lines", {.lines_up_to = kNever}},
-      {"lines to the brim", {.lines_up_to = rounds::kLineCapacity}},
+      {"no lines", {.ll_up_to = kNever}},
+      {"lines to the brim", {.ll_up_to = rounds::kLineCapacity}},
       {"staged",
-       {.lines_up_to = kNever,
-        .mapped = false,
-        .shares_from = kNoShares,
-        .copies_from = kNoCopies}},
+       {.ll_up_to = kNever, .mapped = false, .shares_from = kNoShares, .copies_from = kNoCopies}},
       {"staged in shares",
-       {.lines_up_to = kNever, .mapped = false, .shares_from = 1, .copies_from = kNoCopies}},
+       {.ll_up_to = kNever, .mapped = false, .shares_from = 1, .copies_from = kNoCopies}},
       {"lines and staged", {.mapped = false, .copies_from = kNoCopies}},
-      {"copied", {.lines_up_to = kNever, .mapped = false, .copies_from = 1}},
+      {"copied", {.ll_up_to = kNever, .mapped = false, .copies_from = 1}},
       {"copied and pushed",
-       {.lines_up_to = 256, .mapped = false, .copies_from = 2048, .pushes_from = 4096}},
+       {.ll_up_to = 256, .mapped = false, .copies_from = 2048, .pushes_from = 4096}},
   };
   return kWays;
 }
@@ -84,7 +81,7 @@ void run(int size, const rounds::Tuning& tuning, const std::function<void(Commun
   for (std::thread& thread : threads) thread.join();
 }
 
-// Values whose sums are rounded: the order of adding shows in the bits.
+// Values whose sums are rounded, so that the bits show the order of adding.
 at::Tensor rough(int rank, int64_t count, at::ScalarType dtype) {
   std::mt19937 generator(static_cast<unsigned>(rank * 7919 + 1));
   std::uniform_real_distribution<float> values(-3.0f, 3.0f);
@@ -101,13 +98,13 @@ at::Tensor serial_sum(int size, int64_t count, at::ScalarType dtype, bool averag
   return sum.to(dtype);
 }
 
-// Both sides of every threshold, and lengths that no vector or line divides.
+// Lengths on both sides of every threshold, and lengths that no vector or line divides.
 std::vector<int64_t> telling_counts(at::ScalarType dtype) {
   const auto element = static_cast<int64_t>(c10::elementSize(dtype));
   std::vector<int64_t> counts = {1, 13, 14, 15, 127, 5003};
   const rounds::Tuning usual;
   for (const int64_t bytes :
-       {int64_t{256}, int64_t{2048}, usual.lines_up_to, rounds::kLineCapacity, usual.shares_from}) {
+       {int64_t{256}, int64_t{2048}, usual.ll_up_to, rounds::kLineCapacity, usual.shares_from}) {
     for (const int64_t near : {-1, 0, 1}) counts.push_back(bytes / element + near);
   }
   return counts;
@@ -142,7 +139,7 @@ TEST(RoundsEngine, NoWayOfMovingDataChangesABit) {
 }
 
 // Every protocol has flags and counters of its own: calls of all kinds follow each other, many of
-// them under way at once, on ranks that run at different speeds.
+// them pending at once, on ranks that run at different speeds.
 TEST(RoundsEngine, CallsOfAllKindsMixed) {
   constexpr int kCalls = kSanitized ? 200 : 600;
   for (const int size : {2, 3, 4}) {
@@ -214,7 +211,7 @@ TEST(RoundsEngine, CallsOfAllKindsMixed) {
               check(comm.all_to_all(mine.repeat({size})), at::cat(inputs), call);
               break;
           }
-          if (pending.size() > 90 || plan() % 40 == 0) {  // more than posts fit
+          if (pending.size() > 90 || plan() % 40 == 0) {  // more than there are descriptors
             for (auto& [work, then] : pending) {
               work.wait();
               then();
@@ -231,7 +228,7 @@ TEST(RoundsEngine, CallsOfAllKindsMixed) {
   }
 }
 
-// Several chunks of every way.
+// Several chunks with every algorithm.
 TEST(RoundsEngine, LargeTensors) {
   constexpr int64_t kCount = 300'007;
   for (const int size : {2, 3}) {
@@ -263,7 +260,7 @@ TEST(RoundsEngine, LargeTensors) {
 
 TEST(RoundsEngine, ManyRanksShareASlot) {
   const rounds::Tuning tuning = {
-      .lines_up_to = kNever, .mapped = false, .shares_from = 1, .copies_from = kNoCopies};
+      .ll_up_to = kNever, .mapped = false, .shares_from = 1, .copies_from = kNoCopies};
   constexpr int kSize = 9;
   run(kSize, tuning, [&](Communicator& comm) {
     for (const int64_t count : {1, 40, 5003}) {
@@ -274,8 +271,7 @@ TEST(RoundsEngine, ManyRanksShareASlot) {
   });
 }
 
-// A small call's data goes before the rest of the call: a peer need not wait for what is written
-// down of it.
+// A small call's data precedes the rest of the call: a peer need not wait for the call's record.
 TEST(RoundsEngine, WhatIsShownReachesThePeerBeforeTheCallRuns) {
   auto backends = make_local_backends(2);
   float data[2] = {1, 2};
@@ -287,7 +283,7 @@ TEST(RoundsEngine, WhatIsShownReachesThePeerBeforeTheCallRuns) {
     calls[r].output = reinterpret_cast<std::byte*>(&data[r]);
     calls[r].input = calls[r].output;
   }
-  for (int call = 0; call < 200; ++call) {  // more than posts fit
+  for (int call = 0; call < 200; ++call) {  // more than there are descriptors
     const size_t first = call % 2;
     backends[first]->show(calls[first]);
     backends[1 - first]->run(calls[1 - first], std::chrono::seconds(10));
@@ -299,7 +295,7 @@ TEST(RoundsEngine, WhatIsShownReachesThePeerBeforeTheCallRuns) {
   }
 }
 
-// What is shown is part of the call, whatever the ranks find to be wrong with it afterwards.
+// Shown data is part of the call, whatever errors the ranks find in the call afterwards.
 TEST(RoundsEngine, WhatIsShownOfDifferentCallsDoesNotMeet) {
   auto backends = make_local_backends(2);
   float data[2] = {1, 2};
@@ -337,7 +333,7 @@ TEST(StreamCopy, CopiesAllBytesAndNoOthers) {
   }
 }
 
-// A rank that leaves with a call under way takes its memory along: no peer may touch it afterwards.
+// A rank that leaves with a pending call frees its memory: no peer may touch it afterwards.
 TEST(RoundsEngine, NobodyTouchesTheMemoryOfARankThatGaveUp) {
   std::atomic<bool> gave_up = false, tried = false;
   run(2, {}, [&](Communicator& comm) {
@@ -357,13 +353,15 @@ TEST(RoundsEngine, NobodyTouchesTheMemoryOfARankThatGaveUp) {
   });
 }
 
-// As a pipeline's stage that computes: the message is larger than the ring, and its sender is in no call.
+// Like a pipeline's stage that computes: the message is larger than the ring, and its sender is in
+// no call.
 TEST(RoundsEngine, LargeMessagesComeWithoutTheirSendersHelp) {
   std::atomic<bool> received = false;
   run(2, {}, [&](Communicator& comm) {
     constexpr int64_t kCount = 1'000'000;
     if (comm.rank() == 0) {
-      // The second fits into no ring either; the third, of another tag, is asked for first.
+      // The second one does not fit into a ring either; the third one, of another tag, is received
+      // first.
       Work first = comm.isend(at::full({kCount}, 1.0f), 1, 0);
       Work second = comm.isend(at::full({kCount}, 2.0f), 1, 0);
       Work third = comm.isend(at::full({kCount}, 3.0f), 1, 7);
@@ -383,7 +381,8 @@ TEST(RoundsEngine, LargeMessagesComeWithoutTheirSendersHelp) {
   });
 }
 
-// What was not yet pulled when its sender left never comes, and nobody reads where it was.
+// A message that was not pulled when its sender left never arrives, and no rank reads its former
+// memory.
 TEST(RoundsEngine, LargeMessagesOfARankThatLeftAreLost) {
   std::atomic<bool> left = false;
   run(2, {}, [&](Communicator& comm) {
@@ -402,16 +401,16 @@ TEST(RoundsEngine, LargeMessagesOfARankThatLeftAreLost) {
   });
 }
 
-// Where a rank stops, as a process does by SIGSTOP, until it is to go on.
+// Stops a rank at a point, as SIGSTOP stops a process, until it may continue.
 struct Gate {
   std::atomic<bool> inside{false};
   std::atomic<bool> open{false};
   std::atomic<int> transfers{0};
 };
 
-class GatedReach final : public rounds::Reach {
+class GatedPeerMemory final : public rounds::PeerMemory {
  public:
-  explicit GatedReach(Gate* gate) : gate_(gate) {}
+  explicit GatedPeerMemory(Gate* gate) : gate_(gate) {}
   std::optional<rounds::Window> find(const std::byte*, int64_t) const override { return {}; }
   std::byte* peer(int, rounds::Window) const override { return nullptr; }
   SymmetricMemory allocate(int64_t) override { return {}; }
@@ -436,10 +435,10 @@ class GatedReach final : public rounds::Reach {
   Gate* gate_;  // null: it does not stop
 };
 
-// Rank 1 stops in the middle of writing into rank 0's output; rank 0 gives up, and its communicator
-// and tensors go. Then rank 1 goes on.
+// Rank 1 stops in the middle of writing into rank 0's output; rank 0 gives up and destroys its
+// communicator and tensors. Then rank 1 resumes.
 TEST(RoundsEngine, ARankThatStoppedInsideWritesToNobodyElsesMemory) {
-  const rounds::Tuning tuning = {.lines_up_to = kNever,
+  const rounds::Tuning tuning = {.ll_up_to = kNever,
                                  .mapped = false,
                                  .copies_from = 1,
                                  .pushes_from = 1,
@@ -453,7 +452,8 @@ TEST(RoundsEngine, ARankThatStoppedInsideWritesToNobodyElsesMemory) {
     return Communicator(
         std::make_unique<rounds::RoundsBackend>(
             rounds::engine_capabilities(), memory, region, rank,
-            std::make_unique<GatedReach>(rank == 1 ? &gate : nullptr), rounds::IsDead(), tuning),
+            std::make_unique<GatedPeerMemory>(rank == 1 ? &gate : nullptr), rounds::IsDead(),
+            tuning),
         Topology{rank, 2, rank, 2, 0},
         {.timeout = rank == 0 ? std::chrono::milliseconds(300) : std::chrono::seconds(60)});
   };
@@ -478,26 +478,26 @@ TEST(RoundsEngine, ARankThatStoppedInsideWritesToNobodyElsesMemory) {
   EXPECT_EQ(gate.transfers, 1) << "of those that it would have made";
 }
 
-// Rank 1 stops in the middle of pulling a message; rank 0 leaves, and its memory becomes something else. Then rank 1
-// goes on.
+// Rank 1 stops in the middle of pulling a message; rank 0 leaves, and its memory is reused. Then
+// rank 1 resumes.
 TEST(RoundsEngine, ARankThatStoppedInsideTakesNothingOfWhoeverLeft) {
-  const rounds::Tuning tuning = {.lines_up_to = kNever,
+  const rounds::Tuning tuning = {.ll_up_to = kNever,
                                  .mapped = false,
                                  .copies_from = 1,
                                  .quiesce_at_most = std::chrono::milliseconds(20)};
   const rounds::RegionShape shape = rounds::default_shape(2);
   for (const int64_t count :
-       {int64_t{1'000'000}, int64_t{100'000}}) {  // of several transfers, and of one
+       {int64_t{1'000'000}, int64_t{100'000}}) {  // for several transfers, and for one
     const std::shared_ptr<void> memory = rounds::fresh_memory(shape);
     const rounds::Region region(static_cast<std::byte*>(memory.get()), shape);
     rounds::Region(region).initialise();
     Gate gate;
     const auto make = [&](int rank) {
-      return Communicator(
-          std::make_unique<rounds::RoundsBackend>(
-              rounds::engine_capabilities(), memory, region, rank,
-              std::make_unique<GatedReach>(rank == 1 ? &gate : nullptr), rounds::IsDead(), tuning),
-          Topology{rank, 2, rank, 2, 0}, {.timeout = std::chrono::seconds(60)});
+      return Communicator(std::make_unique<rounds::RoundsBackend>(
+                              rounds::engine_capabilities(), memory, region, rank,
+                              std::make_unique<GatedPeerMemory>(rank == 1 ? &gate : nullptr),
+                              rounds::IsDead(), tuning),
+                          Topology{rank, 2, rank, 2, 0}, {.timeout = std::chrono::seconds(60)});
     };
     std::vector<float> input(static_cast<size_t>(count), 1.0f);
     std::thread stopped([&] {

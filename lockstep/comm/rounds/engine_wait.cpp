@@ -1,4 +1,4 @@
-// Engine: waiting, and what can go wrong meanwhile.
+// Engine: waiting, and failures during a wait.
 #include <sched.h>
 
 #include <algorithm>
@@ -19,12 +19,13 @@ namespace lockstep::rounds {
 namespace {
 
 constexpr int kYields = 1000;  // before the first sleep
-// Peers ring; a slice only bounds how late a dead one, which does not, is noticed.
+// Peers ring the doorbell; the slice only bounds how late a dead peer, which does not ring, is
+// noticed.
 constexpr auto kSlice = std::chrono::milliseconds(50);
 constexpr double kWarnAfterSeconds = 10;
-// How long a rank that found a mismatch waits for the others' side of it.
+// How long a rank that detected a mismatch waits for the other ranks' view of it.
 constexpr auto kPatience = std::chrono::milliseconds(200);
-// How far back a difference in the calls' history is looked for.
+// How many earlier calls are searched for a difference in the calls' history.
 constexpr uint64_t kLookBack = 8;
 
 int64_t now_ns() {
@@ -32,7 +33,7 @@ int64_t now_ns() {
 }
 
 using lockstep::numbered;
-// As the ranks compare it: a call may be one of several that are a larger one.
+// The number that the ranks compare: a call may be one of several parts of a larger one.
 std::string numbered(const Call& call) {
   return numbered(call.record != nullptr ? *call.record : make_record(call));
 }
@@ -54,14 +55,14 @@ Probe Engine::probe(int src, int tag) {
   if (broken_) std::rethrow_exception(broken_);
   check_aborted();
   const bool found = channels_.probe(src, tag);
-  doorbell_.ring();  // it may have made room
+  doorbell_.ring();  // the probe may have freed space
   if (found) return Probe::kMessage;
-  // All ranks at every 64th question about each.
+  // Checks all ranks at every 64th probe of each.
   if (++probes_ / region_.size() % 64 != 0) return Probe::kNothing;
   const bool departed = region_.rank(src).departed.load(std::memory_order_acquire) != 0;
   const bool dead = !departed && is_dead_ && is_dead_(src);
   if (!departed && !dead) return Probe::kNothing;
-  // What it sent before it went is still there.
+  // Messages that it sent before it left are still there.
   if (channels_.probe(src, tag)) return Probe::kMessage;
   if (departed) return Probe::kLeft;
   throw PeerLost(
@@ -89,7 +90,7 @@ void Engine::wait(const bool& done, const Call& call, Deadline deadline) {
       any_moved = true;
       continue;
     }
-    const bool elsewhere = move_elsewhere(elsewhere_);
+    const bool siblings = progress_siblings(siblings_);
     ++idle;
     if (idle < spins_) {
       cpu_pause();
@@ -99,7 +100,7 @@ void Engine::wait(const bool& done, const Call& call, Deadline deadline) {
       ::sched_yield();
       if (idle % 64 == 0) {
         check_aborted();
-        // On a busy machine every yield may last a time slice.
+        // On a busy machine every yield may take a whole time slice.
         if (deadline.expired()) idle = spins_ + kYields;
       }
       continue;
@@ -127,7 +128,7 @@ void Engine::wait(const bool& done, const Call& call, Deadline deadline) {
       doorbell_.withdraw();
     else
       doorbell_.sleep(
-          std::min<Deadline::Duration>(elsewhere ? kElsewhereNap : kSlice, deadline.remaining()));
+          std::min<Deadline::Duration>(siblings ? kSiblingNap : kSlice, deadline.remaining()));
   }
 }
 
@@ -136,13 +137,13 @@ void Engine::check_slowly(const bool& done, const Call& call) {
   own_.peer_then.store(pair ? call.peer + 1 : 0, std::memory_order_relaxed);
   own_.looked.store(now_ns(), std::memory_order_relaxed);
   check_aborted();
-  if (!queue_.empty()) compare_posts(*queue_.front());
+  if (!queue_.empty()) compare_descriptors(*queue_.front());
   check_lost(done, call);
 }
 
 void Engine::check_elsewhere(const Call& call, bool moved) {
-  if (elsewhere_ == nullptr) return;
-  const std::string wrong = elsewhere_->stand(call, awaited(call), moved);
+  if (siblings_ == nullptr) return;
+  const std::string wrong = siblings_->report_wait(call, awaited(call), moved);
   if (!wrong.empty()) fail(Failure::kMismatch, -1, wrong);
 }
 
@@ -156,9 +157,9 @@ void Engine::time_out(const Call& call, Deadline deadline) {
   fail(Failure::kTimeout, ranks.empty() ? -1 : ranks.front(), text.str());
 }
 
-// The awaited ranks without those that wait too, for somebody else: only ranks that have not looked
-// at their peers for `silence`. Where all awaited ones wait, whoever else holds them up: in a chain
-// of sends and receives the rank at its end.
+// The awaited ranks that do not themselves wait for another rank: those that have not checked on
+// their peers for `silence`. Where all awaited ranks wait, the ranks that hold them up: in a chain
+// of sends and receives, the rank at its end.
 std::vector<int> Engine::culprits(const Call& call, Deadline::Duration silence) const {
   const int64_t since = now_ns() - silence.count();
   const auto waits = [&](int r) {
@@ -193,10 +194,10 @@ std::vector<int> Engine::culprits(const Call& call, Deadline::Duration silence) 
 }
 
 bool Engine::has_posted(const Operation& op, int rank) const {
-  return region_.post(rank, op.number).number.load(std::memory_order_acquire) == op.number;
+  return region_.descriptor(rank, op.number).number.load(std::memory_order_acquire) == op.number;
 }
 
-// The ranks that `call` cannot go on without.
+// The ranks that `call` needs to continue.
 std::vector<int> Engine::awaited(const Call& call) const {
   using Phase = Operation::Phase;
   if (call.op == Op::kSend || call.op == Op::kRecv) return {call.peer};
@@ -207,7 +208,7 @@ std::vector<int> Engine::awaited(const Call& call) const {
                           op.base + static_cast<uint64_t>(op.produced) >= slowest_ + kSlots;
   const uint64_t round = op.base + static_cast<uint64_t>(op.consumed);
   const bool combines = op.program && op.program->combine;
-  const int64_t read = combines ? op.combined : op.consumed;  // rounds
+  const int64_t read = combines ? op.combined : op.consumed;  // in rounds
   const bool reads_on = read < op.produced;
   for (int r = 0; r < region_.size(); ++r) {
     if (r == rank_) continue;
@@ -215,10 +216,10 @@ std::vector<int> Engine::awaited(const Call& call) const {
     bool waits = false;
     switch (op.phase) {
       case Phase::kWaitingTurn:
-        waits = op.number > state.done.load(std::memory_order_acquire) + kPosts;
+        waits = op.number > state.done.load(std::memory_order_acquire) + kDescriptors;
         break;
       case Phase::kLines:
-        waits = !lines_.ready(r, op.pieces.offer(r));
+        waits = !ll_.ready(r, op.pieces.offer(r));
         break;
       case Phase::kMeeting:
         waits = meets(op, r) && !has_posted(op, r);
@@ -248,7 +249,7 @@ std::string Engine::whereabouts(int rank) const {
     text += " (" + pid_words(pid) + ")";
   const uint64_t last = state.posted.load(std::memory_order_acquire);
   if (last == 0) return text + ", which has called no collective yet";
-  // The last one may be half written.
+  // The last one may be incomplete.
   for (uint64_t number = last; number > 0 && number + 2 > last; --number) {
     if (const auto record = posted(rank, number))
       return text + ", whose last collective was " + numbered(*record);
@@ -256,35 +257,36 @@ std::string Engine::whereabouts(int rank) const {
   return text + ", which calls one collective after another";
 }
 
-// What the rank has called as number `number`; nothing where it has not come to that, or where a
-// later call has taken its place.
+// The rank's call number `number`; nullopt where it has not reached that number, or where a later
+// call has overwritten it.
 std::optional<trace::CallRecord> Engine::posted(int rank, uint64_t number) const {
-  const Post& post = region_.post(rank, number);
-  if (post.number.load(std::memory_order_acquire) != number) return std::nullopt;
-  const trace::CallRecord record = post.record;
-  // What was read is whole unless the rank has come to the call that takes this one's place, as it
-  // may once all ranks are through with this one.
+  const CallDescriptor& descriptor = region_.descriptor(rank, number);
+  if (descriptor.number.load(std::memory_order_acquire) != number) return std::nullopt;
+  const trace::CallRecord record = descriptor.record;
+  // The record is complete unless the rank has reached the call that overwrites it, as it may once
+  // all ranks have finished this one.
   const uint64_t last = region_.rank(rank).posted.fetch_add(0, std::memory_order_acq_rel);
   const bool stays = number > own_.done.load(std::memory_order_relaxed);
-  return stays || last + 1 < number + kPosts ? std::optional(record) : std::nullopt;
+  return stays || last + 1 < number + kDescriptors ? std::optional(record) : std::nullopt;
 }
 
 // ---- out of step ----
 
-// Only once the rank has posted this call.
-void Engine::check_post(const Operation& op, int rank) {
-  const Post& post = region_.post(rank, op.number);
-  if (post.fingerprint != op.record.fingerprint || post.history != op.history) report_mismatch(op);
+// May be called only after the rank has posted this call.
+void Engine::check_descriptor(const Operation& op, int rank) {
+  const CallDescriptor& descriptor = region_.descriptor(rank, op.number);
+  if (descriptor.fingerprint != op.record.fingerprint || descriptor.history != op.history)
+    report_mismatch(op);
 }
 
-// For those whose posts a call does not wait for: looked at once it takes long.
-void Engine::compare_posts(const Operation& op) {
+// For ranks whose descriptors a call does not wait for: they are compared once it takes long.
+void Engine::compare_descriptors(const Operation& op) {
   for (int r = 0; r < region_.size(); ++r) {
-    if (r != rank_ && has_posted(op, r)) check_post(op, r);
+    if (r != rank_ && has_posted(op, r)) check_descriptor(op, r);
   }
 }
 
-// What the ranks called as number `number`, as far as it is known; empty if all called the same.
+// The ranks' calls number `number`, as far as they are known; empty if all called the same.
 std::vector<RankCall> Engine::differing(uint64_t number, const Operation& op) const {
   std::vector<RankCall> calls;
   bool differ = false;
@@ -300,15 +302,15 @@ std::vector<RankCall> Engine::differing(uint64_t number, const Operation& op) co
 }
 
 void Engine::report_mismatch(const Operation& op) {
-  // The others are on their way: name them too.
+  // The other ranks are on their way and shall be named, too.
   const Deadline patience = Deadline::after(kPatience);
   for (int r = 0; r < region_.size(); ++r) {
     while (r != rank_ && region_.rank(r).posted.load(std::memory_order_acquire) < op.number &&
            !lost(r) && !patience.expired())
       ::sched_yield();
   }
-  // The first call in which they differ: earlier ones may have gone unnoticed, such as two ranks
-  // that both think they are the root.
+  // The first call in which they differ, because earlier differences may have gone unnoticed, such
+  // as two ranks that both consider themselves the root.
   const uint64_t first = op.number > kLookBack ? op.number - kLookBack : 1;
   std::vector<RankCall> calls;
   uint64_t number = first;
@@ -339,7 +341,8 @@ void Engine::check_lost(const bool& done, const Call& call) {
   for (const int r : awaited(call)) {
     const bool departed = region_.rank(r).departed.load(std::memory_order_acquire) != 0;
     if (!departed && !(is_dead_ && is_dead_(r))) continue;
-    // What it sent before it went is still there: only what is missing now is missing for good.
+    // Data that it sent before it left is still there: only data that is missing now is missing for
+    // good.
     progress();
     if (broken_) std::rethrow_exception(broken_);
     if (done) return;
@@ -360,7 +363,7 @@ void Engine::fail(Failure kind, int lost_rank, const std::string& text) {
   break_down(kind, lost_rank, text);
 }
 
-// The caller's memory is its own again when this has thrown.
+// After this has thrown, the caller's memory is its own again.
 void Engine::break_down(Failure kind, int lost_rank, const std::string& text) {
   quiesce();
   try {

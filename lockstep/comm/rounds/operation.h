@@ -1,4 +1,4 @@
-// Engine::Operation: a collective under way. Included by the engine's own files only.
+// Engine::Operation: a pending collective. Included by the engine's own files only.
 #pragma once
 
 #include <optional>
@@ -26,27 +26,27 @@ struct Engine::Operation {
   bool posted = false;
   bool done = false;
 
-  bool through_lines = false;
-  bool shown = false;  // its lines are written
-  int ready = 0;       // the lines of all ranks below this one are there
+  bool through_ll = false;
+  bool shown = false;  // its LL buffers are written
+  int ready = 0;       // the number of ranks, from 0 on, whose LL buffers are all ready
   Memory memory = Memory::kStaged;
   Window window;
-  bool shows_target = false;   // the post says where this rank's output lies
+  bool shows_target = false;   // the descriptor contains the address of this rank's output
   bool copied = false;         // executed by copies
-  bool pushed = false;         // executed by putting parts into each other's outputs
-  bool surely_staged = false;  // whatever the peers post
+  bool pushed = false;         // executed by writing parts into each other's outputs
+  bool surely_staged = false;  // it is staged, whatever the peers post
 
-  // Staged.
+  // For staged operations:
   std::optional<Program> program;
   uint64_t base = 0;       // the slots' round at which it starts
-  int64_t own_rounds = 0;  // that this rank's own data needs
+  int64_t own_rounds = 0;  // rounds that this rank's own data needs
   int64_t produced = 0;
   int64_t combined = 0;
   int64_t consumed = 0;
   bool total_known = false;
 };
 
-// One that outlives the call that started it.
+// An operation that outlives the call that started it.
 struct Engine::KeptOperation {
   KeptOperation(const Call& c, int rank, int size)
       : call(c),

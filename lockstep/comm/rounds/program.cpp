@@ -17,7 +17,7 @@ int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-// A stretch of bytes cut into chunks of `chunk` bytes, one a round.
+// A range of bytes, cut into chunks of `chunk` bytes, one per round.
 struct Chunks {
   int64_t total;
   int64_t chunk;
@@ -26,7 +26,7 @@ struct Chunks {
   int64_t size(int64_t round) const { return std::min(total, (round + 1) * chunk) - begin(round); }
 };
 
-// Byte offsets of parts that follow one another.
+// Byte offsets of consecutive parts.
 std::vector<int64_t> offsets(const std::vector<int64_t>& counts, int64_t element) {
   std::vector<int64_t> result(counts.size());
   int64_t at = 0;
@@ -37,7 +37,7 @@ std::vector<int64_t> offsets(const std::vector<int64_t>& counts, int64_t element
   return result;
 }
 
-// What the builders share.
+// The common data of the builders.
 struct Context {
   const Call& call;
   int rank;
@@ -47,13 +47,13 @@ struct Context {
   int64_t slot = region.shape().slot_bytes;
   int64_t lane = widest_lane();
 
-  // Bytes.
+  // The size in bytes.
   int64_t longest_part(const std::vector<int64_t>& counts) const {
     return *std::max_element(counts.begin(), counts.end()) * element;
   }
   int64_t widest_lane() const {
     const int64_t most = slot / size / static_cast<int64_t>(kLine) * static_cast<int64_t>(kLine);
-    // In an all_to_all of unequal parts nobody knows the longest.
+    // In an all_to_all of unequal parts no rank knows the longest one.
     if (call.counts.empty() || (call.op == Op::kAllToAll && !call.uniform)) return most;
     const int64_t longest = longest_part(call.counts);
     return std::min(most, std::max(Slots::rounded_up(longest), static_cast<int64_t>(kLine)));
@@ -63,7 +63,8 @@ struct Context {
     return Program(Slots(region, std::min(longest, slot)));
   }
 
-  // Parts in counts, each cut into chunks of `chunk` bytes: the rounds that the longest needs.
+  // The number of rounds that the longest of the parts in `counts` needs, each cut into chunks of
+  // `chunk` bytes.
   int64_t longest(const std::vector<int64_t>& counts, int64_t chunk) const {
     return std::max<int64_t>(1, ceil_div(longest_part(counts), chunk));
   }
@@ -87,7 +88,7 @@ Program broadcast(const Context& c) {
   return p;
 }
 
-// reduce and all_reduce: every reader adds up all ranks' slots in rank order.
+// For reduce and all_reduce: every reader adds up all ranks' slots in rank order.
 Program reduce(const Context& c) {
   const Chunks chunks{c.call.count * c.element, c.slot};
   Program p = c.in_chunks(chunks.total);
@@ -110,8 +111,8 @@ Program reduce(const Context& c) {
 }
 
 // all_reduce, shared out: of every chunk each rank puts the others' shares into its slot, adds up
-// its own share of all slots, and leaves the sums where its own share would have been. Half of the
-// chunk goes each way, and no rank adds what another has added.
+// its own share of all slots, and writes the sums to the place of its own share. Half of the chunk
+// travels each way, and no rank repeats another's additions.
 Program reduce_in_shares(const Context& c) {
   const Chunks chunks{c.call.count * c.element, c.slot};
   Program p = c.in_chunks(chunks.total);
@@ -151,7 +152,7 @@ Program reduce_in_shares(const Context& c) {
   return p;
 }
 
-// gather and all_gather.
+// For gather and all_gather.
 Program gather(const Context& c) {
   Program p = c.in_chunks(c.longest_part(c.call.counts));
   p.rounds = c.longest(c.call.counts, c.slot);
@@ -174,7 +175,7 @@ Program gather(const Context& c) {
   return p;
 }
 
-// A rank's parts for all others, one a lane.
+// A rank's parts for all other ranks, one per lane.
 std::function<void(int64_t, std::byte*)> lanes(const Context& c) {
   return [from = c.call.input, starts = offsets(c.call.counts, c.element), counts = c.call.counts,
           element = c.element, lane = c.lane](int64_t round, std::byte* payload) {

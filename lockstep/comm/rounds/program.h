@@ -1,5 +1,5 @@
-// Program: a staged collective as a sequence of rounds over the slots of a region: copied in by its
-// owner, copied out by its peers (CICO, as MPI's shared-memory transports say).
+// Program: a staged collective as a sequence of rounds over the slots of a region: the owner copies
+// in, the peers copy out (CICO, as MPI's shared-memory transports say).
 #pragma once
 
 #include <algorithm>
@@ -11,12 +11,12 @@
 
 namespace lockstep::rounds {
 
-// Where in its slot a rank's data of a round lies: `used` bytes (at most a slot, the same for all
-// ranks and rounds of a call) at places that follow one another from turn to turn. A line that
-// peers have read lately is slow to write, since it must be taken from their caches first; so a
-// small call writes where none of the last ones of its size did. All of a slot is needed for that:
-// with fewer places, 8 to 32 KiB take a third longer. So a group that stages has touched all its
-// slots by and by, a megabyte a rank.
+// The place in its slot of a rank's data for a round: `used` bytes (at most a slot, the same for
+// all ranks and rounds of a call), at places that advance from turn to turn. A cache line that
+// peers have read recently is slow to write, since it must be fetched from their caches first; a
+// small call therefore writes to a place that the last calls of its size did not use. It needs all
+// of a slot for that: with fewer places, 8 to 32 KiB take a third longer. A group that stages thus
+// touches all its slots in time, a megabyte per rank.
 class Slots {
  public:
   Slots(const Region& region, int64_t used) : region_(&region), step_(rounded_up(used)) {
@@ -37,26 +37,26 @@ class Slots {
   int64_t places_;
 };
 
-// Whose slots a rank reads in each round.
+// The ranks whose slots a rank reads in each round.
 enum class Reads : uint8_t { kNobody, kRoot, kEverybody };
 
-// In round t of `rounds`, every rank writes its own slot (`produce`, possibly nothing) and then,
-// once the ranks that it reads have written theirs, reads those (`consume`). No data depends on an
+// In round t of `rounds`, every rank writes its own slot (`produce`, possibly nothing). Once the
+// ranks that it reads have written theirs, it reads those (`consume`). No data depends on an
 // earlier round, so ranks may produce ahead.
 //
-// Where there is work to share out, `combine` comes in between: once all ranks have produced, each
-// reads all slots and writes to its own again, where nobody has read; they consume once all have
-// combined.
+// Where work is shared out, `combine` comes in between: once all ranks have produced, each reads
+// all slots and writes to its own again, at a place that no rank has read; they consume once all
+// have combined.
 //
-// A tensor longer than a slot is cut into chunks, one a round. Where every rank sends another part
-// to every other (scatter, reduce_scatter, all_to_all) a slot is cut into N equal lanes, lane d for
-// rank d.
+// A tensor longer than a slot is cut into chunks, one per round. Where every rank sends a different
+// part to every other (scatter, reduce_scatter, all_to_all), a slot is cut into N equal lanes, lane
+// d for rank d.
 struct Program {
   explicit Program(Slots its_slots) : slots(its_slots) {}
 
   Slots slots;
   int64_t rounds = 1;  // at least 1: an empty tensor still meets its peers
-  // All ranks take the largest `rounds` of any of them (all_to_all: nobody knows the whole matrix).
+  // All ranks use the largest `rounds` of any of them (all_to_all: no rank knows the whole matrix).
   bool dynamic = false;
   Reads reads = Reads::kNobody;
   std::function<void(int64_t round, std::byte* payload)> produce;     // may be empty
@@ -64,8 +64,8 @@ struct Program {
   std::function<void(int64_t round, uint64_t global_round)> consume;  // may be empty
 };
 
-// `region` must outlive the program; the call's memory must stay valid while it runs.
-// An all_reduce of `shares_from` bytes or more is shared out.
+// `region` must outlive the program; the call's memory must stay valid while it runs. The work of
+// an all_reduce of `shares_from` bytes or more is shared out.
 Program make_program(const Call& call, int rank, const Region& region, int64_t shares_from);
 
 }  // namespace lockstep::rounds

@@ -26,14 +26,14 @@ size_t channel_stride(const RegionShape& shape) {
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "counters cross process borders");
 static_assert(std::atomic<uint32_t>::is_always_lock_free, "flags cross process borders");
-static_assert(sizeof(Post) == 2 * kLine && sizeof(RankState) % kLine == 0);
+static_assert(sizeof(CallDescriptor) == 2 * kLine && sizeof(RankState) % kLine == 0);
 
 }  // namespace
 
 RegionShape default_shape(int size) {
   RegionShape shape;
   shape.size = size;
-  // All channels together stay below 16 MiB of address space up to 64 ranks.
+  // Keeps all channels together below 16 MiB of address space for up to 64 ranks.
   const size_t budget = (16u << 20) / (static_cast<size_t>(size) * size);
   shape.channel_bytes =
       static_cast<uint32_t>(std::clamp<size_t>(budget / kLine * kLine, 4096, 256 * 1024));
@@ -45,7 +45,7 @@ std::shared_ptr<void> fresh_memory(const RegionShape& shape) {
   void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) throw system_error("mmap of a group's memory", errno);
-  // A large page for every place that is touched would be most of the memory.
+  // Prevents large pages, which would dominate the memory, as only small parts of each are touched.
   (void)::madvise(memory, bytes, MADV_NOHUGEPAGE);
   return {memory, [bytes](void* p) { ::munmap(p, bytes); }};
 }
@@ -57,8 +57,8 @@ Region::Region(std::byte* memory, const RegionShape& shape) : memory_(memory), s
                  "slots and channels keep the alignment");
   const auto size = static_cast<size_t>(shape.size);
   ranks_ = round_up(sizeof(RegionHeader));
-  posts_ = ranks_ + size * sizeof(RankState);
-  lines_ = posts_ + size * kPosts * sizeof(Post);
+  descriptors_ = ranks_ + size * sizeof(RankState);
+  lines_ = descriptors_ + size * kDescriptors * sizeof(CallDescriptor);
   slots_ = lines_ + 2 * size * kLineStride * sizeof(Line);
   channels_ = slots_ + size * kSlots * shape.slot_bytes;
 }

@@ -25,10 +25,11 @@ Capabilities engine_capabilities() {
 }
 
 RoundsBackend::RoundsBackend(Capabilities capabilities, std::shared_ptr<void> memory, Region region,
-                             int rank, std::unique_ptr<Reach> reach, IsDead is_dead, Tuning tuning)
+                             int rank, std::unique_ptr<PeerMemory> peer_memory, IsDead is_dead,
+                             Tuning tuning)
     : capabilities_(std::move(capabilities)),
       memory_(std::move(memory)),
-      reach_(std::move(reach)),
-      engine_(region, rank, reach_.get(), std::move(is_dead), tuning) {}
+      peer_memory_(std::move(peer_memory)),
+      engine_(region, rank, peer_memory_.get(), std::move(is_dead), tuning) {}
 
 }  // namespace lockstep::rounds

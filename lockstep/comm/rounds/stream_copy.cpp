@@ -14,18 +14,18 @@ namespace {
 #if defined(__SSE2__)
 constexpr int64_t kLineBytes = 64;
 
-// From here on glibc's memcpy() takes `rep movsb` on many processors. Zen 3 and 4 are up to ten
-// times slower at it where both ends lie alike in their pages (https://sourceware.org/PR30994), as
-// a chunk and the slot that mirrors it may well do.
+// From this size on glibc's memcpy() uses `rep movsb` on many processors. Zen 3 and 4 are up to ten
+// times slower at it where source and destination have the same offset in their pages
+// (https://sourceware.org/PR30994), as a chunk and the slot that mirrors it may have.
 constexpr int64_t kVectorsFrom = 2048;
 
-// Bytes from `to` to the next line that begins in it.
+// The number of bytes from `to` to the next cache line boundary.
 int64_t head_of(const std::byte* to) {
   const auto misaligned = static_cast<int64_t>(reinterpret_cast<uintptr_t>(to) % kLineBytes);
   return misaligned == 0 ? 0 : kLineBytes - misaligned;
 }
 
-// `to` is aligned.
+// `to` must be aligned.
 void copy_line(std::byte* to, const std::byte* from) {
   const auto* source = reinterpret_cast<const __m128i*>(from);
   auto* target = reinterpret_cast<__m128i*>(to);
@@ -53,7 +53,7 @@ void copy_part(std::byte* to, const std::byte* from, int64_t bytes, int64_t whol
   if (bytes == 0 || to == from) return;
   if (whole >= kStreamFrom) {
     stream_copy(to, from, static_cast<size_t>(bytes));
-    stream_fence();  // before later releases
+    stream_fence();  // orders the copy before later releases
     return;
   }
 #if defined(__SSE2__)

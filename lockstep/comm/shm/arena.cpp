@@ -13,9 +13,9 @@
 namespace lockstep::shm {
 namespace {
 
-constexpr uint64_t kSpan = uint64_t{1} << 40;  // of a rank: address space in a file, not memory
-constexpr uint64_t kAlignment = uint64_t{2} << 20;  // a huge page, where shared memory has them
-constexpr size_t kControlBytes = size_t{1} << 20;   // a flag an allocation
+constexpr uint64_t kSpan = uint64_t{1} << 40;  // per rank: address space in the file, not memory
+constexpr uint64_t kAlignment = uint64_t{2} << 20;  // a huge page, if shared memory has them
+constexpr size_t kControlBytes = size_t{1} << 20;   // one flag per allocation
 constexpr int kPopulateWrite = 23;                  // MADV_POPULATE_WRITE, Linux 5.14
 
 std::byte* map(int fd, uint64_t offset, size_t bytes) {
@@ -26,7 +26,7 @@ std::byte* map(int fd, uint64_t offset, size_t bytes) {
   return static_cast<std::byte*>(memory);
 }
 
-// Older kernels cannot; then pages come when they are touched.
+// Older kernels cannot populate; their pages appear when they are touched.
 void populate(std::byte* memory, size_t bytes) {
   if (::madvise(memory, bytes, kPopulateWrite) != 0 && (errno == ENOMEM || errno == EFAULT))
     throw system_error("populating " + std::to_string(bytes) + " bytes of symmetric memory", errno);
@@ -63,7 +63,7 @@ std::atomic<uint8_t>* Arena::released_flags(int rank) const {
   return reinterpret_cast<std::atomic<uint8_t>*>(controls_[static_cast<size_t>(rank)]);
 }
 
-// The next place in every span; whether or not it can be mapped, it is taken.
+// Takes the next place in every span, whether or not it can be mapped.
 Arena::Block Arena::next_block(int64_t bytes, bool shared) {
   LOCKSTEP_CHECK(bytes > 0, "an allocation has bytes");
   reap();
@@ -93,7 +93,7 @@ std::byte* Arena::keep(Block block, std::byte* own) {
   return own;
 }
 
-// What could not be allocated.
+// Undoes a failed allocation.
 void Arena::drop(const Block& block) noexcept {
   for (std::byte* base : block.bases)
     if (base != nullptr) ::munmap(base, block.bytes);
@@ -108,7 +108,7 @@ std::byte* Arena::allocate(int64_t bytes) {
       block.bases[static_cast<size_t>(r)] =
           map(memory_.get(), kSpan * static_cast<uint64_t>(r) + block.offset, block.bytes);
     std::byte* own = block.bases[static_cast<size_t>(rank_)];
-    ::madvise(own, block.bytes, MADV_HUGEPAGE);  // has an effect only where the system allows it
+    ::madvise(own, block.bytes, MADV_HUGEPAGE);  // has an effect only if the system allows it
     populate(own, static_cast<size_t>(bytes));
     return keep(block, own);
   } catch (...) {
@@ -154,7 +154,7 @@ void Arena::warm(const std::byte* memory) {
   }
 }
 
-// The pages of a rank's part of the file.
+// Frees the pages of a rank's part of the file.
 void Arena::give_back(const Block& block, int rank) noexcept {
   ::fallocate(memory_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
               static_cast<off_t>(kSpan * static_cast<uint64_t>(rank) + block.offset),
@@ -173,13 +173,14 @@ void Arena::release(std::byte* memory) noexcept {
   ::munmap(memory, block.bytes);
   block.bases[static_cast<size_t>(rank_)] = nullptr;
   block.released = true;
-  // Peers keep their mappings until they release too; the pages go now, but for shared ones.
+  // Peers keep their mappings until they release them, too; the pages are freed now, unless they
+  // are shared.
   if (!block.shared) give_back(block, rank_);
   released_flags(rank_)[block.id].store(1, std::memory_order_release);
   reap();
 }
 
-// Unmaps what all ranks have released. With mutex_ held.
+// Unmaps the blocks that all ranks have released. mutex_ is held.
 void Arena::reap() {
   for (auto it = blocks_.begin(); it != blocks_.end();) {
     Block& block = it->second;
@@ -192,7 +193,8 @@ void Arena::reap() {
     }
     for (std::byte* base : block.bases)
       if (base != nullptr) ::munmap(base, block.bytes);
-    if (block.shared) give_back(block, 0);  // whoever sees it; a place is never used twice
+    // The first rank that sees it frees them; a place is never reused.
+    if (block.shared) give_back(block, 0);
     it = blocks_.erase(it);
   }
 }

@@ -1,10 +1,10 @@
 // Arena: memory that all ranks of a shm group have mapped, for tensors that peers read and write in
 // place ("symmetric memory", as OpenSHMEM's symmetric heap and NCCL's registered buffers).
 //
-// One sealed memfd, far larger than it is filled: rank r's memory begins at r * kSpan, and an
-// allocation has the same offset in every rank's span, so the ranks agree on places without
-// talking. Pages exist once they are touched and go when their owner gives them back; nothing has a
-// name in a file system, and all of it goes with the last process.
+// It is one sealed memfd, far larger than the memory in use: rank r's memory begins at r * kSpan,
+// and an allocation has the same offset in every rank's span, so the ranks agree on places without
+// communicating. Pages exist once they are touched and go when their owner frees them. The memory
+// has no name in a file system, and all of it goes with the last process.
 #pragma once
 
 #include <atomic>
@@ -15,34 +15,38 @@
 #include <optional>
 #include <vector>
 
-#include "lockstep/comm/rounds/reach.h"
+#include "lockstep/comm/rounds/peer_memory.h"
 #include "lockstep/core/mutex.h"
 #include "lockstep/core/unique_fd.h"
 
 namespace lockstep::shm {
 
-// Thread-safe: tensors die on any thread.
+// Thread-safety: any thread, since tensors may be freed on any thread.
 class Arena {
  public:
-  // A memfd for `size` ranks, made by one of them. Throws SystemError.
+  // Makes a memfd for `size` ranks; called by one of them.
+  // Throws: SystemError.
   static UniqueFd make_memory(int size);
 
-  // Takes its end of `memory`. Throws SystemError.
+  // Maps this rank's end of `memory`.
+  // Throws: SystemError.
   Arena(UniqueFd memory, int rank, int size);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // `bytes` (> 0) of this rank's memory, zeroed, page-aligned, populated; the peers' are mapped
-  // beside it. Every rank calls this in the same order with the same size; what fails on one rank
-  // (SystemError) counts as called. The memory is given back by release(), or with the arena.
+  // Allocates `bytes` (> 0) of this rank's memory, zeroed, page-aligned and populated; the peers'
+  // memory is mapped beside it. Every rank calls this in the same order with the same size; a call
+  // that fails (SystemError) counts as made. The memory is freed by release(), or with the arena.
   std::byte* allocate(int64_t bytes);
-  // The same of memory that is one for all: rank 0's, of which this rank populates its part. Peers do
-  // not find it (find()): it is no place of this rank's own.
+  // The same for memory that all ranks share: rank 0's, of which this rank populates its part.
+  // find() does not return it, since it is not this rank's own.
   std::byte* allocate_shared(int64_t bytes);
-  // Maps the peers' pages, so that the first use does not pay for it. After all have allocated.
+  // Maps the peers' pages, so that the first use does not pay for it. Call it after all ranks have
+  // allocated.
   void warm(const std::byte* memory);
-  // Any thread; once for every allocate(). Peers must not be using it any more.
+  // Called once for every allocate(), when peers no longer use the memory.
+  // Thread-safety: any thread.
   void release(std::byte* memory) noexcept;
 
   std::optional<rounds::Window> find(const std::byte* memory, int64_t bytes) const;
@@ -51,9 +55,9 @@ class Arena {
  private:
   struct Block {
     uint32_t id = 0;
-    uint64_t offset = 0;  // in every rank's span
+    uint64_t offset = 0;  // the offset in every rank's span
     size_t bytes = 0;
-    std::vector<std::byte*> bases;  // by rank; null once unmapped, and of shared memory all but one
+    std::vector<std::byte*> bases;  // by rank; null once unmapped; shared memory has one
     bool shared = false;
     bool released = false;  // by this rank
   };

@@ -15,8 +15,8 @@
 namespace lockstep::shm {
 namespace {
 
-constexpr size_t kMostStrangers = 256;
-constexpr int kAcceptedAtATime = 64;  // then it is the others' turn
+constexpr size_t kMaxUnauthenticated = 256;
+constexpr int kAcceptedAtATime = 64;  // afterwards it is the other sockets' turn
 
 }  // namespace
 
@@ -28,7 +28,8 @@ UniqueFd make_socket() {
 
 AbstractAddress::AbstractAddress(const std::string& name) {
   address.sun_family = AF_UNIX;
-  // A leading NUL: the name lives in the kernel, not in a file system, and goes with the socket.
+  // A leading NUL: the name lives in the kernel rather than in a file system, and disappears with
+  // the socket.
   LOCKSTEP_CHECK(name.size() + 1 < sizeof address.sun_path, "the door's name is short");
   std::memcpy(address.sun_path + 1, name.data(), name.size());
   size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
@@ -50,7 +51,7 @@ Door::Door(const Secret& secret, int backlog)
     : secret_(secret),
       name_("lockstep-" + to_hex(random_bytes(16))),
       listener_(make_socket()),
-      strangers_(wire::most_strangers(kMostStrangers)) {
+      unauthenticated_(wire::most_unauthenticated(kMaxUnauthenticated)) {
   const AbstractAddress address(name_);
   if (::bind(listener_.get(), address.get(), address.size) != 0 ||
       ::listen(listener_.get(), backlog) != 0)
@@ -60,8 +61,8 @@ Door::Door(const Secret& secret, int backlog)
 std::optional<Door::Visitor> Door::next(Deadline wait) {
   std::vector<pollfd> fds{{listener_.get(), POLLIN, 0}};
   std::vector<uint64_t> ids{0};
-  for (const auto& [id, stranger] : waiting_) {
-    fds.push_back({stranger.visitor.fd.get(), POLLIN, 0});
+  for (const auto& [id, peer] : waiting_) {
+    fds.push_back({peer.visitor.fd.get(), POLLIN, 0});
     ids.push_back(id);
   }
   if (::poll(fds.data(), fds.size(), wait.poll_ms()) <= 0) return std::nullopt;
@@ -72,7 +73,7 @@ std::optional<Door::Visitor> Door::next(Deadline wait) {
     if (stays && !found->second.challenge.done()) continue;
     Visitor visitor = std::move(found->second.visitor);
     waiting_.erase(found);
-    strangers_.remove(ids[i]);
+    unauthenticated_.remove(ids[i]);
     if (stays) return visitor;
   }
   if (fds[0].revents != 0) accept();
@@ -87,30 +88,30 @@ void Door::accept() {
     try {
       const int32_t process = same_users_process(fd.get());
       const uint64_t id = ++last_;
-      strangers_.add(id, wire::source_of(fd.get()));
-      waiting_.emplace(id, Stranger{{std::move(fd), process}, {secret_, kPurpose}});
+      unauthenticated_.add(id, wire::source_of(fd.get()));
+      waiting_.emplace(id, UnauthenticatedPeer{{std::move(fd), process}, {secret_, kPurpose}});
     } catch (const StoreError&) {
-      continue;  // another user's; the job goes on
+      continue;  // another user's process; the job continues
     }
-    if (!strangers_.too_many()) continue;
-    const uint64_t first = *strangers_.first_to_go();
-    strangers_.remove(first);
+    if (!unauthenticated_.too_many()) continue;
+    const uint64_t first = *unauthenticated_.first_to_go();
+    unauthenticated_.remove(first);
     waiting_.erase(first);
   }
 }
 
-// False: it is closed, or speaks something else, or of another secret.
-bool Door::advance(Stranger& stranger) const {
+// Returns false if the connection is closed, uses another protocol, or has another secret.
+bool Door::advance(UnauthenticatedPeer& peer) const {
   try {
-    while (!stranger.challenge.done()) {
-      std::string bytes(stranger.challenge.wanted(), '\0');
-      const int fd = stranger.visitor.fd.get();
+    while (!peer.challenge.done()) {
+      std::string bytes(peer.challenge.wanted(), '\0');
+      const int fd = peer.visitor.fd.get();
       const ssize_t n = ::recv(fd, bytes.data(), bytes.size(), MSG_DONTWAIT);
       if (n < 0 && errno == EINTR) continue;
       if (n < 0 && errno == EAGAIN) return true;
       if (n <= 0) return false;
       bytes.resize(static_cast<size_t>(n));
-      stranger.challenge.answer(fd, bytes);
+      peer.challenge.answer(fd, bytes);
     }
     return true;
   } catch (const Error&) {

@@ -1,5 +1,5 @@
-// Door: where the other ranks of a shm group come to rank 0: a Unix socket that anybody on the host may connect to. Not a
-// public header.
+// Door: where the other ranks of a shm group connect to rank 0: a Unix socket that any process on
+// the host may connect to. Not a public header.
 #pragma once
 
 #include <sys/socket.h>
@@ -14,11 +14,11 @@
 #include "lockstep/core/secret.h"
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/wire/challenge.h"
-#include "lockstep/wire/strangers.h"
+#include "lockstep/wire/unauthenticated_peers.h"
 
 namespace lockstep::shm {
 
-inline constexpr const char* kPurpose = "shm";  // of the challenge
+inline constexpr const char* kPurpose = "shm";  // the challenge's purpose
 
 // A Unix socket that does not block.
 UniqueFd make_socket();
@@ -28,8 +28,8 @@ struct AbstractAddress {
   sockaddr_un address{};
   socklen_t size = 0;
 };
-// Abstract sockets have no permissions: the other end must at least be of this user, else StoreError. -> its process, by the
-// kernel's word; 0: one that cannot be seen from here.
+// Abstract sockets have no permissions, so the other end must at least belong to this user;
+// otherwise throws StoreError. Returns its process by the kernel's word; 0: not visible from here.
 int32_t same_users_process(int fd);
 
 class Door {
@@ -42,25 +42,26 @@ class Door {
     UniqueFd fd;
     int32_t process = 0;  // same_users_process()
   };
-  // Waits at most `wait` for one that has proved the secret. Whoever has not keeps nobody waiting, however silent it is.
-  // Throws SystemError: this process has no descriptor for who comes.
+  // Waits at most `wait` for a peer that proves the secret. An unauthenticated peer delays no
+  // other, however silent it is. Throws SystemError when this process has no descriptor left for a
+  // peer.
   std::optional<Visitor> next(Deadline wait);
 
  private:
-  struct Stranger {
+  struct UnauthenticatedPeer {
     Visitor visitor;
     wire::ServerChallenge challenge;
   };
 
   void accept();
-  bool advance(Stranger& stranger) const;
+  bool advance(UnauthenticatedPeer& peer) const;
 
   const Secret secret_;
   std::string name_;
   UniqueFd listener_;
   wire::Acceptor acceptor_{"shm"};
-  wire::Strangers strangers_;
-  std::map<uint64_t, Stranger> waiting_;  // who has not proved the secret
+  wire::UnauthenticatedPeers unauthenticated_;
+  std::map<uint64_t, UnauthenticatedPeer> waiting_;  // peers that have not proved the secret
   uint64_t last_ = 0;
 };
 

@@ -25,7 +25,7 @@ namespace lockstep::shm {
 namespace {
 
 constexpr const char* kDoorKey = "door";         // the socket's abstract name
-constexpr const char* kSecretKey = "secret";     // what both sides prove
+constexpr const char* kSecretKey = "secret";     // the secret that both sides prove
 constexpr int kFdsAMessage = 64;                 // SCM_RIGHTS allows 253
 constexpr std::chrono::milliseconds kLook{100};  // between two looks at the store
 
@@ -81,7 +81,7 @@ std::vector<UniqueFd> receive_fds(int socket, size_t count, Deadline deadline) {
       std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
       fds.emplace_back(fd);
     }
-    // The kernel leaves out those for which this process has no number left.
+    // The kernel drops the descriptors for which this process has no free number.
     if ((message.msg_flags & MSG_CTRUNC) != 0)
       throw system_error("shm: taking the descriptors of the group's memory", EMFILE);
     if (!rights) throw StoreError("shm: a message without descriptors");
@@ -89,7 +89,7 @@ std::vector<UniqueFd> receive_fds(int socket, size_t count, Deadline deadline) {
   return fds;
 }
 
-// Where the system refuses so large a file (RLIMIT_FSIZE), an empty one says that there is no
+// Where the system refuses so large a file (RLIMIT_FSIZE), an empty one stands for the missing
 // arena.
 UniqueFd make_arena(int size) {
   try {
@@ -124,7 +124,7 @@ Segment::Segment(Store& store, int rank, int size, size_t bytes,
     if (!memfd_) throw system_error("memfd_create", errno);
     if (::ftruncate(memfd_.get(), static_cast<off_t>(bytes)) != 0)
       throw system_error("ftruncate of shared memory", errno);
-    // Without seals a peer could shrink the segment under us, which is a SIGBUS.
+    // Without seals a peer could shrink the mapped segment, which would raise SIGBUS.
     if (::fcntl(memfd_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
       throw system_error("F_ADD_SEALS", errno);
     map(bytes);
@@ -170,7 +170,7 @@ void Segment::serve(Store& store, int size, UniqueFd own_reader, Deadline deadli
                     " s; not arrived: " + missing_ranks(sockets) +
                     "; were they started, and on this host?");
     if (!visitor) {
-      // Who does not come may have said in the store that it cannot: what is asked there then throws.
+      // A missing rank may have reported in the store that it failed: then this look throws.
       store.try_get(kDoorKey);
       continue;
     }
@@ -180,7 +180,7 @@ void Segment::serve(Store& store, int size, UniqueFd own_reader, Deadline deadli
       read_exact(visitor->fd.get(), &rank, sizeof rank, deadline);
       reader = receive_fds(visitor->fd.get(), 1, deadline);
     } catch (const StoreError&) {
-      continue;  // of another version, perhaps; the job goes on
+      continue;  // perhaps of another version; the job continues
     } catch (const PeerLost&) {
       continue;
     }
@@ -191,7 +191,7 @@ void Segment::serve(Store& store, int size, UniqueFd own_reader, Deadline deadli
     sockets[rank] = std::move(visitor->fd);
     ++arrived;
   }
-  // Everybody gets the memory and everybody's pipe, its own too: it keeps that one closed.
+  // Every rank gets the memory and all ranks' pipes, including its own, which it keeps closed.
   std::vector<int> fds{memfd_.get(), arena_.get(), own_reader.get()};
   for (int r = 1; r < size; ++r) fds.push_back(others_[r].get());
   for (int r = 1; r < size; ++r) {
@@ -206,7 +206,8 @@ void Segment::fetch(Store& store, int rank, int size, UniqueFd own_reader, Deadl
   UniqueFd socket = make_socket();
   const AbstractAddress address(name);
   while (::connect(socket.get(), address.get(), address.size) != 0) {
-    if (errno == EAGAIN) {  // others wait there; poll() does not say when they are through
+    // Other ranks wait there, and poll() does not report when they have connected.
+    if (errno == EAGAIN) {
       if (deadline.expired())
         throw Timeout("shm: rank 0 has let nobody in within " +
                       std::to_string(deadline.timeout_seconds()) +
@@ -247,7 +248,7 @@ void Segment::fetch(Store& store, int rank, int size, UniqueFd own_reader, Deadl
 
 bool Segment::hung_up(int rank) const {
   if (!others_[rank]) return false;
-  pollfd state{others_[rank].get(), 0, 0};  // POLLHUP is reported unasked
+  pollfd state{others_[rank].get(), 0, 0};  // POLLHUP is always reported
   return ::poll(&state, 1, 0) > 0 && (state.revents & (POLLHUP | POLLERR)) != 0;
 }
 

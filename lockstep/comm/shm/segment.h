@@ -1,4 +1,4 @@
-// Segment: the memory and the life lines of a shm group.
+// Segment: the memory of a shm group and the pipes that show which ranks are alive.
 #pragma once
 
 #include <cstddef>
@@ -11,12 +11,13 @@
 
 namespace lockstep::shm {
 
-// A mapped segment and what tells who is alive. Unmaps and hangs up when destroyed.
+// A mapped segment and its pipes. The destructor unmaps it and closes the pipes.
 class Segment {
  public:
-  // Collective: rank 0 makes a segment of `bytes` zeroed bytes and an arena, the others get them
-  // from rank 0. `initialise` runs on rank 0 before anybody else sees the memory. Throws Timeout,
-  // StoreError, SystemError.
+  // Rank 0 makes a segment of `bytes` zeroed bytes and an arena, and the others get them from rank
+  // 0. `initialise` runs on rank 0 before any other rank sees the memory.
+  // Collective: all ranks.
+  // Throws: Timeout, StoreError, SystemError.
   Segment(Store& store, int rank, int size, size_t bytes, void (*initialise)(std::byte*, void*),
           void* argument, Deadline deadline);
   ~Segment();
@@ -24,12 +25,12 @@ class Segment {
   Segment& operator=(const Segment&) = delete;
 
   std::byte* memory() const { return memory_; }
-  // The group's arena (arena.h); empty where the system gives none. Once.
+  // The group's arena (arena.h); empty where the system provides none. Call it once.
   UniqueFd take_arena() { return std::move(arena_); }
-  // The ranks' processes, by the kernel's word when they connected to rank 0, and not by their own: whose memory is copied.
-  // 0: one that cannot be seen from here.
+  // The ranks' processes, by the kernel's word when they connected to rank 0 rather than by their
+  // own, since their memory is copied. 0: not visible from here.
   const std::vector<int32_t>& pids() const { return pids_; }
-  // True once the rank's process is gone, or destroyed its segment.
+  // True once the rank's process is gone or has destroyed its segment.
   bool hung_up(int rank) const;
 
  private:

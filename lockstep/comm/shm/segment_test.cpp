@@ -1,4 +1,4 @@
-// Ranks as threads that meet at rank 0's door.
+// Ranks as threads that meet at rank 0's socket.
 #include "lockstep/comm/shm/segment.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ UniqueFd connected(const std::string& door) {
   return fd;
 }
 
-// Any process of the user may connect, and say nothing, or nonsense.
+// Any process of the user may connect, and send nothing, or invalid bytes.
 TEST(Segment, StrangersHoldUpNobody) {
   HashStore store;
   const auto join = [&store](int rank) {

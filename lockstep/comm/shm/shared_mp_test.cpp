@@ -1,4 +1,4 @@
-// shared_empty(): memory that is one for all ranks of a host.
+// shared_empty(): memory that all ranks of a host share.
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -32,7 +32,7 @@ double proportional_bytes() {
   return kib * 1024;
 }
 
-// What the file behind that memory holds, whoever has mapped it.
+// The contents of the file behind that memory, independent of its mappings.
 double file_bytes() {
   double bytes = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -77,7 +77,7 @@ TEST_P(Shared, CostsItsBytesOnceAndGivesThemBack) {
   testing::expect_ranks(4,
                         [](Communicator& comm) {
                           constexpr int64_t kBytes = 64 << 20;
-                          sum_over_ranks(comm, 0);  // what the engine keeps for itself
+                          sum_over_ranks(comm, 0);  // the engine allocates the memory that it keeps
                           const double before = file_bytes();
                           {
                             const at::Tensor shared = comm.shared_empty({kBytes}, at::kByte);

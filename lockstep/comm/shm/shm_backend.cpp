@@ -4,7 +4,7 @@
 
 #include "lockstep/comm/rounds/rounds_backend.h"
 #include "lockstep/comm/shm/arena.h"
-#include "lockstep/comm/shm/process_reach.h"
+#include "lockstep/comm/shm/process_peer_memory.h"
 #include "lockstep/comm/shm/segment.h"
 
 namespace lockstep {
@@ -29,8 +29,8 @@ std::unique_ptr<Backend> make_shm_backend(Store& store, int rank, const rounds::
   region.verify();
   const auto hung_up = [lines = segment.get()](int r) { return lines->hung_up(r); };
   const auto arena = open_arena(segment->take_arena(), rank, shape.size);
-  auto reach =
-      std::make_unique<shm::ProcessReach>(region, rank, arena, segment->pids(), hung_up, deadline);
+  auto peer_memory = std::make_unique<shm::ProcessPeerMemory>(region, rank, arena, segment->pids(),
+                                                              hung_up, deadline);
 
   Capabilities capabilities = rounds::engine_capabilities();
   capabilities.backend = "shm";
@@ -38,7 +38,7 @@ std::unique_ptr<Backend> make_shm_backend(Store& store, int rank, const rounds::
   capabilities.processes = true;
   capabilities.shared_memory = arena != nullptr;
   return std::make_unique<rounds::RoundsBackend>(capabilities, std::move(segment), region, rank,
-                                                 std::move(reach), hung_up, tuning);
+                                                 std::move(peer_memory), hung_up, tuning);
 }
 
 }  // namespace lockstep

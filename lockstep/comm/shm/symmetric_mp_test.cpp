@@ -70,7 +70,7 @@ TEST(Symmetric, EveryOperationWorksOnIt) {
   });
 }
 
-// What one rank knows alone must not decide the way that the data goes.
+// Facts that only one rank knows must not decide the data's path.
 TEST(Symmetric, RanksMayMixItWithOrdinaryTensors) {
   testing::expect_ranks(3, [](Communicator& comm) {
     for (const int64_t count : {300, 2'000, 5'000, 100'000}) {
@@ -92,7 +92,7 @@ TEST(Symmetric, SlicesLieWhereTheyLie) {
   testing::expect_ranks(2, [](Communicator& comm) {
     const at::Tensor whole = comm.symmetric_empty({1000, 64}, at::kFloat);
     whole.fill_(7.0f);
-    // The ranks even use different places.
+    // The ranks even use different offsets.
     const at::Tensor slice = whole.narrow(0, 100 + 300 * comm.rank(), 200);
     slice.fill_(static_cast<float>(comm.rank() + 1));
     comm.all_reduce(slice);
@@ -134,7 +134,7 @@ TEST(Symmetric, IsGivenBackAndOutlivesItsGroup) {
     }
     EXPECT_TRUE(at::equal(kept, at::full({1000}, 10.0f)));
     kept.add_(1.0f);
-    comm.all_reduce(kept);  // to this group it is an ordinary tensor
+    comm.all_reduce(kept);  // this group treats it as an ordinary tensor
     EXPECT_TRUE(at::equal(kept, at::full({1000}, 22.0f)));
   });
 }
@@ -152,7 +152,7 @@ TEST(Symmetric, RanksThatAskForDifferentSizesAreTold) {
   });
 }
 
-// On huge and small pages; results as ever.
+// With huge and small pages; the results are as usual.
 TEST(Symmetric, LongOrdinaryTensorsAgreeBitForBit) {
   testing::expect_ranks(2, [](Communicator& comm) {
     const int64_t count = 1'234'567;
@@ -180,7 +180,7 @@ TEST(Symmetric, WhatNoRankHasRoomForTakesNoRoom) {
   });
 }
 
-// Through lines and slots, with the adding shared out and not, between processes.
+// Through lines and slots, with and without dividing the additions, between processes.
 TEST(Symmetric, OrdinaryReductionsRepeatBitForBit) {
   constexpr int kSize = 4;
   testing::expect_ranks(kSize,

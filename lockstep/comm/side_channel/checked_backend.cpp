@@ -25,13 +25,14 @@ using side_channel::CallRecord;
 using side_channel::SideChannel;
 
 constexpr int kSideSpins = 2000;   // looks before the first yield
-constexpr int kSideYields = 1000;  // before the first sleep
+constexpr int kSideYields = 1000;  // yields before the first sleep
 constexpr auto kSideFirstSleep = std::chrono::microseconds(50);
 constexpr auto kSideLongestSleep = std::chrono::microseconds(1000);
 constexpr auto kSideSlice = std::chrono::milliseconds(50);  // between looks at the peers
-// How long the side channel is asked who is gone when the engine lost somebody.
+// How long the side channel is asked which rank is gone when the engine lost one.
 constexpr auto kSideBlame = std::chrono::milliseconds(500);
-// How long after its peer went a message may still come that it had sent before: it lies in the system's buffers.
+// How long after its peer's death a message may still arrive that it had sent before: it is in the
+// system's buffers.
 constexpr auto kSideLastWords = std::chrono::milliseconds(1500);
 constexpr double kSideWarnAfterSeconds = 10;
 
@@ -55,7 +56,7 @@ class CheckedBackend final : public Backend {
     auto op = std::make_shared<Operation>();
     op->call = call;
     op->record = call.record != nullptr ? *call.record : make_record(call);
-    // They are the caller's, and gone when the engine gets the call.
+    // They belong to the caller, and are gone when the engine gets the call.
     op->call.record = nullptr;
     op->call.note.text = "";
     if (is_message(call)) {
@@ -73,7 +74,7 @@ class CheckedBackend final : public Backend {
     try {
       advance();
     } catch (...) {
-      note_broken();  // for whoever waits
+      note_broken();  // for waiting callers
     }
   }
 
@@ -83,7 +84,7 @@ class CheckedBackend final : public Backend {
   std::shared_ptr<void> mark_replay() override { return inner_->mark_replay(); }
   void replayed(const std::shared_ptr<void>& mark) override { inner_->replayed(mark); }
 
-  void set_elsewhere(Elsewhere* elsewhere) override { elsewhere_ = elsewhere; }
+  void set_siblings(SiblingProgress* siblings) override { siblings_ = siblings; }
 
   bool lost(int rank) const override { return channel_->lost(rank); }
 
@@ -104,7 +105,7 @@ class CheckedBackend final : public Backend {
 
   bool close() noexcept override { return inner_->close(); }
 
-  // Waits look at the channel, again and again.
+  // Waits poll the channel repeatedly.
   void interrupt(const Breakage& why) noexcept override {
     if (interruption_.set(why)) channel_->fail(why.kind, why.rank, why.text);
   }
@@ -113,10 +114,11 @@ class CheckedBackend final : public Backend {
   struct Operation {
     Call call;
     CallRecord record = {};
-    uint64_t number = 0;  // of the collectives; 0: a message
+    uint64_t number = 0;  // the collective's number; 0: a message
     bool published = false;
     bool done = false;
-    std::unique_ptr<Request> request = nullptr;  // the engine's, once it is agreed
+    // The engine's request, after the ranks have agreed.
+    std::unique_ptr<Request> request = nullptr;
   };
 
   class CheckedRequest final : public Request {
@@ -134,7 +136,7 @@ class CheckedBackend final : public Backend {
     std::shared_ptr<Operation> op_;
   };
 
-  // The exception being handled broke the group.
+  // Records that the exception being handled broke the group.
   void note_broken() {
     if (broken_) return;
     broken_ = std::current_exception();
@@ -145,7 +147,7 @@ class CheckedBackend final : public Backend {
     if (broken_) std::rethrow_exception(broken_);
   }
 
-  // Shows, starts and finishes collectives, each in order. Throws what breaks the group.
+  // Shows, starts and finishes collectives, each in order. Throws the error that breaks the group.
   void advance() {
     for (const auto& op : queue_) {
       if (!op->published) op->published = channel_->publish(op->number, op->record);
@@ -166,7 +168,7 @@ class CheckedBackend final : public Backend {
     }
   }
 
-  // Of the front of the queue, or of a message.
+  // Finishes the front of the queue, or a message.
   void finish(Operation& op) {
     op.done = true;
     if (!inner_->capabilities().stream_ordered) op.request.reset();
@@ -175,7 +177,7 @@ class CheckedBackend final : public Backend {
     queue_.pop_front();
   }
 
-  // Runs a call of the engine; says who is gone where the engine only knows that somebody is.
+  // Runs a call of the engine; names the lost rank where the engine only knows that a rank is lost.
   template <typename F>
   void guarded(const Operation& op, const F& call) {
     try {
@@ -216,13 +218,13 @@ class CheckedBackend final : public Backend {
     if (op.number == 0) return;
     const int rank = channel_->lost_before(op.number, op.request != nullptr);
     if (rank < 0) return;
-    // What it showed before it went may have made the call possible.
+    // The last calls that it showed may have made the call possible.
     if (!op.request && channel_->missing(op.number).empty()) return;
     fail_lost(op, rank);
   }
 
   [[noreturn]] void fail_lost(const Operation& op, int rank) {
-    check_failed();  // why it went, if it said so before it did
+    check_failed();  // the rank's report of its end, if it made one
     fail(Failure::kPeerLost, rank,
          text_of(op) + " needs " + channel_->whereabouts(rank) +
              ", but its process is dead or has left the group");
@@ -239,7 +241,8 @@ class CheckedBackend final : public Backend {
   }
 
   bool poll(Operation& op) {
-    // That another thread has found out orders nothing which this one gives to a device: it asks, too.
+    // The discovery by another thread does not order this thread's device work, so this thread
+    // asks, too.
     if (op.done) return !op.request || op.request->poll();
     throw_if_broken();
     if (op.number == 0) {
@@ -260,7 +263,7 @@ class CheckedBackend final : public Backend {
     if (op.done) return;
     throw_if_broken();
     if (op.number == 0) return wait_message(op, deadline);
-    // The collectives before it come first, in the engine as here.
+    // The earlier collectives come first, in the engine as here.
     while (!op.done) {
       const std::shared_ptr<Operation> front = queue_.front();
       if (!front->request) wait_agreed(*front, op, deadline);
@@ -268,15 +271,16 @@ class CheckedBackend final : public Backend {
     }
   }
 
-  // Where the engine can wait in slices, the channel is looked at between them: who is gone, what others report.
+  // Where the engine can wait in slices, the channel is checked between them for lost ranks and
+  // reports.
   void wait_message(Operation& op, Deadline deadline) {
     const bool looks = op.request->waits_again();
     Deadline next_look = Deadline::after(kSideSlice);
     std::optional<Deadline> last_words;
     while (!op.done) {
-      if (!deadline.expired() && move_elsewhere(elsewhere_)) {
-        // The engine's own wait would move nothing else.
-        if (!poll(op)) std::this_thread::sleep_for(kElsewhereNap);
+      if (!deadline.expired() && progress_siblings(siblings_)) {
+        // The engine's own wait would make no progress elsewhere.
+        if (!poll(op)) std::this_thread::sleep_for(kSiblingNap);
       } else if (!looks || deadline.expired()) {
         guarded(op, [&] { op.request->wait(deadline); });
         op.done = true;
@@ -288,7 +292,7 @@ class CheckedBackend final : public Backend {
             op.request->wait(slice);
             op.done = true;
           } catch (const Timeout&) {
-            if (!slice.expired()) throw;  // the engine's own, which is final
+            if (!slice.expired()) throw;  // the engine's own time-out, which is final
           }
         });
       }
@@ -301,7 +305,7 @@ class CheckedBackend final : public Backend {
     }
   }
 
-  // Until the engine's device has it.
+  // Waits until the engine's device has the operation.
   std::shared_ptr<Tail> order(Operation& op, Deadline deadline) {
     throw_if_broken();
     while (!op.request && !op.done) {
@@ -314,7 +318,7 @@ class CheckedBackend final : public Backend {
     return tail;
   }
 
-  // Until all ranks have shown the same collective and the engine has it.
+  // Waits until all ranks have shown the same collective and the engine has it.
   void wait_agreed(Operation& front, const Operation& op, Deadline deadline) {
     auto sleep = kSideFirstSleep;
     double warn_at = kSideWarnAfterSeconds;
@@ -326,7 +330,7 @@ class CheckedBackend final : public Backend {
         throw;
       }
       if (front.request || front.done) return;
-      const bool elsewhere = move_elsewhere(elsewhere_);
+      const bool siblings = progress_siblings(siblings_);
       if (turn < spins_) continue;
       if (turn < spins_ + kSideYields) {
         ::sched_yield();
@@ -339,9 +343,9 @@ class CheckedBackend final : public Backend {
       check_failed();
       check_lost(front);
       if (deadline.expired()) fail_late(front, op, deadline);
-      if (elsewhere_ != nullptr) {
+      if (siblings_ != nullptr) {
         const std::string wrong =
-            elsewhere_->stand(op.call, channel_->missing(front.number), /*moved=*/false);
+            siblings_->report_wait(op.call, channel_->missing(front.number), /*moved=*/false);
         if (!wrong.empty()) fail(Failure::kMismatch, -1, wrong);
       }
       if (deadline.elapsed_seconds() > warn_at) {
@@ -349,23 +353,23 @@ class CheckedBackend final : public Backend {
                     " s for " + places_of(channel_->missing(front.number)));
         warn_at *= 3;
       }
-      const Deadline::Duration nap = elsewhere ? std::min(sleep, kElsewhereNap) : sleep;
+      const Deadline::Duration nap = siblings ? std::min(sleep, kSiblingNap) : sleep;
       std::this_thread::sleep_for(std::min(nap, deadline.remaining()));
       sleep = std::min(sleep * 2, kSideLongestSleep);
     }
   }
 
-  // Until the engine is done with the front.
+  // Waits until the engine has finished the front.
   void wait_engine(Operation& front, const Operation& op, Deadline deadline) {
     while (!front.done) {
       bool over = false;
       channel_->waiting();
-      if (move_elsewhere(elsewhere_)) {
-        if (front.done) return;  // by a call that was started there
+      if (progress_siblings(siblings_)) {
+        if (front.done) return;  // finished by a call that was started there
         guarded(front, [&] { over = front.request->poll(); });
         if (!over)
           std::this_thread::sleep_for(
-              std::min<Deadline::Duration>(kElsewhereNap, deadline.remaining()));
+              std::min<Deadline::Duration>(kSiblingNap, deadline.remaining()));
       } else {
         const Deadline slice =
             Deadline::after(std::min<Deadline::Duration>(kSideSlice, deadline.remaining()));
@@ -374,7 +378,7 @@ class CheckedBackend final : public Backend {
             front.request->wait(slice);
             over = true;
           } catch (const Timeout&) {
-            // Before its time it is the engine's own time-out, which is final.
+            // An earlier time-out is the engine's own, which is final.
             if (!slice.expired()) fail_late(front, op, deadline);
           }
         });
@@ -391,7 +395,7 @@ class CheckedBackend final : public Backend {
     text << text_of(op) << " on rank " << rank_ << " waited " << deadline.timeout_seconds()
          << " s; ";
     if (&front != &op) text << "before it " << text_of(front) << " is not over; ";
-    // Who waits as well, in this collective or in one before it, is held up by another.
+    // A rank that waits too, in this collective or an earlier one, is held up by another.
     const std::vector<int> silent = channel_->silent(front.number, deadline.timeout() / 2);
     const std::vector<int> missing = channel_->missing(front.number);
     std::vector<int> late;
@@ -424,10 +428,10 @@ class CheckedBackend final : public Backend {
   std::unique_ptr<SideChannel> channel_;
   int rank_;
   int spins_;
-  Elsewhere* elsewhere_ = nullptr;
+  SiblingProgress* siblings_ = nullptr;
   uint64_t collectives_ = 0;
   int64_t polls_ = 0;
-  std::deque<std::shared_ptr<Operation>> queue_;  // collectives that are not over
+  std::deque<std::shared_ptr<Operation>> queue_;  // collectives that have not ended
   std::exception_ptr broken_;
   SetOnce<Breakage> interruption_;
 };

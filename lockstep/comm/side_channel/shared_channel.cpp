@@ -15,17 +15,17 @@ namespace lockstep::side_channel {
 namespace {
 
 constexpr size_t kSideLine = 128;
-constexpr uint64_t kDepth = 32;  // collectives that a rank may show ahead of the slowest
+constexpr uint64_t kDepth = 32;  // collectives that a rank may show ahead of the slowest one
 
-// Written by its rank only, but read by all.
+// Written only by its rank, and read by all.
 struct RankBoard {
   alignas(kSideLine) std::atomic<uint64_t> published;  // collectives shown
-  alignas(kSideLine) std::atomic<uint64_t> checked;    // ... that this rank has compared
+  alignas(kSideLine) std::atomic<uint64_t> checked;    // collectives that this rank has compared
   std::atomic<uint64_t> finished;
   std::atomic<uint32_t> departed;
   std::atomic<int32_t> pid;
-  std::atomic<int64_t> waited;  // steady clock, ns: when it last said that it waits
-  struct alignas(64) Slot {     // what is compared lies in one cache line
+  std::atomic<int64_t> waited;  // steady clock, ns: the time of its last report of a wait
+  struct alignas(64) Slot {     // the compared fields lie in one cache line
     CallRecord record;
   };
   alignas(kSideLine) Slot slots[kDepth];
@@ -131,7 +131,7 @@ class SharedChannel final : public SideChannel {
         const auto& done = agreed ? board(r).finished : board(r).published;
         return done.load(std::memory_order_acquire) < number;
       };
-      // What it did before it went counts: look again once it is known to be gone.
+      // Its last published call counts: look again once the rank is known to be gone.
       if (r != rank_ && behind() && lost(r) && behind()) return r;
     }
     return -1;
@@ -165,7 +165,7 @@ class SharedChannel final : public SideChannel {
   shm::Segment segment_;
   int rank_;
   int size_;
-  uint64_t slowest_ = 0;  // a lower bound of every rank's checked
+  uint64_t slowest_ = 0;  // a lower bound of every rank's `checked`
 };
 
 }  // namespace

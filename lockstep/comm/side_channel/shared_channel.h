@@ -1,5 +1,5 @@
 // SharedChannel: the side channel of ranks on one host, in memory that they share. Publishing and
-// comparing cost two cache lines a rank.
+// comparing cost two cache lines per rank.
 #pragma once
 
 #include <memory>
@@ -10,8 +10,9 @@
 
 namespace lockstep::side_channel {
 
-// Collective. The store must be new to this channel. Throws Timeout, StoreError, PeerLost,
-// SystemError.
+// The store must be new to this channel.
+// Collective: all ranks call it.
+// Throws: Timeout, StoreError, PeerLost, SystemError.
 std::unique_ptr<SideChannel> make_shared_channel(Store& store, int rank, int size,
                                                  Deadline deadline);
 

@@ -1,5 +1,5 @@
-// SideChannel: how the ranks of an engine that does not compare their calls (gloo, mpi, nccl) do it
-// before it moves data, and how they hear who is late or gone. Not a public header.
+// SideChannel: the ranks of an engine that does not compare their calls (gloo, mpi, nccl) compare
+// them here before it moves data, and learn here which ranks are late or gone. Not a public header.
 #pragma once
 
 #include <cstdint>
@@ -15,48 +15,49 @@ namespace lockstep::side_channel {
 using trace::CallRecord;
 
 // One rank's end. Collectives are numbered from 1, in the order in which all ranks must make them.
-// Nothing here blocks. One thread at a time, but for fail().
+// No function blocks.
+// Thread-safety: one thread at a time, except fail().
 class SideChannel {
  public:
   virtual ~SideChannel() = default;
 
-  // Shows the `number`-th collective to the others. False if there is no room yet: call again once
-  // an earlier one is agreed.
+  // Shows the `number`-th collective to the others. Returns false if there is no room yet: call it
+  // again once an earlier collective is agreed.
   virtual bool publish(uint64_t number, const CallRecord& record) = 0;
 
-  // True once every rank has shown its `number`-th collective, all the same. Throws Mismatch.
+  // True once every rank has shown the same `number`-th collective. Throws Mismatch.
   virtual bool agreed(uint64_t number) = 0;
 
-  // This rank is done with the `number`-th.
+  // Says that this rank has finished the `number`-th collective.
   virtual void finished(uint64_t number) = 0;
 
-  // Throws what a rank reported with fail().
+  // Throws the failure that a rank reported with fail().
   virtual void check_failed() = 0;
 
-  // This rank waits, now. To be said a few times a second while it does.
+  // Says that this rank is waiting now. Called a few times a second during a wait.
   virtual void waiting() = 0;
 
-  // Which of the other ranks have not shown their `number`-th collective.
+  // The other ranks that have not shown their `number`-th collective.
   virtual std::vector<int> missing(uint64_t number) const = 0;
 
-  // Which of the other ranks that may not be done with the `number`-th have not said for `silence`
-  // that they wait: they stand still, or do something else.
+  // The other ranks that may not have finished the `number`-th collective and have not reported for
+  // `silence` that they wait: they are stopped, or busy elsewhere.
   virtual std::vector<int> silent(uint64_t number, Deadline::Duration silence) const = 0;
 
-  // A rank that is gone and without which the `number`-th cannot be completed; -1: none. `agreed`:
-  // whether all have shown it.
+  // A rank that is gone and without which the `number`-th collective cannot complete; -1: none.
+  // `agreed`: whether all ranks have shown it.
   virtual int lost_before(uint64_t number, bool agreed) const = 0;
 
   // "rank 2 (pid 71), whose last collective was #6 barrier".
   virtual std::string whereabouts(int rank) const = 0;
 
-  virtual bool lost(int rank) const = 0;  // its process, or its end of the channel, is gone
+  virtual bool lost(int rank) const = 0;  // its process or its end of the channel is gone
 
-  // Tells the others; the first report of the group stays. From any thread.
+  // Tells the other ranks; the group keeps its first report. From any thread.
   virtual void fail(Failure kind, int lost_rank, const std::string& text) noexcept = 0;
 };
 
-// lockstep::mismatch_text() of records[r], which is rank r's.
+// lockstep::mismatch_text() for records[r] of rank r.
 std::string mismatch_text(const std::vector<CallRecord>& records);
 
 }  // namespace lockstep::side_channel

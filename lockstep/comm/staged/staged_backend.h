@@ -1,5 +1,5 @@
-// staged: tensors of a device over any engine of the host. They go down to pinned memory, across by
-// that engine, and up again, on streams of their own beside what the device computes.
+// staged: tensors of a device over any engine of the host. They are copied down to pinned memory,
+// across by that engine, and up again, on streams of their own beside the device's computation.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -11,19 +11,20 @@
 
 namespace lockstep {
 
-// Equal on all ranks.
+// The values are equal on all ranks.
 struct StagedSizes {
-  // Over local and shm, collectives longer than a slot go in pieces of one, which are copied while
-  // others are exchanged. Other engines get every call whole: their copies overlap with other calls.
+  // Over local and shm, collectives longer than a slot go in pieces of one slot, which are copied
+  // while others are exchanged. Other engines get every call whole: its copies overlap with other
+  // calls.
   int64_t slot_bytes = 4 << 20;
-  // Collectives have at most so much pinned memory at once, and one that is longer than all of it.
+  // Collectives use at most this many slots of pinned memory at once; a longer one runs alone.
   int64_t slots = 32;
 };
 
-// What `host` does, this does on `device` (not the CPU): the same operations, with the same bits.
-// Several ranks may share a device. The engine is moved by a thread of the backend, which ends with
-// it; order() blocks until the data is across, as a wait in `host` does, with that one's errors, and
-// never for the device but for what makes the call's input.
+// Makes a backend that does on `device` (not the CPU) what `host` does: the same operations, with
+// the same bits. Several ranks may share a device. A thread of the backend, which ends with it,
+// progresses the engine. order() blocks until the data has been exchanged, like a wait in `host`
+// and with its errors; it waits for the device only as far as the call's input requires.
 std::unique_ptr<Backend> make_staged_backend(std::unique_ptr<Backend> host, c10::Device device,
                                              int rank, int size, const StagedSizes& sizes = {});
 

@@ -1,4 +1,4 @@
-// Engine: moving data. Waiting and failing: engine_wait.cpp.
+// Engine: moving data. engine_wait.cpp has waiting and failing.
 #include "lockstep/comm/tcp/engine.h"
 
 #include <sys/epoll.h>
@@ -15,9 +15,9 @@
 namespace lockstep::tcp {
 namespace {
 
-constexpr size_t kActive = 3;                      // exchanges at once
-constexpr size_t kParkedLimit = size_t{16} << 20;  // unasked-for bytes from one peer
-constexpr size_t kParkedCost = 512;                // of keeping one frame
+constexpr size_t kActive = 3;                      // simultaneous exchanges
+constexpr size_t kParkedLimit = size_t{16} << 20;  // unrequested bytes of one peer
+constexpr size_t kParkedCost = 512;                // bookkeeping per frame
 
 }  // namespace
 
@@ -44,7 +44,7 @@ Engine::~Engine() {
   for (Peer& peer : peers_) {
     if (!peer.link) continue;
     if (adopted_) {
-      // The first word may still be on its way to a peer that sees this connection end.
+      // The first message may still be on its way to a peer that sees this connection end.
       push_abort(peer, *adopted_, false);
     } else if (!broken_) {
       FrameHeader bye;
@@ -59,7 +59,7 @@ uint64_t Engine::payload_sent(int peer) const {
   return peers_[peer].link ? peers_[peer].link->payload_sent() : 0;
 }
 
-// The link, marked as having output.
+// The link, registered as having output.
 Link* Engine::link_for(int peer) {
   Peer& p = peers_[peer];
   if (p.link && !p.dirty) {
@@ -81,7 +81,7 @@ const Record& Engine::latest() const {
   return records_.empty() ? kNone : *records_.back();
 }
 
-// What nobody else holds is over: no exchange of it is left that could be sent.
+// A record without another owner is complete: no exchange of it is left to send.
 void Engine::forget_old() {
   while (over_ < records_.size() && records_[over_].use_count() == 1) ++over_;
   for (; records_.size() >= kKept && over_ > kLookBack; --over_) records_.pop_front();
@@ -146,7 +146,7 @@ void Engine::activate() {
         if (r == rank_) continue;
         std::set<uint64_t>& started = peers_[r].started;
         if (started.contains(activated_)) exchange->peer_started(r);
-        // What is older concerned exchanges that needed no word.
+        // Older entries concerned exchanges that needed no start message.
         started.erase(started.begin(), started.upper_bound(activated_));
         deliver_parked(r);
         watch(r);
@@ -170,7 +170,7 @@ void Engine::send_call(int peer, const Exchange& exchange, uint64_t amount) {
   const Record& mine = exchange.record();
   header.fingerprint = mine.fingerprint;
   header.history = mine.history;
-  // Later exchanges of one collective need no text again.
+  // Later exchanges of one collective need not send the text again.
   const bool told = peers_[peer].told_sequence == mine.sequence;
   const std::string_view text = told ? std::string_view() : mine.text;
   peers_[peer].told_sequence = mine.sequence;
@@ -276,7 +276,7 @@ std::byte* Engine::begin_data(int peer, const FrameHeader& header) {
   return parked.payload.get();
 }
 
-// Gives what came too early to the exchanges that have started since.
+// Gives data that arrived too early to the exchanges that have started since.
 void Engine::deliver_parked(int peer) {
   Peer& from = peers_[peer];
   for (auto it = from.parked.begin(); it != from.parked.end() && it->first <= activated_;) {
@@ -325,8 +325,8 @@ void Engine::heard_call(int peer, const FrameHeader& header, std::string_view te
 bool Engine::wants_input(int peer) const {
   const Peer& from = peers_[peer];
   if (from.parked_bytes + messages_.parked_bytes(peer) < kParkedLimit) return true;
-  // Too much that nobody asked for: the rest waits at the sender, unless what this rank waits for
-  // lies behind it.
+  // There is too much data without a receiver: the rest waits at the sender, unless this rank waits
+  // for data behind it.
   if (messages_.awaits(peer) || asking_) return true;
   return std::any_of(queue_.begin(), queue_.end(),
                      [peer](const auto& e) { return e->active() && e->exchanges_with(peer); });
@@ -354,7 +354,7 @@ bool Engine::flush() {
     dirty_.clear();
     for (const int peer : now) {
       Peer& p = peers_[peer];
-      p.dirty = false;  // what is pushed from inside comes again
+      p.dirty = false;  // frames that are pushed from inside set it again
       moved |= p.link->flush();
       if (!p.dirty) watch(peer);
     }
@@ -362,7 +362,7 @@ bool Engine::flush() {
   return moved;
 }
 
-// One turn over all connections. Raises trouble; does not throw it.
+// Handles all connections once. Records failures without throwing them.
 bool Engine::pump(int wait_ms) {
   activate();
   bool moved = flush();
@@ -396,7 +396,7 @@ bool Engine::advance(int wait_ms, Pending* pending) {
   check_broken();
   const bool moved = pump(wait_ms);
   if (!trouble_) return moved;
-  // What was sent before the group broke, and is here, still counts.
+  // Data that was sent before the group broke, and has arrived, still counts.
   if (trouble_->reported) {
     while (pump(0) || (pending != nullptr && pending->advance())) {
     }
@@ -410,7 +410,7 @@ void Engine::progress() noexcept {
   try {
     advance(0);
   } catch (...) {
-    // The failure belongs to whoever waits.
+    // The error belongs to the caller that waits.
     if (!broken_) broken_ = std::current_exception();
   }
 }

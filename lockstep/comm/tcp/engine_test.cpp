@@ -41,7 +41,7 @@ Call call_of(Op op, uint64_t sequence, int64_t* value, ReduceOp reduce = ReduceO
   return call;
 }
 
-// The other rank, frame by frame.
+// Acts as the other rank, frame by frame.
 class Peer final : public FrameListener {
  public:
   explicit Peer(UniqueFd fd) : link_(std::move(fd), 0) {}
@@ -69,7 +69,8 @@ class Peer final : public FrameListener {
   std::vector<std::byte> payload_;
 };
 
-// What a rank says of its collective `sequence`: all before were like `call`, and it is one.
+// A rank's report of its collective `sequence`: all earlier ones were like `before`, and this one
+// is `call`.
 FrameHeader word_of(FrameType type, uint64_t sequence, const Call& call, const Call& before) {
   FrameHeader header;
   header.type = type;
@@ -80,7 +81,7 @@ FrameHeader word_of(FrameType type, uint64_t sequence, const Call& call, const C
   return header;
 }
 
-// Far more than are under way at once or are remembered once they are over.
+// Far more calls than are active at once or are remembered once they are complete.
 TEST(TcpEngine, WhatWaitsLongForItsTurnIsTheSameCallStill) {
   constexpr int kCalls = 1000;
   auto [a, b] = connection();
@@ -108,7 +109,7 @@ TEST(TcpEngine, WhatWaitsLongForItsTurnIsTheSameCallStill) {
   }
 }
 
-// A peer that says where it is runs ahead of what it says of each call.
+// A peer that reports its place is ahead of its reports of each call.
 TEST(TcpEngine, ACallThatIsHeardOfAfterALaterOneIsCompared) {
   auto [a, b] = connection();
   const std::unique_ptr<Engine> engine = engine_of(0, std::move(a));
@@ -129,7 +130,7 @@ TEST(TcpEngine, ACallThatIsHeardOfAfterALaterOneIsCompared) {
                     HasSubstr("rank 1: #5 all_reduce max int64 x 1")));
 }
 
-// A root whose calls are over long before the others come to them.
+// A root whose calls complete long before the others reach them.
 class FarAhead : public ::testing::Test {
  protected:
   static constexpr uint64_t kCalls = 500;
@@ -169,11 +170,11 @@ TEST_F(FarAhead, WhatItKnowsNoMoreItDoesNotCompare) {
   EXPECT_EQ(answers[0].kind, kHereForgotten);
   EXPECT_EQ(answers[1].kind, kHereCalled);
   EXPECT_EQ(answers[1].fingerprint, fingerprint(broadcast()));
-  EXPECT_EQ(answers[2].kind, kHereCalled);  // where it is
+  EXPECT_EQ(answers[2].kind, kHereCalled);  // its position
   EXPECT_EQ(sequence_of(answers[2].key), kCalls);
 }
 
-// ... and yet finds it: in the history of a call that it knows.
+// It nevertheless finds it in the history of a call that it knows.
 TEST_F(FarAhead, ADifferenceFarBackIsFoundByTheHistory) {
   FrameHeader word = word_of(FrameType::kCall, kCalls, broadcast(), broadcast());
   word.history += 1;

@@ -1,4 +1,4 @@
-// Engine: waiting, and what ends a wait early.
+// Engine: waiting, and the causes that end a wait early.
 #include <poll.h>
 #include <sched.h>
 
@@ -19,24 +19,25 @@ namespace lockstep::tcp {
 namespace {
 
 constexpr double kWarnSeconds = 10;
-constexpr double kAnnounceSeconds = 0.5;  // of standstill, before a rank tells all where it waits
+// without progress, before a rank tells all where it waits
+constexpr double kAnnounceSeconds = 0.5;
 constexpr double kAnnounceAgain = 5;
-constexpr auto kAskTime = std::chrono::milliseconds(300);  // for all ranks to say what they called
-constexpr auto kFlushTime = std::chrono::milliseconds(250);  // for the last words to leave
+constexpr auto kAskTime = std::chrono::milliseconds(300);    // for all ranks to report their calls
+constexpr auto kFlushTime = std::chrono::milliseconds(250);  // for the last messages to leave
 constexpr double kYieldSeconds = 0.002;
-constexpr int kYields = 1000;  // before a wait for what the engine does not see sleeps
-constexpr int kAdvanceMs = 1;  // between two turns of what the engine does not see
-constexpr auto kNap = std::chrono::microseconds(100);  // the same for what is impatient
+constexpr int kYields = 1000;                          // before a wait for other engines sleeps
+constexpr int kAdvanceMs = 1;                          // between two turns of other engines
+constexpr auto kNap = std::chrono::microseconds(100);  // the same for an impatient operation
 
-// So long before the deadline a rank asks the others where they are.
+// This long before the deadline a rank asks the others where they are.
 Deadline::Duration time_to_ask(Deadline deadline) {
   constexpr Deadline::Duration kLeast = std::chrono::milliseconds(20);
   constexpr Deadline::Duration kMost = std::chrono::milliseconds(250);
   return std::clamp(deadline.timeout() / 8, kLeast, kMost);
 }
 
-// Whether no rank can be through before all have called it: of the others it is not known here
-// whom exactly they need.
+// Whether no rank can complete before all have called it. For other operations it is not known here
+// which ranks they need.
 bool needs_all(Op op) {
   return op == Op::kBarrier || op == Op::kAllReduce || op == Op::kAllGather ||
          op == Op::kReduceScatter || op == Op::kAllToAll;
@@ -72,7 +73,7 @@ bool Engine::poll(Pending& pending) {
 
 void Engine::wait(Pending& pending, Deadline deadline) {
   int idle = 0;
-  bool any_moved = false;  // data did, since the last slow check
+  bool any_moved = false;  // data moved since the last slow check
   uint64_t arrivals = arrivals_;
   unsigned turns = 0;
   double still_since = deadline.elapsed_seconds();
@@ -80,7 +81,7 @@ void Engine::wait(Pending& pending, Deadline deadline) {
   double warn_at = kWarnSeconds;
   const Waiting waiting(*this, pending);
   const Deadline::Duration grace = time_to_ask(deadline);
-  std::optional<Deadline> answers;  // when they must be here
+  std::optional<Deadline> answers;  // the answers' deadline
   while (!pending.done()) {
     check_broken();
     check_interrupted();
@@ -90,7 +91,7 @@ void Engine::wait(Pending& pending, Deadline deadline) {
     moved |= advance(0, &pending);
     if (pending.done()) return;
     any_moved |= std::exchange(arrivals, arrivals_) != arrivals_;
-    const bool elsewhere = !moved && move_elsewhere(elsewhere_);
+    const bool siblings = !moved && progress_siblings(siblings_);
     if (moved) {
       idle = 0;
       still_since = -1;
@@ -99,7 +100,7 @@ void Engine::wait(Pending& pending, Deadline deadline) {
       continue;
     } else if (pending.needs_advance() && idle < kYields) {
       ::sched_yield();
-      // On a busy machine every yield may last a time slice.
+      // On a busy machine every yield may take a whole time slice.
       if (idle % 16 != 0) continue;
       if (still_since < 0) still_since = deadline.elapsed_seconds();
       if (deadline.elapsed_seconds() - still_since < kYieldSeconds) continue;
@@ -118,10 +119,10 @@ void Engine::wait(Pending& pending, Deadline deadline) {
     }
     const bool expired = left == Deadline::Duration::zero();
     if (expired && (has_told(pending) || answers->expired())) time_out(pending, deadline);
-    if (elsewhere_ != nullptr && !expired) {
+    if (siblings_ != nullptr && !expired) {
       const std::string wrong =
-          elsewhere_->stand(call, needs_all(call.op) ? pending.late() : std::vector<int>(),
-                            std::exchange(any_moved, false));
+          siblings_->report_wait(call, needs_all(call.op) ? pending.late() : std::vector<int>(),
+                                 std::exchange(any_moved, false));
       if (!wrong.empty()) fail(Failure::kMismatch, -1, wrong);
     }
     if (now - still_since > announce_after) {
@@ -136,7 +137,7 @@ void Engine::wait(Pending& pending, Deadline deadline) {
       log_warning(text.str());
       warn_at *= 3;
     }
-    int sleep_ms = pending.needs_advance() || elsewhere ? kAdvanceMs : 100;
+    int sleep_ms = pending.needs_advance() || siblings ? kAdvanceMs : 100;
     if (pending.needs_advance() && pending.is_impatient()) {
       std::this_thread::sleep_for(std::min<Deadline::Duration>(kNap, left));
       sleep_ms = 0;
@@ -150,7 +151,7 @@ void Engine::wait(Pending& pending, Deadline deadline) {
   }
 }
 
-// Everybody, since the chain of those who wait for each other may lead anywhere.
+// All ranks are asked, since the chain of ranks that wait for each other may lead anywhere.
 void Engine::ask_where() {
   for (int r = 0; r < size_; ++r) {
     Peer& peer = peers_[r];
@@ -163,15 +164,16 @@ void Engine::ask_where() {
   }
 }
 
-// Whether all ranks on the way to those that are late have said where they are: then the late ones
-// are known without waiting for more.
+// Whether all ranks between this one and the late ones have reported their position: then the late
+// ones are known, and no further wait is needed.
 bool Engine::has_told(const Pending& pending) const {
   const std::vector<int> ends = culprits(pending);
   return std::all_of(ends.begin(), ends.end(), [this](int r) { return peers_[r].told; });
 }
 
-// The ranks at whom the waiting ends: those that this rank waits for, or, where they wait as well,
-// those that they wait for, and so on. Where everybody waits for somebody, this rank's own.
+// The ranks at which the waiting ends: those that this rank waits for or, where they wait too,
+// those that they wait for, and so on. Where every rank waits for another, the ranks that this one
+// waits for.
 std::vector<int> Engine::culprits(const Pending& pending) const {
   const std::vector<int> late = pending.late();
   std::vector<int> open = late;
@@ -245,13 +247,13 @@ bool Engine::lost(int peer) const {
   const std::unique_ptr<Link>& link = peers_[peer].link;
   if (!link) return false;
   if (!link->lost().empty() || peers_[peer].departed) return true;
-  // A broken group reads no more, so ask the system.
+  // A broken group reads no more data, so this asks the system.
   pollfd state{link->fd(), POLLRDHUP, 0};
   return ::poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
-// Tells all where this rank waits: two ranks that wait for each other in different calls, neither
-// having sent anything, learn of it so.
+// Reports to all ranks where this one waits: this is how two ranks notice that they wait for each
+// other in different calls without having sent anything.
 void Engine::announce() {
   if (entered_ == 0) return;
   for (int r = 0; r < size_; ++r) {
@@ -262,7 +264,7 @@ void Engine::announce() {
   }
 }
 
-// Where this rank is, and for whom it waits.
+// This rank's place, and the ranks that it waits for.
 void Engine::push_here(int peer, uint8_t kind) {
   const Record& mine = latest();
   FrameHeader header;
@@ -276,8 +278,8 @@ void Engine::push_here(int peer, uint8_t kind) {
       mine.text + "\n" + (waiting_ != nullptr ? joined(waiting_->late(), ",") : std::string()));
 }
 
-// `theirs` is of a collective that this rank has entered. What it knows no more it does not
-// compare: a difference there is in the history of all that both call later.
+// `theirs` belongs to a collective that this rank has entered. A record that it no longer has is
+// not compared: a difference there shows in the history of all later calls.
 void Engine::compare(int peer, const Record& theirs) {
   const Record* mine = record(theirs.sequence);
   if (mine == nullptr || trouble_ || asking_) return;
@@ -288,7 +290,7 @@ void Engine::compare(int peer, const Record& theirs) {
 }
 
 void Engine::answer(int peer, uint64_t sequence) {
-  // Where this rank has not come to it, its last.
+  // Where this rank has not reached it, its last record.
   const Record* mine = sequence > entered_ ? &latest() : record(sequence);
   FrameHeader header;
   header.type = FrameType::kHere;
@@ -326,7 +328,8 @@ void Engine::hear_answer(int peer, const FrameHeader& header, std::string_view t
 }
 
 void Engine::raise(Trouble trouble) {
-  // What another rank reported to all is over; what this rank found is still to be looked into.
+  // A failure that another rank reported is final; one that this rank found still has to be
+  // investigated.
   if (!trouble_ || (trouble.reported && !trouble_->reported)) trouble_ = std::move(trouble);
 }
 
@@ -338,7 +341,7 @@ void Engine::settle() {
   fail(trouble.kind, trouble.rank, trouble.text);
 }
 
-// What another rank reported ends it here too.
+// A failure that another rank reported ends the operation here too.
 void Engine::adopt(const Trouble& trouble) {
   for (Peer& peer : peers_) {
     if (peer.link) peer.link->drop_output();
@@ -347,7 +350,7 @@ void Engine::adopt(const Trouble& trouble) {
   break_with(trouble.kind, trouble.rank, trouble.text);
 }
 
-// Asks all ranks what they called at `sequence`. True if all said it.
+// Asks all ranks for their calls at `sequence`. True if all answered.
 bool Engine::ask_all(uint64_t sequence, Deadline deadline) {
   size_t open = 0;
   for (int r = 0; r < size_; ++r) {
@@ -370,7 +373,7 @@ bool Engine::ask_all(uint64_t sequence, Deadline deadline) {
   }
 }
 
-// What the rank called as the collective `sequence`, as far as it has said so; else null.
+// The rank's call of collective `sequence`, as far as it has reported it; otherwise null.
 const Record* Engine::called_as(int rank, uint64_t sequence) const {
   if (rank == rank_) return record(sequence);
   const Peer& peer = peers_[rank];
@@ -381,20 +384,21 @@ const Record* Engine::called_as(int rank, uint64_t sequence) const {
 
 void Engine::mismatch(uint64_t sequence, bool earlier, const std::string& otherwise) {
   asking_ = true;
-  // Of the trouble that led here nothing is left to do but this.
+  // This question is all that remains to be done about the failure.
   const Record* noticed = record(sequence);
   const std::string noticed_at =
       noticed != nullptr ? "#" + std::to_string(sequence) + " " + noticed->text : "";
   const Deadline deadline = Deadline::after(kAskTime);
   uint64_t at = earlier ? sequence - 1 : sequence;
   std::vector<RankCall> calls;
-  uint64_t fingerprint = 0;  // of the first of them
+  uint64_t fingerprint = 0;  // the fingerprint of the first of them
   while (true) {
     const bool all = ask_all(at, deadline);
     calls.clear();
     bool differ = false;
     for (int r = 0; r < size_; ++r) {
-      // Who has not come to it, or knows it no more, has called nothing else so far as is known.
+      // A rank that has not reached it, or no longer knows it, has called nothing different as far
+      // as is known.
       const Record* called = called_as(r, at);
       if (called == nullptr) continue;
       if (calls.empty()) fingerprint = called->fingerprint;
@@ -429,7 +433,8 @@ void Engine::abort(const Breakage& why) noexcept {
     }
     break_with(kind, lost_rank >= 0 || kind == Failure::kTimeout ? lost_rank : rank_, text);
   } catch (...) {
-    // broken_ is set, or memory ran out and the connections' end must tell.
+    // Either broken_ is set, or memory ran out and the end of the connections has to tell the
+    // peers.
   }
 }
 
@@ -448,7 +453,8 @@ void Engine::push_abort(Peer& peer, const Word& word, bool first_hand) {
 
 void Engine::fail(Failure kind, int lost_rank, const std::string& text) {
   abort({kind, lost_rank, text});
-  // The words must have arrived before the process ends: its end may reset the connections.
+  // The messages must have arrived before the process ends, because its end may reset the
+  // connections.
   const Deadline deadline = Deadline::after(kFlushTime);
   bool settled = false;
   while (!settled && !deadline.expired()) {
@@ -467,7 +473,7 @@ void Engine::break_with(Failure kind, int rank, const std::string& text) {
     throw_failure(kind, rank, text);
   } catch (...) {
     broken_ = std::current_exception();
-    // The callers' memory may go now.
+    // The callers' memory may be freed now.
     for (Peer& peer : peers_) {
       if (!peer.link) continue;
       peer.link->stop_receiving();

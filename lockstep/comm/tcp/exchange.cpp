@@ -24,7 +24,7 @@ ScratchPool::Block ScratchPool::take(size_t bytes) {
     free_.erase(fits);
     return block;
   }
-  if (!free_.empty()) free_.erase(free_.begin());  // a small one makes room for the larger
+  if (!free_.empty()) free_.erase(free_.begin());  // a small buffer makes room for a larger one
   const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   Block block;
   block.memory.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded)));
@@ -44,7 +44,7 @@ Exchange::Exchange(Call call, std::shared_ptr<const Record> record, std::vector<
       members_(std::move(members)),
       index_(index),
       key_(key) {
-  call_.note = {};  // its text may be gone
+  call_.note = {};  // its text may have been freed
   call_.record = nullptr;
 }
 
@@ -109,7 +109,7 @@ void Exchange::activate(Wire& wire, ScratchPool& pool, const ScheduleSizes& size
       from.receive_bytes += step.piece.bytes;
     }
   }
-  // The counts of an all_to_all are known to two ranks each: both tell.
+  // Only two ranks each know a count of an all_to_all, so both report it.
   const bool all_tell = call_.op == Op::kAllToAll;
   if (all_tell) {
     for (int i = 0; i < size; ++i) {
@@ -210,7 +210,7 @@ std::vector<int> Exchange::awaited() const {
   for (const Lane& lane : lanes_) {
     const bool silent = lane.must_hear && !lane.heard;
     const bool incoming = lane.next_receive < lane.receives.size();
-    const bool outgoing = lane.sent < lane.next_send;  // pushed, and not taken yet
+    const bool outgoing = lane.sent < lane.next_send;  // pushed, but not written yet
     if (silent || incoming || outgoing) ranks.push_back(lane.peer);
   }
   std::sort(ranks.begin(), ranks.end());

@@ -1,4 +1,4 @@
-// Exchange: one schedule under way.
+// Exchange: one pending schedule.
 #pragma once
 
 #include <cstdlib>
@@ -14,17 +14,17 @@ namespace lockstep::tcp {
 
 class Exchange;
 
-// What ranks tell each other of a collective. Whatever of one is not over holds its record, which
-// is there, so, as long as it may be sent or compared.
+// The description of a collective that ranks exchange. Every incomplete part of the collective owns
+// the record, so it exists while it may be sent or compared.
 struct Record {
   uint64_t sequence = 0;
   uint64_t fingerprint = 0;
-  uint64_t history = 0;  // of all earlier ones
+  uint64_t history = 0;  // hash of all earlier collectives
   std::string text;
-  std::vector<int> waits_for = {};  // of a peer, where it said so
+  std::vector<int> waits_for = {};  // the ranks that a peer waits for, where it said so
 };
 
-// What an exchange sends through.
+// The output of an exchange.
 class Wire {
  public:
   virtual ~Wire() = default;
@@ -34,7 +34,7 @@ class Wire {
                          std::shared_ptr<SendListener> listener, int token) = 0;
 };
 
-// Memory for partial results, used again and again.
+// Memory for partial results, reused by later exchanges.
 class ScratchPool {
  public:
   struct Free {
@@ -51,15 +51,15 @@ class ScratchPool {
   std::vector<Block> free_;
 };
 
-// More than this many bytes from one rank to another in one exchange wait until the receiver has
-// said that it has started: they go straight into its tensor, and nothing piles up. Fewer are sent
-// at once.
+// Transfers of more than this many bytes from one rank to another in one exchange wait until the
+// receiver has reported its start: they go straight into its tensor, and no data piles up. Smaller
+// ones are sent at once.
 inline constexpr int64_t kEagerBytes = 32 * 1024;
 
 class Exchange final : public SendListener, public std::enable_shared_from_this<Exchange> {
  public:
-  // `call` as the members of the group see it, a part of what `record` says; members[i] is the
-  // world's rank of its i-th rank, `index` this one's. `key` orders the exchanges of this rank.
+  // `call` as the members of the group see it, a part of the collective in `record`; members[i] is
+  // the world's rank of its i-th rank, `index` this one's. `key` orders the exchanges of this rank.
   Exchange(Call call, std::shared_ptr<const Record> record, std::vector<int> members, int index,
            uint64_t key);
 
@@ -69,36 +69,39 @@ class Exchange final : public SendListener, public std::enable_shared_from_this<
   bool done() const { return left_ == 0 && active_; }
   bool active() const { return active_; }
 
-  // Makes the schedule, tells the peers and starts what may start.
+  // Makes the schedule, tells the peers and starts the steps that may start.
   void activate(Wire& wire, ScratchPool& pool, const ScheduleSizes& sizes);
-  // Gives the scratch memory back, and lets go of the record; after done().
+  // Frees the scratch memory and releases the record.
+  // Requires: done().
   void retire(ScratchPool& pool) {
     pool.give(std::move(scratch_));
     record_.reset();
   }
 
-  // By rank of the world; requires active().
+  // `peer` is a rank of the world; requires active().
   void peer_started(int peer);
   bool exchanges_with(int peer) const { return lane_of(peer) != nullptr; }
-  // Where the next piece from `peer` goes; null, with `bytes` unexpected, if it is none.
+  // The destination of the next piece from `peer`; null, with `expected` false, if none is
+  // expected.
   std::byte* expect(int peer, size_t bytes, bool& expected);
   void received(int peer);
   void sent(int token) override;
 
-  // The ranks of the world that this one cannot go on without.
+  // The ranks of the world without which this rank cannot continue.
   std::vector<int> awaited() const;
   // All ranks of the world that take part.
   const std::vector<int>& members() const { return members_; }
 
  private:
-  // What passes between this rank and one peer.
+  // The traffic between this rank and one peer.
   struct Lane {
     int peer = -1;
     std::vector<int32_t> sends, receives;  // steps, in order
     size_t next_send = 0, next_receive = 0;
     size_t sent = 0;
     int64_t send_bytes = 0, receive_bytes = 0;
-    bool must_hear = false;  // before anything is sent, or before the exchange is over
+    // Needs the peer's start before anything is sent, or before the exchange completes.
+    bool must_hear = false;
     bool heard = false;
   };
   const Lane* lane_of(int peer) const;
@@ -117,12 +120,12 @@ class Exchange final : public SendListener, public std::enable_shared_from_this<
   Wire* wire_ = nullptr;
   Schedule schedule_;
   ScratchPool::Block scratch_;
-  std::vector<Lane> lanes_;           // of the peers with which anything passes
+  std::vector<Lane> lanes_;           // for peers with traffic
   std::vector<int32_t> lane_index_;   // by index in members_; -1: none
-  std::vector<int32_t> blocked_;      // by step: earlier steps that are not done
+  std::vector<int32_t> blocked_;      // by step: earlier steps that are not complete
   std::vector<int32_t> first_later_;  // by step: where its later steps begin in later_
   std::vector<int32_t> later_;
-  size_t left_ = 0;  // steps not done, and peers not heard of that must be
+  size_t left_ = 0;  // incomplete steps, and required peers that have not started
 };
 
 }  // namespace lockstep::tcp

@@ -61,7 +61,7 @@ TEST(Frame, WhatNoRankSendsIsRefused) {
   EXPECT_TRUE(parse_frame_header(view(bytes_of(header))));
 }
 
-// Takes whatever comes.
+// Takes everything that arrives.
 class Sink final : public FrameListener {
  public:
   std::byte* begin_frame(int, const FrameHeader& header, std::string_view text) override {
@@ -91,8 +91,8 @@ Pair make_pair() {
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
-// Random bytes, mostly with headers that could be true: the link reads them or is lost, and never
-// touches memory that is not its own (the sanitizers would tell).
+// Random bytes, mostly with plausible headers: the link reads them or is lost, and never accesses
+// memory outside its own (the sanitizers would report it).
 TEST(Link, SurvivesAnything) {
   std::mt19937 random(7);
   for (int turn = 0; turn < 2000; ++turn) {
@@ -122,7 +122,7 @@ TEST(Link, SurvivesAnything) {
   }
 }
 
-// Frames of all sizes through a connection that takes little at a time.
+// Frames of all sizes through a connection that accepts little at a time.
 TEST(Link, FramesArriveWholeAndInOrder) {
   std::mt19937 random(3);
   Pair pair = make_pair();

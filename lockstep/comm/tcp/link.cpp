@@ -18,8 +18,8 @@ namespace {
 
 constexpr size_t kBuffer = 64 * 1024;
 static_assert(kBuffer >= sizeof(FrameHeader) + kMaxText);
-constexpr size_t kBudget = size_t{4} << 20;  // read from one peer before the others' turn
-constexpr int kGather = 48;                  // pieces of memory a write
+constexpr size_t kBudget = size_t{4} << 20;  // bytes read from one peer before the others' turn
+constexpr int kGather = 48;                  // memory blocks per write
 
 std::string reason_of(int error) {
   return std::string("the connection failed: ") + std::strerror(error);
@@ -83,7 +83,7 @@ bool Link::flush() {
     const ssize_t n = ::sendmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n < 0) {
       if (errno == EINTR) continue;
-      // What the peer wrote before it went may still be read: receive() tells when it is lost.
+      // Data that the peer wrote before it left may still be read: receive() tells when it is lost.
       if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS) write_failed_ = true;
       break;
     }
@@ -113,7 +113,8 @@ bool Link::receive(FrameListener& listener) {
     ssize_t n = 0;
     size_t room = 0;
     if (in_payload_) {
-      // The rest of the payload to its place, what follows into the buffer, which is empty now.
+      // The rest of the payload is read to its place, and what follows into the buffer, which is
+      // empty now.
       begin_ = end_ = 0;
       iovec pieces[2] = {{target_, left_}, {buffer_.data(), buffer_.size()}};
       room = left_ + buffer_.size();
@@ -147,12 +148,12 @@ bool Link::receive(FrameListener& listener) {
       end_ += got;
     }
     if (!parse(listener)) return true;
-    if (got < room) break;  // most likely all there is
+    if (got < room) break;  // most likely all data has been read
   }
   return moved;
 }
 
-// Takes frames out of the buffer. False when the link is lost or stopped.
+// Takes frames out of the buffer. Returns false if the link is lost or stopped.
 bool Link::parse(FrameListener& listener) {
   while (!in_payload_ && !stopped_) {
     std::optional<FrameHeader> header;
@@ -207,7 +208,7 @@ void Link::drop_output() {
   Outgoing& front = queue_.front();
   if (front.listener && front.header.bytes > 0) {
     front.owned = std::make_unique<std::byte[]>(front.header.bytes);
-    // Of the payload, what is written needs no copy, but its place counts.
+    // The part of the payload that is already written needs no copy, but its place counts.
     std::memcpy(front.owned.get(), front.payload, front.header.bytes);
     front.payload = front.owned.get();
   }

@@ -1,5 +1,5 @@
-// Link: this rank's end of the connection to one peer. Writes frames, gathered, straight from where
-// their payload lies; reads payloads straight to where they belong. Never blocks.
+// Link: this rank's end of the connection to one peer. It writes frames, gathered, straight from
+// their payload's memory, and reads payloads straight into theirs. Never blocks.
 #pragma once
 
 #include <deque>
@@ -13,20 +13,20 @@
 
 namespace lockstep::tcp {
 
-// Learns that a frame's payload has left: its memory may be written again.
+// Told when a frame's payload has been sent: its memory may be reused.
 class SendListener {
  public:
   virtual ~SendListener() = default;
   virtual void sent(int token) = 0;
 };
 
-// Gets what arrives. Must not destroy the link from inside.
+// Receives what arrives. Must not destroy the link from inside.
 class FrameListener {
  public:
   virtual ~FrameListener() = default;
-  // A header and its text are here; returns where `header.bytes` of payload shall go.
+  // A header and its text have arrived; returns the destination of `header.bytes` of payload.
   virtual std::byte* begin_frame(int peer, const FrameHeader& header, std::string_view text) = 0;
-  // The payload is there; also for a frame without one.
+  // The payload has arrived; also called for a frame without one.
   virtual void end_frame(int peer, const FrameHeader& header) = 0;
 };
 
@@ -38,31 +38,32 @@ class Link {
   int fd() const { return fd_.get(); }
   int peer() const { return peer_; }
 
-  // Queues a frame; fills in text_bytes and bytes. `payload` must stay until listener->sent(token),
-  // where there is a listener; without one the payload is copied.
+  // Queues a frame; fills in text_bytes and bytes. With a listener, `payload` must stay valid until
+  // listener->sent(token); without one it is copied.
   void push(FrameHeader header, std::string_view text, const std::byte* payload = nullptr,
             size_t bytes = 0, std::shared_ptr<SendListener> listener = nullptr, int token = 0);
-  // Writes what the connection takes. True if anything was written.
+  // Writes as much as the connection takes. True if anything was written.
   bool flush();
   bool has_output() const { return !queue_.empty(); }
 
-  // Reads what is there, up to a few MiB. True if anything was read.
+  // Reads what has arrived, up to a few MiB. True if anything was read.
   bool receive(FrameListener& listener);
-  // In the midst of a frame.
+  // Whether a frame has arrived in part.
   bool is_receiving() const { return in_payload_ || end_ > begin_; }
 
-  // No more can be read: "" while the connection stands.
+  // Why no more can be read; "" while the connection stands.
   const std::string& lost() const { return lost_; }
   void lose(const std::string& reason);
 
-  // Drops what is queued but for a frame that has begun, whose rest is copied: no memory of others
-  // is touched afterwards.
+  // Drops queued frames, except one that has begun, whose rest is copied: callers' memory is not
+  // touched afterwards.
   void drop_output();
-  // Nothing is received any more.
+  // Stops receiving.
   void stop_receiving() { stopped_ = true; }
 
-  // Writes what is left and throws away what comes. True once the peer's system has all that this
-  // rank wrote: then it may be read even if this end closes before it has read everything itself.
+  // Writes the rest and discards received data. True once the peer's system has all data that this
+  // rank wrote: the peer can then read it even if this end closes before it has read everything
+  // itself.
   bool settle();
 
   // Payload bytes of kData, kMessage and kPart that were written.
@@ -88,7 +89,7 @@ class Link {
   bool write_failed_ = false;
 
   std::deque<Outgoing> queue_;
-  size_t written_ = 0;  // of the front frame
+  size_t written_ = 0;  // bytes of the front frame
   uint64_t payload_sent_ = 0;
 
   std::vector<std::byte> buffer_;
@@ -96,7 +97,7 @@ class Link {
   FrameHeader header_{};
   bool in_payload_ = false;
   std::byte* target_ = nullptr;
-  size_t left_ = 0;  // of the payload
+  size_t left_ = 0;  // bytes of the payload still to come
 };
 
 }  // namespace lockstep::tcp

@@ -19,31 +19,32 @@
 #include "lockstep/core/net.h"
 #include "lockstep/core/secret.h"
 #include "lockstep/wire/challenge.h"
-#include "lockstep/wire/strangers.h"
+#include "lockstep/wire/unauthenticated_peers.h"
 
 namespace lockstep::tcp {
 namespace {
 
-constexpr auto kStrangerTime = std::chrono::seconds(10);     // to answer the challenge
-constexpr auto kHeadStart = std::chrono::milliseconds(300);  // of an address before the next one
-constexpr auto kConnectTime = std::chrono::seconds(5);       // for an address to answer
+constexpr auto kChallengeTime = std::chrono::seconds(10);  // to answer the challenge
+// Of an address before the next one is tried.
+constexpr auto kHeadStart = std::chrono::milliseconds(300);
+constexpr auto kConnectTime = std::chrono::seconds(5);  // for an address to answer
 constexpr auto kRetryPause = std::chrono::milliseconds(100);
 constexpr auto kLookPause = std::chrono::milliseconds(100);
-constexpr size_t kMaxStrangers = 256;  // at most: wire::most_strangers()
-constexpr int kAcceptedAtATime = 64;   // then it is the others' turn
+constexpr size_t kMaxUnauthenticated = 256;  // at most: wire::most_unauthenticated()
+constexpr int kAcceptedAtATime = 64;         // afterwards it is the other sockets' turn
 constexpr int kMaxRefusalLines = 5;
-constexpr int kUserTimeoutMs = 20'000;  // unacknowledged bytes: the link is cut
+constexpr int kUserTimeoutMs = 20'000;  // time without acknowledgement until the link is cut
 constexpr uint32_t kVersion = 2;
 
-// What the connecting rank says once both have proved the secret; the listening one says it back.
+// The connecting rank's greeting once both have proved the secret; the listening rank repeats it.
 struct Greeting {
   uint32_t version = kVersion;
-  uint32_t order = 0x01020304;  // of bytes
+  uint32_t order = 0x01020304;  // detects the byte order
   int32_t rank = 0;
   int32_t size = 0;
 };
 
-// So that a proof for one rank is worthless at another: two hosts may have equal addresses.
+// Makes a proof for one rank worthless at another, since two hosts may have equal addresses.
 std::string purpose_of(int rank) {
   return "tcp rank " + std::to_string(rank);
 }
@@ -60,7 +61,7 @@ std::vector<HostPort> parse_addresses(const std::string& text) {
   return all;
 }
 
-// Options of a connection that ranks will work over.
+// Sets the options of a connection between ranks.
 void prepare(int fd) {
   set_no_delay(fd);
   const int one = 1, idle = 10, interval = 5, probes = 3;
@@ -71,33 +72,33 @@ void prepare(int fd) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMs, sizeof kUserTimeoutMs);
 }
 
-// A connection that is not yet one of the mesh.
+// A connection that does not belong to the mesh yet.
 struct Candidate {
   UniqueFd fd = {};
   std::string peer = {};
-  int rank = -1;    // whom we connect to; -1: somebody connected to us
+  int rank = -1;    // the rank to connect to; -1: an incoming connection
   uint64_t id = 0;  // of those
   Deadline deadline;
   bool connected = true;
   std::optional<wire::ServerChallenge> server = {};
   std::optional<wire::ClientChallenge> client = {};
-  std::string out = {};       // to be written
-  std::string greeting = {};  // read so far
+  std::string out = {};       // bytes to be written
+  std::string greeting = {};  // bytes read so far
   bool over = false;          // to be closed
   bool established = false;
 
   bool challenged() const { return server ? server->done() : client->done(); }
 };
 
-// A lower rank that this one connects to.
+// A lower rank, to which this one connects.
 struct Target {
   int rank = 0;
-  std::vector<HostPort> addresses = {};  // empty until it has shown them
+  std::vector<HostPort> addresses = {};  // empty until the rank has published them
   size_t next = 0;                       // the address to try next
-  Deadline next_time;                    // and when
-  const void* chosen = nullptr;          // the connection that has got our greeting
+  Deadline next_time;                    // its earliest time
+  const void* chosen = nullptr;          // the connection that has received this rank's greeting
   std::string last_error = {};
-  bool possible = false;  // of the addresses tried since the first, one may answer
+  bool possible = false;  // one of the addresses tried since the first may answer
 };
 
 class Gathering {
@@ -127,7 +128,7 @@ class Gathering {
            1;
   }
 
-  // Who does not come may have said in the store that it cannot: what is asked there then throws.
+  // A missing rank may have reported in the store that it failed: then this look throws.
   void look() {
     if (!next_look_.expired()) return;
     next_look_ = Deadline::after(kLookPause);
@@ -141,7 +142,7 @@ class Gathering {
       try {
         listeners_.push_back(listen_tcp({address, 0}));
       } catch (const SystemError& failure) {
-        error = failure.what();  // an address that is still being set up; others may do
+        error = failure.what();  // an address that is not set up yet; others may work
         continue;
       }
       shown += (shown.empty() ? "" : " ") + local_address(listeners_.back().get()).to_string();
@@ -157,7 +158,7 @@ class Gathering {
     return all;
   }
 
-  // Learns the addresses of the lower ranks as they show them, and starts connecting.
+  // Reads the addresses of the lower ranks as they are published, and starts to connect.
   void find_targets() {
     for (Target& target : targets_) {
       if (links_[target.rank]) continue;
@@ -217,7 +218,7 @@ class Gathering {
 
   void failed(Target& target, const std::string& address, const std::string& reason) {
     target.last_error = address + ": " + reason;
-    // The next address soon, from the first again after a pause.
+    // The next address follows soon; after a pause it starts with the first one again.
     const bool again = target.next == target.addresses.size();
     target.next_time = Deadline::after(again ? kRetryPause : std::chrono::milliseconds(0));
   }
@@ -230,7 +231,7 @@ class Gathering {
       const bool writes = !c.connected || !c.out.empty();
       fds.push_back({c.fd.get(), static_cast<short>(writes ? POLLOUT : POLLIN), 0});
     }
-    // Addresses of ranks that come later are looked for in the store now and then.
+    // The store is checked now and then for addresses of ranks that arrive later.
     ::poll(fds.data(), fds.size(), deadline_.poll_ms(unknown() ? 5 : 50));
     size_t i = listeners_.size();
     for (Candidate& c : candidates_) {
@@ -244,7 +245,7 @@ class Gathering {
     }
     candidates_.remove_if([this](const Candidate& c) {
       const bool ends = c.over || c.established;
-      if (ends || c.challenged()) strangers_.remove(c.id);
+      if (ends || c.challenged()) unauthenticated_.remove(c.id);
       return ends;
     });
   }
@@ -257,40 +258,41 @@ class Gathering {
   void accept(int listener) {
     for (int i = 0; i < kAcceptedAtATime; ++i) {
       UniqueFd fd = acceptor_.next(listener, [this] {
-        // Who has proved nothing yet becomes a link soon, or gives way; without them it is this rank that cannot.
-        if (strangers_.size() == 0) throw system_error("tcp: accept", acceptor_.error());
-        return std::exchange(crowded_, true) && drop_a_stranger();
+        // Unauthenticated peers become links soon or are dropped; without any of them, this rank
+        // itself has no descriptor left.
+        if (unauthenticated_.size() == 0) throw system_error("tcp: accept", acceptor_.error());
+        return std::exchange(crowded_, true) && drop_unauthenticated();
       });
       if (!fd) return;
       crowded_ = false;
       Candidate candidate{.fd = std::move(fd),
                           .peer = "?",
                           .id = ++last_id_,
-                          .deadline = Deadline::after(kStrangerTime)};
+                          .deadline = Deadline::after(kChallengeTime)};
       try {
         const HostPort peer = peer_address(candidate.fd.get());
         candidate.peer = peer.to_string();
-        strangers_.add(candidate.id, peer.host);
+        unauthenticated_.add(candidate.id, peer.host);
       } catch (const SystemError&) {
-        continue;  // gone already
+        continue;  // the file is gone already
       }
       set_no_delay(candidate.fd.get());
       candidate.server.emplace(*secret_, purpose_of(options_.rank));
       candidates_.push_back(std::move(candidate));
-      if (strangers_.too_many()) drop_a_stranger();
+      if (unauthenticated_.too_many()) drop_unauthenticated();
     }
   }
 
-  // False: there is none.
-  bool drop_a_stranger() {
-    const auto id = strangers_.first_to_go();
+  // Returns false if there is none.
+  bool drop_unauthenticated() {
+    const auto id = unauthenticated_.first_to_go();
     if (!id) return false;
-    strangers_.remove(*id);
+    unauthenticated_.remove(*id);
     candidates_.remove_if([id](const Candidate& c) { return c.id == *id; });
     return true;
   }
 
-  // Whatever goes wrong here concerns this connection alone.
+  // An error here concerns this connection alone.
   void serve(Candidate& c) {
     try {
       if (!c.connected) {
@@ -310,7 +312,7 @@ class Gathering {
     }
   }
 
-  // False when the connection has nothing more to give or take now.
+  // Returns false if the connection has nothing more to read or write now.
   bool step(Candidate& c) {
     if (!c.out.empty()) {
       const ssize_t n = ::send(c.fd.get(), c.out.data(), c.out.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -322,7 +324,7 @@ class Gathering {
       c.out.erase(0, static_cast<size_t>(n));
       return true;
     }
-    // The listening side has sent its greeting: the connection is one of the mesh.
+    // The listening side has sent its greeting, so the connection belongs to the mesh.
     if (c.server && c.greeting.size() == sizeof(Greeting)) {
       establish(c, greeting_of(c).rank);
       return false;
@@ -346,7 +348,7 @@ class Gathering {
         c.out = c.client->feed(bytes);
       if (c.client && c.client->done()) {
         Target& target = target_of(c);
-        // One connection is enough: another address was quicker.
+        // One connection is enough; another address was quicker.
         if (target.chosen != nullptr || links_[c.rank]) {
           c.over = true;
           return false;
@@ -366,7 +368,7 @@ class Gathering {
     return !c.over && !c.established;
   }
 
-  // Targets are the ranks below this one, in order.
+  // The targets are the ranks below this one, in order.
   Target& target_of(const Candidate& c) { return targets_[static_cast<size_t>(c.rank)]; }
 
   std::string greeting() const {
@@ -379,7 +381,7 @@ class Gathering {
     return theirs;
   }
 
-  // The peer knows the secret: what does not fit now is no stranger's doing.
+  // The peer knows the secret: errors from here on are not those of an unauthenticated peer.
   void check(Candidate& c, const Greeting& theirs) const {
     if (theirs.version != kVersion || theirs.order != Greeting{}.order)
       throw StoreError("it is of another version of Lockstep, or another kind of machine");
@@ -390,7 +392,7 @@ class Gathering {
     if (!fits) throw StoreError("it says that it is rank " + std::to_string(theirs.rank));
   }
 
-  // A rank that connects again has given its earlier connection up.
+  // A rank that connects again has given up its earlier connection.
   void establish(Candidate& c, int rank) {
     prepare(c.fd.get());
     links_[rank] = std::move(c.fd);
@@ -405,7 +407,7 @@ class Gathering {
       failed(target, c.peer, reason);
       return;
     }
-    // A rank that found a quicker way to this one closes the slower without a word.
+    // A rank that found a quicker address closes the slower connection silently.
     if (c.challenged()) return;
     if (refusals_++ < kMaxRefusalLines)
       log_warning("tcp: closed the connection from " + c.peer + ": " + reason);
@@ -441,8 +443,8 @@ class Gathering {
   std::list<Candidate> candidates_;
   Deadline next_look_ = Deadline::after(kLookPause);
   wire::Acceptor acceptor_{"tcp"};
-  wire::Strangers strangers_{wire::most_strangers(kMaxStrangers)};
-  bool crowded_ = false;  // there was no descriptor for the connection that waits
+  wire::UnauthenticatedPeers unauthenticated_{wire::most_unauthenticated(kMaxUnauthenticated)};
+  bool crowded_ = false;  // there was no descriptor for the waiting connection
   uint64_t last_id_ = 0;
   int refusals_ = 0;
 };

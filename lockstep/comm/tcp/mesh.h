@@ -1,4 +1,5 @@
-// Mesh: a connection between every two ranks of a group, each proved by the group's secret.
+// Mesh: a connection between every two ranks of a group, each authenticated with the group's
+// secret.
 #pragma once
 
 #include <string>
@@ -17,12 +18,13 @@ struct MeshOptions {
   std::string interface = {};  // or its address; "": any
 };
 
-// Collective. Every rank listens on its addresses and shows them in `store`; the higher rank of a
-// pair connects to the lower one, by the first address over which that one proves that it knows the
-// group's secret and is who it should be. The secret is made by rank 0 and lies in the store, which
-// admits the job's ranks only. Whoever else connects is refused and logged, and holds up nobody.
-// Returns the connections by rank, non-blocking, own: empty; nothing listens any more then. Throws
-// Timeout that names the ranks that are missing and the addresses that were tried, InvalidArgument.
+// Every rank listens on its addresses and shows them in `store`. The higher rank of a pair connects
+// to the lower one, by the first address at which that rank proves that it knows the group's secret
+// and is the right one. Rank 0 makes the secret and puts it in the store, which admits the job's
+// ranks only. Other connections are refused and logged, and delay no rank. Returns the connections
+// by rank, non-blocking, empty for this rank; all listeners are closed then.
+// Collective: all ranks of the group.
+// Throws: Timeout that names the missing ranks and the addresses that were tried, InvalidArgument.
 std::vector<UniqueFd> connect_mesh(Store& store, const MeshOptions& options, Deadline deadline);
 
 }  // namespace lockstep::tcp

@@ -88,8 +88,8 @@ std::shared_ptr<Message> Messages::take_waiting(Peer& peer, int tag) {
   return found;
 }
 
-// Gives what has come to the receives that want it. Among equal tags the first posted gets the
-// first sent, which may still be on its way.
+// Gives arrived messages to matching receives. Among equal tags the first posted gets the first
+// sent, which may still be arriving.
 void Messages::take_parked(int src) {
   Peer& peer = peers_[src];
   for (auto it = peer.parked.begin(); it != peer.parked.end() && !peer.waiting.empty();) {
@@ -100,7 +100,7 @@ void Messages::take_parked(int src) {
       ++it;
       continue;
     }
-    if (!parked.complete) return;  // end_frame() comes back here
+    if (!parked.complete) return;  // end_frame() calls this again
     const std::shared_ptr<Message> receive = std::move(*found);
     peer.waiting.erase(found);
     if (!fits(parked.header, parked.text, *receive, src)) return;
@@ -155,7 +155,7 @@ std::byte* Messages::begin_frame(int src, const FrameHeader& header, std::string
     }
     case FrameType::kAsk:
     case FrameType::kMessage: {
-      // An earlier one with this tag would have been taken: none is parked if a receive waits.
+      // A parked message with this tag would have been taken: none is parked while a receive waits.
       if (header.type == FrameType::kMessage) {
         if (auto receive = take_waiting(peer, header.tag)) {
           const bool whole = static_cast<int64_t>(header.bytes) == receive->bytes;

@@ -1,8 +1,8 @@
 // Messages: sends and receives between two ranks, matched by tag in the order of sending.
 //
-// A short message travels at once and is kept by the receiver until it is asked for (the eager
-// protocol). A longer one asks first and is sent when its receive is posted, straight from tensor to
-// tensor (rendezvous).
+// A short message is sent at once, and the receiver keeps it until its receive is posted (the eager
+// protocol). For a longer one the sender asks first, and sends when the receive is posted, straight
+// from tensor to tensor (rendezvous).
 #pragma once
 
 #include <deque>
@@ -18,7 +18,7 @@
 
 namespace lockstep::tcp {
 
-// A send or receive under way. The call's memory must stay valid until `done`.
+// A pending send or receive. The call's memory must stay valid until `done`.
 class Message final : public SendListener {
  public:
   explicit Message(const Call& c)
@@ -36,27 +36,27 @@ class Message final : public SendListener {
 
 class Messages {
  public:
-  // `link(peer)` is the way to a peer; null for this rank itself. `report` hears of a message that
-  // does not fit its receive.
+  // `link(peer)` is the connection to a peer; null for this rank itself. `report` is called for a
+  // message that does not fit its receive.
   Messages(int rank, int size, std::function<Link*(int)> link,
            std::function<void(const std::string&)> report);
 
   std::shared_ptr<Message> post(const Call& call);
 
-  // Frames of the types kMessage, kAsk, kGo and kPart, as FrameListener gets them.
+  // Frames of the types kMessage, kAsk, kGo and kPart, as for FrameListener.
   std::byte* begin_frame(int src, const FrameHeader& header, std::string_view text);
   void end_frame(int src, const FrameHeader& header);
 
-  // Bytes from `peer` that nobody has asked for yet.
+  // Bytes from `peer` without a posted receive.
   size_t parked_bytes(int peer) const { return peers_[peer].parked_bytes; }
   // Some receive from `src` is posted and not done, or a send to it waits for an answer.
   bool awaits(int src) const;
-  // A message of that tag is here, or announced, which no posted receive takes.
+  // Whether a message of that tag has arrived, or is announced, that no posted receive claims.
   bool has_unclaimed(int src, int tag) const;
   void clear();
 
  private:
-  // A message that came before its receive was posted.
+  // A message that arrived before its receive was posted.
   struct Parked {
     FrameHeader header;
     std::string text;
@@ -69,8 +69,8 @@ class Messages {
     std::deque<std::shared_ptr<Parked>> parked;              // in order of arrival
     std::map<uint64_t, std::shared_ptr<Message>> asking;     // long sends, by number
     std::map<uint64_t, std::shared_ptr<Message>> streaming;  // long receives, by number
-    std::shared_ptr<Message> current;  // the receive that the frame at hand goes to,
-    std::shared_ptr<Parked> parking;   // or where it is parked
+    std::shared_ptr<Message> current;                        // the receive of the current frame,
+    std::shared_ptr<Parked> parking;                         // or the memory where it is parked
     uint64_t sent = 0;
     size_t parked_bytes = 0;
   };

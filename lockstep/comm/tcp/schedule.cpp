@@ -10,15 +10,15 @@
 namespace lockstep::tcp {
 namespace {
 
-constexpr int kDirectRanks = 8;  // up to here a small collective goes to everybody at once
+constexpr int kDirectRanks = 8;  // up to here a small collective sends to all ranks at once
 
-// Elements [begin, begin + count).
+// The elements [begin, begin + count).
 struct Extent {
   int64_t begin = 0;
   int64_t count = 0;
 };
 
-// Part `index` of `parts` nearly equal ones.
+// Part `index` of `parts` nearly equal parts.
 Extent part_of(Extent whole, int64_t index, int64_t parts) {
   const int64_t begin = whole.count * index / parts;
   const int64_t end = whole.count * (index + 1) / parts;
@@ -62,12 +62,12 @@ class Builder {
     return add({Step::Kind::kCopy, -1, to, {from}});
   }
 
-  // Calls with consecutive extents of at most a piece.
+  // Calls fn with consecutive extents of at most one piece.
   void pieces(Extent whole, const std::function<void(Extent)>& fn) const {
     for (int64_t done = 0; done < whole.count; done += piece_elements_)
       fn({whole.begin + done, std::min(piece_elements_, whole.count - done)});
   }
-  // Moves `whole` in pieces; no frame where it is empty.
+  // Moves `whole` in pieces; sends no frame if it is empty.
   void send_all(int peer, Place place, Extent whole) {
     pieces(whole, [&](Extent e) { send(peer, piece(place, e)); });
   }
@@ -95,14 +95,15 @@ class Builder {
   void reduce_everywhere();
   void bruck(int64_t count);
 
-  // The adding by owners, block by block. What becomes of a finished piece differs.
+  // The additions by owners, block by block. The callers differ in what they do with a finished
+  // piece.
   struct Owned {
-    std::vector<Extent> parts;  // in the input, by owner
-    // Where the owner's sum of `extent` goes; extents are those of the input.
+    std::vector<Extent> parts;  // the input's parts, by owner
+    // The destination of the owner's sum of `extent`; extents are those of the input.
     std::function<Piece(Extent)> result;
     // Spreads a block once the pieces of this rank's part have been added; gets the steps that
-    // added them. Where it lets everybody know that an owner has finished a block, it returns the
-    // step that tells, by owner; else tokens do.
+    // added them. If it tells every rank that an owner has finished a block, it returns, by owner,
+    // the step that does so; otherwise tokens tell it.
     std::function<std::vector<int32_t>(int64_t block, const std::vector<int32_t>& added)> spread;
     bool tokens = false;
   };
@@ -121,7 +122,8 @@ class Builder {
   Schedule schedule_;
 };
 
-// In round k every rank tells the one 2^k further on, once it has heard of all rounds before.
+// In round k every rank notifies the one 2^k further on, after it has received the messages of all
+// earlier rounds.
 void Builder::barrier() {
   std::vector<int32_t> heard;
   for (int distance = 1; distance < size_; distance *= 2) {
@@ -143,7 +145,7 @@ void Builder::broadcast() {
     });
     return;
   }
-  // The parent of v is v without its highest bit; v's children add a bit above it.
+  // v's parent is v without its highest bit; v's children have one more bit above it.
   std::vector<int32_t> got;
   int first_child = 1;
   if (virtual_rank > 0) {
@@ -167,21 +169,21 @@ void Builder::reduce_by_owners(const Owned& owned) {
   for (const Extent& part : owned.parts) elements += part.count;
   const int64_t count = blocks(elements);
   const Extent mine = owned.parts[rank_];
-  const int64_t frame = (mine.count + count - 1) / count;  // the largest block of my part
+  const int64_t frame = (mine.count + count - 1) / count;  // the largest block of this rank's part
   const int64_t parities = std::min<int64_t>(count, 2);
   const int64_t base = schedule_.scratch_bytes / element_;
   schedule_.scratch_bytes += parities * (size_ - 1) * frame * element_;
 
-  // The place of `from`'s values of `extent`, a piece of block `block` of my part.
+  // The place of `from`'s values of `extent`, a piece of block `block` of this rank's part.
   const auto slot = [&](int from, int64_t block, Extent extent) {
     const int64_t index = (block % 2) * (size_ - 1) + (from < rank_ ? from : from - 1);
     const Extent whole = part_of(mine, block, count);
     return piece(Place::kScratch,
                  {base + index * frame + extent.begin - whole.begin, extent.count});
   };
-  // free[b % 2][owner]: the step after which block b + 2 may be sent to `owner`.
+  // free[b % 2][owner] is the step after which block b + 2 may be sent to `owner`.
   std::vector<std::vector<int32_t>> free(2, std::vector<int32_t>(size_, -1));
-  // arrived[b % 2]: the receives of my pieces, piece after piece.
+  // arrived[b % 2] holds the receives of this rank's pieces, piece after piece.
   std::vector<std::vector<std::vector<int32_t>>> arrived(2);
 
   const auto inputs = [&](int64_t block) {
@@ -204,7 +206,7 @@ void Builder::reduce_by_owners(const Owned& owned) {
       Step step{Step::Kind::kReduce, -1, owned.result ? owned.result(e) : Piece{}, {}};
       for (int r = 0; r < size_; ++r)
         step.from.push_back(r == rank_ ? piece(Place::kInput, e) : slot(r, block, e));
-      // Without a place of its own the sum goes over the values of the first other rank.
+      // Without a destination of its own the sum overwrites the values of the first other rank.
       if (!owned.result) step.piece = slot(rank_ == 0 ? 1 : 0, block, e);
       const int32_t index = add(std::move(step));
       for (const int32_t receive : arrived[block % 2][i]) order(receive, index);
@@ -234,8 +236,8 @@ void Builder::reduce_by_owners(const Owned& owned) {
   }
 }
 
-// All ranks' inputs into the scratch memory, `count` elements each; slot j has those of rank
-// (rank + j) % size. Round k doubles what a rank has.
+// Copies all ranks' inputs into the scratch memory, `count` elements each; slot j has those of rank
+// (rank + j) % size. Each round doubles a rank's data.
 void Builder::bruck(int64_t count) {
   schedule_.scratch_bytes = size_ * count * element_;
   const int32_t own = copy(piece(Place::kScratch, {0, count}), piece(Place::kInput, {0, count}));
@@ -243,7 +245,7 @@ void Builder::bruck(int64_t count) {
   for (int filled = 1; filled < size_; filled *= 2) {
     const int more = std::min(filled, size_ - filled);
     std::vector<int32_t> got;
-    // The slots to be sent in pieces: frames have a limit.
+    // The slots are sent in pieces, because frames have a maximum size.
     const Extent whole{0, more * count};
     pieces(whole, [&](Extent e) {
       const int32_t step = send(at(-filled), piece(Place::kScratch, e));
@@ -292,8 +294,8 @@ void Builder::all_reduce() {
   owned.result = [this](Extent e) { return piece(Place::kOutput, e); };
   const int64_t block_count = blocks(count);
   owned.spread = [&](int64_t block, const std::vector<int32_t>& added) {
-    // Piece after piece of my part goes to the right; what comes from the left goes on, but for
-    // the part of the rank on the right.
+    // My part goes to the right piece after piece; pieces from the left are passed on, except the
+    // part of the rank on the right.
     std::vector<int32_t> finished(size_, -1);
     std::vector<std::vector<int32_t>> got(size_);
     got[rank_] = added;
@@ -439,7 +441,7 @@ Schedule Builder::build() {
     case Op::kAllReduce:
       if (call_.count == 0) break;
       if (size_ == 1) {
-        // One rank's average is its value.
+        // The average of a single rank is its value.
         copy(piece(Place::kOutput, {0, call_.count}), piece(Place::kInput, {0, call_.count}));
       } else if (call_.op == Op::kReduce) {
         reduce();

@@ -15,8 +15,8 @@
 namespace lockstep::tcp::schedule_test {
 namespace {
 
-// All ranks of a collective in one thread: runs ready steps in a random order, so that what the
-// schedule does not order happens in any order.
+// Simulates all ranks of a collective in one thread: runs ready steps in a random order, so that
+// steps that the schedule does not order happen in any order.
 class Simulation {
  public:
   Simulation(std::vector<Call> calls, const ScheduleSizes& sizes, unsigned seed)
@@ -41,7 +41,7 @@ class Simulation {
     }
   }
 
-  // True if every step of every rank could run.
+  // Returns true if every step of every rank could run.
   bool run() {
     while (true) {
       std::vector<std::pair<int, int>> ready;
@@ -307,7 +307,7 @@ TEST_P(Schedules, AllToAllUnequal) {
   }
 }
 
-// Pieces of 3 floats and blocks of 40: every loop takes many turns.
+// Pieces of 3 floats and blocks of 40, so that every loop runs many times.
 INSTANTIATE_TEST_SUITE_P(All, Schedules,
                          ::testing::Combine(::testing::Values(1, 2, 3, 4, 9),
                                             ::testing::Values<int64_t>(0, 1, 7, 41),

@@ -88,8 +88,8 @@ void TcpBackend::progress() {
   engine_->progress();
 }
 
-void TcpBackend::set_elsewhere(Elsewhere* elsewhere) {
-  engine_->set_elsewhere(elsewhere);
+void TcpBackend::set_siblings(SiblingProgress* siblings) {
+  engine_->set_siblings(siblings);
 }
 
 bool TcpBackend::lost(int rank) const {

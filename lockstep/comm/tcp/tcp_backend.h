@@ -1,4 +1,5 @@
-// TcpBackend: ranks on any hosts over TCP connections of Lockstep's own, each proved by a secret.
+// TcpBackend: ranks on any hosts over Lockstep's own TCP connections, each authenticated with a
+// secret.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +21,16 @@ struct TcpOptions {
   int rank = 0;
   int size = 1;
   bool one_host = true;  // all ranks are on this host: nothing leaves the loopback interface
-  // An interface or its address to use; "": LOCKSTEP_INTERFACE, else whatever reaches.
+  // The interface to use, or its address; "": LOCKSTEP_INTERFACE, otherwise any that reaches the
+  // peers.
   std::string interface = {};
   tcp::ScheduleSizes sizes = {};
 };
 
-// Connects the ranks. Collective. `store` is used by this group alone, through a prefix of its own,
-// and only here. Throws Timeout that names the missing ranks, InvalidArgument, StoreError,
-// SystemError.
+// Connects the ranks. `store` is used by this group alone, with a prefix of its own, and only
+// during this call.
+// Collective: all ranks call it.
+// Throws: Timeout that names the missing ranks, InvalidArgument, StoreError, SystemError.
 std::unique_ptr<tcp::Engine> make_tcp_engine(Store& store, const TcpOptions& options,
                                              Deadline deadline);
 
@@ -39,7 +42,7 @@ class TcpBackend final : public Backend {
   const Capabilities& capabilities() const override { return capabilities_; }
   std::unique_ptr<Request> start(const Call& call) override;
   void progress() override;
-  void set_elsewhere(Elsewhere* elsewhere) override;
+  void set_siblings(SiblingProgress* siblings) override;
   bool lost(int rank) const override;
   Probe probe(int src, int tag) override;
   void abort(const Breakage& why) noexcept override;

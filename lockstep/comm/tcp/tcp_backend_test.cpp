@@ -59,8 +59,8 @@ TEST_P(TcpOperations, AgreeWithTheOracle) {
       });
 }
 
-// The second sizes make long tensors take many pieces and blocks. A sanitizer sees all of the code with
-// three ranks.
+// With the second sizes long tensors take many pieces and blocks. Under a sanitizer three ranks
+// cover all of the code.
 std::vector<std::tuple<int, tcp::ScheduleSizes>> groups_of_operations() {
   const tcp::ScheduleSizes usual, small{256, 1000, 9000};
   if (kSanitized && !testing::long_tests()) return {{2, usual}, {3, small}};
@@ -95,7 +95,7 @@ TEST(TcpBackend, AddsInRankOrderWhateverTheSize) {
   }
 }
 
-// By whole tensors and by many pieces, whoever is late.
+// With whole tensors and with many pieces, whichever rank is late.
 TEST(TcpBackend, ReductionsRepeatBitForBit) {
   constexpr int kSize = 3;
   for (const tcp::ScheduleSizes& sizes :
@@ -115,7 +115,7 @@ TEST(TcpBackend, ReductionsRepeatBitForBit) {
   }
 }
 
-// While the rank waits, for one that never comes.
+// Another thread aborts while the rank waits for a message that never arrives.
 TEST(TcpBackend, AnotherThreadMayAbortWhatARankWaitsFor) {
   AbortedWait wait;
   run_tcp(3, [&](Communicator& comm, TcpBackend&) { wait.run(comm); });
@@ -140,7 +140,7 @@ TEST(TcpBackend, AgreesWhereRanksAreFarApart) {
       {.in_a_row = kSanitized ? 10'000 : 100'000});
 }
 
-// The root runs far ahead of the others, which keep what comes too early.
+// The root is far ahead of the others, which keep data that arrives too early.
 TEST(TcpBackend, ARootMayRunAhead) {
   run_tcp(3, [](Communicator& comm, TcpBackend&) {
     if (comm.rank() != 0) std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -163,7 +163,7 @@ TEST(TcpBackend, MessagesBySizeAndTagOutOfOrder) {
         works.push_back(comm.isend(keep.back(), 1, i));
       }
       for (Work& work : works) work.wait();
-      // Collectives pass messages that wait.
+      // Collectives overtake waiting messages.
       Work late = comm.isend(keep[4], 1, 9);
       comm.barrier();
       late.wait();
@@ -178,7 +178,7 @@ TEST(TcpBackend, MessagesBySizeAndTagOutOfOrder) {
       comm.recv(t, 0, 9);
       EXPECT_EQ(t[5].item<float>(), 9.0f);
     }
-    // To itself, small before its receive and large after.
+    // To itself: a small message before its receive, and a large one after.
     const at::Tensor small = at::full({3}, 7.0), large = at::full({100'000}, 8.0);
     comm.send(small, comm.rank(), 1);
     const at::Tensor a = at::zeros({3}), b = at::zeros({100'000});
@@ -225,7 +225,8 @@ TEST(TcpBackend, EveryThreadGetsTheRightErrorInTime) {
   EXPECT_GE(tried, 10);
 }
 
-// Strangers that come while the ranks gather: a silent one, a million random bytes, a wrong secret.
+// Unauthenticated peers that connect while the ranks gather: a silent one, a million random bytes,
+// a wrong secret.
 TEST(TcpBackend, StrangersAreRefusedAndTheJobGoesOn) {
   HashStore store;
   std::vector<std::thread> ranks;
@@ -262,7 +263,7 @@ TEST(TcpBackend, StrangersAreRefusedAndTheJobGoesOn) {
   for (std::thread& rank : ranks) rank.join();
 }
 
-// One that knows the secret and says what no rank says, and a crowd that says nothing.
+// A peer that knows the secret and sends what no rank sends, and a crowd that sends nothing.
 TEST(TcpBackend, ALiarAndAStormOfStrangersDoNotKeepTheRanksApart) {
   HashStore store;
   std::vector<std::thread> ranks;

@@ -1,4 +1,4 @@
-// CpuMask: processors as sched_setaffinity(2) takes them, however many the machine has.
+// CpuMask: processors in the form of sched_setaffinity(2), for any number of them.
 #pragma once
 
 #include <sched.h>
@@ -11,7 +11,7 @@ namespace lockstep {
 
 class CpuMask {
  public:
-  // nullptr in get() where there are none.
+  // get() is nullptr where there are none.
   explicit CpuMask(const std::vector<int>& cpus) {
     if (cpus.empty()) return;
     const int count = *std::max_element(cpus.begin(), cpus.end()) + 1;

@@ -1,5 +1,5 @@
-// What the tests of all rooms share: a directory that goes with its owner, descriptors that run
-// out, and an error as text.
+// Helpers of all rooms' tests: a directory that is removed with its owner, a lack of descriptors,
+// and an error as text.
 #pragma once
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 
 namespace lockstep {
 
-// Empty at first; removed with all that is in it.
+// Empty at first; removed with its contents.
 class TestDirectory {
  public:
   TestDirectory() {
@@ -45,7 +45,7 @@ class TestDirectory {
     std::ofstream(path_ / name, std::ios::binary) << bytes;
     return path_ / name;
   }
-  // Of the directory itself, sorted.
+  // Sorted names in the directory itself.
   std::vector<std::string> names() const {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(path_))
@@ -58,7 +58,7 @@ class TestDirectory {
   std::filesystem::path path_;
 };
 
-// This process may open `spare` descriptors more and none beyond, while the object lives. The limit
+// While the object lives, this process may open `spare` more descriptors and no others. The limit
 // is a number that no descriptor may reach, so the free numbers below the highest open one are
 // taken first. Other threads should open and close none meanwhile.
 class FewDescriptors {
@@ -83,7 +83,7 @@ class FewDescriptors {
   FewDescriptors(const FewDescriptors&) = delete;
   FewDescriptors& operator=(const FewDescriptors&) = delete;
 
-  // From the beginning, not from now.
+  // Counted from the beginning, not from now.
   void leave(int spare) const {
     rlimit few = before_;
     few.rlim_cur = static_cast<rlim_t>(taken_.back() + 1 + spare);
@@ -95,14 +95,14 @@ class FewDescriptors {
   std::vector<int> taken_;
 };
 
-// The sanitizers slow everything down and take memory and address space of their own.
+// The sanitizers slow everything down and use memory and address space of their own.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;
 #endif
 
-// This process's memory, in bytes: its address space, and what of it has pages.
+// This process's memory, in bytes: its address space, and the part of it with pages.
 struct MemoryUse {
   size_t virtual_bytes = 0;
   size_t resident_bytes = 0;
@@ -114,7 +114,7 @@ inline MemoryUse memory_use() {
   return {use.virtual_bytes * page, use.resident_bytes * page};
 }
 
-// The message of the E that `call` throws; of another exception, or of none, one that says so.
+// The message of the E that `call` throws; for another exception or none, a message that says so.
 template <typename E, typename Call>
 std::string message_of(Call&& call) {
   try {

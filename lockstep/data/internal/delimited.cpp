@@ -49,7 +49,7 @@ std::optional<DelimitedRecord> DelimitedReader::next() {
   DelimitedRecord record{.line = line_, .cells = {}};
   record.cells.push_back(cell());
   while (!at_line_end()) {
-    ++at_;  // the separator
+    ++at_;  // skips the separator
     record.cells.push_back(cell());
   }
   end_line();

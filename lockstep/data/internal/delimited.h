@@ -15,8 +15,8 @@ struct DelimitedRecord {
   std::vector<std::string> cells;
 };
 
-// Commas: RFC 4180 with "\n" or "\r\n"; tabs: no quotes, so that a quotation mark is itself. Empty
-// lines are passed over.
+// Commas: RFC 4180 with "\n" or "\r\n"; tabs: no quotes, so that a quotation mark is a plain
+// character. Empty lines are skipped.
 class DelimitedReader {
  public:
   // `text` must outlive the reader.

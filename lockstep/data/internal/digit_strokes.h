@@ -1,4 +1,4 @@
-// How digits are written: the pen strokes behind generate_digits().
+// The pen strokes of handwritten digits, for generate_digits().
 #pragma once
 
 #include <initializer_list>

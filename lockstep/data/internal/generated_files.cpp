@@ -19,8 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Holds the directory against other processes until destroyed. File systems without flock(2) are
-// used unheld.
+// Locks the directory against other processes until destroyed. File systems without flock(2) are
+// used without a lock.
 UniqueFd hold(const fs::path& directory) {
   UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd) throw system_error("cannot open the directory " + directory.string(), errno);

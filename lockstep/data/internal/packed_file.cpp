@@ -20,7 +20,7 @@ struct InflateEnd {
   void operator()(z_stream* stream) const { ::inflateEnd(stream); }
 };
 
-// Fills `bytes` from position `from`; returns how many there were.
+// Fills `bytes` from offset `from`; returns the number of bytes read.
 size_t read_at(const OpenFile& file, uint64_t from, std::span<std::byte> bytes,
                std::string_view name) {
   size_t have = 0;

@@ -24,7 +24,7 @@ struct OpenFile {
   uint64_t size = 0;
 };
 
-// `wanted` ends the error of what is not a regular file: "give an idx file". Throws DataError.
+// `wanted` ends the error for a file that is not regular: "give an idx file". Throws DataError.
 OpenFile open_file(const std::filesystem::path& path, const std::string& wanted);
 
 // The first `count` bytes, or fewer where the file is shorter (it may shrink while it is read).
@@ -33,7 +33,8 @@ std::vector<std::byte> read_bytes(const OpenFile& file, uint64_t count, std::str
 
 bool is_gzip(std::span<const std::byte> bytes);
 
-// The most bytes that so many packed ones can hold: deflate cannot pack more than 1032 into one.
+// The maximum number of bytes that `packed` compressed ones can expand to: deflate's ratio is at
+// most 1032.
 uint64_t gzip_ceiling(uint64_t packed);
 
 using ByteSink = std::function<void(std::span<const std::byte>)>;

@@ -1,4 +1,4 @@
-// What the samplers share: the random order of an epoch, and checks of their arguments.
+// Shared by the samplers: the random order of an epoch, and checks of their arguments.
 #pragma once
 
 #include <cstdint>

@@ -3,8 +3,8 @@
 namespace lockstep::data {
 namespace {
 
-// Words of one feeling also stand in sentences of others (negated, asked about, said with a sneer),
-// and the same things happen under all of them: counting characters does not tell the labels apart.
+// Words of one feeling also occur in sentences of others (negated, asked about, said with a sneer),
+// and the same things happen under all of them: counting characters does not reveal the labels.
 constexpr SentenceRule kRules[] = {
     {"who",
      "我|他|她|我妈|我爸|我同学|邻居|我朋友|老师|同事|妹妹|弟弟|老板|小李|室友|表哥|班长|外婆|小张|"

@@ -1,4 +1,4 @@
-// SplitMix: random numbers that depend on a few counters and on nothing else.
+// SplitMix: random numbers that depend only on a few counters.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Which file of a folder of texts is what, for all who read such folders.
+// Finds the parts of a folder of texts, for all code that reads such folders.
 #pragma once
 
 #include <filesystem>
@@ -10,17 +10,17 @@
 
 namespace lockstep::data {
 
-// PART with the first of the endings (".jsonl") that there is.
+// PART with the first of the endings (".jsonl") that exists.
 std::optional<std::filesystem::path> part_file(const std::filesystem::path& directory,
                                                std::string_view part,
                                                std::span<const std::string_view> endings);
 
-// The dev set's, under any of the names that the world has for it: dev, validation, valid, val, eval.
+// The dev set's file, under any of its usual names: dev, validation, valid, val, eval.
 std::optional<std::filesystem::path> dev_file(const std::filesystem::path& directory,
                                               std::span<const std::string_view> endings);
 
-// Names of the files that look like texts of a data set, by their ending or as train-2.txt does by their
-// beginning, and are none of `read`; sorted.
+// Names of the files that look like texts of a data set, by their ending or, like train-2.txt, by
+// their beginning, and are not in `read`; sorted.
 std::vector<std::string> unread_files(const std::filesystem::path& directory,
                                       const std::vector<std::filesystem::path>& read);
 

@@ -20,7 +20,7 @@ using nlohmann::json;
 constexpr std::array<std::string_view, 5> kTextKeys = {"text", "sentence", "content", "text_a",
                                                        "sentence1"};
 constexpr std::array<std::string_view, 2> kPairKeys = {"text_b", "sentence2"};
-// In the header of a table, beside a text's name.
+// In a table's header, beside a text's name.
 constexpr std::array<std::string_view, 6> kLabelNames = {"label",    "labels", "class",
                                                          "category", "target", "sentiment"};
 
@@ -37,7 +37,7 @@ std::string_view checked_utf8(std::string_view text, std::string_view name) {
   return without_byte_order_mark(text);
 }
 
-// Bytes of a number that JSON has not, at the beginning of `text`.
+// The length of a number that JSON does not have, at the beginning of `text`.
 size_t no_number(std::string_view text) {
   for (const std::string_view word : {"NaN", "Infinity", "-Infinity"})
     if (text.starts_with(word)) return word.size();
@@ -59,7 +59,7 @@ std::string with_nulls(std::string_view text) {
   return result;
 }
 
-// Discarded where it is no JSON.
+// The result is "discarded" if the text is not JSON.
 json parse_leniently(std::string_view text) {
   json value = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (value.is_discarded())
@@ -111,7 +111,7 @@ class JsonRow {
     return value.get<std::string>();
   }
   void label(const json& value) {
-    constexpr double kMost = 1e15;  // whole numbers up to here are written as such
+    constexpr double kMost = 1e15;  // whole numbers up to this limit are written as such
     const double number = value.is_number_float() ? value.get<double>() : 0.5;
     const bool whole = std::abs(number) < kMost && number == std::floor(number);
     row_.label_is_number = value.is_number_integer() || whole;
@@ -142,7 +142,7 @@ void read_json_lines(std::string_view text, TextRows& rows) {
 void read_json_array(std::string_view text, TextRows& rows) {
   json value = parse_leniently(text);
   try {
-    if (value.is_discarded()) value = json::parse(text);  // says where
+    if (value.is_discarded()) value = json::parse(text);  // the exception says where the error is
   } catch (const json::parse_error& error) {
     const auto before = text.substr(0, error.byte == 0 ? 0 : error.byte - 1);
     const auto line = std::count(before.begin(), before.end(), '\n') + 1;
@@ -157,7 +157,7 @@ void read_json_array(std::string_view text, TextRows& rows) {
     rows.rows.push_back(JsonRow(rows, static_cast<int64_t>(rows.rows.size())).read(row));
 }
 
-// Which column of a TSV or CSV file is what; -1: none.
+// The roles of the columns of a TSV or CSV file; -1: none.
 struct Columns {
   int text = -1, pair = -1, label = -1;
   size_t count = 0;
@@ -169,7 +169,7 @@ Columns columns_in_order(size_t count) {
   return {.text = 0, .pair = last == 2 ? 1 : -1, .label = last == 0 ? -1 : last, .count = count};
 }
 
-// As a header's cell is compared: without blanks around it, in small letters.
+// For comparing a header's cell: without blanks around it, in lower case.
 std::string plain_name(const std::string& cell) {
   const size_t begin = cell.find_first_not_of(' ');
   if (begin == std::string::npos) return {};

@@ -1,4 +1,5 @@
-// The one file that is compiled with CUDA's headers: libtorch's for CUDA graphs include them.
+// The only file that is compiled with CUDA's headers, which libtorch's header for CUDA graphs
+// includes.
 #include <ATen/cuda/CUDAGraph.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/cuda/CUDAStream.h>
@@ -13,7 +14,7 @@ namespace {
 class CudaGraph final : public DeviceGraph {
  public:
   void begin() override { graph_.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal); }
-  void end() override { graph_.capture_end(); }  // and makes what is launched
+  void end() override { graph_.capture_end(); }  // also makes the executable graph
   void replay() override { graph_.replay(); }
 
  private:
@@ -23,7 +24,7 @@ class CudaGraph final : public DeviceGraph {
 }  // namespace
 
 std::string why_no_cuda_graphs() {
-  // What libtorch keeps in a graph depends on it.
+  // The layout of libtorch's graph objects depends on it.
   const int64_t libtorch = at::detail::getCUDAHooks().versionCUDART() / 1000;
   if (libtorch == CUDART_VERSION / 1000) return "";
   return "Lockstep was compiled with the headers of CUDA " + std::to_string(CUDART_VERSION / 1000) +
@@ -35,7 +36,7 @@ std::unique_ptr<DeviceGraph> make_cuda_graph() {
 }
 
 bool is_captured_by_cuda(const c10::Stream& stream) {
-  // libtorch has loaded CUDA's runtime, with which the program need not be linked itself.
+  // libtorch has loaded CUDA's runtime, so the program need not be linked with it.
   static const auto is_capturing = reinterpret_cast<decltype(&cudaStreamIsCapturing)>(
       ::dlsym(RTLD_DEFAULT, "cudaStreamIsCapturing"));
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;

@@ -1,4 +1,4 @@
-// What Graph needs of a device that can capture.
+// The interface to a device that can capture graphs.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -9,21 +9,21 @@
 
 namespace lockstep::device::internal {
 
-// One graph, captured once, on the current device and its current stream. An end that throws ends
-// the capture too, and leaves it without a graph.
+// One graph, captured once, on the current device and its current stream. If end() throws, the
+// capture has ended, too, and there is no graph.
 class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
-  // Calls of other threads do not disturb the capture.
+  // Calls on other threads do not disturb the capture.
   virtual void begin() = 0;
   virtual void end() = 0;
   virtual void replay() = 0;
 };
 
-// CUDA's own graphs. Where CUDA's headers were there when this was compiled
-// (cmake/LockstepCuda.cmake) cuda_graph.cpp has them.
+// CUDA's own graphs. cuda_graph.cpp implements them if CUDA's headers were present at compile time
+// (cmake/LockstepCuda.cmake).
 #ifdef LOCKSTEP_CUDA_GRAPHS
-// Empty: there are.
+// The reason why there are none; empty: there are.
 std::string why_no_cuda_graphs();
 std::unique_ptr<DeviceGraph> make_cuda_graph();
 bool is_captured_by_cuda(const c10::Stream& stream);

@@ -1,4 +1,4 @@
-// How the room reaches a device.
+// How this room accesses a device.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -7,15 +7,16 @@
 
 namespace lockstep::device::internal {
 
-// Of the device's type. Throws InvalidArgument where the program's libtorch has no such devices, or
-// not one of this number.
+// The guard of the device's type. Throws InvalidArgument if the program's libtorch has no such
+// devices, or none with this number.
 c10::impl::VirtualGuardImpl guard_of(c10::Device device);
 
-// The device with its number: the current one of its type where it names none.
+// The device with its number: the current one of its type if it has none.
 c10::Device numbered(c10::Device device);
 
-// This thread's current device while it lives; of the CPU nothing. What a driver does without saying for which device it does for
-// the current one, and a thread that has chosen none would make that of number 0 ready, which takes hundreds of megabytes there.
+// Makes the device this thread's current one during its lifetime; does nothing for the CPU. A
+// driver's calls without a device use the current one; on a thread that has chosen none they would
+// initialise device 0, which takes hundreds of megabytes there.
 class OnDevice {
  public:
   explicit OnDevice(c10::Device device) {

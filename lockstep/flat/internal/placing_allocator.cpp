@@ -11,8 +11,8 @@
 #include "lockstep/core/mutex.h"
 
 namespace lockstep::flat::internal {
-// Who watches a thread: entries of which unwatch() was called on another thread stay until this one
-// looks.
+// The watches of a thread: entries of which unwatch() was called on another thread stay until this
+// thread looks.
 class ThreadWatchers {
  public:
   void add(const std::shared_ptr<AllocationWatch>& watch) {
@@ -46,8 +46,8 @@ class ThreadWatchers {
 
 namespace {
 
-// A plain pointer, null on threads that nobody watches: tensors are made and freed by destructors
-// of other thread-local objects too.
+// A plain pointer, null on threads without watches: destructors of other thread-local objects make
+// and free tensors too.
 constinit thread_local ThreadWatchers* watchers = nullptr;
 
 void forget_ended() noexcept {
@@ -56,8 +56,8 @@ void forget_ended() noexcept {
   watchers = nullptr;
 }
 
-// Where a lent address is looked up when it is freed: libtorch's deleters are plain functions of
-// the address (c10/core/Allocator.h, raw_deleter).
+// Finds a lent address when it is freed: libtorch's deleters are plain functions of the address
+// (c10/core/Allocator.h, raw_deleter).
 class Lent {
  public:
   void add(void* memory, std::shared_ptr<Place> place) {
@@ -78,7 +78,7 @@ class Lent {
   std::unordered_map<void*, std::shared_ptr<Place>> places_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
-// Tensors are freed at the very end of a process too, so neither of these is ever destroyed.
+// Never destroyed, because tensors are freed even at the very end of a process.
 Lent& lent() {
   static Lent& lent = *new Lent;
   return lent;
@@ -107,7 +107,7 @@ class PlacingAllocator final : public c10::Allocator {
     forget_ended();
     if (watchers == nullptr) return base_->allocate(bytes);
     c10::DataPtr data;
-    // All are asked, so that each counts every allocation.
+    // Asks all of them, so that each counts every allocation.
     watchers->each([&](AllocationWatch& watch) {
       if (!watch.wants(bytes)) return;
       const std::shared_ptr<Place> place = watch.place(bytes);

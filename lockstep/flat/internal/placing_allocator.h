@@ -1,9 +1,9 @@
-// The CPU allocator of libtorch, wrapped so that an allocation can be given memory of ours. Not used
-// directly: see birthplaces.h.
+// libtorch's CPU allocator, wrapped so that an allocation can be given chosen memory. Not used
+// directly: see gradient_placement.h.
 //
-// libtorch has one CPU allocator a process (c10::SetCPUAllocator) and no other way to say where an
-// operator's result is to lie. The wrapper passes everything on to the allocator that it found,
-// but on threads that watch.
+// libtorch has one CPU allocator per process (c10::SetCPUAllocator) and no other way to choose
+// where an operator's result lies. The wrapper passes everything on to the previous allocator,
+// except on watched threads.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,37 +19,38 @@ namespace lockstep::flat::internal {
 // Memory that can be lent to one tensor at a time.
 struct Place {
   explicit Place(at::Tensor memory) : tensor(std::move(memory)) {}
-  at::Tensor tensor;  // keeps the memory while it is lent, whoever else is gone
+  at::Tensor tensor;  // keeps the memory while it is lent, even if all other owners are gone
   std::atomic<bool> lent{false};
 };
 
-// What a thread's allocations are shown to. One thread at a time.
+// Observes a thread's allocations.
+// Thread-safety: one thread at a time.
 class AllocationWatch {
  public:
   virtual ~AllocationWatch() = default;
-  // Whether allocations of so many bytes are of interest.
+  // Whether allocations of this size are of interest.
   virtual bool wants(size_t bytes) const = 0;
-  // Where the next one is to lie; null: wherever the allocator likes.
+  // The place of the next one; null: the allocator's choice.
   virtual std::shared_ptr<Place> place(size_t bytes) = 0;
   virtual void allocated(size_t bytes, const void* memory) = 0;
 
  private:
   friend class ThreadWatchers;
-  std::atomic<uint64_t> turn_{0};  // odd while a thread is watched
+  std::atomic<uint64_t> turn_{0};  // odd while it watches a thread
 };
 
-// Puts the wrapper before libtorch's allocator, once a process. Whoever replaces it later ends its
-// work, and nothing else.
+// Installs the wrapper around libtorch's allocator, once per process. A later replacement of the
+// allocator ends its effect, and nothing else.
 void install_placing_allocator();
 
-// Memory that is shown to nobody: it is not backward's own.
+// Allocates memory that no watch sees, since it is not backward's own.
 c10::DataPtr allocate_unseen(size_t bytes);
 
 // Shows this thread's allocations to `watch` until unwatch() is called, here or on another thread.
-// Several may watch one thread; the first that has a place gives it.
+// A thread may have several; the first that has a place gives it.
 void watch(const std::shared_ptr<AllocationWatch>& watch);
 void unwatch(AllocationWatch& watch) noexcept;
-// Whether this thread's allocations are shown to it.
+// Whether `watch` sees this thread's allocations.
 bool watches_this_thread(const AllocationWatch& watch) noexcept;
 
 }  // namespace lockstep::flat::internal

@@ -11,7 +11,7 @@ struct Registered {
 }  // namespace
 
 torch::Library& kernels() {
-  // A reference to what is never freed.
+  // A reference to an object that is never freed.
   static Registered& registered = *[] {
     auto* const made = new Registered;
     made->every.fallback(torch::CppFunction::makeFallthrough());

@@ -27,12 +27,12 @@ using torch::jit::Stack;
 at::Tensor run(
     const Mark::Entry& entry, const at::Tensor& input, LayerCall::Arguments arguments,
     const std::function<at::Tensor(const at::Tensor&, const LayerCall::Arguments&)>& compute) {
-  const std::shared_ptr<const LayerHooks> hooks = entry.hooks;  // one may take itself away
+  const std::shared_ptr<const LayerHooks> hooks = entry.hooks;  // a hook may remove itself
   const LayerCall::Compute innermost = [&](const at::Tensor& x) { return compute(x, arguments); };
   return LayerCall(*hooks, input, arguments, innermost).compute(input);
 }
 
-// Operations that are the whole layer: the argument `kInput` is what the layer is called with.
+// Operations that are the whole layer: the argument `kInput` is the layer's input.
 template <Kind kKind, size_t kInput>
 void whole_layer(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   const size_t count = op.schema().arguments().size();
@@ -64,9 +64,9 @@ void whole_layer(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stac
       }));
 }
 
-// torch::nn::functional::linear: addmm for matrices with a bias, otherwise matmul and then, with a
-// bias, an addition in place. The hooks belong around both, so the product of the second form waits
-// for its addition: until then it is an empty tensor, which fits nowhere else.
+// torch::nn::functional::linear uses addmm for matrices with a bias, and otherwise matmul followed,
+// with a bias, by an addition in place. The hooks belong around both, so the product of the second
+// form waits for its addition: until then it is an empty tensor, which fits nowhere else.
 struct PendingProduct {
   c10::weak_intrusive_ptr<c10::TensorImpl> product;
   at::Tensor input, transposed;
@@ -95,10 +95,10 @@ at::Tensor marked_matmul(const at::Tensor& self, const at::Tensor& other) {
   return product;
 }
 
-// Makes `target`, which nobody has seen yet, the same tensor as `result`: its values and its place
-// in the graph.
+// Makes `target`, which no other code has seen yet, the same tensor as `result`: its values and its
+// place in the graph.
 void become(const at::Tensor& target, at::Tensor result) {
-  // What somebody else holds must not change with the target.
+  // A tensor with other owners must not change with the target.
   if (result.use_count() > 1 || result.is_view() || (result.is_leaf() && result.requires_grad()))
     result = result.clone();
   const torch::autograd::Edge edge = torch::autograd::impl::gradient_edge(result);
@@ -154,7 +154,7 @@ LayerTensors batch_norm(Layer& layer) {
   LayerTensors tensors;
   tensors.kind = Kind::kBatchNorm;
   if (layer.running_var.defined()) {
-    // Optimizers and flat buffers give weights other memory; nobody does that to these.
+    // Optimizers and flat buffers give weights other memory, but not to these.
     tensors.marked = {{&layer.running_mean, Role::kWeight}, {&layer.running_var, Role::kWeight}};
   } else if (layer.weight.defined()) {
     tensors.marked = {{&layer.weight, Role::kWeight}};
@@ -169,8 +169,8 @@ bool is_a(torch::nn::Module& module, std::optional<LayerTensors>& tensors, const
   auto* const layer = dynamic_cast<Layer*>(&module);
   if (layer == nullptr) return false;
   tensors = make(*layer);
-  // A class derived from it may compute by other means, which no mark catches; a batch norm's has
-  // running statistics that it has to update.
+  // A derived class may compute in other ways, which no mark catches; a batch norm must update its
+  // running statistics.
   if (tensors->kind != Kind::kBatchNorm && typeid(module) != typeid(Layer))
     tensors->refusal = "has a class of its own, derived from libtorch's";
   return true;

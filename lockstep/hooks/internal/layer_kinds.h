@@ -1,5 +1,5 @@
-// What is known of libtorch's layers: which operation each calls, and which of its tensors carry
-// the mark.
+// The properties of libtorch's layers: the operation that each calls, and which of its tensors
+// carry the mark.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +16,7 @@ class Module;
 
 namespace lockstep::hooks::internal {
 
-// The members of a layer, which are the registered tensors themselves.
+// The members of a layer that are the registered tensors themselves.
 struct LayerTensors {
   Kind kind = Kind::kLinear;
   struct Marked {
@@ -25,15 +25,16 @@ struct LayerTensors {
   };
   std::vector<Marked> marked;
   bool has_bias = false;
-  // Nothing of its own can be marked: this member, which the operation then gets and ignores.
+  // No tensor of its own can be marked: the mark is on this member, which the operation then gets
+  // and ignores.
   at::Tensor* carrier = nullptr;
-  std::string refusal;  // why it takes no hooks, though its kind does
+  std::string refusal;  // why it supports no hooks, though its kind does
 };
 
-// Nothing for another kind of module.
+// nullopt for another kind of module.
 std::optional<LayerTensors> tensors_of(torch::nn::Module& module);
 
-// The kernels that call hooks, once a process.
+// Registers the kernels that call hooks, once per process.
 void register_layer_kernels();
 
 }  // namespace lockstep::hooks::internal

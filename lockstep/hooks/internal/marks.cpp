@@ -20,7 +20,7 @@ at::Tensor passed_on(const at::Tensor& from, at::Tensor to) {
   return to;
 }
 
-// Module::clone() and Module::to() put what these return into the layer.
+// Module::clone() and Module::to() put the result into the layer.
 at::Tensor marked_clone(const at::Tensor& self, std::optional<at::MemoryFormat> format) {
   const c10::impl::ExcludeDispatchKeyGuard below(kKey);
   return passed_on(self, at::clone(self, format));
@@ -43,7 +43,7 @@ at::Tensor marked_t(const at::Tensor& self) {
   auto mark = c10::make_intrusive<Mark>();
   mark->entries.push_back(*linear);
   mark->entries.back().role = Role::kTransposedWeight;
-  // A view has its base's keys already, and set_data would cut it off.
+  // A view already has its base's keys, and set_data would detach it.
   c10::TensorImpl* const impl = result.unsafeGetTensorImpl();
   if (impl->key_set().has(kKey)) impl->set_backend_meta(std::move(mark));
   return result;
@@ -70,7 +70,7 @@ const Mark::Entry* entry_of(const at::Tensor& tensor, Kind kind) {
 void set_mark(const at::Tensor& tensor, c10::intrusive_ptr<Mark> mark) {
   const bool any = mark && !mark->entries.empty();
   if (!any && !tensor.key_set().has(kKey)) return;
-  // A tensor made in inference mode is one for good.
+  // A tensor made in inference mode remains an inference tensor.
   const c10::InferenceMode mode(tensor.is_inference());
   const at::NoGradGuard no_grad;
   const c10::impl::ExcludeDispatchKeyGuard below(kKey);
@@ -81,7 +81,7 @@ void set_mark(const at::Tensor& tensor, c10::intrusive_ptr<Mark> mark) {
   c10::TensorImpl* const impl = marked.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(plain.sizes(), plain.strides(), plain.storage_offset());
   if (any) impl->set_backend_meta(std::move(mark));
-  tensor.set_data(marked);  // takes over all of that, and leaves autograd's part alone
+  tensor.set_data(marked);  // takes over all of that, and leaves autograd's part unchanged
 }
 
 void set_entry(const at::Tensor& tensor, Mark::Entry entry) {

@@ -1,4 +1,4 @@
-// Marks on tensors: which kinds of layer have hooks there, and what the tensor is to them.
+// Marks on tensors: which kinds of layer have hooks there, and the tensor's role in them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,13 +15,13 @@ namespace lockstep::hooks::internal {
 enum class Kind : uint8_t { kLinear, kConvolution, kEmbedding, kBatchNorm, kLayerNorm, kGroupNorm };
 
 enum class Role : uint8_t {
-  kWeight,            // or a buffer: the operation's argument that is looked at
-  kTransposedWeight,  // a view, as Linear makes it in every forward
+  kWeight,            // or a buffer: the operation's argument that is checked
+  kTransposedWeight,  // a view, which Linear makes in every forward
   kBias,              // Linear's
-  kCarrier,           // no tensor of the layer's: there for the mark alone
+  kCarrier,           // not a tensor of the layer: it only carries the mark
 };
 
-// Never changed once it is on a tensor: clones of a module share it.
+// It is never changed once it is on a tensor: clones of a module share it.
 struct Mark final : c10::BackendMeta {
   struct Entry {
     Kind kind = Kind::kLinear;
@@ -38,12 +38,12 @@ const Mark* mark_of(const at::Tensor& tensor);
 // The tensor's entry of that kind, or null.
 const Mark::Entry* entry_of(const at::Tensor& tensor, Kind kind);
 
-// In place: whoever holds the tensor sees it. Null or without entries: takes it away.
+// In place, so that all owners of the tensor see it. Null or without entries: removes the mark.
 void set_mark(const at::Tensor& tensor, c10::intrusive_ptr<Mark> mark);
-// Adds the entry, in place of the tensor's of that kind; without hooks, takes that away.
+// Adds the entry, replacing the tensor's of that kind; without hooks, removes that one.
 void set_entry(const at::Tensor& tensor, Mark::Entry entry);
 
-// The kernels that carry marks over to copies.
+// Registers the kernels that carry marks over to copies.
 void register_mark_kernels();
 
 }  // namespace lockstep::hooks::internal

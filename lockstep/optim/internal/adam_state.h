@@ -1,4 +1,4 @@
-// How Adam and AdamW keep their state.
+// The state of Adam and AdamW.
 #pragma once
 
 #include "lockstep/optim/internal/fused_engine.h"

@@ -18,7 +18,7 @@
 namespace lockstep::optim::internal {
 namespace {
 
-constexpr int64_t kMostNumbers = 4096;  // groups, and steps that parameters are at
+constexpr int64_t kMostNumbers = 4096;  // for groups, and for the parameters' different step counts
 
 using torch::optim::OptimizerOptions;
 
@@ -29,7 +29,7 @@ bool are_both(const OptimizerOptions& a, const OptimizerOptions& b) {
   return first != nullptr && second != nullptr && *first == *second;
 }
 
-// Of the kinds that can be captured.
+// For the kinds that can be captured.
 bool are_same(const OptimizerOptions& a, const OptimizerOptions& b) {
   return are_both<torch::optim::AdamWOptions>(a, b) || are_both<torch::optim::AdamOptions>(a, b) ||
          are_both<torch::optim::SGDOptions>(a, b);
@@ -64,7 +64,7 @@ at::Tensor CapturedStep::learning_rate(size_t group) {
 
 at::Tensor CapturedStep::step_of(const at::Tensor& parameter) {
   return add([this, key = static_cast<void*>(parameter.unsafeGetTensorImpl())] {
-    const auto found = optimizer_.state().find(key);  // none of an optimizer that keeps nothing
+    const auto found = optimizer_.state().find(key);  // an optimizer without state has none
     return found == optimizer_.state().end() ? 0.0
                                              : static_cast<double>(kind_.steps(*found->second));
   });
@@ -114,7 +114,7 @@ void CapturedStep::check_settings() {
   const auto& groups = optimizer_.param_groups();
   bool same = groups.size() == settings_.size();
   for (size_t i = 0; same && i < groups.size(); ++i) {
-    settings_[i]->set_lr(groups[i].options().get_lr());  // which may change
+    settings_[i]->set_lr(groups[i].options().get_lr());  // the learning rate may change
     same = are_same(*settings_[i], groups[i].options());
   }
   if (same) return;

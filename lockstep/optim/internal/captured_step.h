@@ -1,4 +1,4 @@
-// CapturedStep: what the host does for each replay of a graph that an optimizer's step is part of.
+// CapturedStep: the host's work for each replay of a graph that contains an optimizer's step.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,16 +18,16 @@ class FlatGroups;
 class LeftOutSteps;
 class StateKind;
 
-// The numbers that a step's kernels take from the host and that change from step to step, in memory of the device to
-// which each replay brings what they are then: learning rates, and which step it is. Made while the step is captured.
-// The optimizer and its parts outlive the graph.
+// The numbers that a step's kernels get from the host and that change from step to step, in memory
+// of the device that each replay updates: learning rates, and the number of the step. Made while
+// the step is captured. The optimizer and its parts outlive the graph.
 class CapturedStep {
  public:
-  // `left_out`: where the device may leave the step out of `parameters`; else null.
+  // `left_out`: where the device may skip the step of `parameters`; otherwise null.
   CapturedStep(torch::optim::Optimizer& optimizer, FlatGroups& flat, const StateKind& kind,
                LeftOutSteps* left_out, std::vector<at::Tensor> parameters, at::Device device);
 
-  // Before the first step is counted.
+  // Called before the first step is counted.
   static void join(const std::shared_ptr<CapturedStep>& self, device::Capture& capture);
 
   // One float32 each, on the device, valid in the graph's replays.
@@ -35,27 +35,27 @@ class CapturedStep {
   at::Tensor step_of(const at::Tensor& parameter);
   bool leaves_out() const { return left_out_ != nullptr; }
 
-  // The parameter has been counted to take this step.
+  // The parameter has been counted as taking this step.
   void takes(const at::Tensor& parameter, int64_t step);
-  // State that came from elsewhere is copied to where the graph has it, once, before the first replay.
+  // Loaded state is copied to the graph's memory, once, before the first replay.
   void bring_home(at::Tensor& held, const at::Tensor& view);
 
  private:
   struct Moved {
-    at::Tensor* held;  // valid while it is captured
+    at::Tensor* held;  // valid during the capture
     at::Tensor from, to;
   };
 
   at::Tensor add(std::function<double()> now);
   void before(bool first);
   void undo();
-  // Of the parameters that take the step.
+  // For the parameters that take the step.
   void count_steps(int64_t by);
-  // Only learning rates have changed.
+  // Checks that only learning rates have changed.
   void check_settings();
-  // Those that shared a step's number at the capture still do.
+  // Checks that parameters with the same step number at the capture still have the same.
   void check_steps() const;
-  // Loaded state comes to where the graph has it.
+  // Copies loaded state to the graph's memory.
   void bring_states_home();
   void bring_numbers();
 

@@ -36,9 +36,9 @@ void check_kind(const at::Tensor& param, size_t group, int64_t index) {
   }
 }
 
-// A step walks through four buffers at once: with large pages it spends less on finding them. The
-// kernel gives the pages, zeros already, when they are first touched; where it does not take the
-// advice, they are small ones.
+// A step reads four buffers at once, and large pages reduce the cost of address translation. The
+// kernel provides zeroed pages when they are first touched; if it ignores the advice, they are
+// small.
 at::Tensor zeros_in_large_pages(int64_t numel, const at::TensorOptions& options) {
   constexpr size_t kPage = size_t{2} << 20;
   const size_t bytes = static_cast<size_t>(numel) * options.dtype().itemsize();
@@ -79,7 +79,7 @@ FlatGroups::FlatGroups(const std::vector<torch::optim::OptimizerParamGroup>& gro
 void FlatGroups::check_new(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                            size_t first) const {
   std::vector<at::Tensor> all;
-  std::vector<std::pair<size_t, int64_t>> places;  // of each, group and index
+  std::vector<std::pair<size_t, int64_t>> places;  // group and index of each parameter
   for (size_t group = first; group < groups.size(); ++group) {
     int64_t index = 0;
     for (const at::Tensor& param : groups[group].params()) {
@@ -115,8 +115,8 @@ void FlatGroups::add_group(size_t group, const std::vector<at::Tensor>& paramete
       const at::Tensor& param = parameters[static_cast<size_t>(index)];
       specs.push_back({param.numel(), param.scalar_type()});
     }
-    // One block a dtype. The plan's order and alignment are those of DDP's buckets, so that
-    // gradients there lie in the same way as the parameters here.
+    // One block per dtype. The order and alignment equal those of DDP's buckets, so that gradients
+    // there have the same layout as the parameters here.
     constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
     for (const flat::Bucket& bucket : flat::plan_buckets(specs, {kNoLimit, kNoLimit})) {
       Block block;

@@ -1,5 +1,5 @@
-// Where the parameters of an optimizer lie: flat buffers, one a group, dtype and device, and beside
-// each its state's.
+// The memory of an optimizer's parameters: flat buffers, one per group, dtype and device, with
+// those of the state.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -26,31 +26,32 @@ struct Block {
   int64_t numel = 0;  // padding included
   std::vector<Slot> slots;
   at::Tensor weights;
-  std::vector<at::Tensor> states;  // allocated when first asked for
+  std::vector<at::Tensor> states;  // allocated at the first use
   at::Tensor gradients;            // undefined without flat gradients
 
-  // A stretch of one of the buffers, one-dimensional.
+  // A one-dimensional stretch of one of the buffers.
   static at::Tensor stretch(const at::Tensor& buffer, int64_t offset, int64_t numel) {
     return buffer.narrow(0, offset, numel);
   }
-  // A slot's part of one of the buffers, with the parameter's sizes and strides; no view in
-  // autograd's eyes.
+  // A slot's part of one of the buffers, with the parameter's sizes and strides; not a view for
+  // autograd.
   static at::Tensor shaped(const at::Tensor& buffer, const Slot& slot);
   const at::Tensor& state(size_t which);
 };
 
 class FlatGroups {
  public:
-  // Moves the parameters. Throws InvalidArgument, before anything has moved, as adam.h says.
+  // Moves the parameters. Throws InvalidArgument, before anything has moved, as described in
+  // adam.h.
   FlatGroups(const std::vector<torch::optim::OptimizerParamGroup>& groups, bool flat_gradients);
 
-  // Takes in groups that were added since. Throws InvalidArgument where a group's list of
-  // parameters has changed, or a parameter no longer lies where it was put.
+  // Adds new groups. Throws InvalidArgument where a group's list of parameters has changed, or a
+  // parameter no longer lies in its place.
   void follow(const std::vector<torch::optim::OptimizerParamGroup>& groups);
 
   std::vector<Block>& blocks() { return blocks_; }
   bool flat_gradients() const { return flat_gradients_; }
-  // Zeroes the flat gradients and makes them the parameters' grad().
+  // Zeroes the flat gradients and sets them as the parameters' grad().
   void zero_gradients();
 
  private:

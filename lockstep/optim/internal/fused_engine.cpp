@@ -32,7 +32,7 @@ bool same_layout(const at::Tensor& a, const at::Tensor& b) {
   return true;
 }
 
-// The gradient, laid out as the parameter is: the kernels see memory, not shapes.
+// The gradient in the parameter's layout, because the kernels work on memory and ignore shapes.
 const at::Tensor& gradient_of(const Block& block, Slot& slot) {
   at::Tensor& gradient = slot.param.mutable_grad();
   if (!gradient.defined()) return gradient;
@@ -69,7 +69,8 @@ std::vector<Located> with_gradients(FlatGroups& flat) {
   return result;
 }
 
-// In the parameters' own order, whatever the buffers' order, so that equal models give equal bits.
+// Returned in the parameters' own order, whatever the buffers' order, so that equal models give
+// equal bits.
 std::vector<at::Tensor> ordered_gradients(const std::vector<Located>& located) {
   std::vector<const Located*> ordered;
   for (const Located& one : located) ordered.push_back(&one);
@@ -89,8 +90,8 @@ std::string first_not_finite(const std::vector<Located>& located) {
   return "no single one: their squares overflow";
 }
 
-// Whether the device that all gradients are on can decide: all that a step needs is there, so that a step that is
-// left out leaves nothing behind.
+// Whether the device that all gradients are on can decide: all state for a step exists, so that a
+// skipped step leaves no traces.
 bool device_decides(const Optimizer& optimizer, const std::vector<Located>& located,
                     const StateKind& kind, const StepOptions& options) {
   if (!device_may_decide(options)) return false;
@@ -116,14 +117,14 @@ StepDecision decide(bool on_device, const std::vector<Located>& located, const S
       [&] { return first_not_finite(located); }, result);
 }
 
-// Neighbours whose gradients lie side by side as they do themselves.
+// Adjacent parameters whose gradients are adjacent in the same way.
 struct Stretch {
   int64_t begin = 0;
   int64_t end = 0;
-  at::Tensor gradient;  // of the first parameter
+  at::Tensor gradient;  // the first parameter's gradient
   int64_t step = 0;
   bool first = false;
-  at::Tensor parameter = {};  // the first
+  at::Tensor parameter = {};  // the first parameter
 };
 
 bool continues(const Stretch& stretch, const Slot& slot, const at::Tensor& gradient, int64_t step,
@@ -141,7 +142,7 @@ class StepTensors {
  public:
   StepTensors(const LeftOutSteps& left_out, CapturedStep* captured)
       : left_out_(left_out), captured_(captured) {}
-  // Of `parameter`, which is at that step.
+  // The state of `parameter`, which is at that step.
   at::Tensor get(int64_t step, const at::Tensor& parameter) {
     at::Tensor& tensor = tensors_[step];
     if (!tensor.defined()) {
@@ -187,7 +188,7 @@ Launch launch_of(Block& block, const std::vector<Stretch>& stretches, bool first
   return launch;
 }
 
-// The capture that a step is part of, or null.
+// The capture that a step belongs to, or null.
 device::Capture* captured_by(const std::vector<Located>& located) {
   if (!device::anybody_captures() || located.empty()) return nullptr;
   const at::Device device = located.front().gradient.device();
@@ -251,7 +252,7 @@ Ready ready_state(Optimizer& optimizer, const StateKind& kind, Block& block, Slo
     }
     const at::Tensor view = Block::shaped(buffer, slot);
     if (held.defined()) {
-      // A graph would copy it again in each replay, from memory that is given back.
+      // A graph would copy it again in each replay, from memory that has been freed.
       if (captured != nullptr)
         captured->bring_home(held, view);
       else
@@ -312,7 +313,8 @@ StepResult fused_step(Optimizer& optimizer, FlatGroups& flat, LeftOutSteps& left
   const bool on_device =
       engine.takes_found_inf && device_decides(optimizer, located, kind, options);
   std::vector<at::Tensor> stepping = parameters_of(located);
-  // One count serves as long as the same parameters take all steps, and the device is asked in all.
+  // One count is enough while the same parameters take all steps and the device decides each of
+  // them.
   if (left_out.any() && (!on_device || !left_out.are_of(stepping))) left_out.settle(optimizer);
   const StepDecision decision = decide(on_device, located, options, &result);
   if (decision.skipped) {
@@ -344,7 +346,7 @@ StepResult fused_step(Optimizer& optimizer, FlatGroups& flat, LeftOutSteps& left
         stretches.push_back({slot.offset, slot.offset, gradient, step, first, slot.param});
       }
       stretches.back().end = slot.offset + slot.numel;
-      // As an in-place change would: autograd then notices a graph that saw the old values.
+      // Like an in-place change: autograd then notices a graph that saved the old values.
       slot.param.unsafeGetTensorImpl()->bump_version();
     }
     for (const bool first : {false, true}) {

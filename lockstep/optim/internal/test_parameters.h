@@ -23,7 +23,7 @@ inline std::vector<at::Tensor> parameters(at::ScalarType dtype, uint64_t seed = 
   return result;
 }
 
-// Gradients of step `step`, new tensors each; equal for equal arguments.
+// The gradients of step `step`, as new tensors; equal for equal arguments.
 inline std::vector<at::Tensor> gradients(const std::vector<at::Tensor>& like, int step,
                                          double scale = 1) {
   auto generator = at::detail::createCPUGenerator(1000 + static_cast<uint64_t>(step));
@@ -36,7 +36,7 @@ inline std::vector<at::Tensor> gradients(const std::vector<at::Tensor>& like, in
   return result;
 }
 
-// As a backward would leave them: gradients that are there are written, the others made.
+// Like a backward: existing gradients are written, others made.
 inline void give_gradients(const std::vector<at::Tensor>& parameters,
                            const std::vector<at::Tensor>& gradients) {
   for (size_t i = 0; i < parameters.size(); ++i) {

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/comm/agree.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/parallel/context/context_layout.h"
 
@@ -64,12 +65,9 @@ at::Tensor gathered_in_order(Communicator& comm, const at::Tensor& rows,
 }
 
 // Ranks that are about to make different models get Mismatch.
-void meet(Communicator comm, const LmConfig& config, const ContextOptions& options) {
-  const std::string note =
-      pair_text(options.way == ContextWay::kRing ? "context lm: ring, config %08x, %u ranks"
-                                                 : "context lm: heads, config %08x, %u ranks",
-                fingerprint(to_json(config)), static_cast<uint64_t>(comm.size()));
-  comm.iall_reduce(at::zeros({1}, at::kByte), ReduceOp::kMax, call_note(note)).wait();
+void meet(const Communicator& comm, const LmConfig& config, const ContextOptions& options) {
+  agree(comm, "context lm by " + std::string(to_string(options.way)),
+        {{"config", fingerprint(to_json(config))}});
 }
 
 }  // namespace

@@ -547,11 +547,11 @@ TEST(ContextParallelLm, RanksThatDifferAreTold) {
                 config.num_hidden_layers += comm.rank();
                 context_parallel_lm(config, comm);
               }),
-              HasSubstr("context lm: ring, config"));
+              HasSubstr("context lm by ring: config"));
   EXPECT_THAT(says([&](Communicator& comm) {
                 context_parallel_lm(whole, comm, {.way = kWays[comm.rank()]});
               }),
-              HasSubstr("context lm: heads"));
+              HasSubstr("context lm by heads: config"));
 }
 
 TEST(ContextParallelLm, BadInputIsOneLineAndNothingIsSent) {

@@ -1,7 +1,7 @@
-// DataParallel: one process, and a replica of the model on each of several devices, or several on
+// DataParallel: one process, with a replica of the model on each of several devices, or several on
 // the CPU. A batch is cut into parts, each replica computes its own, and the outputs are joined:
-// scatter, replicate, parallel apply, gather. Backward goes the same way, and ends with the sum of
-// the replicas' gradients in the model's own. The outcome is the plain model's.
+// scatter, replicate, parallel apply, gather. Backward takes the same path, and ends with the sum
+// of the replicas' gradients in the model's own. The results are the plain model's.
 //
 //   Net net;
 //   lockstep::DataParallel model(net, {.replicas = 2});
@@ -9,9 +9,8 @@
 //   auto loss = criterion(model(input), target);
 //   loss.backward();
 //
-// It is here because it needs nothing but one line. All parameters, inputs, outputs and gradients
-// pass through one device (docs/data-parallel.md has the figures); DistributedDataParallel does
-// without that.
+// Its advantage is that it needs only one line. All parameters, inputs, outputs and gradients pass
+// through one device (docs/data-parallel.md has the figures); DistributedDataParallel avoids that.
 #pragma once
 
 #include <concepts>
@@ -32,34 +31,36 @@ namespace lockstep {
 
 // M is a ModuleHolder (made by TORCH_MODULE) or a std::shared_ptr to a module, with any forward().
 //
-// Replicas are made once, when the wrapper is: by the module's clone(), which it has if it derives
+// Replicas are made once, with the wrapper: by the module's clone(), which it has if it derives
 // from torch::nn::Cloneable, or by the function given as the last argument, which makes a module of
 // the same kind (its values do not matter). Replicas on the module's device share the memory of its
-// parameters, so an optimizer's step is seen at once; those on other devices get the parameters
-// before every forward. What else a module holds, in plain members, stays each replica's own.
+// parameters, so an optimizer's step takes effect at once; those on other devices get the
+// parameters before every forward. Other plain members of a module stay each replica's own.
 //
 // forward: tensors in the arguments, also those inside vectors, maps and the like (flat/nested.h),
-// are cut along `dim` as Tensor::chunk does it, and every other argument is copied.
-// Tensors without dimensions go to all replicas. If there are fewer parts than replicas, the rest
-// does nothing. In the result, tensors are joined along `dim`; those without dimensions become a
-// vector with one entry a replica; the rest of the result is the first replica's. Each replica runs
-// on a thread of its own, with the caller's grad mode and autocast.
+// are cut along `dim` like Tensor::chunk, and every other argument is copied. Tensors without
+// dimensions go to all replicas. If there are fewer parts than replicas, the remaining replicas are
+// idle. In the result, tensors are joined along `dim`; those without dimensions become a vector
+// with one entry per replica; the rest of the result is the first replica's. Each replica runs on a
+// thread of its own, with the caller's grad mode and autocast.
 //
-// backward: the replicas' parts run on their threads again. Gradients are added up in the order of
-// the replicas, so that a run repeats bit for bit. A parameter that no replica used gets none.
-// There are no second derivatives: InvalidArgument with create_graph.
+// backward: the replicas' parts run on their threads again. Gradients are added in the order of the
+// replicas, so a run repeats bit for bit. A parameter that no replica used gets no gradient. Second
+// derivatives are not supported: InvalidArgument with create_graph.
 //
-// Hooks (hooks/forward_hook.h) around libtorch's layers are the replicas' too, as they are at the
-// time of a forward; those around a Sequential or a Hookable are as the replicas were made.
+// Hooks (hooks/forward_hook.h) around libtorch's layers apply to the replicas too, as they are at
+// the time of a forward; those around a Sequential or a Hookable are the ones from the replicas'
+// creation.
 //
-// Buffers, such as BatchNorm's statistics, are handed to all replicas before each forward, and the
-// first replica's changes are kept, those of the others dropped. Random operations on the CPU use a
-// generator a replica, seeded from the default one: torch::manual_seed() makes a run repeatable.
-// Training mode, requires_grad, type and device of the parameters follow the module. A parameter that was
-// added or replaced since is InvalidArgument that names it, at the next forward.
+// Buffers, such as BatchNorm's statistics, are copied to all replicas before each forward; the
+// first replica's changes are kept, those of the others dropped. Random operations on the CPU use
+// one generator per replica, seeded from the default one: torch::manual_seed() makes a run
+// repeatable. Training mode, requires_grad, type and device of the parameters follow the module. A
+// parameter that was added or replaced since is InvalidArgument that names it, at the next forward.
 //
-// What a replica throws, in forward or backward, comes as ReplicaError, when all replicas have
-// ended; gradients are then as they were. Not copyable; movable. One thread at a time.
+// An exception of a replica, in forward or backward, arrives as ReplicaError when all replicas have
+// ended; gradients are then unchanged. Not copyable; movable.
+// Thread-safety: one thread at a time.
 template <typename M>
 class DataParallel {
   static_assert(
@@ -68,8 +69,8 @@ class DataParallel {
   using Module = std::remove_reference_t<decltype(*std::declval<M&>())>;
 
  public:
-  // Throws InvalidArgument: no devices or replicas, a model that is not on the first device, one
-  // that cannot be cloned, or a function that makes another kind of model.
+  // Throws InvalidArgument for no devices or replicas, a model that is not on the first device or
+  // cannot be cloned, and a function that makes another kind of model.
   explicit DataParallel(M module, const DataParallelOptions& options = {},
                         const std::function<M()>& make = nullptr)
       : module_(std::move(module)) {

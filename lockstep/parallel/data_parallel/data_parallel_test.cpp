@@ -71,7 +71,7 @@ void expect_close(const torch::Tensor& got, const torch::Tensor& expected, const
   EXPECT_LE((got - expected).abs().max().item<double>(), tolerance) << what;
 }
 
-// Ten steps of SGD; the gradients of the last one are still there.
+// Ten steps of SGD; the gradients of the last one are kept.
 template <typename Model>
 std::vector<torch::Tensor> train(Model& model, Net& net, int64_t rows) {
   torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
@@ -183,7 +183,7 @@ TEST(DataParallel, ModelsThatCannotBeClonedComeWithAFunction) {
   EXPECT_THROW(DataParallel(layer, {.dim = -1}), InvalidArgument);
 }
 
-// Says what came to each replica, and where it ran.
+// Records each replica's input, and where it ran.
 struct Seen {
   std::mutex mutex;
   std::multiset<std::string> shapes;
@@ -300,7 +300,7 @@ TEST(DataParallel, DropoutRepeatsAndDiffersBetweenReplicas) {
   model->eval();
   EXPECT_TRUE(torch::equal(model(x), x)) << "the mode follows the module";
 
-  // A forward that draws nothing leaves the default generator alone.
+  // A forward that draws nothing does not change the default generator.
   torch::nn::Linear layer(3, 3);
   DataParallel plain(layer, {.replicas = 2});
   torch::manual_seed(5);
@@ -350,7 +350,7 @@ TEST(DataParallel, TheFirstReplicasBuffersAreKept) {
   const auto got = net->named_buffers(), expected = plain->named_buffers();
   for (const auto& item : expected) EXPECT_TRUE(torch::equal(got[item.key()], item.value()));
   EXPECT_EQ(got["0.num_batches_tracked"].item<int64_t>(), 3);
-  // Which are those that every replica evaluates with, and that are saved.
+  // These are the ones that every replica evaluates with, and that are saved.
   net->eval();
   plain->eval();
   EXPECT_TRUE(model(x).equal(plain->forward(x)));
@@ -445,7 +445,7 @@ TEST(DataParallel, BackwardIsAnOrdinaryOne) {
   Net net = make_net(), plain = make_net();
   DataParallel model(net, {.replicas = 2});
   const auto x = values({6, 2, 5, 5});
-  // Twice over the same graph, and added up.
+  // Backward runs twice over the same graph, and the gradients are summed.
   const auto y = model(x);
   y.sum().backward({}, /*retain_graph=*/true);
   y.sum().backward();
@@ -462,7 +462,7 @@ TEST(DataParallel, BackwardIsAnOrdinaryOne) {
   const auto grads = torch::autograd::grad({model(x).sum()}, {net->two->bias});
   expect_close(grads[0], torch::full({3}, 6.0, torch::kDouble), "grad()");
   EXPECT_THROW(model(x).sum().backward({}, true, /*create_graph=*/true), InvalidArgument);
-  // A parameter that changes between forward and backward is noticed, as it is without replicas.
+  // A parameter that changes between forward and backward is detected, as it is without replicas.
   const auto z = model(x);
   {
     const torch::NoGradGuard no_grad;
@@ -498,7 +498,7 @@ TEST(DataParallel, RunsOnGpus) {
   if (torch::cuda::device_count() < 1) GTEST_SKIP() << "no GPU";
   Net net = make_net(), plain = make_net();
   net->to(torch::kCUDA);
-  // One of two replicas on the CPU, where there is but one GPU.
+  // One of two replicas is on the CPU if there is only one GPU.
   const bool several = torch::cuda::device_count() > 1;
   DataParallel model(net, {.devices = {at::Device(at::kCUDA, 0),
                                        several ? at::Device(at::kCUDA, 1) : at::Device(at::kCPU)}});

@@ -11,7 +11,7 @@ uint64_t ForwardSeeds::of(size_t replica) {
     const std::lock_guard lock(generator->mutex_);
     base_ = generator->random64();
   });
-  // The CPU generator looks at 32 bits of its seed; an odd factor keeps the replicas' apart.
+  // The CPU generator uses 32 bits of its seed; an odd factor keeps the replicas' seeds distinct.
   return (base_ + replica * 0x9e3779b9U) & 0xffffffffU;
 }
 

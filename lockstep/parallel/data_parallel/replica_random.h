@@ -12,8 +12,9 @@
 namespace lockstep::data_parallel {
 
 // The seeds of one forward. The first random operation of any replica draws a number from the
-// default CPU generator, so torch::manual_seed() governs all, and a forward without random
-// operations leaves that generator alone. Any thread may call.
+// default CPU generator, so torch::manual_seed() determines all, and a forward without random
+// operations leaves that generator unchanged.
+// Thread-safety: any thread.
 class ForwardSeeds {
  public:
   uint64_t of(size_t replica);
@@ -24,8 +25,8 @@ class ForwardSeeds {
 };
 
 // While it lives, random operations of this thread that name no generator, dropout among them, use
-// one of this replica's. Of CPU tensors only: do not make it for replicas on other devices, whose
-// generators are their own.
+// one of this replica's. It works for CPU tensors only: do not make it for replicas on other
+// devices, which have their own generators.
 class ReplicaRandom {
  public:
   ReplicaRandom(ForwardSeeds& seeds, size_t replica);

@@ -12,8 +12,8 @@
 namespace lockstep::data_parallel {
 namespace {
 
-// What ThreadLocalState leaves out of autocast: its nesting, by which casts of parameters are kept
-// for the duration of a forward, and whether they are.
+// The part of autocast that ThreadLocalState leaves out: its nesting, during which casts of
+// parameters are kept for a forward, and whether they are.
 class SameAutocast {
  public:
   SameAutocast(const amp::AutocastSettings& cpu, const amp::AutocastSettings& cuda) {
@@ -34,14 +34,15 @@ ReplicaThreads::ReplicaThreads(size_t count) : running_(count) {
   const int share = std::max(1, own / static_cast<int>(std::max<size_t>(1, count)));
   try {
     for (size_t i = 0; i < count; ++i) threads_.emplace_back([this, i, share] { loop(i, share); });
-  } catch (...) {  // the system has no more threads
+  } catch (...) {  // no more threads available
     end();
     at::set_num_threads(own);
     throw;
   }
   MutexLock lock(mutex_);
   while (running_ != 0) changed_.wait(lock);
-  // A thread's call of set_num_threads is also what later threads begin with: back to the caller's.
+  // A thread's call of set_num_threads also sets the default of later threads: restores the
+  // caller's.
   at::set_num_threads(own);
 }
 

@@ -1,4 +1,4 @@
-// Threads for the replicas of a model, one each, for as long as it lives.
+// One thread per replica of a model, for the model's lifetime.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ class ReplicaThreads {
   ReplicaThreads(const ReplicaThreads&) = delete;
   ReplicaThreads& operator=(const ReplicaThreads&) = delete;
 
-  // Runs task(i) on thread i for each i < count, and waits for all. The threads have the caller's
+  // Runs task(i) on thread i for each i < count, and waits for all. The threads use the caller's
   // thread-local state of libtorch meanwhile: grad mode, autocast, and the like. Returns the
-  // exception of each, null for those that ended well.
+  // exception of each task, null for success.
   std::vector<std::exception_ptr> run(size_t count, const std::function<void(size_t)>& task);
 
  private:
@@ -31,10 +31,10 @@ class ReplicaThreads {
 
   Mutex mutex_;
   ConditionVariable changed_;
-  uint64_t round_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // grows with each run
+  uint64_t round_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // rises with each run
   bool ending_ LOCKSTEP_GUARDED_BY(mutex_) = false;
-  size_t active_ LOCKSTEP_GUARDED_BY(mutex_) = 0;   // threads that take part in this round
-  size_t running_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // of them, those not done yet
+  size_t active_ LOCKSTEP_GUARDED_BY(mutex_) = 0;   // threads in this round
+  size_t running_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // of these, threads that are not done
   const std::function<void(size_t)>* task_ LOCKSTEP_GUARDED_BY(mutex_) = nullptr;  // of this round
   std::vector<std::exception_ptr> errors_ LOCKSTEP_GUARDED_BY(mutex_);             // by thread
   std::vector<std::thread> threads_;

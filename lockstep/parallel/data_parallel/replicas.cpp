@@ -29,8 +29,8 @@ struct Shared {
 
 // How an output was joined.
 struct Joined {
-  bool is_stacked = false;       // of tensors without dimensions
-  std::vector<int64_t> lengths;  // each replica's part, along dim
+  bool is_stacked = false;       // made of tensors without dimensions
+  std::vector<int64_t> lengths;  // the size of each replica's part along dim
 };
 
 namespace {
@@ -51,7 +51,7 @@ std::string shape_of(const at::Tensor& tensor) {
   return out.str();
 }
 
-// Throws unless the replicas have the same ones, by name, in the same order.
+// Throws unless the replicas have the same entries, by name, in the same order.
 template <typename Dict>
 std::vector<Shared> match(const Dict& own, const std::vector<Dict>& copies, const char* kind) {
   std::vector<Shared> result;
@@ -74,7 +74,7 @@ std::vector<Shared> match(const Dict& own, const std::vector<Dict>& copies, cons
   return result;
 }
 
-// Gives `copy` the memory of `source`, but not its place in the graph. Also its version counter, so
+// Gives `copy` the memory of `source` and its version counter, but not its place in the graph, so
 // that autograd notices a parameter that was changed between forward and backward.
 void share_memory(at::Tensor& copy, const at::Tensor& source) {
   if (copy.is_alias_of(source) && copy.scalar_type() == source.scalar_type() &&
@@ -82,7 +82,7 @@ void share_memory(at::Tensor& copy, const at::Tensor& source) {
       copy.storage_offset() == source.storage_offset()) {
     return;
   }
-  copy.mutable_grad().reset();  // of another type or device, maybe
+  copy.mutable_grad().reset();  // it may have another dtype or device
   copy.set_data(source.detach());
   copy.unsafeGetTensorImpl()->set_version_counter(source.unsafeGetTensorImpl()->version_counter());
 }
@@ -150,19 +150,19 @@ class Replicas::State {
   ReplicaThreads threads_;
 };
 
-// One forward, kept until its graph goes.
+// One forward, kept as long as its graph.
 struct Replicas::State::Step : torch::CustomClassHolder {
   std::shared_ptr<State> state;
-  std::vector<size_t> parameters;  // that require gradients, by place in parameters_
-  std::vector<size_t> inputs;      // the same, of the inputs
-  Tensors whole_inputs;            // shapes only: undefined but for those in `inputs`
-  std::vector<Tensors> parts;      // of the inputs, by replica: leaves
-  std::vector<Tensors> outputs;    // by replica, with their graphs
-  std::vector<Joined> joined;      // by output
-  std::vector<size_t> tracked;     // outputs that lead back, by place
+  std::vector<size_t> parameters;  // that require gradients, as indices of parameters_
+  std::vector<size_t> inputs;      // that require gradients, as indices of the inputs
+  Tensors whole_inputs;            // only shapes; defined only for those in `inputs`
+  std::vector<Tensors> parts;      // the leaves of each replica's inputs
+  std::vector<Tensors> outputs;    // per replica, with their graphs
+  std::vector<Joined> joined;      // per output
+  std::vector<size_t> tracked;     // indices of the outputs with a graph
 };
 
-// The node between the replicas' graphs and the caller's.
+// The node between the replicas' graphs and the caller's graph.
 class Replicas::State::Join : public torch::autograd::Function<Join> {
  public:
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx,
@@ -182,7 +182,7 @@ class Replicas::State::Join : public torch::autograd::Function<Join> {
     }
     const auto step = c10::static_intrusive_pointer_cast<Step>(ctx->saved_data["step"].toCapsule());
     torch::autograd::variable_list result = step->state->backward(*step, grads);
-    result.resize(result.size() + 2);  // of the other arguments
+    result.resize(result.size() + 2);  // for the other arguments
     return result;
   }
 };
@@ -248,7 +248,7 @@ std::vector<Tensors> Replicas::State::scatter(const Tensors& inputs) const {
           " replicas; give all the same length along dimension " + std::to_string(dim_));
     }
   }
-  if (first == nullptr) parts = 1;  // nothing to share out
+  if (first == nullptr) parts = 1;  // nothing to divide
   std::vector<Tensors> result(parts);
   for (size_t r = 0; r < parts; ++r) {
     for (size_t i = 0; i < inputs.size(); ++i) {
@@ -267,7 +267,7 @@ std::vector<Tensors> Replicas::State::scatter(const Tensors& inputs) const {
 
 void Replicas::State::refresh(size_t used) {
   const at::NoGradGuard no_grad;
-  // Parents come before their children, so what train() passes down is corrected there.
+  // Parents come before their children, so the mode that train() passes down is corrected there.
   for (const auto& [own, copies] : modes_) {
     for (torch::nn::Module* copy : copies) {
       if (copy->is_training() != own->is_training()) copy->train(own->is_training());
@@ -285,7 +285,7 @@ void Replicas::State::refresh(size_t used) {
       if (r > 0) traffic_.replicated += bytes_of(copy);
     }
     for (Shared& buffer : buffers_) {
-      // The first replica's changes are to be kept, the others' not to be seen.
+      // The first replica's changes are kept, and the others' are discarded.
       if (r == 0)
         share_memory(buffer.copies[r], buffer.own);
       else
@@ -352,7 +352,7 @@ Tensors Replicas::State::backward(Step& step, const Tensors& grads) {
     }
   }
 
-  // Each replica's private gradients, taken at once, so that the next backward finds none.
+  // Takes each replica's private gradients at once, so that the next backward finds none.
   std::vector<Tensors> private_grads(used);
   const auto forget = [&](size_t r) {
     for (const size_t p : step.parameters) parameters_[p].copies[r].mutable_grad().reset();
@@ -374,9 +374,9 @@ Tensors Replicas::State::backward(Step& step, const Tensors& grads) {
     together.insert(together.end(), roots[r].begin(), roots[r].end());
     together_grads.insert(together_grads.end(), root_grads[r].begin(), root_grads[r].end());
   }
-  // On the CPU a backward runs on the thread that calls it. Every other device has a thread of the
-  // engine, one of which may be this very one: a single nested backward lets it go on with its own
-  // device's part, while those of the other devices run beside it.
+  // On the CPU a backward runs on the calling thread. Every other device has a thread of the
+  // engine, one of which may be this one: a single nested backward lets it continue with its own
+  // device's part, while those of the other devices run concurrently.
   if (!together.empty()) torch::autograd::backward(together, together_grads, keep_graph);
   try {
     run(
@@ -451,7 +451,7 @@ std::vector<at::Device> devices_for(const torch::nn::Module& module,
     if (!own) own = parameter.device();
   }
   if (devices.empty() && own && own->is_cuda()) {
-    // The model's first: it is the one that has it.
+    // The model's device comes first, because the model is there.
     devices.push_back(*own);
     for (c10::DeviceIndex i = 0; i < torch::cuda::device_count(); ++i) {
       if (own->index() != i) devices.emplace_back(at::kCUDA, i);

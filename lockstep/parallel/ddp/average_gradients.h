@@ -12,10 +12,11 @@ struct AverageOptions {
   algorithms::AllReduce algorithm = algorithms::AllReduce::kEngine;
 };
 
-// Replaces every parameter's gradient by the average over the ranks, one all-reduce a parameter,
-// after backward. A parameter that has a gradient on some ranks only counts as zero on the others
-// and has one everywhere afterwards; one that has none anywhere is left alone. Collective; throws
-// what the communicator throws, the gradients are then unspecified.
+// Replaces every parameter's gradient by the average over the ranks, with one all-reduce per
+// parameter, after backward. A parameter with a gradient on some ranks only counts as zero on the
+// others and has one on all ranks afterwards; one without a gradient on any rank is unchanged.
+// Collective: all ranks call it.
+// Throws: the communicator's errors; the gradients are then unspecified.
 void average_gradients(const NamedTensors& parameters, Communicator& comm,
                        AverageOptions options = {},
                        Communicator::Site site = Communicator::Site::current());

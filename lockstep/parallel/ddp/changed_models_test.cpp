@@ -1,4 +1,4 @@
-// Models that a wrapper refuses, or that change behind its back.
+// Models that a wrapper refuses, or that change after they were wrapped.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
@@ -21,7 +21,7 @@ using namespace ddp_test_support;
 using ::testing::HasSubstr;
 using torch::nn::Linear;
 
-// What was looked at when the model was wrapped is looked at again by each forward.
+// Each forward repeats the checks that were made when the model was wrapped.
 TEST(Ddp, AModelThatChangesAfterItWasWrappedIsNamed) {
   testing::run_threads(2, [](Communicator& comm) {
     const auto said_after = [&](const auto& change) {

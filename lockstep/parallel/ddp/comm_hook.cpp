@@ -35,7 +35,8 @@ class SixteenBits final : public CommHook {
 
  private:
   at::ScalarType dtype_;
-  std::vector<at::Tensor> rounded_;  // by bucket; undefined where a bucket is short already
+  // By bucket; undefined if a bucket already has the 16-bit dtype.
+  std::vector<at::Tensor> rounded_;
 };
 
 }  // namespace

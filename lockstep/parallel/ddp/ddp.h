@@ -1,5 +1,5 @@
-// DistributedDataParallel: a model on every rank, each trained on its part of the data, kept the
-// same by averaging gradients.
+// DistributedDataParallel: a model on every rank, each trained on its part of the data, kept equal
+// by averaging gradients.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,28 +24,30 @@
 
 namespace lockstep {
 
-// Wraps any module: M is a ModuleHolder (made by TORCH_MODULE) or a std::shared_ptr to a module,
-// with any forward().
+// Wraps any module with any forward(): M is a ModuleHolder (made by TORCH_MODULE) or a
+// std::shared_ptr to a module.
 //
-// Construction is collective: all ranks' models must agree in names, shapes and dtypes (Mismatch
-// otherwise, naming the first difference); then rank 0's parameters and buffers are copied to all,
-// unless DdpOptions::init_sync says that they are equal already.
-// It makes a group of its own of the communicator's ranks. A module of which no parameter requires a
-// gradient is InvalidArgument: was register_module() forgotten?
+// Construction compares the ranks' models in names, shapes and dtypes (Mismatch that names the
+// first difference) and then copies rank 0's parameters and buffers to all, unless
+// DdpOptions::init_sync says that they are equal already. It makes a group of its own of the
+// communicator's ranks. A module without a parameter that requires a gradient is InvalidArgument:
+// was register_module() forgotten?
+// Collective: all ranks construct it.
 //
-// Afterwards every backward() through the model's parameters is collective: it ends with every rank
-// holding the average of the ranks' gradients (reducer.h), which are views into flat buckets.
+// Afterwards every backward() through the model's parameters is collective: when it ends, every
+// rank has the average of the ranks' gradients (reducer.h), which are views into flat buckets.
 // zero_grad() may be called before or after forward, setting to none or not. Forwards without a
-// backward are free, but in training with gradients enabled they count: all ranks must make equally
-// many between two backwards (Mismatch otherwise: a rank has skipped a step). All ranks must call
-// backward equally often.
+// backward are allowed, but forwards in training with gradients enabled count: all ranks must make
+// the same number of them between two backwards (Mismatch otherwise: a rank has skipped a step).
+// All ranks must call backward equally often.
 //
-// The module is shared, not copied: module() and operator-> give it, so that optimizers and
-// checkpoints see plain parameters. Parameters may be frozen, and unfrozen again, afterwards. Where one
-// was added, replaced, unfrozen for the first time, or converted to another type or device, the next
-// forward with gradients enabled throws InvalidArgument that names it: do that before, or wrap the
-// module again. Not copyable; movable. One thread at a time. Backward throws what the communicator
-// throws; the gradients are then unspecified.
+// The module is shared, not copied: module() and operator-> return it, so that optimizers and
+// checkpoints see plain parameters. Parameters may be frozen, and unfrozen again, afterwards. If
+// one is added, replaced, unfrozen for the first time, or converted to another type or device, the
+// next forward with gradients enabled throws InvalidArgument that names it: do that before, or wrap
+// the module again. Not copyable; movable.
+// Thread-safety: one thread at a time.
+// Throws: backward throws the communicator's errors; the gradients are then unspecified.
 template <typename M>
 class DistributedDataParallel {
   static_assert(ModulePointer<M>,
@@ -71,8 +73,8 @@ class DistributedDataParallel {
     return forward_by(flat::rows_of(args...),
                       [&] { return module_->forward(std::forward<Args>(args)...); });
   }
-  // The same where somebody else calls the module's forward, of `rows` samples: `compute` does, and
-  // gives its output.
+  // The same where other code calls the module's forward, of `rows` samples: `compute` does so and
+  // returns its output.
   template <typename Compute>
   auto forward_by(int64_t rows, const Compute& compute) {
     const double weight = replica_->before_forward(*module_, rows);
@@ -89,7 +91,7 @@ class DistributedDataParallel {
   auto operator->() const { return &*module_; }
 
   // While the guard lives, backward() does not communicate: gradients add up on this rank, and the
-  // first backward after it averages all of them. All ranks must do so in the same backwards.
+  // first backward after it averages all of them. All ranks must use it in the same backwards.
   //
   //   {
   //     const auto guard = model.no_sync();
@@ -99,23 +101,23 @@ class DistributedDataParallel {
   NoSync no_sync() { return NoSync(reducer()); }
   // The same by counting: of every `steps` backwards only the last communicates. The gradients are
   // the sum over the steps (and the average over the ranks): divide the loss by `steps` for their
-  // mean, or, where their batches are of unequal size, multiply it by its part of all samples. A
-  // parameter that was used in an early one only is averaged too. The count starts anew
-  // here: accumulate(rest) makes a shorter last group of an epoch. Throws InvalidArgument unless
-  // steps is 1 or more. The same on all ranks.
+  // mean or, where the batches are of unequal size, multiply it by its share of all samples. A
+  // parameter that was used only in an earlier one is averaged too. The count starts anew here:
+  // accumulate(rest) makes a shorter last group of an epoch. The same on all ranks.
+  // Throws: InvalidArgument unless steps is 1 or more.
   void accumulate(int64_t steps) { reducer().accumulate(steps); }
-  // Whether the next backward communicates, and the optimizer is to take a step after it.
+  // Whether the next backward communicates, so that the optimizer must take a step after it.
   bool communicates() const { return reducer().communicates(); }
 
-  // Where ranks have unequal numbers of batches: see join.h. Throws InvalidArgument if the last one
-  // was not finished. On all ranks.
+  // For ranks with unequal numbers of batches: see join.h. Called on all ranks.
+  // Throws: InvalidArgument if the last one was not finished.
   Join join() { return Join(replica_); }
 
-  // Makes a rank that has skipped a whole step known: from now on each bucket's call carries the
-  // number of batches taken from `loader` (batches_taken(), a function that counts them), and ranks
-  // that average different ones get Mismatch. Without it, a rank that skips a step before its
-  // forward averages its next batch with the others' present one, unnoticed until it runs out
-  // early. The loader's counter is kept, not the loader.
+  // Detects a rank that has skipped a whole step: from now on each bucket's call carries the number
+  // of batches taken from `loader` (batches_taken(), a function that counts them), and ranks that
+  // average different batches get Mismatch. Without it, a rank that skips a step before its forward
+  // averages its next batch with the others' current one, unnoticed until it runs out early. Keeps
+  // the loader's counter, not the loader.
   template <typename Loader>
     requires requires(const Loader& loader) { loader.batches_taken(); }
   void follow(const Loader& loader) {
@@ -125,10 +127,10 @@ class DistributedDataParallel {
     reducer().follow(std::move(batches_taken));
   }
 
-  // Its own, of the same ranks as the one that it was given: hooks inside backward get between
-  // nobody's calls.
+  // A communicator of its own, of the same ranks as the given one: hooks inside backward do not
+  // interleave with other calls.
   Communicator& comm() { return replica_->comm(); }
-  // Where the time of backward goes, and how much of it was copied.
+  // The time that backward spends on communication, and the bytes that it copied.
   ReducerTimes times() const { return reducer().times(); }
   // 0 before the first backward that communicates.
   size_t bucket_count() const { return reducer().bucket_count(); }
@@ -136,7 +138,7 @@ class DistributedDataParallel {
  private:
   Reducer& reducer() const { return replica_->reducer(); }
 
-  // Of an output without tensors that are known the parameters' own hooks suffice, but for nested
+  // For an output without known tensors the parameters' own hooks suffice, except for nested
   // backwards.
   template <typename T>
   void watch(T& output) {

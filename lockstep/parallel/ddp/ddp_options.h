@@ -1,4 +1,4 @@
-// What a user of DistributedDataParallel may choose; the same on all ranks.
+// The options of DistributedDataParallel; the same on all ranks.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,19 @@
 
 namespace lockstep {
 
-// The ranks' buffers (BatchNorm's statistics), before each forward in training, with gradients
-// enabled, whose backward communicates. Behind a backward they are each rank's own: share_buffers()
-// (checkpoint/share_buffers.h) before an evaluation and a save.
+// The treatment of the ranks' buffers (BatchNorm's statistics) before each forward in training,
+// with gradients enabled, whose backward communicates. After a backward they are each rank's own:
+// call share_buffers() (checkpoint/share_buffers.h) before an evaluation and a save.
 enum class Buffers : uint8_t {
   kBroadcast,  // rank 0's to all
   kAverage,    // those of floating point are averaged, the others are rank 0's
   kOwn,        // every rank keeps its own
 };
 
-// How the ranks' losses count, if they are means over the ranks' batches.
+// The weights of the ranks' losses, if they are means over the ranks' batches.
 enum class DivideBy : uint8_t {
-  // Alike: gradients are averaged over the ranks, without those that have run out of data (join.h).
+  // Equal weights: gradients are averaged over the ranks, without those that have run out of data
+  // (join.h).
   kRanks,
   // By the rows of the forward's first tensor: what one process computes on the whole batch, also
   // where ranks have unequal ones. One small all_reduce more a forward.
@@ -31,18 +32,18 @@ enum class DivideBy : uint8_t {
 struct DdpOptions {
   flat::BucketSizes bucket_sizes = {};  // bytes: the first bucket, the others
   Buffers buffers = Buffers::kBroadcast;
-  // At every so-manieth forward in training (with gradients enabled) the ranks' parameters are
-  // compared, by 8 bytes, and Mismatch names the first that has drifted apart; 0: never.
+  // At every N-th forward in training (with gradients enabled) the ranks' parameters are compared,
+  // by 8 bytes, and Mismatch names the first that differs; 0: never.
   int64_t check_every = 0;
-  std::shared_ptr<CommHook> hook = nullptr;  // averages the buckets; this wrapper's alone
-  Unused unused = Unused::kLeave;            // parameters that no rank used
-  // Where ranks count differently, gradients are scaled at the forward's outputs, from where the
-  // loss must come.
+  std::shared_ptr<CommHook> hook = nullptr;  // averages the buckets; belongs to this wrapper alone
+  Unused unused = Unused::kLeave;            // for parameters that no rank used
+  // With unequal weights, gradients are scaled at the forward's outputs, from which the loss must
+  // be computed.
   DivideBy divide_by = DivideBy::kRanks;
   bool static_graph = false;  // see ReducerOptions
-  // Compare the ranks' models, and give rank 0's parameters and buffers to all. False, as PyTorch's
-  // init_sync: every rank keeps what it has, which must be of one model; after a recovery
-  // (recover/recovery.h), where buffers may be each rank's own.
+  // Whether to compare the ranks' models and copy rank 0's parameters and buffers to all. False, as
+  // PyTorch's init_sync: every rank keeps its values, which must be those of one model; used after
+  // a recovery (recover/recovery.h), where buffers may be each rank's own.
   bool init_sync = true;
 };
 

@@ -38,7 +38,7 @@ TEST(Ddp, GradientsAreThoseOfOneProcessOnTheWholeBatch) {
     Net one = reference(12);
     std::mutex mutex;
     testing::run_threads(ranks, [&](Communicator& comm) {
-      // Small buckets, and other weights on the other ranks: rank 0's count.
+      // Small buckets, and different weights on the other ranks: rank 0's are used.
       DistributedDataParallel model(make_net(comm.rank() + 1.0), comm,
                                     {.bucket_sizes = {.first = 64, .rest = 128}});
       EXPECT_EQ(model.bucket_count(), 0u);
@@ -55,7 +55,7 @@ TEST(Ddp, GradientsAreThoseOfOneProcessOnTheWholeBatch) {
   }
 }
 
-// A child wrapped, one replaced and one frozen: the ranks train what one process trains.
+// One child wrapped, one replaced and one frozen: the ranks train the same as one process.
 TEST(Ddp, HookedModelsAreThoseOfOneProcess) {
   const auto make = [] {
     Net net = make_net();
@@ -145,7 +145,7 @@ TEST(Ddp, UnusedParametersKeepUndefinedGradientsUnlessAnotherRankUsedThem) {
     Net one = make_net();
     one(batch(4), true).sum().backward();
     EXPECT_TRUE(torch::allclose(model->spare->weight.grad(), one->spare->weight.grad() / 2));
-    // Used by nobody, but with a gradient from before: left as it was.
+    // No rank used it, but it has an earlier gradient, which stays as it was.
     const auto before = model->spare->weight.grad().clone();
     model(batch(4)).sum().backward();
     EXPECT_TRUE(model->spare->weight.grad().equal(before));
@@ -213,7 +213,7 @@ TEST(Ddp, ForwardsWithoutBackwardAreFree) {
   });
 }
 
-// All later calls look alike, but for the count of forwards in their notes.
+// All later calls look alike, except for the count of forwards in their notes.
 TEST(Ddp, ASkippedBackwardIsNamedAtTheNextOne) {
   testing::run_threads(2, [](Communicator& comm) {
     DistributedDataParallel model(make_net(), comm, {.buffers = Buffers::kOwn});
@@ -268,8 +268,8 @@ struct CheckpointedImpl : torch::nn::Module {
   Linear inner{nullptr}, middle{nullptr}, outer{nullptr};
 };
 
-// What one process has after the same micro-batches of all ranks; `spare`: in which of them the
-// spare layer is used, by rank 1's part.
+// The gradients of one process after the same micro-batches of all ranks; `spare`: the micro-step
+// in which rank 1's part uses the spare layer.
 std::vector<torch::Tensor> accumulated_by_one_process(int micros, int spare) {
   Net one = make_net();
   for (int micro = 0; micro < micros; ++micro) {
@@ -283,7 +283,7 @@ std::vector<torch::Tensor> accumulated_by_one_process(int micros, int spare) {
 
 TEST(Ddp, AccumulatesWithoutCommunicating) {
   constexpr int kMicros = 3;
-  // The spare layer is used by one rank only, in the first, or in the last micro-step.
+  // Only one rank uses the spare layer, in the first or the last micro-step.
   for (const int spare : {-1, 0, 2}) {
     const auto expected = accumulated_by_one_process(kMicros, spare);
     for (const bool counted : {false, true}) {
@@ -292,7 +292,7 @@ TEST(Ddp, AccumulatesWithoutCommunicating) {
                                       {.bucket_sizes = {.first = 64, .rest = 128}});
         torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1));
         if (counted) model.accumulate(kMicros);
-        for (int round = 0; round < 2; ++round) {  // the second like the first
+        for (int round = 0; round < 2; ++round) {  // the second one equals the first
           optimizer.zero_grad(round == 0);
           for (int micro = 0; micro < kMicros; ++micro) {
             const bool last = micro + 1 == kMicros;
@@ -419,8 +419,8 @@ TEST(Ddp, BuffersFollowRankZero) {
   });
 }
 
-// Gradients in 16 bits are those of one process, but for the rounding of each rank's and of the
-// average; and they are the same on all ranks.
+// Gradients in 16 bits equal those of one process, except for the rounding of each rank's and of
+// the average; and they are the same on all ranks.
 TEST(Ddp, SixteenBitHooksRoundAndNothingElse) {
   for (const auto& [dtype, error] :
        {std::pair{torch::kBFloat16, std::ldexp(1.0, -8)}, {torch::kHalf, std::ldexp(1.0, -11)}}) {
@@ -448,7 +448,7 @@ TEST(Ddp, SixteenBitHooksRoundAndNothingElse) {
   EXPECT_THROW(make_16_bit_hook(torch::kFloat), InvalidArgument);
 }
 
-// A hook of the user's own: sums instead of averages, and looks at what it is given.
+// A user's own hook: it sums instead of averaging, and checks its input.
 class SumHook final : public CommHook {
  public:
   void prepare(Communicator&, std::span<const GradBucket> buckets) override {
@@ -499,7 +499,7 @@ TEST(Ddp, ParametersThatDriftApartAreNamed) {
       const torch::NoGradGuard no_grad;
       model->second->bias[3] += 1e-6;
     }
-    forward();  // not looked at
+    forward();  // not checked
     try {
       forward();
       ADD_FAILURE() << "no Mismatch";
@@ -527,7 +527,8 @@ TEST(AverageParameters, IsTheAverageAndKeepsGradients) {
   });
 }
 
-// Plain SGD: a step by own gradients and an average of parameters is a step by averaged gradients.
+// With plain SGD, a step by own gradients and an average of parameters equals a step by averaged
+// gradients.
 TEST(AverageParameters, AtEveryStepOfPlainSgdEqualsDdp) {
   testing::run_threads(2, [](Communicator& comm) {
     Net local = make_net();

@@ -1,5 +1,5 @@
-// A small network, its batches and what one process makes of them, for the tests of this room: no random
-// numbers, for ranks that are threads share their generator.
+// A small network, its batches and the results of one process, for the tests of this room. It uses
+// no random numbers, since ranks that are threads share their generator.
 #pragma once
 
 #include <gtest/gtest.h>

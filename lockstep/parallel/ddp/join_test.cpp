@@ -12,7 +12,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/parallel/ddp/ddp.h"
-#include "lockstep/parallel/ddp/internal/roll_call.h"
+#include "lockstep/parallel/ddp/internal/join_protocol.h"
 #include "lockstep/parallel/ddp/sync_batch_norm.h"
 #include "lockstep/testing/thread_ranks.h"
 
@@ -41,7 +41,7 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-// Batch `step` of a rank; every one has rows of its own.
+// Batch `step` of a rank; every batch has different rows.
 torch::Tensor batch(int rank, int step, int64_t rows) {
   const auto start = 100.0 * rank + 10.0 * step;
   return torch::arange(start, start + static_cast<double>(rows * 3), torch::kDouble)
@@ -55,12 +55,12 @@ torch::optim::SGD optimizer_of(Net& net) {
 }
 
 struct Case {
-  std::vector<int> steps;     // of each rank
+  std::vector<int> steps;     // per rank
   std::vector<int64_t> rows;  // of each rank's batches
   DivideBy divide_by = DivideBy::kRanks;
 };
 
-// What one process computes: at each step the average over the ranks that still have data.
+// The result of one process: each step averages over the ranks that still have data.
 std::vector<torch::Tensor> by_one_process(const Case& what) {
   Net net;
   auto optimizer = optimizer_of(net);
@@ -109,7 +109,7 @@ void expect_equal_to_one_process(const Case& what, DdpOptions options, bool step
       const auto all = comm.all_gather(got[i].detach().contiguous().view({1, -1}));
       EXPECT_TRUE(all.eq(all[0]).all().item<bool>()) << i;
     }
-    // Buffers too; and further collectives meet.
+    // Buffers are equal, too, and further collectives work.
     const auto seen = comm.all_gather(model->seen);
     EXPECT_TRUE(seen.eq(seen[0]).all().item<bool>()) << seen;
     comm.barrier();
@@ -152,13 +152,14 @@ TEST(Join, StaticGraphsAveragedBuffersAndHooksAreShadowedToo) {
   });
 }
 
-// Without a step of its own, a rank that ran out early gets the others' parameters in the end.
+// Without a step of its own, a rank that ran out early gets the other ranks' parameters in the end.
 TEST(Join, ParametersComeFromARankThatWasThereToTheEnd) {
   const Case what{.steps = {1, 4}, .rows = {2, 2}};
   expect_equal_to_one_process(what, {}, /*step_along=*/false);
 }
 
-// Gradients of a quiet backward, left over when the data ended, count in the next reduction.
+// Gradients of a backward without communication, left when the data ended, count in the next
+// reduction.
 TEST(Join, LeftoverMicroStepsCount) {
   testing::run_threads(2, [](Communicator& comm) {
     DistributedDataParallel model(Net(), comm);
@@ -209,7 +210,7 @@ TEST(Join, MayBeUsedAgainAndNotTwiceAtOnce) {
   });
 }
 
-// The layers' statistics and gradients are those of the batches that are there.
+// The layers' statistics and gradients are those of the existing batches.
 TEST(Join, SyncBatchNormIsShadowedToo) {
   struct NormedImpl : torch::nn::Module {
     NormedImpl() {
@@ -260,14 +261,14 @@ TEST(Join, SyncBatchNormIsShadowedToo) {
   });
 }
 
-TEST(RollCall, TheLowestRankWithDataSpeaks) {
+TEST(JoinProtocol, TheLowestRankWithDataSpeaks) {
   using namespace lockstep::internal;  // NOLINT
   const std::vector<Announcement> said{{}, {Step::kBucket, {4}}, {}, {Step::kBucket, {4}}};
-  const Roll roll = read_roll(said);
-  EXPECT_EQ(roll.contributing, 2);
-  EXPECT_EQ(roll.first, 1);
-  EXPECT_EQ(roll.step.detail[0], 4);
-  EXPECT_EQ(read_roll(std::vector<Announcement>(3)).contributing, 0);
+  const JoinState join_state = read_join_state(said);
+  EXPECT_EQ(join_state.contributing, 2);
+  EXPECT_EQ(join_state.first, 1);
+  EXPECT_EQ(join_state.step.detail[0], 4);
+  EXPECT_EQ(read_join_state(std::vector<Announcement>(3)).contributing, 0);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Whole models, N ranks against one process on the whole batch.
+// Whole models, N ranks compared with one process on the whole batch.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
@@ -19,8 +19,8 @@ namespace lockstep::parity_test {
 namespace {
 
 constexpr int64_t kRows = 6;
-constexpr int kSteps =
-    kSanitized ? 3 : 10;  // in the third the buckets are those of all that follow
+// From the third step on the buckets stay the same.
+constexpr int kSteps = kSanitized ? 3 : 10;
 
 // Threads share libtorch's generator.
 std::mutex drawing;
@@ -44,7 +44,7 @@ at::Tensor labels(int step) {
   return torch::arange(kRows, torch::kLong).add(step).remainder(10);
 }
 
-// Trains; `rows` of each batch.
+// Trains; `rows`: the rows of each batch.
 template <typename Model, typename Net, typename Loss>
 void train(Model& model, Net& net, int64_t begin, int64_t end, const Loss& loss) {
   torch::optim::SGD optimizer(net->parameters(),
@@ -92,10 +92,11 @@ TEST(Parity, ResNetWithSyncBatchNormIsOneProcess) {
   });
 }
 
-// Of 800,000 inputs of ReLU some lie within float32's rounding of 0, where one process and three may
-// differ in whether the gradient passes: another processor, other ones. In the last layers one of them
-// is a hundredth of some gradient. So a gradient is compared as a vector here, and element by element
-// in float64, above. A wrong divisor or wrong statistics are a fifth and more.
+// Of 800,000 inputs of ReLU some lie within float32's rounding of 0, where one process and three
+// may differ in whether the gradient passes; on another processor these are different ones. In the
+// last layers a single one is a hundredth of some gradient. Gradients are therefore compared as
+// vectors here, and element by element in float64, above. A wrong divisor or wrong statistics
+// change them by a fifth and more.
 TEST(Parity, ResNetsFirstGradientsAreOneProcesssInFloat32) {
   ResNet one = make_resnet(torch::kFloat);
   kResNetLoss(one, 0, 0, kRows).backward();

@@ -21,14 +21,14 @@ void make_orthonormal(const at::Tensor& p) {
   for (int64_t c = 0; c < p.size(1); ++c) {
     const at::Tensor column = p.select(1, c);
     const at::Tensor before = column.norm();
-    // Twice is enough (Giraud et al., "On the round-off error analysis of the Gram-Schmidt
+    // Two passes are enough (Giraud et al., "On the round-off error analysis of the Gram-Schmidt
     // algorithm with reorthogonalization", 2005).
     for (int pass = 0; pass < 2 && c > 0; ++pass) {
       const at::Tensor others = p.narrow(1, 0, c);
       column.sub_(others.mv(others.t().mv(column)));
     }
     const at::Tensor norm = column.norm();
-    if (!p.is_cpu())  // for which the host does not wait
+    if (!p.is_cpu())  // computed without waiting on the host
       column.copy_(at::where(norm.gt(before * 1e-6), column / norm, 0.0));
     else if (norm.item<double>() > before.item<double>() * 1e-6)
       column.div_(norm.item<double>());
@@ -37,12 +37,12 @@ void make_orthonormal(const at::Tensor& p) {
   }
 }
 
-// One gradient of a bucket that is worth compressing.
+// A gradient of a bucket that is worth compressing.
 struct Factor {
   at::Tensor gradient;  // [n, m], in the bucket's memory
   at::Tensor error;     // [n, m]
-  at::Tensor p;         // [n, rank], in the memory of all of the bucket's P and rest
-  at::Tensor q;         // [m, rank], in that of all its Q
+  at::Tensor p;         // [n, rank], in the memory of the bucket's P and rest
+  at::Tensor q;         // [m, rank], in the memory of its Q
 };
 
 struct Rest {
@@ -134,7 +134,7 @@ class PowerSgd final : public CommHook {
     return made;
   }
 
-  // A new Q, the same on all ranks.
+  // Draws a new Q, which is the same on all ranks.
   void draw(Compressed& mine, size_t bucket) const {
     const uint64_t seed = options_.seed + 0x9e3779b97f4a7c15u * (bucket + 1) +
                           static_cast<uint64_t>(mine.step) * 0xbf58476d1ce4e5b9u;

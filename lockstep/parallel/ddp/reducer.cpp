@@ -56,12 +56,12 @@ size_t Reducer::bucket_count() const {
   return state_->bucket_count();
 }
 
-void Reducer::set_roll_call(std::shared_ptr<internal::RollCall> roll_call) {
-  state_->set_roll_call(std::move(roll_call));
+void Reducer::set_join_protocol(std::shared_ptr<internal::JoinProtocol> join_protocol) {
+  state_->set_join_protocol(std::move(join_protocol));
 }
 
-bool Reducer::shadow(const internal::Roll& roll) {
-  return state_->shadow(roll);
+bool Reducer::shadow(const internal::JoinState& join_state) {
+  return state_->shadow(join_state);
 }
 
 NoSync::NoSync(Reducer& reducer) : state_(reducer.state_) {

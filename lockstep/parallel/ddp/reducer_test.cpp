@@ -36,7 +36,7 @@ at::Tensor leaf(std::initializer_list<int64_t> shape, double scale = 1) {
       .set_requires_grad(true);
 }
 
-// Records the order in which parameters lie in the buckets.
+// Records the parameters' order in the buckets.
 class Order final : public CommHook {
  public:
   void prepare(Communicator&, std::span<const GradBucket> buckets) override {
@@ -52,14 +52,14 @@ class Order final : public CommHook {
   std::vector<size_t> started;
 };
 
-// Registered in another order than it is used in; rank 1 uses it in yet another.
+// Registered in another order than the order of use; rank 1 uses them in yet another.
 TEST(Reducer, BucketsFollowTheOrderOfRankZerosFirstBackward) {
   testing::run_threads(2, [](Communicator& comm) {
     const auto a = leaf({1}), b = leaf({2}), c = leaf({3});
     const auto order = std::make_shared<Order>();
     Reducer reducer({{"a", a}, {"b", b}, {"c", c}}, comm,
                     {.bucket_sizes = {.first = 1, .rest = 1}, .hook = order});
-    // Backward reaches what forward used last first.
+    // Backward first reaches what forward used last.
     const auto chain = [](const at::Tensor& x, const at::Tensor& y, const at::Tensor& z) {
       at::Tensor value = x.sum();
       for (const at::Tensor& next : {y, z}) {
@@ -78,7 +78,7 @@ TEST(Reducer, BucketsFollowTheOrderOfRankZerosFirstBackward) {
   });
 }
 
-// Shows the buckets that have been started in a backward.
+// Records the buckets that have been started in a backward.
 class Shown final : public CommHook {
  public:
   Work start(Communicator& comm, const GradBucket& bucket, const CallNote& note) override {
@@ -88,10 +88,10 @@ class Shown final : public CommHook {
   std::vector<at::Tensor> started;
 };
 
-// As where a backward sums over another axis of ranks.
+// The case of a backward that also sums over another axis of ranks.
 TEST(Reducer, ABucketMovesWhileTheBackwardWaitsInAnotherGroup) {
   static constexpr int kSteps = 10;
-  std::atomic<int> waits{0};  // the step in which rank 0 does
+  std::atomic<int> waits{0};  // the step in which rank 0 waits
   testing::run_threads(2, [&waits](Communicator& comm) {
     Communicator other = comm.duplicate();
     const auto late = leaf({4}), early = leaf({4});
@@ -104,12 +104,12 @@ TEST(Reducer, ABucketMovesWhileTheBackwardWaitsInAnotherGroup) {
       for (const at::Tensor& parameter : {late, early}) parameter.mutable_grad().reset();
       reducer.before_forward(true);
       const at::Tensor middle = late * 1.0;
-      // Between the gradients of `early`, whose bucket is on its way from the second step on, and
-      // `late`.
+      // Between the gradients of `early`, whose bucket is being reduced from the second step on,
+      // and `late`.
       middle.register_hook([&](const at::Tensor&) {
         if (step == 0) return;
         ASSERT_EQ(buckets->started.size(), 1U);
-        // Not before rank 0 waits there.
+        // Continues only after rank 0 waits there.
         if (comm.rank() == 0) {
           waits = step;
         } else {
@@ -219,8 +219,8 @@ TEST(Reducer, ALateSparseGradientIsExplained) {
   });
 }
 
-// Tutorial 001's wrong code: `continue` before the forward. All calls look alike, but for the
-// number of batches that were taken.
+// Tutorial 001's wrong code: `continue` before the forward. All calls look alike, except for the
+// number of batches taken.
 TEST(Ddp, ASkippedStepIsNamedThroughTheLoader) {
   struct Numbers {
     int64_t size() const { return 8; }
@@ -292,7 +292,7 @@ TEST(Ddp, UnequalBatchesDividedBySamplesAreOneBatch) {
   });
 }
 
-// One output is made of another: its gradient must not be weighed twice.
+// One output is made of another: its gradient must not be weighted twice.
 TEST(Ddp, OutputsOfSeveralTensorsAreWeighedOnce) {
   struct TwoImpl : torch::nn::Module {
     TwoImpl() {
@@ -362,7 +362,8 @@ TEST(Ddp, BuffersMayBeAveragedOrLeftAlone) {
   }
 }
 
-// Of rank 2 gradients the hook must give all; of others an approximation whose errors come later.
+// For gradients of rank 2 the hook must be exact; for others it approximates and adds the errors
+// later.
 TEST(PowerSgd, IsExactForLowRanksAndPaysErrorsBack) {
   testing::run_threads(2, [](Communicator& comm) {
     const auto w = leaf({12, 10}), bias = leaf({3});
@@ -382,7 +383,7 @@ TEST(PowerSgd, IsExactForLowRanksAndPaysErrorsBack) {
       EXPECT_TRUE(torch::allclose(bias.grad(), torch::full({3}, 0.5, torch::kDouble)));
       const double error = (w.grad() - average).norm().item<double>();
       if (step == 0) {
-        EXPECT_LT(error, 1e-12);  // not yet compressed
+        EXPECT_LT(error, 1e-12);  // not compressed yet
       } else {
         EXPECT_GT(error, 1e-3);
       }
@@ -391,7 +392,7 @@ TEST(PowerSgd, IsExactForLowRanksAndPaysErrorsBack) {
       EXPECT_LE(torch::linalg_matrix_rank(w.grad()).item<int64_t>(), step == 0 ? 12 : 2);
       sum += w.grad();
     }
-    // What is missing is no more than some steps' worth, however long it runs.
+    // The missing part is at most a few steps' worth, however long it runs.
     EXPECT_LT((sum / steps - average).norm().item<double>(), 0.1 * average.norm().item<double>());
   });
   testing::run_threads(2, [](Communicator& comm) {

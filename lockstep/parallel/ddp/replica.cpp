@@ -10,14 +10,14 @@
 #include "lockstep/comm/coalesced.h"
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
-#include "lockstep/parallel/ddp/internal/roll_call.h"
+#include "lockstep/parallel/ddp/internal/join_protocol.h"
 #include "lockstep/parallel/ddp/join.h"
 
 namespace lockstep {
 namespace internal {
 namespace {
 
-// Each once: a tied parameter has several names.
+// Each parameter once: a tied one has several names.
 NamedTensors those_with_gradients(NamedTensors parameters) {
   std::unordered_set<const c10::TensorImpl*> seen;
   std::erase_if(parameters, [&seen](const auto& entry) {
@@ -64,25 +64,26 @@ double Replica::before_forward(const torch::nn::Module& module, int64_t samples)
   if (at::GradMode::is_enabled()) wrapped_.check(module);
   if (!reducer_.before_forward(module.is_training())) return 1;
   const bool communicates = reducer_.communicates();
-  const Roll roll = call_forward(samples, communicates);
+  const JoinState join_state = call_forward(samples, communicates);
   if (options_.check_every > 0 && reducer_.forwards() % options_.check_every == 0 && !uneven_)
     check_equal_values(comm_, parameters_);
-  if (communicates) exchange_buffers(roll.first, roll.contributing, /*own_counts=*/true);
-  if (options_.divide_by == DivideBy::kRanks || roll.samples == 0)
-    return static_cast<double>(comm_.size()) / roll.contributing;
-  return static_cast<double>(samples * comm_.size()) / static_cast<double>(roll.samples);
+  if (communicates)
+    exchange_buffers(join_state.first, join_state.contributing, /*own_counts=*/true);
+  if (options_.divide_by == DivideBy::kRanks || join_state.samples == 0)
+    return static_cast<double>(comm_.size()) / join_state.contributing;
+  return static_cast<double>(samples * comm_.size()) / static_cast<double>(join_state.samples);
 }
 
-// Whose forward it is, and with how many samples.
-Roll Replica::call_forward(int64_t samples, bool communicates) {
-  if (roll_call_) {
-    const Roll roll = roll_call_->call(
+// Announces this rank's forward and its samples.
+JoinState Replica::call_forward(int64_t samples, bool communicates) {
+  if (join_protocol_) {
+    const JoinState join_state = join_protocol_->call(
         {Step::kForward, {reducer_.forwards(), reducer_.batch(), samples, communicates}},
         Communicator::Site::current());
-    note(roll);
-    return roll;
+    note(join_state);
+    return join_state;
   }
-  Roll all{.contributing = comm_.size(), .first = 0, .step = {}};
+  JoinState all{.contributing = comm_.size(), .first = 0, .step = {}};
   if (options_.divide_by == DivideBy::kSamples) {
     const at::Tensor sum = at::full({1}, samples, at::kLong);
     comm_.all_reduce(sum);
@@ -96,12 +97,13 @@ void Replica::exchange_buffers(int source, int contributing, bool own_counts) {
   const at::NoGradGuard no_grad;
   if (options_.buffers == Buffers::kBroadcast) {
     for (size_t begin = 0; begin < buffers_.size();) {
-      std::vector<at::Tensor> values;  // of one device
+      std::vector<at::Tensor> values;  // on one device
       for (; begin < buffers_.size() &&
              buffers_[begin].second.device() ==
                  (values.empty() ? buffers_[begin].second : values[0]).device();
+           // Autograd may have saved it.
            ++begin)
-        values.push_back(buffers_[begin].second.variable_data());  // autograd may have kept it
+        values.push_back(buffers_[begin].second.variable_data());
       broadcast_coalesced(comm_, values, source);
     }
     return;
@@ -120,41 +122,41 @@ void Replica::exchange_buffers(int source, int contributing, bool own_counts) {
   }
 }
 
-void Replica::note(const Roll& roll) {
-  last_source_ = roll.first;
-  uneven_ |= roll.contributing < comm_.size();
+void Replica::note(const JoinState& join_state) {
+  last_source_ = join_state.first;
+  uneven_ |= join_state.contributing < comm_.size();
 }
 
 void Replica::begin_join() {
-  if (roll_call_) throw InvalidArgument("join(): the model's last Join has not been finished");
-  roll_call_ = std::make_shared<RollCall>(comm_);
-  reducer_.set_roll_call(roll_call_);
+  if (join_protocol_) throw InvalidArgument("join(): the model's last Join has not been finished");
+  join_protocol_ = std::make_shared<JoinProtocol>(comm_);
+  reducer_.set_join_protocol(join_protocol_);
   sync_batch_norms_.before_exchange([this](int64_t numbers, int64_t group) {
-    roll_call_->start({Step::kStatistics, {numbers, group}});
+    join_protocol_->start({Step::kStatistics, {numbers, group}});
   });
   uneven_ = false;
 }
 
 void Replica::leave_join() {
   sync_batch_norms_.before_exchange(nullptr);
-  roll_call_.reset();
-  reducer_.set_roll_call(nullptr);
+  join_protocol_.reset();
+  reducer_.set_join_protocol(nullptr);
 }
 
 void Replica::finish_join(const std::function<void()>& after_backward, Communicator::Site site) {
   for (;;) {
-    const Roll roll = roll_call_->call({}, site);
-    if (roll.contributing == 0) break;
-    if (roll.step.step == Step::kForward) {
-      note(roll);
-      if (roll.step.detail[3] != 0)
-        exchange_buffers(roll.first, roll.contributing, /*own_counts=*/false);
+    const JoinState join_state = join_protocol_->call({}, site);
+    if (join_state.contributing == 0) break;
+    if (join_state.step.step == Step::kForward) {
+      note(join_state);
+      if (join_state.step.detail[3] != 0)
+        exchange_buffers(join_state.first, join_state.contributing, /*own_counts=*/false);
     }
-    if (roll.step.step == Step::kStatistics) {
-      sync_batch_norms_.stand_in(roll.step.detail[0], roll.step.detail[1]);
+    if (join_state.step.step == Step::kStatistics) {
+      sync_batch_norms_.stand_in(join_state.step.detail[0], join_state.step.detail[1]);
       continue;
     }
-    if (reducer_.shadow(roll) && after_backward) after_backward();
+    if (reducer_.shadow(join_state) && after_backward) after_backward();
   }
   const bool uneven = uneven_;
   leave_join();

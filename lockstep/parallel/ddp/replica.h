@@ -1,4 +1,4 @@
-// What DistributedDataParallel does whatever the module's type. Not used directly.
+// The part of DistributedDataParallel that does not depend on the module's type. Not used directly.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,18 +20,19 @@ class Module;
 
 namespace lockstep::internal {
 
-class RollCall;
-struct Roll;
+class JoinProtocol;
+struct JoinState;
 
 class Replica {
  public:
-  // Collective: compares the ranks' tensors, then rank 0's go to all. Throws InvalidArgument, before
-  // anything is sent, where no parameter requires a gradient.
+  // Compares the ranks' tensors, then copies rank 0's to all.
+  // Collective: all ranks call it.
+  // Throws: InvalidArgument, before anything is sent, where no parameter requires a gradient.
   Replica(NamedTensors parameters, NamedTensors buffers, SyncBatchNormWatch sync_batch_norms,
           Communicator comm, DdpOptions options);
 
-  // Returns what this rank's loss counts, where all alike is 1. Throws InvalidArgument where the module's
-  // parameters are not those that were wrapped.
+  // Returns the weight of this rank's loss; equal weights are 1.
+  // Throws: InvalidArgument where the module's parameters are not those that were wrapped.
   double before_forward(const torch::nn::Module& module, int64_t samples);
   Reducer& reducer() { return reducer_; }
   Communicator& comm() { return comm_; }
@@ -43,23 +44,23 @@ class Replica {
 
  private:
   void exchange_buffers(int source, int contributing, bool own_counts);
-  Roll call_forward(int64_t samples, bool communicates);
+  JoinState call_forward(int64_t samples, bool communicates);
   void make_equal();
-  void note(const Roll& roll);
+  void note(const JoinState& join_state);
 
   flat::WrappedParameters wrapped_;
   Communicator comm_;
   DdpOptions options_;
-  NamedTensors parameters_;  // those without gradients included
+  NamedTensors parameters_;  // including those without gradients
   NamedTensors buffers_;
   SyncBatchNormWatch sync_batch_norms_;
   Reducer reducer_;
-  std::shared_ptr<RollCall> roll_call_;
-  bool uneven_ = false;  // since begin_join(), a rank was without data at another's forward
+  std::shared_ptr<JoinProtocol> join_protocol_;
+  bool uneven_ = false;  // since begin_join(), a rank had no data at another's forward
   int last_source_ = 0;  // a rank that had data at the last forward
 };
 
-// The same values, whose gradients are multiplied by `weight` on their way back.
+// The same values; their gradients are multiplied by `weight` on their way back.
 at::Tensor weigh_gradient(const at::Tensor& output, double weight);
 [[noreturn]] void throw_cannot_weigh();
 

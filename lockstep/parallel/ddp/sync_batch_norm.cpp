@@ -36,13 +36,13 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using OptionalTensor = std::optional<at::Tensor>;
 
-// Which layer.
+// Identifies the layer.
 struct Layer {
   std::shared_ptr<SyncLayers> layers;
   size_t index = 0;
 };
 
-// Tags tell layers and directions apart; 0 is a rank that only stands in.
+// Tags identify layers and directions; 0 is a rank that only stands in.
 double forward_tag(const Layer& layer) {
   return 1.0 + static_cast<double>(layer.index);
 }
@@ -62,7 +62,7 @@ at::Tensor exchange(const Layer& layer, const at::Tensor& row, int64_t tag_colum
   Communicator& comm = layer.layers->comm;
   if (layer.layers->before_exchange) layer.layers->before_exchange(row.numel());
   at::Tensor rows = exchange_statistics(comm, row);
-  if (!rows.is_cpu()) return rows;  // a look would wait for the device
+  if (!rows.is_cpu()) return rows;  // checking the values would wait for the device
   const auto values = rows.accessor<double, 2>();
   const double mine = values[comm.rank()][tag_column];
   for (int64_t r = 0; r < rows.size(0); ++r) {
@@ -213,7 +213,7 @@ int64_t convert_sync_batch_norm(torch::nn::Module& model, const Communicator& co
     torch::nn::Module& layer = *item.value();
     if (!is_batch_norm(layer)) continue;
     if (const auto before = hook_of(layer)) hooks::remove_hook(layer, before.get());
-    // In place of the layer's own computation: what others have put around that stays around.
+    // Replaces the layer's own computation: other hooks around it stay around it.
     hooks::add_hook(
         layer, std::make_shared<SyncHook>(Layer{.layers = layers, .index = layers->names.size()}),
         hooks::Place::kInnermost);
@@ -298,7 +298,8 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
   double momentum = options.momentum().value_or(0.0);
   if (is_training() && tracks) {
     num_batches_tracked += 1;
-    if (!options.momentum()) momentum = 1.0 / num_batches_tracked.item<double>();  // the plain mean
+    // A cumulative mean.
+    if (!options.momentum()) momentum = 1.0 / num_batches_tracked.item<double>();
   }
   return normalize_in_training(input, weight, bias, running_mean, running_var, momentum,
                                options.eps(), {.layers = layers_, .index = 0});

@@ -1,26 +1,26 @@
-// SyncBatchNorm: batch normalisation over the whole batch, all ranks' parts together, instead of
-// each rank's own. Forward, backward and running statistics are those of one process with the
-// concatenated batch. The parts may differ in size; a rank may have no rows at all.
+// SyncBatchNorm: batch normalisation over the whole batch, that is, all ranks' parts together.
+// Forward, backward and running statistics are those of one process with the concatenated batch.
+// The parts may differ in size; a rank may have no rows at all.
 //
-// An existing model is converted as it is: its layers stay torch::nn::BatchNorm1d, 2d or 3d, and so
-// do their names, parameters and buffers, but in training the ranks exchange statistics.
+// An existing model is converted in place: its layers stay torch::nn::BatchNorm1d, 2d or 3d with
+// their names, parameters and buffers, but in training the ranks exchange statistics.
 //
 //   Net net;
 //   lockstep::convert_sync_batch_norm(net, comm);
 //   lockstep::DistributedDataParallel model(net, comm);
 //
-// How: a hook around the layer's forward (hooks/layer_hook.h), carried by its running statistics (its
-// weight, where it keeps none). It survives Module::to(), clone(), torch::load(), lockstep::load(),
-// copy_() and zero_(). It is lost when somebody puts another tensor in their place
-// (Tensor::set_data(), or an assignment to layer->running_mean): SyncBatchNormWatch, which
-// DistributedDataParallel keeps, notices that. A layer with neither weights nor running statistics
+// Method: a hook around the layer's forward (hooks/layer_hook.h), carried by its running statistics
+// (or its weight, where it has none). It survives Module::to(), clone(), torch::load(),
+// lockstep::load(), copy_() and zero_(). It is lost when code replaces these tensors
+// (Tensor::set_data(), or an assignment to layer->running_mean); SyncBatchNormWatch, which
+// DistributedDataParallel keeps, detects that. A layer with neither weights nor running statistics
 // is not converted in clones.
 //
-// In training mode, forward and backward of each layer are one all_gather each, of about 16 bytes a
-// channel: all ranks must run the same layers in the same order, and Mismatch names the layers
-// where they do not. The backward of a layer whose input needs no gradient does not communicate. In
-// eval mode nothing is communicated. A world of one rank computes plain batch normalisation. There
-// are no second derivatives: backward with create_graph throws InvalidArgument.
+// In training mode, forward and backward of each layer are one all_gather each, of about 16 bytes
+// per channel: all ranks must run the same layers in the same order, and Mismatch names the layers
+// where they do not. The backward of a layer whose input requires no gradient does not communicate.
+// In eval mode there is no communication. A world of one rank computes plain batch normalisation.
+// Second derivatives are not supported: backward with create_graph throws InvalidArgument.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -39,14 +39,14 @@ namespace internal {
 struct SyncLayers;
 }
 
-// Makes every BatchNorm1d, BatchNorm2d and BatchNorm3d inside `model` (itself included) one over
-// all ranks of `comm`, of which the layers keep a handle, and returns how many there are. A layer
+// Makes every BatchNorm1d, BatchNorm2d and BatchNorm3d inside `model` (itself included) a layer
+// over all ranks of `comm`, of which the layers keep a handle, and returns their number. A layer
 // that was converted before gets the new communicator. Call it before DistributedDataParallel, on
 // all ranks; it does not communicate.
 //
-// A local batch of a single value a channel is refused by torch::nn::BatchNorm itself, whatever the
-// other ranks have; SyncBatchNorm below takes it. Throws InvalidArgument if `model` has no such
-// layer.
+// torch::nn::BatchNorm itself refuses a local batch of a single value per channel, whatever the
+// other ranks have; SyncBatchNorm below accepts it.
+// Throws: InvalidArgument if `model` has no such layer.
 int64_t convert_sync_batch_norm(torch::nn::Module& model, const Communicator& comm);
 template <typename Holder>
   requires requires(Holder& holder) { holder->named_modules(); }
@@ -76,10 +76,11 @@ class SyncBatchNormImpl
 };
 TORCH_MODULE(SyncBatchNorm);
 
-// All that SyncBatchNorm communicates: this rank's row [k], float64; returns all ranks' rows,
-// [size, k], in rank order. k is 2 + 2 * channels in a forward and 1 + 2 * channels in a backward.
-// A row of zeros adds nothing to the other ranks' statistics and gradients, so a rank that has run
-// out of data can stand in for these calls. Collective.
+// All communication of SyncBatchNorm: sends this rank's row [k], float64, and returns all ranks'
+// rows, [size, k], in rank order. k is 2 + 2 * channels in a forward and 1 + 2 * channels in a
+// backward. A row of zeros adds nothing to the other ranks' statistics and gradients, so a rank
+// that has run out of data can stand in for these calls.
+// Collective: all ranks call it.
 at::Tensor exchange_statistics(Communicator& comm, const at::Tensor& row);
 
 }  // namespace lockstep

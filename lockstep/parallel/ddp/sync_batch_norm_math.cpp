@@ -18,7 +18,7 @@
 namespace lockstep::sync_batch_norm {
 namespace {
 
-// 16-bit inputs have their statistics and parameters in float32.
+// 16-bit inputs have statistics and parameters in float32.
 at::TensorOptions parameter_options(const at::Tensor& input) {
   const bool is_short = input.scalar_type() == at::kHalf || input.scalar_type() == at::kBFloat16;
   return input.options()
@@ -34,15 +34,15 @@ int64_t count_per_channel(const at::Tensor& input) {
   return input.size(1) == 0 ? 0 : input.numel() / input.size(1);
 }
 
-// [channels] to the input's number of dimensions.
+// Reshapes [channels] to the input's number of dimensions.
 at::Tensor per_channel(const at::Tensor& values, const at::Tensor& input) {
   std::vector<int64_t> shape(input.dim(), 1);
   shape[1] = input.size(1);
   return values.view(shape);
 }
 
-// dx = scale * grad + slope * (x - mean) + shift, in one pass. `inner` values of one channel follow
-// each other, then those of the next one.
+// dx = scale * grad + slope * (x - mean) + shift, in one pass. `inner` consecutive values belong to
+// one channel, then the next channel follows.
 template <typename T>
 void input_gradient_pass(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& result,
                          const std::array<at::Tensor, 4>& factors, int64_t inner) {
@@ -91,8 +91,8 @@ at::Tensor forward_row(const at::Tensor& input, double tag) {
   row[0].fill_(static_cast<double>(count));
   row[1].fill_(tag);
   if (count == 0) return row;
-  // Parameters of float32 beside a 16-bit input make the kernel compute and answer in float32; it
-  // leaves them alone at momentum 0.
+  // float32 parameters beside a 16-bit input make the kernel compute and return float32; at
+  // momentum 0 it does not change them.
   at::Tensor none_mean, none_variance;
   if (parameter_options(input).dtype() != input.dtype()) {
     none_mean = at::zeros({channels}, parameter_options(input));
@@ -121,11 +121,11 @@ Statistics combine_forward(const at::Tensor& rows, const at::Tensor& input) {
 
 void update_running(const Statistics& statistics, double momentum, const at::Tensor& running_mean,
                     const at::Tensor& running_var) {
-  // As tensors, so that nothing waits for a device.
+  // As tensors, so that the host does not wait for a device.
   const at::Tensor share = (statistics.count > 0).to(at::kDouble).mul_(momentum);
   const auto update = [&share](const at::Tensor& running, const at::Tensor& batch) {
     if (!running.defined()) return;
-    // In float64 and rounded once.
+    // Computed in float64 and rounded once.
     running.copy_(running.to(at::kDouble).mul_(1 - share).add_(batch.to(at::kDouble) * share));
   };
   update(running_mean, statistics.mean);
@@ -146,7 +146,7 @@ BackwardSums backward_sums(const at::Tensor& grad, const at::Tensor& input,
                            const Statistics& statistics, double eps) {
   if (input.numel() == 0)
     return {.weight = at::zeros_like(statistics.mean), .bias = at::zeros_like(statistics.mean)};
-  // The gradients of a batch norm with given statistics are these very sums, in one pass.
+  // The gradients of a batch norm with given statistics are exactly these sums, in one pass.
   const auto [unused, weight, bias] = at::native_batch_norm_backward(
       grad, input, at::ones({input.size(1)}, parameter_options(input)), statistics.mean,
       statistics.variance, {}, {}, /*train=*/false, eps, {false, true, true});

@@ -1,5 +1,5 @@
-// The arithmetic of SyncBatchNorm, apart from communication and autograd. For CPU and CUDA tensors.
-// An input is [rows, channels, ...]; "per channel" is over all other dimensions.
+// The arithmetic of SyncBatchNorm, without communication and autograd, for CPU and CUDA tensors. An
+// input is [rows, channels, ...]; "per channel" is over all other dimensions.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,11 +7,11 @@
 namespace lockstep::sync_batch_norm {
 
 // One rank's part of a forward: [count, tag, mean of each channel, sum of squared deviations from
-// it], float64. The tag says which layer and direction it is (0: none; see sync_batch_norm.h).
+// it], float64. The tag identifies layer and direction (0: none; see sync_batch_norm.h).
 at::Tensor forward_row(const at::Tensor& input, double tag);
 
-// Of all ranks' rows together, as if it were one batch. Means and deviations are combined, not sums
-// of squares, so nothing cancels where a mean is large (Chan, Golub, LeVeque, 1979: "Updating
+// Combines all ranks' rows as if they were one batch. It combines means and deviations instead of
+// sums of squares, so nothing cancels where a mean is large (Chan, Golub, LeVeque, 1979: "Updating
 // formulae and a pairwise algorithm for computing sample variances"). Rows of count 0 add nothing.
 struct Statistics {
   at::Tensor mean;      // [channels], of parameter_type(input)
@@ -21,7 +21,7 @@ struct Statistics {
 Statistics combine_forward(const at::Tensor& rows, const at::Tensor& input);
 
 // running = (1 - momentum) * running + momentum * batch, with the unbiased variance. Either may be
-// undefined. Without rows at all, nothing changes.
+// undefined. Without any rows, nothing changes.
 void update_running(const Statistics& statistics, double momentum, const at::Tensor& running_mean,
                     const at::Tensor& running_var);
 
@@ -29,8 +29,8 @@ void update_running(const Statistics& statistics, double momentum, const at::Ten
 at::Tensor normalize(const at::Tensor& input, const Statistics& statistics,
                      const at::Tensor& weight, const at::Tensor& bias, double eps);
 
-// What this rank's part of a backward adds to the gradients of weight and bias, which are local
-// sums, and to all ranks' gradients of the input.
+// This rank's contribution in a backward to the gradients of weight and bias, which are local sums,
+// and to all ranks' gradients of the input.
 struct BackwardSums {
   at::Tensor weight;  // [channels]
   at::Tensor bias;

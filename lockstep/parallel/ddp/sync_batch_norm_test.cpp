@@ -38,10 +38,10 @@ torch::Tensor values(std::vector<int64_t> shape, torch::ScalarType type, double 
   return (((x * 37).remainder(101) / 17 + (x * 11).remainder(7) + offset)).view(shape).to(type);
 }
 
-// What a layer computed on (its part of) the batch.
+// A layer's results on (its part of) the batch.
 struct Outcome {
-  std::vector<torch::Tensor> outputs, input_grads;  // a step
-  torch::Tensor weight_grad, bias_grad;             // added up over the steps
+  std::vector<torch::Tensor> outputs, input_grads;  // per step
+  torch::Tensor weight_grad, bias_grad;             // summed over the steps
   torch::Tensor running_mean, running_var, batches;
   torch::Tensor evaluated;
 };
@@ -80,7 +80,7 @@ void expect_close(const torch::Tensor& got, const torch::Tensor& expected, doubl
   EXPECT_LE(difference, tolerance * scale) << what;  // false for NaN
 }
 
-// A layer over the ranks' parts equals torch's on the whole batch.
+// A layer over the ranks' parts equals torch's layer on the whole batch.
 template <typename Layer, typename Make>
 void expect_whole_batch(const std::vector<int64_t>& shape, const Options& options,
                         torch::ScalarType type, const Parts& parts, double tolerance,
@@ -192,7 +192,7 @@ TEST(SyncBatchNorm, TakesEveryOption) {
 }
 
 TEST(SyncBatchNorm, LosesNothingWhereTheMeanIsLarge) {
-  // The deviations are millionths of the mean: the difference of squares would leave five digits.
+  // The deviations are millionths of the mean: a difference of squares would leave five digits.
   expect_converted<BatchNorm2d>({0, 3, 4, 4}, Options(3), torch::kDouble, {2, 5}, 1e-8,
                                 torch::MemoryFormat::Contiguous, 1e6);
 }
@@ -249,7 +249,7 @@ TEST(SyncBatchNorm, TheModuleForNewModelsIsTheSame) {
                                       kDoubleTolerance, make, torch::MemoryFormat::Contiguous);
     }
   }
-  // One value a channel on each rank is enough, one in the world is not.
+  // One value per channel on each rank is enough, one in the world is not.
   testing::run_threads(2, [](Communicator& comm) {
     SyncBatchNorm layer(Options(2), comm);
     const auto x = torch::tensor({{1.0F, 2.0F}}) * (comm.rank() + 1);
@@ -329,7 +329,7 @@ TEST(SyncBatchNorm, SecondDerivativesAreRefused) {
   });
 }
 
-// A model as C++ models are: typed members, and a Sequential.
+// A model in the usual C++ style: typed members, and a Sequential.
 struct NetImpl : torch::nn::Cloneable<NetImpl> {
   NetImpl() { reset(); }
   void reset() override {
@@ -394,7 +394,7 @@ TEST(SyncBatchNorm, ConvertedModelUnderDdpTrainsAsOneProcess) {
   }
 }
 
-// The collectives of one forward: 2 where both layers are synchronised.
+// The number of collectives in one forward: 2 if both layers are synchronised.
 uint64_t exchanges(NetImpl& net, Communicator& comm) {
   const uint64_t before = comm.stats().collectives;
   const auto type = net.conv->weight.scalar_type();
@@ -466,7 +466,7 @@ TEST(SyncBatchNorm, OtherOperationsDoNotSeeTheMark) {
   });
 }
 
-// What is put around a layer stays around it, in whichever order.
+// Hooks around a layer stay around it, in either order.
 TEST(SyncBatchNorm, OtherHooksStayAround) {
   testing::run_threads(2, [](Communicator& comm) {
     for (const bool converts_first : {false, true}) {
@@ -545,7 +545,7 @@ TEST(SyncBatchNorm, ARankThatRunsOtherLayersIsNamed) {
     }
   });
   EXPECT_EQ(errors, 2);
-  // More calls on one rank: the communicator sees a call that the other does not make.
+  // One rank makes more calls: the communicator sees a call that the other does not make.
   errors = 0;
   testing::run_threads(2, [&](Communicator& comm) {
     BatchNorm1d net(3);

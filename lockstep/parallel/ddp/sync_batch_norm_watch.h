@@ -1,4 +1,4 @@
-// SyncBatchNormWatch: notices a conversion to SyncBatchNorm that was undone by accident.
+// SyncBatchNormWatch: detects a conversion to SyncBatchNorm that was undone by accident.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,12 @@ class SyncBatchNormWatch {
  public:
   SyncBatchNormWatch() = default;
   explicit SyncBatchNormWatch(const torch::nn::Module& model);
-  // Throws InvalidArgument that names the layers which are not converted any more. Cheap.
+  // Throws InvalidArgument that names the layers that are not converted any more. Cheap.
   void check() const;
 
   // For join.h. `call` precedes each of the layers' exchanges, with the length of the row and the
-  // number of the layers' group (those converted together); null: nothing does. stand_in() makes
-  // such an exchange as a rank without rows.
+  // number of the layers' group (those converted together); null: no call. stand_in() makes such an
+  // exchange for a rank without rows.
   void before_exchange(const std::function<void(int64_t numbers, int64_t group)>& call);
   void stand_in(int64_t numbers, int64_t group);
 

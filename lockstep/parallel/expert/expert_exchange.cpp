@@ -1,5 +1,6 @@
 #include "lockstep/parallel/expert/expert_exchange.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
@@ -11,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "lockstep/comm/agree.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/device/memory.h"
 
@@ -37,9 +39,7 @@ struct Exchange final : torch::CustomClassHolder {
 
   // Before a backward's exchange: forwards compare the layer with the counts.
   void meet(const char* way) {
-    const std::string note =
-        "expert: layer " + std::to_string(layer) + ", backward " + std::string(way);
-    comm.iall_reduce(at::zeros({1}, at::kByte), ReduceOp::kMax, call_note(note)).wait();
+    agree(comm, "expert: layer " + std::to_string(layer) + ", backward " + way);
   }
 
   Communicator comm;

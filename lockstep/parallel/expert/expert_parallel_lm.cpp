@@ -1,16 +1,11 @@
 #include "lockstep/parallel/expert/expert_parallel_lm.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/zeros.h>
 
-#include <array>
-#include <cstdio>
-#include <mutex>
 #include <string>
-#include <string_view>
 #include <utility>
 
+#include "lockstep/comm/agree.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/parallel/expert/expert_exchange.h"
 #include "lockstep/parallel/expert/expert_parts.h"
@@ -18,21 +13,11 @@
 namespace lockstep {
 namespace {
 
-uint64_t generator_state() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  const at::Tensor state = generator.get_state().contiguous();
-  return fingerprint(std::string_view(static_cast<const char*>(state.const_data_ptr()),
-                                      static_cast<size_t>(state.nbytes())));
-}
-
 // Ranks that are about to make parts of different models get Mismatch.
-void compare(Communicator tokens, const LmConfig& config, int parts, uint64_t random) {
-  const uint64_t shape = fingerprint(to_json(config) + " " + std::to_string(parts));
-  std::array<char, 48> text{};
-  std::snprintf(text.data(), text.size(), "expert lm: config %08x, random %08x",
-                static_cast<uint32_t>(shape), static_cast<uint32_t>(random));
-  tokens.iall_reduce(at::zeros({1}, at::kByte), ReduceOp::kMax, call_note(text.data())).wait();
+void compare(const Communicator& tokens, const LmConfig& config, int parts, uint64_t random) {
+  agree(
+      tokens, "expert lm",
+      {{"config", fingerprint(to_json(config) + " " + std::to_string(parts))}, {"random", random}});
 }
 
 TransformerLm without_values(const LmConfig& config, const Communicator& comm,
@@ -46,7 +31,7 @@ TransformerLm without_values(const LmConfig& config, const Communicator& comm,
 TransformerLm expert_parallel_lm(const LmConfig& config, const Communicator& comm,
                                  const Communicator& tokens, const ParameterParts& values) {
   const ExpertParts checked(config, comm);
-  compare(tokens, config, comm.size(), values ? 0 : generator_state());
+  compare(tokens, config, comm.size(), values ? 0 : random_fingerprint());
   TransformerLm lm = without_values(config, comm, tokens);
   const ParameterParts from = values ? values : lm->drawn_parts();
   const at::NoGradGuard no_grad;

@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "lockstep/comm/agree.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/device/memory.h"
 
@@ -56,16 +57,16 @@ void combine(const T* a, const T* b, int64_t n, const double* ab_aa_bb, T* out) 
   }
 }
 
-// One vector of T: several layers, one behind another.
+// One vector of T that concatenates several layers.
 template <typename T>
 class VectorHalving {
  public:
   VectorHalving(Communicator& comm, at::Tensor vector, std::vector<Range> layers)
       : comm_(comm), vector_(std::move(vector)), layers_(std::move(layers)) {}
 
-  // After the level of distance d, the 2d ranks of an aligned block hold, in parts, what the block
-  // adds up to: a rank keeps the half of what it had that its partner sent it, and passes the other
-  // half on. Afterwards the parts go back the same way.
+  // After the level of distance d, the 2d ranks of an aligned block hold, in parts, the block's
+  // sum: a rank keeps the half of its data that its partner sent it, and passes the other half on.
+  // Afterwards the parts travel back the same way.
   void run() {
     std::vector<Range> held;
     Range range{0, vector_.numel()};
@@ -86,7 +87,7 @@ class VectorHalving {
  private:
   Range level(int distance, Range range) {
     const int partner = comm_.rank() ^ distance;
-    const bool first = comm_.rank() < partner;  // holds a, the partner b
+    const bool first = comm_.rank() < partner;  // it holds a, and the partner b
     const int64_t middle = range.begin + range.size() / 2;
     const Range low{range.begin, middle}, high{middle, range.end};
     const Range keep = first ? low : high;
@@ -109,7 +110,7 @@ class VectorHalving {
     return keep;
   }
 
-  // The parts of the layers that lie in the range.
+  // Calls it for the parts of the layers within the range.
   template <typename F>
   void each_layer(Range range, const F& f) const {
     for (size_t i = 0; i < layers_.size(); ++i) {
@@ -119,12 +120,12 @@ class VectorHalving {
     }
   }
 
-  // Among the aligned block of `ranks`; in the same order on all of them.
+  // Adds up within the aligned block of `ranks`, in the same order on all of them.
   void add_up(const at::Tensor& values, int ranks) {
     const at::Tensor theirs = at::empty_like(values);
     for (int distance = 1; distance < ranks; distance *= 2) {
       swap_with(comm_, comm_.rank() ^ distance, values, theirs);
-      values.add_(theirs);  // commutative to the bit
+      values.add_(theirs);  // bitwise commutative
     }
   }
 
@@ -143,15 +144,14 @@ at::ScalarType computed_in(at::ScalarType dtype) {
   return dtype == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// Nobody sends anything before all have called with the same tensors.
-void agree(Communicator& comm, std::span<const at::Tensor> tensors, Communicator::Site site) {
+// No rank sends anything before all have called with the same tensors.
+void agree_on(Communicator& comm, std::span<const at::Tensor> tensors, Communicator::Site site) {
   uint64_t key = tensors.size();
   for (const at::Tensor& tensor : tensors) {
     key = key * 0x9e3779b97f4a7c15ULL + static_cast<uint64_t>(tensor.numel()) * 31 +
           static_cast<uint64_t>(tensor.scalar_type());
   }
-  const std::string text = "adasum of " + std::to_string(tensors.size()) + " tensors";
-  comm.iall_reduce(at::zeros({1}, at::kByte), ReduceOp::kMax, {key | 1, text.c_str()}, site).wait();
+  agree(comm, "adasum of " + std::to_string(tensors.size()) + " tensors", {{"sizes", key}}, site);
 }
 
 }  // namespace
@@ -167,9 +167,9 @@ void adasum_all_reduce(Communicator& comm, std::span<const at::Tensor> tensors,
   }
   if (comm.size() == 1) return;
   const at::NoGradGuard no_grad;
-  agree(comm, tensors, site);
+  agree_on(comm, tensors, site);
   for (const auto& [kind, members] : kinds) {
-    // Those of a device go to the host as one, and back as one.
+    // Tensors of a device are copied to the host as one, and back as one.
     const at::Device device = members.front().device();
     const bool together = std::all_of(members.begin(), members.end(), [&](const at::Tensor& one) {
       return one.device() == device;

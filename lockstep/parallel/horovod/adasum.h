@@ -1,11 +1,11 @@
-// Adasum: adds vectors of several ranks so that what they have in common counts once and what is
-// orthogonal adds up; for large batches without another learning rate. Maleki et al., "Scaling
+// Adasum: adds vectors of several ranks so that their common component counts once and orthogonal
+// components add up, for large batches without another learning rate. Maleki et al., "Scaling
 // Distributed Training with Adaptive Summation", arXiv:2006.02924.
 //
 //   adasum(a, b) = (1 - a.b / (2 |a|^2)) a + (1 - a.b / (2 |b|^2)) b
 //
-// and of more ranks by pairs: adasum(adasum(g0, g1), adasum(g2, g3)). A zero vector counts for
-// nothing: adasum(0, b) = b.
+// More ranks are combined in pairs: adasum(adasum(g0, g1), adasum(g2, g3)). A zero vector has no
+// effect: adasum(0, b) = b.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,24 +17,25 @@
 
 namespace lockstep {
 
-// Replaces each tensor by the Adasum of all ranks', each tensor (a layer) by itself. Vectors are
-// halved and exchanged with partners at distances 1, 2, 4, ...: bytes as in an all_reduce, and
-// three float64 numbers a tensor. Computed on the CPU, float16 and bfloat16 in float32, dot
-// products in float64; the same bits on every rank. Blocks. Uses messages of tag kAdasumTag.
-// Collective, with the same shapes and dtypes (Mismatch otherwise). Throws InvalidArgument for
-// integers, and unless the number of ranks is a power of two: take a process set (subgroup()) or an
-// average there.
+// Replaces each tensor by the Adasum of all ranks', each tensor (a layer) separately. Vectors are
+// halved and exchanged with partners at distances 1, 2, 4, ... It computes on the CPU, float16 and
+// bfloat16 in float32, dot products in float64; every rank gets the same bits. Blocks. Uses
+// messages of tag kAdasumTag.
+// Collective: all ranks, with the same shapes and dtypes (Mismatch otherwise).
+// Throws: InvalidArgument for integers, and unless the number of ranks is a power of two: use a
+// process set (subgroup()) or an average then.
+// Cost: bytes as in an all_reduce, and three float64 numbers per tensor.
 inline constexpr int kAdasumTag = 44'001;
 void adasum_all_reduce(Communicator& comm, std::span<const at::Tensor> tensors,
                        Communicator::Site site = Communicator::Site::current());
 
-// Adasum of an optimizer's steps, as Horovod and the paper have it for optimizers with state: each
-// rank steps with its own gradients, and the differences that this makes to the parameters are
-// combined. For plain SGD that is Adasum of the gradients.
+// Adasum of an optimizer's steps, as in Horovod and in the paper for optimizers with state: each
+// rank steps with its own gradients, and the resulting differences of the parameters are combined.
+// For plain SGD that is Adasum of the gradients.
 class AdasumStep {
  public:
   AdasumStep(Communicator comm, std::vector<at::Tensor> parameters);
-  // Around a step. after() is collective.
+  // Called around a step. after() is collective.
   void before();
   void after();
 

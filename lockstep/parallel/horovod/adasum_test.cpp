@@ -28,7 +28,7 @@ torch::Tensor definition(std::vector<torch::Tensor> vectors) {
   return vectors[0];
 }
 
-// What rank `rank` has for a layer.
+// The gradient of rank `rank` for a layer.
 torch::Tensor layer(int rank, int64_t numel, int which) {
   const auto x = torch::arange(numel, torch::kDouble);
   return torch::sin(x * (rank + 1) * 0.37 + which) + 0.2 * torch::cos(x * 0.11 * which);

@@ -67,7 +67,7 @@ void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, Communicator&
     try {
       state = optimizer_state(optimizer);
       outline = outline_of(state);
-    } catch (const InvalidArgument& error) {  // the others wait
+    } catch (const InvalidArgument& error) {  // the other ranks wait
       outline = {{"error", error.what()}};
     }
   }

@@ -1,5 +1,6 @@
-// How ranks come to start from the same: one rank's parameters, buffers and optimizer state to all. Before an evaluation and
-// a save share_buffers() (checkpoint/share_buffers.h) is enough.
+// Makes ranks start from the same state: one rank's parameters, buffers and optimizer state are
+// copied to all. Before an evaluation and a save, share_buffers() (checkpoint/share_buffers.h) is
+// enough.
 #pragma once
 
 #include "lockstep/comm/communicator.h"
@@ -14,10 +15,11 @@ class Optimizer;
 
 namespace lockstep {
 
-// Copies the root's values into everybody's tensors; short ones travel together. Collective; throws
-// Mismatch that names the first difference if names, shapes or dtypes are not the same.
+// Copies the root's values into the tensors of every rank; short ones travel together.
+// Collective: all ranks call it.
+// Throws: Mismatch that names the first difference if names, shapes or dtypes are not the same.
 void broadcast_parameters(const NamedTensors& tensors, Communicator& comm, int root = 0);
-// A module's parameters and buffers: all of its state dict.
+// A module's parameters and buffers: its whole state dict.
 void broadcast_parameters(const torch::nn::Module& module, Communicator& comm, int root = 0);
 template <typename Holder>
   requires requires(const Holder& holder) { holder->named_buffers(); }
@@ -25,11 +27,12 @@ void broadcast_parameters(const Holder& holder, Communicator& comm, int root = 0
   broadcast_parameters(static_cast<const torch::nn::Module&>(*holder), comm, root);
 }
 
-// Gives every rank the root's optimizer state and options (the learning rate among them), whatever
-// state its own has. For what optimizer_state() understands (checkpoint/optimizer_state.h), of the
-// same kind and with the same parameters on all ranks. Collective. Throws InvalidArgument on all
-// ranks where the root's is of another kind, CheckpointError on a rank whose optimizer cannot take
-// the state.
+// Gives every rank the root's optimizer state and options (including the learning rate), whatever
+// state its own has. For optimizers that optimizer_state() supports (checkpoint/optimizer_state.h),
+// of the same kind and with the same parameters on all ranks.
+// Collective: all ranks call it.
+// Throws: InvalidArgument on all ranks where the root's is of another kind, CheckpointError on a
+// rank whose optimizer cannot load the state.
 void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, Communicator& comm,
                                int root = 0);
 

@@ -41,7 +41,7 @@ TEST(BroadcastParameters, NamesADifference) {
   });
 }
 
-// Rank 1 has a state, rank 0 none and another learning rate: both go on as rank 1 would.
+// Rank 1 has a state, rank 0 has none and another learning rate: both continue as rank 1 would.
 template <typename Optimizer, typename Options>
 void shares_its_state(Options options) {
   testing::run_threads(2, [&](Communicator& comm) {
@@ -90,7 +90,7 @@ TEST(BroadcastOptimizerState, AKindThatCannotBeSavedIsRefusedOnAllRanks) {
   testing::run_threads(2, [](Communicator& comm) {
     torch::optim::LBFGS optimizer({torch::ones({3}).set_requires_grad(true)});
     EXPECT_THROW(broadcast_optimizer_state(optimizer, comm), InvalidArgument);
-    comm.barrier();  // still in step
+    comm.barrier();  // the ranks are still in step
   });
 }
 

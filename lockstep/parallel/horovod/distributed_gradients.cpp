@@ -99,7 +99,7 @@ class DistributedGradients::State final : public flat::BackwardWatch {
         size_(comm.size()),
         reduced_(parameters_.size(), false) {
     if (size_ == 1) return;
-    // Hooks call while the caller may be anywhere between its own collectives.
+    // Hooks run while the caller may be anywhere between its own collectives.
     Communicator own = comm;
     own = own.duplicate();
     comm_.emplace(own);
@@ -129,19 +129,19 @@ class DistributedGradients::State final : public flat::BackwardWatch {
   void reset();
   std::string note() const;
 
-  flat::WrappedParameters wrapped_;  // those that take no gradient included
+  flat::WrappedParameters wrapped_;  // including those that take no gradient
   DistributedGradientsOptions options_;
   NamedTensors parameters_;
   horovod::Readiness readiness_;
   int rank_;
   int size_;
-  std::optional<Communicator> comm_;  // none where this rank is alone
+  std::optional<Communicator> comm_;  // empty if this rank is alone
   std::optional<horovod::FusedBuffers> buffers_;
   int64_t step_ = 1;
   size_t begun_ = 0;            // rounds of this step
-  std::optional<Round> round_;  // under way
+  std::optional<Round> round_;  // pending
   std::vector<bool> reduced_;   // in this step
-  bool synchronized_ = false;   // and nothing has arrived since
+  bool synchronized_ = false;   // synchronized, and no gradient has arrived since
   std::vector<MissingGradient> missing_;
 };
 
@@ -156,7 +156,7 @@ void DistributedGradients::State::gradient_arrived(size_t index, const at::Tenso
         "backwards, and use the parameter in one checkpointed part only");
   }
   if (!comm_) return;
-  // As far as the other ranks are: nothing here waits.
+  // Goes as far as the other ranks have, without waiting.
   while (true) {
     if (round_) {
       if (!round_->work.test()) break;
@@ -180,7 +180,7 @@ void DistributedGradients::State::make_dense(size_t index) {
   gradient = gradient.to_dense();
 }
 
-// Says which call this is: ranks that are out of step get Mismatch, which shows these words.
+// Identifies the call: ranks that are out of step get Mismatch, which shows this text.
 std::string DistributedGradients::State::note() const {
   return "round " + std::to_string(begun_ + 1) + "/" + std::to_string(readiness_.rounds()) +
          " of step " + std::to_string(step_) + ", " + std::to_string(readiness_.backwards()) +
@@ -216,7 +216,7 @@ void DistributedGradients::State::reduce(const std::vector<size_t>& parameters) 
                                   std::to_string(step_));
 }
 
-// The last round: row r, which parameters rank r has used.
+// The last round: row r says which parameters rank r has used.
 at::Tensor DistributedGradients::State::exchange_used() {
   const horovod::Bits mine = readiness_.used();
   const auto width = static_cast<int64_t>(mine.size());

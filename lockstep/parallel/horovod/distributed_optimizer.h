@@ -1,5 +1,5 @@
-// DistributedOptimizer: an optimizer whose steps are those of all ranks together, Horovod's way:
-// the model stays as it is, and one line changes.
+// DistributedOptimizer: an optimizer whose steps are those of all ranks together, in Horovod's way:
+// the model is unchanged, and one line changes.
 //
 //   lockstep::broadcast_parameters(model, comm);
 //   lockstep::DistributedOptimizer<torch::optim::Adam> optimizer(
@@ -10,8 +10,8 @@
 //   loss.backward();   // gradients are reduced as they come
 //   optimizer.step();  // and are all there before the step is taken
 //
-// It is an O in all else: schedules, checkpoints, GradScaler and broadcast_optimizer_state() take
-// it. For an optimizer that is made already, or whose class is final: DistributedGradients.
+// Otherwise it is an O: schedules, checkpoints, GradScaler and broadcast_optimizer_state() accept
+// it. For an existing optimizer, or a final class, use DistributedGradients.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -41,8 +41,9 @@ class NamedParameters {
     requires requires(const Dict& dict) { dict.begin()->key(), dict.begin()->value(); }
   NamedParameters(const Dict& dict) : list_(to_named_tensors(dict)) {}
 
-  // The groups' parameters by their names; by their places, "parameter 3", if there are no names at
-  // all. Throws InvalidArgument for one that has none.
+  // The groups' parameters by their names, or by their positions, "parameter 3", if there are no
+  // names at all.
+  // Throws: InvalidArgument for a parameter without a name.
   NamedTensors of(const std::vector<torch::optim::OptimizerParamGroup>& groups) const;
 
  private:
@@ -51,7 +52,7 @@ class NamedParameters {
 
 namespace horovod {
 
-// The step that takes StepOptions, where O has it.
+// The step that takes StepOptions, if O has it.
 template <typename O>
 class AroundFusedStep : public O {
  public:
@@ -83,18 +84,19 @@ using Around =
 }  // namespace horovod
 
 // O: torch::optim::SGD, Adam, ..., lockstep::optim::FusedAdamW, or any other class that derives
-// from torch::optim::Optimizer. Not copyable, not movable. One thread at a time.
+// from torch::optim::Optimizer. Not copyable, not movable.
+// Thread-safety: one thread at a time.
 template <typename O>
 class DistributedOptimizer final : public horovod::Around<O>, public PendingGradients {
  public:
   using LossClosure = torch::optim::Optimizer::LossClosure;
 
   // `arguments`: O's own. `names`: for messages; may be {}. All parameter groups must be given
-  // here. Collective; see DistributedGradients, whose options these are.
+  // here. Collective; see DistributedGradients, which defines these options.
   //
   // With GradientOp::kAdasum each rank takes its own step and the steps are combined (AdasumStep):
   // gradients are never reduced, synchronize() does nothing, the optimizer's state differs from
-  // rank to rank, and of the options none but `op` is looked at.
+  // rank to rank, and all options except `op` are ignored.
   template <typename... Arguments>
   DistributedOptimizer(Communicator comm, const NamedParameters& names,
                        const DistributedGradientsOptions& options, Arguments&&... arguments)
@@ -112,8 +114,9 @@ class DistributedOptimizer final : public horovod::Around<O>, public PendingGrad
   DistributedOptimizer(const DistributedOptimizer&) = delete;
   DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
 
-  // synchronize(), then O's step. With a closure, after each of its evaluations instead.
-  // Collective.
+  // synchronize(), then O's step; with a closure, synchronize() after each of its evaluations
+  // instead.
+  // Collective: all ranks call it.
   using horovod::Around<O>::step;
   at::Tensor step(LossClosure closure = nullptr) override {
     at::Tensor loss;
@@ -129,13 +132,15 @@ class DistributedOptimizer final : public horovod::Around<O>, public PendingGrad
     return loss;
   }
 
-  // Waits for the gradients, to look at them or clip them before step(). Collective.
+  // Waits for the gradients, to inspect or clip them before step().
+  // Collective: all ranks call it.
   void synchronize() override {
     if (gradients_) gradients_->synchronize();
   }
 
-  // While the guard lives, step() does not synchronize(): InvalidArgument if that was forgotten.
-  // step() does not reduce what is reduced already, so this is for programs that want to say so.
+  // While the guard lives, step() does not call synchronize(), and throws InvalidArgument if the
+  // caller forgot to. step() does not reduce gradients that are reduced already, so this is only
+  // for explicitness.
   class [[nodiscard]] SkipSynchronize {
    public:
     explicit SkipSynchronize(bool& flag) : flag_(flag) { flag_ = true; }
@@ -148,8 +153,9 @@ class DistributedOptimizer final : public horovod::Around<O>, public PendingGrad
   };
   SkipSynchronize skip_synchronize() { return SkipSynchronize(skip_); }
 
-  // O's. Throws InvalidArgument between backward and step() or synchronize(): the gradients are on
-  // their way. (Not through a torch::optim::Optimizer&, whose zero_grad() is not virtual.)
+  // O's.
+  // Throws: InvalidArgument between backward and step() or synchronize(), while the gradients are
+  // in transit. (Not through a torch::optim::Optimizer&, whose zero_grad() is not virtual.)
   void zero_grad(bool set_to_none = true) {
     if (gradients_ && gradients_->pending()) {
       throw InvalidArgument(
@@ -159,7 +165,7 @@ class DistributedOptimizer final : public horovod::Around<O>, public PendingGrad
     O::zero_grad(set_to_none);
   }
 
-  // Parameters that got no gradient on some ranks in the last step.
+  // Parameters without a gradient on some ranks in the last step.
   std::vector<MissingGradient> missing() const {
     return gradients_ ? gradients_->missing() : std::vector<MissingGradient>();
   }

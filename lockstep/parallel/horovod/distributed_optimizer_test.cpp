@@ -63,14 +63,14 @@ TEST(DistributedOptimizer, SumPredivideAndCompression) {
       expect_close(reduced(comm, {.op = GradientOp::kSum}), average, 1e-14, ranks);
       expect_close(reduced(comm, {.gradient_predivide_factor = 3}), average, 1e-14);
       expect_close(reduced(comm, {.gradient_predivide_factor = 1.7}), average, 1e-14);
-      // One rounding a rank and one of the average.
+      // One rounding per rank, and one of the average.
       expect_close(reduced(comm, {.compression = Compression::kFloat16}), average, 3e-3);
       expect_close(reduced(comm, {.compression = Compression::kBFloat16}), average, 2e-2);
     });
   }
 }
 
-// The loop is the user's, and so is the evaluation: by share_buffers() of what is saved.
+// The loop and the evaluation are the user's; share_buffers() makes them match the saved model.
 TEST(DistributedOptimizer, AfterShareBuffersAllRanksMeasureWhatRankZeroSaves) {
   const TestDirectory dir;
   testing::run_threads(2, [&](Communicator& comm) {
@@ -119,7 +119,7 @@ TEST(DistributedOptimizer, SeveralBackwardsAStepAddUp) {
         optimizer.zero_grad();
         plain.zero_grad();
         for (int pass = 0; pass < here; ++pass) {
-          // Branch 0 in the first pass only, on rank 1 alone.
+          // Branch 0 is used only in the first pass, and only on rank 1.
           const bool all = pass == 0 && comm.rank() == 1;
           loss_of(net, batch(2, 2 * pass + comm.rank()),
                   all ? std::vector{2, 0, 1} : std::vector{1, 2})
@@ -166,7 +166,7 @@ TEST(DistributedOptimizer, ZeroGradIsGuarded) {
     optimizer.synchronize();
     optimizer.zero_grad();
     EXPECT_FALSE(net->parameters()[0].grad().defined());
-    optimizer.step();  // of nothing
+    optimizer.step();  // without gradients
   });
 }
 
@@ -211,7 +211,7 @@ TEST(DistributedOptimizer, WorksUnderGradScaler) {
       auto loss = loss_of(net, batch(2, comm.rank() + step));
       if (overflows && comm.rank() == 1) loss = loss * std::numeric_limits<double>::infinity();
       scaler.scale(loss).backward();
-      if (step == 2) {  // looked at before
+      if (step == 2) {  // checked before
         scaler.unscale(optimizer);
         torch::nn::utils::clip_grad_norm_(net->parameters(), 1e9);
       }
@@ -289,7 +289,7 @@ TEST(DistributedOptimizer, FusedStepWaitsForTheGradientsToo) {
   });
 }
 
-// Two sets of ranks, each training by itself.
+// Two sets of ranks, each of which trains by itself.
 TEST(DistributedOptimizer, ProcessSets) {
   testing::run_threads(4, [](Communicator& comm) {
     auto even = comm.subgroup({0, 2});
@@ -409,7 +409,7 @@ TEST(DistributedOptimizer, SparseGradientsAsDense) {
   });
 }
 
-// For an optimizer that is made already.
+// For an existing optimizer.
 TEST(DistributedGradients, BesideAnyOptimizer) {
   testing::run_threads(2, [](Communicator& comm) {
     Branches net;

@@ -19,7 +19,7 @@ FusedBuffers::FusedBuffers(Communicator comm, std::vector<at::Tensor> parameters
   std::vector<flat::TensorSpec> specs;
   for (size_t i = 0; i < parameters_.size(); ++i)
     specs.push_back({parameters_[i].numel(), travels_as(i)});
-  // However they are put together later, they take as much as each by itself.
+  // The total is the sum of the sizes, however the gradients are grouped later.
   std::map<at::ScalarType, int64_t> room;
   for (const flat::Bucket& bucket : flat::plan_buckets(specs, {1, 1}))
     room[bucket.dtype] += bucket.numel;

@@ -1,4 +1,4 @@
-// FusedBuffers: gradients of many parameters on their way between ranks, few buffers at a time.
+// FusedBuffers: transports gradients of many parameters between ranks, in few buffers at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,20 +13,20 @@
 
 namespace lockstep::horovod {
 
-// How gradients become one number.
+// How the ranks' gradients are combined.
 struct Reduction {
   ReduceOp op = ReduceOp::kAvg;
   double before = 1;  // factors
   double after = 1;
 };
 
-// Room for one gradient of every parameter, in the type that travels, in memory that the ranks of a
-// host share where the backend has it. A start() lays the gradients one behind another in that
-// room; finish() copies them back and makes it free.
+// Memory for one gradient of every parameter, in the type that travels, shared by the ranks of a
+// host where the backend supports that. A start() copies the gradients one after another into that
+// memory; finish() copies them back and frees it.
 class FusedBuffers {
  public:
-  // `wire`: what floating-point gradients longer than it are rounded to; kUndefined: nothing.
-  // Collective.
+  // `wire`: the type to which longer floating-point gradients are rounded; kUndefined: none.
+  // Collective: all ranks call it.
   FusedBuffers(Communicator comm, std::vector<at::Tensor> parameters, at::ScalarType wire,
                int64_t threshold, Reduction reduction);
 
@@ -34,7 +34,7 @@ class FusedBuffers {
   // bytes; an undefined gradient counts as zero. Does not block. Collective, with the same
   // parameters.
   void start(std::span<const size_t> parameters, const std::string& note);
-  // Waits for all that were started and writes them back: into the gradient, or a new one.
+  // Waits for all started reductions and writes them back, into the gradient or a new one.
   void finish();
 
  private:

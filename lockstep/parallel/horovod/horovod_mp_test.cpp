@@ -1,4 +1,4 @@
-// The same among processes, in the memory that they share.
+// The same among processes, in their shared memory.
 #include <gtest/gtest.h>
 
 #include "lockstep/core/errors.h"
@@ -49,7 +49,7 @@ TEST(HorovodProcesses, ARankThatSkipsBackwardIsNamed) {
     Sgd optimizer(comm, net->named_parameters(), {}, net->parameters(), SGDOptions(0.1));
     const auto loss = loss_of(net, batch(2));
     try {
-      if (comm.rank() == 0) loss.backward();  // throws, if rank 1 is at its step already
+      if (comm.rank() == 0) loss.backward();  // throws if rank 1 is at its step already
       optimizer.step();
       ADD_FAILURE() << "no error";
     } catch (const Mismatch& error) {

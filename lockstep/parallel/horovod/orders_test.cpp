@@ -41,7 +41,7 @@ Branches trained(int ranks, int steps, DistributedGradientsOptions options, bool
       optimizer.zero_grad();
       const auto loss = loss_of(net, x, order);
       loss.backward();
-      // The caller's own collectives may stand anywhere.
+      // The caller's own collectives may be anywhere.
       const auto mean = loss.detach().clone();
       comm.all_reduce(mean, ReduceOp::kAvg);
       optimizer.step();
@@ -80,7 +80,8 @@ TEST(DistributedOptimizerOrders, RepeatsHaveTheSameBits) {
   }
 }
 
-// Rank r leaves branch r out, in its own order: the sum over the ranks, as if it were zero there.
+// Rank r leaves out branch r, in its own order: the result is the sum over the ranks, with zero
+// there.
 TEST(DistributedOptimizerOrders, WhatARankLeavesOutCountsAsZeroAndIsReported) {
   testing::run_threads(3, [](Communicator& comm) {
     Branches net;
@@ -146,7 +147,7 @@ TEST(DistributedOptimizerOrders, WhatNobodyUsedFollowsThePolicy) {
       EXPECT_NE(std::string(error.what()).find("'parameter 8', 'parameter 9'"), std::string::npos)
           << error.what();
     }
-    strict.step();  // the others' gradients are there
+    strict.step();  // the other ranks' gradients are there
   });
 }
 
@@ -171,7 +172,7 @@ TEST(DistributedOptimizerOrders, ARankThatSkipsBackwardIsNamed) {
   });
 }
 
-// A backward that throws half-way, on one rank: the step can be ended, and the next one begun.
+// A backward that throws half-way on one rank: the step can be ended, and the next one started.
 TEST(DistributedOptimizerOrders, AFailedBackwardLeavesAUsableOptimizer) {
   testing::run_threads(2, [](Communicator& comm) {
     Branches net;

@@ -20,7 +20,7 @@ bool Readiness::arrived(size_t parameter) {
   if (times_[parameter] < passes_) return true;
   set_bit(ready_.data(), parameter);
   ready_bytes_ += bytes_[parameter];
-  const auto share = [this](size_t round) {  // not total * round: that might overflow
+  const auto share = [this](size_t round) {  // not total * round, which might overflow
     return total_ / static_cast<int64_t>(rounds_) * static_cast<int64_t>(round);
   };
   while (said_.size() + 1 < rounds_ && ready_bytes_ >= share(said_.size() + 1))

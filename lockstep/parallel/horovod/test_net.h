@@ -5,7 +5,7 @@
 
 namespace lockstep::horovod_test {
 
-// Three branches that are added up; which of them is computed first is the caller's choice, and
+// Three branches that are added up; the caller chooses which of them is computed first, and
 // autograd produces gradients in the reverse order.
 struct BranchesImpl : torch::nn::Module {
   BranchesImpl() {
@@ -26,7 +26,7 @@ struct BranchesImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x, const std::vector<int>& order = {0, 1, 2}) {
     std::vector<torch::Tensor> parts(3, torch::zeros({x.size(0), 4}, torch::kDouble));
     for (const int i : order) parts[i] = second[i](torch::tanh(first[i](x) + i));
-    return (parts[0] + parts[1] * 2 + parts[2] * 3) / 10;  // in this order, whatever `order` is
+    return (parts[0] + parts[1] * 2 + parts[2] * 3) / 10;  // in this order, for every `order`
   }
 
   std::vector<torch::nn::Linear> first, second;

@@ -25,14 +25,14 @@
 namespace lockstep {
 namespace {
 
-constexpr uint64_t kApart = 0x9e3779b97f4a7c15;  // an odd factor keeps the streams' seeds apart
+constexpr uint64_t kApart = 0x9e3779b97f4a7c15;  // an odd factor keeps the streams' seeds distinct
 
 uint64_t draw(at::Generator generator) {
   const std::lock_guard lock(generator.mutex());
   return generator.get<at::CPUGeneratorImpl>()->random64();
 }
 
-// While it lives, a device's generator draws from `seed` on; then from where it was.
+// During its lifetime a device's generator draws from `seed`; afterwards it continues where it was.
 class DeviceSeed {
  public:
   DeviceSeed(at::Device device, uint64_t seed)
@@ -44,7 +44,7 @@ class DeviceSeed {
   ~DeviceSeed() {
     try {
       device::set_generator_state(device_, before_);
-    } catch (const std::exception&) {  // it was this generator's a moment ago
+    } catch (const std::exception&) {  // cannot fail: the state was this generator's before
     }
   }
   DeviceSeed(const DeviceSeed&) = delete;
@@ -76,7 +76,7 @@ LogicalRanks::LogicalRanks(Communicator comm, std::shared_ptr<torch::nn::Module>
   buffers_ = to_named_tensors(model_->named_buffers());
   NamedTensors everything = parameters_of(*model_);
   everything.insert(everything.end(), buffers_.begin(), buffers_.end());
-  // The ranks' counts are compared as a shape is: what follows is then refused by all or none.
+  // The ranks' counts are compared like a shape, so that all ranks or none are refused afterwards.
   NamedTensors compared = everything;
   compared.emplace_back("logical ranks", at::empty({1}).expand({std::max(count, 0)}));
   check_same_on_all_ranks(comm_, compared);
@@ -105,7 +105,7 @@ LogicalRanks::LogicalRanks(Communicator comm, std::shared_ptr<torch::nn::Module>
   streams_.resize(static_cast<size_t>(count / comm_.size()));
   for (size_t i = 0; i < streams_.size(); ++i) {
     const auto rank = static_cast<uint64_t>(comm_.rank()) * streams_.size() + i;
-    // The CPU generator looks at 32 bits of its seed.
+    // The CPU generator uses 32 bits of its seed.
     streams_[i] = at::detail::createCPUGenerator((base + rank * kApart) >> 32);
   }
 
@@ -177,11 +177,12 @@ void LogicalRanks::backward(const at::Tensor& loss) {
   if (complete())
     throw InvalidArgument("LogicalRanks: this rank has " + std::to_string(own()) +
                           " batches a step, and this is one more");
-  if (done_ == 0) drop_gradients();  // of the step before
+  if (done_ == 0) drop_gradients();  // of the previous step
   loss.backward();
   const at::NoGradGuard no_grad;
   for (Flat& flat : flats_) flat.sum.add(leaf_of(flat));
-  // Each begins with the buffers that the step found. Not before backward, which may look at them.
+  // Each starts with the step's initial buffers. They are restored after backward, which may use
+  // them.
   if (first() + done_ == 0) left_ = copies(buffers_);
   copy_back(found_, buffers_);
   ++done_;
@@ -200,7 +201,7 @@ void LogicalRanks::synchronize() {
     for (size_t i = 0; i < flat.parameters.size(); ++i)
       flat.parameters[i].mutable_grad() = place_in(flat.mean, flat, i);
   }
-  copy_back(left_, buffers_);  // on rank 0
+  copy_back(left_, buffers_);  // filled only on rank 0
   if (!buffers_.empty()) broadcast_tensors(comm_, buffers_);
   end_step();
 }

@@ -22,7 +22,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Convolution, statistics, dropout, a parameter that only some batches use, and one that none does.
+// Convolution, statistics, dropout, a parameter that only some batches use, and one that none uses.
 struct NetImpl : torch::nn::Module {
   NetImpl() {
     conv = register_module("conv", torch::nn::Conv2d(2, 6, 3));
@@ -35,7 +35,8 @@ struct NetImpl : torch::nn::Module {
   }
   at::Tensor forward(const at::Tensor& x, bool with_rare) {
     at::Tensor y = out(dropout(norm(conv(x * seen.clone())).relu().flatten(1)));
-    seen.mul_(0.9).add_(x.mean(), 0.5);  // a batch sees what batches of steps before left
+    // A batch sees the values that batches of earlier steps left.
+    seen.mul_(0.9).add_(x.mean(), 0.5);
     return with_rare ? y * rare : y;
   }
   torch::nn::Conv2d conv{nullptr};
@@ -58,14 +59,14 @@ struct Ended {
   at::Tensor streams;
 };
 
-// Some steps of 8 logical ranks; after `half`, optionally, by a new job of `then` ranks that knows
-// only what a checkpoint knows.
+// Some steps of 8 logical ranks; optionally continued from `from` by a new job, which knows only
+// what a checkpoint has.
 Ended train(int ranks, int steps, const Ended* from = nullptr, int first_step = 0) {
   constexpr int kLogical = 8;
   Ended ended;
   testing::run_threads(ranks, [&](Communicator& comm) {
     at::set_num_threads(1);
-    torch::manual_seed(5);  // of the process: ranks that are threads share it
+    torch::manual_seed(5);  // the process's generator, which ranks that are threads share
     comm.barrier();
     Net net;
     {
@@ -134,7 +135,7 @@ TEST(LogicalRanks, OtherRanksGoOnInTheSameBits) {
   }
 }
 
-// One batch of all samples, where nothing is random and nothing is a batch's own.
+// A single batch of all samples, if nothing is random and nothing belongs to a batch.
 struct TiedImpl : torch::nn::Module {
   TiedImpl() {
     first = register_module("first", torch::nn::Linear(6, 6));
@@ -169,7 +170,7 @@ TEST(LogicalRanks, IsTheMeanOfAllBatches) {
   EXPECT_TRUE(at::allclose(shared->first->bias.grad(), whole->first->bias.grad(), 1e-5, 1e-7));
 }
 
-// A step that failed leaves nothing: the next one is what it would have been.
+// A failed step leaves nothing: the next one is the same as without it.
 TEST(LogicalRanks, AStepThatIsLeftOutNeverWas) {
   testing::run_threads(1, [](Communicator& comm) {
     Net net;

@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Values whose sum depends on the order, and not a little.
+// Values whose sum depends noticeably on the order.
 std::vector<at::Tensor> leaves(int count, int64_t numel) {
   std::vector<at::Tensor> result;
   for (int i = 0; i < count; ++i) {
@@ -38,7 +38,7 @@ TEST(TreeSum, IsTheBinaryTree) {
     EXPECT_TRUE(sum.take().equal(tree(tensors, 0, tensors.size()))) << count;
     EXPECT_EQ(sum.leaves(), 0);
   }
-  // Another order gives other bits: what is shown is not shown by any sum.
+  // Another order gives other bits, so an arbitrary sum would fail this test.
   const auto tensors = leaves(8, 1000);
   at::Tensor in_turn = tensors[0].clone();
   for (size_t i = 1; i < tensors.size(); ++i) in_turn.add_(tensors[i]);

@@ -19,16 +19,16 @@ struct LmChunks::State {
   std::vector<std::vector<int64_t>> lengths;
   std::vector<int64_t> padding;     // of each micro-batch's sequences
   std::vector<int64_t> rows;        // of each micro-batch here
-  std::vector<int64_t> first_rows;  // of each in the whole batch
+  std::vector<int64_t> first_rows;  // of each micro-batch in the whole batch
   uint64_t dropout_seed = 0;
   double scale = 1;
   LmEnd end = LmEnd::kLogits;
   LmPass last_pass;  // of the last chunk's forward, until its loss
   LmPass take_pass(const char* what, const MicroBatch& micro_batch);
   std::map<std::pair<int, int>, std::shared_ptr<internal::DeferredGradients>> deferred;
-  std::map<int64_t, RouterStatistics> routed;  // by layer, since begin()
+  std::map<int64_t, RouterStatistics> routed;  // per layer, since begin()
 
-  // Tokens have equally many choices, so these weigh as tokens do.
+  // All tokens have equally many choices, so weighting by choices equals weighting by tokens.
   static double choices_of(const RouterStatistics& one) {
     return static_cast<double>(std::accumulate(one.choices.begin(), one.choices.end(), int64_t{0}));
   }
@@ -46,7 +46,7 @@ struct LmChunks::State {
     }
   }
 
-  // Tokens of a micro-batch that are none of padding.
+  // The number of a micro-batch's tokens that are not padding.
   int64_t tokens_of(size_t index) const {
     return std::accumulate(lengths[index].begin(), lengths[index].end() - padding[index],
                            int64_t{0});
@@ -72,7 +72,7 @@ struct LmChunks::State {
     for (int unit = first[static_cast<size_t>(chunk)]; unit < behind; ++unit)
       x = lm->units()[static_cast<size_t>(unit)]->forward(x, pass);
     if (!lm->is_training() || !lm->config().has_experts()) return x;
-    // The share that this micro-batch has of the batch.
+    // This micro-batch's share of the batch.
     int64_t all = 0;
     for (size_t i = 0; i < lengths.size(); ++i) all += tokens_of(i);
     x = attach_router_losses(
@@ -106,7 +106,7 @@ std::vector<PipelineChunk> LmChunks::chunks_of(const PipelineSchedule& schedule,
   const PipelineRows rows{{state_->lm->config().hidden_size},
                           state_->lm->parameters().front().scalar_type(),
                           split.divides_rows ? split.parts : 1};
-  // Chunks of two models, or of two cuts, may have the same rows between them.
+  // Chunks of two models, or of two divisions, may exchange the same rows.
   const std::vector<int>& first = state_->first;
   std::string sizes;
   for (int chunk = 0; chunk < cut; ++chunk) {

@@ -1,4 +1,4 @@
-// Pipelines of models with experts: their routers learn what they learn in one process.
+// Pipelines of models with experts: their routers learn the same as in one process.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ LmConfig with_experts(int64_t shared) {
   return config;
 }
 
-// Without a generator, which ranks that are threads share.
+// Made without a generator, which ranks that are threads would share.
 TransformerLm model_of(const LmConfig& config, at::ScalarType type) {
   TransformerLm lm(config, LmOptions{.initial = InitialParameters::kNone});
   lm->to(type);

@@ -1,4 +1,4 @@
-// Pipelines of TransformerLm: equal to one process, gradients of weights that come by themselves, tied
+// Pipelines of TransformerLm: equal to one process, with deferred gradients of weights and tied
 // embeddings.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -42,7 +42,7 @@ LmConfig config_of(bool tied) {
   return config;
 }
 
-// The same values every time, without a generator, which ranks that are threads share.
+// The same values every time, made without a generator, which ranks that are threads would share.
 TransformerLm made(bool tied, at::ScalarType dtype) {
   TransformerLm lm(config_of(tied), LmOptions{.initial = InitialParameters::kNone});
   lm->to(dtype);
@@ -131,7 +131,7 @@ Result run(const Job& job, const Texts& texts) {
     const PipelineSchedule schedule = make_schedule(job.schedule, job.size);
     LmChunks chunks(lm, cut_by_costs(std::vector<double>(9, 1.0), schedule.all_chunks()));
     if (job.tied && comm.rank() == comm.size() - 1 && comm.size() > 1 && job.schedule != "zb-v") {
-      const at::NoGradGuard no_grad;  // the first chunk's value will be put there
+      const at::NoGradGuard no_grad;  // replaced by the first chunk's value
       lm->named_parameters()["model.embed_tokens.weight"].zero_();
     }
     Pipeline pipeline(comm, schedule, chunks.chunks_of(schedule, comm.rank()),
@@ -192,7 +192,7 @@ TEST(LmPipeline, EqualsOneProcess) {
 TEST(LmPipeline, TiedEmbeddingsStayOne) {
   for (Job job : jobs()) {
     job.tied = true;
-    job.steps = 2;  // gradients that are there already count once
+    job.steps = 2;  // existing gradients count once
     const Texts texts(some_lengths(job.size.micro_batches));
     Result whole = of_one_process(texts, true, at::kDouble);
     for (auto& [name, gradient] : whole.gradients) gradient = gradient * 2;
@@ -200,8 +200,8 @@ TEST(LmPipeline, TiedEmbeddingsStayOne) {
   }
 }
 
-// In float32 the layers are fused, and W computes what I has left. Where one stage has both ends of a tied
-// pair, one backward adds its two gradients and two do not, so the bits differ there.
+// In float32 the layers are fused, and W computes what I has left. If one stage has both ends of a
+// tied pair, one backward adds its two gradients and two do not, so the bits differ there.
 TEST(LmPipeline, ZeroBubbleEndsInTheBitsOf1F1B) {
   for (int p = 1; p <= 4; ++p) {
     for (const bool tied : {false, true}) {
@@ -218,7 +218,7 @@ TEST(LmPipeline, ZeroBubbleEndsInTheBitsOf1F1B) {
   }
 }
 
-// I leaves the weights' gradients to W: between the two there is none.
+// I leaves the weights' gradients to W: between the two they are missing.
 TEST(LmPipeline, WeightsGradientsComeInW) {
   testing::run_threads(2, [](Communicator& comm) {
     at::set_num_threads(1);
@@ -248,7 +248,7 @@ TEST(LmPipeline, WeightsGradientsComeInW) {
   });
 }
 
-// Whoever counts arrivals counts those of W: one a micro-batch, whatever the schedule.
+// Hooks that count arrivals count those of W: one per micro-batch, whatever the schedule.
 TEST(LmPipeline, HooksSeeEveryGradientArrive) {
   for (const char* name : {"1f1b", "zb-h1", "zb-v"}) {
     testing::run_threads(2, [&](Communicator& comm) {
@@ -274,8 +274,8 @@ TEST(LmPipeline, HooksSeeEveryGradientArrive) {
 
 using Reduce = std::function<std::function<void()>(const NamedTensors& own, Communicator& data)>;
 
-// Steps of two pipelines side by side, each with its own texts: the last gradients of one of them, or its
-// parameters, where those are gone.
+// Steps of two pipelines side by side, each with its own texts: the last gradients of one of them,
+// or its parameters if the gradients are gone.
 Gradients beside_a_data_axis(const char* name, const Reduce& reduce, bool tied = true) {
   Gradients result;
   std::mutex mutex;
@@ -309,8 +309,8 @@ Gradients beside_a_data_axis(const char* name, const Reduce& reduce, bool tied =
   return result;
 }
 
-// What PyTorch's zero-bubble schedules do not get (pytorch#144530): buckets that are reduced while the step
-// runs, in the same bits under every schedule.
+// PyTorch's zero-bubble schedules do not support this (pytorch#144530): buckets that are reduced
+// while the step runs, with the same bits under every schedule.
 TEST(LmPipeline, AReducerOnTheDataAxisSeesOneBackward) {
   const Reduce by_hand = [](const NamedTensors& own, Communicator& data) {
     return [own, data]() mutable { average_gradients(own, data); };
@@ -331,7 +331,7 @@ TEST(LmPipeline, AReducerOnTheDataAxisSeesOneBackward) {
   for (const auto& [parameter, gradient] : expected) {
     EXPECT_GT(gradient.abs().max().item<double>(), 1e-7) << parameter;
     EXPECT_TRUE(zero_bubble.at(parameter).equal(plain.at(parameter))) << parameter;
-    // Of the tied ones the mean is taken before the two stages' are added, else after.
+    // For tied gradients the mean is computed before the two stages' are added, otherwise after.
     const bool tied = parameter.ends_with("embed_tokens.weight");
     EXPECT_TRUE(tied ? at::allclose(plain.at(parameter), gradient, 1e-5, 1e-7)
                      : plain.at(parameter).equal(gradient))
@@ -339,7 +339,7 @@ TEST(LmPipeline, AReducerOnTheDataAxisSeesOneBackward) {
   }
 }
 
-// Buckets go while the last W still computes others.
+// Buckets are reduced while the last W still computes others.
 TEST(LmPipeline, AReducerReducesWhileTheStepRuns) {
   struct Watcher : CommHook {
     Work start(Communicator& comm, const GradBucket& bucket, const CallNote& note) override {
@@ -405,7 +405,7 @@ TEST(LmPipeline, ZeroOnTheDataAxisStepsAlike) {
   }
 }
 
-// By head_loss(), which never has the logits; the heads' gradients are deferred, too.
+// Uses head_loss(), which never materialises the logits; the heads' gradients are deferred, too.
 TEST(LmPipeline, TheLastChunkMayLeaveTheHeadToTheLoss) {
   for (const char* name : {"1f1b", "zb-h1"}) {
     for (const int stages : {1, 2, 3}) {

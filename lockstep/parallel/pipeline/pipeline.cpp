@@ -94,8 +94,8 @@ class StepNode final : public torch::autograd::Node {
   std::function<void()> run_;
 };
 
-// Runs it as one backward, for whoever awaits gradients: it begins with the first micro-batch's first, ends
-// when `run` does, and each gradient arrives in it once a micro-batch.
+// Runs it as one backward, for code that awaits gradients: it begins with the first micro-batch's
+// first, ends when `run` does, and each gradient arrives in it once per micro-batch.
 void as_one_backward(std::function<void()> run) {
   const at::Tensor seed = at::zeros({}, at::kFloat);
   const auto node = hooks::make_node<StepNode>(std::move(run), seed);
@@ -115,7 +115,7 @@ struct Pipeline::State {
         chunks(numbered(comm, this->schedule, std::move(chunks))),
         ties(this->schedule, comm.rank(), std::move(options.ties)) {}
 
-  // The loss, float64 [1] on the communicator's device.
+  // Returns the loss, float64 [1] on the communicator's device.
   at::Tensor run(const PipelineBatch& batch, bool backward);
 
   Communicator comm;
@@ -126,7 +126,7 @@ struct Pipeline::State {
   std::vector<TimedAction> executed;
   int most_held = 0;
   std::optional<int64_t> activation_bytes;  // of the first step
-  bool has_step = false;                    // executed is a step's
+  bool has_step = false;                    // `executed` belongs to a step
 };
 
 at::Tensor Pipeline::State::run(const PipelineBatch& batch, bool backward) {
@@ -155,7 +155,8 @@ at::Tensor Pipeline::State::run(const PipelineBatch& batch, bool backward) {
     has_step = backward;
     return loss;
   } catch (const std::exception& error) {
-    // The others wait for what will not come. Where the communicator is broken already, its own reason stays.
+    // The other stages wait for data that will not arrive. Where the communicator is broken
+    // already, its own reason stays.
     comm.abort("pipeline " + step.place() + " failed: " + error.what());
     throw;
   }

@@ -38,17 +38,17 @@ std::string ties_text(const std::vector<PipelineTie>& ties) {
   return text;
 }
 
-// "float32 [50, 16], frozen"; nothing for a stage that has neither chunk.
+// Formats "float32 [50, 16], frozen"; "" for a stage that has neither chunk.
 std::string tied_text(const at::Tensor& parameter) {
   if (!parameter.defined()) return "";
   return std::string(dtype_name(parameter.scalar_type())) + " [" + joined(parameter.sizes().vec()) +
          "]" + (parameter.requires_grad() ? "" : ", frozen");
 }
 
-// What is said of the two stages where `key` differs, and what to do about it.
+// The text about two stages where `key` differs, with the remedy.
 struct Question {
-  const char* key;    // compared
-  const char* shown;  // said
+  const char* key;    // is compared
+  const char* shown;  // appears in the message
   const char* verb;
   const char* advice;
 };
@@ -69,7 +69,7 @@ void compare(const std::vector<nlohmann::json>& all) {
   }
 }
 
-// Of the stages that have a tie's parameter.
+// For the stages that have a tie's parameter.
 void compare_tied(const std::vector<nlohmann::json>& all, const std::vector<PipelineTie>& ties) {
   for (size_t i = 0; i < ties.size(); ++i) {
     const auto of = [&](size_t stage) { return all[stage]["tied"][i].get<std::string>(); };
@@ -86,7 +86,7 @@ void compare_tied(const std::vector<nlohmann::json>& all, const std::vector<Pipe
   }
 }
 
-// What the chunks are cut from, and how. Those that do not say it go with all.
+// Compares the chunks' origins. Chunks without one fit all others.
 void compare_origins(const std::vector<nlohmann::json>& all) {
   std::optional<size_t> first;
   for (size_t stage = 0; stage < all.size(); ++stage) {
@@ -104,7 +104,7 @@ void compare_origins(const std::vector<nlohmann::json>& all) {
 }
 
 void compare_boundaries(const PipelineSchedule& schedule, const std::vector<nlohmann::json>& all) {
-  std::map<int, std::pair<std::string, std::string>> rows;  // of each chunk: taken, given
+  std::map<int, std::pair<std::string, std::string>> rows;  // of each chunk: received, sent
   for (int stage = 0; stage < schedule.stages; ++stage) {
     const std::vector<int> own = schedule.chunks_of(stage);
     const auto& told = all[static_cast<size_t>(stage)]["rows"];

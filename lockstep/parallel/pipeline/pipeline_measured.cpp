@@ -1,4 +1,4 @@
-// What a step took, of all stages together.
+// The times of a step, from all stages together.
 #include <nlohmann/json.hpp>
 #include <utility>
 

@@ -1,5 +1,5 @@
-// A stage of a pipeline of processes dies, stops, throws or is out of step: every other one gets the right error
-// in time, which names the rank, its own stage and the action or the micro-batch.
+// A stage of a pipeline of processes dies, stops, throws or is out of step: every other one gets
+// the right error in time, which names the rank, its own stage and the action or the micro-batch.
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
@@ -31,24 +31,24 @@ using Seconds = std::chrono::duration<double>;
 constexpr int kStages = 4, kFaulty = 1, kMicroBatches = 4;
 constexpr int64_t kWidth = 6;
 constexpr auto kTimeout = std::chrono::seconds(1);
-constexpr Seconds kLimit{2};  // from the fault to the error, what the deadline takes aside
+constexpr Seconds kLimit{2};  // from the fault to the error, without the deadline
 
 enum class Told { kPeerLost, kTimeout, kMismatch };
 
 struct Fault {
   std::string name;
   Told told = Told::kPeerLost;
-  // What a rank does until it throws.
+  // The rank's actions until it throws.
   std::function<void(Communicator&)> run;
-  std::string names;     // in what the others are told: who is at fault, as a regular expression
+  std::string names;     // a regular expression for the culprit in the others' message
   int end = 0;           // of the faulty rank, as in expect_lone_ranks()
   bool waits = false;    // for the deadline
-  std::string own = {};  // in what the faulty rank is told; empty: not asked
+  std::string own = {};  // in the faulty rank's message; empty: not checked
 };
 
 using Trick = std::function<void(const MicroBatch&)>;
 
-// Rows times a number, on the faulty stage with tricks in its forward and in its backward.
+// Rows times a number; on the faulty stage with faults in its forward and in its backward.
 PipelineChunk chunk_with(int rank, const Trick& in_forward, const Trick& in_backward) {
   const at::Tensor weight = at::full({1}, 1.5).requires_grad_();
   PipelineChunk chunk;
@@ -238,7 +238,7 @@ void expect_survivor(const Fault& fault, int rank, const Error& error) {
   EXPECT_THAT(line, ContainsRegex(fault.names));
   EXPECT_EQ(line.find('\n'), std::string::npos) << line;
   if (fault.told == Told::kMismatch) return;
-  // Where it was itself: its stage, and the action, or the phase outside of all actions.
+  // Its own position: its stage, and the action, or the phase outside of all actions.
   EXPECT_THAT(line,
               ContainsRegex("^pipeline stage " + std::to_string(rank) +
                             "(, [FB][0-9]+ awaits the (rows|gradient) of micro-batch [0-9]+ "

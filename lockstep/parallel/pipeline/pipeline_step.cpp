@@ -58,8 +58,8 @@ bool PipelineStep::crosses(const PipelineMessage& message) const {
          schedule_.stage_of[static_cast<size_t>(message.to)];
 }
 
-// One a boundary and direction: within it messages come in the order in which they are awaited
-// (check_schedule).
+// One tag per boundary and direction: within it messages arrive in the order in which they are
+// awaited (check_schedule).
 int PipelineStep::tag_of(const PipelineMessage& message) const {
   return 2 * std::min(message.from, message.to) + (message.forward() ? 0 : 1);
 }
@@ -203,7 +203,8 @@ void PipelineStep::check_rows(const PipelineAction& action, const at::Tensor& ro
   const std::vector<int64_t> shape = sizes_of(declared, expected);
   if (rows.defined() && rows.sizes() == at::IntArrayRef(shape) &&
       rows.scalar_type() == declared.dtype) {
-    // Elsewhere they would never meet their receive, and both stages wait until the time is out.
+    // On another device they would never meet their receive, and both stages would wait until the
+    // timeout.
     if (rows.device() == comm_.device()) return;
     throw InvalidArgument("pipeline: chunk " + std::to_string(action.chunk) + " gives rows on " +
                           rows.device().str() + ", and the ranks' device is " +
@@ -241,13 +242,13 @@ void PipelineStep::forward(const PipelineAction& action) {
   if (message && backward_) kept.input.requires_grad_(true);
   std::optional<LiveBytes> live;
   if (counts_bytes_) live.emplace();
-  // What came from another stage has its memory since it was asked for.
+  // A message from another stage has had its memory since its receive was posted.
   const auto came = message ? static_cast<int64_t>(kept.input.nbytes()) : 0;
   kept.output = chunk.forward(kept.input, micro_batch);
   int64_t bytes = live ? came + live->now() : 0;
   if (const auto next = sent_by(schedule_, action)) {
     check_rows(action, kept.output);
-    ended_ = now();  // what the others do with it comes behind
+    ended_ = now();  // the other stages' use of it follows
     send(*next, kept.output.detach());
   } else {
     kept.output = batch_.loss(kept.output, micro_batch);
@@ -270,8 +271,8 @@ void PipelineStep::backward(const PipelineAction& action) {
   at::Tensor gradient;
   if (const auto message = received_by(schedule_, action)) gradient = received(*message);
   begun_ = now();
-  // Where everything up to here is frozen, there is nothing to compute. Autocast is for forwards: who has it
-  // around step() means these alone.
+  // Where everything up to here is frozen, there is nothing to compute. Autocast is for forwards:
+  // around step() it applies to these alone.
   if (kept.output.requires_grad()) {
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     kept.output.backward(gradient);

@@ -1,5 +1,5 @@
-// Pipelines of a Sequential and of hand-made chunks: equal to one process, in the schedule's order, and
-// what is said where stages do not fit together.
+// Pipelines of a Sequential and of hand-made chunks: equal to one process, in the schedule's order,
+// and the errors when stages do not match.
 #include "lockstep/parallel/pipeline/pipeline.h"
 
 #include <ATen/ATen.h>
@@ -33,7 +33,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kWidth = 6;
 
-// Eight layers with something between them: 16 children, the same numbers every time.
+// Eight layers with activations between them: 16 children, the same numbers every time.
 torch::nn::Sequential made() {
   torch::nn::Sequential model;
   for (int i = 0; i < 8; ++i) {
@@ -133,7 +133,7 @@ std::vector<PipelineAction> actions_of(const std::vector<TimedAction>& executed)
   return actions;
 }
 
-// Runs steps on threads; gradients of all stages together.
+// Runs steps on threads; returns the gradients of all stages together.
 Result run(const Job& job, const std::vector<int64_t>& rows, PipelineOptions options = {},
            testing::ThreadOptions threads = {}) {
   Result result;
@@ -152,7 +152,7 @@ Result run(const Job& job, const std::vector<int64_t>& rows, PipelineOptions opt
         const double seen = pipeline.evaluate(batch);
         const double loss = pipeline.step(batch);
         EXPECT_DOUBLE_EQ(seen, loss) << shown(job);
-        // Event by event, what is not there left out.
+        // Compares event by event, leaving out missing ones.
         std::vector<PipelineAction> expected = schedule.actions[static_cast<size_t>(comm.rank())];
         std::erase_if(expected, [&](const PipelineAction& action) {
           return action.micro_batch >= static_cast<int>(rows.size());
@@ -229,7 +229,8 @@ TEST(Pipeline, AnyDisciplineThatIsCheckedRuns) {
   }
 }
 
-// As between processes: a message has no room until its receive is there, and goes in several rounds.
+// As between processes: a message has no room until its receive is posted, and is sent in several
+// rounds.
 TEST(Pipeline, MessagesLargerThanTheEnginesRoom) {
   for (const Job& job : jobs()) {
     if (job.size.stages < 3) continue;
@@ -264,8 +265,8 @@ TEST(Pipeline, GradientsAddUpOverSteps) {
   });
 }
 
-// Drawn and done are one, event by event: what is measured is the schedule's, no stage does two things at once, and
-// nothing begins before what it waits for was sent.
+// Planned and executed events are the same: the measurement follows the schedule, no stage does two
+// things at once, and nothing begins before the data that it waits for was sent.
 TEST(Pipeline, WhatIsMeasuredIsTheSchedule) {
   for (const Job& job : jobs()) {
     testing::run_threads(job.size.stages, [&](Communicator& comm) {
@@ -374,7 +375,7 @@ PipelineChunk identity(PipelineRows takes, PipelineRows gives) {
 }
 const PipelineRows kRows{{kWidth}, at::kDouble};
 
-// What each rank is told.
+// The error of each rank.
 template <typename E>
 std::vector<std::string> told(int ranks, const std::function<void(Communicator&)>& fn) {
   std::vector<std::string> lines(static_cast<size_t>(ranks));
@@ -484,7 +485,7 @@ TEST(Pipeline, MistakesAreOneLine) {
   });
 }
 
-// A stage that fails ends the others' waits, and says why.
+// A stage that fails ends the others' waits, and reports the reason.
 TEST(Pipeline, AStageThatFailsEndsTheStep) {
   const auto start = std::chrono::steady_clock::now();
   const std::vector<std::string> lines = told<Error>(3, [](Communicator& comm) {
@@ -504,7 +505,8 @@ TEST(Pipeline, AStageThatFailsEndsTheStep) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
-// Such as a Reducer on a data axis throws, whose peer is gone: this pipeline's communicator is whole.
+// For example the exception of a Reducer on a data axis whose peer has ended: this pipeline's
+// communicator is intact.
 TEST(Pipeline, WhatAnotherCommunicatorThrowsEndsTheStep) {
   const auto start = std::chrono::steady_clock::now();
   const std::vector<std::string> lines = told<Error>(3, [](Communicator& comm) {
@@ -550,7 +552,7 @@ TEST(Pipeline, TiedParametersAreCompared) {
     EXPECT_THAT(line, HasSubstr("stage 1 has float64 [4, 2], stage 0 float64 [3, 2]"));
 }
 
-// A backward is computed as one outside of autocast is.
+// Backward runs in the same way as one outside of autocast.
 TEST(Pipeline, AutocastIsForForwardsAlone) {
   testing::run_threads(2, [](Communicator& comm) {
     at::ScalarType seen = at::kDouble;

@@ -21,7 +21,7 @@ std::string tied_place(const Communicator& comm, int peer, const char* what) {
 
 Ties::Ties(const PipelineSchedule& schedule, int stage, std::vector<PipelineTie> ties)
     : ties_(std::move(ties)) {
-  // Behind the tags of messages between chunks, two each.
+  // After the tags of messages between chunks, two per chunk.
   int tag = 2 * schedule.all_chunks();
   for (const PipelineTie& tie : ties_) {
     const std::string what = "pipeline: the tie of chunks " + std::to_string(tie.first) + " and " +
@@ -85,7 +85,7 @@ void Ties::end(Communicator& comm) {
                received.wait();
                sent.wait();
              });
-    // In one order on both, so that both have the same bits.
+    // Added in the same order on both stages, so that both have the same bits.
     grad.copy_(own.first ? mine + theirs : theirs + mine);
     if (own.before.defined()) grad.add_(own.before);
     own.before.reset();

@@ -1,17 +1,12 @@
 #include "lockstep/parallel/tensor/tensor_parallel_lm.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
 
-#include <array>
-#include <cstdio>
-#include <mutex>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "lockstep/comm/agree.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/model/vocabulary_loss.h"
 #include "lockstep/parallel/tensor/tensor_regions.h"
@@ -19,22 +14,12 @@
 namespace lockstep {
 namespace {
 
-uint64_t random_state() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  const at::Tensor state = generator.get_state().contiguous();
-  return fingerprint(std::string_view(static_cast<const char*>(state.const_data_ptr()),
-                                      static_cast<size_t>(state.nbytes())));
-}
-
 // Ranks that are about to make parts of different models get Mismatch.
-void meet(Communicator comm, const LmConfig& config, uint64_t random,
+void meet(const Communicator& comm, const LmConfig& config, uint64_t random,
           const TensorParallelOptions& options) {
-  const uint64_t shape = fingerprint(to_json(config) + (options.divides_rows ? "rows" : ""));
-  std::array<char, 48> text{};
-  std::snprintf(text.data(), text.size(), "tensor lm: config %08x, random %08x",
-                static_cast<uint32_t>(shape), static_cast<uint32_t>(random));
-  comm.iall_reduce(at::zeros({1}, at::kByte), ReduceOp::kMax, call_note(text.data())).wait();
+  agree(comm, "tensor lm",
+        {{"config", fingerprint(to_json(config) + (options.divides_rows ? "rows" : ""))},
+         {"random", random}});
 }
 
 TransformerLm part_without_values(const LmConfig& config, const Communicator& comm,
@@ -108,7 +93,7 @@ TransformerLm tensor_parallel_lm(const LmConfig& config, const Communicator& com
                                  const TensorParallelOptions& options) {
   const TensorParts parts = lm_tensor_parts(config, comm);
   TransformerLm lm = part_without_values(config, comm, options);
-  meet(comm, config, values ? 0 : random_state(), options);
+  meet(comm, config, values ? 0 : random_fingerprint(), options);
   // Elements count in the whole model there too.
   parts.fill(parameters_of(lm), values ? values : lm->drawn_parts());
   return lm;

@@ -57,9 +57,22 @@ const char* to_string(TensorStyle style) {
     case TensorStyle::kRow:
       return "row";
     case TensorStyle::kVocabulary:
+      return "vocabulary";
+    case TensorStyle::kRows:
+      return "rows";
+    case TensorStyle::kRowsBegin:
+      return "rows begin";
+    case TensorStyle::kRowsEnd:
+      return "rows end";
+    case TensorStyle::kPositions:
       break;
   }
-  return "vocabulary";
+  return "positions";
+}
+
+bool is_of_rows(TensorStyle style) {
+  return style == TensorStyle::kRows || style == TensorStyle::kRowsBegin ||
+         style == TensorStyle::kRowsEnd || style == TensorStyle::kPositions;
 }
 
 std::vector<int64_t> shape_of(const PartSlice& slice, std::vector<int64_t> shape) {
@@ -89,7 +102,7 @@ PartSlice TensorPlan::slice(const std::string& name, const std::vector<int64_t>&
     throw InvalidArgument("TensorPlan: part " + std::to_string(part) + " of " +
                           std::to_string(parts));
   const TensorRule* const rule = rule_of(module_of(name));
-  if (rule == nullptr || rule->style == TensorStyle::kWhole) return {};
+  if (rule == nullptr || rule->style == TensorStyle::kWhole || is_of_rows(rule->style)) return {};
   if (shape.empty() || shape.size() > 2)
     throw InvalidArgument("TensorPlan: '" + name + "' has " + std::to_string(shape.size()) +
                           " dims; style " + to_string(rule->style) + " is for matrices and biases");

@@ -14,6 +14,9 @@
 //   kHeads      rows, by heads   with its rows    this part's heads; of fewer heads than parts one, which it shares
 //   kRow        columns          all of it        a share of the sum; the bias is added once, to the whole sum
 //   kVocabulary rows             with its rows    this part's words; sizes may differ by one
+//
+// The other styles divide no parameter, but the rows that a module works on (shard/parallelize.h): every part has all of
+// the parameter.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +28,19 @@
 
 namespace lockstep {
 
-enum class TensorStyle : uint8_t { kWhole, kColumn, kHeads, kRow, kVocabulary };
+enum class TensorStyle : uint8_t {
+  kWhole,
+  kColumn,
+  kHeads,
+  kRow,
+  kVocabulary,
+  kRows,       // works on this part's rows
+  kRowsBegin,  // is given all rows, and gives this part's
+  kRowsEnd,    // is given this part's rows, and gives all
+  kPositions   // an Embedding of the positions of all rows, which gives those of this part's
+};
+// Whether a module of that style works on rows, and has its parameters whole.
+bool is_of_rows(TensorStyle style);
 const char* to_string(TensorStyle style);  // "column"
 
 struct TensorRule {

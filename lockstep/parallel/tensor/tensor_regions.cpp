@@ -17,7 +17,15 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Site = Communicator::Site;
 
-enum class Way : uint8_t { kCopy, kSum, kGatherRows, kScatterRows, kGatherColumns, kOwnColumns };
+enum class Way : uint8_t {
+  kCopy,
+  kSum,
+  kGatherRows,
+  kScatterRows,
+  kOwnRows,
+  kGatherColumns,
+  kOwnColumns
+};
 
 // A region's forward, and, the other way round, its backward.
 struct Region final : torch::CustomClassHolder {
@@ -74,6 +82,10 @@ at::Tensor run(Region& region, const at::Tensor& x) {
       return region.comm.all_gather(x, region.site);
     case Way::kScatterRows:
       return region.comm.reduce_scatter(x, ReduceOp::kSum, region.site);
+    case Way::kOwnRows: {
+      const int64_t rows = x.size(0) / region.comm.size();
+      return x.narrow(0, region.comm.rank() * rows, rows).contiguous();
+    }
     case Way::kGatherColumns:
       return all_columns(region, x);
     case Way::kOwnColumns:
@@ -112,7 +124,8 @@ at::Tensor through(const Communicator& comm, const char* name, Way way, Way back
     throw InvalidArgument(std::string(name) +
                           ": give a tensor of float32, float64 or bfloat16, not " +
                           (x.defined() ? dtype_name(x.scalar_type()) : "an undefined one"));
-  if (way == Way::kScatterRows && (x.dim() == 0 || x.size(0) % comm.size() != 0))
+  if ((way == Way::kScatterRows || way == Way::kOwnRows) &&
+      (x.dim() == 0 || x.size(0) % comm.size() != 0))
     throw InvalidArgument(std::string(name) + ": " + std::to_string(x.dim() == 0 ? 1 : x.size(0)) +
                           " rows do not divide among " + std::to_string(comm.size()) + " parts");
   if (way == Way::kGatherRows && x.dim() == 0)
@@ -136,6 +149,14 @@ at::Tensor gather_rows(const Communicator& comm, const at::Tensor& x, Site site)
 
 at::Tensor scatter_rows(const Communicator& comm, const at::Tensor& x, Site site) {
   return through(comm, "scatter_rows", Way::kScatterRows, Way::kGatherRows, x, site);
+}
+
+at::Tensor take_rows(const Communicator& comm, const at::Tensor& x, Site site) {
+  return through(comm, "take_rows", Way::kOwnRows, Way::kGatherRows, x, site);
+}
+
+at::Tensor join_rows(const Communicator& comm, const at::Tensor& x, Site site) {
+  return through(comm, "join_rows", Way::kGatherRows, Way::kOwnRows, x, site);
 }
 
 at::Tensor gather_columns(const Communicator& comm, const at::Tensor& x,

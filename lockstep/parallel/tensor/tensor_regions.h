@@ -12,10 +12,15 @@
 //   gather_rows        all parts' rows, in order               sum over the parts, of which each gets its rows
 //   scatter_rows       sum over the parts, of which each       all parts' rows, in order
 //                      gets its rows
+//   take_rows          this part's rows                        all parts' rows, in order
+//   join_rows          all parts' rows, in order               this part's rows
 //   gather_columns     all parts' columns, in order            this part's columns
 //
-// Gradients are those of ONE loss that every part computes alike (after reduce_from_parts or gather_columns), or
-// whose parts' gradients add up (after scatter_rows). functional.h's are of the sum of all ranks' losses,
+// take_rows and join_rows stand between rows that all parts have, and compute with alike, and rows that each part has
+// its own of: the first makes the one the other, the second goes back.
+//
+// Gradients are those of ONE loss that every part computes alike (after reduce_from_parts, join_rows or gather_columns),
+// or whose parts' gradients add up (after scatter_rows). functional.h's are of the sum of all ranks' losses,
 // which here would be size() times too much.
 //
 // All are collective over `comm`, in forward, and in backward where the argument requires grad; so it does on
@@ -51,6 +56,12 @@ at::Tensor gather_rows(const Communicator& comm, const at::Tensor& x,
                        Communicator::Site site = Communicator::Site::current());
 at::Tensor scatter_rows(const Communicator& comm, const at::Tensor& x,
                         Communicator::Site site = Communicator::Site::current());
+
+// [size * k, ...] -> [k, ...], and [k, ...] -> [size * k, ...].
+at::Tensor take_rows(const Communicator& comm, const at::Tensor& x,
+                     Communicator::Site site = Communicator::Site::current());
+at::Tensor join_rows(const Communicator& comm, const at::Tensor& x,
+                     Communicator::Site site = Communicator::Site::current());
 
 // [rows, counts[rank]] -> [rows, sum of counts]; counts: the parts' columns, the same vector on all parts.
 at::Tensor gather_columns(const Communicator& comm, const at::Tensor& x,

@@ -1,4 +1,4 @@
-// Checkpoints of an engine.
+// The checkpoints of an engine.
 #include <torch/nn/module.h>
 
 #include <nlohmann/json.hpp>
@@ -28,7 +28,7 @@ struct Saved {
   LossScaleState loss_scale;
 };
 
-// Every number once.
+// Visits every number once.
 template <typename S, typename Visit>
 void visit_saved(S& saved, Visit&& visit) {
   visit("micro_steps", saved.progress.micro_steps);
@@ -104,7 +104,7 @@ void EngineState::save(const std::filesystem::path& dir, std::string tag,
         Saved{progress_, scaler_.has_value(), scaler_ ? scaler_->state() : LossScaleState()});
     share.config_json = zero::to_json(config_);
     share.files[kClientState] = client_state;
-    std::error_code ignored;  // write_checkpoint() names what is wrong
+    std::error_code ignored;  // write_checkpoint() reports the error
     std::filesystem::create_directories(dir, ignored);
   }
   write_checkpoint(comm_, dir / tag, share,
@@ -120,7 +120,7 @@ LoadedCheckpoint EngineState::load(const std::filesystem::path& dir, std::string
   const std::string source = path.string();
   Checkpoint checkpoint = read_checkpoint(path);
   const Saved saved = saved_from_json(checkpoint.trainer_json, source + "/trainer.json");
-  comm_.barrier();  // another rank may still compute with the parameters, which are one memory
+  comm_.barrier();  // another rank may still compute with the parameters, which share one memory
   if (scaler_ && saved.scaled) {
     try {
       scaler_->load_state(saved.loss_scale);
@@ -138,7 +138,8 @@ LoadedCheckpoint EngineState::load(const std::filesystem::path& dir, std::string
     set_rng_state((*generators)[comm_.rank()].contiguous(), comm_.device(),
                   source + "/ranks.safetensors");
   progress_ = saved.progress;
-  // Another configuration may accumulate over another number of steps: the next one begins here.
+  // Another configuration may accumulate over another number of steps, so the next accumulation
+  // begins here.
   progress_.micro_steps = progress_.global_steps * config_.gradient_accumulation_steps;
   backward_done_ = false;
   follow_schedule();

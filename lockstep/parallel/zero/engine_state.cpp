@@ -74,7 +74,7 @@ std::unique_ptr<ZeroOptimizer> make_optimizer(const torch::nn::Module& module, C
     groups.emplace_back(std::move(tensors));
     if (named == &split.no_decay) groups.back().set_options(without_decay(algorithm));
   }
-  // A model of float32 computes under autocast, and its parameters are the master weights.
+  // A float32 model computes under autocast, and its parameters are the master weights.
   ZeroOptions zero = options_of(config);
   for (const torch::optim::OptimizerParamGroup& group : groups) {
     for (const at::Tensor& one : group.params())
@@ -85,7 +85,7 @@ std::unique_ptr<ZeroOptimizer> make_optimizer(const torch::nn::Module& module, C
                                          zero);
 }
 
-// Ranks that train in different ways would not notice otherwise.
+// Ranks that train differently would otherwise not notice it.
 void check_same_config(Communicator& comm, const ZeroConfig& config) {
   const auto own = static_cast<int64_t>(fingerprint(to_json(config)));
   const at::Tensor all = comm.all_gather(at::full({1}, own, at::kLong));
@@ -97,7 +97,7 @@ void check_same_config(Communicator& comm, const ZeroConfig& config) {
   }
 }
 
-// What ranks must have alike beside the parameters that are trained.
+// The tensors that ranks must share besides the trained parameters.
 NamedTensors frozen_and_buffers(const torch::nn::Module& module) {
   NamedTensors result;
   std::unordered_set<const void*> seen;

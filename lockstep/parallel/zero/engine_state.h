@@ -1,4 +1,5 @@
-// What zero::Engine does whatever the module's type. Not used directly: see engine.h.
+// The part of zero::Engine that does not depend on the module's type. Not used directly: see
+// engine.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,17 +26,17 @@ class Module;
 
 namespace lockstep::zero {
 
-// What the JSON does not say.
+// Options that the JSON cannot express.
 struct EngineOptions {
-  // Parameters without weight decay; none: the optimizer's weight decay is everybody's.
+  // Parameters without weight decay; nullopt: the optimizer's weight decay applies to all.
   std::optional<optim::NoDecay> no_decay = std::nullopt;
 };
 
-// What a call of step() did.
+// The result of a call of step().
 struct StepReport {
   bool boundary = false;  // a step of the optimizer was due
-  bool skipped = false;   // and left out, for float16 gradients had overflowed
-  // Before clipping; where clipping or float16 asked for it.
+  bool skipped = false;   // and skipped, since float16 gradients had overflowed
+  // Before clipping; computed where clipping or float16 requires it.
   std::optional<double> grad_norm = std::nullopt;
 };
 
@@ -89,7 +90,7 @@ class EngineState {
   std::unique_ptr<ZeroOptimizer> optimizer_;
   std::optional<LossScaler> scaler_;
   EngineProgress progress_;
-  bool backward_done_ = false;  // since the last step()
+  bool backward_done_ = false;  // after the last step()
 };
 
 }  // namespace lockstep::zero

@@ -133,7 +133,7 @@ TEST(ZeroEngine, MicroBatchesOfUnequalSizeAreOneBatchByTheirShares) {
   }
 }
 
-// Each rank has moved its own running statistics; those that are saved are rank 0's.
+// Each rank has updated its own running statistics; the saved ones are rank 0's.
 TEST(ZeroEngine, EvaluatesTheStatisticsThatItSaves) {
   const TestDirectory dir;
   for (const int stage : {1, 3}) {
@@ -199,7 +199,7 @@ TEST(ZeroEngine, TheLearningRateFollowsTheSchedule) {
   });
 }
 
-// Remembers what its forward computed in.
+// Remembers the dtype of its forward's computation.
 class WatchedImpl : public torch::nn::Module {
  public:
   WatchedImpl() : linear_(register_module("linear", torch::nn::Linear(8, 8))) {
@@ -223,7 +223,7 @@ at::Tensor watched_input(int step) {
   return torch::arange(32, at::kFloat).add(step).cos().view({4, 8});
 }
 
-// A module of another kind of holder and forward, under autocast.
+// A module with another kind of holder and forward, under autocast.
 TEST(ZeroEngine, SixteenBitsAreComputedInAndFloat32ComesOut) {
   for (const bool bf16 : {true, false}) {
     testing::run_threads(2, [&](Communicator& comm) {
@@ -253,7 +253,7 @@ TEST(ZeroEngine, SixteenBitsAreComputedInAndFloat32ComesOut) {
   }
 }
 
-// An overflow on one rank is everybody's; the learning rate waits.
+// An overflow on one rank counts for all; the learning rate does not advance.
 TEST(ZeroEngine, Float16StepsThatOverflowAreLeftOut) {
   testing::run_threads(2, [](Communicator& comm) {
     at::set_num_threads(1);
@@ -315,7 +315,7 @@ TEST(ZeroEngine, FrozenParametersAndBuffersAreRankZeros) {
     const at::Tensor frozen = net->named_parameters()["shift"].detach().clone();
     train_step(engine, 0);
     EXPECT_TRUE(alike(net->parameters()));
-    EXPECT_FALSE(alike(net->buffers()));  // each has seen its own rows
+    EXPECT_FALSE(alike(net->buffers()));  // each rank has seen its own rows
     engine.eval();
     const auto statistics = copies_of(net->buffers());
     engine.forward(inputs(0));
@@ -332,7 +332,7 @@ TEST(ZeroEngine, AModelThatChangesAfterwardsIsNamed) {
     auto engine = initialize(net, comm, config_of(with_sgd(2)));
     train_step(engine, 0);
     const auto said = [&] { return message_of<InvalidArgument>([&] { train_step(engine, 1); }); };
-    net->named_parameters()["shift"].set_requires_grad(true);  // frozen so far
+    net->named_parameters()["shift"].set_requires_grad(true);  // frozen until now
     EXPECT_THAT(said(), HasSubstr("zero::Engine: parameter 'shift' required no gradient"));
     net->named_parameters()["shift"].set_requires_grad(false);
     net->register_parameter("more", torch::ones({2}));
@@ -365,7 +365,7 @@ TEST(ZeroEngine, RanksWithOtherConfigurationsGetMismatch) {
   });
 }
 
-// With a schedule, accumulation, BatchNorm and a dynamic loss scale.
+// Uses a schedule, accumulation, BatchNorm and a dynamic loss scale.
 const char* const kRich = R"(, "gradient_accumulation_steps": 2,
   "scheduler": {"type": "WarmupCosineLR", "params": {"warmup_num_steps": 3, "total_num_steps": 9}},
   "fp16": {"enabled": true, "initial_scale_power": 10, "loss_scale_window": 2})";

@@ -1,4 +1,4 @@
-// A network with a list of layers, for the tests of what is fetched a unit at a time.
+// A network with a list of layers, for tests of fetching a unit at a time.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -16,7 +16,7 @@
 
 namespace lockstep::zero_test {
 
-// Of a signature that hooks see the tensors of.
+// Its signature lets hooks see the tensors.
 class LayerImpl : public torch::nn::Module, public Hookable<at::Tensor(const at::Tensor&, double)> {
  public:
   explicit LayerImpl(int64_t width) {
@@ -27,7 +27,7 @@ class LayerImpl : public torch::nn::Module, public Hookable<at::Tensor(const at:
 
  protected:
   at::Tensor compute(const at::Tensor& x, double by) override {
-    // The product with `scale_` is of parameters alone.
+    // The product with `scale_` uses parameters only.
     const at::Tensor weight = down_->weight * scale_.unsqueeze(1);
     return x + by * (torch::tanh(up_(x)).matmul(weight.t()) + down_->bias);
   }
@@ -58,7 +58,7 @@ class LayerNetImpl : public torch::nn::Module {
                   .view(p.sizes()));
   }
 
-  // Through these layers, in this order; all of them, if none is given.
+  // Goes through these layers, in this order; through all of them if none is given.
   at::Tensor forward(const at::Tensor& x, const std::vector<size_t>& way = {}) {
     at::Tensor h = enter_(x);
     if (way.empty()) {

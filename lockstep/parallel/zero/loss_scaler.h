@@ -1,7 +1,7 @@
-// The loss scale of float16 training by DeepSpeed's rules, as a value. No libtorch.
+// The loss scale of float16 training by DeepSpeed's rules, as a value type. No libtorch.
 //
-// The scale falls to half when `hysteresis` steps have overflowed, and doubles after
-// `loss_scale_window` steps without. (amp::GradScaler is PyTorch's kind: it falls at once.)
+// The scale halves when `hysteresis` steps have overflowed, and doubles after `loss_scale_window`
+// steps without an overflow. (amp::GradScaler follows PyTorch: it halves at once.)
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 namespace lockstep::zero {
 
 struct LossScaleConfig {
-  double loss_scale = 0;             // not 0: always this; 0: dynamic, by the rest
+  double loss_scale = 0;             // not 0: a constant scale; 0: dynamic, by the rest
   int64_t initial_scale_power = 16;  // the first scale is 2 to this power
   int64_t loss_scale_window = 1000;
   int64_t hysteresis = 2;
@@ -19,7 +19,7 @@ struct LossScaleConfig {
   bool operator==(const LossScaleConfig&) const = default;
 };
 
-// What a checkpoint keeps.
+// The state in a checkpoint.
 struct LossScaleState {
   double scale = 1;
   int64_t steps = 0;           // updates so far
@@ -34,12 +34,13 @@ class LossScaler {
   explicit LossScaler(const LossScaleConfig& config);
 
   double scale() const { return state_.scale; }
-  // Once a step. Throws Error when a scale at its minimum would have to fall: the gradients are not
-  // finite whatever the scale.
+  // Called once a step.
+  // Throws: Error when a scale at its minimum would have to fall: the gradients are not finite at
+  // any scale.
   void update(bool overflow);
 
   const LossScaleState& state() const { return state_; }
-  // Throws InvalidArgument if it cannot be a scaler's.
+  // Throws InvalidArgument for a state that no scaler can have.
   void load_state(const LossScaleState& state);
 
  private:

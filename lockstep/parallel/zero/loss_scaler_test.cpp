@@ -11,7 +11,7 @@
 namespace lockstep::zero::loss_scaler_test {
 namespace {
 
-// The scales before each of the steps; '!' is an overflow.
+// The scales before each step; '!' is an overflow.
 std::vector<double> scales(LossScaler& scaler, const std::string& steps) {
   std::vector<double> result;
   for (const char step : steps) {

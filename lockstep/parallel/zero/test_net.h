@@ -1,5 +1,5 @@
-// A small network and its data for the tests of this room: no random numbers, for ranks that are
-// threads share their generator.
+// A small network and its data for the tests of this room. It uses no random numbers, since ranks
+// that are threads share their generator.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -17,13 +17,13 @@
 
 namespace lockstep::zero_test {
 
-inline constexpr int64_t kRows = 12;  // of a batch of all ranks: 1, 2, 3 and 4 divide it
+inline constexpr int64_t kRows = 12;  // of a batch of all ranks: divisible by 1, 2, 3 and 4
 
-// Odd sizes, so that buckets have padding; a parameter that lies transposed; one that is frozen.
+// Odd sizes, so that buckets have padding; a transposed parameter; a frozen one.
 class TestNetImpl : public torch::nn::Module {
  public:
   explicit TestNetImpl(at::ScalarType dtype = at::kDouble, bool batch_norm = false) {
-    at::set_num_threads(1);  // ranks with a pool each would wait for each other's
+    at::set_num_threads(1);  // ranks with a pool each would wait for each other
     const at::NoGradGuard no_grad;
     first_ = register_module("first", torch::nn::Linear(7, 13));
     norm_ = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({13})));
@@ -88,7 +88,7 @@ at::Tensor loss_of(Model& model, int step, int part = 0, int parts = 1,
                                          rows_of(targets(step, dtype), part, parts));
 }
 
-// Those that are trained, by name.
+// The trained parameters, by name.
 inline NamedTensors named_trained(TestNet& net) {
   NamedTensors result;
   for (const auto& [name, tensor] : to_named_tensors(net->named_parameters())) {
@@ -97,7 +97,7 @@ inline NamedTensors named_trained(TestNet& net) {
   return result;
 }
 
-// Those that are trained.
+// The trained parameters.
 template <typename Model>
 std::vector<at::Tensor> trained(Model& model) {
   std::vector<at::Tensor> result;

@@ -14,7 +14,7 @@ using ::testing::IsEmpty;
 
 constexpr size_t kUnits = 4;
 
-// What a backward goes by, with the units that are over before it.
+// The places that a backward visits, with the units that end before each.
 std::vector<std::string> places_of(internal::UnitPasses& passes,
                                    const std::vector<size_t>& reached) {
   std::vector<std::string> places;
@@ -31,7 +31,7 @@ std::vector<std::string> places_of(internal::UnitPasses& passes,
   return places;
 }
 
-// Which units a rank's backward reaches changes nothing of the order in which ranks exchange.
+// The units that a rank's backward reaches do not change the order in which ranks exchange.
 TEST(UnitPasses, AreTheSameWhateverABackwardReaches) {
   const std::vector<std::vector<size_t>> forwards = {{0, 1, 2, 3}, {2, 0, 3}, {0, 1, 2, 1, 3, 3}};
   for (const std::vector<size_t>& forward : forwards) {
@@ -43,7 +43,8 @@ TEST(UnitPasses, AreTheSameWhateverABackwardReaches) {
       std::vector<size_t> reached;
       for (size_t i = forward.size(); i-- > 0;)
         if ((left_out >> i & 1U) == 0) reached.push_back(forward[i]);
-      // A unit that comes twice is left out as a whole: by which pass a backward comes nobody could say.
+      // A unit that occurs twice is left out as a whole, because it would be ambiguous which pass a
+      // backward belongs to.
       if (forward.size() > kUnits && left_out != 0) continue;
       const std::vector<std::string> places = places_of(passes, reached);
       if (first.empty()) first = places;
@@ -53,7 +54,7 @@ TEST(UnitPasses, AreTheSameWhateverABackwardReaches) {
   }
 }
 
-// Two forwards, and then their backwards; the rest of the first waits for its own.
+// Two forwards, then their backwards; the rest of the first waits for its own backward.
 TEST(UnitPasses, AForwardWaitsForItsBackward) {
   internal::UnitPasses passes(2);
   for (const size_t unit : {0, 1, 0, 1}) passes.went(unit);
@@ -63,7 +64,7 @@ TEST(UnitPasses, AForwardWaitsForItsBackward) {
   EXPECT_TRUE(passes.over(0));
   passes.begin_backward();
   EXPECT_FALSE(passes.over(0));
-  // Of a forward that nobody has seen, as one under whole_parameters().
+  // For a forward that was not recorded, such as one under whole_parameters().
   EXPECT_THAT(passes.until(1), ElementsAre(1));
   passes.went(0);
   passes.clear();

@@ -1,12 +1,12 @@
-// ZeroConfig: what a DeepSpeed-style JSON says, as a value. No libtorch.
+// ZeroConfig: a DeepSpeed-style JSON as a value. No libtorch.
 //
 //   { "train_micro_batch_size_per_gpu": 32,
 //     "optimizer": { "type": "Adam", "params": { "lr": 1e-4 } } }
 //
 // Names, defaults and meanings are those of DeepSpeed (its configuration page, and release 0.19's
-// behaviour where that page is silent), but for what docs/zero.md lists. All of DeepSpeed's keys
-// are known: those that only tune speed or logging there are read over, those that ask for
-// something that is not here are refused by name.
+// behaviour where that page is silent), except where docs/zero.md says otherwise. All of
+// DeepSpeed's keys are known: keys that only tune speed or logging there are ignored, and keys of
+// features that are not supported here are refused by name.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ namespace lockstep::zero {
 
 enum class OptimizerType : uint8_t { kAdam, kAdamW, kSgd };
 
-// The fields that a type does not have keep their defaults.
+// Fields that a type does not have keep their defaults.
 struct OptimizerConfig {
-  // DeepSpeed's "Adam" is AdamW too, unless "adam_w_mode" is false.
+  // DeepSpeed's "Adam" is also AdamW, unless "adam_w_mode" is false.
   OptimizerType type = OptimizerType::kAdamW;
   double lr = 1e-3;
   double beta1 = 0.9;  // Adam, AdamW
@@ -37,44 +37,47 @@ struct OptimizerConfig {
   bool operator==(const OptimizerConfig&) const = default;
 };
 
-// What forward computes in. Parameters, gradients and the optimizer's state stay float32; those of a model that
-// has been converted to 16 bits stay that, with float32 masters and state in the optimizer.
+// The precision of forward's computation. Parameters, gradients and the optimizer's state stay
+// float32; the parameters of a model that has been converted to 16 bits stay 16-bit, with float32
+// masters and state in the optimizer.
 enum class Precision : uint8_t { kFloat32, kBFloat16, kFloat16 };
 
 struct ZeroConfig {
-  // Samples. 0: not given; resolved() fills all three in.
-  int64_t train_batch_size = 0;             // of all ranks, a step of the optimizer
-  int64_t train_micro_batch_size = 0;       // of one rank, a forward
-  int64_t gradient_accumulation_steps = 0;  // forwards of one rank, a step of the optimizer
+  // In samples. 0: not given; resolved() fills in all three.
+  int64_t train_batch_size = 0;             // of all ranks, per step of the optimizer
+  int64_t train_micro_batch_size = 0;       // of one rank, per forward
+  int64_t gradient_accumulation_steps = 0;  // forwards of one rank per step of the optimizer
   std::optional<OptimizerConfig> optimizer = std::nullopt;
   std::optional<ScheduleConfig> scheduler = std::nullopt;
   Precision precision = Precision::kFloat32;
   LossScaleConfig loss_scale = {};   // float16 only
-  double gradient_clipping = 0;      // the largest global norm of the gradients; 0: any
-  int stage = 0;                     // what ZeRO divides: ZeroOptions::stage
+  double gradient_clipping = 0;      // the largest global norm of the gradients; 0: unlimited
+  int stage = 0;                     // ZeroOptions::stage
   std::string state_directory = {};  // offload_optimizer's nvme_path; "": state is in memory
-  bool overlap_comm = true;          // gradients are reduced while backward goes on
+  bool overlap_comm = true;          // gradients are reduced while backward runs
   int64_t reduce_bucket_size = 500'000'000;  // elements at which a bucket is full
-  // What becomes of a parameter that no rank used: its gradient counts as zero, or (false) it is
-  // named in an error.
+  // Treatment of a parameter that no rank used: true: its gradient counts as zero; false: an error
+  // names it.
   bool ignore_unused_parameters = true;
 
   bool operator==(const ZeroConfig&) const = default;
 };
 
-// Throws InvalidArgument of one line that begins with `source`: not JSON (comments are), a key
-// twice, an unknown key (with the nearest known one), a value of another type or out of range, a
-// setting that is not here. What depends on the number of ranks is resolved()'s matter.
+// Throws a one-line InvalidArgument that begins with `source`: not JSON (comments are allowed), a
+// key twice, an unknown key (with the nearest known one), a value of another type or out of range,
+// an unsupported setting. resolved() makes the checks that depend on the number of ranks.
 ZeroConfig zero_config_from_json(const std::string& text, const std::string& source);
-// The same of a file. Throws InvalidArgument if it cannot be read as well.
+// The same for a file.
+// Throws: InvalidArgument also if it cannot be read.
 ZeroConfig load_zero_config(const std::string& path);
 
-// JSON that gives the same configuration again.
+// JSON that gives the same configuration.
 std::string to_json(const ZeroConfig& config);
 
-// The configuration for `world_size` ranks: batch sizes filled in. One of them suffices, and
-// accumulation is 1 step unless given or implied. Throws InvalidArgument: batch sizes that contradict
-// each other (with the arithmetic), none at all, no optimizer.
+// The configuration for `world_size` ranks, with the batch sizes filled in. One of them suffices;
+// accumulation is 1 step unless given or implied.
+// Throws: InvalidArgument for contradictory batch sizes (with the arithmetic), no batch size at
+// all, or no optimizer.
 ZeroConfig resolved(const ZeroConfig& config, int world_size);
 
 }  // namespace lockstep::zero

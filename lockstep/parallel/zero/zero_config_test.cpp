@@ -27,7 +27,7 @@ std::string refusal(const std::string& text) {
   return error_of([&] { parse(text); });
 }
 
-// A configuration with an optimizer and these settings beside it.
+// A configuration with an optimizer and additional settings.
 std::string with(const std::string& settings) {
   return R"({"optimizer": {"type": "AdamW"}, )" + settings + "}";
 }

@@ -1,4 +1,4 @@
-// The state of all ranks as one, in the form of checkpoint/optimizer_state.h.
+// The state of all ranks as one state, in the form of checkpoint/optimizer_state.h.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -47,8 +47,8 @@ struct PlainMuon final : torch::optim::SGD, OptimizerKind {
 
 constexpr const char* kMaster = "master_weight";
 
-// A plain optimizer of the same kind over groups of the same shapes that have no memory, for its state
-// to be filled in or read; in float32 where parameters have masters.
+// A plain optimizer of the same kind over groups of the same shapes without memory, whose state is
+// filled in or read; in float32 for parameters that have masters.
 std::unique_ptr<Optimizer> shadow_of(const std::vector<OptimizerParamGroup>& groups, bool masters) {
   std::vector<OptimizerParamGroup> bare;
   for (const auto& group : groups) {
@@ -77,7 +77,7 @@ std::unique_ptr<Optimizer> shadow_of(const std::vector<OptimizerParamGroup>& gro
   return shadow;
 }
 
-// Of all groups, in order.
+// From all groups, in order.
 std::vector<const at::Tensor*> shadows_of(const Optimizer& shadow) {
   std::vector<const at::Tensor*> result;
   for (const OptimizerParamGroup& group : shadow.param_groups()) {
@@ -86,7 +86,7 @@ std::vector<const at::Tensor*> shadows_of(const Optimizer& shadow) {
   return result;
 }
 
-// A parameter's state in torch's object, from tensors in the order of ZeroBucket::states.
+// A parameter's state in torch's object, made from tensors in the order of ZeroBucket::states.
 template <typename State>
 std::unique_ptr<OptimizerParamState> adam_state(const std::vector<at::Tensor>& tensors,
                                                 int64_t steps) {
@@ -115,10 +115,10 @@ int64_t steps_of(const OptimizerOptions& options, const OptimizerParamState& sta
     return static_cast<const AdamWParamState&>(state).step();
   if (dynamic_cast<const AdamOptions*>(&options) != nullptr)
     return static_cast<const AdamParamState&>(state).step();
-  return 1;  // plain SGD does not count: that there is a buffer is what matters
+  return 1;  // plain SGD has no count: only the existence of a buffer matters
 }
 
-// What optimizer_state.h calls the tensors of ZeroBucket::states.
+// The names in optimizer_state.h of the tensors in ZeroBucket::states.
 std::vector<std::string> state_names(const OptimizerOptions& options) {
   std::vector<std::string> names{"momentum_buffer"};
   if (dynamic_cast<const AdamWOptions*>(&options) != nullptr ||
@@ -128,7 +128,7 @@ std::vector<std::string> state_names(const OptimizerOptions& options) {
   return names;
 }
 
-// Plain SGD, and Muon, do not count steps.
+// Plain SGD and Muon do not count steps.
 bool counts_steps(const OptimizerOptions& options) {
   return dynamic_cast<const SGDOptions*>(&options) == nullptr;
 }
@@ -137,7 +137,7 @@ std::string prefix_of(const internal::ZeroSlot& slot) {
   return std::to_string(slot.parameter) + ".";
 }
 
-// Where this rank's part of the parameter begins, of its elements as they lie in memory.
+// The beginning of this rank's part of the parameter, in elements in memory order.
 int64_t begin_of(const internal::ZeroBucket& bucket, const internal::ZeroSlot& slot) {
   return bucket.origin + slot.own.begin - slot.offset;
 }
@@ -158,7 +158,7 @@ bool same_order(at::IntArrayRef sizes, at::IntArrayRef a, at::IntArrayRef b) {
   return true;
 }
 
-// This rank's part of a parameter's state; zeros where there is none.
+// Keeps this rank's part of a parameter's state; zeros if there is none.
 void keep_part(const at::Tensor& own, const SlicedTensor* state, int64_t begin,
                const at::Tensor& parameter) {
   if (state == nullptr) {
@@ -173,7 +173,7 @@ void keep_part(const at::Tensor& own, const SlicedTensor* state, int64_t begin,
   }
 }
 
-// What tells of the state, without its memory: enough for set_optimizer_state() to judge it.
+// A description of the state without its memory: enough for set_optimizer_state() to check it.
 Safetensors outline_of(const SlicedTensors& state, const std::string& source, bool masters) {
   Safetensors outline{.tensors = {}, .metadata = state.metadata};
   for (const auto& [name, tensor] : state.tensors) {
@@ -188,7 +188,7 @@ Safetensors outline_of(const SlicedTensors& state, const std::string& source, bo
   return outline;
 }
 
-// Masters are nobody's but ours: each of a parameter that has one, of its shape, in float32.
+// Only this optimizer uses masters: one for each parameter that has one, of its shape, in float32.
 void check_masters(const SlicedTensors& state, const std::vector<const at::Tensor*>& outlines,
                    const std::vector<internal::ZeroBucket>& buckets, const std::string& source) {
   std::set<std::string> known;
@@ -274,7 +274,7 @@ SlicedTensors ZeroOptimizer::own_state() {
     for (const internal::ZeroSlot& slot : bucket.slots) {
       const internal::ZeroParameter& parameter = parameters[slot.parameter];
       const at::Tensor& tensor = parameter.tensor;
-      // One without elements is no rank's part, and there all the same.
+      // A parameter without elements belongs to no rank's part, but must appear.
       const bool here = !slot.own.empty() || (root && slot.numel == 0);
       const auto add = [&](const char* name, const at::Tensor& flat) {
         if (!here) return;
@@ -347,7 +347,7 @@ void ZeroOptimizer::load_parameters(const SlicedTensors& values, const std::stri
       throw CheckpointError(source + ": '" + parameter.name +
                             "' has another shape than the model's, or is there in part only");
   }
-  // What is fetched ahead still reads them, and so may other ranks, of one memory.
+  // Prefetches still read them, and so may other ranks that share the memory.
   if (buckets.units()) buckets.units()->before_change();
   state_->comm().barrier();
   for (internal::ZeroBucket& bucket : buckets.buckets()) {

@@ -37,7 +37,7 @@ NamedTensors named(TestNet& net) {
   return result;
 }
 
-// Muon takes matrices alone.
+// Muon accepts only matrices.
 NamedTensors matrices_if_muon(TestNet& net, const ZeroAlgorithm& algorithm) {
   NamedTensors result = named(net);
   if (std::holds_alternative<optim::MuonOptions>(algorithm))
@@ -60,7 +60,7 @@ void steps(TestNet& net, O& optimizer, int from, int to, int part, int parts) {
   }
 }
 
-// Where a run of `ranks` stands after some steps.
+// The state of a run of `ranks` after some steps.
 struct Standing {
   std::vector<at::Tensor> parameters;
   Safetensors state;
@@ -136,7 +136,7 @@ TEST(ZeroConsolidation, APlainOptimizerMayGoOnAndHandBack) {
   EXPECT_LE(distance(go_on(4, options, back, 6, 8), run_to(2, options, 8).parameters), 1e-8);
 }
 
-// As plain optimizers leave them when parameters have gone unused.
+// The state that plain optimizers leave if parameters were unused at times.
 TEST(ZeroConsolidation, ParametersMayHaveTakenUnequalNumbersOfSteps) {
   const auto take = [](auto& optimizer, TestNet& net, int step, int part, int parts) {
     optimizer.zero_grad();
@@ -186,7 +186,8 @@ bool same_tensors(const Safetensors& a, const Safetensors& b) {
   return true;
 }
 
-// What each rank writes by itself is what one would have gathered, and comes back on any number.
+// The shares that each rank writes equal the gathered state, and can be read on any number of
+// ranks.
 TEST(ZeroConsolidation, SharesInFilesAreTheWholeState) {
   std::vector<ZeroAlgorithm> all = algorithms();
   all.emplace_back(optim::MuonOptions(1e-2));
@@ -205,7 +206,7 @@ TEST(ZeroConsolidation, SharesInFilesAreTheWholeState) {
           const Safetensors gathered = optimizer.state_on_root();
           write_checkpoint(comm, directory / "c", share);
           if (comm.rank() == 0) whole = gathered;
-          comm.barrier();  // the state that was gathered is views
+          comm.barrier();  // the gathered state consists of views
         });
         const SlicedTensors read = read_checkpoint(directory / "c").optimizer;
         EXPECT_TRUE(same_tensors(read.whole(), whole)) << algorithm.index() << ", " << stage;

@@ -1,4 +1,4 @@
-// ZeroOptions::master_weights: parameters of 16 bits, whose masters, state and averages are float32.
+// ZeroOptions::master_weights: 16-bit parameters, whose masters, state and averages are float32.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -38,7 +38,8 @@ NamedTensors short_ones(at::ScalarType dtype = at::kBFloat16) {
           {"c", torch::ones({3}).requires_grad_()}};  // float32: it has no master
 }
 
-// Gradients that are multiples of 1/8 below 8, whatever ranks there are: sums and averages are exact.
+// Gradients that are multiples of 1/8 below 8 for any number of ranks, so that sums and averages
+// are exact.
 at::Tensor gradient_of(const at::Tensor& parameter, size_t index, int step) {
   return torch::arange(parameter.numel())
       .add(static_cast<int64_t>(index) + 3 * step)
@@ -49,7 +50,7 @@ at::Tensor gradient_of(const at::Tensor& parameter, size_t index, int step) {
       .to(parameter.scalar_type());
 }
 
-// Rank r's differ by multiples of 1/4, which are 0 together.
+// The ranks' losses differ by multiples of 1/4, which add up to 0.
 at::Tensor exact_loss(const NamedTensors& parameters, int step, int rank, int ranks) {
   at::Tensor loss = torch::zeros({});
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -134,7 +135,7 @@ void expect_masters(const Options& options, const std::vector<at::Tensor>& by_ha
   }
 }
 
-// Steps of a 1024th of an 8th: float32 has all of their bits, and bfloat16 none.
+// Steps of a 1024th of an 8th: float32 represents them exactly, and bfloat16 not at all.
 TEST(ZeroMasters, SgdIsThatOfFloat32RoundedOnce) {
   const SGDOptions options = SGDOptions(kFine).momentum(0.5);
   const auto by_hand = masters_by_hand<optim::FusedSGD>(options, 6);
@@ -147,7 +148,7 @@ TEST(ZeroMasters, AdamWIsThatOfFloat32RoundedOnce) {
   expect_masters(options, masters_by_hand<optim::FusedAdamW>(options, 6), 6, 1e-6);
 }
 
-// The average of 1 and 1 + 1/128 has a bit more than bfloat16.
+// The average of 1 and 1 + 1/128 has one bit more than bfloat16.
 TEST(ZeroMasters, AveragesHaveSixteenBitsOrThirtyTwo) {
   for (const int stage : {0, 1, 2, 3}) {
     for (const bool wide : {false, true}) {
@@ -165,7 +166,7 @@ TEST(ZeroMasters, AveragesHaveSixteenBitsOrThirtyTwo) {
   }
 }
 
-// A half and a 512th are kept apart, which bfloat16 could not add up.
+// A half and a 512th are accumulated separately, because bfloat16 could not add them.
 TEST(ZeroMasters, BackwardsAddUpInFloat32) {
   testing::run_threads(2, [](Communicator& comm) {
     const NamedTensors parameters = {{"a", torch::ones({100}, at::kBFloat16).requires_grad_()}};
@@ -179,7 +180,7 @@ TEST(ZeroMasters, BackwardsAddUpInFloat32) {
   });
 }
 
-// In bytes of one element, on four ranks, and of what they send a step.
+// In bytes per element, on four ranks; and the bytes sent per step.
 TEST(ZeroMasters, ParametersAndWhatIsSentAreHalf) {
   constexpr int64_t kNumel = 64'000;
   for (const bool wide : {false, true}) {
@@ -278,10 +279,10 @@ TEST(ZeroMasters, ResumedStepsHaveTheSameBits) {
       const Safetensors state = optimizer.state_on_root();
       if (comm.rank() != 0) return;
       const std::vector<at::Tensor> found = values(parameters, state);
-      if (ranks == 2)
-        EXPECT_TRUE(same_bits(found, after));
+      if (ranks == 2) EXPECT_TRUE(same_bits(found, after));
+      // One bit of bfloat16.
       else
-        EXPECT_LE(distance(found, after), 4e-3);  // a bit of bfloat16
+        EXPECT_LE(distance(found, after), 4e-3);
     });
   }
 }
@@ -315,7 +316,7 @@ TEST(ZeroMasters, StatesWithoutMastersAreTakenAndOthersNamed) {
   });
 }
 
-// More bits than the parameter has.
+// The master has more bits than the parameter.
 TEST(ZeroMasters, MastersAreBornInFloat32) {
   testing::run_threads(3, [](Communicator& comm) {
     const NamedTensors parameters = short_ones();
@@ -354,7 +355,7 @@ TEST(ZeroMasters, WhatSomebodyWritesIsHeard) {
   });
 }
 
-// The norm is that of the unscaled averages, and an overflow on one rank is everybody's.
+// The norm is that of the unscaled averages, and an overflow on one rank counts for all.
 TEST(ZeroMasters, ScaledGradientsAreClippedAndSkipped) {
   for (const int ranks : {1, 2}) {
     testing::run_threads(ranks, [&](Communicator& comm) {
@@ -375,7 +376,7 @@ TEST(ZeroMasters, ScaledGradientsAreClippedAndSkipped) {
   }
 }
 
-// What hosts fetch has 16 bits, and the numbers are those of whole copies.
+// Hosts fetch 16 bits, and the numbers equal those of whole copies.
 TEST(ZeroMasters, UnitsAreFetchedInSixteenBits) {
   std::vector<at::Tensor> first;
   int64_t full = 0;
@@ -383,7 +384,7 @@ TEST(ZeroMasters, UnitsAreFetchedInSixteenBits) {
     testing::run_threads(4, [&](Communicator& comm) {
       LayerNet net(3, 12, at::kBFloat16);
       ZeroOptions options{.stage = 3,
-                          .bucket_sizes = {.first = 1, .rest = 1},  // a bucket a parameter
+                          .bucket_sizes = {.first = 1, .rest = 1},  // one bucket per parameter
                           .master_weights = true,
                           .copies = {0, 0, 1, 1}};
       if (units) options.units = {.model = net.ptr()};
@@ -449,7 +450,7 @@ TEST(ZeroMasters, OptionsWithoutASixteenBitParameterAreNamed) {
   });
 }
 
-// DeepSpeed's words over a model that was converted, as DeepSpeed converts it.
+// DeepSpeed's settings over a model that was converted as DeepSpeed converts it.
 TEST(ZeroMasters, TheEngineKeepsAConvertedModelInSixteenBits) {
   const std::string config = R"({"train_micro_batch_size_per_gpu": 4,
     "optimizer": {"type": "AdamW", "params": {"lr": 0.01}}, "gradient_clipping": 1.0,

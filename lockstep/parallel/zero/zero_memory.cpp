@@ -1,4 +1,4 @@
-// What ZeroOptimizer's parts take, from the plans that it is made by.
+// The memory of ZeroOptimizer's parts, computed from its plans.
 #include <optional>
 #include <string>
 #include <vector>
@@ -50,7 +50,7 @@ ZeroMemory plan_memory(const std::vector<torch::optim::OptimizerParamGroup>& gro
 
   ZeroMemory memory;
   std::vector<flat::TensorSpec> buckets;
-  std::vector<int64_t> foreign(units.names.size());  // of each unit, what other hosts have
+  std::vector<int64_t> foreign(units.names.size());  // of each unit: bytes of other hosts
   for (const flat::ShardedBucket& plan : plans) {
     buckets.push_back({plan.bucket.numel, plan.bucket.dtype, plan.bucket.device});
     const size_t first = plan.bucket.slots.front().tensor;

@@ -1,4 +1,4 @@
-// ZeroOptimizer among processes: one host, whose memory is counted by the kernel, and several.
+// ZeroOptimizer among processes: on one host, whose memory the kernel counts, and on several.
 #include <ATen/ops/full.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ using zero_test::LayerNet;
 using zero_test::named_trained;
 using zero_test::TestNet;
 
-// Twenty steps of all ranks are those of one process.
+// Twenty steps of all ranks equal those of one process.
 void expect_one_process(Communicator& comm, int stage) {
   TestNet one, net;
   optim::FusedAdamW reference(zero_test::trained(one), AdamWOptions(1e-2));
@@ -51,7 +51,7 @@ void expect_one_process(Communicator& comm, int stage) {
       << "stage " << stage;
 }
 
-// The same with parameters that hosts divide, a layer a unit.
+// The same with parameters that hosts divide, one layer per unit.
 void expect_one_process_by_units(Communicator& comm, bool reshard, std::vector<int> copies = {}) {
   LayerNet one(3), net(3);
   optim::FusedAdamW reference(one->parameters(), AdamWOptions(1e-2));
@@ -74,8 +74,8 @@ void expect_one_process_by_units(Communicator& comm, bool reshard, std::vector<i
 
 constexpr double kMiB = 1 << 20;
 
-// This process's proportional share of all its memory, in bytes (proc(5), smaps_rollup), without what
-// malloc only keeps for later.
+// This process's proportional share of all its memory, in bytes (proc(5), smaps_rollup), without
+// free memory that malloc only keeps.
 double proportional_bytes() {
   ::malloc_trim(0);
   std::ifstream rollup("/proc/self/smaps_rollup");
@@ -101,7 +101,7 @@ TEST(ZeroProcesses, EveryStageIsOneProcess) {
 TEST(ZeroProcesses, TheKernelCountsOneCopy) {
   testing::expect_ranks(4, [](Communicator& comm) {
     constexpr double kPsi = 64.0 * (1 << 20);
-    expect_one_process(comm, 3);  // libtorch's code and what it makes once
+    expect_one_process(comm, 3);  // loads libtorch's code and its one-time allocations
     comm.barrier();
     const double before = sum_over_ranks(comm, proportional_bytes());
     NamedTensors parameters;
@@ -131,7 +131,7 @@ TEST(ZeroProcesses, TheKernelCountsOneCopy) {
   });
 }
 
-// A layer holds nothing but a vector, and adds its sum.
+// A layer that holds only a vector, and adds its sum.
 struct VectorImpl : torch::nn::Module, Hookable<at::Tensor(const at::Tensor&)> {
   VectorImpl(int64_t numel, bool filled) {
     values =
@@ -166,12 +166,12 @@ ZeroOptimizer by_units(Communicator& comm, Vectors& net, int64_t bucket, bool re
            .copies = std::move(copies)}};
 }
 
-// Two copies of 64 MiB of parameters: each has its half, and two layers of sixteen at most.
+// Two copies of 64 MiB of parameters: each process has its half, and at most two of sixteen layers.
 TEST(ZeroProcesses, TheKernelCountsWhatCopiesDivide) {
   testing::expect_ranks(4, [](Communicator& comm) {
     constexpr double kPsi = 64.0 * (1 << 20);
     const std::vector<int> copies{0, 0, 1, 1};
-    expect_one_process_by_units(comm, true, copies);  // what libtorch makes once
+    expect_one_process_by_units(comm, true, copies);  // libtorch's one-time allocations
     comm.barrier();
     const double before = sum_over_ranks(comm, proportional_bytes());
     Vectors net(16, 1 << 20);
@@ -197,8 +197,8 @@ TEST(ZeroProcesses, TheKernelCountsWhatCopiesDivide) {
   });
 }
 
-// A control group of this process's own with a limit; gone with it. Not where there is no memory
-// controller of v1 or v2 that one may write to.
+// A control group of this process alone with a limit, removed afterwards. Not available without a
+// writable memory controller of v1 or v2.
 class OwnLimit {
  public:
   explicit OwnLimit(int64_t bytes) {
@@ -219,12 +219,12 @@ class OwnLimit {
   }
   OwnLimit(const OwnLimit&) = delete;
   OwnLimit& operator=(const OwnLimit&) = delete;
-  // It may be another's: a group above, where this one's controller is not there.
+  // The limit may come from a group above, if this one's controller is not there.
   bool there() const {
     const auto limit = memory_limit();
     return there_ && limit && limit->group == folder_;
   }
-  // That was taken so far; 0 where the system does not say.
+  // The memory taken so far; 0 if the system does not report it.
   double most() const {
     double bytes = 0;
     for (const char* name : {"memory.max_usage_in_bytes", "memory.peak"})
@@ -256,13 +256,13 @@ class OwnLimit {
   bool there_ = false;
 };
 
-// 512 MiB of parameters, gradients and moments where each rank may have two thirds, libtorch's some 100 included:
-// four ranks train, one is told.
+// 512 MiB of parameters, gradients and moments, with a limit of two thirds per rank, including
+// about 100 MiB of libtorch: four ranks train, one is refused.
 constexpr int64_t kOwnLimit = 358'000'000;
 
 void train_born_divided(Communicator& comm) {
   at::set_num_threads(1);
-  ::mallopt(M_MMAP_THRESHOLD, 4 << 20);  // gradients that are done with go back at once
+  ::mallopt(M_MMAP_THRESHOLD, 4 << 20);  // freed gradients return to the system at once
   Vectors net(16, 2 << 20, /*filled=*/false);
   ZeroOptions options{.stage = 3, .bucket_sizes = {.first = 8 << 20, .rest = 8 << 20}};
   options.initial = [](const std::string&, int64_t begin, const at::Tensor& part) {
@@ -336,8 +336,9 @@ TEST_F(ZeroHosts, EveryStageIsOneProcess) {
   }
 }
 
-// As ZeRO's stage 3: the parameters twice and the gradients once, where DistributedDataParallel's step
-// sends them twice; the last layer stays from its forward to its backward. Or as much as that.
+// As ZeRO's stage 3: the parameters are sent twice and the gradients once, whereas
+// DistributedDataParallel's step sends twice the parameters' size; the last layer stays from its
+// forward to its backward. Otherwise as much as DistributedDataParallel.
 TEST_F(ZeroHosts, UnitsAreFetchedOnceAHost) {
   static constexpr int kUnits = 16;
   static constexpr int64_t kNumel = 1 << 18;
@@ -373,8 +374,8 @@ TEST_F(ZeroHosts, UnitsAreFetchedOnceAHost) {
   }
 }
 
-// Between hosts a step sends what DistributedDataParallel's would: each host the gradients of the
-// others' parts once, and its own parts of the parameters once, however many ranks it has.
+// Between hosts a step sends as much as DistributedDataParallel's: each host sends the gradients of
+// the others' parts once, and its own parts of the parameters once, however many ranks it has.
 TEST_F(ZeroHosts, AStepSendsEachByteOnceAHost) {
   constexpr int64_t kNumel = 4 << 20;
   constexpr int kSteps = 4;

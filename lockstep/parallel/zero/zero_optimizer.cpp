@@ -50,7 +50,7 @@ bool same_kind(const ZeroAlgorithm& algorithm, const OptimizerOptions& options) 
   return std::visit([&](const auto& own) { return typeid(own) == typeid(options); }, algorithm);
 }
 
-// All parameters of all groups, by name, and which group each is in.
+// All parameters of all groups, with their names and groups.
 struct Listed {
   std::vector<internal::ZeroParameter> parameters;
   NamedTensors named;
@@ -94,8 +94,8 @@ Listed listed(const std::vector<OptimizerParamGroup>& groups, const std::vector<
   return result;
 }
 
-// Before anything is allocated, and on all ranks: what a control group allows is found out by a kill
-// otherwise. Ranks of one group share its limit.
+// Before anything is allocated, and on all ranks: exceeding a control group's limit would otherwise
+// end in a kill. Ranks of one group share its limit.
 void check_fits(Communicator& comm, const ZeroMemory& planned) {
   struct Rank {
     double needed, allowed, host, group;  // numbers below 2^53
@@ -137,7 +137,7 @@ void check_fits(Communicator& comm, const ZeroMemory& planned) {
   }
 }
 
-// The plan for ranks as they are; 0 where something is not in this memory, or does not stay.
+// The memory planned for the present ranks; 0 for memory that is not here, or does not stay.
 ZeroMemory planned_here(Communicator& comm, const std::vector<OptimizerParamGroup>& groups,
                         const ZeroAlgorithm& defaults, const ZeroOptions& options,
                         const std::vector<std::string>& names) {
@@ -157,7 +157,7 @@ ZeroMemory planned_here(Communicator& comm, const std::vector<OptimizerParamGrou
       names);
 }
 
-// Takes the disk's space now, and throws on all ranks where one has none.
+// Allocates the disk space now, and throws on all ranks if one has none.
 void make_states(Communicator& comm, std::vector<internal::ZeroBucket>& buckets,
                  const std::string& directory, const std::vector<OptimizerParamGroup>& groups) {
   std::exception_ptr error;
@@ -166,7 +166,7 @@ void make_states(Communicator& comm, std::vector<internal::ZeroBucket>& buckets,
     const size_t count = optim::states_of(groups[bucket.group].options());
     try {
       if (!error && count > 0) bucket.state(count - 1);
-    } catch (...) {  // the others hear of it below
+    } catch (...) {  // the other ranks are told below
       error = std::current_exception();
     }
   }
@@ -180,7 +180,7 @@ void make_states(Communicator& comm, std::vector<internal::ZeroBucket>& buckets,
                 " cannot put the optimizer's state into " + directory + "; they say why");
 }
 
-// Before parameters move: a unit without a door for hooks throws, and the model is as it was.
+// Called before parameters move: if a unit cannot be hooked it throws, and the model is unchanged.
 void check_doors(const ZeroUnits& units) {
   if (!units.model) return;
   const std::vector<std::string> names =
@@ -201,11 +201,11 @@ ZeroOptimizer::ZeroOptimizer(Communicator comm, const NamedTensors& parameters,
 ZeroOptimizer::ZeroOptimizer(Communicator comm, const std::vector<OptimizerParamGroup>& groups,
                              const std::vector<std::string>& names, const ZeroAlgorithm& defaults,
                              const ZeroOptions& options)
-    // Everything that can be wrong with the groups is named in our words first.
+    // Errors in the groups are first reported with Lockstep's own messages.
     : Optimizer((listed(groups, names, defaults), groups), options_of(defaults)),
       defaults_(defaults) {
-  // libtorch (2.13) puts the defaults in place of every value that equals its class's own default:
-  // a group's weight decay of 0 would be lost.
+  // libtorch (2.13) replaces every value that equals its class's own default by the defaults: a
+  // group's weight decay of 0 would be lost.
   for (size_t i = 0; i < groups.size(); ++i) {
     if (groups[i].has_options()) param_groups()[i].set_options(groups[i].options().clone());
   }
@@ -221,7 +221,7 @@ ZeroOptimizer::ZeroOptimizer(Communicator comm, const std::vector<OptimizerParam
   sharding_ = flat::to_text(shards.policy, shards.choice);
   check_same_on_all_ranks(comm, all.named);
   ZeroMemory planned = planned_here(comm, groups, defaults, options, names);
-  if (!options.state_directory.empty()) planned.state = 0;  // the system can do without its pages
+  if (!options.state_directory.empty()) planned.state = 0;  // the system can evict its pages
   check_fits(comm, planned);
   if (!options.copies.empty() && !options.units.model && !comm.capabilities().device.is_cpu())
     throw InvalidArgument(

@@ -145,7 +145,7 @@ TEST(ZeroOptimizer, StateIsAnNthOfTheWholeOnEveryRank) {
       }
     });
     EXPECT_EQ(whole, 2 * numel);
-    // Two moments; every tensor is padded to 8 doubles, every part of the one bucket too.
+    // Two moments; every tensor, and every part of the only bucket, is padded to 8 doubles.
     const int64_t padding = 8 * (static_cast<int64_t>(trained(net).size()) + ranks);
     for (const int64_t one : kept) {
       EXPECT_EQ(one, kept[0]);
@@ -155,7 +155,7 @@ TEST(ZeroOptimizer, StateIsAnNthOfTheWholeOnEveryRank) {
   }
 }
 
-// The same bits; nothing is in the directory, not even meanwhile.
+// The bits are the same; the directory stays empty, even meanwhile.
 TEST(ZeroOptimizer, StateMayLieInFiles) {
   const TestDirectory dir;
   for (const ZeroAlgorithm& algorithm : algorithms()) {
@@ -379,7 +379,7 @@ TEST(ZeroOptimizer, ZeroGradAndStrangeGradientsDoNoHarm) {
     for (int step = 0; step < 4; ++step) {
       loss_of(other, step, comm.rank(), 2).backward();
       same.step();
-      for (at::Tensor& p : trained(net)) {  // another memory, as user code might leave
+      for (at::Tensor& p : trained(net)) {  // other memory, as user code might assign
         if (step == 2) p.mutable_grad() = torch::zeros_like(p);
       }
       if (step != 2) net->zero_grad(/*set_to_none=*/step == 0);
@@ -395,7 +395,7 @@ TEST(ZeroOptimizer, ARankThatSkippedItsBackwardIsNamed) {
   testing::run_threads(3, [](Communicator& comm) {
     const auto a = leaf(5);
     ZeroOptimizer optimizer(comm, {{"a", a}}, SGDOptions(1));
-    optimizer.step();  // nobody has a gradient: nothing happens
+    optimizer.step();  // no rank has a gradient: nothing happens
     EXPECT_TRUE(a.detach().eq(1).all().item<bool>());
     if (comm.rank() != 1) a.sum().backward();
     EXPECT_THAT(message_of<Mismatch>([&] { optimizer.step(); }),
@@ -424,7 +424,8 @@ TEST(ZeroOptimizer, ABackwardThatThrewCanBeRepeated) {
   testing::run_threads(2, [](Communicator& comm) {
     for (const int stage : {0, 1, 2, 3}) {
       const auto a = leaf(64), b = leaf(64), same_a = leaf(64), same_b = leaf(64);
-      // Each its own bucket: b's is being reduced when the backward throws before a's.
+      // Each parameter has its own bucket: b's is being reduced when the backward throws before
+      // a's.
       ZeroOptimizer optimizer(comm, {{"a", a}, {"b", b}}, SGDOptions(0.1),
                               {.stage = stage, .bucket_sizes = kSmallBuckets});
       ZeroOptimizer same(comm, {{"a", same_a}, {"b", same_b}}, SGDOptions(0.1),
@@ -452,7 +453,8 @@ TEST(ZeroOptimizer, ABackwardThatThrewCanBeRepeated) {
   });
 }
 
-// More buckets than are reduced at once: how many a rank has started by then is a matter of time.
+// More buckets than are reduced at once: the number that a rank has started by then depends on
+// timing.
 TEST(ZeroOptimizer, ABackwardThatThrewIsEndedAlikeOnRanksThatAreNot) {
   for (const int stage : {1, 2}) {
     testing::run_threads(2, [stage](Communicator& comm) {
@@ -499,7 +501,7 @@ TEST(ZeroOptimizer, ABackwardThatThrewIsEndedAlikeOnRanksThatAreNot) {
   }
 }
 
-// A backward from two leaves' product; it may throw between them.
+// A backward from the product of two leaves, which may throw between them.
 void backward_through(const at::Tensor& a, const at::Tensor& b, bool throws) {
   const at::Tensor middle = a * 2.0;
   if (throws)
@@ -507,7 +509,7 @@ void backward_through(const at::Tensor& a, const at::Tensor& b, bool throws) {
   (middle * b).sum().backward();
 }
 
-// In stages 2 and 3 what came before it is gone as well, and that is said.
+// In stages 2 and 3 the gradients before it are lost, too, and the error says so.
 TEST(ZeroOptimizer, ABackwardThatThrewTakesTheStepsGradientsWithIt) {
   for (const bool accumulate : {false, true}) {
     testing::run_threads(2, [accumulate](Communicator& comm) {
@@ -535,7 +537,7 @@ TEST(ZeroOptimizer, ABackwardThatThrewTakesTheStepsGradientsWithIt) {
         first();
         backward(false);
         optimizer.step();
-        // Twice the gradient of each, and no more.
+        // Exactly twice each gradient.
         EXPECT_TRUE(a.allclose(before[0] - 0.1 * 4 * before[1]));
         EXPECT_TRUE(b.allclose(before[1] - 0.1 * 4 * before[0]));
       }
@@ -543,8 +545,8 @@ TEST(ZeroOptimizer, ABackwardThatThrewTakesTheStepsGradientsWithIt) {
   }
 }
 
-// leave_out() after a backward that threw in the second round: how far a rank had come is a matter of
-// time, what they then do together is not.
+// leave_out() after a backward that threw in the second round: a rank's progress depends on timing,
+// the ranks' common reaction does not.
 TEST(ZeroOptimizer, AStepIsLeftOutAlikeOnRanksThatAreNot) {
   testing::run_threads(2, [](Communicator& comm) {
     constexpr int kLayers = 9;
@@ -575,7 +577,7 @@ TEST(ZeroOptimizer, AStepIsLeftOutAlikeOnRanksThatAreNot) {
   });
 }
 
-// What it has added under no_sync() cannot be told from what was there.
+// The values that it has added under no_sync() cannot be separated from the earlier ones.
 TEST(ZeroOptimizer, AQuietBackwardThatThrewIsNamed) {
   for (const int stage : {1, 3}) {
     testing::run_threads(2, [stage](Communicator& comm) {

@@ -29,7 +29,7 @@ AdamWOptions policy_adamw() {
   return AdamWOptions(0.05).weight_decay(0.1);
 }
 
-// Of TestNet.
+// The policy for TestNet.
 ShardPolicy mixed_policy() {
   return {{{.cut = Cut::kRows, .names = {"first.weight"}},
            {.cut = Cut::kWhole, .names = {"second"}},
@@ -75,7 +75,7 @@ TEST(ZeroPolicy, RanksAreOneProcessWhateverIsCutWhere) {
   }
 }
 
-// The parts that a rank keeps state of tell where parameters were divided.
+// The parts that a rank keeps state of show where parameters were divided.
 TEST(ZeroPolicy, RanksKeepRowsAndWholeTensors) {
   testing::run_threads(3, [](Communicator& comm) {
     const at::Tensor rows = torch::ones({300, 24}).requires_grad_();
@@ -116,7 +116,8 @@ TEST(ZeroPolicy, RanksKeepRowsAndWholeTensors) {
   });
 }
 
-// A state does not know where it was divided: from one policy and number of ranks to another.
+// A state does not record where it was divided: it moves from one policy and number of ranks to
+// another.
 TEST(ZeroPolicy, StatesPassFromOnePolicyToAnother) {
   const std::vector<at::Tensor> alone = reference_after(6);
   Safetensors state;
@@ -151,7 +152,7 @@ TEST(ZeroPolicy, StatesPassFromOnePolicyToAnother) {
   }
 }
 
-// Each rank is asked for what its part has: here whole rows.
+// Each rank is asked for the values of its part, here whole rows.
 TEST(ZeroPolicy, ParametersAreBornWhereTheyAreCut) {
   testing::run_threads(2, [](Communicator& comm) {
     const at::Tensor matrix = torch::zeros({101, 24}).requires_grad_();
@@ -168,7 +169,7 @@ TEST(ZeroPolicy, ParametersAreBornWhereTheyAreCut) {
   });
 }
 
-// Units are fetched as they lie.
+// Units are fetched in their divided layout.
 TEST(ZeroPolicy, UnitsAreCutByTheirRules) {
   const ShardPolicy policy{{{.cut = Cut::kRows, .names = {"layers.*.up"}, .dims = 2},
                             {.cut = Cut::kWhole, .names = {"layers.*.down"}}}};

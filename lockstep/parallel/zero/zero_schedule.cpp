@@ -16,7 +16,7 @@ int64_t warmup_of(const ScheduleConfig& schedule) {
   return std::max<int64_t>(2, schedule.warmup_num_steps);
 }
 
-// How far the warm-up is: 0 to 1, of a scheduler that has moved on `moves` times.
+// The progress of the warm-up, 0 to 1, of a scheduler that has advanced `moves` times.
 double warmed(const ScheduleConfig& schedule, int64_t moves) {
   const auto length = static_cast<double>(warmup_of(schedule));
   const auto done = static_cast<double>(moves - 1);
@@ -24,7 +24,7 @@ double warmed(const ScheduleConfig& schedule, int64_t moves) {
   return std::log(done + 1) / std::log(length);
 }
 
-// Of the steps after the warm-up, how many are still to come: 1 to 0.
+// The remaining fraction of the steps after the warm-up: from 1 to 0.
 double left_of(const ScheduleConfig& schedule, int64_t moves) {
   const int64_t falling = std::max<int64_t>(1, schedule.total_num_steps - warmup_of(schedule));
   const auto left = static_cast<double>(schedule.total_num_steps - (moves - 1));

@@ -16,7 +16,8 @@
 namespace lockstep {
 namespace {
 
-// [whether there are moments] [steps of each parameter], then of each bucket the rank's parameters, master, moments.
+// The layout: [whether there are moments] [steps of each parameter], then for each bucket the
+// rank's parameters, master, moments.
 struct Layout {
   size_t head = 0;
   std::vector<at::Tensor> tensors;
@@ -99,9 +100,10 @@ void ZeroOptimizer::restore_share(const at::Tensor& share) {
   if (layout.bytes != share.nbytes())
     refuse("it has " + std::to_string(share.nbytes()) + " bytes instead of " +
            std::to_string(layout.bytes));
-  // What is fetched ahead still reads them.
+  // Prefetches still read them.
   if (const auto& units = state_->buckets().units()) units->before_change();
-  // Parameters one by one, so that an optimizer whose moments are files does not hold all of them twice.
+  // Copies parameters one by one, so that an optimizer whose moments are files does not hold all of
+  // them twice.
   auto at = static_cast<int64_t>(layout.head);
   for (const at::Tensor& tensor : layout.tensors) {
     const auto count = static_cast<int64_t>(tensor.nbytes());

@@ -1,4 +1,4 @@
-// What ZeRO's stages differ in: memory, what travels, and where the parameters lie.
+// The differences of ZeRO's stages: memory, traffic, and the parameters' location.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -30,7 +30,7 @@ using ::testing::HasSubstr;
 using torch::optim::AdamWOptions;
 using torch::optim::SGDOptions;
 
-// Layers of equal size, as a transformer's.
+// Layers of equal size, as in a transformer.
 NamedTensors layers(int count, int64_t numel) {
   NamedTensors result;
   for (int i = 0; i < count; ++i)
@@ -51,11 +51,11 @@ TEST(HostCopy, HostsAreCountedInTheirOrder) {
   EXPECT_EQ(ranks_by_host(std::vector<int>{0, 1, 0}), std::nullopt);
 }
 
-// Rajbhandari et al., figure 1, with float32 throughout and one copy of the parameters a host.
+// Rajbhandari et al., figure 1, with float32 throughout and one copy of the parameters per host.
 TEST(ZeroStages, MemoryIsThatOfTheFormulas) {
   constexpr int kLayers = 12;
   constexpr int64_t kNumel = 50'000;
-  constexpr double kPsi = kLayers * kNumel * 4.0;  // bytes
+  constexpr double kPsi = kLayers * kNumel * 4.0;  // in bytes
   for (const int ranks : {2, 4, 8}) {
     for (const int stage : {0, 1, 2, 3}) {
       for (const bool one_copy : {false, true}) {
@@ -78,7 +78,7 @@ TEST(ZeroStages, MemoryIsThatOfTheFormulas) {
           near(memory.gradients, divided(stage > 1));
           near(memory.state, 2 * divided(stage > 0));
           near(memory.buffers, stage > 1 ? 3 * 200'000.0 : 0);
-          // After a step nothing else is kept.
+          // Nothing else is kept after a step.
           for (const auto& entry : parameters) EXPECT_FALSE(entry.second.grad().defined());
         });
       }
@@ -86,7 +86,7 @@ TEST(ZeroStages, MemoryIsThatOfTheFormulas) {
   }
 }
 
-// Seven billion parameters under AdamW, of which there is nothing but their shapes.
+// Seven billion parameters under AdamW, of which only the shapes exist.
 TEST(ZeroStages, MemoryIsPlannedWithoutAny) {
   std::vector<at::Tensor> parameters;
   for (int layer = 0; layer < 32; ++layer) {
@@ -112,7 +112,7 @@ TEST(ZeroStages, MemoryIsPlannedWithoutAny) {
   EXPECT_NEAR(static_cast<double>(hosts.gradients), psi / 64, 1e-3 * psi / 64);
 }
 
-// Payload; the few bytes by which ranks agree on a step come on top.
+// Counts payload; the few bytes by which ranks agree on a step are additional.
 TEST(ZeroStages, OneCopyAHostSpendsNoBytesOnParameters) {
   constexpr int64_t kNumel = 40'000;
   constexpr double kPsi = 4 * kNumel * 4.0;
@@ -137,14 +137,14 @@ TEST(ZeroStages, OneCopyAHostSpendsNoBytesOnParameters) {
   }
 }
 
-// No layer is gathered, so no rank waits for another's way through the model.
+// No layer is gathered, so ranks do not depend on each other's order of layers.
 TEST(ZeroStages, RanksMayTakeDifferentWays) {
   for (const int stage : {1, 2, 3}) {
     testing::run_threads(3, [stage](Communicator& comm) {
       const NamedTensors parameters = layers(6, 1000);
       ZeroOptimizer optimizer(comm, parameters, SGDOptions(1),
                               {.stage = stage, .bucket_sizes = {.first = 1000, .rest = 1000}});
-      // Rank r goes through layers r and r + 3, and through one of them twice.
+      // Rank r uses layers r and r + 3, and one of them twice.
       const auto& first = parameters[static_cast<size_t>(comm.rank())].second;
       const auto& second = parameters[static_cast<size_t>(comm.rank()) + 3].second;
       (first.sum() + first.sum() + 3 * second.sum()).backward();
@@ -173,8 +173,8 @@ TEST(ZeroStages, ARankWritesForAllRanksOfItsHost) {
   });
 }
 
-// From the second step on backward writes gradients where they are reduced, but for those of the layer
-// by which the optimizer learns that a backward has begun.
+// From the second step on backward writes gradients directly where they are reduced, except those
+// of the layer that tells the optimizer that a backward has begun.
 TEST(ZeroStages, GradientsAreBornInTheirPlaces) {
   for (const int stage : {0, 1, 2, 3}) {
     testing::run_threads(2, [stage](Communicator& comm) {
@@ -197,18 +197,19 @@ TEST(ZeroStages, GradientsAreBornInTheirPlaces) {
   }
 }
 
-// Who keeps a gradient keeps its values, though its place is another gradient's soon.
+// A kept gradient keeps its values, though its place is soon used by another gradient.
 TEST(ZeroStages, AGradientThatSomebodyKeepsIsLeftAlone) {
   for (const int stage : {1, 3}) {
     testing::run_threads(2, [stage](Communicator& comm) {
-      const NamedTensors parameters = layers(12, 1000);  // each a bucket, of four buffers' turns
+      // Each in its own bucket, in turns of four buffers.
+      const NamedTensors parameters = layers(12, 1000);
       ZeroOptimizer optimizer(comm, parameters, SGDOptions(0),
                               {.stage = stage, .bucket_sizes = {.first = 1000, .rest = 1000}});
       std::vector<at::Tensor> kept(parameters.size());
       for (size_t i = 0; i < parameters.size(); ++i)
         parameters[i].second.register_hook([&kept, i](const at::Tensor& g) { kept[i] = g; });
       for (int step = 0; step < 4; ++step) {
-        // Another way through the layers in each step: what was born where is learnt in vain.
+        // Another order of layers in each step: the learnt placement does not apply.
         at::Tensor loss = torch::zeros({});
         for (size_t i = 0; i < parameters.size(); ++i) {
           const at::Tensor& p = parameters[(i * 5 + static_cast<size_t>(step)) % 12].second;
@@ -255,7 +256,7 @@ TEST(ZeroStages, EveryBackwardIsReducedWhereGradientsAccumulateInParts) {
   }
   for (const int ranks : {1, 2, 3}) {
     for (const int stage : {2, 3}) {
-      for (const int quiet : {0, 1, 4}) {  // that many of four are under no_sync()
+      for (const int quiet : {0, 1, 4}) {  // this many of four run under no_sync()
         testing::run_threads(ranks, [&](Communicator& comm) {
           TestNet net;
           const NamedTensors parameters = named_trained(net);
@@ -283,7 +284,7 @@ TEST(ZeroStages, EveryBackwardIsReducedWhereGradientsAccumulateInParts) {
   }
 }
 
-// Under Muon each matrix is one rank's: N ranks are one process, in every stage.
+// Under Muon each matrix belongs to one rank: N ranks equal one process, in every stage.
 TEST(ZeroStages, MuonsMatricesAreWhole) {
   const auto make = [] {
     std::vector<std::vector<int64_t>> shapes = {{8, 6}, {6, 6}, {20, 6}, {6, 20}, {3, 6}};
@@ -334,7 +335,7 @@ TEST(ZeroStages, MuonsMatricesAreWhole) {
         const Safetensors whole = optimizer.state_on_root();
         if (comm.rank() == 0) state = whole;
       });
-      // The state is that of a Muon of one process.
+      // The state equals that of a Muon of one process.
       optim::Muon other(alone, options);
       set_optimizer_state(other, state, "test");
     }
@@ -346,7 +347,7 @@ TEST(ZeroStages, MuonsMatricesAreWhole) {
   });
 }
 
-// Without overlap too: a backward's gradients are gone when it ends.
+// The same without overlap: a backward's gradients are freed when it ends.
 TEST(ZeroStages, GradientsAccumulateInPartsWithoutOverlap) {
   testing::run_threads(2, [](Communicator& comm) {
     const NamedTensors parameters = layers(4, 100);

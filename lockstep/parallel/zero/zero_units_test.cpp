@@ -1,4 +1,5 @@
-// Parameters that are divided between hosts, and fetched a unit at a time. Hosts are groups of threads.
+// Parameters that are divided between hosts and fetched one unit at a time. Hosts are groups of
+// threads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -67,7 +68,7 @@ TEST(UnitOrder, IsTheModelsAtFirstAndThenThatOfThePassBefore) {
   EXPECT_EQ(order.after(0, Pass::kBackward), std::nullopt);
   EXPECT_EQ(order.after_step(), std::nullopt);
   EXPECT_EQ(order.after(0, Pass::kForward), 2U);
-  EXPECT_EQ(order.after(2, Pass::kForward), 2U);  // the backward of the same
+  EXPECT_EQ(order.after(2, Pass::kForward), 2U);  // that pass's backward
   EXPECT_EQ(order.after(2, Pass::kBackward), 0U);
   EXPECT_EQ(order.after(0, Pass::kBackward), std::nullopt);
   EXPECT_EQ(order.after_step(), 0U);
@@ -79,7 +80,7 @@ TEST(UnitPlan, SharedParametersStayWhole) {
   net->layer(1)->parameters()[0].requires_grad_(false);
   std::vector<at::Tensor> given;
   for (const auto& [name, tensor] : named(net)) {
-    if (name.starts_with("layers.1.")) continue;  // another optimizer's
+    if (name.starts_with("layers.1.")) continue;  // belongs to another optimizer
     given.push_back(tensor);
   }
   const internal::UnitPlan plan = internal::plan_units(*net, {}, given);
@@ -127,7 +128,7 @@ void expect_one_process(const std::vector<int>& copies, const Way& way) {
     reference.zero_grad();
     for (int micro = 0; micro < way.micro; ++micro)
       (loss_of_net(one, way.micro * step + micro, 0, 1, way.layers) / way.micro).backward();
-    // What no rank used counts as zero here.
+    // Unused parameters count as zero here.
     for (at::Tensor& p : one->parameters()) {
       if (!p.grad().defined()) p.mutable_grad() = torch::zeros_like(p);
     }
@@ -150,7 +151,7 @@ void expect_one_process(const std::vector<int>& copies, const Way& way) {
             .backward();
       optimizer.step({.max_norm = 0.5});
       if (step % 7 == 3) {
-        // Evaluation a unit at a time, in step; and each rank for itself.
+        // Evaluation with one unit at a time, in step; and each rank for itself.
         const at::NoGradGuard no_grad;
         net->forward(inputs(0));
         const auto whole = optimizer.whole_parameters();
@@ -183,14 +184,14 @@ TEST(ZeroUnits, EveryWayIsOneProcess) {
   }
 }
 
-// The same bits in two runs, and as with a whole copy on every host.
+// The bits are the same in two runs, and the same as with a whole copy on every host.
 TEST(ZeroUnits, BitsAreThoseOfWholeCopies) {
   std::vector<at::Tensor> first;
   for (const bool units : {false, true, true}) {
     testing::run_threads(4, [&](Communicator& comm) {
       LayerNet net(kLayers, 10, at::kFloat);
       ZeroOptions options = in_units(net, {0, 0, 1, 1});
-      // A bucket a unit in both, as gradients are added up bucket by bucket.
+      // One bucket per unit in both cases, because gradients are summed bucket by bucket.
       if (!units) options.units = {};
       ZeroOptimizer optimizer(comm, named(net), AdamWOptions(1e-2), options);
       for (int step = 0; step < 5; ++step) {
@@ -207,7 +208,7 @@ TEST(ZeroUnits, BitsAreThoseOfWholeCopies) {
   }
 }
 
-// Knows nothing of hooks.
+// A module without hooks.
 struct BlockImpl : torch::nn::Module {
   BlockImpl() {
     register_module("first", first);
@@ -260,7 +261,8 @@ TEST(ZeroUnits, OneHostFetchesNothing) {
   });
 }
 
-// Rajbhandari et al.: all that a rank keeps is divided by the number of ranks, but for the ends.
+// Rajbhandari et al.: everything that a rank keeps is divided by the number of ranks, except for
+// the ends.
 TEST(ZeroUnits, MemoryIsDividedAmongAllRanks) {
   testing::run_threads(4, [](Communicator& comm) {
     LayerNet net(8, 60);
@@ -276,7 +278,7 @@ TEST(ZeroUnits, MemoryIsDividedAmongAllRanks) {
     const ZeroMemory memory = optimizer.memory();
     EXPECT_EQ(memory, optimizer.planned_memory());
     EXPECT_NEAR(static_cast<double>(memory.parameters), layers / 4 + ends / 2, 0.02 * layers / 4);
-    // Two layers' other half, by two ranks.
+    // The other half of two layers, shared by two ranks.
     EXPECT_NEAR(static_cast<double>(memory.units), 2 * layers / 8 / 2 / 2, 0.02 * layers / 8);
   });
 }
@@ -321,7 +323,7 @@ TEST(ZeroUnits, RanksThatTakeDifferentWaysAreNamed) {
           for (int i = 0; i < 2; ++i) loss_of_net(net, 0, comm.rank(), comm.size(), way).backward();
           ADD_FAILURE() << "rank " << comm.rank() << " went through";
         } catch (const Error& error) {
-          // Some hear of it from those who saw it.
+          // Some ranks learn it from the ranks that saw it.
           if (std::string(error.what()).find("unit layers.") != std::string::npos) ++told;
         }
       });
@@ -363,8 +365,8 @@ TEST(ZeroUnits, WhatThrewCanBeRepeated) {
   });
 }
 
-// A unit's backward has begun and not ended: leave_out() ends the step, as after any backward that threw; so
-// does a backward to an activation alone.
+// A unit's backward has begun and not ended: leave_out() ends the step, as after any backward that
+// threw; the same holds for a backward that stops at an activation.
 TEST(ZeroUnits, ABackwardThatEndsWithinAUnitHoldsNothing) {
   testing::run_threads(4, [](Communicator& comm) {
     LayerNet net(kLayers), plain(kLayers);
@@ -400,7 +402,8 @@ TEST(ZeroUnits, ABackwardThatEndsWithinAUnitHoldsNothing) {
   });
 }
 
-// After an evaluation the next pass through the units lets all others go; a step waits for no holder.
+// After an evaluation the next pass through the units releases all others; a step waits for no
+// holder.
 TEST(ZeroUnits, WholeParametersDoNotStay) {
   testing::run_threads(4, [](Communicator& comm) {
     LayerNet net(kLayers);
@@ -428,14 +431,14 @@ TEST(ZeroUnits, WholeParametersDoNotStay) {
           return y;
         });
     loss_of_net(net, 0, comm.rank(), comm.size()).backward();
-    // It is outside of the unit's own hook, but nothing has met since.
+    // It runs outside the unit's own hook, but the ranks have not met since.
     EXPECT_EQ(seen, (std::vector<bool>{false, true, true, true}));
     optimizer.step();
   });
 }
 
-// Each rank writes its own part; what the parameters held is not read, and not sent.
-TEST(ZeroBirths, RanksWriteTheirParts) {
+// Each rank writes its own part; the parameters' old values are neither read nor sent.
+TEST(ZeroPlacement, RanksWriteTheirParts) {
   LayerNet plain(kLayers);
   const auto value = [](const std::string& name, int64_t i) {
     return std::sin(0.7 * static_cast<double>(i) + static_cast<double>(name.size()));
@@ -477,7 +480,7 @@ TEST(ZeroBirths, RanksWriteTheirParts) {
   }
 }
 
-// A module without a door is told before a parameter moves.
+// A module that cannot be hooked is reported before a parameter moves.
 TEST(ZeroUnits, ABadNameLeavesTheModelAsItWas) {
   testing::run_threads(2, [](Communicator& comm) {
     LayerNet net(kLayers);

@@ -33,7 +33,8 @@ std::string model_type(const fs::path& directory) {
 
 namespace {
 
-// What has a size of its own in the files, as their headers say: no values are read, but for torch.save's checksums.
+// The stored objects with their sizes, from the files' headers: no values are read, except for the
+// checksums of torch.save's files.
 std::vector<std::pair<std::string, int64_t>> stored_sizes(const fs::path& file) {
   std::vector<std::pair<std::string, int64_t>> sizes;
   if (file.filename().string().ends_with(".slices.json")) {
@@ -46,7 +47,7 @@ std::vector<std::pair<std::string, int64_t>> stored_sizes(const fs::path& file) 
   return sizes;
 }
 
-// The number behind `marker`; "" where there is none.
+// The number after `marker`; "" if there is none.
 std::string layer_of(std::string_view name, std::string_view marker) {
   const size_t at = name.find(marker);
   if (at == std::string_view::npos) return {};
@@ -59,7 +60,7 @@ std::string layer_of(std::string_view name, std::string_view marker) {
 void check_described(const fs::path& directory, std::string_view marker, int64_t layers,
                      int64_t parameters) {
   const auto file = find_tensor_file(directory);
-  if (!file) return;  // which is said where it is read
+  if (!file) return;  // reported when the file is read
   int64_t elements = 0;
   std::set<std::string> stored;
   for (const auto& [name, numel] : stored_sizes(*file)) {
@@ -73,7 +74,8 @@ void check_described(const fs::path& directory, std::string_view marker, int64_t
   if (layers > static_cast<int64_t>(stored.size()))
     refuse("num_hidden_layers is " + std::to_string(layers) + ", and there are tensors of " +
            std::to_string(stored.size()) + " layers");
-  // What is missing is listed by name where the parameters are read: this is of what no memory may be taken for.
+  // Missing tensors are listed by name when the parameters are read; this check only protects the
+  // memory.
   constexpr int64_t kSmall = 1 << 20;
   if (parameters / 2 > elements + kSmall)
     refuse("its sizes are of a model of " + std::to_string(parameters) +
@@ -97,7 +99,7 @@ SlicedTensors read_model_parts(const fs::path& directory) {
               .model_slices;
   } else {
     Safetensors stored = read_tensor_file(directory).contents;
-    // torch.save keeps a transposed view as such.
+    // torch.save stores a transposed view as such.
     for (auto& entry : stored.tensors) entry.second = entry.second.contiguous();
     all = stored;
   }

@@ -1,4 +1,4 @@
-// What directories of Hugging Face's form have in common, whatever model is in them.
+// The common part of directories in Hugging Face's format, whatever model they contain.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +13,23 @@ namespace lockstep::internal {
 
 inline constexpr const char* kModelConfig = "config.json";
 
-// The text of config.json. Throws CheckpointError that names it where it is missing.
+// The text of config.json. Throws CheckpointError that names the file if it is missing.
 std::string read_model_config(const std::filesystem::path& directory);
-// "bert" of a config.json with "model_type": "bert"; "" where there is none.
+// "bert" for a config.json with "model_type": "bert"; "" if there is none.
 std::string model_type(const std::filesystem::path& directory);
 
-// Throws CheckpointError where config.json tells of more than the files hold: `layers` layers, whose tensors'
-// names have `marker` and a number ("layers.0."), and `parameters` in all. Of the files the headers alone are
-// read. To be called before a model is made: sizes in a file are anyone's, and would take any memory.
+// Throws CheckpointError if config.json describes a larger model than the files contain: `layers`
+// layers, whose tensors' names have `marker` and a number ("layers.0."), and `parameters`
+// parameters in all. Reads only the headers of the files. Call it before making a model, because
+// the sizes in a file are not trusted and could request any amount of memory.
 void check_described(const std::filesystem::path& directory, std::string_view marker,
                      int64_t layers, int64_t parameters);
 
-// All tensors, by the names of the files, wrappers' prefixes (strip_wrapper_prefixes()) left out: of
-// the file that find_tensor_file() names, compared with its checksum if there is one. Throws CheckpointError.
+// All tensors under their names in the files, without wrappers' prefixes
+// (strip_wrapper_prefixes()), from the file that find_tensor_file() names, compared with its
+// checksum if there is one. Throws CheckpointError.
 NamedTensors read_model_tensors(const std::filesystem::path& directory);
-// The same as it lies in the files, mapped, row by row: of a model in slices nothing is put together.
+// The same, mapped from the files row by row: slices of a model are not joined.
 SlicedTensors read_model_parts(const std::filesystem::path& directory);
 
 }  // namespace lockstep::internal

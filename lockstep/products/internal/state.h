@@ -7,21 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/checkpoint/divided_state.h"
 #include "lockstep/parallel/pipeline/lm_chunks.h"
-#include "lockstep/parallel/zero/zero_optimizer.h"
 #include "lockstep/products/parallel_lm.h"
 
 namespace lockstep {
-
-// Parameters whose gradients are averaged by the same ranks, and of which the same ranks count in the model's norm.
-struct LmParameterClass {
-  std::vector<const LmParameterPart*> parts;
-  Communicator averaged;      // over
-  bool counts = true;         // in the norm of the whole model, on this rank
-  ParameterNames names = {};  // of the optimizer's groups
-  std::unique_ptr<ZeroOptimizer> optimizer = nullptr;  // none: none of them is in a group
-};
 
 struct ParallelLm::State {
   State(const LmConfig& config, Communicator given, const LmParallelism& how,
@@ -44,7 +33,6 @@ struct ParallelLm::State {
   size_t micro_batches_of(size_t sequences, bool training);
   // Of the whole model's parameters: which stage has them, a tied one's first place.
   std::map<std::string, int> stages_of_parameters() const;
-  std::vector<LmParameterClass> make_classes() const;
   PipelineBatch pipeline_batch(const Row& row, double scale);
 
   Communicator comm;
@@ -54,15 +42,10 @@ struct ParallelLm::State {
   Mesh mesh;
   PipelineSchedule schedule;
   TransformerLm lm{nullptr};
-  TensorParts parts;
-  PlacedParameters places;
-  std::vector<LmParameterPart> own;
+  std::optional<DividedParameters> divided;
   std::optional<LmChunks> chunks;
   std::optional<Pipeline> pipeline;
-  std::vector<LmParameterClass> classes;
-  bool has_optimizer = false;
-  std::vector<at::Tensor> untrained;  // of this rank, in none of the optimizer's groups
-  uint64_t steps = 0;                 // that have drawn
+  uint64_t steps = 0;  // that have drawn
 };
 
 }  // namespace lockstep

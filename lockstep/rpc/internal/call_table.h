@@ -1,4 +1,5 @@
-// CallTable: this process's calls that wait for their answers, by number, and when each has to end. Not a public header.
+// CallTable: this process's calls that wait for their answers, by number, with their deadlines. Not
+// a public header.
 #pragma once
 
 #include <cstdint>
@@ -11,29 +12,31 @@
 
 namespace lockstep::rpc::internal {
 
-// For all threads. In steady state it allocates nothing.
+// In steady state it allocates nothing.
+// Thread-safety: any thread.
 class CallTable {
  public:
   using Time = Deadline::Clock::time_point;
 
-  // Gives the call, which has an end, its number. True: it ends before all that are here, so whoever keeps the clock must look again.
+  // Gives the call, which has a deadline, its number. Returns true if the deadline is earlier than
+  // all others here, so that the clock must be set anew.
   bool insert(const PendingPtr& call);
-  // Takes it out; null: no such call (any more).
+  // Removes it; null: there is no such call (any more).
   PendingPtr take(uint64_t number);
-  // Takes out those of a lost link; all.
+  // Removes the calls of a lost link, or all.
   std::vector<PendingPtr> take_of(const Link& link);
   std::vector<PendingPtr> take_all();
-  // Takes out those whose time has come.
+  // Removes the calls whose deadline has passed.
   std::vector<PendingPtr> take_late(Time now);
-  // When the first one ends.
+  // The earliest deadline.
   std::optional<Time> next_end();
 
-  // Waits until there is none. False: not before the deadline.
+  // Waits until it is empty. Returns false at the deadline.
   bool wait_empty(Deadline deadline);
   std::vector<PendingPtr> list() const;
 
  private:
-  // Takes what `take` gives, and tells who waits for the end of all.
+  // Removes the calls that `take` selects, and wakes threads that wait for an empty table.
   template <typename Take>
   auto taken(Take take);
 

@@ -19,7 +19,7 @@
 namespace lockstep::rpc::internal {
 namespace {
 
-// The pass that runs in this thread: the answers that it must not end before.
+// The pass that runs in this thread, with the answers that it has to wait for.
 struct Pass {
   std::vector<Future<PassResult>> answers;
   PassOptions options;
@@ -29,7 +29,7 @@ Pass*& this_pass() {
   return pass;
 }
 
-// The leaves that the graph of `outputs` leads to.
+// The leaves of the graph of `outputs`.
 std::vector<at::Tensor> leaves_of(const std::vector<at::Tensor>& outputs) {
   std::vector<at::Tensor> leaves;
   std::unordered_set<const torch::autograd::Node*> seen;
@@ -51,7 +51,7 @@ std::vector<at::Tensor> leaves_of(const std::vector<at::Tensor>& outputs) {
 
 }  // namespace
 
-// Gradients that wait between two nodes. A tensor says which: passes may run side by side.
+// Gradients between two nodes, each set under a tensor, because passes may run concurrently.
 class Gathered {
  public:
   at::Tensor put(torch::autograd::variable_list gradients) {
@@ -76,16 +76,16 @@ class Gathered {
       waiting_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
-// Autograd gives a node with gradients of a device to that device's one thread, and the node below waits for another process, whose
-// pass may need that thread of this one. So this node takes them, and the one below, which gets a tensor of the CPU, runs on the
-// thread that called backward.
+// Autograd runs a node with gradients of a device on that device's only thread, and the node below
+// waits for another process, whose pass may need that thread of this process. This node therefore
+// takes the gradients, and the one below, given a CPU tensor, runs on the thread of backward().
 class GatherGradients final : public torch::autograd::Node {
  public:
   GatherGradients(uint64_t sequence, torch::autograd::Edge to, std::shared_ptr<Gathered> gathered)
       : Node(sequence, {std::move(to)}), gathered_(std::move(gathered)) {}
   std::string name() const override { return "lockstep::rpc::GatherGradients"; }
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
-    // Autograd has ordered all of them, those of other devices too, before the one stream that it runs this node on.
+    // Autograd has ordered all of them, on any device, before the stream that this node runs on.
     if (const auto own = stream())
       for (const at::Tensor& gradient : gradients)
         if (gradient.defined() && gradient.device().type() == own->device_type())
@@ -97,7 +97,7 @@ class GatherGradients final : public torch::autograd::Node {
   const std::shared_ptr<Gathered> gathered_;
 };
 
-// Where a call's results come from: its inputs are their gradients, its outputs (in backward) those of the tensors that were sent.
+// The origin of a call's results: in backward it maps their gradients to those of the sent tensors.
 class RemoteBackward final : public torch::autograd::Node {
  public:
   RemoteBackward(torch::autograd::edge_list edges, std::shared_ptr<SentTensors> sent,
@@ -215,8 +215,9 @@ std::vector<uint32_t> ContextState::returned(const Recording& recording, const T
   return places;
 }
 
-// A process learns of a round by its first pass. All calls of forward are here by then; whether a call has a part in the round shows
-// only when its pass comes, so gradients wait for each that might.
+// A process learns of a round by its first pass. All calls of forward have arrived by then. Whether
+// a call takes part in the round shows only when its pass arrives, so gradients wait for each that
+// might.
 void ContextState::begin_round(uint64_t round) {
   if (round == round_) return;
   round_ = round;
@@ -297,7 +298,7 @@ Future<PassResult> ContextState::run(std::vector<at::Tensor> outputs,
     pass.answers.push_back(call_agent_by<PassResult>(*core, &way, to, "rpc.late", How::kAsync, id,
                                                      one.sent, one.place, one.by, one.gradient));
   }
-  // The answer comes when all others have.
+  // Answers when all others have answered.
   struct Rest {
     Promise<PassResult> promise;
     PassResult result;
@@ -377,12 +378,12 @@ Future<PassResult> ContextState::run_late(const PassOptions& options) {
   {
     const MutexLock lock(mutex_);
     std::vector<Late> late = std::exchange(late_, {});
-    // In one order however they came, as GradientSums has it.
+    // Sorts them, whatever their order of arrival, as GradientSums does.
     std::stable_sort(late.begin(), late.end(), [](const Late& a, const Late& b) {
       return std::tie(a.by, a.sent, a.place) > std::tie(b.by, b.sent, b.place);
     });
     for (Late& one : late) {
-      take_from_default(one.gradient);  // it came by another thread
+      take_from_default(one.gradient);  // it came through another thread
       outputs.push_back(std::move(one.tensor));
       gradients.push_back(std::move(one.gradient));
     }
@@ -412,7 +413,7 @@ std::set<std::string> ContextState::peers() const {
 }
 
 void ContextState::clear() noexcept {
-  // Destroyed without the lock: a graph may hold anything.
+  // Destroyed without the lock, because a graph may hold any object.
   decltype(records_) records;
   decltype(origins_) origins;
   decltype(sent_) sent;
@@ -477,7 +478,7 @@ std::set<std::string> Contexts::release(ContextId id) {
     gone = std::move(found->second.state);
     contexts_.erase(found);
   }
-  gone->clear();  // nobody is added to its peers afterwards
+  gone->clear();  // no peer is added afterwards
   return gone->peers();
 }
 

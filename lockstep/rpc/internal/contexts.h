@@ -1,16 +1,18 @@
-// What distributed autograd remembers of each context in this process. Not a public header.
+// The state of distributed autograd for each context in this process. Not a public header.
 //
-// A call inside a context is recorded at both ends under its path. The caller's end is a node of its graph, RemoteBackward: its
-// inputs are the tensors that were sent, its outputs those that came back. The other end computes on leaves of its own,
-// and keeps them and the outputs. In backward the node sends the outputs' gradients there; that end runs its own part of the graph
-// from the outputs to its leaves, keeps what parameters get, and answers with the gradients of what was sent.
+// Both ends record a call inside a context under its path. The caller's end is a node of its graph,
+// RemoteBackward: its inputs are the tensors that were sent, its outputs those that came back. The
+// other end computes on leaves of its own, and keeps them and the outputs. In backward the node
+// sends the outputs' gradients there; that end runs its own part of the graph from the outputs to
+// its leaves, keeps the parameters' gradients, and answers with the gradients of the sent tensors.
 //
-// A node whose call sent nothing that wants gradients need not wait for the answer: the pass waits at its end for all of them, so the
-// parts of a pipeline's micro-batches run side by side. What reaches a leaf of another call (an object that stayed here and
-// was used again) goes back to its sender by itself, "late", and is run there afterwards.
+// A node whose call sent no tensors that require gradients need not wait for the answer: the pass
+// waits at its end for all of them, so the parts of a pipeline's micro-batches run concurrently. A
+// gradient that reaches a leaf of another call (an object that stayed here and was used again)
+// returns to its sender separately, "late", and is run there afterwards.
 //
-// Source of the idea: PyTorch's "Distributed Autograd Design" (docs), FAST mode; here there is no global bookkeeping of dependencies,
-// each process runs its part as autograd does.
+// Source of the idea: PyTorch's "Distributed Autograd Design" (docs), FAST mode. There is no global
+// bookkeeping of dependencies here: each process runs its part as autograd does.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -61,11 +63,11 @@ struct lockstep::rpc::Codec<lockstep::rpc::internal::ContextId> {
 
 namespace lockstep::rpc::internal {
 
-// What a request says of its recording.
+// The recording of a call, as its request describes it.
 struct Recording {
   ContextId context;
   CallPath path;                    // of the call
-  std::vector<uint32_t> gradients;  // which of its tensors want gradients
+  std::vector<uint32_t> gradients;  // which of its tensors require gradients
 };
 
 // The caller's end of a recorded call, until it has its answer.
@@ -73,15 +75,16 @@ class SentTensors {
  public:
   std::shared_ptr<ContextState> context;
   Recording recording;
-  // Of the call among what this thread computes, as autograd counts: backward runs the later first, whichever thread reads the answer.
+  // The call's place among this thread's computations, as autograd counts them: backward runs later
+  // ones first, whichever thread reads the answer.
   uint64_t sequence = 0;
-  std::vector<at::Tensor> tensors;  // those that want gradients
+  std::vector<at::Tensor> tensors;  // those that require gradients
   std::string peer;
 };
 
-// What all passes of a round have in common.
+// The common options of all passes of a round.
 struct PassOptions {
-  // The passes that backward() begins are one; late gradients are run in further ones.
+  // The passes that backward() starts have one round; late gradients run in further rounds.
   uint64_t round = 0;
   bool retain_graph = false;
   template <typename Visit>
@@ -91,7 +94,8 @@ struct PassOptions {
   }
 };
 
-// What a pass answers: gradients of what was sent (undefined where there is none), and how many went back late.
+// The answer of a pass: gradients of the sent tensors (undefined where there is none), and the
+// number of gradients that returned late.
 struct PassResult {
   std::vector<at::Tensor> gradients;
   int64_t late = 0;
@@ -102,7 +106,7 @@ struct PassResult {
   }
 };
 
-// What a round of late gradients has done.
+// The effect of a round of late gradients.
 struct LateResult {
   int64_t late = 0;
   std::vector<std::string> asked;
@@ -119,42 +123,44 @@ class ContextState : public std::enable_shared_from_this<ContextState> {
 
   const ContextId id;
 
-  // Caller: what is to be recorded of a call's tensors; null outside of a context or where gradients are not computed.
+  // Caller: the record of a call's tensors; null outside of a context or where gradients are not
+  // computed.
   std::shared_ptr<SentTensors> sent(const Tensors& tensors, const std::string& peer, CallPath path);
-  // Caller: the tensors that came back, those of `places` as outputs of a RemoteBackward.
+  // Caller: makes the returned tensors at `places` outputs of a RemoteBackward.
   static void attach(const std::shared_ptr<SentTensors>& sent, Tensors& received,
                      const std::vector<uint32_t>& places);
 
-  // The other end: makes leaves of the tensors that want gradients.
-  // `way`: of the caller to this process.
+  // Callee: makes leaves of the tensors that require gradients. `way`: of the caller to this
+  // process.
   void received(const Recording& recording, const DeviceWay& way, Tensors& tensors,
                 const std::string& from);
-  // Keeps the call's results that want gradients; -> their places. The thread may serve another call, which has made what this one
-  // waited for.
+  // Keeps the call's results that require gradients; returns their places. The calling thread may
+  // be serving another call, which produced the value that this one waited for.
   std::vector<uint32_t> returned(const Recording& recording, const Tensors& results);
 
-  // Runs the graph from `outputs` with their `gradients`; waits for nobody but nodes that need answers. `own`: the call whose
-  // leaves are answered for; empty: none, this process begins the pass.
+  // Runs the graph from `outputs` with their `gradients`; only nodes that need answers wait. `own`:
+  // the call whose leaves are answered for; empty: none, this process starts the pass.
   Future<PassResult> run(std::vector<at::Tensor> outputs, std::vector<at::Tensor> gradients,
                          const PassOptions& options, const CallPath& own = {});
-  // `from`: who asks; its caller, or InvalidArgument.
+  // `from`: the process that asks; it must be the call's caller, otherwise throws InvalidArgument.
   Future<PassResult> run_record(const CallPath& path, const std::string& from,
                                 std::vector<at::Tensor> gradients, const PassOptions& options);
-  // A gradient that came back late for a tensor that this process sent, `place` among those of the call `sent`, from the pass of the
-  // call `by`; runs with the next run_late().
+  // Adds a gradient that returned late for a tensor that this process sent: tensor `place` of the
+  // call `sent`, from the pass of the call `by`. It runs with the next run_late().
   void late(const CallPath& sent, int64_t place, const CallPath& by, at::Tensor gradient);
   Future<PassResult> run_late(const PassOptions& options);
 
-  // The parameter's gradient in this context; undefined: none. Between passes.
+  // The parameter's gradient in this context; undefined: none. Called between passes.
   at::Tensor gradient_of(const at::Tensor& parameter);
   std::vector<std::pair<at::Tensor, at::Tensor>> gradients();  // of all parameters
 
-  // It has ended: lets go of all tensors. Its graphs lead back to it, so it would stay for ever otherwise.
+  // Called when the context has ended: releases all tensors. Its graphs own it, so it would
+  // otherwise never be freed.
   void clear() noexcept;
 
-  std::set<std::string> peers() const;  // whom calls in this context went to
-  void wait_for(
-      Future<PassResult> answer);  // for RemoteBackward: of the pass that runs in this thread
+  std::set<std::string> peers() const;  // the peers of calls in this context
+  // For RemoteBackward: makes the pass that runs in this thread wait for `answer`.
+  void wait_for(Future<PassResult> answer);
 
  private:
   struct Record {
@@ -163,7 +169,7 @@ class ContextState : public std::enable_shared_from_this<ContextState> {
     std::vector<at::Tensor> leaves, outputs;
   };
   struct Origin {
-    const CallPath* path = nullptr;  // of a record
+    const CallPath* path = nullptr;  // null unless it belongs to a record
     size_t place = 0;
   };
   struct Late {
@@ -174,15 +180,15 @@ class ContextState : public std::enable_shared_from_this<ContextState> {
   void begin_round(uint64_t round) LOCKSTEP_REQUIRES(mutex_);
 
   const std::weak_ptr<Core> core_;
-  const at::Tensor
-      root_;  // a leaf that every RemoteBackward leads to: autograd runs what leads to a leaf
+  // A leaf that every RemoteBackward leads to, since autograd runs only nodes that lead to a leaf.
+  const at::Tensor root_;
   mutable Mutex mutex_;
   std::map<CallPath, Record> records_ LOCKSTEP_GUARDED_BY(mutex_);  // calls that are served here
   std::map<const c10::TensorImpl*, Origin> origins_ LOCKSTEP_GUARDED_BY(mutex_);
   std::map<CallPath, std::shared_ptr<SentTensors>> sent_ LOCKSTEP_GUARDED_BY(mutex_);
   GradientSums gradients_ LOCKSTEP_GUARDED_BY(mutex_);
   uint64_t round_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
-  // Calls that may yet run in the round.
+  // Calls that may still run in the round.
   std::set<CallPath> unfinished_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<Late> late_ LOCKSTEP_GUARDED_BY(mutex_);
   std::set<std::string> peers_ LOCKSTEP_GUARDED_BY(mutex_);
@@ -191,13 +197,14 @@ class ContextState : public std::enable_shared_from_this<ContextState> {
   friend class RemoteBackward;
 };
 
-// Gives the calls that one function makes, or the thread of an AutogradContext, their paths.
+// Gives the calls of one function, or of an AutogradContext's thread, their paths.
 class Recorder {
  public:
   Recorder(std::shared_ptr<ContextState> context, CallPath path)
       : context(std::move(context)), path_(std::move(path)) {}
   const std::shared_ptr<ContextState> context;
-  // By any thread: a function may go on in another one. Throws InvalidArgument where calls nest too deep.
+  // From any thread, since a function may continue on another one. Throws InvalidArgument where
+  // calls nest too deeply.
   CallPath next_call();
 
  private:
@@ -205,13 +212,14 @@ class Recorder {
   std::atomic<uint32_t> calls_ = 0;
 };
 
-// The functions of the agent's own that backward needs.
+// Registers the agent's own functions that backward needs.
 void register_autograd(Core& core, Registry& registry);
-// Runs this process's late gradients and those of everybody whom it called, but for `asked`.
+// Runs the late gradients of this process and of all processes that it called, except those in
+// `asked`.
 LateResult run_late_everywhere(Core& core, ContextState& state, const PassOptions& options,
                                std::vector<std::string> asked);
 
-// The contexts that this process has a part in.
+// The contexts in which this process takes part.
 class Contexts {
  public:
   Contexts() = default;
@@ -219,13 +227,15 @@ class Contexts {
   Contexts(const Contexts&) = delete;
   Contexts& operator=(const Contexts&) = delete;
 
-  // `caller`: the incarnation of who calls in it. Null: it has ended, and is not made anew by a call that was under way.
+  // `caller`: the incarnation of the calling process. Null: the context has ended, and a call that
+  // was on its way does not make it anew.
   std::shared_ptr<ContextState> find_or_make(ContextId id, uint64_t caller,
                                              const std::weak_ptr<Core>& core);
   std::shared_ptr<ContextState> find(ContextId id) const;  // null: not here
-  // It has ended, whether it is here or not; -> who was called in it from here.
+  // The context has ended, whether it is here or not; returns the peers that were called in it from
+  // here.
   std::set<std::string> release(ContextId id);
-  // Those that end with a process: it made them, or nobody else has called in them here.
+  // The contexts that end with a process: it made them, or it alone has called in them here.
   std::vector<ContextId> ending_with(uint64_t process);
   size_t size() const;
 
@@ -234,7 +244,7 @@ class Contexts {
     std::shared_ptr<ContextState> state;
     std::set<uint64_t> callers;
   };
-  // Of contexts that ended: what comes later for them was under way.
+  // Ended contexts: messages that arrive later for them were on their way.
   static constexpr size_t kEnded = 4096;
 
   mutable Mutex mutex_;

@@ -9,12 +9,12 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/ticks.h"
-#include "lockstep/rpc/internal/served.h"
+#include "lockstep/rpc/internal/inbound_call.h"
 
 namespace lockstep::rpc::internal {
 namespace {
 
-constexpr int64_t kCallsSentAtOnce = 16;  // beyond so many in flight, calls are sent together
+constexpr int64_t kCallsSentAtOnce = 16;  // with more calls in flight, calls are sent together
 constexpr auto kDoubt = std::chrono::seconds(1);
 
 std::string seconds_text(double seconds) {
@@ -60,9 +60,9 @@ Core::Core(Registry registry, std::shared_ptr<Store> store, const Secret& secret
 Core::~Core() = default;
 
 void Core::start() {
-  // A link may outlive nothing of the core's: handlers hold it weakly.
+  // Handlers hold the core weakly, so that a link does not outlive anything of it.
   const std::weak_ptr<Core> weak = weak_from_this();
-  reaching_ = std::make_unique<Reaching>([weak](const Peer& peer, Deadline deadline) {
+  connector_ = std::make_unique<BackgroundConnector>([weak](const Peer& peer, Deadline deadline) {
     const auto core = weak.lock();
     if (!core) throw Cancelled("the agent of a reference was shut down");
     core->check_owner(peer);
@@ -75,7 +75,7 @@ void Core::start() {
   board_ = trace::CallBoard::inherit(process_env());
   if (board_)
     board_rank_ = static_cast<int>(env_int(process_env(), "LOCAL_RANK", 0, INT32_MAX).value_or(0));
-  // Messages come from here on, on other threads: what serves them is all there.
+  // Messages arrive from here on, on other threads, so everything that serves them must exist.
   transport_->start({.received =
                          [weak](const std::shared_ptr<Link>& link, Incoming& message) {
                            if (const auto core = weak.lock()) core->received(link, message);
@@ -117,7 +117,8 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
   const Deadline own = Deadline::after(options.timeout.value_or(options_.timeout));
   call->ends =
       context.deadline && context.deadline->remaining() < own.remaining() ? *context.deadline : own;
-  if (!of.keep) call->within = context.cancelled;  // an object is for whoever gets its reference
+  // An object belongs to the receiver of its reference.
+  if (!of.keep) call->within = context.cancelled;
   DeviceWay way = of.way ? *of.way : way_to(to);
   Devices devices;
   try {
@@ -146,7 +147,7 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
                     " (AgentOptions::queued_bytes = " + std::to_string(options_.queued_bytes) +
                     ")");
     if (of.waits_for_room && !devices.empty() &&
-        !courier_.wait_for_room(&link, options_.queued_bytes, *call->ends))
+        !sender_.wait_for_room(&link, options_.queued_bytes, *call->ends))
       throw Timeout(words(*call) + ": tensors of devices of " +
                     std::to_string(options_.queued_bytes) +
                     " bytes wait for their copies, and no room came within " +
@@ -181,13 +182,13 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
   head.write(front);
 
   const std::shared_ptr<Link> link = call->link;
-  // What has to go behind copies that are under way goes their way, too.
-  const Courier::Line line{link.get(), options.order};
-  const bool copied = !devices.empty() || (options.order != 0 && courier_.has(line));
+  // A message that must follow copies in progress waits for them, too.
+  const DeferredSender::Line line{link.get(), options.order};
+  const bool copied = !devices.empty() || (options.order != 0 && sender_.has(line));
   Copies copies;
   if (copied) try {
       link->check(front.body().size() + arguments.body().size(), arguments.tensors());
-      copies = courier_.copy(arguments.tensors());
+      copies = sender_.copy(arguments.tensors());
       call->state().sent_with(copies.read);
     } catch (const InvalidArgument& error) {
       drop_holds(arguments.holds());
@@ -209,13 +210,13 @@ void Core::call(const std::string& to, std::string_view function, uint64_t types
   };
   try {
     if (copied)
-      sent = courier_.post(std::move(copies), line, *call->ends,
-                           [weak = weak_from_this(), call, text = front.body() + arguments.body(),
-                            devices = std::move(devices), holds = arguments.holds()](
-                               const Tensors* tensors, const std::exception_ptr& error) {
-                             if (const auto core = weak.lock())
-                               core->send_copied(call, text, tensors, error, devices, holds);
-                           });
+      sent = sender_.post(std::move(copies), line, *call->ends,
+                          [weak = weak_from_this(), call, text = front.body() + arguments.body(),
+                           devices = std::move(devices), holds = arguments.holds()](
+                              const Tensors* tensors, const std::exception_ptr& error) {
+                            if (const auto core = weak.lock())
+                              core->send_copied(call, text, tensors, error, devices, holds);
+                          });
     else
       sent = link->send({MessageKind::kRequest, call->number}, front.body(), arguments.body(),
                         arguments.tensors(),
@@ -257,7 +258,7 @@ void Core::send_copied(const PendingPtr& call, const std::string& text, const Te
   if (error) {
     drop_holds(holds);
     if (const PendingPtr taken = calls_.take(call->number)) finish(taken, error);
-  } else if (call->state().done()) {  // meanwhile: the other end knows nothing of it
+  } else if (call->state().done()) {  // finished meanwhile: the other end does not know about it
     call->link->send({MessageKind::kCancel, call->number}, {}, {}, {}, Link::When::kNow);
   }
 }
@@ -272,7 +273,7 @@ void Core::finish(const PendingPtr& call, std::exception_ptr error) noexcept {
   if (board_) {
     const MutexLock lock(mutex_);
     if (call->shown) board_->end(board_rank_, call->board_call, ticks());
-    call->shown = true;  // show_pending() may have it in its list
+    call->shown = true;  // show_pending() may have listed it
   }
   if (call->link) call->link->calls.fetch_sub(1, std::memory_order_relaxed);
   if (call->within) nested_.fetch_sub(1, std::memory_order_relaxed);
@@ -312,7 +313,8 @@ void Core::cancel_within(const std::vector<const std::atomic<bool>*>& calls) {
 }
 
 void Core::keep_time() {
-  const MutexLock lock(mutex_);  // before looking: who looks last sets the clock last
+  // Locked before looking, so that the last thread to look also sets the clock last.
+  const MutexLock lock(mutex_);
   const auto next = calls_.next_end();
   if (!next) return;
   if (clock_timer_) reactor_->cancel(clock_timer_);
@@ -330,7 +332,7 @@ void Core::keep_time() {
   }));
 }
 
-// ---- what arrives ----
+// ---- received messages ----
 
 void Core::received(const std::shared_ptr<Link>& link, Incoming& message) {
   try {
@@ -344,7 +346,7 @@ void Core::received(const std::shared_ptr<Link>& link, Incoming& message) {
         std::vector<const std::atomic<bool>*> ended;
         {
           const MutexLock lock(mutex_);
-          for (Served* one : serving_)
+          for (InboundCall* one : serving_)
             if (one->number() == message.head.call && one->link() == link)
               ended.push_back(one->cancel());
         }
@@ -364,7 +366,7 @@ void Core::received(const std::shared_ptr<Link>& link, Incoming& message) {
 
 void Core::received_request(const std::shared_ptr<Link>& link, Incoming& message) {
   const std::string_view body = message.body;
-  // The head alone is read here; its tensors stay with the message.
+  // Only the header is read here; its tensors stay with the message.
   Reader reader(body, message.tensors);
   RequestHead head = RequestHead::read(reader);
   const std::string_view arguments = reader.rest();
@@ -391,8 +393,8 @@ void Core::received_request(const std::shared_ptr<Link>& link, Incoming& message
         std::string(function->site.file_name()) + ":" + std::to_string(function->site.line()));
   if (head.keep) objects_.expect(*head.keep, link->peer().incarnation);
   const uint64_t order = head.order;
-  auto served = std::make_shared<Served>(shared_from_this(), link, *function, std::move(head),
-                                         message, arguments);
+  auto served = std::make_shared<InboundCall>(shared_from_this(), link, *function, std::move(head),
+                                              message, arguments);
   bool now = true;
   {
     const MutexLock lock(mutex_);
@@ -410,8 +412,8 @@ void Core::received_request(const std::shared_ptr<Link>& link, Incoming& message
     reactor_->post_here(served->task());
 }
 
-void Core::served(const Served& call) noexcept {
-  std::shared_ptr<Served> next;
+void Core::served(const InboundCall& call) noexcept {
+  std::shared_ptr<InboundCall> next;
   {
     const MutexLock lock(mutex_);
     const auto at = std::find(serving_.begin(), serving_.end(), &call);
@@ -452,7 +454,7 @@ void Core::received_answer(const std::shared_ptr<Link>& link, Incoming& message)
     }
     try {
       if (message.pending) call->link->fetch(message);
-      Tensors came;  // what moves on to devices, which this thread does not wait for
+      Tensors came;  // tensors that are moving on to devices, for which this thread does not wait
       if (!message.devices.empty()) {
         came = message.tensors;
         call->state().arrives_with(arrive(message.tensors, message.devices));
@@ -471,13 +473,14 @@ void Core::received_answer(const std::shared_ptr<Link>& link, Incoming& message)
     core->finish(call, nullptr);
     call->state().finish(std::move(error));
   };
-  size_t bytes = 0;  // that are copied to pinned memory
+  size_t bytes = 0;  // bytes copied to pinned memory
   if (!message.devices.empty())
     for (const at::Tensor& tensor : message.tensors)
       if (tensor.defined()) bytes += tensor.nbytes();
   if ((!message.pending && bytes < static_cast<size_t>(kReachFrom)) || !reactor_->is_own_thread())
     return take(call, message);
-  // Large tensors are read, and those of devices copied, by a worker. Where the agent stops before one has come to it, the call ends without them.
+  // A worker reads large tensors and copies those of devices. Where the agent stops before a worker
+  // has done so, the call ends without them.
   struct Kept {
     Kept(std::shared_ptr<Core> its_core, PendingPtr its_call, const Incoming& given)
         : core(std::move(its_core)), call(std::move(its_call)), message(given), body(given.body) {
@@ -520,12 +523,12 @@ void Core::lost(const std::shared_ptr<Link>& link, const std::string& why) {
     finish(call, std::make_exception_ptr(
                      PeerLost(words(*call) + ": " + link->peer().str() + " is lost: " + why, -1)));
   std::vector<ReferencePtr> freed;
-  std::vector<std::shared_ptr<Served>> dropped;
+  std::vector<std::shared_ptr<InboundCall>> dropped;
   std::vector<const std::atomic<bool>*> ended;
   {
     const MutexLock lock(mutex_);
     gone_.insert(link->peer().incarnation);
-    for (Served* one : serving_)
+    for (InboundCall* one : serving_)
       if (one->link() == link) ended.push_back(one->cancel());
     for (auto at = lines_.begin(); at != lines_.end();) {
       const bool gone = at->first.first == link.get();
@@ -539,7 +542,7 @@ void Core::lost(const std::shared_ptr<Link>& link, const std::string& why) {
     }
   }
   cancel_within(ended);
-  // A link may be lost while its process lives: only silence from now on ends its references.
+  // A link may be lost while its process is alive: only silence from now on ends its references.
   const auto now = Deadline::Clock::now();
   objects_.doubt(link->peer().incarnation, now - options_.lease + kDoubt);
   if (stopped()) return;

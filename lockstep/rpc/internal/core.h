@@ -1,4 +1,4 @@
-// Core: what all handles of an agent share. Not a public header.
+// Core: the state that all handles of an agent share. Not a public header.
 #pragma once
 
 #include <atomic>
@@ -17,34 +17,34 @@
 #include "lockstep/core/ticks.h"
 #include "lockstep/rpc/agent.h"
 #include "lockstep/rpc/call_context.h"
+#include "lockstep/rpc/internal/background_connector.h"
 #include "lockstep/rpc/internal/call_table.h"
 #include "lockstep/rpc/internal/contexts.h"
 #include "lockstep/rpc/internal/devices.h"
 #include "lockstep/rpc/internal/object_table.h"
-#include "lockstep/rpc/internal/reaching.h"
 #include "lockstep/rpc/internal/reactor.h"
 #include "lockstep/rpc/internal/transport.h"
 #include "lockstep/trace/call_board.h"
 
 namespace lockstep::rpc::internal {
 
-class Served;
+class InboundCall;
 
-// What a call is for, besides its function: written before the arguments.
+// A request's properties besides its arguments, written before them.
 struct RequestHead {
   uint64_t types_hash = 0;  // 0: not compared
   std::string_view function;
   uint64_t ends_in_ns = 0;
   uint64_t order = 0;
-  std::optional<ObjectId> keep;     // what it returns stays there under this number
-  std::optional<Recording> record;  // of distributed autograd
-  DeviceWay way = {};               // of the caller to this process
+  std::optional<ObjectId> keep;     // the result stays at the callee under this number
+  std::optional<Recording> record;  // for distributed autograd
+  DeviceWay way = {};               // from the caller to this process
 
   void write(Writer& writer) const;
   static RequestHead read(Reader& reader);
 };
 
-// References of what comes over, or goes over, a link.
+// Writes and reads the references of messages over a link.
 class LinkReferences final : public References {
  public:
   LinkReferences(Core& core, std::shared_ptr<Link> link) : core_(core), link_(std::move(link)) {}
@@ -63,32 +63,35 @@ class Core : public std::enable_shared_from_this<Core>, public References {
  public:
   Core(Registry registry, std::shared_ptr<Store> store, const Secret& secret, AgentOptions options);
   ~Core();
-  // After the constructor: who is called needs shared_from_this().
+  // Called after the constructor, since handlers need shared_from_this().
   void start();
 
   struct CallOf {
     std::optional<ObjectId> keep = {};  // RequestHead's
-    const Peer* owner = nullptr;  // this very process: PeerLost if it is gone, whoever has its name
-    bool waits_for_room = true;   // where much waits to be sent to it already
-    const DeviceWay* way = nullptr;  // else that of the agent's options
+    // This very process: PeerLost if it is gone, whichever process has its name.
+    const Peer* owner = nullptr;
+    bool waits_for_room = true;      // waits where the peer's queue is full
+    const DeviceWay* way = nullptr;  // null: that of the agent's options
   };
-  // A call of this process.
+  // Makes a call of this process.
   void call(const std::string& to, std::string_view function, uint64_t types_hash,
             const std::string* types, Writer& arguments, const CallOptions& options, How how,
             const PendingPtr& call, const CallOf& of);
-  // A call of a function of the owner's own.
+  // Calls one of the owner agent's own functions.
   void call_owner(const Peer& owner, std::string_view function, Writer& arguments,
                   const CallOptions& options, How how, const PendingPtr& call);
-  // Tells the owner that this process has the object, too; once it is reached, where it is not yet. Never waits, nor throws: the
-  // call ends in any case.
+  // Tells the owner that this process has the object too, once the owner is connected. Never waits
+  // or throws: the call ends in any case.
   void add_at_owner(const Peer& owner, ObjectId id, const PendingPtr& call);
   void cancel(Pending& call);
-  // Those that wait inside calls that are served and not wanted any more.
+  // Cancels the nested calls of requests that were cancelled.
   void cancel_within(const std::vector<const std::atomic<bool>*>& calls);
-  // Throws PeerLost where the owner of a reference is known to be gone, or another has its name.
+  // Throws PeerLost where the owner of a reference is known to be gone, or another process has its
+  // name.
   void check_owner(const Peer& owner) const;
 
-  // Calls `then` once it is known whether there is such an object, or will be: it may be on its way.
+  // Calls `then` once it is known whether such an object exists or will exist: its request may be
+  // on its way.
   void when_known(ObjectId id, ObjectTable::Then then);
   // References of this process.
   ReferencePtr own(std::shared_ptr<Object> object);
@@ -101,55 +104,56 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   void reference_gone(Reference& reference) noexcept;
 
   bool wait_idle(Deadline deadline) { return calls_.wait_empty(deadline); }
-  void meet_all(Deadline deadline);  // shutdown()'s second half
-  // The store goes with this process: it ends after the others, which ask the store to the end.
+  void meet_all(Deadline deadline);  // the second half of shutdown()
+  // The store ends with this process: it therefore exits after the others, which use the store to
+  // the end.
   void serve_store() { serves_store_ = true; }
   bool serves_store() const { return serves_store_; }
   void wait_left(Deadline deadline) noexcept;
   void say_left() noexcept;  // after stop()
-  // No call is served or made any more. From an own thread it does not wait for that one. Where another thread has begun it waits for
-  // that.
+  // Stops serving and making calls. A thread of the agent's own does not wait for itself. If
+  // another thread is stopping the agent, this waits for it.
   void stop(const std::string& why, Deadline deadline) noexcept;
 
   std::vector<Agent::PendingCall> pending_calls() const;
   size_t held_references() const;
-  size_t holds() const;  // references that have not arrived yet where they were sent
+  size_t holds() const;  // references that have not arrived yet at their receiver
   const AgentOptions& options() const { return options_; }
   const Peer& self() const { return transport_->self(); }
   ObjectTable& objects() { return objects_; }
   Contexts& contexts() { return contexts_; }
   Reactor& reactor() { return *reactor_; }
   Transport& transport() { return *transport_; }
-  Courier& courier() { return courier_; }
+  DeferredSender& sender() { return sender_; }
   uint64_t next_number() { return ++numbers_; }
   bool stopped() const { return stopped_.load(std::memory_order_acquire); }
 
-  // A function of the agent's own.
+  // Registers a function of the agent's own.
   static void insert_own(Registry& registry, const std::string& name,
                          std::shared_ptr<Function> function, FunctionOptions options = {});
-  // Nobody needs the context any more; those who were called in it are told.
+  // The context is no longer needed; tells the peers that were called in it.
   void forget(ContextId id);
-  void served(const Served& call) noexcept;  // it has ended
-  // A message of one call: its request, or its answer.
+  void served(const InboundCall& call) noexcept;  // called when it has ended
+  // The message of a call: its request or its answer.
   struct MessageOf {
     uint64_t call = 0;
     bool answer = false;
     friend bool operator==(const MessageOf&, const MessageOf&) = default;
   };
-  // What was written with references is to go over this link, in this message.
+  // References that were written are sent over this link, in this message.
   void held_by(const std::vector<uint64_t>& holds, const std::shared_ptr<Link>& link,
                MessageOf message) noexcept;
-  // It was not sent, or has arrived.
+  // The message was not sent, or has arrived.
   void drop_holds(const std::vector<uint64_t>& holds) noexcept;
-  // The message will not be read: the other end need keep neither its tensors nor the references that are in it.
+  // The message will not be read: the other end need not keep its tensors or references.
   void drop_unread(const std::shared_ptr<Link>& link, const Incoming& message) noexcept;
-  // Not to its end: its references need not be held.
+  // The message will not be read to its end: its references need not be held.
   void say_unread(const std::shared_ptr<Link>& link, MessageOf message) noexcept;
 
  private:
   struct Line {  // calls of one peer with one order number
     bool busy = false;
-    std::deque<std::shared_ptr<Served>> waiting;
+    std::deque<std::shared_ptr<InboundCall>> waiting;
   };
   using LineKey = std::pair<const Link*, uint64_t>;
 
@@ -162,24 +166,26 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   void finish(const PendingPtr& call, std::exception_ptr error) noexcept;
   void keep_time();
   void keep_leases();
-  // What is pending for long goes to the flight recorder.
+  // Shows long-pending calls in the flight recorder.
   void show_pending();
   uint64_t show(bool incoming, const std::string& function, const std::string& peer,
                 Deadline::Clock::time_point begun) noexcept;
   void expire();
   void send_notice(const std::shared_ptr<Link>& link, const Writer& notice);
-  // Over the living link, if there is one with this very process. Never waits: this is for notices that nobody waits for.
+  // Sends a notice over the living link with this very process, if there is one. Never waits: no
+  // thread waits for notices.
   bool tell(const Peer& peer, const Writer& notice);
   void tell_what_was_not();
   std::shared_ptr<Link> link_of(const std::string& to, Deadline deadline,
                                 const Peer* owner = nullptr);
   std::exception_ptr error_of(const Pending& call, Reader& error) const;
   DeviceWay way_to(const std::string& peer) const;
-  // Sends a request whose tensors' copies are there (Courier::Send).
+  // Sends a request whose tensors' copies are complete (DeferredSender::Send).
   void send_copied(const PendingPtr& call, const std::string& text, const Tensors* copies,
                    std::exception_ptr error, const Devices& devices,
                    const std::vector<uint64_t>& holds) noexcept;
-  std::exception_ptr not_sent(const Pending& call) const;  // of one whose link takes nothing
+  // The error of a call whose link takes nothing.
+  std::exception_ptr not_sent(const Pending& call) const;
 
   const AgentOptions options_;
   Registry registry_;
@@ -189,21 +195,21 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   CallTable calls_;
   ObjectTable objects_;
   Contexts contexts_;
-  Courier courier_;
+  DeferredSender sender_;
   std::atomic<uint64_t> numbers_{0};
-  std::atomic<int64_t> nested_{0};  // calls under way that have a `within`
+  std::atomic<int64_t> nested_{0};  // pending calls that have a `within`
   std::atomic<bool> stopped_{false};
   std::atomic<bool> serves_store_{false};
 
   mutable Mutex mutex_;
   ConditionVariable has_ended_;
-  bool ended_ LOCKSTEP_GUARDED_BY(mutex_) = false;        // stop() has
-  std::thread::id stopping_ LOCKSTEP_GUARDED_BY(mutex_);  // who is in stop()
+  bool ended_ LOCKSTEP_GUARDED_BY(mutex_) = false;        // stop() has ended
+  std::thread::id stopping_ LOCKSTEP_GUARDED_BY(mutex_);  // the thread that is in stop()
   uint64_t clock_timer_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   std::map<LineKey, Line> lines_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::vector<Served*> serving_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::set<uint64_t> gone_
-      LOCKSTEP_GUARDED_BY(mutex_);  // incarnations that this process had called
+  std::vector<InboundCall*> serving_ LOCKSTEP_GUARDED_BY(mutex_);
+  // Incarnations of lost processes that this process had called.
+  std::set<uint64_t> gone_ LOCKSTEP_GUARDED_BY(mutex_);
   struct Hold {
     ReferencePtr reference;
     std::shared_ptr<Link> link;
@@ -213,7 +219,7 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   std::map<std::pair<uint64_t, ObjectId>, std::weak_ptr<Reference>> references_
       LOCKSTEP_GUARDED_BY(mutex_);
 
-  // References that were given back while there was no link with their owner.
+  // Released references whose owner had no link with this process at that time.
   struct Untold {
     Peer owner;
     Writer notice;
@@ -221,15 +227,17 @@ class Core : public std::enable_shared_from_this<Core>, public References {
   };
   std::vector<Untold> untold_ LOCKSTEP_GUARDED_BY(mutex_);
 
-  std::optional<trace::CallBoard> board_;  // the agent's that started this process; of which it is:
+  // Call board of the launching agent, and this process's slot on it.
+  std::optional<trace::CallBoard> board_;
   int board_rank_ = 0;
   const Deadline::Clock::time_point started_ = Deadline::Clock::now();
   const uint64_t started_ticks_ = ticks();
-  std::unique_ptr<Transport> transport_;  // last made, first gone, but for who uses it:
-  std::unique_ptr<Reaching> reaching_;
+  std::unique_ptr<Transport> transport_;  // constructed last, destroyed first, except for its user:
+  std::unique_ptr<BackgroundConnector> connector_;
 };
 
-// Calls a function of another agent's own, outside of any autograd context; by another way of devices than the options', or, null, by that.
+// Calls one of another agent's own functions, outside any autograd context. `way` replaces the
+// options' way of devices; null: the options'.
 template <typename R, typename... A>
 Future<R> call_agent_by(Core& core, const DeviceWay* way, const std::string& to,
                         std::string_view function, How how, const A&... arguments) {

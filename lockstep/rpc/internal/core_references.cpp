@@ -1,7 +1,7 @@
-// Core's half for references: who has which, and until when.
+// Core's part for references: which process has which, and until when.
 //
-// Whoever sends a reference holds it until the receiver has told the owner that he has it, too, and said so (kArrived).
-// So the owner's count never comes to nothing while a reference is under way.
+// The sender keeps a reference until the receiver is registered with the owner and has acknowledged
+// it (kArrived). The owner's count therefore never drops to zero while a reference is on its way.
 #include <algorithm>
 #include <chrono>
 #include <iterator>
@@ -9,7 +9,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
 #include "lockstep/rpc/internal/core.h"
-#include "lockstep/rpc/internal/served.h"
+#include "lockstep/rpc/internal/inbound_call.h"
 
 namespace lockstep::rpc::internal {
 namespace {
@@ -25,11 +25,13 @@ ObjectId read_id(Reader& reader) {
   return {maker, reader.word()};
 }
 
-// A reference may come before the request that makes its object: that one has another way, from the process that passed the
-// reference on. So who asks for an object that is unknown waits a while for it.
+// A reference may arrive before the request that makes its object, since that request takes another
+// path, from the process that passed the reference on. A request for an unknown object therefore
+// waits a while for it.
 constexpr std::chrono::seconds kOnItsWay{5};
 
-// An object's value, once it has been made, for to_here(); or nothing, for wait(). The argument is its number.
+// Returns an object's value, once it exists, for to_here(), or nothing, for wait(). The argument is
+// its number.
 class FetchFunction final : public Function {
  public:
   FetchFunction(Core& core, bool value) : core_(core), value_(value) {}
@@ -56,7 +58,7 @@ class FetchFunction final : public Function {
   bool value_;
 };
 
-// A user more for an object.
+// Registers one more user of an object.
 class AddFunction final : public Function {
  public:
   explicit AddFunction(Core& core) : core_(core) {}
@@ -131,7 +133,8 @@ ReferencePtr Core::remote(const std::string& to, std::string_view function, uint
   return reference;
 }
 
-// A reference in a message: 0; or 1, the owner (name, incarnation, pid, host), the object, the hold.
+// A reference in a message: 0; or 1, the owner (name, incarnation, pid, host), the object, the
+// hold.
 void Core::write_reference(Writer& writer, const ReferencePtr& reference) {
   if (!reference) return writer.byte(0);
   if (reference->core.lock().get() != this)
@@ -186,7 +189,8 @@ ReferencePtr Core::read_reference(Reader& reader, const std::shared_ptr<Link>& l
     arrived();
     return reference;
   }
-  // Whoever has begun it ends it, with an error at the least: what is to be done then holds the call itself.
+  // The code that starts the call also ends it, with an error at the least, since the continuation
+  // owns the call itself.
   auto call = std::make_shared<TypedCall<void>>();
   Future<void>(call).when_done(
       [weak = weak_from_this(), reference, arrived](const Future<void>& done) {
@@ -201,15 +205,16 @@ ReferencePtr Core::read_reference(Reader& reader, const std::shared_ptr<Link>& l
     add_at_owner(owner, id, call);
     return reference;
   }
-  // It comes from whoever sent it, and may name somebody who is stopped, or never was.
-  reaching_->reach(owner, Deadline::after(options_.timeout),
-                   [weak = weak_from_this(), owner, id, call](std::exception_ptr error) {
-                     const auto core = weak.lock();
-                     if (!error && core) return core->add_at_owner(owner, id, call);
-                     call->state().fail(error ? error
-                                              : std::make_exception_ptr(Cancelled(
-                                                    "the agent of a reference was shut down")));
-                   });
+  // The owner comes from the sender of the reference, and may be a process that is stopped or never
+  // existed.
+  connector_->reach(owner, Deadline::after(options_.timeout),
+                    [weak = weak_from_this(), owner, id, call](std::exception_ptr error) {
+                      const auto core = weak.lock();
+                      if (!error && core) return core->add_at_owner(owner, id, call);
+                      call->state().fail(error ? error
+                                               : std::make_exception_ptr(Cancelled(
+                                                     "the agent of a reference was shut down")));
+                    });
   return reference;
 }
 
@@ -218,7 +223,7 @@ void Core::add_at_owner(const Peer& owner, ObjectId id, const PendingPtr& call) 
     Writer arguments(this);
     write_id(arguments, id);
     arguments.word(self().incarnation);
-    const ContextScope scope({});  // it is not part of the call that brought it
+    const ContextScope scope({});  // it does not belong to the call that brought it
     this->call(owner.name, "rpc.add", 0, nullptr, arguments, {}, How::kSync, call,
                {.owner = &owner, .waits_for_room = false});
   } catch (...) {
@@ -240,7 +245,7 @@ void Core::held_by(const std::vector<uint64_t>& holds, const std::shared_ptr<Lin
 
 void Core::drop_holds(const std::vector<uint64_t>& holds) noexcept {
   if (holds.empty()) return;
-  std::vector<ReferencePtr> freed;  // outside of the lock
+  std::vector<ReferencePtr> freed;  // destroyed without the lock
   const MutexLock lock(mutex_);
   for (const uint64_t hold : holds) {
     const auto found = holds_.find(hold);
@@ -301,7 +306,7 @@ Reference::~Reference() {
 }
 
 void Core::send_notice(const std::shared_ptr<Link>& link, const Writer& notice) {
-  // Back over a link that the other end made: it has a sender's half like any.
+  // Sent over a link that the other end made, which can also send in this direction.
   link->send({MessageKind::kNotice, 0}, notice.body(), {}, {}, Link::When::kNow);
 }
 
@@ -312,8 +317,9 @@ bool Core::tell(const Peer& peer, const Writer& notice) {
   return true;
 }
 
-// Whoever counts this process has, or had, a link with it: if that was lost, the owner has ended, or counts this process no
-// longer soon. Only where a call has made a link with the same owner meanwhile it still does.
+// An owner that counts this process has, or had, a link with it. If that was lost, the owner has
+// ended, or will soon stop counting this process. It still counts it only where a call has made a
+// link with the same owner meanwhile.
 void Core::tell_what_was_not() {
   std::vector<Untold> untold;
   {
@@ -360,7 +366,7 @@ void Core::received_notice(const std::shared_ptr<Link>& link, Reader& notice) {
   }
 }
 
-// Those who have a part in a context tell those whom they called.
+// The participants of a context tell the processes that they called.
 void Core::forget(ContextId id) {
   const std::set<std::string> peers = contexts_.release(id);
   Writer notice;
@@ -392,7 +398,7 @@ void Core::keep_leases() {
 }
 
 void Core::expire() {
-  // An object's destructor is the user's code, and may wait: not here, on the leader.
+  // An object's destructor is the user's code and may wait, so it does not run here, on the leader.
   reactor_->post(task_of([weak = weak_from_this()] {
     const auto core = weak.lock();
     if (!core) return;
@@ -416,7 +422,7 @@ size_t Core::held_references() const {
   return count;
 }
 
-// ---- what the headers' templates call ----
+// ---- called by the headers' templates ----
 
 References& references_of(Writer& writer) {
   if (!writer.references())
@@ -470,7 +476,7 @@ std::shared_ptr<Object> owned_object(const ReferencePtr& reference, const std::t
 
 namespace {
 
-// A call of the owner's whose argument is the object.
+// Calls a function of the owner with the object as its argument.
 void ask_owner(const ReferencePtr& reference, const char* function, const CallOptions& options,
                const PendingPtr& call) {
   const auto core = reference->core.lock();

@@ -1,11 +1,11 @@
-// Core's half for people: which calls are pending, now and in the flight recorder.
+// The part of Core that reports pending calls to people, now and in the flight recorder.
 #include <algorithm>
 #include <cstdio>
 #include <utility>
 
 #include "lockstep/core/ticks.h"
 #include "lockstep/rpc/internal/core.h"
-#include "lockstep/rpc/internal/served.h"
+#include "lockstep/rpc/internal/inbound_call.h"
 
 namespace lockstep::rpc::internal {
 namespace {
@@ -24,7 +24,7 @@ std::vector<Agent::PendingCall> Core::pending_calls() const {
     all.push_back({false, call->peer.str(), call->function.str(), age(call->begun)});
   {
     const MutexLock lock(mutex_);
-    for (const Served* one : serving_)
+    for (const InboundCall* one : serving_)
       all.push_back({true, one->link()->peer().name, one->function().name, age(one->begun())});
   }
   std::sort(all.begin(), all.end(),
@@ -40,7 +40,7 @@ uint64_t Core::show(bool incoming, const std::string& function, const std::strin
   op.copy(record.op, sizeof record.op - 1);
   std::snprintf(record.note, sizeof record.note, incoming ? "'%s' of '%s'" : "'%s' on '%s'",
                 function.c_str(), peer.c_str());
-  // Ticks have a rate of their own, known by what has passed since the beginning.
+  // Ticks have their own rate, which is known from the time since the start.
   const auto now = Deadline::Clock::now();
   const double ago =
       std::chrono::duration<double>(now - begun) / std::chrono::duration<double>(now - started_);
@@ -56,7 +56,7 @@ void Core::show_pending() {
   struct One {
     Deadline::Clock::time_point begun;
     Pending* call;
-    Served* served;
+    InboundCall* served;
   };
   std::vector<One> all;
   const std::vector<PendingPtr> calls = calls_.list();
@@ -64,9 +64,9 @@ void Core::show_pending() {
     if (call->begun <= old) all.push_back({call->begun, call.get(), nullptr});
   {
     const MutexLock lock(mutex_);
-    for (Served* one : serving_)
+    for (InboundCall* one : serving_)
       if (one->begun() <= old) all.push_back({one->begun(), nullptr, one});
-    // The oldest first: the board has room for so many.
+    // The oldest come first, since the board has limited room.
     std::sort(all.begin(), all.end(), [](const One& a, const One& b) { return a.begun < b.begun; });
     for (const auto& [begun, call, served] : all) {
       bool& shown = call ? call->shown : served->shown;
@@ -74,7 +74,7 @@ void Core::show_pending() {
       const uint64_t number =
           call ? show(false, call->function.str(), call->peer.str(), begun)
                : show(true, served->function().name, served->link()->peer().name, begun);
-      if (number == trace::CallBoard::kNoRoom) break;  // once others are over
+      if (number == trace::CallBoard::kNoRoom) break;  // free again after others have ended
       (call ? call->board_call : served->board_call) = number;
       shown = true;
     }

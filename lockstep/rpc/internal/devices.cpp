@@ -19,7 +19,7 @@ c10::Stream default_stream(c10::Device device) {
   return c10::Stream(c10::Stream::DEFAULT, device);
 }
 
-// A guard puts back what it found in order: the same stream twice would stay.
+// A guard restores streams in order: a stream that occurs twice would stay.
 void add_once(std::vector<c10::Stream>& streams, const c10::Stream& stream) {
   if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
 }
@@ -28,14 +28,14 @@ bool on_device(const at::Tensor& tensor) {
   return tensor.defined() && can_be_named(tensor.device().type());
 }
 
-// The allocator knows that the stream uses the tensor's memory.
+// Tells the allocator that the stream uses the tensor's memory.
 void used_by(const at::Tensor& tensor, const c10::Stream& stream) {
   if (!tensor.is_sparse()) return tensor.record_stream(stream);
   tensor._indices().record_stream(stream);
   tensor._values().record_stream(stream);
 }
 
-// Another stream reads or writes the tensor from now on: in order, and known to the allocator.
+// Orders another stream's use of the tensor after `from`, and tells the allocator about it.
 void hand_over(const at::Tensor& tensor, const c10::Stream& from, const c10::Stream& to) {
   if (from == to) return;
   device::order(from, to);
@@ -52,18 +52,18 @@ void check_is_there(c10::Device device) {
 
 class Arrived final : public Arriving {
  public:
-  // Those of them that lie on devices; of this thread's current streams there, and on `devices`.
+  // The tensors that lie on devices; uses this thread's current streams there, and on `devices`.
   explicit Arrived(std::vector<at::Tensor> tensors, const std::vector<c10::Device>& devices = {})
       : tensors_(std::move(tensors)) {
     std::erase_if(tensors_, [](const at::Tensor& tensor) { return !on_device(tensor); });
     for (const c10::Device device : devices) record(device);
     for (const at::Tensor& tensor : tensors_) record(tensor.device());
   }
-  // Of streams that only read.
+  // For streams that only read.
   explicit Arrived(std::vector<device::Event> events) : events_(std::move(events)) {}
 
   void come_here() const override {
-    const MutexLock lock(mutex_);  // an event is one thread's at a time
+    const MutexLock lock(mutex_);  // an event belongs to one thread at a time
     for (const device::Event& event : events_) event.block(device::current_stream(event.device()));
     for (const at::Tensor& tensor : tensors_)
       used_by(tensor, device::current_stream(tensor.device()));

@@ -25,7 +25,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// An answer that takes longer is none.
+// An answer that takes longer counts as none.
 constexpr double kAnswer = 3;
 constexpr int kTries = 3;
 
@@ -52,7 +52,7 @@ UniqueFd local_socket() {
   return fd;
 }
 
-// The queue of those who wait to be accepted may be full.
+// The listener's queue may be full.
 UniqueFd connect_local(const std::string& name, Deadline deadline, int& error) {
   const LocalAddress address(name);
   while (true) {
@@ -65,7 +65,7 @@ UniqueFd connect_local(const std::string& name, Deadline deadline, int& error) {
   }
 }
 
-// Once. `error`: ECONNREFUSED, ETIMEDOUT, ...
+// Tries once. `error`: ECONNREFUSED, ETIMEDOUT, ...
 UniqueFd connect_tcp_once(const HostPort& to, Deadline deadline, int& error) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -78,7 +78,7 @@ UniqueFd connect_tcp_once(const HostPort& to, Deadline deadline, int& error) {
   }
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> freed(found, ::freeaddrinfo);
   UniqueFd fd(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!fd && errno == EAFNOSUPPORT) {  // another of its addresses may do
+  if (!fd && errno == EAFNOSUPPORT) {  // another address may work
     error = errno;
     return fd;
   }
@@ -91,13 +91,13 @@ UniqueFd connect_tcp_once(const HostPort& to, Deadline deadline, int& error) {
     return UniqueFd();
   }
   try {
-    // A free port of this very host may have met itself.
+    // A free port of this host may have connected to itself.
     if (local_address(fd.get()).to_string() == peer_address(fd.get()).to_string()) {
       error = ECONNREFUSED;
       return UniqueFd();
     }
   } catch (const SystemError&) {
-    // It is closed again already, which who uses it finds.
+    // The peer has closed it already, which its user will notice.
   }
   return fd;
 }
@@ -179,9 +179,9 @@ Attempt try_connect(const Entry& entry, const std::string& own_host_identity, De
     attempt.error = std::strerror(error);
     attempt.silent = error == EAGAIN;
     attempt.local = false;
-    later = true;  // a process of this host that has ended comes back with another socket
+    later = true;  // a process of this host that has ended returns with another socket
   }
-  // Another network namespace has other Unix sockets.
+  // Unix sockets of another network namespace cannot be reached.
   std::optional<SystemError> hopeless;
   for (const std::string& text : entry.tcp) {
     int error = 0;
@@ -217,8 +217,8 @@ void prepare_tcp(int fd) {
 
 namespace {
 
-// Whether the process of the entry lives: somebody listens where it did, and knows the secret. Whoever is refused is so
-// perhaps because it had to make room for others, and tries again.
+// Whether the process of the entry lives: a process listens at its address and knows the secret. A
+// refused connection may have made room for others, and is tried again.
 bool lives(const Entry& entry, const std::string& own_host_identity, const Secret& secret,
            Deadline deadline) {
   for (int tries = 0; tries < kTries; ++tries) {
@@ -228,7 +228,8 @@ bool lives(const Entry& entry, const std::string& own_host_identity, const Secre
       prove(attempt.fd.get(), secret, at_most(kAnswer, deadline));
       return true;
     } catch (const Timeout&) {
-      // Nobody else has that Unix socket: it is stopped, perhaps. A TCP port may have gone to another service.
+      // The Unix socket is its own, so it may be stopped. A TCP port may have gone to another
+      // service.
       return attempt.local;
     } catch (const Error&) {
     }
@@ -256,7 +257,8 @@ void claim_name(Store& store, const Entry& entry, const Secret& secret, Deadline
 
 void give_up_name(Store& store, const Entry& entry) noexcept {
   try {
-    // A store that does not answer now, since its server is stopped, say, would keep the process from ending.
+    // A store that does not answer now, for example because its server is stopped, would keep the
+    // process from ending.
     const std::string mine = entry.encode();
     if (look_up(store, entry.peer.name, Deadline::seconds(kFarewell)) == mine)
       store.compare_set(entry_key(entry.peer.name), mine, "");

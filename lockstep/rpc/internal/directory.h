@@ -1,4 +1,4 @@
-// Where processes of an rpc are: their entries in the store, "rpc/NAME". Not a public header.
+// The addresses of an rpc's processes: their entries in the store, "rpc/NAME". Not a public header.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace lockstep::rpc::internal {
 
-// How long the store is asked at the end, in seconds: its server may have stopped.
+// The deadline, in seconds, of the last requests to the store: its server may have stopped.
 inline constexpr double kFarewell = 1;
 
 struct Entry {
@@ -26,38 +26,41 @@ struct Entry {
   std::vector<std::string> tcp;  // "address:port", the likeliest first
 
   std::string encode() const;
-  // nullopt for "": it has gone. Throws StoreError.
+  // nullopt for "": the process has left. Throws StoreError.
   static std::optional<Entry> decode(const std::string& text);
 };
 
 std::string entry_key(const std::string& name);
-// What the store has for the name, "" for nothing. Throws StoreError, Timeout.
+// The store's entry for the name, "" if there is none. Throws StoreError, Timeout.
 std::string look_up(Store& store, const std::string& name, Deadline deadline);
 
-// By which addresses others reach a socket that listens on `listen`.
+// The addresses by which others reach a socket that listens on `listen`.
 std::vector<std::string> addresses_of(const std::string& listen, uint16_t port);
 
-// Listens on an abstract Unix socket of a new name, which `name` is set to. Throws SystemError.
+// Listens on an abstract Unix socket with a new name, which is stored in `name`. Throws
+// SystemError.
 UniqueFd listen_local(std::string& name);
 
-// One attempt to connect: over the Unix socket where both are on one host, else over TCP. An empty descriptor: nobody
-// listens there (any more), or, `silent`, the host does not answer, or is not reached yet. Throws SystemError: this process
-// has no socket for it.
+// One attempt to connect: over the Unix socket where both are on one host, otherwise over TCP. The
+// descriptor is empty if no process listens there (any more) or, with `silent`, if the host does
+// not answer or cannot be reached yet. Throws SystemError if this process has no socket for it.
 struct Attempt {
   UniqueFd fd;
   bool local = false;
   bool silent = false;
-  std::string error;                    // of the last address
-  std::optional<SystemError> hopeless;  // no later attempt reaches it either
+  std::string error;                    // that of the last address
+  std::optional<SystemError> hopeless;  // set if no later attempt can reach it either
 };
 Attempt try_connect(const Entry& entry, const std::string& own_host_identity, Deadline deadline);
 
-// For a socket of a link between hosts: small messages at once, and a host that vanished is noticed within seconds.
+// Prepares a socket of a link between hosts: small messages are sent at once, and a host that
+// vanished is noticed within seconds.
 void prepare_tcp(int fd);
 
-// Puts the entry into the store. Throws InvalidArgument: another process that lives has the name; StoreError; Timeout.
+// Puts the entry into the store. Throws InvalidArgument if another living process has the name;
+// StoreError; Timeout.
 void claim_name(Store& store, const Entry& entry, const Secret& secret, Deadline deadline);
-// Takes it out if it is still there.
+// Removes the entry if it is still there.
 void give_up_name(Store& store, const Entry& entry) noexcept;
 
 }  // namespace lockstep::rpc::internal

@@ -22,7 +22,7 @@ bool known(MessageKind kind) {
          kind == kReady;
 }
 
-// Without a call, and of nothing but its head.
+// Whether such a message has no call and consists only of its header.
 bool bare(MessageKind kind) {
   return kind == MessageKind::kTaken || kind == MessageKind::kCancel;
 }
@@ -102,7 +102,7 @@ void read_table(std::string_view table, const FrameHead& head, uint64_t most_byt
       fits &= size >= 0;
       none |= size == 0;
     }
-    // Sizes beside a 0 count, too: strides are their products.
+    // Checks sizes beside a 0 count, too, because strides are products of sizes.
     for (const int64_t size : place.sizes)
       fits = fits &&
              !__builtin_mul_overflow(bytes, static_cast<uint64_t>(size > 1 ? size : 1), &bytes) &&

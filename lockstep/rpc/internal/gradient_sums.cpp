@@ -26,7 +26,8 @@ void GradientSums::settle_until(Waiting::iterator end) {
     for (const auto& [parameter, gradient] : turn.mapped()) {
       auto& [of, sum] = sums_[parameter.unsafeGetTensorImpl()];
       of = parameter;
-      // Not in place: the gradient may be another tensor's memory, or what autograd still reads. A sparse one is added to a dense one.
+      // Not in place: the gradient may be another tensor's memory, or autograd may still read it. A
+      // sparse one is added to a dense one.
       if (!sum.defined()) {
         sum = gradient;
         continue;

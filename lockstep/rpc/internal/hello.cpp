@@ -48,14 +48,15 @@ Ready ready_of(std::string_view body) {
   return ready;
 }
 
-// Puts the other's word where it stays, if it can be read from there at all. -> the address, or 0.
+// Stores the other end's word at a stable address, if it can be read from there at all. Returns the
+// address, or 0.
 uint64_t show_word(Introduction& introduction) {
   if (introduction.process.pid == 0) return 0;
   introduction.shown = std::make_unique<uint64_t>(introduction.other.word);
   return reinterpret_cast<uint64_t>(introduction.shown.get());
 }
 
-// Whether that process has put `word` there.
+// Checks whether that process has stored `word` there.
 void look_for_word(Introduction& introduction, uint64_t word, uint64_t address) {
   introduction.proof = {address, word};
   introduction.this_end_reads = introduction.process.pid > 0 && address != 0 &&
@@ -64,7 +65,7 @@ void look_for_word(Introduction& introduction, uint64_t word, uint64_t address) 
   if (!introduction.this_end_reads) introduction.process.process.reset();
 }
 
-// The library turns any number into any other, in or out of its range.
+// The library converts any number to any other, without checking the range.
 uint64_t whole(const Json& json, const char* key) {
   const Json& value = json.at(key);
   if (!value.is_number_unsigned()) throw BadFrame("it did not say who it is");
@@ -97,7 +98,7 @@ Hello Hello::decode(std::string_view body) {
     json.at("identity").get_to(hello.host_identity);
     hello.word = whole(json, "word");
     hello.address = whole(json, "address");
-    // They are shown to people, and on terminals.
+    // They are displayed, also on terminals.
     if (hello.peer.name.empty() || hello.peer.name.size() > kMostName ||
         !printable(hello.peer.name) || !printable(hello.peer.host))
       throw BadFrame("what it says of itself cannot be shown");
@@ -150,13 +151,13 @@ Introduction introduce(int fd, Hello self, Deadline deadline) {
   return introduction;
 }
 
-Stranger::Stranger(UniqueFd fd, const Secret& secret, Hello self)
+UnauthenticatedPeer::UnauthenticatedPeer(UniqueFd fd, const Secret& secret, Hello self)
     : fd_(std::move(fd)), challenge_(secret, kPurpose), self_(std::move(self)) {
   self_.word = random_word();
 }
 
-// No byte beyond: what follows is the link's to read.
-bool Stranger::read_up_to(size_t bytes) {
+// Reads not one byte more, since the link reads what follows.
+bool UnauthenticatedPeer::read_up_to(size_t bytes) {
   while (buffer_.size() < bytes) {
     const size_t have = buffer_.size();
     buffer_.resize(bytes);
@@ -170,16 +171,16 @@ bool Stranger::read_up_to(size_t bytes) {
   return true;
 }
 
-// A few hundred bytes into an empty socket.
-void Stranger::send(std::string_view bytes) const {
+// This fits: it is a few hundred bytes into an empty socket buffer.
+void UnauthenticatedPeer::send(std::string_view bytes) const {
   const ssize_t n = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   if (n != static_cast<ssize_t>(bytes.size()))
     throw PeerLost("it does not read what it asked for", -1);
 }
 
-bool Stranger::advance() {
+bool UnauthenticatedPeer::advance() {
   while (!challenge_.done()) {
-    // Byte by byte, so to speak: the first wrong one is refused.
+    // Checks every byte as it arrives, so the first wrong one is refused.
     const size_t wanted = challenge_.wanted();
     buffer_.clear();
     const bool all = read_up_to(wanted);
@@ -205,8 +206,8 @@ bool Stranger::advance() {
   return true;
 }
 
-// False: not all of it has come.
-bool Stranger::read_frame(MessageKind kind, size_t most) {
+// Returns false if it has not arrived completely.
+bool UnauthenticatedPeer::read_frame(MessageKind kind, size_t most) {
   return read_up_to(kHeadBytes) &&
          read_up_to(kHeadBytes + head_of(buffer_.data(), kind, most).body);
 }

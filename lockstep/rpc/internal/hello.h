@@ -1,19 +1,23 @@
-// The beginning of a link: both ends prove the job's secret, say who they are and find out whether they can read each
-// other's memory. Not a public header.
+// The beginning of a link: both ends prove the job's secret, tell their identity and find out
+// whether they can read each other's memory. Not a public header.
 //
-//   connecting end                                          accepting end
-//   challenge                                         <->   challenge
-//   hello: who it is, its word                         ->
-//                                                     <-    hello: who it is, its word; where it has put the other's word
-//   ready: where it has put the other's word, and
-//          whether it reads the other's memory         ->
-//                                                     <-    ready: whether it reads the other's memory
+//   connecting end                               accepting end
+//   challenge                              <->   challenge
+//   hello: its identity, its word          ->
+//                                          <-    hello: its identity, its word;
+//                                                where it has put the other's word
+//   ready: where it has put the other's
+//          word, and whether it reads
+//          the other's memory              ->
+//                                          <-    ready: whether it reads the other's memory
 //
-// Who knows the secret may still lie. So what an end says of its process is for people alone, and whose memory is read is
-// the kernel's word: the process at the other end of a Unix socket. Between hosts nobody's is. Besides, that process must
-// have put a fresh random word of the reader's where its other end says: so a number that means another process here (in
-// another PID namespace, after a death) is found out, at each reading (core/process_memory.h). What a process has said
-// before, to whomever, is of no use to anybody, since each end makes its own word for each connection.
+// A process that knows the secret may still lie. Its claims about itself are therefore used in
+// messages only, and the process whose memory is read is the kernel's: the one at the other end of
+// a Unix socket; between hosts no memory is read. In addition, that process must have put a fresh
+// random word of the reader's at the place that its other end names. A number that means another
+// process here (in another PID namespace, after a death) is thus detected at each reading
+// (core/process_memory.h). Earlier words are of no use to any process, since each end makes its own
+// word for each connection.
 #pragma once
 
 #include <cstdint>
@@ -34,15 +38,15 @@ namespace lockstep::rpc::internal {
 
 inline constexpr std::string_view kPurpose = "rpc";
 
-// Throws InvalidArgument: not 1 to 200 printable ASCII characters.
+// Throws InvalidArgument unless it has 1 to 200 printable ASCII characters.
 void check_name(const std::string& name);
 
-// What an end says of itself.
+// An end's statement about itself.
 struct Hello {
   Peer peer;
   std::string host_identity;
-  uint64_t word = 0;     // the other end is to put it somewhere into its memory
-  uint64_t address = 0;  // where the accepting end has put the other's; 0: nowhere
+  uint64_t word = 0;     // the other end must write it somewhere into its memory
+  uint64_t address = 0;  // where the accepting end has put the other's word; 0: nowhere
 
   std::string encode() const;
   // Throws BadFrame.
@@ -58,30 +62,32 @@ struct Ready {
 std::string hello_frame(const Hello& hello);
 std::string ready_frame(const Ready& ready);
 
-// What an end knows then.
+// The result of the introduction at one end.
 struct Introduction {
   Hello other;
   bool this_end_reads = false;  // the memory below
   bool other_end_reads = false;
   OtherProcess process;
   Proof proof;
-  std::unique_ptr<uint64_t> shown;  // the other's word; stays where it is as long as the link
+  // The other's word; stays at its address as long as the link lives.
+  std::unique_ptr<uint64_t> shown;
 };
 
-// Before and after the challenge, over a connected socket. Throw Timeout, PeerLost (rank -1), StoreError (another secret),
-// BadFrame.
+// Before and after the challenge, over a connected socket. Throw Timeout, PeerLost (rank -1),
+// StoreError (another secret), BadFrame.
 void prove(int fd, const Secret& secret, Deadline deadline);
 Introduction introduce(int fd, Hello self, Deadline deadline);
 
-// The accepting end, which must not wait: reads what is there. Until it has proved the secret, who connected is a
-// stranger, and has no more than a few KiB of memory.
-class Stranger {
+// The accepting end, which must not wait: it reads the bytes that have arrived. Until a peer has
+// proved the secret, it is unauthenticated and gets no more than a few KiB of memory.
+class UnauthenticatedPeer {
  public:
-  Stranger(UniqueFd fd, const Secret& secret, Hello self);
+  UnauthenticatedPeer(UniqueFd fd, const Secret& secret, Hello self);
 
   int fd() const { return fd_.get(); }
-  // True: through; what is known is in introduction(). The other end waits for ready_frame() then. Throws StoreError,
-  // BadFrame, PeerLost, SystemError: of no use.
+  // True: the introduction is complete, see introduction(), and the other end waits for
+  // ready_frame(). Throws StoreError, BadFrame, PeerLost, SystemError; the connection is then
+  // unusable.
   bool advance();
   Introduction& introduction() { return introduction_; }
   UniqueFd release() { return std::move(fd_); }
@@ -97,7 +103,7 @@ class Stranger {
   wire::ServerChallenge challenge_;
   Hello self_;
   Introduction introduction_;
-  bool met_ = false;  // hellos were said
+  bool met_ = false;  // hellos were exchanged
   std::string buffer_;
 };
 

@@ -1,12 +1,12 @@
 // StreamLink: a Link over a stream socket. Not a public header.
 //
-// Sending (link_send.cpp): who sends puts its frame into `filling_`; who finds nobody writing swaps that with `writing_`
-// and writes it, and whatever others have put in meanwhile (flat combining; Hendler et al., 2010). What the socket does not
-// take the leader writes once it does.
+// Sending (link_send.cpp): a sender puts its frame into `filling_`. If no thread is writing, it
+// swaps that with `writing_` and writes it, with everything that others have added meanwhile (flat
+// combining; Hendler et al., 2010). The leader writes the rest when the socket is full.
 //
-// Receiving (link_receive.cpp): one thread at a time, the leader or one in receive_until(). While the latter reads, and
-// for a short time afterwards, the leader does not look at the socket: a caller that makes one call after the other
-// does not tell the system so twice for each.
+// Receiving (link_receive.cpp): one thread at a time, the leader or a thread in receive_until().
+// While the latter reads, and for a short time afterwards, the leader does not watch the socket: a
+// caller that makes one call after another does not make two system calls for that each time.
 #pragma once
 
 #include <atomic>
@@ -20,40 +20,41 @@
 #include "lockstep/core/mutex.h"
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/rpc/internal/hello.h"
-#include "lockstep/rpc/internal/outbox.h"
 #include "lockstep/rpc/internal/receive_memory.h"
 #include "lockstep/rpc/internal/receiver.h"
+#include "lockstep/rpc/internal/send_queue.h"
 #include "lockstep/rpc/internal/transport.h"
 
 namespace lockstep::rpc::internal {
 
 class StreamLink;
 
-// What the links of a transport share; outlives them.
-struct Surroundings {
+// The common context of a transport's links; outlives them.
+struct LinkContext {
   Reactor& reactor;
   LinkLimits limits;
   std::string host_identity;
   std::shared_ptr<ReceiveMemory> memory;
   Transport::Handlers handlers;
-  // It has something to write that the leader is to write soon. Any thread.
+  // The link has data that the leader must write soon. Any thread.
   std::function<void(std::shared_ptr<StreamLink>)> write_soon;
-  // It is lost: forget it. Before `lost`.
+  // The link is lost and must be forgotten. Called before `lost`.
   std::function<void(const std::shared_ptr<StreamLink>&)> gone;
-  // It sent what is no message.
+  // The link sent bytes that are no message.
   std::function<void(const std::string&)> refused;
 };
 
 class StreamLink final : public Link, public std::enable_shared_from_this<StreamLink> {
  public:
-  // `fd`: introduced. `ready`: the frame that ends the introduction; empty at the end that connected.
-  StreamLink(std::shared_ptr<Surroundings> around, UniqueFd fd, Introduction introduction,
+  // `fd` is introduced. `ready`: the frame that ends the introduction; empty at the end that
+  // connected.
+  StreamLink(std::shared_ptr<LinkContext> context, UniqueFd fd, Introduction introduction,
              const std::string& ready);
   ~StreamLink() override;
 
-  // The leader looks at the socket from now on.
+  // From now on the leader watches the socket.
   void start();
-  // Writes what waits, if nobody is doing so.
+  // Writes the queue if no thread is doing so.
   void flush();
 
   const Peer& peer() const override { return introduction_.other.peer; }
@@ -68,10 +69,11 @@ class StreamLink final : public Link, public std::enable_shared_from_this<Stream
   void close(const std::string& why) override;
 
   bool lost() const { return closed_.load(std::memory_order_acquire); }
-  // Waits until no thread is in a handler of this link any more; after close(). From a handler it returns at once.
+  // Waits until no thread is in a handler of this link any more; called after close(). From a
+  // handler it returns at once.
   void wait_until_quiet() const;
 
-  // Guards Surroundings::write_soon against asking twice.
+  // Prevents duplicate requests to LinkContext::write_soon.
   std::atomic<bool> written_soon{false};
 
  private:
@@ -85,7 +87,7 @@ class StreamLink final : public Link, public std::enable_shared_from_this<Stream
   };
 
   // ---- sending ----
-  void write();  // by who has set being_written_
+  void write();  // called by the thread that has set being_written_
   void leave_to_leader();
   void write_failed();
   void no_longer_queued(size_t bytes);
@@ -97,7 +99,7 @@ class StreamLink final : public Link, public std::enable_shared_from_this<Stream
   bool begin_reading(const std::function<bool()>& done);
   void ready(uint32_t events);
   void read_as_leader(bool to_the_end);
-  enum class Got { kNothing, kSome, kAll, kEnd };  // kAll: most likely all that is there
+  enum class Got { kNothing, kSome, kAll, kEnd };  // kAll: most likely all that has arrived
   Got read_once(const std::shared_ptr<Link>& self);
   void hand_out(const std::shared_ptr<Link>& self, Receiver::Message& message);
   void end(const std::string& why);
@@ -107,41 +109,41 @@ class StreamLink final : public Link, public std::enable_shared_from_this<Stream
   void say_lost();
   std::string why_it_ended() const;
 
-  // ---- what the leader looks at ----
+  // ---- the leader's watch ----
   void look(bool in);
   void look_for_room(bool out);
 
-  const std::shared_ptr<Surroundings> around_;
+  const std::shared_ptr<LinkContext> context_;
   const UniqueFd fd_;
   const Introduction introduction_;
 
   mutable Mutex look_mutex_;
-  bool looks_ LOCKSTEP_GUARDED_BY(look_mutex_) = false;  // the leader, for what comes
+  bool looks_ LOCKSTEP_GUARDED_BY(look_mutex_) = false;  // the leader watches for data
   bool looks_for_room_ LOCKSTEP_GUARDED_BY(look_mutex_) = false;
   std::atomic<bool> looked_at_{false};     // looks_
-  std::atomic<bool> handing_back_{false};  // a timer will
+  std::atomic<bool> handing_back_{false};  // a timer will hand it back
 
   Mutex send_mutex_;
-  Outbox filling_ LOCKSTEP_GUARDED_BY(send_mutex_);
-  std::unordered_map<uint64_t, Kept> kept_
-      LOCKSTEP_GUARDED_BY(send_mutex_);  // by ticket, until taken
+  SendQueue filling_ LOCKSTEP_GUARDED_BY(send_mutex_);
+  // By ticket, until taken.
+  std::unordered_map<uint64_t, Kept> kept_ LOCKSTEP_GUARDED_BY(send_mutex_);
   uint64_t last_ticket_ LOCKSTEP_GUARDED_BY(send_mutex_) = 0;
-  bool being_written_ LOCKSTEP_GUARDED_BY(send_mutex_) =
-      false;  // by some thread, which has writing_
-  bool blocked_ LOCKSTEP_GUARDED_BY(send_mutex_) =
-      false;  // the socket takes no more; the leader goes on
-  bool broken_ LOCKSTEP_GUARDED_BY(send_mutex_) = false;  // it never will
+  // By the thread that has writing_.
+  bool being_written_ LOCKSTEP_GUARDED_BY(send_mutex_) = false;
+  // The socket is full; the leader continues.
+  bool blocked_ LOCKSTEP_GUARDED_BY(send_mutex_) = false;
+  bool broken_ LOCKSTEP_GUARDED_BY(send_mutex_) = false;  // no writing any more
   ConditionVariable room_;
   std::atomic<int> waiting_for_room_{0};
   std::atomic<size_t> queued_{0};
-  Outbox writing_;  // of who has set being_written_
+  SendQueue writing_;  // used by the thread that has set being_written_
 
-  std::atomic<bool> reading_{false};       // some thread has what follows
-  std::atomic<bool> leader_reads_{false};  // it is the leader
+  std::atomic<bool> reading_{false};       // some thread uses the members below
+  std::atomic<bool> leader_reads_{false};  // the leader is that thread
   Receiver receiver_;
-  std::atomic<std::thread::id> handing_out_{};  // who is in handlers
-  bool answered_ = false;                       // it has sent something meanwhile; of that thread
-  std::atomic<bool> others_wait_{false};        // for reading_, in vain
+  std::atomic<std::thread::id> handing_out_{};  // the thread that is in handlers
+  bool answered_ = false;                       // that thread has sent a message meanwhile
+  std::atomic<bool> others_wait_{false};        // waited for reading_ in vain
   std::atomic<bool> lost_is_said_{false};
 
   Mutex pending_mutex_;

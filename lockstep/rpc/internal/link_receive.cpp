@@ -15,19 +15,19 @@
 namespace lockstep::rpc::internal {
 namespace {
 
-constexpr int kAsked = 50;  // ms; how often done() is asked at least
-constexpr auto kHandedBack =
-    std::chrono::milliseconds(5);  // when the leader looks again after the last receive_until()
-constexpr int kReadsAtATime = 32;  // of one link, then it is the others' turn
+constexpr int kAsked = 50;  // ms; the interval at which done() is asked at least
+// The leader's next look after the last receive_until().
+constexpr auto kHandedBack = std::chrono::milliseconds(5);
+constexpr int kReadsAtATime = 32;  // of one link, afterwards it is the others' turn
 
 }  // namespace
 
-StreamLink::StreamLink(std::shared_ptr<Surroundings> around, UniqueFd fd, Introduction introduction,
+StreamLink::StreamLink(std::shared_ptr<LinkContext> context, UniqueFd fd, Introduction introduction,
                        const std::string& ready)
-    : around_(std::move(around)),
+    : context_(std::move(context)),
       fd_(std::move(fd)),
       introduction_(std::move(introduction)),
-      receiver_(around_->limits.message_bytes, around_->memory) {
+      receiver_(context_->limits.message_bytes, context_->memory) {
   MutexLock lock(send_mutex_);
   filling_.add(ready);
   queued_ = ready.size();
@@ -40,8 +40,8 @@ void StreamLink::start() {
     MutexLock lock(look_mutex_);
     looks_ = true;
     looked_at_ = true;
-    around_->reactor.watch(fd_.get(), EPOLLIN | EPOLLRDHUP,
-                           [self = shared_from_this()](uint32_t events) { self->ready(events); });
+    context_->reactor.watch(fd_.get(), EPOLLIN | EPOLLRDHUP,
+                            [self = shared_from_this()](uint32_t events) { self->ready(events); });
   }
   flush();
 }
@@ -50,15 +50,15 @@ void StreamLink::look(bool in) {
   MutexLock lock(look_mutex_);
   looks_ = in;
   looked_at_ = in;
-  around_->reactor.arm(fd_.get(),
-                       (looks_ ? EPOLLIN | EPOLLRDHUP : 0U) | (looks_for_room_ ? EPOLLOUT : 0U));
+  context_->reactor.arm(fd_.get(),
+                        (looks_ ? EPOLLIN | EPOLLRDHUP : 0U) | (looks_for_room_ ? EPOLLOUT : 0U));
 }
 
 void StreamLink::look_for_room(bool out) {
   MutexLock lock(look_mutex_);
   looks_for_room_ = out;
-  around_->reactor.arm(fd_.get(),
-                       (looks_ ? EPOLLIN | EPOLLRDHUP : 0U) | (looks_for_room_ ? EPOLLOUT : 0U));
+  context_->reactor.arm(fd_.get(),
+                        (looks_ ? EPOLLIN | EPOLLRDHUP : 0U) | (looks_for_room_ ? EPOLLOUT : 0U));
 }
 
 void StreamLink::ready(uint32_t events) {
@@ -76,10 +76,11 @@ void StreamLink::ready(uint32_t events) {
     read_as_leader((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0);
 }
 
-// Edge triggered: until nothing is there, or, where the other end is gone, to the very end.
+// The socket is edge triggered, so this reads until nothing is left or, if the other end is gone,
+// to the very end.
 void StreamLink::read_as_leader(bool to_the_end) {
   if (reading_.exchange(true)) {
-    others_wait_ = true;  // who reads sees to it that what is there is found
+    others_wait_ = true;  // the reading thread makes sure that the data is found
     if (reading_.exchange(true)) return;
   }
   leader_reads_.store(true, std::memory_order_relaxed);
@@ -98,7 +99,7 @@ void StreamLink::read_as_leader(bool to_the_end) {
   if (more) look(true);
 }
 
-// The leader reads for a moment only: who comes meanwhile waits for it, a little.
+// The leader reads only for a moment: a thread that arrives meanwhile waits briefly.
 bool StreamLink::begin_reading(const std::function<bool()>& done) {
   if (!reading_.exchange(true)) return true;
   others_wait_ = true;
@@ -117,7 +118,7 @@ bool StreamLink::receive_until(const std::function<bool()>& done, Deadline deadl
   bool is = done();
   while (!is && !lost()) {
     if (deadline.expired()) break;
-    // Not recv(): a thread that waits inside it is woken, too, when the other end takes what was sent.
+    // Not recv(): a thread that waits inside it is also woken when the other end takes sent data.
     pollfd waiting{fd_.get(), POLLIN, 0};
     if (::poll(&waiting, 1, deadline.poll_ms(kAsked)) > 0) read_once(self);
     is = done();
@@ -127,26 +128,27 @@ bool StreamLink::receive_until(const std::function<bool()>& done, Deadline deadl
   return is;
 }
 
-// The thread reads no more. Whoever closed the link meanwhile has left the last word to it.
+// The thread stops reading. A thread that closed the link meanwhile leaves the last callback to it.
 void StreamLink::stop_reading() {
   reading_.store(false);
   say_lost();
 }
 
-// The leader shall look at the socket again.
+// Lets the leader look at the socket again.
 void StreamLink::hand_back() {
   if (lost()) return;
-  // Where it looks already, it may have come while this thread was reading, and gone away.
+  // Where the leader watches already, data may have arrived while this thread was reading, and its
+  // event may be lost.
   if (others_wait_.exchange(false) || looked_at_.load() ||
       calls.load(std::memory_order_relaxed) > 0)
     return look(true);
   if (handing_back_.exchange(true)) return;
-  around_->reactor.at(Reactor::Clock::now() + kHandedBack, task_of([weak = weak_from_this()] {
-                        const auto self = weak.lock();
-                        if (!self) return;
-                        self->handing_back_ = false;
-                        if (!self->reading_.load() && !self->lost()) self->look(true);
-                      }));
+  context_->reactor.at(Reactor::Clock::now() + kHandedBack, task_of([weak = weak_from_this()] {
+                         const auto self = weak.lock();
+                         if (!self) return;
+                         self->handing_back_ = false;
+                         if (!self->reading_.load() && !self->lost()) self->look(true);
+                       }));
 }
 
 StreamLink::Got StreamLink::read_once(const std::shared_ptr<Link>& self) {
@@ -179,7 +181,7 @@ StreamLink::Got StreamLink::read_once(const std::shared_ptr<Link>& self) {
     if (std::exchange(answered_, false)) flush();
     return static_cast<size_t>(n) < room ? Got::kAll : Got::kSome;
   } catch (const BadFrame& error) {
-    around_->refused(peer().str() + " sent " + error.what());
+    context_->refused(peer().str() + " sent " + error.what());
     end(std::string("it sent what is no message of rpc: ") + error.what());
   } catch (const std::exception& error) {
     log_warning("rpc: a message of " + peer().str() + " could not be received: " + error.what());
@@ -212,7 +214,7 @@ void StreamLink::hand_out(const std::shared_ptr<Link>& self, Receiver::Message& 
     if (!pending_.emplace(head.ticket, std::move(named)).second)
       throw BadFrame("it offers the same tensors twice");
   }
-  around_->handlers.received(self, incoming);
+  context_->handlers.received(self, incoming);
 }
 
 void StreamLink::fetch(Incoming& message) {
@@ -231,8 +233,8 @@ void StreamLink::fetch(Incoming& message) {
   if (ended()) fail(why_it_ended());
   int error = named.empty() ? EINVAL : 0;
   for (const Named& one : named) {
-    at::Tensor tensor = around_->memory->tensor(one.row.dtype, one.row.sizes, one.row.bytes);
-    if (!read_process_by_many(around_->reactor, introduction_.process.pid, introduction_.proof,
+    at::Tensor tensor = context_->memory->tensor(one.row.dtype, one.row.sizes, one.row.bytes);
+    if (!read_process_by_many(context_->reactor, introduction_.process.pid, introduction_.proof,
                               one.row.address, tensor.unsafeGetTensorImpl()->mutable_data(),
                               one.row.bytes)) {
       error = errno != 0 ? errno : ESRCH;
@@ -240,8 +242,9 @@ void StreamLink::fetch(Incoming& message) {
     }
     message.tensors[one.place] = std::move(tensor);
   }
-  // Who gives its memory back early ends the link first, and whoever has the number of a process later has it after that one's
-  // end: if neither has ended now, what was read is what was sent.
+  // A process that frees its memory early ends the link first, and a later process gets its number
+  // only after it has ended: if neither has ended now, the bytes that were read are those that were
+  // sent.
   if (ended()) fail(why_it_ended());
   send_taken(message.pending);
   message.pending = 0;
@@ -263,7 +266,7 @@ bool StreamLink::ended() const {
 }
 
 std::string StreamLink::why_it_ended() const {
-  if (introduction_.other.host_identity == around_->host_identity && process_is_gone(peer().pid))
+  if (introduction_.other.host_identity == context_->host_identity && process_is_gone(peer().pid))
     return "its process has ended";
   return "it closed the connection";
 }
@@ -283,27 +286,27 @@ void StreamLink::close(const std::string& why) {
   say_lost();
 }
 
-// By whoever reads, or by anybody where nobody does: once.
+// Called once, by the reading thread, or by any thread where none reads.
 void StreamLink::say_lost() {
   while (lost() && !lost_is_said_.load() && !reading_.exchange(true)) {
     if (!lost_is_said_.exchange(true)) {
       const auto self = shared_from_this();
-      around_->reactor.forget(fd_.get());
-      around_->gone(self);
+      context_->reactor.forget(fd_.get());
+      context_->gone(self);
       forget_what_waits();
       std::string why;
       {
         MutexLock lock(why_mutex_);
         why = why_;
       }
-      around_->handlers.lost(self, why);
+      context_->handlers.lost(self, why);
     }
     reading_.store(false);
   }
 }
 
 void StreamLink::wait_until_quiet() const {
-  // Who closes it in one of its handlers says that it is lost once the handler has returned.
+  // If it is closed inside one of its handlers, lost() is called once the handler has returned.
   if (handing_out_.load() == std::this_thread::get_id()) return;
   while (!lost_is_said_.load() || reading_.load())
     std::this_thread::sleep_for(std::chrono::microseconds(50));

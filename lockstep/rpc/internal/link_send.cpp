@@ -14,9 +14,10 @@
 namespace lockstep::rpc::internal {
 namespace {
 
-constexpr size_t kGather = 64;  // pieces of memory a write
-constexpr size_t kWrittenAtATime = size_t{4}
-                                   << 20;  // by one thread for all; then it is the leader's turn
+constexpr size_t kGather = 64;  // memory blocks per write
+constexpr size_t kWrittenAtATime =
+    size_t{4}  // By one thread for all; afterwards it is the leader's turn.
+    << 20;
 
 void check_one(const at::Tensor& tensor) {
   if (!tensor.defined()) throw InvalidArgument("rpc: an undefined tensor cannot be sent");
@@ -30,7 +31,7 @@ void check_one(const at::Tensor& tensor) {
                           " dims cannot be sent; 64 are the most");
 }
 
-// As it travels: contiguous, without gradients. Throws InvalidArgument.
+// The tensor as it is sent: contiguous, without gradients. Throws InvalidArgument.
 at::Tensor dense(const at::Tensor& tensor) {
   if (!tensor.device().is_cpu())
     throw InvalidArgument("rpc: a tensor on " + tensor.device().str() +
@@ -57,9 +58,9 @@ void StreamLink::check(size_t body_bytes, const Tensors& tensors) const {
   for (const at::Tensor& tensor : tensors) {
     check_one(tensor);
     total += tensor.nbytes();
-    if (total > around_->limits.message_bytes)
+    if (total > context_->limits.message_bytes)
       throw InvalidArgument("rpc: a message whose tensors have more than " +
-                            std::to_string(around_->limits.message_bytes) +
+                            std::to_string(context_->limits.message_bytes) +
                             " bytes; send them one after the other");
   }
 }
@@ -82,7 +83,7 @@ bool StreamLink::send(const MessageHead& message, std::string_view body, std::st
     const bool to_device = message.devices && !message.devices->empty();
     const c10::Device device = to_device ? (*message.devices)[i] : c10::Device(c10::kCPU);
     const auto bytes = static_cast<uint64_t>(tensor.nbytes());
-    // What goes to a device lies in pinned memory, of which a driver may let no other process read.
+    // A tensor for a device lies in pinned memory, which a driver may not let other processes read.
     const bool by = by_address && device.is_cpu() && bytes >= static_cast<uint64_t>(kReachFrom);
     append_row(table, tensor.scalar_type(), tensor.sizes(),
                by ? reinterpret_cast<uint64_t>(tensor.const_data_ptr()) : 0, device);
@@ -110,7 +111,7 @@ bool StreamLink::send(const MessageHead& message, std::string_view body, std::st
     if (handing_out_.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
       answered_ = true;
     } else if (being_written_ || blocked_) {
-      // Whoever writes takes it along.
+      // The writing thread takes it along.
     } else if (when == When::kSoon) {
       ask = true;
     } else {
@@ -119,7 +120,7 @@ bool StreamLink::send(const MessageHead& message, std::string_view body, std::st
     }
   }
   if (write_now) write();
-  if (ask && !written_soon.exchange(true)) around_->write_soon(shared_from_this());
+  if (ask && !written_soon.exchange(true)) context_->write_soon(shared_from_this());
   if (when != When::kMine && !looked_at_.load(std::memory_order_relaxed) && !reading_.load())
     look(true);
   return true;
@@ -165,7 +166,7 @@ void StreamLink::write() {
   }
 }
 
-// Goes on when the socket takes more, which it may do already.
+// Continues when the socket accepts more data, which may be at once.
 void StreamLink::leave_to_leader() {
   {
     MutexLock lock(send_mutex_);
@@ -175,9 +176,10 @@ void StreamLink::leave_to_leader() {
   look_for_room(true);
 }
 
-// What the other end sent before it went may still be read: who reads finds out that the link is lost.
+// Data that the other end sent before it left may still be read: the reading thread finds out that
+// the link is lost.
 void StreamLink::write_failed() {
-  Outbox waiting, being_written;  // their tensors end outside of the lock
+  SendQueue waiting, being_written;  // their tensors are freed without the lock
   {
     MutexLock lock(send_mutex_);
     broken_ = true;
@@ -197,7 +199,7 @@ void StreamLink::no_longer_queued(size_t bytes) {
 }
 
 bool StreamLink::wait_for_room(Deadline deadline) {
-  const auto has_room = [this] { return queued_.load() < around_->limits.queued_bytes; };
+  const auto has_room = [this] { return queued_.load() < context_->limits.queued_bytes; };
   if (has_room()) return true;
   MutexLock lock(send_mutex_);
   waiting_for_room_.fetch_add(1);
@@ -225,14 +227,14 @@ void StreamLink::send_taken(uint64_t ticket) {
 }
 
 void StreamLink::forget_what_waits() {
-  Outbox waiting, being_written;  // their tensors end outside of the lock
+  SendQueue waiting, being_written;  // their tensors are freed without the lock
   std::unordered_map<uint64_t, Kept> kept;
   {
     MutexLock lock(send_mutex_);
     broken_ = true;
     std::swap(waiting, filling_);
-    if (!being_written_)
-      std::swap(being_written, writing_);  // else it fails, and who writes drops it
+    // Otherwise the write fails, and the writing thread drops it.
+    if (!being_written_) std::swap(being_written, writing_);
     kept.swap(kept_);
     room_.notify_all();
   }

@@ -13,7 +13,7 @@ void ObjectTable::tell_that_it_went(const Kept& gone) {
                        "the object went before it was made: nobody counts it any more")));
 }
 
-// Objects are destroyed outside of the lock: their destructors are the user's code.
+// Objects are destroyed without the lock, because their destructors are the user's code.
 
 void ObjectTable::expect(ObjectId id, uint64_t user) {
   std::vector<Then> waited;
@@ -36,7 +36,7 @@ void ObjectTable::made(ObjectId id, std::shared_ptr<Object> object, std::excepti
   {
     const MutexLock lock(mutex_);
     const auto found = kept_.find(id);
-    if (found == kept_.end() || found->second.made) return;  // nobody wants it any more
+    if (found == kept_.end() || found->second.made) return;  // no user needs it any more
     found->second.made = true;
     found->second.object = object;
     found->second.error = error;

@@ -1,4 +1,4 @@
-// ObjectTable: the objects that this process owns, and who has references to them. Not a public header.
+// ObjectTable: the objects that this process owns, and their users. Not a public header.
 #pragma once
 
 #include <chrono>
@@ -15,38 +15,41 @@
 
 namespace lockstep::rpc::internal {
 
-// For all threads. A user is a process, by its incarnation; this process is one as well. An object stays while a user
-// counts it.
+// A user is a process, by its incarnation; this process is one as well. An object stays while a
+// user counts it.
+// Thread-safety: any thread.
 class ObjectTable {
  public:
   using Time = Deadline::Clock::time_point;
-  // Called once with the object, or with what making it threw.
+  // Called once with the object, or with the exception of its construction.
   using Ready =
       std::function<void(const std::shared_ptr<Object>& object, std::exception_ptr error)>;
   using Then = std::function<void(bool known)>;
 
-  // An object that is being made for `user`, who counts it once. Nothing where it is known.
+  // Registers an object that is being made for `user`, whose count becomes one. Does nothing where
+  // it is known.
   void expect(ObjectId id, uint64_t user);
-  // It has been made, or could not be; who waits is told, by this thread.
+  // The object has been made, or could not be; this thread calls the waiting callbacks.
   void made(ObjectId id, std::shared_ptr<Object> object, std::exception_ptr error);
-  // `user` counts it once more; false: there is no such object (any more).
+  // Adds one to the count of `user`. Returns false if there is no such object (any more).
   bool add(ObjectId id, uint64_t user);
-  // `user` counts it so many times less.
+  // Subtracts `times` from the count of `user`.
   void release(ObjectId id, uint64_t user, uint64_t times);
-  // Calls `ready` once the object is there, at once where it is, or false: there is none.
+  // Calls `ready` once the object is made, at once if it is. Returns false if there is none.
   bool when_made(ObjectId id, Ready ready);
-  // Calls `then` once, when somebody expects the object: at once where it is known, -> 0; else -> a number for give_up().
+  // Calls `then` once the object is expected. If it is known already, calls it at once and returns
+  // 0; otherwise returns a number for give_up().
   uint64_t when_known(ObjectId id, Then then);
-  // Who waits to know is told that there is none. Nothing where he waits no longer.
+  // Tells the waiting callback that there is no such object. Does nothing where it no longer waits.
   void give_up(uint64_t waiting);
-  // Nothing is expected or made any more: all who wait are told so.
+  // No object is expected or made any more: tells all waiting callbacks.
   void close();
 
-  // The user was heard at `now`.
+  // The user gave a sign of life at `now`.
   void heard(uint64_t user, Time now);
-  // The user's process seems to have ended: it is dropped unless heard before `until`.
+  // The user's process seems to have ended: it is dropped unless it is heard before `until`.
   void doubt(uint64_t user, Time heard_at_least);
-  // Drops all that users count who were heard last before `oldest`; -> who.
+  // Drops all counts of users that were last heard before `oldest`; returns these users.
   std::vector<uint64_t> drop_silent(Time oldest, uint64_t self);
 
   size_t size() const;

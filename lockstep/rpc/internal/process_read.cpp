@@ -29,13 +29,14 @@ OtherProcess other_process(int fd) {
   size = sizeof peer;
   if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid <= 0) return other;
   other.process.reset(static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0)));
-  // Without it the word alone tells another process of that number. Whoever has ended is nobody's source.
+  // Without a pidfd, the word alone detects another process of that number. A process that has
+  // ended is never read.
   if (other.process || errno == ENOSYS || errno == EPERM) other.pid = peer.pid;
   return other;
 }
 
 bool has_ended(const OtherProcess& process) {
-  pollfd ended{process.process.get(), POLLIN, 0};  // a negative number is passed over
+  pollfd ended{process.process.get(), POLLIN, 0};  // poll() ignores a negative descriptor
   return ::poll(&ended, 1, 0) > 0;
 }
 
@@ -44,7 +45,7 @@ namespace {
 constexpr size_t kPart = size_t{4} << 20;
 constexpr unsigned kMostHelpers = 3;
 
-// What several threads read together: each takes the next part until none is left.
+// A read that several threads share: each takes the next part until none is left.
 struct Reading {
   int64_t pid;
   Proof proof;
@@ -67,7 +68,8 @@ struct Reading {
       next = parts();
     }
   }
-  // A worker that comes when nothing is left must not touch `to`: it may be somebody else's by now.
+  // A worker that arrives when nothing is left must not touch `to`: it may have another owner by
+  // now.
   void help() {
     {
       const MutexLock lock(mutex);
@@ -79,7 +81,7 @@ struct Reading {
   }
   void wait() {
     MutexLock lock(mutex);
-    while (inside > 0) left.wait(lock);  // for a copy of kPart bytes at most
+    while (inside > 0) left.wait(lock);  // for a copy of at most kPart bytes
   }
 };
 
@@ -115,7 +117,8 @@ bool process_is_gone(int64_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string line;
   if (!std::getline(file, line)) return false;
-  // After "(name)": state, then six numbers, then the flags; a process closes its sockets before it becomes a zombie.
+  // After "(name)": state, then six numbers, then the flags; a process closes its sockets before it
+  // becomes a zombie.
   std::istringstream rest(line.substr(std::min(line.size(), line.rfind(')') + 1)));
   std::string state, skipped;
   unsigned long flags = 0;

@@ -25,16 +25,17 @@
 namespace lockstep::rpc::internal {
 namespace {
 
-constexpr int kLeaders = 2;         // threads that wait for sockets, as long as there are no tasks
-constexpr int kEventsAtATime = 16;  // what one leader takes of them
-// Names in epoll's data; a watched descriptor has its number and the age of its watch, which is not 0.
+constexpr int kLeaders = 2;         // threads that wait for sockets while there are no tasks
+constexpr int kEventsAtATime = 16;  // events that one leader takes
+// Names in epoll's data; a watched descriptor has its number and its watch's generation, which is
+// not 0.
 constexpr uint64_t kWakeName = 0;
 constexpr uint64_t kClockName = 1;
 
-// What a thread knows of itself.
+// A thread's own state.
 struct Own {
   const void* state = nullptr;
-  bool handling = false;       // it is in a handler, as a leader
+  bool handling = false;       // a handler runs in it, as a leader
   std::vector<Task> requests;  // of its handlers
 };
 thread_local Own* own = nullptr;
@@ -54,8 +55,8 @@ struct Reactor::State {
     uint32_t age = 0;
     uint32_t events = 0;
     std::function<void(uint32_t)> ready;
-    std::thread::id runner;  // who is in ready()
-    uint32_t missed = 0;     // events that came meanwhile
+    std::thread::id runner;  // the thread in ready()
+    uint32_t missed = 0;     // events that arrived meanwhile
     bool forgotten = false;
   };
 
@@ -73,8 +74,8 @@ struct Reactor::State {
 
   UniqueFd epoll, wake, clock;
   mutable Mutex mutex;
-  ConditionVariable work;     // for those who neither lead nor serve
-  ConditionVariable handled;  // some ready() has returned
+  ConditionVariable work;     // for threads that neither lead nor serve
+  ConditionVariable handled;  // a ready() has returned
   ConditionVariable ended;
   std::deque<Task> queue LOCKSTEP_GUARDED_BY(mutex);
   TimedSlots<Task> timers LOCKSTEP_GUARDED_BY(mutex);
@@ -83,8 +84,8 @@ struct Reactor::State {
   uint32_t last_age LOCKSTEP_GUARDED_BY(mutex) = 0;
   int leading LOCKSTEP_GUARDED_BY(mutex) = 0;
   int idle LOCKSTEP_GUARDED_BY(mutex) = 0;
-  bool called LOCKSTEP_GUARDED_BY(mutex) = false;  // an idle one has been woken and is on its way
-  bool poked LOCKSTEP_GUARDED_BY(mutex) = false;   // so has a leader
+  bool called LOCKSTEP_GUARDED_BY(mutex) = false;  // an idle thread has been woken and is starting
+  bool poked LOCKSTEP_GUARDED_BY(mutex) = false;   // a leader has been woken
   bool stopping LOCKSTEP_GUARDED_BY(mutex) = false;
   std::vector<std::thread> threads LOCKSTEP_GUARDED_BY(mutex);
   std::vector<std::thread::id> done LOCKSTEP_GUARDED_BY(mutex);
@@ -103,13 +104,14 @@ Reactor::State::State()
   }
 }
 
-// Edge triggered: every write wakes one leader, and nobody has to read it.
+// Edge triggered: every write wakes one leader, and no thread has to read it.
 void Reactor::State::poke() const {
   const uint64_t one = 1;
   [[maybe_unused]] const auto written = ::write(wake.get(), &one, sizeof one);
 }
 
-// There is something in the queue. Whoever comes calls the next one, if it is not the last task.
+// There is a task in the queue. The thread that takes it calls the next one, unless it is the last
+// task.
 void Reactor::State::call_for_hands() {
   if (queue.empty()) return;
   if (idle > 0) {
@@ -163,7 +165,7 @@ void Reactor::State::lead(Own& self) {
     mutex.lock();
     poked = false;
     if (stopping) {
-      // stop() has emptied the queue. Their end outside of the lock.
+      // stop() has emptied the queue, whose tasks are destroyed without the lock.
       mutex.unlock();
       self.requests.clear();
       mutex.lock();
@@ -172,7 +174,8 @@ void Reactor::State::lead(Own& self) {
     for (Task& task : self.requests) queue.push_back(std::move(task));
     self.requests.clear();
     if (queue.empty()) continue;
-    // To the tasks, if somebody stays with the sockets: another leader, or one that is woken now.
+    // Serves tasks if another thread stays with the sockets: another leader, or one that is woken
+    // now.
     if (leading >= 2) break;
     if (idle > 0) {
       called = true;
@@ -238,7 +241,7 @@ void Reactor::State::set_clock() {
 Reactor::Reactor(int workers, const std::function<void()>& first)
     : state_(std::make_shared<State>()) {
   LOCKSTEP_CHECK(workers >= 1, "a reactor has a worker");
-  // Signals are for the program's own threads.
+  // Signals are left to the program's own threads.
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -306,7 +309,7 @@ uint64_t Reactor::at(Clock::time_point when, Task task) {
 }
 
 bool Reactor::cancel(uint64_t timer) {
-  Task task;  // its end outside of the lock
+  Task task;  // destroyed without the lock
   MutexLock lock(state_->mutex);
   task = state_->timers.take(timer);
   lock.unlock();
@@ -339,7 +342,7 @@ void Reactor::arm(int fd, uint32_t events) {
 }
 
 void Reactor::forget(int fd) {
-  std::shared_ptr<State::Watch> watch;  // its end outside of the lock
+  std::shared_ptr<State::Watch> watch;  // destroyed without the lock
   MutexLock lock(state_->mutex);
   const auto found = state_->watches.find(fd);
   if (found == state_->watches.end()) return;
@@ -347,7 +350,7 @@ void Reactor::forget(int fd) {
   state_->watches.erase(found);
   watch->forgotten = true;
   ::epoll_ctl(state_->epoll.get(), EPOLL_CTL_DEL, fd, nullptr);
-  // As long as a handler takes, which does not wait.
+  // This lasts as long as a handler, which does not wait.
   while (watch->runner != std::thread::id() && watch->runner != std::this_thread::get_id())
     state_->handled.wait(lock);
   lock.unlock();
@@ -361,7 +364,7 @@ void Reactor::stop(Clock::time_point deadline) {
   State& state = *state_;
   std::vector<std::thread> threads;
   {
-    std::deque<Task> queue;  // their end outside of the lock
+    std::deque<Task> queue;  // destroyed without the lock
     std::vector<Task> timers;
     MutexLock lock(state.mutex);
     state.stopping = true;

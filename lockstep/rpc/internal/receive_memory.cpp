@@ -11,8 +11,8 @@
 namespace lockstep::rpc::internal {
 namespace {
 
-constexpr size_t kStep =
-    size_t{64} << 10;  // sizes of storages, so that nearly equal tensors take turns in one
+// Granularity of storages, so that nearly equal tensors can reuse one.
+constexpr size_t kStep = size_t{64} << 10;
 
 }  // namespace
 
@@ -38,7 +38,7 @@ at::Tensor ReceiveMemory::tensor(at::ScalarType dtype, at::IntArrayRef sizes, si
         back->owner->give_back(std::move(back->memory));
       },
       at::Device(at::kCPU));
-  // The allocator serves a user who makes the tensor larger.
+  // The allocator is for users who enlarge the tensor.
   auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
                                                        std::move(pointer), c10::GetCPUAllocator(),
                                                        /*resizable=*/true);
@@ -74,7 +74,7 @@ std::unique_ptr<PageMemory> ReceiveMemory::take(size_t bytes) {
 }
 
 void ReceiveMemory::give_back(std::unique_ptr<PageMemory> memory) noexcept {
-  std::vector<std::unique_ptr<PageMemory>> gone;  // outside of the lock
+  std::vector<std::unique_ptr<PageMemory>> gone;  // freed without the lock
   const size_t bytes = memory->bytes();
   if (bytes > most_) return;
   MutexLock lock(mutex_);

@@ -1,7 +1,8 @@
-// ReceiveMemory: storage for the tensors that come over links. Not a public header.
+// ReceiveMemory: storage for tensors that arrive over links. Not a public header.
 //
-// Pages that were never written cost a fault each, more than the copy into them: large storages that their tensors have
-// given back are kept, and the next tensor of about that size finds its pages warm.
+// A page that was never written costs a fault, more than the copy into it. Large storages that
+// their tensors have released are therefore kept, and the next tensor of about that size finds its
+// pages warm.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,18 +16,20 @@
 
 namespace lockstep::rpc::internal {
 
-// Any thread. Tensors may outlive whoever asked for them; the memory lives as long as they do.
+// Tensors may outlive the caller; the memory lives as long as they do.
+// Thread-safety: any thread.
 class ReceiveMemory : public std::enable_shared_from_this<ReceiveMemory> {
  public:
-  // From so many bytes on a storage is kept.
+  // A storage is kept from this many bytes on.
   static constexpr size_t kLarge = size_t{256} << 10;
 
-  // Keeps at most `kept_bytes` of what nobody uses; the oldest goes first.
+  // Keeps at most `kept_bytes` of unused storage; the oldest is freed first.
   static std::shared_ptr<ReceiveMemory> make(size_t kept_bytes);
 
-  // A contiguous tensor of `bytes` bytes, not initialised. Throws what the system throws where there is no memory.
+  // A contiguous tensor of `bytes` bytes, not initialised. Throws the allocator's error where there
+  // is no memory.
   at::Tensor tensor(at::ScalarType dtype, at::IntArrayRef sizes, size_t bytes);
-  // Bytes that are kept now.
+  // The unused bytes that are kept.
   size_t kept() const;
 
  private:

@@ -22,8 +22,8 @@ std::span<const iovec> Receiver::places() {
   return {places_.data(), count};
 }
 
-// What lies in the buffer moves to its beginning when it is short of room; a message whose front does not fit gets a
-// larger buffer, step by step, as its bytes come.
+// The buffered bytes move to the beginning of the buffer when it is short of room; a message whose
+// front does not fit gets a larger buffer, step by step, as its bytes arrive.
 void Receiver::make_room() {
   if (begin_ == end_) {
     begin_ = end_ = 0;
@@ -87,7 +87,7 @@ bool Receiver::read_front() {
 
 bool Receiver::read_tensors() {
   while (true) {
-    // Either nothing of the tensor is left, or the buffer has its next bytes.
+    // Either the tensor is complete, or the buffer has its next bytes.
     if (left_ > 0) {
       const size_t here = std::min(left_, end_ - begin_ - taken_);
       std::memcpy(target_, buffer_.get() + begin_ + taken_, here);
@@ -95,7 +95,7 @@ bool Receiver::read_tensors() {
       left_ -= here;
       taken_ += here;
       if (left_ > 0) {
-        end_ = begin_ + front_bytes();  // what follows the front has been taken out
+        end_ = begin_ + front_bytes();  // the bytes behind the front have been taken out
         taken_ = front_bytes();
         return false;
       }

@@ -1,5 +1,5 @@
-// Receiver: makes messages of a stream of bytes. It reads no socket itself: it says where the next bytes shall go, and is
-// told how many came. Not a public header.
+// Receiver: makes messages of a stream of bytes. It reads no socket itself: it says where the next
+// bytes must be read to, and is told how many were. Not a public header.
 #pragma once
 
 #include <sys/uio.h>
@@ -21,8 +21,8 @@ namespace lockstep::rpc::internal {
 // One thread at a time.
 class Receiver {
  public:
-  // A message whose bytes are all there. `places` and `tensors` belong to each other; a tensor that is named by its
-  // address is undefined as yet.
+  // A complete message. `places` and `tensors` correspond; a tensor that is named by its address is
+  // still undefined.
   struct Message {
     const FrameHead& head;
     std::string_view body;
@@ -33,22 +33,23 @@ class Receiver {
 
   static constexpr size_t kBuffer = size_t{64} << 10;
 
-  // `most_bytes`: of one message's tensors.
+  // `most_bytes`: the limit for one message's tensors.
   Receiver(uint64_t most_bytes, std::shared_ptr<ReceiveMemory> memory);
 
-  // Where to read to, one place or two: many small messages at a time, large tensors straight into their storage. Not
-  // empty; valid until came().
+  // The one or two places to read to: many small messages at a time, large tensors straight into
+  // their storage. Not empty; valid until came().
   std::span<const iovec> places();
-  // `bytes` bytes, at most what places() has room for, are there. `take` is called for each message that is complete.
-  // It takes no more memory than twice what came, but for storages, whose pages nobody writes before their bytes come.
-  // Throws BadFrame (nothing may be called any more), and what `take` throws.
+  // `bytes` bytes, at most the room of places(), have been read. `take` is called for each complete
+  // message. It uses at most twice the memory of the received bytes, except for storages, whose
+  // pages are not touched before their bytes arrive. Throws BadFrame (the receiver is unusable
+  // afterwards), and the errors of `take`.
   void came(size_t bytes, const Taker& take);
   // Whether the stream is between two messages.
   bool between() const { return step_ == Step::kHead && begin_ == end_; }
 
  private:
   enum class Step { kHead, kFront, kTensors };
-  // Each: whether the next step can be done at once.
+  // Each returns whether the next step can be done at once.
   bool read_head();
   bool read_front();
   bool read_tensors();
@@ -59,16 +60,16 @@ class Receiver {
   std::shared_ptr<ReceiveMemory> memory_;
   std::unique_ptr<char[]> buffer_;
   size_t capacity_;
-  size_t begin_ = 0;  // of the message that is being read
-  size_t end_ = 0;    // of what came
+  size_t begin_ = 0;  // beginning of the message that is being read
+  size_t end_ = 0;    // end of the received bytes
   Step step_ = Step::kHead;
   FrameHead head_;
   std::vector<TensorPlace> rows_;
   Tensors tensors_;
-  size_t taken_ = 0;        // in the buffer, of the message; the rest are its next tensors' bytes
-  size_t next_ = 0;         // tensor
-  char* target_ = nullptr;  // where its bytes go
-  size_t left_ = 0;         // of them
+  size_t taken_ = 0;  // bytes of the message taken from the buffer; the rest are its next tensors'
+  size_t next_ = 0;   // index of the current tensor
+  char* target_ = nullptr;  // destination of its bytes
+  size_t left_ = 0;         // its bytes that are still missing
   std::array<iovec, 2> places_{};
 };
 

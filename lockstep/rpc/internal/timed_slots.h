@@ -1,5 +1,5 @@
-// TimedSlots: things that each have a number and a time: calls and when they have to end, tasks and when they are to run.
-// Not a public header.
+// TimedSlots: items that each have a number and a time: calls with their deadlines, tasks with the
+// time at which they run. Not a public header.
 #pragma once
 
 #include <algorithm>
@@ -12,15 +12,17 @@
 
 namespace lockstep::rpc::internal {
 
-// T is a pointer. A number is a place and, above it, how often the place has been used, so that a number that is over
-// names nothing else. The times are in a heap; what is taken out leaves its time behind until that comes or most times
-// are such. In steady state nothing is allocated. Not thread-safe.
+// T is a pointer. A number consists of a slot and, above it, how often the slot has been used, so
+// that an old number never names a new item. The times are in a heap; the time of a removed item
+// stays until it is due or until most times belong to removed items. In steady state nothing is
+// allocated.
+// Thread-safety: one thread at a time.
 template <typename T>
 class TimedSlots {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  // -> the number, never 0.
+  // Returns the number, never 0.
   uint64_t add(Time when, T item) {
     if (free_.empty()) {
       free_.push_back(static_cast<uint32_t>(slots_.size()));
@@ -35,7 +37,7 @@ class TimedSlots {
     ++size_;
     return number;
   }
-  // Takes it out; null: it is not here (any more).
+  // Removes the item; null: it is not here (any more).
   T take(uint64_t number) {
     T item = empty(number);
     if (item && heap_.size() > 64 && size_ < heap_.size() / 2) {
@@ -44,7 +46,7 @@ class TimedSlots {
     }
     return item;
   }
-  // Whether no time that is still in the heap is earlier: those that were taken out count until they leave it.
+  // Whether no time in the heap is earlier; times of removed items count until they leave it.
   bool is_before_all(Time when) const { return heap_.empty() || when < heap_.front().when; }
   // The time of the earliest.
   std::optional<Time> next() {
@@ -52,7 +54,7 @@ class TimedSlots {
     if (heap_.empty()) return std::nullopt;
     return heap_.front().when;
   }
-  // The earliest that is due by `now`; null: none.
+  // Removes the earliest item that is due by `now`; null: none.
   T take_due(Time now) {
     const auto when = next();
     if (!when || *when > now) return nullptr;
@@ -60,7 +62,7 @@ class TimedSlots {
     pop();
     return item;
   }
-  // All that are wanted.
+  // Removes all items that `wanted` selects.
   template <typename Wanted>
   std::vector<T> take_if(Wanted wanted) {
     std::vector<T> taken;
@@ -84,7 +86,7 @@ class TimedSlots {
   struct Entry {
     Time when;
     uint64_t number;
-    // A heap's top is the greatest.
+    // std heaps have the greatest element on top.
     bool operator<(const Entry& other) const { return when > other.when; }
   };
   struct Slot {

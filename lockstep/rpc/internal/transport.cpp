@@ -24,18 +24,19 @@
 #include "lockstep/rpc/internal/hello.h"
 #include "lockstep/rpc/internal/link.h"
 #include "lockstep/trace/trace_file.h"
-#include "lockstep/wire/strangers.h"
+#include "lockstep/wire/unauthenticated_peers.h"
 
 namespace lockstep::rpc::internal {
 namespace {
 
-constexpr size_t kMostStrangers = 256;
-constexpr auto kStrangersTime = std::chrono::seconds(5);
-constexpr auto kLookedUpAgain = std::chrono::milliseconds(20);  // in the store, at first
+constexpr size_t kMaxUnauthenticated = 256;
+constexpr auto kIntroductionTime = std::chrono::seconds(5);
+// The first interval of lookups in the store.
+constexpr auto kLookedUpAgain = std::chrono::milliseconds(20);
 constexpr auto kLookedUpAtLeast = std::chrono::milliseconds(100);
-constexpr int kAcceptedAtATime = 64;  // then it is the others' turn
-constexpr int kRefusalsBelieved =
-    3;  // of the secret, one after the other: a storm of strangers pushes some out
+constexpr int kAcceptedAtATime = 64;  // afterwards it is the other sockets' turn
+// Consecutive refusals of the secret: a flood of unauthenticated peers displaces some.
+constexpr int kRefusalsBelieved = 3;
 
 }  // namespace
 
@@ -56,7 +57,7 @@ struct Transport::State : std::enable_shared_from_this<Transport::State> {
   struct Door;
   void accept(Door& door);
   void admit(UniqueFd fd, bool local);
-  void meet(uint64_t id, const std::shared_ptr<Stranger>& stranger, bool local);
+  void meet(uint64_t id, const std::shared_ptr<UnauthenticatedPeer>& stranger, bool local);
   bool end_meeting(uint64_t id);
   bool make_room();
   void refuse(uint64_t id, const std::string& why, bool counts);
@@ -80,7 +81,7 @@ struct Transport::State : std::enable_shared_from_this<Transport::State> {
   };
   Door local_door{true}, tcp_door{false};
   UniqueFd wake;
-  std::shared_ptr<Surroundings> around;
+  std::shared_ptr<LinkContext> context;
   std::atomic<uint64_t> refused{0};
 
   struct Known {
@@ -89,20 +90,21 @@ struct Transport::State : std::enable_shared_from_this<Transport::State> {
     uint64_t lost_incarnation = 0;  // of the last link
   };
   struct Meeting {
-    std::shared_ptr<Stranger> stranger;
+    std::shared_ptr<UnauthenticatedPeer> stranger;
     uint64_t timer = 0;
   };
   mutable Mutex mutex;
   ConditionVariable changed;
   bool closed LOCKSTEP_GUARDED_BY(mutex) = false;
   std::unordered_map<std::string, Known> known LOCKSTEP_GUARDED_BY(mutex);
-  std::set<std::shared_ptr<StreamLink>> links LOCKSTEP_GUARDED_BY(mutex);  // all, both ways
-  std::map<uint64_t, Meeting> meetings LOCKSTEP_GUARDED_BY(mutex);         // who has connected
-  wire::Strangers strangers LOCKSTEP_GUARDED_BY(mutex){wire::most_strangers(kMostStrangers)};
+  std::set<std::shared_ptr<StreamLink>> links LOCKSTEP_GUARDED_BY(mutex);  // in both directions
+  std::map<uint64_t, Meeting> meetings LOCKSTEP_GUARDED_BY(mutex);         // accepted connections
+  wire::UnauthenticatedPeers strangers LOCKSTEP_GUARDED_BY(mutex){
+      wire::most_unauthenticated(kMaxUnauthenticated)};
   uint64_t last_meeting LOCKSTEP_GUARDED_BY(mutex) = 0;
   std::set<int> tried LOCKSTEP_GUARDED_BY(mutex);  // by attempt()
 
-  // A socket on which this process says who it is: close() ends that.
+  // A socket on which this process authenticates itself: close() ends that.
   class Trying {
    public:
     Trying(State& state, int fd) : state_(state), fd_(fd) {
@@ -138,7 +140,7 @@ void Transport::State::listen() {
 
 void Transport::State::start(Handlers handlers) {
   const std::weak_ptr<State> weak = weak_from_this();
-  around = std::make_shared<Surroundings>(Surroundings{
+  context = std::make_shared<LinkContext>(LinkContext{
       .reactor = reactor,
       .limits = options.limits,
       .host_identity = entry.host_identity,
@@ -199,13 +201,13 @@ void Transport::State::write_what_waits() {
 void Transport::State::accept(Door& door) {
   {
     const MutexLock lock(mutex);
-    if (closed) return;  // the listener's number may be another's by now
+    if (closed) return;  // the listener's number may have been reused
   }
   const int listener = door.listener.get();
   for (int i = 0; i < kAcceptedAtATime; ++i) {
     UniqueFd fd = door.acceptor.next(listener, [this] { return make_room(); });
     if (door.acceptor.starved()) {
-      // Nobody tells us when there are descriptors again.
+      // There is no event for free descriptors.
       reactor.arm(listener, 0);
       reactor.at(Reactor::Clock::now() + wire::Acceptor::kPause,
                  task_of([weak = weak_from_this(), listener] {
@@ -225,14 +227,14 @@ void Transport::State::admit(UniqueFd fd, bool local) {
   const std::weak_ptr<State> weak = weak_from_this();
   if (!local) prepare_tcp(fd.get());
   const std::string source = wire::source_of(fd.get());
-  const auto stranger = std::make_shared<Stranger>(std::move(fd), secret, self);
+  const auto stranger = std::make_shared<UnauthenticatedPeer>(std::move(fd), secret, self);
   bool too_many = false;
   {
     MutexLock lock(mutex);
     if (closed) return;
     const uint64_t id = ++last_meeting;
     const uint64_t timer =
-        reactor.at(Reactor::Clock::now() + kStrangersTime, task_of([weak, id] {
+        reactor.at(Reactor::Clock::now() + kIntroductionTime, task_of([weak, id] {
                      if (const auto state = weak.lock())
                        state->refuse(id, "a stranger did not say who it is in time", false);
                    }));
@@ -246,7 +248,8 @@ void Transport::State::admit(UniqueFd fd, bool local) {
   if (too_many) make_room();
 }
 
-// Closes a stranger. False: there is none. Whoever has proved the secret is none. close() ends them all itself.
+// Closes an unauthenticated peer. Returns false if there is none. A peer that has proved the secret
+// is not closed here; close() ends them all.
 bool Transport::State::make_room() {
   std::optional<uint64_t> first;
   {
@@ -258,7 +261,7 @@ bool Transport::State::make_room() {
   return first.has_value();
 }
 
-// False: another thread has ended it.
+// Returns false if another thread has ended it.
 bool Transport::State::end_meeting(uint64_t id) {
   uint64_t timer = 0;
   {
@@ -273,7 +276,8 @@ bool Transport::State::end_meeting(uint64_t id) {
   return true;
 }
 
-void Transport::State::meet(uint64_t id, const std::shared_ptr<Stranger>& stranger, bool local) {
+void Transport::State::meet(uint64_t id, const std::shared_ptr<UnauthenticatedPeer>& stranger,
+                            bool local) {
   try {
     const bool through = stranger->advance();
     if (stranger->proved()) {
@@ -282,19 +286,21 @@ void Transport::State::meet(uint64_t id, const std::shared_ptr<Stranger>& strang
     }
     if (!through) return;
   } catch (const PeerLost&) {
-    return refuse(id, "", false);  // a port scanner, or one who looked whether this process lives
+    // A port scanner, or a process that checked whether this one is alive.
+    return refuse(id, "", false);
   } catch (const Error& error) {
     return refuse(id, error.what(), true);
   }
   reactor.forget(stranger->fd());
   if (!end_meeting(id)) return;
-  // The other end is told here alone that they have met: nothing closes this connection before that is known on both sides.
+  // Only here the other end learns that they have met: nothing closes this connection before both
+  // sides know it.
   const std::string ready = ready_frame({.reads = stranger->introduction().this_end_reads});
   make_link(stranger->release(), std::move(stranger->introduction()), local, ready, "");
 }
 
 void Transport::State::refuse(uint64_t id, const std::string& why, bool counts) {
-  std::shared_ptr<Stranger> stranger;
+  std::shared_ptr<UnauthenticatedPeer> stranger;
   {
     MutexLock lock(mutex);
     const auto found = meetings.find(id);
@@ -305,7 +311,7 @@ void Transport::State::refuse(uint64_t id, const std::string& why, bool counts) 
     count_refused(why);
   else if (!why.empty())
     log_info("rpc: a connection was closed: " + why);
-  reactor.forget(stranger->fd());  // and with it the last owner
+  reactor.forget(stranger->fd());  // also drops the last owner
 }
 
 void Transport::State::count_refused(const std::string& why) {
@@ -315,7 +321,7 @@ void Transport::State::count_refused(const std::string& why) {
                 ")");
 }
 
-// `name`: of a link that this end has made; "": the other end has.
+// `name`: the peer, for a link that this end has made; "" if the other end has.
 std::shared_ptr<StreamLink> Transport::State::make_link(UniqueFd fd, Introduction introduction,
                                                         bool local, const std::string& ready,
                                                         const std::string& name) {
@@ -323,7 +329,7 @@ std::shared_ptr<StreamLink> Transport::State::make_link(UniqueFd fd, Introductio
     const int room = 1 << 20;
     ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
   }
-  auto link = std::make_shared<StreamLink>(around, std::move(fd), std::move(introduction), ready);
+  auto link = std::make_shared<StreamLink>(context, std::move(fd), std::move(introduction), ready);
   {
     MutexLock lock(mutex);
     if (closed) return nullptr;
@@ -344,10 +350,10 @@ std::shared_ptr<StreamLink> Transport::State::attempt(const std::string& name, D
     MutexLock lock(mutex);
     lost_incarnation = known[name].lost_incarnation;
   }
-  std::optional<Entry> gone;  // who was there, and does not answer
+  std::optional<Entry> gone;  // the process that was there and does not answer
   bool silent = false;
   std::string error;   // of connecting
-  bool asked = false;  // the store, with success
+  bool asked = false;  // the store has answered
   int refusals = 0;    // of this process's secret
   while (true) {
     std::string text;
@@ -355,7 +361,7 @@ std::shared_ptr<StreamLink> Transport::State::attempt(const std::string& name, D
       text = look_up(*store, name, deadline);
       asked = true;
     } catch (const Timeout&) {
-      if (!asked) throw;  // else it is the last moment: what follows says why
+      if (!asked) throw;  // otherwise it is the last moment: the code below says why
     }
     const auto found = Entry::decode(text);
     if (found && (!gone || gone->peer.incarnation != found->peer.incarnation || silent)) {
@@ -376,19 +382,19 @@ std::shared_ptr<StreamLink> Transport::State::attempt(const std::string& name, D
         try {
           prove(attempt.fd.get(), secret, deadline);
           Introduction introduction = introduce(attempt.fd.get(), self, deadline);
-          // The port may have gone to another process of the job.
+          // The port may now belong to another process of the job.
           if (introduction.other.peer.name == name &&
               introduction.other.peer.incarnation == found->peer.incarnation) {
             return make_link(std::move(attempt.fd), std::move(introduction), attempt.local, "",
                              name);
           }
         } catch (const PeerLost&) {
-          // It went away in the middle: perhaps it comes back.
+          // It left in the middle, and may come back.
           silent = !process_is_gone(found->peer.pid) || found->host_identity != entry.host_identity;
         } catch (const Timeout&) {
           silent = true;
         } catch (const StoreError&) {
-          // Or it had to make room for others, before it had read the proof.
+          // Alternatively it had to make room for others before it had read the proof.
           if (++refusals == kRefusalsBelieved) throw;
           silent = true;
         } catch (const BadFrame& error) {

@@ -44,7 +44,7 @@ class RowLayer final : public LayerHook {
                             "; divide what makes them, by style column or heads, or leave '" +
                             name_ + "' whole");
     call.leave_out_bias();
-    const at::Tensor sum = reduce_from_parts(division_->comm(), call.compute(call.input()));
+    const at::Tensor sum = division_->rows().leave(call.compute(call.input()));
     division_->closed();
     // Once, to the whole sum, by every part alike.
     return layer_.bias.defined() ? sum + layer_.bias.to(sum.scalar_type()) : sum;
@@ -63,7 +63,7 @@ class HeadLayer final : public LayerHook {
       : division_(std::move(division)), counts_(std::move(counts)) {}
 
   at::Tensor forward(LayerCall& call) override {
-    const at::Tensor part = call.compute(copy_to_parts(division_->comm(), call.input()));
+    const at::Tensor part = call.compute(division_->rows().enter_head(call.input()));
     std::vector<int64_t> shape = part.sizes().vec();
     shape.back() = -1;
     return gather_columns(division_->comm(), part.reshape({-1, part.size(-1)}), counts_)
@@ -87,7 +87,7 @@ class WordsLayer final : public LayerHook {
     const at::Tensor places = ids - own_.begin;
     const at::Tensor foreign = places.lt(0).logical_or_(places.ge(own_.end - own_.begin));
     const at::Tensor rows = call.compute(places.masked_fill(foreign, 0));
-    return reduce_from_parts(division_->comm(), rows.masked_fill(foreign.unsqueeze(-1), 0));
+    return division_->rows().leave_words(rows.masked_fill(foreign.unsqueeze(-1), 0));
   }
 
  private:
@@ -107,6 +107,23 @@ class WordsLayer final : public LayerHook {
   int64_t words_;
 };
 
+class RowsLayer final : public LayerHook {
+ public:
+  RowsLayer(std::shared_ptr<Division> division, TensorStyle style)
+      : division_(std::move(division)), style_(style) {}
+
+  at::Tensor forward(LayerCall& call) override {
+    const DividedRows& rows = division_->rows();
+    if (style_ == TensorStyle::kPositions) return call.compute(rows.own_positions(call.input()));
+    const at::Tensor y = call.compute(call.input());
+    return style_ == TensorStyle::kRowsBegin ? rows.begin(y) : rows.end(y);
+  }
+
+ private:
+  std::shared_ptr<Division> division_;
+  TensorStyle style_;
+};
+
 }  // namespace
 
 at::Tensor Division::enter(const at::Tensor& x) {
@@ -114,7 +131,7 @@ at::Tensor Division::enter(const at::Tensor& x) {
   const bool is_the_same = given_.is_same(x) && version_ == x._version();
   if (is_the_same && with_gradients_ == with_gradients) return entered_;
   given_ = x;
-  entered_ = copy_to_parts(comm_, x);
+  entered_ = rows_.enter(x);
   version_ = x._version();
   with_gradients_ = with_gradients;
   return entered_;
@@ -141,6 +158,12 @@ std::shared_ptr<LayerHook> divided_embedding(std::shared_ptr<Division> division,
                                              const std::vector<PartSlice>& slices) {
   const PartSlice own = slices[static_cast<size_t>(division->comm().rank())];
   return std::make_shared<WordsLayer>(std::move(division), std::move(name), own, slices.back().end);
+}
+
+std::shared_ptr<LayerHook> divided_row_layer(std::shared_ptr<Division> division,
+                                             TensorStyle style) {
+  if (style == TensorStyle::kRows || !division->rows().any()) return nullptr;
+  return std::make_shared<RowsLayer>(std::move(division), style);
 }
 
 }  // namespace lockstep::internal

@@ -1,4 +1,4 @@
-// What modules compute of which each part has a slice, as hooks. Not used directly.
+// What modules compute of which each part has a slice, or some rows, as hooks. Not used directly.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,21 +8,24 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/hooks/layer_hook.h"
 #include "lockstep/parallel/tensor/tensor_plan.h"
+#include "lockstep/shard/internal/divided_rows.h"
 
 namespace lockstep::internal {
 
 // Of all divided modules of a model.
 class Division {
  public:
-  explicit Division(Communicator comm) : comm_(std::move(comm)) {}
+  Division(Communicator comm, DividedRows rows) : comm_(std::move(comm)), rows_(std::move(rows)) {}
 
   const Communicator& comm() const { return comm_; }
-  // copy_to_parts(); one for all modules of a region that are given the same tensor, so that backward adds up their
+  const DividedRows& rows() const { return rows_; }
+  // DividedRows::enter(); one for all modules of a region that are given the same tensor, so that backward adds up their
   // gradients once.
   at::Tensor enter(const at::Tensor& x);
   // The module whose part of some columns is on its way; "": none.
@@ -32,6 +35,7 @@ class Division {
 
  private:
   Communicator comm_;
+  DividedRows rows_;
   std::string open_;
   at::Tensor given_, entered_;  // the last one of the region that is open
   int64_t version_ = 0;
@@ -46,5 +50,8 @@ std::shared_ptr<hooks::LayerHook> divided_linear(std::shared_ptr<Division> divis
 std::shared_ptr<hooks::LayerHook> divided_embedding(std::shared_ptr<Division> division,
                                                     std::string name,
                                                     const std::vector<PartSlice>& slices);
+// Of a module whose style is one of rows (is_of_rows()); null: it needs none.
+std::shared_ptr<hooks::LayerHook> divided_row_layer(std::shared_ptr<Division> division,
+                                                    TensorStyle style);
 
 }  // namespace lockstep::internal

@@ -1,4 +1,5 @@
-// What remote calls with tensors of devices are ordered by: futures, coroutines, graphs of two devices, and the thread that sends.
+// What remote calls with tensors of devices are ordered by: futures, coroutines, graphs of two
+// devices, and the thread that sends.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
@@ -62,7 +63,8 @@ rpc::Future<void> add_twice(rpc::Agent agent, at::Tensor x, at::Tensor sum) {
   sum.add_(co_await agent.rpc_async<at::Tensor>("b", "twice", x));
 }
 
-// Whoever reads a future has its streams come after what others have computed for it, on whichever thread and device.
+// Whoever reads a future has its streams come after what others have computed for it, on whichever
+// thread and device.
 TEST_F(DeviceMapsOrder, AFuturesReaderComesAfterWhoeverMadeIt) {
   const auto a = agent("a", {{gpu(0), gpu(1)}}), b = agent("b");
   const c10::StreamGuard on_side(device::side_stream(gpu(0)));
@@ -191,9 +193,9 @@ TEST_F(DeviceMapsOrder, AGraphCarriesNoCall) {
   EXPECT_EQ(a.rpc_sync<at::Tensor>("b", "twice", x)[0].item<float>(), 4.F);
 }
 
-class DeviceMapsCourier : public DeviceMapsOrder {
+class DeviceMapsSender : public DeviceMapsOrder {
  protected:
-  using Courier = rpc::internal::Courier;
+  using DeferredSender = rpc::internal::DeferredSender;
 
   // Copies that are there once end() is called; their bytes.
   class Late {
@@ -222,10 +224,10 @@ class DeviceMapsCourier : public DeviceMapsOrder {
     bool over_ = false;
   };
   // "sent", "not there", or what went wrong.
-  static std::future<std::string> post(Courier& courier, rpc::internal::Copies copies,
-                                       Courier::Line line) {
+  static std::future<std::string> post(DeferredSender& sender, rpc::internal::Copies copies,
+                                       DeferredSender::Line line) {
     const auto said = std::make_shared<std::promise<std::string>>();
-    EXPECT_TRUE(courier.post(
+    EXPECT_TRUE(sender.post(
         std::move(copies), line, Deadline::after(std::chrono::minutes(2)),
         [said](const rpc::internal::Tensors* tensors, const std::exception_ptr& error) {
           said->set_value(error ? exception_text(error) : tensors ? "sent" : "not there");
@@ -237,44 +239,45 @@ class DeviceMapsCourier : public DeviceMapsOrder {
   }
 };
 
-// What has no order, as answers have none, does not wait for the copies of others; what has one does.
-TEST_F(DeviceMapsCourier, OnlyWhatHasAnOrderWaitsForOthers) {
-  Courier courier;
+// What has no order, as answers have none, does not wait for the copies of others; what has one
+// does.
+TEST_F(DeviceMapsSender, OnlyWhatHasAnOrderWaitsForOthers) {
+  DeferredSender sender;
   Late late(0);
   const int link = 0, other = 0;
-  auto first = post(courier, late.copies(1000), {&link, 1});
-  auto unordered = post(courier, late.copies(), {&link});
-  auto behind = post(courier, {}, {&link, 1});
-  EXPECT_EQ(post(courier, {}, {&link}).get(), "sent");
-  EXPECT_EQ(post(courier, {}, {&link, 2}).get(), "sent");
-  EXPECT_EQ(post(courier, {}, {&other, 1}).get(), "sent");
+  auto first = post(sender, late.copies(1000), {&link, 1});
+  auto unordered = post(sender, late.copies(), {&link});
+  auto behind = post(sender, {}, {&link, 1});
+  EXPECT_EQ(post(sender, {}, {&link}).get(), "sent");
+  EXPECT_EQ(post(sender, {}, {&link, 2}).get(), "sent");
+  EXPECT_EQ(post(sender, {}, {&other, 1}).get(), "sent");
   EXPECT_FALSE(is_there(first) || is_there(unordered) || is_there(behind));
-  EXPECT_TRUE(courier.has({&link, 1}));
-  EXPECT_FALSE(courier.has({&link, 2}));
+  EXPECT_TRUE(sender.has({&link, 1}));
+  EXPECT_FALSE(sender.has({&link, 2}));
   // One link's bytes leave room on another.
-  EXPECT_TRUE(courier.wait_for_room(&other, 1000, Deadline::after(std::chrono::seconds(0))));
-  EXPECT_FALSE(courier.wait_for_room(&link, 1000, Deadline::after(std::chrono::seconds(0))));
+  EXPECT_TRUE(sender.wait_for_room(&other, 1000, Deadline::after(std::chrono::seconds(0))));
+  EXPECT_FALSE(sender.wait_for_room(&link, 1000, Deadline::after(std::chrono::seconds(0))));
   late.end();
   EXPECT_EQ(first.get(), "sent");
   EXPECT_EQ(unordered.get(), "sent");
   EXPECT_EQ(behind.get(), "sent");
-  EXPECT_TRUE(courier.wait_for_room(&link, 1000, Deadline::after(std::chrono::minutes(1))));
+  EXPECT_TRUE(sender.wait_for_room(&link, 1000, Deadline::after(std::chrono::minutes(1))));
 }
 
-TEST_F(DeviceMapsCourier, WhatWaitsWhenItIsStoppedIsToldSo) {
-  Courier courier;
+TEST_F(DeviceMapsSender, WhatWaitsWhenItIsStoppedIsToldSo) {
+  DeferredSender sender;
   const Late late(0);
   const int link = 0;
-  auto one = post(courier, late.copies(), {&link});
-  courier.stop(Deadline::after(std::chrono::minutes(1)));
+  auto one = post(sender, late.copies(), {&link});
+  sender.stop(Deadline::after(std::chrono::minutes(1)));
   EXPECT_EQ(one.get(), "this agent was shut down");
-  EXPECT_FALSE(courier.post({}, {&link}, Deadline::after(std::chrono::minutes(1)), nullptr));
+  EXPECT_FALSE(sender.post({}, {&link}, Deadline::after(std::chrono::minutes(1)), nullptr));
 }
 
 // Any error of a device shows where events are asked for: here, one of a capture.
-TEST_F(DeviceMapsCourier, AnErrorOfADeviceEndsItsMessageAndNoOther) {
+TEST_F(DeviceMapsSender, AnErrorOfADeviceEndsItsMessageAndNoOther) {
   if (const auto why = device::why_no_graphs(gpu(0)); !why.empty()) GTEST_SKIP() << why;
-  Courier courier;
+  DeferredSender sender;
   const int link = 0;
   const c10::StreamGuard on_side(device::side_stream(gpu(0)));
   const at::Tensor x = at::ones({3}, gpu(0));
@@ -284,8 +287,8 @@ TEST_F(DeviceMapsCourier, AnErrorOfADeviceEndsItsMessageAndNoOther) {
     x.add_(1);
     copies.events.emplace_back(gpu(0)).record();
   });
-  EXPECT_THAT(post(courier, std::move(copies), {&link, 1}).get(), HasSubstr("CUDA error"));
-  EXPECT_EQ(post(courier, {}, {&link, 1}).get(), "sent");
+  EXPECT_THAT(post(sender, std::move(copies), {&link, 1}).get(), HasSubstr("CUDA error"));
+  EXPECT_EQ(post(sender, {}, {&link, 1}).get(), "sent");
 }
 
 }  // namespace

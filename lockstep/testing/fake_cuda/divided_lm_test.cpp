@@ -93,7 +93,7 @@ Trained train(Communicator comm, const Division& division) {
   ParallelLm model(config_of(division.experts), comm, how, values_alike());
   model.make_optimizer(torch::optim::AdamWOptions(1e-2));
   Trained result;
-  for (const LmParameterPart& part : model.parameters())
+  for (const DividedParameter& part : model.parameters())
     EXPECT_EQ(part.tensor.device(), comm.device()) << part.name;
   for (int64_t step = 0; step < kSteps; ++step) {
     const LmRowBatch batch = batch_of(step);

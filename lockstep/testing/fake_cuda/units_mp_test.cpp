@@ -120,9 +120,9 @@ std::vector<at::Tensor> train_divided(Communicator& comm, const std::string& mes
   }
   if (!comm.device().is_cpu()) {
     int64_t all = 0;
-    for (const LmParameterPart& part : model.parameters())
+    for (const DividedParameter& part : model.parameters())
       all += static_cast<int64_t>(part.tensor.nbytes());
-    EXPECT_LT(model.memory().parameters, all);
+    EXPECT_LT(model.divided().memory().parameters, all);
   }
   for (const auto& [name, tensor] : model.gather())
     result.push_back(tensor.detach().to(at::kCPU, at::kDouble).flatten());

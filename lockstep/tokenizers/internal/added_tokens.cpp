@@ -17,7 +17,7 @@ bool within(std::span<const CharacterRange> ranges, char32_t code) {
   return after != ranges.begin() && code <= std::prev(after)->last;
 }
 
-// The last character of a text that is not empty.
+// The last character of a non-empty text.
 std::string_view last_character(std::string_view text) {
   size_t begin = text.size() - 1;
   while (begin > 0 && text.size() - begin < 4 && (text[begin] & 0xc0) == 0x80) --begin;
@@ -33,7 +33,7 @@ bool begins_with_word(std::string_view text) {
   return !text.empty() && within(character_tables().word, utf8_character(text).code);
 }
 
-// Bytes of white space.
+// The number of bytes of white space at the end.
 size_t space_at_end(std::string_view text) {
   const size_t size = text.size();
   while (!text.empty()) {

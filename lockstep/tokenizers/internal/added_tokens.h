@@ -16,24 +16,24 @@ namespace lockstep::tokenizers {
 struct AddedToken {
   std::string content;
   int32_t id = 0;
-  bool single_word = false;  // not where a word character stands beside it
-  bool lstrip = false;       // takes in the white space before it
-  bool rstrip = false;       // and behind it
-  bool normalized = false;   // is looked for in the normalized text, not in the text as it is
+  bool single_word = false;  // not beside a word character
+  bool lstrip = false;       // includes the white space before it
+  bool rstrip = false;       // and after it
+  bool normalized = false;   // matched in the normalized text instead of the original
   bool special = true;
 };
 
-// Finds tokens: the leftmost, of these the longest. Immutable.
+// Finds tokens: the leftmost and, of these, the longest. Immutable.
 class AddedTokenFinder {
  public:
   AddedTokenFinder() = default;
-  // Tokens without content are left out. Of two with the same content, as normalization may make
-  // them, the first special one, or else the first, is found.
+  // Ignores tokens without content. Of two with the same content, which normalization may cause,
+  // the first special one, or otherwise the first, is found.
   explicit AddedTokenFinder(std::vector<AddedToken> tokens);
 
   bool empty() const { return tokens_.empty(); }
 
-  // Calls text(part) and token(id) in the order of what they are in `text`; text() never with "".
+  // Calls text(part) and token(id) in the order of `text`; never text("").
   template <class Text, class Token>
   void split(std::string_view text, const Text& on_text, const Token& on_token) const {
     size_t done = 0, from = 0;
@@ -51,13 +51,13 @@ class AddedTokenFinder {
     size_t begin = 0, end = 0;
     int32_t id = 0;
   };
-  // The next one at or after `from`, which moves on; `done` is where the last one ended.
+  // The next one at or after `from`, which advances; `done` is the end of the last one.
   bool find(std::string_view text, size_t& from, size_t done, Found& found) const;
 
   std::vector<AddedToken> tokens_;
   PieceTrie trie_;  // content to index in tokens_
   bool begins_[256] = {};
-  char only_begin_ = 0;  // if all begin with the same byte: that one
+  char only_begin_ = 0;  // if all begin with the same byte: that byte
   bool one_begin_ = false;
 };
 

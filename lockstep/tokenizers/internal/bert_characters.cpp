@@ -18,7 +18,7 @@ enum : uint32_t {
   kIsBarrier = 1 << 3,
   kIsSpace = 1 << 4,
   kIsPunctuation = 1 << 5,
-  kClassShift = 8,  // the combining class of a mark that stays
+  kClassShift = 8,  // the combining class of a mark that is kept
 };
 
 }  // namespace
@@ -44,7 +44,7 @@ class BertCharacterCompiler {
   }
 
  private:
-  // `chinese`: what an ordinary Chinese character becomes.
+  // `chinese`: the action for an ordinary Chinese character.
   void run(uint32_t chinese, std::span<const OneCharacterWord> words) {
     if (normalization_.chinese_characters) result_.actions_.set(tables_.chinese, chinese);
     for (const OneCharacterWord& word : words) {
@@ -91,7 +91,7 @@ class BertCharacterCompiler {
       note({&codes, 1}, range.combining_class << kClassShift);
     }
   }
-  // `into`: where in `sequences` that of each character begins.
+  // `into` maps each character to the start of its sequence in `sequences`.
   void note_sequences(std::span<const uint32_t> sequences, CharacterMap& into) {
     for (size_t i = 0; i < sequences.size(); i += 2 + sequences[i + 1]) {
       into.set(sequences[i], static_cast<uint32_t>(i + 1));
@@ -184,10 +184,10 @@ class BertCharacterCompiler {
   const BertNormalization normalization_;
   BertCharacters& result_;
   CharacterMap facts_, decomposed_, lower_, lower_longer_;
-  CharacterMap ids_;  // of one-character words, less unk_id_
+  CharacterMap ids_;  // ids of one-character words, minus unk_id_
   uint32_t unk_id_ = 0;
-  std::vector<CharacterRange> concerned_;  // all characters that may not simply stay
-  std::vector<uint32_t> actions_;          // of the character at hand
+  std::vector<CharacterRange> concerned_;  // all characters that may need a change
+  std::vector<uint32_t> actions_;          // of the current character
 };
 
 BertCharacters::BertCharacters(const BertNormalization& normalization,

@@ -1,5 +1,5 @@
-// What BERT's normalizer and pre-tokenizer make of each character, compiled into one table, and the
-// walk along a text with it.
+// The action of BERT's normalizer and pre-tokenizer on each character, compiled into one table, and
+// the walk along a text with it.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace lockstep::tokenizers {
 
-struct BertNormalization {  // none of it: for a text that has been normalized
+struct BertNormalization {  // nothing enabled: for a text that has been normalized
   bool clean_text = false, chinese_characters = false, strip_accents = false, lowercase = false;
 };
 
@@ -24,16 +24,16 @@ struct OneCharacterWord {
   int32_t id;
 };
 
-// One table value is an action: its kind in the lowest three bits, above them what it needs.
+// One table value is an action: its kind in the lowest three bits, its argument above.
 enum class BertAction : uint32_t {
-  kSame,     // the character as it is; also within a sequence
+  kSame,     // the character unchanged; also within a sequence
   kOther,    // another character: its code
   kDrop,     // nothing
-  kBarrier,  // nothing, but marks do not change places across it
+  kBarrier,  // nothing, but marks are not reordered across it
   kSpace,    // the end of a word
   kMark,     // a combining mark that stays: code, and its class from bit 21 of the value
-  kAlone,    // a word of its own: its id
-  // Several actions: where they are in the pool, which begins there with their number; 0: the jamo
+  kAlone,    // a separate word: its id
+  // Several actions: their position in the pool, which begins there with their number; 0: the jamo
   // of a Hangul syllable.
   kSequence,
 };
@@ -48,7 +48,7 @@ class BertCharacters {
   // For rewriting a text: spaces are characters like any other.
   explicit BertCharacters(const BertNormalization& normalization);
 
-  // Tells the sink what `text` consists of:
+  // Tells the sink the contents of `text`:
   //   bytes(p, n, characters)  ordinary characters (several at once where they are ASCII)
   //   space()                  words: the end of one
   //   alone(id)                words: a word of one character
@@ -62,7 +62,7 @@ class BertCharacters {
     uint32_t combining_class;
     char32_t code;
   };
-  // Marks that wait for their run to end, when they get their canonical order.
+  // Marks that wait for the end of their run, when they get their canonical order.
   template <class Sink>
   class Run;
 

@@ -1,4 +1,4 @@
-// parts_of_tokenizer_json(): which tokenizer.json is a BERT tokenizer, and what it says.
+// parts_of_tokenizer_json(): recognises a BERT tokenizer's tokenizer.json, and reads it.
 #include <array>
 #include <string>
 

@@ -31,8 +31,9 @@ BertParts parts_of_tokens(std::vector<std::string> tokens, const BertTokenizerOp
   BertParts parts{.name = std::string(name), .options = options, .tokens = std::move(tokens)};
   parts.model_tokens = parts.tokens.size();
   for (const std::string* special : {&options.unk_token, &options.sep_token, &options.pad_token,
+                                     // Looked up when the parts are assembled.
                                      &options.cls_token, &options.mask_token})
-    parts.added.push_back({.content = *special, .id = -1});  // looked up when put together
+    parts.added.push_back({.content = *special, .id = -1});
   return parts;
 }
 

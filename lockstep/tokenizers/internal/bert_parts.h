@@ -1,4 +1,4 @@
-// What makes a BertTokenizer, as its files say.
+// The parts of a BertTokenizer, from its files.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ struct BertParts {
   BertTokenizerOptions options = {};
   std::vector<std::string> tokens = {};  // by id; added ones included
   std::vector<AddedToken> added = {};    // the special tokens among them
-  size_t model_tokens = 0;               // the first of `tokens`: what WordPiece may use
-  std::string continuation = "##";       // what pieces within a word begin with
+  size_t model_tokens = 0;               // the first of `tokens`, which WordPiece may use
+  std::string continuation = "##";       // prefix of pieces within a word
   size_t longest_word = 100;             // characters
   bool cleanup = true;                   // decoding puts no space before punctuation
-  std::string json =
-      {};  // the tokenizer.json that says what vocab.txt has no place for; "": none does
+  // The tokenizer.json with settings that vocab.txt cannot express; "": none.
+  std::string json = {};
 };
 
 // The lines of a vocab.txt. Throws DataError.
@@ -33,7 +33,7 @@ BertParts parts_of_tokens(std::vector<std::string> tokens, const BertTokenizerOp
 // Throws DataError: see BertTokenizer::from_tokenizer_json.
 BertParts parts_of_tokenizer_json(std::string_view text, std::string_view name);
 
-// Puts what a tokenizer_config.json says over `options`. Throws DataError.
+// Applies the settings of a tokenizer_config.json to `options`. Throws DataError.
 void apply_tokenizer_config(std::string_view json, std::string_view name,
                             BertTokenizerOptions& options);
 

@@ -40,7 +40,7 @@ BertTokenizer::State::State(BertParts parts)
   if (bytes > PieceTrie::kMostBytes)
     refuse(name, "has tokens of more than 16 million bytes; give a smaller vocabulary");
   for (size_t i = 0; i < tokens.size(); ++i) {
-    // Of a token that is there twice the later id counts, as in transformers.
+    // The later id of a repeated token applies, as in transformers.
     (i < parts.model_tokens ? model_.trie : added_ids_).insert(tokens[i], static_cast<int32_t>(i));
   }
   unk_id = required(options.unk_token, "unknown");
@@ -75,9 +75,9 @@ void BertTokenizer::State::add_tokens(std::vector<AddedToken> added) {
   std::vector<AddedToken> raw, normalized;
   for (AddedToken& token : added) {
     if (token.id < 0) token.id = id_of(token.content).value_or(-1);
-    if (token.id < 0) continue;  // a vocabulary may do without [MASK]
+    if (token.id < 0) continue;  // a vocabulary need not have [MASK]
     if (token.special) special[static_cast<size_t>(token.id)] = true;
-    if (token.normalized) {  // also what the id is shown as, in Hugging Face's library too
+    if (token.normalized) {  // also the form in which the id is shown, as in Hugging Face's library
       token.content = normalize(token.content);
       tokens[static_cast<size_t>(token.id)] = token.content;
     }

@@ -1,4 +1,4 @@
-// What a BertTokenizer knows.
+// The state of a BertTokenizer.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 namespace lockstep::tokenizers {
 
 struct BertTokenizer::State {
-  // Throws DataError where the vocabulary will not do.
+  // Throws DataError for an unusable vocabulary.
   explicit State(BertParts parts);
 
   void append_ids(std::string_view text, std::vector<int32_t>& ids) const;
@@ -40,8 +40,8 @@ struct BertTokenizer::State {
   BertNormalization normalization_;
   WordPieceModel model_;
   PieceTrie added_ids_;                    // of tokens that WordPiece does not know
-  AddedTokenFinder raw_, normalized_;      // in the text as it is, and in the normalized text
-  std::optional<BertCharacters> words_;    // of a text as it is
+  AddedTokenFinder raw_, normalized_;      // in the original text, and in the normalized text
+  std::optional<BertCharacters> words_;    // of the original text
   std::optional<BertCharacters> rewrite_;  // to the normalized text
   std::optional<BertCharacters> normalized_words_;  // of a normalized text; only where needed
 };

@@ -21,7 +21,7 @@ const BpeMerges::Slot& BpeMerges::find(int32_t left, int32_t right) const {
   size_t i = place(left, right);
   while (slots_[i].left >= 0 && (slots_[i].left != left || slots_[i].right != right))
     i = (i + 1) & (slots_.size() - 1);
-  return slots_[i];  // a free one has no rank
+  return slots_[i];  // a free slot has no rank
 }
 
 void BpeMerges::add(const BpeMerge& merge) {
@@ -55,7 +55,7 @@ void BpeMerges::merge(std::vector<int32_t>& ids, size_t first) const {
     merge_many(ids, first);
 }
 
-// Looks through all pairs for the best one: quickest for the short words that most are.
+// Searches all pairs for the best one, which is fastest for short words, the most frequent ones.
 void BpeMerges::merge_few(std::vector<int32_t>& ids, size_t first) const {
   std::array<const Slot*, 32> pairs;
   size_t count = ids.size() - first;
@@ -77,8 +77,8 @@ void BpeMerges::merge_few(std::vector<int32_t>& ids, size_t first) const {
   ids.resize(first + count);
 }
 
-// A queue of pairs over a linked list: n log n for words of any length. A pair that has gone by the
-// time it comes up is known by its rank.
+// A queue of pairs over a linked list: n log n for words of any length. A pair that no longer
+// exists when its turn comes is recognised by its rank.
 void BpeMerges::merge_many(std::vector<int32_t>& ids, size_t first) const {
   constexpr size_t kNone = SIZE_MAX;
   struct Symbol {

@@ -12,19 +12,19 @@ struct BpeMerge {
   int32_t left, right, result;
 };
 
-// Which pairs of tokens become one, and in which order. Immutable once filled.
+// The pairs of tokens that are merged, and their order. Immutable once filled.
 class BpeMerges {
  public:
   BpeMerges();
 
-  // The merge of the next rank; of two of the same pair the later one counts.
+  // The merge of the next rank; of two merges of the same pair the later one applies.
   void add(const BpeMerge& merge);
   void set_byte(uint8_t byte, int32_t id) { bytes_[byte] = id; }
 
-  // Appends the ids of `word`: its bytes, of which again and again the pair of the lowest rank, of
-  // those the leftmost, is merged. Bytes without a token are left out.
+  // Appends the ids of `word`: starts with its bytes and repeatedly merges the pair of the lowest
+  // rank, of those the leftmost. Bytes without a token are left out.
   void append_ids(std::string_view word, std::vector<int32_t>& ids) const;
-  // The same of the tokens that `ids` has from `first` on, in their place.
+  // The same for the tokens in `ids` from `first` on, in place.
   void merge(std::vector<int32_t>& ids, size_t first) const;
 
  private:

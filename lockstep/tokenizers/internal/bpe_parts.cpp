@@ -12,7 +12,8 @@ namespace {
 
 using nlohmann::json;
 
-// ByteLevel, which cuts words as GPT-2 does; or a Split by an expression that is known, and ByteLevel after it.
+// Either ByteLevel, which splits words as GPT-2 does, or a Split by a known expression, followed by
+// ByteLevel.
 void read_pre_tokenizer(const JsonObject& part, BpeParts& parts) {
   if (part.text("type") != "Sequence") {
     require_type(part, "ByteLevel");

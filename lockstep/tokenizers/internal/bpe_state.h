@@ -1,4 +1,4 @@
-// What a ByteLevelBpe knows.
+// The state of a ByteLevelBpe.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@
 
 namespace lockstep::tokenizers {
 
-// What makes a ByteLevelBpe, as its files say.
+// The parts of a ByteLevelBpe, from its files.
 struct BpeParts {
   std::string name;         // of the vocabulary, in messages
-  std::string merges_name;  // where the merges stand
+  std::string merges_name;  // of the merges, in messages
   ByteLevelBpeOptions options = {};
   WordPattern pattern = WordPattern::kGpt2;
-  bool ignore_merges =
-      false;  // a word that is a token of the vocabulary is that, whatever the merges say
+  // A word that is a token of the vocabulary becomes that token, whatever the merges are.
+  bool ignore_merges = false;
   std::vector<std::string> begin_of_text = {};
   size_t vocabulary = 0;                 // tokens that are not added
   std::vector<std::string> tokens = {};  // by id; added ones included
@@ -40,14 +40,15 @@ BpeParts bpe_parts_of_json(std::string_view text, std::string_view name);
 struct ByteLevelBpe::State {
   explicit State(BpeParts parts);
 
-  // Words of texts that were met before, with their ids. One thread at a time.
+  // Words of earlier texts, with their ids.
+  // Thread-safety: one thread at a time.
   class Memory;
   void append_ids(std::string_view text, Memory& memory, std::vector<int32_t>& ids) const;
   std::optional<int32_t> id_of(std::string_view token) const;
 
   ByteLevelBpeOptions options;
   std::vector<std::string> tokens;  // by id
-  std::vector<std::string> bytes;   // by id: what it stands for in a text
+  std::vector<std::string> bytes;   // by id: the bytes that it represents
   std::vector<bool> special;        // by id
   std::optional<int32_t> end_of_text_id;
   std::vector<int32_t> begin_of_text;
@@ -60,8 +61,8 @@ struct ByteLevelBpe::State {
   std::unordered_map<std::string, int32_t> ids_;
   BpeMerges merges_;
   BpeWords words_;
-  std::unordered_map<std::string, int32_t>
-      whole_words_;  // by their bytes; none where merges decide
+  // By their bytes; empty where merges decide.
+  std::unordered_map<std::string, int32_t> whole_words_;
   AddedTokenFinder raw_, normalized_;
 };
 

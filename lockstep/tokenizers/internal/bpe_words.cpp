@@ -13,7 +13,7 @@ constexpr std::string_view kGpt2 =
 
 constexpr std::string_view kContractions[] = {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"};
 
-// The length of a contraction that `text` begins with, or 0.
+// The length of the contraction that `text` begins with, or 0.
 size_t contraction(std::string_view text) {
   if (text[0] != '\'') return 0;
   for (const std::string_view known : kContractions) {
@@ -22,7 +22,7 @@ size_t contraction(std::string_view text) {
   return 0;
 }
 
-// The same in any case. U+017F, the long s, is an s without case.
+// The same, ignoring case. U+017F, the long s, is an s without case.
 size_t contraction_in_any_case(std::string_view text) {
   constexpr std::string_view kLongS = "\u017f";
   if (text[0] != '\'') return 0;
@@ -71,7 +71,7 @@ size_t BpeWords::end_of_run(std::string_view text, size_t at, Class wanted) cons
   return at;
 }
 
-// A run of white space leaves its last character to the word that follows, if there are two.
+// A run of white space leaves its last character to the following word, if it has at least two.
 size_t BpeWords::spaces(std::string_view text) const {
   size_t at = 0, last = 0, length = 0;
   while (at < text.size() && class_of(text, at, length) == kSpace) {
@@ -90,7 +90,7 @@ size_t BpeWords::gpt2_word(std::string_view text) const {
   return end_of_run(text, begin + length, wanted);
 }
 
-// The expression's alternatives in their order.
+// Tries the expression's alternatives in their order.
 size_t BpeWords::llama3_word(std::string_view text) const {
   if (const size_t length = contraction_in_any_case(text)) return length;
   size_t length = 0, next_length = 0;
@@ -114,7 +114,8 @@ size_t BpeWords::llama3_word(std::string_view text) const {
     while (at < text.size() && is_line_end(text[at])) ++at;
     return at;
   }
-  // White space: up to its last line end, or else all but what belongs to the next word.
+  // White space: up to its last line end, otherwise all except the part that belongs to the next
+  // word.
   const size_t run = end_of_run(text, 0, kSpace);
   const size_t line_end = text.substr(0, run).find_last_of("\r\n");
   return line_end != std::string_view::npos ? line_end + 1 : spaces(text);

@@ -15,7 +15,7 @@ namespace lockstep::tokenizers {
 
 enum class WordPattern : uint8_t { kGpt2, kLlama3 };
 
-// The one with this text, where it is one of the above.
+// The pattern with this text, if it is one of the above.
 std::optional<WordPattern> word_pattern(std::string_view expression);
 
 // Immutable.

@@ -11,11 +11,11 @@ namespace lockstep::tokenizers {
 
 class ByteAlphabet {
  public:
-  // Printable bytes of Latin-1 are themselves, the others U+0100, U+0101, ... in their order.
+  // Printable bytes of Latin-1 map to themselves, the others to U+0100, U+0101, ... in order.
   ByteAlphabet();
 
   char32_t character(uint8_t byte) const { return characters_[byte]; }
-  // The bytes that a token is written for; nullopt if it has a character of no byte.
+  // The bytes that a token represents; nullopt if it has another character.
   std::optional<std::string> bytes_of(std::string_view token) const;
 
  private:

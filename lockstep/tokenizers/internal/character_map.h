@@ -11,7 +11,7 @@
 
 namespace lockstep::tokenizers {
 
-// Two levels: pages of 256 characters, of which equal ones that were never written are shared.
+// Two levels: pages of 256 characters; equal pages that were never written are shared.
 class CharacterMap {
  public:
   CharacterMap() : cells_(kPage) {}
@@ -38,7 +38,7 @@ class CharacterMap {
     return cells_[size_t{page} * kPage + code % kPage];
   }
 
-  std::array<uint16_t, kCharacters / kPage> pages_{};  // 0: the page of nothing but 0
+  std::array<uint16_t, kCharacters / kPage> pages_{};  // 0: the page of zeros
   std::vector<uint32_t> cells_;
 };
 

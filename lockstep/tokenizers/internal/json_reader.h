@@ -1,4 +1,4 @@
-// Reading Hugging Face's tokenizer.json: members with their places in messages.
+// Reads Hugging Face's tokenizer.json: members with their places in messages.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -15,9 +15,9 @@ namespace lockstep::tokenizers {
 
 // The whole file as an object that throws DataError (core/json_object.h). Refers to the JSON.
 JsonObject root_of(const nlohmann::json& value, std::string_view file);
-// "type" must be this one.
+// "type" must have this value.
 void require_type(const JsonObject& part, std::string_view type);
-// The member is missing, null, false, 0 or "": what would change results is off.
+// The member must be missing, null, false, 0 or "": a setting that would change results is off.
 void require_off(const JsonObject& part, std::string_view key);
 
 // An object of tokens and their ids 0..n-1, each once, as tokens by id.
@@ -25,7 +25,7 @@ std::vector<std::string> vocabulary_of(const nlohmann::json* vocabulary, std::st
                                        std::string_view place);
 
 using Merge = std::pair<std::string, std::string>;
-// "a b", or nothing where that is not what `text` is.
+// "a b", or nullopt if `text` has another form.
 std::optional<Merge> merge_of(std::string_view text);
 // "merges" of a model, in their order.
 std::vector<Merge> merges_of(const JsonObject& model);
@@ -33,13 +33,14 @@ std::vector<Merge> merges_of(const JsonObject& model);
 // The objects of a list.
 std::vector<JsonObject> objects_of(const JsonObject& part, std::string_view key);
 
-// What "post_processor" puts before every text. Refuses what puts tokens elsewhere.
+// The tokens that "post_processor" puts before every text. Refuses one that puts tokens elsewhere.
 std::vector<std::string> tokens_before_texts(const JsonObject& root);
 
-// The one that ends a text, of those that are special: <|endoftext|>, <|end_of_text|> or </s>.
+// The special token that ends a text: <|endoftext|>, <|end_of_text|> or </s>.
 std::optional<std::string> end_token_of(const std::vector<AddedToken>& added);
 
-// "added_tokens". Tokens that the vocabulary lacks are appended to `tokens`, under the next ids.
+// Reads "added_tokens". Tokens that the vocabulary lacks are appended to `tokens`, with the next
+// ids.
 std::vector<AddedToken> added_tokens_of(const JsonObject& root, std::vector<std::string>& tokens);
 
 }  // namespace lockstep::tokenizers

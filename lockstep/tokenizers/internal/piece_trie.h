@@ -22,7 +22,7 @@ class PieceTrie {
   // Returns the id that the piece had before, or kNoId. Throws DataError beyond kMostBytes.
   int32_t insert(std::string_view piece, int32_t id);
 
-  // The node after `text` from `node`; kNowhere where nothing goes on like that.
+  // The node after `text` from `node`; kNowhere where there is none.
   uint32_t walk(uint32_t node, std::string_view text) const {
     for (const char byte : text) {
       node = step(node, static_cast<uint8_t>(byte));
@@ -40,8 +40,8 @@ class PieceTrie {
     int32_t id = kNoId;
     size_t length = 0;
   };
-  // The longest piece, of at least one byte, that `text` begins with when the way to `node` has
-  // been gone already. `node` may be kNowhere.
+  // The longest piece, of at least one byte, at the beginning of `text`, when the path to `node`
+  // has already been walked. `node` may be kNowhere.
   Match longest(uint32_t node, std::string_view text) const {
     Match match;
     for (size_t i = 0; i < text.size() && node != kNowhere; ++i) {
@@ -54,7 +54,7 @@ class PieceTrie {
  private:
   struct Slot {
     uint32_t key;    // node << 8 | byte
-    uint32_t child;  // 0: free; the root is nobody's child
+    uint32_t child;  // 0: free; the root is never a child
   };
 
   size_t place(uint32_t key) const { return (key * 2654435769U) >> shift_; }

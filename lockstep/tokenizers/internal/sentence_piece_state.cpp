@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::string_view kSpaceMark = "\u2581";
 
-// Of "<0x0A>": 10.
+// 10 for "<0x0A>".
 std::optional<uint8_t> byte_of(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || !token.ends_with('>')) return std::nullopt;
   uint8_t byte = 0;
@@ -136,7 +136,7 @@ void SentencePieceBpe::State::read_added_tokens(const JsonObject& root) {
       raw.push_back(std::move(token));
       continue;
     }
-    // What it looks like in a normalized text, and when it is decoded.
+    // Its form in a normalized text, and when it is decoded.
     if (normalizes_)
       tokens[static_cast<size_t>(token.id)] = token.content = spaced(token.content, true);
     normalized.push_back(std::move(token));
@@ -166,7 +166,8 @@ std::string SentencePieceBpe::State::spaced(std::string_view part, bool begins) 
   return result;
 }
 
-// The characters' tokens, or else their bytes', or else the unknown one; merged.
+// Appends the characters' tokens, otherwise their bytes' tokens, otherwise the unknown token, and
+// merges them.
 void SentencePieceBpe::State::append_pieces(std::string_view part,
                                             std::vector<int32_t>& ids) const {
   const size_t first = ids.size();

@@ -1,4 +1,4 @@
-// What a SentencePieceBpe knows.
+// The state of a SentencePieceBpe.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ namespace lockstep::tokenizers {
 struct SentencePieceBpe::State {
   State(const JsonObject& root, std::string_view name);
 
-  // When a part of a text, cut at special tokens, gets a space before it.
+  // Whether a part of a text, cut at special tokens, gets a space before it.
   enum class Prepend : uint8_t { kNever, kToTheText, kToParts, kToPartsTwice };
 
   void append_ids(std::string_view text, std::vector<int32_t>& ids) const;
@@ -27,21 +27,21 @@ struct SentencePieceBpe::State {
 
   std::vector<std::string> tokens;            // by id
   std::vector<bool> special;                  // by id
-  std::vector<std::optional<uint8_t>> bytes;  // by id: of <0x0A> and its kin
+  std::vector<std::optional<uint8_t>> bytes;  // by id: the byte of <0x0A> and similar tokens
   std::optional<int32_t> end_of_text_id;
   std::vector<int32_t> begin_of_text;
-  int stripped = 0;  // spaces before a text that decoding takes away
+  int stripped = 0;  // spaces before a text that decoding removes
 
  private:
   void read_spaces(const JsonObject& root);
   void read_decoder(const JsonObject& root);
   void read_model(const JsonObject& model, std::string_view name);
   void read_added_tokens(const JsonObject& root);
-  // With U+2581 for spaces, and before it. `begins`: the text begins here.
+  // With U+2581 for spaces, and before it. `begins`: whether it is the beginning of the text.
   std::string spaced(std::string_view part, bool begins) const;
   void append_pieces(std::string_view part, std::vector<int32_t>& ids) const;
 
-  bool normalizes_ = false;  // else a pre-tokenizer does
+  bool normalizes_ = false;  // otherwise a pre-tokenizer does
   Prepend prepend_ = Prepend::kNever;
   std::unordered_map<std::string, int32_t> ids_;
   BpeMerges merges_;

@@ -1,4 +1,4 @@
-// Files of vocabularies, and what is said of bad ones.
+// Vocabulary files, and the errors about bad ones.
 #pragma once
 
 #include <filesystem>
@@ -14,7 +14,8 @@ namespace lockstep::tokenizers {
 // "line 3" of the byte at `position`.
 std::string line_of(std::string_view text, size_t position);
 
-// The whole file, but for a byte order mark. Throws DataError: missing, not a regular file, unreadable, above 128 MiB.
+// The whole file, without a byte order mark. Throws DataError: missing, not a regular file,
+// unreadable, above 128 MiB.
 std::string read_vocabulary_file(const std::filesystem::path& path);
 
 // Throws DataError that says where `text` is not JSON.

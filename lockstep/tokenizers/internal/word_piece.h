@@ -19,8 +19,7 @@ struct WordPieceModel {
   size_t longest_word = 100;  // characters; a longer word is unknown
 };
 
-// Collects the bytes of a word and appends its ids when it ends: the sink of
-// BertCharacters::walk().
+// Collects the bytes of a word and appends its ids at its end: the sink of BertCharacters::walk().
 class WordPieceSink {
  public:
   WordPieceSink(const WordPieceModel& model, std::vector<int32_t>& ids)

@@ -51,7 +51,7 @@ std::map<std::string, double> sent_by_axes(const ParallelLm& model) {
     const Communicator& group = mesh.over(names);
     sent[label] = sent_of(group.stats(), group.size());
   }
-  for (const ParallelLm::Averaging& group : model.averaging())
+  for (const DividedParameters::Averaging& group : model.divided().averaging())
     sent["gradients"] += sent_of(group.stats, group.ranks);
   return sent;
 }
@@ -125,7 +125,7 @@ class DividedTraining {
       model_.step(batch_);
       mine.activations = live.most();
     }
-    const ParallelLm::Memory memory = model_.memory();
+    const DividedParameters::Memory memory = model_.divided().memory();
     if (!twice) mine.activations = std::max<int64_t>(0, mine.activations - memory.gradients);
     mine.parameters = memory.parameters;
     mine.gradients = memory.gradients;

@@ -14,14 +14,13 @@
 namespace lockstep::internal {
 namespace {
 
-// `symmetric`: all ranks ask for it, or none.
+// `symmetric` must be the same on all ranks.
 at::Tensor make_flat(Communicator& comm, const flat::Bucket& plan, bool symmetric) {
   if (!symmetric) return at::zeros({plan.numel}, at::TensorOptions(plan.dtype).device(plan.device));
   return comm.symmetric_empty({plan.numel}, plan.dtype).zero_();
 }
 
-// Whether the elements of two tensors lie alike; strides of dims of size 1 do not count.
-// By parameter; 0 where a gradient cannot be born in place.
+// The bytes of each gradient, by parameter; 0 where it cannot be placed by backward.
 std::vector<size_t> bytes_of(const NamedTensors& parameters, bool movable) {
   std::vector<size_t> bytes;
   for (const auto& [name, tensor] : parameters) {
@@ -35,7 +34,7 @@ std::vector<size_t> bytes_of(const NamedTensors& parameters, bool movable) {
 }  // namespace
 
 GradientBuckets::GradientBuckets(const NamedTensors& parameters, bool movable)
-    : movable_(movable), births_(bytes_of(parameters, movable)) {
+    : movable_(movable), placement_(bytes_of(parameters, movable)) {
   for (const auto& [name, tensor] : parameters) {
     if (!tensor.requires_grad() || !tensor.is_leaf())
       throw InvalidArgument("parameter '" + name + "' takes no gradient of its own");
@@ -47,14 +46,14 @@ GradientBuckets::GradientBuckets(const NamedTensors& parameters, bool movable)
 }
 
 void GradientBuckets::begin_backward() {
-  births_.begin();
+  placement_.begin();
   if (!made_) return;
   for (size_t i = 0; i < gradients_.size(); ++i)
-    births_.expect(i, !gradients_[i].sparse && !gradients_[i].parameter.grad().defined());
+    placement_.expect(i, !gradients_[i].sparse && !gradients_[i].parameter.grad().defined());
 }
 
 void GradientBuckets::end_backward() noexcept {
-  births_.end();
+  placement_.end();
 }
 
 bool GradientBuckets::place(size_t index, const at::Tensor& passed) {
@@ -68,11 +67,11 @@ bool GradientBuckets::place(size_t index, const at::Tensor& passed) {
   if (flat::lies_in(tensor, gradient.view)) {
     if (tensor.is_alias_of(gradient.view)) return true;
     if (flat::kept_by_others(tensor, passed)) {
-      flat::Birthplaces::vacate(tensor);
+      flat::GradientPlacement::vacate(tensor);
       copied_bytes_ += static_cast<int64_t>(gradient.view.nbytes());
     }
   } else {
-    if (births_.occupied(index)) return false;
+    if (placement_.occupied(index)) return false;
     flat::move_into(gradient.view, tensor);
     copied_bytes_ += static_cast<int64_t>(gradient.view.nbytes());
   }
@@ -109,11 +108,11 @@ void GradientBuckets::place_anyhow(size_t index) {
 }
 
 void GradientBuckets::clear_anyhow(size_t index) {
-  if (births_.occupied(index)) move_out(gradients_[index].bucket);
+  if (placement_.occupied(index)) move_out(gradients_[index].bucket);
   gradients_[index].view.zero_();
 }
 
-// For good: whoever lives in one of its places may live long.
+// For good, since a tensor in one of its places may live long.
 void GradientBuckets::move_out(size_t index) {
   Bucket& bucket = buckets_[index];
   const at::NoGradGuard no_grad;
@@ -138,7 +137,7 @@ void GradientBuckets::put_into(Bucket& bucket, size_t index, int64_t offset) {
   gradient.view = movable_ && like.is_non_overlapping_and_dense()
                       ? flat::window(bucket.flat, offset, like.sizes(), like.strides())
                       : flat::window(bucket.flat, offset, like.sizes());
-  births_.set_place(index, gradient.view);
+  placement_.set_place(index, gradient.view);
 }
 
 void GradientBuckets::make(Communicator& comm, std::span<const size_t> order,
@@ -153,7 +152,8 @@ void GradientBuckets::make(Communicator& comm, std::span<const size_t> order,
     if (!gradients_[i].sparse) dense.push_back(i);
   }
   const at::NoGradGuard no_grad;
-  // A model that lies on several devices has a part on the engine's on some ranks only, as the devices are dealt.
+  // If a model lies on several devices, only some ranks may have a part of it on the engine's
+  // device, depending on how devices are assigned.
   const bool symmetric =
       std::all_of(gradients_.begin(), gradients_.end(), [&](const auto& gradient) {
         return gradient.sparse || gradient.parameter.device() == comm.capabilities().device;

@@ -29,20 +29,21 @@ void ReducerState::backward_ended() {
   reset();
 }
 
-// What this rank has used is kept for the backward that communicates.
+// Keeps the set of used parameters for the backward that communicates.
 void ReducerState::finish_quietly() {
   if (silencers_ == 0) ++quiet_backwards_;
   buckets_.end_backward();
 }
 
-// The rank whose order counts: the lowest that has data.
+// The rank whose order is used: the lowest one that has data.
 int ReducerState::ask_for_layout() {
-  return roll_call_ ? roll_call_->call({.step = Step::kLayout}, Communicator::Site::current()).first
-                    : 0;
+  return join_protocol_
+             ? join_protocol_->call({.step = Step::kLayout}, Communicator::Site::current()).first
+             : 0;
 }
 
-// In the order of the source's arrivals; what it did not use comes last. Sparse is what is so on
-// any rank.
+// In the order of arrival on the source; parameters that it did not use come last. A gradient
+// counts as sparse if it is on any rank.
 void ReducerState::make_buckets(int source) {
   const at::NoGradGuard no_grad;
   std::vector<Gradient>& gradients = buckets_.gradients();
@@ -70,7 +71,7 @@ void ReducerState::make_buckets(int source) {
   for (Gradient& gradient : gradients) gradient.expected = gradient.arrivals;
 }
 
-// Every parameter that got no gradient here still takes part: another rank may have used it.
+// Parameters without a gradient here still take part, because another rank may have used them.
 void ReducerState::take_unused_along() {
   const at::NoGradGuard no_grad;
   std::vector<Gradient>& gradients = buckets_.gradients();
@@ -101,7 +102,7 @@ void ReducerState::complete() {
     knows_used_ = options_.static_graph;
   }
   settle_dense();
-  if (roll_call_) roll_call_->settle();
+  if (join_protocol_) join_protocol_->settle();
   settle_sparse();
   settle_unused();
   if (options_.static_graph && !shadowing_) check_static();
@@ -165,8 +166,8 @@ void ReducerState::check_static() const {
   }
 }
 
-// A rank without data: it adds its gradients of backwards that did not communicate, if there are
-// any, else nothing.
+// For a rank without data: it contributes its gradients of backwards that did not communicate, or
+// nothing.
 void ReducerState::begin_shadow() {
   if (shadowing_) return;
   forget_failed_backward();
@@ -177,20 +178,20 @@ void ReducerState::begin_shadow() {
   if (buckets_.made()) take_unused_along();
 }
 
-bool ReducerState::shadow(const Roll& roll) {
-  if (roll.step.step == Step::kForward) {
-    forwards_ = roll.step.detail[0];
-    batch_ = roll.step.detail[1];
+bool ReducerState::shadow(const JoinState& join_state) {
+  if (join_state.step.step == Step::kForward) {
+    forwards_ = join_state.step.detail[0];
+    batch_ = join_state.step.detail[1];
     return false;
   }
   try {
     begin_shadow();
-    if (roll.step.step == Step::kLayout) {
-      make_buckets(roll.first);
+    if (join_state.step.step == Step::kLayout) {
+      make_buckets(join_state.first);
       take_unused_along();
-    } else if (roll.step.step == Step::kBucket) {
+    } else if (join_state.step.step == Step::kBucket) {
       start_bucket();
-    } else if (roll.step.step == Step::kFinish) {
+    } else if (join_state.step.step == Step::kFinish) {
       complete();
       quiet_backwards_ = 0;
       reset();

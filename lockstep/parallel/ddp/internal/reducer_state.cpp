@@ -108,23 +108,23 @@ void ReducerState::start_bucket() {
 }
 
 void ReducerState::announce(Step step, int64_t detail) {
-  if (roll_call_ && !shadowing_) roll_call_->start({step, {detail}});
+  if (join_protocol_ && !shadowing_) join_protocol_->start({step, {detail}});
 }
 
-// Says which of the reducer's calls one is: ranks out of step get Mismatch, though operation and
-// shape may be the same.
+// Identifies the reducer's call, so that ranks out of step get Mismatch even if operation and shape
+// are the same.
 std::string ReducerState::note_of(const std::string& what) const {
   return what + " of forward " + std::to_string(forwards_) +
          (batches_ ? " (batch " + std::to_string(batch_) + ")" : "") + ", reducer " +
          std::to_string(id_);
 }
 
-// Ends what a backward that threw had started: its buckets may not be written while they are being
-// reduced.
+// Ends the reductions that a failed backward had started: their buckets must not be written
+// meanwhile.
 void ReducerState::backward_failed() {
   try {
     for (size_t i = 0; i < started_; ++i) buckets_.buckets()[i].work.wait();
-    if (roll_call_) roll_call_->settle();
+    if (join_protocol_) join_protocol_->settle();
   } catch (...) {
     reset();
     throw;

@@ -1,4 +1,4 @@
-// The Reducer's inside. Not used directly.
+// The Reducer's implementation. Not used directly.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,7 +13,7 @@
 #include "lockstep/core/stopwatch.h"
 #include "lockstep/flat/backward_watch.h"
 #include "lockstep/parallel/ddp/internal/gradient_buckets.h"
-#include "lockstep/parallel/ddp/internal/roll_call.h"
+#include "lockstep/parallel/ddp/internal/join_protocol.h"
 #include "lockstep/parallel/ddp/reducer.h"
 
 namespace lockstep::internal {
@@ -34,8 +34,10 @@ class ReducerState final : public flat::BackwardWatch {
   ReducerTimes times() const;
   size_t bucket_count() const { return buckets_.buckets().size(); }
 
-  void set_roll_call(std::shared_ptr<RollCall> roll_call) { roll_call_ = std::move(roll_call); }
-  bool shadow(const Roll& roll);
+  void set_join_protocol(std::shared_ptr<JoinProtocol> join_protocol) {
+    join_protocol_ = std::move(join_protocol);
+  }
+  bool shadow(const JoinState& join_state);
 
  private:
   void backward_began() override;
@@ -65,22 +67,22 @@ class ReducerState final : public flat::BackwardWatch {
 
   Communicator comm_;
   ReducerOptions options_;
-  uint64_t id_;  // of this reducer among the communicator's: equal on all ranks
+  uint64_t id_;  // number of this reducer among the communicator's: equal on all ranks
   GradientBuckets buckets_;
-  std::vector<size_t> order_;  // in which gradients arrived, in the backward that is watched
-  at::Tensor used_;            // one bit a parameter
-  bool knows_used_ = false;    // a static graph's bits are there
-  size_t started_ = 0;         // buckets whose reduction was started
-  int64_t forwards_ = 0;       // counted ones
-  int64_t batch_ = 0;          // that batches_ told of at the last of them
+  std::vector<size_t> order_;  // of arrival, in the watched backward
+  at::Tensor used_;            // one bit per parameter
+  bool knows_used_ = false;    // the bits of a static graph are known
+  size_t started_ = 0;         // buckets whose reduction has started
+  int64_t forwards_ = 0;       // counted forwards
+  int64_t batch_ = 0;          // result of batches_ at the last of them
   std::function<int64_t()> batches_;
   ReducerTimes times_;
-  std::shared_ptr<RollCall> roll_call_;
-  bool shadowing_ = false;       // this rank adds nothing to the reduction under way
+  std::shared_ptr<JoinProtocol> join_protocol_;
+  bool shadowing_ = false;       // this rank adds nothing to the current reduction
   bool quiet_ = false;           // this backward does not communicate
-  int silencers_ = 0;            // NoSync guards that live
-  int64_t accumulate_ = 1;       // of so many backwards the last communicates
-  int64_t quiet_backwards_ = 0;  // since the last that communicated, without those under NoSync
+  int silencers_ = 0;            // living NoSync guards
+  int64_t accumulate_ = 1;       // the last of this many backwards communicates
+  int64_t quiet_backwards_ = 0;  // since the last that communicated, except under NoSync
 };
 
 }  // namespace lockstep::internal

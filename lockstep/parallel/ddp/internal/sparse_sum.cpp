@@ -11,7 +11,7 @@
 namespace lockstep::internal {
 namespace {
 
-// All ranks' rows, in rank order.
+// Returns all ranks' rows, in rank order.
 at::Tensor gather_rows(Communicator& comm, const at::Tensor& rows,
                        const std::vector<int64_t>& counts) {
   int64_t total = 0;
@@ -42,7 +42,7 @@ at::Tensor sum_sparse(Communicator& comm, const at::Tensor& own, at::IntArrayRef
       throw InvalidArgument("sparse gradients of one parameter differ in their sparse dims");
     sparse_dim = said[2 * r + 1];
   }
-  if (sparse_dim == 0) return {};  // nobody has one
+  if (sparse_dim == 0) return {};  // no rank has one
 
   std::vector<int64_t> row{0};
   for (size_t d = static_cast<size_t>(sparse_dim); d < shape.size(); ++d) row.push_back(shape[d]);

@@ -1,4 +1,4 @@
-// What a step took, of all stages together.
+// The times of a step, from all stages together.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace lockstep::internal {
 
-// On rank 0. Collective.
+// The result is on rank 0. Collective.
 std::optional<MeasuredPipeline> gather_measured(Communicator& comm,
                                                 const PipelineSchedule& schedule,
                                                 const std::vector<TimedAction>& executed,

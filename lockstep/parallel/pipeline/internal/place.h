@@ -1,4 +1,4 @@
-// What a communicator throws in a pipeline, with the place where it came.
+// Adds the place in the pipeline to the communicator's errors.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,9 @@ namespace lockstep::internal {
 // "the rows of micro-batch 3", "the gradient of micro-batch 3".
 std::string name_of(const PipelineMessage& message);
 
-// Runs `call`, and throws its Timeout, PeerLost and Mismatch anew, of the same type and with the same rank, as
-// "<place>: <what it said>". Of `call` the communicator's own calls alone: what a chunk throws is its own.
+// Runs `call`, and rethrows its Timeout, PeerLost and Mismatch, of the same type and with the same
+// rank, as "<place>: <text>". `call` must contain only calls of the communicator, since a chunk's
+// exceptions stay unchanged.
 void at_place(const std::function<std::string()>& place, const std::function<void()>& call);
 
 }  // namespace lockstep::internal

@@ -12,15 +12,16 @@ namespace lockstep::internal {
 
 class Ties {
  public:
-  // Throws InvalidArgument for one that does not fit this stage.
+  // Throws InvalidArgument for a tie that does not fit this stage.
   Ties(const PipelineSchedule& schedule, int stage, std::vector<PipelineTie> ties);
 
   const std::vector<PipelineTie>& list() const { return ties_; }
-  // The last chunks' tensors get the first ones' values. Every rank calls it.
+  // Copies the first chunks' values to the last chunks' tensors. Every rank calls it.
   void spread(Communicator& comm);
-  // Before a step's first backward: its gradients will be by themselves.
+  // Called before a step's first backward: gradients of tied parameters are kept separately.
   void begin();
-  // After its last: both tensors have the step's sum, added to what was there before. Every rank calls it.
+  // Called after its last: both tensors get the step's sum, added to the former gradient. Every
+  // rank calls it.
   void end(Communicator& comm);
 
  private:
@@ -29,7 +30,7 @@ class Ties {
     bool first = false;  // this stage has the first chunk
     int peer = 0;        // the other stage
     int tag = 0;
-    at::Tensor before;  // gradient
+    at::Tensor before;  // the former gradient
   };
   std::vector<PipelineTie> ties_;
   std::vector<Own> own_;

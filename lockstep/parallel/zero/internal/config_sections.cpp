@@ -45,8 +45,8 @@ void read_betas(JsonSection& params, OptimizerConfig& config) {
   config.beta2 = betas->at(1).get<double>();
 }
 
-// DeepSpeed takes "Adam" for AdamW unless it is told otherwise, and leaves weight decay at 0; with
-// "torch_adam" it makes PyTorch's AdamW, whose weight decay is 0.01.
+// DeepSpeed uses AdamW for "Adam" by default, with a weight decay of 0; with "torch_adam" it uses
+// PyTorch's AdamW, whose weight decay is 0.01.
 void read_adam(JsonSection& params, OptimizerConfig& config) {
   const bool torch_adam = params.flag("torch_adam", false);
   if (params.flag("adam_w_mode", true)) config.type = OptimizerType::kAdamW;
@@ -161,7 +161,7 @@ bool read_fp16(JsonSection section, LossScaleConfig& scale) {
 
 namespace {
 
-// Where what is moved out of memory goes; "": it stays there.
+// The destination of offloaded state; "": it stays in memory.
 std::string offload_directory(JsonSection section) {
   const std::string device = section.text("device", "none");
   if (device != "none" && device != "cpu" && device != "nvme")
@@ -244,8 +244,8 @@ void read_zero(JsonSection& top, ZeroConfig& config) {
 namespace {
 
 void check_activation_checkpointing(JsonSection section) {
-  // Settings of a function that a model calls, in DeepSpeed; what a model here recomputes is its
-  // own matter.
+  // In DeepSpeed these are settings of a function that a model calls; here the model itself decides
+  // what it recomputes.
   section.read_over({"partition_activations", "cpu_checkpointing", "contiguous_memory_optimization",
                      "number_checkpoints", "synchronize_checkpoint_boundary", "profile"});
   section.finish();
@@ -259,7 +259,7 @@ void check_data_types(JsonSection section) {
 
 }  // namespace
 
-// What DeepSpeed has beside the training itself, or instead of it.
+// The keys of DeepSpeed's that do not concern the training itself.
 void check_the_rest(JsonSection& top) {
   check_activation_checkpointing(top.section("activation_checkpointing"));
   check_data_types(top.section("data_types"));

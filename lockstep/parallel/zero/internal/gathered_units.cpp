@@ -12,7 +12,7 @@
 namespace lockstep::internal {
 namespace {
 
-// Of the size of the parameter's own, so that shapes and strides fit; to read it throws.
+// A storage of the parameter's size, so that shapes and strides fit; reading it throws.
 c10::Storage no_memory(const at::Tensor& parameter, const std::string& unit) {
   const c10::Storage& home = parameter.storage();
   auto storage = c10::make_intrusive<c10::StorageImpl>(
@@ -67,8 +67,7 @@ GatheredUnits::~GatheredUnits() {
     for (Work& work : state.works) {
       try {
         work.wait();
-      } catch (
-          const std::exception&) {  // NOLINT: the group is broken, and whoever uses it hears so
+      } catch (const std::exception&) {  // NOLINT: the group is broken; its next user learns of it
       }
     }
   }
@@ -153,7 +152,7 @@ void GatheredUnits::take_back() {
 void GatheredUnits::let_all() noexcept {
   try {
     if (holders_ == 1) take_back();
-  } catch (const std::exception&) {  // NOLINT: the device is broken, and whoever uses it hears so
+  } catch (const std::exception&) {  // NOLINT: the device is broken, and its next user learns of it
   }
   --holders_;
   for (State& state : units_) state.users = std::max(0, state.users - 1);
@@ -178,18 +177,18 @@ void GatheredUnits::finish_coming() {
   }
 }
 
-// Whatever was fetched ahead is finished as well, though another unit was needed: it is there, and goes
-// if nobody takes it.
+// A prefetched unit is completed as well, though another one was needed: it is then present, and is
+// freed unless it is used.
 void GatheredUnits::bring(size_t unit, Pass pass) {
   const Stopwatch watch(waiting_);
   if (!units_[unit].here && std::find(coming_.begin(), coming_.end(), unit) == coming_.end())
     start(unit);
   finish_coming();
-  // Ranks may have come to the same unit by different ways.
+  // Ranks may have reached the same unit by different paths.
   copy_.meet("unit " + units_[unit].unit.name + " at place " + std::to_string(places_), way_);
   crowded_ = false;
   for (const size_t one : std::exchange(coming_, {})) put_back(units_[one]);
-  ++units_[unit].users;  // not idle
+  ++units_[unit].users;  // keeps the unit from being idle
   for (State& state : units_) {
     if (state.here && state.users == 0 && !state.stays) release(state);
   }
@@ -213,7 +212,8 @@ void GatheredUnits::release(State& state) {
 }
 
 void GatheredUnits::before_change() {
-  // Nobody computes: whom a backward that threw, or went to an activation only, has left behind.
+  // No unit is in use: frees those that a backward left behind that threw, or that only reached an
+  // activation.
   if (holders_ == 0)
     for (State& state : units_) state.users = 0;
   passes_.clear();

@@ -1,5 +1,5 @@
-// Units of a model whose parameters a host has whole only while it computes with them: stage 3 among
-// several hosts. Not used directly: see zero_optimizer.h.
+// Units of a model whose parameters a host has in full only while it computes with them: stage 3
+// among several hosts. Not used directly: see zero_optimizer.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,15 +18,15 @@
 
 namespace lockstep::internal {
 
-// Which unit follows which: as in the pass before, or, at first, as they stand in the model.
+// The order of units: that of the previous pass or, at first, their order in the model.
 class UnitOrder {
  public:
   enum class Pass : uint8_t { kForward, kBackward };
 
   explicit UnitOrder(size_t units);
-  // This one has been fetched; the one that is likely to be fetched next.
+  // This unit has been fetched; returns the one that is likely to be fetched next.
   std::optional<size_t> after(size_t unit, Pass pass);
-  // A step has been taken; the one that is likely to be fetched first.
+  // A step has been taken; returns the unit that is likely to be fetched first.
   std::optional<size_t> after_step();
 
  private:
@@ -45,24 +45,26 @@ class UnitOrder {
   bool stepped_ = false;
 };
 
-// The parameters keep their addresses, but whoever reads one while it is away gets an exception that names
-// the unit, not what lies there. What other hosts have written of them comes before a unit
-// computes, and its pages go back to the system once all ranks of the host are beyond it: they meet
-// whenever a unit comes. Every rank of the group calls need() and done() in the same order, for which its
-// way through the model is compared: within a host by all that it did, between hosts by the unit that is
-// fetched (Mismatch names the units). On devices a backward may leave units out on some ranks: they go by them, fetch
-// them with the others, and have no use for them (UnitPasses).
+// The parameters keep their addresses, but reading one while it is away throws an exception that
+// names the unit. The values that other hosts have written arrive before a unit computes, and its
+// pages are returned to the system once all ranks of the host have finished with it: they
+// synchronise whenever a unit is fetched. Every rank of the group calls need() and done() in the
+// same order. To check this, ranks compare their paths through the model: within a host by
+// everything that they did, between hosts by the unit that is fetched (Mismatch names the units).
+// On devices a backward may leave out units on some ranks: these pass them by, fetching them with
+// the others without using them (UnitPasses).
 class GatheredUnits {
  public:
   using Pass = UnitOrder::Pass;
   struct Unit {
     std::string name;
     std::vector<KeptFlat> flats;         // its parameters' buckets
-    std::vector<at::Tensor> parameters;  // the module's tensors, whose memory is there
+    std::vector<at::Tensor> parameters;  // the module's tensors, which use that memory
   };
-  // None is here at first. `keep`: from a forward to the end of its backward a unit stays. `copy` must outlive this.
+  // No unit is present at first. `keep`: a unit stays from its forward to the end of its backward.
+  // `copy` must outlive this.
   GatheredUnits(HostCopy& copy, std::vector<Unit> units, bool keep);
-  // Waits for what was fetched ahead: memory that is written to must not go.
+  // Waits for prefetched units, whose memory must not be freed while it is written to.
   ~GatheredUnits();
   GatheredUnits(const GatheredUnits&) = delete;
   GatheredUnits& operator=(const GatheredUnits&) = delete;
@@ -70,41 +72,46 @@ class GatheredUnits {
   size_t size() const { return units_.size(); }
   const std::string& name(size_t unit) const { return units_[unit].unit.name; }
   bool here(size_t unit) const { return units_[unit].here; }
-  // Whether all that ranks exchange in a backward has to come in one order on all of them.
+  // Whether all exchanges of ranks in a backward must have the same order on all of them.
   bool in_order() const { return copy_.apart(); }
-  // Where they are in_order(): called at the same places of a backward on all ranks, before the next unit is fetched,
-  // and where the backward has ended.
+  // With in_order(): called at the same places of a backward on all ranks, before the next unit is
+  // fetched and where the backward has ended.
   void on_turn(std::function<void(bool ended)> turn) { turn_ = std::move(turn); }
-  // The backward has come through the unit, and none will: its gradients are there on all ranks.
+  // Whether the backward has passed the unit and none will again: its gradients are complete on all
+  // ranks.
   bool over(size_t unit) const { return passes_.over(unit); }
   void begin_backward() { passes_.begin_backward(); }
-  // No backward will come to what forwards have computed so far.
+  // No backward will follow the forwards computed so far.
   void forget_forwards();
 
-  // The unit is whole when it returns, until as many done().
+  // The unit is whole when this returns, until the matching done().
   void need(size_t unit, Pass pass);
   // `stays`: a backward will come through it.
   void done(size_t unit, Pass pass, bool stays = false);
-  // need() of a backward that has come to the unit's output.
+  // need() for a backward that has reached the unit's output.
   void reach(size_t unit);
-  // A backward has ended, or one that threw has been found out: nobody computes.
+  // A backward has ended, or a failed one has been detected: no unit is in use.
   void end_backward(bool threw);
-  // All units, until let_all(): each rank then takes its own way through them, as often as it likes.
+  // Fetches all units until let_all(): each rank then uses them in its own order, as often as
+  // needed.
   void need_all();
   void let_all() noexcept;
-  // What was written into parameters since need_all() is what they are; let_all() does it too.
+  // Makes the values written into parameters since need_all() the parameters' values; let_all()
+  // does it too.
   void take_back();
-  // Whether this rank has all units now, by need_all().
+  // Whether this rank has all units now, through need_all().
   bool held() const { return holders_ > 0; }
-  // Before this host's parameters change: nobody reads them after that.
+  // Called before this host's parameters change, when no rank reads them any more.
   void before_change();
-  // The hosts have new values for each other, and all ranks have met since before_change(): nothing is
-  // whole any more.
+  // The hosts have new values for each other, and all ranks have synchronised since
+  // before_change(): no unit is whole any more.
   void changed();
 
-  // Bytes beside what the host keeps: of the largest unit and the one that is fetched ahead; of all that stay.
+  // Bytes beside those that the host keeps: of the largest unit and the prefetched one, or of all
+  // that stay.
   int64_t most_bytes() const;
-  double waiting() const { return waiting_; }  // seconds so far, for what was not there in time
+  // Seconds so far, for units that were not there in time.
+  double waiting() const { return waiting_; }
 
  private:
   struct State {
@@ -112,9 +119,9 @@ class GatheredUnits {
     bool here = false;
     bool stays = false;
     int users = 0;
-    std::vector<Work> works;  // of what is on its way, on the rank that fetches
-    std::vector<c10::Storage> homes,
-        nowhere;  // of each parameter: where it lies; what it has while away
+    std::vector<Work> works;  // fetches in progress, on the rank that fetches
+    // Each parameter's memory, and its storage while it is away.
+    std::vector<c10::Storage> homes, nowhere;
   };
 
   void go_by(const std::vector<size_t>& units, bool ended);
@@ -123,7 +130,7 @@ class GatheredUnits {
   void release(State& state);
   void put_back(State& state);
   void finish_coming();
-  void went(uint64_t step);  // remembers it as a step of this rank's way
+  void went(uint64_t step);  // records a step of this rank's path
 
   HostCopy& copy_;
   std::vector<State> units_;
@@ -131,10 +138,10 @@ class GatheredUnits {
   UnitPasses passes_;
   std::function<void(bool)> turn_;
   bool keep_;
-  std::vector<size_t> coming_;     // on their way; the same on all ranks
+  std::vector<size_t> coming_;     // being fetched; the same on all ranks
   int holders_ = 0;                // of all units
-  bool crowded_ = false;           // units are here since let_all() that nobody needs
-  uint64_t way_ = 0, places_ = 0;  // a rank's way through the units
+  bool crowded_ = false;           // units are present since let_all() that are not needed
+  uint64_t way_ = 0, places_ = 0;  // a hash of the rank's path through the units
   double waiting_ = 0;
 };
 

@@ -15,15 +15,15 @@
 namespace lockstep::internal {
 namespace {
 
-// Whether the hosts want the same.
+// Compares whether the hosts want the same.
 Work compare(Communicator& between, const std::string& what) {
   return between.iall_reduce(at::zeros({1}, at::kByte), ReduceOp::kMax, call_note(what));
 }
 
-// In memory that the ranks of a host have mapped.
+// The copy in memory that the ranks of a host have mapped.
 class InHostMemory final : public HostCopy {
  public:
-  // `ranks`: of each host; `host`: this rank's. `own_copies`: of the caller's choice.
+  // `ranks`: the number per host; `host`: this rank's. `own_copies`: the caller's choice.
   InHostMemory(Communicator& comm, std::vector<int> ranks, int host, bool own_copies)
       : HostCopy(comm),
         ranks_(std::move(ranks)),
@@ -41,7 +41,7 @@ class InHostMemory final : public HostCopy {
   int hosts() const override { return static_cast<int>(ranks_.size()); }
 
   at::Tensor empty(int64_t numel, at::ScalarType dtype, bool /*comes_and_goes*/) override {
-    // The whole group's call tells every rank where one has no memory left.
+    // A call of the whole group tells every rank if one has no memory left.
     return own_copies_ && inside_ ? inside_->shared_empty({numel}, dtype)
                                   : comm_.shared_empty({numel}, dtype);
   }
@@ -108,12 +108,14 @@ class InHostMemory final : public HostCopy {
   bool own_copies_;
   int host_;
   int64_t first_rank_;
-  // The hosts' first ranks, none on the others; and this host's. None where there is one host.
+  // The group of the hosts' first ranks, empty on other ranks, and the group of this host. Both are
+  // empty if there is one host.
   std::optional<Communicator> between_, inside_;
 };
 
-// On devices. Of C copies, each divided among H ranks, rank c * H + h keeps the h-th of H pieces of copy c. A piece is C of
-// the parts that ranks update: its c-th is that rank's, and the others come from those that keep the same piece.
+// On devices. Of C copies, each divided among H ranks, rank c * H + h keeps the h-th of H pieces of
+// copy c. A piece has C of the parts that ranks update: its c-th is that rank's, and the others
+// come from the ranks that keep the same piece.
 class OnDevices final : public HostCopy {
  public:
   OnDevices(Communicator& comm, int copies)
@@ -123,7 +125,7 @@ class OnDevices final : public HostCopy {
         copy_(comm.rank() / hosts_),
         host_(comm.rank() % hosts_) {
     if (hosts_ == 1) return;
-    // Of its own: fetches come in between reductions.
+    // A group of its own, since fetches interleave with reductions.
     if (copies_ == 1) {
       between_ = comm_.duplicate();
       return;
@@ -170,7 +172,7 @@ class OnDevices final : public HostCopy {
     for (Work& work : works) work.wait();
   }
   void take_back(const KeptFlat& flat) const override { flat.own.copy_(piece(flat.whole)); }
-  // All pieces are equal, and no memory is taken for the way.
+  // All pieces are equal, so no additional memory is needed.
   std::vector<Work> start_fetch(std::span<const KeptFlat> flats, const std::string& what) override {
     std::vector<Work> works;
     if (!between_) return works;
@@ -178,7 +180,7 @@ class OnDevices final : public HostCopy {
     for (const auto& [whole, own] : flats) works.push_back(between_->iall_gather(whole, own));
     return works;
   }
-  // The storage stays, so that views which autograd has saved find the memory of the next time.
+  // The storage object stays, so that views which autograd has saved find the next memory.
   void claim(const at::Tensor& flat) const override {
     const c10::DeviceGuard there(flat.device());
     c10::StorageImpl* const storage = flat.storage().unsafeGetStorageImpl();
@@ -199,8 +201,9 @@ class OnDevices final : public HostCopy {
   }
 
   int copies_, hosts_;
-  int64_t copy_, host_;  // this rank's copy, and its place among those that divide it
-  // Those that divide this copy; those that keep the same of each; and all, by their parts.
+  int64_t copy_, host_;  // this rank's copy, and its place among the ranks that divide it
+  // The ranks that divide this copy; those that keep the same piece of each copy; and all, by their
+  // parts.
   std::optional<Communicator> between_, alike_, parts_;
 };
 
@@ -217,7 +220,7 @@ void check_copies(std::span<const int> copies, std::span<const int> hosts) {
   }
 }
 
-// How many copies, each of as many ranks that follow each other.
+// The number of copies with equally many consecutive ranks.
 int count_equal(std::span<const int> copies, int ranks) {
   if (copies.empty()) return 1;
   const std::optional<std::vector<int>> sizes = ranks_by_host(copies);

@@ -13,10 +13,11 @@
 
 namespace lockstep::zero::internal {
 
-// The text as JSON. Throws InvalidArgument that begins with `source`: not JSON, or a key twice.
+// Parses the text. Throws InvalidArgument that begins with `source` if it is not JSON, or has a key
+// twice.
 nlohmann::json parse_config(const std::string& text, const std::string& source);
 
-// Every key that is asked for becomes a known one; finish() then names one that is not. All throw
+// Every key that is read becomes a known one; finish() then names an unknown one. All throw
 // InvalidArgument (core/json_object.h).
 class JsonSection {
  public:
@@ -26,17 +27,17 @@ class JsonSection {
   JsonSection section(const std::string& key);  // an empty one where the key is absent
   bool flag(const std::string& key, bool fallback);
   int64_t whole(const std::string& key, int64_t fallback, int64_t least);
-  // Within [least, most]; `takes` says so in words.
+  // Within [least, most]; `takes` describes the range in words.
   double number(const std::string& key, double fallback, double least, double most,
                 const char* takes);
   std::string text(const std::string& key, const std::string& fallback);
 
-  // Keys that only tune what is done otherwise here: whatever they say is read over.
+  // Keys that only tune DeepSpeed's implementation: their values are ignored.
   void read_over(std::initializer_list<const char*> keys);
-  // Keys of what is not here: refused unless their value is one of `harmless` (JSON texts).
+  // Keys of unsupported features: refused unless their value is one of `harmless` (JSON texts).
   void refuse_unless(std::initializer_list<const char*> keys,
                      std::initializer_list<const char*> harmless, const std::string& instead = "");
-  // Sections of what is not here: refused if "enabled" is true.
+  // Sections of unsupported features: refused if "enabled" is true.
   void refuse_if_enabled(std::initializer_list<const char*> keys);
 
   [[noreturn]] void refuse(const std::string& key, const std::string& takes) const;

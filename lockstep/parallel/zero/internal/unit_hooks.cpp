@@ -15,8 +15,9 @@ Pass pass_now() {
   return torch::autograd::get_current_graph_task_id() == -1 ? Pass::kForward : Pass::kBackward;
 }
 
-// A unit's backward begins where the gradient of its output is there, and is over where that of its
-// input is. Where the input needs none, the end of the whole backward tells. `input`: of this unit alone.
+// A unit's backward begins when the gradient of its output has arrived, and ends when that of its
+// input has. Where the input requires none, the end of the whole backward ends it. `input`: of this
+// unit alone.
 void watch_backward(const std::shared_ptr<GatheredUnits>& units, size_t unit,
                     const at::Tensor& input, const at::Tensor& output) {
   const auto running = std::make_shared<bool>(false);
@@ -36,7 +37,7 @@ void watch_backward(const std::shared_ptr<GatheredUnits>& units, size_t unit,
   });
 }
 
-// While it lives, the unit is here.
+// Keeps the unit fetched during its lifetime.
 class Computing {
  public:
   Computing(GatheredUnits& units, size_t unit) : units_(units), unit_(unit), pass_(pass_now()) {
@@ -66,8 +67,8 @@ std::vector<HookHandle> hook_units(torch::nn::Module& model,
           const auto held = weak.lock();
           if (!held) return forward(input);
           Computing computing(*held, unit);
-          // Hooks of its own: they go with this pass, and run before those
-          // of the unit whose output it is, which is fetched then.
+          // These hooks belong to this pass, and run before those of the unit whose output it is,
+          // which is fetched then.
           const bool watched =
               at::GradMode::is_enabled() && input.defined() && input.requires_grad();
           const at::Tensor own = watched ? input.view_as(input) : input;

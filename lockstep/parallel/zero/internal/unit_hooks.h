@@ -1,4 +1,5 @@
-// A unit's forward and backward fetch what they need. Not used directly: see zero_optimizer.h.
+// Hooks by which a unit's forward and backward fetch its parameters. Not used directly: see
+// zero_optimizer.h.
 #pragma once
 
 #include <memory>
@@ -9,7 +10,8 @@
 
 namespace lockstep::internal {
 
-// Puts a hook around each unit's forward; they do nothing once `units` is gone. Throws as wrap_forward().
+// Puts a hook around each unit's forward; the hooks have no effect once `units` is gone. Throws as
+// wrap_forward().
 std::vector<HookHandle> hook_units(torch::nn::Module& model,
                                    const std::shared_ptr<GatheredUnits>& units);
 

@@ -4,7 +4,7 @@
 
 namespace lockstep::internal {
 
-// Nothing says where a forward begins: after a backward, or where it comes to a unit once more.
+// A forward has no explicit start: it begins after a backward, or where it reaches a unit again.
 void UnitPasses::went(size_t unit) {
   const bool again = std::any_of(passes_.begin(), passes_.end(), [&](const Pass& one) {
     return one.unit == unit && one.forward == forwards_;
@@ -23,7 +23,7 @@ std::vector<size_t> UnitPasses::until(size_t unit) const {
   return units;
 }
 
-// One that has come to no unit was in the last forward.
+// A backward that has reached no unit belongs to the last forward.
 std::vector<size_t> UnitPasses::rest() const {
   std::vector<size_t> units;
   const size_t forward = turned_ ? returning_ : forwards_;

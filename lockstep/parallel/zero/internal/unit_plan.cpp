@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kOutside = static_cast<size_t>(-1);
 
-// The unit that a module is, or is below.
+// The unit that a module is, or belongs to.
 size_t unit_of(const std::string& module, const std::vector<std::string>& names) {
   for (size_t i = 0; i < names.size(); ++i) {
     if (module == names[i] || module.starts_with(names[i] + ".")) return i;
@@ -49,7 +49,7 @@ UnitPlan plan_units(const torch::nn::Module& model, const std::vector<std::strin
       throw InvalidArgument("ZeroUnits: '" + unit +
                             "' is one layer of libtorch; name a module that is made of several");
   }
-  // By tensor: the units, or the outside, whose modules have it.
+  // For each tensor: the units, or the outside, whose modules have it.
   std::map<const c10::TensorImpl*, std::set<size_t>> holders;
   const auto note = [&](const torch::nn::Module& module, size_t unit) {
     for (const at::Tensor& tensor : module.parameters(/*recurse=*/false))
@@ -59,7 +59,7 @@ UnitPlan plan_units(const torch::nn::Module& model, const std::vector<std::strin
   for (const auto& item : model.named_modules("", /*include_self=*/false))
     note(*item.value(), unit_of(item.key(), units));
   UnitPlan plan;
-  std::vector<std::optional<size_t>> place(units.size());  // in plan.names
+  std::vector<std::optional<size_t>> place(units.size());  // index in plan.names
   std::vector<std::optional<size_t>> given;
   for (const at::Tensor& parameter : parameters) {
     const auto found = holders.find(parameter.unsafeGetTensorImpl());

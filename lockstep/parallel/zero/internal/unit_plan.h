@@ -1,4 +1,4 @@
-// Which parameters make a unit (zero_optimizer.h, ZeroUnits): a pure decision.
+// Decides which parameters make a unit (zero_optimizer.h, ZeroUnits). Pure.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,12 +17,12 @@ namespace lockstep::internal {
 
 struct UnitPlan {
   std::vector<std::string> names;           // in the model's order
-  std::vector<std::optional<size_t>> unit;  // of each parameter; none: it stays whole
+  std::vector<std::optional<size_t>> unit;  // of each parameter; nullopt: it stays whole
 };
 
-// A parameter that a module outside of its unit has as well is in no unit; a unit without parameters is
-// left out. `names` as ZeroUnits says. Throws InvalidArgument: names that match nothing, or modules below
-// each other; a model in which there is no unit.
+// A parameter that a module outside its unit shares is in no unit; a unit without parameters is
+// left out. `names` as in ZeroUnits. Throws InvalidArgument for names that match nothing, modules
+// that contain each other, and a model without a unit.
 UnitPlan plan_units(const torch::nn::Module& model, const std::vector<std::string>& names,
                     std::span<const at::Tensor> parameters);
 

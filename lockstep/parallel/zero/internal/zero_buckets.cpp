@@ -45,7 +45,7 @@ at::Tensor make_flat(Communicator& comm, const flat::TensorSpec& spec) {
   return comm.symmetric_empty({spec.numel}, spec.dtype).zero_();
 }
 
-// In a file.
+// Returns zeros in the memory of a file.
 at::Tensor zeros_in(const std::string& directory, int64_t numel, const at::TensorOptions& options) {
   const auto memory = std::make_shared<FileMemory>(
       directory, static_cast<size_t>(numel) * options.dtype().itemsize());
@@ -56,7 +56,8 @@ flat::TensorSpec spec_of(const flat::Bucket& plan) {
   return {plan.numel, plan.dtype, plan.device};
 }
 
-// Where each will lie: those of units come along from the host, so that no device has all of them before they are divided.
+// The future device of each parameter: those of units arrive from the host, so that no device has
+// all of them before they are divided.
 std::vector<at::Device> devices_of(const std::vector<ZeroParameter>& parameters,
                                    const ZeroLayout& layout, at::Device moved) {
   std::vector<at::Device> devices;
@@ -66,7 +67,7 @@ std::vector<at::Device> devices_of(const std::vector<ZeroParameter>& parameters,
   return devices;
 }
 
-// By parameter, on `devices`; 0 where a gradient cannot be born in place.
+// By parameter, on `devices`; 0 where backward cannot write a gradient to its place.
 std::vector<size_t> bytes_of(const std::vector<ZeroParameter>& parameters,
                              std::span<const at::Device> devices) {
   std::vector<size_t> bytes;
@@ -96,18 +97,18 @@ ZeroBuckets::ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> paramete
                          std::span<const size_t> groups, const ZeroLayout& layout)
     : parameters_(std::move(parameters)),
       devices_(devices_of(parameters_, layout, comm.capabilities().device)),
-      births_(bytes_of(parameters_, devices_)),
+      placement_(bytes_of(parameters_, devices_)),
       parts_(layout.parts),
       alone_(comm.size() == 1) {
   std::vector<flat::TensorSpec> specs;
-  bool here = true;  // all of them in the memory that the communicator moves
+  bool here = true;  // all of them lie in memory that the communicator moves
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& tensor = parameters_[i].tensor;
     specs.push_back({tensor.numel(), tensor.scalar_type(), devices_[i]});
     here = here && devices_[i] == comm.capabilities().device;
   }
   const at::NoGradGuard no_grad;
-  // On devices every rank has a copy, unless units' are divided.
+  // On devices every rank has a copy, unless the units' memory is divided.
   if (layout.one_copy && here && (comm.capabilities().device.is_cpu() || layout.units != nullptr))
     host_copy_ = HostCopy::make(comm, layout.copies);
   if (layout.units != nullptr) find_units(*layout.units);
@@ -137,7 +138,7 @@ ZeroBuckets::ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> paramete
          !drawn_here && (!host_copy_ || host_copy_->writes()));
     if (drawn_here) bear(bucket, layout);
     if (bucket.unit) {
-      // One at a time, so that the host never has all of them.
+      // Spreads one at a time, so that the host never holds all of them.
       if (!drawn_here) host_copy_->spread(std::span(&bucket.parameters, 1));
       bucket.kept = host_copy_->keep(bucket.parameters);
       if (drawn_here) host_copy_->join(std::span(&bucket.kept, 1));
@@ -159,7 +160,7 @@ ZeroBuckets::ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> paramete
   } else {
     for (const at::Tensor& flat : flats) comm.broadcast(flat, 0);
   }
-  // Theirs are what the parameters hold now; those of `initial` have more bits.
+  // The masters then get the parameters' current values; those of `initial` have more bits.
   for (ZeroBucket& bucket : buckets_) {
     if (bucket.own_master.defined() && layout.initial == nullptr)
       bucket.own_master.copy_(bucket.own_parameters);
@@ -168,7 +169,7 @@ ZeroBuckets::ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> paramete
   reset();
 }
 
-// What one host alone has is never fetched, and wrong names are wrong there too.
+// On a single host nothing is fetched, but wrong names are errors there too.
 void ZeroBuckets::find_units(const ZeroUnits& units) {
   std::vector<at::Tensor> tensors;
   for (const ZeroParameter& parameter : parameters_) tensors.push_back(parameter.tensor);
@@ -205,7 +206,7 @@ at::Tensor ZeroBuckets::make_parameters(Communicator& comm, const flat::Bucket& 
                     : make_flat(comm, spec_of(plan));
 }
 
-// What is padding, the memory is zero for.
+// The memory is zero, for the padding.
 void ZeroBuckets::bear(ZeroBucket& bucket, const ZeroLayout& layout) {
   for (const ZeroSlot& slot : bucket.slots) {
     if (slot.own.empty()) continue;
@@ -245,7 +246,7 @@ void ZeroBuckets::reseat(ZeroBucket& bucket) {
     ZeroParameter& parameter = parameters_[slot.parameter];
     parameter.view = flat::window(bucket.gradients, slot.offset, parameter.tensor.sizes(),
                                   parameter.tensor.strides());
-    births_.set_place(slot.parameter, parameter.view);
+    placement_.set_place(slot.parameter, parameter.view);
   }
 }
 
@@ -256,19 +257,20 @@ int64_t ZeroBuckets::pool_bytes() const {
 }
 
 void ZeroBuckets::begin_backward() {
-  births_.begin();
+  placement_.begin();
   if (lends()) return;
   for (size_t i = 0; i < parameters_.size(); ++i)
-    births_.expect(i, !parameters_[i].tensor.grad().defined());
+    placement_.expect(i, !parameters_[i].tensor.grad().defined());
 }
 
-// A tensor that was born in a former taker's place and lives on keeps the memory.
+// A tensor that was allocated in a former taker's place and is still alive keeps the memory.
 void ZeroBuckets::lend(size_t index) {
   ZeroBucket& bucket = buckets_[index];
   const bool taken = std::any_of(buckets_.begin(), buckets_.end(), [&](const ZeroBucket& one) {
     return one.buffer == bucket.buffer &&
-           std::any_of(one.slots.begin(), one.slots.end(),
-                       [this](const ZeroSlot& slot) { return births_.occupied(slot.parameter); });
+           std::any_of(one.slots.begin(), one.slots.end(), [this](const ZeroSlot& slot) {
+             return placement_.occupied(slot.parameter);
+           });
   });
   if (taken) move_out(bucket);
   clear_padding(bucket);
@@ -277,11 +279,11 @@ void ZeroBuckets::lend(size_t index) {
     if (parameter.arrived)
       place(slot.parameter);
     else
-      births_.expect(slot.parameter, !parameter.tensor.grad().defined());
+      placement_.expect(slot.parameter, !parameter.tensor.grad().defined());
   }
 }
 
-// A buffer's former taker has left something between the gradients, and after the last.
+// A buffer's former taker has left values between the gradients and after the last one.
 void ZeroBuckets::clear_padding(const ZeroBucket& bucket) {
   const at::NoGradGuard no_grad;
   int64_t end = 0;
@@ -302,14 +304,14 @@ bool ZeroBuckets::place(size_t index, const at::Tensor& passed) {
   at::Tensor& gradient =
       parameter.early.defined() ? parameter.early : parameter.tensor.mutable_grad();
   if (gradient.defined() && gradient.is_alias_of(parameter.view)) {
-    // It is the view already, or a tensor of the caller's own over the same memory.
+    // It is the view already, or a tensor of the caller's over the same memory.
     if (!flat::lies_in(gradient, parameter.view)) flat::move_into(parameter.view, gradient.clone());
   } else if (flat::lies_in(gradient, parameter.view)) {
     if (flat::kept_by_others(gradient, passed)) {
-      flat::Birthplaces::vacate(gradient);
+      flat::GradientPlacement::vacate(gradient);
       copied_bytes_ += static_cast<int64_t>(parameter.view.nbytes());
     }
-  } else if (births_.occupied(index)) {
+  } else if (placement_.occupied(index)) {
     return false;
   } else if (gradient.defined()) {
     flat::move_into(parameter.view, gradient);
@@ -329,7 +331,8 @@ void ZeroBuckets::place_all(size_t index) {
   ZeroBucket& bucket = buckets_[index];
   for (const ZeroSlot& slot : bucket.slots) {
     const ZeroParameter& parameter = parameters_[slot.parameter];
-    // What has not arrived may have been placed for an earlier backward, and changed since.
+    // A gradient that has not arrived may have been placed for an earlier backward, and changed
+    // since.
     if (parameter.placed && (lends() || parameter.arrived)) continue;
     if (place(slot.parameter)) continue;
     move_out(bucket);
@@ -337,7 +340,7 @@ void ZeroBuckets::place_all(size_t index) {
   }
 }
 
-// For good: whoever lives in one of its places may live long.
+// For good, since a tensor in one of its places may live long.
 void ZeroBuckets::move_out(ZeroBucket& bucket) {
   const at::NoGradGuard no_grad;
   if (lends()) {

@@ -1,5 +1,5 @@
-// Where parameters, gradients and state lie: flat buckets, each divided among the ranks. Not used
-// directly: see zero_optimizer.h.
+// The memory of parameters, gradients and state: flat buckets, each divided among the ranks. Not
+// used directly: see zero_optimizer.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,8 +14,8 @@
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/work.h"
-#include "lockstep/flat/birthplaces.h"
 #include "lockstep/flat/bucket_plan.h"
+#include "lockstep/flat/gradient_placement.h"
 #include "lockstep/flat/shard_plan.h"
 #include "lockstep/flat/turn_plan.h"
 #include "lockstep/parallel/zero/internal/gathered_units.h"
@@ -25,17 +25,17 @@
 
 namespace lockstep::internal {
 
-// A parameter, and how far its gradient is in this step.
+// A parameter, and the progress of its gradient in this step.
 struct ZeroParameter {
   std::string name;
-  at::Tensor tensor;  // the module's, whose memory is in the bucket
+  at::Tensor tensor;  // the module's tensor, whose memory is in the bucket
   at::Tensor view;    // its gradient's place
-  at::Tensor early;   // the gradient, where it has come before the place was lent
+  at::Tensor early;   // the gradient, if it arrived before the place was lent
   size_t bucket = 0;
   bool arrived = false;  // in the backward that communicates
   bool placed = false;   // and its values are in `view`
   bool used = false;     // in any backward of this step
-  int64_t steps = 0;     // that its state has seen
+  int64_t steps = 0;     // steps that its state has seen
 };
 
 // A parameter's place in a bucket.
@@ -48,40 +48,40 @@ struct ZeroSlot {
 
 struct ZeroBucket {
   size_t group = 0;
-  std::optional<size_t> unit;  // whose parameters these are, if they are fetched
-  int64_t part = 0;            // elements that a rank keeps state of
-  int64_t origin = 0;          // where this rank's part begins
+  std::optional<size_t> unit;  // the unit of these parameters, if they are fetched
+  int64_t part = 0;            // elements whose state a rank keeps
+  int64_t origin = 0;          // beginning of this rank's part
   std::vector<ZeroSlot> slots;
   at::Tensor parameters;
-  KeptFlat kept;              // of a unit
-  at::Tensor gradients;       // the bucket's own memory, or a buffer that is lent to it
+  KeptFlat kept;              // for a unit
+  at::Tensor gradients;       // the bucket's own memory, or a lent buffer
   at::Tensor own_parameters;  // this rank's part of `parameters`: in it, or kept
-  at::Tensor own_master;      // the same in float32, where it has a master
+  at::Tensor own_master;      // the same in float32, where there is a master
   at::Tensor own_gradient;    // its average, once reduced: in `gradients`, unless has_own_average()
-  at::Tensor arriving;        // the average on its way, where own_gradient holds something
-  std::optional<size_t> after;     // the bucket that has the buffer before
-  size_t buffer = 0;               // which
-  std::string state_directory;     // where files have the states; "": they are in memory
-  std::vector<at::Tensor> states;  // of this rank's part; made when first asked for
+  at::Tensor arriving;        // the average being reduced, where own_gradient is occupied
+  std::optional<size_t> after;     // the bucket that has the buffer before this one
+  size_t buffer = 0;               // its index
+  std::string state_directory;     // directory of the states' files; "": they are in memory
+  std::vector<at::Tensor> states;  // of this rank's part; made at the first use
   size_t missing = 0;              // gradients that have not arrived
   Work work;                       // the reduction, then the gathering
 
   const at::Tensor& state(size_t which);
-  // What a step changes.
+  // The values that a step changes.
   const at::Tensor& own_values() const {
     return own_master.defined() ? own_master : own_parameters;
   }
   bool has_own_average() const { return !own_gradient.is_alias_of(gradients); }
 };
 
-// Throws InvalidArgument as zero_optimizer.h says.
+// Throws InvalidArgument as described in zero_optimizer.h.
 void check_parameters(const std::vector<ZeroParameter>& parameters);
 
 class ZeroBuckets {
  public:
-  // Moves the parameters, with rank 0's values; groups[i] is parameter i's. They have been checked. Where there are
-  // units, those on the host go to the device that the communicator moves, a bucket at a time.
-  // Collective.
+  // Moves the parameters, with rank 0's values; groups[i] is parameter i's group. They have been
+  // checked. Where there are units, those on the host move to the communicator's device a bucket at
+  // a time. Collective.
   ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> parameters,
               std::span<const size_t> groups, const ZeroLayout& layout);
 
@@ -96,32 +96,35 @@ class ZeroBuckets {
   const HostCopy* host_copy() const { return host_copy_.get(); }
   // Null: all parameters are whole on every host.
   const std::shared_ptr<GatheredUnits>& units() const { return units_; }
-  // Bytes of the memory that buckets take in turn.
+  // Bytes of the memory in which buckets take turns.
   int64_t pool_bytes() const;
 
   // Throws InvalidArgument if a parameter no longer lies where it was put.
   void check_places() const;
-  // Everything as before the first backward of a step: no gradients. No work may be under way.
+  // Restores the state before the first backward of a step: no gradients.
+  // Requires: no pending work.
   void reset();
-  // The same, but for the gradients and what is known of their use.
+  // The same, except for the gradients and the record of their use.
   void forget_arrivals();
 
-  // A backward begins on this thread: from then on gradients may be born in their places, those of
-  // lent buffers after lend(). Or it has ended.
+  // A backward begins on this thread, or has ended: from the beginning on, backward may write
+  // gradients to their places, those of lent buffers after lend().
   void begin_backward();
-  void end_backward() noexcept { births_.end(); }
-  // The gradient is there: remembers where autograd had put it.
-  void arrived(size_t index) { births_.arrived(index, parameters_[index].tensor.grad()); }
+  void end_backward() noexcept { placement_.end(); }
+  // The gradient has arrived: remembers where autograd had put it.
+  void arrived(size_t index) { placement_.arrived(index, parameters_[index].tensor.grad()); }
 
-  // Where buffers are lent: this bucket has one from now on.
+  // If buffers are lent: lends one to this bucket.
   void lend(size_t index);
-  // Puts the gradient's values into the view, unless they were born there; zeros where there is none.
-  // The view is the gradient from then on, or, where it is lent, nothing is. False: another tensor
-  // lives in that place, which may be gone later. `passed` is on_gradient()'s, in a gradient's hook.
+  // Puts the gradient's values into the view, unless backward wrote them there; zeros where there
+  // is none. From then on the view is the gradient or, where it is lent, the gradient is undefined.
+  // Returns false if another tensor lies in that place, which may be gone later. `passed` is that
+  // of on_gradient(), in a gradient's hook.
   bool place(size_t index, const at::Tensor& passed = {});
-  // The same of all gradients of the bucket that have no place yet; what is in the way makes it move.
+  // The same for all gradients of the bucket without a place; the bucket moves if a tensor is in
+  // the way.
   void place_all(size_t index);
-  // Bytes of gradients that were not born in their places, since the beginning.
+  // Bytes of gradients that backward did not write to their places, since the beginning.
   int64_t copied_bytes() const { return copied_bytes_; }
 
  private:
@@ -129,7 +132,7 @@ class ZeroBuckets {
   void divide_units(const ZeroUnits& units);
   void make_pool(Communicator& comm, std::span<const flat::ShardedBucket> plans, size_t each);
   at::Tensor make_parameters(Communicator& comm, const flat::Bucket& plan, bool of_a_unit);
-  // `values`: those of the parameters go along.
+  // `values`: whether the parameters' values move too.
   void move(ZeroBucket& bucket, const flat::Bucket& plan, int part, bool values);
   void bear(ZeroBucket& bucket, const ZeroLayout& layout);
   void clear_padding(const ZeroBucket& bucket);
@@ -144,7 +147,7 @@ class ZeroBuckets {
   std::unique_ptr<HostCopy> host_copy_;
   std::shared_ptr<GatheredUnits> units_;  // hooks hold it weakly
   UnitPlan unit_plan_;
-  flat::Birthplaces births_;
+  flat::GradientPlacement placement_;
   int64_t copied_bytes_ = 0;
   int parts_;
   bool alone_;  // there is no other rank

@@ -1,4 +1,4 @@
-// From gradients as they come to the averages of this rank's parts.
+// From arriving gradients to the averages of this rank's parts.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
@@ -44,7 +44,8 @@ void ZeroState::gradient_arrived(size_t index, const at::Tensor& passed) {
     held_ = true;
     return;
   }
-  // What is finished here lends its buffer, before this gradient counts as one that waits for it.
+  // Buckets that finish here release their buffer before this gradient counts as one that waits for
+  // it.
   while (on_device_ && parameter.bucket >= lent_ && finished_ < started_) {
     finish_bucket();
     lend_buffers();
@@ -69,9 +70,10 @@ void ZeroState::backward_ended() {
   finish_round();
 }
 
-// How far gradients have come differs from rank to rank; the units that backward has left do not. A reduction that began
-// before a unit is fetched on one rank and behind it on another would leave both waiting, since streams of a device
-// wait for each other: the fetch for what computes, that for the reduction.
+// The progress of gradients differs between ranks; the units that backward has left do not. A
+// reduction that started before a unit's fetch on one rank and after it on another would deadlock
+// both, since streams of a device wait for each other: the fetch for the computation, and that for
+// the reduction.
 void ZeroState::take_turn(bool ended) {
   if (!ended) arm();
   if (quiet() || settled_) return;
@@ -97,12 +99,12 @@ void ZeroState::follow_stream() {
   stream_ = now;
 }
 
-// The buckets whose gradients were all there are reduced to their end. How many of them had been
-// started differs from rank to rank; which ones were complete does not.
+// Completes the reduction of the buckets whose gradients were complete. The number of those that
+// had been started differs between ranks; the set of complete ones does not.
 void ZeroState::backward_failed() {
   buckets_.end_backward();
   if (buckets_.units()) buckets_.units()->end_backward(/*threw=*/true);
-  // Of the backward that begins now, one gradient has come at most.
+  // At most one gradient of the current backward has arrived.
   const auto stale = [this](const ZeroParameter& one) {
     const at::Tensor& gradient = one.tensor.grad();
     if (!gradient.defined()) return false;
@@ -141,8 +143,9 @@ void ZeroState::lend_buffers() {
   }
 }
 
-// A reduction needs memory for its result: only so many are under way at once. On a device nobody asks whether one is
-// over, which each rank would see at another time: one is finished where its place is needed, which orders streams.
+// A reduction needs memory for its result, so the number of pending ones is limited. On a device
+// reductions are not polled, since each rank would see their end at another time: a reduction is
+// finished where its place is needed, which orders streams.
 void ZeroState::start_ready_buckets() {
   std::vector<ZeroBucket>& buckets = buckets_.buckets();
   while (!on_device_ && finished_ < started_ && buckets[finished_].work.test()) finish_bucket();
@@ -165,8 +168,8 @@ void ZeroState::start_bucket() {
   const bool wide = master && options_.reduce_float32;
   if (sharded()) {
     const at::Tensor gradients = wide ? bucket.gradients.to(at::kFloat) : bucket.gradients;
-    // Where the average would go, lie the gradients themselves or the averages of earlier rounds; or
-    // it is of another type.
+    // The destination of the average holds the gradients themselves or the averages of earlier
+    // rounds, or has another type.
     const bool aside = !buckets_.lends() || rounds_ > 0 || (master && !wide);
     if (aside) bucket.arriving = at::empty({bucket.part}, gradients.options());
     bucket.work = parts().ireduce_scatter(aside ? bucket.arriving : bucket.own_gradient, gradients,
@@ -193,7 +196,7 @@ void ZeroState::finish_bucket() {
   ++finished_;
 }
 
-// Parameters that got no gradient count as zero.
+// Parameters without a gradient count as zero.
 void ZeroState::finish_round() {
   std::vector<ZeroBucket>& buckets = buckets_.buckets();
   while (finished_ < buckets.size()) {
@@ -220,7 +223,8 @@ void ZeroState::settle() {
   const Stopwatch watch(times_.waiting);
   follow_stream();
   buckets_.check_places();
-  // A backward that threw has left a round half done: on all ranks, as its first bucket was complete.
+  // A backward that threw has left a round incomplete: on all ranks, because its first bucket was
+  // complete.
   bool waiting = rounds_ == 0 || started_ > 0;
   for (ZeroParameter& parameter : buckets_.parameters()) {
     const bool here = parameter.tensor.grad().defined();

@@ -74,7 +74,7 @@ std::string name_of(const std::vector<std::string>& names, size_t index) {
 
 namespace {
 
-// The kinds of buckets: by group, and by unit within.
+// The kinds of buckets: by group, and within a group by unit.
 std::vector<size_t> kinds_of(std::span<const size_t> groups, const UnitPlan& units) {
   std::vector<size_t> kinds(groups.begin(), groups.end());
   if (units.names.empty()) return kinds;

@@ -1,5 +1,5 @@
-// How ZeroOptimizer divides what it has: pure decisions, of its memory and of its plan. Not used
-// directly.
+// Decides how ZeroOptimizer divides parameters, gradients and state: its memory and its plan. Pure.
+// Not used directly.
 #pragma once
 
 #include <cstddef>
@@ -23,26 +23,28 @@ struct ZeroUnits;
 
 namespace lockstep::internal {
 
-inline constexpr size_t kZeroInFlight = 3;  // buckets that are reduced at once
+inline constexpr size_t kZeroInFlight = 3;  // buckets that are reduced at the same time
 
 struct ZeroLayout {
-  int parts = 1;          // ranks that the state is divided among; 1: this rank keeps all
-  size_t buffers = 0;     // that the buckets' gradients share; 0: each bucket has its own
-  bool masters = false;   // in float32, of 16-bit parameters
-  bool one_copy = false;  // of the parameters a host, where that can be
+  int parts = 1;          // ranks among which the state is divided; 1: this rank keeps all
+  size_t buffers = 0;     // shared by the buckets' gradients; 0: each bucket has its own
+  bool masters = false;   // float32 masters of 16-bit parameters
+  bool one_copy = false;  // one copy of the parameters per host, where possible
   flat::BucketSizes sizes = {};
-  std::vector<int64_t> grains = {};  // of each parameter, as plan_shards() takes them
-  std::span<const int> copies = {};  // who shares one; empty: the ranks of a host
-  const ZeroUnits* units = nullptr;  // whose parameters are divided between hosts too; null: none
-  // Gives the values; null: they are rank 0's.
+  std::vector<int64_t> grains = {};  // of each parameter, for plan_shards()
+  std::span<const int> copies = {};  // ranks that share a copy; empty: those of a host
+  // Units whose parameters are divided between hosts too; null: none.
+  const ZeroUnits* units = nullptr;
+  // The initial values; null: they are rank 0's.
   const std::function<void(const std::string&, int64_t, const at::Tensor&)>* initial = nullptr;
 };
 
-// One rank has nothing to divide, and its backwards add up by themselves. Throws InvalidArgument for
-// options that contradict each other.
+// One rank has nothing to divide, and its backwards add up by themselves. Throws InvalidArgument
+// for contradictory options.
 ZeroOptions resolved(ZeroOptions options, int ranks);
-// The policy of the options, or the algorithm's where they have none, and what it says of these parameters.
-// Throws InvalidArgument as choose_shards() does, and for a policy that cuts what Muon takes whole.
+// The policy of the options, or the algorithm's where they have none, and its result for these
+// parameters. Throws InvalidArgument as choose_shards(), and for a policy that cuts a parameter
+// that Muon needs whole.
 struct ZeroShards {
   flat::ShardPolicy policy;
   flat::ShardChoice choice;
@@ -51,17 +53,18 @@ ZeroShards shards_of(const ZeroOptions& options, const optim::Algorithm& algorit
                      const NamedTensors& parameters);
 // Whether parameters of that type have a master: those of 16 bits, where the options ask for it.
 bool has_master(bool masters, at::ScalarType dtype);
-// Refers to the options.
+// The result refers to the options.
 ZeroLayout layout_of(const ZeroOptions& options, int ranks, std::vector<int64_t> grains);
-// The index-th parameter's, for messages and the policy.
+// The index-th parameter's name, for messages and the policy.
 std::string name_of(const std::vector<std::string>& names, size_t index);
-// Each of one group, and of one unit or none. On devices those of units come first, since a rank knows when the others
-// have a unit's gradients, and not when they have the rest.
+// The parameters of a bucket share one group, and one unit or none. On devices the buckets of units
+// come first, since a rank knows when the others have a unit's gradients, but not when they have
+// the rest.
 std::vector<flat::ShardedBucket> plan_zero_buckets(std::span<const flat::TensorSpec> specs,
                                                    std::span<const size_t> groups,
                                                    const UnitPlan& units, const ZeroLayout& layout);
-// Of units' sizes: the largest and the one after it, which computes and which is fetched meanwhile; or all of
-// them.
+// From units' sizes: the largest sum of a computing unit and the next one, which is being fetched;
+// or the sum of all.
 int64_t most_here(std::vector<int64_t> sizes, bool all);
 
 }  // namespace lockstep::internal

@@ -26,7 +26,7 @@ Communicator own_group(Communicator comm) {
 
 constexpr const char* kWho = "ZeroOptimizer";
 
-// One number of every rank, in rank order.
+// One number of each rank, in rank order.
 std::vector<double> of_all_ranks(Communicator& comm, double own) {
   const at::Tensor values = comm.all_gather(at::full({1}, own, at::kDouble));
   const double* begin = values.const_data_ptr<double>();
@@ -57,7 +57,7 @@ ZeroState::~ZeroState() {
 
 void ZeroState::install_hooks() {
   if (buckets_.units()) {
-    // Hooks hold the units for as long as one of them runs, and this for as long as there are any.
+    // The callback holds this weakly, because a running hook keeps the units alive.
     buckets_.units()->on_turn([weak = weak_from_this()](bool ended) {
       if (const auto self = std::static_pointer_cast<ZeroState>(weak.lock()))
         self->take_turn(ended);
@@ -70,7 +70,7 @@ void ZeroState::install_hooks() {
   watch(parameters);
 }
 
-// Whether there is a gradient at all: on all ranks or on none.
+// Whether all ranks have gradients; false if none has any. Throws Mismatch if only some do.
 bool ZeroState::agree_on_arrival() {
   constexpr double kHeld = 2;
   const bool held_units = buckets_.units() && buckets_.units()->held();
@@ -127,7 +127,7 @@ std::shared_ptr<void> ZeroState::whole_parameters() {
           }};
 }
 
-// The first parameter, by the lowest rank that has one, whose gradient is not finite.
+// The first parameter with a gradient that is not finite, from the lowest rank that has one.
 std::string ZeroState::first_not_finite() {
   const std::vector<ZeroParameter>& parameters = buckets_.parameters();
   auto first = static_cast<double>(parameters.size());
@@ -146,7 +146,8 @@ std::string ZeroState::first_not_finite() {
                                    : "no single one: their squares overflow";
 }
 
-// Whether the device that all parts are on can decide: none takes its first step, which makes what the others find.
+// Whether the device with all parts can decide: none may take its first step, which allocates the
+// state that later steps find.
 bool ZeroState::device_decides(const optim::StepOptions& options, const Groups& groups) const {
   if (!optim::device_may_decide(options)) return false;
   for (const ZeroBucket& bucket : buckets_.buckets()) {
@@ -164,7 +165,7 @@ at::Tensor ZeroState::norm_on_device() {
   return sharded() ? comm_.all_gather(own.square().view({1})).sum().sqrt() : own;
 }
 
-// The same on all ranks.
+// The decision is the same on all ranks.
 optim::StepDecision ZeroState::decide(const optim::StepOptions& options, const Groups& groups,
                                       optim::StepResult* result) {
   optim::check_step_options(options, kWho);

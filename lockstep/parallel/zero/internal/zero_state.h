@@ -1,4 +1,4 @@
-// ZeroOptimizer's inside: the averaging of gradients, and the step. Not used directly.
+// ZeroOptimizer's implementation: the averaging of gradients, and the step. Not used directly.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,24 +28,25 @@ class ZeroState final : public flat::BackwardWatch {
   using Groups = std::vector<torch::optim::OptimizerParamGroup>;
   static constexpr size_t kInFlight = kZeroInFlight;
 
-  // `grains`: of each parameter, as plan_shards() takes them. Collective.
+  // `grains`: of each parameter, for plan_shards(). Collective.
   ZeroState(Communicator comm, std::vector<ZeroParameter> parameters,
             std::span<const size_t> groups, const ZeroOptions& options,
             std::vector<int64_t> grains);
   ~ZeroState() override;
   void install_hooks();
   std::shared_ptr<void> whole_parameters();
-  // Every rank has written its parts of the parameters: returns when all have all. Collective.
+  // Every rank has written its parts of the parameters: returns when every rank has all.
+  // Collective.
   void parameters_changed();
 
   void silence(int by) { silencers_ += by; }
-  // Returns once all averages are there.
+  // Returns once all averages are complete.
   void settle();
-  // The averages of this rank's parts, after settle(); none if no gradient has come.
+  // The averages of this rank's parts, after settle(); empty if no gradient has arrived.
   std::vector<at::Tensor> own_gradients() const;
   optim::StepResult step(const optim::StepOptions& options, const Groups& groups);
 
-  // Its own: hooks call while the caller may be anywhere between other collectives.
+  // A communicator of its own, since hooks call at any point between the caller's collectives.
   Communicator& comm() { return comm_; }
   // The same ranks in the order of their parts.
   Communicator& parts() { return buckets_.host_copy() ? buckets_.host_copy()->parts() : comm_; }
@@ -61,7 +62,8 @@ class ZeroState final : public flat::BackwardWatch {
     return times;
   }
 
-  // Takes the steps that a device has left out from the parameters' counts; waits for it if there may be some.
+  // Subtracts the steps that a device has skipped from the parameters' counts; waits for the device
+  // if there may be some.
   void settle_counts();
 
  private:
@@ -69,14 +71,14 @@ class ZeroState final : public flat::BackwardWatch {
   void gradient_arrived(size_t index, const at::Tensor& passed) override;
   void backward_ended() override;
   void backward_failed() override;
-  // A step's gradients are reduced in rounds of all buckets: one, unless each backward is reduced by
-  // itself.
+  // A step's gradients are reduced in rounds of all buckets: one round, unless each backward is
+  // reduced separately.
   void lend_buffers();
   void start_ready_buckets();
-  // On devices: where units say that all ranks are at the same place (GatheredUnits::on_turn()).
+  // On devices: where units know that all ranks are at the same place (GatheredUnits::on_turn()).
   void take_turn(bool ended);
   bool in_order() const { return buckets_.units() != nullptr && buckets_.units()->in_order(); }
-  // What this thread's stream is given comes after what the one of the gradient before has been given.
+  // Orders this thread's later stream work after that of the previous gradient's stream.
   void follow_stream();
   void start_bucket();
   void finish_bucket();
@@ -99,19 +101,19 @@ class ZeroState final : public flat::BackwardWatch {
   ZeroBuckets buckets_;
   std::vector<HookHandle> unit_hooks_;
   ZeroTimes times_;
-  bool on_device_;               // what the communicator moves is a device's
-  size_t lent_ = 0;              // buckets that have memory for their gradients, in this round
-  size_t started_ = 0;           // and of them, those whose reduction was started
-  size_t finished_ = 0;          // and of them, those whose average is in its place
-  int rounds_ = 0;               // that are over
-  bool held_ = false;            // gradients of earlier backwards wait in grad()
-  bool took_held_ = false;       // and some of them are part of this round
-  bool settled_ = false;         // all averages are there
-  bool arrived_ = false;         // some parameter had a gradient when they were settled
-  bool quiet_backward_ = false;  // the latest one did not communicate
-  int silencers_ = 0;            // NoSync guards that live
+  bool on_device_;                     // the communicator's memory is a device's
+  size_t lent_ = 0;                    // buckets with memory for their gradients, in this round
+  size_t started_ = 0;                 // of those, buckets whose reduction has started
+  size_t finished_ = 0;                // of those, buckets whose average is in its place
+  int rounds_ = 0;                     // completed rounds
+  bool held_ = false;                  // gradients of earlier backwards wait in grad()
+  bool took_held_ = false;             // some of them are part of this round
+  bool settled_ = false;               // all averages are complete
+  bool arrived_ = false;               // a parameter had a gradient when they were settled
+  bool quiet_backward_ = false;        // the latest one did not communicate
+  int silencers_ = 0;                  // living NoSync guards
   std::optional<c10::Stream> stream_;  // of the latest gradient, on a device
-  at::Tensor left_out_;  // steps that devices have left out, of those that parameters count
+  at::Tensor left_out_;  // steps that devices have skipped, of those that parameters count
 };
 
 }  // namespace lockstep::internal

@@ -26,14 +26,14 @@ using torch::optim::AdamOptions;
 using torch::optim::AdamWOptions;
 using torch::optim::SGDOptions;
 
-// A stretch of the part whose parameters have taken equally many steps.
+// A range of the part whose parameters have taken equally many steps.
 struct ZeroStretch {
   int64_t begin = 0;
   int64_t end = 0;
   int64_t steps = 0;
 };
 
-// Padding goes with what is before it: it is zero and stays so.
+// Padding joins the stretch before it: it is zero and stays so.
 std::vector<ZeroStretch> stretches_of(const ZeroBucket& bucket,
                                       const std::vector<ZeroParameter>& parameters) {
   std::vector<ZeroStretch> result;
@@ -47,7 +47,7 @@ std::vector<ZeroStretch> stretches_of(const ZeroBucket& bucket,
   return result;
 }
 
-// What a kernel takes, of the stretches that are alike in having state or not.
+// The arguments of a kernel, from the stretches that agree in having state or not.
 struct ZeroLaunch {
   std::vector<at::Tensor> weights, gradients, steps;
   std::vector<at::Tensor> states[3];
@@ -106,7 +106,7 @@ void update_by_kernel(ZeroBucket& bucket, const at::Tensor& gradient,
   }
 }
 
-// Each matrix is one rank's, and whole.
+// Each matrix belongs to one rank as a whole.
 void update_matrices(ZeroBucket& bucket, const at::Tensor& gradient,
                      const std::vector<ZeroParameter>& parameters, double divisor,
                      const optim::MuonOptions& options) {
@@ -123,11 +123,11 @@ void update_matrices(ZeroBucket& bucket, const at::Tensor& gradient,
   }
 }
 
-// What somebody else has written into the parameters since counts, and the master's further bits do
-// where nobody has.
+// Values that others have written into the parameters take effect; without such a write, the
+// master's additional bits do.
 void follow_parameters(ZeroBucket& bucket) {
   const at::Tensor rounded = bucket.own_master.to(bucket.own_parameters.scalar_type());
-  // On a device the answer would cost more than what it saves.
+  // On a device the comparison would cost more than it saves.
   if (rounded.is_cpu() && at::equal(rounded, bucket.own_parameters)) return;
   bucket.own_master.copy_(
       at::where(rounded.eq(bucket.own_parameters), bucket.own_master, bucket.own_parameters));
@@ -149,7 +149,7 @@ void update_part(ZeroBucket& bucket, std::vector<ZeroParameter>& parameters,
                  const optim::StepDecision& decision, const at::Tensor& left_out,
                  const torch::optim::OptimizerOptions& options) {
   refuse_capture(bucket.own_parameters.device());
-  // Also where all of this rank's part is padding: memory is as it was planned.
+  // Also where all of this rank's part is padding: memory must be as planned.
   if (const size_t count = optim::states_of(options); count > 0) bucket.state(count - 1);
   const bool master = bucket.own_master.defined();
   if (master) follow_parameters(bucket);
@@ -161,7 +161,7 @@ void update_part(ZeroBucket& bucket, std::vector<ZeroParameter>& parameters,
   if (master) bucket.own_parameters.copy_(bucket.own_master);
   for (const ZeroSlot& slot : bucket.slots) {
     ++parameters[slot.parameter].steps;
-    // As an in-place change would: autograd then notices a graph that saw the old values.
+    // Like an in-place change: autograd then notices a graph that saved the old values.
     parameters[slot.parameter].tensor.unsafeGetTensorImpl()->bump_version();
   }
 }

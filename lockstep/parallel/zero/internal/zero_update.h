@@ -10,8 +10,9 @@
 
 namespace lockstep::internal {
 
-// Updates this rank's part of the parameters and its state as decided, and counts the step for all of the bucket's parameters.
-// `left_out`: how many of the steps that the parameters count their device has left out, one float32 there; undefined: none.
+// Updates this rank's part of the parameters and its state as decided, and counts the step for all
+// of the bucket's parameters. `left_out`: how many of the steps that the parameters count their
+// device has skipped, one float32 there; undefined: none.
 void update_part(ZeroBucket& bucket, std::vector<ZeroParameter>& parameters,
                  const optim::StepDecision& decision, const at::Tensor& left_out,
                  const torch::optim::OptimizerOptions& options);

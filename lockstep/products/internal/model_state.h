@@ -1,0 +1,65 @@
+// What a ParallelModel is made of.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/flat/named_tensors.h"
+#include "lockstep/products/parallel_model.h"
+#include "lockstep/shard/context_scope.h"
+
+namespace lockstep {
+
+struct ParallelModel::State {
+  State(std::shared_ptr<torch::nn::Module> given, Forward given_forward, Communicator given_comm,
+        const LmParallelism& given_how, const ModelPlan& given_plan,
+        const ParallelModelOptions& given_options);
+
+  bool has_stages() const { return how.size_of("pipe") > 1; }
+  bool has_style(TensorStyle style) const;
+  // While it lives, attention looks at the tokens of all ranks along context; null: they are all here.
+  std::unique_ptr<ContextScope> attention() const;
+  // This rank's of what a row's batch has; all of it where rows begin, or end, within the model.
+  at::Tensor own_inputs(const at::Tensor& inputs) const;
+  at::Tensor own_targets(const at::Tensor& targets) const;
+  // The loss of outputs for own_targets(), as its part of the mean over `all` targets of the row; the mean over the ranks
+  // along context is the row's.
+  at::Tensor share_of_loss(const at::Tensor& outputs, const at::Tensor& own, int64_t all) const;
+  int64_t count(const at::Tensor& targets) const;
+
+  // What the example gives, with gradients: of the whole model, and of the divided one, whose units' rows it keeps.
+  struct Expected {
+    at::Tensor outputs;
+    std::map<std::string, at::Tensor> gradients;
+  };
+  Expected by_whole_model();
+  at::Tensor by_divided_model();
+  void hold_against(const Expected& expected, const TensorParts& parts);
+
+  void start_alike();  // rank 0's values everywhere
+  void forget_other_stages();
+  std::vector<DividedParameter> own_parameters(const TensorParts& parts) const;
+  std::vector<PipelineChunk> chunks();
+  PipelineBatch batch_of(const at::Tensor& inputs, const at::Tensor& targets, double scale);
+  double mean_over_context(double loss) const;
+
+  Communicator comm;
+  std::shared_ptr<torch::nn::Module> model;
+  Forward forward;
+  ParallelModelOptions options;
+  TensorPlan plan;
+  torch::nn::Sequential units{nullptr};  // null: the model is one unit
+  std::string unit_names;  // what stands before a unit's number in names of parameters
+  LmParallelism how;
+  PipelineSchedule schedule;
+  Mesh mesh;
+  std::map<std::string, int> stage_of;  // of each parameter
+  std::vector<PipelineRows> between;    // chunks
+  std::optional<DividedParameters> divided;
+  std::optional<Pipeline> pipeline;
+};
+
+}  // namespace lockstep

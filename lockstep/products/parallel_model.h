@@ -1,0 +1,114 @@
+// ParallelModel: a model of any modules, trained by several ways of parallelism at once, from outside: its source stays as
+// it is. Data, tensor, sequence rows, context, a pipeline and ZeRO, each by a line of a plan.
+//
+//   const ModelPlan plan{.modules = {{"units.*.query", TensorStyle::kHeads, 12}, ...}, .units = "units"};
+//   ParallelModel model(gpt, comm, parse_parallelism("data=2,pipe=2,tensor=2"), plan,
+//                       {.loss = cross_entropy, .inputs = ids, .targets = targets});
+//   model.divided().make_optimizer(torch::optim::AdamWOptions(1e-4));
+//   const double loss = model.step(ids, targets);    // the batch of this rank's row
+//   model.divided().update({.max_norm = 1.0});
+//
+// The plan of modules is parallelize()'s (shard/parallelize.h). The numbers are those of one process with the batches of
+// all rows end to end, but for the order of sums, where rows have equally many targets (else: step()'s scale). This is
+// not taken on trust: before a model trains, its outputs and gradients on an example are held against the whole
+// model's.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/mesh/mesh.h"
+#include "lockstep/parallel/pipeline/pipeline.h"
+#include "lockstep/parallel/tensor/tensor_plan.h"
+#include "lockstep/products/lm_parallelism.h"
+#include "lockstep/shard/divided_parameters.h"
+
+namespace lockstep {
+
+struct ModelPlan {
+  std::vector<TensorRule> modules = {};  // names to styles
+  // For a pipeline: the child, a torch::nn::Sequential, of whose children each stage has some, in order. The forward of
+  // the model is that of this Sequential and nothing more. "": the model is one, or is not cut.
+  std::string units = {};
+};
+
+struct ParallelModelOptions {
+  // The mean over the targets of a micro-batch, a scalar: of what the model gives and the targets for it.
+  std::function<at::Tensor(const at::Tensor& outputs, const at::Tensor& targets)> loss;
+  // How many of some targets count in that mean; all of them where it is empty.
+  std::function<int64_t(const at::Tensor& targets)> count = {};
+  // An example, the same on all ranks: sequences of the length that batches have, a few rows.
+  at::Tensor inputs, targets;
+  // Largest difference of outputs and of a parameter's gradient from the whole model's on the example, relative to the
+  // largest of its values. 0: 1e-8 in float64, 2e-3 in float32, 5e-2 in 16 bits.
+  double tolerance = 0;
+  PipelineDiscipline discipline = {};
+};
+
+// Every function is collective over `comm` but where it says that it does not communicate. One thread, the
+// communicator's.
+class ParallelModel {
+ public:
+  using Forward = std::function<at::Tensor(const at::Tensor& inputs)>;
+
+  // `model`: a module's holder (TORCH_MODULE) whose forward takes a tensor, dim 0 the rows of a batch, and gives one.
+  // The whole model is on every rank at first, on the communicator's device; all get rank 0's values. Afterwards it
+  // has this rank's slices, and other stages' units have no memory. Kept by this class.
+  //
+  // Requires: what parallelize() does. With a pipeline: no parameter in units of two stages; the rows between units are
+  // of the example's shape but for dim 0. Buffers are each rank's own. Along context, attention is
+  // at::scaled_dot_product_attention() (shard/context_scope.h).
+  // Throws InvalidArgument before anything is sent: axes, a schedule, a cut or a ZeRO stage that makes no sense; the axis
+  // expert, which is for TransformerLm; what parallelize() refuses. Mismatch where ranks differ. InvalidArgument on all
+  // ranks where the divided model does not give what the whole one gave: by which parameter, and what to look at.
+  // Cost: once a forward and backward of the example, whole and divided.
+  template <typename M>
+  ParallelModel(M model, Communicator comm, const LmParallelism& how, const ModelPlan& plan,
+                const ParallelModelOptions& options)
+      : ParallelModel(
+            model.ptr(),
+            [model](const at::Tensor& inputs) mutable -> at::Tensor {
+              return model->forward(inputs);
+            },
+            std::move(comm), how, plan, options) {}
+  ParallelModel(std::shared_ptr<torch::nn::Module> model, Forward forward, Communicator comm,
+                const LmParallelism& how, const ModelPlan& plan,
+                const ParallelModelOptions& options);
+  ParallelModel(ParallelModel&&) noexcept;
+  ParallelModel& operator=(ParallelModel&&) noexcept;
+  ~ParallelModel();
+
+  // Do not communicate.
+  const LmParallelism& parallelism() const;  // resolved
+  const Mesh& mesh() const;
+  // Whose ranks have batches of their own: a rank's number there says which row it is in.
+  Communicator rows() const;
+  std::string str() const;  // the mesh, and what each stage has, in lines
+  const Pipeline& pipeline() const;
+
+  // The optimizer, clipping, checkpoints, and the whole model put together (divided_parameters.h). Does not communicate.
+  DividedParameters& divided();
+
+  // Forward and backward, in training mode, of this row's batch, the whole of it on each of the row's ranks -> its loss,
+  // the mean over its targets, the same on all ranks of the row. Gradients are this row's times `scale` (targets * rows /
+  // all rows' targets where rows have unequally many), and are averaged over the rows by divided().update(). The batch
+  // goes into micro-batches in order, as evenly as it can. Throws InvalidArgument for a batch that makes no sense;
+  // Mismatch where the ranks of a row were given different ones.
+  double step(const at::Tensor& inputs, const at::Tensor& targets, double scale = 1);
+  // The loss alone, in evaluation mode and without gradients.
+  double evaluate(const at::Tensor& inputs, const at::Tensor& targets);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,114 @@
+// A divided model held against the whole one, before it trains.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/comm/objects.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/products/internal/model_state.h"
+
+namespace lockstep {
+namespace {
+
+double default_tolerance(at::ScalarType dtype) {
+  if (dtype == at::kDouble) return 1e-8;
+  return dtype == at::kFloat ? 2e-3 : 5e-2;
+}
+
+double largest(const at::Tensor& x) {
+  return x.numel() == 0 ? 0.0 : x.detach().to(at::kDouble).abs().max().item<double>();
+}
+
+// Relative to the largest value; `floor`: what is small beside that is nothing.
+double difference(const at::Tensor& found, const at::Tensor& expected, double floor) {
+  const double most = std::max(largest(expected), floor);
+  const double apart = largest(found.to(at::kDouble) - expected.to(at::kDouble));
+  if (std::isnan(apart)) return apart;
+  return most == 0 ? apart : apart / most;
+}
+
+void drop_gradients(const torch::nn::Module& model) {
+  for (const at::Tensor& parameter : model.parameters()) parameter.mutable_grad().reset();
+}
+
+}  // namespace
+
+ParallelModel::State::Expected ParallelModel::State::by_whole_model() {
+  const at::AutoGradMode with_gradients(true);
+  drop_gradients(*model);
+  Expected expected;
+  const at::Tensor outputs = forward(options.inputs);
+  expected.outputs = outputs.detach();
+  options.loss(outputs, options.targets).backward();
+  for (const auto& [name, tensor] : parameters_of(*model))
+    if (tensor.grad().defined()) expected.gradients[name] = tensor.grad();
+  drop_gradients(*model);
+  return expected;
+}
+
+at::Tensor ParallelModel::State::by_divided_model() {
+  const at::AutoGradMode with_gradients(true);
+  at::Tensor x = own_inputs(options.inputs);
+  if (has_stages()) {
+    size_t chunk = 0;
+    int behind = how.cut[0], at = 0;
+    for (auto unit = units->begin(); unit != units->end(); ++unit, ++at) {
+      if (at == behind) {
+        between.push_back({.shape = x.sizes().slice(1).vec(), .dtype = x.scalar_type()});
+        behind += how.cut[++chunk];
+      }
+      x = unit->forward<at::Tensor>(x);
+    }
+  } else {
+    x = forward(x);
+  }
+  share_of_loss(x, own_targets(options.targets), count(options.targets)).backward();
+  return x.detach();
+}
+
+void ParallelModel::State::hold_against(const Expected& expected, const TensorParts& parts) {
+  const at::Tensor outputs = by_divided_model();
+  const at::NoGradGuard no_grad;
+  const double tolerance =
+      options.tolerance > 0 ? options.tolerance : default_tolerance(outputs.scalar_type());
+  at::Tensor own = expected.outputs;
+  if (outputs.sizes() != own.sizes() && own.dim() > 1) own = own_targets(own);
+  std::string worst;
+  if (outputs.sizes() != own.sizes()) {
+    worst = "its outputs have another shape than the whole model's";
+  } else if (const double apart = difference(outputs, own, 0); !(apart <= tolerance)) {
+    worst = "its outputs are " + std::to_string(apart) + " from the whole model's";
+  }
+  double most = 0;
+  for (const auto& [name, gradient] : expected.gradients) most = std::max(most, largest(gradient));
+  Communicator& context = mesh["context"];
+  for (const auto& [name, parameter] : parameters_of(*model)) {
+    if (!parameter.requires_grad()) continue;
+    at::Tensor found =
+        parameter.grad().defined() ? parameter.grad() : at::zeros_like(parameter.detach());
+    if (context.size() > 1) context.all_reduce(found, ReduceOp::kAvg);
+    const auto whole = expected.gradients.find(name);
+    const PartSlice slice = parts.slice(name);
+    at::Tensor truth = at::zeros_like(found);
+    if (whole != expected.gradients.end())
+      truth = slice.whole() ? whole->second
+                            : whole->second.narrow(slice.dim, slice.begin, slice.end - slice.begin);
+    const double apart = difference(found, truth, 1e-3 * most);
+    if (worst.empty() && !(apart <= tolerance))
+      worst =
+          "the gradient of '" + name + "' is " + std::to_string(apart) + " from the whole model's";
+  }
+  drop_gradients(*model);
+  // Some ranks may see it and others not.
+  for (const nlohmann::json& one : all_gather_object(comm, nlohmann::json(worst)))
+    if (const auto text = one.get<std::string>(); !text.empty())
+      throw InvalidArgument(
+          "ParallelModel: the divided model is not the whole one: " + text +
+          " (relative, on the example); look at the plan's rules for what computes with it, and "
+          "for modules between divided ones that no rule names (norms and other parameters that "
+          "work on divided rows are of style rows)");
+}
+
+}  // namespace lockstep
