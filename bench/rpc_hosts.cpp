@@ -13,7 +13,6 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "lockstep/bench/figures.h"
 #include "lockstep/bench/rpc.h"
 #include "lockstep/core/output.h"
 #include "lockstep/testing/network_namespaces.h"
@@ -51,10 +50,11 @@ int run(const Options& options) {
   ::setenv("TP_SOCKET_IFNAME", "eth0", 1);  // libtorch's agent would ask for its host's name
   measured.listen = network.address(0);
   measured.prefix = [&](bool server) { return network.prefix(server ? 0 : 1); };
-  bench::leave_out_absent(measured, program.lexically_normal().string());
+  measured.peers.folder = program.lexically_normal().parent_path() / "peers";
+  bench::leave_out_absent(measured);
   const auto rows = bench::measure_rpc(measured, program.lexically_normal().string());
   std::fputs(bench::rpc_table(rows).c_str(), stdout);
-  if (!options.json.empty()) std::ofstream(options.json) << bench::rpc_json(rows).dump(2) << '\n';
+  if (!options.json.empty()) std::ofstream(options.json) << bench::Row(rows).dump(2) << '\n';
   return 0;
 }
 

@@ -3,22 +3,20 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <memory>
-#include <optional>
 
 #include "lockstep/bench/contender.h"
+#include "lockstep/bench/experiment.h"
 #include "lockstep/bench/gate.h"
 #include "lockstep/bench/load.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/comm/mpi/mpi_process.h"
 #include "lockstep/core/cpus.h"
-#include "lockstep/core/env.h"
 #include "lockstep/core/log.h"
-#include "lockstep/report/progress_bar.h"
 
 namespace lockstep::bench {
 namespace {
@@ -58,21 +56,20 @@ struct Measured {
 class Bench {
  public:
   Bench(const CollectivesOptions& options, const Communicator& referee)
-      : options_(options), referee_(referee), gate_(referee_) {
-    if (referee_.rank() == 0)
-      bar_.emplace(ProgressBarOptions{.terminal = find_terminal(STDERR_FILENO, process_env())});
-  }
+      : options_(options), referee_(referee), gate_(referee_) {}
 
   void add(std::unique_ptr<Contender> contender) { contenders_.push_back(std::move(contender)); }
 
-  std::vector<BenchRow> run() {
+  std::vector<Row> run() {
     const std::vector<BenchCase> cases = list_cases();
-    total_ = static_cast<int64_t>(cases.size() * contenders_.size()) * options_.rounds;
-    std::vector<BenchRow> rows;
+    const bool shows = referee_.rank() == 0;
+    TurnBar bar(static_cast<int64_t>(cases.size() * contenders_.size()) * options_.rounds);
+    TurnWatcher silent;
+    std::vector<Row> rows;
     for (const BenchCase& c : cases) {
-      for (BenchRow& row : run_case(c)) rows.push_back(std::move(row));
+      for (Row& row : run_case(c, shows ? bar : silent)) rows.push_back(std::move(row));
     }
-    if (bar_) bar_->finish("measured " + std::to_string(rows.size()) + " rows");
+    if (shows) bar.finish("measured " + std::to_string(rows.size()) + " rows");
     compare_to_first(rows);
     return rows;
   }
@@ -93,41 +90,48 @@ class Bench {
     return cases;
   }
 
-  std::vector<BenchRow> run_case(const BenchCase& c) {
+  std::vector<Row> run_case(const BenchCase& c, TurnWatcher& watcher) {
     const LoadMeter load;
-    std::vector<Measured> series;
+    std::deque<Measured> series;  // jobs refer to them
+    std::vector<Job> jobs;
     for (const auto& contender : contenders_) {
       const std::string obstacle = contender->obstacle(c);
-      if (obstacle.empty()) {
-        series.push_back({.contender = contender.get()});
-      } else if (referee_.rank() == 0) {
-        log_warning("left out: " + obstacle);
+      if (!obstacle.empty()) {
+        if (referee_.rank() == 0) log_warning("left out: " + obstacle);
+        continue;
       }
+      Measured& s = series.emplace_back(Measured{.contender = contender.get()});
+      jobs.push_back({std::string(to_string(c.op)) + " " + byte_text(c.whole_bytes()) + " " +
+                          contender->name(),
+                      [&] {
+                        take_turn(s, c);
+                        return std::string();
+                      }});
     }
     batched_ = c.whole_bytes() <= kBatchedBytes;
-    for (int round = 0; round < options_.rounds; ++round) {
-      for (Measured& s : series) {
-        // Buffers live for a block only: the next backend finds memory and caches as this one did.
-        s.contender->prepare(c);
-        warm_up(s, round);
-        take_block(s);
-        s.contender->release();
-        show(c, s, round);
-      }
-    }
+    run_experiment(jobs, options_.rounds, watcher);
     const double others = load.others(referee_);
-    std::vector<BenchRow> rows;
+    std::vector<Row> rows;
     for (Measured& s : series) {
       rows.push_back(make_row(c, s.contender->name(), s.contender->symmetric(),
                               slowest(std::move(s.samples), c), batched_ ? kBatch : 1));
-      rows.back().others_cpus = others;
-      rows.back().library = s.contender->library();
+      rows.back()["others_cpus"] = others;
+      rows.back()["library"] = s.contender->library();
     }
     return rows;
   }
 
-  // Also decides, in the first round, how many samples a block has: as many on every rank.
-  void warm_up(Measured& s, int round) {
+  // Buffers live for a turn only: the next backend finds memory and caches as this one did.
+  void take_turn(Measured& s, const BenchCase& c) {
+    s.contender->prepare(c);
+    warm_up(s);
+    take_block(s);
+    s.contender->release();
+  }
+
+  // Also decides, in the first turn, how many samples a block has: as many on every rank.
+  void warm_up(Measured& s) {
+    const bool first = s.samples.empty();
     double last = 0;
     for (int i = 0; i < kWarmUp; ++i) {
       s.contender->touch(i);
@@ -135,10 +139,10 @@ class Bench {
       const auto start = Clock::now();
       s.contender->run();
       last = microseconds_since(start);
-      if (round == 0) s.contender->verify(i);
+      if (first) s.contender->verify(i);
       gate_.pass();
     }
-    if (round > 0) return;
+    if (!first) return;
     const at::Tensor longest = at::empty({1}, at::kDouble);
     longest.fill_(std::max(last, 0.1) * static_cast<double>(batched_ ? kBatch : 1));
     referee_.all_reduce(longest, ReduceOp::kMax);
@@ -184,23 +188,10 @@ class Bench {
     return samples;
   }
 
-  void show(const BenchCase& c, const Measured& s, int round) {
-    ++done_;
-    if (!bar_) return;
-    bar_->update({.label = std::string(to_string(c.op)) + " " + byte_text(c.whole_bytes()) + " " +
-                           s.contender->name() + " round " + std::to_string(round + 1) + "/" +
-                           std::to_string(options_.rounds),
-                  .done = done_,
-                  .total = total_});
-  }
-
   const CollectivesOptions& options_;
   Communicator referee_;
   Gate gate_;
   std::vector<std::unique_ptr<Contender>> contenders_;
-  std::optional<ProgressBar> bar_;
-  int64_t done_ = 0;
-  int64_t total_ = 0;
   bool batched_ = false;
 };
 
@@ -212,7 +203,7 @@ bool needs_mpirun(const std::vector<std::string>& backends) {
 }
 
 void measure_collectives(const CollectivesOptions& options,
-                         const std::function<void(const std::vector<BenchRow>&)>& report) {
+                         const std::function<void(const std::vector<Row>&)>& report) {
   at::set_num_threads(1);
   // The first communicator says where this rank is, before engines start threads that inherit its
   // processor.
@@ -228,7 +219,7 @@ void measure_collectives(const CollectivesOptions& options,
     bench.add(make_comm_contender(comm, false, over_mpi(name) ? mpi::library_name() : ""));
     if (options.symmetric && name == "shm") bench.add(make_comm_contender(comm, true));
   }
-  const std::vector<BenchRow> rows = bench.run();
+  const std::vector<Row> rows = bench.run();
   if (referee.rank() == 0) report(rows);
   referee.barrier();
 }

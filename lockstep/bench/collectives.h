@@ -30,6 +30,6 @@ bool needs_mpirun(const std::vector<std::string>& backends);
 // For a process that is a rank: joins its job, once for each backend, and measures; rank 0 calls
 // `report` with the rows while the others wait. Collective. Throws what init() and collectives throw.
 void measure_collectives(const CollectivesOptions& options,
-                         const std::function<void(const std::vector<BenchRow>&)>& report);
+                         const std::function<void(const std::vector<Row>&)>& report);
 
 }  // namespace lockstep::bench

@@ -217,34 +217,16 @@ void Contender::prepare(const BenchCase& c) {
   release();
   patterns_ = at::tensor({1.0, 2.0, 3.0}).to(c.dtype);
   const bool is_root = rank_ == 0;
-  switch (c.op) {
-    case Op::kBarrier:
-      break;
-    case Op::kAllReduce:
-    case Op::kBroadcast:
-    case Op::kReduce:
-    case Op::kSend:
-      input_ = output_ = make_buffer(c.whole(), c.dtype);
-      break;
-    case Op::kGather:
-      input_ = make_buffer(c.part(), c.dtype);
-      if (is_root) output_ = make_buffer(c.whole(), c.dtype);
-      break;
-    case Op::kAllGather:
-      input_ = make_buffer(c.part(), c.dtype);
-      output_ = make_buffer(c.whole(), c.dtype);
-      break;
-    case Op::kScatter:
-      if (is_root) input_ = make_buffer(c.whole(), c.dtype);
-      output_ = make_buffer(c.part(), c.dtype);
-      break;
-    case Op::kReduceScatter:
-      input_ = make_buffer(c.whole(), c.dtype);
-      output_ = make_buffer(c.part(), c.dtype);
-      break;
-    default:
-      input_ = make_buffer(c.whole(), c.dtype);
-      output_ = make_buffer(c.whole(), c.dtype);
+  const auto buffer = [&](bool whole) {
+    return make_buffer(whole ? c.whole() : c.part(), c.dtype);
+  };
+  if (!c.in_parts()) {
+    if (c.op != Op::kBarrier) input_ = output_ = buffer(true);  // in place
+  } else {
+    const bool gathers = c.op == Op::kGather || c.op == Op::kAllGather;
+    const bool scatters = c.op == Op::kScatter || c.op == Op::kReduceScatter;
+    if (c.op != Op::kScatter || is_root) input_ = buffer(!gathers);
+    if (c.op != Op::kGather || is_root) output_ = buffer(!scatters);
   }
   for (at::Tensor* tensor : {&input_, &output_}) {
     if (tensor->defined()) tensor->zero_();  // pages are there; no result is right by chance

@@ -1,16 +1,16 @@
 #include "lockstep/bench/figures.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <numeric>
-#include <sstream>
 
+#include "lockstep/bench/quantile.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/text.h"
 #include "lockstep/report/line_chart.h"
-#include "lockstep/report/table.h"
 
 namespace lockstep::bench {
 namespace {
@@ -25,40 +25,32 @@ constexpr at::ScalarType kBenchDtypes[] = {at::kFloat,    at::kDouble, at::kHalf
                                            at::kInt,      at::kLong,   at::kShort};
 
 template <typename T, size_t N, typename Name>
-std::vector<T> parse_choices(const std::string& option, const std::string& text,
-                             const T (&choices)[N], const Name& name) {
+std::vector<T> parse_values(const std::string& option, const std::string& kind,
+                            const std::string& text, const T (&values)[N], const Name& name) {
+  std::vector<std::string> names;
+  for (const T value : values) names.emplace_back(name(value));
   std::vector<T> result;
-  for (const std::string& item : parse_names(option, text)) {
-    const auto* it = std::find_if(std::begin(choices), std::end(choices),
-                                  [&](T choice) { return item == name(choice); });
-    if (it == std::end(choices)) {
-      std::string all;
-      for (const T choice : choices) all += (all.empty() ? "" : ", ") + std::string(name(choice));
-      throw InvalidArgument(option + " has '" + item + "'; choose from " + all);
-    }
-    result.push_back(*it);
-  }
+  for (const std::string& item : parse_choices(option, kind, text, names))
+    result.push_back(values[std::find(names.begin(), names.end(), item) - names.begin()]);
   return result;
 }
 
-double percentile(const std::vector<double>& sorted, double fraction) {
-  const double at = fraction * static_cast<double>(sorted.size() - 1);
-  const auto low = static_cast<size_t>(at);
-  const size_t high = std::min(low + 1, sorted.size() - 1);
-  return sorted[low] + (sorted[high] - sorted[low]) * (at - static_cast<double>(low));
+bool same(const Row& a, const Row& b, std::initializer_list<const char*> names) {
+  return std::all_of(names.begin(), names.end(),
+                     [&](const char* name) { return a.at(name) == b.at(name); });
 }
 
-std::string label(const std::string& backend, bool symmetric) {
-  return symmetric ? backend + " symmetric" : backend;
+std::string label(const Row& row) {
+  return row.at("backend").get<std::string>() +
+         (row.at("symmetric").get<bool>() ? " symmetric" : "");
 }
 
-bool same_case(const BenchRow& a, const BenchRow& b) {
-  return a.op == b.op && a.dtype == b.dtype && a.asked == b.asked && a.nproc == b.nproc;
+std::string ranks_of(const Row& row) {
+  return std::to_string(row.at("nproc").get<int>());
 }
 
-// Three figures that matter, whatever the magnitude.
-std::string short_number(double value) {
-  return fixed(value, value < 10 ? 2 : value < 100 ? 1 : 0);
+Shown<Row> backend_column() {
+  return {same_words("backend"), label, Align::kLeft};
 }
 
 }  // namespace
@@ -83,25 +75,28 @@ int64_t BenchCase::whole_bytes() const {
   return whole() * static_cast<int64_t>(c10::elementSize(dtype));
 }
 
-BenchRow make_row(const BenchCase& c, const std::string& backend, bool symmetric,
-                  std::vector<double> samples_us, int64_t batch) {
-  std::sort(samples_us.begin(), samples_us.end());
-  BenchRow row;
-  row.op = c.op;
-  row.backend = backend;
-  row.symmetric = symmetric;
-  row.dtype = c.dtype;
-  row.nproc = c.nproc;
-  row.asked = c.asked;
-  row.bytes = c.whole_bytes();
-  row.operations = static_cast<int64_t>(samples_us.size()) * batch;
-  row.mean_us = std::accumulate(samples_us.begin(), samples_us.end(), 0.0) /
-                static_cast<double>(samples_us.size());
-  row.p50_us = percentile(samples_us, 0.5);
-  row.p95_us = percentile(samples_us, 0.95);
-  if (row.p50_us > 0) row.algbw_gbps = static_cast<double>(row.bytes) / row.p50_us / 1e3;
-  row.busbw_gbps = row.algbw_gbps * bus_factor(c.op, c.nproc);
-  return row;
+Row make_row(const BenchCase& c, const std::string& backend, bool symmetric,
+             const std::vector<double>& samples_us, int64_t batch) {
+  const auto count = static_cast<double>(samples_us.size());
+  const double p50 = quantile(samples_us, 0.5);
+  const auto bytes = static_cast<double>(c.whole_bytes());
+  const double algbw = p50 > 0 ? bytes / p50 / 1e3 : 0;
+  return {{"op", to_string(c.op)},
+          {"backend", backend},
+          {"symmetric", symmetric},
+          {"dtype", dtype_name(c.dtype)},
+          {"nproc", c.nproc},
+          {"bytes", c.whole_bytes()},
+          {"mean_us", std::accumulate(samples_us.begin(), samples_us.end(), 0.0) / count},
+          {"p50_us", p50},
+          {"p95_us", quantile(samples_us, 0.95)},
+          {"algbw_GBps", algbw},
+          {"busbw_GBps", algbw * bus_factor(c.op, c.nproc)},
+          {"times_first", 1.0},
+          {"operations", static_cast<int64_t>(samples_us.size()) * batch},
+          {"others_cpus", 0.0},
+          {"size", c.asked},
+          {"library", ""}};
 }
 
 double bus_factor(Op op, int nproc) {
@@ -120,32 +115,32 @@ double bus_factor(Op op, int nproc) {
   }
 }
 
-void compare_to_first(std::vector<BenchRow>& rows) {
-  for (BenchRow& row : rows) {
-    const auto first = std::find_if(rows.begin(), rows.end(),
-                                    [&](const BenchRow& other) { return same_case(row, other); });
-    const double base = first->p50_us;
-    row.times_first = base > 0 ? row.p50_us / base : 0;
+void compare_to_first(std::vector<Row>& rows) {
+  for (Row& row : rows) {
+    const auto first = std::find_if(rows.begin(), rows.end(), [&](const Row& other) {
+      return same(row, other, {"op", "dtype", "size", "nproc"});
+    });
+    const double base = first->at("p50_us");
+    row["times_first"] = base > 0 ? row.at("p50_us").get<double>() / base : 0.0;
   }
 }
 
-std::vector<BenchFit> fit_rows(const std::vector<BenchRow>& rows) {
-  std::vector<BenchFit> fits;
-  const auto same_line = [](const auto& a, const auto& b) {
-    return a.op == b.op && a.backend == b.backend && a.symmetric == b.symmetric &&
-           a.dtype == b.dtype && a.nproc == b.nproc;
+std::vector<Row> fit_rows(const std::vector<Row>& rows) {
+  std::vector<Row> fits;
+  const auto same_line = [](const Row& a, const Row& b) {
+    return same(a, b, {"op", "backend", "symmetric", "dtype", "nproc"});
   };
-  for (const BenchRow& start : rows) {
-    if (std::any_of(fits.begin(), fits.end(), [&](const auto& f) { return same_line(f, start); }))
+  for (const Row& start : rows) {
+    if (std::any_of(fits.begin(), fits.end(), [&](const Row& f) { return same_line(f, start); }))
       continue;
     // Weighted least squares of t = a + b x with weights 1 / t^2: the normal equations.
     double w = 0, wx = 0, wxx = 0, wt = 0, wxt = 0;
     int points = 0;
-    for (const BenchRow& row : rows) {
-      const double t = row.p50_us;
+    for (const Row& row : rows) {
+      const double t = row.at("p50_us");
       if (!same_line(row, start) || t <= 0) continue;
       const double weight = 1 / (t * t);
-      const double x = static_cast<double>(row.bytes) / kMiB;
+      const double x = row.at("bytes").get<double>() / kMiB;
       w += weight;
       wx += weight * x;
       wxx += weight * x * x;
@@ -155,46 +150,24 @@ std::vector<BenchFit> fit_rows(const std::vector<BenchRow>& rows) {
     }
     const double determinant = w * wxx - wx * wx;
     if (points < 2 || determinant <= 0) continue;
-    BenchFit fit{start.op, start.backend, start.symmetric, start.dtype, start.nproc};
-    fit.beta_us_per_mib = std::max(0.0, (w * wxt - wx * wt) / determinant);
-    fit.alpha_us = std::max(0.0, (wt - fit.beta_us_per_mib * wx) / w);
-    fits.push_back(fit);
+    Row fit;
+    for (const char* name : {"op", "backend", "symmetric", "dtype", "nproc"})
+      fit[name] = start.at(name);
+    const double beta = std::max(0.0, (w * wxt - wx * wt) / determinant);
+    fit["alpha_us"] = std::max(0.0, (wt - beta * wx) / w);
+    fit["beta_us_per_MiB"] = beta;
+    fits.push_back(std::move(fit));
   }
   return fits;
-}
-
-std::vector<std::string> parse_names(const std::string& option, const std::string& text) {
-  std::vector<std::string> names;
-  std::istringstream list(text);
-  for (std::string item; std::getline(list, item, ',');) {
-    if (item.empty()) throw InvalidArgument(option + " has an empty name; write it as a,b,c");
-    if (std::find(names.begin(), names.end(), item) == names.end()) names.push_back(item);
-  }
-  if (names.empty()) throw InvalidArgument(option + " is empty; give names with commas");
-  return names;
 }
 
 std::vector<int64_t> parse_byte_sizes(const std::string& text) {
   std::vector<int64_t> sizes;
   for (const std::string& item : parse_names("--sizes", text)) {
+    constexpr std::string_view kUnits = "KMG";
     std::string digits = item;
-    int64_t unit = 1;
-    switch (item.back()) {
-      case 'k':
-      case 'K':
-        unit = int64_t{1} << 10;
-        break;
-      case 'm':
-      case 'M':
-        unit = int64_t{1} << 20;
-        break;
-      case 'g':
-      case 'G':
-        unit = int64_t{1} << 30;
-        break;
-      default:
-        break;
-    }
+    const size_t power = kUnits.find(static_cast<char>(std::toupper(item.back())));
+    const int64_t unit = power == std::string_view::npos ? 1 : int64_t{1} << (10 * (power + 1));
     if (unit > 1) digits.pop_back();
     const auto value = parse_int(digits, 1, (int64_t{64} << 30) / unit);
     if (!value) {
@@ -215,91 +188,64 @@ std::string byte_text(int64_t bytes) {
 }
 
 std::vector<Op> parse_ops(const std::string& text) {
-  return parse_choices("--ops", text, kBenchOps, [](Op op) { return to_string(op); });
+  return parse_values("--ops", "operation", text, kBenchOps, [](Op op) { return to_string(op); });
 }
 
 std::vector<at::ScalarType> parse_dtypes(const std::string& text) {
-  return parse_choices("--dtypes", text, kBenchDtypes,
-                       [](at::ScalarType dtype) { return dtype_name(dtype); });
+  return parse_values("--dtypes", "dtype", text, kBenchDtypes,
+                      [](at::ScalarType dtype) { return dtype_name(dtype); });
 }
 
-std::vector<int> parse_nprocs(const std::string& text) {
-  std::vector<int> nprocs;
-  for (const std::string& item : parse_names("--nproc", text)) {
-    const auto value = parse_int(item, 1, 1024);
-    if (!value)
-      throw InvalidArgument("--nproc has '" + item + "'; give 1 to 1024, or several with commas");
-    nprocs.push_back(static_cast<int>(*value));
-  }
-  return nprocs;
-}
-
-std::string bench_table(const std::vector<BenchRow>& rows) {
+std::string bench_table(const std::vector<Row>& rows) {
   if (rows.empty()) return "";
-  Table table({{"ranks"},
-               {"operation", Align::kLeft},
-               {"dtype", Align::kLeft},
-               {"size"},
-               {"backend", Align::kLeft},
-               {"mean us"},
-               {"p50 us"},
-               {"p95 us"},
-               {"algbw GB/s"},
-               {"busbw GB/s"},
-               {"times " + label(rows[0].backend, rows[0].symmetric)}});
-  const BenchRow* above = nullptr;
-  for (const BenchRow& row : rows) {
-    const bool repeats = above != nullptr && same_case(*above, row);
-    table.add({repeats ? "" : std::to_string(row.nproc), repeats ? "" : to_string(row.op),
-               repeats ? "" : dtype_name(row.dtype), repeats ? "" : byte_text(row.bytes),
-               label(row.backend, row.symmetric), short_number(row.mean_us),
-               short_number(row.p50_us), short_number(row.p95_us), fixed(row.algbw_gbps, 3),
-               fixed(row.busbw_gbps, 3), fixed(row.times_first, 2)});
-    above = &row;
-  }
-  return table.str();
+  const std::vector<Shown<Row>> columns{
+      {same_words("ranks"), ranks_of},
+      word("operation", "op"),
+      word("dtype", "dtype"),
+      {same_words("size"), [](const Row& row) { return byte_text(row.at("bytes")); }},
+      backend_column(),
+      figure("mean us", "mean_us", short_number),
+      figure("p50 us", "p50_us", short_number),
+      figure("p95 us", "p95_us", short_number),
+      figure("algbw GB/s", "algbw_GBps", 3),
+      figure("busbw GB/s", "busbw_GBps", 3),
+      figure("times " + label(rows[0]), "times_first", 2)};
+  return text_of(without_repeats(sheet_of(columns, rows), 4));
 }
 
-std::string library_lines(const std::vector<BenchRow>& rows) {
+std::string library_lines(const std::vector<Row>& rows) {
   std::map<std::string, std::vector<std::string>> backends;  // by library
-  for (const BenchRow& row : rows) {
-    if (row.library.empty()) continue;
-    auto& names = backends[row.library];
-    if (std::find(names.begin(), names.end(), row.backend) == names.end())
-      names.push_back(row.backend);
+  for (const Row& row : rows) {
+    const std::string library = row.at("library"), backend = row.at("backend");
+    if (library.empty()) continue;
+    auto& names = backends[library];
+    if (std::find(names.begin(), names.end(), backend) == names.end()) names.push_back(backend);
   }
   std::string text;
-  for (const auto& [library, names] : backends) {
-    for (size_t i = 0; i < names.size(); ++i) text += (i == 0 ? "" : ", ") + names[i];
-    text += ": " + library + "\n";
-  }
+  for (const auto& [library, names] : backends) text += joined(names) + ": " + library + "\n";
   return text;
 }
 
-std::string fit_table(const std::vector<BenchFit>& fits) {
+std::string fit_table(const std::vector<Row>& fits) {
   if (fits.empty()) return "";
-  Table table({{"ranks"},
-               {"operation", Align::kLeft},
-               {"dtype", Align::kLeft},
-               {"backend", Align::kLeft},
-               {"alpha us"},
-               {"beta us/MiB"},
-               {"limit GB/s"}});
-  for (const BenchFit& fit : fits) {
-    table.add({std::to_string(fit.nproc), to_string(fit.op), dtype_name(fit.dtype),
-               label(fit.backend, fit.symmetric), short_number(fit.alpha_us),
-               fixed(fit.beta_us_per_mib, 2),
-               fit.beta_us_per_mib > 0 ? fixed(kMiB / fit.beta_us_per_mib / 1e3, 2) : "-"});
-  }
-  return table.str();
+  const auto limit = [](double beta) { return beta > 0 ? fixed(kMiB / beta / 1e3, 2) : "-"; };
+  return text_of(sheet_of(std::vector<Shown<Row>>{{same_words("ranks"), ranks_of},
+                                                  word("operation", "op"),
+                                                  word("dtype", "dtype"),
+                                                  backend_column(),
+                                                  figure("alpha us", "alpha_us", short_number),
+                                                  figure("beta us/MiB", "beta_us_per_MiB", 2),
+                                                  figure("limit GB/s", "beta_us_per_MiB", limit)},
+                          fits));
 }
 
-std::string bench_svg(const std::vector<BenchRow>& rows) {
+std::string bench_svg(const std::vector<Row>& rows) {
   std::vector<ChartPanel> panels;
-  for (const BenchRow& row : rows) {
-    if (row.bytes == 0) continue;
-    const std::string title = std::string(to_string(row.op)) + " " + dtype_name(row.dtype) + ", " +
-                              std::to_string(row.nproc) + (row.nproc == 1 ? " rank" : " ranks");
+  for (const Row& row : rows) {
+    if (row.at("bytes") == 0) continue;
+    const std::string title = row.at("op").get<std::string>() + " " +
+                              row.at("dtype").get<std::string>() + ", " + ranks_of(row) +
+                              (row.at("nproc") == 1 ? " rank" : " ranks");
     auto panel =
         std::find_if(panels.begin(), panels.end(), [&](const auto& p) { return p.title == title; });
     if (panel == panels.end()) {
@@ -311,79 +257,16 @@ std::string bench_svg(const std::vector<BenchRow>& rows) {
       };
       panel = panels.end() - 1;
     }
-    const std::string name = label(row.backend, row.symmetric);
     auto series = std::find_if(panel->series.begin(), panel->series.end(),
-                               [&](const Series& s) { return s.name == name; });
+                               [&](const Series& s) { return s.name == label(row); });
     if (series == panel->series.end()) {
-      panel->series.push_back({name, {}, {}});
+      panel->series.push_back({label(row), {}, {}});
       series = panel->series.end() - 1;
     }
-    series->x.push_back(std::log2(static_cast<double>(row.bytes)));
-    series->y.push_back(row.busbw_gbps);
+    series->x.push_back(std::log2(row.at("bytes").get<double>()));
+    series->y.push_back(row.at("busbw_GBps"));
   }
   return svg_line_chart(panels, {.title = "Collectives"});
-}
-
-nlohmann::ordered_json bench_json(const std::vector<BenchRow>& rows) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::array();
-  for (const BenchRow& row : rows) {
-    json.push_back({{"op", to_string(row.op)},
-                    {"backend", row.backend},
-                    {"symmetric", row.symmetric},
-                    {"dtype", dtype_name(row.dtype)},
-                    {"nproc", row.nproc},
-                    {"bytes", row.bytes},
-                    {"mean_us", row.mean_us},
-                    {"p50_us", row.p50_us},
-                    {"p95_us", row.p95_us},
-                    {"algbw_GBps", row.algbw_gbps},
-                    {"busbw_GBps", row.busbw_gbps},
-                    {"times_first", row.times_first},
-                    {"operations", row.operations},
-                    {"others_cpus", row.others_cpus},
-                    {"size", row.asked},
-                    {"library", row.library}});
-  }
-  return json;
-}
-
-std::vector<BenchRow> read_bench_json(const nlohmann::json& json) {
-  std::vector<BenchRow> rows;
-  for (const nlohmann::json& from : json) {
-    BenchRow row;
-    row.op = parse_ops(from.at("op")).front();
-    row.backend = from.at("backend");
-    row.symmetric = from.at("symmetric");
-    row.dtype = parse_dtypes(from.at("dtype")).front();
-    row.nproc = from.at("nproc");
-    row.asked = from.at("size");
-    row.bytes = from.at("bytes");
-    row.operations = from.at("operations");
-    row.mean_us = from.at("mean_us");
-    row.p50_us = from.at("p50_us");
-    row.p95_us = from.at("p95_us");
-    row.algbw_gbps = from.at("algbw_GBps");
-    row.busbw_gbps = from.at("busbw_GBps");
-    row.times_first = from.at("times_first");
-    row.others_cpus = from.at("others_cpus");
-    row.library = from.at("library");
-    rows.push_back(row);
-  }
-  return rows;
-}
-
-nlohmann::ordered_json fit_json(const std::vector<BenchFit>& fits) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::array();
-  for (const BenchFit& fit : fits) {
-    json.push_back({{"op", to_string(fit.op)},
-                    {"backend", fit.backend},
-                    {"symmetric", fit.symmetric},
-                    {"dtype", dtype_name(fit.dtype)},
-                    {"nproc", fit.nproc},
-                    {"alpha_us", fit.alpha_us},
-                    {"beta_us_per_MiB", fit.beta_us_per_mib}});
-  }
-  return json;
 }
 
 }  // namespace lockstep::bench

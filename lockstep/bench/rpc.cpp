@@ -1,18 +1,17 @@
 #include "lockstep/bench/rpc.h"
 
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
+#include <deque>
 #include <filesystem>
 #include <memory>
 #include <optional>
 
-#include "lockstep/bench/python_obstacle.h"
+#include "lockstep/bench/experiment.h"
 #include "lockstep/bench/rpc_lockstep.h"
 #include "lockstep/bench/rpc_sockets.h"
-#include "lockstep/bench/scripts.h"
 #include "lockstep/bench/turns.h"
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/env.h"
@@ -21,7 +20,6 @@
 #include "lockstep/core/secret.h"
 #include "lockstep/core/subprocess.h"
 #include "lockstep/launch/rank_environment.h"
-#include "lockstep/report/progress_bar.h"
 
 namespace lockstep::bench {
 namespace {
@@ -31,7 +29,7 @@ const auto kRpcTurnTime = std::chrono::minutes(10);
 
 struct RpcKind {
   const char* name;
-  const char* peer = "";     // its program beside the command; "": the command itself
+  const char* peer = "";     // its program in RpcOptions::peers; "": the command itself
   const char* variant = "";  // what that is told
   bool flies = true;         // has calls in flight
   bool small = true;         // has calls, or a ping-pong
@@ -46,10 +44,10 @@ constexpr RpcKind kRpcKinds[] = {
     {.name = "unix-socket", .variant = "unix", .flies = false},
     {.name = "tcp-socket", .variant = "tcp", .flies = false, .between_hosts = true},
     {.name = "memcpy", .flies = false, .small = false, .served = false},
-    {.name = "libtorch", .peer = "rpc_peer_libtorch", .variant = "uv", .between_hosts = true},
-    {.name = "libtorch-shm", .peer = "rpc_peer_libtorch", .variant = "shm", .polls = true},
-    {.name = "grpc", .peer = "rpc_peer_grpc", .between_hosts = true},
-    {.name = "ray", .served = false}};
+    {.name = "libtorch", .peer = "rpc_libtorch", .variant = "uv", .between_hosts = true},
+    {.name = "libtorch-shm", .peer = "rpc_libtorch", .variant = "shm", .polls = true},
+    {.name = "grpc", .peer = "rpc_grpc", .between_hosts = true},
+    {.name = "ray", .peer = "rpc_ray.py", .served = false}};
 
 const RpcKind& rpc_kind(const std::string& name) {
   const auto* it = std::find_if(std::begin(kRpcKinds), std::end(kRpcKinds),
@@ -66,10 +64,6 @@ bool can_do(const RpcKind& kind, RpcWhat what) {
   return what == RpcWhat::kTensor || (what == RpcWhat::kSmall ? kind.small : kind.flies);
 }
 
-std::string peer_program(const RpcKind& kind, const std::string& program) {
-  return (std::filesystem::path(program).parent_path() / kind.peer).string();
-}
-
 std::string or_dash(const std::string& word) {
   return word.empty() ? "-" : word;
 }
@@ -83,11 +77,11 @@ std::vector<std::string> rpc_command(const RpcKind& kind, const RpcOptions& opti
     command.insert(command.end(), words);
   };
   if (is_ray(kind)) {
-    add({options.python, "-c", kRayScript, turns});
+    add({options.peers.python, options.peers.file(kind.peer), turns});
     return command;
   }
   if (*kind.peer != '\0')
-    add({peer_program(kind, program)});
+    add({options.peers.file(kind.peer)});
   else
     add({program, "bench", "rpc", "--process", kind.name});
   add({server ? "server" : "client", turns, or_dash(options.listen), or_dash(kind.variant),
@@ -187,26 +181,26 @@ const std::vector<std::string>& rpc_contenders() {
   return kNames;
 }
 
-void leave_out_absent(RpcOptions& options, const std::string& program) {
+void leave_out_absent(RpcOptions& options) {
+  const auto of_others = [](const std::string& name) { return *rpc_kind(name).peer != '\0'; };
+  if (const std::string why = options.peers.missing(); !why.empty()) {
+    if (std::erase_if(options.contenders, of_others) > 0)
+      log_warning("contenders of others are left out: " + why);
+  }
   std::erase_if(options.contenders, [&](const std::string& name) {
     const RpcKind& kind = rpc_kind(name);
     std::string why;
     if (!options.listen.empty() && !kind.between_hosts) {
       why = "it is not measured between hosts";
-    } else if (is_ray(kind)) {
-      why = import_obstacle(options.python, "ray, numpy");
-      if (!why.empty()) why += "; name a Python that can with --python";
-    } else if (*kind.peer != '\0' && ::access(peer_program(kind, program).c_str(), X_OK) != 0) {
-      why = "there is no " + peer_program(kind, program) +
-            "; a build with tests makes it, where it "
-            "finds what it needs";
+    } else if (*kind.peer != '\0') {
+      why = options.peers.obstacle(kind.peer, is_ray(kind) ? "ray, numpy" : "");
     }
     if (!why.empty()) log_warning(name + " is left out: " + why);
     return !why.empty();
   });
 }
 
-std::vector<RpcRow> measure_rpc(const RpcOptions& options, const std::string& program) {
+std::vector<Row> measure_rpc(const RpcOptions& options, const std::string& program) {
   std::vector<const RpcKind*> kinds;
   for (const std::string& name : options.contenders) {
     const RpcKind& kind = rpc_kind(name);
@@ -215,40 +209,30 @@ std::vector<RpcRow> measure_rpc(const RpcOptions& options, const std::string& pr
       kinds.push_back(&kind);
   }
   if (kinds.empty()) throw InvalidArgument("no contender is left to measure");
-  ProgressBar bar({.terminal = find_terminal(STDERR_FILENO, process_env())});
+  TurnBar bar;
   std::vector<std::unique_ptr<RpcContender>> contenders;
   for (const RpcKind* kind : kinds) {
-    bar.update({.label = std::string("starting ") + kind->name, .done = 0, .total = 1});
+    bar.starting(kind->name);
     contenders.push_back(std::make_unique<RpcContender>(*kind, options, program));
   }
-  struct Measured {
-    RpcContender* contender;
-    RpcSeries series;
-  };
-  std::vector<Measured> all;
+  std::deque<RpcSeries> measured;  // jobs refer to them
+  std::vector<Job> jobs;
   for (const RpcTask& task : options.tasks) {
     for (const auto& contender : contenders) {
-      if (!can_do(contender->kind(), task.what)) continue;
-      all.push_back(
-          {contender.get(), {.task = task, .contender = contender->kind().name, .rounds = {}}});
+      const RpcKind& kind = contender->kind();
+      if (!can_do(kind, task.what)) continue;
+      RpcSeries& series =
+          measured.emplace_back(RpcSeries{.task = task, .contender = kind.name, .rounds = {}});
+      jobs.push_back({std::string(to_string(task.what)) + " " + kind.name, [&] {
+                        series.rounds.push_back(contender->turn(series.task));
+                        return std::string();
+                      }});
     }
   }
-  int64_t done = 0;
-  for (int round = 0; round < options.rounds; ++round) {
-    for (auto& [contender, series] : all) {
-      bar.update({.label = std::string(to_string(series.task.what)) + " " + series.contender +
-                           " round " + std::to_string(round + 1) + "/" +
-                           std::to_string(options.rounds),
-                  .done = done++,
-                  .total = static_cast<int64_t>(all.size()) * options.rounds});
-      series.rounds.push_back(contender->turn(series.task));
-    }
-  }
+  run_experiment(jobs, options.rounds, bar);
   for (const auto& contender : contenders) contender->end();
   bar.finish("measured " + std::to_string(contenders.size()) + " ways to call another process");
-  std::vector<RpcSeries> series;
-  for (Measured& one : all) series.push_back(std::move(one.series));
-  return make_rpc_rows(series);
+  return make_rpc_rows({measured.begin(), measured.end()});
 }
 
 int run_rpc_contender(const std::vector<std::string>& words) {

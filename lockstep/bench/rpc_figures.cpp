@@ -2,29 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
-#include "lockstep/bench/figures.h"
-#include "lockstep/core/errors.h"
+#include "lockstep/bench/quantile.h"
 #include "lockstep/report/bar_chart.h"
-#include "lockstep/report/table.h"
 
 namespace lockstep::bench {
 namespace {
 
 constexpr RpcWhat kRpcWhats[] = {RpcWhat::kSmall, RpcWhat::kFlight, RpcWhat::kTensor};
-
-struct RpcSpread {
-  double low, median, high;
-};
-
-RpcSpread rpc_spread(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t half = values.size() / 2;
-  return {values.front(),
-          values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2,
-          values.back()};
-}
 
 double rpc_value(const RpcTask& task, const RpcTurn& turn) {
   switch (task.what) {
@@ -37,29 +22,37 @@ double rpc_value(const RpcTask& task, const RpcTurn& turn) {
   }
 }
 
-RpcRow make_rpc_row(const RpcSeries& series, const RpcSeries& first) {
+Row make_rpc_row(const RpcSeries& series, const RpcSeries& first) {
   std::vector<double> values, p99s, ratios;
-  RpcRow row{.what = series.task.what, .contender = series.contender};
+  int64_t operations = 0;
   for (size_t round = 0; round < series.rounds.size(); ++round) {
     const RpcTurn& turn = series.rounds[round];
-    row.operations += turn.operations;
+    operations += turn.operations;
     values.push_back(rpc_value(series.task, turn));
     p99s.push_back(turn.p99_us);
     ratios.push_back(turn.p50_us / first.rounds.at(round).p50_us);
   }
-  const RpcSpread value = rpc_spread(values), ratio = rpc_spread(ratios);
-  row.value = value.median;
-  row.low = value.low;
-  row.high = value.high;
-  if (row.what == RpcWhat::kSmall) row.p99_us = rpc_spread(p99s).median;
-  row.first_times = ratio.median;
-  row.first_times_low = ratio.low;
-  row.first_times_high = ratio.high;
+  const RpcWhat what = series.task.what;
+  Row row{{"what", to_string(what)},
+          {"contender", series.contender},
+          {"operations", operations},
+          {"unit", unit_of(what)},
+          {"median", quantile(values, 0.5)},
+          {"low", quantile(values, 0)},
+          {"high", quantile(values, 1)},
+          {"p99_us", what == RpcWhat::kSmall ? quantile(p99s, 0.5) : 0.0}};
+  put_ratios(row, "first_times", ratios);
   return row;
 }
 
-std::string rpc_number(RpcWhat what, double value) {
-  return fixed(value, what == RpcWhat::kFlight ? 0 : value < 100 ? 2 : 1);
+// "small: lockstep"
+std::string rpc_bar(const Row& row) {
+  return row.at("what").get<std::string>() + ": " + row.at("contender").get<std::string>();
+}
+
+std::string rpc_number(const Row& row, const char* name) {
+  const double value = row.at(name);
+  return fixed(value, row.at("what") == "flight" ? 0 : value < 100 ? 2 : 1);
 }
 
 }  // namespace
@@ -75,8 +68,8 @@ const char* unit_of(RpcWhat what) {
   }
 }
 
-std::vector<RpcRow> make_rpc_rows(const std::vector<RpcSeries>& all) {
-  std::vector<RpcRow> rows;
+std::vector<Row> make_rpc_rows(const std::vector<RpcSeries>& all) {
+  std::vector<Row> rows;
   for (const RpcSeries& series : all) {
     const auto first = std::find_if(all.begin(), all.end(), [&](const RpcSeries& other) {
       return other.task.what == series.task.what;
@@ -86,74 +79,53 @@ std::vector<RpcRow> make_rpc_rows(const std::vector<RpcSeries>& all) {
   return rows;
 }
 
-std::string rpc_table(const std::vector<RpcRow>& rows) {
+std::string rpc_table(const std::vector<Row>& rows) {
   if (rows.empty()) return "";
-  Table table({{"what", Align::kLeft},
-               {"contender", Align::kLeft},
-               {"median"},
-               {"unit", Align::kLeft},
-               {"least-most"},
-               {"p99 us"},
-               {rows.front().contender + " is so many times as fast"},
-               {"least-most"}});
-  const RpcRow* above = nullptr;
-  for (const RpcRow& row : rows) {
-    table.add({above != nullptr && above->what == row.what ? "" : to_string(row.what),
-               row.contender, rpc_number(row.what, row.value), unit_of(row.what),
-               rpc_number(row.what, row.low) + "-" + rpc_number(row.what, row.high),
-               row.what == RpcWhat::kSmall ? fixed(row.p99_us, 1) : "", fixed(row.first_times, 2),
-               fixed(row.first_times_low, 2) + "-" + fixed(row.first_times_high, 2)});
-    above = &row;
-  }
-  return table.str();
+  const std::string first = rows.front().at("contender");
+  const std::vector<Shown<Row>> columns{
+      word("what", "what"),
+      word("contender", "contender"),
+      {same_words("median"), [](const Row& row) { return rpc_number(row, "median"); }},
+      word("unit", "unit"),
+      {same_words("least-most"),
+       [](const Row& row) { return rpc_number(row, "low") + "-" + rpc_number(row, "high"); }},
+      {same_words("p99 us"),
+       [](const Row& row) {
+         return row.at("what") == "small" ? fixed(row.at("p99_us").get<double>(), 1) : "";
+       }},
+      figure(first + " is so many times as fast", "first_times", 2),
+      range("least-most", "first_times")};
+  return text_of(without_repeats(sheet_of(columns, rows), 1));
 }
 
-std::string rpc_svg(const std::vector<RpcRow>& rows) {
+std::string rpc_svg(const std::vector<Row>& rows) {
   BarChart chart{.title = "Remote calls",
                  .x_label = "times as long as the fastest of the same thing",
                  .parts = {"time"},
                  .bars = {},
                  .width = 720,
                  .tick = [](double doublings) { return fixed(std::exp2(doublings), 0) + "×"; }};
-  for (const RpcRow& row : rows) {
-    double shortest = row.first_times;
-    for (const RpcRow& other : rows) {
-      if (other.what == row.what) shortest = std::min(shortest, other.first_times);
+  for (const Row& row : rows) {
+    const double times = row.at("first_times");
+    double shortest = times;
+    for (const Row& other : rows) {
+      if (other.at("what") == row.at("what"))
+        shortest = std::min(shortest, other.at("first_times").get<double>());
     }
-    chart.bars.push_back({.label = std::string(to_string(row.what)) + ": " + row.contender,
-                          .parts = {std::log2(row.first_times / shortest)},
-                          .note = rpc_number(row.what, row.value) + " " + unit_of(row.what)});
+    chart.bars.push_back(
+        {.label = rpc_bar(row),
+         .parts = {std::log2(times / shortest)},
+         .note = rpc_number(row, "median") + " " + row.at("unit").get<std::string>()});
   }
   return svg_bar_chart(chart);
 }
 
-nlohmann::ordered_json rpc_json(const std::vector<RpcRow>& rows) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::array();
-  for (const RpcRow& row : rows) {
-    json.push_back({{"what", to_string(row.what)},
-                    {"contender", row.contender},
-                    {"operations", row.operations},
-                    {"unit", unit_of(row.what)},
-                    {"median", row.value},
-                    {"low", row.low},
-                    {"high", row.high},
-                    {"p99_us", row.p99_us},
-                    {"first_times", row.first_times},
-                    {"first_times_low", row.first_times_low},
-                    {"first_times_high", row.first_times_high}});
-  }
-  return json;
-}
-
 std::vector<RpcWhat> parse_rpc_whats(const std::string& text) {
+  std::vector<std::string> names;
+  for (const RpcWhat what : kRpcWhats) names.emplace_back(to_string(what));
   std::vector<RpcWhat> whats;
-  for (const std::string& name : parse_names("--what", text)) {
-    const auto* it = std::find_if(std::begin(kRpcWhats), std::end(kRpcWhats),
-                                  [&](RpcWhat what) { return name == to_string(what); });
-    if (it == std::end(kRpcWhats))
-      throw InvalidArgument("--what has '" + name + "'; choose from small, flight, tensor");
-    whats.push_back(*it);
-  }
+  for (const std::string& name : parse_choices("--what", "thing", text, names))
+    whats.push_back(kRpcWhats[std::find(names.begin(), names.end(), name) - names.begin()]);
   return whats;
 }
 

@@ -8,11 +8,19 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "lockstep/bench/quantile.h"
 #include "lockstep/bench/turns.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
 
 namespace lockstep::bench {
+
+NLOHMANN_JSON_SERIALIZE_ENUM(RpcWhat, {{RpcWhat::kSmall, "small"},
+                                       {RpcWhat::kFlight, "flight"},
+                                       {RpcWhat::kTensor, "tensor"}})
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RpcTask, what, turn_ms, calls, threads, bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RpcTurn, operations, p50_us, p99_us)
+
 namespace {
 
 constexpr int kWarmUpCalls = 100;
@@ -26,16 +34,10 @@ double us_since(RpcClock::time_point start) {
   return std::chrono::duration<double, std::micro>(RpcClock::now() - start).count();
 }
 
-double at_fraction(const std::vector<double>& sorted, double fraction) {
-  const double at = fraction * static_cast<double>(sorted.size() - 1);
-  const auto low = static_cast<size_t>(at);
-  const size_t high = std::min(low + 1, sorted.size() - 1);
-  return sorted[low] + (sorted[high] - sorted[low]) * (at - static_cast<double>(low));
-}
-
-nlohmann::json parse_rpc_line(const std::string& line) {
+template <typename T>
+T parse_rpc_line(const std::string& line) {
   try {
-    return nlohmann::json::parse(line);
+    return nlohmann::json::parse(line).get<T>();
   } catch (const nlohmann::json::exception& error) {
     throw InvalidArgument("bench rpc: '" + line.substr(0, 80) +
                           "' is no line of it: " + error.what());
@@ -132,38 +134,19 @@ const char* to_string(RpcWhat what) {
 }
 
 std::string to_line(const RpcTask& task) {
-  return nlohmann::json{{"what", to_string(task.what)},
-                        {"turn_ms", task.turn_ms},
-                        {"calls", task.calls},
-                        {"threads", task.threads},
-                        {"bytes", task.bytes}}
-      .dump();
+  return nlohmann::json(task).dump();
 }
 
 std::string to_line(const RpcTurn& turn) {
-  return nlohmann::json{
-      {"operations", turn.operations}, {"p50_us", turn.p50_us}, {"p99_us", turn.p99_us}}
-      .dump();
+  return nlohmann::json(turn).dump();
 }
 
 RpcTask parse_rpc_task(const std::string& line) {
-  const nlohmann::json json = parse_rpc_line(line);
-  RpcTask task;
-  for (const RpcWhat what : {RpcWhat::kFlight, RpcWhat::kTensor}) {
-    if (json.value("what", "") == to_string(what)) task.what = what;
-  }
-  task.turn_ms = json.value("turn_ms", task.turn_ms);
-  task.calls = json.value("calls", task.calls);
-  task.threads = json.value("threads", task.threads);
-  task.bytes = json.value("bytes", task.bytes);
-  return task;
+  return parse_rpc_line<RpcTask>(line);
 }
 
 RpcTurn parse_rpc_turn(const std::string& line) {
-  const nlohmann::json json = parse_rpc_line(line);
-  const RpcTurn turn{.operations = json.value("operations", int64_t{0}),
-                     .p50_us = json.value("p50_us", 0.0),
-                     .p99_us = json.value("p99_us", 0.0)};
+  const auto turn = parse_rpc_line<RpcTurn>(line);
   if (turn.operations < 1 || !(turn.p50_us > 0)) {
     throw InvalidArgument("bench rpc: a contender answered '" + line.substr(0, 80) +
                           "', in which there is no time");
@@ -171,11 +154,10 @@ RpcTurn parse_rpc_turn(const std::string& line) {
   return turn;
 }
 
-RpcTurn make_rpc_turn(std::vector<double> times_us) {
-  std::sort(times_us.begin(), times_us.end());
+RpcTurn make_rpc_turn(const std::vector<double>& times_us) {
   return {.operations = static_cast<int64_t>(times_us.size()),
-          .p50_us = at_fraction(times_us, 0.5),
-          .p99_us = at_fraction(times_us, 0.99)};
+          .p50_us = quantile(times_us, 0.5),
+          .p99_us = quantile(times_us, 0.99)};
 }
 
 RpcTurn run_rpc_task(RpcCaller& caller, const RpcTask& task) {

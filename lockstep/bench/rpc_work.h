@@ -41,7 +41,7 @@ RpcTask parse_rpc_task(const std::string& line);
 RpcTurn parse_rpc_turn(const std::string& line);
 
 // Requires an operation.
-RpcTurn make_rpc_turn(std::vector<double> times_us);
+RpcTurn make_rpc_turn(const std::vector<double>& times_us);
 
 // A connection to a contender's server, as its users call it. Any thread for add() and add_many(), one for the rest.
 // Throws what the contender throws.

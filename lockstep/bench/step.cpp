@@ -1,24 +1,21 @@
 #include "lockstep/bench/step.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
 
-#include "lockstep/bench/python_obstacle.h"
-#include "lockstep/bench/scripts.h"
+#include "lockstep/bench/experiment.h"
 #include "lockstep/bench/turns.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/subprocess.h"
-#include "lockstep/report/progress_bar.h"
 
 namespace lockstep::bench {
 namespace {
 
+constexpr const char* kStepPeer = "step.py";
 constexpr int kMostSteps = 1000;  // of a turn
 const auto kTurnTime = std::chrono::minutes(10);
 
@@ -52,8 +49,8 @@ std::vector<std::string> process_command(const StepOptions& options, const std::
          {"THP_MEM_ALLOC_ENABLE", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}) {
       if (!env(name)) command.insert(command.end(), {"-u", name});
     }
-    command.insert(command.end(), {options.python, "-c", kStepScript, options.model, strategy,
-                                   batch, threads, options.device, turns});
+    command.insert(command.end(), {options.peers.python, options.peers.file(kStepPeer),
+                                   options.model, strategy, batch, threads, options.device, turns});
     return command;
   }
   std::vector<std::string> command{
@@ -87,7 +84,7 @@ class StepContender {
     const double ms = std::max(turn.steps.back().total(), 0.01);
     steps_ = std::clamp(static_cast<int>(turn_ms / ms), 2, kMostSteps);
   }
-  void round() { series_.rounds.push_back(take(steps_)); }
+  void take_turn() { series_.rounds.push_back(take(steps_)); }
   // The processes leave, and so does their launcher.
   void end() {
     turns_.end();
@@ -113,33 +110,18 @@ class StepContender {
 }  // namespace
 
 const std::vector<std::string>& step_models() {
-  static const std::vector<std::string> kModels{"simple-cnn", "resnet18",  "resnet18-cifar",
-                                                "bert-mini",  "bert-base", "lm-tiny",
-                                                "lm-mini",    "lm-small",  "linear"};
+  static const auto kModels = parse_names(
+      "--model",
+      "simple-cnn,resnet18,resnet18-cifar,bert-mini,bert-base,lm-tiny,lm-mini,lm-small,linear");
   return kModels;
 }
 
 const std::vector<std::string>& step_strategies() {
-  static const std::vector<std::string> kStrategies{"ddp",
-                                                    "ddp-bf16",
-                                                    "zero1",
-                                                    "zero2",
-                                                    "zero3",
-                                                    "zero3-bf16",
-                                                    "average",
-                                                    "horovod",
-                                                    "logical",
-                                                    "independent",
-                                                    "in-step",
-                                                    "single",
-                                                    "pytorch-ddp",
-                                                    "pytorch-ddp-bf16",
-                                                    "pytorch-fsdp2",
-                                                    "pytorch-fsdp2-bf16",
-                                                    "pytorch-average",
-                                                    "pytorch-independent",
-                                                    "pytorch-single",
-                                                    "deepspeed-zero3"};
+  static const auto kStrategies = parse_names(
+      "--strategy",
+      "ddp,ddp-bf16,zero1,zero2,zero3,zero3-bf16,average,horovod,logical,independent,in-step,"
+      "single,pytorch-ddp,pytorch-ddp-bf16,pytorch-fsdp2,pytorch-fsdp2-bf16,pytorch-average,"
+      "pytorch-independent,pytorch-single,deepspeed-zero3");
   return kStrategies;
 }
 
@@ -149,14 +131,13 @@ int64_t default_batch(const std::string& model) {
   return model == "linear" ? 8 : 64;
 }
 
-void leave_out_python(StepOptions& options) {
+void leave_out_absent(StepOptions& options) {
   const auto leave_out = [&](bool (*which)(const std::string&), const char* name,
                              const std::string& modules) {
     if (std::none_of(options.strategies.begin(), options.strategies.end(), which)) return;
-    const std::string obstacle = import_obstacle(options.python, modules);
+    const std::string obstacle = options.peers.obstacle(kStepPeer, modules);
     if (obstacle.empty()) return;
-    log_warning(std::string(name) + " is left out: " + obstacle +
-                "; name a Python that can with --python");
+    log_warning(std::string(name) + " is left out: " + obstacle);
     std::erase_if(options.strategies, which);
   };
   const std::string torch = is_bert(options.model) || is_lm(options.model)
@@ -166,32 +147,27 @@ void leave_out_python(StepOptions& options) {
   leave_out(is_deepspeed, "DeepSpeed", torch + ", deepspeed");
 }
 
-std::vector<StepRow> measure_steps(const StepOptions& options, const std::string& program) {
-  ProgressBar bar({.terminal = find_terminal(STDERR_FILENO, process_env())});
+std::vector<Row> measure_steps(const StepOptions& options, const std::string& program) {
+  TurnBar bar;
   std::vector<std::unique_ptr<StepContender>> contenders;
+  std::vector<Job> jobs;
   for (const std::string& strategy : options.strategies) {
+    bar.starting(strategy);
     contenders.push_back(std::make_unique<StepContender>(options, program, strategy));
-    bar.update({.label = "starting " + strategy, .done = 0, .total = 1});
     contenders.back()->start(options.turn_ms);
+    jobs.push_back({strategy, [&contender = *contenders.back()] {
+                      contender.take_turn();
+                      return std::string();
+                    }});
   }
-  const auto total = static_cast<int64_t>(contenders.size()) * options.rounds;
-  int64_t done = 0;
-  for (int round = 0; round < options.rounds; ++round) {
-    for (const auto& contender : contenders) {
-      contender->round();
-      bar.update({.label = contender->series().strategy + " round " + std::to_string(round + 1) +
-                           "/" + std::to_string(options.rounds),
-                  .done = ++done,
-                  .total = total});
-    }
-  }
+  run_experiment(jobs, options.rounds, bar);
   std::vector<StepSeries> all;
   for (const auto& contender : contenders) {
     contender->end();
     all.push_back(contender->series());
   }
   bar.finish("measured " + std::to_string(all.size()) + " ways to train " + options.model);
-  return make_step_rows(all);
+  return make_step_rows(options.model, all);
 }
 
 }  // namespace lockstep::bench

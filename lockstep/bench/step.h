@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/bench/peers.h"
 #include "lockstep/bench/step_figures.h"
 
 namespace lockstep::bench {
@@ -24,16 +25,16 @@ struct StepOptions {
   std::string optimizer = "fused";  // Lockstep's contenders; or "torch"
   int rounds = 7;
   double turn_ms = 1500;
-  std::string device = "cpu";      // as device/choose.h takes it
-  std::string python = "python3";  // of PyTorch's contenders
+  std::string device = "cpu";  // as device/choose.h takes it
+  Peers peers = {};            // PyTorch's and DeepSpeed's contenders
 };
 int64_t default_batch(const std::string& model);
 
-// Takes out PyTorch's contenders where options.python cannot import what they need, and says so.
-void leave_out_python(StepOptions& options);
+// Takes out PyTorch's and DeepSpeed's contenders that cannot run here, and says why.
+void leave_out_absent(StepOptions& options);
 
 // A row a strategy. `program` is the command `lockstep`: its `bench step` is what the contenders'
 // processes run. Throws LaunchError, Timeout.
-std::vector<StepRow> measure_steps(const StepOptions& options, const std::string& program);
+std::vector<Row> measure_steps(const StepOptions& options, const std::string& program);
 
 }  // namespace lockstep::bench

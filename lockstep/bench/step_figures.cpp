@@ -1,13 +1,11 @@
 #include "lockstep/bench/step_figures.h"
 
-#include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 
+#include "lockstep/bench/quantile.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/report/bar_chart.h"
 #include "lockstep/report/svg.h"
-#include "lockstep/report/table.h"
 
 namespace lockstep::bench {
 namespace {
@@ -22,14 +20,6 @@ constexpr std::array<Part, 6> kParts{{{"data", &StepParts::data},
                                       {"averaging", &StepParts::averaging},
                                       {"wait", &StepParts::wait},
                                       {"optimizer", &StepParts::optimizer}}};
-
-double quantile(std::vector<double> values, double q) {
-  std::sort(values.begin(), values.end());
-  const double at = q * static_cast<double>(values.size() - 1);
-  const auto low = static_cast<size_t>(at);
-  const size_t high = std::min(low + 1, values.size() - 1);
-  return values[low] + (values[high] - values[low]) * (at - static_cast<double>(low));
-}
 
 // Milliseconds of each step of a round, mean over the processes: where they wait for each other
 // that is what each of them took; where they do not, it is what they do at the same time.
@@ -54,33 +44,42 @@ double speed_of(const StepSeries& series, size_t round) {
          mean(step_times(series.rounds[round]));
 }
 
-StepRow make_row(const StepSeries& series, const StepSeries& first) {
-  StepRow row{
-      .strategy = series.strategy, .nproc = series.nproc, .batch = series.batch, .parts = {}};
+Row make_step_row(const std::string& model, const StepSeries& series, const StepSeries& first) {
   std::vector<double> steps, ratios;
-  double count = 0;
+  std::array<double, kParts.size()> sums{};
+  double count = 0, pss_bytes = 0;
   for (size_t round = 0; round < series.rounds.size(); ++round) {
     const std::vector<double> own = step_times(series.rounds[round]);
     steps.insert(steps.end(), own.begin(), own.end());
     ratios.push_back(speed_of(series, round) / speed_of(first, round));
-    row.pss_bytes = 0;
+    pss_bytes = 0;
     for (const StepTurn& turn : series.rounds[round]) {
-      row.pss_bytes += turn.pss_bytes;
+      pss_bytes += turn.pss_bytes;
       for (const StepParts& parts : turn.steps) {
-        for (const Part& part : kParts) row.parts.*part.value += parts.*part.value;
+        for (size_t i = 0; i < kParts.size(); ++i) sums[i] += parts.*kParts[i].value;
         ++count;
       }
     }
   }
-  for (const Part& part : kParts) row.parts.*part.value /= count;
-  row.steps = static_cast<int64_t>(steps.size());
-  row.ms_per_step = quantile(steps, 0.5);
-  row.p95_ms = quantile(steps, 0.95);
-  row.samples_per_s = 1000.0 * static_cast<double>(row.batch * row.nproc) / row.ms_per_step;
-  row.times_first = quantile(ratios, 0.5);
-  row.times_first_low = quantile(ratios, 0);
-  row.times_first_high = quantile(ratios, 1);
+  Row parts;
+  for (size_t i = 0; i < kParts.size(); ++i) parts[kParts[i].name] = sums[i] / count;
+  const double ms = quantile(steps, 0.5);
+  Row row{{"model", model},
+          {"strategy", series.strategy},
+          {"nproc", series.nproc},
+          {"batch_per_process", series.batch},
+          {"steps", steps.size()},
+          {"ms_per_step", ms},
+          {"p95_ms", quantile(steps, 0.95)},
+          {"samples_per_s", 1000.0 * static_cast<double>(series.batch * series.nproc) / ms},
+          {"parts_ms", parts},
+          {"pss_bytes", pss_bytes}};
+  put_ratios(row, "times_first", ratios);
   return row;
+}
+
+double part_of(const Row& row, const Part& part) {
+  return row.at("parts_ms").at(part.name);
 }
 
 }  // namespace
@@ -110,73 +109,54 @@ StepTurn parse_turn_line(const std::string& line) {
   }
 }
 
-std::vector<StepRow> make_step_rows(const std::vector<StepSeries>& all) {
-  std::vector<StepRow> rows;
-  for (const StepSeries& series : all) rows.push_back(make_row(series, all.front()));
+std::vector<Row> make_step_rows(const std::string& model, const std::vector<StepSeries>& all) {
+  std::vector<Row> rows;
+  for (const StepSeries& series : all) rows.push_back(make_step_row(model, series, all.front()));
   return rows;
 }
 
-std::string step_table(const std::vector<StepRow>& rows) {
-  std::vector<Column> columns{
-      {"strategy", Align::kLeft},         {"processes"}, {"ms/step"}, {"p95"}, {"samples/s"},
-      {"times " + rows.front().strategy}, {"least-most"}};
-  for (const Part& part : kParts) columns.push_back({part.name});
-  columns.push_back({"MiB"});
-  Table table(std::move(columns));
-  for (const StepRow& row : rows) {
-    std::vector<std::string> cells{
-        row.strategy,
-        std::to_string(row.nproc) + " x " + std::to_string(row.batch),
-        fixed(row.ms_per_step, 2),
-        fixed(row.p95_ms, 2),
-        fixed(row.samples_per_s, 1),
-        fixed(row.times_first, 3),
-        fixed(row.times_first_low, 2) + "-" + fixed(row.times_first_high, 2)};
-    for (const Part& part : kParts) cells.push_back(fixed(row.parts.*part.value, 2));
-    cells.push_back(fixed(row.pss_bytes / (1 << 20), 0));
-    table.add(std::move(cells));
-  }
-  return table.str();
+std::string step_table(const std::vector<Row>& rows) {
+  std::vector<Shown<Row>> columns{
+      word("strategy", "strategy"),
+      {same_words("processes"),
+       [](const Row& row) {
+         return row.at("nproc").dump() + " x " + row.at("batch_per_process").dump();
+       }},
+      figure("ms/step", "ms_per_step", 2),
+      figure("p95", "p95_ms", 2),
+      figure("samples/s", "samples_per_s", 1),
+      figure("times " + rows.front().at("strategy").get<std::string>(), "times_first", 3),
+      range("least-most", "times_first")};
+  for (const Part& part : kParts)
+    columns.push_back(
+        {same_words(part.name), [&part](const Row& row) { return fixed(part_of(row, part), 2); }});
+  columns.push_back(
+      figure("MiB", "pss_bytes", [](double bytes) { return fixed(bytes / (1 << 20), 0); }));
+  return text_of(sheet_of(columns, rows));
 }
 
-std::string step_svg(const std::string& model, const std::vector<StepRow>& rows) {
-  BarChart chart{.title = "Where a step of " + model + " goes",
-                 .x_label = "ms",
-                 .parts = {},
-                 .bars = {},
-                 .width = 720};
+std::string step_svg(const std::vector<Row>& rows) {
+  BarChart chart{
+      .title = "Where a step of " + rows.front().at("model").get<std::string>() + " goes",
+      .x_label = "ms",
+      .parts = {},
+      .bars = {},
+      .width = 720};
   for (const Part& part : kParts) {
     chart.parts.emplace_back(part.name);
     chart.colours.push_back(part_colour(part.name));
   }
-  for (const StepRow& row : rows) {
-    Bar bar{.label = row.strategy, .parts = {}, .note = fixed(row.parts.total(), 2)};
-    for (const Part& part : kParts) bar.parts.push_back(row.parts.*part.value);
+  for (const Row& row : rows) {
+    Bar bar{.label = row.at("strategy"), .parts = {}, .note = {}};
+    double sum = 0;
+    for (const Part& part : kParts) {
+      bar.parts.push_back(part_of(row, part));
+      sum += bar.parts.back();
+    }
+    bar.note = fixed(sum, 2);
     chart.bars.push_back(std::move(bar));
   }
   return svg_bar_chart(chart);
-}
-
-nlohmann::ordered_json step_json(const std::string& model, const std::vector<StepRow>& rows) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::array();
-  for (const StepRow& row : rows) {
-    nlohmann::ordered_json parts;
-    for (const Part& part : kParts) parts[part.name] = row.parts.*part.value;
-    json.push_back({{"model", model},
-                    {"strategy", row.strategy},
-                    {"nproc", row.nproc},
-                    {"batch_per_process", row.batch},
-                    {"steps", row.steps},
-                    {"ms_per_step", row.ms_per_step},
-                    {"p95_ms", row.p95_ms},
-                    {"samples_per_s", row.samples_per_s},
-                    {"parts_ms", parts},
-                    {"pss_bytes", row.pss_bytes},
-                    {"times_first", row.times_first},
-                    {"times_first_low", row.times_first_low},
-                    {"times_first_high", row.times_first_high}});
-  }
-  return json;
 }
 
 }  // namespace lockstep::bench

@@ -2,9 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
+
+#include "lockstep/bench/rows.h"
 
 namespace lockstep::bench {
 
@@ -36,27 +37,18 @@ struct StepSeries {
   std::vector<std::vector<StepTurn>> rounds;
 };
 
-struct StepRow {
-  std::string strategy;
-  int nproc = 1;
-  int64_t batch = 1;
-  int64_t steps = 0;       // timed, of each process
-  double ms_per_step = 0;  // median over the steps, each the mean over the processes
-  double p95_ms = 0;
-  double samples_per_s = 0;  // of all processes, from ms_per_step
-  StepParts parts;           // means over steps and processes
-  double pss_bytes = 0;      // summed over the processes, the last turn's
-  // Samples a second by those of the first row, round by round.
-  double times_first = 1;                            // median
-  double times_first_low = 1, times_first_high = 1;  // the least and greatest round
-};
-
 // The first series is what the others are compared with. Requires a step in every turn, and equally
-// many rounds in all.
-std::vector<StepRow> make_step_rows(const std::vector<StepSeries>& all);
+// many rounds in all. A row's figures:
+//   model, strategy, nproc, batch_per_process
+//   steps                   timed, of each process
+//   ms_per_step, p95_ms     over the steps, each the mean over the processes; the first a median
+//   samples_per_s           of all processes, from ms_per_step
+//   parts_ms                by name, means over steps and processes
+//   pss_bytes               summed over the processes, the last turn's
+//   times_first             samples a second by those of the first row: put_ratios()
+std::vector<Row> make_step_rows(const std::string& model, const std::vector<StepSeries>& all);
 
-std::string step_table(const std::vector<StepRow>& rows);
-std::string step_svg(const std::string& model, const std::vector<StepRow>& rows);
-nlohmann::ordered_json step_json(const std::string& model, const std::vector<StepRow>& rows);
+std::string step_table(const std::vector<Row>& rows);
+std::string step_svg(const std::vector<Row>& rows);
 
 }  // namespace lockstep::bench

@@ -1,21 +1,17 @@
 #include "lockstep/bench/step_rank.h"
 
 #include <ATen/Parallel.h>
-#include <torch/nn/functional/loss.h>
-#include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
-#include <torch/types.h>
 #include <torch/utils.h>
 
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <optional>
 
 #include "lockstep/amp/autocast.h"
 #include "lockstep/bench/step_figures.h"
+#include "lockstep/bench/step_models.h"
 #include "lockstep/bench/turns.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/core/env.h"
@@ -24,11 +20,6 @@
 #include "lockstep/device/choose.h"
 #include "lockstep/device/current.h"
 #include "lockstep/hooks/forward_hook.h"
-#include "lockstep/model/bert.h"
-#include "lockstep/model/resnet.h"
-#include "lockstep/model/simple_cnn.h"
-#include "lockstep/model/transformer_lm.h"
-#include "lockstep/optim/algorithm.h"
 #include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/parallel/horovod/distributed_gradients.h"
@@ -39,9 +30,7 @@ namespace lockstep::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& label)>;
 
-constexpr int64_t kBatches = 4;  // different ones
 constexpr int kSeed = 123;
 
 double ms_between(Clock::time_point from, Clock::time_point to) {
@@ -72,12 +61,11 @@ class Contest {
 template <typename M>
 class ModelContest final : public Contest {
  public:
-  ModelContest(M model, Loss loss, at::Tensor data, at::Tensor labels,
-               const optim::Algorithm& algorithm, const StepWork& work)
-      : model_(std::move(model)),
-        loss_(std::move(loss)),
-        data_(std::move(data)),
-        labels_(std::move(labels)),
+  ModelContest(StepModel<M> steps, const StepWork& work)
+      : model_(std::move(steps.model)),
+        loss_(std::move(steps.loss)),
+        data_(std::move(steps.data)),
+        labels_(std::move(steps.labels)),
         in_bfloat16_(work.strategy.ends_with("-bf16")),
         in_step_(work.strategy == "in-step"),
         device_(device::choose_device(work.device, local_rank(), "--device")) {
@@ -97,14 +85,14 @@ class ModelContest final : public Contest {
       // On a device nothing but units is divided.
       const bool units = stage == 3 && !device_.is_cpu() && !layers_of(*model_).empty();
       auto made = std::make_unique<ZeroOptimizer>(
-          *comm_, parameters_of(model_), algorithm,
+          *comm_, parameters_of(model_), steps.algorithm,
           ZeroOptions{.stage = stage,
                       .units = {.model = units ? model_.ptr() : nullptr},
                       .copies = work.copies});
       zero_ = made.get();
       optimizer_ = std::move(made);
     } else {
-      optimizer_ = make_optimizer(model_->parameters(), algorithm, work.fused);
+      optimizer_ = make_optimizer(model_->parameters(), steps.algorithm, work.fused);
     }
     if (way == "horovod") horovod_.emplace(parameters_of(model_), *comm_);
   }
@@ -112,7 +100,7 @@ class ModelContest final : public Contest {
   StepParts step(int64_t number) override {
     StepParts parts;
     const auto start = Clock::now();
-    const at::Tensor data = data_[number % kBatches], label = labels_[number % kBatches];
+    const at::Tensor data = data_[number % kStepBatches], label = labels_[number % kStepBatches];
     const auto ready = Clock::now();
     optimizer_->zero_grad();
     const at::Tensor loss = loss_of(data, label);
@@ -171,7 +159,7 @@ class ModelContest final : public Contest {
   }
 
   M model_;
-  Loss loss_;
+  StepLoss loss_;
   at::Tensor data_, labels_;
   bool in_bfloat16_, in_step_;
   at::Device device_;
@@ -183,87 +171,22 @@ class ModelContest final : public Contest {
   ZeroOptimizer* zero_ = nullptr;  // it is optimizer_
 };
 
-template <typename M>
-std::unique_ptr<Contest> contest(M model, Loss loss, at::Tensor data, at::Tensor labels,
-                                 const optim::Algorithm& algorithm, const StepWork& work) {
-  return std::make_unique<ModelContest<M>>(std::move(model), std::move(loss), std::move(data),
-                                           std::move(labels), algorithm, work);
-}
-
-const torch::optim::AdamWOptions kAdamW(3e-5);
-
-// From ids and targets, int64 [B, 2, T], to the loss: what training a language model computes.
-struct LmWithLossImpl : torch::nn::Module {
-  explicit LmWithLossImpl(const LmConfig& config)
-      : lm(register_module("lm", TransformerLm(config))) {}
-  at::Tensor forward(const at::Tensor& texts) {
-    return lm->loss(texts.select(1, 0), texts.select(1, 1));
-  }
-  TransformerLm lm;
-};
-TORCH_MODULE(LmWithLoss);
-
-// A decoder of a preset's size with Llama's vocabulary of 32000, texts of 256 tokens.
-std::unique_ptr<Contest> lm_contest(const std::string& size, const StepWork& work) {
-  constexpr int64_t kTokens = 256;
-  const LmConfig config = lm_preset(size);
-  const at::Tensor ids =
-      torch::randint(1, config.vocab_size, {kBatches, work.batch, kTokens}, torch::kLong);
-  const at::Tensor targets = ids.roll(-1, 2);
-  return contest(
-      LmWithLoss(config), [](const at::Tensor& output, const at::Tensor&) { return output; },
-      torch::stack({ids, targets}, 2), targets, kAdamW, work);
-}
-
-std::unique_ptr<Contest> bert_contest(const std::string& size, const Loss& loss,
-                                      const at::Tensor& labels, const StepWork& work) {
-  constexpr int64_t kTokens = 128, kClasses = 6;
-  BertConfig config = bert_preset(size);
-  config.labels.clear();
-  for (int64_t i = 0; i < kClasses; ++i) config.labels.push_back(std::to_string(i));
-  const at::Tensor ids =
-      torch::randint(1, config.vocab_size, {kBatches, work.batch, kTokens}, torch::kLong);
-  return contest(BertClassifier(config), loss, ids, labels.remainder(kClasses), kAdamW, work);
-}
-
-// The models, losses, shapes and optimizers of step.py.
 std::unique_ptr<Contest> make_contest(const StepWork& work) {
-  const auto classes = [&] { return torch::randint(0, 10, {kBatches, work.batch}, torch::kLong); };
-  const Loss cross_entropy = [](const at::Tensor& output, const at::Tensor& label) {
-    return torch::nn::functional::cross_entropy(output.to(at::kFloat), label);
+  const auto contest = [&](auto steps) -> std::unique_ptr<Contest> {
+    return std::make_unique<ModelContest<decltype(steps.model)>>(std::move(steps), work);
   };
-  if (work.model == "simple-cnn") {
-    return contest(
-        SimpleCnn(),
-        [](const at::Tensor& output, const at::Tensor& label) {
-          return torch::nll_loss(output, label);
-        },
-        torch::randn({kBatches, work.batch, 1, 28, 28}), classes(),
-        torch::optim::SGDOptions(0.01).momentum(0.5), work);
+  const std::string& model = work.model;
+  const std::string size = model.substr(model.find('-') + 1);
+  if (model == "simple-cnn") return contest(simple_cnn_steps(work.batch));
+  if (model.starts_with("resnet18")) {
+    const ResNetStem stem = size == "cifar" ? ResNetStem::kCifar : ResNetStem::kImageNet;
+    return contest(resnet_steps({.stem = stem, .num_classes = 10}, work.batch, 32));
   }
-  if (work.model == "resnet18" || work.model == "resnet18-cifar") {
-    const ResNet model(
-        ResNetOptions{.stem = work.model == "resnet18" ? ResNetStem::kImageNet : ResNetStem::kCifar,
-                      .num_classes = 10});
-    return contest(model, cross_entropy, torch::randn({kBatches, work.batch, 3, 32, 32}), classes(),
-                   torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(5e-4), work);
-  }
-  if (work.model == "bert-mini") return bert_contest("mini", cross_entropy, classes(), work);
-  if (work.model == "bert-base") return bert_contest("base", cross_entropy, classes(), work);
-  if (work.model.starts_with("lm-")) return lm_contest(work.model.substr(3), work);
-  if (work.model == "linear") {
-    constexpr int64_t kWide = 3162;
-    torch::nn::Sequential model;
-    for (int i = 0; i < 10; ++i) model->push_back(torch::nn::Linear(kWide, kWide));
-    return contest(
-        model,
-        [](const at::Tensor& output, const at::Tensor& label) {
-          return torch::mse_loss(output, label);
-        },
-        torch::randn({kBatches, work.batch, kWide}), torch::randn({kBatches, work.batch, kWide}),
-        torch::optim::SGDOptions(0.01), work);
-  }
-  throw InvalidArgument("there is no model '" + work.model + "' to measure");
+  if (model.starts_with("bert-")) return contest(bert_steps(bert_preset(size), 6, work.batch, 128));
+  // A decoder with Llama's vocabulary of 32000.
+  if (model.starts_with("lm-")) return contest(lm_steps(lm_preset(size), work.batch, 256));
+  if (model == "linear") return contest(linear_steps(work.batch));
+  throw InvalidArgument("there is no model '" + model + "' to measure");
 }
 
 }  // namespace

@@ -1,47 +1,38 @@
 #include "lockstep/gpu_check/contest.h"
 
-#include <torch/nn/functional/loss.h>
-#include <torch/nn/module.h>
-#include <torch/types.h>
 #include <torch/utils.h>
 
 #include <functional>
 #include <optional>
 
 #include "lockstep/amp/autocast.h"
+#include "lockstep/bench/step_models.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/device/current.h"
 #include "lockstep/gpu_check/parts.h"
 #include "lockstep/graph/graphed_step.h"
-#include "lockstep/model/bert.h"
-#include "lockstep/model/resnet.h"
-#include "lockstep/model/simple_cnn.h"
-#include "lockstep/model/transformer_lm.h"
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/parallel/ddp/ddp.h"
 
 namespace lockstep::gpu_check {
 namespace {
 
-constexpr int64_t kBatches = 4;  // different ones
 constexpr int64_t kClasses = 10;
-
-using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& label)>;
+using bench::kStepBatches;
 
 template <typename M>
 class ModelContest final : public Contest {
  public:
-  // data [kBatches, batch, ...], labels [kBatches, batch]: on the device.
-  ModelContest(M model, Loss loss, at::Tensor data, at::Tensor labels,
-               const optim::Algorithm& algorithm, bool half, Communicator* comm)
-      : model_(std::move(model)),
-        loss_(std::move(loss)),
-        data_(std::move(data)),
-        labels_(std::move(labels)),
+  // Its tensors are on the device.
+  ModelContest(bench::StepModel<M> steps, bool half, Communicator* comm)
+      : model_(std::move(steps.model)),
+        loss_(std::move(steps.loss)),
+        data_(std::move(steps.data)),
+        labels_(std::move(steps.labels)),
         half_(half) {
     if (comm != nullptr) ddp_.emplace(model_, *comm);
-    optimizer_ =
-        optim::make_fused({torch::optim::OptimizerParamGroup(model_->parameters())}, algorithm);
+    optimizer_ = optim::make_fused({torch::optim::OptimizerParamGroup(model_->parameters())},
+                                   steps.algorithm);
   }
 
   // Steps are a graph from now on.
@@ -52,7 +43,7 @@ class ModelContest final : public Contest {
   }
 
   void step() override {
-    const at::Tensor data = data_[number_ % kBatches], label = labels_[number_ % kBatches];
+    const at::Tensor data = data_[number_ % kStepBatches], label = labels_[number_ % kStepBatches];
     ++number_;
     graph_ ? static_cast<void>((*graph_)(data, label)) : take(data, label);
   }
@@ -70,7 +61,7 @@ class ModelContest final : public Contest {
   }
 
   M model_;
-  Loss loss_;
+  bench::StepLoss loss_;
   at::Tensor data_, labels_;
   bool half_;
   std::optional<DistributedDataParallel<M>> ddp_;
@@ -78,19 +69,6 @@ class ModelContest final : public Contest {
   int64_t number_ = 0;
   std::optional<GraphedStep<std::function<void(const at::Tensor&, const at::Tensor&)>>> graph_;
 };
-
-// From ids and targets, [batch, 2, length], to the loss.
-struct LmWithLossImpl : torch::nn::Module {
-  explicit LmWithLossImpl(const LmConfig& config)
-      : lm(register_module("lm", TransformerLm(config))) {}
-  at::Tensor forward(const at::Tensor& texts) {
-    return lm->loss(texts.select(1, 0), texts.select(1, 1));
-  }
-  TransformerLm lm;
-};
-TORCH_MODULE(LmWithLoss);
-
-const torch::optim::AdamWOptions kAdamW(3e-5);
 
 LmConfig lm_config(const StepCase& one) {
   LmConfig config;
@@ -111,32 +89,10 @@ BertConfig bert_config(const StepCase& one) {
   config.intermediate_size = one.inner;
   config.num_hidden_layers = one.layers;
   config.num_attention_heads = one.heads;
-  config.labels.clear();
-  for (int64_t i = 0; i < kClasses; ++i) config.labels.push_back(std::to_string(i));
   return config;
 }
 
 }  // namespace
-
-nlohmann::json to_json(const StepCase& one) {
-  return {{"name", one.name},     {"kind", one.kind},     {"batch", one.batch},
-          {"length", one.length}, {"layers", one.layers}, {"width", one.width},
-          {"heads", one.heads},   {"inner", one.inner},   {"vocabulary", one.vocabulary},
-          {"half", one.half}};
-}
-
-StepCase step_case_from_json(const nlohmann::json& json) {
-  return {.name = json.at("name"),
-          .kind = json.at("kind"),
-          .batch = json.at("batch"),
-          .length = json.at("length"),
-          .layers = json.at("layers"),
-          .width = json.at("width"),
-          .heads = json.at("heads"),
-          .inner = json.at("inner"),
-          .vocabulary = json.at("vocabulary"),
-          .half = json.at("half")};
-}
 
 std::vector<StepCase> step_cases(bool small) {
   if (small)
@@ -179,54 +135,29 @@ double flop_of_step(const StepCase& one) {
 std::unique_ptr<Contest> make_contest(const StepCase& one, c10::Device device, Communicator* comm,
                                       Way way) {
   torch::manual_seed(123);
-  const auto contest = [&](auto model, const Loss& loss, const at::Tensor& data,
-                           const at::Tensor& labels,
-                           const optim::Algorithm& algorithm) -> std::unique_ptr<Contest> {
-    model->to(device);
-    if (one.kind == "resnet-50") {
-      for (at::Tensor& parameter : model->parameters()) {
-        if (parameter.dim() == 4)
-          parameter.set_data(parameter.detach().contiguous(at::MemoryFormat::ChannelsLast));
-      }
-    }
-    auto made = std::make_unique<ModelContest<decltype(model)>>(
-        model, loss, data.to(device), labels.to(device), algorithm, one.half, comm);
+  const auto contest = [&](auto steps) -> std::unique_ptr<Contest> {
+    steps.model->to(device);
+    steps.data = steps.data.to(device);
+    steps.labels = steps.labels.to(device);
+    auto made =
+        std::make_unique<ModelContest<decltype(steps.model)>>(std::move(steps), one.half, comm);
     if (way == Way::kGraph) made->capture(device);
     return made;
   };
-  const Loss cross_entropy = [](const at::Tensor& output, const at::Tensor& label) {
-    return torch::nn::functional::cross_entropy(output.to(at::kFloat), label);
-  };
-  const at::Tensor labels = torch::randint(0, kClasses, {kBatches, one.batch}, torch::kLong);
-  if (one.kind == "simple-cnn") {
-    return contest(
-        SimpleCnn(),
-        [](const at::Tensor& output, const at::Tensor& label) {
-          return torch::nll_loss(output, label);
-        },
-        torch::randn({kBatches, one.batch, 1, one.length, one.length}), labels,
-        torch::optim::SGDOptions(0.01).momentum(0.5));
-  }
+  if (one.kind == "simple-cnn") return contest(bench::simple_cnn_steps(one.batch));
   if (one.kind == "resnet-50") {
-    std::vector<at::Tensor> batches;
-    for (int64_t i = 0; i < kBatches; ++i)
-      batches.push_back(torch::randn({one.batch, 3, one.length, one.length}));
-    at::Tensor data = torch::stack(batches);
+    auto steps = bench::resnet_steps({.depth = 50, .num_classes = kClasses}, one.batch, one.length);
+    for (at::Tensor& parameter : steps.model->parameters()) {
+      if (parameter.dim() == 4)
+        parameter.set_data(parameter.detach().contiguous(at::MemoryFormat::ChannelsLast));
+    }
     // A batch of it is a view, in the order of memory of channels_last.
-    data = data.permute({0, 1, 3, 4, 2}).contiguous().permute({0, 1, 4, 2, 3});
-    return contest(ResNet(ResNetOptions{.depth = 50, .num_classes = kClasses}), cross_entropy, data,
-                   labels, torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(5e-4));
+    steps.data = steps.data.permute({0, 1, 3, 4, 2}).contiguous().permute({0, 1, 4, 2, 3});
+    return contest(std::move(steps));
   }
-  const at::Tensor ids =
-      torch::randint(1, one.vocabulary, {kBatches, one.batch, one.length}, torch::kLong);
   if (one.kind == "bert")
-    return contest(BertClassifier(bert_config(one)), cross_entropy, ids, labels, kAdamW);
-  if (one.kind == "lm") {
-    return contest(
-        LmWithLoss(lm_config(one)),
-        [](const at::Tensor& output, const at::Tensor&) { return output; },
-        torch::stack({ids, ids.roll(-1, 2)}, 2), labels, kAdamW);
-  }
+    return contest(bench::bert_steps(bert_config(one), kClasses, one.batch, one.length));
+  if (one.kind == "lm") return contest(bench::lm_steps(lm_config(one), one.batch, one.length));
   throw InvalidArgument("there is no model '" + one.kind + "' to time");
 }
 

@@ -24,8 +24,8 @@ struct StepCase {
   bool has_tokens() const { return kind == "bert" || kind == "lm"; }
   int64_t samples_or_tokens() const { return has_tokens() ? batch * length : batch; }
 };
-nlohmann::json to_json(const StepCase& one);
-StepCase step_case_from_json(const nlohmann::json& json);
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepCase, name, kind, batch, length, layers, width, heads, inner,
+                                   vocabulary, half)
 
 // SimpleCnn, a small and a base BERT, ResNet-50, a language model of 124 million parameters.
 std::vector<StepCase> step_cases(bool small);

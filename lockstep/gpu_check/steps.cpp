@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "lockstep/bench/quantile.h"
 #include "lockstep/bench/turns.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/errors.h"
@@ -26,12 +27,6 @@ namespace {
 
 using nlohmann::json;
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
-
 // A process that has turns, and what it is asked to do in one.
 class Contender {
  public:
@@ -45,7 +40,7 @@ class Contender {
   const std::string& name() const { return name_; }
   // Throws Error with what the process says; Timeout and LaunchError where it says nothing.
   json take(const StepCase& one, int steps, Deadline deadline) const {
-    const json task = {{"case", to_json(one)}, {"way", way_}, {"steps", steps}};
+    const json task = {{"case", one}, {"way", way_}, {"steps", steps}};
     const json answer = json::parse(turns_->ask(0, task.dump(), *process_, deadline));
     if (answer.contains("error")) throw Error(answer.at("error").get<std::string>());
     return answer;
@@ -110,7 +105,7 @@ void time_case(const StepCase& one, const std::vector<Contender>& contenders, si
       rows.add(check, must ? Outcome::kFailed : Outcome::kSkipped, timed.wrong);
       continue;
     }
-    const double ms = median(timed.ms);
+    const double ms = bench::quantile(timed.ms, 0.5);
     const double each_second = static_cast<double>(one.samples_or_tokens()) / ms * 1e3;
     const double share = one.half && ceiling > 0 ? flop_of_step(one) / (ms * 1e-3) / ceiling : 0;
     const char* what = one.has_tokens() ? " tokens/s" : " samples/s";
@@ -140,7 +135,7 @@ int run_contest(const Options& options) {
         contest.reset();
         held = nullptr;
         device::reset_peak_memory(device);
-        contest = make_contest(step_case_from_json(task.at("case")), device, nullptr,
+        contest = make_contest(task.at("case").get<StepCase>(), device, nullptr,
                                task.at("way") == "graph" ? Way::kGraph : Way::kEager);
         held = task.at("case");
       }
@@ -224,7 +219,7 @@ void share_device(Communicator& comm, const Options& options, const Rows& rows) 
       const auto contest = make_contest(whole, comm.device(), nullptr);
       (void)ms_per_step(*contest, comm.device(), options.small ? 1 : 5);
       for (int i = 0; i < rounds; ++i) alone.push_back(ms_per_step(*contest, comm.device(), steps));
-      const double ms = median(together), one = median(alone);
+      const double ms = bench::quantile(together, 0.5), one = bench::quantile(alone, 0.5);
       rows.ok(
           whole.name,
           three_digits(ms) + " ms a step; one rank with the whole batch " + three_digits(one) +

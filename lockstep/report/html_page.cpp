@@ -95,9 +95,9 @@ void HtmlPage::terms(const std::vector<std::pair<Words, Words>>& items) {
   body_ += "</dl>\n";
 }
 
-void HtmlPage::table(const PageTable& table) {
+void HtmlPage::table(const Sheet& table) {
   body_ += "<div class=\"wide\"><table>\n<thead><tr>";
-  for (const PageColumn& column : table.columns)
+  for (const SheetColumn& column : table.columns)
     body_ += cell("th", column.align, span(column.title));
   body_ += "</tr></thead>\n<tbody>\n";
   for (const auto& row : table.rows) {

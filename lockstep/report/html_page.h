@@ -7,29 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/report/table.h"
+#include "lockstep/report/sheet.h"
 
 namespace lockstep {
-
-// One text in both languages. Texts are plain: markup in them is escaped.
-struct Words {
-  std::string en;
-  std::string zh;
-};
-// The same text in both languages, such as a name or a number.
-inline Words same_words(const std::string& text) {
-  return {text, text};
-}
-
-struct PageColumn {
-  Words title;
-  Align align = Align::kRight;
-};
-
-struct PageTable {
-  std::vector<PageColumn> columns;
-  std::vector<std::vector<std::string>> rows;  // as many cells as columns
-};
 
 class HtmlPage {
  public:
@@ -40,7 +20,7 @@ class HtmlPage {
   // A list of terms with their explanations.
   void terms(const std::vector<std::pair<Words, Words>>& items);
   // Throws InvalidArgument for a row with another number of cells than columns.
-  void table(const PageTable& table);
+  void table(const Sheet& table);
   // Pictures (SVG, in each language), side by side if there is room.
   void pictures(const std::vector<Words>& svgs);
   // Text in a fixed-width font, which opens at a click.

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string>
 
-#include "lockstep/report/html_page.h"
+#include "lockstep/report/sheet.h"
 
 namespace lockstep {
 

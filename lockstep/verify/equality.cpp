@@ -11,9 +11,9 @@
 #include <memory>
 #include <mutex>
 
+#include "lockstep/comm/thread_ranks.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/products/parallel_lm.h"
-#include "lockstep/testing/thread_ranks.h"
 #include "lockstep/verify/internal/training.h"
 
 namespace lockstep {
@@ -118,7 +118,7 @@ EqualityCourse train_divided(const LmConfig& config, const LmParallelism& how, i
                              const EqualityOptions& options) {
   EqualityCourse course;
   std::mutex mutex;
-  testing::run_threads(ranks, [&](Communicator& comm) {
+  run_ranks_as_threads(ranks, [&](Communicator& comm) {
     at::set_num_threads(1);
     ParallelLm model(config, comm, how, {.values = values_of(config), .dtype = options.dtype});
     model.make_optimizer(algorithm_of(options));

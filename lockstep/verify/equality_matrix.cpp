@@ -112,36 +112,25 @@ double default_tolerance(at::ScalarType dtype) {
   return dtype == at::kDouble ? 1e-10 : 1e-5;
 }
 
-std::vector<EqualityCell> run_matrix(
-    const std::vector<EqualityModel>& models, const std::vector<EqualityProduct>& products,
-    const MatrixOptions& options,
-    const std::function<void(const EqualityCell& cell, size_t all)>& seen) {
+EqualityCell compare_product(const EqualityModel& model, const EqualityCourse& expected,
+                             const EqualityProduct& product, const MatrixOptions& options) {
   using Clock = std::chrono::steady_clock;
-  std::vector<EqualityCell> cells;
-  for (const EqualityModel& model : models) {
-    const EqualityCourse expected = train_whole(model.config, options.training);
-    for (const EqualityProduct& one : products) {
-      EqualityCell cell{.model = model.name, .product = one, .refused = {}};
-      const auto start = Clock::now();
-      try {
-        check(one.how, model.config, one.ranks);
-      } catch (const InvalidArgument& error) {
-        cell.refused = error.what();
-      }
-      if (cell.refused.empty()) {
-        const auto train = [&] {
-          return train_divided(model.config, one.how, one.ranks, options.training);
-        };
-        const EqualityCourse course = train();
-        cell.result = compare(course, expected);
-        if (options.repeat) cell.repeats = same_bits(course, train());
-      }
-      cell.seconds = std::chrono::duration<double>(Clock::now() - start).count();
-      cells.push_back(cell);
-      if (seen) seen(cells.back(), models.size() * products.size());
-    }
+  EqualityCell cell{.model = model.name, .product = product, .refused = {}};
+  const auto start = Clock::now();
+  try {
+    check(product.how, model.config, product.ranks);
+  } catch (const InvalidArgument& error) {
+    cell.refused = error.what();
+    return cell;
   }
-  return cells;
+  const auto train = [&] {
+    return train_divided(model.config, product.how, product.ranks, options.training);
+  };
+  const EqualityCourse course = train();
+  cell.result = compare(course, expected);
+  if (options.repeat) cell.repeats = same_bits(course, train());
+  cell.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  return cell;
 }
 
 }  // namespace lockstep

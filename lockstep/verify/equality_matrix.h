@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -46,10 +45,8 @@ struct MatrixOptions {
 // What a tolerance is usually: 1e-10 in float64, 1e-5 in float32.
 double default_tolerance(at::ScalarType dtype);
 
-// All cells, in order; `seen` is told of each as it comes, with the number of all.
-std::vector<EqualityCell> run_matrix(
-    const std::vector<EqualityModel>& models, const std::vector<EqualityProduct>& products,
-    const MatrixOptions& options,
-    const std::function<void(const EqualityCell& cell, size_t all)>& seen = {});
+// The cell of a product and a model that one process has trained to `expected`.
+EqualityCell compare_product(const EqualityModel& model, const EqualityCourse& expected,
+                             const EqualityProduct& product, const MatrixOptions& options);
 
 }  // namespace lockstep

@@ -14,11 +14,23 @@ using ::testing::HasSubstr;
 // So that an optimizer's state takes part in two of them; lockstep verify --matrix takes 20.
 constexpr int64_t kSteps = 3;
 
+std::vector<EqualityCell> matrix_of(const std::vector<EqualityModel>& models,
+                                    const std::vector<EqualityProduct>& products,
+                                    const MatrixOptions& options) {
+  std::vector<EqualityCell> cells;
+  for (const EqualityModel& model : models) {
+    const EqualityCourse expected = train_whole(model.config, options.training);
+    for (const EqualityProduct& product : products)
+      cells.push_back(compare_product(model, expected, product, options));
+  }
+  return cells;
+}
+
 // All there is, in float64.
 TEST(EqualityMatrix, EveryProductIsOneProcess) {
   size_t compared = 0;
   const auto cells =
-      run_matrix(equality_models(), equality_products(), {.training = {.steps = kSteps}});
+      matrix_of(equality_models(), equality_products(), {.training = {.steps = kSteps}});
   for (const EqualityCell& cell : cells) {
     if (!cell.refused.empty()) {
       EXPECT_THAT(cell.refused,
@@ -64,7 +76,7 @@ TEST(EqualityMatrix, InFloat32ItRepeatsBitForBit) {
   how.zero = 1;
   how.schedule = "zb-h1";
   how.divides_rows = true;
-  const auto cells = run_matrix(
+  const auto cells = matrix_of(
       {equality_models().front()}, {{how, 8}},
       {.training = {.steps = kSteps, .dtype = at::kFloat, .adam = false}, .repeat = true});
   EXPECT_TRUE(*cells[0].repeats);

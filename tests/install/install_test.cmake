@@ -105,6 +105,11 @@ if(WAY STREQUAL "find_package")
       message(FATAL_ERROR "Not installed: ${header}")
     endif()
   endforeach()
+  # Peers of the benchmarks stand in the sources.
+  file(GLOB_RECURSE peers "${work}/prefix/step.py" "${work}/prefix/rpc_ray.py" "${work}/prefix/rpc_libtorch" "${work}/prefix/rpc_grpc")
+  if(peers)
+    message(FATAL_ERROR "Programs of peers are installed: ${peers}")
+  endif()
   # What only the command is made of, and what it alone needs.
   file(GLOB_RECURSE libraries "${work}/prefix/lib*/*lockstep_*")
   if("${libraries}" MATCHES "lockstep_(bench|cli|engine|tools|testing_network)[.]")

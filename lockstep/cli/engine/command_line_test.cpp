@@ -201,14 +201,18 @@ TEST(TrainStop, TheResumeCommandIsOneForAShell) {
               HasSubstr("cannot write x; make room there, then start again with: build"));
 }
 
-TEST(Compare, SizesAndRatios) {
-  EXPECT_THAT(parse_sizes("1,2,4"), ElementsAre(1, 2, 4));
-  for (const char* bad : {"", "0", "1,,2", "1,x", "1.5", "-1"})
-    EXPECT_THROW(parse_sizes(bad), InvalidArgument) << bad;
-  const std::vector<ScalingRow> rows{{.nproc = 2, .seconds = 10},
-                                     {.nproc = 4, .seconds = 6.25, .loss = 0.5, .accuracy = 0.9}};
-  EXPECT_DOUBLE_EQ(speed_up(rows, 1), 1.6);
-  EXPECT_DOUBLE_EQ(efficiency(rows, 1), 0.8);
+TEST(Compare, SizesAreComparedWithTheFirst) {
+  const auto row = [](int nproc, double seconds, double loss, double accuracy) {
+    return bench::Row{{"nproc", nproc},
+                      {"seconds", seconds},
+                      {"samples_per_s", 0.0},
+                      {"loss", loss},
+                      {"accuracy", accuracy}};
+  };
+  std::vector<bench::Row> rows{row(2, 10, 0, 0), row(4, 6.25, 0.5, 0.9)};
+  compare_to_first_size(rows);
+  EXPECT_DOUBLE_EQ(rows[1].at("speed_up"), 1.6);
+  EXPECT_DOUBLE_EQ(rows[1].at("efficiency"), 0.8);
   EXPECT_THAT(scaling_table(rows),
               HasSubstr("    4     6.25      1.60        80 %          0      0.5000   90.00 %"));
   EXPECT_THAT(scaling_svg(rows), HasSubstr("Speed-up"));

@@ -1,51 +1,28 @@
 // lockstep bench collectives as its users meet it. Speed is never asserted.
 #include <gtest/gtest.h>
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 
+#include "lockstep/cli/engine/tools_run_test.h"
 #include "lockstep/core/errors.h"
-#include "lockstep/core/internal/test_support.h"
-#include "lockstep/core/subprocess.h"
 #include "lockstep/launch/internal/mpi_test_support.h"
 #include "lockstep/launch/mpirun.h"
 
 namespace lockstep::engine::bench_mp_test {
 namespace {
 
-struct Ended {
-  ExitStatus status;
-  std::string out, err;
-};
-
-Ended run_command(const TestDirectory& dir, std::vector<std::string> command) {
-  const UniqueFd out(::creat((dir / "stdout").c_str(), 0600));
-  const UniqueFd err(::creat((dir / "stderr").c_str(), 0600));
-  SubprocessOptions options;
-  options.command = std::move(command);
-  options.program = LOCKSTEP_TOOLS;
-  options.stdout_fd = out.get();
-  options.stderr_fd = err.get();
-  const ExitStatus status = Subprocess(options).wait(Deadline::seconds(180));
-  return {status, dir.read("stdout"), dir.read("stderr")};
+ToolsEnd run_bench(const TestDirectory& dir, Arguments arguments) {
+  arguments.insert(arguments.begin(), {"bench", "collectives", "--rounds", "2", "--block-ms", "1"});
+  return run_tools(dir, arguments);
 }
 
-Ended run_bench(const TestDirectory& dir, const std::vector<std::string>& arguments) {
-  std::vector<std::string> command{"lockstep",   "bench", "collectives", "--rounds", "2",
-                                   "--block-ms", "1"};
-  command.insert(command.end(), arguments.begin(), arguments.end());
-  return run_command(dir, std::move(command));
-}
-
-Ended run_step(const TestDirectory& dir, const std::vector<std::string>& arguments) {
-  std::vector<std::string> command{"lockstep", "bench", "step"};
-  command.insert(command.end(), arguments.begin(), arguments.end());
-  return run_command(dir, std::move(command));
+ToolsEnd run_step(const TestDirectory& dir, Arguments arguments) {
+  arguments.insert(arguments.begin(), {"bench", "step"});
+  return run_tools(dir, arguments);
 }
 
 void expect_rows(const nlohmann::json& rows, const std::set<std::string>& backends) {
@@ -75,7 +52,7 @@ void expect_rows(const nlohmann::json& rows, const std::set<std::string>& backen
 
 TEST(BenchCollectives, MeasuresEveryOperationAndChecksItsResults) {
   const TestDirectory dir;
-  const Ended ended = run_bench(
+  const ToolsEnd ended = run_bench(
       dir, {"--ops",
             "all_reduce,broadcast,all_gather,reduce_scatter,all_to_all,reduce,gather,"
             "scatter,barrier,send",
@@ -93,7 +70,7 @@ TEST(BenchCollectives, MeasuresEveryOperationAndChecksItsResults) {
 TEST(BenchStep, AMeshSaysWhoSharesParameters) {
   const TestDirectory dir;
   const auto pss = [&](const char* mesh) {
-    const Ended ended =
+    const ToolsEnd ended =
         run_step(dir, {"--model", "linear", "--strategy", "zero3", "--mesh", mesh, "--batch", "1",
                        "--rounds", "1", "--turn-ms", "1", "--json", dir / "rows.json"});
     EXPECT_TRUE(ended.status.ok()) << ended.err;
@@ -103,7 +80,7 @@ TEST(BenchStep, AMeshSaysWhoSharesParameters) {
   };
   // 400 MB of parameters: one copy of two ranks, or one each.
   EXPECT_GT(pss("data=2"), pss("data=1,shard=2") + 150e6);
-  const Ended refused = run_step(dir, {"--mesh", "data=2,pipe=2"});
+  const ToolsEnd refused = run_step(dir, {"--mesh", "data=2,pipe=2"});
   EXPECT_EQ(refused.status.exit_code, 2);
   EXPECT_NE(refused.err.find("give axes named data and shard"), std::string::npos) << refused.err;
 }
@@ -111,7 +88,7 @@ TEST(BenchStep, AMeshSaysWhoSharesParameters) {
 // Each contender is a job of its own; PyTorch's takes part where there is one.
 TEST(BenchStep, ContendersTakeTurns) {
   const TestDirectory dir;
-  const Ended ended = run_step(
+  const ToolsEnd ended = run_step(
       dir, {"--strategy", "ddp,average,independent,single,pytorch-ddp", "--batch", "2", "--rounds",
             "2", "--turn-ms", "1", "--json", dir / "rows.json", "--svg", dir / "picture.svg"});
   ASSERT_TRUE(ended.status.ok()) << ended.err;
@@ -135,8 +112,8 @@ TEST(BenchStep, EveryModelRuns) {
   for (const std::string model : {"resnet18", "resnet18-cifar", "bert-mini", "lm-tiny", "linear"}) {
     const bool transformer = model == "bert-mini" || model == "lm-tiny";
     const std::string strategies = transformer ? "ddp,ddp-bf16" : "ddp,in-step";
-    const Ended ended = run_step(dir, {"--model", model, "--strategy", strategies, "--batch", "2",
-                                       "--rounds", "1", "--turn-ms", "1"});
+    const ToolsEnd ended = run_step(dir, {"--model", model, "--strategy", strategies, "--batch",
+                                          "2", "--rounds", "1", "--turn-ms", "1"});
     EXPECT_TRUE(ended.status.ok()) << ended.err;
     EXPECT_NE(ended.out.find("2 x 2"), std::string::npos) << ended.out;
   }
@@ -146,27 +123,26 @@ TEST(BenchStep, RefusesWhatItDoesNotKnow) {
   const TestDirectory dir;
   for (const auto& [arguments, text] :
        std::vector<std::pair<std::vector<std::string>, std::string>>{
-           {{"--model", "vgg"}, "there is no model 'vgg' to measure; choose simple-cnn"},
+           {{"--model", "vgg"}, "there is no model 'vgg'; choose from simple-cnn"},
            {{"--strategy", "magic"}, "there is no strategy 'magic'"},
            {{"--rounds", "0"}, "must be 1 or more"},
            {{"--json", "/nonexistent/x.json"}, "/nonexistent"}}) {
-    const Ended ended = run_step(dir, arguments);
+    const ToolsEnd ended = run_step(dir, arguments);
     EXPECT_EQ(ended.status.exit_code, 2) << ended.err;
     EXPECT_NE(ended.err.find(text), std::string::npos) << ended.err;
     EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 1) << ended.err;
   }
 }
 
-Ended run_rpc(const TestDirectory& dir, const std::vector<std::string>& arguments) {
-  std::vector<std::string> command{"lockstep", "bench", "rpc"};
-  command.insert(command.end(), arguments.begin(), arguments.end());
-  return run_command(dir, std::move(command));
+ToolsEnd run_rpc(const TestDirectory& dir, Arguments arguments) {
+  arguments.insert(arguments.begin(), {"bench", "rpc"});
+  return run_tools(dir, arguments);
 }
 
 // Programs of others take part where they are.
 TEST(BenchRpc, ContendersTakeTurnsAndAnswerRight) {
   const TestDirectory dir;
-  const Ended ended =
+  const ToolsEnd ended =
       run_rpc(dir, {"--rounds", "2", "--turn-ms", "1", "--calls", "200", "--megabytes", "0.4",
                     "--json", dir / "rows.json", "--svg", dir / "picture.svg"});
   ASSERT_TRUE(ended.status.ok()) << ended.err;
@@ -194,7 +170,7 @@ TEST(BenchRpc, ContendersTakeTurnsAndAnswerRight) {
 
 TEST(BenchRpc, WhoIsNotHereIsLeftOutInALine) {
   const TestDirectory dir;
-  const Ended ended =
+  const ToolsEnd ended =
       run_rpc(dir, {"--rounds", "1", "--turn-ms", "1", "--megabytes", "0.4", "--what", "tensor",
                     "--contenders", "memcpy,ray", "--python", "/nowhere/python"});
   ASSERT_TRUE(ended.status.ok()) << ended.err;
@@ -203,18 +179,42 @@ TEST(BenchRpc, WhoIsNotHereIsLeftOutInALine) {
   EXPECT_NE(ended.out.find("memcpy"), std::string::npos) << ended.out;
 }
 
+// As in an installation.
+TEST(BenchStep, WherePeersAreNotALineSaysWhereTheyAre) {
+  const TestDirectory dir;
+  const std::string where =
+      "; programs of peers are not installed: name their folder with --peers, bench/peers of "
+      "Lockstep's sources or libexec/lockstep/peers of a build with tests\n";
+  const ToolsEnd step = run_step(dir, {"--strategy", "single,pytorch-ddp", "--rounds", "1",
+                                       "--turn-ms", "1", "--peers", dir.path().string()});
+  ASSERT_TRUE(step.status.ok()) << step.err;
+  EXPECT_NE(step.err.find("PyTorch is left out: there is no " + (dir / "step.py").string() + where),
+            std::string::npos)
+      << step.err;
+  const ToolsEnd rpc =
+      run_rpc(dir, {"--contenders", "memcpy,libtorch,grpc,ray", "--what", "tensor", "--rounds", "1",
+                    "--turn-ms", "1", "--megabytes", "0.4", "--peers", dir / "none"});
+  ASSERT_TRUE(rpc.status.ok()) << rpc.err;
+  EXPECT_NE(rpc.err.find("contenders of others are left out: there is no folder " +
+                         (dir / "none").string() + where),
+            std::string::npos)
+      << rpc.err;
+  EXPECT_EQ(rpc.err.find("left out"), rpc.err.rfind("left out")) << rpc.err;
+}
+
 TEST(BenchRpc, BadArgumentsAreOneLineAndExitTwo) {
   const TestDirectory dir;
   for (const auto& [arguments, text] :
        std::vector<std::pair<std::vector<std::string>, std::string>>{
-           {{"--contenders", "telegraph"}, "there is no contender 'telegraph' to measure"},
+           {{"--contenders", "telegraph"},
+            "there is no contender 'telegraph'; choose from lockstep"},
            {{"--what", "large"}, "choose from small, flight, tensor"},
            {{"--calls", "7"}, "--calls no fewer than --threads"},
            {{"--megabytes", "0"}, "--megabytes must be above 0"},
            {{"--what", "small", "--contenders", "memcpy"}, "no contender is left to measure"},
            {{"--json", "/nonexistent/x.json"}, "/nonexistent"},
            {{"--process", "unix-socket"}, "is started by it, not by hand"}}) {
-    const Ended ended = run_rpc(dir, arguments);
+    const ToolsEnd ended = run_rpc(dir, arguments);
     EXPECT_EQ(ended.status.exit_code, 2) << ended.err;
     EXPECT_NE(ended.err.find(text), std::string::npos) << ended.err;
     EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 1) << ended.err;
@@ -230,7 +230,7 @@ TEST_P(BenchMpi, TheRanksAreMpirunsAndTheRowsSayWhichItWas) {
   const auto mpirun = launch::find_mpirun_of(GetParam());
   const TestDirectory dir;
   ::setenv("LOCKSTEP_MPIRUN", mpirun->name.c_str(), 1);
-  const Ended ended =
+  const ToolsEnd ended =
       run_bench(dir, {"--ops", "all_reduce,all_to_all,gather,send", "--backends", "shm,mpi,mpi-raw",
                       "--sizes", "64,3000", "--json", dir / "rows.json"});
   ::unsetenv("LOCKSTEP_MPIRUN");
@@ -252,8 +252,8 @@ TEST_P(BenchMpi, TheRanksAreMpirunsAndTheRowsSayWhichItWas) {
 
 TEST(BenchCollectives, SeveralNumbersOfRanksMakeOneTable) {
   const TestDirectory dir;
-  const Ended ended = run_bench(dir, {"--backends", "shm,gloo", "--sizes", "64", "--nproc", "1,2,3",
-                                      "--json", dir / "rows.json"});
+  const ToolsEnd ended = run_bench(dir, {"--backends", "shm,gloo", "--sizes", "64", "--nproc",
+                                         "1,2,3", "--json", dir / "rows.json"});
   ASSERT_TRUE(ended.status.ok()) << ended.err;
   const auto rows = nlohmann::json::parse(dir.read("rows.json"));
   ASSERT_EQ(rows.size(), 6u);
@@ -276,7 +276,7 @@ TEST(BenchCollectives, BadArgumentsAreOneLineAndExitTwo) {
            {{"--json", "/nowhere/at/all.json"}, "/nowhere/at"},
            {{"--backends", "shm,teleport"}, "teleport"},
        }) {
-    const Ended ended = run_bench(dir, arguments);
+    const ToolsEnd ended = run_bench(dir, arguments);
     EXPECT_EQ(ended.status.exit_code, 2) << ended.err;
     EXPECT_NE(ended.err.find(word), std::string::npos) << ended.err;
   }

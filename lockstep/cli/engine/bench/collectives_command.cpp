@@ -29,35 +29,36 @@ namespace {
 
 constexpr double kDisturbed = 0.05;  // processors that others may use before it is said
 
-void report_rows(const BenchArguments& arguments, const std::vector<BenchRow>& rows) {
-  const std::vector<BenchFit> fits = fit_rows(rows);
+void report_rows(const BenchArguments& arguments, const std::vector<Row>& rows) {
+  const std::vector<Row> fits = fit_rows(rows);
   std::cout << bench_table(rows) << library_lines(rows);
   if (!fits.empty())
     std::cout << "\nTime of an operation = alpha + beta x size:\n" << fit_table(fits);
-  const auto most = std::max_element(
-      rows.begin(), rows.end(),
-      [](const BenchRow& a, const BenchRow& b) { return a.others_cpus < b.others_cpus; });
-  if (most != rows.end() && most->others_cpus > kDisturbed) {
-    std::cout << "\nOther processes used up to " << fixed(most->others_cpus, 2)
+  double others = 0;
+  for (const Row& row : rows) others = std::max(others, row.at("others_cpus").get<double>());
+  if (others > kDisturbed) {
+    std::cout << "\nOther processes used up to " << fixed(others, 2)
               << " processors meanwhile: measure again when the machine is quiet.\n";
   }
   std::cout << std::flush;
-  write_json(arguments.json, bench_json(rows));
-  write_json(arguments.fit, fit_json(fits));
+  write_json(arguments.json, rows);
+  write_json(arguments.fit, fits);
   if (!arguments.svg.empty()) write_output_file(arguments.svg, bench_svg(rows));
 }
 
 int run_rank(const BenchArguments& arguments) {
-  measure_collectives(arguments.measured, [&](const std::vector<BenchRow>& rows) {
+  measure_collectives(arguments.measured, [&](const std::vector<Row>& rows) {
     if (arguments.rows_to.empty())
       report_rows(arguments, rows);
     else
-      std::ofstream(arguments.rows_to) << bench_json(rows);
+      std::ofstream(arguments.rows_to) << Row(rows);
   });
   return 0;
 }
 
-int start_ranks(const BenchArguments& parsed, int nproc, const std::vector<std::string>& command) {
+int start_ranks(const BenchArguments& parsed, int64_t rank_count,
+                const std::vector<std::string>& command) {
+  const int nproc = static_cast<int>(rank_count);
   if (!needs_mpirun(parsed.measured.backends)) {
     launch::LaunchOptions options;
     options.command = command;
@@ -83,8 +84,8 @@ int start_all(const BenchArguments& parsed, const Arguments& arguments) {
   std::vector<std::string> command = {self().string(), "bench", "collectives"};
   command.insert(command.end(), arguments.begin(), arguments.end());
   if (parsed.nprocs.size() == 1) return start_ranks(parsed, parsed.nprocs[0], command);
-  std::vector<BenchRow> rows;
-  for (const int nproc : parsed.nprocs) {
+  std::vector<Row> rows;
+  for (const int64_t nproc : parsed.nprocs) {
     const UniqueFd memory(::memfd_create("lockstep-bench", MFD_CLOEXEC));
     if (!memory) throw system_error("memfd_create for the rows of the bench", errno);
     const std::string path =
@@ -93,8 +94,7 @@ int start_all(const BenchArguments& parsed, const Arguments& arguments) {
     one.insert(one.end(), {"--nproc", std::to_string(nproc), "--rows-to", path});
     if (const int code = start_ranks(parsed, nproc, one); code != 0) return code;
     std::ifstream file(path);
-    for (BenchRow& row : read_bench_json(nlohmann::json::parse(file)))
-      rows.push_back(std::move(row));
+    for (Row& row : Row::parse(file)) rows.push_back(std::move(row));
   }
   report_rows(parsed, rows);
   return 0;
@@ -143,7 +143,7 @@ BenchArguments parse_bench_arguments(const Arguments& arguments) {
   }
   result.measured.sizes = parse_byte_sizes(sizes);
   result.measured.dtypes = parse_dtypes(dtypes);
-  result.nprocs = parse_nprocs(nprocs);
+  result.nprocs = parse_rank_counts("--nproc", nprocs);
   if (result.measured.rounds < 1)
     throw InvalidArgument("--rounds is " + std::to_string(result.measured.rounds) +
                           "; give 1 or more");

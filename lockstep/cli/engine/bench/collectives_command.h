@@ -11,7 +11,7 @@ namespace lockstep::engine {
 
 struct BenchArguments {
   bench::CollectivesOptions measured;
-  std::vector<int> nprocs = {2};
+  std::vector<int64_t> nprocs = {2};
   std::string json;
   std::string fit;
   std::string svg;

@@ -1,14 +1,22 @@
 #include "lockstep/cli/engine/bench/command.h"
 
+#include <CLI/CLI.hpp>
 #include <iostream>
 
 #include "lockstep/cli/engine/bench/collectives_command.h"
-#include "lockstep/cli/engine/bench/rpc_command.h"
-#include "lockstep/cli/engine/bench/step_command.h"
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep::engine {
+
+void add_peers(CLI::App& app, bench::Peers& peers, const std::string& python_for) {
+  peers.folder = self().parent_path() / "peers";
+  app.add_option(
+         "--peers", peers.folder,
+         "the programs of others, bench/peers of Lockstep's sources [peers beside this one]")
+      ->type_name("DIR");
+  app.add_option("--python", peers.python, python_for + " [python3]")->type_name("PROGRAM");
+}
 
 int bench_command(const Arguments& arguments) {
   const std::string kind = arguments.empty() ? "" : arguments[0];

@@ -1,11 +1,11 @@
-#include "lockstep/cli/engine/bench/rpc_command.h"
+#include "lockstep/cli/engine/bench/command.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/bench/figures.h"
+#include "lockstep/bench/rpc.h"
 #include "lockstep/cli/option_parsing.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
@@ -14,6 +14,13 @@
 
 namespace lockstep::engine {
 using namespace bench;
+namespace {
+
+struct RpcArguments {
+  bench::RpcOptions measured;
+  std::string json;
+  std::string svg;
+};
 
 RpcArguments parse_rpc_arguments(const Arguments& arguments) {
   CLI::App app(
@@ -41,19 +48,13 @@ RpcArguments parse_rpc_arguments(const Arguments& arguments) {
   app.add_option("--calls", task.calls, "of a flight [100000]");
   app.add_option("--threads", task.threads, "that make them [8]");
   app.add_option("--megabytes", megabytes, "of the tensor, 1e6 bytes each [100]");
-  app.add_option("--python", result.measured.python, "for Ray [python3]")->type_name("PROGRAM");
+  add_peers(app, result.measured.peers, "for Ray");
   app.add_option("--json", result.json, "write the rows to this file")->type_name("FILE");
   app.add_option("--svg", result.svg, "draw the times to this file")->type_name("FILE");
   cli::add_example(app, {"lockstep bench rpc --contenders lockstep,unix-socket --what small"});
   parse(app, arguments);
-  result.measured.contenders = parse_names("--contenders", contenders);
-  for (const std::string& name : result.measured.contenders) {
-    if (std::find(rpc_contenders().begin(), rpc_contenders().end(), name) ==
-        rpc_contenders().end()) {
-      throw InvalidArgument("there is no contender '" + name + "' to measure; choose from " +
-                            joined(rpc_contenders()));
-    }
-  }
+  result.measured.contenders =
+      parse_choices("--contenders", "contender", contenders, rpc_contenders());
   if (result.measured.rounds < 1 || !(task.turn_ms > 0) || task.threads < 1 ||
       task.calls < task.threads) {
     throw InvalidArgument(
@@ -70,6 +71,8 @@ RpcArguments parse_rpc_arguments(const Arguments& arguments) {
   return result;
 }
 
+}  // namespace
+
 int bench_rpc(const Arguments& arguments) {
   return run_guarded("bench rpc", [&] {
     // Inside: "--process CONTENDER ..." is a process of a contender.
@@ -77,10 +80,10 @@ int bench_rpc(const Arguments& arguments) {
       return run_rpc_contender({arguments.begin() + 1, arguments.end()});
     RpcArguments parsed = parse_rpc_arguments(arguments);
     check_result_files({parsed.json, parsed.svg});
-    leave_out_absent(parsed.measured, self().string());
-    const std::vector<RpcRow> rows = measure_rpc(parsed.measured, self().string());
+    leave_out_absent(parsed.measured);
+    const std::vector<Row> rows = measure_rpc(parsed.measured, self().string());
     std::cout << rpc_table(rows) << std::flush;
-    write_json(parsed.json, rpc_json(rows));
+    write_json(parsed.json, rows);
     if (!parsed.svg.empty()) write_output_file(parsed.svg, rpc_svg(rows));
     return 0;
   });

@@ -1,11 +1,11 @@
-#include "lockstep/cli/engine/bench/step_command.h"
+#include "lockstep/cli/engine/bench/command.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/bench/figures.h"
+#include "lockstep/bench/step.h"
 #include "lockstep/bench/step_figures.h"
 #include "lockstep/bench/step_rank.h"
 #include "lockstep/cli/option_parsing.h"
@@ -23,9 +23,13 @@ namespace lockstep::engine {
 using namespace bench;
 namespace {
 
-bool contains(const std::vector<std::string>& all, const std::string& one) {
-  return std::find(all.begin(), all.end(), one) != all.end();
-}
+struct StepArguments {
+  bench::StepOptions measured;
+  std::string json;
+  std::string svg;
+  std::vector<int> copies;  // of the mesh
+  std::string turns;        // a process of a contender: its lines to the parent
+};
 
 int launch_processes(int nproc, const std::vector<std::string>& command) {
   launch::LaunchOptions options;
@@ -35,8 +39,6 @@ int launch_processes(int nproc, const std::vector<std::string>& command) {
   options.pin = false;  // all contenders alike, as torchrun does it
   return launch::launch(options).exit_code;
 }
-
-}  // namespace
 
 StepArguments parse_step_arguments(const Arguments& arguments) {
   CLI::App app(
@@ -72,25 +74,16 @@ StepArguments parse_step_arguments(const Arguments& arguments) {
       ->type_name("fused|torch");
   app.add_option("--rounds", result.measured.rounds, "how often the contenders take turns [7]");
   app.add_option("--turn-ms", result.measured.turn_ms, "how long a turn is, about [1500]");
-  app.add_option("--python", result.measured.python, "for the pytorch strategies [python3]")
-      ->type_name("PROGRAM");
+  add_peers(app, result.measured.peers, "for the pytorch and deepspeed strategies");
   app.add_option("--json", result.json, "write the rows to this file")->type_name("FILE");
   app.add_option("--svg", result.svg, "draw where a step's time goes to this file")
       ->type_name("FILE");
   app.add_option("--turns", result.turns)->group("");
   cli::add_example(app, {"lockstep bench step --model bert-mini --nproc 2"});
   parse(app, arguments);
-  if (!contains(step_models(), result.measured.model)) {
-    throw InvalidArgument("there is no model '" + result.measured.model + "' to measure; choose " +
-                          joined(step_models()));
-  }
-  result.measured.strategies = parse_names("--strategy", strategies);
-  for (const std::string& strategy : result.measured.strategies) {
-    if (!contains(step_strategies(), strategy)) {
-      throw InvalidArgument("there is no strategy '" + strategy + "' to measure; choose from " +
-                            joined(step_strategies()));
-    }
-  }
+  check_choice("model", result.measured.model, step_models());
+  result.measured.strategies =
+      parse_choices("--strategy", "strategy", strategies, step_strategies());
   if (batch->empty()) result.measured.batch = default_batch(result.measured.model);
   if (result.measured.batch < 1 || result.measured.nproc < 1 || result.measured.threads < 1 ||
       result.measured.rounds < 1 || !(result.measured.turn_ms > 0)) {
@@ -108,6 +101,8 @@ StepArguments parse_step_arguments(const Arguments& arguments) {
                           "'; choose fused or torch");
   return result;
 }
+
+}  // namespace
 
 int bench_step(const Arguments& arguments) {
   return run_guarded("bench step", [&] {
@@ -128,12 +123,12 @@ int bench_step(const Arguments& arguments) {
       return 0;
     }
     check_result_files({parsed.json, parsed.svg});
-    leave_out_python(parsed.measured);
+    leave_out_absent(parsed.measured);
     if (parsed.measured.strategies.empty()) throw InvalidArgument("no strategy is left to measure");
-    const std::vector<StepRow> rows = measure_steps(parsed.measured, self().string());
+    const std::vector<Row> rows = measure_steps(parsed.measured, self().string());
     std::cout << step_table(rows) << std::flush;
-    write_json(parsed.json, step_json(parsed.measured.model, rows));
-    if (!parsed.svg.empty()) write_output_file(parsed.svg, step_svg(parsed.measured.model, rows));
+    write_json(parsed.json, rows);
+    if (!parsed.svg.empty()) write_output_file(parsed.svg, step_svg(rows));
     return 0;
   });
 }

@@ -1,5 +1,4 @@
 // `lockstep compare --programs`, with programs that only pretend to train; and by strategies.
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -8,19 +7,15 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/cli/engine/command_line.h"
-#include "lockstep/cli/engine/compare/method_run.h"
-#include "lockstep/cli/engine/compare/methods.h"
+#include "lockstep/cli/engine/compare/programs.h"
+#include "lockstep/cli/engine/tools_run_test.h"
 #include "lockstep/core/errors.h"
-#include "lockstep/core/internal/test_support.h"
-#include "lockstep/core/subprocess.h"
-#include "lockstep/launch/rank_environment.h"
+#include "lockstep/core/named_file.h"
 #include "lockstep/train/run_claim.h"
 
 namespace lockstep::engine::compare_mp_test {
 
 using ::testing::AllOf;
-using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -57,14 +52,22 @@ cat > "$json" <<END
 END
 )";
 
+const std::vector<ComparedProgram>& the_nine() {
+  static const std::string file = LOCKSTEP_SOURCE_DIR "/examples/text_classification/programs.json";
+  static const auto programs = parse_programs(read_named_file(file), file);
+  return programs;
+}
+
 class ComparePrograms : public ::testing::Test {
  protected:
   ComparePrograms() {
     std::filesystem::create_directory(dir_ / "programs");
-    for (const TrainingMethod& method : training_methods()) {
-      const auto path = dir_.write(std::string("programs/") + method.name, kProgram);
+    for (const ComparedProgram& method : the_nine()) {
+      const auto path = dir_.write("programs/" + method.name, kProgram);
       ::chmod(path.c_str(), 0755);
     }
+    std::filesystem::copy_file(LOCKSTEP_SOURCE_DIR "/examples/text_classification/programs.json",
+                               dir_ / "programs/programs.json");
     std::filesystem::create_directory(dir_ / "data");
     dir_.write("data/train.jsonl", R"({"text": "好", "label": 0}
 {"text": "坏", "label": 1}
@@ -79,28 +82,16 @@ class ComparePrograms : public ::testing::Test {
     dir_.write("programs/" + method + ".does", what);
   }
 
-  struct Ended {
-    int exit_code = 0;
-    std::string out, err;
-  };
-  Ended run(const Arguments& more) {
-    const UniqueFd out(::creat((dir_ / "stdout").c_str(), 0600)),
-        err(::creat((dir_ / "stderr").c_str(), 0600));
-    SubprocessOptions options;
-    options.command = {"lockstep", "compare"};
+  ToolsEnd run(const Arguments& more) {
+    Arguments words{"compare"};
     for (const auto& [option, value] : {std::pair{"--data", dir_ / "data"},
                                         {"--output", dir_ / "out"},
                                         {"--programs", dir_ / "programs"}}) {
       if (std::find(more.begin(), more.end(), option) == more.end())
-        options.command.insert(options.command.end(), {option, value});
+        words.insert(words.end(), {option, value});
     }
-    options.command.insert(options.command.end(), more.begin(), more.end());
-    options.program = LOCKSTEP_TOOLS;
-    options.stdout_fd = out.get();
-    options.stderr_fd = err.get();
-    const ExitStatus status = Subprocess(options).wait(Deadline::seconds(120));
-    EXPECT_EQ(status.signal, 0);
-    return {status.exit_code, dir_.read("stdout"), dir_.read("stderr")};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_tools(dir_, words);
   }
   nlohmann::json comparison() { return nlohmann::json::parse(dir_.read("out/comparison.json")); }
 
@@ -108,13 +99,13 @@ class ComparePrograms : public ::testing::Test {
 };
 
 TEST_F(ComparePrograms, AllNineInOneTable) {
-  const Ended ended = run({"--nproc", "2", "--seed", "5", "--threads-per-rank", "3", "--json",
-                           dir_ / "copy.json", "--amp", "bfloat16"});
-  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const ToolsEnd ended = run({"--nproc", "2", "--seed", "5", "--threads-per-rank", "3", "--json",
+                              dir_ / "copy.json", "--amp", "bfloat16"});
+  ASSERT_EQ(ended.status.exit_code, 0) << ended.err;
   const auto methods = comparison().at("methods");
   ASSERT_EQ(methods.size(), 9u);
   for (size_t i = 0; i < 9; ++i) {
-    const TrainingMethod& method = training_methods()[i];
+    const ComparedProgram& method = the_nine()[i];
     EXPECT_EQ(methods[i].at("method"), method.name);
     EXPECT_EQ(methods[i].at("tutorial"), method.tutorial);
     const int nproc = i == 0 ? 1 : 2;
@@ -123,7 +114,7 @@ TEST_F(ComparePrograms, AllNineInOneTable) {
     EXPECT_EQ(methods[i].at("peak_memory_mib"), 300);
     EXPECT_EQ(methods[i].at("first_losses").size(), 2u);
     EXPECT_THAT(ended.out, HasSubstr(method.name));
-    const std::string log = dir_.read(std::string("out/") + method.name + "/log.txt");
+    const std::string log = dir_.read("out/" + method.name + "/log.txt");
     EXPECT_THAT(log, AllOf(HasSubstr("--seed 5"), HasSubstr("threads: 3\n"),
                            HasSubstr("【train】 epoch"), Not(HasSubstr("half"))));
     EXPECT_EQ(log.find("--amp bfloat16") != std::string::npos, method.takes_amp) << method.name;
@@ -139,8 +130,8 @@ TEST_F(ComparePrograms, AMethodThatFailsIsNamedAndTheRestGoOn) {
   make("distributed_spawn", "kill");
   make("horovod", "silent");
   make("trainer", "hostile");
-  const Ended ended = run({});
-  EXPECT_EQ(ended.exit_code, 1);
+  const ToolsEnd ended = run({});
+  EXPECT_EQ(ended.status.exit_code, 1);
   const auto methods = comparison().at("methods");
   ASSERT_EQ(methods.size(), 9u);
   EXPECT_THAT(methods[2].at("failure").get<std::string>(), HasSubstr("exit code 1"));
@@ -157,10 +148,10 @@ TEST_F(ComparePrograms, AMethodThatFailsIsNamedAndTheRestGoOn) {
 }
 
 TEST_F(ComparePrograms, AFormerResultIsNotTakenForThisOne) {
-  ASSERT_EQ(run({"--methods", "single,trainer"}).exit_code, 0);
+  ASSERT_EQ(run({"--methods", "single,trainer"}).status.exit_code, 0);
   make("single", "silent");
-  const Ended ended = run({"--methods", "single"});
-  EXPECT_EQ(ended.exit_code, 1);
+  const ToolsEnd ended = run({"--methods", "single"});
+  EXPECT_EQ(ended.status.exit_code, 1);
   EXPECT_THAT(ended.err, HasSubstr("the former run is now in " + (dir_ / "out/previous").string()));
   EXPECT_TRUE(comparison().at("methods")[0].contains("failure"));
   EXPECT_FALSE(dir_.read("out/previous/single/run.json").empty());
@@ -170,15 +161,15 @@ TEST_F(ComparePrograms, AFormerResultIsNotTakenForThisOne) {
 
 TEST_F(ComparePrograms, WhatTheFirstProgramRefusesIsBadInput) {
   make("single", "refuse");
-  const Ended ended = run({});
-  EXPECT_EQ(ended.exit_code, 2);
+  const ToolsEnd ended = run({});
+  EXPECT_EQ(ended.status.exit_code, 2);
   EXPECT_THAT(ended.err, HasSubstr("lockstep compare: single: the data is bad\n"));
   EXPECT_FALSE(std::filesystem::exists(dir_ / "out/data_parallel"));
 }
 
 TEST_F(ComparePrograms, ScalingRunsFurtherNumbersOfRanks) {
-  const Ended ended = run({"--methods", "distributed,data_parallel", "--scaling", "1,2,4"});
-  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const ToolsEnd ended = run({"--methods", "distributed,data_parallel", "--scaling", "1,2,4"});
+  ASSERT_EQ(ended.status.exit_code, 0) << ended.err;
   const auto json = comparison();
   EXPECT_EQ(json.at("methods").size(), 2u);
   ASSERT_EQ(json.at("scaling").size(), 2u);
@@ -191,13 +182,9 @@ TEST_F(ComparePrograms, ScalingRunsFurtherNumbersOfRanks) {
 }
 
 TEST_F(ComparePrograms, WithoutDataItMakesItsOwnSentences) {
-  UniqueFd err(::creat((dir_ / "stderr").c_str(), 0600));
-  SubprocessOptions options;
-  options.command = {"lockstep", "compare",    "--methods",  "single",
-                     "--output", dir_ / "own", "--programs", dir_ / "programs"};
-  options.program = LOCKSTEP_TOOLS;
-  options.stderr_fd = err.get();
-  ASSERT_TRUE(Subprocess(options).wait(Deadline::seconds(120)).ok()) << dir_.read("stderr");
+  const ToolsEnd ended = run_tools(dir_, {"compare", "--methods", "single", "--output",
+                                          dir_ / "own", "--programs", dir_ / "programs"});
+  ASSERT_TRUE(ended.status.ok()) << ended.err;
   EXPECT_FALSE(dir_.read("own/data/vocab.txt").empty());
   EXPECT_THAT(dir_.read("own/single/log.txt"),
               AllOf(HasSubstr("--data " + (dir_ / "own/data").string()),
@@ -207,8 +194,8 @@ TEST_F(ComparePrograms, WithoutDataItMakesItsOwnSentences) {
 
 TEST_F(ComparePrograms, BadInputIsOneLineBeforeAnythingStarts) {
   const auto refuses = [&](const Arguments& more, const std::string& says) {
-    const Ended ended = run(more);
-    EXPECT_EQ(ended.exit_code, 2) << ended.err;
+    const ToolsEnd ended = run(more);
+    EXPECT_EQ(ended.status.exit_code, 2) << ended.err;
     EXPECT_THAT(ended.err, AllOf(HasSubstr("lockstep compare: "), HasSubstr(says)));
     EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 1) << ended.err;
     EXPECT_EQ(ended.out, "");
@@ -222,6 +209,7 @@ TEST_F(ComparePrograms, BadInputIsOneLineBeforeAnythingStarts) {
   refuses({"--model", dir_.write("config.json", "{").string()}, "config.json");
   refuses({"--output", dir_.write("file", "").string()}, "file");
   refuses({"--json", dir_.path().string()}, "is a directory");
+  refuses({"--programs", dir_ / "data"}, "there is no " + (dir_ / "data/programs.json").string());
   std::filesystem::remove(dir_ / "programs/accelerator");
   refuses({}, "accelerator, is missing; give --programs the directory of the built programs");
   EXPECT_FALSE(std::filesystem::exists(dir_ / "out/single"));
@@ -230,16 +218,9 @@ TEST_F(ComparePrograms, BadInputIsOneLineBeforeAnythingStarts) {
 TEST(CompareStrategies, TrainOneRecipeSideBySide) {
   const TestDirectory dir;
   const auto run = [&](const Arguments& words) {
-    const UniqueFd out(::creat((dir / "stdout").c_str(), 0600)),
-        err(::creat((dir / "stderr").c_str(), 0600));
-    SubprocessOptions options;
-    options.command = {"lockstep"};
-    options.command.insert(options.command.end(), words.begin(), words.end());
-    options.program = words.front() == "compare" ? LOCKSTEP_TOOLS : LOCKSTEP_ENGINE;
-    options.stdout_fd = out.get();
-    options.stderr_fd = err.get();
-    const int code = Subprocess(options).wait(Deadline::seconds(300)).exit_code;
-    EXPECT_EQ(code, 0) << dir.read("stderr");
+    const ToolsEnd ended =
+        run_tools(dir, words, words.front() == "compare" ? LOCKSTEP_TOOLS : LOCKSTEP_ENGINE);
+    EXPECT_TRUE(ended.status.ok()) << ended.err;
   };
   const std::string out = dir / "out";
   run({"compare", "mnist", "--strategies", "single,ddp,ddp-bf16,zero3,average", "--max-steps", "4",
@@ -274,15 +255,11 @@ TEST(CompareStrategies, TrainOneRecipeSideBySide) {
 TEST(CompareStrategies, BadInputIsOneLineBeforeAnythingStarts) {
   const TestDirectory dir;
   const auto refuses = [&](Arguments words, const std::string& says) {
-    words.insert(words.begin(), {"lockstep", "compare"});
+    words.insert(words.begin(), "compare");
     words.insert(words.end(), {"--output", dir / "out"});
-    const UniqueFd err(::creat((dir / "stderr").c_str(), 0600));
-    SubprocessOptions options;
-    options.command = std::move(words);
-    options.program = LOCKSTEP_TOOLS;
-    options.stderr_fd = err.get();
-    EXPECT_EQ(Subprocess(options).wait(Deadline::seconds(60)).exit_code, 2);
-    const std::string line = dir.read("stderr");
+    const ToolsEnd ended = run_tools(dir, words);
+    EXPECT_EQ(ended.status.exit_code, 2);
+    const std::string& line = ended.err;
     EXPECT_THAT(line, AllOf(HasSubstr("lockstep compare: "), HasSubstr(says)));
     EXPECT_EQ(std::count(line.begin(), line.end(), '\n'), 1) << line;
     EXPECT_FALSE(std::filesystem::exists(dir / "out"));
@@ -300,76 +277,16 @@ TEST(CompareStrategies, BadInputIsOneLineBeforeAnythingStarts) {
 TEST(Compare, AFolderThatAnotherIsWritingIsRefused) {
   const TestDirectory dir;
   const RunClaim first(dir / "out", [](std::string_view) { return std::nullopt; });
-  for (const Arguments& words : {Arguments{"mnist", "--data", "digits"},
-                                 {"--scaling", "1", "--data", "digits"},
-                                 {"--parallelism", "--nproc", "2"}}) {
-    const UniqueFd err(::creat((dir / "stderr").c_str(), 0600));
-    SubprocessOptions options;
-    options.command = {"lockstep", "compare"};
-    options.command.insert(options.command.end(), words.begin(), words.end());
-    options.command.insert(options.command.end(), {"--output", dir / "out"});
-    options.program = LOCKSTEP_TOOLS;
-    options.stderr_fd = err.get();
-    EXPECT_EQ(Subprocess(options).wait(Deadline::seconds(120)).exit_code, 2) << words[0];
-    EXPECT_THAT(dir.read("stderr"),
+  for (Arguments words : {Arguments{"mnist", "--data", "digits"},
+                          {"--scaling", "1", "--data", "digits"},
+                          {"--parallelism", "--nproc", "2"}}) {
+    words.insert(words.begin(), "compare");
+    words.insert(words.end(), {"--output", dir / "out"});
+    const ToolsEnd ended = run_tools(dir, words);
+    EXPECT_EQ(ended.status.exit_code, 2) << words[1];
+    EXPECT_THAT(ended.err,
                 AllOf(HasSubstr("lockstep compare: output "), HasSubstr("is in use: process ")));
   }
-}
-
-TEST_F(ComparePrograms, AFolderThatAnotherIsWritingIsRefused) {
-  const RunClaim first(dir_ / "out", [](std::string_view) { return std::nullopt; });
-  const Ended ended = run({"--methods", "single"});
-  EXPECT_EQ(ended.exit_code, 2);
-  EXPECT_THAT(ended.err, HasSubstr("is in use: process "));
-}
-
-// A program alone, as compare runs it.
-MethodEnd sh(const TestDirectory& dir, const std::string& script, Deadline deadline,
-             Terminal terminal = {}) {
-  return run_method({.command = {"sh", "-c", script},
-                     .env = launch::current_environment(),
-                     .log = dir / "log.txt",
-                     .terminal = terminal},
-                    deadline);
-}
-
-TEST(MethodRun, KeepsTheLastLinesAndSaysHowItEnded) {
-  const TestDirectory dir;
-  const Deadline deadline = Deadline::seconds(60);
-  const MethodEnd end = sh(dir, "seq 100; echo; printf 'no end of line' >&2; exit 7", deadline);
-  EXPECT_EQ(end.status->exit_code, 7);
-  EXPECT_EQ(end.last_lines.size(), 20u);
-  EXPECT_THAT(end.last_lines, Contains("no end of line"));
-  EXPECT_THAT(failure_text(end, deadline), HasSubstr("exit code 7: "));
-  EXPECT_THAT(dir.read("log.txt"), HasSubstr("1\n2\n3\n"));
-  EXPECT_EQ(failure_text(sh(dir, "kill -15 $$", deadline), deadline), "signal SIGTERM");
-}
-
-TEST(MethodRun, EndsWhatPassesItsDeadline) {
-  const TestDirectory dir;
-  const Deadline deadline = Deadline::seconds(0.3);
-  const MethodEnd end = sh(dir, "echo begun; exec sleep 1000", deadline);
-  EXPECT_FALSE(end.status);
-  EXPECT_THAT(failure_text(end, deadline), HasSubstr("no end within 0.3 s"));
-}
-
-TEST(MethodRun, DoesNotWaitForWhatTheProgramLeaves) {
-  const TestDirectory dir;
-  const MethodEnd end = sh(dir, "sleep 1000 & exit 0", Deadline::seconds(60));
-  EXPECT_TRUE(end.status && end.status->ok());
-}
-
-TEST(MethodRun, ATerminalIsPassedOn) {
-  const TestDirectory dir;
-  testing::internal::CaptureStderr();
-  const MethodEnd end =
-      sh(dir, "[ -t 2 ] && stty size <&2; printf '\\rhalf\\r\\033[Kdone\\n' >&2",
-         Deadline::seconds(60), {.interactive = true, .unicode = true, .columns = 97});
-  const std::string shown = testing::internal::GetCapturedStderr();
-  EXPECT_TRUE(end.status->ok());
-  EXPECT_THAT(shown, HasSubstr("\rhalf\r\x1b[Kdone\n"));
-  EXPECT_THAT(dir.read("log.txt"),
-              AllOf(HasSubstr("24 97\n"), HasSubstr("\ndone\n"), Not(HasSubstr("half"))));
 }
 
 }  // namespace lockstep::engine::compare_mp_test

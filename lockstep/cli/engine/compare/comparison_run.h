@@ -1,19 +1,21 @@
-// Runs jobs one after another and puts their results side by side, whatever they are: `lockstep train`
-// with several strategies, or programs of somebody's own.
+// Trainings one after another, and their results side by side, whatever they are: `lockstep train`
+// with several strategies, or the programs of --programs.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
-#include "lockstep/report/comparison.h"
+#include "lockstep/bench/comparison.h"
+#include "lockstep/bench/program_experiment.h"
+#include "lockstep/cli/engine/compare/options.h"
 
 namespace lockstep::engine {
 
-// One training: a command that writes its result (report/run_result.h) to result() and ends with 0. Its
-// progress bar goes to stderr; what it prints is kept in log(). Bad input is one line on stderr and exit
-// code 2.
+// One training: a program (bench/program_experiment.h) that writes its result (report/run_result.h)
+// to result().
 struct ComparedJob {
   std::string name;           // of its row
   std::string tutorial = {};  // what a tutorial calls it
@@ -23,32 +25,28 @@ struct ComparedJob {
   std::filesystem::path folder;
   std::vector<std::string> command;
 
-  std::filesystem::path log() const { return folder / "log.txt"; }
+  std::filesystem::path log() const { return folder / bench::kJobLog; }
   std::filesystem::path result() const { return folder / "run.json"; }
 };
 
-// The folder of a job in `output`: its name, and the number of ranks where it is for scaling.
-std::filesystem::path job_folder(const std::filesystem::path& output, const std::string& name,
-                                 int64_t scaled_to = 0);
-
-struct ComparisonRun {
-  Comparison begun;  // all but what the jobs find
-  std::vector<ComparedJob> jobs;
-  std::vector<std::string> former_names;  // that jobs of a former comparison may have
-  std::filesystem::path output;           // there
-  std::string json;                       // a copy of comparison.json; "": none
-  double timeout = 86400;                 // seconds that a job may take
+// A row to come, of which plan_jobs() makes jobs.
+struct ComparedRow {
+  std::string name, tutorial = {}, writes = {};  // as of ComparedJob
+  bool has_ranks = true;                         // otherwise it has one, whatever is asked for
 };
+// Each row on `nproc` ranks, then those that have ranks on the other numbers of `scaling`.
+// command(i, job): of a job of the i-th row, all but its command. Pure.
+std::vector<ComparedJob> plan_jobs(
+    const std::vector<ComparedRow>& rows, const CompareOptions& options, int64_t nproc,
+    std::vector<int64_t> scaling,
+    const std::function<std::vector<std::string>(size_t i, const ComparedJob& job)>& command);
 
-// Runs the jobs, and writes comparison.json, comparison.md and comparison.html after each of them anew.
-// Exit codes: 0; 1 if a job failed, and the others have run. Throws InvalidArgument with the first job's
-// line where that refuses its input; SystemError if the output cannot be written.
-int run_comparison(ComparisonRun run);
+// What can be said of a comparison before its first job: the machine, the day, ranks and threads.
+bench::Comparison begun_comparison(const CompareOptions& options, int64_t nproc);
 
-// The machine and the day, for `begun`.
-Comparison comparison_of_this_machine();
-
-// "1,2,4" without `nproc`, each once, in order.
-std::vector<int64_t> other_sizes(std::vector<int64_t> sizes, int64_t nproc);
+// Runs the jobs, and writes comparison.json, comparison.md and comparison.html after each of them
+// anew. Exit codes and what it throws: bench::run_programs().
+int run_comparison(bench::Comparison begun, const std::vector<ComparedJob>& jobs,
+                   const CompareOptions& options);
 
 }  // namespace lockstep::engine

@@ -4,22 +4,23 @@
 #include <string>
 
 #include "lockstep/cli/engine/command_line.h"
+#include "lockstep/cli/engine/compare/options.h"
 #include "lockstep/cli/engine/compare/parallelism_ways.h"
 
 namespace lockstep::engine {
 
 struct ParallelismArguments {
-  DividedSettings settings;
-  std::string output = "runs/parallelism";
-  std::string json;
-  double timeout = 3600;    // seconds that a run may take
-  std::string way, record;  // inside: this process runs the way's ranks, or is one of them
+  Arguments given;  // all of them: what a run is called with too
+  CompareOptions common{.output = "runs/parallelism", .timeout = 3600};
+  DividedSettings settings = {};
+  std::string way = {},
+              record = {};  // inside: this process runs the way's ranks, or is one of them
 };
 // Throws HelpShown, InvalidArgument. Looks at nothing but the arguments.
 ParallelismArguments parse_parallelism_arguments(const Arguments& arguments);
 
-// Each way twice, in two rounds, each run a job of processes of its own. Writes parallelism.json, .html and two
-// pictures. Exit codes: 0; 1 if a run failed, and the others have run; 2 for bad input.
+// Each way twice, in two rounds, each run a job of processes of its own. Writes parallelism.json,
+// .html and two pictures. Exit codes: bench::run_programs().
 int compare_parallelism(const Arguments& arguments);
 
 }  // namespace lockstep::engine

@@ -1,5 +1,4 @@
 // `lockstep compare --parallelism` with a tiny model.
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,39 +6,24 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/cli/engine/command_line.h"
-#include "lockstep/core/internal/test_support.h"
-#include "lockstep/core/subprocess.h"
+#include "lockstep/cli/engine/tools_run_test.h"
 
 namespace lockstep::engine::parallelism_mp_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-struct ParallelismEnd {
-  int exit_code = 0;
-  std::string out, err;
-};
-
-ParallelismEnd compare(const TestDirectory& dir, const Arguments& words) {
-  const UniqueFd out(::creat((dir / "stdout").c_str(), 0600)),
-      err(::creat((dir / "stderr").c_str(), 0600));
-  SubprocessOptions options;
-  options.command = {"lockstep", "compare", "--parallelism", "--output", dir / "out"};
-  options.command.insert(options.command.end(), words.begin(), words.end());
-  options.program = LOCKSTEP_TOOLS;
-  options.stdout_fd = out.get();
-  options.stderr_fd = err.get();
-  const int code = Subprocess(options).wait(Deadline::seconds(400)).exit_code;
-  return {code, dir.read("stdout"), dir.read("stderr")};
+ToolsEnd compare(const TestDirectory& dir, Arguments words) {
+  words.insert(words.begin(), {"compare", "--parallelism", "--output", dir / "out"});
+  return run_tools(dir, words);
 }
 
 TEST(CompareParallelism, EveryWayTrainsTheSameAndIsMeasured) {
   const TestDirectory dir;
-  const ParallelismEnd end =
+  const ToolsEnd end =
       compare(dir, {"--steps", "2", "--layers", "2", "--hidden", "32", "--heads", "4",
                     "--vocabulary", "64", "--length", "32", "--json", dir / "copy.json"});
-  ASSERT_EQ(end.exit_code, 0) << end.err;
+  ASSERT_EQ(end.status.exit_code, 0) << end.err;
   const auto json = nlohmann::json::parse(dir.read("out/parallelism.json"));
   EXPECT_EQ(json, nlohmann::json::parse(dir.read("copy.json")));
   const auto& ways = json.at("ways");
@@ -81,8 +65,8 @@ TEST(CompareParallelism, EveryWayTrainsTheSameAndIsMeasured) {
 
 TEST(CompareParallelism, ARunThatFailsIsNamedAndTheRestGoOn) {
   const TestDirectory dir;
-  const ParallelismEnd end = compare(dir, {"--nproc", "2", "--timeout", "0.01"});
-  EXPECT_EQ(end.exit_code, 1);
+  const ToolsEnd end = compare(dir, {"--nproc", "2", "--timeout", "0.01"});
+  EXPECT_EQ(end.status.exit_code, 1);
   EXPECT_THAT(end.err, AllOf(HasSubstr("pipe=2: failed: no end within"),
                              HasSubstr("lockstep compare: data=2 failed: no end within")));
   const auto json = nlohmann::json::parse(dir.read("out/parallelism.json"));
@@ -93,8 +77,8 @@ TEST(CompareParallelism, ARunThatFailsIsNamedAndTheRestGoOn) {
 
 TEST(CompareParallelism, BadInputIsOneLineBeforeAnythingStarts) {
   const TestDirectory dir;
-  const ParallelismEnd end = compare(dir, {"--nproc", "1"});
-  EXPECT_EQ(end.exit_code, 2);
+  const ToolsEnd end = compare(dir, {"--nproc", "1"});
+  EXPECT_EQ(end.status.exit_code, 2);
   EXPECT_THAT(end.err, HasSubstr("lockstep compare: --nproc is 1"));
   EXPECT_EQ(std::count(end.err.begin(), end.err.end(), '\n'), 1);
   EXPECT_FALSE(std::filesystem::exists(dir / "out"));

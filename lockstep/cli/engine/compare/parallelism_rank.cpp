@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "lockstep/bench/quantile.h"
 #include "lockstep/cli/engine/command_line.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/comm/objects.h"
@@ -98,9 +99,7 @@ class DividedTraining {
     for (const auto& [axes, bytes] : sent_by_axes(model_))
       mine.sent[axes] = (bytes - before.at(axes)) / static_cast<double>(steps);
     record.last_loss = mean(loss);
-    const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-    std::nth_element(times.begin(), middle, times.end());
-    mine.step_ms = *middle;
+    mine.step_ms = bench::quantile(times, 0.5);
     for (const TimedAction& action : model_.pipeline().executed()) {
       mine.span = std::max(mine.span, action.end);
       mine.busy += action.end - action.start;
@@ -149,36 +148,6 @@ class DividedTraining {
   LmRowBatch batch_;
 };
 
-nlohmann::ordered_json rank_json(const DividedRank& rank) {
-  return {{"parameters", rank.parameters},
-          {"gradients", rank.gradients},
-          {"state", rank.state},
-          {"buffers", rank.buffers},
-          {"activations", rank.activations},
-          {"pss", rank.pss},
-          {"sent", rank.sent},
-          {"step_ms", rank.step_ms},
-          {"span", rank.span},
-          {"busy", rank.busy}};
-}
-
-template <typename Json>
-DividedRank rank_of(const Json& json) {
-  DividedRank rank;
-  const auto take = [&json](const char* name, auto& value) { json.at(name).get_to(value); };
-  take("parameters", rank.parameters);
-  take("gradients", rank.gradients);
-  take("state", rank.state);
-  take("buffers", rank.buffers);
-  take("activations", rank.activations);
-  take("pss", rank.pss);
-  take("sent", rank.sent);
-  take("step_ms", rank.step_ms);
-  take("span", rank.span);
-  take("busy", rank.busy);
-  return rank;
-}
-
 }  // namespace
 
 double DividedRank::sent_in_all() const {
@@ -186,20 +155,10 @@ double DividedRank::sent_in_all() const {
                          [](double sum, const auto& one) { return sum + one.second; });
 }
 
-nlohmann::ordered_json to_json(const DividedRecord& record) {
-  nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
-  for (const DividedRank& rank : record.ranks) ranks.push_back(rank_json(rank));
-  return {{"first_loss", record.first_loss}, {"last_loss", record.last_loss}, {"by_rank", ranks}};
-}
-
 DividedRecord parse_divided_record(const std::string& text, const std::string& source) {
   try {
-    const auto json = nlohmann::json::parse(text);
-    DividedRecord record;
-    json.at("first_loss").get_to(record.first_loss);
-    json.at("last_loss").get_to(record.last_loss);
-    for (const auto& rank : json.at("by_rank")) record.ranks.push_back(rank_of(rank));
-    if (record.ranks.empty()) throw DataError(source + " has no rank");
+    const DividedRecord record = nlohmann::json::parse(text);
+    if (record.by_rank.empty()) throw DataError(source + " has no rank");
     return record;
   } catch (const nlohmann::json::exception& error) {
     throw DataError(source + ": " + error.what());
@@ -214,9 +173,9 @@ void run_divided_rank(const DividedWay& way, const DividedSettings& settings,
                           std::to_string(settings.nproc));
   DividedRecord record;
   DividedTraining training(way, settings, comm);
-  const nlohmann::json mine = rank_json(training.measure(settings.steps, record));
-  for (const auto& rank : all_gather_object(comm, mine)) record.ranks.push_back(rank_of(rank));
-  if (comm.rank() == 0) write_json(file, to_json(record));
+  const nlohmann::json mine = training.measure(settings.steps, record);
+  for (const DividedRank rank : all_gather_object(comm, mine)) record.by_rank.push_back(rank);
+  if (comm.rank() == 0) write_json(file, nlohmann::json(record));
   comm.barrier();  // nobody leaves while others still measure
 }
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 #include <map>
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -30,10 +30,12 @@ struct DividedRank {
 // What the ranks of a job have found.
 struct DividedRecord {
   double first_loss = 0, last_loss = 0;  // of the whole batch
-  std::vector<DividedRank> ranks;
+  std::vector<DividedRank> by_rank;
 };
 
-nlohmann::ordered_json to_json(const DividedRecord& record);
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DividedRank, parameters, gradients, state, buffers, activations,
+                                   pss, sent, step_ms, span, busy)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DividedRecord, first_loss, last_loss, by_rank)
 // Throws DataError that begins with `source`.
 DividedRecord parse_divided_record(const std::string& text, const std::string& source);
 

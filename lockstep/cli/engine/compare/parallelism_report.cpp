@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "lockstep/report/bar_chart.h"
 #include "lockstep/report/table.h"
@@ -25,30 +26,46 @@ double as_bytes(int64_t bytes) {
   return static_cast<double>(bytes);
 }
 
-std::vector<std::string> cells_of(const DividedComparison& comparison, const DividedRow& row) {
-  if (row.runs.empty()) return {row.way.name, "failed", "", "", "", "", "", "", ""};
-  const DividedRank most = row.most();
-  const double activations = activations_in_theory(comparison, row);
-  return {
-      row.way.name,
-      beside(as_bytes(most.parameters), row.theory.parameters),
-      beside(as_bytes(most.gradients), row.theory.gradients),
-      beside(as_bytes(most.state), row.theory.state),
-      activations > 0 ? beside(as_bytes(most.activations), activations)
-                      : in_mib(as_bytes(most.activations)),
-      in_mib(most.pss),
-      beside(row.sent(), row.theory.sent),
-      row.theory.bubble ? percent(row.bubble(), 0) + " / " + percent(*row.theory.bubble, 0) : "",
-      fixed(row.step_ms(), 1) + " (" + percent(row.spread(), 0) + ")"};
-}
-
-const std::vector<PageColumn>& columns() {
-  static const std::vector<PageColumn> all{
-      {{"way", "方式"}, Align::kLeft}, {{"parameters", "参数"}},    {{"gradients", "梯度"}},
-      {{"state", "优化器状态"}},       {{"activations", "激活值"}}, {{"PSS", "PSS"}},
-      {{"sent a step", "每步发送"}},   {{"bubble", "气泡"}},        {{"ms a step", "毫秒/步"}},
+Sheet sheet_of_rows(const DividedComparison& comparison) {
+  // A row that failed has no figures.
+  const auto shown = [](Words title, auto text) {
+    return Shown<DividedRow>{std::move(title), [text](const DividedRow& row) {
+                               return row.runs.empty() ? std::string() : text(row);
+                             }};
   };
-  return all;
+  const auto bytes = [&shown](Words title, int64_t DividedRank::* measured,
+                              double DividedTheory::* theory) {
+    return shown(std::move(title), [=](const DividedRow& row) {
+      return beside(as_bytes(row.most().*measured), row.theory.*theory);
+    });
+  };
+  const std::vector<Shown<DividedRow>> columns{
+      {{"way", "方式"}, [](const DividedRow& row) { return row.way.name; }, Align::kLeft},
+      {{"parameters", "参数"},
+       [](const DividedRow& row) {
+         if (row.runs.empty()) return std::string("failed");
+         return beside(as_bytes(row.most().parameters), row.theory.parameters);
+       }},
+      bytes({"gradients", "梯度"}, &DividedRank::gradients, &DividedTheory::gradients),
+      bytes({"state", "优化器状态"}, &DividedRank::state, &DividedTheory::state),
+      shown({"activations", "激活值"},
+            [&comparison](const DividedRow& row) {
+              const double measured = as_bytes(row.most().activations),
+                           theory = activations_in_theory(comparison, row);
+              return theory > 0 ? beside(measured, theory) : in_mib(measured);
+            }),
+      shown({"PSS", "PSS"}, [](const DividedRow& row) { return in_mib(row.most().pss); }),
+      shown({"sent a step", "每步发送"},
+            [](const DividedRow& row) { return beside(row.sent(), row.theory.sent); }),
+      shown({"bubble", "气泡"},
+            [](const DividedRow& row) {
+              if (!row.theory.bubble) return std::string();
+              return percent(row.bubble(), 0) + " / " + percent(*row.theory.bubble, 0);
+            }),
+      shown({"ms a step", "毫秒/步"}, [](const DividedRow& row) {
+        return fixed(row.step_ms(), 1) + " (" + percent(row.spread(), 0) + ")";
+      })};
+  return sheet_of(columns, comparison.rows);
 }
 
 nlohmann::ordered_json row_json(const DividedComparison& comparison, const DividedRow& row) {
@@ -80,7 +97,7 @@ nlohmann::ordered_json row_json(const DividedComparison& comparison, const Divid
                       {"spread", row.spread()}};
   if (row.theory.bubble) json["measured"]["bubble"] = row.bubble();
   json["runs"] = nlohmann::ordered_json::array();
-  for (const DividedRecord& run : row.runs) json["runs"].push_back(to_json(run));
+  for (const DividedRecord& run : row.runs) json["runs"].emplace_back(nlohmann::json(run));
   return json;
 }
 
@@ -111,6 +128,17 @@ void fill_time(const DividedRow& row, Bar& bar) {
   bar.note = fixed(row.step_ms(), 1);
 }
 
+// Milliseconds of each run's slowest rank.
+std::vector<double> slowest_ranks(const std::vector<DividedRecord>& runs) {
+  std::vector<double> slowest;
+  for (const DividedRecord& run : runs) {
+    slowest.push_back(0);
+    for (const DividedRank& rank : run.by_rank)
+      slowest.back() = std::max(slowest.back(), rank.step_ms);
+  }
+  return slowest;
+}
+
 Words settings_words(const DividedComparison& comparison) {
   const DividedSettings& of = comparison.settings;
   const LmConfig config = divided_model(of, false);
@@ -131,32 +159,24 @@ Words settings_words(const DividedComparison& comparison) {
 }  // namespace
 
 double DividedRow::step_ms() const {
-  double sum = 0;
-  for (const DividedRecord& run : runs) {
-    double slowest = 0;
-    for (const DividedRank& rank : run.ranks) slowest = std::max(slowest, rank.step_ms);
-    sum += slowest;
-  }
+  const std::vector<double> slowest = slowest_ranks(runs);
+  const double sum = std::accumulate(slowest.begin(), slowest.end(), 0.0);
   return runs.empty() ? 0 : sum / static_cast<double>(runs.size());
 }
 
 double DividedRow::spread() const {
-  double shortest = 0, longest = 0;
-  for (const DividedRecord& run : runs) {
-    double slowest = 0;
-    for (const DividedRank& rank : run.ranks) slowest = std::max(slowest, rank.step_ms);
-    shortest = &run == &runs.front() ? slowest : std::min(shortest, slowest);
-    longest = std::max(longest, slowest);
-  }
-  return longest > 0 ? (longest - shortest) / step_ms() : 0;
+  const std::vector<double> slowest = slowest_ranks(runs);
+  if (runs.empty() || step_ms() <= 0) return 0;
+  const auto [least, most] = std::minmax_element(slowest.begin(), slowest.end());
+  return (*most - *least) / step_ms();
 }
 
 double DividedRow::bubble() const {
   if (runs.empty() || !theory.bubble) return 0;
   double span = 0, busy = 0;
-  for (const DividedRank& rank : runs.back().ranks) {
+  for (const DividedRank& rank : runs.back().by_rank) {
     span = std::max(span, rank.span);
-    busy += rank.busy / static_cast<double>(runs.back().ranks.size());
+    busy += rank.busy / static_cast<double>(runs.back().by_rank.size());
   }
   return busy > 0 ? span / busy - 1 : 0;
 }
@@ -164,7 +184,7 @@ double DividedRow::bubble() const {
 DividedRank DividedRow::most() const {
   DividedRank most;
   if (runs.empty()) return most;
-  for (const DividedRank& rank : runs.back().ranks) {
+  for (const DividedRank& rank : runs.back().by_rank) {
     most.parameters = std::max(most.parameters, rank.parameters);
     most.gradients = std::max(most.gradients, rank.gradients);
     most.state = std::max(most.state, rank.state);
@@ -178,7 +198,7 @@ DividedRank DividedRow::most() const {
 double DividedRow::sent() const {
   double most = 0;
   if (runs.empty()) return most;
-  for (const DividedRank& rank : runs.back().ranks) most = std::max(most, rank.sent_in_all());
+  for (const DividedRank& rank : runs.back().by_rank) most = std::max(most, rank.sent_in_all());
   return most;
 }
 
@@ -194,11 +214,7 @@ double activations_in_theory(const DividedComparison& comparison, const DividedR
 }
 
 std::string divided_table(const DividedComparison& comparison) {
-  std::vector<Column> heads;
-  for (const PageColumn& column : columns()) heads.push_back({column.title.en, column.align});
-  Table table(heads);
-  for (const DividedRow& row : comparison.rows) table.add(cells_of(comparison, row));
-  std::string text = table.str();
+  std::string text = text_of(sheet_of_rows(comparison));
   text +=
       "\nMiB of the rank that has most, measured / in theory. In brackets: how far the runs are "
       "apart.\n";
@@ -261,9 +277,7 @@ std::string divided_page(const DividedComparison& comparison) {
        "所有方式都用同一个批次训练。内存和字节数取最多的那个 rank，单位 MiB，写作“实测 / "
        "理论”；理论假设一切都均匀划分。激活值的理论值由数据并行的实测值推出。"
        "expert 一行训练的是带专家的模型，参数更多。"});
-  PageTable table{.columns = columns(), .rows = {}};
-  for (const DividedRow& row : comparison.rows) table.rows.push_back(cells_of(comparison, row));
-  page.table(table);
+  page.table(sheet_of_rows(comparison));
   page.pictures({divided_memory_picture(comparison), divided_time_picture(comparison)});
   std::vector<std::pair<Words, Words>> left;
   for (const LeftOutWay& one : comparison.left_out)

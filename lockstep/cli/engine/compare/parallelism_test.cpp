@@ -126,15 +126,15 @@ DividedRecord record_of(double step_ms, int64_t scale = 1) {
   DividedRank other = one;
   other.parameters = 3 * mib;
   other.step_ms = step_ms / 2;
-  return {.first_loss = 7.5, .last_loss = 7.25, .ranks = {other, one}};
+  return {.first_loss = 7.5, .last_loss = 7.25, .by_rank = {other, one}};
 }
 
 TEST(ParallelismRecord, ComesBackAsItWent) {
   const DividedRecord record = record_of(10);
-  const std::string text = to_json(record).dump();
+  const std::string text = nlohmann::json(record).dump();
   const DividedRecord again = parse_divided_record(text, "x.json");
-  EXPECT_EQ(to_json(again).dump(), text);
-  EXPECT_EQ(again.ranks[0].sent_in_all(), 512);
+  EXPECT_EQ(nlohmann::json(again).dump(), text);
+  EXPECT_EQ(again.by_rank[0].sent_in_all(), 512);
   EXPECT_THAT(message_of<DataError>([] { parse_divided_record("{}", "x.json"); }),
               HasSubstr("x.json: "));
   EXPECT_THAT(message_of<DataError>([] {

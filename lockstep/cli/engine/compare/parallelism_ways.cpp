@@ -62,8 +62,6 @@ void check_settings(const DividedSettings& settings) {
   require(settings.batch >= 1, "--batch is " + std::to_string(settings.batch) + "; give 1 or more");
   require(settings.length >= 2,
           "--length is " + std::to_string(settings.length) + "; give 2 or more");
-  require(settings.threads >= 0,
-          "--threads-per-rank is " + std::to_string(settings.threads) + "; give 1 or more");
   if (std::find(names.begin(), names.end(), settings.model) == names.end())
     (void)lm_preset(settings.model);  // throws, with the names
   require(settings.layers >= 0 && settings.hidden >= 0 && settings.heads >= 0,

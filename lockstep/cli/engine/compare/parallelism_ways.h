@@ -21,7 +21,7 @@ struct DividedSettings {
   int64_t vocabulary = 2048;
   // Of the model; 0: the preset's. A hidden size other than the preset's has an MLP four times as wide.
   int64_t layers = 0, hidden = 0, heads = 0;
-  int threads = 0;  // of a rank; 0: processors / ranks
+  int threads = 1;  // of a rank
 };
 // Throws InvalidArgument in one line for sizes that no way could use.
 void check_settings(const DividedSettings& settings);

@@ -1,44 +1,42 @@
 #include "lockstep/cli/engine/compare/programs.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 
-#include "lockstep/cli/engine/compare/programs_input.h"
-#include "lockstep/cli/engine/compare/scaling.h"
-#include "lockstep/cli/engine/compare/strategies.h"
+#include "lockstep/bench/rows.h"
 #include "lockstep/cli/option_parsing.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/json_object.h"
+#include "lockstep/core/named_file.h"
+#include "lockstep/data/sentences.h"
+#include "lockstep/data/text_classification.h"
+#include "lockstep/launch/agent.h"
+#include "lockstep/model/bert_config.h"
+#include "lockstep/tokenizers/bert_tokenizer.h"
 
 namespace lockstep::engine {
+namespace fs = std::filesystem;
 namespace {
 
-constexpr int64_t kMostRanks = 1024;
-constexpr const char* kAbout =
-    "Trains the same model on the same texts with several programs, one after another, and puts "
-    "them side by side: a table, comparison.json, comparison.md and comparison.html with pictures.";
-
-void check_whole(const std::string& option, const std::string& text, int64_t least) {
-  if (parse_int(text, least)) return;
-  throw InvalidArgument(option + " is '" + text + "'; give a whole number of " +
-                        std::to_string(least) + " or more");
-}
-
-void check_choice(const std::string& option, const std::string& text,
-                  const std::vector<std::string>& choices) {
-  if (std::find(choices.begin(), choices.end(), text) != choices.end()) return;
-  std::string list;
-  for (const std::string& choice : choices) list += (list.empty() ? "" : " or ") + choice;
-  throw InvalidArgument(option + " is '" + text + "'; choose " + list);
-}
-
-// Options of every program, as text: what was given goes on.
+// An option of every program, as text: what was given goes on.
 struct PassedOption {
   const char* name;
   const char* about;
-  int64_t least;  // -1: no number
+  int64_t least;  // of a whole number; -1: one of `type`, with '|' between them
   const char* type = "N";
   std::string value = {};
+
+  void check() const {
+    const std::string is = std::string(name) + " is '" + value + "'; ";
+    if (least >= 0 && !parse_int(value, least))
+      throw InvalidArgument(is + "give a whole number of " + std::to_string(least) + " or more");
+    if (least < 0 && ("|" + std::string(type) + "|").find("|" + value + "|") == std::string::npos)
+      throw InvalidArgument(is + "choose from " + type);
+  }
 };
 
 std::vector<PassedOption> passed_options() {
@@ -50,24 +48,99 @@ std::vector<PassedOption> passed_options() {
           {"--batch-size", "texts of a rank's step [32]", 1},
           {"--max-length", "tokens of a text, at most [128]", 3},
           {"--padding", "to how many tokens texts are filled up [longest, tutorial: max_length]",
-           -1, "max_length|longest|packed"}};
+           -1, "max_length|longest|packed"},
+          {"--amp", "what methods of lower precision compute in [as each has it]", -1,
+           "bfloat16|float16"}};
 }
 
-void check_passed(const PassedOption& option) {
-  const std::string name = option.name;
-  if (option.least >= 0) return check_whole(name, option.value, option.least);
-  if (name == "--padding")
-    return check_choice(name, option.value, {"max_length", "longest", "packed"});
-  if (name == "--recipe") return check_choice(name, option.value, {"default", "tutorial"});
+// A preset's name, or a Hugging Face directory; its weights are the programs' to read.
+void check_model(const std::string& model) {
+  const auto& presets = bert_preset_names();
+  if (std::find(presets.begin(), presets.end(), model) != presets.end()) return;
+  const fs::path config =
+      fs::path(model).extension() == ".json" ? fs::path(model) : fs::path(model) / "config.json";
+  if (!fs::exists(config))
+    throw InvalidArgument("--model is '" + model +
+                          "'; give mini, base or a directory that has a config.json");
+  check(bert_config_from_json(read_named_file(config), config.string()));
+}
+
+Arguments command_of(const ComparedProgram& program, const ComparedJob& job,
+                     const ProgramsArguments& arguments, const std::string& lockstep) {
+  const std::string nproc = std::to_string(job.nproc);
+  Arguments command;
+  const auto add = [&](const std::string& option, const std::string& value) {
+    if (!value.empty()) command.insert(command.end(), {option, value});
+  };
+  if (program.on_ranks) command = {lockstep, "run", "--nproc-per-node", nproc};
+  command.push_back((fs::path(arguments.folder) / program.name).string());
+  add("--data", arguments.data);
+  add("--vocab", arguments.vocab);
+  add("--model", arguments.model);
+  command.insert(command.end(), arguments.passed.begin(), arguments.passed.end());
+  if (program.takes_amp) add("--amp", arguments.amp);
+  if (program.takes_nproc) add("--nproc", nproc);
+  add("--output", job.folder.string());
+  add("--json", job.result().string());
+  return command;
+}
+
+std::vector<ComparedProgram> programs_of(const ProgramsArguments& arguments) {
+  const fs::path list = fs::path(arguments.folder) / "programs.json";
+  if (!fs::exists(list))
+    throw InvalidArgument("there is no " + list.string() +
+                          ", which names the programs; give --programs the directory of the built "
+                          "programs");
+  const auto programs =
+      choose_programs(parse_programs(read_named_file(list), list.string()), arguments.methods);
+  for (const ComparedProgram& program : programs) {
+    const fs::path file = fs::path(arguments.folder) / program.name;
+    if (::access(file.c_str(), X_OK) != 0 || fs::is_directory(file))
+      throw InvalidArgument("the program of method " + program.name + ", " + file.string() +
+                            ", is missing; give --programs the directory of the built programs, "
+                            "or --methods those that are there");
+  }
+  return programs;
 }
 
 }  // namespace
 
-MethodsArguments parse_methods_arguments(const Arguments& arguments) {
-  CLI::App app(kAbout, "lockstep compare");
-  MethodsArguments result;
-  std::string methods = "all", scaling;
-  bool pack = false;
+std::vector<ComparedProgram> parse_programs(const std::string& text, const std::string& source) {
+  const auto json = parse_json(text, source, refuse_as<DataError>);
+  std::vector<ComparedProgram> programs;
+  for (const auto& one : json) {
+    const JsonObject object(one, source, refuse_as<DataError>, "a program");
+    programs.push_back({.name = object.text("name"),
+                        .tutorial = object.text("tutorial", ""),
+                        .on_ranks = object.flag("ranks", false),
+                        .takes_nproc = object.flag("nproc", false),
+                        .takes_amp = object.flag("amp", false)});
+  }
+  return programs;
+}
+
+std::vector<ComparedProgram> choose_programs(const std::vector<ComparedProgram>& all,
+                                             const std::string& names) {
+  if (names == "all") return all;
+  std::vector<std::string> choices;
+  for (const ComparedProgram& program : all) choices.push_back(program.name);
+  const auto wanted = bench::parse_choices("--methods", "method", names, choices);
+  std::vector<ComparedProgram> chosen;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(chosen), [&](const auto& program) {
+    return std::find(wanted.begin(), wanted.end(), program.name) != wanted.end();
+  });
+  return chosen;
+}
+
+ProgramsArguments parse_programs_arguments(const Arguments& arguments) {
+  CLI::App app(
+      "Trains the same model on the same texts with several programs, one after another, and puts "
+      "them side by side: a table, comparison.json, comparison.md and comparison.html with "
+      "pictures.",
+      "lockstep compare");
+  ProgramsArguments result;
+  std::string scaling;
+  bool pack = false, remove_spaces = false;
   std::vector<PassedOption> passed = passed_options();
   app.add_option("--data", result.data, "directory or file of labelled texts [built-in sentences]")
       ->type_name("PATH");
@@ -76,126 +149,83 @@ MethodsArguments parse_methods_arguments(const Arguments& arguments) {
   app.add_option("--model", result.model, "mini, base or a model's directory [mini]")
       ->type_name("mini|base|DIR");
   app.add_option("--nproc", result.nproc, "ranks (or devices) of a method [2]");
-  app.add_option("--methods", methods, "all, or some with commas between them [all]")
+  app.add_option("--methods", result.methods, "all, or some with commas between them [all]")
       ->type_name("NAME,...");
   for (PassedOption& option : passed)
     app.add_option(option.name, option.value, option.about)->type_name(option.type);
   app.add_flag("--pack", pack, "the same as --padding packed");
-  app.add_flag("--remove-spaces", result.remove_spaces,
+  app.add_flag("--remove-spaces", remove_spaces,
                "take the spaces out of every text: for Chinese whose words are cut by spaces");
-  app.add_option("--amp", result.amp, "what methods of lower precision compute in [as each has it]")
-      ->type_name("bfloat16|float16");
   app.add_option("--scaling", scaling, "also on these numbers of ranks, such as 1,2,4")
       ->type_name("N,...");
-  app.add_option("--threads-per-rank", result.threads,
-                 "each rank is a device of so many threads [processors / ranks]");
-  app.add_option("--timeout", result.timeout, "seconds that a method may take [86400]");
-  app.add_option("--output", result.output, "directory for everything [runs/compare]")
-      ->type_name("DIR");
-  app.add_option("--json", result.json, "also write comparison.json to this file")
-      ->type_name("FILE");
-  app.add_option("--programs", result.programs, "the directory of the methods' programs")
+  app.add_option("--programs", result.folder,
+                 "the directory of the programs, and of programs.json, which names them")
       ->required()
       ->type_name("DIR");
+  result.common.add_to(app, "a method", "comparison.json");
   cli::add_example(app,
                    {"lockstep compare --programs build/release/bin/examples/text_classification"});
   parse(app, arguments);
-  refuse_zeros(app, {"--threads-per-rank"});
-  result.methods = parse_methods(methods);
-  if (!scaling.empty()) result.scaling = parse_sizes(scaling);
-  check_whole("--nproc", std::to_string(result.nproc), 1);
-  if (result.nproc > kMostRanks)
-    throw InvalidArgument("--nproc is " + std::to_string(result.nproc) + "; give at most " +
-                          std::to_string(kMostRanks));
-  check_whole("--threads-per-rank", std::to_string(result.threads), 0);
-  if (!(result.timeout > 0)) throw InvalidArgument("--timeout must be more than 0 seconds");
-  if (!result.amp.empty()) check_choice("--amp", result.amp, {"bfloat16", "float16"});
+  result.common.check(app);
+  if (!scaling.empty()) result.scaling = bench::parse_rank_counts("--scaling", scaling);
+  if (result.nproc < 1 || result.nproc > launch::kMostRanksOfAHost)
+    throw InvalidArgument("--nproc is " + std::to_string(result.nproc) + "; give 1 to " +
+                          std::to_string(launch::kMostRanksOfAHost));
   for (PassedOption& option : passed) {
-    if (pack && option.name == std::string("--padding")) {
+    const std::string name = option.name;
+    if (pack && name == "--padding") {
       if (!option.value.empty() && option.value != "packed")
         throw InvalidArgument("--pack and --padding " + option.value + " contradict each other");
       option.value = "packed";
     }
     if (option.value.empty()) continue;
-    check_passed(option);
-    if (option.name == std::string("--recipe")) result.recipe = option.value;
-    result.settings.emplace_back(option.name, option.value);
+    option.check();
+    if (name == "--recipe") result.recipe = option.value;
+    if (name == "--amp")
+      result.amp = option.value;
+    else
+      result.passed.insert(result.passed.end(), {name, option.value});
   }
+  if (remove_spaces) result.passed.emplace_back("--remove-spaces");
   return result;
 }
 
-namespace {
-
-std::vector<std::string> command_of(const TrainingMethod& method, const ComparedJob& job,
-                                    const MethodsArguments& arguments,
-                                    const std::filesystem::path& lockstep) {
-  const std::string nproc = std::to_string(job.nproc);
-  std::vector<std::string> command;
-  const auto add = [&](const std::string& option, const std::string& value) {
-    command.insert(command.end(), {option, value});
-  };
-  if (method.on_ranks) {
-    command = {lockstep.string(), "run"};
-    add("--nproc-per-node", nproc);
-  }
-  command.push_back((std::filesystem::path(arguments.programs) / method.name).string());
-  add("--data", arguments.data);
-  if (!arguments.vocab.empty()) add("--vocab", arguments.vocab);
-  add("--model", arguments.model);
-  for (const auto& [option, value] : arguments.settings) add(option, value);
-  if (arguments.remove_spaces) command.emplace_back("--remove-spaces");
-  if (method.takes_amp && !arguments.amp.empty()) add("--amp", arguments.amp);
-  if (method.takes_nproc) add("--nproc", nproc);
-  add("--output", job.folder.string());
-  add("--json", job.result().string());
-  return command;
-}
-
-}  // namespace
-
-std::vector<ComparedJob> plan_programs(const MethodsArguments& arguments,
-                                       const std::filesystem::path& lockstep) {
-  std::vector<ComparedJob> jobs;
-  const auto add = [&](const TrainingMethod& method, int64_t nproc, bool for_scaling) {
-    ComparedJob& job = jobs.emplace_back(
-        ComparedJob{.name = method.name,
-                    .tutorial = method.tutorial,
-                    .writes = method.name,
-                    .nproc = nproc,
-                    .for_scaling = for_scaling,
-                    .folder = job_folder(arguments.output, method.name, for_scaling ? nproc : 0),
-                    .command = {}});
-    job.command = command_of(method, job, arguments, lockstep);
-  };
-  const auto has_ranks = [](const TrainingMethod& method) {
-    return method.on_ranks || method.takes_nproc;
-  };
-  for (const TrainingMethod& method : arguments.methods)
-    add(method, has_ranks(method) ? arguments.nproc : 1, false);
-  for (const TrainingMethod& method : arguments.methods) {
-    if (!has_ranks(method)) continue;
-    for (const int64_t size : other_sizes(arguments.scaling, arguments.nproc))
-      add(method, size, true);
-  }
-  return jobs;
+std::vector<ComparedJob> plan_programs(const std::vector<ComparedProgram>& programs,
+                                       const ProgramsArguments& arguments,
+                                       const std::string& lockstep) {
+  std::vector<ComparedRow> rows;
+  for (const ComparedProgram& program : programs)
+    rows.push_back({.name = program.name,
+                    .tutorial = program.tutorial,
+                    .writes = program.name,
+                    .has_ranks = program.on_ranks || program.takes_nproc});
+  return plan_jobs(rows, arguments.common, arguments.nproc, arguments.scaling,
+                   [&](size_t i, const ComparedJob& job) {
+                     return command_of(programs[i], job, arguments, lockstep);
+                   });
 }
 
 int compare_programs(const Arguments& arguments) {
   return run_guarded("compare", [&] {
-    MethodsArguments parsed = parse_methods_arguments(arguments);
-    const auto claim = check_programs_input(parsed);
-    Comparison begun = comparison_of_this_machine();
+    ProgramsArguments parsed = parse_programs_arguments(arguments);
+    const auto programs = programs_of(parsed);
+    check_model(parsed.model);
+    if (!parsed.vocab.empty()) (void)tokenizers::BertTokenizer::load(parsed.vocab);  // throws
+    if (!parsed.data.empty()) (void)data::text_classification(parsed.data);          // likewise
+    const auto claim = parsed.common.begin(parsed.nproc);
+    bench::Comparison begun = begun_comparison(parsed.common, parsed.nproc);
     begun.model = parsed.model;
-    begun.data = parsed.built_in ? "sentences" : parsed.data;
+    begun.data = parsed.data;
     begun.recipe = parsed.recipe == "default" ? "" : parsed.recipe;
-    begun.nproc = parsed.nproc;
-    begun.threads_per_rank = parsed.threads;
-    return run_comparison({.begun = std::move(begun),
-                           .jobs = plan_programs(parsed, lockstep_program()),
-                           .former_names = compared_names(),
-                           .output = parsed.output,
-                           .json = parsed.json,
-                           .timeout = parsed.timeout});
+    if (parsed.data.empty()) {
+      const fs::path folder = fs::path(parsed.common.output) / "data";
+      data::generate_sentences(folder);
+      begun.data = "sentences";
+      parsed.data = folder.string();
+      if (parsed.vocab.empty()) parsed.vocab = (folder / "vocab.txt").string();
+    }
+    return run_comparison(std::move(begun), plan_programs(programs, parsed, lockstep_program()),
+                          parsed.common);
   });
 }
 

@@ -3,22 +3,16 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
-#include <sstream>
 
-#include "lockstep/cli/engine/compare/methods.h"
-#include "lockstep/cli/engine/compare/scaling.h"
+#include "lockstep/bench/rows.h"
 #include "lockstep/cli/engine/train/arguments.h"
 #include "lockstep/cli/option_parsing.h"
-#include "lockstep/core/cpus.h"
-#include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/output.h"
 #include "lockstep/core/text.h"
 #include "lockstep/launch/agent.h"
-#include "lockstep/launch/job_environment.h"
 #include "lockstep/mesh/shared_copies.h"
 #include "lockstep/recipes/recipes.h"
-#include "lockstep/train/run_claim.h"
 #include "lockstep/train/strategy.h"
 
 namespace lockstep::engine {
@@ -34,17 +28,6 @@ std::vector<std::string> way_names() {
   names.insert(names.end(), strategy_names().begin(), strategy_names().end());
   for (size_t i = 0, count = names.size(); i < count; ++i) names.push_back(names[i] + kHalf);
   return names;
-}
-
-// What compare decides for every run itself.
-void check_passed_on(const Arguments& arguments) {
-  for (const std::string& argument : with_dashes(arguments)) {
-    for (const std::string own :
-         {"--strategy", "--amp", "--config", "--resume", "--record", "--quiet"}) {
-      if (argument == own || argument.starts_with(own + "="))
-        throw InvalidArgument(argument + " does not go with compare, which chooses it");
-    }
-  }
 }
 
 Arguments words_of(const ComparedWay& way, const ComparedJob& job,
@@ -74,26 +57,17 @@ TrainPlan plan_of(const ComparedJob& job, size_t words_before) {
 }  // namespace
 
 std::vector<ComparedWay> parse_ways(const std::string& text) {
-  const std::vector<std::string> names = way_names();
+  std::string dashed = text;
+  std::replace(dashed.begin(), dashed.end(), '_', '-');
   std::vector<ComparedWay> ways;
-  std::istringstream list(text);
-  for (std::string name; std::getline(list, name, ',');) {
-    std::replace(name.begin(), name.end(), '_', '-');
-    if (std::find(names.begin(), names.end(), name) == names.end()) {
-      const std::string near = nearest_name(name, names);
-      throw InvalidArgument("there is no strategy '" + name + "' to compare" +
-                            (near.empty() ? "" : "; did you mean '" + near + "'?") +
-                            "; choose from " + joined(names));
-    }
+  for (const std::string& name :
+       bench::parse_choices("--strategies", "strategy", dashed, way_names())) {
     ComparedWay way{.name = name, .strategy = name, .bf16 = name.ends_with(kHalf)};
     if (way.bf16) way.strategy.resize(name.size() - std::string_view(kHalf).size());
     way.alone = way.strategy == kSingle;
     if (way.alone) way.strategy = strategy_names().front();
-    const bool there = std::any_of(
-        ways.begin(), ways.end(), [&](const ComparedWay& other) { return other.name == way.name; });
-    if (!there) ways.push_back(std::move(way));
+    ways.push_back(std::move(way));
   }
-  if (ways.empty()) throw InvalidArgument("--strategies is empty; choose from " + joined(names));
   return ways;
 }
 
@@ -127,23 +101,18 @@ StrategiesArguments parse_strategies_arguments(const Arguments& arguments) {
       ->type_name("AXIS=N,...");
   app.add_option("--scaling", scaling, "also on these numbers of ranks, such as 1,2,4")
       ->type_name("N,...");
-  app.add_option("--threads-per-rank", result.threads,
-                 "each rank is a device of so many threads [processors / ranks]");
   app.add_option("--data", result.data, "as `lockstep train` takes it [the recipe's built-in set]")
       ->type_name("PATH");
-  app.add_option("--timeout", result.timeout, "seconds that a strategy may take [86400]");
-  app.add_option("--output", result.output, "directory for everything [runs/compare]")
-      ->type_name("DIR");
-  app.add_option("--json", result.json, "also write comparison.json to this file")
-      ->type_name("FILE");
+  result.common.add_to(app, "a strategy", "comparison.json");
   cli::add_example(app, {"lockstep compare mnist --strategies single,ddp,zero3 --epochs 1",
                          "lockstep compare --scaling 1,2,4 --data digits"});
   parse(app, options);
-  refuse_zeros(app, {"--threads-per-rank"});
+  result.common.check(app);
   result.train = app.remaining();
-  check_passed_on(result.train);
+  refuse_chosen(result.train,
+                {"--strategy", "--amp", "--config", "--resume", "--record", "--quiet"});
   result.ways = parse_ways(strategies);
-  if (!scaling.empty()) result.scaling = parse_sizes(scaling);
+  if (!scaling.empty()) result.scaling = bench::parse_rank_counts("--scaling", scaling);
   if (const int ranks = result.mesh.empty() ? 1 : ranks_of(result.mesh);
       nproc->empty() && ranks > 1)
     result.nproc = ranks;
@@ -153,51 +122,34 @@ StrategiesArguments parse_strategies_arguments(const Arguments& arguments) {
   }
   if (!result.mesh.empty())
     (void)shared_copies(result.mesh, static_cast<int>(result.nproc));  // throws
-  if (result.threads < 0)
-    throw InvalidArgument("--threads-per-rank is " + std::to_string(result.threads) +
-                          "; give 1 or more");
-  if (!(result.timeout > 0)) throw InvalidArgument("--timeout must be more than 0 seconds");
   return result;
 }
 
 std::vector<ComparedJob> plan_strategies(const StrategiesArguments& arguments,
                                          const std::vector<std::string>& train) {
-  std::vector<ComparedJob> jobs;
-  const auto add = [&](const ComparedWay& way, int64_t nproc, bool for_scaling) {
-    ComparedJob& job = jobs.emplace_back(
-        ComparedJob{.name = way.name,
-                    .writes = way.strategy,
-                    .nproc = nproc,
-                    .for_scaling = for_scaling,
-                    .folder = job_folder(arguments.output, way.name, for_scaling ? nproc : 0),
-                    .command = train});
-    const Arguments words = words_of(way, job, arguments);
-    job.command.insert(job.command.end(), words.begin(), words.end());
-  };
-  for (const ComparedWay& way : arguments.ways) add(way, way.alone ? 1 : arguments.nproc, false);
-  for (const ComparedWay& way : arguments.ways) {
-    if (way.alone) continue;
-    for (const int64_t size : other_sizes(arguments.scaling, arguments.nproc)) add(way, size, true);
-  }
-  return jobs;
+  std::vector<ComparedRow> rows;
+  for (const ComparedWay& way : arguments.ways)
+    rows.push_back({.name = way.name, .writes = way.strategy, .has_ranks = !way.alone});
+  return plan_jobs(rows, arguments.common, arguments.nproc, arguments.scaling,
+                   [&](size_t i, const ComparedJob& job) {
+                     std::vector<std::string> command = train;
+                     const Arguments words = words_of(arguments.ways[i], job, arguments);
+                     command.insert(command.end(), words.begin(), words.end());
+                     return command;
+                   });
 }
 
 int compare_strategies(const Arguments& arguments) {
   return run_guarded("compare", [&] {
     StrategiesArguments parsed = parse_strategies_arguments(arguments);
-    if (launch::read_job_environment(process_env()).launcher != launch::Launcher::kNone)
-      throw InvalidArgument("compare starts the ranks itself; call it without a launcher");
-    const RunClaim claim(parsed.output, process_env());
-    check_result_files({parsed.json});
+    const auto claim = parsed.common.begin(parsed.nproc);
     const Recipe& recipe = recipe_of(parsed.recipe);
     const bool built_in = parsed.data.empty() || parsed.data == recipe.built_in;
-    Comparison begun = comparison_of_this_machine();
+    bench::Comparison begun = begun_comparison(parsed.common, parsed.nproc);
     begun.data = built_in ? recipe.built_in : parsed.data;
-    if (built_in) parsed.data = (fs::path(parsed.output) / "data").string();
-    if (parsed.threads == 0)
-      parsed.threads = std::max<int64_t>(1, usable_cpu_count() / parsed.nproc);
+    if (built_in) parsed.data = (fs::path(parsed.common.output) / "data").string();
     const std::vector<std::string> train{engine_program().string(), "train"};
-    std::vector<ComparedJob> jobs = plan_strategies(parsed, train);
+    const std::vector<ComparedJob> jobs = plan_strategies(parsed, train);
     // All that can be seen before the first way runs for minutes: its options, then its data.
     TrainConfig shared;
     const ComparedJob* largest = &jobs.front();
@@ -213,21 +165,8 @@ int compare_strategies(const Arguments& arguments) {
     begun.recipe = recipe.name;
     begun.held_out = recipe.held_out;
     begun.perplexity = recipe.kind == RecipeKind::kLanguage;
-    begun.nproc = parsed.nproc;
-    begun.threads_per_rank = parsed.threads;
-    return run_comparison({.begun = std::move(begun),
-                           .jobs = std::move(jobs),
-                           .former_names = compared_names(),
-                           .output = parsed.output,
-                           .json = parsed.json,
-                           .timeout = parsed.timeout});
+    return run_comparison(std::move(begun), jobs, parsed.common);
   });
-}
-
-std::vector<std::string> compared_names() {
-  std::vector<std::string> names = way_names();
-  for (const TrainingMethod& method : training_methods()) names.emplace_back(method.name);
-  return names;
 }
 
 }  // namespace lockstep::engine

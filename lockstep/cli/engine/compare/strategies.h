@@ -21,17 +21,14 @@ struct ComparedWay {
 std::vector<ComparedWay> parse_ways(const std::string& text);
 
 struct StrategiesArguments {
+  CompareOptions common;
   std::string recipe = "text";
   std::vector<ComparedWay> ways;
   std::vector<int64_t> scaling;  // further numbers of ranks
   int64_t nproc = 2;
-  int64_t threads = 0;  // of a rank; 0: processors / ranks
-  std::string mesh;     // of the ways whose ranks share copies of the parameters, on nproc ranks
-  std::string data;     // "": the recipe's built-in set
-  std::string output = "runs/compare";
-  std::string json;
-  double timeout = 86400;  // seconds that a way may take
-  Arguments train;         // what goes to every `lockstep train`
+  std::string mesh;  // of the ways whose ranks share copies of the parameters, on nproc ranks
+  std::string data;  // "": the recipe's built-in set
+  Arguments train;   // what goes to every `lockstep train`
 };
 // Throws HelpShown, InvalidArgument. Looks at nothing but the arguments.
 StrategiesArguments parse_strategies_arguments(const Arguments& arguments);
@@ -41,10 +38,7 @@ StrategiesArguments parse_strategies_arguments(const Arguments& arguments);
 std::vector<ComparedJob> plan_strategies(const StrategiesArguments& arguments,
                                          const std::vector<std::string>& train);
 
-// Exit codes as of compare_programs().
+// Exit codes: bench::run_programs().
 int compare_strategies(const Arguments& arguments);
-
-// Every name that a row of either comparison may have.
-std::vector<std::string> compared_names();
 
 }  // namespace lockstep::engine

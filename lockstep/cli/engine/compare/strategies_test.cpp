@@ -23,7 +23,7 @@ TEST(StrategiesPlan, AWayIsAStrategyOnItsRanks) {
   EXPECT_EQ(ways[3].name, "single-bf16");
   EXPECT_TRUE(ways[3].alone && ways[3].bf16);
   EXPECT_THAT(message_of<InvalidArgument>([] { parse_ways("dpp"); }),
-              HasSubstr("no strategy 'dpp' to compare; did you mean 'ddp'?"));
+              HasSubstr("no strategy 'dpp'; did you mean 'ddp'?"));
   EXPECT_THAT(message_of<InvalidArgument>([] { parse_ways(""); }), HasSubstr("empty"));
 }
 

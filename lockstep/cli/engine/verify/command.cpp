@@ -1,29 +1,27 @@
 #include "lockstep/cli/engine/verify/command.h"
 
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <iostream>
+#include <memory>
 #include <nlohmann/json.hpp>
-#include <sstream>
+#include <optional>
 
+#include "lockstep/bench/experiment.h"
 #include "lockstep/cli/option_parsing.h"
 #include "lockstep/core/aside_file.h"
-#include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/output.h"
-#include "lockstep/report/progress_bar.h"
-#include "lockstep/report/table.h"
+#include "lockstep/report/sheet.h"
 
 namespace lockstep::engine {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string short_number(double value) {
+std::string difference_text(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1e", value);
   return value == 0 ? "0" : std::isfinite(value) ? text : "not comparable";
@@ -32,7 +30,7 @@ std::string short_number(double value) {
 // What a cell says: the figure, why there is none, or what is wrong.
 std::string verdict(const EqualityCell& cell, double tolerance) {
   if (!cell.refused.empty()) return "refused";
-  std::string text = short_number(cell.result.most());
+  std::string text = difference_text(cell.result.most());
   if (cell.repeats && !*cell.repeats) text += ", other bits the second time";
   if (cell.result.most() > tolerance) text += ", at " + cell.result.worst;
   return text;
@@ -58,33 +56,35 @@ Json to_json(const EqualityCell& cell, double tolerance) {
 }
 
 // A row a product, a column a model.
-std::vector<std::vector<std::string>> rows_of(const std::vector<EqualityCell>& cells,
-                                              const std::vector<EqualityModel>& models,
-                                              size_t products, double tolerance) {
-  std::vector<std::vector<std::string>> rows;
-  for (size_t i = 0; i < products; ++i) {
-    std::vector<std::string> row{to_string(cells[i].product),
-                                 std::to_string(cells[i].product.ranks)};
-    for (size_t model = 0; model < models.size(); ++model)
-      row.push_back(verdict(cells[model * products + i], tolerance));
-    rows.push_back(std::move(row));
+Sheet matrix_sheet(const std::vector<EqualityCell>& cells, const VerifyPlan& plan) {
+  const size_t products = plan.products.size();
+  Sheet sheet{.columns = {{same_words("product"), Align::kLeft}, {same_words("ranks")}},
+              .rows = {}};
+  for (const EqualityProduct& product : plan.products)
+    sheet.rows.push_back({to_string(product), std::to_string(product.ranks)});
+  for (size_t i = 0; i < cells.size(); ++i) {
+    if (i % products == 0) sheet.columns.push_back({same_words(cells[i].model)});
+    sheet.rows[i % products].push_back(verdict(cells[i], plan.tolerance));
   }
-  return rows;
+  return sheet;
 }
 
-std::string as_markdown(const std::vector<EqualityModel>& models,
-                        const std::vector<std::vector<std::string>>& rows) {
-  std::ostringstream out;
-  out << "| product | ranks |";
-  for (const EqualityModel& model : models) out << " " << model.name << " |";
-  out << "\n|---|---|";
-  for (size_t i = 0; i < models.size(); ++i) out << "---|";
-  for (const auto& row : rows) {
-    out << "\n|";
-    for (const std::string& cell : row) out << " " << cell << " |";
+// A job a cell; of each model the first trains it in one process before.
+std::vector<bench::Job> jobs_of(const VerifyPlan& plan, std::vector<EqualityCell>& cells) {
+  std::vector<bench::Job> jobs;
+  for (const EqualityModel& model : equality_models()) {
+    const auto expected = std::make_shared<std::optional<EqualityCourse>>();
+    for (const EqualityProduct& product : plan.products) {
+      jobs.push_back({model.name + ", " + to_string(product), [&, expected] {
+                        if (!*expected) *expected = train_whole(model.config, plan.training);
+                        cells.push_back(
+                            compare_product(model, **expected, product,
+                                            {.training = plan.training, .repeat = plan.repeat}));
+                        return verdict(cells.back(), plan.tolerance);
+                      }});
+    }
   }
-  out << "\n";
-  return out.str();
+  return jobs;
 }
 
 struct VerifyArguments {
@@ -193,22 +193,11 @@ VerifyPlan plan_verify(const Arguments& words) {
 int verify_command(const Arguments& words) {
   return run_guarded("verify", [&] {
     const VerifyPlan plan = plan_verify(words);
-    const auto& models = equality_models();
-    ProgressBar bar({.terminal = find_terminal(STDERR_FILENO, process_env())});
-    int64_t done = 0;
-    const auto cells =
-        run_matrix(models, plan.products, {.training = plan.training, .repeat = plan.repeat},
-                   [&](const EqualityCell& cell, size_t all) {
-                     bar.update({.label = cell.model + ", " + to_string(cell.product),
-                                 .done = ++done,
-                                 .total = static_cast<int64_t>(all)});
-                   });
+    std::vector<EqualityCell> cells;
+    bench::TurnBar bar;
+    bench::run_experiment(jobs_of(plan, cells), 1, bar);
     bar.finish(std::to_string(cells.size()) + " compared");
-    const auto rows = rows_of(cells, models, plan.products.size(), plan.tolerance);
-    std::vector<Column> columns{{"product", Align::kLeft}, {"ranks"}};
-    for (const EqualityModel& model : models) columns.push_back({model.name, Align::kRight});
-    Table table(columns);
-    for (const auto& row : rows) table.add(row);
+    const Sheet sheet = matrix_sheet(cells, plan);
     size_t held = 0, refused = 0;
     Json list = Json::array();
     for (const EqualityCell& cell : cells) {
@@ -220,9 +209,9 @@ int verify_command(const Arguments& words) {
     std::cout << "The largest relative difference from one process after " << plan.training.steps
               << " steps of " << (plan.training.adam ? "AdamW" : "SGD with momentum") << ", in "
               << plan.dtype << ":\n\n"
-              << table.str() << "\n"
+              << text_of(sheet) << "\n"
               << held << " of " << compared << " equal one process within "
-              << short_number(plan.tolerance);
+              << difference_text(plan.tolerance);
     if (plan.repeat) std::cout << ", and repeat in every bit";
     if (refused > 0) std::cout << "; " << refused << " are refused products";
     std::cout << "\n" << std::flush;
@@ -231,7 +220,7 @@ int verify_command(const Arguments& words) {
                                {"tolerance", plan.tolerance},
                                {"equal", held == compared},
                                {"cells", list}});
-    if (!plan.markdown.empty()) write_output_file(plan.markdown, as_markdown(models, rows));
+    if (!plan.markdown.empty()) write_output_file(plan.markdown, markdown_of(sheet));
     return held == compared ? 0 : 1;
   });
 }

@@ -1,22 +1,22 @@
-// A comparison in words and as table cells: the common part of the text table, the Markdown and the
+// A comparison in words and as a sheet: the common part of the text table, the Markdown and the
 // page. Pure.
 #pragma once
 
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "lockstep/report/comparison.h"
-#include "lockstep/report/html_page.h"
+#include "lockstep/bench/comparison.h"
+#include "lockstep/report/sheet.h"
 
-namespace lockstep {
+namespace lockstep::bench {
 
-// A method's figures as text; "-" for an unknown figure, and for all of them if the method failed.
-struct MethodCells {
-  std::string method, time, speedup, samples_per_s, steps, peak_memory, score, macro_f1, startup,
-      dtype, padding;
-  std::string first_losses;  // separated by spaces
-};
-MethodCells method_cells(const Comparison& comparison, const ComparedMethod& method);
+// A row a method; "-" for what is unknown. With `tutorial`, a column for what the tutorial calls
+// it.
+Sheet figures_sheet(const Comparison& comparison, bool tutorial);
+
+// The first losses of a run as text.
+std::vector<std::string> loss_cells(const RunResult& result);
 
 // The unit of the training data: "samples", or "tokens" for language models.
 Words counted_name(const Comparison& comparison);
@@ -40,4 +40,4 @@ struct ComparisonWords {
 };
 ComparisonWords comparison_words(const Comparison& comparison);
 
-}  // namespace lockstep
+}  // namespace lockstep::bench

@@ -1,4 +1,4 @@
-#include "lockstep/report/comparison_cells.h"
+#include "lockstep/bench/comparison_cells.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,15 +6,11 @@
 #include "lockstep/report/run_report.h"
 #include "lockstep/report/table.h"
 
-namespace lockstep {
+namespace lockstep::bench {
 namespace {
 
 std::string optional_cell(const std::optional<double>& value, int digits) {
   return value && std::isfinite(*value) ? fixed(*value, digits) : "-";
-}
-
-std::string or_dash(const std::string& text) {
-  return text.empty() ? "-" : text;
 }
 
 std::string plural(int64_t count, const std::string& one) {
@@ -117,29 +113,48 @@ std::optional<double> score_of(const Comparison& comparison, const RunResult& re
   return std::exp(*result.dev_loss);
 }
 
-MethodCells method_cells(const Comparison& comparison, const ComparedMethod& method) {
-  if (!method.result) {
-    return {method.method, "failed", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-"};
-  }
-  const RunResult& result = *method.result;
-  MethodCells cells;
-  cells.method = method.method;
-  cells.time = time_text(time_unit(comparison), result.seconds);
-  cells.speedup = optional_cell(speedup(comparison, result), 2);
-  cells.samples_per_s = fixed(result.samples_per_s, 1);
-  cells.steps = std::to_string(result.steps);
-  cells.peak_memory = optional_cell(peak_memory_mib(result), 0);
-  cells.score = optional_cell(score_of(comparison, result), comparison.perplexity ? 3 : 4);
-  cells.macro_f1 = optional_cell(result.macro_f1, 4);
-  cells.startup = optional_cell(result.startup_s, 2);
-  cells.dtype = or_dash(result.dtype);
-  cells.padding = or_dash(result.padding);
-  for (const double loss : first_losses(result)) {
-    cells.first_losses += cells.first_losses.empty() ? "" : " ";
-    cells.first_losses += std::isfinite(loss) ? fixed(loss, 6) : "nan";
-  }
-  cells.first_losses = or_dash(cells.first_losses);
+std::vector<std::string> loss_cells(const RunResult& result) {
+  std::vector<std::string> cells;
+  for (const double loss : first_losses(result))
+    cells.push_back(std::isfinite(loss) ? fixed(loss, 6) : "nan");
   return cells;
+}
+
+Sheet figures_sheet(const Comparison& comparison, bool tutorial) {
+  using Method = ComparedMethod;
+  const auto shown = [](Words title, auto text) {
+    return Shown<Method>{std::move(title), [text](const Method& method) {
+                           return method.result ? text(*method.result) : std::string("-");
+                         }};
+  };
+  const TimeUnit unit = time_unit(comparison);
+  const Words counted = counted_name(comparison);
+  std::vector<Shown<Method>> columns{
+      {{"method", "方法"}, [](const Method& method) { return method.method; }, Align::kLeft},
+      {unit.name,
+       [&unit](const Method& method) {
+         return method.result ? time_text(unit, method.result->seconds) : "failed";
+       }},
+      shown({"speed-up", "加速比"},
+            [&](const RunResult& run) { return optional_cell(speedup(comparison, run), 2); }),
+      shown({counted.en + "/s", "每秒" + counted.zh + "数"},
+            [](const RunResult& run) { return fixed(run.samples_per_s, 1); }),
+      shown({"steps", "步数"}, [](const RunResult& run) { return std::to_string(run.steps); }),
+      shown({"MiB a rank", "每 rank 内存 MiB"},
+            [](const RunResult& run) { return optional_cell(peak_memory_mib(run), 0); }),
+      shown(score_name(comparison),
+            [&](const RunResult& run) {
+              return optional_cell(score_of(comparison, run), comparison.perplexity ? 3 : 4);
+            }),
+      shown({"macro F1", "宏平均 F1"},
+            [](const RunResult& run) { return optional_cell(run.macro_f1, 4); })};
+  if (tutorial) {
+    columns.insert(columns.begin() + 1,
+                   Shown<Method>{{"in the tutorial", "教程中的名字"},
+                                 [](const Method& method) { return method.tutorial; },
+                                 Align::kLeft});
+  }
+  return sheet_of(columns, comparison.methods);
 }
 
 ComparisonWords comparison_words(const Comparison& comparison) {
@@ -154,4 +169,4 @@ ComparisonWords comparison_words(const Comparison& comparison) {
           .remarks = remarks(comparison)};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::bench

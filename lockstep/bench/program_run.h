@@ -10,25 +10,26 @@
 #include "lockstep/core/subprocess.h"
 #include "lockstep/report/terminal.h"
 
-namespace lockstep::engine {
+namespace lockstep::bench {
 
-struct MethodRunOptions {
+struct ProgramRun {
   std::vector<std::string> command;
   std::vector<std::string> env;  // NAME=value lines, all of them
-  std::filesystem::path log;     // replaced; gets stdout and stderr, bars left out
+  std::filesystem::path log;     // gets stdout and stderr, bars left out
+  bool append = false;           // to the log, which is replaced otherwise
   Terminal terminal = {};        // interactive: the program's stderr is a terminal, shown on ours
 };
 
-struct MethodEnd {
+struct ProgramEnd {
   std::optional<ExitStatus> status;     // nothing: it passed the deadline, and was ended
   std::vector<std::string> last_lines;  // of stdout and stderr, without their line ends
 };
 
 // Blocks until the program has ended. Its process group goes with it. Throws LaunchError if it
 // cannot be started, SystemError if the log cannot be written.
-MethodEnd run_method(const MethodRunOptions& options, Deadline deadline);
+ProgramEnd run_program(const ProgramRun& options, Deadline deadline);
 
 // "exit code 3", "signal SIGKILL", "no end within 60 s", and the last line that is not empty.
-std::string failure_text(const MethodEnd& end, Deadline deadline);
+std::string failure_text(const ProgramEnd& end, Deadline deadline);
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::bench

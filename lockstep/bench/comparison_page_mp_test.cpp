@@ -5,10 +5,10 @@
 
 #include <string>
 
+#include "lockstep/bench/comparison_page.h"
 #include "lockstep/core/internal/test_support.h"
-#include "lockstep/report/comparison_page.h"
 
-namespace lockstep::comparison_page_test {
+namespace lockstep::bench::comparison_page_test {
 namespace {
 
 using ::testing::AllOf;
@@ -90,4 +90,4 @@ TEST(ComparisonPage, ABrowserShowsOneLanguageAndFitsAPhone) {
 }
 
 }  // namespace
-}  // namespace lockstep::comparison_page_test
+}  // namespace lockstep::bench::comparison_page_test

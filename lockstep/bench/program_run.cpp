@@ -1,4 +1,4 @@
-#include "lockstep/cli/engine/compare/method_run.h"
+#include "lockstep/bench/program_run.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -19,7 +19,7 @@
 #include "lockstep/launch/line_splitter.h"
 #include "lockstep/report/table.h"
 
-namespace lockstep::engine {
+namespace lockstep::bench {
 namespace {
 
 constexpr size_t kKeptLines = 20;
@@ -42,11 +42,12 @@ std::string plain(std::string_view line) {
 }
 
 // The whole lines of both streams as a file, and the last of them in memory.
-class MethodLog {
+class ProgramLog {
  public:
-  explicit MethodLog(const std::filesystem::path& path)
+  ProgramLog(const std::filesystem::path& path, bool append)
       : path_(path.string()),
-        fd_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
+        fd_(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (append ? O_APPEND : O_TRUNC),
+                   0666)) {
     if (!fd_) throw system_error("cannot write " + path_, errno);
   }
 
@@ -107,7 +108,7 @@ struct Stream {
   launch::LineSplitter splitter = launch::LineSplitter();
 
   // Takes what is there; false at the end.
-  bool take(MethodLog& log) {
+  bool take(ProgramLog& log) {
     std::array<char, 65536> part;
     const ssize_t n = ::read(fd.get(), part.data(), part.size());
     if (n < 0 && (errno == EINTR || errno == EAGAIN)) return true;
@@ -124,7 +125,7 @@ struct Stream {
 };
 
 // Takes from the streams until both have ended or `until`; returns whether they have.
-bool take_all(std::array<Stream, 2>& streams, MethodLog& log, Deadline until) {
+bool take_all(std::array<Stream, 2>& streams, ProgramLog& log, Deadline until) {
   std::array<pollfd, 2> waits{};
   while (streams[0].fd || streams[1].fd) {
     for (size_t i = 0; i < streams.size(); ++i)
@@ -140,7 +141,7 @@ bool take_all(std::array<Stream, 2>& streams, MethodLog& log, Deadline until) {
 }
 
 // The program has passed its deadline.
-void end_it(Subprocess& program, std::array<Stream, 2>& streams, MethodLog& log) {
+void end_it(Subprocess& program, std::array<Stream, 2>& streams, ProgramLog& log) {
   for (const int signal : {SIGTERM, SIGKILL}) {
     program.signal_group(signal);
     const Deadline grace = Deadline::after(kGrace);
@@ -152,8 +153,8 @@ void end_it(Subprocess& program, std::array<Stream, 2>& streams, MethodLog& log)
 
 }  // namespace
 
-MethodEnd run_method(const MethodRunOptions& options, Deadline deadline) {
-  MethodLog log(options.log);
+ProgramEnd run_program(const ProgramRun& options, Deadline deadline) {
+  ProgramLog log(options.log, options.append);
   Pipe out = make_pipe();
   Pipe err = options.terminal.interactive ? make_terminal(options.terminal.columns) : make_pipe();
   const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -170,7 +171,7 @@ MethodEnd run_method(const MethodRunOptions& options, Deadline deadline) {
   std::array<Stream, 2> streams{
       {{.fd = std::move(out.read)},
        {.fd = std::move(err.read), .shown = options.terminal.interactive}}};
-  MethodEnd end;
+  ProgramEnd end;
   // In short turns: the program may end while something that it started holds its streams open.
   bool drained = false;
   while (!drained && !program.poll() && !deadline.expired())
@@ -186,7 +187,7 @@ MethodEnd run_method(const MethodRunOptions& options, Deadline deadline) {
   return end;
 }
 
-std::string failure_text(const MethodEnd& end, Deadline deadline) {
+std::string failure_text(const ProgramEnd& end, Deadline deadline) {
   std::string text;
   if (!end.status) {
     text = "no end within " + duration_text(deadline.timeout_seconds());
@@ -203,4 +204,4 @@ std::string failure_text(const MethodEnd& end, Deadline deadline) {
   return text + ": " + last->substr(std::min(last->find_first_not_of(" \t"), last->size()));
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::bench

@@ -10,7 +10,7 @@
 
 #include "lockstep/report/run_result.h"
 
-namespace lockstep {
+namespace lockstep::bench {
 
 struct ComparedMethod {
   std::string method;    // "distributed"
@@ -67,11 +67,7 @@ std::string comparison_table(const Comparison& comparison);
 // first_losses and minutes; a failed method has method, tutorial and failure.
 nlohmann::ordered_json to_json(const Comparison& comparison);
 
-// Reads comparison.json back.
-// Throws: DataError with one line that names `where`.
-Comparison parse_comparison(const std::string& text, const std::string& where);
-
 // comparison.md: the settings, the table and the first losses.
 std::string comparison_markdown(const Comparison& comparison);
 
-}  // namespace lockstep
+}  // namespace lockstep::bench

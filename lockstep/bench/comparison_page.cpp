@@ -1,15 +1,15 @@
-#include "lockstep/report/comparison_page.h"
+#include "lockstep/bench/comparison_page.h"
 
 #include <algorithm>
 #include <cmath>
 
+#include "lockstep/bench/comparison_cells.h"
 #include "lockstep/report/bar_chart.h"
-#include "lockstep/report/comparison_cells.h"
 #include "lockstep/report/line_chart.h"
 #include "lockstep/report/run_report.h"
 #include "lockstep/report/svg.h"
 
-namespace lockstep {
+namespace lockstep::bench {
 namespace {
 
 ChartOptions panel_options() {
@@ -51,54 +51,28 @@ double milliseconds_a_step(double seconds, const RunResult& result) {
   return result.steps > 0 ? 1000 * seconds / static_cast<double>(result.steps) : 0;
 }
 
-PageTable figures_table(const Comparison& comparison) {
-  const Words counted = counted_name(comparison);
-  PageTable table{.columns = {{{"method", "方法"}, Align::kLeft},
-                              {time_unit(comparison).name},
-                              {{"speed-up", "加速比"}},
-                              {{counted.en + "/s", "每秒" + counted.zh + "数"}},
-                              {{"steps", "步数"}},
-                              {{"MiB a rank", "每 rank 内存 MiB"}},
-                              {score_name(comparison)},
-                              {{"macro F1", "宏平均 F1"}}},
-                  .rows = {}};
-  const bool named = has_tutorial(comparison);
-  if (named) table.columns.push_back({{"in the tutorial", "教程中的名字"}, Align::kLeft});
-  for (const ComparedMethod& method : comparison.methods) {
-    const MethodCells c = method_cells(comparison, method);
-    table.rows.push_back({c.method, method.result ? c.time : "-", c.speedup, c.samples_per_s,
-                          c.steps, c.peak_memory, c.score, c.macro_f1});
-    if (named) table.rows.back().push_back(method.tutorial.empty() ? "-" : method.tutorial);
-  }
-  return table;
-}
-
-// The remaining known figures of each run, and its first losses.
-PageTable runs_table(const Comparison& comparison) {
-  PageTable table{.columns = {{{"method", "方法"}, Align::kLeft},
-                              {{"dtype", "数值类型"}, Align::kLeft},
-                              {{"padding", "填充"}, Align::kLeft},
-                              {{"start (s)", "启动（秒）"}}},
-                  .rows = {}};
-  size_t most = 1;
-  for (const ComparedMethod& method : comparison.methods) {
-    if (method.result) most = std::max(most, first_losses(*method.result).size());
-  }
-  const size_t columns = table.columns.size() + most;
-  for (size_t i = 1; i <= most; ++i) {
-    const std::string number = std::to_string(i);
-    table.columns.push_back({{"loss " + number, "损失 " + number}});
-  }
+// What else is known of each run, and its first losses.
+Sheet runs_sheet(const Comparison& comparison) {
+  const auto or_dash = [](const std::string& text) { return text.empty() ? "-" : text; };
+  Sheet sheet{.columns = {{{"method", "方法"}, Align::kLeft},
+                          {{"dtype", "数值类型"}, Align::kLeft},
+                          {{"padding", "填充"}, Align::kLeft},
+                          {{"start (s)", "启动（秒）"}}},
+              .rows = {}};
+  size_t columns = sheet.columns.size() + 1;
   for (const ComparedMethod& method : comparison.methods) {
     if (!method.result) continue;
-    const MethodCells c = method_cells(comparison, method);
-    std::vector<std::string> row{c.method, c.dtype, c.padding, c.startup};
-    for (const double loss : first_losses(*method.result))
-      row.push_back(std::isfinite(loss) ? fixed(loss, 6) : "nan");
-    row.resize(columns, "-");
-    table.rows.push_back(std::move(row));
+    const RunResult& run = *method.result;
+    auto& row = sheet.rows.emplace_back(
+        std::vector<std::string>{method.method, or_dash(run.dtype), or_dash(run.padding),
+                                 run.startup_s ? fixed(*run.startup_s, 2) : "-"});
+    for (std::string& loss : loss_cells(run)) row.push_back(std::move(loss));
+    columns = std::max(columns, row.size());
   }
-  return table;
+  for (size_t i = 1; sheet.columns.size() < columns; ++i)
+    sheet.columns.push_back({{"loss " + std::to_string(i), "损失 " + std::to_string(i)}});
+  for (auto& row : sheet.rows) row.resize(columns, "-");
+  return sheet;
 }
 
 void put_reports(HtmlPage& page, const Comparison& comparison) {
@@ -233,7 +207,7 @@ std::string comparison_page(const Comparison& comparison) {
   HtmlPage page(words.title);
   page.paragraph(words.settings);
   page.paragraph(words.remarks);
-  page.table(figures_table(comparison));
+  page.table(figures_sheet(comparison, has_tutorial(comparison)));
   for (const ComparedMethod& method : comparison.methods) {
     if (method.result) continue;
     page.paragraph(
@@ -247,11 +221,11 @@ std::string comparison_page(const Comparison& comparison) {
     if (!comparison.scaling.empty()) pictures.push_back(scaling_picture(comparison));
     page.pictures(pictures);
     page.heading({"The runs, and their first losses", "各次运行与最初几步的损失"});
-    page.table(runs_table(comparison));
+    page.table(runs_sheet(comparison));
   }
   put_reports(page, comparison);
   put_terms(page, comparison);
   return page.str();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::bench

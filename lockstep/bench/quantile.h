@@ -1,0 +1,19 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+namespace lockstep::bench {
+
+// Between two values where it falls there: 0 is the least, 0.5 the median, 1 the greatest. Requires
+// a value. Pure.
+inline double quantile(std::vector<double> values, double q) {
+  std::sort(values.begin(), values.end());
+  const double at = q * static_cast<double>(values.size() - 1);
+  const auto low = static_cast<size_t>(at);
+  const size_t high = std::min(low + 1, values.size() - 1);
+  return values[low] + (values[high] - values[low]) * (at - static_cast<double>(low));
+}
+
+}  // namespace lockstep::bench

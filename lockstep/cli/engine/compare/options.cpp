@@ -1,0 +1,73 @@
+#include "lockstep/cli/engine/compare/options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+
+#include "lockstep/core/cpus.h"
+#include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/launch/job_environment.h"
+#include "lockstep/report/table.h"
+
+namespace lockstep::engine {
+
+void CompareOptions::add_to(CLI::App& app, const std::string& job, const std::string& file) {
+  app.add_option("--threads-per-rank", threads,
+                 "each rank is a device of so many threads [" +
+                     (threads == 0 ? "processors / ranks" : std::to_string(threads)) + "]");
+  app.add_option("--timeout", timeout,
+                 "seconds that " + job + " may take [" + fixed(timeout, 0) + "]");
+  app.add_option("--output", output, "directory for everything [" + output + "]")->type_name("DIR");
+  app.add_option("--json", json, "also write " + file + " to this file")->type_name("FILE");
+}
+
+void CompareOptions::check(const CLI::App& app) const {
+  refuse_zeros(app, {"--threads-per-rank"});
+  if (threads < 0)
+    throw InvalidArgument("--threads-per-rank is " + std::to_string(threads) + "; give 1 or more");
+  if (!(timeout > 0)) throw InvalidArgument("--timeout must be more than 0 seconds");
+}
+
+int64_t CompareOptions::threads_of(int64_t nproc) const {
+  return threads > 0 ? threads : std::max<int64_t>(1, usable_cpu_count() / nproc);
+}
+
+std::unique_ptr<RunClaim> CompareOptions::begin(int64_t nproc) {
+  if (launch::read_job_environment(process_env()).launcher != launch::Launcher::kNone)
+    throw InvalidArgument("compare starts the ranks itself; call it without a launcher");
+  auto claim = std::make_unique<RunClaim>(output, process_env());
+  check_result_files({json});
+  threads = threads_of(nproc);
+  return claim;
+}
+
+bench::ProgramExperiment CompareOptions::experiment() const {
+  // Of a comparison of any kind: files that describe folders go with them.
+  std::vector<std::string> former = bench::job_folders(output);
+  former.insert(former.end(), {"comparison.json", "comparison.md", "comparison.html",
+                               "scaling.json", "scaling.svg"});
+  return {.name = "compare",
+          .jobs = {},
+          .threads = threads,
+          .timeout = timeout,
+          .output = output,
+          .former = std::move(former),
+          .write = {},
+          .summary = {}};
+}
+
+void refuse_chosen(const Arguments& arguments, std::initializer_list<const char*> chosen) {
+  for (const std::string& argument : with_dashes(arguments)) {
+    for (const std::string own : chosen) {
+      if (argument == own || argument.starts_with(own + "="))
+        throw InvalidArgument(argument + " does not go with compare, which chooses it");
+    }
+  }
+}
+
+std::string lockstep_program() {
+  return (self().parent_path().parent_path().parent_path() / "bin" / "lockstep").string();
+}
+
+}  // namespace lockstep::engine
