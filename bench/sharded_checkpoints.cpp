@@ -53,8 +53,8 @@ class Bench {
       net_->push_back(torch::nn::ReLU());
     }
     strategy_->set_up(net_.ptr(), comm_);
-    optimizer_ = strategy_->state().make_optimizer({torch::optim::OptimizerParamGroup(net_->parameters())},
-                                           torch::optim::AdamWOptions(1e-4));
+    optimizer_ = strategy_->state().make_optimizer(
+        {torch::optim::OptimizerParamGroup(net_->parameters())}, torch::optim::AdamWOptions(1e-4));
     input_ = at::randn({kRows, kWidth});
     steps(2);
   }
@@ -132,9 +132,7 @@ class Bench {
                      }});
     return greatest(spent);
   }
-  Checkpoint share() {
-    return share_of_run_state(*strategy_, *optimizer_, nullptr, {});
-  }
+  Checkpoint share() { return share_of_run_state(*strategy_, *optimizer_, nullptr, {}); }
   int64_t share_bytes() {
     const Checkpoint own = share();
     int64_t bytes = own.optimizer.bytes();

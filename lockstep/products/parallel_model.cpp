@@ -3,10 +3,12 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <sstream>
 
@@ -67,11 +69,15 @@ PipelineSchedule pipeline_of(const LmParallelism& how) {
                        {.stages = how.size_of("pipe"), .micro_batches = how.micro_batches});
 }
 
-LmParallelism resolved_for(LmParallelism how, const torch::nn::Sequential& units, int ranks) {
+LmParallelism resolved_for(LmParallelism how, const torch::nn::Sequential& units, int ranks,
+                           at::Device device) {
   check_ways(how);
   how.axes = with_all_axes(how.axes, ranks);
   if (how.size_of("expert") > 1)
     refuse_model("the axis expert is for a TransformerLm with experts; put these ranks along data");
+  if (how.zero == 3 && !device.is_cpu())
+    refuse_model(
+        "ZeRO stage 3 divides units on devices, which a model of any modules has none of; take 2");
   const int stages = how.size_of("pipe");
   if (how.micro_batches == 0) how.micro_batches = stages > 1 ? 2 * stages : 1;
   const int chunks = pipeline_of(how).all_chunks();
@@ -96,6 +102,16 @@ ParallelModelOptions checked(const ParallelModelOptions& options) {
   return options;
 }
 
+// What training changes and no checkpoint of a divided model has.
+void check_buffers(const torch::nn::Module& model) {
+  for (const auto& item : model.named_buffers())
+    if (item.key().ends_with("running_mean"))
+      refuse_model(
+          "'" + item.key() +
+          "' is a statistic that training changes, and that checkpoints of divided models do "
+          "not have; take a norm without statistics");
+}
+
 // Optimizers take parameters of one type, and so does the model when it is put together.
 void check_types(const torch::nn::Module& model) {
   const NamedTensors parameters = parameters_of(model);
@@ -106,22 +122,24 @@ void check_types(const torch::nn::Module& model) {
                    "'; convert the model to one, and put autocast around step() for others");
 }
 
-// A model that names one tensor twice has it once.
-NamedTensors parameters_once(const torch::nn::Module& model) {
-  NamedTensors once;
-  std::set<const c10::TensorImpl*> seen;
-  for (const auto& item : parameters_of(model))
-    if (seen.insert(item.second.unsafeGetTensorImpl()).second) once.push_back(item);
-  return once;
-}
-
-std::map<std::string, int> stages_of(const torch::nn::Module& model, const std::string& before,
+std::map<std::string, int> stages_of(const torch::nn::Module& model,
+                                     const torch::nn::Sequential& units, const std::string& before,
                                      const LmParallelism& how, const PipelineSchedule& schedule) {
   check_types(model);
+  check_buffers(model);
   std::vector<int> stage_of_unit;
   for (size_t chunk = 0; chunk < how.cut.size(); ++chunk)
     stage_of_unit.insert(stage_of_unit.end(), static_cast<size_t>(how.cut[chunk]),
                          schedule.stage_of[chunk]);
+  // Children have names, which need not be their numbers.
+  std::map<std::string, size_t> number_of;
+  if (!units.is_empty())
+    for (const auto& item : units->named_children())
+      number_of.emplace(item.key(), number_of.size());
+  const auto stage_of_name = [&](const std::string& name) {
+    const std::string rest = name.substr(before.size());
+    return stage_of_unit.at(number_of.at(rest.substr(0, rest.find('.'))));
+  };
   std::map<std::string, int> stages;
   std::map<const c10::TensorImpl*, std::string> names;
   for (const auto& [name, tensor] : parameters_of(model)) {
@@ -132,14 +150,14 @@ std::map<std::string, int> stages_of(const torch::nn::Module& model, const std::
     if (!name.starts_with(before))
       refuse_model("'" + name + "' is in no unit of '" + before.substr(0, before.size() - 1) +
                    "', so no stage of the pipeline has it; put it into one");
-    stages[name] = stage_of_unit.at(std::stoul(name.substr(before.size())));
+    stages[name] = stage_of_name(name);
     names.emplace(tensor.unsafeGetTensorImpl(), name);
   }
   if (how.size_of("pipe") == 1) return stages;
   // Of two names, or as a member of a module that does not register it.
   const auto check_place = [&](const std::string& name, const at::Tensor& tensor) {
     const auto first = names.find(tensor.unsafeGetTensorImpl());
-    const int stage = stage_of_unit.at(std::stoul(name.substr(before.size())));
+    const int stage = stage_of_name(name);
     if (first != names.end() && stages.at(first->second) != stage)
       refuse_model(
           "'" + name + "' is '" + first->second +
@@ -155,7 +173,27 @@ std::map<std::string, int> stages_of(const torch::nn::Module& model, const std::
   return stages;
 }
 
+bool drops_values(const torch::nn::Module& module) {
+  return dynamic_cast<const torch::nn::DropoutImpl*>(&module) != nullptr ||
+         dynamic_cast<const torch::nn::Dropout2dImpl*>(&module) != nullptr ||
+         dynamic_cast<const torch::nn::Dropout3dImpl*>(&module) != nullptr ||
+         dynamic_cast<const torch::nn::AlphaDropoutImpl*>(&module) != nullptr ||
+         dynamic_cast<const torch::nn::FeatureAlphaDropoutImpl*>(&module) != nullptr;
+}
+
 }  // namespace
+
+namespace internal {
+
+NamedTensors parameters_once(const torch::nn::Module& model) {
+  NamedTensors once;
+  std::set<const c10::TensorImpl*> seen;
+  for (const auto& item : parameters_of(model))
+    if (seen.insert(item.second.unsafeGetTensorImpl()).second) once.push_back(item);
+  return once;
+}
+
+}  // namespace internal
 
 ParallelModel::State::State(std::shared_ptr<torch::nn::Module> given, Forward given_forward,
                             Communicator given_comm, const LmParallelism& given_how,
@@ -168,16 +206,20 @@ ParallelModel::State::State(std::shared_ptr<torch::nn::Module> given, Forward gi
       units(given_how.size_of("pipe") == 1 ? torch::nn::Sequential(nullptr)
                                            : units_of(model, given_plan)),
       unit_names(given_plan.units.empty() ? "" : given_plan.units + "."),
-      how(resolved_for(given_how, units, comm.size())),
+      how(resolved_for(given_how, units, comm.size(), comm.device())),
       schedule(pipeline_of(how)),
-      stage_of(stages_of(*model, unit_names, how, schedule)),
+      stage_of(stages_of(*model, units, unit_names, how, schedule)),
       mesh(comm, how.axes) {
   start_alike();
   NamedShapes whole;
-  for (const auto& [name, tensor] : parameters_once(*model))
+  for (const auto& [name, tensor] : internal::parameters_once(*model))
     whole.emplace_back(name, tensor.sizes().vec());
-  const bool training = model->is_training();
+  for (const auto& part : model->modules()) {
+    trains.emplace_back(part, part->is_training() || !model->is_training());
+    drops |= drops_values(*part);
+  }
   model->eval();
+  const NamedTensors values = move_values();
   const Expected expected = by_whole_model();
   const auto scope = attention();
   TensorParts parts = parallelize(*model, mesh["tensor"], plan,
@@ -185,7 +227,8 @@ ParallelModel::State::State(std::shared_ptr<torch::nn::Module> given, Forward gi
                                    .divides_rows = how.divides_rows,
                                    .context = mesh["context"]});
   hold_against(expected, parts);
-  model->train(training);
+  restore_values(values, parts);
+  set_training(true);
   std::vector<DividedParameter> own = own_parameters(parts);
   forget_other_stages();
   pipeline.emplace(mesh["pipe"], schedule, chunks(),
@@ -224,31 +267,35 @@ at::Tensor ParallelModel::State::own_targets(const at::Tensor& targets) const {
   return has_style(TensorStyle::kRowsEnd) ? targets : own_tokens(mesh["context"], targets);
 }
 
-int64_t ParallelModel::State::count(const at::Tensor& targets) const {
-  return options.count ? options.count(targets) : targets.numel();
+double ParallelModel::State::count(const at::Tensor& targets) const {
+  return options.count ? options.count(targets) : static_cast<double>(targets.numel());
 }
 
 at::Tensor ParallelModel::State::share_of_loss(const at::Tensor& outputs, const at::Tensor& own,
-                                               int64_t all) const {
-  const int64_t mine = count(own);
+                                               double all) const {
+  const double mine = count(own);
   if (mine == 0 || all == 0) return outputs.sum() * 0;
   const int ranks = has_style(TensorStyle::kRowsEnd) ? 1 : how.size_of("context");
-  return options.loss(outputs, own) *
-         (static_cast<double>(mine * ranks) / static_cast<double>(all));
+  return options.loss(outputs, own) * (mine * ranks / all);
 }
 
 // Ranks that divide different models, or one differently, are told so before they do.
 void ParallelModel::State::start_alike() {
+  for (const at::Tensor& parameter : model->parameters())
+    if (!parameter.is_contiguous()) hooks::set_data(parameter, parameter.detach().contiguous());
   if (comm.size() == 1) return;
   std::string text = how.schedule + " " + std::to_string(how.micro_batches) + " " +
                      std::to_string(how.zero) + (how.divides_rows ? " rows " : " ") +
                      to_string(how.context_way);
   for (const MeshAxis& axis : how.axes) text += " " + axis.name + std::to_string(axis.size);
   for (const int units_of_chunk : how.cut) text += " " + std::to_string(units_of_chunk);
+  for (const TensorRule& rule : plan.rules())
+    text += " " + rule.modules + " " + to_string(rule.style) + std::to_string(rule.heads);
+  text += " " + unit_names + (options.count ? " counts" : "");
   agree(comm, "ParallelModel",
         {{"ways", fingerprint(text)},
-         {"inputs", tensor_fingerprint(options.inputs)},
-         {"targets", tensor_fingerprint(options.targets)}});
+         {"inputs", tensor_fingerprint(options.inputs.cpu())},
+         {"targets", tensor_fingerprint(options.targets.cpu())}});
   const NamedTensors parameters = parameters_of(*model);
   check_same_on_all_ranks(comm, parameters);
   NamedTensors values;
@@ -270,7 +317,7 @@ std::vector<DividedParameter> ParallelModel::State::own_parameters(const TensorP
   const int stage = mesh.place("pipe");
   const PlacedParameters places = parts.places();
   std::vector<DividedParameter> own;
-  for (const auto& [name, tensor] : parameters_once(*model)) {
+  for (const auto& [name, tensor] : internal::parameters_once(*model)) {
     if (stage_of.at(name) != stage) continue;
     DividedParameter& part = own.emplace_back();
     part.name = name;
@@ -316,6 +363,11 @@ PipelineBatch ParallelModel::State::batch_of(const at::Tensor& inputs, const at:
   return batch;
 }
 
+void ParallelModel::State::set_training(bool training) {
+  if (!training) return model->eval();
+  for (const auto& [part, trains_here] : trains) part->train(trains_here);
+}
+
 double ParallelModel::State::mean_over_context(double loss) const {
   Communicator& context = mesh["context"];
   if (context.size() == 1) return loss;
@@ -335,20 +387,24 @@ ParallelModel::~ParallelModel() = default;
 
 double ParallelModel::step(const at::Tensor& inputs, const at::Tensor& targets, double scale) {
   State& state = *state_;
-  const PipelineBatch batch = state.batch_of(inputs, targets, scale);
-  state.model->train();
+  if (!(scale >= 0) || std::isinf(scale))
+    refuse_model("scale is " + std::to_string(scale) + "; give a number from 0 on");
   const auto scope = state.attention();
-  return state.mean_over_context(state.pipeline->step(batch)) / scale;
+  const PipelineBatch batch = state.batch_of(inputs, targets, scale);
+  if (state.drops && state.how.size_of("tensor") > 1)
+    agree(state.mesh["tensor"], "dropout", {{"random", random_fingerprint()}});
+  state.set_training(true);
+  const double loss = state.mean_over_context(state.pipeline->step(batch));
+  return scale == 0 ? 0 : loss / scale;
 }
 
 double ParallelModel::evaluate(const at::Tensor& inputs, const at::Tensor& targets) {
   State& state = *state_;
-  const PipelineBatch batch = state.batch_of(inputs, targets, 1);
-  const bool training = state.model->is_training();
-  state.model->eval();
   const auto scope = state.attention();
+  const PipelineBatch batch = state.batch_of(inputs, targets, 1);
+  state.set_training(false);
   const double loss = state.mean_over_context(state.pipeline->evaluate(batch));
-  state.model->train(training);
+  state.set_training(true);
   return loss;
 }
 

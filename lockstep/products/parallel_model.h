@@ -43,8 +43,9 @@ struct ModelPlan {
 struct ParallelModelOptions {
   // The mean over the targets of a micro-batch, a scalar: of what the model gives and the targets for it.
   std::function<at::Tensor(const at::Tensor& outputs, const at::Tensor& targets)> loss;
-  // How many of some targets count in that mean; all of them where it is empty.
-  std::function<int64_t(const at::Tensor& targets)> count = {};
+  // What some targets count in that mean, so that the loss of a batch is the mean of its parts' by their counts: with torch's
+  // ignore_index those that are not -100, with weights of classes their sum. Their number where it is empty.
+  std::function<double(const at::Tensor& targets)> count = {};
   // An example, the same on all ranks: sequences of the length that batches have, a few rows.
   at::Tensor inputs, targets;
   // Largest difference of outputs and of a parameter's gradient from the whole model's on the example, relative to the
@@ -64,12 +65,16 @@ class ParallelModel {
   // has this rank's slices, and other stages' units have no memory. Kept by this class.
   //
   // Requires: what parallelize() does. With a pipeline: no parameter in units of two stages; the rows between units are
-  // of the example's shape but for dim 0. Buffers are each rank's own. Along context, attention is
-  // at::scaled_dot_product_attention() (shard/context_scope.h).
+  // of the example's shape but for dim 0. Buffers are each rank's own, and are not saved. Along context, attention is
+  // at::scaled_dot_product_attention() (shard/context_scope.h). Where modules drop, the default generators of the ranks
+  // along tensor stand alike before each step.
   // Throws InvalidArgument before anything is sent: axes, a schedule, a cut or a ZeRO stage that makes no sense; the axis
-  // expert, which is for TransformerLm; parameters of several types, or in two stages. On all ranks alike: Mismatch where
-  // they differ; what parallelize() refuses; InvalidArgument where the divided model does not give what the whole one gave: by which parameter, and what to look at.
-  // Cost: once a forward and backward of the example, whole and divided.
+  // expert, which is for TransformerLm; parameters of several types, or in two stages; statistics of a batch norm, which no
+  // checkpoint would have; ZeRO stage 3 on devices, which divides units (parallel/zero). On all ranks alike: Mismatch where
+  // they differ; what parallelize() refuses; a loss that is not such a mean; InvalidArgument where the divided model does not give what the whole one gave: by which parameter, and what to look at.
+  // Then the model is divided, and of no use. Modules that are in evaluation mode when the model is divided stay so.
+  // Cost: once a forward and backward of the example, whole and divided, at other values than the model's, which a copy
+  // keeps meanwhile: so that what begins as zeros is seen, too.
   template <typename M>
   ParallelModel(M model, Communicator comm, const LmParallelism& how, const ModelPlan& plan,
                 const ParallelModelOptions& options)
@@ -100,8 +105,9 @@ class ParallelModel {
   // Forward and backward, in training mode, of this row's batch, the whole of it on each of the row's ranks -> its loss,
   // the mean over its targets, the same on all ranks of the row. Gradients are this row's times `scale` (targets * rows /
   // all rows' targets where rows have unequally many), and are averaged over the rows by divided().update(). The batch
-  // goes into micro-batches in order, as evenly as it can. Throws InvalidArgument for a batch that makes no sense;
-  // Mismatch where the ranks of a row were given different ones.
+  // goes into micro-batches in order, as evenly as it can. Throws InvalidArgument for a batch that makes no sense, or a
+  // scale that is no number from 0 on; Mismatch where the ranks of a row were given different ones (on devices: of different
+  // shapes), or, where modules drop, those along tensor would draw other masks.
   double step(const at::Tensor& inputs, const at::Tensor& targets, double scale = 1);
   // The loss alone, in evaluation mode and without gradients.
   double evaluate(const at::Tensor& inputs, const at::Tensor& targets);

@@ -1,8 +1,10 @@
 // A divided model held against the whole one, before it trains.
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/comm/objects.h"
@@ -35,12 +37,61 @@ void drop_gradients(const torch::nn::Module& model) {
 
 }  // namespace
 
+NamedTensors ParallelModel::State::move_values() {
+  const at::NoGradGuard no_grad;
+  NamedTensors values;
+  for (const auto& [name, parameter] : internal::parameters_once(*model)) {
+    values.emplace_back(name, parameter.detach().clone());
+    const double begin = static_cast<double>(fingerprint(name) % 1000);
+    const at::Tensor moved = at::arange(parameter.numel(), at::kDouble)
+                                 .mul_(1.3)
+                                 .add_(begin)
+                                 .sin_()
+                                 .mul_(0.02)
+                                 .view(parameter.sizes());
+    parameter.detach().add_(moved.to(parameter.options()));
+  }
+  return values;
+}
+
+void ParallelModel::State::restore_values(const NamedTensors& values, const TensorParts& parts) {
+  const at::NoGradGuard no_grad;
+  std::map<std::string, at::Tensor> whole(values.begin(), values.end());
+  for (const auto& [name, parameter] : internal::parameters_once(*model)) {
+    const PartSlice slice = parts.slice(name);
+    const at::Tensor& from = whole.at(name);
+    parameter.detach().copy_(
+        slice.whole() ? from : from.narrow(slice.dim, slice.begin, slice.end - slice.begin));
+  }
+}
+
+// In two parts of unequal sizes, as micro-batches are.
+void ParallelModel::State::check_loss(const at::Tensor& outputs) const {
+  const int64_t rows = outputs.size(0), some = std::max<int64_t>(1, rows / 3);
+  if (rows < 2) return;
+  const at::NoGradGuard no_grad;
+  const double all = count(options.targets),
+               whole = options.loss(outputs, options.targets).item<double>();
+  double sum = 0;
+  for (const auto& [first, size] : {std::pair{int64_t{0}, some}, {some, rows - some}}) {
+    const at::Tensor targets = options.targets.narrow(0, first, size);
+    if (const double part = count(targets); part != 0)
+      sum += options.loss(outputs.narrow(0, first, size), targets).item<double>() * part / all;
+  }
+  if (!(std::abs(sum - whole) <= 1e-3 * std::max(std::abs(whole), 1e-3)))
+    throw InvalidArgument(
+        "ParallelModel: the loss of the example is " + std::to_string(whole) +
+        ", and that of its parts by what they count " + std::to_string(sum) +
+        "; give a loss that is a mean, and a count of the targets that are in it");
+}
+
 ParallelModel::State::Expected ParallelModel::State::by_whole_model() {
   const at::AutoGradMode with_gradients(true);
   drop_gradients(*model);
   Expected expected;
   const at::Tensor outputs = forward(options.inputs);
   expected.outputs = outputs.detach();
+  check_loss(expected.outputs);
   options.loss(outputs, options.targets).backward();
   for (const auto& [name, tensor] : parameters_of(*model))
     if (tensor.grad().defined()) expected.gradients[name] = tensor.grad();

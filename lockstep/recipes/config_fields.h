@@ -93,8 +93,7 @@ void visit_fields(Config& config, const Visit& each) {
     visit("vocab",
           {kDataGroup, "BERT's vocab.txt or tokenizer.json", "FILE", "the model's, or the data's"},
           config.vocab);
-    visit("padding",
-          {kDataGroup, "to how many tokens texts are filled up"}, config.padding,
+    visit("padding", {kDataGroup, "to how many tokens texts are filled up"}, config.padding,
           one_of("max_length|longest|packed"));
     visit("max_length", {kDataGroup, "tokens of a text; longer ones are cut"}, config.max_length,
           between(2, 512));
@@ -171,8 +170,7 @@ void visit_fields(Config& config, const Visit& each) {
           {kTrainingGroup,
            "gradients are scaled down to this norm of all of them together; 0: never"},
           config.clip, at_least(0));
-  visit("schedule",
-        {kTrainingGroup, "the learning rate after the warm-up"}, config.schedule,
+  visit("schedule", {kTrainingGroup, "the learning rate after the warm-up"}, config.schedule,
         one_of("constant|linear|cosine"));
   if (images)
     visit("warmup", {kTrainingGroup, "epochs in which the learning rate rises from 0"},
@@ -184,9 +182,8 @@ void visit_fields(Config& config, const Visit& each) {
   if (cifar)
     visit("augment", {kDataGroup, "random crops with a padding of 4, and mirroring"},
           config.augment);
-  visit("amp",
-        {kTrainingGroup, "bf16: forward computes in bfloat16 where that is safe"}, config.amp,
-        one_of("none|bf16"));
+  visit("amp", {kTrainingGroup, "bf16: forward computes in bfloat16 where that is safe"},
+        config.amp, one_of("none|bf16"));
   visit("seed", {kTrainingGroup, "of parameters and shuffling; dropout uses seed + rank"},
         config.seed);
   const std::string whose = cifar ? "simple-cnn: " : "";
@@ -198,8 +195,7 @@ void visit_fields(Config& config, const Visit& each) {
   }
   if (images && !cifar) {
     visit("mean", {kDataGroup, "subtracted from pixels scaled to 0..1"}, config.mean);
-    visit("stddev", {kDataGroup, "by which they are then divided"}, config.stddev,
-          above(0));
+    visit("stddev", {kDataGroup, "by which they are then divided"}, config.stddev, above(0));
   }
   visit("max_steps", {kTrainingGroup, "stop after so many optimizer steps; 0: no limit"},
         config.max_steps, at_least(0));

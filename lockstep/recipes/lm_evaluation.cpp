@@ -32,14 +32,13 @@ Counts of_all_ranks(Communicator& comm, const Counts& mine) {
 Evaluation evaluate_lm(TransformerLm& model, const data::TokenWindows& windows, Communicator& comm,
                        const LmEvaluationOptions& options) {
   Counts mine;
-  evaluate_batches(
-      model, windows, comm, options.batch_size, options.autocast, [&](auto& batch) {
-        const TokenScores scores = model->scores(batch.ids, batch.targets, batch.lengths);
-        mine.loss += scores.losses.sum().template item<double>();
-        mine.targets += static_cast<double>(
-            batch.targets.ne(data::kNoTarget).sum().template item<int64_t>());
-        mine.right += static_cast<double>(scores.likeliest.sum().template item<int64_t>());
-      });
+  evaluate_batches(model, windows, comm, options.batch_size, options.autocast, [&](auto& batch) {
+    const TokenScores scores = model->scores(batch.ids, batch.targets, batch.lengths);
+    mine.loss += scores.losses.sum().template item<double>();
+    mine.targets +=
+        static_cast<double>(batch.targets.ne(data::kNoTarget).sum().template item<int64_t>());
+    mine.right += static_cast<double>(scores.likeliest.sum().template item<int64_t>());
+  });
   const Counts all = of_all_ranks(comm, mine);
   Evaluation evaluation;
   evaluation.samples = static_cast<int64_t>(all.targets);

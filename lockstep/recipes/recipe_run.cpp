@@ -173,8 +173,7 @@ std::function<double(int64_t)> rates_of(const TrainConfig& config, int64_t steps
   return optim::scheduled_rates(
       config.schedule, config.lr,
       {.total_steps = config.epochs * steps_per_epoch,
-       .warmup = {.steps = by_epochs ? steps : 0,
-                  .ratio = by_epochs ? 0 : config.warmup_ratio}});
+       .warmup = {.steps = by_epochs ? steps : 0, .ratio = by_epochs ? 0 : config.warmup_ratio}});
 }
 
 DealtSamples deal(const TrainConfig& config, int64_t size, const Strategy& strategy,
@@ -263,9 +262,8 @@ TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
                .log_every = config.log_every,
                .log_ends = true,
                .save_every = config.save_every,
-               .score = [&recipe](const Evaluation& evaluation) {
-                 return score_of(recipe, evaluation);
-               }},
+               .score = [&recipe](
+                            const Evaluation& evaluation) { return score_of(recipe, evaluation); }},
       .folder = folder,
       .former_parts = [folder] { return parts_of(folder); },
       .tells_of_former = options.progress,

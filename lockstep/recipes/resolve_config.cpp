@@ -200,10 +200,8 @@ TrainConfig resolved(const TrainConfig& given) {
     refuse("data", "", "a directory with " + recipe->files + ", or '" + recipe->built_in + "'");
   }
   if (config.output.empty()) refuse("output", "", "a directory");
-  internal::visit_fields(
-      config, [](const char* name, const internal::FieldHelp& help, const auto& value) {
-        check_value(name, value, help.takes);
-      });
+  internal::visit_fields(config, [](const char* name, const internal::FieldHelp& help,
+                                    const auto& value) { check_value(name, value, help.takes); });
   if (config.offload_checkpoints && !config.gradient_checkpointing)
     refuse("offload_checkpoints", "true", "false unless gradient_checkpointing is true, too");
   resolve_mesh(config);

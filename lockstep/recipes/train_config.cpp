@@ -104,9 +104,8 @@ void set_field(TrainConfig& config, const std::string& name, const std::string& 
 
 std::string to_json(const TrainConfig& config) {
   return settings::to_json(config, [](const auto& from, const auto& each) {
-    visit_fields(from, [&](const char* name, const FieldHelp&, const auto& member) {
-      each(name, member);
-    });
+    visit_fields(
+        from, [&](const char* name, const FieldHelp&, const auto& member) { each(name, member); });
   });
 }
 

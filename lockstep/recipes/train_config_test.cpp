@@ -259,8 +259,7 @@ TEST(TrainConfig, AFieldSaysWhatItTakes) {
   EXPECT_EQ(with("mnist", "workers", "65"), "workers is 65; give 0 to 64");
   EXPECT_EQ(with("mnist", "momentum", "1"), "momentum is 1.0; give 0 or more, and less than 1");
   EXPECT_EQ(with("mnist", "stddev", "0"), "stddev is 0.0; give a number above 0");
-  EXPECT_EQ(with("mnist", "sampler", "dealt"),
-            "sampler is 'dealt'; give distributed or partition");
+  EXPECT_EQ(with("mnist", "sampler", "dealt"), "sampler is 'dealt'; give distributed or partition");
   EXPECT_EQ(with("cifar", "model", "resnet"),
             "model is 'resnet'; give resnet18, resnet50 or simple-cnn");
   for (const std::string& name : image_model_names())

@@ -74,7 +74,7 @@ class DividedParameters {
   // without weight decay.
   void make_optimizer(const optim::Algorithm& algorithm);
   // The same in these groups, alike on all ranks. A parameter that is in none stays as it is; its gradient is computed,
-  // dropped, and no part of the norm. Throws InvalidArgument before anything is sent: a name that is none or is in two
+  // dropped, and no part of the norm. One that requires no gradient stays as it is whatever group it is in. Throws InvalidArgument before anything is sent: a name that is none or is in two
   // groups, options of another class.
   void make_optimizer(const optim::Algorithm& algorithm, const std::vector<OptimizerGroup>& groups);
   // Averages the gradients, clips them by the norm of the whole model's, and takes the step; all gradients are gone

@@ -85,8 +85,7 @@ std::vector<AveragedParameters> DividedParameters::State::make_classes() const {
       // Each rank of the averaging has all gradients, or its own part of them.
       if (zero == 0) one.counts = one.counts && one.averaged.rank() == 0;
       for (const DividedParameter& part : own)
-        if (kind_of(part) == kind && part.averaged == axes && part.tensor.requires_grad())
-          one.parts.push_back(&part);
+        if (kind_of(part) == kind && part.averaged == axes) one.parts.push_back(&part);
       if (!one.parts.empty()) all.push_back(std::move(one));
     }
   }
@@ -116,7 +115,8 @@ void DividedParameters::make_optimizer(const optim::Algorithm& algorithm,
       std::vector<std::string> of_group;
       for (const DividedParameter* part : one.parts) {
         const auto found = group_of.find(part->name);
-        if (found == group_of.end() || found->second != group) continue;
+        if (found == group_of.end() || found->second != group || !part->tensor.requires_grad())
+          continue;
         tensors.push_back(part->tensor);
         of_group.push_back(part->name);
       }
@@ -132,7 +132,8 @@ void DividedParameters::make_optimizer(const optim::Algorithm& algorithm,
     one.optimizer = std::make_unique<ZeroOptimizer>(one.averaged, own, names, algorithm, options);
   }
   for (const DividedParameter& part : state.own)
-    if (!group_of.contains(part.name)) state.untrained.push_back(part.tensor);
+    if (!group_of.contains(part.name) || !part.tensor.requires_grad())
+      state.untrained.push_back(part.tensor);
   state.has_optimizer = true;
 }
 

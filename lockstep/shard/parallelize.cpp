@@ -122,12 +122,13 @@ void check_places(const torch::nn::Module& model, const TensorPlan& plan) {
     const TensorStyle style = rule->style;
     if (style == TensorStyle::kRowsBegin) has_begun = true;
     if (style == TensorStyle::kRowsEnd) end = item.key();
-    const bool is_product = style == TensorStyle::kColumn || style == TensorStyle::kHeads ||
-                            style == TensorStyle::kRow;
+    const bool is_product =
+        style == TensorStyle::kColumn || style == TensorStyle::kHeads || style == TensorStyle::kRow;
     if (!is_product || (has_begun && end.empty())) continue;
-    refuse(item.key(), "(" + std::string(to_string(style)) + ") stands " +
-                           (end.empty() ? "before rows begin" : "behind '" + end + "', where rows end") +
-                           ", and works on all rows; leave it whole, or divide no rows");
+    refuse(item.key(),
+           "(" + std::string(to_string(style)) + ") stands " +
+               (end.empty() ? "before rows begin" : "behind '" + end + "', where rows end") +
+               ", and works on all rows; leave it whole, or divide no rows");
   }
 }
 
@@ -210,8 +211,7 @@ void divide(const Planned& one, const std::shared_ptr<Division>& division,
     linear->options.in_features(linear->weight.size(1)).out_features(linear->weight.size(0));
     if (one.style == TensorStyle::kRow && linear->bias.defined())
       share(linear->bias, *division, shared);
-    hooks::add_hook(*linear,
-                    internal::divided_linear(division, one.name, one.style, one.slices));
+    hooks::add_hook(*linear, internal::divided_linear(division, one.name, one.style, one.slices));
     return;
   }
   auto& words = dynamic_cast<torch::nn::EmbeddingImpl&>(*one.module);

@@ -33,8 +33,8 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/flat/module_pointer.h"
 #include "lockstep/train/accelerator_state.h"
-#include "lockstep/train/run_state.h"
 #include "lockstep/train/prepared.h"
+#include "lockstep/train/run_state.h"
 #include "lockstep/train/step_memory.h"
 
 namespace lockstep {

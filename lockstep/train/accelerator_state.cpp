@@ -193,8 +193,7 @@ void AcceleratorState::save(const std::filesystem::path& path, const CheckpointF
   CheckpointFiles all = files;
   all.others[kPlaces] = places.dump() + "\n";
   const auto whole = strategy->placement().as_saved();
-  write_checkpoint(comm, path,
-                   share_of_run_state(*strategy, *optimizer_, scaler(), all));
+  write_checkpoint(comm, path, share_of_run_state(*strategy, *optimizer_, scaler(), all));
 }
 
 void AcceleratorState::load(const std::filesystem::path& path) {

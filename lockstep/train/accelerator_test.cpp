@@ -74,8 +74,8 @@ at::Tensor weights_after(int ranks, int64_t batch, int64_t accumulation, bool on
         optimizer.zero_grad();
         if (one_call) {
           at::Tensor found;
-          const at::Tensor loss = accelerator.backward(
-              [&] { return found = loss_of(model(sample.input), sample); });
+          const at::Tensor loss =
+              accelerator.backward([&] { return found = loss_of(model(sample.input), sample); });
           EXPECT_TRUE(at::equal(loss, found));
           EXPECT_FALSE(loss.requires_grad());
         } else {

@@ -114,7 +114,7 @@ struct LmMesh {
     (void)parallel->take_gradients();  // of what is not trained
     parallel->module()->train(training);
     loss = parallel->step_unread(batch).detach().reshape({}).to(type, /*non_blocking=*/false,
-                                                               /*copy=*/true);
+                                                                /*copy=*/true);
     return loss.requires_grad_();
   }
 };
@@ -197,8 +197,8 @@ class LmMeshState final : public StrategyState {
       mesh_->trained.insert(mesh_->trained.end(), tensors.begin(), tensors.end());
       own.emplace_back(std::move(tensors), group.options->clone());
     }
-    auto optimizer = std::make_unique<LmMeshOptimizer>(mesh_->parallel, std::move(own),
-                                                       defaults_of(algorithm));
+    auto optimizer =
+        std::make_unique<LmMeshOptimizer>(mesh_->parallel, std::move(own), defaults_of(algorithm));
     mesh_->optimizer = optimizer.get();
     mesh_->optimizers_life = optimizer->lifetime();
     return optimizer;
@@ -317,12 +317,12 @@ class LmMeshPlacement final : public StrategyPlacement {
  private:
   void divide(TransformerLmImpl& lm, const Strategy::Initial& initial) {
     const at::ScalarType dtype = lm.parameters().front().scalar_type();
-    mesh_->parallel = std::make_shared<ParallelLm>(
-        lm.config(), comm(), mesh_->how,
-        ParallelLmOptions{.values = initial,
-                          .dtype = dtype,
-                          .dropout_seed = mesh_->options.dropout_seed,
-                          .prepare = mesh_->options.prepare});
+    mesh_->parallel =
+        std::make_shared<ParallelLm>(lm.config(), comm(), mesh_->how,
+                                     ParallelLmOptions{.values = initial,
+                                                       .dtype = dtype,
+                                                       .dropout_seed = mesh_->options.dropout_seed,
+                                                       .prepare = mesh_->options.prepare});
     const Mesh& mesh = mesh_->parallel->mesh();
     traits().counts_batches =
         mesh.place("pipe") == 0 && mesh.place("context") == 0 && mesh.place("tensor") == 0;

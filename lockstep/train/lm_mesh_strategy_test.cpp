@@ -373,8 +373,8 @@ std::vector<double> loop(const Way& way, const fs::path& from, const fs::path& i
     for (int epoch = from.empty() ? 0 : 1; epoch < 3; ++epoch) {
       for (auto& batch : loader) {
         optimizer.zero_grad();
-        const at::Tensor loss = accelerator.backward(
-            [&] { return model(batch.input, at::Tensor(), batch.target); });
+        const at::Tensor loss =
+            accelerator.backward([&] { return model(batch.input, at::Tensor(), batch.target); });
         optimizer.step();
         mine.push_back(accelerator.reduce(loss, "mean").item<double>());
         if (!into.empty() && mine.size() == 4) {
@@ -528,21 +528,25 @@ TEST_F(LmMesh, GroupsAndFrozenParametersAreTheCallers) {
       groups.emplace_back(heads,
                           std::make_unique<AdamWOptions>(AdamWOptions(0.1).weight_decay(0.5)));
       groups.emplace_back(others);
-      const auto optimizer = strategy.state().make_optimizer(groups, AdamWOptions(0.01).weight_decay(0));
+      const auto optimizer =
+          strategy.state().make_optimizer(groups, AdamWOptions(0.01).weight_decay(0));
       const Sentences sentences(8);
-      const int64_t count = 8 / way.rows, first = strategy.placement().data_ranks(comm).rank() * count;
+      const int64_t count = 8 / way.rows,
+                    first = strategy.placement().data_ranks(comm).rank() * count;
       std::vector<int64_t> rows;
       for (int64_t i = 0; i < count; ++i) rows.push_back(first + i);
       const data::Batch batch = sentences.batch(rows);
       for (int step = 0; step < 3; ++step) {
         optimizer->zero_grad();
-        strategy.gradients().compute([&] { return model(batch.input, at::Tensor(), batch.target); });
+        strategy.gradients().compute(
+            [&] { return model(batch.input, at::Tensor(), batch.target); });
         if (step == 2) optimizer->param_groups()[1].options().set_lr(0.05);
         // The norm is of what is trained: clipped so hard that another one would show.
-        strategy.state().step(*optimizer, {.max_norm = step == 1 ? std::optional(0.01) : std::nullopt});
+        strategy.state().step(*optimizer,
+                              {.max_norm = step == 1 ? std::optional(0.01) : std::nullopt});
       }
-      NamedTensors all =
-          strategy.traits().divides_model ? strategy.state().gathered_parameters() : parameters_of(lm);
+      NamedTensors all = strategy.traits().divides_model ? strategy.state().gathered_parameters()
+                                                         : parameters_of(lm);
       if (comm.rank() != 0) return;
       for (const auto& [name, tensor] : all) values[name] = tensor.detach().clone();
     });
@@ -610,7 +614,8 @@ TEST_F(LmMesh, RoutersSayWhatTheyDid) {
     Metrics result;
     testing::run_threads(way.ranks, [&](Communicator& comm) {
       StrategyModel model(make_lm(own), way.strategy(), comm);
-      const int64_t count = 8 / way.rows, first = model.strategy().placement().data_ranks(comm).rank() * count;
+      const int64_t count = 8 / way.rows,
+                    first = model.strategy().placement().data_ranks(comm).rank() * count;
       std::vector<int64_t> rows;
       for (int64_t i = 0; i < count; ++i) rows.push_back(first + i);
       const data::Batch batch = sentences.batch(rows);

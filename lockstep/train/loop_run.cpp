@@ -36,8 +36,7 @@ enum class Start : uint8_t {
 Start find_start(const LoopRun& run, const TrainingRun& saved) {
   if (run.run.goes_on()) return Start::kInPlace;
   const std::filesystem::path last = run.checkpoints / "last";
-  const auto from =
-      goes_on_from_last(run.run.comm(), run.folder.root, last) ? last : run.resume;
+  const auto from = goes_on_from_last(run.run.comm(), run.folder.root, last) ? last : run.resume;
   if (!from) return Start::kAnew;
   if (!checkpoint_exists(*from))
     throw CheckpointError(from->string() + ": there is no checkpoint to resume from");

@@ -64,7 +64,8 @@ struct LoopRun {
   // Plans a forward's activations (activation_plan.h), on all ranks; empty: they are counted in the
   // first step.
   std::function<int64_t()> activations = {};
-  std::vector<std::shared_ptr<TrainCallback>> callbacks = {};  // further ones, before a step is saved
+  std::vector<std::shared_ptr<TrainCallback>> callbacks =
+      {};  // further ones, before a step is saved
   // Called while ranks that die are still replaced, once the loop has ended. Empty: nothing.
   std::function<void(const LoopEnd&)> at_end = {};
 };

@@ -163,16 +163,18 @@ TEST(MemoryReport, WhatIsCountedIsWhatWasPlanned) {
         const auto strategy = make_strategy(name);
         strategy->set_up(net.ptr(), comm);
         const auto optimizer =
-            adam ? strategy->state().make_optimizer({net->parameters()}, torch::optim::AdamWOptions(1e-3))
+            adam ? strategy->state().make_optimizer({net->parameters()},
+                                                    torch::optim::AdamWOptions(1e-3))
                  : strategy->state().make_optimizer({net->parameters()},
-                                            torch::optim::SGDOptions(1e-3).momentum(0.9));
+                                                    torch::optim::SGDOptions(1e-3).momentum(0.9));
         const StepMemory planned = strategy->state().planned_memory(*optimizer);
         const auto outputs = strategy->gradients().forward(
             4, [&] { return Strategy::Tensors{net->forward(torch::ones({4, 30}))}; });
         strategy->gradients().compute([&] { return outputs[0].sum(); });
         strategy->state().step(*optimizer);
         EXPECT_EQ(strategy->state().memory(*optimizer), planned)
-            << name << ": " << to_text(strategy->state().memory(*optimizer)) << " and " << to_text(planned);
+            << name << ": " << to_text(strategy->state().memory(*optimizer)) << " and "
+            << to_text(planned);
         EXPECT_GT(planned.state, 0);
       });
     }

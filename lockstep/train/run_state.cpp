@@ -42,8 +42,7 @@ void save_model(const torch::nn::Module& model, const CheckpointFiles& files,
 
 void save_model(Strategy& strategy, const CheckpointFiles& files,
                 const std::filesystem::path& path) {
-  const auto whole =
-      strategy.traits().divides_model ? nullptr : strategy.placement().as_saved();
+  const auto whole = strategy.traits().divides_model ? nullptr : strategy.placement().as_saved();
   Checkpoint checkpoint;
   checkpoint.model = {.tensors = strategy.state().gathered_parameters(),
                       .metadata = {{"format", "pt"}}};

@@ -64,8 +64,7 @@ struct Standing {
   }
   Checkpoint share() { return share_of_run_state(*strategy, *optimizer, nullptr, {}); }
   void restore(const fs::path& path) {
-    restore_run_state(read_checkpoint(path), path.string(), *strategy, *optimizer,
-                      nullptr);
+    restore_run_state(read_checkpoint(path), path.string(), *strategy, *optimizer, nullptr);
   }
   // After three steps more, on every rank.
   at::Tensor end() {

@@ -182,8 +182,7 @@ std::shared_ptr<Strategy> make_strategy(std::string_view given, const StrategyOp
   for (const auto& [way, algorithm] : {std::pair{"average", AllReduce::kEngine},
                                        {"ring", AllReduce::kRing},
                                        {"naive-ring", AllReduce::kNaiveRing}})
-    if (name == way)
-      return of({.rebinds = true}, std::make_unique<AverageGradients>(algorithm));
+    if (name == way) return of({.rebinds = true}, std::make_unique<AverageGradients>(algorithm));
   if (name == "zero") name = "zero1";
   for (const int stage : {1, 2})
     if (name == "zero" + std::to_string(stage)) return make_zero_strategy(stage);

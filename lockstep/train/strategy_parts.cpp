@@ -68,8 +68,7 @@ StrategyTraits& StrategyPart::traits() const {
   return strategy_->traits_;
 }
 
-void StrategyGradients::compute(const std::function<at::Tensor()>& loss,
-                                amp::GradScaler* scaler) {
+void StrategyGradients::compute(const std::function<at::Tensor()>& loss, amp::GradScaler* scaler) {
   const at::Tensor found = loss();
   backward(scaler != nullptr ? scaler->scale(found) : found);
 }
@@ -201,8 +200,7 @@ void StrategyState::load_optimizer_state(torch::optim::Optimizer& optimizer,
 void StrategyState::share_parameters(Checkpoint& checkpoint) {
   const NamedTensors tensors = module_state(model());
   const bool divided = traits().divides_state && bytes_of(tensors) >= kDividedModelBytes;
-  checkpoint.model.tensors =
-      dealt(tensors, model(), comm().rank(), divided ? comm().size() : 1);
+  checkpoint.model.tensors = dealt(tensors, model(), comm().rank(), divided ? comm().size() : 1);
 }
 
 void StrategyState::load_parameters(const Checkpoint& checkpoint, const std::string& source) {

@@ -95,18 +95,18 @@ class SupervisedTask {
   StepResult step() {
     const int64_t in_epoch = at_ % step_.steps_per_epoch();
     std::vector<Batch> held;
-    TrainStep::Batches batches{
-        .samples = {},
-        .next =
-            [&] {
-              if (!std::exchange(first_, false)) ++*batches_;
-              if constexpr (CountsTargets<Loss, Batch>) held.push_back(std::move(**batches_));
-            },
-        .loss =
-            [&](size_t i) {
-              return loss_under(step_.autocast(), parts_.loss, parts_.model,
-                                held.empty() ? **batches_ : held[i]);
-            }};
+    TrainStep::Batches batches{.samples = {},
+                               .next =
+                                   [&] {
+                                     if (!std::exchange(first_, false)) ++*batches_;
+                                     if constexpr (CountsTargets<Loss, Batch>)
+                                       held.push_back(std::move(**batches_));
+                                   },
+                               .loss =
+                                   [&](size_t i) {
+                                     return loss_under(step_.autocast(), parts_.loss, parts_.model,
+                                                       held.empty() ? **batches_ : held[i]);
+                                   }};
     for (int64_t i = 0; i < step_.batches_of(in_epoch); ++i)
       batches.samples.push_back(parts_.loader.samples(step_.batches_before(in_epoch) + i));
     if constexpr (CountsTargets<Loss, Batch>)
@@ -130,9 +130,8 @@ Evaluation evaluate_classifier(M& model, const D& dataset, Communicator& comm, i
                                int64_t batch_size) {
   share_buffers(model, comm);
   ClassifierCounts counts(classes);
-  evaluate_batches(model, dataset, comm, batch_size, {}, [&](auto& batch) {
-    counts.add(model->forward(batch.input), batch.target);
-  });
+  evaluate_batches(model, dataset, comm, batch_size, {},
+                   [&](auto& batch) { counts.add(model->forward(batch.input), batch.target); });
   return counts.reduce(comm);
 }
 

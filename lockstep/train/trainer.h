@@ -111,8 +111,7 @@ class Trainer final : public TrainerCore {
 
   TrainOutput attempt() override {
     std::function<std::vector<int64_t>()> lengths;
-    if constexpr (requires { train_->lengths(); })
-      lengths = [this] { return train_->lengths(); };
+    if constexpr (requires { train_->lengths(); }) lengths = [this] { return train_->lengths(); };
     const auto sampler = dealt_samples(train_->size(), lengths);
     data::Loader<D> loader(*train_, *sampler,
                            {.batch_size = args().per_device_train_batch_size,
@@ -131,8 +130,7 @@ class Trainer final : public TrainerCore {
     return {dataset.size(), [this, &dataset](const Communicator& ranks, PredictionSum& sum) {
               evaluate_batches(
                   model(), dataset, ranks, args().per_device_eval_batch_size, {}, [&](auto& batch) {
-                    const LossOutput output =
-                        loss_under(autocast(), compute_loss_, model(), batch);
+                    const LossOutput output = loss_under(autocast(), compute_loss_, model(), batch);
                     if constexpr (kCountsTargets)
                       sum.add(output, compute_loss_.targets(batch));
                     else

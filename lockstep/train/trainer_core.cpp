@@ -45,8 +45,7 @@ double rate(int64_t count, double seconds) {
 }
 
 double epochs(int64_t step, const TrainingSteps& steps) {
-  return static_cast<double>(step) /
-         static_cast<double>(std::max<int64_t>(1, steps.per_epoch));
+  return static_cast<double>(step) / static_cast<double>(std::max<int64_t>(1, steps.per_epoch));
 }
 
 // Keeps the mean loss of all steps, and where training stands.
@@ -337,13 +336,12 @@ TrainOutput TrainerCore::train_by(TrainTask task) {
     output = {.global_step = end.state.step,
               .training_loss = values[1] > 0 ? values[0] / values[1] : 0,
               .stopped_by = end.stopped_by};
-    output.metrics = {{"train_runtime", rounded(end.seconds, 4)},
-                      {"train_samples_per_second",
-                       rate(end.state.samples - end.first_samples, end.seconds)},
-                      {"train_steps_per_second",
-                       rate(end.state.step - end.first_step, end.seconds)},
-                      {"train_loss", output.training_loss},
-                      {"epoch", rounded(epochs(end.state.step, steps_), 2)}};
+    output.metrics = {
+        {"train_runtime", rounded(end.seconds, 4)},
+        {"train_samples_per_second", rate(end.state.samples - end.first_samples, end.seconds)},
+        {"train_steps_per_second", rate(end.state.step - end.first_step, end.seconds)},
+        {"train_loss", output.training_loss},
+        {"epoch", rounded(epochs(end.state.step, steps_), 2)}};
     print_metrics(run_.comm(), output.metrics);
   };
   state_ = run_loop(std::move(run)).state;

@@ -83,7 +83,7 @@ class TrainerCore {
   // The training set is dealt by dealt_samples(), its steps are as step_parts() says, and
   // train_by() trains.
   virtual TrainOutput attempt() = 0;
-  virtual bool trains() const = 0;                      // there is a training set
+  virtual bool trains() const = 0;                 // there is a training set
   virtual std::optional<Samples> evaluated() = 0;  // the set to evaluate on, where there is one
 
   const TrainingArguments& args() const { return parts_.args; }

@@ -215,8 +215,8 @@ void check(const TrainingArguments& a) {
 }
 
 std::string to_json(const TrainingArguments& arguments) {
-  return settings::to_json(
-      arguments, [](const auto& from, const auto& each) { visit_arguments(from, each); });
+  return settings::to_json(arguments,
+                           [](const auto& from, const auto& each) { visit_arguments(from, each); });
 }
 
 TrainingArguments training_arguments_from_json(std::string_view text, const std::string& source,

@@ -262,11 +262,11 @@ class ZeroPlacement final : public StrategyPlacement {
 }  // namespace
 
 std::shared_ptr<Strategy> make_zero_strategy(int stage, bool units, std::vector<int> copies) {
-  const auto zero = std::make_shared<Zero>(
-      Zero{.name = units ? "fsdp" : "zero" + std::to_string(stage),
-           .stage = stage,
-           .units = units,
-           .copies = std::move(copies)});
+  const auto zero =
+      std::make_shared<Zero>(Zero{.name = units ? "fsdp" : "zero" + std::to_string(stage),
+                                  .stage = stage,
+                                  .units = units,
+                                  .copies = std::move(copies)});
   return std::make_shared<Strategy>(
       Strategy::Parts{.name = zero->name,
                       .traits = {.has_whole_gradients = false, .divides_state = true},

@@ -45,10 +45,29 @@ const std::vector<EqualityModel>& equality_models() {
     // Linear in tokens, as the load-balancing loss is not: that one is a mean over micro-batches.
     experts.router_aux_loss_coef = 0;
     experts.router_z_loss_coef = 0.01;
-    return std::vector<EqualityModel>{
-        {"grouped heads", grouped}, {"tied, biases", tied}, {"experts", experts}};
+    return std::vector<EqualityModel>{{"grouped heads", grouped},
+                                      {"tied, biases", tied},
+                                      {"experts", experts},
+                                      {"plain decoder", PlainModel::kDecoder},
+                                      {"plain encoder", PlainModel::kEncoder},
+                                      {"plain vision", PlainModel::kVision}};
   }();
   return models;
+}
+
+void check(const EqualityModel& model, const LmParallelism& how, int ranks) {
+  if (const auto* config = std::get_if<LmConfig>(&model.model)) return check(how, *config, ranks);
+  check(std::get<PlainModel>(model.model), how, ranks);
+}
+
+EqualityCourse train_whole(const EqualityModel& model, const EqualityOptions& options) {
+  return std::visit([&](const auto& one) { return train_whole(one, options); }, model.model);
+}
+
+EqualityCourse train_divided(const EqualityModel& model, const LmParallelism& how, int ranks,
+                             const EqualityOptions& options) {
+  return std::visit([&](const auto& one) { return train_divided(one, how, ranks, options); },
+                    model.model);
 }
 
 std::string to_string(const EqualityProduct& product) {
@@ -118,13 +137,13 @@ EqualityCell compare_product(const EqualityModel& model, const EqualityCourse& e
   EqualityCell cell{.model = model.name, .product = product, .refused = {}};
   const auto start = Clock::now();
   try {
-    check(product.how, model.config, product.ranks);
+    check(model, product.how, product.ranks);
   } catch (const InvalidArgument& error) {
     cell.refused = error.what();
     return cell;
   }
   const auto train = [&] {
-    return train_divided(model.config, product.how, product.ranks, options.training);
+    return train_divided(model, product.how, product.ranks, options.training);
   };
   const EqualityCourse course = train();
   cell.result = compare(course, expected);

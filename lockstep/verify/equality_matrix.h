@@ -5,16 +5,23 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "lockstep/verify/equality.h"
+#include "lockstep/verify/plain_equality.h"
 
 namespace lockstep {
 
 struct EqualityModel {
   std::string name;  // "grouped heads"
-  LmConfig config;
+  std::variant<LmConfig, PlainModel> model;
 };
+// Throws InvalidArgument for what the model does not take, before anything is trained.
+void check(const EqualityModel& model, const LmParallelism& how, int ranks);
+EqualityCourse train_whole(const EqualityModel& model, const EqualityOptions& options = {});
+EqualityCourse train_divided(const EqualityModel& model, const LmParallelism& how, int ranks,
+                             const EqualityOptions& options = {});
 const std::vector<EqualityModel>& equality_models();
 
 struct EqualityProduct {

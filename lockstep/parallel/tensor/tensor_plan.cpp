@@ -134,8 +134,8 @@ void TensorPlan::check(const NamedShapes& parameters, int64_t parts) const {
       throw InvalidArgument("TensorPlan: '" + rule.modules + "' (" + to_string(rule.style) +
                             ") stands behind rules that mean all of its modules; put it first");
     throw InvalidArgument("TensorPlan: '" + rule.modules + "' (" + to_string(rule.style) +
-                            ") means no module with parameters; the first parameter is '" +
-                            (parameters.empty() ? std::string() : parameters.front().first) + "'");
+                          ") means no module with parameters; the first parameter is '" +
+                          (parameters.empty() ? std::string() : parameters.front().first) + "'");
   }
 }
 

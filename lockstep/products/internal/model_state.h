@@ -13,6 +13,11 @@
 
 namespace lockstep {
 
+namespace internal {
+// A model that names one tensor twice has it once.
+NamedTensors parameters_once(const torch::nn::Module& model);
+}  // namespace internal
+
 struct ParallelModel::State {
   State(std::shared_ptr<torch::nn::Module> given, Forward given_forward, Communicator given_comm,
         const LmParallelism& given_how, const ModelPlan& given_plan,
@@ -27,8 +32,8 @@ struct ParallelModel::State {
   at::Tensor own_targets(const at::Tensor& targets) const;
   // The loss of outputs for own_targets(), as its part of the mean over `all` targets of the row; the mean over the ranks
   // along context is the row's.
-  at::Tensor share_of_loss(const at::Tensor& outputs, const at::Tensor& own, int64_t all) const;
-  int64_t count(const at::Tensor& targets) const;
+  at::Tensor share_of_loss(const at::Tensor& outputs, const at::Tensor& own, double all) const;
+  double count(const at::Tensor& targets) const;
 
   // What the example gives, with gradients: of the whole model, and of the divided one, whose units' rows it keeps.
   struct Expected {
@@ -36,10 +41,16 @@ struct ParallelModel::State {
     std::map<std::string, at::Tensor> gradients;
   };
   Expected by_whole_model();
+  void check_loss(
+      const at::Tensor& outputs) const;  // that parts of a batch may be counted one by one
   at::Tensor by_divided_model();
   void hold_against(const Expected& expected, const TensorParts& parts);
 
   void start_alike();  // rank 0's values everywhere
+  // Of the whole model, values that the example is tried at; and back, this rank's slices.
+  NamedTensors move_values();
+  void restore_values(const NamedTensors& values, const TensorParts& parts);
+  void set_training(bool training);  // but for what was in evaluation mode
   void forget_other_stages();
   std::vector<DividedParameter> own_parameters(const TensorParts& parts) const;
   std::vector<PipelineChunk> chunks();
@@ -55,7 +66,9 @@ struct ParallelModel::State {
   std::string unit_names;  // what stands before a unit's number in names of parameters
   LmParallelism how;
   PipelineSchedule schedule;
-  std::map<std::string, int> stage_of;  // of each parameter
+  std::map<std::string, int> stage_of;                                      // of each parameter
+  bool drops = false;                                                       // some module does
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> trains;  // parents first
   Mesh mesh;
   std::vector<PipelineRows> between;  // chunks
   std::optional<DividedParameters> divided;

@@ -114,8 +114,9 @@ at::Tensor DividedRows::own_positions(const at::Tensor& positions) const {
 
 void DividedRows::share(const at::Tensor& parameter) const {
   if (!by_parts_ || !parameter.requires_grad()) return;
-  parameter.register_hook(
-      [handle = tensor_](const at::Tensor& gradient) { return reduce_from_parts(handle, gradient); });
+  parameter.register_hook([handle = tensor_](const at::Tensor& gradient) {
+    return reduce_from_parts(handle, gradient);
+  });
 }
 
 }  // namespace lockstep::internal

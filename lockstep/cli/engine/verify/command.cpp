@@ -76,7 +76,7 @@ std::vector<bench::Job> jobs_of(const VerifyPlan& plan, std::vector<EqualityCell
     const auto expected = std::make_shared<std::optional<EqualityCourse>>();
     for (const EqualityProduct& product : plan.products) {
       jobs.push_back({model.name + ", " + to_string(product), [&, expected] {
-                        if (!*expected) *expected = train_whole(model.config, plan.training);
+                        if (!*expected) *expected = train_whole(model, plan.training);
                         cells.push_back(
                             compare_product(model, **expected, product,
                                             {.training = plan.training, .repeat = plan.repeat}));
@@ -142,7 +142,7 @@ void check_product(const EqualityProduct& product) {
   std::string first;
   for (const EqualityModel& model : equality_models()) {
     try {
-      check(product.how, model.config, product.ranks);
+      check(model, product.how, product.ranks);
       return;
     } catch (const InvalidArgument& error) {
       if (first.empty()) first = error.what();
