@@ -1,16 +1,20 @@
 #include "lockstep/hooks/thread_attention.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/rand.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
+#include <memory>
 #include <optional>
 #include <thread>
 
+#include "lockstep/core/errors.h"
 #include "lockstep/hooks/thread_generator.h"
 
 namespace lockstep::hooks {
@@ -71,6 +75,44 @@ TEST(ThreadAttention, StandsAroundAThreadsGenerator) {
     EXPECT_TRUE(at::equal(attend(x), at::zeros_like(x)));
   }
   EXPECT_TRUE(at::equal(attend(x), at::zeros_like(x)));
+}
+
+// Attention's own dropout draws from the thread's generator, before an attention was replaced, after, and within.
+TEST(ThreadAttention, LeavesTheThreadsGeneratorAlone) {
+  const at::Tensor x = at::randn({1, 2, 8, 4});
+  const auto drawn = [&] {
+    const at::Generator generator = at::detail::createCPUGenerator(7);
+    const ThreadGenerator scope([&]() -> const at::Generator& { return generator; });
+    return at::scaled_dot_product_attention(x, x, x, {}, 0.5);
+  };
+  const at::Tensor expected = drawn();
+  {
+    const ThreadAttention scope([](const AttentionCall& call) {
+      return at::scaled_dot_product_attention(call.queries, call.keys, call.values, {},
+                                              call.dropout);
+    });
+    EXPECT_TRUE(at::equal(drawn(), expected));
+  }
+  EXPECT_TRUE(at::equal(drawn(), expected));
+}
+
+TEST(ThreadAttention, ScopesMayEndInAnyOrder) {
+  const at::Tensor x = at::randn({1, 2, 3, 4});
+  const at::Tensor zeros = at::zeros_like(x), expected = attend(x);
+  const auto nothing = [](const AttentionCall& call) { return at::zeros_like(call.queries); };
+  const at::Generator generator = at::detail::createCPUGenerator(7);
+  auto first = std::make_unique<ThreadAttention>(nothing);
+  auto second =
+      std::make_unique<ThreadGenerator>([&]() -> const at::Generator& { return generator; });
+  EXPECT_THROW(ThreadAttention{nothing}, InvalidArgument);
+  EXPECT_TRUE(at::equal(attend(x), zeros));
+  first.reset();
+  EXPECT_TRUE(at::equal(attend(x), expected));
+  const at::Generator same = at::detail::createCPUGenerator(7);
+  EXPECT_TRUE(at::equal(at::rand({4}), at::rand({4}, same)));
+  second.reset();
+  const ThreadAttention again(nothing);
+  EXPECT_TRUE(at::equal(attend(x), zeros));
 }
 
 }  // namespace

@@ -200,7 +200,7 @@ at::Tensor ParallelLm::step_unread(const LmRowBatch& batch, double scale) {
   state_->lm->train();
   const at::Tensor loss = state_->pipeline->step_unread(state_->pipeline_batch(row, scale));
   ++state_->steps;
-  return loss / scale;
+  return scale == 0 ? loss : loss / scale;
 }
 
 double ParallelLm::evaluate(const LmRowBatch& batch) {

@@ -7,6 +7,8 @@
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
+#include <cmath>
+
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -16,6 +18,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/model/plain_models.h"
+#include "lockstep/shard/context_scope.h"
 #include "lockstep/testing/thread_ranks.h"
 
 namespace lockstep::parallel_model_test {
@@ -321,6 +324,143 @@ TEST(ParallelModel, RefusesWhatItCannotCutOrDivide) {
                         {.loss = loss_of, .inputs = ids_of(0), .targets = {}});
         },
         ::testing::ThrowsMessage<InvalidArgument>(HasSubstr("give an example")));
+  });
+}
+
+// Micro-batches of unequal sizes, whose targets count unequally.
+TEST(ParallelModel, TargetsThatDoNotCountAreLeftOutOfTheMean) {
+  at::Tensor targets = ids_of(1).clone();
+  targets[0].fill_(-100);
+  targets[5].narrow(0, 0, 3).fill_(-100);
+  auto whole = DecoderCase::make();
+  const at::Tensor expected = loss_of(whole->forward(ids_of(0)), targets);
+  expected.backward();
+  const auto counted = [](const at::Tensor& some) { return some.ne(-100).sum().item<double>(); };
+  testing::run_threads(2, [&](Communicator& comm) {
+    LmParallelism how = parse_parallelism("data=1,context=2");
+    how.micro_batches = 3;
+    ParallelModel model(
+        DecoderCase::make(), comm, how, {.modules = DecoderCase::rules()},
+        {.loss = loss_of, .count = counted, .inputs = ids_of(0), .targets = targets});
+    EXPECT_NEAR(model.step(ids_of(0), targets), expected.item<double>(), 1e-12);
+    Communicator& context = model.mesh()["context"];
+    for (const DividedParameter& part : model.divided().own()) {
+      const at::Tensor mean = part.tensor.grad().clone();
+      context.all_reduce(mean, ReduceOp::kAvg);
+      EXPECT_TRUE(at::allclose(mean, whole->named_parameters()[part.name].grad(), 0, 1e-12))
+          << part.name;
+    }
+    EXPECT_EQ(model.step(ids_of(0), targets, 0), 0);
+    EXPECT_THROW(model.step(ids_of(0), targets, NAN), InvalidArgument);
+    // The same without a count, and with a sum for a mean.
+    const auto refused = [&](const ParallelModelOptions& options) {
+      return message_of<InvalidArgument>([&] {
+        ParallelModel(DecoderCase::make(), comm, parse_parallelism("data=2"), {}, options);
+      });
+    };
+    EXPECT_THAT(refused({.loss = loss_of, .count = {}, .inputs = ids_of(0), .targets = targets}),
+                HasSubstr("and a count of the targets that are in it"));
+    EXPECT_THAT(refused({.loss =
+                             [](const at::Tensor& outputs, const at::Tensor& some) {
+                               return loss_of(outputs, some) * 8 / some.size(0);
+                             },
+                         .count = {},
+                         .inputs = ids_of(0),
+                         .targets = ids_of(1)}),
+                HasSubstr("give a loss that is a mean"));
+  });
+}
+
+// Where branches begin as zeros, norms before them have no gradients yet.
+TEST(ParallelModel, AForgottenNormIsNamedInAModelThatBeginsAsTheIdentity) {
+  testing::run_threads(2, [&](Communicator& comm) {
+    auto model = DecoderCase::make();
+    const at::NoGradGuard no_grad;
+    for (const auto& item : model->named_parameters())
+      if (item.key().find("mix.") != std::string::npos ||
+          item.key().find("down.") != std::string::npos)
+        item.value().zero_();
+    LmParallelism how = parse_parallelism("tensor=2");
+    how.divides_rows = true;
+    const auto build = [&](const std::vector<TensorRule>& rules) {
+      const at::AutoGradMode gradients(true);
+      return ParallelModel(model, comm, how, {.modules = rules},
+                           {.loss = loss_of, .inputs = ids_of(0), .targets = ids_of(1)});
+    };
+    EXPECT_THAT(message_of<InvalidArgument>(
+                    [&] { build(without(DecoderCase::rules(), "layers.*.norm1")); }),
+                HasSubstr("the gradient of 'layers.1.norm1."));
+  });
+}
+
+TEST(ParallelModel, ValuesAreTheModelsOwnAfterTheCheck) {
+  auto whole = DecoderCase::make();
+  testing::run_threads(2, [&](Communicator& comm) {
+    ParallelModel model = divided<DecoderCase>(comm, {.mesh = "tensor=2"});
+    for (const DividedParameter& part : model.divided().own()) {
+      const at::Tensor of = whole->named_parameters()[part.name];
+      EXPECT_TRUE(at::equal(part.tensor, part.slice.whole()
+                                             ? of
+                                             : of.narrow(part.slice.dim, part.slice.begin,
+                                                         part.slice.end - part.slice.begin)))
+          << part.name;
+    }
+  });
+}
+
+// Frozen parameters are saved and put together; what is in evaluation mode stays so.
+TEST(ParallelModel, FrozenPartsStayAsTheyAre) {
+  const TestDirectory directory;
+  const std::filesystem::path path = directory / "saved";
+  const at::Tensor words = DecoderCase::make()->named_parameters()["layers.0.words.weight"];
+  testing::run_threads(2, [&](Communicator& comm) {
+    auto frozen = DecoderCase::make();
+    frozen->layers->at<plain::EmbedImpl>(0).words->weight.set_requires_grad(false);
+    frozen->layers->at<plain::HeadImpl>(3).norm->eval();
+    ParallelModel model(frozen, comm, parse_parallelism("pipe=2"), {.units = "layers"},
+                        {.loss = loss_of, .inputs = ids_of(0), .targets = ids_of(1)});
+    model.divided().make_optimizer(kDescent);
+    model.step(ids_of(0), ids_of(1));
+    model.divided().update({.max_norm = 1});
+    EXPECT_FALSE(frozen->layers->at<plain::HeadImpl>(3).norm->is_training());
+    EXPECT_TRUE(frozen->layers->at<plain::BlockImpl>(1).is_training());
+    EXPECT_GT(model.divided().memory().parameters, 0);
+    write_checkpoint(comm, path, model.divided().share());
+    for (const auto& [name, tensor] : model.divided().gather())
+      EXPECT_TRUE(name != "layers.0.words.weight" || at::equal(tensor, words));
+    model.divided().load(read_checkpoint(path, CheckpointParts::kAll, ModelForm::kSlices), "saved");
+  });
+}
+
+// Children of a Sequential may have names, in any order.
+TEST(ParallelModel, UnitsHaveNames) {
+  const auto make = [] {
+    torch::nn::Sequential units;
+    units->push_back("second", torch::nn::Linear(8, 16));
+    units->push_back("1", torch::nn::Linear(16, 16));
+    units->push_back("0", torch::nn::Linear(16, plain::kWords));
+    return with_values(units);
+  };
+  const at::Tensor inputs = torch::arange(kRows * 8, at::kDouble).sin().view({kRows, 8});
+  auto whole = make();
+  const double expected = loss_of(whole->forward(inputs), classes_of(0)).template item<double>();
+  testing::run_threads(2, [&](Communicator& comm) {
+    auto units = make();
+    ParallelModel model(units.ptr(),
+                        [units](const at::Tensor& x) mutable { return units->forward(x); }, comm,
+                        parse_parallelism("pipe=2"), {},
+                        {.loss = loss_of, .inputs = inputs, .targets = classes_of(0)});
+    EXPECT_NEAR(model.step(inputs, classes_of(0)), expected, 1e-12);
+    EXPECT_EQ(model.divided().own().size(), comm.rank() == 0 ? 4u : 2u) << model.str();
+  });
+}
+
+TEST(ParallelModel, ItsOwnAttentionAndAnotherAreRefusedInOneLine) {
+  testing::run_threads(2, [&](Communicator& comm) {
+    ParallelModel model = divided<DecoderCase>(comm, {.mesh = "context=2"});
+    const ContextScope scope(model.mesh()["context"]);
+    EXPECT_THAT([&] { model.step(ids_of(0), ids_of(1)); },
+                ::testing::ThrowsMessage<InvalidArgument>(HasSubstr("is replaced already")));
   });
 }
 

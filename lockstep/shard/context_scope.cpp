@@ -1,6 +1,7 @@
 #include "lockstep/shard/context_scope.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 
 #include <cmath>
@@ -91,6 +92,14 @@ ContextScope::ContextScope(const Communicator& comm, ContextWay way)
               call.mask.defined() ? std::optional<at::Tensor>(call.mask) : std::nullopt,
               call.dropout, call.is_causal, call.scale, call.has_groups);
         check(call);
+        if (const at::DeviceType type = call.queries.device().type();
+            at::autocast::is_autocast_enabled(type)) {
+          // As autocast does for the operation.
+          const at::ScalarType dtype = at::autocast::get_autocast_dtype(type);
+          hooks::AttentionCall narrow = call;
+          for (at::Tensor* x : {&narrow.queries, &narrow.keys, &narrow.values}) *x = x->to(dtype);
+          return narrow.is_causal ? causal(comm, way, narrow) : to_all(comm, narrow);
+        }
         return call.is_causal ? causal(comm, way, call) : to_all(comm, call);
       }) {}
 

@@ -249,6 +249,70 @@ TEST(Parallelize, RowsOfAVisionTransformerBeginBehindItsPatches) {
         how, /*own_inputs=*/false, /*own_targets=*/false);
 }
 
+TEST(Parallelize, PlansThatWouldBeMisunderstoodAreRefused) {
+  testing::run_threads(2, [](Communicator& comm) {
+    const auto refusal = [&](const std::vector<TensorRule>& rules, bool divides_rows) {
+      return message_of<InvalidArgument>([&] {
+        parallelize(*with_values(Encoder()), comm, TensorPlan(rules),
+                    {.divides_rows = divides_rows});
+      });
+    };
+    EXPECT_THAT(
+        refusal({{"layers.*.norm2", TensorStyle::kRows}, {"layers.2.norm2", TensorStyle::kRowsEnd}},
+                false),
+        HasSubstr("'layers.2.norm2' (rows end) stands behind rules that mean all of its"));
+    EXPECT_THAT(refusal({{"layers.1.norm2", TensorStyle::kRowsEnd},
+                         {"layers.2.up", TensorStyle::kColumn},
+                         {"layers.2.down", TensorStyle::kRow}},
+                        true),
+                HasSubstr("'layers.2.up' (column) stands behind 'layers.1.norm2', where rows end"));
+    torch::nn::Sequential words(
+        torch::nn::Embedding(torch::nn::EmbeddingOptions(8, 4).scale_grad_by_freq(true)));
+    EXPECT_THAT(message_of<InvalidArgument>([&] {
+                  parallelize(*words, comm, TensorPlan({{"0", TensorStyle::kVocabulary}}));
+                }),
+                HasSubstr("scales its gradients by frequency"));
+  });
+}
+
+struct SharedNormImpl : torch::nn::Module {
+  SharedNormImpl()
+      : norm(register_module("norm", plain::BlockImpl::norm())),
+        same(register_module("same", norm)) {}
+  at::Tensor forward(const at::Tensor& x) { return same(norm(x)); }
+  torch::nn::LayerNorm norm, same;
+};
+TORCH_MODULE(SharedNorm);
+
+TEST(Parallelize, AModuleOfTwoNamesAddsUpItsGradientOnce) {
+  const at::Tensor rows = torch::arange(8 * plain::kWidth, at::kDouble).sin().view({1, 8, -1});
+  auto whole = with_values(SharedNorm());
+  whole->forward(rows).square().sum().backward();
+  testing::run_threads(2, [&](Communicator& comm) {
+    auto model = with_values(SharedNorm());
+    parallelize(*model, comm,
+                TensorPlan({{"norm", TensorStyle::kRows}, {"same", TensorStyle::kRows}}),
+                {.divides_rows = true});
+    model->forward(rows.narrow(1, 4 * comm.rank(), 4)).square().sum().backward();
+    EXPECT_TRUE(at::allclose(model->norm->weight.grad(), whole->norm->weight.grad(), 1e-10));
+  });
+}
+
+TEST(Parallelize, ACloneAddsItsOwnBias) {
+  testing::run_threads(2, [](Communicator& comm) {
+    auto model = std::make_shared<torch::nn::LinearImpl>(8, 4);
+    torch::nn::Sequential whole(model);
+    with_values(whole);
+    const at::Tensor x = torch::ones({2, 4}, at::kDouble);
+    parallelize(*whole, comm, TensorPlan({{"0", TensorStyle::kRow}}));
+    const at::Tensor expected = model->forward(x);
+    const auto clone = std::dynamic_pointer_cast<torch::nn::LinearImpl>(model->clone());
+    const at::NoGradGuard no_grad;
+    model->bias.add_(100);
+    EXPECT_TRUE(at::allclose(clone->forward(x), expected));
+  });
+}
+
 TEST(Parallelize, RowsThatDoNotDivideAreRefused) {
   testing::run_threads(2, [](Communicator& comm) {
     EXPECT_THAT([&] { own_tokens(comm, torch::zeros({2, 6}, at::kLong)); },
