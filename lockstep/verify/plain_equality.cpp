@@ -65,10 +65,10 @@ M with_values(M model, at::ScalarType dtype) {
   return model;
 }
 
-struct Batch {
+struct PlainBatch {
   at::Tensor inputs, targets;
 };
-Batch batch_of(PlainModel model, int64_t step, at::ScalarType dtype) {
+PlainBatch batch_of(PlainModel model, int64_t step, at::ScalarType dtype) {
   const at::Tensor ids = (torch::arange(kSequences * kTokens, at::kLong) * 17 + step * 11)
                              .pow(2)
                              .remainder(plain::kWords)
@@ -98,7 +98,7 @@ EqualityCourse whole(M model, PlainModel kind, const EqualityOptions& options) {
   const auto optimizer = torch_optimizer(parameters_of(model), options);
   EqualityCourse course;
   const auto loss_at = [&](int64_t step) {
-    const Batch batch = batch_of(kind, step, options.dtype);
+    const PlainBatch batch = batch_of(kind, step, options.dtype);
     return loss_of(model->forward(batch.inputs), batch.targets);
   };
   for (int64_t step = 0; step < options.steps; ++step) {
@@ -118,28 +118,28 @@ EqualityCourse whole(M model, PlainModel kind, const EqualityOptions& options) {
 template <typename M>
 EqualityCourse divided(M module, PlainModel kind, Communicator& comm, const LmParallelism& how,
                        const EqualityOptions& options) {
-  const Batch example = batch_of(kind, 0, options.dtype);
+  const PlainBatch example = batch_of(kind, 0, options.dtype);
   ParallelModel model(
       module, comm, how, {.modules = rules_of(kind), .units = "layers"},
       {.loss = loss_of,
-       .count = [](const at::Tensor& targets) { return targets.ne(-100).sum().item<int64_t>(); },
+       .count = [](const at::Tensor& targets) { return targets.ne(-100).sum().item<double>(); },
        .inputs = example.inputs,
        .targets = example.targets});
   model.divided().make_optimizer(algorithm_of(options));
   Communicator rows = model.rows();
   const Share share = share_of(rows);
   const auto own = [&](int64_t step) {
-    const Batch all = batch_of(kind, step, options.dtype);
-    return Batch{all.inputs.narrow(0, share.first, share.count),
-                 all.targets.narrow(0, share.first, share.count)};
+    const PlainBatch all = batch_of(kind, step, options.dtype);
+    return PlainBatch{all.inputs.narrow(0, share.first, share.count),
+                      all.targets.narrow(0, share.first, share.count)};
   };
   EqualityCourse course;
   for (int64_t step = 0; step < options.steps; ++step) {
-    const Batch batch = own(step);
+    const PlainBatch batch = own(step);
     course.losses.push_back(mean_over(rows, model.step(batch.inputs, batch.targets)));
     course.norms.push_back(*model.divided().update({.max_norm = kMaxNorm}).grad_norm);
   }
-  const Batch batch = own(options.steps);
+  const PlainBatch batch = own(options.steps);
   course.evaluated = mean_over(rows, model.evaluate(batch.inputs, batch.targets));
   keep(course, model.divided().gather());
   return course;
