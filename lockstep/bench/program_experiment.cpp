@@ -91,7 +91,7 @@ class Recorder final : public TurnWatcher {
   void failed(const Turn& turn, const Error& error) override {
     const auto* failure = dynamic_cast<const ProgramFailed*>(&error);
     // Nothing has run yet: the input is at fault.
-    if (failure != nullptr && failure->bad_input && turn.number == 1)
+    if (failure != nullptr && failure->bad_input && turn.number == 1 && experiment_.alike)
       throw InvalidArgument(said(error.what()));
     say(turn, std::string("failed: ") + error.what());
     const ProgramJob& job = job_of(turn);
@@ -162,8 +162,9 @@ int run_programs(const ProgramExperiment& experiment) {
 
 std::vector<std::string> job_folders(const fs::path& output) {
   std::vector<std::string> names;
+  std::error_code unreadable;
   for (const auto& entry : fs::directory_iterator(output))
-    if (fs::exists(entry.path() / kJobLog)) names.push_back(entry.path().filename().string());
+    if (fs::exists(entry.path() / kJobLog, unreadable)) names.push_back(entry.path().filename().string());
   return names;
 }
 

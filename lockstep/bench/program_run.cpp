@@ -183,6 +183,8 @@ ProgramEnd run_program(const ProgramRun& options, Deadline deadline) {
   } catch (const Timeout&) {
     end_it(program, streams, log);
   }
+  // What it has started and left behind would take processors and ports from the jobs that follow.
+  program.signal_group(SIGKILL);
   end.last_lines = log.last();
   return end;
 }

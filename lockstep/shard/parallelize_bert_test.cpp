@@ -43,7 +43,7 @@ BertConfig small_bert(double dropout = 0, const char* activation = "gelu") {
   config.classifier_dropout = dropout / 2;
   config.initializer_range = 0.2;
   config.hidden_act = activation;
-  config.pad_token_id = 30;  // the second of two parts has it
+  config.pad_token_id = 36;  // the second of two parts has it
   config.labels = {"a", "b", "c"};
   return config;
 }

@@ -115,7 +115,8 @@ struct LmMesh {
     parallel->module()->train(training);
     loss = parallel->step_unread(batch).detach().reshape({}).to(type, /*non_blocking=*/false,
                                                                 /*copy=*/true);
-    return loss.requires_grad_();
+    // Of which loops may make another loss in place.
+    return loss.requires_grad_().clone();
   }
 };
 using LmMeshPtr = std::shared_ptr<LmMesh>;
@@ -157,7 +158,11 @@ class LmMeshGradients final : public StrategyGradients {
     if (!mesh_->loss.defined())
       throw InvalidArgument("strategy " + name() + ": the loss is not of the model's forward");
     found.backward();
-    mesh_->parallel->scale_gradients(mesh_->loss.grad());
+    // A loss that does not come from the forward's has no gradient: the model's are zeros on all ranks.
+    if (mesh_->loss.grad().defined())
+      mesh_->parallel->scale_gradients(mesh_->loss.grad());
+    else
+      mesh_->parallel->scale_gradients(0.0);
     computing.done();
   }
   int64_t bytes_left(const std::function<std::shared_ptr<void>()>& forward) override {
@@ -186,6 +191,7 @@ class LmMeshState final : public StrategyState {
       const optim::Algorithm& algorithm) override {
     const std::vector<OptimizerGroup> named = named_groups(groups, algorithm);
     mesh_->made().divided().make_optimizer(algorithm, named);
+    mesh_->trained.clear();
     std::map<std::string, at::Tensor> parts;
     for (const DividedParameter& part : mesh_->made().parameters()) parts[part.name] = part.tensor;
     std::vector<torch::optim::OptimizerParamGroup> own;

@@ -484,7 +484,11 @@ TEST_F(LmMesh, AStepIsOneCall) {
       EXPECT_THAT(message_of<InvalidArgument>([&] { compute(forward); }),
                   HasSubstr("there are gradients of a former backward"));
       optimizer->zero_grad();
-      compute([&] { return forward() * 0.5; });
+      compute([&] {
+        at::Tensor loss = forward();
+        loss *= 0.5;
+        return loss;
+      });
       const std::vector<at::Tensor> half = gradients();
       ASSERT_EQ(half.size(), whole.size());
       for (size_t i = 0; i < half.size(); ++i) EXPECT_TRUE(at::equal(half[i] * 2, whole[i])) << i;

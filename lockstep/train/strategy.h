@@ -76,11 +76,12 @@ class Strategy {
   friend class StrategyPart;
   std::string name_;
   StrategyTraits traits_;
+  // The parts may stand on these, and go first.
+  std::shared_ptr<torch::nn::Module> model_;
+  std::optional<Communicator> comm_;
   std::unique_ptr<StrategyGradients> gradients_;
   std::unique_ptr<StrategyState> state_;
   std::unique_ptr<StrategyPlacement> placement_;
-  std::shared_ptr<torch::nn::Module> model_;
-  std::optional<Communicator> comm_;
   int held_ = 0;  // Accumulations that live
 };
 

@@ -275,7 +275,6 @@ BertEncoder::BertEncoder(const BertConfig& config)
 }
 
 std::shared_ptr<const hooks::LayerPart> BertEncoder::part() const {
-  if (!is_training()) return nullptr;
   for (const auto& module : modules())
     for (const auto& hook : hooks::hooks_of(*module))
       if (hook->part() != nullptr) return {hook, hook->part()};

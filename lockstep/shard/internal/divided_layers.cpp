@@ -82,8 +82,14 @@ class HeadLayer final : public LayerHook {
   std::vector<int64_t> counts_;
 };
 
-class WordsLayer final : public LayerHook {
+class WordsLayer final : public LayerHook, public hooks::LayerPart {
  public:
+  const LayerPart* part() const override { return this; }
+  int64_t first_column() const override { return 0; }
+  void agree(const at::Tensor& numbers) const override {
+    Communicator(division_->comm()).broadcast(numbers, 0);
+  }
+
   WordsLayer(std::shared_ptr<Division> division, std::string name, const PartSlice& own,
              int64_t words)
       : division_(std::move(division)), name_(std::move(name)), own_(own), words_(words) {}

@@ -114,6 +114,7 @@ int measure_ways(const ParallelismArguments& arguments, DividedPlan plan) {
       write_file_aside(in_chinese(file), picture.zh);
     }
   };
+  experiment.alike = false;  // each is another way
   experiment.summary = [&] {
     return divided_table(found) + "\nPage: " + (output / "parallelism.html").string() +
            ", figures: " + (output / "parallelism.json").string();

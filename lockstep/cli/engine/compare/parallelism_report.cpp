@@ -43,7 +43,7 @@ Sheet sheet_of_rows(const DividedComparison& comparison) {
       {{"way", "方式"}, [](const DividedRow& row) { return row.way.name; }, Align::kLeft},
       {{"parameters", "参数"},
        [](const DividedRow& row) {
-         if (row.runs.empty()) return std::string("failed");
+         if (row.runs.empty()) return std::string(row.failure.empty() ? "" : "failed");
          return beside(as_bytes(row.most().parameters), row.theory.parameters);
        }},
       bytes({"gradients", "梯度"}, &DividedRank::gradients, &DividedTheory::gradients),
@@ -283,7 +283,7 @@ std::string divided_page(const DividedComparison& comparison) {
   for (const LeftOutWay& one : comparison.left_out)
     left.emplace_back(same_words(one.name), same_words(one.why));
   for (const DividedRow& row : comparison.rows)
-    if (row.runs.empty()) left.emplace_back(same_words(row.way.name), same_words(row.failure));
+    if (!row.failure.empty()) left.emplace_back(same_words(row.way.name), same_words(row.failure));
   if (!left.empty()) {
     page.heading({"Left out", "未运行"});
     page.terms(left);

@@ -110,12 +110,22 @@ std::vector<ComparedProgram> parse_programs(const std::string& text, const std::
   std::vector<ComparedProgram> programs;
   for (const auto& one : json) {
     const JsonObject object(one, source, refuse_as<DataError>, "a program");
-    programs.push_back({.name = object.text("name"),
+    const std::string name = object.text("name");
+    // Each has a folder of that name.
+    const bool is_twice = std::any_of(programs.begin(), programs.end(),
+                                      [&](const auto& other) { return other.name == name; });
+    if (name.empty() || name.front() == '.' || name.find('/') != std::string::npos ||
+        name == "data" || is_twice)
+      throw DataError(source + ": the program '" + name +
+                      "' " + (is_twice ? "is there twice" : "cannot be a folder's name") +
+                      "; give each a name of its own");
+    programs.push_back({.name = name,
                         .tutorial = object.text("tutorial", ""),
                         .on_ranks = object.flag("ranks", false),
                         .takes_nproc = object.flag("nproc", false),
                         .takes_amp = object.flag("amp", false)});
   }
+  if (programs.empty()) throw DataError(source + ": names no program; give one at least");
   return programs;
 }
 
