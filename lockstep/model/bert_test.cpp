@@ -451,6 +451,15 @@ TEST(BertClassifier, IsItsUnits) {
     return forward(rows).t().contiguous().t().to(at::kDouble);
   });
   EXPECT_TRUE(at::equal(logits_of(model, batch), plain));
+  for (const char* inner : {"attention.self.query", "attention.self.value", "attention.output.dense",
+                            "intermediate.dense", "output.dense"}) {
+    HookHandle hook = wrap_forward(*model, "bert.encoder.layer.1." + std::string(inner),
+                                   [](const Forward& forward, const at::Tensor& rows) {
+                                     return forward(rows).t().contiguous().t();
+                                   });
+    EXPECT_LT((logits_of(model, batch) - plain).abs().max().item<double>(), 1e-5) << inner;
+    hook.remove();
+  }
 }
 
 TEST(BertClassifier, FollowsReplaceModule) {
