@@ -164,7 +164,8 @@ std::vector<std::string> job_folders(const fs::path& output) {
   std::vector<std::string> names;
   std::error_code unreadable;
   for (const auto& entry : fs::directory_iterator(output))
-    if (fs::exists(entry.path() / kJobLog, unreadable)) names.push_back(entry.path().filename().string());
+    if (fs::exists(entry.path() / kJobLog, unreadable))
+      names.push_back(entry.path().filename().string());
   return names;
 }
 

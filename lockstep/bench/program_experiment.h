@@ -28,7 +28,7 @@ struct ProgramExperiment {
   std::string name;  // "compare": in messages
   std::vector<ProgramJob> jobs;
   int rounds = 1;
-  bool alike = true;  // what one refuses as its input the others would, too
+  bool alike = true;       // what one refuses as its input the others would, too
   int64_t threads = 1;     // OMP_NUM_THREADS of every program
   double timeout = 86400;  // seconds that a turn may take
   std::filesystem::path output;

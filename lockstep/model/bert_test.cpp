@@ -451,8 +451,8 @@ TEST(BertClassifier, IsItsUnits) {
     return forward(rows).t().contiguous().t().to(at::kDouble);
   });
   EXPECT_TRUE(at::equal(logits_of(model, batch), plain));
-  for (const char* inner : {"attention.self.query", "attention.self.value", "attention.output.dense",
-                            "intermediate.dense", "output.dense"}) {
+  for (const char* inner : {"attention.self.query", "attention.self.value",
+                            "attention.output.dense", "intermediate.dense", "output.dense"}) {
     HookHandle hook = wrap_forward(*model, "bert.encoder.layer.1." + std::string(inner),
                                    [](const Forward& forward, const at::Tensor& rows) {
                                      return forward(rows).t().contiguous().t();

@@ -136,12 +136,12 @@ struct EncoderImpl : torch::nn::Module {
 };
 TORCH_MODULE(Encoder);
 
-// Pictures [B, 3, 8, 8] -> rows [B, 4, kWidth], by patches of 4 x 4.
+// Pictures [B, 3, H, W] -> rows [B, count, kWidth], by `count` patches of 4 x 4.
 struct PatchesImpl : torch::nn::Module {
-  PatchesImpl()
+  explicit PatchesImpl(int64_t count = 4)
       : patches(register_module(
             "patches", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, kWidth, 4).stride(4)))),
-        positions(register_parameter("positions", torch::randn({4, kWidth}))),
+        positions(register_parameter("positions", torch::randn({count, kWidth}))),
         norm(register_module("norm", BlockImpl::norm())) {}
   at::Tensor forward(const at::Tensor& pictures) {
     return norm(patches(pictures).flatten(2).transpose(1, 2) + positions);
@@ -159,10 +159,10 @@ struct MeanImpl : torch::nn::Module {
 };
 TORCH_MODULE(Mean);
 
-// Pictures [B, 3, 8, 8] -> [B, kWords].
+// Pictures [B, 3, H, W] of so many patches -> [B, kWords].
 struct VisionImpl : torch::nn::Module {
-  explicit VisionImpl(int64_t blocks = kLayers) {
-    layers->push_back(Patches());
+  explicit VisionImpl(int64_t blocks = kLayers, int64_t patches = 4) {
+    layers->push_back(Patches(patches));
     for (int64_t i = 0; i < blocks; ++i) layers->push_back(Block(false));
     layers->push_back(Mean());
     register_module("layers", layers);

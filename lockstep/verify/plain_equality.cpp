@@ -76,11 +76,11 @@ PlainBatch batch_of(PlainModel model, int64_t step, at::ScalarType dtype) {
   const at::Tensor classes = ids.roll(-1, 1).select(1, 0).contiguous();
   if (model == PlainModel::kEncoder) return {ids, classes};
   if (model == PlainModel::kVision)
-    return {torch::arange(kSequences * 3 * 64, at::kDouble)
+    return {torch::arange(kSequences * 3 * 16 * kTokens, at::kDouble)
                 .mul_(0.7)
                 .add_(step)
                 .sin_()
-                .view({kSequences, 3, 8, 8})
+                .view({kSequences, 3, 16, kTokens})
                 .to(dtype),
             classes};
   const at::Tensor targets = ids.roll(-1, 1);
@@ -155,7 +155,7 @@ auto with_model(PlainModel kind, at::ScalarType dtype, const Work& work) {
     case PlainModel::kVision:
       break;
   }
-  return work(with_values(plain::Vision(kBlocks), dtype));
+  return work(with_values(plain::Vision(kBlocks, kTokens), dtype));
 }
 
 }  // namespace

@@ -229,8 +229,8 @@ class ActivationNode : public torch::autograd::Function<ActivationNode> {
     const at::Tensor x = work->linears.x(inputs),
                      weight = work->linears.weight(inputs, work->in_bfloat16);
     // The slope takes the product's place; that of others' rows would not be ours.
-    const at::Tensor y = weight.defined() ? times_transposed(x, weight)
-                                        : x.clone(at::MemoryFormat::Contiguous);
+    const at::Tensor y =
+        weight.defined() ? times_transposed(x, weight) : x.clone(at::MemoryFormat::Contiguous);
     at::Tensor bias = work->linears.bias(inputs, /*in_bfloat16=*/false);
     if (!bias.defined()) bias = at::zeros({y.size(1)}, at::kFloat);
     const at::Tensor active = activate_rows(y, bias, work->activation, work->differentiable);

@@ -116,8 +116,8 @@ std::vector<ComparedProgram> parse_programs(const std::string& text, const std::
                                       [&](const auto& other) { return other.name == name; });
     if (name.empty() || name.front() == '.' || name.find('/') != std::string::npos ||
         name == "data" || is_twice)
-      throw DataError(source + ": the program '" + name +
-                      "' " + (is_twice ? "is there twice" : "cannot be a folder's name") +
+      throw DataError(source + ": the program '" + name + "' " +
+                      (is_twice ? "is there twice" : "cannot be a folder's name") +
                       "; give each a name of its own");
     programs.push_back({.name = name,
                         .tutorial = object.text("tutorial", ""),
