@@ -143,6 +143,7 @@ void check_ways(const LmParallelism& how) {
   if (how.micro_batches > LmParallelism::kMostMicroBatches)
     refuse(std::to_string(how.micro_batches) + " micro-batches; give " +
            std::to_string(LmParallelism::kMostMicroBatches) + " at most");
+  make_schedule(how.schedule, {.stages = 2, .micro_batches = 2});  // throws for a name that is none
 }
 
 void check(const LmParallelism& given, const LmConfig& config, int ranks) {

@@ -12,6 +12,7 @@
 #include "lockstep/comm/thread_ranks.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/model/plain_models.h"
+#include "lockstep/plan/pipeline_schedule.h"
 #include "lockstep/products/parallel_model.h"
 #include "lockstep/verify/internal/training.h"
 
@@ -160,9 +161,26 @@ auto with_model(PlainModel kind, at::ScalarType dtype, const Work& work) {
 
 }  // namespace
 
-void check(PlainModel, const LmParallelism& how, int ranks) {
-  check_ways(how);
-  with_all_axes(how.axes, ranks);
+void check(PlainModel, const LmParallelism& given, int ranks) {
+  check_ways(given);
+  LmParallelism how = given;
+  how.axes = with_all_axes(given.axes, ranks);
+  if (const int parts = how.size_of("tensor"); plain::kHeads % parts != 0)
+    throw InvalidArgument("parallelism: " + std::to_string(plain::kHeads) +
+                          " heads do not divide among " + std::to_string(parts) +
+                          " ranks along tensor; give a divisor");
+  if (const int context = how.size_of("context"); kTokens % (2 * context) != 0)
+    throw InvalidArgument("parallelism: " + std::to_string(kTokens) +
+                          " tokens do not divide among " + std::to_string(context) +
+                          " ranks along context; give a divisor of " + std::to_string(kTokens / 2));
+  const int stages = how.size_of("pipe");
+  const auto schedule = make_schedule(
+      how.schedule,
+      {.stages = stages, .micro_batches = how.micro_batches > 0 ? how.micro_batches : 2 * stages});
+  if (stages > 1 && schedule.all_chunks() > kBlocks + 2)
+    throw InvalidArgument("parallelism: a pipeline of " + std::to_string(schedule.all_chunks()) +
+                          " chunks, and the model has " + std::to_string(kBlocks + 2) +
+                          " units; give fewer stages along pipe");
   if (how.size_of("expert") > 1)
     throw InvalidArgument("parallelism: expert is " + std::to_string(how.size_of("expert")) +
                           ", and the model has no experts; put these ranks along data");
