@@ -12,7 +12,7 @@
 #include <thread>
 #include <utility>
 
-#include "lockstep/comm/backend.h"
+#include "lockstep/comm/backend/backend.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep {

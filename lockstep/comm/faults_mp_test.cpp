@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/comm/bootstrap.h"
-#include "lockstep/comm/failure.h"
+#include "lockstep/comm/backend/failure.h"
+#include "lockstep/comm/groups/bootstrap.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"

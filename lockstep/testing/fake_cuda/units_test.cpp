@@ -16,7 +16,7 @@
 
 #include "lockstep/activations/checkpoint_layers.h"
 #include "lockstep/checkpoint/checkpoint_writer.h"
-#include "lockstep/comm/backend.h"
+#include "lockstep/comm/backend/backend.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/mutex.h"
