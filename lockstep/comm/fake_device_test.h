@@ -106,7 +106,7 @@ class FakeStream {
 };
 
 // Runs the calls of a threads' engine on a stream of its own, each once `gate` is set.
-class FakeDeviceBackend final : public Backend {
+class FakeDeviceBackend final : public Backend, public DeviceOrder {
  public:
   FakeDeviceBackend(std::unique_ptr<Backend> inner, std::shared_ptr<FakeEvent> gate)
       : inner_(std::move(inner)), gate_(std::move(gate)), capabilities_(inner_->capabilities()) {
@@ -117,6 +117,7 @@ class FakeDeviceBackend final : public Backend {
 
   const Capabilities& capabilities() const override { return capabilities_; }
 
+  DeviceOrder* device_order() override { return this; }
   std::shared_ptr<void> mark() override { return FakeStream::current()->record(); }
 
   std::unique_ptr<Request> start(const Call& call) override {

@@ -58,6 +58,31 @@ struct SymmetricMemory {
   std::function<void()> warm;   // called once all ranks have theirs; saves the first page faults
 };
 
+// The order of a device's work. An engine has it where its operations are given to a device, whose
+// streams decide what comes after what.
+// Thread-safety: as Backend.
+class DeviceOrder {
+ public:
+  virtual ~DeviceOrder() = default;
+
+  // A mark behind the work that this thread's current stream has been given so far, for
+  // Call::after. Null: the engine's operations are on that stream themselves.
+  virtual std::shared_ptr<void> mark() = 0;
+
+  // Whether the engine's operations, except messages and barriers, may be captured in a graph of
+  // the device (device/graph.h). A captured operation's request is complete once the device has
+  // been given the operation; its end is neither queried nor waited for.
+  virtual bool captures() const { return false; }
+  // For engines that capture: a mark for the Call::after of a call that is a barrier for the ranks'
+  // hosts and, for their devices, the replay of a graph with captured operations. That call is
+  // started before the replay. It is complete when the device has done the work that its stream was
+  // given up to replayed(). Null: ranks need not synchronise.
+  virtual std::shared_ptr<void> mark_replay() { return nullptr; }
+  // Says that the graph has been given to this thread's current stream. Until then order() only
+  // waits for the other ranks.
+  virtual void replayed(const std::shared_ptr<void>& mark) { (void)mark; }
+};
+
 // An engine that moves bytes among a fixed group of ranks. Every rank must start the same
 // collectives in the same order. Sends and receives are matched by peer, tag and order,
 // independently of the collectives.
@@ -68,22 +93,8 @@ class Backend {
 
   virtual const Capabilities& capabilities() const = 0;
 
-  // For engines whose capabilities() say `stream_ordered`: a mark behind the work that this
-  // thread's current stream has been given so far, for Call::after.
-  virtual std::shared_ptr<void> mark() { return nullptr; }
-
-  // Whether its operations, except messages and barriers, may be captured in a graph of the device
-  // (device/graph.h). A captured operation's request is complete once the device has been given the
-  // operation; its end is neither queried nor waited for.
-  virtual bool captures() const { return false; }
-  // For engines that capture: a mark for the Call::after of a call that is a barrier for the ranks'
-  // hosts and, for their devices, the replay of a graph with captured operations. That call is
-  // started before the replay. It is complete when the device has done the work that its stream was
-  // given up to replayed(). Null: ranks need not synchronise.
-  virtual std::shared_ptr<void> mark_replay() { return nullptr; }
-  // Says that the graph has been given to this thread's current stream. Until then order() only
-  // waits for the other ranks.
-  virtual void replayed(const std::shared_ptr<void>& mark) { (void)mark; }
+  // Null unless capabilities() say `stream_ordered`. Owned by the engine.
+  virtual DeviceOrder* device_order() { return nullptr; }
 
   // Starts an operation that capabilities() call native. Never blocks. Communicator has checked the
   // arguments.

@@ -2,10 +2,8 @@
 // replaced. The survivors and the replacements join the same attempt. A failed attempt is followed
 // by the next, until all ranks have connected in one: a generation. Not a public header.
 //
-// The protocol uses a store that outlives the ranks, with the keys of attempt n below "N/":
-//   N/here/R    rank R has arrived: the life of its process
-//   N/made/R    it has connected
-//   N/outcome   "made", or why the attempt was given up; the first word written applies to all
+// The protocol uses a store that outlives the ranks. Attempt n has its keys below "N/" (attempt.h);
+// a rank says of itself the life of its process, and its part is made when it has connected.
 // A rank joins the first attempt without an outcome. A rank gives an attempt up if it finds that a
 // former process of its own has joined it, since that process is dead, or if its own connecting
 // failed. Attempts are taken one after another, so no two of them can both be made by the same
@@ -16,7 +14,9 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "lockstep/comm/groups/attempt.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/store/store.h"
 
@@ -45,7 +45,8 @@ class Reformation {
   int64_t form(const Connect& connect, Deadline deadline);
 
  private:
-  class Attempt;
+  bool meet(Attempt& attempt, Deadline deadline) const;
+  void refuse_ended(Attempt& attempt, const std::vector<int>& missing) const;
 
   std::shared_ptr<Store> store_;
   int rank_;

@@ -22,11 +22,11 @@ struct Communicator::Impl::Replay {
 };
 
 device::Capture* Communicator::Impl::capture_of(const OpArgs& args) const {
-  if (!ordered_ || !device::anybody_captures()) return nullptr;
+  if (order_ == nullptr || !device::anybody_captures()) return nullptr;
   device::Capture* const capture = device::capture_of(device::current_stream(device_));
   if (capture == nullptr) return nullptr;
   const bool meets_host = args.op == Op::kBarrier || args.op == Op::kSend || args.op == Op::kRecv;
-  if (!backend_->captures() || meets_host) {
+  if (!order_->captures() || meets_host) {
     throw InvalidArgument(
         std::string(to_string(args.op)) + " of backend " + capabilities().backend +
         " cannot be part of a graph: " +
@@ -76,7 +76,7 @@ bool Communicator::Impl::orders_capture(const PendingOp& operation) const {
 void Communicator::Impl::take_part(device::Capture& capture, Site site) {
   if (capture_ == capture.id()) return;
   capture_ = capture.id();
-  if (backend_->mark_replay() == nullptr) return;  // there are no ranks to meet
+  if (order_->mark_replay() == nullptr) return;  // there are no ranks to meet
   auto replay = std::make_shared<Replay>(
       Replay{.note = "replay of graph " + std::to_string(++graphs_), .site = site});
   const std::weak_ptr<char> alive = alive_;
@@ -100,7 +100,7 @@ void Communicator::Impl::start_replay(Replay& replay) {
   call.op = Op::kBarrier;
   call.note = call_note(replay.note);
   call.site = replay.site;
-  call.after = replay.mark = backend_->mark_replay();
+  call.after = replay.mark = order_->mark_replay();
   const Entry entry(*this);
   throw_if_broken();
   auto operation = std::make_shared<PendingOp>();
@@ -126,7 +126,7 @@ void Communicator::Impl::end_replay(Replay& replay) {
   const Entry entry(*this);
   throw_if_broken();
   try {
-    backend_->replayed(replay.mark);
+    order_->replayed(replay.mark);
     const Deadline deadline = Deadline::after(options_.timeout);
     // The device reaches it when all its earlier work is complete.
     if (auto tail = operation->request->order(deadline))

@@ -55,7 +55,7 @@ std::exception_ptr Communicator::Impl::set_broken() noexcept {
   const std::string text = exception_text(error);
   const Breakage why = breakage_of(found, exception_text(found));  // with ranks of the group
   // Releases waits for the device, on every stream.
-  if (ordered_) backend_->abort(why);
+  if (order_ != nullptr) backend_->abort(why);
   if (beside_ != nullptr) beside_->break_with(error, why);
   if (std::exchange(told_, true)) return error;
   if (first && options_.board) {

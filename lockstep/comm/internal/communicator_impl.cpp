@@ -49,12 +49,12 @@ Communicator::Impl::Impl(std::unique_ptr<Backend> backend, Topology topology,
   LOCKSTEP_CHECK(!host || (options_.origin && host->capabilities().device.is_cpu()),
                  "an engine of the host stands beside a device's, in a job");
   settle_vector_maths();  // needed if ranks are threads
-  ordered_ = capabilities().stream_ordered;
+  order_ = backend_->device_order();
   for (int op = 0; op < kOpCount; ++op) {
     for (int reduce = 0; reduce < kReduceOpCount; ++reduce) {
       for (int type = 0; type < 32; ++type) {
         const auto dtype = static_cast<at::ScalarType>(type);
-        if (ordered_ || !is_supported_dtype(dtype) ||
+        if (order_ != nullptr || !is_supported_dtype(dtype) ||
             !is_valid_reduction(static_cast<ReduceOp>(reduce), dtype))
           continue;
         const Plan plan = plan_call(capabilities(), static_cast<Op>(op), dtype,
@@ -229,17 +229,17 @@ std::shared_ptr<PendingOp> Communicator::Impl::launch(const OpArgs& args, const 
   fill(args, plan, call);
   stage(args, plan, call, *operation);
   // A barrier and a copy to the host both need the host to wait.
-  operation->ordered = ordered_ && args.op != Op::kBarrier &&
+  operation->ordered = order_ != nullptr && args.op != Op::kBarrier &&
                        std::all_of(operation->keep.begin(), operation->keep.end(),
                                    [this](const at::Tensor& t) { return t.device() == device_; });
   device::Capture* const capture = capture_of(args);
-  if (!ordered_) check_host_alone();
+  if (order_ == nullptr) check_host_alone();
   std::string captured;
   if (capture != nullptr) {
     call.note = note_of_captured(call.note, captured);
     operation->capture = capture->id();
   }
-  if (ordered_) call.after = backend_->mark();
+  if (order_ != nullptr) call.after = order_->mark();
   const Entry entry(*this);
   throw_if_broken();
   submit(operation, payload(args), call);
@@ -271,7 +271,8 @@ void Communicator::Impl::run(const OpArgs& args) {
   const auto ready = [this](const at::Tensor& t) {
     return !t.defined() || (t.is_contiguous() && t.device() == device_);
   };
-  if (ordered_ || plan.support != Support::kNative || !ready(args.input) || !ready(args.output)) {
+  if (order_ != nullptr || plan.support != Support::kNative || !ready(args.input) ||
+      !ready(args.output)) {
     wait(*launch(args, plan), Deadline::after(options_.timeout));
     return;
   }

@@ -189,7 +189,8 @@ class Communicator::Impl final : private SiblingProgress, private JobProgress::M
   bool moved_ = false;
   SetOnce<std::exception_ptr> broken_;  // may be set by abort(), on any thread
   bool told_ = false;                   // on_broken was called
-  bool ordered_ = false;                // the engine's operations end on a device's stream
+  // The engine's; null unless its operations end on a device's stream.
+  DeviceOrder* order_ = nullptr;
   // Outlives backend_: the engine may still touch the memory of these operations.
   std::list<std::shared_ptr<PendingOp>> pending_ops_;
   std::unique_ptr<Backend> backend_;

@@ -76,7 +76,7 @@ SymmetricMemory Communicator::Impl::allocate_together(const char* who, int64_t b
   } catch (const SystemError&) {
     failure = std::current_exception();
   }
-  if (ordered_) agree();  // a device's memory is opened there
+  if (order_ != nullptr) agree();  // a device's memory is opened there
   return memory;
 }
 

@@ -70,7 +70,7 @@ class LoneRequest final : public Request {
   std::shared_ptr<device::Event> event_;
 };
 
-class LoneDeviceBackend final : public Backend {
+class LoneDeviceBackend final : public Backend, public DeviceOrder {
  public:
   explicit LoneDeviceBackend(c10::Device device)
       : device_(device), capabilities_(capabilities_on(device)) {}
@@ -91,6 +91,8 @@ class LoneDeviceBackend final : public Backend {
     return std::make_unique<LoneRequest>(device_, interruption_);
   }
 
+  DeviceOrder* device_order() override { return this; }
+  std::shared_ptr<void> mark() override { return nullptr; }
   bool captures() const override { return true; }
 
   void progress() override {}

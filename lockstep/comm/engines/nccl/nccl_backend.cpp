@@ -107,7 +107,7 @@ class NcclTail final : public Tail {
   std::shared_ptr<const c10::Event> done_;
 };
 
-class NcclBackend final : public Backend {
+class NcclBackend final : public Backend, public DeviceOrder {
  public:
   NcclBackend(std::shared_ptr<const nccl::Library> library, std::shared_ptr<Store> store,
               c10::Device device, const NcclOptions& options)
@@ -151,6 +151,7 @@ class NcclBackend final : public Backend {
 
   const Capabilities& capabilities() const override { return capabilities_; }
 
+  DeviceOrder* device_order() override { return this; }
   std::shared_ptr<void> mark() override {
     const c10::DeviceGuard guard(device_);
     auto mark = std::make_shared<nccl::NcclMark>();

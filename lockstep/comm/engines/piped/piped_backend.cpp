@@ -25,7 +25,7 @@ namespace {
 constexpr std::chrono::nanoseconds kShortestNap = std::chrono::microseconds(20);
 constexpr std::chrono::nanoseconds kLongestNap = std::chrono::milliseconds(1);
 
-class PipedBackend final : public Backend {
+class PipedBackend final : public Backend, public DeviceOrder {
  public:
   PipedBackend(std::unique_ptr<Backend> host, std::unique_ptr<DataPath> path,
                Capabilities capabilities, int rank)
@@ -40,6 +40,7 @@ class PipedBackend final : public Backend {
 
   const Capabilities& capabilities() const override { return capabilities_; }
 
+  DeviceOrder* device_order() override { return this; }
   std::shared_ptr<void> mark() override {
     auto event = std::make_shared<device::Event>(device_);
     event->record();

@@ -78,11 +78,7 @@ class CheckedBackend final : public Backend {
     }
   }
 
-  std::shared_ptr<void> mark() override { return inner_->mark(); }
-
-  bool captures() const override { return inner_->captures(); }
-  std::shared_ptr<void> mark_replay() override { return inner_->mark_replay(); }
-  void replayed(const std::shared_ptr<void>& mark) override { inner_->replayed(mark); }
+  DeviceOrder* device_order() override { return inner_->device_order(); }
 
   void set_siblings(SiblingProgress* siblings) override { siblings_ = siblings; }
 
