@@ -14,10 +14,9 @@
 #include <thread>
 #include <utility>
 
-#include "lockstep/comm/engines/nccl/nccl_group.h"
+#include "lockstep/comm/engines/nccl/nccl_calls.h"
 #include "lockstep/comm/engines/nccl/nccl_library.h"
 #include "lockstep/comm/engines/nccl/nccl_link.h"
-#include "lockstep/core/check.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
@@ -31,65 +30,6 @@ constexpr auto kNcclStart = std::chrono::seconds(60);  // the time in which NCCL
 constexpr auto kNcclEnd = std::chrono::seconds(2);  // the time in which cancelled kernels must end
 // Between looks for ranks that cannot join.
 constexpr auto kNcclMeet = std::chrono::milliseconds(100);
-
-Capabilities nccl_capabilities(at::Device device) {
-  Capabilities c;
-  c.backend = "nccl";
-  c.device = device;
-  c.stream_ordered = true;
-  c.processes = true;
-  c.ops.fill(true);
-  for (const Op op : {Op::kGather, Op::kScatter, Op::kAllToAll})
-    c.v_ops[static_cast<int>(op)] = true;
-  c.move_dtypes = all_dtypes();
-  c.reduce_dtypes = bit(at::kFloat) | bit(at::kDouble) | bit(at::kHalf) | bit(at::kBFloat16) |
-                    bit(at::kChar) | bit(at::kByte) | bit(at::kInt) | bit(at::kLong);
-  const uint32_t arithmetic =
-      bit(ReduceOp::kSum) | bit(ReduceOp::kProduct) | bit(ReduceOp::kMin) | bit(ReduceOp::kMax);
-  c.float_reduce_ops = arithmetic | bit(ReduceOp::kAvg);
-  c.integer_reduce_ops = arithmetic;
-  return c;
-}
-
-nccl::Datatype nccl_type(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat:
-      return nccl::kFloat32;
-    case at::kDouble:
-      return nccl::kFloat64;
-    case at::kHalf:
-      return nccl::kFloat16;
-    case at::kBFloat16:
-      return nccl::kBfloat16;
-    case at::kChar:
-      return nccl::kInt8;
-    case at::kByte:
-      return nccl::kUint8;
-    case at::kInt:
-      return nccl::kInt32;
-    case at::kLong:
-      return nccl::kInt64;
-    default:
-      LOCKSTEP_CHECK(false, "what NCCL cannot reduce is composed");
-  }
-}
-
-nccl::Operator nccl_operator(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return nccl::kSum;
-    case ReduceOp::kAvg:
-      return nccl::kAvg;
-    case ReduceOp::kProduct:
-      return nccl::kProduct;
-    case ReduceOp::kMin:
-      return nccl::kMin;
-    case ReduceOp::kMax:
-      return nccl::kMax;
-    default:
-      LOCKSTEP_CHECK(false, "what NCCL cannot reduce is refused");
-  }
-}
 
 // The target of Call::after.
 class NcclTail final : public Tail {
@@ -111,7 +51,7 @@ class NcclBackend final : public Backend, public DeviceOrder {
  public:
   NcclBackend(std::shared_ptr<const nccl::Library> library, std::shared_ptr<Store> store,
               c10::Device device, const NcclOptions& options)
-      : capabilities_(nccl_capabilities(device)),
+      : capabilities_(nccl::capabilities_on(device)),
         nccl_(std::move(library)),
         store_(std::move(store)),
         device_(device),
@@ -190,7 +130,9 @@ class NcclBackend final : public Backend, public DeviceOrder {
       return std::make_unique<NcclRequest>(*this, before, text);
     if (before && !comes_after(*before)) return std::make_unique<NcclRequest>(*this, before, text);
     captured_ = captured_ || (before && before->capture != 0);
-    settle(submit(call), text);
+    settle(
+        nccl::submit(call, {nccl_->call, comm_, stream_, rank_, size_, word_.mutable_data_ptr()}),
+        text);
     auto done = std::make_shared<nccl::NcclMark>();
     done->capture = before ? before->capture : 0;
     done->given = true;
@@ -397,77 +339,6 @@ class NcclBackend final : public Backend, public DeviceOrder {
     if (result != nccl::kSuccess && result != nccl::kInProgress)
       throw PeerLost(text + " failed: " + nccl_->call.error_string(result) + "; a rank is gone",
                      -1);
-  }
-
-  nccl::Result submit(const Call& call) {
-    const auto& f = nccl_->call;
-    const auto width = static_cast<int64_t>(c10::elementSize(call.dtype));
-    const auto count = static_cast<size_t>(call.count);
-    const auto part = static_cast<size_t>(
-        call.counts.empty() ? call.count : call.counts[static_cast<size_t>(rank_)]);
-    const auto bytes = [width](size_t elements) { return elements * static_cast<size_t>(width); };
-    switch (call.op) {
-      case Op::kBarrier: {
-        void* word = word_.mutable_data_ptr();
-        return f.all_reduce(word, word, 1, nccl::kUint8, nccl::kMax, comm_, stream_);
-      }
-      case Op::kBroadcast:
-        return f.broadcast(call.output, call.output, bytes(count), nccl::kUint8, call.root, comm_,
-                           stream_);
-      case Op::kReduce:
-        return f.reduce(call.input, call.output, count, nccl_type(call.dtype),
-                        nccl_operator(call.reduce), call.root, comm_, stream_);
-      case Op::kAllReduce:
-        return f.all_reduce(call.input, call.output, count, nccl_type(call.dtype),
-                            nccl_operator(call.reduce), comm_, stream_);
-      case Op::kAllGather:
-        return f.all_gather(call.input, call.output, bytes(part), nccl::kUint8, comm_, stream_);
-      case Op::kReduceScatter:
-        return f.reduce_scatter(call.input, call.output, part, nccl_type(call.dtype),
-                                nccl_operator(call.reduce), comm_, stream_);
-      case Op::kSend:
-      case Op::kRecv:
-        break;  // not available on this stream
-      case Op::kGather:
-      case Op::kScatter:
-      case Op::kAllToAll:
-        return exchange(call, bytes);
-    }
-    LOCKSTEP_CHECK(false, "every operation is above");
-  }
-
-  // Operations that NCCL has no function for are a group of messages.
-  template <typename Bytes>
-  nccl::Result exchange(const Call& call, const Bytes& bytes) {
-    const auto& f = nccl_->call;
-    const auto part = [&](const std::vector<int64_t>& counts, int rank) {
-      return bytes(static_cast<size_t>(counts[static_cast<size_t>(rank)]));
-    };
-    const bool is_root = rank_ == call.root;
-    nccl::Group group(f);
-    if (call.op == Op::kGather) {
-      group.add(
-          f.send(call.input, part(call.counts, rank_), nccl::kUint8, call.root, comm_, stream_));
-    } else if (call.op == Op::kAllToAll || is_root) {
-      const std::byte* from = call.input;
-      for (int r = 0; r < size_; ++r) {
-        group.add(f.send(from, part(call.counts, r), nccl::kUint8, r, comm_, stream_));
-        from += part(call.counts, r);
-      }
-    }
-    if (call.op == Op::kScatter) {
-      group.add(
-          f.recv(call.output, part(call.counts, rank_), nccl::kUint8, call.root, comm_, stream_));
-    } else if (call.op == Op::kAllToAll || is_root) {
-      const std::vector<int64_t>& counts =
-          call.op == Op::kAllToAll ? call.recv_counts : call.counts;
-      std::byte* to = call.output;
-      for (int r = 0; r < size_; ++r) {
-        group.add(f.recv(to, part(counts, r), nccl::kUint8, r, comm_, stream_));
-        to += part(counts, r);
-      }
-    }
-    return group.end();
   }
 
   Capabilities capabilities_;
