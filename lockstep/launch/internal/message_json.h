@@ -7,8 +7,9 @@
 #include <optional>
 
 #include "lockstep/core/secret.h"
-#include "lockstep/launch/agent.h"
 #include "lockstep/launch/agent_message.h"
+#include "lockstep/launch/launch_options.h"
+#include "lockstep/launch/worker_failure.h"
 
 namespace nlohmann {
 
