@@ -72,9 +72,9 @@ int start_ranks(const BenchArguments& parsed, int64_t rank_count,
   const Terminal terminal = find_terminal(STDERR_FILENO, process_env());
   if (terminal.interactive)  // the ranks' stderr is a pipe of mpirun's
     env = {{"LOCKSTEP_TTY", "1"}, {"LOCKSTEP_COLUMNS", std::to_string(terminal.columns)}};
-  Subprocess mpirun(launch::mpirun_process(launch::find_mpirun(process_env()),
-                                           {.nproc = nproc, .command = command, .env = env}));
-  const ExitStatus status = mpirun.wait(Deadline::after(Deadline::Duration::max()));
+  const ExitStatus status =
+      launch::run_mpirun(launch::find_mpirun(process_env()),
+                         {.nproc = nproc, .command = command, .env = env, .no_input = true});
   return status.signal != 0 ? 128 + status.signal : status.exit_code;
 }
 
