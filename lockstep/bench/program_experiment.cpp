@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <fstream>
@@ -9,6 +10,7 @@
 #include <optional>
 
 #include "lockstep/bench/experiment.h"
+#include "lockstep/bench/experiment_record.h"
 #include "lockstep/bench/program_run.h"
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/env.h"
@@ -17,10 +19,11 @@
 #include "lockstep/core/memory_settings.h"
 #include "lockstep/core/named_file.h"
 #include "lockstep/core/output.h"
+#include "lockstep/launch/failure_report.h"
 #include "lockstep/launch/rank_environment.h"
+#include "lockstep/launch/signal_pipe.h"
 #include "lockstep/report/table.h"
 #include "lockstep/report/terminal.h"
-#include "lockstep/train/run_folder.h"
 
 namespace lockstep::bench {
 namespace fs = std::filesystem;
@@ -39,6 +42,11 @@ struct ProgramFailed : Error {
   std::vector<std::string> last_lines;
 };
 
+// A signal ends the experiment. It is no Error, which would end one job alone.
+struct Stopped {
+  int signal;
+};
+
 // A launcher that the job starts adds the same to its ranks.
 std::vector<std::string> environment(const ProgramJob& job, int64_t threads) {
   launch::Variables variables =
@@ -47,7 +55,9 @@ std::vector<std::string> environment(const ProgramJob& job, int64_t threads) {
   return launch::merge_environment(launch::current_environment(), variables);
 }
 
-std::string run_job(const ProgramJob& job, const ProgramExperiment& experiment, bool again) {
+std::string run_job(const ProgramJob& job, const ProgramExperiment& experiment, bool again,
+                    launch::SignalPipe& signals) {
+  if (const std::vector<int> came = signals.take(); !came.empty()) throw Stopped{came.front()};
   const OutputFolder folder(job.log.parent_path());
   fs::remove(job.result);  // of a former turn
   const Deadline deadline = Deadline::seconds(experiment.timeout);
@@ -56,8 +66,10 @@ std::string run_job(const ProgramJob& job, const ProgramExperiment& experiment, 
                                       .env = environment(job, experiment.threads),
                                       .log = job.log,
                                       .append = again,
-                                      .terminal = find_terminal(STDERR_FILENO, process_env())},
+                                      .terminal = find_terminal(STDERR_FILENO, process_env()),
+                                      .signals = &signals},
                                      deadline);
+  if (end.stopped_by != 0) throw Stopped{end.stopped_by};
   const double seconds = seconds_since(start);
   if (!end.status || !end.status->ok()) {
     const bool bad_input = end.status && end.status->signal == 0 && end.status->exit_code == 2;
@@ -142,31 +154,42 @@ std::string processor_name() {
   return {};
 }
 
+// The names in `output` that an experiment writes, each once.
+std::vector<std::string> names_of(const ProgramExperiment& experiment) {
+  std::vector<std::string> names = experiment.files;
+  for (const ProgramJob& job : experiment.jobs)
+    for (const fs::path& file : {job.log, job.result})
+      names.push_back(file.lexically_relative(experiment.output).begin()->string());
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
+}
+
 }  // namespace
 
 int run_programs(const ProgramExperiment& experiment) {
-  if (const auto moved = move_former_run_aside(experiment.output, experiment.former))
+  if (const auto moved =
+          make_room_for_experiment(experiment.output, experiment.name, names_of(experiment)))
     write_all(STDERR_FILENO, *moved + "\n");
+  launch::SignalPipe signals;
   std::vector<Job> jobs;
   for (const ProgramJob& job : experiment.jobs) {
-    jobs.push_back({job.name, [&job, &experiment, again = false]() mutable {
-                      return run_job(job, experiment, std::exchange(again, true));
+    jobs.push_back({job.name, [&job, &experiment, &signals, again = false]() mutable {
+                      return run_job(job, experiment, std::exchange(again, true), signals);
                     }});
   }
   Recorder recorder(experiment);
-  run_experiment(jobs, experiment.rounds, recorder);
+  try {
+    run_experiment(jobs, experiment.rounds, recorder);
+  } catch (const Stopped& stopped) {
+    write_all(STDERR_FILENO, "lockstep " + experiment.name + ": stopped by " +
+                                 launch::signal_name(stopped.signal) + "; the logs are in " +
+                                 experiment.output.string() + "\n");
+    return 128 + stopped.signal;
+  }
   std::cout << experiment.summary() << std::endl;
   write_all(STDERR_FILENO, recorder.first_failure());
   return recorder.first_failure().empty() ? 0 : 1;
-}
-
-std::vector<std::string> job_folders(const fs::path& output) {
-  std::vector<std::string> names;
-  std::error_code unreadable;
-  for (const auto& entry : fs::directory_iterator(output))
-    if (fs::exists(entry.path() / kJobLog, unreadable))
-      names.push_back(entry.path().filename().string());
-  return names;
 }
 
 Machine this_machine() {

@@ -32,21 +32,26 @@ struct ProgramExperiment {
   int64_t threads = 1;     // OMP_NUM_THREADS of every program
   double timeout = 86400;  // seconds that a turn may take
   std::filesystem::path output;
-  // Files and folders there that a former experiment has left, which move to `previous`.
-  std::vector<std::string> former = {};
-  // Writes the files of what was found so far: after every turn, all of them anew.
+  // Names in `output` that write() writes, beside the jobs' logs and results.
+  std::vector<std::string> files = {};
+  // Writes the files of what was found so far. It is called after every turn, and writes all of
+  // them anew.
   std::function<void()> write;
-  std::function<std::string()> summary;  // what is printed at the end
+  std::function<std::string()> summary;  // the text that is printed at the end
 };
 
-// Exit codes: 0; 1 if a job failed, and the others have run: the last lines of the first one's log
-// are then the last thing on stderr. Throws InvalidArgument with the first job's line where that
-// refuses its input in its first turn, since the others would say the same; SystemError if the
-// output cannot be written.
+// Runs the jobs in turns, and prints the summary. What a former experiment of this name has written
+// in `output` moves aside first (experiment_record.h).
+//
+// Returns the exit code: 0; 1 if a job failed, after the others have run and the last lines of the
+// first one's log have been printed; 128 + n if signal n stopped it. The running job is then ended
+// in order (program_run.h), and no other starts.
+// Requires: no other launch in this process.
+// Throws: InvalidArgument before any job starts where something is in the way in `output`, and with
+// the first job's line where that refuses its input in its first turn, since the others would say
+// the same; SystemError if the output cannot be written.
 int run_programs(const ProgramExperiment& experiment);
 
-// Folders in `output` that have a job's log.
-std::vector<std::string> job_folders(const std::filesystem::path& output);
 inline constexpr const char* kJobLog = "log.txt";
 
 // Where an experiment ran, and when.

@@ -24,7 +24,9 @@ namespace {
 
 constexpr size_t kKeptLines = 20;
 constexpr int kTickMs = 200;
-const auto kGrace = std::chrono::seconds(10);     // from SIGTERM to SIGKILL
+// From SIGTERM to SIGKILL: past the deadline, and when stopped, where a launcher gives its ranks 25 s.
+constexpr Deadline::Duration kGrace = std::chrono::seconds(10),
+                             kStopGrace = std::chrono::seconds(40);
 const auto kLastWords = std::chrono::seconds(2);  // for pipes that a grandchild holds open
 
 // Without what a terminal obeys ("\x1b[K") and spaces at the ends.
@@ -124,9 +126,12 @@ struct Stream {
   }
 };
 
-// Takes from the streams until both have ended or `until`; returns whether they have.
-bool take_all(std::array<Stream, 2>& streams, ProgramLog& log, Deadline until) {
-  std::array<pollfd, 2> waits{};
+// Takes from the streams until both have ended or `until`; returns whether they have. Returns early
+// when `signals` has some.
+bool take_all(std::array<Stream, 2>& streams, ProgramLog& log, Deadline until,
+              const launch::SignalPipe* signals = nullptr) {
+  std::array<pollfd, 3> waits{};
+  waits[2] = {signals == nullptr ? -1 : signals->fd(), POLLIN, 0};
   while (streams[0].fd || streams[1].fd) {
     for (size_t i = 0; i < streams.size(); ++i)
       waits[i] = {streams[i].fd ? streams[i].fd.get() : -1, POLLIN, 0};
@@ -135,20 +140,46 @@ bool take_all(std::array<Stream, 2>& streams, ProgramLog& log, Deadline until) {
     for (size_t i = 0; i < streams.size(); ++i) {
       if (waits[i].revents != 0) streams[i].take(log);
     }
-    if (until.expired()) return !streams[0].fd && !streams[1].fd;
+    if (waits[2].revents != 0 || until.expired()) return !streams[0].fd && !streams[1].fd;
   }
   return true;
 }
 
-// The program has passed its deadline.
-void end_it(Subprocess& program, std::array<Stream, 2>& streams, ProgramLog& log) {
+Deadline tick() {
+  return Deadline::after(std::chrono::milliseconds(kTickMs));
+}
+
+// Ends a program that has passed its deadline or is stopped.
+void end_it(Subprocess& program, std::array<Stream, 2>& streams, ProgramLog& log,
+            Deadline::Duration patience, launch::SignalPipe* signals) {
   for (const int signal : {SIGTERM, SIGKILL}) {
     program.signal_group(signal);
-    const Deadline grace = Deadline::after(kGrace);
-    while (!program.poll() && !grace.expired())
-      take_all(streams, log, Deadline::after(std::chrono::milliseconds(kTickMs)));
+    const Deadline grace = Deadline::after(patience);
+    while (!program.poll() && !grace.expired()) {
+      take_all(streams, log, tick());
+      if (signals != nullptr && !signals->take().empty()) break;
+    }
     if (program.poll()) return;
   }
+}
+
+// Waits for the program's end or the deadline; returns the signal that came before, or 0.
+int await_end(Subprocess& program, std::array<Stream, 2>& streams, ProgramLog& log,
+              Deadline deadline, launch::SignalPipe* signals) {
+  // It waits in short turns, because the program may end while something that it started holds its
+  // streams open.
+  while (!program.poll() && !deadline.expired()) {
+    const int turn_ms = deadline.poll_ms(kTickMs);
+    if (take_all(streams, log, Deadline::after(std::chrono::milliseconds(turn_ms)), signals)) {
+      // The program has closed its streams and goes on.
+      std::array<pollfd, 2> waits{
+          {{program.exit_fd(), POLLIN, 0}, {signals == nullptr ? -1 : signals->fd(), POLLIN, 0}}};
+      ::poll(waits.data(), waits.size(), turn_ms);
+    }
+    if (signals == nullptr) continue;
+    if (const std::vector<int> came = signals->take(); !came.empty()) return came.front();
+  }
+  return 0;
 }
 
 }  // namespace
@@ -172,18 +203,13 @@ ProgramEnd run_program(const ProgramRun& options, Deadline deadline) {
       {{.fd = std::move(out.read)},
        {.fd = std::move(err.read), .shown = options.terminal.interactive}}};
   ProgramEnd end;
-  // In short turns: the program may end while something that it started holds its streams open.
-  bool drained = false;
-  while (!drained && !program.poll() && !deadline.expired())
-    drained = take_all(streams, log,
-                       Deadline::after(std::chrono::milliseconds(deadline.poll_ms(kTickMs))));
-  try {
-    end.status = program.poll() ? program.poll() : program.wait(deadline);
-    take_all(streams, log, Deadline::after(kLastWords));
-  } catch (const Timeout&) {
-    end_it(program, streams, log);
-  }
-  // What it has started and left behind would take processors and ports from the jobs that follow.
+  end.stopped_by = await_end(program, streams, log, deadline, options.signals);
+  if (end.stopped_by == 0 && program.poll())
+    end.status = program.poll();
+  else
+    end_it(program, streams, log, end.stopped_by == 0 ? kGrace : kStopGrace, options.signals);
+  take_all(streams, log, Deadline::after(kLastWords));
+  // Processes that it has left behind would take processors and ports from the jobs that follow.
   program.signal_group(SIGKILL);
   end.last_lines = log.last();
   return end;

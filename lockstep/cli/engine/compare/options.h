@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <initializer_list>
 #include <memory>
 #include <string>
@@ -39,7 +40,10 @@ struct CompareOptions {
 // Throws InvalidArgument for one of these options in `arguments`, which are passed on to each job.
 void refuse_chosen(const Arguments& arguments, std::initializer_list<const char*> chosen);
 
-// The `lockstep` command of this installation, which starts ranks.
+// A program of this installation that jobs execute.
+// Throws: InvalidArgument where it is missing or cannot be executed.
+std::string job_program(const std::filesystem::path& program);
+// The `lockstep` command, which starts ranks. Throws as job_program().
 std::string lockstep_program();
 
 }  // namespace lockstep::engine

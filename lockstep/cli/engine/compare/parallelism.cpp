@@ -78,9 +78,8 @@ int measure_ways(const ParallelismArguments& arguments, DividedPlan plan) {
   const fs::path output = arguments.common.output, runs = output / "parallelism-runs";
   bench::ProgramExperiment experiment = arguments.common.experiment();
   experiment.rounds = kRounds;
-  experiment.former.insert(experiment.former.end(),
-                           {"parallelism.json", "parallelism.html", "memory.svg", "time.svg",
-                            "memory_zh.svg", "time_zh.svg", "parallelism-runs"});
+  experiment.files = {"parallelism.json", "parallelism.html", "memory.svg",
+                      "memory_zh.svg",    "time.svg",         "time_zh.svg"};
   for (DividedRow& row : found.rows) {
     const fs::path stem = runs / file_name_of(row.way.name), record = stem.string() + ".json";
     std::vector<std::string> command{self().string(), "compare"};

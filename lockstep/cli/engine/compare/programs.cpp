@@ -219,6 +219,7 @@ int compare_programs(const Arguments& arguments) {
   return run_guarded("compare", [&] {
     ProgramsArguments parsed = parse_programs_arguments(arguments);
     const auto programs = programs_of(parsed);
+    const std::string lockstep = lockstep_program();
     check_model(parsed.model);
     if (!parsed.vocab.empty()) (void)tokenizers::BertTokenizer::load(parsed.vocab);  // throws
     if (!parsed.data.empty()) (void)data::text_classification(parsed.data);          // likewise
@@ -234,7 +235,7 @@ int compare_programs(const Arguments& arguments) {
       parsed.data = folder.string();
       if (parsed.vocab.empty()) parsed.vocab = (folder / "vocab.txt").string();
     }
-    return run_comparison(std::move(begun), plan_programs(programs, parsed, lockstep_program()),
+    return run_comparison(std::move(begun), plan_programs(programs, parsed, lockstep),
                           parsed.common);
   });
 }
