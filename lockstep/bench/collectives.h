@@ -1,5 +1,5 @@
-// What `lockstep bench collectives` measures: every backend in the same ranks, in alternating rounds, with
-// buffers that are rewritten before each operation.
+// What `lockstep bench collectives` measures: every backend in the same ranks, in alternating
+// rounds, with buffers that are rewritten before each operation.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,9 @@ struct CollectivesOptions {
 bool needs_mpirun(const std::vector<std::string>& backends);
 
 // For a process that is a rank: joins its job, once for each backend, and measures; rank 0 calls
-// `report` with the rows while the others wait. Collective. Throws what init() and collectives throw.
+// `report` with the rows while the others wait.
+// Collective: all ranks call it.
+// Throws: what init() and collectives throw.
 void measure_collectives(const CollectivesOptions& options,
                          const std::function<void(const std::vector<Row>&)>& report);
 

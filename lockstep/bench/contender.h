@@ -33,7 +33,7 @@ class Contender {
   void touch(int64_t turn);
   // One operation, blocking.
   virtual void run() = 0;
-  // Throws Error unless the last run() left the right values for `turn` in the result.
+  // Throws: Error unless the last run() left the right values for `turn` in the result.
   void verify(int64_t turn) const;
 
  protected:

@@ -36,8 +36,8 @@ class TurnWatcher {
   virtual void failed(const Turn&, const Error&) { throw; }
 };
 
-// All jobs in their order, `rounds` times. Throws what a watcher throws, and what a turn throws
-// that is no Error.
+// All jobs in their order, `rounds` times.
+// Throws: what a watcher throws, and what a turn throws that is no Error.
 void run_experiment(const std::vector<Job>& jobs, int rounds, TurnWatcher& watcher);
 
 // A bar on stderr, of one experiment, or of several that have `all` turns together.

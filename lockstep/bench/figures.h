@@ -30,7 +30,7 @@ struct BenchCase {
 inline constexpr int64_t kBatchedBytes = 1024;
 
 // A row from the samples of one backend. Each sample is the time of one operation in microseconds
-// (mean of `batch` operations), of the rank that took longest. Requires a sample. Its figures:
+// (mean of `batch` operations), of the rank that took longest. Its figures:
 //   op, backend, symmetric, dtype, nproc
 //   bytes                   whole_bytes(); size: as asked for
 //   mean_us, p50_us, p95_us
@@ -39,6 +39,7 @@ inline constexpr int64_t kBatchedBytes = 1024;
 //   operations              timed
 //   others_cpus             processors' worth of work of other processes meanwhile; 0 here
 //   library                 of a backend that is loaded at run time: "MPICH 4.0.2"; "" here
+// Requires: a sample.
 Row make_row(const BenchCase& c, const std::string& backend, bool symmetric,
              const std::vector<double>& samples_us, int64_t batch);
 
@@ -53,7 +54,8 @@ void compare_to_first(std::vector<Row>& rows);
 // measured at two sizes or more.
 std::vector<Row> fit_rows(const std::vector<Row>& rows);
 
-// "4,1K,64K,1M": K, M and G are powers of 1024. Throws InvalidArgument.
+// "4,1K,64K,1M": K, M and G are powers of 1024.
+// Throws: InvalidArgument.
 std::vector<int64_t> parse_byte_sizes(const std::string& text);
 std::string byte_text(int64_t bytes);  // "64 KiB"
 // Names with commas. Throw InvalidArgument that names the choices.

@@ -13,13 +13,15 @@ namespace lockstep::bench {
 // processors; across hosts it is the communicator's barrier.
 class Gate {
  public:
-  // Collective. `comm` outlives the gate.
+  // `comm` outlives the gate.
+  // Collective: all ranks call it.
   explicit Gate(Communicator& comm);
   ~Gate();
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
 
-  // Returns once all ranks have called. Throws Timeout after the communicator's time-out.
+  // Returns once all ranks have called.
+  // Throws: Timeout after the communicator's time-out.
   void pass();
 
  private:

@@ -18,7 +18,7 @@ struct ProgramJob {
   int64_t nproc = 1;                  // ranks, among which the host's memory is divided
   std::filesystem::path log, result;  // files in a folder that is made for it
   // Keeps what the program wrote to `result` after so many seconds, and says it in a few words.
-  // Throws Error where it is of no use.
+  // Throws: Error where it is of no use.
   std::function<std::string(const std::string& result, double seconds)> read;
   // There is no result, nor will there be one.
   std::function<void(const std::string& why)> failed = {};

@@ -24,7 +24,8 @@ namespace {
 
 constexpr size_t kKeptLines = 20;
 constexpr int kTickMs = 200;
-// From SIGTERM to SIGKILL: past the deadline, and when stopped, where a launcher gives its ranks 25 s.
+// From SIGTERM to SIGKILL: past the deadline, and when stopped, where a launcher gives its ranks 25
+// s.
 constexpr Deadline::Duration kGrace = std::chrono::seconds(10),
                              kStopGrace = std::chrono::seconds(40);
 const auto kLastWords = std::chrono::seconds(2);  // for pipes that a grandchild holds open

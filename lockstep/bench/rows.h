@@ -22,7 +22,8 @@ Shown<Row> word(const std::string& title, const std::string& name);
 Shown<Row> range(const std::string& title, const std::string& name);
 
 // What a job is held against another by, round by round: the median of the ratios as the figure
-// `name`, the least as `name`_low and the greatest as `name`_high. Requires a round.
+// `name`, the least as `name`_low and the greatest as `name`_high.
+// Requires: a round.
 void put_ratios(Row& row, const std::string& name, const std::vector<double>& ratios);
 
 // The first cells of a row are left empty where the row above has the same.
@@ -31,16 +32,18 @@ Sheet without_repeats(Sheet sheet, size_t cells);
 // Three figures that matter, whatever the magnitude.
 std::string short_number(double value);
 
-// Names with commas, each once. `option`: for messages. Throws InvalidArgument.
+// Names with commas, each once. `option`: for messages.
+// Throws: InvalidArgument.
 std::vector<std::string> parse_names(const std::string& option, const std::string& text);
-// Those of `choices`. Throws InvalidArgument: "there is no KIND 'x'; did you mean 'y'?; choose from
-// ...".
+// Those of `choices`.
+// Throws: InvalidArgument: "there is no KIND 'x'; did you mean 'y'?; choose from ...".
 std::vector<std::string> parse_choices(const std::string& option, const std::string& kind,
                                        const std::string& text,
                                        const std::vector<std::string>& choices);
 void check_choice(const std::string& kind, const std::string& name,
                   const std::vector<std::string>& choices);
-// Whole numbers with commas, 1 to 1024 each. Throws InvalidArgument.
+// Whole numbers with commas, 1 to 1024 each.
+// Throws: InvalidArgument.
 std::vector<int64_t> parse_rank_counts(const std::string& option, const std::string& text);
 
 }  // namespace lockstep::bench

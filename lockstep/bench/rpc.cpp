@@ -130,8 +130,8 @@ class RpcContender {
   const RpcKind& kind() const { return kind_; }
   RpcTurn turn(const RpcTask& task) {
     if (kind_.polls) signal(SIGCONT);
-    // A call costs ten times as much where its two ends are on two processors: a scheduler that puts
-    // them here now and there then would be all that is measured.
+    // A call costs ten times as much where its two ends are on two processors: a scheduler that
+    // puts them here now and there then would be all that is measured.
     const bool apart = task.what == RpcWhat::kSmall && server_ && cpus_.size() > 1;
     if (apart) {
       keep_on(server_->pid(), {cpus_[1]});

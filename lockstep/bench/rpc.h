@@ -1,5 +1,5 @@
-// What `lockstep bench rpc` measures: remote calls between two processes. Each contender is a server and a client of its own,
-// and they take turns in alternating rounds.
+// What `lockstep bench rpc` measures: remote calls between two processes. Each contender is a
+// server and a client of its own, and they take turns in alternating rounds.
 #pragma once
 
 #include <functional>
@@ -20,8 +20,8 @@ struct RpcOptions {
   std::vector<RpcTask> tasks;
   int rounds = 7;
   Peers peers = {};
-  // Between hosts: the server's numeric address, and the words before a command that runs it on the server's host, or the
-  // client's. Empty: both run here.
+  // Between hosts: the server's numeric address, and the words before a command that runs it on the
+  // server's host, or the client's. Empty: both run here.
   std::string listen = {};
   std::function<std::vector<std::string>(bool server)> prefix = {};
 };
@@ -30,11 +30,12 @@ struct RpcOptions {
 void leave_out_absent(RpcOptions& options);
 
 // A row for each task and contender that can do it, in the order of both lists. `program`: the
-// command `lockstep`; its `bench rpc` is what Lockstep's processes and the bounds' run. Throws
-// InvalidArgument if no contender is left, LaunchError, Timeout.
+// command `lockstep`; its `bench rpc` is what Lockstep's processes and the bounds' run.
+// Throws: InvalidArgument if no contender is left, LaunchError, Timeout.
 std::vector<Row> measure_rpc(const RpcOptions& options, const std::string& program);
 
-// A process of a contender that needs no program of its own: its name, then what run_rpc_process() takes. The exit code.
+// A process of a contender that needs no program of its own: its name, then what run_rpc_process()
+// takes. The exit code.
 int run_rpc_contender(const std::vector<std::string>& words);
 
 }  // namespace lockstep::bench

@@ -5,8 +5,9 @@
 
 namespace lockstep::bench {
 
-// Two processes and one blocking connection: a Unix socket for the variant "unix", TCP for "tcp". add() is a ping-pong of 32
-// bytes; a tensor goes from its memory into memory that the server has touched before, and eight bytes come back.
+// Two processes and one blocking connection: a Unix socket for the variant "unix", TCP for "tcp".
+// add() is a ping-pong of 32 bytes; a tensor goes from its memory into memory that the server has
+// touched before, and eight bytes come back.
 RpcSides socket_sides();
 
 // One process, no server: a tensor is copied to memory that was touched before.

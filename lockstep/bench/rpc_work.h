@@ -1,5 +1,5 @@
-// What a process of a contender of `lockstep bench rpc` is asked and answers, and how its client measures. No libtorch, so
-// that programs which cannot have it in their process use it too.
+// What a process of a contender of `lockstep bench rpc` is asked and answers, and how its client
+// measures. No libtorch, so that programs which cannot have it in their process use it too.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 namespace lockstep::bench {
 
 enum class RpcWhat {
-  // Synchronous calls, one after another, of a function that adds two integers; caller and server each
-  // on a processor of its own, where there are two.
+  // Synchronous calls, one after another, of a function that adds two integers; caller and server
+  // each on a processor of its own, where there are two.
   kSmall,
   kFlight,  // that function, by several threads that begin all their calls before they wait for one
   kTensor,  // a large float32 tensor as an argument, an answer of eight bytes
@@ -27,7 +27,8 @@ struct RpcTask {
   int64_t bytes = 100'000'000;  // of the tensor
 };
 
-// The times of a turn's operations: one call, one whole flight, one tensor until the answer is there.
+// The times of a turn's operations: one call, one whole flight, one tensor until the answer is
+// there.
 struct RpcTurn {
   int64_t operations = 0;
   double p50_us = 0;
@@ -40,11 +41,12 @@ std::string to_line(const RpcTurn& turn);
 RpcTask parse_rpc_task(const std::string& line);
 RpcTurn parse_rpc_turn(const std::string& line);
 
-// Requires an operation.
+// Requires: an operation.
 RpcTurn make_rpc_turn(const std::vector<double>& times_us);
 
-// A connection to a contender's server, as its users call it. Any thread for add() and add_many(), one for the rest.
-// Throws what the contender throws.
+// A connection to a contender's server, as its users call it. Any thread for add() and add_many(),
+// one for the rest.
+// Throws: what the contender throws.
 class RpcCaller {
  public:
   virtual ~RpcCaller() = default;
@@ -59,7 +61,8 @@ class RpcCaller {
   virtual double send() = 0;
 };
 
-// A turn of a client. Throws Error if an answer is wrong.
+// A turn of a client.
+// Throws: Error if an answer is wrong.
 RpcTurn run_rpc_task(RpcCaller& caller, const RpcTask& task);
 
 // The other end; serves until it is destroyed.
@@ -80,9 +83,10 @@ struct RpcSides {
   std::function<std::unique_ptr<RpcCaller>(const RpcPlace&, const std::string& address)> connect;
 };
 
-// A whole process of a contender. `words`: "server", the lines of turns.h, listen, variant; or "client", the same, and the
-// server's address. Empty words are "-". The server says its address and the client "ready" before their first turns.
-// Returns the exit code; what is thrown has been told on stderr.
+// A whole process of a contender. `words`: "server", the lines of turns.h, listen, variant; or
+// "client", the same, and the server's address. Empty words are "-". The server says its address
+// and the client "ready" before their first turns. Returns the exit code; what is thrown has been
+// told on stderr.
 int run_rpc_process(const std::vector<std::string>& words, const RpcSides& sides);
 
 }  // namespace lockstep::bench

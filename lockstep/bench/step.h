@@ -1,5 +1,5 @@
-// What `lockstep bench step` measures: whole training steps on random data. Each contender is a job of
-// its own, and they take turns in alternating rounds.
+// What `lockstep bench step` measures: whole training steps on random data. Each contender is a job
+// of its own, and they take turns in alternating rounds.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,8 @@ int64_t default_batch(const std::string& model);
 void leave_out_absent(StepOptions& options);
 
 // A row a strategy. `program` is the command `lockstep`: its `bench step` is what the contenders'
-// processes run. Throws LaunchError, Timeout.
+// processes run.
+// Throws: LaunchError, Timeout.
 std::vector<Row> measure_steps(const StepOptions& options, const std::string& program);
 
 }  // namespace lockstep::bench

@@ -37,8 +37,7 @@ struct StepSeries {
   std::vector<std::vector<StepTurn>> rounds;
 };
 
-// The first series is what the others are compared with. Requires a step in every turn, and equally
-// many rounds in all. A row's figures:
+// The first series is what the others are compared with. A row's figures:
 //   model, strategy, nproc, batch_per_process
 //   steps                   timed, of each process
 //   ms_per_step, p95_ms     over the steps, each the mean over the processes; the first a median
@@ -46,6 +45,7 @@ struct StepSeries {
 //   parts_ms                by name, means over steps and processes
 //   pss_bytes               summed over the processes, the last turn's
 //   times_first             samples a second by those of the first row: put_ratios()
+// Requires: a step in every turn, and equally many rounds in all.
 std::vector<Row> make_step_rows(const std::string& model, const std::vector<StepSeries>& all);
 
 std::string step_table(const std::vector<Row>& rows);

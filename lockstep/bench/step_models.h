@@ -1,5 +1,5 @@
-// The models whose training steps are timed, each with its loss, random data and an optimizer's options: as the peers in
-// Python have them.
+// The models whose training steps are timed, each with its loss, random data and an optimizer's
+// options: as the peers in Python have them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -36,7 +36,8 @@ struct LmWithLossImpl : torch::nn::Module {
 };
 TORCH_MODULE(LmWithLoss);
 
-// Pictures have sides of so many pixels, and ten classes; texts so many tokens. Draw from torch's generator.
+// Pictures have sides of so many pixels, and ten classes; texts so many tokens. Draw from torch's
+// generator.
 StepModel<SimpleCnn> simple_cnn_steps(int64_t batch);
 StepModel<ResNet> resnet_steps(const ResNetOptions& options, int64_t batch, int64_t side);
 StepModel<BertClassifier> bert_steps(BertConfig config, int64_t classes, int64_t batch,

@@ -20,12 +20,14 @@ class TurnGiver {
 
   // For the processes' --turns.
   std::string address() const;
-  // One turn of so many steps; returns each process's answer, a line. Throws Timeout, and
-  // LaunchError if `job` ends instead.
+  // One turn of so many steps; returns each process's answer, a line.
+  // Throws: Timeout, and LaunchError if `job` ends instead.
   std::vector<std::string> give(int steps, Subprocess& job, Deadline deadline);
-  // A turn of one process alone, whatever it is to do; returns its answer. Throws like give().
+  // A turn of one process alone, whatever it is to do; returns its answer.
+  // Throws: like give().
   std::string ask(size_t process, const std::string& task, Subprocess& job, Deadline deadline);
-  // The next line of a process that speaks unasked. Throws like give().
+  // The next line of a process that speaks unasked.
+  // Throws: like give().
   std::string hear(size_t process, Subprocess& job, Deadline deadline);
   void end();  // no further turn: the processes leave
 

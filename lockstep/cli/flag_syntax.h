@@ -19,7 +19,7 @@ struct SplitCommandLine {
   std::vector<std::string> program;  // the program and its arguments; may be empty
 };
 
-// Throws UsageError for a flag that is unknown, ambiguous, or lacks its value.
+// Throws: UsageError for a flag that is unknown, ambiguous, or lacks its value.
 SplitCommandLine split_command_line(const std::vector<std::string>& arguments,
                                     const std::vector<Flag>& known);
 

@@ -76,7 +76,8 @@ std::string short_number(const std::string& text) {
   return number;
 }
 
-// "--every: Value 0 not in range 0.050000 to 1000000.000000", "--split: tset not in {train,dev,test}"
+// "--every: Value 0 not in range 0.050000 to 1000000.000000", "--split: tset not in
+// {train,dev,test}"
 std::optional<std::string> refused_value(const CLI::App& app, const CLI::ParseError& error) {
   if (dynamic_cast<const CLI::ValidationError*>(&error) == nullptr) return std::nullopt;
   const std::string message = error.what(), range = " not in range ", choices = " not in {";

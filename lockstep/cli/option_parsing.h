@@ -11,9 +11,9 @@ class App;
 
 namespace lockstep::cli {
 
-// Parses the words after the command's name, in their order. Throws CLI::CallForHelp where CLI11
-// does, UsageError otherwise. An option that is given has a value: an empty one is refused, but of
-// texts (type name "TEXT").
+// Parses the words after the command's name, in their order. An option that is given has a value:
+// an empty one is refused, but of texts (type name "TEXT").
+// Throws: CLI::CallForHelp where CLI11 does, UsageError otherwise.
 void parse_options(CLI::App& app, const std::vector<std::string>& words);
 
 // What --help prints, in lines of at most `width` columns: how the command is called, what it

@@ -95,8 +95,8 @@ struct ActivateGradients {
   float* bias_sum = nullptr;  // [width], added to
 };
 
-// z = x + residual; y = z * gamma / rms(z), rms(z) = sqrt(mean(z^2) + epsilon), over rows of `width`
-// (Zhang and Sennrich, arXiv:1910.07467).
+// z = x + residual; y = z * gamma / rms(z), rms(z) = sqrt(mean(z^2) + epsilon), over rows of
+// `width` (Zhang and Sennrich, arXiv:1910.07467).
 struct RmsNorm {
   int64_t width = 0;
   Type type = Type::kFloat32;       // of x, of y and of their gradients
@@ -134,9 +134,10 @@ struct SwiGluGradients {
   void* dup = nullptr;
 };
 
-// Heads of rows that are rotated by their positions (Su et al., arXiv:2104.09864; columns i and
-// i + width / 2 of a head are a pair, as Llama has it), and laid out head by head: row r of a sequence
-// of `length` rows that begins at row s goes to to[s * heads + h * length + (r - s)], rows of `width`.
+// Heads of rows that are rotated by their positions (Su et al., arXiv:2104.09864; columns i and i +
+// width / 2 of a head are a pair, as Llama has it), and laid out head by head: row r of a sequence
+// of `length` rows that begins at row s goes to to[s * heads + h * length + (r - s)], rows of
+// `width`.
 struct Rotary {
   Type type = Type::kFloat32;
   int64_t heads = 1;
@@ -222,9 +223,9 @@ struct Kernels {
   void (*softmax_backward)(const Softmax&, const SoftmaxGradients&, int64_t rows);
   // With `keeps` exp(logit - most) takes the place of the logits.
   void (*log_sums)(const CrossEntropy&, const LogSums&, bool keeps, int64_t begin, int64_t end);
-  // From what log_sums() has kept to the logits' gradient, in place: a row times its factor, less its scale
-  // at the target; 0 throughout where the scale is 0. With factor = scale exp(most - m) / s, m and s those of
-  // all columns, it is that of scale times the row's cross entropy.
+  // From what log_sums() has kept to the logits' gradient, in place: a row times its factor, less
+  // its scale at the target; 0 throughout where the scale is 0. With factor = scale exp(most - m) /
+  // s, m and s those of all columns, it is that of scale times the row's cross entropy.
   void (*cross_entropy_gradient)(const CrossEntropy&, const float* factors, const float* scales,
                                  int64_t begin, int64_t end);
   // to [area's rows, columns]: the scale for what is kept, 0 for the rest.

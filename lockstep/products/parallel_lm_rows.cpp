@@ -1,4 +1,5 @@
-// A row's batch, cut into micro-batches, filled up where rows have to divide, and compared among the row's ranks.
+// A row's batch, cut into micro-batches, filled up where rows have to divide, and compared among
+// the row's ranks.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
@@ -19,9 +20,10 @@
 namespace lockstep {
 namespace {
 
-// Lengths of sequences without targets that a micro-batch takes besides, so that each rank along context has some of
-// its rows, and rows divide along tensor, where they must. The fewest that do, found breadth first over what
-// remains of the ranks' rows; every rank of a row finds the same. Throws InvalidArgument where there are none.
+// Lengths of sequences without targets that a micro-batch takes besides, so that each rank along
+// context has some of its rows, and rows divide along tensor, where they must. The fewest that do,
+// found breadth first over what remains of the ranks' rows; every rank of a row finds the same.
+// Throws InvalidArgument where there are none.
 std::vector<int64_t> padding_of(const LmParallelism& how, const std::vector<int64_t>& lengths,
                                 int64_t longest) {
   const int64_t ranks = how.size_of("context"),
@@ -33,7 +35,8 @@ std::vector<int64_t> padding_of(const LmParallelism& how, const std::vector<int6
       rows.push_back(static_cast<int64_t>(context_rows(of, rank, ranks).size()));
     return rows;
   };
-  // Rows beyond 2 * parts count as so many fewer: what matters is whether there are any, and what remains.
+  // Rows beyond 2 * parts count as so many fewer: what matters is whether there are any, and what
+  // remains.
   const auto reduced = [&](std::vector<int64_t> rows) {
     for (int64_t& count : rows)
       if (count > parts) count = parts + count % parts;
@@ -165,8 +168,8 @@ void ParallelLm::State::agree_on_row(const at::Tensor& ids, const at::Tensor& ta
          {"lengths", tensor_fingerprint(at::tensor(lengths, at::kLong))}});
 }
 
-// Tokens go to other rows' experts in every micro-batch, so these rows run as many; in evaluation those along expert
-// alone, which have the same batches.
+// Tokens go to other rows' experts in every micro-batch, so these rows run as many; in evaluation
+// those along expert alone, which have the same batches.
 size_t ParallelLm::State::micro_batches_of(size_t sequences, bool training) {
   const size_t count = std::min(sequences, static_cast<size_t>(how.micro_batches));
   if (!config.has_experts()) return count;

@@ -49,7 +49,8 @@ torch::nn::Sequential units_of(const std::shared_ptr<torch::nn::Module>& model,
   return torch::nn::Sequential(units);
 }
 
-// Multiplications with a row of the batch are in proportion to the parameters, but for those that are looked up.
+// Multiplications with a row of the batch are in proportion to the parameters, but for those that
+// are looked up.
 std::vector<double> costs_of(const torch::nn::Sequential& units) {
   std::vector<double> costs;
   for (const auto& unit : units->children()) {

@@ -1,5 +1,6 @@
-// Whether a language model that is divided among ranks is one process's: both train from the same values on the same
-// batches, and what they end with is compared. Ranks are threads of this process.
+// Whether a language model that is divided among ranks is one process's: both train from the same
+// values on the same batches, and what they end with is compared. Ranks are threads of this
+// process.
 //
 //   const EqualityCourse one = train_whole(model, options);
 //   const EqualityResult result = compare(train_divided(model, product, options), one);
@@ -22,8 +23,9 @@ struct EqualityOptions {
   int64_t steps = 20;  // with clipping
   // Or kFloat, where the models' fused nodes compute.
   at::ScalarType dtype = at::kDouble;
-  // AdamW, else SGD with momentum. Adam moves a weight whose gradient is rounding alone as far as any other, so in
-  // float32 two orders of one sum part by 1e-4 in twenty steps, also in one process.
+  // AdamW, else SGD with momentum. Adam moves a weight whose gradient is rounding alone as far as
+  // any other, so in float32 two orders of one sum part by 1e-4 in twenty steps, also in one
+  // process.
   bool adam = true;
 };
 
@@ -35,10 +37,11 @@ struct EqualityCourse {
   std::map<std::string, at::Tensor> parameters;
 };
 
-// TransformerLm in this process, torch's optimizers and clip_grad_norm_. Values and batches are computed from names and
-// numbers: nothing is drawn.
+// TransformerLm in this process, torch's optimizers and clip_grad_norm_. Values and batches are
+// computed from names and numbers: nothing is drawn.
 EqualityCourse train_whole(const LmConfig& config, const EqualityOptions& options = {});
-// ParallelLm on `ranks` threads. Throws what it throws.
+// ParallelLm on `ranks` threads.
+// Throws: what it throws.
 EqualityCourse train_divided(const LmConfig& config, const LmParallelism& how, int ranks,
                              const EqualityOptions& options = {});
 

@@ -1,5 +1,6 @@
-// The equality matrix: every product of ways on every kind of model. Nobody publishes one: bugs in products of
-// parallelisms that change numbers silently are an open list elsewhere (Megatron-LM#7452).
+// The equality matrix: every product of ways on every kind of model. Nobody publishes one: bugs in
+// products of parallelisms that change numbers silently are an open list elsewhere
+// (Megatron-LM#7452).
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@ struct EqualityModel {
   std::string name;  // "grouped heads"
   std::variant<LmConfig, PlainModel> model;
 };
-// Throws InvalidArgument for what the model does not take, before anything is trained.
+// Throws: InvalidArgument for what the model does not take, before anything is trained.
 void check(const EqualityModel& model, const LmParallelism& how, int ranks);
 EqualityCourse train_whole(const EqualityModel& model, const EqualityOptions& options = {});
 EqualityCourse train_divided(const EqualityModel& model, const LmParallelism& how, int ranks,

@@ -7,8 +7,8 @@
 
 namespace lockstep::cli {
 
-// Returns the exit code: 0 when nothing is wrong, else 1. Throws UsageError, DataError,
-// InvalidArgument.
+// Returns the exit code: 0 when nothing is wrong, else 1.
+// Throws: UsageError, DataError, InvalidArgument.
 int doctor_command(const std::vector<std::string>& arguments);
 
 std::string doctor_help();

@@ -26,7 +26,8 @@ double seconds_a_tick(const TraceFile& trace) {
          static_cast<double>(trace.now.ticks - trace.entered.ticks);
 }
 
-// Of one call: who came last, while all others were there. `arrivals` has a rank's begin, or nothing.
+// Of one call: who came last, while all others were there. `arrivals` has a rank's begin, or
+// nothing.
 std::optional<Lack> lack_of(const std::vector<std::optional<uint64_t>>& arrivals, uint64_t now) {
   Lack lack;
   uint64_t last = 0, last_but_one = 0;

@@ -43,8 +43,8 @@ std::optional<int> number_of(int pid, const std::string& name) {
   return number ? std::optional(static_cast<int>(*number)) : std::nullopt;
 }
 
-// The host's ranks have numbers in a row, from this one on. Of one that was a spare at first, others see the environment
-// of a spare, which has no rank.
+// The host's ranks have numbers in a row, from this one on. Of one that was a spare at first,
+// others see the environment of a spare, which has no rank.
 int first_rank_of(const trace::CallBoard& board) {
   for (int local = 0; local < board.ranks(); ++local) {
     if (const auto rank = number_of(static_cast<int>(board.pid(local)), "RANK"))

@@ -15,14 +15,14 @@ namespace lockstep::cli {
 
 // Waits at `port` (0: a free one) for one visitor that knows the secret; others are refused and
 // logged. Says on stderr where it listens. `interface`, unless empty, is the interface, or its
-// address, to listen at. A visitor that does not come is a problem among the findings. Throws
-// InvalidArgument, SystemError (the port is taken).
+// address, to listen at. A visitor that does not come is a problem among the findings.
+// Throws: InvalidArgument, SystemError (the port is taken).
 std::vector<Finding> listen_for_peer(uint16_t port, const std::string& interface,
                                      const Secret& secret, Deadline deadline);
 
 // Visits such a listener: whether it is reached, how long a round trip takes, how far the clocks
 // differ, whether large messages pass, and by which of this host's addresses it reaches back.
-// Throws InvalidArgument for names that do not resolve.
+// Throws: InvalidArgument for names that do not resolve.
 std::vector<Finding> visit_peer(const HostPort& peer, const std::string& interface,
                                 const Secret& secret, Deadline deadline);
 

@@ -69,7 +69,7 @@ struct TraceReport {
   bool wrong = false;                // out of step, behind, or a trace is missing
 };
 
-// Throws DataError when there is no trace.
+// Throws: DataError when there is no trace.
 TraceReport merge_traces(const std::vector<trace::TraceFile>& traces);
 
 // Sentences that are wider than `columns` go on in the next line; tables do not.

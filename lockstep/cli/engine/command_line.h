@@ -31,12 +31,13 @@ Arguments with_dashes(const Arguments& arguments);
 // "batch_size" as an option: "--batch-size".
 std::string option_name(const std::string& field);
 
-// Parses. Throws HelpShown after printing the help that was asked for, InvalidArgument of one line
+// Parses.
+// Throws: HelpShown after printing the help that was asked for, InvalidArgument of one line
 // otherwise.
 struct HelpShown {};
 void parse(CLI::App& app, const Arguments& arguments);
 
-// Throws InvalidArgument for one of these options (numbers) that was given as 0, which would stand
+// Throws: InvalidArgument for one of these options (numbers) that was given as 0, which would stand
 // for one that was not.
 void refuse_zeros(const CLI::App& app, const std::vector<std::string>& options);
 
@@ -50,8 +51,8 @@ struct Told {
 // output cannot be written.
 int run_guarded(const std::string& name, const std::function<int()>& command);
 
-// Before the work that leads to them: check_output_file() of each. Where one is "-", which is stdout, what the
-// command prints besides goes to stderr, so that the result is alone there.
+// Before the work that leads to them: check_output_file() of each. Where one is "-", which is
+// stdout, what the command prints besides goes to stderr, so that the result is alone there.
 void check_result_files(std::initializer_list<std::string> paths);
 
 // `json` as a file, whole or not at all, or to stdout if `path` is "-". Nothing if it is empty.

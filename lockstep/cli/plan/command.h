@@ -6,8 +6,8 @@
 
 namespace lockstep::cli {
 
-// Returns the exit code, 0. Throws UsageError, InvalidArgument; SystemError where a file cannot be
-// written.
+// Returns the exit code, 0.
+// Throws: UsageError, InvalidArgument; SystemError where a file cannot be written.
 int plan_command(const std::vector<std::string>& arguments);
 
 std::string plan_help();

@@ -58,8 +58,8 @@ double shortest_action(const PipelineTiming& timing) {
   return shortest;
 }
 
-// Columns for a unit of time: so many that each action's label fits, if the line then does, too. 0 where
-// not even a letter does.
+// Columns for a unit of time: so many that each action's label fits, if the line then does, too. 0
+// where not even a letter does.
 double columns_a_unit(const PlannedPipeline& plan, size_t columns) {
   double wanted = 0;
   for (const auto& actions : plan.timing.actions) {

@@ -28,8 +28,8 @@ struct RunPlan {
   std::vector<std::string> notes;  // lines to tell the user about flags that have no effect
 };
 
-// What to launch. Pure, but that it looks whether the program exists. Throws UsageError,
-// InvalidArgument, LaunchError, one line each.
+// What to launch. Pure, but that it looks whether the program exists.
+// Throws: UsageError, InvalidArgument, LaunchError, one line each.
 RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine);
 
 // The whole command; returns the exit code.

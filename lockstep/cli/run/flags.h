@@ -58,7 +58,8 @@ struct RunFlags {
   std::vector<std::string> program;  // the program and its arguments
 };
 
-// Throws UsageError. Flags that are not given are looked up as torchrun does, in PET_<NAME>.
+// Flags that are not given are looked up as torchrun does, in PET_<NAME>.
+// Throws: UsageError.
 RunFlags parse_run_flags(const std::vector<std::string>& arguments, const EnvLookup& env);
 
 std::string run_help();

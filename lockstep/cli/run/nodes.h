@@ -18,7 +18,8 @@ struct NodesPlan {
 };
 
 // `nproc`: what -np asked for; nullopt without it. Pure, but that it reads the file of the job's
-// secret. Throws UsageError, InvalidArgument, one line each.
+// secret.
+// Throws: UsageError, InvalidArgument, one line each.
 NodesPlan plan_nodes(const RunFlags& flags, const MachineFacts& machine, std::optional<int> nproc);
 
 }  // namespace lockstep::cli

@@ -1,4 +1,5 @@
-// What a decoder's layer has between its products: RMS norm, SwiGLU, rotary positions. See kernels.h.
+// What a decoder's layer has between its products: RMS norm, SwiGLU, rotary positions. See
+// kernels.h.
 #pragma once
 
 #include "lockstep/kernels/internal/isa_math.h"

@@ -7,7 +7,8 @@
 // So no standard library, and everything in an anonymous namespace.
 #pragma once
 
-// NaN is what differs from itself, GCC's vector types need typedef, and a body is compiled once a file.
+// NaN is what differs from itself, GCC's vector types need typedef, and a body is compiled once a
+// file.
 // NOLINTBEGIN(misc-redundant-expression, modernize-use-using, misc-definitions-in-headers)
 
 #ifndef LOCKSTEP_ISA

@@ -25,17 +25,19 @@ struct ParallelModel::State {
 
   bool has_stages() const { return how.size_of("pipe") > 1; }
   bool has_style(TensorStyle style) const;
-  // While it lives, attention looks at the tokens of all ranks along context; null: they are all here.
+  // While it lives, attention looks at the tokens of all ranks along context; null: they are all
+  // here.
   std::unique_ptr<ContextScope> attention() const;
   // This rank's of what a row's batch has; all of it where rows begin, or end, within the model.
   at::Tensor own_inputs(const at::Tensor& inputs) const;
   at::Tensor own_targets(const at::Tensor& targets) const;
-  // The loss of outputs for own_targets(), as its part of the mean over `all` targets of the row; the mean over the ranks
-  // along context is the row's.
+  // The loss of outputs for own_targets(), as its part of the mean over `all` targets of the row;
+  // the mean over the ranks along context is the row's.
   at::Tensor share_of_loss(const at::Tensor& outputs, const at::Tensor& own, double all) const;
   double count(const at::Tensor& targets) const;
 
-  // What the example gives, with gradients: of the whole model, and of the divided one, whose units' rows it keeps.
+  // What the example gives, with gradients: of the whole model, and of the divided one, whose
+  // units' rows it keeps.
   struct Expected {
     at::Tensor outputs;
     std::map<std::string, at::Tensor> gradients;

@@ -50,7 +50,8 @@ inline optim::Algorithm algorithm_of(const EqualityOptions& options) {
   return sgd();
 }
 
-// Which of a batch's sequences this rank's row has. Throws InvalidArgument where rows cannot have equally many.
+// Which of a batch's sequences this rank's row has.
+// Throws: InvalidArgument where rows cannot have equally many.
 struct Share {
   int64_t first = 0, count = 0;
 };

@@ -17,7 +17,7 @@ struct BenchArguments {
   std::string svg;
   std::string rows_to;  // a rank writes its rows here instead of reporting them
 };
-// Throws HelpShown, InvalidArgument.
+// Throws: HelpShown, InvalidArgument.
 BenchArguments parse_bench_arguments(const Arguments& arguments);
 
 // Run by hand it checks the arguments and starts the ranks, by mpirun if mpi is among the backends,

@@ -50,7 +50,8 @@ int reshard(const ReshardArguments& arguments) {
   if (fs::exists(out) && fs::exists(in) && fs::equivalent(in, out))
     throw InvalidArgument(arguments.out + " is the checkpoint itself; name another directory");
   check_result_files({arguments.json});
-  // Of two that write the same directory one would take the other's files away; so it is looked at afterwards.
+  // Of two that write the same directory one would take the other's files away; so it is looked at
+  // afterwards.
   const fs::path whole = fs::absolute(out.has_filename() ? out : out.parent_path());
   std::error_code said_by_the_claim;
   fs::create_directories(whole.parent_path(), said_by_the_claim);

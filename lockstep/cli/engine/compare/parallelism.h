@@ -1,4 +1,5 @@
-// lockstep compare --parallelism: one language model divided among the ranks in every way, measured beside theory.
+// lockstep compare --parallelism: one language model divided among the ranks in every way, measured
+// beside theory.
 #pragma once
 
 #include <string>
@@ -16,7 +17,8 @@ struct ParallelismArguments {
   std::string way = {},
               record = {};  // inside: this process runs the way's ranks, or is one of them
 };
-// Throws HelpShown, InvalidArgument. Looks at nothing but the arguments.
+// Looks at nothing but the arguments.
+// Throws: HelpShown, InvalidArgument.
 ParallelismArguments parse_parallelism_arguments(const Arguments& arguments);
 
 // Each way twice, in two rounds, each run a job of processes of its own. Writes parallelism.json,

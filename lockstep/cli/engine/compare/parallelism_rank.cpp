@@ -115,8 +115,9 @@ class DividedTraining {
     return {divided_model(settings, way.experts), comm, way.how};
   }
 
-  // Gradients that are there already are added to in place, so that what a second backward takes beside them is
-  // the activations. ZeRO from stage 2 on takes them away during backward, and has one for an update.
+  // Gradients that are there already are added to in place, so that what a second backward takes
+  // beside them is the activations. ZeRO from stage 2 on takes them away during backward, and has
+  // one for an update.
   void count_memory(DividedRank& mine) {
     const bool twice = zero_ < 2;
     if (twice) model_.step(batch_);

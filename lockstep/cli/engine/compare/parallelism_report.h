@@ -34,8 +34,8 @@ struct DividedComparison {
   int64_t processors = 0;
 };
 
-// What theory says of a row's activations in bytes, from what one process would have: that is read from the first row
-// with data alone, which must have run; 0 without it.
+// What theory says of a row's activations in bytes, from what one process would have: that is read
+// from the first row with data alone, which must have run; 0 without it.
 double activations_in_theory(const DividedComparison& comparison, const DividedRow& row);
 
 std::string divided_table(const DividedComparison& comparison);

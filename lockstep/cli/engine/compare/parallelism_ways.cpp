@@ -171,7 +171,8 @@ DividedTheory theory_of(const DividedWay& way, const DividedSettings& settings) 
   const double rows = tokens * hidden * kFloatBytes, layers_here = layers / pipe;
   theory.sent = sent_for_gradients(others, averaged, how.zero) +
                 sent_for_gradients(experts_here, averaged_experts, how.zero);
-  // Two products a layer end in a sum forward, two backward; the embeddings and the head have one each.
+  // Two products a layer end in a sum forward, two backward; the embeddings and the head have one
+  // each.
   if (tensor > 1) theory.sent += (4 * layers_here + 2 / pipe) * 2 * of_ring(tensor) * rows;
   // A stage in the middle sends rows onwards, and their gradients back.
   if (pipe > 1) theory.sent += (pipe > 2 ? 2 : 1) * rows / (how.divides_rows ? tensor : 1);

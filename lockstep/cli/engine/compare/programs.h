@@ -36,9 +36,10 @@ struct ComparedProgram {
   bool takes_nproc = false;  // "nproc": it has ranks or devices of its own, and is told how many
   bool takes_amp = false;    // "amp": it computes in a lower precision, and can be told which
 };
-// Throws DataError that names `source`.
+// Throws: DataError that names `source`.
 std::vector<ComparedProgram> parse_programs(const std::string& text, const std::string& source);
-// "all", or names with commas between them, in the order of `all`. Throws InvalidArgument.
+// "all", or names with commas between them, in the order of `all`.
+// Throws: InvalidArgument.
 std::vector<ComparedProgram> choose_programs(const std::vector<ComparedProgram>& all,
                                              const std::string& names);
 
@@ -55,7 +56,8 @@ struct ProgramsArguments {
   std::string amp;
   Arguments passed;  // goes to every program as it stands, such as {"--epochs", "1"}
 };
-// Throws HelpShown, InvalidArgument. Looks at nothing but the arguments.
+// Looks at nothing but the arguments.
+// Throws: HelpShown, InvalidArgument.
 ProgramsArguments parse_programs_arguments(const Arguments& arguments);
 
 // The programs on --nproc ranks, then those that have ranks on the other numbers of --scaling.

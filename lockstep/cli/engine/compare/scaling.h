@@ -15,7 +15,8 @@ int compare_scaling(const Arguments& arguments);
 
 // The row of one size, with nproc, seconds (from the start of the processes to their end),
 // samples_per_s, loss, accuracy; speed_up and efficiency are relative to the first row, whose
-// speed-up per rank counts as 1. Requires seconds above 0.
+// speed-up per rank counts as 1.
+// Requires: seconds above 0.
 void compare_to_first_size(std::vector<bench::Row>& rows);
 std::string scaling_table(const std::vector<bench::Row>& rows);
 std::string scaling_svg(const std::vector<bench::Row>& rows);

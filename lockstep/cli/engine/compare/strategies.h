@@ -1,4 +1,5 @@
-// lockstep compare [RECIPE] [--strategies LIST]: one recipe, trained by several strategies, side by side.
+// lockstep compare [RECIPE] [--strategies LIST]: one recipe, trained by several strategies, side by
+// side.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ struct ComparedWay {
   bool alone = false;    // on one rank, whatever --nproc says
   bool bf16 = false;
 };
-// Names with commas, each once, in their order. Throws InvalidArgument that names the choices.
+// Names with commas, each once, in their order.
+// Throws: InvalidArgument that names the choices.
 std::vector<ComparedWay> parse_ways(const std::string& text);
 
 struct StrategiesArguments {
@@ -30,11 +32,12 @@ struct StrategiesArguments {
   std::string data;  // "": the recipe's built-in set
   Arguments train;   // what goes to every `lockstep train`
 };
-// Throws HelpShown, InvalidArgument. Looks at nothing but the arguments.
+// Looks at nothing but the arguments.
+// Throws: HelpShown, InvalidArgument.
 StrategiesArguments parse_strategies_arguments(const Arguments& arguments);
 
-// Each way on its ranks, then those that are not alone on the other numbers of --scaling. `train`: the
-// command `lockstep train`. Pure.
+// Each way on its ranks, then those that are not alone on the other numbers of --scaling. `train`:
+// the command `lockstep train`. Pure.
 std::vector<ComparedJob> plan_strategies(const StrategiesArguments& arguments,
                                          const std::vector<std::string>& train);
 

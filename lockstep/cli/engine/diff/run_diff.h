@@ -10,7 +10,8 @@
 
 namespace lockstep::engine {
 
-// The objects of a metrics.jsonl. Throws DataError that names the file and the line.
+// The objects of a metrics.jsonl.
+// Throws: DataError that names the file and the line.
 std::vector<nlohmann::json> read_metrics(const std::filesystem::path& path);
 
 struct RunDifference {
@@ -26,8 +27,8 @@ struct RunsDiff {
   std::optional<RunDifference> first;  // at the earliest step
 };
 
-// Records are matched by step and type. What is the machine's alone is left out (counts_in_diff()). Numbers
-// are equal as diff_tensors() has it, everything else if it is the same JSON.
+// Records are matched by step and type. What is the machine's alone is left out (counts_in_diff()).
+// Numbers are equal as diff_tensors() has it, everything else if it is the same JSON.
 RunsDiff diff_metrics(const std::vector<nlohmann::json>& a, const std::vector<nlohmann::json>& b,
                       double tolerance);
 

@@ -19,12 +19,13 @@ struct Picture {
 
 // Picture `index` of a file: an idx file of one picture or many, CIFAR-10's records (a name that
 // ends in .bin), each plain or gzip, or a PGM or PPM file (P2, P5, P3, P6; index 0; values are
-// scaled to 0..255). Throws DataError that names the file: missing, another format, damaged, no
-// picture of that index.
+// scaled to 0..255).
+// Throws: DataError that names the file: missing, another format, damaged, no picture of that
+// index.
 Picture read_image(const std::filesystem::path& path, int64_t index);
 
-// The bytes of a PGM or PPM file. Throws as above; never takes more memory than the bytes have
-// pixels.
+// The bytes of a PGM or PPM file.
+// Throws: as above; never takes more memory than the bytes have pixels.
 Picture parse_pnm(std::string_view bytes, const std::string& file);
 
 // The picture in characters, two a pixel, without its dark margin; lines end with '\n'.

@@ -1,4 +1,5 @@
-// eval and predict for checkpoints of language models: ours, and directories of transformers' Llama.
+// eval and predict for checkpoints of language models: ours, and directories of transformers'
+// Llama.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +12,14 @@ namespace lockstep::engine {
 
 // `device`, of all that compute: --device (device_option.h).
 
-// The language model that `path` means: itself, or the best or else the last checkpoint of a run's output
-// directory. Nothing if there is none.
+// The language model that `path` means: itself, or the best or else the last checkpoint of a run's
+// output directory. Nothing if there is none.
 std::optional<std::filesystem::path> find_language_model(const std::filesystem::path& path);
 
-// Prints perplexity and loss over all ranks of the job, and on what: `given`, all of a file or the dev set
-// of a directory, or empty: the dev set of what it was trained on. `split`: "train" or "dev" instead, as
-// training divides the data. Returns the exit code. Throws what loading throws.
+// Prints perplexity and loss over all ranks of the job, and on what: `given`, all of a file or the
+// dev set of a directory, or empty: the dev set of what it was trained on. `split`: "train" or
+// "dev" instead, as training divides the data. Returns the exit code.
+// Throws: what loading throws.
 int eval_language(const std::filesystem::path& model, const std::string& given,
                   const std::string& split, const std::string& device, const std::string& json);
 
@@ -30,10 +32,10 @@ struct Continuations {
   std::optional<double> top_p = {};
   uint64_t seed = 0;
 };
-// Throws InvalidArgument that names the option that makes no sense.
+// Throws: InvalidArgument that names the option that makes no sense.
 void check(const Continuations& asked);
-// Prints each prompt and what follows, token by token. Throws as generate(), and DataError for a prompt
-// with characters that the model does not know.
+// Prints each prompt and what follows, token by token.
+// Throws: as generate(), and DataError for a prompt with characters that the model does not know.
 int continue_prompts(const std::filesystem::path& path, const Continuations& asked,
                      const std::string& device, const std::string& json);
 

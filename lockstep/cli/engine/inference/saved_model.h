@@ -14,8 +14,8 @@ struct SavedModel {
   std::filesystem::path path;
 };
 
-// `path`: a checkpoint, or the output directory of a run (then its best one). Throws
-// CheckpointError, InvalidArgument.
+// `path`: a checkpoint, or the output directory of a run (then its best one).
+// Throws: CheckpointError, InvalidArgument.
 SavedModel load_model(const std::filesystem::path& path);
 
 }  // namespace lockstep::engine

@@ -75,7 +75,8 @@ MeasuredTexts measured_texts(const std::string& path, const std::string& split,
   return {std::move(part), chosen, "the " + words};
 }
 
-// The words of a block: the tutorial's, or in English where neither the text nor a label is Chinese.
+// The words of a block: the tutorial's, or in English where neither the text nor a label is
+// Chinese.
 struct BlockWords {
   const char *text, *truth, *predicted;
 };

@@ -19,8 +19,9 @@ std::string checkpoint_name(const std::filesystem::path& path);
 
 // Prints accuracy, loss and the report over all ranks of the job, and on which texts they are: all
 // rows of a file; of a directory the test set, or the dev set where no test text has a label.
-// `data` empty: those that a run of the recipe text was trained on. `split`: "train", "dev" or "test"
-// instead, as training divides the data; "": none. Returns the exit code. Throws what loading throws.
+// `data` empty: those that a run of the recipe text was trained on. `split`: "train", "dev" or
+// "test" instead, as training divides the data; "": none. Returns the exit code.
+// Throws: what loading throws.
 int eval_text(const std::filesystem::path& model, const std::string& given,
               const std::string& given_split, const std::string& device, const std::string& json);
 

@@ -36,7 +36,8 @@ void refuse_unsaid(const TrainConfig& config, const std::string& name, const std
   throw InvalidArgument(name + " is '" + text + "'; give a number above 0, or leave it out");
 }
 
-// What refuses a setting begins with the field's name. Where an option gave it, the user knows that one.
+// What refuses a setting begins with the field's name. Where an option gave it, the user knows that
+// one.
 template <typename Function>
 auto under_options(const TrainArguments& arguments, const Function& function) {
   try {
@@ -74,8 +75,9 @@ const Recipe& recipe_among(const Arguments& arguments) {
   return recipes().front();
 }
 
-// As many samples a step as before, on other ranks. A launcher that starts the ranks again repeats a --batch-size that
-// was meant for as many as there were at first. Ranks that cannot share them equally have unequal batches.
+// As many samples a step as before, on other ranks. A launcher that starts the ranks again repeats
+// a --batch-size that was meant for as many as there were at first. Ranks that cannot share them
+// equally have unequal batches.
 void keep_batches(const TrainArguments& arguments, const TrainConfig& recorded,
                   TrainConfig* config) {
   const int64_t before = batches_of_step(recorded);

@@ -35,17 +35,19 @@ struct TrainArguments {
   bool gives(const std::string& field) const;
 };
 
-// Throws HelpShown, InvalidArgument.
+// Throws: HelpShown, InvalidArgument.
 TrainArguments parse_train_arguments(const Arguments& arguments);
 
-// Whether the run's output was left by an earlier attempt of the job that this process is a rank of, with a
-// checkpoint (run_folder.h): then it is as if --resume had been given. Throws InvalidArgument.
+// Whether the run's output was left by an earlier attempt of the job that this process is a rank
+// of, with a checkpoint (run_folder.h): then it is as if --resume had been given.
+// Throws: InvalidArgument.
 bool goes_on_by_itself(const TrainArguments& arguments);
 
 struct TrainPlan {
   TrainConfig config;     // resolved
   bool built_in = false;  // config.data is where the recipe's built-in data set goes
-  // On --resume: what the run was begun with, and where the checkpoint stands; nothing where it does not say.
+  // On --resume: what the run was begun with, and where the checkpoint stands; nothing where it
+  // does not say.
   std::optional<TrainConfig> recorded = std::nullopt;
   std::optional<TrainerState> stands = std::nullopt;
 };
@@ -55,12 +57,14 @@ std::string finished_text(const TrainPlan& plan);
 
 // The configuration: the defaults (on --resume: what the run was begun with), then --config, then
 // options. `ranks`: how many a launcher has started; nullopt: nproc decides. The data's path is
-// made absolute. Reads files, changes nothing. Throws InvalidArgument, CheckpointError.
+// made absolute. Reads files, changes nothing.
+// Throws: InvalidArgument, CheckpointError.
 TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ranks);
 
 // Checks what only the file system can tell: data, checkpoints, where output goes; makes the
 // built-in data set where it is asked for. Gives the output's folder, which goes again if nothing
-// is written. Throws InvalidArgument, DataError, CheckpointError.
+// is written.
+// Throws: InvalidArgument, DataError, CheckpointError.
 [[nodiscard]] OutputFolder check_train_input(const TrainPlan& plan,
                                              const TrainArguments& arguments);
 

@@ -142,8 +142,8 @@ int train_command(const Arguments& arguments) {
     const auto job = launch::job_environment();
     const bool alone = job.launcher == launch::Launcher::kNone;
     const bool asked_to_resume = parsed.resume;
-    // Ranks that were started again go on from what they have saved, as many or not.
-    // Where single ones are replaced, the others may be in the midst of the run, and rank 0 decides for all.
+    // Ranks that were started again go on from what they have saved, as many or not. Where single
+    // ones are replaced, the others may be in the midst of the run, and rank 0 decides for all.
     if (!alone && !job.replaces && goes_on_by_itself(parsed)) parsed.resume = parsed.goes_on = true;
     const TrainPlan plan =
         make_train_plan(parsed, alone ? std::nullopt : std::optional(job.world_size));

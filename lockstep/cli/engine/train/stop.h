@@ -33,9 +33,10 @@ std::string saved_line(const StartedRun& run, int signal, int64_t step);
 // What is said where the disk is full: the file, and how to go on. "" for other errors.
 std::string full_disk_text(const StartedRun& run, const std::exception& error);
 
-// While it lives, SIGINT, SIGTERM and SIGUSR1 write stopped_line() to stderr and end the process with 128 +
-// signal; but SIGTERM and SIGUSR1 are left to a training that listens for them (train/stop_signals.h). To be made before libtorch starts threads: they must not take the signals. Signals that
-// the process ignores stay ignored.
+// While it lives, SIGINT, SIGTERM and SIGUSR1 write stopped_line() to stderr and end the process
+// with 128 + signal; but SIGTERM and SIGUSR1 are left to a training that listens for them
+// (train/stop_signals.h). To be made before libtorch starts threads: they must not take the
+// signals. Signals that the process ignores stay ignored.
 class StopOnSignal {
  public:
   explicit StopOnSignal(StartedRun run);

@@ -56,7 +56,8 @@ std::string train_summary(const TrainSummary& summary) {
   const auto& [result, config, backend, built_in, command, compares, devices] = summary;
   const RunFolder folder{config.output};
   const std::string ranks = config.nproc == 1 ? "1 rank" : std::to_string(config.nproc) + " ranks";
-  // Of a model that is divided the mesh says how; the strategy says what of the gradients beside it.
+  // Of a model that is divided the mesh says how; the strategy says what of the gradients beside
+  // it.
   const std::string way = config.mesh.empty()      ? config.strategy
                           : !divides_model(config) ? config.strategy + ", mesh " + config.mesh
                           : config.strategy == "ddp"

@@ -18,12 +18,12 @@ struct VerifyPlan {
   std::string json = {}, markdown = {};  // files; empty: none
 };
 
-// What the arguments ask for, checked before anything is trained. Throws HelpShown,
-// InvalidArgument.
+// What the arguments ask for, checked before anything is trained.
+// Throws: HelpShown, InvalidArgument.
 VerifyPlan plan_verify(const Arguments& words);
 
-// Every product of ways to divide a language model, against one process (verify/equality_matrix.h). Exit code 0: all
-// hold, 1: some do not, 2: bad usage.
+// Every product of ways to divide a language model, against one process (verify/equality_matrix.h).
+// Exit code 0: all hold, 1: some do not, 2: bad usage.
 int verify_command(const Arguments& words);
 
 }  // namespace lockstep::engine
