@@ -38,7 +38,7 @@ double seconds_since(Clock::time_point start) {
 struct ProgramFailed : Error {
   ProgramFailed(const std::string& why, bool bad_input, std::vector<std::string> last_lines)
       : Error(why), bad_input(bad_input), last_lines(std::move(last_lines)) {}
-  bool bad_input;  // the program says so: exit code 2
+  bool bad_input;  // the program ended with exit code 2
   std::vector<std::string> last_lines;
 };
 
@@ -47,7 +47,7 @@ struct Stopped {
   int signal;
 };
 
-// A launcher that the job starts adds the same to its ranks.
+// A launcher that the job starts adds the same variables to its ranks.
 std::vector<std::string> environment(const ProgramJob& job, int64_t threads) {
   launch::Variables variables =
       memory_variables(process_env(), allowed_memory(static_cast<int>(job.nproc)));
@@ -59,7 +59,7 @@ std::string run_job(const ProgramJob& job, const ProgramExperiment& experiment, 
                     launch::SignalPipe& signals) {
   if (const std::vector<int> came = signals.take(); !came.empty()) throw Stopped{came.front()};
   const OutputFolder folder(job.log.parent_path());
-  fs::remove(job.result);  // of a former turn
+  fs::remove(job.result);  // a former turn's
   const Deadline deadline = Deadline::seconds(experiment.timeout);
   const auto start = Clock::now();
   const ProgramEnd end = run_program({.command = job.command,
@@ -82,13 +82,13 @@ std::string run_job(const ProgramJob& job, const ProgramExperiment& experiment, 
   }
 }
 
-// What a program said itself: "exit code 2: lockstep train: ..." without what is in front.
+// Strips what stands before a program's own line: "exit code 2: lockstep train: ...".
 std::string said(const std::string& failure) {
   const size_t colon = failure.find(": ");
   return colon == std::string::npos ? failure : failure.substr(colon + 2);
 }
 
-// Lines on stderr, files after every turn, and which job failed first.
+// Writes lines to stderr and files after every turn, and remembers which job failed first.
 class Recorder final : public TurnWatcher {
  public:
   explicit Recorder(const ProgramExperiment& experiment) : experiment_(experiment) {}
@@ -144,7 +144,7 @@ std::string today() {
   return {text, std::strftime(text, sizeof text, "%Y-%m-%d", &parts)};
 }
 
-// "model name : Intel(R) ..." on x86; nothing where the kernel does not say.
+// Reads "model name : Intel(R) ...", which the kernel shows on x86.
 std::string processor_name() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {

@@ -1,5 +1,5 @@
-// An experiment whose jobs are programs: each is started, keeps a log, writes what it found to a
-// file, and ends.
+// An experiment whose jobs are programs: each is started, keeps a log, writes its result to a file,
+// and ends.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,19 @@
 
 namespace lockstep::bench {
 
-// Its progress bar goes to stderr, on a terminal here too; all else that it prints is kept in the
-// log. Bad input is one line on stderr and exit code 2.
+// A program that runs once in every round. Its progress bar goes to stderr, which is a terminal if
+// this process's is; its other output is kept in the log. It reports bad input in one line on
+// stderr and by exit code 2.
 struct ProgramJob {
   std::string name;
   std::vector<std::string> command;
   int64_t nproc = 1;                  // ranks, among which the host's memory is divided
   std::filesystem::path log, result;  // files in a folder that is made for it
-  // Keeps what the program wrote to `result` after so many seconds, and says it in a few words.
+  // Keeps the text that the program has written to `result` after so many seconds, and returns its
+  // figures in a few words.
   // Throws: Error where it is of no use.
   std::function<std::string(const std::string& result, double seconds)> read;
-  // There is no result, nor will there be one.
+  // Called when the job has failed and will have no result.
   std::function<void(const std::string& why)> failed = {};
 };
 
@@ -28,7 +30,7 @@ struct ProgramExperiment {
   std::string name;  // "compare": in messages
   std::vector<ProgramJob> jobs;
   int rounds = 1;
-  bool alike = true;       // what one refuses as its input the others would, too
+  bool alike = true;       // the jobs have the same input; if the first refuses it, all would
   int64_t threads = 1;     // OMP_NUM_THREADS of every program
   double timeout = 86400;  // seconds that a turn may take
   std::filesystem::path output;

@@ -24,13 +24,13 @@ namespace {
 
 constexpr size_t kKeptLines = 20;
 constexpr int kTickMs = 200;
-// From SIGTERM to SIGKILL: past the deadline, and when stopped, where a launcher gives its ranks 25
-// s.
+// The time from SIGTERM to SIGKILL for a program that passes its deadline, and for one that is
+// stopped: a launcher gives its ranks 25 seconds.
 constexpr Deadline::Duration kGrace = std::chrono::seconds(10),
                              kStopGrace = std::chrono::seconds(40);
 const auto kLastWords = std::chrono::seconds(2);  // for pipes that a grandchild holds open
 
-// Without what a terminal obeys ("\x1b[K") and spaces at the ends.
+// Removes a terminal's commands ("\x1b[K") and the spaces at the ends.
 std::string plain(std::string_view line) {
   std::string text;
   for (size_t i = 0; i < line.size(); ++i) {
@@ -44,7 +44,7 @@ std::string plain(std::string_view line) {
   return text;
 }
 
-// The whole lines of both streams as a file, and the last of them in memory.
+// Keeps the whole lines of both streams in a file, and the last of them in memory.
 class ProgramLog {
  public:
   ProgramLog(const std::filesystem::path& path, bool append)
@@ -58,7 +58,7 @@ class ProgramLog {
     for (const launch::Piece& piece : pieces) {
       if (piece.end == launch::Piece::End::kProgress) continue;  // a bar's turn
       std::string line = plain(piece.text);
-      if (line.empty() && piece.text != "\n") continue;  // what is left of a bar
+      if (line.empty() && piece.text != "\n") continue;  // the rest of a bar
       write(line + "\n");
       last_.push_back(std::move(line));
       if (last_.size() > kKeptLines) last_.pop_front();
@@ -81,7 +81,7 @@ class ProgramLog {
   std::deque<std::string> last_;
 };
 
-// A terminal of its own for the program, as wide as ours: read what it shows at `read`.
+// Makes a terminal for the program, as wide as this one; its output is read at `read`.
 Pipe make_terminal(int columns) {
   Pipe pipe;
   pipe.read.reset(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
@@ -104,13 +104,13 @@ Pipe make_terminal(int columns) {
   return pipe;
 }
 
-// What arrives on one descriptor of the program.
+// The output that arrives on one descriptor of the program.
 struct Stream {
   UniqueFd fd;
-  bool shown = false;  // on our stderr, as it comes
+  bool shown = false;  // it is passed on to this process's stderr at once
   launch::LineSplitter splitter = launch::LineSplitter();
 
-  // Takes what is there; false at the end.
+  // Takes the bytes that have arrived; returns false at the end.
   bool take(ProgramLog& log) {
     std::array<char, 65536> part;
     const ssize_t n = ::read(fd.get(), part.data(), part.size());

@@ -16,11 +16,12 @@ namespace lockstep::bench {
 struct ProgramRun {
   std::vector<std::string> command;
   std::vector<std::string> env;  // NAME=value lines, all of them
-  std::filesystem::path log;     // gets stdout and stderr, bars left out
-  bool append = false;           // to the log, which is replaced otherwise
-  Terminal terminal = {};        // interactive: the program's stderr is a terminal, shown on ours
-  // A signal of these ends the program in order: with SIGTERM, and with SIGKILL if it takes long or
-  // another signal follows. Null: signals do what they do to this process.
+  std::filesystem::path log;     // gets stdout and stderr without progress bars
+  bool append = false;           // keeps the log's former lines
+  // If it is interactive, the program's stderr is a terminal whose output appears on this one.
+  Terminal terminal = {};
+  // A signal that arrives here ends the program in order: by SIGTERM, and by SIGKILL if that takes
+  // long or another signal follows. Null: signals act on this process alone.
   launch::SignalPipe* signals = nullptr;
 };
 

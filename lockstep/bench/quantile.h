@@ -6,7 +6,7 @@
 
 namespace lockstep::bench {
 
-// Between two values where it falls there: 0 is the least, 0.5 the median, 1 the greatest. Pure.
+// Interpolates between two values: `q` 0 is the least, 0.5 the median, 1 the greatest. Pure.
 // Requires: a value.
 inline double quantile(std::vector<double> values, double q) {
   std::sort(values.begin(), values.end());

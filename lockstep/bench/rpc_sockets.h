@@ -10,7 +10,7 @@ namespace lockstep::bench {
 // touched before, and eight bytes come back.
 RpcSides socket_sides();
 
-// One process, no server: a tensor is copied to memory that was touched before.
+// One process without a server, which copies a tensor to memory that was touched before.
 RpcSides memcpy_sides();
 
 }  // namespace lockstep::bench

@@ -1,4 +1,4 @@
-// The same of models of libtorch's modules alone (model/plain_models.h), which ParallelModel
+// Equality for models of libtorch's modules alone (model/plain_models.h), which ParallelModel
 // divides from outside.
 #pragma once
 
