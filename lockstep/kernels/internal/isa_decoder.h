@@ -1,4 +1,4 @@
-// What a decoder's layer has between its products: RMS norm, SwiGLU, rotary positions. See
+// The work between the products of a decoder's layer: RMS norm, SwiGLU, rotary positions. See
 // kernels.h.
 #pragma once
 
@@ -156,7 +156,7 @@ void swiglu_backward(const SwiGlu& s, const SwiGluGradients& d, int64_t begin, i
 
 // ---- rotary positions ----
 
-// One head's row; `turn` 1 or -1.
+// Rotates one head's row; `turn` is 1 or -1.
 template <typename T>
 LOCKSTEP_INLINE void turn_row(const T* from, T* to, const float* cosines, const float* sines,
                               int64_t half, float turn) {
