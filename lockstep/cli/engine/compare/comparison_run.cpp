@@ -30,7 +30,7 @@ std::string done_text(const bench::Comparison& comparison, const RunResult& resu
   return text;
 }
 
-// What the jobs of a comparison have found.
+// The results of a comparison's jobs.
 struct Found {
   bench::Comparison comparison;
   std::map<std::string, std::vector<RunResult>> scaled;

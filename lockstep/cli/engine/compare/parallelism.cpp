@@ -28,7 +28,7 @@ namespace {
 
 constexpr int kRounds = 2;
 
-// "data=4 zero 1" as a file's name: "data-4-zero-1".
+// Turns "data=4 zero 1" into a file's name, "data-4-zero-1".
 std::string file_name_of(const std::string& way) {
   std::string name = way;
   for (char& c : name)
@@ -43,7 +43,7 @@ DividedWay way_called(const std::string& name, const DividedSettings& settings) 
                         " ranks; call compare --parallelism without --way");
 }
 
-// A run's first process starts its ranks, which are called alike.
+// A run's first process starts its ranks, which have the same arguments.
 int run_way(const ParallelismArguments& arguments) {
   const DividedSettings& settings = arguments.settings;
   const DividedWay way = way_called(arguments.way, settings);

@@ -24,7 +24,7 @@ namespace {
 struct ScalingArguments {
   CompareOptions common{.threads = 1};
   std::vector<int64_t> sizes;
-  bool digits = false;  // `data` is where the built-in digits go
+  bool digits = false;  // the built-in digits go to `data`
   std::string data;
   Arguments train;  // passed on
 };
@@ -50,7 +50,7 @@ ScalingArguments parse_scaling_arguments(const Arguments& arguments) {
   result.train = app.remaining();
   refuse_chosen(result.train, {"--nproc", "--resume"});
   result.digits = data_path == "digits";
-  // One set of digits for all runs.
+  // All runs share one set of digits.
   result.data = result.digits ? (fs::path(result.common.output) / "data").string() : data_path;
   result.train.insert(result.train.begin(), {"mnist", "--data", result.data});
   return result;

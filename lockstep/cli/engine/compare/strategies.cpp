@@ -150,7 +150,8 @@ int compare_strategies(const Arguments& arguments) {
     begun.data = built_in ? recipe.built_in : parsed.data;
     if (built_in) parsed.data = (fs::path(parsed.common.output) / "data").string();
     const std::vector<ComparedJob> jobs = plan_strategies(parsed, train);
-    // All that can be seen before the first way runs for minutes: its options, then its data.
+    // Everything is checked that can be checked before the first way runs for minutes: its options,
+    // then its data.
     TrainConfig shared;
     const ComparedJob* largest = &jobs.front();
     for (const ComparedJob& job : jobs) {

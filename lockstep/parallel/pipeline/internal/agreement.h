@@ -18,9 +18,10 @@ void agree_on_pipeline(Communicator& comm, const PipelineSchedule& schedule,
                        const std::vector<PipelineChunk>& chunks,
                        const std::vector<PipelineTie>& ties);
 
-// For a step: whether it has a backward, the number of micro-batches, and their rows. Collective,
-// one all_gather.
+// For a step: whether it has a backward, the number of micro-batches, and their rows.
+// Collective: all ranks call it.
 // Throws: Mismatch on all ranks alike.
+// Cost: one all_gather.
 void agree_on_step(Communicator& comm, const PipelineSchedule& schedule, bool backward,
                    const std::vector<int64_t>& rows);
 
