@@ -1,6 +1,6 @@
-// torchrun's way of writing flags (Python's argparse), in front of CLI11: long flags with '-' or
-// '_', shortened where that is unambiguous, everything from the first word that is no flag on left
-// to the program. Pure.
+// torchrun's syntax of flags (Python's argparse), in front of CLI11: long flags with '-' or '_'
+// that may be shortened where that is unambiguous; everything from the first word that is no flag
+// belongs to the program. Pure.
 #pragma once
 
 #include <string>

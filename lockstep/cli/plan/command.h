@@ -1,4 +1,4 @@
-// `lockstep plan`: shows what a pipeline's schedule will do before it runs.
+// `lockstep plan`: shows the effects of a pipeline's schedule before it runs.
 #pragma once
 
 #include <string>
