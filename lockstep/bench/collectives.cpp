@@ -24,8 +24,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kBatch = 100;  // operations of a sample up to kBatchedBytes
-constexpr int64_t kLeast = 3;    // samples of a block
-constexpr int64_t kMost = 1000;  // likewise
+constexpr int64_t kLeast = 3;    // samples of a block, at least
+constexpr int64_t kMost = 1000;  // samples of a block, at most
 constexpr int kWarmUp = 3;       // operations before the first block
 
 bool over_mpi(const std::string& backend) {
@@ -36,7 +36,8 @@ double microseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-// One processor a rank where there are enough: a rank that moves takes its cache with it.
+// Gives each rank a processor of its own where there are enough, because a rank that moves to
+// another loses its cache.
 void pin_rank(const Communicator& comm) {
   const std::vector<int> cpus = allowed_cpus();
   if (cpus.size() < static_cast<size_t>(comm.local_size())) return;
@@ -121,7 +122,7 @@ class Bench {
     return rows;
   }
 
-  // Buffers live for a turn only: the next backend finds memory and caches as this one did.
+  // Buffers live for a turn only, so that the next backend finds memory and caches as this one did.
   void take_turn(Measured& s, const BenchCase& c) {
     s.contender->prepare(c);
     warm_up(s);
@@ -129,7 +130,7 @@ class Bench {
     s.contender->release();
   }
 
-  // Also decides, in the first turn, how many samples a block has: as many on every rank.
+  // In the first turn it also decides how many samples a block has, the same on every rank.
   void warm_up(Measured& s) {
     const bool first = s.samples.empty();
     double last = 0;
@@ -176,7 +177,7 @@ class Bench {
     gate_.pass();
   }
 
-  // Each operation took as long as on the rank where it took longest.
+  // The time of an operation is that of the rank where it took longest.
   std::vector<double> slowest(std::vector<double> samples, const BenchCase& c) {
     const at::Tensor longest = at::empty({static_cast<int64_t>(samples.size())}, at::kDouble);
     std::copy(samples.begin(), samples.end(), longest.mutable_data_ptr<double>());

@@ -21,7 +21,7 @@ namespace {
 
 constexpr size_t kPathBytes = 4096;
 
-// A new file of zeros, or the one at `path`.
+// Makes a new file of zeros, or opens the one at `path`.
 UniqueFd open_page(std::string& path, size_t bytes) {
   if (!path.empty()) return UniqueFd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   path = (std::filesystem::temp_directory_path() / "lockstep-gate-XXXXXX").string();
@@ -34,7 +34,7 @@ UniqueFd open_page(std::string& path, size_t bytes) {
 
 Gate::Gate(Communicator& comm) : comm_(comm), spin_(comm.local_size() <= usable_cpu_count()) {
   if (comm.local_size() != comm.size()) return;
-  // Rank 0 makes a file, says where, and takes its name away once all have it.
+  // Rank 0 makes a file, tells its name, and removes the name once all ranks have opened it.
   std::string path;
   UniqueFd fd;
   const at::Tensor name = at::zeros({static_cast<int64_t>(kPathBytes)}, at::kByte);

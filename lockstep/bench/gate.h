@@ -1,4 +1,4 @@
-// Gate: a barrier for measurements: ranks leave it within a fraction of a microsecond of each
+// Gate: a barrier for measurements, which ranks leave within a fraction of a microsecond of each
 // other.
 #pragma once
 
@@ -10,22 +10,24 @@
 namespace lockstep::bench {
 
 // Ranks of one host spin on a page that they share, or yield where they are more than the
-// processors; across hosts it is the communicator's barrier.
+// processors; across hosts the gate is the communicator's barrier.
 class Gate {
  public:
-  // Collective. `comm` outlives the gate.
+  // Requires: `comm` outlives the gate.
+  // Collective: all ranks call it.
   explicit Gate(Communicator& comm);
   ~Gate();
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
 
-  // Returns once all ranks have called. Throws Timeout after the communicator's time-out.
+  // Returns once all ranks have called.
+  // Throws: Timeout after the communicator's time-out.
   void pass();
 
  private:
   struct Page {
     alignas(128) std::atomic<int32_t> arrived;
-    alignas(128) std::atomic<int32_t> opened;  // how often
+    alignas(128) std::atomic<int32_t> opened;  // number of openings
   };
   Communicator& comm_;
   Page* page_ = nullptr;  // null across hosts

@@ -62,7 +62,7 @@ class LockstepServer final : public RpcServer {
 
 class LockstepCaller final : public RpcCaller {
  public:
-  // It is called by nobody, so that it may listen on its own host alone.
+  // No peer calls it, so it may listen on its own host alone.
   explicit LockstepCaller(const std::string& address)
       : agent_(join("client", {}, parse_host_port(address), {})), server_(agent_.to("server")) {}
   ~LockstepCaller() override { agent_.stop(); }

@@ -24,9 +24,9 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RpcTurn, operations, p50_us, p99_us)
 namespace {
 
 constexpr int kWarmUpCalls = 100;
-constexpr size_t kMostCalls = 200'000;  // of a turn
-constexpr size_t kLeastCalls = 20;      // likewise
-constexpr size_t kLeastSends = 3;       // likewise
+constexpr size_t kMostCalls = 200'000;  // calls of a turn, at most
+constexpr size_t kLeastCalls = 20;      // calls of a turn, at least
+constexpr size_t kLeastSends = 3;       // tensors of a turn, at least
 
 using RpcClock = std::chrono::steady_clock;
 
@@ -63,7 +63,7 @@ RpcTurn run_small(RpcCaller& caller, const RpcTask& task) {
   return make_rpc_turn(std::move(times));
 }
 
-// Seconds of one flight; the threads begin together.
+// Returns the seconds of one flight, whose threads begin together.
 double fly(RpcCaller& caller, int64_t calls, int threads) {
   std::vector<std::exception_ptr> errors(static_cast<size_t>(threads));
   std::vector<std::thread> pool;

@@ -226,7 +226,8 @@ TEST(ParallelLm, SaysWhoHasWhat) {
   });
 }
 
-// What a job of 2 x 2 x 2 ranks has saved, any other goes on from, with the losses that it would have had.
+// What a job of 2 x 2 x 2 ranks has saved, any other goes on from, with the losses that it would
+// have had.
 TEST(ParallelLm, GoesOnWhicheverWayItIsDivided) {
   ParallelLmOptions wide = values_alike();
   wide.dtype = at::kDouble;
@@ -287,7 +288,8 @@ TEST(ParallelLm, GoesOnWhicheverWayItIsDivided) {
   }
 }
 
-// Texts whose rows do not divide are padded, without a change of numbers; rows with different batches are told.
+// Texts whose rows do not divide are padded, without a change of numbers; rows with different
+// batches are told.
 TEST(ParallelLm, AnyLengthsDivide) {
   for (const auto& lengths : std::vector<std::vector<int64_t>>{{5, 6}, {1, 2}, {9, 8, 4}, {3}}) {
     int64_t all = 0;
@@ -322,7 +324,8 @@ TEST(ParallelLm, AnyLengthsDivide) {
               HasSubstr("row: ids"));
 }
 
-// What fills rows up is nothing to routers: losses, gradients, capacities and figures are those of the batch alone.
+// What fills rows up is nothing to routers: losses, gradients, capacities and figures are those of
+// the batch alone.
 TEST(ParallelLm, RoutersDoNotCountWhatFillsRowsUp) {
   ParallelLmOptions wide = values_alike();
   wide.dtype = at::kDouble;

@@ -289,7 +289,8 @@ std::vector<TensorRule> without(std::vector<TensorRule> rules, const std::string
   return rules;
 }
 
-// A plan that leaves a module out would train another model; it is held against the whole one first.
+// A plan that leaves a module out would train another model; it is held against the whole one
+// first.
 TEST(ParallelModel, APlanThatForgetsAModuleIsNamedBeforeItTrains) {
   EXPECT_THAT(refusal(2, "tensor=2", without(DecoderCase::rules(), "layers.*.norm2"), true),
               AllOf(HasSubstr("the gradient of 'layers.1.norm2."), HasSubstr("are of style rows")));

@@ -1,4 +1,5 @@
-// The same among processes, each with a generator of its own; and what the others are told when one is killed.
+// The same among processes, each with a generator of its own; and what the others are told when one
+// is killed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -154,8 +155,8 @@ void train_until_killed(Communicator& comm, const Division& division) {
   }
 }
 
-// Groups number their members by themselves; who shares one with the killed rank names its process, and its number and
-// place in the job. Rank 2 does not: it is told of one who was told.
+// Groups number their members by themselves; who shares one with the killed rank names its process,
+// and its number and place in the job. Rank 2 does not: it is told of one who was told.
 TEST_P(ParallelLmProcesses, WhoIsNextToAKilledRankNamesItsProcess) {
   testing::expect_lone_ranks(
       kRanks,

@@ -51,7 +51,7 @@ Batch batch_of(const LmConfig& config, int64_t step) {
   return {ids, targets};
 }
 
-// What is no number is not equal to anything.
+// A value that is not a number equals nothing.
 double difference(double a, double b) {
   const double relative = std::abs(a - b) / std::max(std::abs(b), 1e-30);
   return std::isnan(relative) ? INFINITY : relative;
@@ -99,7 +99,7 @@ EqualityCourse train_whole(const LmConfig& config, const EqualityOptions& option
   for (int64_t step = 0; step < options.steps; ++step) {
     const auto [ids, targets] = batch_of(config, step);
     optimizer->zero_grad();
-    // Without the routers' losses, which ParallelLm does not count either.
+    // The routers' losses are left out, because ParallelLm does not count them either.
     const double entropy = lm->scores(ids, targets).losses.sum().item<double>() /
                            static_cast<double>(targets.ne(-100).sum().item<int64_t>());
     lm->loss(ids, targets).backward();

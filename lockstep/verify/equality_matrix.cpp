@@ -42,7 +42,8 @@ const std::vector<EqualityModel>& equality_models() {
     tied.tie_word_embeddings = tied.attention_bias = tied.mlp_bias = true;
     experts.num_local_experts = 4;
     experts.num_experts_per_tok = 2;
-    // Linear in tokens, as the load-balancing loss is not: that one is a mean over micro-batches.
+    // This loss is linear in tokens. The load-balancing loss is not: it is a mean over
+    // micro-batches.
     experts.router_aux_loss_coef = 0;
     experts.router_z_loss_coef = 0.01;
     return std::vector<EqualityModel>{{"grouped heads", grouped},

@@ -1,4 +1,5 @@
-// Commands that start processes, with stdin, stdout or stderr closed: as cron, a daemon or `>&-` start them.
+// Commands that start processes, with stdin, stdout or stderr closed: as cron, a daemon or `>&-`
+// start them.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -97,7 +97,8 @@ TEST_F(EngineOnDevices, TrainAndEvalGiveTheCpusNumbers) {
               result("cuda").at("test_loss").get<double>(), 1e-5);
 }
 
-// The others' ways and recipes, for a few steps. `near`: how far the losses may be apart, where there is dropout.
+// The others' ways and recipes, for a few steps. `near`: how far the losses may be apart, where
+// there is dropout.
 struct Way {
   const char* name;
   Arguments arguments;

@@ -455,7 +455,8 @@ TEST(Engine, ALanguageModelFromTrainingToAPrompt) {
   EXPECT_THAT(piped.err, HasSubstr("three four"));
   EXPECT_FALSE(std::filesystem::exists("-"));
 
-  // What the model's own file says of predictions, options say otherwise; a run from it keeps the file.
+  // What the model's own file says of predictions, options say otherwise; a run from it keeps the
+  // file.
   dir.write("l/checkpoints/best/generation_config.json",
             R"({"do_sample": false, "max_new_tokens": 3})");
   const Ended own = run(dir, {"predict", "--checkpoint", dir / "l/checkpoints/best", "--prompt",
@@ -632,8 +633,8 @@ TEST(Engine, ASignalLeavesOneLineWithTheCommandThatGoesOn) {
   }
 }
 
-// A scheduler's signal: saved at a step boundary, exit code 0, a note; and the run that goes on ends as one that nothing
-// happened to, in every bit.
+// A scheduler's signal: saved at a step boundary, exit code 0, a note; and the run that goes on
+// ends as one that nothing happened to, in every bit.
 TEST(Engine, SigtermAndSigusr1SaveAtAStepBoundaryAndTheRunThatGoesOnIsThatOfNoSignal) {
   const Arguments settings{"--epochs", "5", "--batch-size", "4", "--log-every", "5", "--seed", "7"};
   for (const auto& [ranks, signal] : {std::pair("1", SIGTERM), std::pair("2", SIGUSR1)}) {

@@ -1,5 +1,6 @@
-// `lockstep run --on-failure replace` on several hosts, which are network namespaces: a rank that is killed is
-// started anew on its host, the others keep their processes, and the numbers are those of an undisturbed run.
+// `lockstep run --on-failure replace` on several hosts, which are network namespaces: a rank that
+// is killed is started anew on its host, the others keep their processes, and the numbers are those
+// of an undisturbed run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -123,7 +124,8 @@ TEST_F(RunReplaced, WholeAndDividedStatesGoOnInTheSameBits) {
   }
 }
 
-// A process that a test kills from outside, at whatever it is doing; the first time while it starts.
+// A process that a test kills from outside, at whatever it is doing; the first time while it
+// starts.
 TEST_F(RunReplaced, TrainGoesOnWhoeverDiesWhenever) {
   for (const std::string strategy : {"ddp", "zero3", "fsdp"}) {
     Agents quiet = start_on_all(train_lm(strategy, strategy));

@@ -31,8 +31,8 @@ class FusedBuffers {
                int64_t threshold, Reduction reduction);
 
   // Starts to reduce the gradients of these parameters, in buffers that are full with `threshold`
-  // bytes; an undefined gradient counts as zero. Does not block. Collective, with the same
-  // parameters.
+  // bytes; an undefined gradient counts as zero. Does not block.
+  // Collective: all ranks call it with the same parameters.
   void start(std::span<const size_t> parameters, const std::string& note);
   // Waits for all started reductions and writes them back, into the gradient or a new one.
   void finish();

@@ -75,7 +75,7 @@ RpcArguments parse_rpc_arguments(const Arguments& arguments) {
 
 int bench_rpc(const Arguments& arguments) {
   return run_guarded("bench rpc", [&] {
-    // Inside: "--process CONTENDER ..." is a process of a contender.
+    // Internal: "--process CONTENDER ..." is a process of a contender.
     if (!arguments.empty() && arguments[0] == "--process")
       return run_rpc_contender({arguments.begin() + 1, arguments.end()});
     RpcArguments parsed = parse_rpc_arguments(arguments);

@@ -261,7 +261,8 @@ TEST(CheckpointCommand, WhatMayNotBeReadIsOneLine) {
   fs::permissions(dir / "shut", fs::perms::owner_all);
 }
 
-// As inspect and eval take it: its best or last checkpoint. And the result alone on stdout, where it is to go there.
+// As inspect and eval take it: its best or last checkpoint. And the result alone on stdout, where
+// it is to go there.
 TEST(CheckpointCommand, ConvertsARunsFolder) {
   const TestDirectory dir;
   fs::create_directories(dir / "run/checkpoints");

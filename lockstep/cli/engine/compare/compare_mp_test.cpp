@@ -1,6 +1,7 @@
 // `lockstep compare --programs`, with programs that only pretend to train; and by strategies.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -39,6 +40,10 @@ case $(cat "$here/$name.does" 2>/dev/null) in
   refuse) echo "$name: the data is bad" >&2; exit 2 ;;
   kill) kill -9 $$ ;;
   silent) exit 0 ;;
+  interrupt)
+    trap 'echo ended in order; exit 0' TERM
+    kill -INT $PPID
+    while :; do sleep 0.1; done ;;
   hostile) echo '{"method": "'$name'", "nproc": "two"}' > "$json"; exit 0 ;;
 esac
 cat > "$json" <<END
@@ -159,6 +164,34 @@ TEST_F(ComparePrograms, AFormerResultIsNotTakenForThisOne) {
   EXPECT_FALSE(dir_.read("out/previous/comparison.html").empty());
 }
 
+TEST_F(ComparePrograms, AFolderOfOthersStaysWhereItIs) {
+  std::filesystem::create_directories(dir_ / "out/mine");
+  dir_.write("out/mine/log.txt", "a log of another program");
+  for (int i = 0; i < 2; ++i) ASSERT_EQ(run({"--methods", "single"}).status.exit_code, 0);
+  EXPECT_EQ(dir_.read("out/mine/log.txt"), "a log of another program");
+  EXPECT_FALSE(dir_.read("out/previous/single/run.json").empty());
+
+  std::filesystem::create_directory(dir_ / "out/trainer");
+  dir_.write("out/trainer/log.txt", "another one");
+  const ToolsEnd ended = run({"--methods", "single,trainer"});
+  EXPECT_EQ(ended.status.exit_code, 2);
+  EXPECT_EQ(ended.err, "lockstep compare: " + (dir_ / "out/trainer").string() +
+                           " is there, and no former `lockstep compare` has written it; give "
+                           "another --output, or move it away\n");
+  EXPECT_EQ(dir_.read("out/trainer/log.txt"), "another one");
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "out/previous-1"));
+}
+
+TEST_F(ComparePrograms, AnInterruptEndsTheRunningJobInOrder) {
+  make("single", "interrupt");
+  const ToolsEnd ended = run({"--methods", "single,trainer"});
+  EXPECT_EQ(ended.status.exit_code, 128 + SIGINT);
+  EXPECT_THAT(ended.err, HasSubstr("lockstep compare: stopped by SIGINT; the logs are in " +
+                                   (dir_ / "out").string() + "\n"));
+  EXPECT_THAT(dir_.read("out/single/log.txt"), HasSubstr("ended in order"));
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "out/trainer"));
+}
+
 TEST_F(ComparePrograms, WhatTheFirstProgramRefusesIsBadInput) {
   make("single", "refuse");
   const ToolsEnd ended = run({});
@@ -273,7 +306,17 @@ TEST(CompareStrategies, BadInputIsOneLineBeforeAnythingStarts) {
   refuses({"--methods", "single"}, "--programs is required");
 }
 
-// However it is called.
+TEST(CompareScaling, NamesNoFilesWhereNoSizeHasAResult) {
+  const TestDirectory dir;
+  const ToolsEnd ended = run_tools(dir, {"compare", "--scaling", "1", "--max-steps", "1",
+                                         "--timeout", "0.001", "--output", dir / "out"});
+  EXPECT_EQ(ended.status.exit_code, 1) << ended.err;
+  EXPECT_EQ(ended.out, "No number of ranks has a result.\n");
+  EXPECT_THAT(ended.err, HasSubstr("1 rank failed: no end within"));
+  EXPECT_FALSE(std::filesystem::exists(dir / "out/scaling.json"));
+}
+
+// Every kind of comparison refuses.
 TEST(Compare, AFolderThatAnotherIsWritingIsRefused) {
   const TestDirectory dir;
   const RunClaim first(dir / "out", [](std::string_view) { return std::nullopt; });

@@ -173,7 +173,8 @@ TEST(TrainArguments, ResumeTakesTheRecordedSettings) {
   EXPECT_EQ(asked({"--step-samples", "100"}).batch_size, 34);
   EXPECT_THAT(error_of([&] { asked({"--step-samples", "100", "--batch-size", "9"}); }),
               HasSubstr("--batch-size is a rank's and --step-samples all ranks' together"));
-  // A launcher that starts the ranks again on fewer or more hosts repeats the line of the first start, on 2 ranks.
+  // A launcher that starts the ranks again on fewer or more hosts repeats the line of the first
+  // start, on 2 ranks.
   const auto started_again = [&](std::optional<int> on, const std::string& batch_size = "64") {
     TrainArguments arguments = parse_train_arguments(
         {"mnist", "--output", dir.path(), "--nproc", "2", "--batch-size", batch_size});

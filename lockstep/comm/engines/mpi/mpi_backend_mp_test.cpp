@@ -61,7 +61,10 @@ Outcome run_under_mpirun(MpiFamily family, int size, std::map<std::string, std::
        .command = {std::filesystem::read_symlink("/proc/self/exe").string(),
                    std::string("--gtest_filter=") + info->test_suite_name() + "." + info->name(),
                    "--gtest_brief=1", "--gtest_catch_exceptions=0"},
-       .env = env});
+       .env = env,
+       .no_input = true});
+  const UniqueFd silent = launch::silent_stdin();
+  options.stdin_fd = silent.get();
   options.own_session = true;
   Pipe pipe = make_pipe();
   options.stdout_fd = options.stderr_fd = pipe.write.get();

@@ -48,8 +48,8 @@ struct Bucket {
 class GradientBuckets {
  public:
   // `movable`: buckets may move to other memory between backwards, and gradients lie in them with
-  // their parameters' strides, so backward can write them there itself. Throws InvalidArgument
-  // unless each parameter is a leaf that requires a gradient.
+  // their parameters' strides, so backward can write them there itself.
+  // Throws: InvalidArgument unless each parameter is a leaf that requires a gradient.
   GradientBuckets(const NamedTensors& parameters, bool movable);
 
   // Makes the buckets, for gradients in this order of arrival; sparse ones get none. Arrived
@@ -69,8 +69,8 @@ class GradientBuckets {
   // Makes .grad the view of its bucket. The gradient is copied there unless it was placed there: it
   // may be elsewhere after zero_grad(), set to none or not, or where user code set another tensor.
   // Returns false if another tensor lies in that place, which may still be read; it may be gone at
-  // the end of backward. In a gradient's own hook, `passed` is that of on_gradient(). Throws
-  // InvalidArgument for a sparse one.
+  // the end of backward. In a gradient's own hook, `passed` is that of on_gradient().
+  // Throws: InvalidArgument for a sparse one.
   bool place(size_t index, const at::Tensor& passed = {});
   // The same, but a device's copies may wait for place_waiting(), which copies all of a bucket in
   // one operation.
