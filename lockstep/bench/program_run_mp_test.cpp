@@ -44,7 +44,7 @@ TEST(ProgramRun, EndsWhatPassesItsDeadline) {
   EXPECT_THAT(failure_text(end, deadline), HasSubstr("no end within 0.3 s"));
 }
 
-// The program itself sends the signals, so that they come when it can take what follows.
+// The program itself sends the signals, when it is ready for what follows.
 TEST(ProgramRun, ASignalEndsItInOrderAndASecondOneAtOnce) {
   const TestDirectory dir;
   const auto run = [&](const std::string& on_term) {
