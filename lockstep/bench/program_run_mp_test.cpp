@@ -51,15 +51,15 @@ TEST(ProgramRun, ASignalEndsItInOrderAndASecondOneAtOnce) {
     launch::SignalPipe signals;
     return run_program(
         {.command = {"sh", "-c",
-                     "trap '" + on_term + "' TERM; kill -INT $PPID; while :; do sleep 0.1; done"},
+                     "trap '" + on_term + "' TERM; kill -TERM $PPID; while :; do sleep 0.1; done"},
          .env = launch::current_environment(),
          .log = dir / "log.txt",
          .signals = &signals},
         Deadline::seconds(300));
   };
-  EXPECT_EQ(run("echo in order; exit 3").stopped_by, SIGINT);
+  EXPECT_EQ(run("echo in order; exit 3").stopped_by, SIGTERM);
   EXPECT_THAT(dir.read("log.txt"), HasSubstr("in order\n"));
-  EXPECT_EQ(run("echo not yet; kill -INT $PPID").stopped_by, SIGINT);
+  EXPECT_EQ(run("echo not yet; kill -TERM $PPID").stopped_by, SIGTERM);
   EXPECT_THAT(dir.read("log.txt"), HasSubstr("not yet\n"));
 }
 

@@ -42,7 +42,7 @@ case $(cat "$here/$name.does" 2>/dev/null) in
   silent) exit 0 ;;
   interrupt)
     trap 'echo ended in order; exit 0' TERM
-    kill -INT $PPID
+    kill -TERM $PPID
     while :; do sleep 0.1; done ;;
   hostile) echo '{"method": "'$name'", "nproc": "two"}' > "$json"; exit 0 ;;
 esac
@@ -182,11 +182,11 @@ TEST_F(ComparePrograms, AFolderOfOthersStaysWhereItIs) {
   EXPECT_FALSE(std::filesystem::exists(dir_ / "out/previous-1"));
 }
 
-TEST_F(ComparePrograms, AnInterruptEndsTheRunningJobInOrder) {
+TEST_F(ComparePrograms, ASignalEndsTheRunningJobInOrder) {
   make("single", "interrupt");
   const ToolsEnd ended = run({"--methods", "single,trainer"});
-  EXPECT_EQ(ended.status.exit_code, 128 + SIGINT);
-  EXPECT_THAT(ended.err, HasSubstr("lockstep compare: stopped by SIGINT; the logs are in " +
+  EXPECT_EQ(ended.status.exit_code, 128 + SIGTERM);
+  EXPECT_THAT(ended.err, HasSubstr("lockstep compare: stopped by SIGTERM; the logs are in " +
                                    (dir_ / "out").string() + "\n"));
   EXPECT_THAT(dir_.read("out/single/log.txt"), HasSubstr("ended in order"));
   EXPECT_FALSE(std::filesystem::exists(dir_ / "out/trainer"));
