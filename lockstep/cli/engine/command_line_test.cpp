@@ -44,7 +44,7 @@ TEST(CommandLine, ErrorsBecomeExitCodes) {
   EXPECT_EQ(run_guarded("x", []() -> int { throw DataError("a"); }), 2);
   EXPECT_EQ(run_guarded("x", []() -> int { throw CheckpointError("a"); }), 2);
   EXPECT_EQ(run_guarded("x", []() -> int { throw PeerLost("a", 1); }), 1);
-  EXPECT_EQ(run_guarded("x", []() -> int { throw Told{.exit_code = 3}; }), 3);
+  EXPECT_EQ(run_guarded("x", []() -> int { throw AlreadyReported{.exit_code = 3}; }), 3);
   const auto failing = [](std::errc code) {
     return [code]() -> int {
       throw std::filesystem::filesystem_error("status", "/x", std::make_error_code(code));

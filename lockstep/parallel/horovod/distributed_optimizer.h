@@ -153,9 +153,10 @@ class DistributedOptimizer final : public horovod::Around<O>, public PendingGrad
   };
   SkipSynchronize skip_synchronize() { return SkipSynchronize(skip_); }
 
-  // O's.
+  // Calls O's zero_grad(). A call through a torch::optim::Optimizer& is not checked, because its
+  // zero_grad() is not virtual.
   // Throws: InvalidArgument between backward and step() or synchronize(), while the gradients are
-  // in transit. (Not through a torch::optim::Optimizer&, whose zero_grad() is not virtual.)
+  // in transit.
   void zero_grad(bool set_to_none = true) {
     if (gradients_ && gradients_->pending()) {
       throw InvalidArgument(
@@ -198,8 +199,8 @@ class DistributedOptimizer final : public horovod::Around<O>, public PendingGrad
     gradients_->stepped();
   }
 
-  std::unique_ptr<DistributedGradients> gradients_;  // or
-  std::unique_ptr<AdasumStep> adasum_;
+  std::unique_ptr<DistributedGradients> gradients_;
+  std::unique_ptr<AdasumStep> adasum_;  // instead of gradients_, with GradientOp::kAdasum
   size_t count_ = 0;
   bool inside_ = false;
   bool skip_ = false;

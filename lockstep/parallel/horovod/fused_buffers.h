@@ -13,7 +13,7 @@
 
 namespace lockstep::horovod {
 
-// How the ranks' gradients are combined.
+// The operation that combines the ranks' gradients.
 struct Reduction {
   ReduceOp op = ReduceOp::kAvg;
   double before = 1;  // factors
