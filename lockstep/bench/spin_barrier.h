@@ -1,5 +1,5 @@
-// SpinBarrier: a barrier for measurements, which ranks leave within a fraction of a microsecond of each
-// other.
+// SpinBarrier: a barrier for measurements, which ranks leave within a fraction of a microsecond of
+// each other.
 #pragma once
 
 #include <atomic>

@@ -4,7 +4,7 @@
 //
 //   const EqualityRun one = train_whole(model, options);
 //   const EqualityResult result = compare(train_divided(model, product, options), one);
-//   result.parameters;  // the largest difference of any parameter, relative to the tensor's largest
+//   result.parameters;  // the largest difference of a parameter, relative to its largest value
 #pragma once
 
 #include <ATen/core/Tensor.h>

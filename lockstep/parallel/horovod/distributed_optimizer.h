@@ -91,12 +91,13 @@ class DistributedOptimizer final : public horovod::Around<O>, public PendingGrad
  public:
   using LossClosure = torch::optim::Optimizer::LossClosure;
 
-  // `arguments`: O's own. `names`: for messages; may be {}. All parameter groups must be given
-  // here. Collective; see DistributedGradients, which defines these options.
+  // `arguments` are O's own, `names` are for messages and may be {}. All parameter groups must be
+  // given here. DistributedGradients defines these options.
   //
   // With GradientOp::kAdasum each rank takes its own step and the steps are combined (AdasumStep):
   // gradients are never reduced, synchronize() does nothing, the optimizer's state differs from
   // rank to rank, and all options except `op` are ignored.
+  // Collective: all ranks call it.
   template <typename... Arguments>
   DistributedOptimizer(Communicator comm, const NamedParameters& names,
                        const DistributedGradientsOptions& options, Arguments&&... arguments)
