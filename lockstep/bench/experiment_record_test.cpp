@@ -50,7 +50,7 @@ TEST_F(ExperimentRecord, WhatIsThereOtherwiseIsRefused) {
   };
   EXPECT_THAT(refused(), names());
   EXPECT_THAT(dir_.names(), ElementsAre("ddp"));
-  // Nor does a record count that is another experiment's, or names what lies elsewhere.
+  // A record counts as little if it is another experiment's, or names files elsewhere.
   for (const char* record : {R"({"experiment": "verify", "writes": ["ddp"]})", "no JSON"}) {
     dir_.write("experiment.json", record);
     EXPECT_THAT(refused(), names());

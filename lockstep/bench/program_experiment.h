@@ -56,9 +56,9 @@ int run_programs(const ProgramExperiment& experiment);
 
 inline constexpr const char* kJobLog = "log.txt";
 
-// Where an experiment ran, and when.
+// The machine and the date of an experiment.
 struct Machine {
-  int64_t processors = 0;  // that it could use
+  int64_t processors = 0;  // usable ones
   std::string processor;   // their name; may be empty
   std::string date;        // "2025-11-21"
 };

@@ -60,8 +60,8 @@ bool is_ray(const RpcKind& kind) {
   return std::string(kind.name) == "ray";
 }
 
-bool can_do(const RpcKind& kind, RpcWhat what) {
-  return what == RpcWhat::kTensor || (what == RpcWhat::kSmall ? kind.small : kind.flies);
+bool can_do(const RpcKind& kind, RpcWorkload what) {
+  return what == RpcWorkload::kTensor || (what == RpcWorkload::kSmall ? kind.small : kind.flies);
 }
 
 std::string or_dash(const std::string& word) {
@@ -132,7 +132,7 @@ class RpcContender {
     if (kind_.polls) signal(SIGCONT);
     // A call costs ten times as much where its two ends are on two processors. Without this the
     // scheduler's choice would be all that is measured.
-    const bool apart = task.what == RpcWhat::kSmall && server_ && cpus_.size() > 1;
+    const bool apart = task.what == RpcWorkload::kSmall && server_ && cpus_.size() > 1;
     if (apart) {
       keep_on(server_->pid(), {cpus_[1]});
       keep_on(client_->pid(), {cpus_[0]});

@@ -17,7 +17,7 @@ struct RpcSeries {
   std::vector<RpcTurn> rounds;
 };
 
-const char* unit_of(RpcWhat what);  // "us p50", "calls/s", "GB/s"
+const char* unit_of(RpcWorkload what);  // "us p50", "calls/s", "GB/s"
 
 // Compares the series of each workload with its first one. A row's figures:
 //   what, contender
@@ -37,6 +37,6 @@ std::string rpc_svg(const std::vector<Row>& rows);
 
 // Parses a list with commas: small, flight, tensor.
 // Throws: InvalidArgument.
-std::vector<RpcWhat> parse_rpc_whats(const std::string& text);
+std::vector<RpcWorkload> parse_rpc_workloads(const std::string& text);
 
 }  // namespace lockstep::bench

@@ -76,7 +76,7 @@ double look_into(const std::vector<float>& tensor) {
 
 class SocketServer final : public RpcServer {
  public:
-  explicit SocketServer(const RpcPlace& place) {
+  explicit SocketServer(const RpcEndpoint& place) {
     if (place.variant == "unix") {
       address_ = "lockstep-bench-" + std::to_string(::getpid());
       socklen_t length = 0;
@@ -135,7 +135,7 @@ class LargeCaller : public RpcCaller {
 
 class SocketCaller final : public LargeCaller {
  public:
-  SocketCaller(const RpcPlace& place, const std::string& address) {
+  SocketCaller(const RpcEndpoint& place, const std::string& address) {
     if (place.variant == "unix") {
       socklen_t length = 0;
       const sockaddr_un name = unix_address(address, length);
@@ -183,15 +183,15 @@ class MemcpyCaller final : public LargeCaller {
 }  // namespace
 
 RpcSides socket_sides() {
-  return {.serve = [](const RpcPlace& place) { return std::make_unique<SocketServer>(place); },
+  return {.serve = [](const RpcEndpoint& place) { return std::make_unique<SocketServer>(place); },
           .connect =
-              [](const RpcPlace& place, const std::string& address) {
+              [](const RpcEndpoint& place, const std::string& address) {
                 return std::make_unique<SocketCaller>(place, address);
               }};
 }
 
 RpcSides memcpy_sides() {
-  return {.serve = {}, .connect = [](const RpcPlace&, const std::string&) {
+  return {.serve = {}, .connect = [](const RpcEndpoint&, const std::string&) {
             return std::make_unique<MemcpyCaller>();
           }};
 }

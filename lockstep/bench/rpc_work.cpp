@@ -15,9 +15,9 @@
 
 namespace lockstep::bench {
 
-NLOHMANN_JSON_SERIALIZE_ENUM(RpcWhat, {{RpcWhat::kSmall, "small"},
-                                       {RpcWhat::kFlight, "flight"},
-                                       {RpcWhat::kTensor, "tensor"}})
+NLOHMANN_JSON_SERIALIZE_ENUM(RpcWorkload, {{RpcWorkload::kSmall, "small"},
+                                           {RpcWorkload::kFlight, "flight"},
+                                           {RpcWorkload::kTensor, "tensor"}})
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RpcTask, what, turn_ms, calls, threads, bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RpcTurn, operations, p50_us, p99_us)
 
@@ -122,11 +122,11 @@ std::string word_at(const std::vector<std::string>& words, size_t at) {
 
 }  // namespace
 
-const char* to_string(RpcWhat what) {
+const char* to_string(RpcWorkload what) {
   switch (what) {
-    case RpcWhat::kSmall:
+    case RpcWorkload::kSmall:
       return "small";
-    case RpcWhat::kFlight:
+    case RpcWorkload::kFlight:
       return "flight";
     default:
       return "tensor";
@@ -162,9 +162,9 @@ RpcTurn make_rpc_turn(const std::vector<double>& times_us) {
 
 RpcTurn run_rpc_task(RpcCaller& caller, const RpcTask& task) {
   switch (task.what) {
-    case RpcWhat::kSmall:
+    case RpcWorkload::kSmall:
       return run_small(caller, task);
-    case RpcWhat::kFlight:
+    case RpcWorkload::kFlight:
       return run_flight(caller, task);
     default:
       return run_tensor(caller, task);
@@ -174,7 +174,7 @@ RpcTurn run_rpc_task(RpcCaller& caller, const RpcTask& task) {
 int run_rpc_process(const std::vector<std::string>& words, const RpcSides& sides) {
   try {
     const std::string role = word_at(words, 0);
-    const RpcPlace place{.listen = word_at(words, 2), .variant = word_at(words, 3)};
+    const RpcEndpoint place{.listen = word_at(words, 2), .variant = word_at(words, 3)};
     TurnTaker turns(word_at(words, 1), role == "server" ? 0 : 1);
     if (role == "server") {
       const std::unique_ptr<RpcServer> server = sides.serve(place);

@@ -10,17 +10,17 @@
 
 namespace lockstep::bench {
 
-enum class RpcWhat {
+enum class RpcWorkload {
   // Synchronous calls, one after another, of a function that adds two integers. Caller and server
   // have a processor each, where there are two.
   kSmall,
   kFlight,  // that function, by several threads that begin all their calls before they wait for one
   kTensor,  // a large float32 tensor as an argument, an answer of eight bytes
 };
-const char* to_string(RpcWhat what);  // "small", "flight", "tensor"
+const char* to_string(RpcWorkload what);  // "small", "flight", "tensor"
 
 struct RpcTask {
-  RpcWhat what = RpcWhat::kSmall;
+  RpcWorkload what = RpcWorkload::kSmall;
   double turn_ms = 1000;        // approximate length of a turn of small or tensor
   int64_t calls = 100'000;      // calls of a flight
   int threads = 8;              // threads of a flight
@@ -75,14 +75,14 @@ class RpcServer {
 };
 
 // The place where the two meet.
-struct RpcPlace {
+struct RpcEndpoint {
   // A numeric address for TCP between hosts; "": the quickest transport of one host.
   std::string listen;
   std::string variant;  // the contender's variant, where it has several
 };
 struct RpcSides {
-  std::function<std::unique_ptr<RpcServer>(const RpcPlace&)> serve;  // empty: there is none
-  std::function<std::unique_ptr<RpcCaller>(const RpcPlace&, const std::string& address)> connect;
+  std::function<std::unique_ptr<RpcServer>(const RpcEndpoint&)> serve;  // empty: there is none
+  std::function<std::unique_ptr<RpcCaller>(const RpcEndpoint&, const std::string& address)> connect;
 };
 
 // Runs a whole process of a contender. `words` are "server", the lines of turns.h, listen and

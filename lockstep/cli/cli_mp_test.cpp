@@ -1,5 +1,5 @@
-// The command `lockstep` with real processes; and beside torchrun, where a Python with torch is
-// found.
+// Tests the command `lockstep` with real processes, and beside torchrun where a Python with torch
+// is found.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -75,7 +75,7 @@ TEST(LockstepRun, StartsRanksAndPassesTheirExitCode) {
   EXPECT_EQ(lockstep({"run", "/bin/sh", "-c", "exit 2"}).code, 2);
 }
 
-// As cron, a daemon or `>&-` start a program: it runs as if they were /dev/null.
+// Starts it as cron, a daemon or `>&-` do; it runs as if the streams were /dev/null.
 TEST(LockstepCommand, ClosedStandardStreamsChangeNothingElse) {
   const auto with_closed = [](const std::string& closed, Words words) {
     words.insert(words.begin(),
@@ -84,7 +84,7 @@ TEST(LockstepCommand, ClosedStandardStreamsChangeNothingElse) {
   };
   struct Case {
     std::string closed;
-    bool out = true, err = true;  // is there
+    bool out = true, err = true;  // the stream is open
   };
   for (const auto& [closed, out, err] :
        {Case{"<&-"}, Case{"</dev/null >&-", false, true}, Case{"</dev/null 2>&-", true, false},
@@ -158,7 +158,7 @@ TEST(LockstepRun, TheLaunchLineOfTutorialThree) {
               UnorderedElementsAre("0 --local_world_size=2", "1 --local_world_size=2"));
 }
 
-// Everything that torchrun sets is set, to the same values but for ports and identifiers.
+// Every variable that torchrun sets is set, to the same value except for ports and identifiers.
 TEST(BesideTorchrun, TheSameVariables) {
   const std::string python = torch_python(LOCKSTEP_SOURCE_DIR);
   if (python.empty()) GTEST_SKIP() << "no Python with torch";
@@ -230,7 +230,7 @@ TEST(BesideTorchrun, ARecordedErrorIsQuoted) {
                                HasSubstr("  error: ValueError: the data is bad\n")));
 }
 
-// Its stdin is /dev/null, as under cron.
+// Runs `lockstep` with /dev/null as its stdin, as under cron.
 Ended lockstep_without_input(const Words& words) {
   Words all = {"/bin/sh", "-c", "exec \"$@\" </dev/null", "sh", lockstep_program()};
   all.insert(all.end(), words.begin(), words.end());

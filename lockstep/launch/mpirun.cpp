@@ -1,5 +1,6 @@
 #include "lockstep/launch/mpirun.h"
 
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -25,7 +26,10 @@ Variables as_root() {
   };
 }
 
-bool is_null_device(int fd) {
+// Whether nothing will ever be read from it: a pipe that is empty and has no writer, or /dev/null.
+bool is_without_input(int fd) {
+  pollfd waiting{fd, POLLIN, 0};
+  if (::poll(&waiting, 1, 0) == 1 && (waiting.revents & POLLIN) == 0) return true;
   struct stat given{}, null{};
   return ::fstat(fd, &given) == 0 && ::stat("/dev/null", &null) == 0 && S_ISCHR(given.st_mode) &&
          given.st_rdev == null.st_rdev;
@@ -120,7 +124,7 @@ UniqueFd silent_stdin() {
 }
 
 ExitStatus run_mpirun(const Mpirun& mpirun, MpirunJob job) {
-  job.no_input = job.no_input || is_null_device(STDIN_FILENO);
+  job.no_input = job.no_input || is_without_input(STDIN_FILENO);
   SubprocessOptions options = mpirun_process(mpirun, job);
   UniqueFd silent;
   if (job.no_input) {

@@ -47,8 +47,8 @@ SubprocessOptions mpirun_process(const Mpirun& mpirun, const MpirunJob& job);
 // Throws: SystemError.
 UniqueFd silent_stdin();
 
-// Runs the job to its end, with this process's streams. Where stdin is /dev/null, it has no input
-// (MpirunJob::no_input). Blocks.
+// Runs the job to its end, with this process's streams. It has no input (MpirunJob::no_input) if
+// stdin is /dev/null or a pipe at its end. Blocks.
 // Throws: LaunchError.
 ExitStatus run_mpirun(const Mpirun& mpirun, MpirunJob job);
 

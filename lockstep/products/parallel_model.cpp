@@ -211,7 +211,7 @@ ParallelModel::State::State(std::shared_ptr<torch::nn::Module> given, Forward gi
       schedule(pipeline_of(how)),
       stage_of(stages_of(*model, units, unit_names, how, schedule)),
       mesh(comm, how.axes) {
-  start_alike();
+  share_start();
   NamedShapes whole;
   for (const auto& [name, tensor] : internal::parameters_once(*model))
     whole.emplace_back(name, tensor.sizes().vec());
@@ -221,13 +221,13 @@ ParallelModel::State::State(std::shared_ptr<torch::nn::Module> given, Forward gi
   }
   model->eval();
   const NamedTensors values = move_values();
-  const Expected expected = by_whole_model();
+  const Expected expected = run_whole_model();
   const auto scope = attention();
   TensorParts parts = parallelize(*model, mesh["tensor"], plan,
                                   {.probe = [this] { forward(own_inputs(options.inputs)); },
                                    .divides_rows = how.divides_rows,
                                    .context = mesh["context"]});
-  hold_against(expected, parts);
+  check_against(expected, parts);
   restore_values(values, parts);
   set_training(true);
   std::vector<DividedParameter> own = own_parameters(parts);
@@ -281,7 +281,7 @@ at::Tensor ParallelModel::State::share_of_loss(const at::Tensor& outputs, const 
 }
 
 // Tells ranks that divide different models, or one model differently, before they divide them.
-void ParallelModel::State::start_alike() {
+void ParallelModel::State::share_start() {
   for (const at::Tensor& parameter : model->parameters())
     if (!parameter.is_contiguous()) hooks::set_data(parameter, parameter.detach().contiguous());
   if (comm.size() == 1) return;

@@ -85,7 +85,7 @@ void ParallelModel::State::check_loss(const at::Tensor& outputs) const {
         "; give a loss that is a mean, and a count of the targets that are in it");
 }
 
-ParallelModel::State::Expected ParallelModel::State::by_whole_model() {
+ParallelModel::State::Expected ParallelModel::State::run_whole_model() {
   const at::AutoGradMode with_gradients(true);
   drop_gradients(*model);
   Expected expected;
@@ -99,7 +99,7 @@ ParallelModel::State::Expected ParallelModel::State::by_whole_model() {
   return expected;
 }
 
-at::Tensor ParallelModel::State::by_divided_model() {
+at::Tensor ParallelModel::State::run_divided_model() {
   const at::AutoGradMode with_gradients(true);
   at::Tensor x = own_inputs(options.inputs);
   if (has_stages()) {
@@ -119,8 +119,8 @@ at::Tensor ParallelModel::State::by_divided_model() {
   return x.detach();
 }
 
-void ParallelModel::State::hold_against(const Expected& expected, const TensorParts& parts) {
-  const at::Tensor outputs = by_divided_model();
+void ParallelModel::State::check_against(const Expected& expected, const TensorParts& parts) {
+  const at::Tensor outputs = run_divided_model();
   const at::NoGradGuard no_grad;
   const double tolerance =
       options.tolerance > 0 ? options.tolerance : default_tolerance(outputs.scalar_type());

@@ -2,9 +2,9 @@
 // from the same values on the same batches, and their results are compared. Ranks are threads of
 // this process.
 //
-//   const EqualityCourse one = train_whole(model, options);
+//   const EqualityRun one = train_whole(model, options);
 //   const EqualityResult result = compare(train_divided(model, product, options), one);
-//   result.parameters;  // the largest difference of any parameter, relative to the tensor's largest
+//   result.parameters;  // the largest difference of a parameter, relative to its largest value
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,7 +30,7 @@ struct EqualityOptions {
 };
 
 // The values of a training at each step and at its end.
-struct EqualityCourse {
+struct EqualityRun {
   std::vector<double> losses;  // each step's, the mean over all rows
   std::vector<double> norms;   // of the gradients, before clipping
   double evaluated = 0;        // the loss of one more batch, in evaluation mode
@@ -39,11 +39,11 @@ struct EqualityCourse {
 
 // Trains TransformerLm in this process with torch's optimizers and clip_grad_norm_. Values and
 // batches are computed from names and numbers; nothing is drawn at random.
-EqualityCourse train_whole(const LmConfig& config, const EqualityOptions& options = {});
+EqualityRun train_whole(const LmConfig& config, const EqualityOptions& options = {});
 // Trains ParallelLm on `ranks` threads.
 // Throws: as ParallelLm.
-EqualityCourse train_divided(const LmConfig& config, const LmParallelism& how, int ranks,
-                             const EqualityOptions& options = {});
+EqualityRun train_divided(const LmConfig& config, const LmParallelism& how, int ranks,
+                          const EqualityOptions& options = {});
 
 // The largest relative differences.
 struct EqualityResult {
@@ -51,8 +51,8 @@ struct EqualityResult {
   std::string worst;  // the parameter that differs most
   double most() const;
 };
-EqualityResult compare(const EqualityCourse& course, const EqualityCourse& expected);
+EqualityResult compare(const EqualityRun& run, const EqualityRun& expected);
 // Whether the two are equal in every bit.
-bool same_bits(const EqualityCourse& a, const EqualityCourse& b);
+bool same_bits(const EqualityRun& a, const EqualityRun& b);
 
 }  // namespace lockstep

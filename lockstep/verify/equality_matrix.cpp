@@ -61,12 +61,12 @@ void check(const EqualityModel& model, const LmParallelism& how, int ranks) {
   check(std::get<PlainModel>(model.model), how, ranks);
 }
 
-EqualityCourse train_whole(const EqualityModel& model, const EqualityOptions& options) {
+EqualityRun train_whole(const EqualityModel& model, const EqualityOptions& options) {
   return std::visit([&](const auto& one) { return train_whole(one, options); }, model.model);
 }
 
-EqualityCourse train_divided(const EqualityModel& model, const LmParallelism& how, int ranks,
-                             const EqualityOptions& options) {
+EqualityRun train_divided(const EqualityModel& model, const LmParallelism& how, int ranks,
+                          const EqualityOptions& options) {
   return std::visit([&](const auto& one) { return train_divided(one, how, ranks, options); },
                     model.model);
 }
@@ -132,7 +132,7 @@ double default_tolerance(at::ScalarType dtype) {
   return dtype == at::kDouble ? 1e-10 : 1e-5;
 }
 
-EqualityCell compare_product(const EqualityModel& model, const EqualityCourse& expected,
+EqualityCell compare_product(const EqualityModel& model, const EqualityRun& expected,
                              const EqualityProduct& product, const MatrixOptions& options) {
   using Clock = std::chrono::steady_clock;
   EqualityCell cell{.model = model.name, .product = product, .refused = {}};
@@ -146,9 +146,9 @@ EqualityCell compare_product(const EqualityModel& model, const EqualityCourse& e
   const auto train = [&] {
     return train_divided(model, product.how, product.ranks, options.training);
   };
-  const EqualityCourse course = train();
-  cell.result = compare(course, expected);
-  if (options.repeat) cell.repeats = same_bits(course, train());
+  const EqualityRun run = train();
+  cell.result = compare(run, expected);
+  if (options.repeat) cell.repeats = same_bits(run, train());
   cell.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return cell;
 }

@@ -20,9 +20,9 @@ struct EqualityModel {
 };
 // Throws: InvalidArgument for what the model does not take, before anything is trained.
 void check(const EqualityModel& model, const LmParallelism& how, int ranks);
-EqualityCourse train_whole(const EqualityModel& model, const EqualityOptions& options = {});
-EqualityCourse train_divided(const EqualityModel& model, const LmParallelism& how, int ranks,
-                             const EqualityOptions& options = {});
+EqualityRun train_whole(const EqualityModel& model, const EqualityOptions& options = {});
+EqualityRun train_divided(const EqualityModel& model, const LmParallelism& how, int ranks,
+                          const EqualityOptions& options = {});
 const std::vector<EqualityModel>& equality_models();
 
 struct EqualityProduct {
@@ -53,7 +53,7 @@ struct MatrixOptions {
 double default_tolerance(at::ScalarType dtype);
 
 // The cell of a product and a model that one process has trained to `expected`.
-EqualityCell compare_product(const EqualityModel& model, const EqualityCourse& expected,
+EqualityCell compare_product(const EqualityModel& model, const EqualityRun& expected,
                              const EqualityProduct& product, const MatrixOptions& options);
 
 }  // namespace lockstep

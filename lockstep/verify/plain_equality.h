@@ -11,8 +11,8 @@ enum class PlainModel : uint8_t { kDecoder, kEncoder, kVision };
 
 // Throws: InvalidArgument for what no plain model takes, before anything is trained.
 void check(PlainModel model, const LmParallelism& how, int ranks);
-EqualityCourse train_whole(PlainModel model, const EqualityOptions& options = {});
-EqualityCourse train_divided(PlainModel model, const LmParallelism& how, int ranks,
-                             const EqualityOptions& options = {});
+EqualityRun train_whole(PlainModel model, const EqualityOptions& options = {});
+EqualityRun train_divided(PlainModel model, const LmParallelism& how, int ranks,
+                          const EqualityOptions& options = {});
 
 }  // namespace lockstep

@@ -131,8 +131,8 @@ int run_to_the_end(const std::function<int()>& command) {
 int run_guarded(const std::string& name, const std::function<int()>& command) {
   try {
     return run_to_the_end(command);
-  } catch (const Told& told) {
-    return told.exit_code;
+  } catch (const AlreadyReported& reported) {
+    return reported.exit_code;
   } catch (const fs::filesystem_error& error) {
     return report(name, error.path1().string() + ": " + error.code().message(),
                   is_of_the_path(error.code()) ? 2 : 1);

@@ -42,7 +42,7 @@ void parse(CLI::App& app, const Arguments& arguments);
 void refuse_zeros(const CLI::App& app, const std::vector<std::string>& options);
 
 // Thrown where the failure has been reported already; the program ends with the exit code.
-struct Told {
+struct AlreadyReported {
   int exit_code = 1;
 };
 

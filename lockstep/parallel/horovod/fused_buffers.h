@@ -13,7 +13,7 @@
 
 namespace lockstep::horovod {
 
-// How the ranks' gradients are combined.
+// The operation that combines the ranks' gradients.
 struct Reduction {
   ReduceOp op = ReduceOp::kAvg;
   double before = 1;  // factors
@@ -38,12 +38,12 @@ class FusedBuffers {
   void finish();
 
  private:
-  struct Flight {
+  struct Pending {
     at::Tensor buffer;
     std::vector<std::pair<size_t, at::Tensor>> parts;  // of the buffer, in the parameters' shapes
     Work work;
   };
-  struct Room {
+  struct Pool {
     at::Tensor memory;
     int64_t taken = 0;  // elements
   };
@@ -55,8 +55,8 @@ class FusedBuffers {
   at::ScalarType wire_;
   int64_t threshold_;
   Reduction reduction_;
-  std::map<at::ScalarType, Room> rooms_;
-  std::vector<Flight> flights_;
+  std::map<at::ScalarType, Pool> pools_;
+  std::vector<Pending> pending_;
 };
 
 }  // namespace lockstep::horovod

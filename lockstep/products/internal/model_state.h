@@ -36,19 +36,19 @@ struct ParallelModel::State {
   at::Tensor share_of_loss(const at::Tensor& outputs, const at::Tensor& own, double all) const;
   double count(const at::Tensor& targets) const;
 
-  // The results of the example, with gradients. by_divided_model() also keeps the rows between the
+  // The results of the example, with gradients. run_divided_model() also keeps the rows between the
   // divided model's units.
   struct Expected {
     at::Tensor outputs;
     std::map<std::string, at::Tensor> gradients;
   };
-  Expected by_whole_model();
+  Expected run_whole_model();
   // Checks that parts of a batch may be counted one by one.
   void check_loss(const at::Tensor& outputs) const;
-  at::Tensor by_divided_model();
-  void hold_against(const Expected& expected, const TensorParts& parts);
+  at::Tensor run_divided_model();
+  void check_against(const Expected& expected, const TensorParts& parts);
 
-  void start_alike();  // rank 0's values everywhere
+  void share_start();  // rank 0's values everywhere
   // Moves the whole model's values for the example and returns the former ones; restore_values()
   // puts this rank's slices of these back.
   NamedTensors move_values();

@@ -58,6 +58,6 @@ struct Share {
 Share share_of(const Communicator& rows);
 // The mean over the rows.
 double mean_over(Communicator& rows, double value);
-void keep(EqualityCourse& course, const NamedTensors& parameters);
+void keep(EqualityRun& run, const NamedTensors& parameters);
 
 }  // namespace lockstep::internal

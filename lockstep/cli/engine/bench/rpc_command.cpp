@@ -64,7 +64,7 @@ RpcArguments parse_rpc_arguments(const Arguments& arguments) {
   if (!(megabytes > 0 && megabytes <= 10'000))
     throw InvalidArgument("--megabytes must be above 0 and at most 10000");
   task.bytes = std::max<int64_t>(1, static_cast<int64_t>(megabytes * 1e6) / 4) * 4;
-  for (const RpcWhat what : parse_rpc_whats(whats)) {
+  for (const RpcWorkload what : parse_rpc_workloads(whats)) {
     task.what = what;
     result.measured.tasks.push_back(task);
   }

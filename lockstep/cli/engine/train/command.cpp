@@ -41,17 +41,17 @@ void leave_to_agent(const std::exception& error, const StartedRun& run) {
   if (!full.empty()) {
     if (launch::leave_error_note({.message = "lockstep train: " + full, .complete = true},
                                  process_env()))
-      throw Told{.exit_code = 1};
+      throw AlreadyReported{.exit_code = 1};
     throw Error(full);
   }
   if (dynamic_cast<const Evicted*>(&error) != nullptr) {
     write_all(STDERR_FILENO, std::string("lockstep train: ") + error.what() + "\n");
     launch::leave_error_note({.message = error.what()}, process_env());
-    throw Told{.exit_code = Evicted::kExitCode};
+    throw AlreadyReported{.exit_code = Evicted::kExitCode};
   }
   if (dynamic_cast<const PeerLost*>(&error) != nullptr &&
       launch::leave_error_note({.message = error.what(), .consequence = true}, process_env()))
-    throw Told{.exit_code = 1};
+    throw AlreadyReported{.exit_code = 1};
 }
 
 // The devices of all ranks, each once; "" on the CPU. Collective.

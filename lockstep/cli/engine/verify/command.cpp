@@ -73,7 +73,7 @@ Sheet matrix_sheet(const std::vector<EqualityCell>& cells, const VerifyPlan& pla
 std::vector<bench::Job> jobs_of(const VerifyPlan& plan, std::vector<EqualityCell>& cells) {
   std::vector<bench::Job> jobs;
   for (const EqualityModel& model : equality_models()) {
-    const auto expected = std::make_shared<std::optional<EqualityCourse>>();
+    const auto expected = std::make_shared<std::optional<EqualityRun>>();
     for (const EqualityProduct& product : plan.products) {
       jobs.push_back({model.name + ", " + to_string(product), [&, expected] {
                         if (!*expected) *expected = train_whole(model, plan.training);

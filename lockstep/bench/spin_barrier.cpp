@@ -1,4 +1,4 @@
-#include "lockstep/bench/gate.h"
+#include "lockstep/bench/spin_barrier.h"
 
 #include <ATen/ops/zeros.h>
 #include <fcntl.h>
@@ -24,7 +24,7 @@ constexpr size_t kPathBytes = 4096;
 // Makes a new file of zeros, or opens the one at `path`.
 UniqueFd open_page(std::string& path, size_t bytes) {
   if (!path.empty()) return UniqueFd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  path = (std::filesystem::temp_directory_path() / "lockstep-gate-XXXXXX").string();
+  path = (std::filesystem::temp_directory_path() / "lockstep-barrier-XXXXXX").string();
   UniqueFd fd(::mkostemp(path.data(), O_CLOEXEC));
   if (fd && ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) fd.reset();
   return fd;
@@ -32,7 +32,8 @@ UniqueFd open_page(std::string& path, size_t bytes) {
 
 }  // namespace
 
-Gate::Gate(Communicator& comm) : comm_(comm), spin_(comm.local_size() <= usable_cpu_count()) {
+SpinBarrier::SpinBarrier(Communicator& comm)
+    : comm_(comm), spin_(comm.local_size() <= usable_cpu_count()) {
   if (comm.local_size() != comm.size()) return;
   // Rank 0 makes a file, tells its name, and removes the name once all ranks have opened it.
   std::string path;
@@ -56,11 +57,11 @@ Gate::Gate(Communicator& comm) : comm_(comm), spin_(comm.local_size() <= usable_
   page_ = static_cast<Page*>(memory);
 }
 
-Gate::~Gate() {
+SpinBarrier::~SpinBarrier() {
   if (page_ != nullptr) ::munmap(page_, sizeof(Page));
 }
 
-void Gate::pass() {
+void SpinBarrier::pass() {
   if (page_ == nullptr) return comm_.barrier();
   const int32_t turn = page_->opened.load(std::memory_order_acquire);
   if (page_->arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == comm_.size()) {
@@ -78,7 +79,7 @@ void Gate::pass() {
     }
     ::sched_yield();
     if (i % 1024 == 0 && deadline.expired())
-      throw Timeout("bench: a rank did not arrive at the gate");
+      throw Timeout("bench: a rank did not arrive at the barrier");
   }
 }
 

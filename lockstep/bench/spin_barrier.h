@@ -1,5 +1,5 @@
-// Gate: a barrier for measurements, which ranks leave within a fraction of a microsecond of each
-// other.
+// SpinBarrier: a barrier for measurements, which ranks leave within a fraction of a microsecond of
+// each other.
 #pragma once
 
 #include <atomic>
@@ -10,15 +10,15 @@
 namespace lockstep::bench {
 
 // Ranks of one host spin on a page that they share, or yield where they are more than the
-// processors; across hosts the gate is the communicator's barrier.
-class Gate {
+// processors; across hosts it is the communicator's barrier.
+class SpinBarrier {
  public:
-  // Requires: `comm` outlives the gate.
+  // Requires: `comm` outlives the barrier.
   // Collective: all ranks call it.
-  explicit Gate(Communicator& comm);
-  ~Gate();
-  Gate(const Gate&) = delete;
-  Gate& operator=(const Gate&) = delete;
+  explicit SpinBarrier(Communicator& comm);
+  ~SpinBarrier();
+  SpinBarrier(const SpinBarrier&) = delete;
+  SpinBarrier& operator=(const SpinBarrier&) = delete;
 
   // Returns once all ranks have called.
   // Throws: Timeout after the communicator's time-out.
