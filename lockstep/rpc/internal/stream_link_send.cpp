@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "lockstep/core/errors.h"
-#include "lockstep/rpc/internal/link.h"
+#include "lockstep/rpc/internal/stream_link.h"
 
 namespace lockstep::rpc::internal {
 namespace {
@@ -70,6 +70,7 @@ bool StreamLink::send(const MessageHead& message, std::string_view body, std::st
   check(body.size() + body_end.size(), tensors);
   FrameHead head;
   head.kind = message.kind;
+  head.references = message.references ? 1 : 0;
   head.call = message.call;
   head.body = static_cast<uint32_t>(body.size() + body_end.size());
   head.tensors = static_cast<uint32_t>(tensors.size());

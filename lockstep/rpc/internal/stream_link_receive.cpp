@@ -10,7 +10,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
-#include "lockstep/rpc/internal/link.h"
+#include "lockstep/rpc/internal/stream_link.h"
 
 namespace lockstep::rpc::internal {
 namespace {
@@ -197,7 +197,7 @@ void StreamLink::hand_out(const std::shared_ptr<Link>& self, Receiver::Message& 
   if (head.kind == MessageKind::kTaken) return taken(head.call);
   if (head.kind == kHello || head.kind == kReady) throw BadFrame("it said twice who it is");
   Incoming incoming;
-  incoming.head = {head.kind, head.call};
+  incoming.head = {head.kind, head.call, nullptr, head.references != 0};
   incoming.body = message.body;
   incoming.tensors = std::move(message.tensors);
   incoming.pending = head.ticket;
