@@ -43,7 +43,7 @@ double waiting(const lockstep::ZeroOptimizer& optimizer) {
 
 int main(int argc, char** argv) {
   return text::run_program("zero_engine", argc, argv, [](text::Settings settings) {
-    using lockstep::zero::Precision;
+    using lockstep::optim::Precision;
     lockstep::Communicator comm = text::join_job();
     lockstep::zero::ZeroConfig config;
     if (!settings.config.empty()) {

@@ -4,26 +4,16 @@
 
 #include <torch/optim/optimizer.h>
 
-#include <string>
 #include <vector>
 
 #include "lockstep/flat/named_tensors.h"
+#include "lockstep/optim/step_spec.h"
 
 namespace torch::nn {
 class Module;
 }  // namespace torch::nn
 
 namespace lockstep::optim {
-
-struct NoDecay {
-  bool biases = true;  // whose last part of the name contains "bias": "fc.bias", "in_proj_bias"
-  // Every parameter that belongs directly to a module whose type's name ends in "Norm" or
-  // "Norm<digit>d" (ignoring "Impl"): torch's LayerNorm, BatchNorm1d/2d/3d, GroupNorm,
-  // InstanceNorm1d/2d/3d, Lockstep's SyncBatchNorm, a user's RmsNorm.
-  bool norms = true;
-  bool one_dimensional = false;         // every parameter of at most one dimension
-  std::vector<std::string> names = {};  // whose name contains one of these, e.g. "embeddings"
-};
 
 struct DecayGroups {
   NamedTensors decay;

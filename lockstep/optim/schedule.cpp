@@ -76,17 +76,6 @@ Schedule cosine(const ScheduleOptions& options) {
   return Schedule(Schedule::Kind::kCosine, options);
 }
 
-std::function<double(int64_t)> scheduled_rates(std::string_view name, double base,
-                                               const ScheduleOptions& options) {
-  if (name != "constant" && name != "linear" && name != "cosine")
-    throw InvalidArgument("schedule is '" + std::string(name) +
-                          "'; give constant, linear or cosine");
-  const Schedule schedule = name == "linear"   ? linear(options)
-                            : name == "cosine" ? cosine(options)
-                                               : constant(options);
-  return [schedule, base](int64_t step) { return base * schedule.factor(step); };
-}
-
 double scaled_learning_rate(double base, int world_size, Scaling scaling) {
   if (world_size < 1) {
     throw InvalidArgument("scaled_learning_rate: a world of " + std::to_string(world_size) +

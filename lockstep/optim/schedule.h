@@ -9,8 +9,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <string_view>
 
 namespace lockstep::optim {
 
@@ -57,11 +55,6 @@ class Schedule {
 Schedule constant(const ScheduleOptions& options = {});
 Schedule linear(const ScheduleOptions& options);
 Schedule cosine(const ScheduleOptions& options);  // Loshchilov and Hutter, arXiv:1608.03983
-
-// The rate of each step of that schedule: "constant", "linear" or "cosine", others are
-// InvalidArgument.
-std::function<double(int64_t step)> scheduled_rates(std::string_view name, double base,
-                                                    const ScheduleOptions& options);
 
 // How the learning rate changes when N ranks make the batch N times as large.
 enum class Scaling {

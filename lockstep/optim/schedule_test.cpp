@@ -106,16 +106,6 @@ TEST(Schedule, RefusesWhatMakesNoSense) {
   EXPECT_THROW(constant().factor(-1), InvalidArgument);
 }
 
-TEST(ScheduledRates, AreTheFactorsOfTheScheduleOfThatName) {
-  const ScheduleOptions options{.total_steps = 10, .warmup = {.steps = 2}};
-  for (const int64_t step : {0, 1, 5, 9}) {
-    EXPECT_EQ(scheduled_rates("constant", 3, options)(step), 3 * constant(options).factor(step));
-    EXPECT_EQ(scheduled_rates("linear", 3, options)(step), 3 * linear(options).factor(step));
-    EXPECT_EQ(scheduled_rates("cosine", 3, options)(step), 3 * cosine(options).factor(step));
-  }
-  EXPECT_THROW(scheduled_rates("step", 3, options), InvalidArgument);
-}
-
 TEST(ScaledLearningRate, FollowsTheWorld) {
   EXPECT_EQ(scaled_learning_rate(0.1, 8), 0.8);
   EXPECT_EQ(scaled_learning_rate(0.1, 4, Scaling::kSquareRoot), 0.2);

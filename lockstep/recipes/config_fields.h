@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "lockstep/products/lm_parallelism.h"
 #include "lockstep/recipes/recipes.h"
@@ -10,24 +11,24 @@
 
 namespace lockstep::internal {
 
-// What --help says of a field.
-struct FieldHelp {
-  const char* group;  // the heading that it stands under
-  std::string text;
-  std::string type = {};      // of a text: "DIR", "ddp|zero1"; numbers say themselves what they are
-  std::string fallback = {};  // what is taken where a default of 0 or "" stands for something else
-  settings::Takes takes = {};
-};
-
-// Calls visit(name, help, member) for the fields that config.recipe has, in the order of JSON. An
-// unknown recipe has those of images.
-template <class Config, class Visit>
-void visit_fields(Config& config, const Visit& each) {
+// The fields that config.recipe has. An unknown recipe has those of images.
+constexpr auto kFields = [](auto& config, const auto& each) {
   using namespace settings;
-  const auto visit = [&](const char* name, FieldHelp help, auto& member, const Takes& takes = {}) {
-    if (help.type.empty()) help.type = takes.choices;
-    help.takes = takes;
-    each(name, help, member);
+  struct Help {  // Field's
+    const char* group;
+    std::string text;
+    std::string type = {};
+    std::string fallback = {};
+  };
+  const auto visit = [&](std::string_view name, const Help& help, auto& member,
+                         const Takes& takes = {}) {
+    each(Field{.name = name,
+               .takes = takes,
+               .group = help.group,
+               .text = help.text,
+               .type = help.type.empty() ? std::string(takes.choices) : help.type,
+               .fallback = help.fallback},
+         member);
   };
   const Recipe* recipe = find_recipe(config.recipe);
   const RecipeKind kind = recipe == nullptr ? RecipeKind::kImages : recipe->kind;
@@ -224,6 +225,6 @@ void visit_fields(Config& config, const Visit& each) {
   visit("workers", {kDataGroup, "threads a rank that load data"}, config.workers, between(0, 64));
   visit("timeout", {kRanksGroup, "seconds that a rank waits for the others"}, config.timeout,
         above(0, 1e7));
-}
+};
 
 }  // namespace lockstep::internal

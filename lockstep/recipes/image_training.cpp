@@ -10,7 +10,6 @@
 #include "lockstep/core/named_file.h"
 #include "lockstep/core/text.h"
 #include "lockstep/data/augment.h"
-#include "lockstep/optim/decay_groups.h"
 #include "lockstep/parallel/ddp/sync_batch_norm.h"
 #include "lockstep/recipes/image_data.h"
 #include "lockstep/recipes/recipes.h"
@@ -51,13 +50,6 @@ struct ImageLoss {
   }
 };
 
-// Weight decay is for filters and matrices; without it there is one group, in the model's order.
-std::vector<torch::optim::OptimizerParamGroup> parameter_groups(
-    const torch::nn::Module& model, const torch::optim::SGDOptions& options) {
-  if (options.weight_decay() != 0) return optim::decay_groups(model, options);
-  return {torch::optim::OptimizerParamGroup(model.parameters())};
-}
-
 std::vector<std::string> numbers_to(int64_t count) {
   std::vector<std::string> names;
   for (int64_t i = 0; i < count; ++i) names.push_back(std::to_string(i));
@@ -82,16 +74,11 @@ TrainResult train_images(Communicator& comm, const TrainConfig& config,
   const data::AugmentedImages train(
       data.train,
       {.crop_padding = config.augment ? kPadding : 0, .flip = config.augment, .seed = config.seed});
-  const auto sgd = torch::optim::SGDOptions(config.lr)
-                       .momentum(config.momentum)
-                       .weight_decay(config.weight_decay);
   const int64_t classes = recipe_of(config.recipe).classes;
   const SupervisedRecipe<ImageModel, data::AugmentedImages, ImageLoss> recipe{
       .train = train,
       .held_out = data.test.size(),
       .make = [&] { return start_model(config, comm); },
-      .algorithm = sgd,
-      .groups = [&](const ImageModel& model) { return parameter_groups(*model, sgd); },
       .evaluate =
           [&](ImageModel& model, Communicator& ranks, const auto& /*autocast*/) {
             constexpr int64_t kBatch = 500;

@@ -7,7 +7,6 @@
 
 #include "lockstep/activations/checkpoint_layers.h"
 #include "lockstep/core/text.h"
-#include "lockstep/optim/decay_groups.h"
 #include "lockstep/pretrained/language_model.h"
 #include "lockstep/recipes/lm_evaluation.h"
 #include "lockstep/recipes/supervised_recipe.h"
@@ -62,16 +61,12 @@ TrainResult train_lm(Communicator& comm, const TrainConfig& config,
           *model, {.names = {"model.layers.*"}, .options = {config.offload_checkpoints}});
     return model;
   };
-  const auto adamw = torch::optim::AdamWOptions(config.lr).weight_decay(config.weight_decay);
   const SupervisedRecipe<TransformerLm, data::TokenWindows, LmLoss> recipe{
       .train = texts.train,
       .held_out = texts.dev.size(),
       .make = [&] { return drawn_from_seed(comm, config.seed, make, Draws::kOfAll); },
       .initial = [&](const TransformerLm& model) { return lm_values(lm_input(config), model); },
-      .algorithm = adamw,
-      .groups = [&](const TransformerLm& model) { return optim::decay_groups(*model, adamw); },
       .loss = {.targets_a_token = targets_a_token},
-      .max_norm = config.clip > 0 ? std::optional(config.clip) : std::nullopt,
       .evaluate =
           [&](TransformerLm& model, Communicator& ranks, const auto& autocast) {
             return evaluate_lm(model, texts.dev, ranks,

@@ -18,8 +18,6 @@
 #include "lockstep/core/output.h"
 #include "lockstep/core/text.h"
 #include "lockstep/core/utf8.h"
-#include "lockstep/data/partition.h"
-#include "lockstep/optim/schedule.h"
 #include "lockstep/pretrained/language_model.h"
 #include "lockstep/pretrained/text_model.h"
 #include "lockstep/recipes/recipes.h"
@@ -160,43 +158,6 @@ std::optional<TrainConfig> recorded_config(const std::filesystem::path& given) {
   return train_config_from_json(read_small_file(file), file.string());
 }
 
-std::optional<amp::AutocastSettings> autocast_of(const TrainConfig& config,
-                                                 const Communicator& ranks) {
-  if (config.amp != "bf16") return std::nullopt;
-  return amp::AutocastSettings{.device = ranks.device().type()};
-}
-
-std::function<double(int64_t)> rates_of(const TrainConfig& config, int64_t steps_per_epoch) {
-  // The one or the other, as the recipe has it.
-  const bool by_epochs = recipe_of(config.recipe).kind == RecipeKind::kImages;
-  const auto steps = std::llround(config.warmup * static_cast<double>(steps_per_epoch));
-  return optim::scheduled_rates(
-      config.schedule, config.lr,
-      {.total_steps = config.epochs * steps_per_epoch,
-       .warmup = {.steps = by_epochs ? steps : 0, .ratio = by_epochs ? 0 : config.warmup_ratio}});
-}
-
-DealtSamples deal(const TrainConfig& config, int64_t size, const Strategy& strategy,
-                  const Communicator& comm) {
-  const Communicator ranks = strategy.placement().data_ranks(comm);
-  if (config.step_samples > 0) {
-    auto sampler =
-        std::make_unique<data::StepSampler>(size, ranks.size(), ranks.rank(), config.step_samples,
-                                            data::DistributedSamplerOptions{.seed = config.seed});
-    const data::StepSampler& shares = *sampler;
-    return {.sampler = std::move(sampler), .batch_size = shares.batch_size(), .shares = &shares};
-  }
-  DealtSamples dealt{.sampler = nullptr, .batch_size = config.batch_size};
-  if (config.sampler == "partition") {
-    const auto parts = data::DataPartitioner::equal(size, ranks.size(), config.seed);
-    dealt.sampler = std::make_unique<data::SubsetSampler>(
-        parts.use(ranks.rank()), data::SubsetSamplerOptions{.seed = config.seed});
-  } else {
-    dealt.sampler = make_sampler(strategy, comm, size, config.batch_size, config.seed);
-  }
-  return dealt;
-}
-
 void check_ranks(const Communicator& comm, const TrainConfig& config) {
   if (config.nproc == comm.size() && config.batch_size >= 1) return;
   throw InvalidArgument("lockstep train: the configuration is for " + std::to_string(config.nproc) +
@@ -219,8 +180,8 @@ void say_unread(const Communicator& comm, const TrainRunOptions& options, const 
   if (!unread.empty()) say(comm, options, data + ": not read: " + joined(unread));
 }
 
-TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
-                       RecipeParts parts) {
+TrainResult run_recipe(const TrainConfig& given, const TrainSpec& of_config,
+                       const TrainRunOptions& options, RecipeParts parts) {
   Communicator& comm = parts.run.comm();
   Strategy& strategy = parts.run.strategy();
   TrainConfig config = given;
@@ -239,6 +200,9 @@ TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
     };
   }
   const RunFolder folder{config.output};
+  TrainSpec spec = of_config;
+  if (options.resume) spec.output.resume = folder.last();
+  spec.output.progress = options.progress;
   const std::string config_json = to_json(config);
   if (recipe.kind == RecipeKind::kImages)
     parts.files.config_json = config_json;
@@ -253,30 +217,14 @@ TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options,
         std::make_shared<RunRecord>(comm, begun_record(config, folder), std::move(parts.labels));
     record->starts(parts.start);
   }
-  constexpr int64_t kKept = 1;  // besides the best
   LoopRun run{
       .run = parts.run,
       .task = std::move(parts.task),
-      .loop = {.epochs = config.epochs,
-               .max_steps = config.max_steps,
-               .log_every = config.log_every,
-               .log_ends = true,
-               .save_every = config.save_every,
-               .score = [&recipe](
-                            const Evaluation& evaluation) { return score_of(recipe, evaluation); }},
-      .folder = folder,
+      .spec = spec,
       .former_parts = [folder] { return parts_of(folder); },
       .tells_of_former = options.progress,
       .config_json = config_json,
-      .checkpoints = folder.checkpoints(),
-      .kept = kKept,
-      .async_save = config.async_save,
       .files = parts.files,
-      .resume = options.resume ? std::optional(folder.last()) : std::nullopt,
-      .check_replicas = config.check_replicas,
-      .evict_stragglers = config.evict_stragglers,
-      .tensorboard = true,
-      .progress = options.progress,
       .terminal = options.terminal,
       .counted = recipe.counted,
       .evaluated =

@@ -14,10 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/amp/autocast.h"
 #include "lockstep/comm/communicator.h"
-#include "lockstep/data/sampler.h"
-#include "lockstep/data/step_sampler.h"
 #include "lockstep/recipes/train_config.h"
 #include "lockstep/report/terminal.h"
 #include "lockstep/train/evaluation.h"
@@ -26,6 +23,7 @@
 #include "lockstep/train/run_state.h"
 #include "lockstep/train/step_memory.h"
 #include "lockstep/train/train_loop.h"
+#include "lockstep/train/train_spec.h"
 #include "lockstep/train/trainer_state.h"
 
 namespace lockstep {
@@ -103,7 +101,8 @@ struct RecipeParts {
   std::chrono::steady_clock::time_point start;
 };
 // One of the run's attempts().
-TrainResult run_recipe(const TrainConfig& given, const TrainRunOptions& options, RecipeParts parts);
+TrainResult run_recipe(const TrainConfig& given, const TrainSpec& spec,
+                       const TrainRunOptions& options, RecipeParts parts);
 // What `make` gives, drawn from `seed`. Afterwards the generator stands at seed + rank. Collective.
 // Ranks that are threads share one generator, so rank 0 draws while the others wait; they receive
 // its parameters later, what they draw themselves does not count. Where it does, each waits for the
@@ -123,20 +122,6 @@ auto drawn_from_seed(Communicator& comm, int64_t seed, const Make& make,
   torch::manual_seed(static_cast<uint64_t>(seed + comm.rank()));
   return made;
 }
-// Under which forward and loss compute, on the ranks' device; nothing without config.amp.
-std::optional<amp::AutocastSettings> autocast_of(const TrainConfig& config,
-                                                 const Communicator& ranks);
-// The rate of each step by the configuration's schedule.
-std::function<double(int64_t)> rates_of(const TrainConfig& config, int64_t steps_per_epoch);
-// Which samples a rank loads, in batches of how many.
-struct DealtSamples {
-  std::unique_ptr<data::Sampler> sampler;
-  int64_t batch_size = 0;
-  const data::StepSampler* shares = nullptr;  // TrainStep's
-};
-// Of a data set of `size` samples, this rank's.
-DealtSamples deal(const TrainConfig& config, int64_t size, const Strategy& strategy,
-                  const Communicator& comm);
 // Throws InvalidArgument unless the configuration is for these ranks, and resolved.
 void check_ranks(const Communicator& comm, const TrainConfig& config);
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/json_object.h"
 #include "lockstep/mesh/mesh_layout.h"
 #include "lockstep/mesh/shared_copies.h"
 #include "lockstep/model/bert_config.h"
@@ -151,6 +152,22 @@ void resolve_device(const TrainConfig& config) {
                " divides a list of layers: models of pictures have none");
 }
 
+// A setting that the recipe does not have would be trained by where code reads it, and recorded
+// nowhere.
+void check_has_settings(const TrainConfig& config) {
+  const auto own = names_of(config, internal::kFields);
+  for (const Recipe& other : recipes()) {
+    TrainConfig given = config, defaults = default_config(config.recipe);
+    given.recipe = defaults.recipe = other.name;
+    const auto there = nlohmann::json::parse(to_json(given));
+    const auto kept = nlohmann::json::parse(to_json(defaults));
+    for (const auto& [name, value] : there.items())
+      if (std::find(own.begin(), own.end(), name) == own.end() && value != kept.at(name))
+        refuse(name, shown(value),
+               kept.at(name).dump() + ": the recipe " + config.recipe + " has no such setting");
+  }
+}
+
 }  // namespace
 
 TrainConfig default_config(const std::string& recipe) {
@@ -200,8 +217,7 @@ TrainConfig resolved(const TrainConfig& given) {
     refuse("data", "", "a directory with " + recipe->files + ", or '" + recipe->built_in + "'");
   }
   if (config.output.empty()) refuse("output", "", "a directory");
-  internal::visit_fields(config, [](const char* name, const internal::FieldHelp& help,
-                                    const auto& value) { check_value(name, value, help.takes); });
+  check_members(config, internal::kFields);
   if (config.offload_checkpoints && !config.gradient_checkpointing)
     refuse("offload_checkpoints", "true", "false unless gradient_checkpointing is true, too");
   resolve_mesh(config);
@@ -250,6 +266,7 @@ TrainConfig resolved(const TrainConfig& given) {
   }
   if (!(result.lr > 0) || !std::isfinite(result.lr))
     refuse("lr", number_text(config.lr), "a number above 0");
+  check_has_settings(config);
   return result;
 }
 

@@ -11,9 +11,9 @@
 #include "lockstep/amp/autocast.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/flat/module_device.h"
-#include "lockstep/optim/algorithm.h"
 #include "lockstep/recipes/recipe_run.h"
 #include "lockstep/train/supervised_task.h"
+#include "lockstep/train/train_spec.h"
 
 namespace lockstep {
 
@@ -28,10 +28,7 @@ struct SupervisedRecipe {
   std::function<M()> make;
   // Where it is without values: what gives it those (Strategy::set_up()).
   std::function<Strategy::Initial(const M&)> initial = {};
-  optim::Algorithm algorithm;
-  std::function<std::vector<torch::optim::OptimizerParamGroup>(const M&)> groups;
   Loss loss = {};
-  std::optional<double> max_norm = {};  // the gradients' global one, at most
   // `ranks`: those that evaluate samples of their own (StrategyPlacement::evaluation_ranks()).
   std::function<Evaluation(M&, Communicator& ranks, const Autocast&)> evaluate;
   std::function<CheckpointFiles(const M&)> files = {};
@@ -48,21 +45,19 @@ TrainResult train_supervised(Communicator& comm, const TrainConfig& config,
                              const SupervisedRecipe<M, D, Loss>& recipe) {
   check_against_data(config, recipe.train.size(), recipe.held_out);
   const auto strategy = options.strategy ? options.strategy : strategy_of(config);
+  const TrainSpec spec = spec_of(config);
   M made = recipe.make();
   ModelOnRanks run({.model = made.ptr(),
                     .strategy = strategy,
                     .comm = comm,
-                    .groups = [&] { return recipe.groups(made); },
-                    .algorithm = recipe.algorithm,
+                    .step = spec.step,
                     .initial = recipe.initial ? recipe.initial(made) : nullptr});
-  const auto autocast = autocast_of(config, comm);
+  const auto autocast = autocast_of(spec.step.precision, comm.device());
   const TrainResult result = run.attempts([&] {
     Communicator& ranks = run.comm();
-    const DealtSamples dealt = deal(config, recipe.train.size(), *strategy, ranks);
+    const DealtSamples dealt = deal(spec.data, recipe.train.size(), *strategy, ranks);
     data::Loader loader(recipe.train, *dealt.sampler,
-                        {.batch_size = dealt.batch_size,
-                         .num_workers = static_cast<int>(config.workers),
-                         .device = device_of(*made)});
+                        loader_options(spec.data, dealt, device_of(*made)));
     StrategyModel<M> model(made, strategy);
     Communicator eval_ranks = strategy->placement().evaluation_ranks(ranks);
     Loss loss = recipe.loss;
@@ -72,15 +67,12 @@ TrainResult train_supervised(Communicator& comm, const TrainConfig& config,
          .loss = loss,
          .step = {.run = run,
                   .data_ranks = strategy->placement().data_ranks(ranks),
-                  .learning_rate =
-                      rates_of(config, loader.batches() / batches_per_step(*strategy, ranks)),
-                  .autocast = autocast,
-                  .max_norm = recipe.max_norm,
+                  .spec = spec,
                   .shares = dealt.shares,
                   .counts_elements = true},
          .figures = recipe.figures});
     return run_recipe(
-        config, options,
+        config, spec, options,
         {.run = run,
          .task = task.task([&] { return recipe.evaluate(made, eval_ranks, autocast); }),
          .plan_activations = [&](int64_t limit) { return task.plan_activations(limit); },

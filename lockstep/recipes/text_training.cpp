@@ -5,7 +5,6 @@
 
 #include "lockstep/activations/checkpoint_layers.h"
 #include "lockstep/core/text.h"
-#include "lockstep/optim/decay_groups.h"
 #include "lockstep/recipes/supervised_recipe.h"
 #include "lockstep/train/text_evaluation.h"
 #include "lockstep/train/text_loss.h"
@@ -38,13 +37,10 @@ TrainResult train_texts(Communicator& comm, const TrainConfig& config,
           *model, {.names = {"bert.encoder.layer.*"}, .options = {config.offload_checkpoints}});
     return model;
   };
-  const auto adamw = torch::optim::AdamWOptions(config.lr).weight_decay(config.weight_decay);
   const SupervisedRecipe<BertClassifier, data::TokenizedTexts, TextClassificationLoss> recipe{
       .train = texts.train,
       .held_out = texts.dev.size(),
       .make = [&] { return drawn_from_seed(comm, config.seed, make); },
-      .algorithm = adamw,
-      .groups = [&](const BertClassifier& model) { return optim::decay_groups(*model, adamw); },
       .evaluate =
           [&](BertClassifier& model, Communicator& ranks, const auto& autocast) {
             return evaluate_texts(model, texts.dev, ranks, {.autocast = autocast});

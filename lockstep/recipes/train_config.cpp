@@ -12,15 +12,17 @@
 #include "lockstep/data/sampler.h"
 #include "lockstep/mesh/shared_copies.h"
 #include "lockstep/recipes/config_fields.h"
+#include "lockstep/recipes/scoring.h"
 #include "lockstep/train/lm_mesh_strategy.h"
+#include "lockstep/train/run_folder.h"
 #include "lockstep/train/settings.h"
 #include "lockstep/train/strategy.h"
+#include "lockstep/train/train_spec.h"
 
 namespace lockstep {
 namespace {
 
-using internal::FieldHelp;
-using internal::visit_fields;
+using internal::kFields;
 using nlohmann::ordered_json;
 using namespace settings;
 
@@ -52,12 +54,6 @@ std::string as_text(double value) {
   return ordered_json(value).dump();
 }
 
-std::vector<std::string> field_names(const TrainConfig& config) {
-  std::vector<std::string> names;
-  for (const ConfigField& field : config_fields(config.recipe)) names.push_back(field.name);
-  return names;
-}
-
 std::string way_of(const TrainConfig& config) {
   return "strategy " + config.strategy + (config.mesh.empty() ? "" : " on mesh " + config.mesh);
 }
@@ -66,47 +62,33 @@ std::string see_help(const TrainConfig& config) {
   return "; `lockstep train " + config.recipe + " --help` lists them";
 }
 
-std::string hint_for(const TrainConfig& config, const std::string& name) {
-  const std::string near = nearest_name(name, field_names(config));
-  return near.empty() ? see_help(config) : "; did you mean '" + near + "'?";
-}
-
 }  // namespace
 
 std::vector<ConfigField> config_fields(const std::string& recipe) {
   std::vector<ConfigField> list;
   const TrainConfig defaults = default_config(recipe);
-  visit_fields(defaults, [&](const char* name, const FieldHelp& help, const auto& value) {
+  kFields(defaults, [&](const Field& field, const auto& value) {
     using Value = std::decay_t<decltype(value)>;
     constexpr bool kSwitch = std::is_same_v<Value, bool>;
-    const bool stands_for = !help.fallback.empty() && value == Value{};
-    list.push_back({.name = name,
-                    .help = help.text,
-                    .group = help.group,
-                    .type = !help.type.empty()               ? help.type
+    const bool stands_for = !field.fallback.empty() && value == Value{};
+    list.push_back({.name = std::string(field.name),
+                    .help = field.text,
+                    .group = field.group,
+                    .type = !field.type.empty()              ? field.type
                             : std::is_same_v<Value, int64_t> ? "N"
                                                              : "NUMBER",
-                    .fallback = stands_for ? help.fallback : as_text(value),
+                    .fallback = stands_for ? field.fallback : as_text(value),
                     .is_switch = kSwitch});
   });
   return list;
 }
 
 void set_field(TrainConfig& config, const std::string& name, const std::string& text) {
-  bool found = false;
-  visit_fields(config, [&](const char* field, const FieldHelp&, auto& value) {
-    if (name != field) return;
-    found = true;
-    parse_into(name, text, value);
-  });
-  if (!found) throw InvalidArgument("there is no setting '" + name + "'" + hint_for(config, name));
+  set_member(config, name, text, kFields, see_help(config));
 }
 
 std::string to_json(const TrainConfig& config) {
-  return settings::to_json(config, [](const auto& from, const auto& each) {
-    visit_fields(
-        from, [&](const char* name, const FieldHelp&, const auto& member) { each(name, member); });
-  });
+  return settings::to_json(config, kFields);
 }
 
 TrainConfig train_config_from_json(const std::string& text, const std::string& source,
@@ -119,13 +101,7 @@ TrainConfig train_config_from_json(const std::string& text, const std::string& s
   if (base && base->recipe != recipe)
     refuse(source + ": recipe", "'" + recipe + "'", "a file for '" + base->recipe + "'");
   TrainConfig config = base ? *base : default_config(recipe);
-  read_members(
-      json, source, config,
-      [](auto& into, const auto& each) {
-        visit_fields(into,
-                     [&](const char* name, const FieldHelp&, auto& member) { each(name, member); });
-      },
-      see_help(config));
+  read_members(json, source, config, kFields, see_help(config));
   return config;
 }
 
@@ -162,6 +138,49 @@ std::shared_ptr<Strategy> strategy_of(const TrainConfig& config) {
   if (!config.mesh.empty() && divides_parameters(config.strategy))
     options.copies = shared_copies(config.mesh, static_cast<int>(config.nproc));
   return make_strategy(config.strategy, options);
+}
+
+TrainSpec spec_of(const TrainConfig& config) {
+  const Recipe& recipe = recipe_of(config.recipe);
+  const bool images = recipe.kind == RecipeKind::kImages;
+  const RunFolder folder{config.output};
+  constexpr int64_t kKept = 1;  // besides the best
+  TrainSpec spec{
+      .data = {.batch_size = config.batch_size,
+               .step_samples = config.step_samples,
+               .fixed_parts = config.sampler == "partition",
+               .workers = config.workers,
+               .seed = config.seed},
+      .step = {.optimizer = {.lr = config.lr, .weight_decay = config.weight_decay},
+               .schedule = {.name = config.schedule},
+               .precision = config.amp == "bf16" ? optim::Precision::kBFloat16
+                                                 : optim::Precision::kFloat32},
+      .epochs = static_cast<double>(config.epochs),
+      .loop = {.max_steps = config.max_steps,
+               .log_every = config.log_every,
+               .log_ends = true,
+               .save_every = config.save_every,
+               .score = [&recipe](
+                            const Evaluation& evaluation) { return score_of(recipe, evaluation); }},
+      .check_replicas = config.check_replicas,
+      .evict_stragglers = config.evict_stragglers,
+      .output = {.folder = folder.root,
+                 .checkpoints = folder.checkpoints(),
+                 .kept = kKept,
+                 .async_save = config.async_save,
+                 .tensorboard = true}};
+  optim::OptimizerSpec& optimizer = spec.step.optimizer;
+  if (images) {
+    optimizer.type = optim::OptimizerType::kSgd;
+    optimizer.momentum = config.momentum;
+    spec.step.schedule.warmup_epochs = config.warmup;
+  } else {
+    spec.step.schedule.warmup_ratio = config.warmup_ratio;
+  }
+  // Without weight decay there is one group, in the model's order.
+  if (!images || config.weight_decay != 0) optimizer.no_decay = optim::NoDecay{};
+  if (recipe.kind == RecipeKind::kLanguage) spec.step.max_norm = config.clip;
+  return spec;
 }
 
 int64_t batches_of_step(const TrainConfig& config) {
@@ -203,13 +222,14 @@ void check_resumable(const TrainConfig& recorded, const TrainConfig& now) {
   const bool same = samples > 0 && samples == samples_now && recorded.sampler != "partition";
   bool says_why = samples == samples_now || samples == 0;
   std::string differences;
-  visit_fields(recorded, [&](const char* name, const FieldHelp&, const auto& before) {
+  kFields(recorded, [&](const Field& field, const auto& before) {
+    const std::string_view name = field.name;
     if (changeable(recorded, name)) return;
     static const std::set<std::string_view> of_a_step{"nproc", "batch_size", "step_samples"};
     const bool of_step = of_a_step.count(name) != 0;
     if (of_step && same) return;
-    visit_fields(now, [&](const char* other, const FieldHelp&, const auto& after) {
-      if (std::string_view(name) != other || as_text(before) == as_text(after)) return;
+    kFields(now, [&](const Field& other, const auto& after) {
+      if (name != other.name || as_text(before) == as_text(after)) return;
       says_why = says_why || of_step;
       differences += (differences.empty() ? "" : ", ");
       differences.append(name)

@@ -10,6 +10,7 @@
 namespace lockstep {
 
 class Strategy;
+struct TrainSpec;
 struct LmParallelism;
 
 // The defaults are those of tutorial 000; default_config() has each recipe's. A field that is for
@@ -116,6 +117,9 @@ TrainConfig train_config_from_json(const std::string& text, const std::string& s
 // The configuration with batch_size and lr filled in, and step_samples 0 where batch_size says it. Throws InvalidArgument that names the first
 // field that makes no sense. Pure: looks at no file.
 TrainConfig resolved(const TrainConfig& config);
+
+// What a resolved configuration trains, as Trainer's runs are said.
+TrainSpec spec_of(const TrainConfig& config);
 
 // Checks a resolved configuration against the data. Throws InvalidArgument: more ranks than
 // samples, or than those of a step with sync_batch_norm.

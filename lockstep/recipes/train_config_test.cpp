@@ -276,6 +276,25 @@ TEST(TrainConfig, AFieldSaysWhatItTakes) {
   }
 }
 
+TEST(TrainConfig, ASettingOfAnotherRecipeIsRefused) {
+  const auto with = [](const char* recipe, const auto& change) {
+    TrainConfig config = default_config(recipe);
+    config.data = "somewhere";
+    change(config);
+    return error_of([&] { resolved(config); });
+  };
+  EXPECT_EQ(with("mnist", [](TrainConfig& config) { config.model = "resnet50"; }),
+            "model is \"resnet50\"; give \"simple-cnn\": the recipe mnist has no such setting");
+  EXPECT_EQ(with("cifar", [](TrainConfig& config) { config.mean = 0.5; }),
+            "mean is 0.5; give 0.1307: the recipe cifar has no such setting");
+  EXPECT_EQ(with("lm", [](TrainConfig& config) { config.augment = true; }),
+            "augment is true; give false: the recipe lm has no such setting");
+  EXPECT_EQ(with("text", [](TrainConfig& config) { config.clip = 0; }),
+            "clip is 0.0; give 1.0: the recipe text has no such setting");
+  for (const char* recipe : {"mnist", "cifar", "text", "lm"})
+    EXPECT_EQ(with(recipe, [](TrainConfig&) {}), "no error") << recipe;
+}
+
 TEST(TrainConfig, MoreRanksThanSamples) {
   TrainConfig config = valid();
   config.nproc = 4;

@@ -5,14 +5,29 @@
 #include "lockstep/comm/init.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/train/settings.h"
 
 namespace lockstep {
+
+namespace {
+
+optim::StepSpec spec_of(const AcceleratorOptions& options) {
+  const settings::Takes precisions = settings::one_of("no|bf16|fp16");
+  settings::check_value("Accelerator: mixed_precision", options.mixed_precision, precisions);
+  settings::check_value("Accelerator: gradient_accumulation_steps",
+                        options.gradient_accumulation_steps, settings::at_least(1));
+  return {.precision = options.mixed_precision == "bf16"   ? optim::Precision::kBFloat16
+                       : options.mixed_precision == "fp16" ? optim::Precision::kFloat16
+                                                           : optim::Precision::kFloat32,
+          .accumulation = options.gradient_accumulation_steps};
+}
+
+}  // namespace
 
 Accelerator::Accelerator(const AcceleratorOptions& options) : Accelerator(init(), options) {}
 
 Accelerator::Accelerator(Communicator comm, const AcceleratorOptions& options)
-    : state_(std::make_shared<AcceleratorState>(std::move(comm), options.mixed_precision,
-                                                options.gradient_accumulation_steps,
+    : state_(std::make_shared<AcceleratorState>(std::move(comm), spec_of(options),
                                                 options.strategy)) {}
 
 at::Tensor Accelerator::gather(const at::Tensor& tensor) {

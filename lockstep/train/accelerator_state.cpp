@@ -14,6 +14,7 @@
 #include "lockstep/flat/module_device.h"
 #include "lockstep/optim/fused_step.h"
 #include "lockstep/train/run_state.h"
+#include "lockstep/train/train_spec.h"
 
 namespace lockstep {
 namespace {
@@ -22,29 +23,21 @@ constexpr const char* kPlaces = "accelerator.json";
 
 }  // namespace
 
-AcceleratorState::AcceleratorState(Communicator communicator, const std::string& mixed_precision,
-                                   int64_t accumulation, std::shared_ptr<Strategy> way)
+AcceleratorState::AcceleratorState(Communicator communicator, const optim::StepSpec& spec,
+                                   std::shared_ptr<Strategy> way)
     : comm(std::move(communicator)),
       strategy(way ? std::move(way) : make_strategy("ddp")),
       data_ranks(strategy->placement().data_ranks(comm)),
-      accumulation_(accumulation),
-      group_(accumulation) {
+      autocast_(autocast_of(spec.precision, comm.device())),
+      accumulation_(spec.accumulation),
+      group_(spec.accumulation) {
   if (strategy->traits().logical_ranks > 0)
     throw InvalidArgument(
         "Accelerator: strategy " + strategy->name() +
         " takes several batches a step; train with Trainer, or LogicalRanks itself");
-  if (accumulation < 1)
-    throw InvalidArgument("Accelerator: gradient_accumulation_steps is " +
-                          std::to_string(accumulation) + "; give 1 or more");
-  if (mixed_precision != "no" && mixed_precision != "bf16" && mixed_precision != "fp16")
-    throw InvalidArgument("Accelerator: mixed_precision is '" + mixed_precision +
-                          "'; give no, bf16 or fp16");
-  check_divided(*strategy, "Accelerator", accumulation, mixed_precision == "fp16");
-  if (mixed_precision == "no") return;
-  autocast_.emplace();
-  autocast_->device = comm.device().type();
-  autocast_->dtype = mixed_precision == "bf16" ? at::kBFloat16 : at::kHalf;
-  if (mixed_precision == "fp16") scaler_.emplace(comm);
+  const bool float16 = spec.precision == optim::Precision::kFloat16;
+  check_step(*strategy, "Accelerator", accumulation_, float16);
+  if (float16) scaler_.emplace(comm);
 }
 
 int AcceleratorState::stop_signal() {
@@ -65,9 +58,7 @@ at::Tensor AcceleratorState::backward(const std::function<at::Tensor()>& loss,
   strategy->gradients().compute(
       [&] {
         found = loss();
-        return share         ? found.mul(*share * data_ranks.size())
-               : group_ == 1 ? found
-                             : found.div(group_);
+        return weighed_loss(found, share, data_ranks.size(), group_);
       },
       scaler());
   begun_ = !synchronizes_;

@@ -16,6 +16,7 @@
 #include "lockstep/amp/grad_scaler.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/flat/live_bytes.h"
+#include "lockstep/optim/step_spec.h"
 #include "lockstep/train/run_state.h"
 #include "lockstep/train/step_memory.h"
 #include "lockstep/train/stop_agreement.h"
@@ -48,8 +49,9 @@ void check_place(const LoaderPlace& place, int64_t batches);
 
 class AcceleratorState {
  public:
-  AcceleratorState(Communicator communicator, const std::string& mixed_precision,
-                   int64_t accumulation, std::shared_ptr<Strategy> way);
+  // Of `spec` the precision and the accumulation; the optimizer is the caller's.
+  AcceleratorState(Communicator communicator, const optim::StepSpec& spec,
+                   std::shared_ptr<Strategy> way);
 
   std::optional<amp::AutocastSettings> autocast() const { return autocast_; }
   at::Tensor backward(const std::function<at::Tensor()>& loss, std::optional<double> share);

@@ -101,6 +101,7 @@ void CheckpointCallback::on_save(TrainerState& state, bool best) {
   writer_.wait();
   // What it throws ends the run on all ranks.
   on_root(run_.run.comm(), [this] { run_.run.check_claim(); });
+  run_.run.strategy().state().check_steps();
   const auto whole = run_.run.strategy().placement().as_saved();
   const int64_t step = state.step;
   const SeriesOptions series{.best = best, .limit = limit_};

@@ -15,6 +15,7 @@
 #include "lockstep/train/memory_report.h"
 #include "lockstep/train/replica_check.h"
 #include "lockstep/train/requeue_note.h"
+#include "lockstep/train/run_folder.h"
 #include "lockstep/train/straggler.h"
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/tensorboard_callback.h"
@@ -35,8 +36,9 @@ enum class Start : uint8_t {
 
 Start find_start(const LoopRun& run, const TrainingRun& saved) {
   if (run.run.goes_on()) return Start::kInPlace;
-  const std::filesystem::path last = run.checkpoints / "last";
-  const auto from = goes_on_from_last(run.run.comm(), run.folder.root, last) ? last : run.resume;
+  const TrainSpec::Output& output = run.spec.output;
+  const std::filesystem::path last = output.checkpoints / "last";
+  const auto from = goes_on_from_last(run.run.comm(), output.folder, last) ? last : output.resume;
   if (!from) return Start::kAnew;
   if (!checkpoint_exists(*from))
     throw CheckpointError(from->string() + ": there is no checkpoint to resume from");
@@ -46,7 +48,7 @@ Start find_start(const LoopRun& run, const TrainingRun& saved) {
 
 // On rank 0.
 void start_folder(const LoopRun& run, Start start) {
-  const std::filesystem::path& root = run.folder.root;
+  const std::filesystem::path& root = run.spec.output.folder;
   if (start == Start::kAnew && !run.run.has_room()) {
     const auto moved = make_room_for_run(root, run.former_parts(), process_env());
     if (moved && run.tells_of_former) say(*moved);
@@ -54,30 +56,31 @@ void start_folder(const LoopRun& run, Start start) {
     name_job(root, process_env());
   }
   remove_requeue_note(root);
-  if (!run.config_json.empty()) write_file_aside(run.folder.config(), run.config_json);
+  if (!run.config_json.empty()) write_file_aside(RunFolder{root}.config(), run.config_json);
 }
 
 // What a run writes on rank 0, which is there alone.
 void add_records(const LoopRun& run, TrainLoop& loop, Start start) {
-  JsonlWriter metrics(run.folder.metrics(), start == Start::kAnew ? JsonlWriter::Mode::kReplace
+  const RunFolder folder{run.spec.output.folder};
+  JsonlWriter metrics(folder.metrics(), start == Start::kAnew ? JsonlWriter::Mode::kReplace
                                                                   : JsonlWriter::Mode::kAppend);
   if (start != Start::kInPlace) metrics.truncate(loop.state().metrics_bytes);
   loop.add(std::make_shared<MetricsCallback>(std::move(metrics)));
-  if (!run.tensorboard) return;
+  if (!run.spec.output.tensorboard) return;
   TensorBoardOptions options;
   // The step that led to the place is told of once more.
   if (start == Start::kInPlace) options.resumed_at = run.run.goes_on_at();
   if (start == Start::kResumed) options.resumed_at = loop.state().step + 1;
   loop.add(
-      std::make_shared<TensorBoardCallback>(TensorBoardWriter(run.folder.tensorboard(), options)));
+      std::make_shared<TensorBoardCallback>(TensorBoardWriter(folder.tensorboard(), options)));
 }
 
-void add_progress(const LoopRun& run, TrainLoop& loop) {
+void add_progress(const LoopRun& run, const TrainLoopOptions& options, TrainLoop& loop) {
   loop.add(std::make_shared<ProgressCallback>(
       ProgressCallbackOptions{.terminal = run.terminal,
-                              .epochs = run.loop.epochs,
+                              .epochs = options.epochs,
                               .steps_per_epoch = run.task.steps_per_epoch,
-                              .max_steps = run.loop.max_steps,
+                              .max_steps = options.max_steps,
                               .ranks = run.run.comm().size(),
                               .counted = run.counted,
                               .evaluated = run.evaluated}));
@@ -89,15 +92,17 @@ LoopEnd run_loop(LoopRun run) {
   ModelOnRanks& model = run.run;
   Communicator& comm = model.comm();
   Strategy& strategy = model.strategy();
-  on_root(comm, [&] { model.claim(run.folder.root); });
-  TrainLoop loop(comm, run.task, run.loop);
+  const TrainSpec::Output& output = run.spec.output;
+  on_root(comm, [&] { model.claim(output.folder); });
+  const TrainLoopOptions options = loop_options(run.spec, run.task.steps_per_epoch);
+  TrainLoop loop(comm, run.task, options, run.state);
   const TrainingRun saved{.run = model, .loop = loop, .files = run.files};
   const Start start = find_start(run, saved);
-  const bool says = run.progress && !model.has_room() && start != Start::kInPlace;
+  const bool says = output.progress && !model.has_room() && start != Start::kInPlace;
 
-  if (const auto check = replica_check(comm, model.model(), strategy, run.check_replicas))
+  if (const auto check = replica_check(comm, model.model(), strategy, run.spec.check_replicas))
     loop.add(check);
-  if (comm.size() > 1) loop.add(straggler_report(comm, run.evict_stragglers));
+  if (comm.size() > 1) loop.add(straggler_report(comm, run.spec.evict_stragglers));
   on_root(comm, [&] {
     start_folder(run, start);
     add_records(run, loop, start);
@@ -110,19 +115,20 @@ LoopEnd run_loop(LoopRun run) {
     // Its lines come before the bar.
     memory = std::make_shared<MemoryCallback>(
         strategy, model.optimizer(), says ? std::function<void(const std::string&)>(say) : nullptr,
-        run.folder.memory(), activations);
+        RunFolder{output.folder}.memory(), activations);
     loop.add(memory);
-    if (run.progress) add_progress(run, loop);
+    if (output.progress) add_progress(run, options, loop);
   }
   for (const auto& callback : run.callbacks) loop.add(callback);
-  if (run.saves)
-    loop.add(
-        std::make_shared<CheckpointCallback>(saved, run.checkpoints, run.kept, run.async_save));
+  if (output.saves)
+    loop.add(std::make_shared<CheckpointCallback>(saved, output.checkpoints, output.kept,
+                                                  output.async_save));
 
   const ModelOnRanks::Training training(model, loop);
   LoopEnd end{.first_step = loop.state().step, .first_samples = loop.state().samples};
   const auto begun = std::chrono::steady_clock::now();
   loop.run();
+  strategy.state().check_steps();  // those since the last log or save
   end.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
   end.state = loop.state();
   end.stopped_by = loop.stopped_by();

@@ -3,20 +3,18 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "lockstep/report/terminal.h"
 #include "lockstep/train/callbacks.h"
 #include "lockstep/train/model_on_ranks.h"
-#include "lockstep/train/run_folder.h"
 #include "lockstep/train/run_state.h"
 #include "lockstep/train/step_memory.h"
 #include "lockstep/train/train_loop.h"
+#include "lockstep/train/train_spec.h"
 #include "lockstep/train/trainer_state.h"
 
 namespace lockstep {
@@ -34,29 +32,18 @@ struct LoopEnd {
 struct LoopRun {
   ModelOnRanks& run;
   TrainTask task;
-  TrainLoopOptions loop = {};
+  // Its output.folder is this job's alone, until ModelOnRanks::release(). A job that was started
+  // again continues from the last checkpoint that it has left itself, whatever output.resume says.
+  const TrainSpec& spec;
+  // Where the loop keeps where it stands (TrainLoop); null: within it.
+  std::shared_ptr<TrainerState> state = nullptr;
 
-  RunFolder folder;  // this job's alone, until ModelOnRanks::release()
   // What a former run may have left there (names): moved aside where this one begins anew
   // (run_folder.h).
   std::function<std::vector<std::string>()> former_parts;
   bool tells_of_former = true;   // by a line on stderr
   std::string config_json = {};  // the folder's config.json; "": none
-
-  std::filesystem::path checkpoints;  // the folder of the series (checkpoint_series.h)
-  bool saves = true;
-  int64_t kept = 0;  // CheckpointCallback's
-  bool async_save = false;
   CheckpointFiles files = {};
-  // Where to go on from. A job that was started again goes on from the last checkpoint that it has
-  // left itself.
-  std::optional<std::filesystem::path> resume = {};
-
-  int64_t check_replicas = 0;   // steps (replica_check.h); 0: never
-  double evict_stragglers = 0;  // straggler.h; 0: never
-  bool tensorboard = false;
-  // On rank 0's stderr: a line of the memory, and a bar.
-  bool progress = true;
   Terminal terminal = {};
   std::string counted = "samples";  // ProgressCallbackOptions'
   std::function<std::string(const Evaluation&)> evaluated = test_accuracy_text;

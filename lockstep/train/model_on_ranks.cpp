@@ -16,6 +16,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
 #include "lockstep/flat/named_tensors.h"
+#include "lockstep/optim/configured_optimizer.h"
 #include "lockstep/recover/rank_copy.h"
 #include "lockstep/train/loop_point.h"
 
@@ -115,11 +116,11 @@ ModelOnRanks::ModelOnRanks(Parts parts) : parts_(std::move(parts)) {
     give_initial_values();  // they are written on the host
     parts_.model->to(device());
   }
-  if (parts_.float16) scaler_.emplace(parts_.comm);
+  if (parts_.step.precision == optim::Precision::kFloat16) scaler_.emplace(parts_.comm);
   const bool replaced = parts_.comm.generation() > 0;
   if (replaced && strategy.traits().rebinds) {
     give_initial_values();
-    optimizer_ = strategy.state().make_optimizer(parts_.groups(), parts_.algorithm);
+    make_optimizer();
     recovery_ = std::make_unique<Recovery>(
         parts_.comm, Recoverable{.model = parts_.model,
                                  .optimizer = optimizer_.get(),
@@ -149,10 +150,19 @@ void ModelOnRanks::give_initial_values() {
   parts_.initial = nullptr;
 }
 
+std::vector<torch::optim::OptimizerParamGroup> ModelOnRanks::groups() const {
+  return optim::parameter_groups(*parts_.model, parts_.step.optimizer);
+}
+
+void ModelOnRanks::make_optimizer() {
+  optimizer_ = parts_.strategy->state().make_optimizer(
+      groups(), optim::algorithm_of(parts_.step.optimizer));
+}
+
 void ModelOnRanks::set_up() {
   Strategy& strategy = *parts_.strategy;
   strategy.set_up(parts_.model, comm(), parts_.initial);
-  optimizer_ = strategy.state().make_optimizer(parts_.groups(), parts_.algorithm);
+  make_optimizer();
 }
 
 // All that stands on the ranks, to the present generation.
@@ -172,7 +182,7 @@ void ModelOnRanks::bind() {
     if (!state && !first_values_.empty())
       put_back_first_values();
     else
-      detach_parameters(*parts_.model, trained_of(parts_.groups()), /*values=*/!state,
+      detach_parameters(*parts_.model, trained_of(groups()), /*values=*/!state,
                         strategy.placement().divides(*parts_.model, comm()) ? at::kCPU : device());
   }
   if (!state) {
@@ -181,7 +191,7 @@ void ModelOnRanks::bind() {
     return set_up();
   }
   strategy.bind(parts_.model, comm());
-  optimizer_ = strategy.state().make_optimizer(parts_.groups(), parts_.algorithm);
+  make_optimizer();
   put_back(*state);
 }
 

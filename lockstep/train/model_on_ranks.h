@@ -1,8 +1,7 @@
 // ModelOnRanks: a model under a strategy, with its optimizer, on all ranks of a job; under a
 // launcher that starts dead ranks anew (`lockstep run --on-failure replace`) it outlives them.
 //
-//   ModelOnRanks run({.model = net.ptr(), .strategy = strategy, .comm = comm, .groups = groups,
-//                     .algorithm = options});
+//   ModelOnRanks run({.model = net.ptr(), .strategy = strategy, .comm = comm, .step = spec.step});
 //   const TrainResult result = run.attempts([&] {
 //     StrategyModel model(net, strategy);          // and all that stands on run.comm()
 //     TrainLoop loop(run.comm(), task, options);
@@ -27,7 +26,7 @@
 
 #include "lockstep/amp/grad_scaler.h"
 #include "lockstep/comm/communicator.h"
-#include "lockstep/optim/algorithm.h"
+#include "lockstep/optim/step_spec.h"
 #include "lockstep/recover/recovery.h"
 #include "lockstep/recover/reunion.h"
 #include "lockstep/recover/rollback_recovery.h"
@@ -46,11 +45,8 @@ class ModelOnRanks {
     // As init() returned it, where ranks are replaced: one that was started anew calls nothing
     // collective before this class's constructor, in which it meets the others.
     Communicator comm;
-    // Of the model, called once.
-    std::function<std::vector<torch::optim::OptimizerParamGroup>()> groups;
-    optim::Algorithm algorithm;
+    optim::StepSpec step = {};            // the optimizer; a GradScaler where it is in float16
     Strategy::Initial initial = nullptr;  // Strategy::set_up()'s
-    bool float16 = false;                 // with a GradScaler
     // Where the state is divided (StrategyState::shares()): steps between two copies of a rank's
     // share in another rank's memory (RollbackOptions::every).
     int64_t copy_every = 10;
@@ -134,6 +130,8 @@ class ModelOnRanks {
 
  private:
   void give_initial_values();  // of a model that was made without, all of them
+  std::vector<torch::optim::OptimizerParamGroup> groups() const;
+  void make_optimizer();
   void set_up();
   void bind();
   void put_back_first_values();

@@ -95,25 +95,28 @@ void check_value(const std::string& name, double value, const Takes& takes) {
                takes);
 }
 
+std::string hint_for(const std::string& name, const std::vector<std::string>& names,
+                     const std::string& otherwise) {
+  const std::string near = nearest_name(name, names);
+  return near.empty() ? otherwise : "; did you mean '" + near + "'?";
+}
+
 void check_keys(const json& object, const std::string& source,
                 const std::vector<std::string>& names, const std::string& otherwise) {
-  struct Unknown {
-    std::string key, near;
-  };
-  std::vector<Unknown> unknown;
-  for (const auto& item : object.items()) {
+  std::vector<std::string> unknown;
+  for (const auto& item : object.items())
     if (std::find(names.begin(), names.end(), item.key()) == names.end())
-      unknown.push_back({std::string("'").append(printable(item.key(), 80)).append("'"),
-                         nearest_name(item.key(), names)});
-  }
+      unknown.push_back(item.key());
   if (unknown.empty()) return;
-  const std::string& near = unknown.front().near;
+  const auto quoted = [](const std::string& key) { return "'" + printable(key, 80) + "'"; };
   if (unknown.size() == 1)
-    throw InvalidArgument(source + ": unknown key " + unknown.front().key +
-                          (near.empty() ? otherwise : "; did you mean '" + near + "'?"));
+    throw InvalidArgument(source + ": unknown key " + quoted(unknown.front()) +
+                          hint_for(unknown.front(), names, otherwise));
   std::vector<std::string> listed;
-  for (const Unknown& each : unknown)
-    listed.push_back(each.key + (each.near.empty() ? "" : " (did you mean '" + each.near + "'?)"));
+  for (const std::string& key : unknown) {
+    const std::string near = nearest_name(key, names);
+    listed.push_back(quoted(key) + (near.empty() ? "" : " (did you mean '" + near + "'?)"));
+  }
   throw InvalidArgument(source + ": unknown keys " + joined(listed) + otherwise);
 }
 

@@ -1,5 +1,5 @@
-// What configurations of this room share: reading values from JSON and text, and refusing them in
-// one way.
+// What the spellings of a TrainSpec (train_spec.h) share: their members are visited, read from JSON
+// and text, checked, written and refused in one way.
 #pragma once
 
 #include <cstdint>
@@ -43,6 +43,18 @@ constexpr Takes from_below(double least, double below) {
   return {.least = least, .most = below, .below = true};
 }
 
+// A member of a configuration. What shows the members of one is a visitor: visit(config, f) calls
+// f(field, member) for each, in the order of JSON.
+struct Field {
+  std::string_view name;
+  Takes takes = {};
+  // What --help says of it.
+  const char* group = "";     // the heading that it stands under
+  std::string text = {};      // what it is
+  std::string type = {};      // of a text: "DIR", "ddp|zero1"; numbers say themselves what they are
+  std::string fallback = {};  // what is taken where a default of 0 or "" stands for something else
+};
+
 // Throw InvalidArgument that begins with `name`.
 void check_value(const std::string& name, const std::string& value, const Takes& takes);
 void check_value(const std::string& name, int64_t value, const Takes& takes);
@@ -75,39 +87,69 @@ void read_into(const nlohmann::json& json, const std::string& where, std::option
 // A JSON object. Throws InvalidArgument that begins with `source`.
 nlohmann::json parse_object(std::string_view text, const std::string& source);
 
+// For an unknown name: the nearest of `names`, or else `otherwise`.
+std::string hint_for(const std::string& name, const std::vector<std::string>& names,
+                     const std::string& otherwise);
+
 // Throws InvalidArgument that begins with `source` and names all keys of `object` that are not
-// among `names`, with the nearest of these, or else `otherwise`.
+// among `names`, with hint_for() each.
 void check_keys(const nlohmann::json& object, const std::string& source,
                 const std::vector<std::string>& names, const std::string& otherwise);
 
-// JSON of the members of `config`, in the order in which `visit(config, f)` shows them, as f(name,
-// member).
+template <typename Config, typename Visit>
+std::vector<std::string> names_of(const Config& config, const Visit& visit) {
+  std::vector<std::string> names;
+  visit(config, [&](const Field& field, const auto&) { names.emplace_back(field.name); });
+  return names;
+}
+
+// Throws InvalidArgument that names the first member with a value that its field does not take.
+template <typename Config, typename Visit>
+void check_members(const Config& config, const Visit& visit) {
+  visit(config, [](const Field& field, const auto& value) {
+    check_value(std::string(field.name), value, field.takes);
+  });
+}
+
 template <typename Config, typename Visit>
 std::string to_json(const Config& config, const Visit& visit) {
   nlohmann::ordered_json json;
-  visit(config, [&](const char* name, const auto& value) {
+  visit(config, [&](const Field& field, const auto& value) {
+    auto& member = json[std::string(field.name)];
     if constexpr (requires { value.has_value(); }) {
-      json[name] = nullptr;
-      if (value) json[name] = *value;
+      if (value) member = *value;
     } else {
-      json[name] = value;
+      member = value;
     }
   });
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-// Reads the members of `object` into those of `config` that `visit(config, f)` shows, as
-// f(name, member). `otherwise`: the hint for an unknown key without a near one.
+// `otherwise`: the hint for an unknown key without a near one.
 template <typename Config, typename Visit>
 void read_members(const nlohmann::json& object, const std::string& source, Config& config,
                   const Visit& visit, const std::string& otherwise = "") {
-  std::vector<std::string> names;
-  visit(config, [&](const char* name, auto&) { names.emplace_back(name); });
-  check_keys(object, source, names, otherwise);
-  visit(config, [&](const char* name, auto& member) {
+  check_keys(object, source, names_of(config, visit), otherwise);
+  visit(config, [&](const Field& field, auto& member) {
+    const std::string name(field.name);
     const auto found = object.find(name);
     if (found != object.end()) read_into(*found, source + ": " + name, member);
   });
+}
+
+// From text, as a command line gives it.
+template <typename Config, typename Visit>
+void set_member(Config& config, const std::string& name, const std::string& text,
+                const Visit& visit, const std::string& otherwise) {
+  bool found = false;
+  visit(config, [&](const Field& field, auto& value) {
+    if (name != field.name) return;
+    found = true;
+    parse_into(name, text, value);
+  });
+  if (!found)
+    throw InvalidArgument("there is no setting '" + name + "'" +
+                          hint_for(name, names_of(config, visit), otherwise));
 }
 
 }  // namespace lockstep::settings

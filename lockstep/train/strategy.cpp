@@ -44,14 +44,20 @@ Communicator& Strategy::comm() {
   return *comm_;
 }
 
-void check_divided(const Strategy& strategy, const std::string& who, int64_t accumulation_steps,
-                   bool float16) {
+void check_step(const Strategy& strategy, const std::string& who, int64_t accumulation_steps,
+                bool float16) {
+  const auto refuse_accumulation = [&](const std::string& why) {
+    throw InvalidArgument(who + ": gradient_accumulation_steps is " +
+                          std::to_string(accumulation_steps) + ", and " + why);
+  };
+  if (accumulation_steps > 1 && strategy.traits().logical_ranks > 0)
+    refuse_accumulation("strategy " + strategy.name() +
+                        " takes the batches of several logical ranks a step; leave it at 1");
   if (!strategy.traits().divides_model) return;
   if (accumulation_steps > 1)
-    throw InvalidArgument(who + ": gradient_accumulation_steps is " +
-                          std::to_string(accumulation_steps) +
-                          ", and the strategy divides the model, so that a step has one backward; "
-                          "leave it at 1, and give larger batches in more micro_batches");
+    refuse_accumulation(
+        "the strategy divides the model, so that a step has one backward; leave it at 1, and give "
+        "larger batches in more micro_batches");
   if (float16)
     throw InvalidArgument(
         who +

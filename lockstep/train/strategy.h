@@ -110,10 +110,11 @@ struct StrategyOptions {
 std::shared_ptr<Strategy> make_strategy(std::string_view given,
                                         const StrategyOptions& options = {});
 
-// Throws InvalidArgument, in `who`'s name, for what a strategy that divides the model does not
-// take.
-void check_divided(const Strategy& strategy, const std::string& who, int64_t accumulation_steps,
-                   bool float16);
+// Throws InvalidArgument, in `who`'s name, for steps that the strategy does not take: accumulation
+// with logical ranks, which take several batches a step as it is; accumulation and float16 where
+// the strategy divides the model.
+void check_step(const Strategy& strategy, const std::string& who, int64_t accumulation_steps,
+                bool float16);
 
 // What a log says of a step: "learning_rate", and "grad_norm" where there is one. Collective.
 Metrics update_figures(Strategy& strategy, double learning_rate);

@@ -163,7 +163,7 @@ void StrategyState::check_steps() {
   comm().all_reduce(bad, ReduceOp::kMax);
   if (bad.item<double>() > 0)
     throw Error(
-        "the gradients' norm was not finite in a step since the last log, which was left out; "
+        "the gradients' norm was not finite in a step since the last log or checkpoint, which was left out; "
         "lower the learning rate, or look for broken input");
 }
 

@@ -26,8 +26,13 @@ double mean_of(const RunningLoss& sum) {
 
 }  // namespace
 
-TrainLoop::TrainLoop(Communicator comm, TrainTask task, TrainLoopOptions options)
-    : comm_(std::move(comm)), task_(std::move(task)), options_(std::move(options)) {
+TrainLoop::TrainLoop(Communicator comm, TrainTask task, TrainLoopOptions options,
+                     std::shared_ptr<TrainerState> state)
+    : comm_(std::move(comm)),
+      task_(std::move(task)),
+      options_(std::move(options)),
+      kept_(state ? std::move(state) : std::make_shared<TrainerState>()),
+      state_(*kept_) {
   if (task_.steps_per_epoch < 1 || !task_.begin_epoch || !task_.step) {
     throw InvalidArgument("TrainLoop: the task has no steps");
   }
@@ -37,7 +42,7 @@ TrainLoop::TrainLoop(Communicator comm, TrainTask task, TrainLoopOptions options
         "TrainLoop: epochs, max_steps, save_every and evaluate_every must be 0 or more, log_every "
         "1 or more");
   }
-  state_.steps_per_epoch = task_.steps_per_epoch;
+  state_ = {.steps_per_epoch = task_.steps_per_epoch};
 }
 
 bool TrainLoop::finished() const {

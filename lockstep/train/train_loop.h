@@ -124,7 +124,10 @@ struct TrainLoopOptions {
 
 class TrainLoop {
  public:
-  TrainLoop(Communicator comm, TrainTask task, TrainLoopOptions options);
+  // `state`: where it keeps where it stands, for others to read at any time; what was there before
+  // goes. Null: within it.
+  TrainLoop(Communicator comm, TrainTask task, TrainLoopOptions options,
+            std::shared_ptr<TrainerState> state = nullptr);
 
   void add(std::shared_ptr<TrainCallback> callback) { callbacks_.push_back(std::move(callback)); }
 
@@ -175,7 +178,8 @@ class TrainLoop {
   TrainTask task_;
   TrainLoopOptions options_;
   std::vector<std::shared_ptr<TrainCallback>> callbacks_;
-  TrainerState state_;
+  std::shared_ptr<TrainerState> kept_;
+  TrainerState& state_;
   TrainControl control_;
   std::optional<StopAgreement> agreement_;  // of the latest run()
   int stopped_by_ = 0;

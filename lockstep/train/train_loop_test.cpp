@@ -104,19 +104,26 @@ TEST(TrainLoop, CountsTheSamplesThatThereWere) {
   testing::run_threads(2, [](Communicator& comm) {
     const int64_t mine = comm.rank() == 0 ? 4 : 3;
     int64_t step = 0;
+    const auto state = std::make_shared<TrainerState>();
+    std::vector<int64_t> evaluated;  // after so many samples, as an evaluation finds them
     TrainTask task{.steps_per_epoch = 3,
                    .begin_epoch = [](int64_t, int64_t) {},
                    .step = [&]() -> StepResult {
                      const bool last = ++step % 3 == 0;
                      return {.loss = 1, .samples = !last ? mine : comm.rank() == 0 ? 3 : 0};
                    },
-                   .evaluate = [] { return Evaluation{}; }};
+                   .evaluate =
+                       [&] {
+                         evaluated.push_back(state->samples);
+                         return Evaluation{};
+                       }};
     const TrainLoopOptions options{
         .epochs = 2, .log_every = 4, .save_every = 2, .evaluate_every = 1};
     const auto samples = std::make_shared<Samples>();
-    TrainLoop loop(comm, task, options);
+    TrainLoop loop(comm, task, options, state);
     loop.add(samples);
     loop.run();
+    EXPECT_EQ(evaluated, (std::vector<int64_t>{7, 14, 17, 24, 31, 34}));
     const std::vector<std::string> expected{"evaluation 1: 7",  "evaluation 2: 14", "save 2: 14",
                                             "evaluation 3: 17", "epoch 3: 17",      "save 3: 17",
                                             "log 4: 24",        "evaluation 4: 24", "save 4: 24",

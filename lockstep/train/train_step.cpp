@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "lockstep/core/errors.h"
 #include "lockstep/optim/learning_rate.h"
 #include "lockstep/train/activation_plan.h"
 #include "lockstep/train/step_clock.h"
@@ -48,9 +49,20 @@ TrainStep::TrainStep(Parts parts, int64_t batches)
       batches_(batches),
       // Of logical ranks' batches the strategy takes the mean; others are added up.
       group_(logical_ ? batches_per_step(parts_.run.strategy(), parts_.run.comm())
-                      : parts_.accumulation),
+                      : parts_.spec.step.accumulation),
       steps_per_epoch_(logical_ ? batches / group_ : (batches + group_ - 1) / group_),
-      first_rate_(parts_.run.optimizer().param_groups().front().options().get_lr()) {}
+      autocast_(autocast_of(parts_.spec.step.precision, parts_.run.device())),
+      rates_(optim::rates_of(parts_.spec.step, run_steps(parts_.spec, steps_per_epoch_).all,
+                             steps_per_epoch_)) {
+  const optim::StepSpec& step = parts_.spec.step;
+  check_step(parts_.run.strategy(), "TrainStep", step.accumulation,
+             step.precision == optim::Precision::kFloat16);
+  if (parts_.shares != nullptr && step.accumulation > 1)
+    throw InvalidArgument("TrainStep: gradient_accumulation_steps is " +
+                          std::to_string(step.accumulation) +
+                          ", and ranks share a step's samples unequally, each in one batch; leave "
+                          "it at 1");
+}
 
 int64_t TrainStep::batches_before(int64_t step_in_epoch) const {
   return std::min(batches_, step_in_epoch * group_);
@@ -114,10 +126,12 @@ StepResult TrainStep::take(int64_t step, const Batches& batches) {
   result.loss = sum.mean();
   if (batches.targets)
     result.targets = strategy.traits().counts_batches ? static_cast<int64_t>(sum.samples) : 0;
-  if (parts_.learning_rate) optim::set_learning_rate(run.optimizer(), parts_.learning_rate(step));
+  optim::set_learning_rate(run.optimizer(), rates_(step));
+  const double max_norm = parts_.spec.step.max_norm;
   clock.optimizer([&] {
-    run.step(result,
-             {.max_norm = parts_.max_norm, .scaler = run.scaler(), .reads_norm_later = true});
+    run.step(result, {.max_norm = max_norm > 0 ? std::optional(max_norm) : std::nullopt,
+                      .scaler = run.scaler(),
+                      .reads_norm_later = true});
   });
   result.times = clock.times();
   result.activations = clock.activations();
@@ -125,8 +139,7 @@ StepResult TrainStep::take(int64_t step, const Batches& batches) {
 }
 
 Metrics TrainStep::figures(int64_t step) {
-  return update_figures(parts_.run.strategy(),
-                        parts_.learning_rate ? parts_.learning_rate(step - 1) : first_rate_);
+  return update_figures(parts_.run.strategy(), rates_(step - 1));
 }
 
 int64_t TrainStep::plan_activations(std::vector<int64_t> order, int64_t batch_size, int64_t limit,

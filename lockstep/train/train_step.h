@@ -17,6 +17,7 @@
 #include "lockstep/train/model_on_ranks.h"
 #include "lockstep/train/text_loss.h"
 #include "lockstep/train/train_loop.h"
+#include "lockstep/train/train_spec.h"
 
 namespace lockstep {
 
@@ -26,12 +27,7 @@ class TrainStep {
   struct Parts {
     ModelOnRanks& run;
     Communicator data_ranks;  // StrategyPlacement::data_ranks(): those whose gradients are averaged
-    // The rate for the step that is the step-th of the run (from 0), whether resumed or not; empty:
-    // the optimizer's own throughout.
-    std::function<double(int64_t step)> learning_rate = {};
-    std::optional<amp::AutocastSettings> autocast = {};  // under which forward and loss compute
-    std::optional<double> max_norm = {};                 // the gradients' global one, at most
-    int64_t accumulation = 1;                            // batches of a rank that make one step
+    const TrainSpec& spec;
     // The sampler, where ranks share a step's samples unequally; the loader's batches are then of
     // its batch_size().
     const data::StepSampler* shares = nullptr;
@@ -53,6 +49,8 @@ class TrainStep {
   };
 
   // Of a loader with so many batches an epoch.
+  // Throws: InvalidArgument for accumulation where a step has one batch of a rank as it is:
+  // check_step(), and with `shares`.
   TrainStep(Parts parts, int64_t batches);
 
   int64_t steps_per_epoch() const { return steps_per_epoch_; }
@@ -74,13 +72,15 @@ class TrainStep {
   int64_t plan_activations(std::vector<int64_t> order, int64_t batch_size, int64_t limit,
                            const Forward& forward);
 
-  const std::optional<amp::AutocastSettings>& autocast() const { return parts_.autocast; }
+  // Under which forward and loss compute.
+  const std::optional<amp::AutocastSettings>& autocast() const { return autocast_; }
 
  private:
   Parts parts_;
   bool logical_;
   int64_t batches_, group_, steps_per_epoch_;
-  double first_rate_;     // where no other is given
+  std::optional<amp::AutocastSettings> autocast_;
+  std::function<double(int64_t)> rates_;
   bool counted_ = false;  // a forward's memory
 };
 

@@ -112,16 +112,12 @@ class Trainer final : public TrainerCore {
   TrainOutput attempt() override {
     std::function<std::vector<int64_t>()> lengths;
     if constexpr (requires { train_->lengths(); }) lengths = [this] { return train_->lengths(); };
-    const auto sampler = dealt_samples(train_->size(), lengths);
-    data::Loader<D> loader(*train_, *sampler,
-                           {.batch_size = args().per_device_train_batch_size,
-                            .num_workers = static_cast<int>(args().dataloader_num_workers),
-                            .drop_last = args().dataloader_drop_last,
-                            .device = device()});
+    const DealtSamples dealt = deal(spec().data, train_->size(), *strategy(), comm(), lengths);
+    data::Loader<D> loader(*train_, *dealt.sampler, loader_options(spec().data, dealt, device()));
     SupervisedTask<M, D, Loss> task({.model = model_,
                                      .loader = loader,
                                      .loss = compute_loss_,
-                                     .step = step_parts(loader.batches()),
+                                     .step = step_parts(),
                                      .figures = figures_});
     return train_by(task.task(evaluation()));
   }

@@ -3,7 +3,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/tensor.h>
 #include <torch/nn/module.h>
-#include <torch/optim/adamw.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,10 +19,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
-#include "lockstep/data/length_grouped_sampler.h"
 #include "lockstep/flat/module_device.h"
-#include "lockstep/optim/decay_groups.h"
-#include "lockstep/optim/schedule.h"
 #include "lockstep/report/run_report.h"
 #include "lockstep/train/loop_run.h"
 #include "lockstep/train/replica_check.h"
@@ -44,16 +40,14 @@ double rate(int64_t count, double seconds) {
   return seconds > 0 ? rounded(static_cast<double>(count) / seconds, 3) : 0;
 }
 
-double epochs(int64_t step, const TrainingSteps& steps) {
+double epochs(int64_t step, const RunSteps& steps) {
   return static_cast<double>(step) / static_cast<double>(std::max<int64_t>(1, steps.per_epoch));
 }
 
-// Keeps the mean loss of all steps, and where training stands.
+// Keeps the mean loss of all steps.
 class TrainingLoss final : public TrainCallback {
  public:
-  explicit TrainingLoss(TrainerState& state) : state_(state) {}
-  void on_step(const TrainerState& state, const StepResult& result) override {
-    state_ = state;
+  void on_step(const TrainerState&, const StepResult& result) override {
     sum_.add(result.loss, result.counted());
   }
   const RunningLoss& sum() const { return sum_; }
@@ -70,27 +64,8 @@ class TrainingLoss final : public TrainCallback {
 
  private:
   using Numbers = std::array<double, 2>;
-  TrainerState& state_;
   RunningLoss sum_;
 };
-
-torch::optim::AdamWOptions adam_options(const TrainingArguments& args) {
-  return torch::optim::AdamWOptions(args.learning_rate)
-      .betas({args.adam_beta1, args.adam_beta2})
-      .eps(args.adam_epsilon)
-      .weight_decay(args.weight_decay);
-}
-
-std::function<double(int64_t)> learning_rates(const TrainingArguments& args, int64_t steps) {
-  const bool warms_up = args.lr_scheduler_type != "constant";
-  return optim::scheduled_rates(
-      warms_up && args.lr_scheduler_type != "constant_with_warmup" ? args.lr_scheduler_type
-                                                                   : "constant",
-      args.learning_rate,
-      {.total_steps = steps,
-       .warmup = warms_up ? optim::Warmup{.steps = args.warmup_steps, .ratio = args.warmup_ratio}
-                          : optim::Warmup{}});
-}
 
 // Rank 0's line on stdout.
 void print_metrics(const Communicator& comm, const Metrics& metrics) {
@@ -100,8 +75,10 @@ void print_metrics(const Communicator& comm, const Metrics& metrics) {
 // {'loss': 1.6, 'learning_rate': 2.5e-05, 'epoch': 0.35} on stdout.
 class PrintCallback final : public TrainCallback {
  public:
-  PrintCallback(Communicator comm, const TrainingArguments& args, const TrainingSteps& steps)
-      : comm_(std::move(comm)), rates_(learning_rates(args, steps.all)), steps_(steps) {}
+  PrintCallback(Communicator comm, const optim::StepSpec& spec, const RunSteps& steps)
+      : comm_(std::move(comm)),
+        rates_(optim::rates_of(spec, steps.all, steps.per_epoch)),
+        steps_(steps) {}
   void on_log(const TrainerState& state, const LogEvent& event) override {
     print_metrics(comm_, {{"loss", rounded(event.loss, 4)},
                           {"learning_rate", rates_(state.step - 1)},
@@ -115,24 +92,8 @@ class PrintCallback final : public TrainCallback {
  private:
   Communicator comm_;
   std::function<double(int64_t)> rates_;
-  TrainingSteps steps_;
+  RunSteps steps_;
 };
-
-TrainLoopOptions loop_options(const TrainingArguments& args, const TrainingSteps& steps) {
-  TrainLoopOptions options;
-  options.epochs = (steps.all + steps.per_epoch - 1) / std::max<int64_t>(steps.per_epoch, 1);
-  options.max_steps = steps.all;
-  options.log_every = args.logging_steps;
-  options.evaluate_every =
-      args.eval_strategy == "steps" ? args.eval_steps.value_or(args.logging_steps) : 0;
-  options.evaluate_epochs = args.eval_strategy == "epoch";
-  options.save_every = args.save_strategy == "steps" ? args.save_steps : 0;
-  options.save_epochs = args.save_strategy == "epoch";
-  options.save_best = args.save_strategy == "best";
-  options.score = score_of(args);
-  if (!args.stop_on_signals) options.stop_signal = nullptr;
-  return options;
-}
 
 // Puts the best checkpoint's parameters into the model. Collective.
 void load_best_model(Strategy& strategy, const TrainingArguments& args) {
@@ -214,27 +175,22 @@ TrainerCore::CoreParts TrainerCore::checked(CoreParts parts) {
   if (!parts.strategy) parts.strategy = make_strategy("ddp");
   check_has_replicas(*parts.strategy, parts.args.check_replicas);
   check_eviction(parts.args.evict_stragglers, process_env());
-  check_divided(*parts.strategy, "Trainer", parts.args.gradient_accumulation_steps,
-                parts.args.fp16);
-  if (parts.strategy->traits().logical_ranks > 0 &&
-      (parts.args.gradient_accumulation_steps > 1 || parts.args.group_by_length))
+  check_step(*parts.strategy, "Trainer", parts.args.gradient_accumulation_steps, parts.args.fp16);
+  if (parts.strategy->traits().logical_ranks > 0 && parts.args.group_by_length)
     throw InvalidArgument("Trainer: strategy " + parts.strategy->name() +
-                          " deals its batches itself; leave gradient_accumulation_steps and "
-                          "group_by_length as they are");
+                          " deals its batches itself; leave group_by_length as it is");
   return parts;
 }
 
 TrainerCore::TrainerCore(CoreParts parts)
     : parts_(checked(std::move(parts))),
+      spec_(spec_of(parts_.args)),
       data_ranks_(parts_.strategy->placement().data_ranks(parts_.comm)),
       run_({.model = parts_.model,
             .strategy = parts_.strategy,
             .comm = parts_.comm,
-            .groups =
-                [this] { return optim::decay_groups(*parts_.model, adam_options(parts_.args)); },
-            .algorithm = adam_options(parts_.args),
+            .step = spec_.step,
             .initial = std::exchange(parts_.initial, nullptr),
-            .float16 = parts_.args.fp16,
             .copy_every = parts_.copy_every}),
       eval_ranks_(parts_.strategy->placement().evaluation_ranks(run_.comm())) {}
 
@@ -243,9 +199,7 @@ at::Device TrainerCore::device() const {
 }
 
 std::optional<amp::AutocastSettings> TrainerCore::autocast() const {
-  if (!parts_.args.bf16 && !parts_.args.fp16) return std::nullopt;
-  return amp::AutocastSettings{.device = parts_.comm.device().type(),
-                               .dtype = parts_.args.bf16 ? at::kBFloat16 : at::kHalf};
+  return autocast_of(spec_.step.precision, parts_.comm.device());
 }
 
 TrainOutput TrainerCore::train() {
@@ -277,54 +231,22 @@ TrainOutput TrainerCore::train() {
   return output;
 }
 
-std::unique_ptr<data::Sampler> TrainerCore::dealt_samples(
-    int64_t size, const std::function<std::vector<int64_t>()>& lengths) {
-  const TrainingArguments& args = parts_.args;
-  const int64_t batch_size = args.per_device_train_batch_size;
-  if (!args.group_by_length)
-    return make_sampler(*strategy(), run_.comm(), size, batch_size, args.seed);
-  if (!lengths) throw InvalidArgument("group_by_length: the data set has no lengths()");
-  return std::make_unique<data::LengthGroupedSampler>(
-      lengths(), data_ranks_,
-      data::LengthGroupedSamplerOptions{.batch_size = batch_size * data_ranks_.size(),
-                                        .seed = args.seed});
-}
-
-TrainStep::Parts TrainerCore::step_parts(int64_t batches) {
-  const TrainingArguments& args = parts_.args;
-  steps_ = training_steps(args, batches / batches_per_step(*strategy(), run_.comm()));
-  return {.run = run_,
-          .data_ranks = data_ranks_,
-          .learning_rate = learning_rates(args, steps_.all),
-          .autocast = autocast(),
-          .max_norm = args.max_grad_norm > 0 ? std::optional(args.max_grad_norm) : std::nullopt,
-          .accumulation = args.gradient_accumulation_steps};
+TrainStep::Parts TrainerCore::step_parts() {
+  return {.run = run_, .data_ranks = data_ranks_, .spec = spec_};
 }
 
 TrainOutput TrainerCore::train_by(TrainTask task) {
-  const TrainingArguments& args = parts_.args;
-  const RunFolder folder{args.output_dir};
-  const auto loss = std::make_shared<TrainingLoss>(state_);
+  steps_ = run_steps(spec_, task.steps_per_epoch);
+  const auto loss = std::make_shared<TrainingLoss>();
   LoopRun run{.run = run_,
               .task = std::move(task),
-              .loop = loop_options(args, steps_),
-              .folder = folder,
-              .former_parts = [folder] { return parts_of_run(folder.root); },
-              .checkpoints = folder.root,
-              .saves = args.save_strategy != "no",
-              .kept = args.save_total_limit,
-              .async_save = args.async_save,
+              .spec = spec_,
+              .state = state_,
+              .former_parts = [folder = spec_.output.folder] { return parts_of_run(folder); },
               .files = parts_.saved,
-              .check_replicas = args.check_replicas,
-              .evict_stragglers = args.evict_stragglers,
-              .progress = !args.disable_tqdm,
               .terminal = find_terminal(STDERR_FILENO, process_env())};
-  if (args.resume_from_checkpoint == "true")
-    run.resume = folder.root / "last";
-  else if (!args.resume_from_checkpoint.empty())
-    run.resume = args.resume_from_checkpoint;
   if (run_.comm().rank() == 0)
-    run.callbacks.push_back(std::make_shared<PrintCallback>(run_.comm(), args, steps_));
+    run.callbacks.push_back(std::make_shared<PrintCallback>(run_.comm(), spec_.step, steps_));
   run.callbacks.insert(run.callbacks.end(), parts_.callbacks.begin(), parts_.callbacks.end());
   run.callbacks.push_back(loss);
   TrainOutput output;
@@ -344,7 +266,7 @@ TrainOutput TrainerCore::train_by(TrainTask task) {
         {"epoch", rounded(epochs(end.state.step, steps_), 2)}};
     print_metrics(run_.comm(), output.metrics);
   };
-  state_ = run_loop(std::move(run)).state;
+  run_loop(std::move(run));
   return output;
 }
 
@@ -415,8 +337,8 @@ Evaluation TrainerCore::evaluate_now() {
   metrics.emplace_back("eval_samples_per_second",
                        rate(all.prediction.label_ids.size(0), all.seconds));
   metrics.emplace_back("eval_steps_per_second", rate(all.batches, all.seconds));
-  metrics.emplace_back("epoch", steps_.per_epoch == 0 ? static_cast<double>(state_.epoch)
-                                                      : epochs(state_.step, steps_));
+  metrics.emplace_back("epoch", steps_.per_epoch == 0 ? static_cast<double>(state_->epoch)
+                                                      : epochs(state_->step, steps_));
   return evaluation;
 }
 

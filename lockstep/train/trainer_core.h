@@ -13,12 +13,12 @@
 
 #include "lockstep/amp/autocast.h"
 #include "lockstep/comm/communicator.h"
-#include "lockstep/data/sampler.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/model_on_ranks.h"
 #include "lockstep/train/run_state.h"
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/train_loop.h"
+#include "lockstep/train/train_spec.h"
 #include "lockstep/train/train_step.h"
 #include "lockstep/train/trainer_parts.h"
 #include "lockstep/train/training_arguments.h"
@@ -51,7 +51,9 @@ class TrainerCore {
   // evaluation set. Rank 0 prints them.
   Metrics evaluate();
 
-  const TrainerState& state() const { return state_; }
+  // Of the loop under way, at any time, also within callbacks and compute_metrics; afterwards that
+  // of the latest one.
+  const TrainerState& state() const { return *state_; }
   torch::optim::Optimizer& optimizer() { return run_.optimizer(); }
   // After train(), for what stands on it: others than at first where ranks were replaced.
   Communicator& comm() { return run_.comm(); }
@@ -80,20 +82,16 @@ class TrainerCore {
   explicit TrainerCore(CoreParts parts);
   ~TrainerCore() = default;
 
-  // The training set is dealt by dealt_samples(), its steps are as step_parts() says, and
-  // train_by() trains.
+  // The training set is dealt by deal(), its steps are as step_parts() says, and train_by() trains.
   virtual TrainOutput attempt() = 0;
   virtual bool trains() const = 0;                 // there is a training set
   virtual std::optional<Samples> evaluated() = 0;  // the set to evaluate on, where there is one
 
   const TrainingArguments& args() const { return parts_.args; }
+  const TrainSpec& spec() const { return spec_; }
   const std::shared_ptr<Strategy>& strategy() const { return parts_.strategy; }
   at::Device device() const;
-  // `lengths`: of the samples, for group_by_length; nothing where the data set has none.
-  std::unique_ptr<data::Sampler> dealt_samples(
-      int64_t size, const std::function<std::vector<int64_t>()>& lengths);
-  // `batches`: of this rank's epoch.
-  TrainStep::Parts step_parts(int64_t batches);
+  TrainStep::Parts step_parts();
   TrainOutput train_by(TrainTask task);
   std::function<Evaluation()> evaluation();  // TrainTask's; empty without a set
   EvalPrediction predict_all(const Samples& samples);
@@ -107,11 +105,12 @@ class TrainerCore {
   void check_trained() const;
 
   CoreParts parts_;
+  const TrainSpec spec_;  // of parts_.args
   Communicator data_ranks_;  // that have data of their own
   ModelOnRanks run_;
   Communicator eval_ranks_;  // that evaluate samples of their own
-  TrainingSteps steps_;
-  TrainerState state_;  // of the latest step
+  RunSteps steps_;
+  const std::shared_ptr<TrainerState> state_ = std::make_shared<TrainerState>();
   bool trained_ = false;
 };
 

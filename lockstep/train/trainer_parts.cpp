@@ -3,12 +3,66 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/tensor.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 
 namespace lockstep {
+
+TrainSpec spec_of(const TrainingArguments& args) {
+  const std::filesystem::path output = args.output_dir;
+  TrainSpec spec{
+      .data = {.batch_size = args.per_device_train_batch_size,
+               .group_by_length = args.group_by_length,
+               .drop_last = args.dataloader_drop_last,
+               .workers = args.dataloader_num_workers,
+               .seed = args.seed},
+      .step = {.optimizer = {.lr = args.learning_rate,
+                             .beta1 = args.adam_beta1,
+                             .beta2 = args.adam_beta2,
+                             .eps = args.adam_epsilon,
+                             .weight_decay = args.weight_decay,
+                             .no_decay = optim::NoDecay{}},
+               .precision = args.bf16   ? optim::Precision::kBFloat16
+                            : args.fp16 ? optim::Precision::kFloat16
+                                        : optim::Precision::kFloat32,
+               .max_norm = args.max_grad_norm,
+               .accumulation = args.gradient_accumulation_steps},
+      .epochs = args.num_train_epochs,
+      .max_steps_alone = true,
+      .loop = {.max_steps = std::max<int64_t>(args.max_steps, 0),
+               .log_every = args.logging_steps,
+               .save_every = args.save_strategy == "steps" ? args.save_steps : 0,
+               .evaluate_every =
+                   args.eval_strategy == "steps" ? args.eval_steps.value_or(args.logging_steps) : 0,
+               .evaluate_epochs = args.eval_strategy == "epoch",
+               .save_epochs = args.save_strategy == "epoch",
+               .save_best = args.save_strategy == "best",
+               .score = score_of(args)},
+      .check_replicas = args.check_replicas,
+      .evict_stragglers = args.evict_stragglers,
+      .output = {.folder = output,
+                 .checkpoints = output,
+                 .saves = args.save_strategy != "no",
+                 .kept = args.save_total_limit,
+                 .async_save = args.async_save,
+                 .progress = !args.disable_tqdm}};
+  optim::ScheduleSpec& schedule = spec.step.schedule;
+  if (args.lr_scheduler_type != "constant") {
+    if (args.lr_scheduler_type != "constant_with_warmup") schedule.name = args.lr_scheduler_type;
+    schedule.warmup_steps = args.warmup_steps;
+    schedule.warmup_ratio = args.warmup_ratio;
+  }
+  if (!args.stop_on_signals) spec.loop.stop_signal = nullptr;
+  if (args.resume_from_checkpoint == "true")
+    spec.output.resume = output / "last";
+  else if (!args.resume_from_checkpoint.empty())
+    spec.output.resume = args.resume_from_checkpoint;
+  return spec;
+}
+
 std::function<double(const Evaluation&)> score_of(const TrainingArguments& args) {
   return [name = best_metric(args),
           sign = best_is_greatest(args) ? 1.0 : -1.0](const Evaluation& evaluation) {

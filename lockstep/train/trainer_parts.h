@@ -11,6 +11,7 @@
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/text_loss.h"
 #include "lockstep/train/train_loop.h"
+#include "lockstep/train/train_spec.h"
 #include "lockstep/train/trainer_state.h"
 #include "lockstep/train/training_arguments.h"
 
@@ -42,6 +43,8 @@ class EarlyStoppingCallback final : public TrainCallback {
   std::optional<double> best_;
   int64_t waited_ = 0;
 };
+
+TrainSpec spec_of(const TrainingArguments& args);
 
 // The score of an evaluation: the metric, or its negative where small is good. Throws
 // InvalidArgument that lists the metrics there are.

@@ -275,6 +275,58 @@ TEST_F(TrainerTest, WhatIsMeasuredIsWhatIsSavedWhereStatisticsDiffer) {
   }
 }
 
+// state() in callbacks is what they are told, and in compute_metrics what on_evaluation() is.
+class StateSeen final : public TrainCallback {
+ public:
+  explicit StateSeen(std::function<TrainerState()> seen) : seen_(std::move(seen)) {}
+  void on_step(const TrainerState& state, const StepResult&) override { compare(state); }
+  void on_log(const TrainerState& state, const LogEvent&) override { compare(state); }
+  void on_epoch(const TrainerState& state, const EpochEvent&) override { compare(state); }
+  void on_save(TrainerState& state, bool) override { compare(state); }
+  void on_evaluation(const TrainerState& state, const Evaluation&, bool, TrainControl&) override {
+    compare(state);
+  }
+  int calls = 0;
+
+ private:
+  void compare(const TrainerState& told) {
+    EXPECT_EQ(seen_(), told) << "step " << told.step;
+    ++calls;
+  }
+  std::function<TrainerState()> seen_;
+};
+
+TEST_F(TrainerTest, CallbacksFindTheStateThatTheyAreToldOf) {
+  const Points points(32), dev(11);
+  auto args = arguments();
+  args.logging_steps = 2;
+  args.eval_strategy = "epoch";
+  args.save_strategy = "epoch";
+  testing::run_threads(2, [&](Communicator& comm) {
+    PointsTrainer* trainer = nullptr;
+    const auto seen = std::make_shared<StateSeen>([&] { return trainer->state(); });
+    std::vector<int64_t> evaluated;
+    PointsTrainer made({.model = make_model(),
+                        .comm = comm,
+                        .args = args,
+                        .train_dataset = &points,
+                        .eval_dataset = &dev,
+                        .compute_metrics =
+                            [&](const EvalPrediction&) -> Metrics {
+                              evaluated.push_back(trainer->state().step);
+                              return {};
+                            },
+                        .callbacks = {seen}});
+    trainer = &made;
+    const TrainOutput output = made.train();
+    EXPECT_EQ(output.global_step, 8);
+    EXPECT_EQ(evaluated, (std::vector<int64_t>{4, 8}));
+    EXPECT_EQ(seen->calls, 8 + 4 + 2 + 2 + 2);
+    EXPECT_EQ(made.state().step, 8);
+    EXPECT_EQ(made.state().epoch, 2);
+  });
+}
+
 // Starts another trainer into the same folder in the midst of the first one's training.
 class Intruder final : public TrainCallback {
  public:

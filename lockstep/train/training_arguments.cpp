@@ -1,10 +1,8 @@
 #include "lockstep/train/training_arguments.h"
 
 #include <algorithm>
-#include <cmath>
 #include <sstream>
 #include <string_view>
-#include <type_traits>
 #include <vector>
 
 #include "lockstep/core/json_object.h"
@@ -15,14 +13,10 @@ namespace lockstep {
 namespace {
 
 // Every argument once: name, member, and what it takes where its type does not say it.
-template <class Arguments, class Visit>
-void visit_arguments(Arguments& a, const Visit& each) {
+constexpr auto kArguments = [](auto& a, const auto& each) {
   using namespace settings;
-  const auto visit = [&](const char* name, auto& member, const Takes& takes = {}) {
-    if constexpr (std::is_invocable_v<Visit, const char*, decltype(member), const Takes&>)
-      each(name, member, takes);
-    else
-      each(name, member);
+  const auto visit = [&](std::string_view name, auto& member, const Takes& takes = {}) {
+    each(Field{.name = name, .takes = takes}, member);
   };
   visit("output_dir", a.output_dir);
   visit("per_device_train_batch_size", a.per_device_train_batch_size, at_least(1));
@@ -61,7 +55,7 @@ void visit_arguments(Arguments& a, const Visit& each) {
   visit("check_replicas", a.check_replicas, at_least(0));
   visit("evict_stragglers", a.evict_stragglers);
   visit("resume_from_checkpoint", a.resume_from_checkpoint);
-}
+};
 
 // Keys of transformers' TrainingArguments (5.24, and those that were there before) that change nothing here,
 // whatever they say: where logs, models and metrics go besides, what a device, a loader or a wrapper does for
@@ -203,9 +197,7 @@ void check_strategies(const TrainingArguments& a) {
 
 void check(const TrainingArguments& a) {
   if (a.output_dir.empty()) settings::refuse("output_dir", "", "a directory");
-  visit_arguments(a, [](const char* name, const auto& value, const settings::Takes& takes) {
-    settings::check_value(name, value, takes);
-  });
+  settings::check_members(a, kArguments);
   if (a.bf16 && a.fp16) throw InvalidArgument("bf16 and fp16 are both on; choose one");
   if (a.evict_stragglers != 0)
     settings::check_value("evict_stragglers", a.evict_stragglers, settings::at_least(1.01));
@@ -215,8 +207,7 @@ void check(const TrainingArguments& a) {
 }
 
 std::string to_json(const TrainingArguments& arguments) {
-  return settings::to_json(arguments,
-                           [](const auto& from, const auto& each) { visit_arguments(from, each); });
+  return settings::to_json(arguments, kArguments);
 }
 
 TrainingArguments training_arguments_from_json(std::string_view text, const std::string& source,
@@ -225,9 +216,7 @@ TrainingArguments training_arguments_from_json(std::string_view text, const std:
   rename_keys(object);
   read_over(object, source);
   fill_nulls(object);
-  settings::read_members(object, source, base, [](auto& arguments, const auto& each) {
-    visit_arguments(arguments, each);
-  });
+  settings::read_members(object, source, base, kArguments);
   try {
     check(base);
   } catch (const InvalidArgument& error) {
@@ -243,16 +232,6 @@ std::string best_metric(const TrainingArguments& arguments) {
 
 bool best_is_greatest(const TrainingArguments& arguments) {
   return arguments.greater_is_better.value_or(!best_metric(arguments).ends_with("loss"));
-}
-
-TrainingSteps training_steps(const TrainingArguments& arguments, int64_t batches) {
-  const int64_t group = arguments.gradient_accumulation_steps;
-  TrainingSteps steps{.per_epoch = (batches + group - 1) / group};
-  steps.all = arguments.max_steps > 0
-                  ? arguments.max_steps
-                  : static_cast<int64_t>(std::ceil(arguments.num_train_epochs *
-                                                   static_cast<double>(steps.per_epoch)));
-  return steps;
 }
 
 }  // namespace lockstep

@@ -78,11 +78,4 @@ TrainingArguments training_arguments_from_json(std::string_view text, const std:
 bool best_is_greatest(const TrainingArguments& arguments);
 std::string best_metric(const TrainingArguments& arguments);
 
-// Optimizer steps of a run over epochs of `batches` batches a rank.
-struct TrainingSteps {
-  int64_t per_epoch = 0;  // a last group of fewer than gradient_accumulation_steps batches counts
-  int64_t all = 0;
-};
-TrainingSteps training_steps(const TrainingArguments& arguments, int64_t batches);
-
 }  // namespace lockstep

@@ -84,7 +84,7 @@ std::string latest_tag(const std::filesystem::path& dir) {
 
 void EngineState::save(const std::filesystem::path& dir, std::string tag,
                        const std::string& client_state) {
-  if (backward_done_ || progress_.micro_steps % config_.gradient_accumulation_steps != 0) {
+  if (backward_done_ || progress_.micro_steps % spec_.accumulation != 0) {
     throw InvalidArgument(
         "zero::Engine: save_checkpoint() in the midst of a step; call it after the step() at the "
         "boundary of gradient accumulation");
@@ -140,7 +140,7 @@ LoadedCheckpoint EngineState::load(const std::filesystem::path& dir, std::string
   progress_ = saved.progress;
   // Another configuration may accumulate over another number of steps, so the next accumulation
   // begins here.
-  progress_.micro_steps = progress_.global_steps * config_.gradient_accumulation_steps;
+  progress_.micro_steps = progress_.global_steps * spec_.accumulation;
   backward_done_ = false;
   follow_schedule();
   return {tag, checkpoint.files[kClientState]};

@@ -11,28 +11,12 @@
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/flat/loss_share.h"
+#include "lockstep/optim/configured_optimizer.h"
+#include "lockstep/optim/decay_groups.h"
 #include "lockstep/optim/learning_rate.h"
 
 namespace lockstep::zero {
 namespace {
-
-ZeroAlgorithm algorithm_of(const OptimizerConfig& config) {
-  if (config.type == OptimizerType::kSgd) {
-    return torch::optim::SGDOptions(config.lr)
-        .momentum(config.momentum)
-        .dampening(config.dampening)
-        .nesterov(config.nesterov)
-        .weight_decay(config.weight_decay);
-  }
-  const auto adam = [&](auto options) {
-    return options.betas({config.beta1, config.beta2})
-        .eps(config.eps)
-        .amsgrad(config.amsgrad)
-        .weight_decay(config.weight_decay);
-  };
-  if (config.type == OptimizerType::kAdam) return adam(torch::optim::AdamOptions(config.lr));
-  return adam(torch::optim::AdamWOptions(config.lr));
-}
 
 ZeroOptions options_of(const ZeroConfig& config) {
   constexpr int64_t kFloat32 = 4;
@@ -47,42 +31,22 @@ ZeroOptions options_of(const ZeroConfig& config) {
       .ignore_unused = config.ignore_unused_parameters};
 }
 
-std::unique_ptr<torch::optim::OptimizerOptions> without_decay(const ZeroAlgorithm& algorithm) {
-  return std::visit(
-      [](auto options) -> std::unique_ptr<torch::optim::OptimizerOptions> {
-        options.weight_decay(0.0);
-        return std::make_unique<decltype(options)>(options);
-      },
-      algorithm);
-}
-
 std::unique_ptr<ZeroOptimizer> make_optimizer(const torch::nn::Module& module, Communicator& comm,
                                               const ZeroConfig& config,
-                                              const EngineOptions& options) {
-  const optim::NoDecay nobody{.biases = false, .norms = false};
-  const optim::DecayGroups split = optim::split_by_decay(module, options.no_decay.value_or(nobody));
-  const ZeroAlgorithm algorithm = algorithm_of(*config.optimizer);
-  std::vector<torch::optim::OptimizerParamGroup> groups;
+                                              const optim::OptimizerSpec& spec) {
+  const auto groups = optim::parameter_groups(module, spec);
+  const optim::DecayGroups split = optim::split_by_decay(module, spec.no_decay);
   std::vector<std::string> names;
-  for (const NamedTensors* named : {&split.decay, &split.no_decay}) {
-    if (named->empty()) continue;
-    std::vector<at::Tensor> tensors;
-    for (const auto& [name, tensor] : *named) {
-      names.push_back(name);
-      tensors.push_back(tensor);
-    }
-    groups.emplace_back(std::move(tensors));
-    if (named == &split.no_decay) groups.back().set_options(without_decay(algorithm));
-  }
+  for (const NamedTensors* named : {&split.decay, &split.no_decay})
+    for (const auto& entry : *named) names.push_back(entry.first);
   // A float32 model computes under autocast, and its parameters are the master weights.
   ZeroOptions zero = options_of(config);
   for (const torch::optim::OptimizerParamGroup& group : groups) {
     for (const at::Tensor& one : group.params())
-      zero.master_weights |= config.precision != Precision::kFloat32 &&
+      zero.master_weights |= config.precision != optim::Precision::kFloat32 &&
                              (one.scalar_type() == at::kBFloat16 || one.scalar_type() == at::kHalf);
   }
-  return std::make_unique<ZeroOptimizer>(comm, std::move(groups), std::move(names), algorithm,
-                                         zero);
+  return std::make_unique<ZeroOptimizer>(comm, groups, names, optim::algorithm_of(spec), zero);
 }
 
 // Ranks that train differently would otherwise not notice it.
@@ -117,6 +81,7 @@ EngineState::EngineState(torch::nn::Module& module, Communicator comm, const Zer
     : module_(module),
       comm_(std::move(comm)),
       config_(resolved(config, comm_.size())),
+      spec_(spec_of(config_)),
       buffers_(to_named_tensors(module.named_buffers())),
       wrapped_("zero::Engine", parameters_of(module)) {
   wrapped_.check_trained();
@@ -124,28 +89,29 @@ EngineState::EngineState(torch::nn::Module& module, Communicator comm, const Zer
   const NamedTensors others = frozen_and_buffers(module);
   check_same_on_all_ranks(comm_, others);
   broadcast_tensors(comm_, others);
-  optimizer_ = make_optimizer(module, comm_, config_, options);
-  if (config_.precision == Precision::kFloat16) scaler_.emplace(config_.loss_scale);
+  if (options.no_decay) spec_.optimizer.no_decay = *options.no_decay;
+  optimizer_ = make_optimizer(module, comm_, config_, spec_.optimizer);
+  if (spec_.precision == optim::Precision::kFloat16) scaler_.emplace(config_.loss_scale);
   follow_schedule();
 }
 
 void EngineState::before_forward(const torch::nn::Module& module) {
   if (at::GradMode::is_enabled()) wrapped_.check(module);
-  const bool step_began =
-      backward_done_ || progress_.micro_steps % config_.gradient_accumulation_steps != 0;
+  const bool step_began = backward_done_ || progress_.micro_steps % spec_.accumulation != 0;
   if (!module.is_training() || step_began || buffers_.empty() || comm_.size() == 1) return;
   if (at::GradMode::is_enabled()) broadcast_tensors(comm_, buffers_);
 }
 
 amp::Autocast EngineState::autocast() const {
   const at::DeviceType device = comm_.device().type();
-  if (config_.precision == Precision::kFloat32) return amp::Autocast(amp::current_autocast(device));
+  if (spec_.precision == optim::Precision::kFloat32)
+    return amp::Autocast(amp::current_autocast(device));
   return amp::Autocast(device,
-                       config_.precision == Precision::kBFloat16 ? at::kBFloat16 : at::kHalf);
+                       spec_.precision == optim::Precision::kBFloat16 ? at::kBFloat16 : at::kHalf);
 }
 
 bool EngineState::at_boundary() const {
-  return (progress_.micro_steps + 1) % config_.gradient_accumulation_steps == 0;
+  return (progress_.micro_steps + 1) % spec_.accumulation == 0;
 }
 
 void EngineState::backward(const at::Tensor& loss, std::optional<double> share) {
@@ -161,10 +127,7 @@ void EngineState::backward(const at::Tensor& loss, std::optional<double> share) 
   at::Tensor scaled = loss;
   amp::widen(scaled);
   if (share) check_share("zero::Engine::backward", *share);
-  if (share)
-    scaled = scaled * (*share * comm_.size());
-  else if (config_.gradient_accumulation_steps > 1)
-    scaled = scaled / static_cast<double>(config_.gradient_accumulation_steps);
+  scaled = weighed_loss(scaled, share, comm_.size(), spec_.accumulation);
   if (scaler_) scaled = scaled * scaler_->scale();
   if (at_boundary() || config_.stage > 1) {
     scaled.backward();
@@ -185,7 +148,7 @@ StepReport EngineState::step() {
 
 StepReport EngineState::step_optimizer() {
   optim::StepOptions options;
-  if (config_.gradient_clipping > 0) options.max_norm = config_.gradient_clipping;
+  if (spec_.max_norm > 0) options.max_norm = spec_.max_norm;
   if (scaler_) options.grad_scale = at::full({}, scaler_->scale(), at::kDouble);
   const optim::StepResult result = optimizer_->step(options);
   ++progress_.global_steps;
@@ -196,10 +159,9 @@ StepReport EngineState::step_optimizer() {
 }
 
 void EngineState::follow_schedule() {
-  if (!config_.scheduler) return;
+  if (!spec_.schedule.deepspeed) return;  // the caller's, where it sets one
   const int64_t taken = progress_.global_steps - progress_.skipped_steps;
-  optim::set_learning_rate(*optimizer_,
-                           scheduled_rate(*config_.scheduler, config_.optimizer->lr, taken));
+  optim::set_learning_rate(*optimizer_, optim::rates_of(spec_, 0, 0)(taken));
 }
 
 double EngineState::learning_rate() const {

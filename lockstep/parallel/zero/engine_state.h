@@ -15,7 +15,7 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/flat/wrapped_parameters.h"
-#include "lockstep/optim/decay_groups.h"
+#include "lockstep/optim/step_spec.h"
 #include "lockstep/parallel/zero/loss_scaler.h"
 #include "lockstep/parallel/zero/zero_config.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
@@ -85,6 +85,7 @@ class EngineState {
   torch::nn::Module& module_;
   Communicator comm_;
   ZeroConfig config_;
+  optim::StepSpec spec_;  // the configuration's, and the options'
   NamedTensors buffers_;
   flat::WrappedParameters wrapped_;
   std::unique_ptr<ZeroOptimizer> optimizer_;

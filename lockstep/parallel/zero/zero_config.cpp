@@ -36,9 +36,9 @@ void fill_batch_sizes(ZeroConfig& config, int64_t ranks) {
   if (all == 0 && whole <= std::numeric_limits<int64_t>::max()) all = static_cast<int64_t>(whole);
 }
 
-ordered_json to_json(const OptimizerConfig& config) {
+ordered_json to_json(const optim::OptimizerSpec& config) {
   ordered_json params = {{"lr", config.lr}, {"weight_decay", config.weight_decay}};
-  if (config.type == OptimizerType::kSgd) {
+  if (config.type == optim::OptimizerType::kSgd) {
     params["momentum"] = config.momentum;
     params["dampening"] = config.dampening;
     params["nesterov"] = config.nesterov;
@@ -47,25 +47,25 @@ ordered_json to_json(const OptimizerConfig& config) {
   params["betas"] = {config.beta1, config.beta2};
   params["eps"] = config.eps;
   params["amsgrad"] = config.amsgrad;
-  const bool decoupled = config.type == OptimizerType::kAdamW;
+  const bool decoupled = config.type == optim::OptimizerType::kAdamW;
   params["adam_w_mode"] = decoupled;
   return {{"type", decoupled ? "AdamW" : "Adam"}, {"params", params}};
 }
 
-ordered_json to_json(const ScheduleConfig& config) {
+ordered_json to_json(const optim::WarmupSchedule& config) {
   ordered_json params = {
       {"warmup_num_steps", config.warmup_num_steps},
-      {"warmup_type", config.warmup_type == WarmupShape::kLog ? "log" : "linear"}};
-  if (config.type == ScheduleType::kWarmupCosine) {
+      {"warmup_type", config.warmup_type == optim::WarmupShape::kLog ? "log" : "linear"}};
+  if (config.type == optim::WarmupScheduleType::kWarmupCosine) {
     params["warmup_min_ratio"] = config.warmup_min_ratio;
     params["cos_min_ratio"] = config.cos_min_ratio;
   } else {
     params["warmup_min_lr"] = config.warmup_min_lr;
     if (config.warmup_max_lr) params["warmup_max_lr"] = *config.warmup_max_lr;
   }
-  if (config.type != ScheduleType::kWarmup) params["total_num_steps"] = config.total_num_steps;
-  const char* type = config.type == ScheduleType::kWarmup        ? "WarmupLR"
-                     : config.type == ScheduleType::kWarmupDecay ? "WarmupDecayLR"
+  if (config.type != optim::WarmupScheduleType::kWarmup) params["total_num_steps"] = config.total_num_steps;
+  const char* type = config.type == optim::WarmupScheduleType::kWarmup        ? "WarmupLR"
+                     : config.type == optim::WarmupScheduleType::kWarmupDecay ? "WarmupDecayLR"
                                                                  : "WarmupCosineLR";
   return {{"type", type}, {"params", params}};
 }
@@ -88,8 +88,8 @@ ZeroConfig zero_config_from_json(const std::string& text, const std::string& sou
   const bool bf16 = internal::read_bf16(top.section("bf16")) || old_bf16;
   const bool fp16 = internal::read_fp16(top.section("fp16"), config.loss_scale);
   if (bf16 && fp16) throw InvalidArgument(source + ": bf16 and fp16 are both enabled; choose one");
-  if (bf16) config.precision = Precision::kBFloat16;
-  if (fp16) config.precision = Precision::kFloat16;
+  if (bf16) config.precision = optim::Precision::kBFloat16;
+  if (fp16) config.precision = optim::Precision::kFloat16;
   internal::read_zero(top, config);
   internal::check_the_rest(top);
   top.finish();
@@ -110,8 +110,8 @@ std::string to_json(const ZeroConfig& config) {
   if (config.optimizer) json["optimizer"] = to_json(*config.optimizer);
   if (config.scheduler) json["scheduler"] = to_json(*config.scheduler);
   const LossScaleConfig& scale = config.loss_scale;
-  json["bf16"] = {{"enabled", config.precision == Precision::kBFloat16}};
-  json["fp16"] = {{"enabled", config.precision == Precision::kFloat16},
+  json["bf16"] = {{"enabled", config.precision == optim::Precision::kBFloat16}};
+  json["fp16"] = {{"enabled", config.precision == optim::Precision::kFloat16},
                   {"loss_scale", scale.loss_scale},
                   {"initial_scale_power", scale.initial_scale_power},
                   {"loss_scale_window", scale.loss_scale_window},
@@ -146,6 +146,14 @@ ZeroConfig resolved(const ZeroConfig& config, int world_size) {
         "; leave one of them out, or change it");
   }
   return result;
+}
+
+optim::StepSpec spec_of(const ZeroConfig& config) {
+  return {.optimizer = *config.optimizer,
+          .schedule = {.deepspeed = config.scheduler},
+          .precision = config.precision,
+          .max_norm = config.gradient_clipping,
+          .accumulation = config.gradient_accumulation_steps};
 }
 
 }  // namespace lockstep::zero

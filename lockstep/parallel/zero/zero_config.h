@@ -13,43 +13,22 @@
 #include <optional>
 #include <string>
 
+#include "lockstep/optim/step_spec.h"
 #include "lockstep/parallel/zero/loss_scaler.h"
-#include "lockstep/parallel/zero/zero_schedule.h"
 
 namespace lockstep::zero {
-
-enum class OptimizerType : uint8_t { kAdam, kAdamW, kSgd };
-
-// Fields that a type does not have keep their defaults.
-struct OptimizerConfig {
-  // DeepSpeed's "Adam" is also AdamW, unless "adam_w_mode" is false.
-  OptimizerType type = OptimizerType::kAdamW;
-  double lr = 1e-3;
-  double beta1 = 0.9;  // Adam, AdamW
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  bool amsgrad = false;
-  double weight_decay = 0;
-  double momentum = 0;  // SGD
-  double dampening = 0;
-  bool nesterov = false;
-
-  bool operator==(const OptimizerConfig&) const = default;
-};
-
-// The precision of forward's computation. Parameters, gradients and the optimizer's state stay
-// float32; the parameters of a model that has been converted to 16 bits stay 16-bit, with float32
-// masters and state in the optimizer.
-enum class Precision : uint8_t { kFloat32, kBFloat16, kFloat16 };
 
 struct ZeroConfig {
   // In samples. 0: not given; resolved() fills in all three.
   int64_t train_batch_size = 0;             // of all ranks, per step of the optimizer
   int64_t train_micro_batch_size = 0;       // of one rank, per forward
   int64_t gradient_accumulation_steps = 0;  // forwards of one rank per step of the optimizer
-  std::optional<OptimizerConfig> optimizer = std::nullopt;
-  std::optional<ScheduleConfig> scheduler = std::nullopt;
-  Precision precision = Precision::kFloat32;
+  // DeepSpeed's "Adam" is also AdamW, unless "adam_w_mode" is false.
+  std::optional<optim::OptimizerSpec> optimizer = std::nullopt;
+  std::optional<optim::WarmupSchedule> scheduler = std::nullopt;
+  // The parameters of a model that has been converted to 16 bits stay 16-bit, with float32 masters
+  // and state in the optimizer.
+  optim::Precision precision = optim::Precision::kFloat32;
   LossScaleConfig loss_scale = {};   // float16 only
   double gradient_clipping = 0;      // the largest global norm of the gradients; 0: unlimited
   int stage = 0;                     // ZeroOptions::stage
@@ -79,5 +58,8 @@ std::string to_json(const ZeroConfig& config);
 // Throws: InvalidArgument for contradictory batch sizes (with the arithmetic), no batch size at
 // all, or no optimizer.
 ZeroConfig resolved(const ZeroConfig& config, int world_size);
+
+// What a resolved configuration says of a step.
+optim::StepSpec spec_of(const ZeroConfig& config);
 
 }  // namespace lockstep::zero

@@ -41,11 +41,11 @@ TEST(ZeroConfig, TheTutorialsFourLinesSuffice) {
   EXPECT_EQ(of_two.train_batch_size, 64);
   EXPECT_EQ(of_two.train_micro_batch_size, 32);
   EXPECT_EQ(of_two.gradient_accumulation_steps, 1);
-  EXPECT_EQ(of_two.optimizer->type, OptimizerType::kAdamW);  // as in DeepSpeed
+  EXPECT_EQ(of_two.optimizer->type, optim::OptimizerType::kAdamW);  // as in DeepSpeed
   EXPECT_EQ(of_two.optimizer->lr, 1e-4);
   EXPECT_EQ(of_two.optimizer->weight_decay, 0);
   EXPECT_EQ(of_two.gradient_clipping, 0);
-  EXPECT_EQ(of_two.precision, Precision::kFloat32);
+  EXPECT_EQ(of_two.precision, optim::Precision::kFloat32);
   EXPECT_EQ(of_two.stage, 0);
 }
 
@@ -62,15 +62,15 @@ TEST(ZeroConfig, EverythingThatIsReadArrives) {
     "zero_optimization": {"stage": 1, "overlap_comm": false, "reduce_bucket_size": 2e8,
                           "ignore_unused_parameters": false}
   })");
-  const OptimizerConfig optimizer{.type = OptimizerType::kSgd,
+  const optim::OptimizerSpec optimizer{.type = optim::OptimizerType::kSgd,
                                   .lr = 0.5,
                                   .weight_decay = 0.01,
                                   .momentum = 0.9,
                                   .dampening = 0.1};
-  const ScheduleConfig scheduler{.type = ScheduleType::kWarmupDecay,
+  const optim::WarmupSchedule scheduler{.type = optim::WarmupScheduleType::kWarmupDecay,
                                  .total_num_steps = 100,
                                  .warmup_num_steps = 10,
-                                 .warmup_type = WarmupShape::kLinear,
+                                 .warmup_type = optim::WarmupShape::kLinear,
                                  .warmup_min_lr = 1e-6,
                                  .warmup_max_lr = 1e-2};
   const LossScaleConfig scale{.loss_scale = 0,
@@ -84,7 +84,7 @@ TEST(ZeroConfig, EverythingThatIsReadArrives) {
                             .gradient_accumulation_steps = 4,
                             .optimizer = optimizer,
                             .scheduler = scheduler,
-                            .precision = Precision::kFloat16,
+                            .precision = optim::Precision::kFloat16,
                             .loss_scale = scale,
                             .gradient_clipping = 1.5,
                             .stage = 1,
@@ -114,9 +114,9 @@ TEST(ZeroConfig, AdamIsAdamWUnlessToldOtherwise) {
     return *parse(R"({"optimizer": {"type": ")" + type + R"(", "params": {)" + params + "}}}")
                 .optimizer;
   };
-  EXPECT_EQ(of("Adam", "").type, OptimizerType::kAdamW);
-  EXPECT_EQ(of("Adam", R"("adam_w_mode": false)").type, OptimizerType::kAdam);
-  EXPECT_EQ(of("AdamW", R"("adam_w_mode": false)").type, OptimizerType::kAdamW);
+  EXPECT_EQ(of("Adam", "").type, optim::OptimizerType::kAdamW);
+  EXPECT_EQ(of("Adam", R"("adam_w_mode": false)").type, optim::OptimizerType::kAdam);
+  EXPECT_EQ(of("AdamW", R"("adam_w_mode": false)").type, optim::OptimizerType::kAdamW);
   EXPECT_EQ(of("AdamW", "").weight_decay, 0);
   EXPECT_EQ(of("AdamW", R"("torch_adam": true)").weight_decay, 0.01);
   EXPECT_EQ(of("Adam", R"("torch_adam": true, "adam_w_mode": false)").weight_decay, 0);

@@ -5,12 +5,15 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/comm/init.h"
+#include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/mutex.h"
 #include "lockstep/testing/fake_cuda/fake_cuda_fixture_test.h"
@@ -140,6 +143,30 @@ TEST_F(TrainerOnDevice, DoesNotWaitBetweenLogs) {
     EXPECT_EQ(outcome.stops[i] - outcome.stops[i - 1] > 0, logged_before)
         << "step " << i + 1 << ": " << outcome.stops[i] - outcome.stops[i - 1] << " stops"
         << places;
+  }
+}
+
+// A device leaves out a step whose gradients are not finite, and the host learns of it later: at
+// the latest before a checkpoint, which would otherwise be of a run that has silently stood still.
+TEST_F(TrainerOnDevice, AStepThatWasLeftOutIsFoundBeforeACheckpointAndAtTheEnd) {
+  Waves waves;
+  waves.input[5][0] = std::numeric_limits<float>::infinity();
+  for (const char* saves : {"epoch", "no"}) {
+    TrainingArguments args = arguments();
+    args.output_dir = (folder_ / saves).string();
+    args.logging_steps = 1000;
+    args.save_strategy = saves;
+    const std::string message = message_of<Error>([&] {
+      WaveTrainer({.model = WaveNet(),
+                   .comm = init({.device = "cuda:0"}),
+                   .args = args,
+                   .train_dataset = &waves})
+          .train();
+    });
+    EXPECT_NE(message.find("not finite in a step since the last log or checkpoint"),
+              std::string::npos)
+        << message;
+    EXPECT_FALSE(checkpoint_exists(folder_ / saves / "last"));
   }
 }
 

@@ -26,14 +26,14 @@ double fraction(JsonSection& section, const char* key, double fallback) {
   return section.number(key, fallback, 0, kBelowOne, "0 or more, and less than 1");
 }
 
-OptimizerType type_of(const JsonSection& section, const std::string& name) {
-  if (lower(name) == "adam") return OptimizerType::kAdam;
-  if (lower(name) == "adamw") return OptimizerType::kAdamW;
-  if (lower(name) == "sgd") return OptimizerType::kSgd;
+optim::OptimizerType type_of(const JsonSection& section, const std::string& name) {
+  if (lower(name) == "adam") return optim::OptimizerType::kAdam;
+  if (lower(name) == "adamw") return optim::OptimizerType::kAdamW;
+  if (lower(name) == "sgd") return optim::OptimizerType::kSgd;
   section.refuse("type", "Adam, AdamW or SGD, which are here");
 }
 
-void read_betas(JsonSection& params, OptimizerConfig& config) {
+void read_betas(JsonSection& params, optim::OptimizerSpec& config) {
   const nlohmann::json* betas = params.find("betas");
   if (betas == nullptr) return;
   const auto fits = [](const nlohmann::json& beta) {
@@ -47,10 +47,10 @@ void read_betas(JsonSection& params, OptimizerConfig& config) {
 
 // DeepSpeed uses AdamW for "Adam" by default, with a weight decay of 0; with "torch_adam" it uses
 // PyTorch's AdamW, whose weight decay is 0.01.
-void read_adam(JsonSection& params, OptimizerConfig& config) {
+void read_adam(JsonSection& params, optim::OptimizerSpec& config) {
   const bool torch_adam = params.flag("torch_adam", false);
-  if (params.flag("adam_w_mode", true)) config.type = OptimizerType::kAdamW;
-  const bool decoupled = config.type == OptimizerType::kAdamW;
+  if (params.flag("adam_w_mode", true)) config.type = optim::OptimizerType::kAdamW;
+  const bool decoupled = config.type == optim::OptimizerType::kAdamW;
   read_betas(params, config);
   config.eps = at_least_zero(params, "eps", 1e-8);
   config.amsgrad = params.flag("amsgrad", false);
@@ -59,7 +59,7 @@ void read_adam(JsonSection& params, OptimizerConfig& config) {
   params.read_over({"fused", "foreach", "set_grad_none", "fp32_optimizer_states"});
 }
 
-void read_sgd(JsonSection& params, OptimizerConfig& config) {
+void read_sgd(JsonSection& params, optim::OptimizerSpec& config) {
   config.momentum = fraction(params, "momentum", 0);
   config.dampening = fraction(params, "dampening", 0);
   config.nesterov = params.flag("nesterov", false);
@@ -73,15 +73,15 @@ void read_sgd(JsonSection& params, OptimizerConfig& config) {
 
 }  // namespace
 
-OptimizerConfig read_optimizer(JsonSection section) {
-  OptimizerConfig config;
+optim::OptimizerSpec read_optimizer(JsonSection section) {
+  optim::OptimizerSpec config;
   config.type = type_of(section, section.text("type", ""));
   section.read_over({"legacy_fusion"});
   JsonSection params = section.section("params");
   config.lr = at_least_zero(params, "lr", 1e-3);
   params.refuse_unless({"max_grad_norm"}, {"0"}, "give gradient_clipping beside \"optimizer\"");
   params.refuse_unless({"maximize"}, {"false"});
-  if (config.type == OptimizerType::kSgd)
+  if (config.type == optim::OptimizerType::kSgd)
     read_sgd(params, config);
   else
     read_adam(params, config);
@@ -92,25 +92,25 @@ OptimizerConfig read_optimizer(JsonSection section) {
 
 namespace {
 
-ScheduleType schedule_of(const JsonSection& section, const std::string& name) {
-  if (name == "WarmupLR") return ScheduleType::kWarmup;
-  if (name == "WarmupDecayLR") return ScheduleType::kWarmupDecay;
-  if (name == "WarmupCosineLR") return ScheduleType::kWarmupCosine;
+optim::WarmupScheduleType schedule_of(const JsonSection& section, const std::string& name) {
+  if (name == "WarmupLR") return optim::WarmupScheduleType::kWarmup;
+  if (name == "WarmupDecayLR") return optim::WarmupScheduleType::kWarmupDecay;
+  if (name == "WarmupCosineLR") return optim::WarmupScheduleType::kWarmupCosine;
   section.refuse("type", "WarmupLR, WarmupDecayLR or WarmupCosineLR, which are here");
 }
 
 }  // namespace
 
-ScheduleConfig read_scheduler(JsonSection section) {
-  ScheduleConfig config;
+optim::WarmupSchedule read_scheduler(JsonSection section) {
+  optim::WarmupSchedule config;
   config.type = schedule_of(section, section.text("type", ""));
   JsonSection params = section.section("params");
   config.warmup_num_steps = params.whole("warmup_num_steps", 1000, 1);
   const std::string shape = params.text("warmup_type", "log");
   if (shape != "log" && shape != "linear") params.refuse("warmup_type", "log or linear");
-  config.warmup_type = shape == "log" ? WarmupShape::kLog : WarmupShape::kLinear;
+  config.warmup_type = shape == "log" ? optim::WarmupShape::kLog : optim::WarmupShape::kLinear;
   params.refuse_unless({"last_batch_iteration"}, {"-1"});
-  if (config.type == ScheduleType::kWarmupCosine) {
+  if (config.type == optim::WarmupScheduleType::kWarmupCosine) {
     config.warmup_min_ratio = params.number("warmup_min_ratio", 0, 0, 1, "0 to 1");
     config.cos_min_ratio = params.number("cos_min_ratio", 0.0001, 0, 1, "0 to 1");
   } else {
@@ -118,7 +118,7 @@ ScheduleConfig read_scheduler(JsonSection section) {
     const double top = at_least_zero(params, "warmup_max_lr", -1);
     if (top >= 0) config.warmup_max_lr = top;
   }
-  if (config.type != ScheduleType::kWarmup) {
+  if (config.type != optim::WarmupScheduleType::kWarmup) {
     if (params.find("total_num_steps") == nullptr) {
       throw InvalidArgument(params.path("total_num_steps") +
                             " is missing; give the number of the optimizer's steps");

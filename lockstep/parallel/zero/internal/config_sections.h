@@ -8,8 +8,8 @@
 namespace lockstep::zero::internal {
 
 // Each reads its own section.
-OptimizerConfig read_optimizer(JsonSection section);
-ScheduleConfig read_scheduler(JsonSection section);
+optim::OptimizerSpec read_optimizer(JsonSection section);
+optim::WarmupSchedule read_scheduler(JsonSection section);
 bool read_bf16(JsonSection section);  // whether it is enabled
 bool read_fp16(JsonSection section, LossScaleConfig& scale);
 

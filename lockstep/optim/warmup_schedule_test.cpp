@@ -1,5 +1,5 @@
 // Expected rates: tests/oracle/deepspeed_schedules.py with DeepSpeed 0.19.8.
-#include "lockstep/parallel/zero/zero_schedule.h"
+#include "lockstep/optim/warmup_schedule.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::zero::schedule_test {
+namespace lockstep::optim::warmup_schedule_test {
 namespace {
 
 constexpr double kRate = 0.1;
@@ -90,14 +90,14 @@ constexpr Rates kCosineLinear5Of20 = {0.0,
                                       0.010000000000000002,
                                       0.010000000000000002};
 
-void expect_rates(const char* what, const ScheduleConfig& schedule, const Rates& expected) {
+void expect_rates(const char* what, const WarmupSchedule& schedule, const Rates& expected) {
   for (size_t i = 0; i < kSteps.size(); ++i) {
-    EXPECT_NEAR(scheduled_rate(schedule, kRate, kSteps[i]), expected[i], 1e-15)
+    EXPECT_NEAR(warmup_rate(schedule, kRate, kSteps[i]), expected[i], 1e-15)
         << what << ", step " << kSteps[i];
   }
 }
 
-TEST(ZeroSchedule, WarmupIsDeepSpeeds) {
+TEST(WarmupRates, WarmupIsDeepSpeeds) {
   expect_rates("log", {.warmup_num_steps = 10}, kWarmupLog10);
   expect_rates("linear",
                {.warmup_num_steps = 10,
@@ -107,23 +107,23 @@ TEST(ZeroSchedule, WarmupIsDeepSpeeds) {
                kWarmupLinear10);
 }
 
-TEST(ZeroSchedule, WarmupDecayIsDeepSpeeds) {
+TEST(WarmupRates, WarmupDecayIsDeepSpeeds) {
   const auto decay = [](int64_t warmup) {
-    return ScheduleConfig{
-        .type = ScheduleType::kWarmupDecay, .total_num_steps = 20, .warmup_num_steps = warmup};
+    return WarmupSchedule{
+        .type = WarmupScheduleType::kWarmupDecay, .total_num_steps = 20, .warmup_num_steps = warmup};
   };
   expect_rates("log", decay(10), kDecayLog10Of20);
   expect_rates("one step", decay(1), kDecayWarmupOfOne);
-  ScheduleConfig linear = decay(5);
+  WarmupSchedule linear = decay(5);
   linear.warmup_type = WarmupShape::kLinear;
   linear.warmup_min_lr = 0.01;
   linear.warmup_max_lr = 0.1;
   expect_rates("linear", linear, kDecayLinear5Of20);
 }
 
-TEST(ZeroSchedule, WarmupCosineIsDeepSpeeds) {
-  ScheduleConfig cosine{
-      .type = ScheduleType::kWarmupCosine, .total_num_steps = 20, .warmup_num_steps = 10};
+TEST(WarmupRates, WarmupCosineIsDeepSpeeds) {
+  WarmupSchedule cosine{
+      .type = WarmupScheduleType::kWarmupCosine, .total_num_steps = 20, .warmup_num_steps = 10};
   expect_rates("log", cosine, kCosineLog10Of20);
   cosine.warmup_num_steps = 5;
   cosine.warmup_type = WarmupShape::kLinear;
@@ -132,9 +132,9 @@ TEST(ZeroSchedule, WarmupCosineIsDeepSpeeds) {
   expect_rates("linear", cosine, kCosineLinear5Of20);
 }
 
-TEST(ZeroSchedule, AStepBeforeTheFirstIsRefused) {
-  EXPECT_THROW(scheduled_rate({}, kRate, -1), InvalidArgument);
+TEST(WarmupRates, AStepBeforeTheFirstIsRefused) {
+  EXPECT_THROW(warmup_rate({}, kRate, -1), InvalidArgument);
 }
 
 }  // namespace
-}  // namespace lockstep::zero::schedule_test
+}  // namespace lockstep::optim::warmup_schedule_test

@@ -8,17 +8,17 @@
 #include <cstdint>
 #include <optional>
 
-namespace lockstep::zero {
+namespace lockstep::optim {
 
-enum class ScheduleType : uint8_t {
+enum class WarmupScheduleType : uint8_t {
   kWarmup,        // WarmupLR: from min to max, then max
   kWarmupDecay,   // WarmupDecayLR: then linearly down to 0
   kWarmupCosine,  // WarmupCosineLR: then down along half a cosine wave
 };
 enum class WarmupShape : uint8_t { kLog, kLinear };
 
-struct ScheduleConfig {
-  ScheduleType type = ScheduleType::kWarmup;
+struct WarmupSchedule {
+  WarmupScheduleType type = WarmupScheduleType::kWarmup;
   int64_t total_num_steps = 0;  // except in WarmupLR
   int64_t warmup_num_steps = 1000;
   WarmupShape warmup_type = WarmupShape::kLog;
@@ -29,11 +29,11 @@ struct ScheduleConfig {
   double warmup_min_ratio = 0;
   double cos_min_ratio = 0.0001;
 
-  bool operator==(const ScheduleConfig&) const = default;
+  bool operator==(const WarmupSchedule&) const = default;
 };
 
 // The rate of step `step`, counted from 0 without skipped steps. `lr` is the optimizer's.
 // Throws: InvalidArgument for a negative step.
-double scheduled_rate(const ScheduleConfig& schedule, double lr, int64_t step);
+double warmup_rate(const WarmupSchedule& schedule, double lr, int64_t step);
 
-}  // namespace lockstep::zero
+}  // namespace lockstep::optim

@@ -1,0 +1,24 @@
+// What an OptimizerSpec (step_spec.h) says, as values that make an optimizer.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <vector>
+
+#include "lockstep/optim/algorithm.h"
+#include "lockstep/optim/step_spec.h"
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace lockstep::optim {
+
+Algorithm algorithm_of(const OptimizerSpec& spec);
+
+// The trained parameters, by decay_groups(): first those with the weight decay, then those that
+// spec.no_decay selects.
+std::vector<torch::optim::OptimizerParamGroup> parameter_groups(const torch::nn::Module& module,
+                                                                const OptimizerSpec& spec);
+
+}  // namespace lockstep::optim

@@ -1,0 +1,71 @@
+#include "lockstep/train/train_spec.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/data/length_grouped_sampler.h"
+#include "lockstep/data/partition.h"
+#include "lockstep/train/strategy.h"
+
+namespace lockstep {
+
+RunSteps run_steps(const TrainSpec& spec, int64_t per_epoch) {
+  if (spec.max_steps_alone && spec.loop.max_steps > 0)
+    return {.per_epoch = per_epoch, .all = spec.loop.max_steps};
+  return {.per_epoch = per_epoch,
+          .all = static_cast<int64_t>(std::ceil(spec.epochs * static_cast<double>(per_epoch)))};
+}
+
+TrainLoopOptions loop_options(const TrainSpec& spec, int64_t steps_per_epoch) {
+  const int64_t all = run_steps(spec, steps_per_epoch).all;
+  const int64_t per_epoch = std::max<int64_t>(steps_per_epoch, 1);
+  TrainLoopOptions options = spec.loop;
+  options.epochs = (all + per_epoch - 1) / per_epoch;
+  if (spec.max_steps_alone) options.max_steps = all;
+  return options;
+}
+
+std::optional<amp::AutocastSettings> autocast_of(optim::Precision precision, at::Device device) {
+  if (precision == optim::Precision::kFloat32) return std::nullopt;
+  return amp::AutocastSettings{
+      .device = device.type(),
+      .dtype = precision == optim::Precision::kBFloat16 ? at::kBFloat16 : at::kHalf};
+}
+
+DealtSamples deal(const TrainSpec::Data& spec, int64_t size, const Strategy& strategy,
+                  const Communicator& comm, const std::function<std::vector<int64_t>()>& lengths) {
+  const Communicator ranks = strategy.placement().data_ranks(comm);
+  if (spec.step_samples > 0) {
+    auto sampler =
+        std::make_unique<data::StepSampler>(size, ranks.size(), ranks.rank(), spec.step_samples,
+                                            data::DistributedSamplerOptions{.seed = spec.seed});
+    const data::StepSampler& shares = *sampler;
+    return {.sampler = std::move(sampler), .batch_size = shares.batch_size(), .shares = &shares};
+  }
+  DealtSamples dealt{.sampler = nullptr, .batch_size = spec.batch_size};
+  if (spec.fixed_parts) {
+    const auto parts = data::DataPartitioner::equal(size, ranks.size(), spec.seed);
+    dealt.sampler = std::make_unique<data::SubsetSampler>(
+        parts.use(ranks.rank()), data::SubsetSamplerOptions{.seed = spec.seed});
+  } else if (spec.group_by_length) {
+    if (!lengths) throw InvalidArgument("group_by_length: the data set has no lengths()");
+    dealt.sampler = std::make_unique<data::LengthGroupedSampler>(
+        lengths(), ranks,
+        data::LengthGroupedSamplerOptions{.batch_size = spec.batch_size * ranks.size(),
+                                          .seed = spec.seed});
+  } else {
+    dealt.sampler = make_sampler(strategy, comm, size, spec.batch_size, spec.seed);
+  }
+  return dealt;
+}
+
+data::LoaderOptions loader_options(const TrainSpec::Data& spec, const DealtSamples& dealt,
+                                   at::Device device) {
+  return {.batch_size = dealt.batch_size,
+          .num_workers = static_cast<int>(spec.workers),
+          .drop_last = spec.drop_last,
+          .device = device};
+}
+
+}  // namespace lockstep

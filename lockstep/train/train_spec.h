@@ -1,0 +1,85 @@
+// TrainSpec: what a training does, as one value, whichever way it was spelled. TrainingArguments
+// and the recipes' TrainConfig are parsed into it by spec_of(); Trainer and the recipes train by
+// it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "lockstep/amp/autocast.h"
+#include "lockstep/comm/communicator.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/data/sampler.h"
+#include "lockstep/data/step_sampler.h"
+#include "lockstep/optim/step_spec.h"
+#include "lockstep/train/train_loop.h"
+
+namespace lockstep {
+
+class Strategy;
+
+struct TrainSpec {
+  struct Data {
+    int64_t batch_size = 8;  // of a rank
+    // The samples of a step over all ranks, which then share them unequally; batch_size is the
+    // largest share. 0: all ranks have batch_size.
+    int64_t step_samples = 0;
+    bool fixed_parts = false;      // each rank keeps its part of the data (data/partition.h)
+    bool group_by_length = false;  // batches of similar lengths (LengthGroupedSampler)
+    bool drop_last = false;
+    int64_t workers = 0;  // threads of a rank that load data
+    int64_t seed = 0;     // of shuffling
+  };
+  struct Output {
+    std::filesystem::path folder = {};
+    std::filesystem::path checkpoints = {};  // the folder of the series (checkpoint_series.h)
+    bool saves = true;
+    int64_t kept = 0;         // checkpoints besides the best; 0: all
+    bool async_save = false;  // training continues while a checkpoint is written
+    std::optional<std::filesystem::path> resume = {};  // a checkpoint to continue from
+    bool tensorboard = false;
+    bool progress = true;  // on rank 0's stderr: a line of the memory, and a bar
+  };
+
+  Data data = {};
+  optim::StepSpec step = {};
+  double epochs = 3;  // passes over the data; the last may be a part of one
+  // loop.max_steps above 0 says how long the run is, in place of the epochs. Without it the run
+  // ends with the first of them, and its schedule is that of all epochs.
+  bool max_steps_alone = false;
+  TrainLoopOptions loop = {};   // its epochs and max_steps are those of loop_options()
+  int64_t check_replicas = 0;   // steps (replica_check.h); 0: never
+  double evict_stragglers = 0;  // straggler.h; 0: never
+  Output output = {};
+};
+
+// Steps of the optimizer.
+struct RunSteps {
+  int64_t per_epoch = 0;
+  int64_t all = 0;  // those that the schedule is laid out for
+};
+RunSteps run_steps(const TrainSpec& spec, int64_t per_epoch);
+TrainLoopOptions loop_options(const TrainSpec& spec, int64_t steps_per_epoch);
+
+// nullopt: forward computes in float32.
+std::optional<amp::AutocastSettings> autocast_of(optim::Precision precision, at::Device device);
+
+// Which samples a rank loads, in batches of how many.
+struct DealtSamples {
+  std::unique_ptr<data::Sampler> sampler;
+  int64_t batch_size = 0;
+  const data::StepSampler* shares = nullptr;  // TrainStep's
+};
+// Deals a data set of `size` samples. `lengths`: of the samples, for group_by_length.
+// Throws: InvalidArgument where these are needed and there are none.
+DealtSamples deal(const TrainSpec::Data& spec, int64_t size, const Strategy& strategy,
+                  const Communicator& comm,
+                  const std::function<std::vector<int64_t>()>& lengths = {});
+data::LoaderOptions loader_options(const TrainSpec::Data& spec, const DealtSamples& dealt,
+                                   at::Device device);
+
+}  // namespace lockstep
