@@ -32,7 +32,7 @@ struct SupervisedRecipe {
   // `ranks`: those that evaluate samples of their own (StrategyPlacement::evaluation_ranks()).
   std::function<Evaluation(M&, Communicator& ranks, const Autocast&)> evaluate;
   std::function<CheckpointFiles(const M&)> files = {};
-  std::function<Metrics(M&)> figures = {};  // SupervisedTask's
+  std::function<Metrics(M&, const Strategy&)> figures = {};  // SupervisedTask's
   std::vector<std::string> labels = {};     // RecipeParts'
   std::string question;                     // TrainResult's
 };
@@ -70,7 +70,8 @@ TrainResult train_supervised(Communicator& comm, const TrainConfig& config,
                   .spec = spec,
                   .shares = dealt.shares,
                   .counts_elements = true},
-         .figures = recipe.figures});
+         .figures = recipe.figures ? [&](M& of) { return recipe.figures(of, *strategy); }
+                                   : std::function<Metrics(M&)>()});
     return run_recipe(
         config, spec, options,
         {.run = run,
