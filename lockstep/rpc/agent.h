@@ -109,9 +109,8 @@ class Destination {
     internal::write_all(writer, args...);
     using Types = internal::CallTypes<R, Args...>;
     return RRef<R>(internal::start_remote(
-        core_, name_,
-        {function, Types::hash(), &Types::text(), options_, internal::How::kAsync}, writer,
-        owned_));
+        core_, name_, {function, Types::hash(), &Types::text(), options_, internal::How::kAsync},
+        writer, owned_));
   }
 
  private:

@@ -48,7 +48,7 @@ namespace internal {
 class Receipt;
 class Reference;
 class ReferenceCodec;
-}
+}  // namespace internal
 
 // A message that is being written. Tensors keep their place in `tensors`; the rest is bytes.
 class Writer {

@@ -229,9 +229,9 @@ TEST_F(RRefTest, ASilentOwnerOfWhatIsPassedOnTakesNoWorker) {
   registry.add("keep_here", [&kept](RRef<Counter> counter) { kept.push_back(counter); });
   Agent d = town_.agent("d", std::move(registry), {.workers = 1});
   for (uint64_t i = 0; i < 3; ++i) {
-    const RRef<Counter> passed(std::make_shared<internal::Reference>(
-        a_.core()->references().self(), silent.peer,
-        internal::ObjectId{silent.peer.incarnation, i}));
+    const RRef<Counter> passed(
+        std::make_shared<internal::Reference>(a_.core()->references().self(), silent.peer,
+                                              internal::ObjectId{silent.peer.incarnation, i}));
     a_.to("d", {.timeout = std::chrono::seconds(10)}).rpc_sync("keep_here", passed);
     a_.to("d", {.timeout = std::chrono::seconds(10)}).rpc_sync("nothing");
   }
@@ -264,9 +264,8 @@ TEST_F(RRefTest, AReferenceMayComeBeforeItsObject) {
   for (const bool fetched : {true, false}) {
     const internal::ObjectId next{a_.core()->self().incarnation,
                                   a_.core()->references().next_number() + 1};
-    const RRef<Counter> early(
-        std::make_shared<internal::Reference>(c_.core()->references().self(), b_.core()->self(),
-                                              next));
+    const RRef<Counter> early(std::make_shared<internal::Reference>(c_.core()->references().self(),
+                                                                    b_.core()->self(), next));
     RRef<Counter> counter;
     const auto late = std::async(std::launch::async, [&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));

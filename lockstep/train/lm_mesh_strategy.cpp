@@ -357,7 +357,8 @@ class LmMeshPlacement final : public StrategyPlacement {
       case LmCall::Gives::kLoss:
         if (at::GradMode::is_enabled()) return mesh.forward(batch, type, training);
         return at::full({}, mesh.parallel->evaluate(batch), type);
-      case LmCall::Gives::kLogits: break;
+      case LmCall::Gives::kLogits:
+        break;
     }
     throw InvalidArgument(
         "TransformerLm: this model is divided among ranks, which give losses and scores; put it "

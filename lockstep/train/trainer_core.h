@@ -105,7 +105,7 @@ class TrainerCore {
   void check_trained() const;
 
   CoreParts parts_;
-  const TrainSpec spec_;  // of parts_.args
+  const TrainSpec spec_;     // of parts_.args
   Communicator data_ranks_;  // that have data of their own
   ModelOnRanks run_;
   Communicator eval_ranks_;  // that evaluate samples of their own

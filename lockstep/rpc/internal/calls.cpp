@@ -64,11 +64,7 @@ class Cleared {
 
 Calls::Calls(const AgentOptions& options, Reactor& reactor, Transport& transport,
              MessageSender& sender, BoardPage& board)
-    : options_(options),
-      reactor_(reactor),
-      transport_(transport),
-      sender_(sender),
-      board_(board) {}
+    : options_(options), reactor_(reactor), transport_(transport), sender_(sender), board_(board) {}
 
 void Calls::start(const std::shared_ptr<Core>& agent, ReferenceCodec& codec) {
   self_ = std::shared_ptr<Calls>(agent, this);
@@ -192,7 +188,7 @@ void Calls::call(const std::string& to, const Request& request, Writer& argument
           });
     else
       sent = sender_.send(std::move(message), front.body(), arguments,
-                          together                     ? Link::When::kSoon
+                          together                    ? Link::When::kSoon
                           : request.how == How::kSync ? Link::When::kMine
                                                       : Link::When::kNow);
   } catch (const InvalidArgument& error) {
@@ -213,9 +209,9 @@ void Calls::wait_for_room(const Pending& call, bool copies) {
   };
   const std::string bytes = std::to_string(options_.queued_bytes);
   if (link.queued_bytes() >= options_.queued_bytes && !link.wait_for_room(*call.ends))
-    throw late(std::to_string(link.queued_bytes()) +
-                   " bytes wait to be sent to it, and no room came",
-               (" (AgentOptions::queued_bytes = " + bytes + ")").c_str());
+    throw late(
+        std::to_string(link.queued_bytes()) + " bytes wait to be sent to it, and no room came",
+        (" (AgentOptions::queued_bytes = " + bytes + ")").c_str());
   if (copies && !sender_.wait_for_room(link, options_.queued_bytes, *call.ends))
     throw late("tensors of devices of " + bytes + " bytes wait for their copies, and no room came",
                " (AgentOptions::queued_bytes)");

@@ -294,8 +294,7 @@ Future<PassResult> ContextState::run(std::vector<at::Tensor> outputs,
   if (!others) throw Cancelled("the agent was shut down");
   for (auto& [to, way, one] : late) {
     ++result.late;
-    pass.answers.push_back(
-        others->late(to, way, id, one.sent, one.place, one.by, one.gradient));
+    pass.answers.push_back(others->late(to, way, id, one.sent, one.place, one.by, one.gradient));
   }
   // Answers when all others have answered.
   struct Rest {

@@ -132,8 +132,7 @@ void Core::lost(const std::shared_ptr<Link>& link, const std::string& why) {
 std::vector<ShownCall> Core::shown_calls() const {
   std::vector<ShownCall> all = calls_.list();
   for (ShownCall& one : inbound_.list()) all.push_back(std::move(one));
-  std::sort(all.begin(), all.end(),
-            [](const auto& a, const auto& b) { return a.begun < b.begun; });
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.begun < b.begun; });
   return all;
 }
 

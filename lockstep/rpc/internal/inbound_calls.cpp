@@ -166,8 +166,7 @@ void InboundCall::run() {
       message_.pending = 0;
     }
     // A thread that waits for an answer may serve meanwhile, on streams of its own.
-    const OnDefaultStreams streams(message_.devices, way_,
-                                   !of_.calls_.reactor().is_own_thread());
+    const OnDefaultStreams streams(message_.devices, way_, !of_.calls_.reactor().is_own_thread());
     Tensors came;
     if (!message_.devices.empty()) {
       came = message_.tensors;
@@ -242,9 +241,8 @@ void InboundCall::answer(Writer& writer) {
            "}}) there, or return tensor.cpu()";
   });
   if (message.devices.empty()) {
-    of_.sender_.send(
-        std::move(message), {}, writer,
-        of_.calls_.reactor().busy() ? Link::When::kSoon : Link::When::kNow);
+    of_.sender_.send(std::move(message), {}, writer,
+                     of_.calls_.reactor().busy() ? Link::When::kSoon : Link::When::kNow);
     return;
   }
   Copies copies = of_.sender_.copy(message, {}, writer);

@@ -69,8 +69,7 @@ class AddFunction final : public Function {
 
 }  // namespace
 
-References::References(Calls& calls, Registry& registry)
-    : calls_(calls) {
+References::References(Calls& calls, Registry& registry) : calls_(calls) {
   const FunctionOptions quick{.quick = true};
   insert_own(registry, "rpc.fetch", std::make_shared<FetchFunction>(*this, true), quick);
   insert_own(registry, "rpc.wait", std::make_shared<FetchFunction>(*this, false), quick);
@@ -80,8 +79,8 @@ References::References(Calls& calls, Registry& registry)
 void References::start(const std::shared_ptr<Core>& agent) {
   agent_ = agent;
   self_ = std::shared_ptr<References>(agent, this);
-  connector_ = std::make_unique<BackgroundConnector>(
-      [weak = self_](const Peer& peer, Deadline deadline) {
+  connector_ =
+      std::make_unique<BackgroundConnector>([weak = self_](const Peer& peer, Deadline deadline) {
         const auto self = weak.lock();
         if (!self) std::rethrow_exception(was_shut_down());
         self->calls_.check_owner(peer);
@@ -167,11 +166,11 @@ ReferencePtr References::read_reference(Reader& reader) {
   // The owner comes from the sender of the reference, and may be a process that is stopped or never
   // existed.
   connector_->reach(owner, Deadline::after(calls_.options().timeout),
-                   [weak = self_, owner, id, call](std::exception_ptr error) {
-                     const auto self = weak.lock();
-                     if (!error && self) return self->add_at_owner(owner, id, call);
-                     call->state().fail(error ? error : was_shut_down());
-                   });
+                    [weak = self_, owner, id, call](std::exception_ptr error) {
+                      const auto self = weak.lock();
+                      if (!error && self) return self->add_at_owner(owner, id, call);
+                      call->state().fail(error ? error : was_shut_down());
+                    });
   return reference;
 }
 
@@ -285,8 +284,7 @@ void References::keep_leases() {
   for (const auto& [incarnation, reference] : owners) calls_.tell(reference->owner, notice);
   tell_what_was_not();
   expire();
-  calls_.reactor().at(Deadline::Clock::now() + calls_.options().lease / 3,
-                      task_of([weak = self_] {
+  calls_.reactor().at(Deadline::Clock::now() + calls_.options().lease / 3, task_of([weak = self_] {
                         if (const auto self = weak.lock()) self->keep_leases();
                       }));
 }
