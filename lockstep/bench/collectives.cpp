@@ -13,8 +13,8 @@
 #include "lockstep/bench/experiment.h"
 #include "lockstep/bench/load.h"
 #include "lockstep/bench/spin_barrier.h"
+#include "lockstep/comm/engines/mpi/mpi_process.h"
 #include "lockstep/comm/init.h"
-#include "lockstep/comm/mpi/mpi_process.h"
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/log.h"
 

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "lockstep/comm/mpi/mpi_library.h"
-#include "lockstep/comm/mpi/mpi_process.h"
+#include "lockstep/comm/engines/mpi/mpi_library.h"
+#include "lockstep/comm/engines/mpi/mpi_process.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep::bench {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lockstep/bench/rows.h"
-#include "lockstep/comm/types.h"
+#include "lockstep/comm/backend/types.h"
 
 namespace lockstep::bench {
 

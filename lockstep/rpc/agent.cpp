@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "lockstep/comm/bootstrap.h"
+#include "lockstep/comm/groups/bootstrap.h"
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"

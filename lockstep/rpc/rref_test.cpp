@@ -7,7 +7,7 @@
 #include <future>
 #include <thread>
 
-#include "lockstep/comm/bootstrap.h"
+#include "lockstep/comm/groups/bootstrap.h"
 #include "lockstep/rpc/agent.h"
 #include "lockstep/rpc/internal/core.h"
 #include "lockstep/rpc/internal/directory.h"
