@@ -8,12 +8,12 @@
 #include <string>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/optim/gradient_norm.h"
 
 namespace lockstep::optim {
 namespace {
 
 // The value that torch::nn::utils::clip_grad_norm_ adds to the norm.
-constexpr double kNormEpsilon = 1e-6;
 
 void check_one(const at::Tensor& tensor, const char* name, const char* who) {
   if (tensor.defined() && (tensor.numel() != 1 || !at::isFloatingType(tensor.scalar_type())))
