@@ -188,9 +188,7 @@ at::Tensor global_norm_tensor(at::TensorList tensors) {
 }
 
 at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm) {
-  if (!(max_norm > 0))
-    throw InvalidArgument("clip_grad_norm_: max_norm is " + std::to_string(max_norm) +
-                          ", it must be above 0");
+  check_max_norm("clip_grad_norm_", max_norm);
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> gradients = gradients_of(parameters);
   at::Tensor norm = global_norm_tensor(gradients);
@@ -214,7 +212,7 @@ at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max
 void check_max_norm(const std::string& owner, double max_norm) {
   if (!(max_norm > 0))
     throw InvalidArgument(owner + ": max_norm is " + std::to_string(max_norm) +
-                          "; it must be above 0");
+                          ", it must be above 0");
 }
 
 void clip_by_norm(at::TensorList gradients, double norm, double max_norm) {
