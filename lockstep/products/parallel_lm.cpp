@@ -17,10 +17,10 @@
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/device/memory.h"
-#include "lockstep/parallel/context/context_parallel_lm.h"
+#include "lockstep/parallel/context/token_part.h"
 #include "lockstep/parallel/expert/expert_exchange.h"
-#include "lockstep/parallel/tensor/tensor_parallel_lm.h"
 #include "lockstep/products/internal/state.h"
+#include "lockstep/shard/parallelize.h"
 
 namespace lockstep {
 namespace {
@@ -98,12 +98,10 @@ ParallelLm::State::State(const LmConfig& given_config, Communicator given,
   TensorParts parts = lm_tensor_parts(config, mesh["tensor"]);
   LmOptions mine;
   mine.initial = InitialParameters::kNone;
-  mine.split = lm_split(config, mesh["tensor"], {.divides_rows = how.divides_rows});
   if (config.has_experts())
     mine.experts = experts_over(mesh["expert"], mesh.over({"data", "context", "expert"}));
-  if (how.size_of("context") > 1)
-    mine.context = lm_context(mesh["context"], {.way = how.context_way});
   lm = TransformerLm(config, mine);
+  lm->take_tokens(token_part(mesh["context"], how.context_way));
   const int stage = mesh.place("pipe");
   chunks.emplace(lm, how.cut, LmEnd::kRows);
   std::map<std::string, std::vector<int64_t>> shapes;
@@ -111,15 +109,14 @@ ParallelLm::State::State(const LmConfig& given_config, Communicator given,
   const auto names = chunks->parameters_of(schedule, stage);
   const std::set<std::string> here(names.begin(), names.end());
   const bool is_first = schedule.stage_of.front() == stage;
-  NamedTensors filled;
-  for (auto& [name, tensor] : parameters_of(lm)) {
-    if (!here.contains(name)) {
-      tensor.set_requires_grad(false);  // another stage's
-      continue;
-    }
-    filled.emplace_back(name, tensor);
-  }
-  parts.fill(filled, options.values);
+  // What nobody writes takes no memory.
+  const auto values_here = [&](const std::string& name, int64_t begin, const at::Tensor& part) {
+    if (here.contains(name)) options.values(name, begin, part);
+  };
+  parallelize(*lm, mesh["tensor"], lm_tensor_plan(config),
+              {.divides_rows = how.divides_rows, .values = values_here});
+  for (auto& [name, tensor] : parameters_of(lm))
+    if (!here.contains(name)) tensor.set_requires_grad(false);  // another stage's
   options.values = nullptr;  // which may hold a whole model
   if (const at::Device device = comm.device(); device.is_cpu()) {
     if (options.dtype != at::kFloat) lm->to(options.dtype);
@@ -282,7 +279,7 @@ std::vector<RouterStatistics> ParallelLm::routers() {
                                      1};
     std::copy(rest.begin(), rest.end(), numbers + experts);
   }
-  // Where there are losses, a rank has counted the tokens of all already (LmExperts::combine).
+  // Where there are losses, a rank has counted the tokens of all already (ExpertExchange::combine).
   std::vector<std::string> axes{"pipe"};
   if (config.router_aux_loss_coef == 0 && config.router_z_loss_coef == 0)
     axes.insert(axes.end(), {"data", "context", "expert"});
