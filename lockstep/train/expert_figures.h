@@ -17,7 +17,7 @@ namespace lockstep {
 // Empty without experts. For TrainTask::figures.
 Metrics router_figures(const std::vector<RouterStatistics>& layers);
 // Of the last step of a model (TransformerLmImpl::routers()): with this rank's tokens, or those of all ranks where
-// LmExperts::combine has added them up. Of one that is divided over a mesh it is
+// ExpertExchange::combine has added them up. Of one that is divided over a mesh it is
 // router_figures(parallel_lm_of(*strategy)->routers()), which is collective (lm_mesh_strategy.h).
 Metrics expert_figures(const TransformerLm& model);
 

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/tensor/tensor_parallel_lm.h"
+#include "lockstep/shard/tensor_parallel_lm.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,6 +18,8 @@
 #include "lockstep/mesh/mesh.h"
 #include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/ddp/ddp.h"
+#include "lockstep/parallel/tensor/tensor_part.h"
+#include "lockstep/shard/parallelize.h"
 #include "lockstep/testing/thread_ranks.h"
 
 namespace lockstep::tensor_parallel_lm_test {
@@ -278,7 +280,7 @@ TEST(TensorParallelLm, PartsAreFilledWithoutAWhole) {
     const TransformerLm whole(config);
     const auto expected = values_of(whole);
     torch::manual_seed(5);
-    const TransformerLm empty(config, LmOptions{.initial = InitialParameters::kNone, .split = {}});
+    const TransformerLm empty(config, LmOptions{.initial = InitialParameters::kNone});
     const ParameterParts drawn = empty->drawn_parts();
     for (const int size : {1, 2, 4}) {
       testing::run_threads(size, [&](Communicator& comm) {
@@ -317,6 +319,7 @@ TEST(TensorParallelLm, WhatIsSentIsWhatTheorySays) {
   const auto [ids, targets] = batch_of(0);
   testing::run_threads(4, [&, ids = ids, targets = targets](Communicator& comm) {
     TransformerLm lm = tensor_parallel_lm(whole, comm);
+    const uint64_t at_birth = comm.stats().collectives;
     const auto before = comm.stats().of(Op::kAllReduce);
     const at::Tensor loss = lm->loss(ids, targets);
     const auto between = comm.stats().of(Op::kAllReduce);
@@ -328,7 +331,7 @@ TEST(TensorParallelLm, WhatIsSentIsWhatTheorySays) {
     EXPECT_EQ(between.bytes - before.bytes, (1 + 2 * layers) * rows + 3 * tokens * sizeof(double));
     EXPECT_EQ(after.calls - between.calls, 2 * layers + 1);
     EXPECT_EQ(after.bytes - between.bytes, (2 * layers + 1) * rows);
-    EXPECT_EQ(comm.stats().collectives, after.calls);
+    EXPECT_EQ(comm.stats().collectives - at_birth, after.calls - before.calls);
   });
 }
 
@@ -474,8 +477,9 @@ TEST(TensorParallelLm, WhatDoesNotDivideIsRefusedInOneLine) {
     config.num_attention_heads = 12;
     EXPECT_THAT(message_of<InvalidArgument>([&] { tensor_parallel_lm(config, comm); }),
                 HasSubstr("k_proj.weight' has 4 heads, which do not divide among 6 parts"));
-    EXPECT_THAT(message_of<InvalidArgument>([&] { lm_split(config, comm); }),
-                HasSubstr("4 heads of keys do not divide among 6 parts"));
+    TransformerLm lm(config, LmOptions{.initial = InitialParameters::kNone});
+    EXPECT_THAT(message_of<InvalidArgument>([&] { lm->take_part(tensor_part(comm, false)); }),
+                HasSubstr("12 heads and 4 key heads do not divide among 6 parts"));
     EXPECT_EQ(comm.stats().collectives, 0u);
   });
   testing::run_threads(2, [](Communicator& comm) {
@@ -486,10 +490,46 @@ TEST(TensorParallelLm, WhatDoesNotDivideIsRefusedInOneLine) {
                 HasSubstr("35 tokens do not divide among 2 parts"));
     EXPECT_EQ(comm.stats().collectives, before);
   });
-  LmOptions alone{.initial = InitialParameters::kNone, .split = {.part = 0, .parts = 2}};
-  alone.split.combine = [](const at::Tensor&) {};
-  EXPECT_THAT(message_of<InvalidArgument>([&] { TransformerLm(small({4, false}), alone); }),
-              HasSubstr("a vocabulary of 50 is not divided among 2 parts"));
+  testing::run_threads(4, [](Communicator& comm) {
+    LmConfig config = small({4, false});
+    config.vocab_size = 3;
+    EXPECT_THAT(message_of<InvalidArgument>([&] { tensor_parallel_lm(config, comm); }),
+                HasSubstr("'model.embed_tokens.weight' has 3 rows"));
+    EXPECT_EQ(comm.stats().collectives, 0u);
+  });
+}
+
+// As any other model: in place, with rank 0's values, by a plan; also where tokens of unequal sequences are divided, and
+// parts are more than heads of keys.
+TEST(TensorParallelLm, AModelIsDividedFromOutside) {
+  for (const int64_t key_heads : {4, 1}) {
+    const LmConfig config = small({key_heads, false});
+    TransformerLm whole = made(config);
+    const Batch batch = batch_of(0);
+    const at::Tensor ids = batch.ids.flatten(), targets = batch.targets.flatten(),
+                     lengths = at::tensor({12, 10, 14}, at::kLong);
+    const at::Tensor loss = whole->loss(ids, targets, lengths);
+    loss.backward();
+    const auto gradients = gradients_of(whole);
+    testing::run_threads(4, [&](Communicator& comm) {
+      const Mesh mesh(comm, {{"context", 2}, {"tensor", 2}});
+      TransformerLm lm(config, LmOptions{.initial = InitialParameters::kNone});
+      lm->to(at::kDouble);
+      {
+        const at::NoGradGuard no_grad;
+        const auto values = whole->named_parameters();
+        for (auto& item : lm->named_parameters())
+          item.value().copy_(values[item.key()] + mesh["tensor"].rank());  // rank 0's count
+      }
+      const TensorParts parts = parallelize(*lm, mesh["tensor"], lm_tensor_plan(config),
+                                            {.divides_rows = true, .context = mesh["context"]});
+      const at::Tensor mine = lm->loss(ids, targets, lengths);
+      EXPECT_LT(difference(mine, loss), 1e-10);
+      mine.backward();
+      average_gradients(lm, mesh["context"]);
+      expect_slices(gradients_of(lm), gradients, parts, 1e-10);
+    });
+  }
 }
 
 }  // namespace
