@@ -147,32 +147,6 @@ void train(TransformerLm& lm, const Options& options, int64_t steps,
   }
 }
 
-TEST(TensorParallelLm, ThreeStepsEndWhereTheWholeEnds) {
-  constexpr int64_t kSteps = 3;
-  const torch::optim::SGDOptions sgd = torch::optim::SGDOptions(0.05).momentum(0.9);
-  const torch::optim::AdamWOptions adam(1e-3);
-  for (const Kind& kind :
-       {Kind{4, true}, Kind{2, false}, Kind{4, true, true}, Kind{2, false, true}, Kind{1, true}}) {
-    TransformerLm start = made(small(kind)), by_sgd = made(small(kind)),
-                  by_adam = made(small(kind));
-    train<torch::optim::SGD>(by_sgd, sgd, kSteps);
-    train<torch::optim::AdamW>(by_adam, adam, kSteps);
-    const auto end_of_sgd = values_of(by_sgd), end_of_adam = values_of(by_adam);
-    EXPECT_GT(
-        difference(end_of_sgd.at("model.norm.weight"), values_of(start).at("model.norm.weight")),
-        1e-4);
-    testing::run_threads(4, [&](Communicator& comm) {
-      const TensorParts parts = lm_tensor_parts(start->config(), comm);
-      TransformerLm first = part_of(start, comm, kind);
-      train<torch::optim::SGD>(first, sgd, kSteps);
-      expect_slices(values_of(first), end_of_sgd, parts, 1e-10);
-      TransformerLm second = part_of(start, comm, kind);
-      train<torch::optim::AdamW>(second, adam, kSteps);
-      expect_slices(values_of(second), end_of_adam, parts, 1e-10);
-    });
-  }
-}
-
 // In float32, by the nodes; what every part has whole stays alike on all of them.
 TEST(TensorParallelLm, EqualBitsEveryTimeAndOnAllParts) {
   for (const Kind& kind : {Kind{4, false}, Kind{4, false, true}, Kind{2, true}}) {
@@ -412,35 +386,6 @@ TEST(TensorParallelLm, LayersMayBeComputedAgain) {
       mine.backward();
       EXPECT_GT(comm.stats().of(op).calls - before, 2u * 3 + 1);
       expect_slices(gradients_of(lm), gradients, lm_tensor_parts(lm->config(), comm), 1e-10);
-    });
-  }
-}
-
-TEST(TensorParallelLm, WithDataParallelismItIsOneProcess) {
-  constexpr int64_t kSteps = 3;
-  const torch::optim::SGDOptions sgd = torch::optim::SGDOptions(0.05).momentum(0.9);
-  for (const bool averages : {false, true}) {
-    TransformerLm start = made(small({2, averages})), one = made(small({2, averages}));
-    train<torch::optim::SGD>(one, sgd, kSteps);
-    const auto end = values_of(one);
-    testing::run_threads(4, [&](Communicator& comm) {
-      const Mesh mesh(comm, {{"data", 2}, {"tensor", 2}});
-      TransformerLm lm = tensor_parallel_lm(start, mesh["tensor"]);
-      const int64_t row = 2 * mesh.place("data");
-      if (averages) {
-        train<torch::optim::SGD>(
-            lm, sgd, kSteps, [&] { average_gradients(lm, mesh["data"]); }, row, 2);
-      } else {
-        DistributedDataParallel ddp(lm, mesh["data"]);
-        torch::optim::SGD optimizer(lm->parameters(), sgd);
-        for (int64_t step = 0; step < kSteps; ++step) {
-          const auto [ids, targets] = batch_of(step);
-          optimizer.zero_grad();
-          ddp.forward(ids.narrow(0, row, 2), at::Tensor(), targets.narrow(0, row, 2)).backward();
-          optimizer.step();
-        }
-      }
-      expect_slices(values_of(lm), end, lm_tensor_parts(lm->config(), mesh["tensor"]), 1e-10);
     });
   }
 }
