@@ -203,25 +203,23 @@ void Calls::call(const std::string& to, const Request& request, Writer& argument
 
 void Calls::wait_for_room(const Pending& call, bool copies) {
   Link& link = *call.link;
-  const auto late = [&](const std::string& what, const char* within) {
+  const auto late = [&](const std::string& what) {
     return Timeout(words(call) + ": " + what + " within " +
-                   seconds_text(call.ends->timeout_seconds()) + within);
+                   seconds_text(call.ends->timeout_seconds()) +
+                   " (AgentOptions::queued_bytes = " + std::to_string(options_.queued_bytes) + ")");
   };
-  const std::string bytes = std::to_string(options_.queued_bytes);
   if (link.queued_bytes() >= options_.queued_bytes && !link.wait_for_room(*call.ends))
-    throw late(
-        std::to_string(link.queued_bytes()) + " bytes wait to be sent to it, and no room came",
-        (" (AgentOptions::queued_bytes = " + bytes + ")").c_str());
+    throw late(std::to_string(link.queued_bytes()) +
+               " bytes wait to be sent to it, and no room came");
   if (copies && !sender_.wait_for_room(link, options_.queued_bytes, *call.ends))
-    throw late("tensors of devices of " + bytes + " bytes wait for their copies, and no room came",
-               " (AgentOptions::queued_bytes)");
+    throw late("tensors of devices wait for their copies, and no room came");
   const auto most = static_cast<int64_t>(options_.calls_in_flight);
   while (link.calls.load(std::memory_order_relaxed) >= most) {
     if (call.ends->expired())
-      throw late(std::to_string(most) +
-                     " calls to it are in flight, the most "
-                     "(AgentOptions::calls_in_flight), and none returned",
-                 "");
+      throw Timeout(words(call) + ": " + std::to_string(most) +
+                    " calls to it are in flight, the most (AgentOptions::calls_in_flight), and "
+                    "none returned within " +
+                    seconds_text(call.ends->timeout_seconds()));
     const Deadline slice = Deadline::after(
         std::min<Deadline::Duration>(call.ends->remaining(), std::chrono::milliseconds(5)));
     if (!link.receive_until([&] { return link.calls.load(std::memory_order_relaxed) < most; },

@@ -151,13 +151,12 @@ Introduction introduce(int fd, Hello self, Deadline deadline) {
   return introduction;
 }
 
-UnauthenticatedPeer::UnauthenticatedPeer(UniqueFd fd, const Secret& secret, Hello self)
-    : fd_(std::move(fd)), challenge_(secret, kPurpose), self_(std::move(self)) {
+Newcomer::Newcomer(UniqueFd fd, Hello self) : fd_(std::move(fd)), self_(std::move(self)) {
   self_.word = random_word();
 }
 
 // Reads not one byte more, since the link reads what follows.
-bool UnauthenticatedPeer::read_up_to(size_t bytes) {
+bool Newcomer::read_up_to(size_t bytes) {
   while (buffer_.size() < bytes) {
     const size_t have = buffer_.size();
     buffer_.resize(bytes);
@@ -172,24 +171,13 @@ bool UnauthenticatedPeer::read_up_to(size_t bytes) {
 }
 
 // This fits: it is a few hundred bytes into an empty socket buffer.
-void UnauthenticatedPeer::send(std::string_view bytes) const {
+void Newcomer::send(std::string_view bytes) const {
   const ssize_t n = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   if (n != static_cast<ssize_t>(bytes.size()))
     throw PeerLost("it does not read what it asked for", -1);
 }
 
-bool UnauthenticatedPeer::advance() {
-  while (!challenge_.done()) {
-    // Checks every byte as it arrives, so the first wrong one is refused.
-    const size_t wanted = challenge_.wanted();
-    buffer_.clear();
-    const bool all = read_up_to(wanted);
-    if (!buffer_.empty()) {
-      challenge_.answer(fd_.get(), buffer_);
-      buffer_.clear();
-    }
-    if (!all) return false;
-  }
+bool Newcomer::advance() {
   if (!met_) {
     if (!read_frame(kHello, kMostHello)) return false;
     introduction_.other = Hello::decode(std::string_view(buffer_).substr(kHeadBytes));
@@ -207,7 +195,7 @@ bool UnauthenticatedPeer::advance() {
 }
 
 // Returns false if it has not arrived completely.
-bool UnauthenticatedPeer::read_frame(MessageKind kind, size_t most) {
+bool Newcomer::read_frame(MessageKind kind, size_t most) {
   return read_up_to(kHeadBytes) &&
          read_up_to(kHeadBytes + head_of(buffer_.data(), kind, most).body);
 }

@@ -78,21 +78,17 @@ struct Introduction {
 void prove(int fd, const Secret& secret, Deadline deadline);
 Introduction introduce(int fd, Hello self, Deadline deadline);
 
-// The accepting end, which must not wait: it reads the bytes that have arrived. Until a peer has
-// proved the secret, it is unauthenticated and gets no more than a few KiB of memory.
-class UnauthenticatedPeer {
+// The accepting end, after the challenge. It must not wait: it reads the bytes that have arrived.
+class Newcomer {
  public:
-  UnauthenticatedPeer(UniqueFd fd, const Secret& secret, Hello self);
+  Newcomer(UniqueFd fd, Hello self);
 
   int fd() const { return fd_.get(); }
   // True: the introduction is complete, see introduction(), and the other end waits for
-  // ready_frame(). Throws StoreError, BadFrame, PeerLost, SystemError; the connection is then
-  // unusable.
+  // ready_frame(). Throws BadFrame, PeerLost, SystemError; the connection is then unusable.
   bool advance();
   Introduction& introduction() { return introduction_; }
   UniqueFd release() { return std::move(fd_); }
-  // Whether it has proved the secret.
-  bool proved() const { return challenge_.done(); }
 
  private:
   bool read_up_to(size_t bytes);
@@ -100,7 +96,6 @@ class UnauthenticatedPeer {
   void send(std::string_view bytes) const;
 
   UniqueFd fd_;
-  wire::ServerChallenge challenge_;
   Hello self_;
   Introduction introduction_;
   bool met_ = false;  // hellos were exchanged

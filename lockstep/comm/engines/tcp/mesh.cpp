@@ -15,24 +15,20 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/interfaces.h"
-#include "lockstep/core/log.h"
 #include "lockstep/core/net.h"
 #include "lockstep/core/secret.h"
 #include "lockstep/wire/challenge.h"
-#include "lockstep/wire/unauthenticated_peers.h"
+#include "lockstep/wire/listener.h"
 
 namespace lockstep::tcp {
 namespace {
 
-constexpr auto kChallengeTime = std::chrono::seconds(10);  // to answer the challenge
+constexpr auto kGreetingTime = std::chrono::seconds(10);  // after the challenge
 // Of an address before the next one is tried.
 constexpr auto kHeadStart = std::chrono::milliseconds(300);
 constexpr auto kConnectTime = std::chrono::seconds(5);  // for an address to answer
 constexpr auto kRetryPause = std::chrono::milliseconds(100);
 constexpr auto kLookPause = std::chrono::milliseconds(100);
-constexpr size_t kMaxUnauthenticated = 256;  // at most: wire::most_unauthenticated()
-constexpr int kAcceptedAtATime = 64;         // afterwards it is the other sockets' turn
-constexpr int kMaxRefusalLines = 5;
 constexpr int kUserTimeoutMs = 20'000;  // time without acknowledgement until the link is cut
 constexpr uint32_t kVersion = 2;
 
@@ -76,18 +72,17 @@ void prepare(int fd) {
 struct Candidate {
   UniqueFd fd = {};
   std::string peer = {};
-  int rank = -1;    // the rank to connect to; -1: an incoming connection
-  uint64_t id = 0;  // of those
+  int rank = -1;  // the rank to connect to; -1: an incoming connection, after the challenge
   Deadline deadline;
   bool connected = true;
-  std::optional<wire::ServerChallenge> server = {};
   std::optional<wire::ClientChallenge> client = {};
   std::string out = {};       // bytes to be written
   std::string greeting = {};  // bytes read so far
   bool over = false;          // to be closed
   bool established = false;
 
-  bool challenged() const { return server ? server->done() : client->done(); }
+  bool incoming() const { return rank < 0; }
+  bool challenged() const { return incoming() || client->done(); }
 };
 
 // A lower rank, to which this one connects.
@@ -108,9 +103,12 @@ class Gathering {
 
   std::vector<UniqueFd> run() {
     if (options_.size == 1) return std::move(links_);
-    listen();
+    std::vector<UniqueFd> doors = listen();
     if (options_.rank == 0) store_.set("tcp/secret", Secret::generate().text());
     secret_ = Secret::from_text(store_.get("tcp/secret", deadline_));
+    listener_.emplace(
+        std::move(doors), *secret_,
+        wire::Listener::Service{.where = "tcp", .purpose = purpose_of(options_.rank)});
     for (int r = 0; r < options_.rank; ++r) targets_.push_back({r, {}, 0, Deadline::after({})});
     while (missing() > 0) {
       find_targets();
@@ -135,20 +133,22 @@ class Gathering {
     store_.try_get(address_key(options_.rank));
   }
 
-  void listen() {
+  std::vector<UniqueFd> listen() {
+    std::vector<UniqueFd> doors;
     std::string shown;
     std::string error;
     for (const std::string& address : addresses()) {
       try {
-        listeners_.push_back(listen_tcp({address, 0}));
+        doors.push_back(listen_tcp({address, 0}));
       } catch (const SystemError& failure) {
         error = failure.what();  // an address that is not set up yet; others may work
         continue;
       }
-      shown += (shown.empty() ? "" : " ") + local_address(listeners_.back().get()).to_string();
+      shown += (shown.empty() ? "" : " ") + local_address(doors.back().get()).to_string();
     }
-    if (listeners_.empty()) throw Error("tcp: " + error);
+    if (doors.empty()) throw Error("tcp: " + error);
     store_.set(address_key(options_.rank), shown);
+    return doors;
   }
 
   std::vector<std::string> addresses() const {
@@ -224,30 +224,22 @@ class Gathering {
   }
 
   void turn() {
-    std::vector<pollfd> fds;
-    const short incoming = acceptor_.paused() ? 0 : POLLIN;
-    for (const UniqueFd& listener : listeners_) fds.push_back({listener.get(), incoming, 0});
+    std::vector<pollfd> fds{{listener_->fd(), POLLIN, 0}};
     for (const Candidate& c : candidates_) {
       const bool writes = !c.connected || !c.out.empty();
       fds.push_back({c.fd.get(), static_cast<short>(writes ? POLLOUT : POLLIN), 0});
     }
     // The store is checked now and then for addresses of ranks that arrive later.
     ::poll(fds.data(), fds.size(), deadline_.poll_ms(unknown() ? 5 : 50));
-    size_t i = listeners_.size();
+    size_t i = 1;
     for (Candidate& c : candidates_) {
       const short events = fds[i++].revents;
       if (events != 0) serve(c);
       if (c.over || c.established) continue;
-      if (c.deadline.expired()) refuse(c, "it did not answer the challenge in time");
+      if (c.deadline.expired()) refuse(c, "it did not answer in time");
     }
-    for (size_t l = 0; l < listeners_.size(); ++l) {
-      if (fds[l].revents != 0) accept(listeners_[l].get());
-    }
-    candidates_.remove_if([this](const Candidate& c) {
-      const bool ends = c.over || c.established;
-      if (ends || c.challenged()) unauthenticated_.remove(c.id);
-      return ends;
-    });
+    candidates_.remove_if([](const Candidate& c) { return c.over || c.established; });
+    if (fds[0].revents != 0) accept();
   }
 
   bool unknown() const {
@@ -255,41 +247,13 @@ class Gathering {
                        [](const Target& target) { return target.addresses.empty(); });
   }
 
-  void accept(int listener) {
-    for (int i = 0; i < kAcceptedAtATime; ++i) {
-      UniqueFd fd = acceptor_.next(listener, [this] {
-        // Unauthenticated peers become links soon or are dropped; without any of them, this rank
-        // itself has no descriptor left.
-        if (unauthenticated_.size() == 0) throw system_error("tcp: accept", acceptor_.error());
-        return std::exchange(crowded_, true) && drop_unauthenticated();
-      });
-      if (!fd) return;
-      crowded_ = false;
-      Candidate candidate{.fd = std::move(fd),
-                          .peer = "?",
-                          .id = ++last_id_,
-                          .deadline = Deadline::after(kChallengeTime)};
-      try {
-        const HostPort peer = peer_address(candidate.fd.get());
-        candidate.peer = peer.to_string();
-        unauthenticated_.add(candidate.id, peer.host);
-      } catch (const SystemError&) {
-        continue;  // the file is gone already
-      }
-      set_no_delay(candidate.fd.get());
-      candidate.server.emplace(*secret_, purpose_of(options_.rank));
-      candidates_.push_back(std::move(candidate));
-      if (unauthenticated_.too_many()) drop_unauthenticated();
-    }
-  }
-
-  // Returns false if there is none.
-  bool drop_unauthenticated() {
-    const auto id = unauthenticated_.first_to_go();
-    if (!id) return false;
-    unauthenticated_.remove(*id);
-    candidates_.remove_if([id](const Candidate& c) { return c.id == *id; });
-    return true;
+  void accept() {
+    while (auto connection = listener_->next())
+      candidates_.push_back({.fd = std::move(connection->fd),
+                             .peer = std::move(connection->peer),
+                             .deadline = Deadline::after(kGreetingTime)});
+    // Without unauthenticated peers that could give way, this rank itself has no descriptor left.
+    if (listener_->starved() != 0) throw system_error("tcp: accept", listener_->starved());
   }
 
   // An error here concerns this connection alone.
@@ -325,13 +289,11 @@ class Gathering {
       return true;
     }
     // The listening side has sent its greeting, so the connection belongs to the mesh.
-    if (c.server && c.greeting.size() == sizeof(Greeting)) {
+    if (c.incoming() && c.greeting.size() == sizeof(Greeting)) {
       establish(c, greeting_of(c).rank);
       return false;
     }
-    std::string bytes(c.challenged() ? sizeof(Greeting) - c.greeting.size()
-                      : c.server     ? c.server->wanted()
-                                     : c.client->wanted(),
+    std::string bytes(c.challenged() ? sizeof(Greeting) - c.greeting.size() : c.client->wanted(),
                       '\0');
     const ssize_t n = ::recv(c.fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) return true;
@@ -342,11 +304,8 @@ class Gathering {
     }
     bytes.resize(static_cast<size_t>(n));
     if (!c.challenged()) {
-      if (c.server)
-        c.server->answer(c.fd.get(), bytes);
-      else
-        c.out = c.client->feed(bytes);
-      if (c.client && c.client->done()) {
+      c.out = c.client->feed(bytes);
+      if (c.client->done()) {
         Target& target = target_of(c);
         // One connection is enough; another address was quicker.
         if (target.chosen != nullptr || links_[c.rank]) {
@@ -361,7 +320,7 @@ class Gathering {
     c.greeting += bytes;
     if (c.greeting.size() < sizeof(Greeting)) return true;
     check(c, greeting_of(c));
-    if (c.server)
+    if (c.incoming())
       c.out = greeting();
     else
       establish(c, c.rank);
@@ -387,8 +346,8 @@ class Gathering {
       throw StoreError("it is of another version of Lockstep, or another kind of machine");
     if (theirs.size != options_.size)
       throw StoreError("it is of a group of " + std::to_string(theirs.size) + " ranks");
-    const bool fits = c.server ? theirs.rank > options_.rank && theirs.rank < options_.size
-                               : theirs.rank == c.rank;
+    const bool fits = c.incoming() ? theirs.rank > options_.rank && theirs.rank < options_.size
+                                   : theirs.rank == c.rank;
     if (!fits) throw StoreError("it says that it is rank " + std::to_string(theirs.rank));
   }
 
@@ -401,16 +360,11 @@ class Gathering {
 
   void refuse(Candidate& c, const std::string& reason) {
     c.over = true;
-    if (c.rank >= 0) {
-      Target& target = target_of(c);
-      if (target.chosen == &c) target.chosen = nullptr;
-      failed(target, c.peer, reason);
-      return;
-    }
     // A rank that found a quicker address closes the slower connection silently.
-    if (c.challenged()) return;
-    if (refusals_++ < kMaxRefusalLines)
-      log_warning("tcp: closed the connection from " + c.peer + ": " + reason);
+    if (c.incoming()) return;
+    Target& target = target_of(c);
+    if (target.chosen == &c) target.chosen = nullptr;
+    failed(target, c.peer, reason);
   }
 
   std::string late() const {
@@ -438,15 +392,10 @@ class Gathering {
   const Deadline deadline_;
   std::vector<UniqueFd> links_;
   std::optional<Secret> secret_;
-  std::vector<UniqueFd> listeners_;
+  std::optional<wire::Listener> listener_;
   std::vector<Target> targets_;
   std::list<Candidate> candidates_;
   Deadline next_look_ = Deadline::after(kLookPause);
-  wire::Acceptor acceptor_{"tcp"};
-  wire::UnauthenticatedPeers unauthenticated_{wire::most_unauthenticated(kMaxUnauthenticated)};
-  bool crowded_ = false;  // there was no descriptor for the waiting connection
-  uint64_t last_id_ = 0;
-  int refusals_ = 0;
 };
 
 }  // namespace
