@@ -17,7 +17,6 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/mesh/mesh.h"
 #include "lockstep/parallel/ddp/average_gradients.h"
-#include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/parallel/tensor/tensor_part.h"
 #include "lockstep/shard/parallelize.h"
 #include "lockstep/testing/thread_ranks.h"

@@ -221,6 +221,39 @@ TEST(ContextParallelLm, ThreeStepsUnderDistributedDataParallelEndWhereOneProcess
   }
 }
 
+TEST(ContextParallelLm, WithTensorParallelismItIsTheWhole) {
+  const Batch batch = packed({13, 1, 8});
+  for (const bool tied : {false, true}) {
+    TransformerLm whole = made(small(4, tied));
+    const at::Tensor logits = whole(batch.ids, batch.lengths).detach();
+    const at::Tensor loss = whole->loss(batch.ids, batch.targets, batch.lengths);
+    loss.backward();
+    const auto gradients = gradients_of(whole);
+    for (const ContextWay way : kWays) {
+      testing::run_threads(4, [&](Communicator& comm) {
+        const Mesh mesh(comm, {{"context", 2}, {"tensor", 2}});
+        TransformerLm lm = tensor_parallel_lm(whole, mesh["tensor"]);
+        lm->take_tokens(token_part(mesh["context"], way));
+        const TensorParts parts = lm_tensor_parts(lm->config(), mesh["tensor"]);
+        EXPECT_LT(difference(lm(batch.ids, batch.lengths), logits), 1e-10);
+        const at::Tensor mine = lm->loss(batch.ids, batch.targets, batch.lengths);
+        EXPECT_LT(difference(mine, loss), 1e-10);
+        mine.backward();
+        average_gradients(lm, mesh["context"]);
+        for (const auto& [name, value] : gradients_of(lm)) {
+          const PartSlice slice = parts.slice(name);
+          const at::Tensor& all = gradients.at(name);
+          EXPECT_LT(difference(value, slice.whole() ? all
+                                                    : all.narrow(slice.dim, slice.begin,
+                                                                 slice.end - slice.begin)),
+                    1e-10)
+              << name;
+        }
+      });
+    }
+  }
+}
+
 TEST(ContextParallelLm, EqualBitsEveryTimeAndTheSameLossOnAllRanks) {
   TransformerLm start = made(small(4), at::kFloat);
   const torch::optim::SGDOptions sgd(0.05);
@@ -317,6 +350,39 @@ TEST(ContextParallelLm, DropoutIsTheWholes) {
   }
 }
 
+// Sequence parallelism: between the products a part has some of its rank's rows. Dropout included.
+TEST(ContextParallelLm, WithRowsThatTensorPartsDivideItIsTheWhole) {
+  LmConfig config = small(4, true);
+  config.hidden_dropout = 0.2;
+  TransformerLm whole = made(config);
+  const Batch batch = packed({12, 8, 4});
+  const LmPassOptions seeded{.first_row = 7, .dropout_seed = 5};
+  const at::Tensor loss = loss_by_units(whole, batch, seeded);
+  loss.backward();
+  const auto gradients = gradients_of(whole);
+  for (const ContextWay way : kWays) {
+    testing::run_threads(4, [&](Communicator& comm) {
+      const Mesh mesh(comm, {{"context", 2}, {"tensor", 2}});
+      TransformerLm lm = tensor_parallel_lm(whole, mesh["tensor"], {.divides_rows = true});
+      lm->take_tokens(token_part(mesh["context"], way));
+      const TensorParts parts = lm_tensor_parts(config, mesh["tensor"]);
+      const at::Tensor mine = loss_by_units(lm, batch, seeded);
+      EXPECT_LT(difference(mine, loss), 1e-10);
+      mine.backward();
+      average_gradients(lm, mesh["context"]);
+      for (const auto& [name, value] : gradients_of(lm)) {
+        const PartSlice slice = parts.slice(name);
+        const at::Tensor& all = gradients.at(name);
+        EXPECT_LT(difference(value, slice.whole() ? all
+                                                  : all.narrow(slice.dim, slice.begin,
+                                                               slice.end - slice.begin)),
+                  1e-10)
+            << name;
+      }
+    });
+  }
+}
+
 // Of 5 tokens one rank has 3 and the other 2, which would divide among its parts: neither goes on alone.
 TEST(ContextParallelLm, RowsThatDoNotDivideOnOneRankAreRefusedOnAll) {
   TransformerLm whole = made(small(4));
@@ -329,6 +395,51 @@ TEST(ContextParallelLm, RowsThatDoNotDivideOnOneRankAreRefusedOnAll) {
                 HasSubstr("3 tokens do not divide among 2 parts"));
     EXPECT_EQ(mesh["context"].stats().collectives, before);
   });
+}
+
+// Each stage's ranks along "context" have the same micro-batches, and their rows of them. Dropout included.
+TEST(ContextParallelLm, StagesOfAPipelineAreTheWhole) {
+  LmConfig config = small(4);
+  config.hidden_dropout = 0.1;
+  TransformerLm whole = made(config);
+  const std::vector<std::vector<int64_t>> micro_batches{{9, 5}, {14}, {4, 4, 8}, {11}};
+  const Batch batch = packed({9, 5, 14, 4, 4, 8, 11});
+  const at::Tensor loss = loss_by_units(whole, batch, {.dropout_seed = 31});
+  loss.backward();
+  const auto gradients = gradients_of(whole);
+  const auto count = batch.targets.ne(-100).sum().item<double>();
+  for (const char* name : {"1f1b", "zb-h1"}) {
+    for (const ContextWay way : kWays) {
+      testing::run_threads(4, [&](Communicator& comm) {
+        const Mesh mesh(comm, {{"pipe", 2}, {"context", 2}});
+        const int stage = mesh.place("pipe");
+        TransformerLm lm = context_parallel_lm(whole, mesh["context"], {.way = way});
+        const PipelineSchedule schedule = make_schedule(name, {.stages = 2, .micro_batches = 4});
+        LmChunks chunks(lm, {2, 3});
+        Pipeline pipeline(mesh["pipe"], schedule, chunks.chunks_of(schedule, stage));
+        // This rank's rows of all micro-batches are those of all sequences.
+        const at::Tensor own = lm->own_rows(batch.sequences);
+        const at::Tensor ids = batch.ids.index_select(0, own),
+                         targets = batch.targets.index_select(0, own);
+        const double share = pipeline.step(
+            {.rows = chunks.begin(micro_batches, 31),
+             .input = [&](const MicroBatch& mb) { return ids.narrow(0, mb.first_row, mb.rows); },
+             .loss =
+                 [&](const at::Tensor& logits, const MicroBatch& mb) {
+                   return divided_loss(logits, targets.narrow(0, mb.first_row, mb.rows), count / 2);
+                 }});
+        const at::Tensor mean = torch::full({}, share, at::kDouble);
+        mesh["context"].all_reduce(mean, ReduceOp::kAvg);
+        EXPECT_LT(difference(mean, loss), 1e-10);
+        NamedTensors mine;
+        for (const std::string& parameter : chunks.parameters_of(schedule, stage))
+          mine.emplace_back(parameter, lm->named_parameters()[parameter]);
+        average_gradients(mine, mesh["context"]);
+        for (const auto& [parameter, tensor] : mine)
+          EXPECT_LT(difference(tensor.grad(), gradients.at(parameter)), 1e-10) << parameter;
+      });
+    }
+  }
 }
 
 TEST(ContextParallelLm, GradientsOfWeightsMayComeLater) {
