@@ -147,7 +147,12 @@ void Calls::call(const std::string& to, const Request& request, Writer& argument
           context.autograd->context->sent(arguments.tensors(), to, context.autograd->next_call());
     if (extra.owner) check_owner(*extra.owner);
     message.link = call->link = link_of(to, *call->ends, extra.owner);
-    if (extra.waits_for_room) wait_for_room(*call, !message.devices.empty());
+    if (extra.waits_for_room) {
+      // While it waits, this thread may serve calls, which write with the same writer.
+      Writer written = std::exchange(arguments, Writer());
+      wait_for_room(*call, !message.devices.empty());
+      arguments = std::move(written);
+    }
   } catch (const Error&) {
     return call->state().fail(std::current_exception());
   }
@@ -304,10 +309,8 @@ void Calls::keep_time() {
 
 void Calls::answered(const std::shared_ptr<Link>& link, Incoming& message) {
   std::shared_ptr<Receipt> receipt = receipt_of(self_, link, message);
-  PendingPtr call = table_.take(message.head.call);
-  if (!call || call->link != link) {  // it was cancelled, or was late
-    return link->drop(message.pending);
-  }
+  PendingPtr call = table_.take(message.head.call, link.get());
+  if (!call) return link->drop(message.pending);  // it was cancelled, or was late
   if (message.head.kind == MessageKind::kError) {
     Reader reader(message.body, {});
     return finish(call, error_of(*call, reader));
@@ -383,7 +386,6 @@ void Calls::lost(const std::shared_ptr<Link>& link, const std::string& why) {
   for (const PendingPtr& call : table_.take_of(*link))
     finish(call, std::make_exception_ptr(
                      PeerLost(words(*call) + ": " + link->peer().str() + " is lost: " + why, -1)));
-  sender_.references().lost(*link);
   const MutexLock lock(mutex_);
   gone_.insert(link->peer().incarnation);
 }
