@@ -157,32 +157,40 @@ void Listener::advance(uint64_t id) {
   const auto found = peers_.find(id);
   if (found == peers_.end()) return;  // it has given way
   Peer& peer = found->second;
-  std::array<char, 256> bytes;
   try {
-    while (!peer.challenge.done()) {
-      // Not one byte more: what follows is for the user of the connection.
-      const ssize_t n = ::recv(peer.fd.get(), bytes.data(),
-                               std::min(peer.challenge.wanted(), bytes.size()), MSG_DONTWAIT);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-      if (n <= 0) return drop(id);  // a port scanner, or a process that only looked
-      peer.challenge.answer(peer.fd.get(), {bytes.data(), static_cast<size_t>(n)});
-    }
-  } catch (const StoreError& error) {
+    if (!advance(id, peer)) return;
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, peer.fd.get(), nullptr);
+    proved_.push_back(
+        {std::move(peer.fd), peer.door, std::move(peer.name), std::move(peer.greeting)});
+  } catch (const PeerLost&) {
+    // A port scanner, or a process that only looked.
+  } catch (const Error& error) {
     ++refused_;
     refuse(peer, error.what());
-    return drop(id);
-  } catch (const Error&) {
-    return drop(id);
   }
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, peer.fd.get(), nullptr);
-  proved_.push_back({std::move(peer.fd), peer.door, std::move(peer.name)});
   drop(id);
 }
 
+bool Listener::advance(uint64_t id, Peer& peer) {
+  std::array<char, 256> bytes;
+  while (!peer.challenge.done()) {
+    // Not one byte more: what follows is for the user of the connection.
+    const ssize_t n = ::recv(peer.fd.get(), bytes.data(),
+                             std::min(peer.challenge.wanted(), bytes.size()), MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
+    if (n <= 0) throw PeerLost("it has left", -1);
+    peer.challenge.answer(peer.fd.get(), {bytes.data(), static_cast<size_t>(n)});
+    if (!peer.challenge.done()) continue;
+    order_.remove(id);
+    if (service_.greets) peer.greeting = service_.greets(peer.fd.get());
+  }
+  return !peer.greeting || peer.greeting->advance();
+}
+
 void Listener::drop(uint64_t id) {
-  peers_.erase(id);
   order_.remove(id);
+  peers_.erase(id);
 }
 
 bool Listener::make_room() {
@@ -203,11 +211,10 @@ void Listener::keep_time() {
   uint64_t times = 0;
   [[maybe_unused]] const ssize_t n = ::read(timer_.get(), &times, sizeof times);
   timed_.reset();
-  while (const auto oldest = order_.oldest()) {
-    const Peer& peer = peers_.at(*oldest);
-    if (!peer.deadline.expired()) break;
-    refuse(peer, "it did not answer the challenge in time");
-    drop(*oldest);
+  while (!peers_.empty() && peers_.begin()->second.deadline.expired()) {
+    const auto& [id, peer] = *peers_.begin();
+    refuse(peer, "it did not prove the secret, or say who it is, in time");
+    drop(id);
   }
   if (!pause_ || !pause_->expired()) return;
   pause_.reset();
@@ -218,7 +225,7 @@ void Listener::keep_time() {
 // An earlier time is left as it is: most peers pass the challenge long before.
 void Listener::set_timer() {
   std::optional<Deadline> next;
-  if (const auto oldest = order_.oldest()) next = peers_.at(*oldest).deadline;
+  if (!peers_.empty()) next = peers_.begin()->second.deadline;
   if (pause_ && (!next || pause_->time() < next->time())) next = pause_;
   if (!next || (timed_ && timed_->time() <= next->time())) return;
   timed_ = next;

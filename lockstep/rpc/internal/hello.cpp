@@ -10,6 +10,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/net.h"
+#include "lockstep/wire/challenge.h"
 
 namespace lockstep::rpc::internal {
 namespace {
@@ -151,7 +152,7 @@ Introduction introduce(int fd, Hello self, Deadline deadline) {
   return introduction;
 }
 
-Newcomer::Newcomer(UniqueFd fd, Hello self) : fd_(std::move(fd)), self_(std::move(self)) {
+Newcomer::Newcomer(int fd, Hello self) : fd_(fd), self_(std::move(self)) {
   self_.word = random_word();
 }
 
@@ -160,7 +161,7 @@ bool Newcomer::read_up_to(size_t bytes) {
   while (buffer_.size() < bytes) {
     const size_t have = buffer_.size();
     buffer_.resize(bytes);
-    const ssize_t n = ::recv(fd_.get(), buffer_.data() + have, bytes - have, MSG_DONTWAIT);
+    const ssize_t n = ::recv(fd_, buffer_.data() + have, bytes - have, MSG_DONTWAIT);
     buffer_.resize(have + (n > 0 ? static_cast<size_t>(n) : 0));
     if (n > 0 || (n < 0 && errno == EINTR)) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
@@ -172,7 +173,7 @@ bool Newcomer::read_up_to(size_t bytes) {
 
 // This fits: it is a few hundred bytes into an empty socket buffer.
 void Newcomer::send(std::string_view bytes) const {
-  const ssize_t n = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  const ssize_t n = ::send(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   if (n != static_cast<ssize_t>(bytes.size()))
     throw PeerLost("it does not read what it asked for", -1);
 }
@@ -182,7 +183,7 @@ bool Newcomer::advance() {
     if (!read_frame(kHello, kMostHello)) return false;
     introduction_.other = Hello::decode(std::string_view(buffer_).substr(kHeadBytes));
     buffer_.clear();
-    introduction_.process = other_process(fd_.get());
+    introduction_.process = other_process(fd_);
     self_.address = show_word(introduction_);
     send(hello_frame(self_));
     met_ = true;

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <map>
 #include <set>
 #include <thread>
 #include <unordered_map>
@@ -51,11 +50,6 @@ struct Transport::State : std::enable_shared_from_this<Transport::State> {
   void listen();
   void start(LinkHandlers handlers);
   void accept();
-  void admit(UniqueFd fd, bool local);
-  void meet(uint64_t id, const std::shared_ptr<Newcomer>& newcomer, bool local);
-  bool end_meeting(uint64_t id);
-  void refuse(uint64_t id, const std::string& why, bool counts);
-  void count_refused(const std::string& why);
   std::shared_ptr<StreamLink> make_link(UniqueFd fd, Introduction introduction, bool local,
                                         const std::string& ready, const std::string& name);
   std::shared_ptr<StreamLink> attempt(const std::string& name, Deadline deadline, uint64_t only);
@@ -78,18 +72,12 @@ struct Transport::State : std::enable_shared_from_this<Transport::State> {
     bool attempting = false;
     uint64_t lost_incarnation = 0;  // of the last link
   };
-  struct Meeting {
-    std::shared_ptr<Newcomer> newcomer;
-    uint64_t timer = 0;
-  };
   mutable Mutex mutex;
   ConditionVariable changed;
   bool closed LOCKSTEP_GUARDED_BY(mutex) = false;
   std::unordered_map<std::string, Known> known LOCKSTEP_GUARDED_BY(mutex);
   std::set<std::shared_ptr<StreamLink>> links LOCKSTEP_GUARDED_BY(mutex);  // in both directions
-  std::map<uint64_t, Meeting> meetings LOCKSTEP_GUARDED_BY(mutex);         // have proved the secret
-  uint64_t last_meeting LOCKSTEP_GUARDED_BY(mutex) = 0;
-  std::set<int> tried LOCKSTEP_GUARDED_BY(mutex);  // by attempt()
+  std::set<int> tried LOCKSTEP_GUARDED_BY(mutex);                          // by attempt()
 
   // A socket on which this process authenticates itself: close() ends that.
   class Trying {
@@ -123,10 +111,12 @@ void Transport::State::listen() {
   doors[kTcpDoor] = listen_tcp({options.listen, 0});
   entry.tcp = addresses_of(options.listen, local_address(doors[kTcpDoor].get()).port);
   listener.emplace(std::move(doors), secret,
-                   wire::Listener::Service{.where = "rpc",
-                                           .purpose = std::string(kPurpose),
-                                           .most = kMaxUnauthenticated,
-                                           .time = kIntroductionTime});
+                   wire::Listener::Service{
+                       .where = "rpc",
+                       .purpose = std::string(kPurpose),
+                       .most = kMaxUnauthenticated,
+                       .time = kIntroductionTime,
+                       .greets = [this](int fd) { return std::make_unique<Newcomer>(fd, self); }});
   wake = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake) throw system_error("eventfd", errno);
 }
@@ -166,7 +156,11 @@ void Transport::State::start(LinkHandlers handlers) {
           },
       .refused =
           [weak](const std::string& what) {
-            if (const auto state = weak.lock()) state->count_refused(what);
+            const auto state = weak.lock();
+            const uint64_t count = state ? ++state->refused : 0;
+            if (wire::worth_a_line(count))
+              log_warning("rpc: a connection was refused: " + what + " (number " +
+                          std::to_string(count) + ")");
           }});
   reactor.watch(wake.get(), EPOLLIN, [weak](uint32_t) {
     if (const auto state = weak.lock()) state->write_what_waits();
@@ -195,79 +189,16 @@ void Transport::State::accept() {
     const MutexLock lock(mutex);
     if (closed) return;
   }
-  while (auto connection = listener->next())
-    admit(std::move(connection->fd), connection->door == kLocalDoor);
+  while (auto connection = listener->next()) {
+    const bool local = connection->door == kLocalDoor;
+    if (!local) prepare_tcp(connection->fd.get());
+    // Only here the other end learns that they have met: nothing closes this connection before both
+    // sides know it.
+    Introduction& introduction = static_cast<Newcomer&>(*connection->greeting).introduction();
+    const std::string ready = ready_frame({.reads = introduction.this_end_reads});
+    make_link(std::move(connection->fd), std::move(introduction), local, ready, "");
+  }
   reactor.arm(listener->fd(), EPOLLIN);  // it is edge triggered there, and there may be more
-}
-
-void Transport::State::admit(UniqueFd fd, bool local) {
-  const std::weak_ptr<State> weak = weak_from_this();
-  if (!local) prepare_tcp(fd.get());
-  const auto newcomer = std::make_shared<Newcomer>(std::move(fd), self);
-  MutexLock lock(mutex);
-  if (closed) return;
-  const uint64_t id = ++last_meeting;
-  const uint64_t timer =
-      reactor.at(Reactor::Clock::now() + kIntroductionTime, task_of([weak, id] {
-                   if (const auto state = weak.lock())
-                     state->refuse(id, "a process did not say who it is in time", false);
-                 }));
-  meetings.emplace(id, Meeting{newcomer, timer});
-  reactor.watch(newcomer->fd(), EPOLLIN | EPOLLRDHUP, [weak, id, newcomer, local](uint32_t) {
-    if (const auto state = weak.lock()) state->meet(id, newcomer, local);
-  });
-}
-
-// Returns false if another thread has ended it.
-bool Transport::State::end_meeting(uint64_t id) {
-  uint64_t timer = 0;
-  {
-    MutexLock lock(mutex);
-    const auto found = meetings.find(id);
-    if (found == meetings.end()) return false;
-    timer = found->second.timer;
-    meetings.erase(found);
-  }
-  reactor.cancel(timer);
-  return true;
-}
-
-void Transport::State::meet(uint64_t id, const std::shared_ptr<Newcomer>& newcomer, bool local) {
-  try {
-    if (!newcomer->advance()) return;
-  } catch (const PeerLost&) {
-    return refuse(id, "", false);  // it has ended
-  } catch (const Error& error) {
-    return refuse(id, error.what(), true);
-  }
-  reactor.forget(newcomer->fd());
-  if (!end_meeting(id)) return;
-  // Only here the other end learns that they have met: nothing closes this connection before both
-  // sides know it.
-  const std::string ready = ready_frame({.reads = newcomer->introduction().this_end_reads});
-  make_link(newcomer->release(), std::move(newcomer->introduction()), local, ready, "");
-}
-
-void Transport::State::refuse(uint64_t id, const std::string& why, bool counts) {
-  std::shared_ptr<Newcomer> newcomer;
-  {
-    MutexLock lock(mutex);
-    const auto found = meetings.find(id);
-    if (found != meetings.end()) newcomer = found->second.newcomer;
-  }
-  if (!newcomer || !end_meeting(id)) return;
-  if (counts)
-    count_refused(why);
-  else if (!why.empty())
-    log_info("rpc: a connection was closed: " + why);
-  reactor.forget(newcomer->fd());  // also drops the last owner
-}
-
-void Transport::State::count_refused(const std::string& why) {
-  const uint64_t count = ++refused;
-  if (wire::worth_a_line(count))
-    log_warning("rpc: a connection was refused: " + why + " (number " + std::to_string(count) +
-                ")");
 }
 
 // `name`: the peer, for a link that this end has made; "" if the other end has.
@@ -377,21 +308,15 @@ std::shared_ptr<StreamLink> Transport::State::attempt(const std::string& name, D
 
 void Transport::State::close(const std::string& why) {
   std::set<std::shared_ptr<StreamLink>> all;
-  std::map<uint64_t, Meeting> met;
   {
     MutexLock lock(mutex);
     if (closed) return;
     closed = true;
     all = links;
-    met.swap(meetings);
     for (const int fd : tried) ::shutdown(fd, SHUT_RDWR);
     changed.notify_all();
   }
   for (const int fd : {listener->fd(), wake.get()}) reactor.forget(fd);
-  for (const auto& [id, meeting] : met) {
-    reactor.cancel(meeting.timer);
-    reactor.forget(meeting.newcomer->fd());
-  }
   for (const auto& link : all) link->close(why);
   for (const auto& link : all) link->wait_until_quiet();
   {

@@ -23,7 +23,6 @@
 namespace lockstep::tcp {
 namespace {
 
-constexpr auto kGreetingTime = std::chrono::seconds(10);  // after the challenge
 // Of an address before the next one is tried.
 constexpr auto kHeadStart = std::chrono::milliseconds(300);
 constexpr auto kConnectTime = std::chrono::seconds(5);  // for an address to answer
@@ -32,8 +31,9 @@ constexpr auto kLookPause = std::chrono::milliseconds(100);
 constexpr int kUserTimeoutMs = 20'000;  // time without acknowledgement until the link is cut
 constexpr uint32_t kVersion = 2;
 
-// The connecting rank's greeting once both have proved the secret; the listening rank repeats it.
-struct Greeting {
+// The connecting rank's greeting once both have proved the secret; the listening rank answers with
+// its own.
+struct Hello {
   uint32_t version = kVersion;
   uint32_t order = 0x01020304;  // detects the byte order
   int32_t rank = 0;
@@ -68,21 +68,66 @@ void prepare(int fd) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMs, sizeof kUserTimeoutMs);
 }
 
-// A connection that does not belong to the mesh yet.
+std::string greeting_of(const MeshOptions& options) {
+  const Hello mine{kVersion, Hello{}.order, options.rank, options.size};
+  return {reinterpret_cast<const char*>(&mine), sizeof mine};
+}
+
+// The rank that says so. `expected`: -1: one above this rank, which connects to lower ones. Throws
+// StoreError.
+int rank_of(const std::string& greeting, const MeshOptions& options, int expected) {
+  Hello theirs;
+  std::memcpy(&theirs, greeting.data(), sizeof theirs);
+  if (theirs.version != kVersion || theirs.order != Hello{}.order)
+    throw StoreError("it is of another version of Lockstep, or another kind of machine");
+  if (theirs.size != options.size)
+    throw StoreError("it is of a group of " + std::to_string(theirs.size) + " ranks");
+  const bool fits = expected < 0 ? theirs.rank > options.rank && theirs.rank < options.size
+                                 : theirs.rank == expected;
+  if (!fits) throw StoreError("it says that it is rank " + std::to_string(theirs.rank));
+  return theirs.rank;
+}
+
+// The listening rank's end.
+class Welcome final : public wire::Greeting {
+ public:
+  Welcome(int fd, const MeshOptions& options) : fd_(fd), options_(options) {}
+  bool advance() override {
+    while (said_.size() < sizeof(Hello)) {
+      char bytes[sizeof(Hello)];
+      const ssize_t n = ::recv(fd_, bytes, sizeof bytes - said_.size(), MSG_DONTWAIT);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0 && errno == EAGAIN) return false;
+      if (n <= 0) throw PeerLost("it has left", -1);  // it found a quicker address
+      said_.append(bytes, static_cast<size_t>(n));
+    }
+    rank = rank_of(said_, options_, -1);
+    const std::string answer = greeting_of(options_);
+    if (::send(fd_, answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT) !=
+        static_cast<ssize_t>(answer.size()))
+      throw PeerLost("it does not read", -1);
+    return true;
+  }
+  int rank = -1;
+
+ private:
+  const int fd_;
+  const MeshOptions& options_;
+  std::string said_;
+};
+
+// A connection to a lower rank that does not belong to the mesh yet.
 struct Candidate {
   UniqueFd fd = {};
   std::string peer = {};
-  int rank = -1;  // the rank to connect to; -1: an incoming connection, after the challenge
+  int rank = -1;
   Deadline deadline;
-  bool connected = true;
-  std::optional<wire::ClientChallenge> client = {};
+  bool connected = false;
+  wire::ClientChallenge challenge;
   std::string out = {};       // bytes to be written
   std::string greeting = {};  // bytes read so far
   bool over = false;          // to be closed
   bool established = false;
-
-  bool incoming() const { return rank < 0; }
-  bool challenged() const { return incoming() || client->done(); }
 };
 
 // A lower rank, to which this one connects.
@@ -108,7 +153,10 @@ class Gathering {
     secret_ = Secret::from_text(store_.get("tcp/secret", deadline_));
     listener_.emplace(
         std::move(doors), *secret_,
-        wire::Listener::Service{.where = "tcp", .purpose = purpose_of(options_.rank)});
+        wire::Listener::Service{
+            .where = "tcp", .purpose = purpose_of(options_.rank), .greets = [this](int fd) {
+              return std::make_unique<Welcome>(fd, options_);
+            }});
     for (int r = 0; r < options_.rank; ++r) targets_.push_back({r, {}, 0, Deadline::after({})});
     while (missing() > 0) {
       find_targets();
@@ -182,7 +230,7 @@ class Gathering {
     Candidate candidate{.peer = address.to_string(),
                         .rank = target.rank,
                         .deadline = Deadline::after(kConnectTime),
-                        .connected = false};
+                        .challenge = {*secret_, purpose_of(target.rank)}};
     sockaddr_storage to{};
     socklen_t size = 0;
     auto* v4 = reinterpret_cast<sockaddr_in*>(&to);
@@ -211,8 +259,7 @@ class Gathering {
       return;
     }
     target.possible = true;
-    candidate.client.emplace(*secret_, purpose_of(target.rank));
-    candidate.out = candidate.client->hello();
+    candidate.out = candidate.challenge.hello();
     candidates_.push_back(std::move(candidate));
   }
 
@@ -248,10 +295,9 @@ class Gathering {
   }
 
   void accept() {
+    // A rank that connects again has given up its earlier connection.
     while (auto connection = listener_->next())
-      candidates_.push_back({.fd = std::move(connection->fd),
-                             .peer = std::move(connection->peer),
-                             .deadline = Deadline::after(kGreetingTime)});
+      establish(std::move(connection->fd), static_cast<Welcome&>(*connection->greeting).rank);
     // Without unauthenticated peers that could give way, this rank itself has no descriptor left.
     if (listener_->starved() != 0) throw system_error("tcp: accept", listener_->starved());
   }
@@ -288,13 +334,8 @@ class Gathering {
       c.out.erase(0, static_cast<size_t>(n));
       return true;
     }
-    // The listening side has sent its greeting, so the connection belongs to the mesh.
-    if (c.incoming() && c.greeting.size() == sizeof(Greeting)) {
-      establish(c, greeting_of(c).rank);
-      return false;
-    }
-    std::string bytes(c.challenged() ? sizeof(Greeting) - c.greeting.size() : c.client->wanted(),
-                      '\0');
+    const bool challenged = c.challenge.done();
+    std::string bytes(challenged ? sizeof(Hello) - c.greeting.size() : c.challenge.wanted(), '\0');
     const ssize_t n = ::recv(c.fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) return true;
     if (n < 0 && errno == EAGAIN) return false;
@@ -303,9 +344,9 @@ class Gathering {
       return false;
     }
     bytes.resize(static_cast<size_t>(n));
-    if (!c.challenged()) {
-      c.out = c.client->feed(bytes);
-      if (c.client->done()) {
+    if (!challenged) {
+      c.out = c.challenge.feed(bytes);
+      if (c.challenge.done()) {
         Target& target = target_of(c);
         // One connection is enough; another address was quicker.
         if (target.chosen != nullptr || links_[c.rank]) {
@@ -313,55 +354,27 @@ class Gathering {
           return false;
         }
         target.chosen = &c;
-        c.out = greeting();
+        c.out = greeting_of(options_);
       }
       return true;
     }
     c.greeting += bytes;
-    if (c.greeting.size() < sizeof(Greeting)) return true;
-    check(c, greeting_of(c));
-    if (c.incoming())
-      c.out = greeting();
-    else
-      establish(c, c.rank);
-    return !c.over && !c.established;
+    if (c.greeting.size() < sizeof(Hello)) return true;
+    establish(std::move(c.fd), rank_of(c.greeting, options_, c.rank));
+    c.established = true;
+    return false;
   }
 
   // The targets are the ranks below this one, in order.
   Target& target_of(const Candidate& c) { return targets_[static_cast<size_t>(c.rank)]; }
 
-  std::string greeting() const {
-    const Greeting mine{kVersion, Greeting{}.order, options_.rank, options_.size};
-    return {reinterpret_cast<const char*>(&mine), sizeof mine};
-  }
-  static Greeting greeting_of(const Candidate& c) {
-    Greeting theirs;
-    std::memcpy(&theirs, c.greeting.data(), sizeof theirs);
-    return theirs;
-  }
-
-  // The peer knows the secret: errors from here on are not those of an unauthenticated peer.
-  void check(Candidate& c, const Greeting& theirs) const {
-    if (theirs.version != kVersion || theirs.order != Greeting{}.order)
-      throw StoreError("it is of another version of Lockstep, or another kind of machine");
-    if (theirs.size != options_.size)
-      throw StoreError("it is of a group of " + std::to_string(theirs.size) + " ranks");
-    const bool fits = c.incoming() ? theirs.rank > options_.rank && theirs.rank < options_.size
-                                   : theirs.rank == c.rank;
-    if (!fits) throw StoreError("it says that it is rank " + std::to_string(theirs.rank));
-  }
-
-  // A rank that connects again has given up its earlier connection.
-  void establish(Candidate& c, int rank) {
-    prepare(c.fd.get());
-    links_[rank] = std::move(c.fd);
-    c.established = true;
+  void establish(UniqueFd fd, int rank) {
+    prepare(fd.get());
+    links_[rank] = std::move(fd);
   }
 
   void refuse(Candidate& c, const std::string& reason) {
     c.over = true;
-    // A rank that found a quicker address closes the slower connection silently.
-    if (c.incoming()) return;
     Target& target = target_of(c);
     if (target.chosen == &c) target.chosen = nullptr;
     failed(target, c.peer, reason);
