@@ -109,8 +109,9 @@ TEST(WarmupRates, WarmupIsDeepSpeeds) {
 
 TEST(WarmupRates, WarmupDecayIsDeepSpeeds) {
   const auto decay = [](int64_t warmup) {
-    return WarmupSchedule{
-        .type = WarmupScheduleType::kWarmupDecay, .total_num_steps = 20, .warmup_num_steps = warmup};
+    return WarmupSchedule{.type = WarmupScheduleType::kWarmupDecay,
+                          .total_num_steps = 20,
+                          .warmup_num_steps = warmup};
   };
   expect_rates("log", decay(10), kDecayLog10Of20);
   expect_rates("one step", decay(1), kDecayWarmupOfOne);

@@ -1,4 +1,5 @@
-// A step's gradient is that of one batch, however its samples and targets lie in micro-batches and on ranks.
+// A step's gradient is that of one batch, however its samples and targets lie in micro-batches and
+// on ranks.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -96,7 +97,8 @@ struct Outcome {
   double training_loss = 0, eval_loss = 0;
 };
 
-// After one step of all samples. With an epsilon that large Adam's step is proportional to the gradient.
+// After one step of all samples. With an epsilon that large Adam's step is proportional to the
+// gradient.
 template <typename Loss>
 Outcome after_a_step(const Rows& rows, const Way& way) {
   Outcome outcome;
@@ -287,8 +289,8 @@ TEST(Accumulation, IsRefusedWhereAStepHasItsBatchesAsItIs) {
               "TrainStep: gradient_accumulation_steps is 2, and ranks share a step's samples "
               "unequally, each in one batch; leave it at 1");
     EXPECT_EQ(refused("logical8", nullptr),
-              "TrainStep: gradient_accumulation_steps is 2, and strategy logical8 takes the batches "
-              "of several logical ranks a step; leave it at 1");
+              "TrainStep: gradient_accumulation_steps is 2, and strategy logical8 takes the "
+              "batches of several logical ranks a step; leave it at 1");
     const Rows rows(8);
     EXPECT_THAT(message_of<InvalidArgument>([&] {
                   Trainer<torch::nn::Linear, Rows, SampleLoss>(

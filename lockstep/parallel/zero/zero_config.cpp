@@ -63,10 +63,11 @@ ordered_json to_json(const optim::WarmupSchedule& config) {
     params["warmup_min_lr"] = config.warmup_min_lr;
     if (config.warmup_max_lr) params["warmup_max_lr"] = *config.warmup_max_lr;
   }
-  if (config.type != optim::WarmupScheduleType::kWarmup) params["total_num_steps"] = config.total_num_steps;
+  if (config.type != optim::WarmupScheduleType::kWarmup)
+    params["total_num_steps"] = config.total_num_steps;
   const char* type = config.type == optim::WarmupScheduleType::kWarmup        ? "WarmupLR"
                      : config.type == optim::WarmupScheduleType::kWarmupDecay ? "WarmupDecayLR"
-                                                                 : "WarmupCosineLR";
+                                                                              : "WarmupCosineLR";
   return {{"type", type}, {"params", params}};
 }
 

@@ -63,16 +63,16 @@ TEST(ZeroConfig, EverythingThatIsReadArrives) {
                           "ignore_unused_parameters": false}
   })");
   const optim::OptimizerSpec optimizer{.type = optim::OptimizerType::kSgd,
-                                  .lr = 0.5,
-                                  .weight_decay = 0.01,
-                                  .momentum = 0.9,
-                                  .dampening = 0.1};
+                                       .lr = 0.5,
+                                       .weight_decay = 0.01,
+                                       .momentum = 0.9,
+                                       .dampening = 0.1};
   const optim::WarmupSchedule scheduler{.type = optim::WarmupScheduleType::kWarmupDecay,
-                                 .total_num_steps = 100,
-                                 .warmup_num_steps = 10,
-                                 .warmup_type = optim::WarmupShape::kLinear,
-                                 .warmup_min_lr = 1e-6,
-                                 .warmup_max_lr = 1e-2};
+                                        .total_num_steps = 100,
+                                        .warmup_num_steps = 10,
+                                        .warmup_type = optim::WarmupShape::kLinear,
+                                        .warmup_min_lr = 1e-6,
+                                        .warmup_max_lr = 1e-2};
   const LossScaleConfig scale{.loss_scale = 0,
                               .initial_scale_power = 8,
                               .loss_scale_window = 50,
