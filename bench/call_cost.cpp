@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
-#include "lockstep/comm/local/local_backend.h"
+#include "lockstep/comm/engines/local/local_backend.h"
 #include "lockstep/core/ticks.h"
 #include "lockstep/trace/call_board.h"
 

@@ -44,7 +44,7 @@ int run(const Options& options) {
   bench::RpcOptions measured;
   measured.contenders = bench::parse_names("--contenders", options.contenders);
   measured.rounds = options.rounds;
-  measured.tasks = {{.what = bench::RpcWhat::kTensor,
+  measured.tasks = {{.what = bench::RpcWorkload::kTensor,
                      .turn_ms = options.turn_ms,
                      .bytes = static_cast<int64_t>(options.megabytes * 1e6) / 4 * 4}};
   ::setenv("TP_SOCKET_IFNAME", "eth0", 1);  // libtorch's agent would ask for its host's name

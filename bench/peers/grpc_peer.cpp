@@ -93,7 +93,7 @@ class Service final : public grpc::Service {
 
 class GrpcServer final : public RpcServer {
  public:
-  explicit GrpcServer(const RpcPlace& place) {
+  explicit GrpcServer(const RpcEndpoint& place) {
     const bool local = place.listen.empty();
     const std::string name = "unix-abstract:lockstep-bench-grpc-" + std::to_string(::getpid());
     int port = 0;
@@ -121,7 +121,7 @@ void expect_ok(const grpc::Status& status) {
 
 class GrpcCaller final : public RpcCaller {
  public:
-  GrpcCaller(const RpcPlace&, const std::string& address) {
+  GrpcCaller(const RpcEndpoint&, const std::string& address) {
     grpc::ChannelArguments arguments;
     arguments.SetMaxSendMessageSize(-1);
     arguments.SetMaxReceiveMessageSize(-1);
@@ -200,9 +200,9 @@ int main(int argc, char** argv) {
   using namespace lockstep::bench;
   return run_rpc_process(
       {argv + 1, argv + argc},
-      {.serve = [](const RpcPlace& place) { return std::make_unique<GrpcServer>(place); },
+      {.serve = [](const RpcEndpoint& place) { return std::make_unique<GrpcServer>(place); },
        .connect =
-           [](const RpcPlace& place, const std::string& address) {
+           [](const RpcEndpoint& place, const std::string& address) {
              return std::make_unique<GrpcCaller>(place, address);
            }});
 }

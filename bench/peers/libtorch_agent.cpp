@@ -57,7 +57,7 @@ class Callback final : public dr::RequestCallbackNoPython {
 // One of the two agents, while it lives.
 class Agent {
  public:
-  Agent(const RpcPlace& place, c10::intrusive_ptr<c10d::Store> store, int id) {
+  Agent(const RpcEndpoint& place, c10::intrusive_ptr<c10d::Store> store, int id) {
     at::set_num_threads(1);
     torch::distributed::autograd::DistAutogradContainer::init(static_cast<int16_t>(id));
     const bool uv = place.variant == "uv" || !place.listen.empty();
@@ -92,7 +92,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const HostPort& at, bool serves, uint
 
 class AgentServer final : public RpcServer {
  public:
-  explicit AgentServer(const RpcPlace& place)
+  explicit AgentServer(const RpcEndpoint& place)
       : host_(place.listen.empty() ? "127.0.0.1" : place.listen),
         store_(open_store({host_, 0}, true, port_)),
         // The agent's constructor waits for the client's, which asks for this address first.
@@ -110,7 +110,7 @@ class AgentServer final : public RpcServer {
 
 class AgentCaller final : public RpcCaller {
  public:
-  AgentCaller(const RpcPlace& place, const std::string& address)
+  AgentCaller(const RpcEndpoint& place, const std::string& address)
       : agent_(place, open_store(parse_host_port(address), false, port_), 1),
         add_(kAdd, "", {}, {c10::Argument("sum", c10::IntType::get())}),
         take_(kTake, "", {}, {c10::Argument("found", c10::FloatType::get())}) {}
@@ -158,9 +158,9 @@ int main(int argc, char** argv) {
   using namespace lockstep::bench;
   const int code = run_rpc_process(
       {argv + 1, argv + argc},
-      {.serve = [](const RpcPlace& place) { return std::make_unique<AgentServer>(place); },
+      {.serve = [](const RpcEndpoint& place) { return std::make_unique<AgentServer>(place); },
        .connect =
-           [](const RpcPlace& place, const std::string& address) {
+           [](const RpcEndpoint& place, const std::string& address) {
              return std::make_unique<AgentCaller>(place, address);
            }});
   // The agents' shutdown would have each wait for the other.

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "lockstep/comm/types.h"
+#include "lockstep/comm/backend/types.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep::amp {

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/types.h"
+#include "lockstep/comm/backend/types.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/flat/pending_gradients.h"
 #include "lockstep/flat/steps_on_device.h"

@@ -11,10 +11,10 @@
 
 #include "lockstep/bench/contender.h"
 #include "lockstep/bench/experiment.h"
-#include "lockstep/bench/gate.h"
 #include "lockstep/bench/load.h"
+#include "lockstep/bench/spin_barrier.h"
+#include "lockstep/comm/engines/mpi/mpi_process.h"
 #include "lockstep/comm/init.h"
-#include "lockstep/comm/mpi/mpi_process.h"
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/log.h"
 
@@ -24,8 +24,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kBatch = 100;  // operations of a sample up to kBatchedBytes
-constexpr int64_t kLeast = 3;    // samples of a block
-constexpr int64_t kMost = 1000;  // likewise
+constexpr int64_t kLeast = 3;    // samples of a block, at least
+constexpr int64_t kMost = 1000;  // samples of a block, at most
 constexpr int kWarmUp = 3;       // operations before the first block
 
 bool over_mpi(const std::string& backend) {
@@ -36,7 +36,8 @@ double microseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-// One processor a rank where there are enough: a rank that moves takes its cache with it.
+// Gives each rank a processor of its own where there are enough, because a rank that moves to
+// another loses its cache.
 void pin_rank(const Communicator& comm) {
   const std::vector<int> cpus = allowed_cpus();
   if (cpus.size() < static_cast<size_t>(comm.local_size())) return;
@@ -55,14 +56,14 @@ struct Measured {
 
 class Bench {
  public:
-  Bench(const CollectivesOptions& options, const Communicator& referee)
-      : options_(options), referee_(referee), gate_(referee_) {}
+  Bench(const CollectivesOptions& options, const Communicator& control)
+      : options_(options), control_(control), barrier_(control_) {}
 
   void add(std::unique_ptr<Contender> contender) { contenders_.push_back(std::move(contender)); }
 
   std::vector<Row> run() {
     const std::vector<BenchCase> cases = list_cases();
-    const bool shows = referee_.rank() == 0;
+    const bool shows = control_.rank() == 0;
     TurnBar bar(static_cast<int64_t>(cases.size() * contenders_.size()) * options_.rounds);
     TurnWatcher silent;
     std::vector<Row> rows;
@@ -79,12 +80,12 @@ class Bench {
     std::vector<BenchCase> cases;
     for (const Op op : options_.ops) {
       if (op == Op::kBarrier) {
-        cases.push_back({op, at::kByte, 0, referee_.size()});
+        cases.push_back({op, at::kByte, 0, control_.size()});
         continue;
       }
       for (const at::ScalarType dtype : options_.dtypes) {
         for (const int64_t size : options_.sizes)
-          cases.push_back({op, dtype, size, referee_.size()});
+          cases.push_back({op, dtype, size, control_.size()});
       }
     }
     return cases;
@@ -97,7 +98,7 @@ class Bench {
     for (const auto& contender : contenders_) {
       const std::string obstacle = contender->obstacle(c);
       if (!obstacle.empty()) {
-        if (referee_.rank() == 0) log_warning("left out: " + obstacle);
+        if (control_.rank() == 0) log_warning("left out: " + obstacle);
         continue;
       }
       Measured& s = series.emplace_back(Measured{.contender = contender.get()});
@@ -110,7 +111,7 @@ class Bench {
     }
     batched_ = c.whole_bytes() <= kBatchedBytes;
     run_experiment(jobs, options_.rounds, watcher);
-    const double others = load.others(referee_);
+    const double others = load.others(control_);
     std::vector<Row> rows;
     for (Measured& s : series) {
       rows.push_back(make_row(c, s.contender->name(), s.contender->symmetric(),
@@ -121,7 +122,7 @@ class Bench {
     return rows;
   }
 
-  // Buffers live for a turn only: the next backend finds memory and caches as this one did.
+  // Buffers live for a turn only, so that the next backend finds memory and caches as this one did.
   void take_turn(Measured& s, const BenchCase& c) {
     s.contender->prepare(c);
     warm_up(s);
@@ -129,23 +130,23 @@ class Bench {
     s.contender->release();
   }
 
-  // Also decides, in the first turn, how many samples a block has: as many on every rank.
+  // In the first turn it also decides how many samples a block has, the same on every rank.
   void warm_up(Measured& s) {
     const bool first = s.samples.empty();
     double last = 0;
     for (int i = 0; i < kWarmUp; ++i) {
       s.contender->touch(i);
-      gate_.pass();
+      barrier_.pass();
       const auto start = Clock::now();
       s.contender->run();
       last = microseconds_since(start);
       if (first) s.contender->verify(i);
-      gate_.pass();
+      barrier_.pass();
     }
     if (!first) return;
     const at::Tensor longest = at::empty({1}, at::kDouble);
     longest.fill_(std::max(last, 0.1) * static_cast<double>(batched_ ? kBatch : 1));
-    referee_.all_reduce(longest, ReduceOp::kMax);
+    control_.all_reduce(longest, ReduceOp::kMax);
     const double samples = options_.block_ms * 1000 / longest.item<double>();
     s.block = std::clamp(static_cast<int64_t>(samples), kLeast, kMost);
   }
@@ -155,17 +156,17 @@ class Bench {
     for (int64_t i = 0; i < s.block; ++i) {
       if (!batched_) {
         contender.touch(i);
-        gate_.pass();
+        barrier_.pass();
         const auto start = Clock::now();
         contender.run();
         s.samples.push_back(microseconds_since(start));
         continue;
       }
-      gate_.pass();
+      barrier_.pass();
       auto start = Clock::now();
       for (int64_t k = 0; k < kBatch; ++k) contender.touch(k);
       const double touching = microseconds_since(start);
-      gate_.pass();
+      barrier_.pass();
       start = Clock::now();
       for (int64_t k = 0; k < kBatch; ++k) {
         contender.touch(k);
@@ -173,14 +174,14 @@ class Bench {
       }
       s.samples.push_back(std::max(0.0, microseconds_since(start) - touching) / kBatch);
     }
-    gate_.pass();
+    barrier_.pass();
   }
 
-  // Each operation took as long as on the rank where it took longest.
+  // The time of an operation is that of the rank where it took longest.
   std::vector<double> slowest(std::vector<double> samples, const BenchCase& c) {
     const at::Tensor longest = at::empty({static_cast<int64_t>(samples.size())}, at::kDouble);
     std::copy(samples.begin(), samples.end(), longest.mutable_data_ptr<double>());
-    referee_.all_reduce(longest, ReduceOp::kMax);
+    control_.all_reduce(longest, ReduceOp::kMax);
     const double scale = c.op == Op::kSend ? 0.5 : 1;  // a round trip is two messages
     std::transform(longest.const_data_ptr<double>(),
                    longest.const_data_ptr<double>() + samples.size(), samples.begin(),
@@ -189,8 +190,8 @@ class Bench {
   }
 
   const CollectivesOptions& options_;
-  Communicator referee_;
-  Gate gate_;
+  Communicator control_;
+  SpinBarrier barrier_;
   std::vector<std::unique_ptr<Contender>> contenders_;
   bool batched_ = false;
 };
@@ -207,12 +208,12 @@ void measure_collectives(const CollectivesOptions& options,
   at::set_num_threads(1);
   // The first communicator says where this rank is, before engines start threads that inherit its
   // processor.
-  Communicator referee = init({});
-  pin_rank(referee);
-  Bench bench(options, referee);
+  Communicator control = init({});
+  pin_rank(control);
+  Bench bench(options, control);
   for (const std::string& name : options.backends) {
     if (name == kRawMpi) {
-      bench.add(make_raw_mpi_contender(referee.rank(), referee.size()));
+      bench.add(make_raw_mpi_contender(control.rank(), control.size()));
       continue;
     }
     const Communicator comm = init({.backend = name});
@@ -220,8 +221,8 @@ void measure_collectives(const CollectivesOptions& options,
     if (options.symmetric && name == "shm") bench.add(make_comm_contender(comm, true));
   }
   const std::vector<Row> rows = bench.run();
-  if (referee.rank() == 0) report(rows);
-  referee.barrier();
+  if (control.rank() == 0) report(rows);
+  control.barrier();
 }
 
 }  // namespace lockstep::bench

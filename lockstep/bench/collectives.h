@@ -1,5 +1,5 @@
-// What `lockstep bench collectives` measures: every backend in the same ranks, in alternating rounds, with
-// buffers that are rewritten before each operation.
+// The measurements of `lockstep bench collectives`. Every backend runs in the same ranks, in
+// alternating rounds, with buffers that are rewritten before each operation.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace lockstep::bench {
 
-// MPI's blocking functions on plain memory, without Lockstep, among the backends.
+// The name among the backends of MPI's blocking functions on plain memory, without Lockstep.
 inline constexpr const char* kRawMpi = "mpi-raw";
 
 struct CollectivesOptions {
@@ -21,14 +21,16 @@ struct CollectivesOptions {
   std::vector<at::ScalarType> dtypes;
   bool symmetric = false;  // also with symmetric tensors, where a backend has them
   int rounds = 9;
-  double block_ms = 40;  // of one backend's turn, about
+  double block_ms = 40;  // the approximate time of one backend's turn
 };
 
 // Whether a backend is MPI's, so that only mpirun can start its ranks.
 bool needs_mpirun(const std::vector<std::string>& backends);
 
-// For a process that is a rank: joins its job, once for each backend, and measures; rank 0 calls
-// `report` with the rows while the others wait. Collective. Throws what init() and collectives throw.
+// Joins the job of this process, a rank, once for each backend, and measures. Rank 0 calls `report`
+// with the rows while the others wait.
+// Collective: all ranks call it.
+// Throws: what init() and collectives throw.
 void measure_collectives(const CollectivesOptions& options,
                          const std::function<void(const std::vector<Row>&)>& report);
 

@@ -1,4 +1,4 @@
-// Several ways to train the same thing, side by side: as a table, JSON and Markdown. Pure.
+// A comparison of several ways to train the same model, as a table, JSON and Markdown. Pure.
 // comparison_page.h has the page for a browser.
 #pragma once
 

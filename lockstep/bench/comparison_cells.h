@@ -11,8 +11,8 @@
 
 namespace lockstep::bench {
 
-// A row a method; "-" for what is unknown. With `tutorial`, a column for what the tutorial calls
-// it.
+// Has a row for each method, with "-" for an unknown figure, and with `tutorial` a column for the
+// tutorial's name of the method.
 Sheet figures_sheet(const Comparison& comparison, bool tutorial);
 
 // The first losses of a run as text.

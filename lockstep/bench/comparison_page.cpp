@@ -24,7 +24,8 @@ Words both(Draw draw) {
           draw([](const char*, const char* zh) { return std::string(zh); })};
 }
 
-// Running means over a twentieth of the run, against samples, thinned to the picture's resolution.
+// Draws running means over a twentieth of the run against samples, thinned to the picture's
+// resolution.
 Series loss_curve(const RunResult& result, const std::string& name) {
   constexpr size_t kMostPoints = 240;
   const size_t steps = result.losses.size();
@@ -51,7 +52,7 @@ double milliseconds_a_step(double seconds, const RunResult& result) {
   return result.steps > 0 ? 1000 * seconds / static_cast<double>(result.steps) : 0;
 }
 
-// What else is known of each run, and its first losses.
+// The further figures of each run, and its first losses.
 Sheet runs_sheet(const Comparison& comparison) {
   const auto or_dash = [](const std::string& text) { return text.empty() ? "-" : text; };
   Sheet sheet{.columns = {{{"method", "方法"}, Align::kLeft},
@@ -195,7 +196,7 @@ Words scaling_picture(const Comparison& comparison) {
       }
       panel.series.push_back(std::move(measured));
       // Each method has an ideal of its own; with several methods the picture has enough lines
-      // without.
+      // without them.
       if (comparison.scaling.size() == 1) panel.series.push_back(std::move(ideal));
     }
     return svg_line_chart({panel}, panel_options());

@@ -55,7 +55,7 @@ Comparison nine() {
   return comparison;
 }
 
-// The page after its own script and style sheet have run: inspected at its end.
+// The page is inspected at its end, after its own script and style sheet have run.
 constexpr const char* kProbe = R"(<script>
 (function(){
 var shown={en:0,zh:0};

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "lockstep/comm/mpi/mpi_library.h"
-#include "lockstep/comm/mpi/mpi_process.h"
+#include "lockstep/comm/engines/mpi/mpi_library.h"
+#include "lockstep/comm/engines/mpi/mpi_process.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep::bench {
@@ -21,7 +21,7 @@ void fill_as(at::Tensor& to, const void* pattern) {
   std::fill_n(static_cast<T*>(to.mutable_data_ptr()), to.numel(), value);
 }
 
-// Every element of `to` becomes the one at `pattern`: without the dispatcher, whose microsecond
+// Sets every element of `to` to the one at `pattern`. It bypasses the dispatcher, whose microsecond
 // would show beside a small operation.
 void fill(at::Tensor& to, const void* pattern) {
   switch (to.element_size()) {
@@ -198,7 +198,7 @@ double Contender::value_of(int rank, int64_t turn) const {
   return 1 + static_cast<double>((rank + turn) % kPatterns);
 }
 
-// Whether what this rank sends is its own.
+// Whether this rank sends values of its own.
 bool Contender::gives_input() const {
   switch (case_.op) {
     case Op::kBarrier:
@@ -229,7 +229,8 @@ void Contender::prepare(const BenchCase& c) {
     if (c.op != Op::kGather || is_root) output_ = buffer(!scatters);
   }
   for (at::Tensor* tensor : {&input_, &output_}) {
-    if (tensor->defined()) tensor->zero_();  // pages are there; no result is right by chance
+    if (tensor->defined())
+      tensor->zero_();  // touches the pages, and leaves no result that is right by chance
   }
 }
 

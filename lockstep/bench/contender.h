@@ -1,4 +1,4 @@
-// What `lockstep bench collectives` measures: one way of doing collectives, with its buffers.
+// A contender of `lockstep bench collectives`: one way of doing collectives, with its buffers.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,7 +11,8 @@
 
 namespace lockstep::bench {
 
-// Used by all ranks in step. prepare() a case, then as often as wished touch() and run().
+// All ranks make the same calls in the same order: prepare() for a case, then touch() and run() as
+// often as wished.
 class Contender {
  public:
   Contender(std::string name, bool symmetric, int rank, int size);
@@ -23,17 +24,17 @@ class Contender {
   bool symmetric() const { return symmetric_; }
   // The library that it was loaded from at run time; "" if it is Lockstep's or libtorch's.
   const std::string& library() const { return library_; }
-  // Why it cannot do the case; "" if it can. The same on all ranks.
+  // The reason why it cannot do the case, the same on all ranks; "" if it can.
   virtual std::string obstacle(const BenchCase& c) const = 0;
 
   // Makes the buffers of a case; release() frees them.
   void prepare(const BenchCase& c);
   void release();
-  // Rewrites what this rank gives, with values that depend on the rank and `turn`.
+  // Rewrites this rank's input with values that depend on the rank and `turn`.
   void touch(int64_t turn);
-  // One operation, blocking.
+  // Runs one operation and waits for its end.
   virtual void run() = 0;
-  // Throws Error unless the last run() left the right values for `turn` in the result.
+  // Throws: Error unless the last run() left the right values for `turn` in the result.
   void verify(int64_t turn) const;
 
  protected:
@@ -47,18 +48,20 @@ class Contender {
   int rank_;
   int size_;
   BenchCase case_;
-  at::Tensor input_;   // what is sent; the same tensor as output_ where the operation is in place
-  at::Tensor output_;  // what is received; undefined where this rank receives nothing
+  at::Tensor input_;   // this rank's input; the same tensor as output_ where it works in place
+  at::Tensor output_;  // undefined where this rank receives nothing
 
  private:
   at::Tensor patterns_;  // the values that value_of() gives, as elements
 };
 
-// Collectives of a Communicator. Keeps a copy of the handle. `library`: as Contender::library().
+// Measures the collectives of a Communicator, and keeps a copy of the handle. `library` is as
+// Contender::library().
 std::unique_ptr<Contender> make_comm_contender(const Communicator& comm, bool symmetric,
                                                const std::string& library = "");
 
-// MPI's blocking functions on plain memory. Needs a communicator of backend mpi in this process.
+// Measures MPI's blocking functions on plain memory.
+// Requires: a communicator of backend mpi in this process.
 std::unique_ptr<Contender> make_raw_mpi_contender(int rank, int size);
 
 }  // namespace lockstep::bench

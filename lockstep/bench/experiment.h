@@ -1,5 +1,5 @@
-// An experiment: jobs that take turns, round after round, so that all meet what changes on the
-// machine meanwhile. What compares, benchmarks or verifies is one.
+// An experiment: jobs that take turns, round after round, so that changes on the machine meet all
+// of them. Comparisons, benchmarks and checks of equality are experiments.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@ namespace lockstep::bench {
 
 struct Job {
   std::string name;
-  // A turn: does the job, keeps what it finds, and returns that in a few words. Error: the job has
-  // failed.
+  // Does the job for one turn, keeps the result, and returns it in a few words. An Error means that
+  // the job has failed.
   std::function<std::string()> turn;
 };
 
 // One turn of one job, for a watcher.
 struct Turn {
   const std::string& job;
-  int round, rounds;    // from 1
-  int64_t number, all;  // likewise, of all turns of the experiment
+  int round, rounds;    // counted from 1
+  int64_t number, all;  // turns of the whole experiment, counted from 1
 };
 
 class TurnWatcher {
@@ -31,16 +31,16 @@ class TurnWatcher {
   virtual ~TurnWatcher() = default;
   virtual void begins(const Turn&) {}
   virtual void ended(const Turn&, const std::string& /*found*/) {}
-  // Called where the error is caught: "throw;" ends the experiment. Otherwise it goes on, and the
-  // job has no further turn.
+  // It is called where the error is caught, so that "throw;" ends the experiment. Otherwise the
+  // experiment goes on, and the job has no further turn.
   virtual void failed(const Turn&, const Error&) { throw; }
 };
 
-// All jobs in their order, `rounds` times. Throws what a watcher throws, and what a turn throws
-// that is no Error.
+// Gives all jobs a turn in their order, `rounds` times.
+// Throws: what a watcher throws, and what a turn throws that is no Error.
 void run_experiment(const std::vector<Job>& jobs, int rounds, TurnWatcher& watcher);
 
-// A bar on stderr, of one experiment, or of several that have `all` turns together.
+// A progress bar on stderr for one experiment, or for several that have `all` turns together.
 class TurnBar final : public TurnWatcher {
  public:
   explicit TurnBar(int64_t all = 0);

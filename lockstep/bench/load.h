@@ -1,4 +1,4 @@
-// What other processes took of the processors during a measurement.
+// The processor time that other processes used during a measurement.
 #pragma once
 
 #include <string_view>
@@ -7,15 +7,17 @@
 
 namespace lockstep::bench {
 
-// From the first line of /proc/stat: seconds in which some processor worked, or was taken away by
-// the host below a virtual machine; summed over processors. Pure. 0 if it is no such line.
+// Reads from the first line of /proc/stat the seconds in which some processor worked, or was taken
+// away by the host below a virtual machine, summed over processors. 0 for another line. Pure.
 double busy_seconds(std::string_view stat, double ticks_per_second);
 
-// How many processors' worth of work was done by others than this job, since construction.
+// Counts the processors that processes outside this job have kept busy since construction.
 class LoadMeter {
  public:
   LoadMeter();
-  // Collective over `comm`, whose ranks are all of one host; 0 where /proc/stat cannot be read.
+  // 0 where /proc/stat cannot be read.
+  // Requires: all ranks of `comm` are on one host.
+  // Collective: all ranks of `comm` call it.
   double others(Communicator& comm) const;
 
  private:

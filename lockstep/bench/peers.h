@@ -1,5 +1,5 @@
-// Programs of others that `lockstep bench` measures beside Lockstep. They are no part of an
-// installation.
+// Programs of other projects that `lockstep bench` measures beside Lockstep. They are not part of
+// an installation.
 #pragma once
 
 #include <filesystem>
@@ -8,15 +8,16 @@
 namespace lockstep::bench {
 
 struct Peers {
-  std::filesystem::path folder;    // bench/peers of the sources, or what a build makes of it
-  std::string python = "python3";  // for those in Python
+  std::filesystem::path folder;    // bench/peers of the sources, or its copy in a build
+  std::string python = "python3";  // runs the programs in Python
 
-  // A program's file there.
+  // The file of a program in the folder.
   std::string file(const std::string& name) const { return (folder / name).string(); }
-  // "" if the folder is there, else what to do, in one line.
+  // "" if the folder exists, otherwise the remedy in one line.
   std::string missing() const;
-  // "" if that program can run, else why not and what to do, in one line. `modules`: what a program
-  // in Python imports, "torch.distributed, transformers"; "" for one that is executed.
+  // "" if the program can run, otherwise the obstacle and the remedy in one line. `modules` names
+  // the modules that a program in Python imports, "torch.distributed, transformers"; it is "" for a
+  // program that is executed itself.
   std::string obstacle(const std::string& name, const std::string& modules = "") const;
 };
 

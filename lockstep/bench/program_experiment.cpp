@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <fstream>
@@ -9,6 +10,7 @@
 #include <optional>
 
 #include "lockstep/bench/experiment.h"
+#include "lockstep/bench/experiment_record.h"
 #include "lockstep/bench/program_run.h"
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/env.h"
@@ -17,10 +19,11 @@
 #include "lockstep/core/memory_settings.h"
 #include "lockstep/core/named_file.h"
 #include "lockstep/core/output.h"
+#include "lockstep/launch/failure_report.h"
 #include "lockstep/launch/rank_environment.h"
+#include "lockstep/launch/signal_pipe.h"
 #include "lockstep/report/table.h"
 #include "lockstep/report/terminal.h"
-#include "lockstep/train/run_folder.h"
 
 namespace lockstep::bench {
 namespace fs = std::filesystem;
@@ -35,11 +38,16 @@ double seconds_since(Clock::time_point start) {
 struct ProgramFailed : Error {
   ProgramFailed(const std::string& why, bool bad_input, std::vector<std::string> last_lines)
       : Error(why), bad_input(bad_input), last_lines(std::move(last_lines)) {}
-  bool bad_input;  // the program says so: exit code 2
+  bool bad_input;  // the program ended with exit code 2
   std::vector<std::string> last_lines;
 };
 
-// A launcher that the job starts adds the same to its ranks.
+// A signal ends the experiment. It is no Error, which would end one job alone.
+struct Stopped {
+  int signal;
+};
+
+// A launcher that the job starts adds the same variables to its ranks.
 std::vector<std::string> environment(const ProgramJob& job, int64_t threads) {
   launch::Variables variables =
       memory_variables(process_env(), allowed_memory(static_cast<int>(job.nproc)));
@@ -47,17 +55,21 @@ std::vector<std::string> environment(const ProgramJob& job, int64_t threads) {
   return launch::merge_environment(launch::current_environment(), variables);
 }
 
-std::string run_job(const ProgramJob& job, const ProgramExperiment& experiment, bool again) {
+std::string run_job(const ProgramJob& job, const ProgramExperiment& experiment, bool again,
+                    launch::SignalPipe& signals) {
+  if (const std::vector<int> came = signals.take(); !came.empty()) throw Stopped{came.front()};
   const OutputFolder folder(job.log.parent_path());
-  fs::remove(job.result);  // of a former turn
+  fs::remove(job.result);  // a former turn's
   const Deadline deadline = Deadline::seconds(experiment.timeout);
   const auto start = Clock::now();
   const ProgramEnd end = run_program({.command = job.command,
                                       .env = environment(job, experiment.threads),
                                       .log = job.log,
                                       .append = again,
-                                      .terminal = find_terminal(STDERR_FILENO, process_env())},
+                                      .terminal = find_terminal(STDERR_FILENO, process_env()),
+                                      .signals = &signals},
                                      deadline);
+  if (end.stopped_by != 0) throw Stopped{end.stopped_by};
   const double seconds = seconds_since(start);
   if (!end.status || !end.status->ok()) {
     const bool bad_input = end.status && end.status->signal == 0 && end.status->exit_code == 2;
@@ -70,13 +82,13 @@ std::string run_job(const ProgramJob& job, const ProgramExperiment& experiment, 
   }
 }
 
-// What a program said itself: "exit code 2: lockstep train: ..." without what is in front.
+// Strips what stands before a program's own line: "exit code 2: lockstep train: ...".
 std::string said(const std::string& failure) {
   const size_t colon = failure.find(": ");
   return colon == std::string::npos ? failure : failure.substr(colon + 2);
 }
 
-// Lines on stderr, files after every turn, and which job failed first.
+// Writes lines to stderr and files after every turn, and remembers which job failed first.
 class Recorder final : public TurnWatcher {
  public:
   explicit Recorder(const ProgramExperiment& experiment) : experiment_(experiment) {}
@@ -132,7 +144,7 @@ std::string today() {
   return {text, std::strftime(text, sizeof text, "%Y-%m-%d", &parts)};
 }
 
-// "model name : Intel(R) ..." on x86; nothing where the kernel does not say.
+// Reads "model name : Intel(R) ...", which the kernel shows on x86.
 std::string processor_name() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
@@ -142,31 +154,42 @@ std::string processor_name() {
   return {};
 }
 
+// The names in `output` that an experiment writes, each once.
+std::vector<std::string> names_of(const ProgramExperiment& experiment) {
+  std::vector<std::string> names = experiment.files;
+  for (const ProgramJob& job : experiment.jobs)
+    for (const fs::path& file : {job.log, job.result})
+      names.push_back(file.lexically_relative(experiment.output).begin()->string());
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
+}
+
 }  // namespace
 
 int run_programs(const ProgramExperiment& experiment) {
-  if (const auto moved = move_former_run_aside(experiment.output, experiment.former))
+  if (const auto moved =
+          make_room_for_experiment(experiment.output, experiment.name, names_of(experiment)))
     write_all(STDERR_FILENO, *moved + "\n");
+  launch::SignalPipe signals;
   std::vector<Job> jobs;
   for (const ProgramJob& job : experiment.jobs) {
-    jobs.push_back({job.name, [&job, &experiment, again = false]() mutable {
-                      return run_job(job, experiment, std::exchange(again, true));
+    jobs.push_back({job.name, [&job, &experiment, &signals, again = false]() mutable {
+                      return run_job(job, experiment, std::exchange(again, true), signals);
                     }});
   }
   Recorder recorder(experiment);
-  run_experiment(jobs, experiment.rounds, recorder);
+  try {
+    run_experiment(jobs, experiment.rounds, recorder);
+  } catch (const Stopped& stopped) {
+    write_all(STDERR_FILENO, "lockstep " + experiment.name + ": stopped by " +
+                                 launch::signal_name(stopped.signal) + "; the logs are in " +
+                                 experiment.output.string() + "\n");
+    return 128 + stopped.signal;
+  }
   std::cout << experiment.summary() << std::endl;
   write_all(STDERR_FILENO, recorder.first_failure());
   return recorder.first_failure().empty() ? 0 : 1;
-}
-
-std::vector<std::string> job_folders(const fs::path& output) {
-  std::vector<std::string> names;
-  std::error_code unreadable;
-  for (const auto& entry : fs::directory_iterator(output))
-    if (fs::exists(entry.path() / kJobLog, unreadable))
-      names.push_back(entry.path().filename().string());
-  return names;
 }
 
 Machine this_machine() {

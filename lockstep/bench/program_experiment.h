@@ -1,5 +1,5 @@
-// An experiment whose jobs are programs: each is started, keeps a log, writes what it found to a
-// file, and ends.
+// An experiment whose jobs are programs: each is started, keeps a log, writes its result to a file,
+// and ends.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,19 @@
 
 namespace lockstep::bench {
 
-// Its progress bar goes to stderr, on a terminal here too; all else that it prints is kept in the
-// log. Bad input is one line on stderr and exit code 2.
+// A program that runs once in every round. Its progress bar goes to stderr, which is a terminal if
+// this process's is; its other output is kept in the log. It reports bad input in one line on
+// stderr and by exit code 2.
 struct ProgramJob {
   std::string name;
   std::vector<std::string> command;
   int64_t nproc = 1;                  // ranks, among which the host's memory is divided
   std::filesystem::path log, result;  // files in a folder that is made for it
-  // Keeps what the program wrote to `result` after so many seconds, and says it in a few words.
-  // Throws Error where it is of no use.
+  // Keeps the text that the program has written to `result` after so many seconds, and returns its
+  // figures in a few words.
+  // Throws: Error where it is of no use.
   std::function<std::string(const std::string& result, double seconds)> read;
-  // There is no result, nor will there be one.
+  // Called when the job has failed and will have no result.
   std::function<void(const std::string& why)> failed = {};
 };
 
@@ -28,30 +30,35 @@ struct ProgramExperiment {
   std::string name;  // "compare": in messages
   std::vector<ProgramJob> jobs;
   int rounds = 1;
-  bool alike = true;       // what one refuses as its input the others would, too
+  bool alike = true;       // the jobs have the same input; if the first refuses it, all would
   int64_t threads = 1;     // OMP_NUM_THREADS of every program
   double timeout = 86400;  // seconds that a turn may take
   std::filesystem::path output;
-  // Files and folders there that a former experiment has left, which move to `previous`.
-  std::vector<std::string> former = {};
-  // Writes the files of what was found so far: after every turn, all of them anew.
+  // Names in `output` that write() writes, beside the jobs' logs and results.
+  std::vector<std::string> files = {};
+  // Writes the files of what was found so far. It is called after every turn, and writes all of
+  // them anew.
   std::function<void()> write;
-  std::function<std::string()> summary;  // what is printed at the end
+  std::function<std::string()> summary;  // the text that is printed at the end
 };
 
-// Exit codes: 0; 1 if a job failed, and the others have run: the last lines of the first one's log
-// are then the last thing on stderr. Throws InvalidArgument with the first job's line where that
-// refuses its input in its first turn, since the others would say the same; SystemError if the
-// output cannot be written.
+// Runs the jobs in turns, and prints the summary. What a former experiment of this name has written
+// in `output` moves aside first (experiment_record.h).
+//
+// Returns the exit code: 0; 1 if a job failed, after the others have run and the last lines of the
+// first one's log have been printed; 128 + n if signal n stopped it. The running job is then ended
+// in order (program_run.h), and no other starts.
+// Requires: no other launch in this process.
+// Throws: InvalidArgument before any job starts where something is in the way in `output`, and with
+// the first job's line where that refuses its input in its first turn, since the others would say
+// the same; SystemError if the output cannot be written.
 int run_programs(const ProgramExperiment& experiment);
 
-// Folders in `output` that have a job's log.
-std::vector<std::string> job_folders(const std::filesystem::path& output);
 inline constexpr const char* kJobLog = "log.txt";
 
-// Where an experiment ran, and when.
+// The machine and the date of an experiment.
 struct Machine {
-  int64_t processors = 0;  // that it could use
+  int64_t processors = 0;  // usable ones
   std::string processor;   // their name; may be empty
   std::string date;        // "2025-11-21"
 };

@@ -24,10 +24,13 @@ namespace {
 
 constexpr size_t kKeptLines = 20;
 constexpr int kTickMs = 200;
-const auto kGrace = std::chrono::seconds(10);     // from SIGTERM to SIGKILL
+// The time from SIGTERM to SIGKILL for a program that passes its deadline, and for one that is
+// stopped: a launcher gives its ranks 25 seconds.
+constexpr Deadline::Duration kGrace = std::chrono::seconds(10),
+                             kStopGrace = std::chrono::seconds(40);
 const auto kLastWords = std::chrono::seconds(2);  // for pipes that a grandchild holds open
 
-// Without what a terminal obeys ("\x1b[K") and spaces at the ends.
+// Removes a terminal's commands ("\x1b[K") and the spaces at the ends.
 std::string plain(std::string_view line) {
   std::string text;
   for (size_t i = 0; i < line.size(); ++i) {
@@ -41,7 +44,7 @@ std::string plain(std::string_view line) {
   return text;
 }
 
-// The whole lines of both streams as a file, and the last of them in memory.
+// Keeps the whole lines of both streams in a file, and the last of them in memory.
 class ProgramLog {
  public:
   ProgramLog(const std::filesystem::path& path, bool append)
@@ -55,7 +58,7 @@ class ProgramLog {
     for (const launch::Piece& piece : pieces) {
       if (piece.end == launch::Piece::End::kProgress) continue;  // a bar's turn
       std::string line = plain(piece.text);
-      if (line.empty() && piece.text != "\n") continue;  // what is left of a bar
+      if (line.empty() && piece.text != "\n") continue;  // the rest of a bar
       write(line + "\n");
       last_.push_back(std::move(line));
       if (last_.size() > kKeptLines) last_.pop_front();
@@ -78,7 +81,7 @@ class ProgramLog {
   std::deque<std::string> last_;
 };
 
-// A terminal of its own for the program, as wide as ours: read what it shows at `read`.
+// Makes a terminal for the program, as wide as this one; its output is read at `read`.
 Pipe make_terminal(int columns) {
   Pipe pipe;
   pipe.read.reset(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
@@ -101,13 +104,13 @@ Pipe make_terminal(int columns) {
   return pipe;
 }
 
-// What arrives on one descriptor of the program.
+// The output that arrives on one descriptor of the program.
 struct Stream {
   UniqueFd fd;
-  bool shown = false;  // on our stderr, as it comes
+  bool shown = false;  // it is passed on to this process's stderr at once
   launch::LineSplitter splitter = launch::LineSplitter();
 
-  // Takes what is there; false at the end.
+  // Takes the bytes that have arrived; returns false at the end.
   bool take(ProgramLog& log) {
     std::array<char, 65536> part;
     const ssize_t n = ::read(fd.get(), part.data(), part.size());
@@ -124,9 +127,12 @@ struct Stream {
   }
 };
 
-// Takes from the streams until both have ended or `until`; returns whether they have.
-bool take_all(std::array<Stream, 2>& streams, ProgramLog& log, Deadline until) {
-  std::array<pollfd, 2> waits{};
+// Takes from the streams until both have ended or `until`; returns whether they have. Returns early
+// when `signals` has some.
+bool take_all(std::array<Stream, 2>& streams, ProgramLog& log, Deadline until,
+              const launch::SignalPipe* signals = nullptr) {
+  std::array<pollfd, 3> waits{};
+  waits[2] = {signals == nullptr ? -1 : signals->fd(), POLLIN, 0};
   while (streams[0].fd || streams[1].fd) {
     for (size_t i = 0; i < streams.size(); ++i)
       waits[i] = {streams[i].fd ? streams[i].fd.get() : -1, POLLIN, 0};
@@ -135,20 +141,46 @@ bool take_all(std::array<Stream, 2>& streams, ProgramLog& log, Deadline until) {
     for (size_t i = 0; i < streams.size(); ++i) {
       if (waits[i].revents != 0) streams[i].take(log);
     }
-    if (until.expired()) return !streams[0].fd && !streams[1].fd;
+    if (waits[2].revents != 0 || until.expired()) return !streams[0].fd && !streams[1].fd;
   }
   return true;
 }
 
-// The program has passed its deadline.
-void end_it(Subprocess& program, std::array<Stream, 2>& streams, ProgramLog& log) {
+Deadline tick() {
+  return Deadline::after(std::chrono::milliseconds(kTickMs));
+}
+
+// Ends a program that has passed its deadline or is stopped.
+void end_it(Subprocess& program, std::array<Stream, 2>& streams, ProgramLog& log,
+            Deadline::Duration patience, launch::SignalPipe* signals) {
   for (const int signal : {SIGTERM, SIGKILL}) {
     program.signal_group(signal);
-    const Deadline grace = Deadline::after(kGrace);
-    while (!program.poll() && !grace.expired())
-      take_all(streams, log, Deadline::after(std::chrono::milliseconds(kTickMs)));
+    const Deadline grace = Deadline::after(patience);
+    while (!program.poll() && !grace.expired()) {
+      take_all(streams, log, tick());
+      if (signals != nullptr && !signals->take().empty()) break;
+    }
     if (program.poll()) return;
   }
+}
+
+// Waits for the program's end or the deadline; returns the signal that came before, or 0.
+int await_end(Subprocess& program, std::array<Stream, 2>& streams, ProgramLog& log,
+              Deadline deadline, launch::SignalPipe* signals) {
+  // It waits in short turns, because the program may end while something that it started holds its
+  // streams open.
+  while (!program.poll() && !deadline.expired()) {
+    const int turn_ms = deadline.poll_ms(kTickMs);
+    if (take_all(streams, log, Deadline::after(std::chrono::milliseconds(turn_ms)), signals)) {
+      // The program has closed its streams and goes on.
+      std::array<pollfd, 2> waits{
+          {{program.exit_fd(), POLLIN, 0}, {signals == nullptr ? -1 : signals->fd(), POLLIN, 0}}};
+      ::poll(waits.data(), waits.size(), turn_ms);
+    }
+    if (signals == nullptr) continue;
+    if (const std::vector<int> came = signals->take(); !came.empty()) return came.front();
+  }
+  return 0;
 }
 
 }  // namespace
@@ -172,18 +204,13 @@ ProgramEnd run_program(const ProgramRun& options, Deadline deadline) {
       {{.fd = std::move(out.read)},
        {.fd = std::move(err.read), .shown = options.terminal.interactive}}};
   ProgramEnd end;
-  // In short turns: the program may end while something that it started holds its streams open.
-  bool drained = false;
-  while (!drained && !program.poll() && !deadline.expired())
-    drained = take_all(streams, log,
-                       Deadline::after(std::chrono::milliseconds(deadline.poll_ms(kTickMs))));
-  try {
-    end.status = program.poll() ? program.poll() : program.wait(deadline);
-    take_all(streams, log, Deadline::after(kLastWords));
-  } catch (const Timeout&) {
-    end_it(program, streams, log);
-  }
-  // What it has started and left behind would take processors and ports from the jobs that follow.
+  end.stopped_by = await_end(program, streams, log, deadline, options.signals);
+  if (end.stopped_by == 0 && program.poll())
+    end.status = program.poll();
+  else
+    end_it(program, streams, log, end.stopped_by == 0 ? kGrace : kStopGrace, options.signals);
+  take_all(streams, log, Deadline::after(kLastWords));
+  // Processes that it has left behind would take processors and ports from the jobs that follow.
   program.signal_group(SIGKILL);
   end.last_lines = log.last();
   return end;

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/launch/rank_environment.h"
@@ -41,6 +42,25 @@ TEST(ProgramRun, EndsWhatPassesItsDeadline) {
   const ProgramEnd end = sh(dir, "echo begun; exec sleep 1000", deadline);
   EXPECT_FALSE(end.status);
   EXPECT_THAT(failure_text(end, deadline), HasSubstr("no end within 0.3 s"));
+}
+
+// The program itself sends the signals, when it is ready for what follows.
+TEST(ProgramRun, ASignalEndsItInOrderAndASecondOneAtOnce) {
+  const TestDirectory dir;
+  const auto run = [&](const std::string& on_term) {
+    launch::SignalPipe signals;
+    return run_program(
+        {.command = {"sh", "-c",
+                     "trap '" + on_term + "' TERM; kill -TERM $PPID; while :; do sleep 0.1; done"},
+         .env = launch::current_environment(),
+         .log = dir / "log.txt",
+         .signals = &signals},
+        Deadline::seconds(300));
+  };
+  EXPECT_EQ(run("echo in order; exit 3").stopped_by, SIGTERM);
+  EXPECT_THAT(dir.read("log.txt"), HasSubstr("in order\n"));
+  EXPECT_EQ(run("echo not yet; kill -TERM $PPID").stopped_by, SIGTERM);
+  EXPECT_THAT(dir.read("log.txt"), HasSubstr("not yet\n"));
 }
 
 TEST(ProgramRun, DoesNotWaitForWhatTheProgramLeaves) {

@@ -6,8 +6,8 @@
 
 namespace lockstep::bench {
 
-// Between two values where it falls there: 0 is the least, 0.5 the median, 1 the greatest. Requires
-// a value. Pure.
+// Interpolates between two values: `q` 0 is the least, 0.5 the median, 1 the greatest. Pure.
+// Requires: a value.
 inline double quantile(std::vector<double> values, double q) {
   std::sort(values.begin(), values.end());
   const double at = q * static_cast<double>(values.size() - 1);

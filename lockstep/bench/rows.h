@@ -13,34 +13,37 @@ namespace lockstep::bench {
 // An object: figures and words by name.
 using Row = nlohmann::ordered_json;
 
-// Columns that show a figure, or a word.
+// Columns that show a figure or a word.
 Shown<Row> figure(const std::string& title, const std::string& name, int digits);
 Shown<Row> figure(const std::string& title, const std::string& name,
                   const std::function<std::string(double)>& text);
 Shown<Row> word(const std::string& title, const std::string& name);
-// "0.98-1.02": from `name`_low to `name`_high.
+// A column that shows "0.98-1.02", from `name`_low to `name`_high.
 Shown<Row> range(const std::string& title, const std::string& name);
 
-// What a job is held against another by, round by round: the median of the ratios as the figure
-// `name`, the least as `name`_low and the greatest as `name`_high. Requires a round.
+// Sets the ratios of a job to another one, taken round by round: the median as the figure `name`,
+// the least as `name`_low and the greatest as `name`_high.
+// Requires: a round.
 void put_ratios(Row& row, const std::string& name, const std::vector<double>& ratios);
 
-// The first cells of a row are left empty where the row above has the same.
+// Empties the first cells of a row where the row above has the same.
 Sheet without_repeats(Sheet sheet, size_t cells);
 
-// Three figures that matter, whatever the magnitude.
+// Three significant digits, whatever the magnitude.
 std::string short_number(double value);
 
-// Names with commas, each once. `option`: for messages. Throws InvalidArgument.
+// Parses names with commas between them, each once. `option` is for messages.
+// Throws: InvalidArgument.
 std::vector<std::string> parse_names(const std::string& option, const std::string& text);
-// Those of `choices`. Throws InvalidArgument: "there is no KIND 'x'; did you mean 'y'?; choose from
-// ...".
+// Parses names of `choices`.
+// Throws: InvalidArgument: "there is no KIND 'x'; did you mean 'y'?; choose from ...".
 std::vector<std::string> parse_choices(const std::string& option, const std::string& kind,
                                        const std::string& text,
                                        const std::vector<std::string>& choices);
 void check_choice(const std::string& kind, const std::string& name,
                   const std::vector<std::string>& choices);
-// Whole numbers with commas, 1 to 1024 each. Throws InvalidArgument.
+// Parses whole numbers with commas between them, 1 to 1024 each.
+// Throws: InvalidArgument.
 std::vector<int64_t> parse_rank_counts(const std::string& option, const std::string& text);
 
 }  // namespace lockstep::bench

@@ -30,10 +30,10 @@ const auto kRpcTurnTime = std::chrono::minutes(10);
 struct RpcKind {
   const char* name;
   const char* peer = "";     // its program in RpcOptions::peers; "": the command itself
-  const char* variant = "";  // what that is told
-  bool flies = true;         // has calls in flight
-  bool small = true;         // has calls, or a ping-pong
-  bool served = true;        // by a process that is started here
+  const char* variant = "";  // a word for that program
+  bool flies = true;         // it has calls in flight
+  bool small = true;         // it has calls, or a ping-pong
+  bool served = true;        // a process that is started here serves it
   bool between_hosts = false;
   bool polls =
       false;  // also when there is nothing to do, so that it must be stopped between its turns
@@ -60,8 +60,8 @@ bool is_ray(const RpcKind& kind) {
   return std::string(kind.name) == "ray";
 }
 
-bool can_do(const RpcKind& kind, RpcWhat what) {
-  return what == RpcWhat::kTensor || (what == RpcWhat::kSmall ? kind.small : kind.flies);
+bool can_do(const RpcKind& kind, RpcWorkload what) {
+  return what == RpcWorkload::kTensor || (what == RpcWorkload::kSmall ? kind.small : kind.flies);
 }
 
 std::string or_dash(const std::string& word) {
@@ -89,7 +89,7 @@ std::vector<std::string> rpc_command(const RpcKind& kind, const RpcOptions& opti
   return command;
 }
 
-// All threads of a process, those that it starts later included.
+// Pins all threads of a process, and those that it starts later.
 void keep_on(int pid, const std::vector<int>& cpus) {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -104,7 +104,7 @@ void keep_on(int pid, const std::vector<int>& cpus) {
   }
 }
 
-// A contender's two processes, asleep but for its turns.
+// The two processes of a contender, which sleep outside of its turns.
 class RpcContender {
  public:
   RpcContender(const RpcKind& kind, const RpcOptions& options, const std::string& program)
@@ -130,9 +130,9 @@ class RpcContender {
   const RpcKind& kind() const { return kind_; }
   RpcTurn turn(const RpcTask& task) {
     if (kind_.polls) signal(SIGCONT);
-    // A call costs ten times as much where its two ends are on two processors: a scheduler that puts
-    // them here now and there then would be all that is measured.
-    const bool apart = task.what == RpcWhat::kSmall && server_ && cpus_.size() > 1;
+    // A call costs ten times as much where its two ends are on two processors. Without this the
+    // scheduler's choice would be all that is measured.
+    const bool apart = task.what == RpcWorkload::kSmall && server_ && cpus_.size() > 1;
     if (apart) {
       keep_on(server_->pid(), {cpus_[1]});
       keep_on(client_->pid(), {cpus_[0]});

@@ -1,5 +1,5 @@
-// What `lockstep bench rpc` measures: remote calls between two processes. Each contender is a server and a client of its own,
-// and they take turns in alternating rounds.
+// The measurements of `lockstep bench rpc`: remote calls between two processes. Each contender is a
+// server and a client of its own, and they take turns in alternating rounds.
 #pragma once
 
 #include <functional>
@@ -15,26 +15,27 @@ namespace lockstep::bench {
 const std::vector<std::string>& rpc_contenders();
 
 struct RpcOptions {
-  std::vector<std::string>
-      contenders;  // of rpc_contenders(); the first is what others are compared with
+  // Names of rpc_contenders(). The others are compared with the first.
+  std::vector<std::string> contenders;
   std::vector<RpcTask> tasks;
   int rounds = 7;
   Peers peers = {};
-  // Between hosts: the server's numeric address, and the words before a command that runs it on the server's host, or the
-  // client's. Empty: both run here.
+  // Between hosts: the server's numeric address, and the words that a command begins with to run on
+  // the server's or the client's host. Empty: both run on this host.
   std::string listen = {};
   std::function<std::vector<std::string>(bool server)> prefix = {};
 };
 
-// Takes out the contenders that are not here, or not between hosts, and says why.
+// Removes the contenders that are not installed or do not run between hosts, and prints the reason.
 void leave_out_absent(RpcOptions& options);
 
-// A row for each task and contender that can do it, in the order of both lists. `program`: the
-// command `lockstep`; its `bench rpc` is what Lockstep's processes and the bounds' run. Throws
-// InvalidArgument if no contender is left, LaunchError, Timeout.
+// Returns a row for each task and contender that can do it, in the order of both lists. `program`
+// is the command `lockstep`; the processes of Lockstep and of the bounds run its `bench rpc`.
+// Throws: InvalidArgument if no contender is left, LaunchError, Timeout.
 std::vector<Row> measure_rpc(const RpcOptions& options, const std::string& program);
 
-// A process of a contender that needs no program of its own: its name, then what run_rpc_process() takes. The exit code.
+// Runs a process of a contender that needs no program of its own. `words`: its name, then the words
+// of run_rpc_process(). Returns the exit code.
 int run_rpc_contender(const std::vector<std::string>& words);
 
 }  // namespace lockstep::bench

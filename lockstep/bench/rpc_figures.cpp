@@ -9,13 +9,14 @@
 namespace lockstep::bench {
 namespace {
 
-constexpr RpcWhat kRpcWhats[] = {RpcWhat::kSmall, RpcWhat::kFlight, RpcWhat::kTensor};
+constexpr RpcWorkload kRpcWorkloads[] = {RpcWorkload::kSmall, RpcWorkload::kFlight,
+                                         RpcWorkload::kTensor};
 
 double rpc_value(const RpcTask& task, const RpcTurn& turn) {
   switch (task.what) {
-    case RpcWhat::kSmall:
+    case RpcWorkload::kSmall:
       return turn.p50_us;
-    case RpcWhat::kFlight:
+    case RpcWorkload::kFlight:
       return static_cast<double>(task.calls) / turn.p50_us * 1e6;
     default:
       return static_cast<double>(task.bytes) / turn.p50_us / 1e3;
@@ -32,7 +33,7 @@ Row make_rpc_row(const RpcSeries& series, const RpcSeries& first) {
     p99s.push_back(turn.p99_us);
     ratios.push_back(turn.p50_us / first.rounds.at(round).p50_us);
   }
-  const RpcWhat what = series.task.what;
+  const RpcWorkload what = series.task.what;
   Row row{{"what", to_string(what)},
           {"contender", series.contender},
           {"operations", operations},
@@ -40,7 +41,7 @@ Row make_rpc_row(const RpcSeries& series, const RpcSeries& first) {
           {"median", quantile(values, 0.5)},
           {"low", quantile(values, 0)},
           {"high", quantile(values, 1)},
-          {"p99_us", what == RpcWhat::kSmall ? quantile(p99s, 0.5) : 0.0}};
+          {"p99_us", what == RpcWorkload::kSmall ? quantile(p99s, 0.5) : 0.0}};
   put_ratios(row, "first_times", ratios);
   return row;
 }
@@ -57,11 +58,11 @@ std::string rpc_number(const Row& row, const char* name) {
 
 }  // namespace
 
-const char* unit_of(RpcWhat what) {
+const char* unit_of(RpcWorkload what) {
   switch (what) {
-    case RpcWhat::kSmall:
+    case RpcWorkload::kSmall:
       return "us p50";
-    case RpcWhat::kFlight:
+    case RpcWorkload::kFlight:
       return "calls/s";
     default:
       return "GB/s";
@@ -120,12 +121,12 @@ std::string rpc_svg(const std::vector<Row>& rows) {
   return svg_bar_chart(chart);
 }
 
-std::vector<RpcWhat> parse_rpc_whats(const std::string& text) {
+std::vector<RpcWorkload> parse_rpc_workloads(const std::string& text) {
   std::vector<std::string> names;
-  for (const RpcWhat what : kRpcWhats) names.emplace_back(to_string(what));
-  std::vector<RpcWhat> whats;
+  for (const RpcWorkload what : kRpcWorkloads) names.emplace_back(to_string(what));
+  std::vector<RpcWorkload> whats;
   for (const std::string& name : parse_choices("--what", "thing", text, names))
-    whats.push_back(kRpcWhats[std::find(names.begin(), names.end(), name) - names.begin()]);
+    whats.push_back(kRpcWorkloads[std::find(names.begin(), names.end(), name) - names.begin()]);
   return whats;
 }
 

@@ -8,7 +8,7 @@
 namespace lockstep::bench::rpc_figures_test {
 namespace {
 
-RpcSeries series(RpcWhat what, const std::string& contender, const std::vector<double>& p50s) {
+RpcSeries series(RpcWorkload what, const std::string& contender, const std::vector<double>& p50s) {
   RpcSeries result{.task = {.what = what, .calls = 1000, .bytes = 4'000'000},
                    .contender = contender,
                    .rounds = {}};
@@ -18,9 +18,10 @@ RpcSeries series(RpcWhat what, const std::string& contender, const std::vector<d
 }
 
 TEST(RpcFigures, RatiosAreRoundByRoundToTheFirstOfTheSameThing) {
-  const std::vector<Row> rows = make_rpc_rows(
-      {series(RpcWhat::kSmall, "a", {10, 20, 40}), series(RpcWhat::kSmall, "b", {30, 40, 200}),
-       series(RpcWhat::kTensor, "c", {1000, 1000}), series(RpcWhat::kTensor, "b", {500, 2000})});
+  const std::vector<Row> rows = make_rpc_rows({series(RpcWorkload::kSmall, "a", {10, 20, 40}),
+                                               series(RpcWorkload::kSmall, "b", {30, 40, 200}),
+                                               series(RpcWorkload::kTensor, "c", {1000, 1000}),
+                                               series(RpcWorkload::kTensor, "b", {500, 2000})});
   ASSERT_EQ(rows.size(), 4u);
   EXPECT_DOUBLE_EQ(rows[0].at("median"), 20);
   EXPECT_DOUBLE_EQ(rows[0].at("p99_us"), 40);
@@ -38,7 +39,7 @@ TEST(RpcFigures, RatiosAreRoundByRoundToTheFirstOfTheSameThing) {
 
 TEST(RpcFigures, ValuesAreInTheUnitsThatTheySay) {
   const std::vector<Row> rows = make_rpc_rows(
-      {series(RpcWhat::kFlight, "a", {10'000}), series(RpcWhat::kTensor, "a", {1000})});
+      {series(RpcWorkload::kFlight, "a", {10'000}), series(RpcWorkload::kTensor, "a", {1000})});
   EXPECT_DOUBLE_EQ(rows[0].at("median"), 100'000);  // 1000 calls in 10 ms
   EXPECT_EQ(rows[0].at("unit"), "calls/s");
   EXPECT_DOUBLE_EQ(rows[0].at("p99_us"), 0);
@@ -47,8 +48,8 @@ TEST(RpcFigures, ValuesAreInTheUnitsThatTheySay) {
 }
 
 TEST(RpcFigures, TableAndPictureSayWhoIsCompared) {
-  const std::vector<Row> rows =
-      make_rpc_rows({series(RpcWhat::kSmall, "ours", {10}), series(RpcWhat::kSmall, "its", {25})});
+  const std::vector<Row> rows = make_rpc_rows(
+      {series(RpcWorkload::kSmall, "ours", {10}), series(RpcWorkload::kSmall, "its", {25})});
   const std::string table = rpc_table(rows);
   EXPECT_NE(table.find("ours is so many times as fast"), std::string::npos) << table;
   EXPECT_NE(table.find("2.50"), std::string::npos) << table;
@@ -64,10 +65,10 @@ TEST(RpcFigures, TableAndPictureSayWhoIsCompared) {
 }
 
 TEST(RpcFigures, UnknownThingsAreToldTheChoices) {
-  EXPECT_EQ(parse_rpc_whats("tensor,small"),
-            (std::vector<RpcWhat>{RpcWhat::kTensor, RpcWhat::kSmall}));
+  EXPECT_EQ(parse_rpc_workloads("tensor,small"),
+            (std::vector<RpcWorkload>{RpcWorkload::kTensor, RpcWorkload::kSmall}));
   EXPECT_NE(message_of<InvalidArgument>([] {
-              parse_rpc_whats("small,large");
+              parse_rpc_workloads("small,large");
             }).find("'large'; choose from small, flight, tensor"),
             std::string::npos);
 }

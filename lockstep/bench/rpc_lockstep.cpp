@@ -21,11 +21,11 @@ Secret bench_secret() {
   return *secret;
 }
 
-std::string numeric_host(const RpcPlace& place) {
+std::string numeric_host(const RpcEndpoint& place) {
   return place.listen.empty() ? "127.0.0.1" : place.listen;
 }
 
-rpc::Agent join(const char* name, const RpcPlace& place, const HostPort& store,
+rpc::Agent join(const char* name, const RpcEndpoint& place, const HostPort& store,
                 rpc::Registry registry) {
   at::set_num_threads(1);
   rpc::AgentOptions options;
@@ -37,7 +37,7 @@ rpc::Agent join(const char* name, const RpcPlace& place, const HostPort& store,
 
 class LockstepServer final : public RpcServer {
  public:
-  explicit LockstepServer(const RpcPlace& place)
+  explicit LockstepServer(const RpcEndpoint& place)
       : store_({numeric_host(place), 0}, bench_secret()),
         agent_(join("server", place, store_.address(), functions(place.variant == "quick"))) {}
   ~LockstepServer() override { agent_.stop(); }
@@ -62,7 +62,7 @@ class LockstepServer final : public RpcServer {
 
 class LockstepCaller final : public RpcCaller {
  public:
-  // It is called by nobody, so that it may listen on its own host alone.
+  // No peer calls it, so it may listen on its own host alone.
   explicit LockstepCaller(const std::string& address)
       : agent_(join("client", {}, parse_host_port(address), {})), server_(agent_.to("server")) {}
   ~LockstepCaller() override { agent_.stop(); }
@@ -90,9 +90,9 @@ class LockstepCaller final : public RpcCaller {
 }  // namespace
 
 RpcSides lockstep_sides() {
-  return {.serve = [](const RpcPlace& place) { return std::make_unique<LockstepServer>(place); },
+  return {.serve = [](const RpcEndpoint& place) { return std::make_unique<LockstepServer>(place); },
           .connect =
-              [](const RpcPlace&, const std::string& address) {
+              [](const RpcEndpoint&, const std::string& address) {
                 return std::make_unique<LockstepCaller>(address);
               }};
 }

@@ -5,8 +5,10 @@
 
 namespace lockstep::bench {
 
-// Two agents that find each other by a store of the server's. Both need the job's secret in the environment. Variant
-// "quick": the function that adds is registered to run where its call was received (rpc::FunctionOptions); "": on a worker.
+// Two agents that find each other by a store of the server's. Variant "quick" registers the
+// function that adds to run where its call was received (rpc::FunctionOptions), variant "" on a
+// worker.
+// Requires: the job's secret in the environment of both.
 RpcSides lockstep_sides();
 
 }  // namespace lockstep::bench

@@ -17,16 +17,16 @@
 namespace lockstep::bench {
 namespace {
 
-// What goes forth and, with the result in `a`, back.
+// The message to the server, and with the result in `a` the answer.
 struct Ping {
   int64_t a = 0;
   int64_t b = 0;
-  int64_t elements = 0;  // of the tensor that follows
-  double found = 0;      // in it
+  int64_t elements = 0;  // elements of the tensor that follows
+  double found = 0;      // the server's sum of some of them
 };
 static_assert(sizeof(Ping) == 32);
 
-// Blocking, whole. False: the other end is gone.
+// Moves all bytes, blocking; false if the other end has gone.
 bool read_whole(int fd, void* to, size_t bytes) {
   for (auto* at = static_cast<char*>(to); bytes > 0;) {
     const ssize_t n = ::recv(fd, at, bytes, 0);
@@ -53,7 +53,7 @@ void make_blocking(int fd) {
   ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) & ~O_NONBLOCK);
 }
 
-// An abstract name: nothing is left behind in the file system.
+// An abstract name leaves nothing behind in the file system.
 sockaddr_un unix_address(const std::string& name, socklen_t& length) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -76,7 +76,7 @@ double look_into(const std::vector<float>& tensor) {
 
 class SocketServer final : public RpcServer {
  public:
-  explicit SocketServer(const RpcPlace& place) {
+  explicit SocketServer(const RpcEndpoint& place) {
     if (place.variant == "unix") {
       address_ = "lockstep-bench-" + std::to_string(::getpid());
       socklen_t length = 0;
@@ -135,7 +135,7 @@ class LargeCaller : public RpcCaller {
 
 class SocketCaller final : public LargeCaller {
  public:
-  SocketCaller(const RpcPlace& place, const std::string& address) {
+  SocketCaller(const RpcEndpoint& place, const std::string& address) {
     if (place.variant == "unix") {
       socklen_t length = 0;
       const sockaddr_un name = unix_address(address, length);
@@ -183,15 +183,15 @@ class MemcpyCaller final : public LargeCaller {
 }  // namespace
 
 RpcSides socket_sides() {
-  return {.serve = [](const RpcPlace& place) { return std::make_unique<SocketServer>(place); },
+  return {.serve = [](const RpcEndpoint& place) { return std::make_unique<SocketServer>(place); },
           .connect =
-              [](const RpcPlace& place, const std::string& address) {
+              [](const RpcEndpoint& place, const std::string& address) {
                 return std::make_unique<SocketCaller>(place, address);
               }};
 }
 
 RpcSides memcpy_sides() {
-  return {.serve = {}, .connect = [](const RpcPlace&, const std::string&) {
+  return {.serve = {}, .connect = [](const RpcEndpoint&, const std::string&) {
             return std::make_unique<MemcpyCaller>();
           }};
 }

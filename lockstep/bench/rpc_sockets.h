@@ -5,11 +5,12 @@
 
 namespace lockstep::bench {
 
-// Two processes and one blocking connection: a Unix socket for the variant "unix", TCP for "tcp". add() is a ping-pong of 32
-// bytes; a tensor goes from its memory into memory that the server has touched before, and eight bytes come back.
+// Two processes and one blocking connection: a Unix socket for the variant "unix", TCP for "tcp".
+// add() is a ping-pong of 32 bytes; a tensor goes from its memory into memory that the server has
+// touched before, and eight bytes come back.
 RpcSides socket_sides();
 
-// One process, no server: a tensor is copied to memory that was touched before.
+// One process without a server, which copies a tensor to memory that was touched before.
 RpcSides memcpy_sides();
 
 }  // namespace lockstep::bench

@@ -15,18 +15,18 @@
 
 namespace lockstep::bench {
 
-NLOHMANN_JSON_SERIALIZE_ENUM(RpcWhat, {{RpcWhat::kSmall, "small"},
-                                       {RpcWhat::kFlight, "flight"},
-                                       {RpcWhat::kTensor, "tensor"}})
+NLOHMANN_JSON_SERIALIZE_ENUM(RpcWorkload, {{RpcWorkload::kSmall, "small"},
+                                           {RpcWorkload::kFlight, "flight"},
+                                           {RpcWorkload::kTensor, "tensor"}})
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RpcTask, what, turn_ms, calls, threads, bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RpcTurn, operations, p50_us, p99_us)
 
 namespace {
 
 constexpr int kWarmUpCalls = 100;
-constexpr size_t kMostCalls = 200'000;  // of a turn
-constexpr size_t kLeastCalls = 20;      // likewise
-constexpr size_t kLeastSends = 3;       // likewise
+constexpr size_t kMostCalls = 200'000;  // calls of a turn, at most
+constexpr size_t kLeastCalls = 20;      // calls of a turn, at least
+constexpr size_t kLeastSends = 3;       // tensors of a turn, at least
 
 using RpcClock = std::chrono::steady_clock;
 
@@ -63,7 +63,7 @@ RpcTurn run_small(RpcCaller& caller, const RpcTask& task) {
   return make_rpc_turn(std::move(times));
 }
 
-// Seconds of one flight; the threads begin together.
+// Returns the seconds of one flight, whose threads begin together.
 double fly(RpcCaller& caller, int64_t calls, int threads) {
   std::vector<std::exception_ptr> errors(static_cast<size_t>(threads));
   std::vector<std::thread> pool;
@@ -122,11 +122,11 @@ std::string word_at(const std::vector<std::string>& words, size_t at) {
 
 }  // namespace
 
-const char* to_string(RpcWhat what) {
+const char* to_string(RpcWorkload what) {
   switch (what) {
-    case RpcWhat::kSmall:
+    case RpcWorkload::kSmall:
       return "small";
-    case RpcWhat::kFlight:
+    case RpcWorkload::kFlight:
       return "flight";
     default:
       return "tensor";
@@ -162,9 +162,9 @@ RpcTurn make_rpc_turn(const std::vector<double>& times_us) {
 
 RpcTurn run_rpc_task(RpcCaller& caller, const RpcTask& task) {
   switch (task.what) {
-    case RpcWhat::kSmall:
+    case RpcWorkload::kSmall:
       return run_small(caller, task);
-    case RpcWhat::kFlight:
+    case RpcWorkload::kFlight:
       return run_flight(caller, task);
     default:
       return run_tensor(caller, task);
@@ -174,7 +174,7 @@ RpcTurn run_rpc_task(RpcCaller& caller, const RpcTask& task) {
 int run_rpc_process(const std::vector<std::string>& words, const RpcSides& sides) {
   try {
     const std::string role = word_at(words, 0);
-    const RpcPlace place{.listen = word_at(words, 2), .variant = word_at(words, 3)};
+    const RpcEndpoint place{.listen = word_at(words, 2), .variant = word_at(words, 3)};
     TurnTaker turns(word_at(words, 1), role == "server" ? 0 : 1);
     if (role == "server") {
       const std::unique_ptr<RpcServer> server = sides.serve(place);

@@ -14,7 +14,7 @@
 namespace lockstep::bench::rpc_work_test {
 namespace {
 
-// A caller that calls nobody, right or wrong.
+// A caller without a server, whose answers are right or wrong.
 class Here final : public RpcCaller {
  public:
   explicit Here(int64_t error = 0) : error_(error) {}
@@ -47,9 +47,9 @@ class Here final : public RpcCaller {
 };
 
 TEST(RpcWork, TasksAndTurnsComeBackFromTheirLines) {
-  const RpcTask task = parse_rpc_task(to_line(
-      RpcTask{.what = RpcWhat::kFlight, .turn_ms = 7.5, .calls = 12, .threads = 3, .bytes = 44}));
-  EXPECT_EQ(task.what, RpcWhat::kFlight);
+  const RpcTask task = parse_rpc_task(to_line(RpcTask{
+      .what = RpcWorkload::kFlight, .turn_ms = 7.5, .calls = 12, .threads = 3, .bytes = 44}));
+  EXPECT_EQ(task.what, RpcWorkload::kFlight);
   EXPECT_EQ(task.turn_ms, 7.5);
   EXPECT_EQ(task.calls, 12);
   EXPECT_EQ(task.threads, 3);
@@ -73,29 +73,31 @@ TEST(RpcWork, QuantilesAreThoseOfTheTimes) {
 
 TEST(RpcWork, AFlightIsSharedByItsThreads) {
   Here here;
-  const RpcTurn turn = run_rpc_task(here, {.what = RpcWhat::kFlight, .calls = 1003, .threads = 4});
+  const RpcTurn turn =
+      run_rpc_task(here, {.what = RpcWorkload::kFlight, .calls = 1003, .threads = 4});
   EXPECT_EQ(turn.operations, 1);
-  EXPECT_EQ(here.calls, 1003 + 1003 / 50);  // with those that warm up
+  EXPECT_EQ(here.calls, 1003 + 1003 / 50);  // with the calls that warm up
   EXPECT_GT(here.threads.size(), 1u);
 }
 
 TEST(RpcWork, ATurnLastsAsLongAsItIsAsked) {
   Here here;
-  EXPECT_GE(run_rpc_task(here, {.what = RpcWhat::kSmall, .turn_ms = 1}).operations, 20);
-  const RpcTurn sent = run_rpc_task(here, {.what = RpcWhat::kTensor, .turn_ms = 1, .bytes = 400});
+  EXPECT_GE(run_rpc_task(here, {.what = RpcWorkload::kSmall, .turn_ms = 1}).operations, 20);
+  const RpcTurn sent =
+      run_rpc_task(here, {.what = RpcWorkload::kTensor, .turn_ms = 1, .bytes = 400});
   EXPECT_GE(sent.operations, 3);
   EXPECT_EQ(here.prepared, 100);
 }
 
 TEST(RpcWork, WrongAnswersAreFound) {
   Here wrong(1);
-  for (const RpcWhat what : {RpcWhat::kSmall, RpcWhat::kFlight, RpcWhat::kTensor})
+  for (const RpcWorkload what : {RpcWorkload::kSmall, RpcWorkload::kFlight, RpcWorkload::kTensor})
     EXPECT_THROW(run_rpc_task(wrong, {.what = what, .turn_ms = 1, .calls = 100}), Error);
 }
 
 TEST(RpcWork, SocketsMoveNumbersAndTensors) {
   for (const char* variant : {"unix", "tcp"}) {
-    const RpcPlace place{.listen = "", .variant = variant};
+    const RpcEndpoint place{.listen = "", .variant = variant};
     const auto server = socket_sides().serve(place);
     {
       const auto caller = socket_sides().connect(place, server->address());

@@ -16,7 +16,7 @@ namespace lockstep::bench {
 namespace {
 
 constexpr const char* kStepPeer = "step.py";
-constexpr int kMostSteps = 1000;  // of a turn
+constexpr int kMostSteps = 1000;  // steps of a turn, at most
 const auto kTurnTime = std::chrono::minutes(10);
 
 bool is_deepspeed(const std::string& strategy) {
@@ -42,7 +42,8 @@ std::vector<std::string> process_command(const StepOptions& options, const std::
   const std::string batch = std::to_string(options.batch);
   const std::string threads = std::to_string(options.threads);
   if (is_python(strategy)) {
-    // As torchrun starts it: without what `lockstep run` adds for speed.
+    // The process starts as under torchrun, without the variables that `lockstep run` adds for
+    // speed.
     std::vector<std::string> command{"env"};
     const EnvLookup env = process_env();
     for (const char* name :
@@ -64,7 +65,8 @@ std::vector<std::string> process_command(const StepOptions& options, const std::
   return command;
 }
 
-// One contender: a child of this process that launches the contender's processes, and their lines.
+// One contender: a child of this process that launches the contender's processes, and the pipes to
+// these.
 class StepContender {
  public:
   StepContender(const StepOptions& options, const std::string& program, const std::string& strategy)
@@ -78,7 +80,7 @@ class StepContender {
     series_ = {.strategy = strategy, .nproc = processes_, .batch = options.batch, .rounds = {}};
   }
 
-  // One step to warm up, and how long it then takes.
+  // Takes one step to warm up, and measures how long the next takes.
   void start(double turn_ms) {
     const StepTurn turn = take(2)[0];
     const double ms = std::max(turn.steps.back().total(), 0.01);

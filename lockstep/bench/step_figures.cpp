@@ -21,8 +21,8 @@ constexpr std::array<Part, 6> kParts{{{"data", &StepParts::data},
                                       {"wait", &StepParts::wait},
                                       {"optimizer", &StepParts::optimizer}}};
 
-// Milliseconds of each step of a round, mean over the processes: where they wait for each other
-// that is what each of them took; where they do not, it is what they do at the same time.
+// The milliseconds of each step of a round, as the mean over the processes. Processes that wait for
+// each other all take that time; the others compute at the same time.
 std::vector<double> step_times(const std::vector<StepTurn>& processes) {
   std::vector<double> steps(processes[0].steps.size());
   for (const StepTurn& turn : processes) {
@@ -38,7 +38,7 @@ double mean(const std::vector<double>& values) {
   return sum / static_cast<double>(values.size());
 }
 
-// Samples a second of a whole round.
+// The samples per second of a whole round.
 double speed_of(const StepSeries& series, size_t round) {
   return 1000.0 * static_cast<double>(series.batch * series.nproc) /
          mean(step_times(series.rounds[round]));

@@ -14,22 +14,22 @@ struct StepParts {
   double data = 0;
   double forward = 0;
   double backward = 0;   // its arithmetic
-  double averaging = 0;  // during backward: buckets are filled and reductions move on
-  double wait = 0;       // for reductions, after the arithmetic
+  double averaging = 0;  // during backward, for filling buckets and moving reductions on
+  double wait = 0;       // after the arithmetic, for reductions
   double optimizer = 0;
   double total() const { return data + forward + backward + averaging + wait + optimizer; }
 };
 
-// What a process did at one turn: its parts, step by step, and the memory that it holds, in bytes,
-// pages that it shares counted by its share ("proportional set size").
+// One process's turn: the parts of every step, and the memory that the process holds, in bytes,
+// where shared pages count by its share ("proportional set size").
 struct StepTurn {
   std::vector<StepParts> steps;
   double pss_bytes = 0;
 };
 std::string to_line(const StepTurn& turn);          // one line of JSON
-StepTurn parse_turn_line(const std::string& line);  // throws InvalidArgument
+StepTurn parse_turn_line(const std::string& line);  // Throws: InvalidArgument
 
-// One contender's turns: by round, by process.
+// The turns of one contender, by round and by process.
 struct StepSeries {
   std::string strategy;
   int nproc = 1;
@@ -37,8 +37,7 @@ struct StepSeries {
   std::vector<std::vector<StepTurn>> rounds;
 };
 
-// The first series is what the others are compared with. Requires a step in every turn, and equally
-// many rounds in all. A row's figures:
+// Compares the series with the first one. A row's figures:
 //   model, strategy, nproc, batch_per_process
 //   steps                   timed, of each process
 //   ms_per_step, p95_ms     over the steps, each the mean over the processes; the first a median
@@ -46,6 +45,7 @@ struct StepSeries {
 //   parts_ms                by name, means over steps and processes
 //   pss_bytes               summed over the processes, the last turn's
 //   times_first             samples a second by those of the first row: put_ratios()
+// Requires: a step in every turn, and equally many rounds in all.
 std::vector<Row> make_step_rows(const std::string& model, const std::vector<StepSeries>& all);
 
 std::string step_table(const std::vector<Row>& rows);

@@ -1,5 +1,5 @@
-// The models whose training steps are timed, each with its loss, random data and an optimizer's options: as the peers in
-// Python have them.
+// The models whose training steps are timed, each with its loss, random data and an optimizer's
+// options, which are those of the peers in Python.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +16,7 @@
 
 namespace lockstep::bench {
 
-inline constexpr int64_t kStepBatches = 4;  // different ones
+inline constexpr int64_t kStepBatches = 4;  // number of different batches
 
 using StepLoss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& label)>;
 
@@ -28,7 +28,8 @@ struct StepModel {
   optim::Algorithm algorithm;
 };
 
-// From ids and targets, int64 [B, 2, T], to the loss: what training a language model computes.
+// Computes the loss from ids and targets, int64 [B, 2, T], as the training of a language model
+// does.
 struct LmWithLossImpl : torch::nn::Module {
   explicit LmWithLossImpl(const LmConfig& config);
   at::Tensor forward(const at::Tensor& texts);
@@ -36,13 +37,14 @@ struct LmWithLossImpl : torch::nn::Module {
 };
 TORCH_MODULE(LmWithLoss);
 
-// Pictures have sides of so many pixels, and ten classes; texts so many tokens. Draw from torch's generator.
+// Pictures have `side` pixels on each side and belong to ten classes; texts have `tokens` tokens.
+// Random values come from torch's default generator.
 StepModel<SimpleCnn> simple_cnn_steps(int64_t batch);
 StepModel<ResNet> resnet_steps(const ResNetOptions& options, int64_t batch, int64_t side);
 StepModel<BertClassifier> bert_steps(BertConfig config, int64_t classes, int64_t batch,
                                      int64_t tokens);
 StepModel<LmWithLoss> lm_steps(const LmConfig& config, int64_t batch, int64_t tokens);
-// Ten layers of 3162 x 3162: nothing but gradients.
+// Ten layers of 3162 x 3162, whose gradients are all the work.
 StepModel<torch::nn::Sequential> linear_steps(int64_t batch);
 
 }  // namespace lockstep::bench

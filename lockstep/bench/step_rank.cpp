@@ -77,12 +77,12 @@ class ModelContest final : public Contest {
     const bool ddp = way == "ddp", zero = way.starts_with("zero");
     if (ddp || zero || in_step_ || way == "average" || way == "horovod" || way == "logical")
       comm_ = init({.device = work.device});
-    // As many logical ranks as ranks: what their tree costs.
+    // There are as many logical ranks as ranks, so that the figure is the cost of their tree.
     if (way == "logical") logical_.emplace(*comm_, model_.ptr(), comm_->size());
     if (ddp) ddp_.emplace(model_, *comm_);
     if (zero) {
       const int stage = way.back() - '0';
-      // On a device nothing but units is divided.
+      // On a device only units are divided.
       const bool units = stage == 3 && !device_.is_cpu() && !layers_of(*model_).empty();
       auto made = std::make_unique<ZeroOptimizer>(
           *comm_, parameters_of(model_), steps.algorithm,
@@ -124,7 +124,7 @@ class ModelContest final : public Contest {
       average_gradients(model_, *comm_);
     const auto averaged = Clock::now();
     optimizer_->step();
-    (void)loss.item<double>();  // as a training loop looks at its loss
+    (void)loss.item<double>();  // a training loop reads its loss
     const auto end = Clock::now();
     parts.data = ms_between(start, ready);
     parts.forward = ms_between(ready, forward);
@@ -168,7 +168,7 @@ class ModelContest final : public Contest {
   std::optional<DistributedGradients> horovod_;
   std::optional<LogicalRanks> logical_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  ZeroOptimizer* zero_ = nullptr;  // it is optimizer_
+  ZeroOptimizer* zero_ = nullptr;  // optimizer_, where it is one
 };
 
 std::unique_ptr<Contest> make_contest(const StepWork& work) {
@@ -200,7 +200,7 @@ void run_step_rank(const StepWork& work) {
   int64_t number = 0;
   while (const int steps = turns.take()) {
     StepTurn turn;
-    (void)contest->step(number++);  // caches are another's
+    (void)contest->step(number++);  // warms the caches, which another contender has used
     for (int i = 0; i < steps; ++i) turn.steps.push_back(contest->step(number++));
     turn.pss_bytes = proportional_memory_bytes();
     turns.answer(to_line(turn));

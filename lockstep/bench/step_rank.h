@@ -8,8 +8,7 @@
 namespace lockstep::bench {
 
 struct StepWork {
-  std::string
-      model;  // simple-cnn, resnet18, resnet18-cifar, bert-mini, bert-base, lm-tiny, lm-mini, lm-small, linear
+  std::string model;     // one of step_models()
   std::string strategy;  // ddp, ddp-bf16, average, horovod, independent, in-step, single
   int64_t batch = 0;     // samples of this process's step
   int threads = 1;
@@ -19,7 +18,7 @@ struct StepWork {
   std::string turns;             // see turns.h
 };
 
-// Steps on random data whenever it is its turn.
+// Trains steps on random data at each of its turns, until there are no more.
 void run_step_rank(const StepWork& work);
 
 }  // namespace lockstep::bench

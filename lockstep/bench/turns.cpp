@@ -22,7 +22,8 @@ void write_line(int fd, const std::string& line) {
   }
 }
 
-// Byte by byte: what comes after the line is not ours. Empty at the end of the stream.
+// Reads byte by byte, because what follows the line belongs to another reader. Empty at the end of
+// the stream.
 std::string read_line(int fd) {
   std::string line;
   for (char c = 0;;) {
@@ -45,7 +46,7 @@ TurnGiver::TurnGiver(int processes) {
   for (int i = 0; i < processes; ++i) lines_.push_back({make_pipe(), make_pipe()});
 }
 
-// "PID:go,back,go,back..." as numbers of descriptors.
+// An address is "PID:go,back,go,back...", with the numbers of descriptors.
 std::string TurnGiver::address() const {
   std::string text = std::to_string(::getpid());
   char separator = ':';

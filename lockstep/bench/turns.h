@@ -12,22 +12,24 @@
 
 namespace lockstep::bench {
 
-// What the parent holds of one job: a pipe to and one from each of its processes. They open them
-// through /proc, so nothing of theirs has a name in the file system or is left behind.
+// The parent's ends for one job: a pipe to and one from each of its processes. The processes open
+// them through /proc, so that nothing in the file system has a name or is left behind.
 class TurnGiver {
  public:
   explicit TurnGiver(int processes);
 
-  // For the processes' --turns.
+  // The value of the processes' option --turns.
   std::string address() const;
-  // One turn of so many steps; returns each process's answer, a line. Throws Timeout, and
-  // LaunchError if `job` ends instead.
+  // Gives all processes a turn of so many steps, and returns the answer of each, a line.
+  // Throws: Timeout, and LaunchError if `job` ends instead.
   std::vector<std::string> give(int steps, Subprocess& job, Deadline deadline);
-  // A turn of one process alone, whatever it is to do; returns its answer. Throws like give().
+  // Gives one process alone a turn with that task, and returns its answer.
+  // Throws: like give().
   std::string ask(size_t process, const std::string& task, Subprocess& job, Deadline deadline);
-  // The next line of a process that speaks unasked. Throws like give().
+  // Returns the next line that a process writes without being asked.
+  // Throws: like give().
   std::string hear(size_t process, Subprocess& job, Deadline deadline);
-  void end();  // no further turn: the processes leave
+  void end();  // gives no further turn; the processes then end
 
  private:
   struct Line {
@@ -37,13 +39,13 @@ class TurnGiver {
   std::vector<Line> lines_;
 };
 
-// What a process has: take() sleeps until its turn and returns its number of steps; 0 when there
-// are no more, also because the parent is gone.
+// A process's ends. take() sleeps until the process's turn and returns its number of steps; 0 when
+// there are no more turns, also because the parent has ended.
 class TurnTaker {
  public:
   TurnTaker(const std::string& address, int rank);
   int take();
-  std::string take_task();  // the same for who is asked by ask(): ""
+  std::string take_task();  // the same for TurnGiver::ask(); "" when there are no more
   void answer(const std::string& line);
 
  private:

@@ -1,7 +1,8 @@
-// The command `lockstep` with real processes; and beside torchrun, where a Python with torch is
-// found.
+// Tests the command `lockstep` with real processes, and beside torchrun where a Python with torch
+// is found.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <map>
@@ -74,7 +75,7 @@ TEST(LockstepRun, StartsRanksAndPassesTheirExitCode) {
   EXPECT_EQ(lockstep({"run", "/bin/sh", "-c", "exit 2"}).code, 2);
 }
 
-// As cron, a daemon or `>&-` start a program: it runs as if they were /dev/null.
+// Starts it as cron, a daemon or `>&-` do; it runs as if the streams were /dev/null.
 TEST(LockstepCommand, ClosedStandardStreamsChangeNothingElse) {
   const auto with_closed = [](const std::string& closed, Words words) {
     words.insert(words.begin(),
@@ -83,7 +84,7 @@ TEST(LockstepCommand, ClosedStandardStreamsChangeNothingElse) {
   };
   struct Case {
     std::string closed;
-    bool out = true, err = true;  // is there
+    bool out = true, err = true;  // the stream is open
   };
   for (const auto& [closed, out, err] :
        {Case{"<&-"}, Case{"</dev/null >&-", false, true}, Case{"</dev/null 2>&-", true, false},
@@ -157,7 +158,7 @@ TEST(LockstepRun, TheLaunchLineOfTutorialThree) {
               UnorderedElementsAre("0 --local_world_size=2", "1 --local_world_size=2"));
 }
 
-// Everything that torchrun sets is set, to the same values but for ports and identifiers.
+// Every variable that torchrun sets is set, to the same value except for ports and identifiers.
 TEST(BesideTorchrun, TheSameVariables) {
   const std::string python = torch_python(LOCKSTEP_SOURCE_DIR);
   if (python.empty()) GTEST_SKIP() << "no Python with torch";
@@ -229,6 +230,13 @@ TEST(BesideTorchrun, ARecordedErrorIsQuoted) {
                                HasSubstr("  error: ValueError: the data is bad\n")));
 }
 
+// Runs `lockstep` with /dev/null as its stdin, as under cron.
+Ended lockstep_without_input(const Words& words) {
+  Words all = {"/bin/sh", "-c", "exec \"$@\" </dev/null", "sh", lockstep_program()};
+  all.insert(all.end(), words.begin(), words.end());
+  return run(all);
+}
+
 class LockstepRunMpi : public ::testing::TestWithParam<launch::MpiFamily> {};
 INSTANTIATE_TEST_SUITE_P(Families, LockstepRunMpi, ::testing::ValuesIn(launch::kMpiFamilies),
                          [](const auto& info) { return launch::name_of(info.param); });
@@ -237,6 +245,7 @@ TEST_P(LockstepRunMpi, MpirunStartsTheRanks) {
   if (const std::string why = launch::lacks_mpirun(GetParam()); !why.empty()) GTEST_SKIP() << why;
   const auto mpirun = launch::find_mpirun_of(GetParam());
   ::setenv("LOCKSTEP_MPIRUN", mpirun->name.c_str(), 1);
+  const auto lockstep = lockstep_without_input;
   const std::string say =
       "echo $OMPI_COMM_WORLD_RANK$PMI_RANK of $OMPI_COMM_WORLD_SIZE$PMI_SIZE over "
       "$LOCKSTEP_BACKEND";
@@ -250,6 +259,29 @@ TEST_P(LockstepRunMpi, MpirunStartsTheRanks) {
   EXPECT_EQ(lockstep({"run", "--backend", "mpi", "-np", "2", "/bin/sh", "-c", "exit 7"}).code, 1);
   EXPECT_EQ(lockstep({"run", "--backend", "mpi", "-np", "2", "/bin/sh", "-c", "exit 2"}).code, 2);
   ::unsetenv("LOCKSTEP_MPIRUN");
+}
+
+// MPICH's mpirun is killed by SIGPIPE where it passes on the end of its stdin when the ranks have
+// ended. The mpirun here only shows what it would read, and starts one rank.
+TEST(LockstepRunMpiInput, MpirunHasNoEndOfStdinToPassOn) {
+  const TestDirectory folder;
+  const std::string mpirun =
+      folder.write("mpirun",
+                   "#!/bin/sh\n"
+                   "[ \"$1\" = --version ] && exec echo 'HYDRA build details:'\n"
+                   "echo \"mpirun reads $(readlink /proc/$$/fd/0)\"\n"
+                   "shift 2\n"
+                   "exec \"$@\"\n");
+  ::chmod(mpirun.c_str(), 0755);
+  ::setenv("LOCKSTEP_MPIRUN", mpirun.c_str(), 1);
+  const Words words = {"run", "--backend",
+                       "mpi", "/bin/sh",
+                       "-c",  "echo \"the rank reads $(readlink /proc/$$/fd/0)\"; exit 2"};
+  const Ended ended = lockstep_without_input(words);
+  ::unsetenv("LOCKSTEP_MPIRUN");
+  EXPECT_EQ(ended.code, 2) << ended.err;
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("mpirun reads anon_inode:[eventfd]\n"),
+                               HasSubstr("the rank reads /dev/null\n")));
 }
 
 }  // namespace cli_mp_test

@@ -136,7 +136,7 @@ TEST(OptionParsing, AnEmptyValueIsNoValue) {
   EXPECT_EQ(line_of({"--checkpoint", "x", "--text", ""}), "no error") << "a text may be empty";
 }
 
-// No line is wider than a terminal of 100 columns, and there is one to copy at the end.
+// No line is wider than a terminal of 100 columns, and the last one can be copied.
 void expect_help(const std::string& text) {
   std::istringstream lines(text);
   std::string last;
@@ -149,7 +149,7 @@ void expect_help(const std::string& text) {
   EXPECT_TRUE(last.starts_with("  lockstep ")) << last;
 }
 
-// On a terminal of 80 columns no line is broken by it in the middle of a word.
+// On a terminal of 80 columns no line breaks in the middle of a word.
 TEST(OptionParsing, HelpIsAsWideAsItIsAskedToBe) {
   CLI::App app("Does " + std::string(60, 'x') + " and more than that.", "lockstep thing");
   int count = 0;
@@ -333,7 +333,7 @@ TEST(RunFlags, VariablesOfTorchrunAreDefaults) {
   EXPECT_EQ(flags.log_dir, "") << "an empty variable is none";
 }
 
-// torchrun has one name for it, and so one variable.
+// torchrun has one name for the flag, and therefore one variable.
 TEST(RunFlags, AFlagWinsOverTheVariableOfItsOtherName) {
   std::map<std::string, std::string, std::less<>> variables = {{"PET_SHUTDOWN_TIMEOUT", "9"}};
   const auto grace_with = [&](const Words& words) {
@@ -595,7 +595,7 @@ TEST(RunPlan, RolesOfTheirOwn) {
                                          launch::Role{.name = "trainer", .ranks = 4}));
   EXPECT_EQ(plan("--role=ps=1 --role=trainer=4 -np 5 /bin/true").options.nproc, 5);
   EXPECT_EQ(plan("--role ps=1 --max-restarts 2 /bin/true").options.max_restarts, 2);
-  // A name alone stays torchrun's.
+  // A name alone has torchrun's meaning.
   EXPECT_EQ(plan("--role a --role b -np 2 /bin/true").options.role, "b");
   EXPECT_TRUE(plan("--role b -np 2 /bin/true").options.roles.empty());
   const auto hosts = plan("-H localhost:2,b:4 --role ps=1,restarts=1 --role trainer=3 /bin/true");

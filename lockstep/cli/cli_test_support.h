@@ -1,4 +1,4 @@
-// What the tests of the command have in common: starting it, and a Python with torch.
+// The common part of the command's tests: starting it, and finding a Python with torch.
 #pragma once
 
 #include <unistd.h>
@@ -57,7 +57,7 @@ inline std::string torch_python(const std::string& source_dir) {
           return find_program(candidate);
         }
       } catch (const LaunchError&) {
-        // Not there: try the next one.
+        // It does not exist; the next one is tried.
       }
     }
     return std::string();

@@ -24,7 +24,7 @@ int complain(const std::string& who, const std::string& what, int code) {
   return code;
 }
 
-// Becomes the program `name`; returns only when it cannot.
+// Executes the program `name` in place of this one; returns only when it cannot.
 int become(const std::string& name, const std::vector<std::string>& arguments) {
   const std::string who = "lockstep " + arguments.front();
   std::error_code error;

@@ -1,5 +1,6 @@
-// The commands of `lockstep`. This program has no libtorch in it: `run` must start in milliseconds.
-// The others live in programs of their own, into which this one turns.
+// The commands of `lockstep`. This program has no libtorch in it, because `run` must start in
+// milliseconds. The other commands live in programs of their own, which this one executes in its
+// place.
 #pragma once
 
 #include <filesystem>
@@ -11,22 +12,23 @@ namespace lockstep::cli {
 struct Command {
   const char* name;
   const char* summary;
-  // Whose command it is: of lockstep-engine, which trains and uses models; of lockstep-tools, which
-  // measures and compares, and which scripts/quickstart does not build; nullptr: of this program.
+  // The program that has the command: lockstep-engine, which trains and uses models, or
+  // lockstep-tools, which measures and compares, and which scripts/quickstart does not build.
+  // nullptr: this program.
   const char* program = nullptr;
 };
 const std::vector<Command>& commands();
 
-// What `lockstep --help` prints.
+// The text of `lockstep --help`.
 std::string help_text();
 
 // Runs the command line (without argv[0]); returns the exit code. Errors are one line on stderr.
 int main_of_lockstep(const std::vector<std::string>& arguments);
 
-// Where another program is: ../libexec/lockstep/NAME from the folder of `lockstep`.
+// The path of another program: ../libexec/lockstep/NAME from the folder of `lockstep`.
 std::filesystem::path program_path(const std::filesystem::path& lockstep, const std::string& name);
 
-// What to do for who misses it there: a command line where `lockstep` stands in a build folder.
+// The remedy where it is missing: a command line, if `lockstep` stands in a build folder.
 std::string how_to_build(const std::filesystem::path& lockstep, const std::string& name);
 
 }  // namespace lockstep::cli

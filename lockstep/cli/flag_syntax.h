@@ -1,6 +1,6 @@
-// torchrun's way of writing flags (Python's argparse), in front of CLI11: long flags with '-' or
-// '_', shortened where that is unambiguous, everything from the first word that is no flag on left
-// to the program. Pure.
+// torchrun's syntax of flags (Python's argparse), in front of CLI11: long flags with '-' or '_'
+// that may be shortened where that is unambiguous; everything from the first word that is no flag
+// belongs to the program. Pure.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ struct SplitCommandLine {
   std::vector<std::string> program;  // the program and its arguments; may be empty
 };
 
-// Throws UsageError for a flag that is unknown, ambiguous, or lacks its value.
+// Throws: UsageError for a flag that is unknown, ambiguous, or lacks its value.
 SplitCommandLine split_command_line(const std::vector<std::string>& arguments,
                                     const std::vector<Flag>& known);
 

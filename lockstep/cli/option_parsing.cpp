@@ -24,7 +24,7 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
-// The first word that no option has taken. It explains a missing option as well: the one that was
+// The first word that no option has taken. It also explains a missing option, the one that was
 // mistyped.
 std::optional<std::string> leftover(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> words = app.remaining();
@@ -69,14 +69,15 @@ std::optional<std::string> wrong_value(const CLI::App& app, const CLI::ParseErro
          (real ? "a number" : "a whole number");
 }
 
-// Without the zeros that CLI11 writes: "0.050000".
+// Removes the zeros that CLI11 writes: "0.050000".
 std::string short_number(const std::string& text) {
   char number[32];
   std::snprintf(number, sizeof number, "%.10g", std::strtod(text.c_str(), nullptr));
   return number;
 }
 
-// "--every: Value 0 not in range 0.050000 to 1000000.000000", "--split: tset not in {train,dev,test}"
+// "--every: Value 0 not in range 0.050000 to 1000000.000000", "--split: tset not in
+// {train,dev,test}"
 std::optional<std::string> refused_value(const CLI::App& app, const CLI::ParseError& error) {
   if (dynamic_cast<const CLI::ValidationError*>(&error) == nullptr) return std::nullopt;
   const std::string message = error.what(), range = " not in range ", choices = " not in {";
@@ -113,7 +114,8 @@ std::optional<std::string> missing_value(const CLI::App& app, const CLI::ParseEr
   return option->get_name() + " needs a value";
 }
 
-// What an option takes, without what its validators say: "N", "FILE", "a|b|c"; empty for a flag.
+// The values of an option, without the text of its validators: "N", "FILE", "a|b|c"; empty for a
+// flag.
 std::string value_name(const CLI::Option& option) {
   std::string type = option.get_type_name();
   if (option.get_items_expected_max() == 0) return {};
@@ -153,7 +155,7 @@ std::string line_of(const CLI::App& app, const CLI::ParseError& error) {
 
 void parse_options(CLI::App& app, const std::vector<std::string>& words) {
   std::vector<std::string> reversed(words.rbegin(),
-                                    words.rend());  // CLI11 takes them from the back
+                                    words.rend());  // CLI11 takes words from the back
   try {
     app.parse(reversed);
   } catch (const CLI::CallForHelp&) {

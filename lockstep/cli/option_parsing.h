@@ -1,5 +1,5 @@
-// Parsing with CLI11, what is said of a wrong command line (one line that names the option, the
-// likely meaning of a mistyped one, and what it takes), and what --help prints.
+// Parsing with CLI11, the errors of a wrong command line (one line that names the option, the
+// likely meaning of a mistyped one, and its values), and the text of --help.
 #pragma once
 
 #include <string>
@@ -11,19 +11,19 @@ class App;
 
 namespace lockstep::cli {
 
-// Parses the words after the command's name, in their order. Throws CLI::CallForHelp where CLI11
-// does, UsageError otherwise. An option that is given has a value: an empty one is refused, but of
-// texts (type name "TEXT").
+// Parses the words after the command's name, in their order. An option that is given has a value;
+// an empty one is refused, except for texts (type name "TEXT").
+// Throws: CLI::CallForHelp where CLI11 does, UsageError otherwise.
 void parse_options(CLI::App& app, const std::vector<std::string>& words);
 
-// What --help prints, in lines of at most `width` columns: how the command is called, what it
-// does, its options by their groups, each with what it takes and whether it is required, the
-// footer, and the example.
+// The text of --help, in lines of at most `width` columns: how the command is called, what it does,
+// its options by their groups, each with its value and whether it is required, the footer, and the
+// example.
 inline constexpr size_t kHelpWidth = 100;
 std::string help_of(const CLI::App& app, size_t width = kHelpWidth);
-// For this terminal: no wider than it is.
+// The width for this terminal.
 size_t help_width();
-// Command lines that do something, for the end of the help; behind the footer there is.
+// Adds command lines that work to the end of the help, behind the footer.
 void add_example(CLI::App& app, const std::vector<std::string>& lines);
 
 }  // namespace lockstep::cli

@@ -1,4 +1,4 @@
-// Text of a file, fit for a terminal.
+// Makes the text of a file fit for a terminal.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace lockstep {
 
-// What a file, a model or another process says, in its lines: printable() of each, tabs stay.
+// Makes every line of a text from a file, a model or another process printable(); tabs stay.
 std::string printable_lines(std::string_view text);
 
 }  // namespace lockstep

@@ -25,7 +25,7 @@ std::string wrapped(const std::string& text, size_t at, size_t indent, size_t wi
   size_t column = at;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t line_end = std::min(text.find('\n', begin), text.size());
-    // What is indented is a command line, to be copied whole.
+    // An indented line is a command line, to be copied whole.
     const bool as_it_is = begin < text.size() && text[begin] == ' ';
     while (begin < line_end) {
       size_t end = as_it_is ? line_end : std::min(text.find(' ', begin), line_end);

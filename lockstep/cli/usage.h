@@ -1,4 +1,4 @@
-// What the commands have in common: the error of a wrong command line, and suggestions for mistyped
+// The common part of the commands: the error of a wrong command line, and suggestions for mistyped
 // words.
 #pragma once
 
@@ -20,9 +20,9 @@ class UsageError : public InvalidArgument {
 // " (did you mean B?)" for the candidate that is closest to `word`, or "" when none is close.
 std::string suggestion(const std::string& word, const std::vector<std::string>& candidates);
 
-// `text` in lines of at most `width` columns, all but the first behind `indent` spaces; the first
-// begins at column `at`. Lines that are there stay lines, and those that begin with a space are
-// left as they are: command lines, to be copied whole.
+// Wraps `text` into lines of at most `width` columns, all but the first behind `indent` spaces; the
+// first begins at column `at`. Existing lines stay lines, and those that begin with a space are
+// unchanged, because they are command lines to be copied whole.
 std::string wrapped(const std::string& text, size_t at, size_t indent, size_t width);
 
 }  // namespace lockstep::cli

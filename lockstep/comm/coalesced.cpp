@@ -6,9 +6,9 @@
 
 #include <algorithm>
 
-#include "lockstep/comm/coalesced_plan.h"
-#include "lockstep/comm/communicator_checks.h"
-#include "lockstep/comm/communicator_impl.h"
+#include "lockstep/comm/internal/coalesced_plan.h"
+#include "lockstep/comm/internal/communicator_checks.h"
+#include "lockstep/comm/internal/communicator_impl.h"
 
 namespace lockstep {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/coalesced_plan.h"
+#include "lockstep/comm/internal/coalesced_plan.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/testing/thread_ranks.h"
 

@@ -7,8 +7,8 @@
 
 #include <numeric>
 
-#include "lockstep/comm/communicator_checks.h"
-#include "lockstep/comm/communicator_impl.h"
+#include "lockstep/comm/internal/communicator_checks.h"
+#include "lockstep/comm/internal/communicator_impl.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep {

@@ -54,8 +54,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/capabilities.h"
-#include "lockstep/comm/types.h"
+#include "lockstep/comm/backend/capabilities.h"
+#include "lockstep/comm/backend/types.h"
 #include "lockstep/comm/work.h"
 #include "lockstep/core/deadline.h"
 

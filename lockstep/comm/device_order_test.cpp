@@ -16,11 +16,11 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
-#include "lockstep/comm/device_watch.h"
+#include "lockstep/comm/engines/local/local_backend.h"
+#include "lockstep/comm/engines/side_channel/checked_backend.h"
+#include "lockstep/comm/engines/side_channel/shared_channel.h"
 #include "lockstep/comm/fake_device_test.h"
-#include "lockstep/comm/local/local_backend.h"
-#include "lockstep/comm/side_channel/checked_backend.h"
-#include "lockstep/comm/side_channel/shared_channel.h"
+#include "lockstep/comm/internal/device_watch.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/store/hash_store.h"

@@ -2,6 +2,7 @@
 // operations on a stream. Its memory is the host's, so that a test can see what has been done when.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -12,7 +13,7 @@
 #include <thread>
 #include <utility>
 
-#include "lockstep/comm/backend.h"
+#include "lockstep/comm/backend/backend.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep {
@@ -106,30 +107,38 @@ class FakeStream {
 };
 
 // Runs the calls of a threads' engine on a stream of its own, each once `gate` is set.
-class FakeDeviceBackend final : public Backend {
+class FakeDeviceBackend final : public Backend, public DeviceOrder {
  public:
   FakeDeviceBackend(std::unique_ptr<Backend> inner, std::shared_ptr<FakeEvent> gate)
       : inner_(std::move(inner)), gate_(std::move(gate)), capabilities_(inner_->capabilities()) {
     capabilities_.backend = "fake device";
     capabilities_.stream_ordered = true;
   }
-  ~FakeDeviceBackend() override { abort({.text = "the backend goes"}); }
+  // Other ranks may still be in an operation that this one has completed: only a pending one needs
+  // the abort.
+  ~FakeDeviceBackend() override {
+    if (pending_ > 0) abort({.text = "the backend goes"});
+  }
 
   const Capabilities& capabilities() const override { return capabilities_; }
 
+  DeviceOrder* device_order() override { return this; }
   std::shared_ptr<void> mark() override { return FakeStream::current()->record(); }
 
   std::unique_ptr<Request> start(const Call& call) override {
     auto done = std::make_shared<FakeEvent>();
     if (call.after) stream_.come_after(std::static_pointer_cast<FakeEvent>(call.after));
+    ++pending_;
     stream_.give([this, call, done] {
       gate_->wait();
+      std::exception_ptr error;
       try {
         inner_->run(call, std::chrono::seconds(30));
-        done->set();
       } catch (const Error&) {
-        done->set(std::current_exception());
+        error = std::current_exception();
       }
+      --pending_;
+      done->set(error);
     });
     return std::make_unique<FakeRequest>(std::move(done));
   }
@@ -175,6 +184,7 @@ class FakeDeviceBackend final : public Backend {
   std::unique_ptr<Backend> inner_;
   std::shared_ptr<FakeEvent> gate_;
   Capabilities capabilities_;
+  std::atomic<int> pending_ = 0;
   FakeStream stream_;  // ends before the memory that it works on
 };
 

@@ -10,11 +10,12 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/comm/bootstrap.h"
-#include "lockstep/comm/failure.h"
+#include "lockstep/comm/backend/failure.h"
+#include "lockstep/comm/groups/bootstrap.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/launch/failure_report.h"
 #include "lockstep/launch/spawn.h"
 #include "lockstep/testing/fault_suite.h"
 #include "lockstep/testing/gtest_ranks.h"

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/communicator_checks.h"
+#include "lockstep/comm/internal/communicator_checks.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep::functional {

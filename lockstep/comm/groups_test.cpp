@@ -15,10 +15,10 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/comm/backend.h"
+#include "lockstep/comm/backend/backend.h"
 #include "lockstep/comm/communicator.h"
-#include "lockstep/comm/group_plan.h"
-#include "lockstep/comm/local/local_backend.h"
+#include "lockstep/comm/engines/local/local_backend.h"
+#include "lockstep/comm/internal/group_plan.h"
 #include "lockstep/comm/opposite_orders_test.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"

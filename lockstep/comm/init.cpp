@@ -5,13 +5,13 @@
 #include <iterator>
 #include <numeric>
 
-#include "lockstep/comm/backend.h"
-#include "lockstep/comm/bootstrap.h"
-#include "lockstep/comm/engines.h"
-#include "lockstep/comm/group_maker.h"
-#include "lockstep/comm/making.h"
-#include "lockstep/comm/mpi/mpi_process.h"
-#include "lockstep/comm/reformation.h"
+#include "lockstep/comm/backend/backend.h"
+#include "lockstep/comm/engines/mpi/mpi_process.h"
+#include "lockstep/comm/groups/bootstrap.h"
+#include "lockstep/comm/groups/making.h"
+#include "lockstep/comm/groups/reformation.h"
+#include "lockstep/comm/internal/engines.h"
+#include "lockstep/comm/internal/group_maker.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/secret.h"

@@ -1,6 +1,6 @@
 #include "lockstep/comm/job_store.h"
 
-#include "lockstep/comm/bootstrap.h"
+#include "lockstep/comm/groups/bootstrap.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/launch/spare_wait.h"

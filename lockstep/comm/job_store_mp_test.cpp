@@ -11,8 +11,8 @@
 #include <chrono>
 #include <cstdlib>
 
+#include "lockstep/comm/groups/torch_store.h"
 #include "lockstep/comm/init.h"
-#include "lockstep/comm/torch_store.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/launch/job_environment.h"

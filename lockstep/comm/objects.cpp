@@ -9,7 +9,7 @@
 #include <numeric>
 #include <utility>
 
-#include "lockstep/comm/object_bytes.h"
+#include "lockstep/comm/internal/object_bytes.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep {

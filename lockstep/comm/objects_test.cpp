@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/object_bytes.h"
+#include "lockstep/comm/internal/object_bytes.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/testing/thread_ranks.h"
 

@@ -10,7 +10,7 @@
 #include <span>
 #include <sstream>
 
-#include "lockstep/comm/ranks_apart.h"
+#include "lockstep/comm/internal/ranks_apart.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"

@@ -5,10 +5,10 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/comm/backend.h"
-#include "lockstep/comm/group_maker.h"
-#include "lockstep/comm/local/local_backend.h"
-#include "lockstep/comm/rounds/region.h"
+#include "lockstep/comm/backend/backend.h"
+#include "lockstep/comm/engines/local/local_backend.h"
+#include "lockstep/comm/engines/rounds/region.h"
+#include "lockstep/comm/internal/group_maker.h"
 #include "lockstep/core/mutex.h"
 
 namespace lockstep {

@@ -1,6 +1,6 @@
 #include "lockstep/comm/work.h"
 
-#include "lockstep/comm/communicator_impl.h"
+#include "lockstep/comm/internal/communicator_impl.h"
 
 namespace lockstep {
 

@@ -3,8 +3,8 @@
 
 #include <thread>
 
-#include "lockstep/comm/local/local_backend.h"
-#include "lockstep/comm/staged/staged_backend.h"
+#include "lockstep/comm/engines/local/local_backend.h"
+#include "lockstep/comm/engines/staged/staged_backend.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/mutex.h"
 #include "lockstep/core/subprocess.h"

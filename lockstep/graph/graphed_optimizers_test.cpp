@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
-#include "lockstep/comm/local/local_backend.h"
+#include "lockstep/comm/engines/local/local_backend.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/device/graph.h"
 #include "lockstep/device/stream.h"

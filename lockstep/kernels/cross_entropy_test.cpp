@@ -23,7 +23,7 @@ Found sums_of(const Kernels& kernels, const std::vector<float>& logits, int64_t 
   Found found;
   found.logits = logits;
   const CrossEntropy of{width, width, found.logits.data(), targets.data()};
-  // Cut in two, as threads do.
+  // The rows are cut in two, as threads do.
   for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 2}, {2, kRows}})
     kernels.log_sums(of, {found.most.data(), found.sum.data(), found.target.data()}, keeps, begin,
                      end);
@@ -53,7 +53,8 @@ TEST(CrossEntropy, ASumIsThatOfDouble) {
 TEST(CrossEntropy, TheGradientIsThatOfDouble) {
   for (const int64_t width : kWidths) {
     const std::vector<float> logits = numbers(kRows * width, 5, 3);
-    const std::vector<int64_t> targets{0, width - 1, width / 2, 0, width};  // the last elsewhere
+    const std::vector<int64_t> targets{0, width - 1, width / 2, 0,
+                                       width};  // the last is outside of this part
     const std::vector<float> scales{0.5F, 1, 0.25F, 0, 2};
     for (const Kernels* kernels : every()) {
       Found found = sums_of(*kernels, logits, width, targets, true);
@@ -75,7 +76,7 @@ TEST(CrossEntropy, TheGradientIsThatOfDouble) {
   }
 }
 
-// A row that does not count may hold anything; one that counts says what it holds.
+// A row that does not count may hold any values; the values of one that counts matter.
 TEST(CrossEntropy, WhatDoesNotCountIsZero) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<int64_t> targets(kRows, 1);

@@ -1,4 +1,4 @@
-// What the kernels' dropout decides, in plain code.
+// The decisions of the kernels' dropout, in plain code.
 //
 // A word of random_word.h decides two columns of 32 by its halves, each against a threshold of
 // 65536.
@@ -10,8 +10,8 @@
 
 namespace lockstep::kernels {
 
-// Dropout with `probability` in [0, 1), rounded to a multiple of 1/65536; the scale is the inverse
-// of the chance to be kept that results, so that the expectation is exact.
+// Makes dropout with `probability` in [0, 1), rounded to a multiple of 1/65536. The scale is the
+// inverse of the resulting chance to be kept, so that the expectation is exact.
 Dropout make_dropout(uint64_t seed, double probability);
 
 // Whether an element is kept.

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kRows = 512, kColumns = 1024;
 
-// How often both of two decisions fall out, in standard deviations from independence.
+// The frequency with which two decisions fall out alike, in standard deviations from independence.
 template <typename Other>
 double deviations(const Dropout& dropout, double probability, const Other& other) {
   int64_t both = 0, count = 0;
@@ -65,7 +65,7 @@ TEST(Dropout, DecisionsAreIndependent) {
   }
 }
 
-// A row of a seed is not another seed's row, moved along.
+// A row of one seed is not a shifted row of another seed.
 TEST(Dropout, RowsAreNotShiftsOfEachOther) {
   const Dropout dropout = make_dropout(0, 0.5);
   for (int64_t shift = -8; shift <= 8; ++shift) {
@@ -76,7 +76,7 @@ TEST(Dropout, RowsAreNotShiftsOfEachOther) {
   }
 }
 
-// What a norm of gamma 0 and beta 1 leaves is the mask itself.
+// The output of a norm with gamma 0 and beta 1 is the mask itself.
 TEST(Dropout, KernelsDecideAsThePlainCode) {
   for (const int64_t width : {1, 16, 31, 32, 100, 768}) {
     const int64_t rows = 9;

@@ -6,7 +6,8 @@
 
 namespace lockstep::kernels {
 
-// Declared here alone: the tables lie in files that are compiled for newer processors.
+// They are declared here alone, because the tables lie in files that are compiled for newer
+// processors.
 namespace isa_baseline {
 extern const Kernels kTable;
 }

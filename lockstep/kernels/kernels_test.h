@@ -1,4 +1,4 @@
-// What the tests of the kernels share: every instruction set, numbers, and bfloat16 by hand.
+// The common part of the kernels' tests: every instruction set, numbers, and bfloat16 by hand.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ inline std::vector<float> from_bf16(const std::vector<uint16_t>& bits) {
   return result;
 }
 
-// Every element within `tolerance` of the other, relative to what is larger than 1.
+// Expects every element within `tolerance` of the other, relative to values larger than 1.
 template <typename A, typename B>
 void expect_close(const A& actual, const B& expected, double tolerance, const std::string& what) {
   ASSERT_EQ(actual.size(), expected.size()) << what;

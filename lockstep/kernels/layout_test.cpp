@@ -74,7 +74,7 @@ TEST(Layout, Transposes) {
   transposes<float>(Type::kFloat32);
 }
 
-// Where element (r, c) of a packed matrix of `inner` rows lies.
+// The place of element (r, c) of a packed matrix of `inner` rows.
 int64_t packed_at(Type type, int64_t r, int64_t c, int64_t inner, int64_t columns) {
   if (type == Type::kFloat32) return r * columns + c;
   const int64_t panel = c / kPanel * kPanel, width = std::min(kPanel, columns - panel);

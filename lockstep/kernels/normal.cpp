@@ -14,7 +14,7 @@ namespace lockstep::kernels {
 
 namespace {
 
-// Where number 0 would be, if number `index` is at `at`.
+// The place of number 0, if number `index` is at `at`.
 float* from_zero(float* at, int64_t index) {
   return reinterpret_cast<float*>(reinterpret_cast<uintptr_t>(at) -
                                   static_cast<uintptr_t>(index) * sizeof(float));
@@ -27,7 +27,7 @@ double normal_number(uint64_t seed, int64_t index) {
   const auto column = static_cast<uint32_t>(index % kNormalRow);
   const uint32_t first = column / 32 * 32 + column % 16;
   const uint32_t length = random_word(key, first), turn = random_word(key, first + 16);
-  // In (0, 1], rounded to float32, which close to 1 is coarser than the halves.
+  // The result is in (0, 1], rounded to float32, which close to 1 is coarser than the halves.
   const float uniform = (static_cast<float>(length >> 8) + 0.5F) / (1 << 24);
   const double radius = std::sqrt(-2 * std::log(static_cast<double>(uniform)));
   const double angle = (turn & 0xffffff) * (std::numbers::pi / 4 / (1 << 24));

@@ -19,7 +19,8 @@ std::vector<float> drawn(const Kernels& kernels, uint64_t seed, int64_t count) {
   return result;
 }
 
-// Of the products of number i and number i + distance of another seed, in standard deviations.
+// The mean of the products of number i and number i + distance of another seed, in standard
+// deviations.
 double correlation(const std::vector<float>& a, const std::vector<float>& b, size_t distance) {
   double sum = 0;
   for (size_t i = 0; i + distance < a.size(); ++i)
@@ -90,7 +91,7 @@ TEST(Normal, HasTheDistribution) {
   EXPECT_LT(std::abs(sums[1] - n) / std::sqrt(2 * n), 4);
   EXPECT_LT(std::abs(sums[2]) / std::sqrt(15 * n), 4);
   EXPECT_LT(std::abs(sums[3] - 3 * n) / std::sqrt(96 * n), 4);
-  // Kolmogorov and Smirnov: 1.95 is passed by one sample in a thousand.
+  // By Kolmogorov and Smirnov, one sample in a thousand exceeds 1.95.
   std::sort(numbers.begin(), numbers.end());
   double most = 0;
   for (size_t i = 0; i < numbers.size(); ++i) {
@@ -109,7 +110,7 @@ TEST(Normal, NumbersAreIndependent) {
     EXPECT_LT(std::abs(correlation(numbers, numbers, distance)), 4.5) << distance;
   for (const uint64_t seed : {41ULL, 42ULL, 40ULL + (1ULL << 32), 40ULL + (1ULL << 63)})
     EXPECT_LT(std::abs(correlation(numbers, drawn(kernels(), seed, kCount), 0)), 4.5) << seed;
-  // Of a pair by Box and Muller the squares too.
+  // The squares of a pair by Box and Muller are independent, too.
   double sum = 0;
   for (size_t i = 0; i + 16 < numbers.size(); i += i % 16 == 15 ? 17 : 1) {
     const auto x = static_cast<double>(numbers[i]), y = static_cast<double>(numbers[i + 16]);

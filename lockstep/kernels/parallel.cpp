@@ -22,8 +22,8 @@ void in_parallel(int64_t count, int64_t piece, int threads,
       if (!failed.exchange(true)) error = std::current_exception();
     }
   };
-  // Without a number of threads: libgomp rebuilds its pool whenever that changes, and ATen has set
-  // the same one.
+  // No number of threads is given: libgomp rebuilds its pool whenever the number changes, and ATen
+  // has set the same one.
 #pragma omp parallel for schedule(dynamic, 1)
   for (int64_t begin = 0; begin < count; begin += piece) guarded(begin);
   if (error) std::rethrow_exception(error);

@@ -6,9 +6,10 @@
 
 namespace lockstep::kernels {
 
-// body(begin, end) for [0, count) in pieces of `piece` (the last one smaller), which do not depend
-// on the threads. With `threads` <= 1 in order, on the caller's thread; otherwise on as many as
-// OpenMP starts, in any order. Returns when all are done; rethrows what the first body threw.
+// Calls body(begin, end) for [0, count) in pieces of `piece` (the last one smaller), which do not
+// depend on the threads. With `threads` <= 1 it runs in order, on the caller's thread; otherwise on
+// as many threads as OpenMP starts, in any order. Returns when all are done.
+// Throws: what the first body threw.
 void in_parallel(int64_t count, int64_t piece, int threads,
                  const std::function<void(int64_t begin, int64_t end)>& body);
 

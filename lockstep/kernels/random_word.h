@@ -2,9 +2,9 @@
 //
 // A row's key is the seed plus row times 2^64 / golden ratio, mixed by splitmix64's finalizer
 // (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014; Vigna's
-// constants). A word of the row, its number added to the key's lower half, goes through the three
-// rounds of triple32 (Wellons, "Prospecting for hash functions", 2018), the key's upper half coming
-// in after the first: so rows, and seeds that are close to each other, are not shifts of one
+// constants). A word's number is added to the key's lower half and goes through the three rounds of
+// triple32 (Wellons, "Prospecting for hash functions", 2018); the key's upper half is added after
+// the first round. Rows, and seeds that are close to each other, are therefore not shifts of one
 // sequence.
 #pragma once
 

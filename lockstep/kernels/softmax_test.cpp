@@ -126,7 +126,7 @@ TEST(Softmax, InBfloat16WithPackedResults) {
     }
 }
 
-// Where every key is hidden, all count alike.
+// If every key is hidden, all count alike.
 TEST(Softmax, AllHidden) {
   for (const Kernels* k : every()) {
     SoftmaxCase test(20, 0, true, Type::kFloat32);

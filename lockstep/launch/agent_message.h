@@ -14,8 +14,8 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/launch/agent.h"
 #include "lockstep/launch/node_plan.h"
+#include "lockstep/launch/worker_failure.h"
 
 namespace lockstep::launch {
 

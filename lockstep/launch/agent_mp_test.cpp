@@ -1,5 +1,6 @@
 // The agent with real processes: starting, failing, signals, restarts.
 #include "lockstep/launch/agent.h"
+#include "lockstep/launch/launch_options.h"
 
 #include <signal.h>
 #include <sys/wait.h>

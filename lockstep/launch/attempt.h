@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "lockstep/core/secret.h"
-#include "lockstep/launch/agent.h"
 #include "lockstep/launch/console.h"
+#include "lockstep/launch/launch_options.h"
 #include "lockstep/launch/log_folder.h"
 #include "lockstep/launch/node_plan.h"
 #include "lockstep/launch/peers.h"
@@ -20,6 +20,7 @@
 #include "lockstep/launch/strays.h"
 #include "lockstep/launch/supervisor.h"
 #include "lockstep/launch/worker.h"
+#include "lockstep/launch/worker_failure.h"
 #include "lockstep/trace/call_board.h"
 #include "lockstep/trace/trace_writer.h"
 

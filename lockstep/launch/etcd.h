@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "lockstep/launch/agent.h"
 #include "lockstep/launch/election.h"
+#include "lockstep/launch/launch_options.h"
 #include "lockstep/launch/poll_set.h"
 
 namespace lockstep::launch {

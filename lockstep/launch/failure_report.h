@@ -7,7 +7,7 @@
 #include <string>
 
 #include "lockstep/core/subprocess.h"
-#include "lockstep/launch/agent.h"
+#include "lockstep/launch/worker_failure.h"
 #include "lockstep/trace/call_board.h"
 
 namespace lockstep::launch {
@@ -31,6 +31,10 @@ std::string describe_end(const ExitStatus& status);
 // The cause of the job's end, or the first failure: "rank 1 is stopped (SIGSTOP)", "rank 3 killed
 // by SIGSEGV". For a line about it.
 std::string describe_cause(const WorkerFailure& failure);
+
+// The report that ends a failed run: rank, pid, signal or exit code, last collective, tail of the
+// log.
+std::string format_failure(const WorkerFailure& failure, int world_size);
 
 // The number of a restart that does not count, since the rank only waited for a stopped one.
 inline constexpr int kUncounted = -1;

@@ -20,6 +20,7 @@
 #include "lockstep/core/secret.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/job_environment.h"
+#include "lockstep/launch/launch_options.h"
 #include "lockstep/launch/spawn.h"
 #include "lockstep/store/tcp_store.h"
 #include "lockstep/trace/call_board.h"

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "lockstep/launch/agent_message.h"
+#include "lockstep/launch/launch_options.h"
 
 namespace lockstep::launch {
 

@@ -468,7 +468,9 @@ TEST(RemoteOrder, SurvivesTheWireWithoutWhatIsPrivateToTheLaunchingHost) {
   EXPECT_EQ(order.options.nodes->secret.text(), options.nodes->secret.text());
   EXPECT_EQ(order.options.nodes->endpoints.front().to_string(), "10.0.0.1:77");
   EXPECT_EQ(order.options.nodes->server, NodesOptions::Server::kOther);
-  EXPECT_THROW(decode_remote_order("{\"secret\":\"s\"}"), InvalidArgument);
+  for (const char* nonsense :
+       {"", "{}", R"({"secret":"s"})", R"({"directory":"/","env":{},"options":{},"nodes":null})"})
+    EXPECT_THROW(decode_remote_order(nonsense), InvalidArgument) << nonsense;
 }
 
 TEST(RemoteOrder, TheSshCommand) {

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/launch/agent.h"
+#include "lockstep/launch/launch_options.h"
 
 namespace lockstep::launch {
 

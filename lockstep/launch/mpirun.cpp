@@ -1,6 +1,9 @@
 #include "lockstep/launch/mpirun.h"
 
+#include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +24,15 @@ Variables as_root() {
       {"PRTE_ALLOW_RUN_AS_ROOT", "1"},
       {"PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
   };
+}
+
+// Whether nothing will ever be read from it: a pipe that is empty and has no writer, or /dev/null.
+bool is_without_input(int fd) {
+  pollfd waiting{fd, POLLIN, 0};
+  if (::poll(&waiting, 1, 0) == 1 && (waiting.revents & POLLIN) == 0) return true;
+  struct stat given{}, null{};
+  return ::fstat(fd, &given) == 0 && ::stat("/dev/null", &null) == 0 && S_ISCHR(given.st_mode) &&
+         given.st_rdev == null.st_rdev;
 }
 
 // The beginning of the output of `file --version`.
@@ -86,6 +98,7 @@ SubprocessOptions mpirun_process(const Mpirun& mpirun, const MpirunJob& job) {
   if (open_mpi) add({"--oversubscribe", "--bind-to", "none"});
   if (job.tag_lines) add({open_mpi ? "--tag-output" : "-prepend-rank"});
   add(job.flags);
+  if (job.no_input) add({"/bin/sh", "-c", "exec \"$@\" </dev/null", "sh"});
   add(job.command);
 
   Variables variables = as_root();
@@ -102,6 +115,23 @@ SubprocessOptions mpirun_process(const Mpirun& mpirun, const MpirunJob& job) {
   for (const auto& [name, value] : job.env) variables[name] = value;
   options.env = merge_environment(current_environment(), variables);
   return options;
+}
+
+UniqueFd silent_stdin() {
+  UniqueFd silent(::eventfd(0, EFD_CLOEXEC));
+  if (!silent) throw system_error("cannot make a stdin for mpirun", errno);
+  return silent;
+}
+
+ExitStatus run_mpirun(const Mpirun& mpirun, MpirunJob job) {
+  job.no_input = job.no_input || is_without_input(STDIN_FILENO);
+  SubprocessOptions options = mpirun_process(mpirun, job);
+  UniqueFd silent;
+  if (job.no_input) {
+    silent = silent_stdin();
+    options.stdin_fd = silent.get();
+  }
+  return Subprocess(options).wait(Deadline::after(Deadline::Duration::max()));
 }
 
 }  // namespace lockstep::launch

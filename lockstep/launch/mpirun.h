@@ -32,6 +32,7 @@ struct MpirunJob {
   std::map<std::string, std::string> env = {};  // in addition to this process's
   bool tag_lines = false;               // prefixes each line with the rank, in that mpirun's way
   std::vector<std::string> flags = {};  // further flags of that mpirun
+  bool no_input = false;  // the ranks read /dev/null; mpirun's stdin is then silent_stdin()
 };
 
 // The command that starts the job's ranks, by default on this host: also as root, with more ranks
@@ -39,5 +40,16 @@ struct MpirunJob {
 // and one thread each unless OMP_NUM_THREADS is set. Another launcher's variables are removed from
 // the environment. mpirun stays in this process group, so a terminal's Ctrl-C reaches it.
 SubprocessOptions mpirun_process(const Mpirun& mpirun, const MpirunJob& job);
+
+// A stdin for mpirun on which nothing arrives, not even an end. MPICH's mpirun sends what arrives on
+// its stdin to the proxy of its ranks, the end of /dev/null included; if the ranks have ended
+// before it gets so far, SIGPIPE kills it, and the job's exit code is lost.
+// Throws: SystemError.
+UniqueFd silent_stdin();
+
+// Runs the job to its end, with this process's streams. It has no input (MpirunJob::no_input) if
+// stdin is /dev/null or a pipe at its end. Blocks.
+// Throws: LaunchError.
+ExitStatus run_mpirun(const Mpirun& mpirun, MpirunJob job);
 
 }  // namespace lockstep::launch

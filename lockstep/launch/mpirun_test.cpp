@@ -78,6 +78,13 @@ TEST(Mpirun, IsCalledAsItsFamilyWantsIt) {
       mpirun_process({.name = "mpirun", .file = "/bin/m", .family = MpiFamily::kMpich}, job);
   EXPECT_THAT(mpich.command,
               ElementsAre("mpirun", "-n", "3", "-prepend-rank", "-x", "./train", "x"));
+  MpirunJob quiet = job;
+  quiet.no_input = true;
+  EXPECT_THAT(
+      mpirun_process({.name = "mpirun", .file = "/bin/m", .family = MpiFamily::kMpich}, quiet)
+          .command,
+      ElementsAre("mpirun", "-n", "3", "-prepend-rank", "-x", "/bin/sh", "-c",
+                  "exec \"$@\" </dev/null", "sh", "./train", "x"));
   EXPECT_THAT(*mpich.env, Contains("A=b"));
   EXPECT_THAT(*mpich.env, Not(Contains(HasSubstr("PMI_RANK="))));
 }

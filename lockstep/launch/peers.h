@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/launch/agent.h"
 #include "lockstep/launch/agent_message.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/etcd.h"
 #include "lockstep/launch/follower.h"
+#include "lockstep/launch/launch_options.h"
 #include "lockstep/launch/poll_set.h"
 #include "lockstep/launch/signal_pipe.h"
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/launch/agent.h"
 #include "lockstep/launch/failure_report.h"
 #include "lockstep/launch/rank_environment.h"
 #include "lockstep/launch/remote_order.h"

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/launch/agent.h"
 #include "lockstep/launch/console.h"
+#include "lockstep/launch/launch_options.h"
 #include "lockstep/launch/poll_set.h"
 #include "lockstep/launch/worker.h"
 

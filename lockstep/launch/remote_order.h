@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/launch/agent.h"
+#include "lockstep/launch/launch_options.h"
 
 namespace lockstep::launch {
 

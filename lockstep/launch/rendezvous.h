@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lockstep/core/interfaces.h"
-#include "lockstep/launch/agent.h"
+#include "lockstep/launch/launch_options.h"
 
 namespace lockstep::launch {
 

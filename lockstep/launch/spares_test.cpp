@@ -6,8 +6,8 @@
 #include <chrono>
 
 #include "lockstep/core/errors.h"
-#include "lockstep/launch/agent.h"
 #include "lockstep/launch/failure_report.h"
+#include "lockstep/launch/launch_options.h"
 #include "lockstep/launch/rank_environment.h"
 #include "lockstep/launch/spare_order.h"
 #include "lockstep/launch/spare_schedule.h"

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/launch/agent.h"
+#include "lockstep/launch/launch_options.h"
 
 namespace lockstep::launch {
 

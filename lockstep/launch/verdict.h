@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lockstep/core/subprocess.h"
-#include "lockstep/launch/agent.h"
+#include "lockstep/launch/worker_failure.h"
 
 namespace lockstep::launch {
 

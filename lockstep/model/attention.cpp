@@ -10,7 +10,9 @@
 #include <limits>
 #include <optional>
 
+#include "lockstep/kernels/dropout.h"
 #include "lockstep/model/internal/lm_nodes.h"
+#include "lockstep/model/internal/undrawn.h"
 
 namespace lockstep {
 namespace {
@@ -77,10 +79,18 @@ at::Tensor by_runs(const at::Tensor& queries, const at::Tensor& keys, const at::
   return results.size() == 1 ? results[0] : at::cat(results);
 }
 
-// Span by span, with the weights at hand: dropout drops by rows of a mask that does not depend on who has which heads.
+// The mask that is given, or one of the default generator's.
+kernels::Dropout mask_of(const AttentionOptions& options) {
+  if (options.mask.threshold > 0) return options.mask;
+  return kernels::make_dropout(internal::draw_seeds(1)[0], options.dropout);
+}
+
+// Computes span by span, so that the weights are at hand: dropout drops by rows of a mask that does
+// not depend on which rank has which heads.
 at::Tensor by_spans(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
                     const AttentionLayout& layout, const AttentionOptions& options) {
   const int64_t heads = options.heads, width = queries.size(1) / heads;
+  const kernels::Dropout mask = mask_of(options);
   std::vector<at::Tensor> results;
   for (size_t i = 0; i < layout.spans.size(); ++i) {
     const AttentionSpan& span = layout.spans[i];
@@ -96,7 +106,7 @@ at::Tensor by_spans(const at::Tensor& queries, const at::Tensor& keys, const at:
     for (int64_t h = options.first_head; h < options.first_head + heads; ++h)
       pieces.push_back({h * queries.size(0) + span.query_begin, span.queries});
     const at::Tensor weights = internal::drop_rows(
-        at::softmax(scores, -1).view({heads * span.queries, span.keys}), options.mask, pieces, 0);
+        at::softmax(scores, -1).view({heads * span.queries, span.keys}), mask, pieces, 0);
     const at::Tensor mixed = at::matmul(
         weights.view({heads, span.queries, span.keys}).to(values.scalar_type()), seen(values));
     results.push_back(mixed.transpose(0, 1).reshape({span.queries, heads * width}));

@@ -28,16 +28,18 @@ struct AttentionLayout {
 struct AttentionOptions {
   int64_t heads = 1;
   double dropout = 0;  // of the weights; 0 also in evaluation
-  // What it drops on the CPU: row h * Q + q of its mask is query q's of head h, counted from `first_head`.
+  // Dropout's mask on the CPU: row h * Q + q of it is that of query q and head h, counted from
+  // `first_head`. A mask that drops nothing stands for one drawn from the default generator.
   kernels::Dropout mask = {};
   int64_t first_head = 0;
 };
 
 // softmax(q k^T / sqrt(width of a head)) v in each span and each head: queries [Q, heads * width],
 // keys and values [K, heads * width], all of one floating dtype -> [Q, heads * width].
-// Differentiable in all three, once. Of libtorch's operations: scaled_dot_product_attention, one call for
-// each run of spans that are alike, end to end; with dropout on the CPU products and a softmax of each span. On
-// other devices dropout draws from their default generator. Keys outside of a span are not computed.
+// Differentiable in all three, once. Computed by scaled_dot_product_attention, with one call for
+// each run of spans that are alike, end to end; with dropout on the CPU by products and a softmax
+// for each span. Dropout without a mask, and on other devices than the CPU, draws from the device's
+// default generator. Keys outside of a span are not computed.
 at::Tensor attention(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
                      const AttentionLayout& layout, const AttentionOptions& options);
 

@@ -8,6 +8,7 @@
 
 #include "lockstep/kernels/dropout.h"
 #include "lockstep/model/internal/heads.h"
+#include "lockstep/model/internal/undrawn.h"
 
 namespace lockstep {
 namespace {
@@ -117,6 +118,35 @@ at::Tensor kept_of(const Case& c, const kernels::Dropout& dropout) {
       for (int64_t k = 0; k < most; ++k)
         access[h][q][k] = kernels::is_kept(dropout, h * c.queries + q, k) ? dropout.scale : 0;
   return kept;
+}
+
+// Without a mask one is drawn, as on other devices; a mask that is given draws nothing.
+TEST(Attention, DropsWithAMaskAndWithout) {
+  constexpr double kDropped = 0.25;
+  for (const Case& c : cases()) {
+    std::vector<at::Tensor> x;
+    for (const int64_t rows : {c.queries, c.keys, c.keys})
+      x.push_back(torch::randn({rows, c.heads * c.width}).requires_grad_(true));
+    const at::Tensor dmixed = torch::randn({c.queries, c.heads * c.width});
+    torch::manual_seed(4);
+    const kernels::Dropout drawn = kernels::make_dropout(internal::draw_seeds(1)[0], kDropped);
+    for (const kernels::Dropout& mask : {kernels::Dropout{}, kernels::make_dropout(9, kDropped)}) {
+      const bool is_given = mask.threshold > 0;
+      for (at::Tensor& one : x) one.mutable_grad() = at::Tensor();
+      torch::manual_seed(4);
+      const at::Tensor mixed = attention(x[0], x[1], x[2], c.layout,
+                                         {.heads = c.heads, .dropout = kDropped, .mask = mask});
+      EXPECT_EQ(kernels::make_dropout(internal::draw_seeds(1)[0], kDropped).seed == drawn.seed,
+                is_given);
+      mixed.backward(dmixed);
+      const Results expected =
+          by_autograd(c, x[0], x[1], x[2], dmixed, kept_of(c, is_given ? mask : drawn));
+      expect_close(mixed, expected.mixed, 1e-5, "mixed");
+      expect_close(x[0].grad(), expected.dq, 1e-5, "queries");
+      expect_close(x[1].grad(), expected.dk, 1e-5, "keys");
+      expect_close(x[2].grad(), expected.dv, 1e-5, "values");
+    }
+  }
 }
 
 void compare_heads(const Case& c, at::ScalarType type, double tolerance) {

@@ -359,11 +359,42 @@ internal::RotaryTable TransformerLmImpl::rotary(int64_t positions) {
 at::Tensor TransformerLmImpl::forward(const at::Tensor& ids, const at::Tensor& lengths,
                                       const at::Tensor& targets) {
   if (targets.defined()) return loss(ids, targets, lengths);
-  if (runner_.loss)
-    throw InvalidArgument(
-        "TransformerLm: this model is divided among ranks, which give losses and scores; put it "
-        "together for its logits");
-  const std::vector<int64_t> sequences = lengths_of(ids, lengths);
+  return Hookable::forward({.ids = ids, .lengths = lengths, .targets = {}});
+}
+
+at::Tensor TransformerLmImpl::loss(const at::Tensor& ids, const at::Tensor& targets,
+                                   const at::Tensor& lengths) {
+  return Hookable::forward(
+      {.ids = ids, .lengths = lengths, .targets = targets, .gives = LmCall::Gives::kLoss});
+}
+
+TokenScores TransformerLmImpl::scores(const at::Tensor& ids, const at::Tensor& targets,
+                                      const at::Tensor& lengths) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor both = Hookable::forward(
+      {.ids = ids, .lengths = lengths, .targets = targets, .gives = LmCall::Gives::kScores});
+  return {both.select(1, 0).contiguous(), both.select(1, 1).ne(0)};
+}
+
+at::Tensor TransformerLmImpl::compute(const LmCall& call) {
+  if (call.gives == LmCall::Gives::kLogits) return logits(call);
+  const auto [rows, all] = before_head(call);
+  const at::Tensor targets = own_of(call.targets.reshape({call.targets.numel()}), all);
+  if (call.gives == LmCall::Gives::kScores) {
+    const TokenScores own = head_scores(*units_.back(), rows, targets, all);
+    const at::Tensor both = at::stack({own.losses, own.likeliest.to(at::kDouble)}, 1);
+    return context_ ? internal::gathered(*all, both) : both;
+  }
+  if (!is_training() || !config_.has_experts())
+    return head_loss(*units_.back(), rows, targets, all);
+  const WithRouterLosses routed = router_losses(rows, all);
+  const at::Tensor loss = head_loss(*units_.back(), routed.rows, targets, all);
+  return routed.loss.defined() ? loss + routed.loss : loss;
+}
+
+at::Tensor TransformerLmImpl::logits(const LmCall& call) {
+  const at::Tensor& ids = call.ids;
+  const std::vector<int64_t> sequences = lengths_of(ids, call.lengths);
   check_ids(ids, config_.vocab_size);
   const LmPass all = pass_of(sequences, ids, {});
   at::Tensor x = own_of(ids.reshape({ids.numel()}), all);
@@ -372,62 +403,28 @@ at::Tensor TransformerLmImpl::forward(const at::Tensor& ids, const at::Tensor& l
   return ids.dim() == 2 ? x.view({ids.size(0), ids.size(1), x.size(1)}) : x;
 }
 
-std::pair<at::Tensor, LmPass> TransformerLmImpl::before_head(const at::Tensor& ids,
-                                                             const at::Tensor& targets,
-                                                             const at::Tensor& lengths) {
-  const std::vector<int64_t> sequences = lengths_of(ids, lengths);
+std::pair<at::Tensor, LmPass> TransformerLmImpl::before_head(const LmCall& call) {
+  const at::Tensor& ids = call.ids;
+  const std::vector<int64_t> sequences = lengths_of(ids, call.lengths);
   check_ids(ids, config_.vocab_size);
-  check_targets(targets, ids);
-  if (context_) check_values(targets, config_.vocab_size);
+  check_targets(call.targets, ids);
+  if (context_) check_values(call.targets, config_.vocab_size);
   const LmPass all = pass_of(sequences, ids, {});
   at::Tensor x = own_of(ids.reshape({ids.numel()}), all);
   for (size_t i = 0; i + 1 < units_.size(); ++i) x = units_[i]->forward(x, all);
   return {x, all};
 }
 
-at::Tensor TransformerLmImpl::loss(const at::Tensor& ids, const at::Tensor& targets,
-                                   const at::Tensor& lengths) {
-  if (runner_.loss) return runner_.loss(ids, targets, lengths);
-  const auto [rows, all] = before_head(ids, targets, lengths);
-  const at::Tensor flat = own_of(targets.reshape({targets.numel()}), all);
-  if (!is_training() || !config_.has_experts()) return head_loss(*units_.back(), rows, flat, all);
-  const WithRouterLosses routed = router_losses(rows, all);
-  const at::Tensor loss = head_loss(*units_.back(), routed.rows, flat, all);
-  return routed.loss.defined() ? loss + routed.loss : loss;
-}
-
 std::vector<RouterStatistics> TransformerLmImpl::routers() const {
-  if (runner_.loss) return runner_.routers ? runner_.routers() : std::vector<RouterStatistics>();
   return counted_ ? counted_->statistics() : std::vector<RouterStatistics>();
-}
-
-TokenScores TransformerLmImpl::scores(const at::Tensor& ids, const at::Tensor& targets,
-                                      const at::Tensor& lengths) {
-  const at::NoGradGuard no_grad;
-  if (runner_.scores) return runner_.scores(ids, targets, lengths);
-  const auto [rows, all] = before_head(ids, targets, lengths);
-  const TokenScores own =
-      head_scores(*units_.back(), rows, own_of(targets.reshape({targets.numel()}), all), all);
-  if (!context_) return own;
-  const at::Tensor both =
-      internal::gathered(*all, at::stack({own.losses, own.likeliest.to(at::kDouble)}, 1));
-  return {both.select(1, 0).contiguous(), both.select(1, 1).ne(0)};
-}
-
-void TransformerLmImpl::run_by(LmRunner runner) {
-  const at::NoGradGuard no_grad;
-  runner_ = std::move(runner);
-  for (const auto& item : named_parameters()) {
-    const at::Tensor& whole = item.value();
-    whole.set_data(at::zeros({1}, whole.options()).expand(whole.sizes()));
-  }
 }
 
 at::Tensor TransformerLmImpl::next(const at::Tensor& ids, LmCache& cache) {
   const at::NoGradGuard no_grad;
-  if (runner_.loss)
+  if (!forward_hooks().empty())
     throw InvalidArgument(
-        "TransformerLm: this model is divided among ranks; put it together to go on with texts");
+        "TransformerLm: next() computes without the hooks that are around the model; copy its "
+        "parameters into one without, and where ranks have divided it, put them together first");
   if (context_)
     throw InvalidArgument(
         "TransformerLm: next() is for a model that has whole sequences; copy the parameters of "

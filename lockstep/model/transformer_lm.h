@@ -91,18 +91,15 @@ struct LmSplit {
   int64_t own_rows(int64_t tokens) const { return divides_rows ? tokens / parts : tokens; }
 };
 
-// Whoever computes a model's losses in place of its units: a pipeline, say, of which this process has one stage. Arguments
-// are those of loss() and scores(), checked by the runner.
-struct LmRunner {
-  // With gradients enabled the loss is differentiable; whether the model is_training() is the caller's.
-  std::function<at::Tensor(const at::Tensor& ids, const at::Tensor& targets,
-                           const at::Tensor& lengths)>
-      loss;
-  std::function<TokenScores(const at::Tensor& ids, const at::Tensor& targets,
-                            const at::Tensor& lengths)>
-      scores;
-  // Of the last loss in training, for routers(); may be empty: nothing is known.
-  std::function<std::vector<RouterStatistics>()> routers = {};
+// A call of a whole model, as its hooks see it.
+struct LmCall {
+  enum class Gives : uint8_t {
+    kLogits,
+    kLoss,
+    kScores,  // float64 [N, 2]: TokenScores' losses, and 1 for those that are the likeliest
+  };
+  at::Tensor ids, lengths, targets;  // forward()'s
+  Gives gives = Gives::kLogits;
 };
 
 // The rows of a batch that one of several ranks has, where the tokens of its sequences are divided among them (context
@@ -161,7 +158,8 @@ struct LmPassOptions {
   std::shared_ptr<internal::DeferredGradients> deferred = nullptr;
 };
 
-class TransformerLmImpl : public torch::nn::Module {
+// lm->forward_hooks().add(hook) puts a hook around forward(), loss() and scores(), which are one call each.
+class TransformerLmImpl : public torch::nn::Module, public Hookable<at::Tensor(const LmCall&)> {
  public:
   // On the CPU, in float32; the numbers are decided by the default generator's state. Throws
   // InvalidArgument (check(config); a part that is to be drawn; what does not divide among the parts; a context with
@@ -198,13 +196,12 @@ class TransformerLmImpl : public torch::nn::Module {
   // Their names in named_modules(), in the same order.
   const std::vector<std::string>& unit_names() const { return unit_names_; }
 
-  // What the routers did in the last pass() (lm_experts.h); of a model that run_by() was given to what its runner says,
-  // which may be collective.
+  // What the routers did in the last pass() (lm_experts.h).
   std::vector<RouterStatistics> routers() const;
 
   // Tokens behind those that `cache` has: ids int64 [B, n] -> logits of each sequence's last one,
-  // [B, vocab_size]. Without gradients. Throws InvalidArgument if the cache is full or of other shapes, or with
-  // LmOptions::context.
+  // [B, vocab_size]. Without gradients. Throws InvalidArgument if the cache is full or of other shapes, with
+  // LmOptions::context, or where the model has hooks, which would not see it.
   at::Tensor next(const at::Tensor& ids, LmCache& cache);
 
   // Of a model made with kNone: the values that kDrawn would have given it, a part at a time: of the parameter
@@ -215,18 +212,15 @@ class TransformerLmImpl : public torch::nn::Module {
   std::function<void(const std::string& name, int64_t begin, const at::Tensor& part)> drawn_parts()
       const;
 
-  // From now on loss(), forward() with targets and scores() are the runner's; forward() without targets and next()
-  // throw InvalidArgument. The parameters are names and shapes alone, without values, and are not the runner's.
-  void run_by(LmRunner runner);
-
   const LmConfig& config() const { return config_; }
   const LmSplit& split() const { return split_; }
 
  private:
+  at::Tensor compute(const LmCall& call) override;
+  at::Tensor logits(const LmCall& call);
   void add_unit(const std::string& name, std::shared_ptr<LmUnit> unit);
   // What the last unit is given, and the pass; targets are checked.
-  std::pair<at::Tensor, LmPass> before_head(const at::Tensor& ids, const at::Tensor& targets,
-                                            const at::Tensor& lengths);
+  std::pair<at::Tensor, LmPass> before_head(const LmCall& call);
   internal::RotaryTable rotary(int64_t positions);  // of at least so many
   LmPass pass_of(const std::vector<int64_t>& lengths, const at::Tensor& ids,
                  const LmPassOptions& options);
@@ -237,7 +231,6 @@ class TransformerLmImpl : public torch::nn::Module {
   LmSplit split_;
   LmExperts experts_;
   std::shared_ptr<internal::RouterRecord> counted_;  // in the last pass
-  LmRunner runner_;                                  // empty: the units run here
   std::shared_ptr<const LmContext> context_;         // none: all rows are here
   std::vector<uint64_t> seeds_;  // of the matrices' values, where nobody drew them
   std::vector<std::shared_ptr<LmUnit>> units_;

@@ -343,6 +343,28 @@ TEST(TransformerLm, HooksReachUnitsAndLinears) {
   EXPECT_GT(difference(lm(ids), before), 1e-3);
 }
 
+// Whoever has a model divided computes it there.
+TEST(TransformerLm, HooksAreAroundTheWholeModel) {
+  TransformerLm lm = made(small());
+  const at::Tensor ids = ids_of(2, 9), targets = ids_of(2, 9);
+  const at::Tensor loss = lm->loss(ids, targets), losses = lm->scores(ids, targets).losses;
+  std::vector<LmCall::Gives> seen;
+  const auto hook = lm->forward_hooks().add([&](const auto& forward, const LmCall& call) {
+    seen.push_back(call.gives);
+    return forward(call) * 2;
+  });
+  EXPECT_TRUE(at::equal(lm->loss(ids, targets), loss * 2));
+  EXPECT_TRUE(at::equal(lm(ids, at::Tensor(), targets), loss * 2));
+  EXPECT_TRUE(at::equal(lm->scores(ids, targets).losses, losses * 2));
+  const at::Tensor logits = lm(ids);
+  using Gives = LmCall::Gives;
+  EXPECT_THAT(seen, ElementsAre(Gives::kLoss, Gives::kLoss, Gives::kScores, Gives::kLogits));
+  LmCache cache(small(), 2, 16);
+  EXPECT_THAT(message_of<InvalidArgument>([&] { lm->next(ids, cache); }), HasSubstr("hooks"));
+  lm->forward_hooks().remove(hook);
+  EXPECT_TRUE(at::equal(lm(ids) * 2, logits));
+}
+
 TEST(TransformerLm, BadInputIsOneLine) {
   TransformerLm lm = made(small());
   const auto line = [&](const at::Tensor& ids, const at::Tensor& lengths = {}) {

@@ -188,13 +188,11 @@ at::Tensor global_norm_tensor(at::TensorList tensors) {
 }
 
 at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm) {
-  if (!(max_norm > 0))
-    throw InvalidArgument("clip_grad_norm_: max_norm is " + std::to_string(max_norm) +
-                          ", it must be above 0");
+  check_max_norm("clip_grad_norm_", max_norm);
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> gradients = gradients_of(parameters);
   at::Tensor norm = global_norm_tensor(gradients);
-  const at::Tensor coefficient = (max_norm / (norm + 1e-6)).clamp_max(1);
+  const at::Tensor coefficient = (max_norm / (norm + kNormEpsilon)).clamp_max(1);
   // One call per kind.
   std::vector<std::vector<at::Tensor>> kinds;
   for (const at::Tensor& gradient : gradients) {
@@ -209,6 +207,19 @@ at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max
   for (std::vector<at::Tensor>& kind : kinds)
     at::_foreach_mul_(kind, coefficient.to(kind.front().options(), !kind.front().is_cpu()));
   return norm;
+}
+
+void check_max_norm(const std::string& owner, double max_norm) {
+  if (!(max_norm > 0))
+    throw InvalidArgument(owner + ": max_norm is " + std::to_string(max_norm) +
+                          ", it must be above 0");
+}
+
+void clip_by_norm(at::TensorList gradients, double norm, double max_norm) {
+  const double factor = max_norm / (norm + kNormEpsilon);
+  if (factor >= 1 || gradients.empty()) return;
+  const at::NoGradGuard no_grad;
+  at::_foreach_mul_(gradients, factor);
 }
 
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
 #include <vector>
 
 namespace lockstep::optim {
@@ -33,6 +34,16 @@ at::Tensor global_norm_tensor(at::TensorList tensors);
 // in torch. Local.
 // Throws: InvalidArgument unless max_norm is above 0.
 at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm);
+
+// The pieces of clipping for models that are divided over ranks, where no rank can compute the norm
+// alone.
+// torch::nn::utils::clip_grad_norm_ adds this to the norm before it divides.
+inline constexpr double kNormEpsilon = 1e-6;
+// Throws: InvalidArgument that begins with `owner`, unless max_norm is above 0.
+void check_max_norm(const std::string& owner, double max_norm);
+// Multiplies gradients in place so that their norm, which is `norm`, becomes max_norm at most.
+// Local.
+void clip_by_norm(at::TensorList gradients, double norm, double max_norm);
 
 // The gradients of those parameters that have one.
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters);

@@ -8,12 +8,12 @@
 #include <string>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/optim/gradient_norm.h"
 
 namespace lockstep::optim {
 namespace {
 
 // The value that torch::nn::utils::clip_grad_norm_ adds to the norm.
-constexpr double kNormEpsilon = 1e-6;
 
 void check_one(const at::Tensor& tensor, const char* name, const char* who) {
   if (tensor.defined() && (tensor.numel() != 1 || !at::isFloatingType(tensor.scalar_type())))
@@ -32,9 +32,7 @@ bool skips_non_finite(const StepOptions& options) {
 }  // namespace
 
 void check_step_options(const StepOptions& options, const char* who) {
-  if (options.max_norm && !(*options.max_norm > 0))
-    throw InvalidArgument(std::string(who) + ": max_norm is " + std::to_string(*options.max_norm) +
-                          ", it must be above 0");
+  if (options.max_norm) check_max_norm(who, *options.max_norm);
   check_one(options.grad_scale, "grad_scale", who);
   check_one(options.found_inf, "found_inf", who);
 }

@@ -21,14 +21,12 @@ std::function<double(int64_t)> rates_of(const StepSpec& spec, int64_t total_step
   const double base = spec.optimizer.lr;
   const ScheduleSpec& given = spec.schedule;
   if (given.deepspeed)
-    return [course = *given.deepspeed, base](int64_t step) {
-      return warmup_rate(course, base, step);
-    };
+    return
+        [course = *given.deepspeed, base](int64_t step) { return warmup_rate(course, base, step); };
   Warmup warmup{.steps = given.warmup_steps, .ratio = given.warmup_ratio};
   if (warmup.steps == 0)
     warmup.steps = std::llround(given.warmup_epochs * static_cast<double>(steps_per_epoch));
-  const Schedule schedule =
-      schedule_of(given.name, {.total_steps = total_steps, .warmup = warmup});
+  const Schedule schedule = schedule_of(given.name, {.total_steps = total_steps, .warmup = warmup});
   return [schedule, base](int64_t step) { return base * schedule.factor(step); };
 }
 

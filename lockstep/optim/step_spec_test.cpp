@@ -58,8 +58,8 @@ TEST(ConfiguredOptimizer, HasWhatTheSpecSays) {
 }
 
 TEST(ConfiguredOptimizer, DecayIsForAllUnlessARuleLeavesSomeOut) {
-  const torch::nn::Sequential net(torch::nn::Linear(2, 2), torch::nn::LayerNorm(
-                                      torch::nn::LayerNormOptions({2})));
+  const torch::nn::Sequential net(torch::nn::Linear(2, 2),
+                                  torch::nn::LayerNorm(torch::nn::LayerNormOptions({2})));
   OptimizerSpec spec{.weight_decay = 0.5};
   ASSERT_EQ(parameter_groups(*net, spec).size(), 1U);
   EXPECT_EQ(parameter_groups(*net, spec).front().params().size(), 4U);

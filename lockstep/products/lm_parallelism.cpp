@@ -17,7 +17,7 @@ namespace {
   throw InvalidArgument("parallelism: " + what);
 }
 
-// Of multiplications with a token, in parameters.
+// The units' multiplications for a token, in parameters.
 std::vector<double> costs_of_units(const LmConfig& config) {
   const auto words = static_cast<double>(config.vocab_size * config.hidden_size);
   const double all = static_cast<double>(parameter_count(config)) -
@@ -91,7 +91,7 @@ LmParallelism parse_parallelism(std::string_view mesh) {
 }
 
 std::vector<MeshAxis> with_all_axes(const std::vector<MeshAxis>& axes, int ranks) {
-  // Of what was given alone, for what it says.
+  // The check is of the given axes alone, so that its message names these.
   const std::vector<MeshAxis> given =
       axes.empty() ? std::vector<MeshAxis>{{"data", ranks}} : MeshLayout(axes, ranks).axes();
   std::vector<MeshAxis> all;
@@ -143,7 +143,7 @@ void check_ways(const LmParallelism& how) {
   if (how.micro_batches > LmParallelism::kMostMicroBatches)
     refuse(std::to_string(how.micro_batches) + " micro-batches; give " +
            std::to_string(LmParallelism::kMostMicroBatches) + " at most");
-  make_schedule(how.schedule, {.stages = 2, .micro_batches = 2});  // throws for a name that is none
+  make_schedule(how.schedule, {.stages = 2, .micro_batches = 2});  // throws for an unknown name
 }
 
 void check(const LmParallelism& given, const LmConfig& config, int ranks) {

@@ -1,16 +1,16 @@
-// LmParallelism: how a language model is divided among the ranks of a job, as data; and the one place that says
-// which ways go together. Pure.
+// LmParallelism: data that says how a language model is divided among the ranks of a job, and the
+// one place that says which ways go together. Pure.
 //
 //   LmParallelism how = parse_parallelism("data=2,pipe=2,tensor=2");
 //   how.zero = 1;
 //   check(how, config, 8);
 //
-//   axis     what its ranks share                                        whose gradients are averaged along it
-//   data     nothing: each row of ranks has its own batch                all
-//   pipe     the depth: consecutive units, a stage a rank                none
-//   context  the tokens of each sequence                                 all
-//   expert   the experts; each rank has its own batch, as along data     all but the experts'
-//   tensor   each layer: heads, inner columns, words                     none
+//   axis     its ranks share                             gradients averaged along it
+//   data     nothing: each row of ranks has its batch    all
+//   pipe     the depth: a stage of consecutive units     none
+//   context  the tokens of each sequence                 all
+//   expert   the experts; batches are as along data      all but the experts'
+//   tensor   each layer: heads, inner columns, words     none
 #pragma once
 
 #include <cstdint>
@@ -25,22 +25,26 @@
 namespace lockstep {
 
 struct LmParallelism {
-  // Axes among data, pipe, context, expert and tensor; those that are not named have one rank. Neighbours along
-  // the last one are consecutive ranks: put the axis that sends most (tensor) there, and those that send least (pipe, data) first.
+  // Axes among data, pipe, context, expert and tensor; an axis that is not named has one rank.
+  // Neighbours along the last one are consecutive ranks. Put the axis that sends most (tensor)
+  // there, and those that send least (pipe, data) first.
   std::vector<MeshAxis> axes = {};
   // ZeRO over the ranks that average a parameter's gradient: ZeroOptions::stage.
   int zero = 0;
-  std::string schedule = "1f1b";  // of the pipeline (schedule_names())
-  // A step's batch goes in so many parts, kMostMicroBatches at most; also without a pipeline, where their gradients add
-  // up. 0: with a pipeline twice its stages, else 1. The loss that balances experts' load (router_aux_loss_coef) is then
-  // a mean over the parts: each balances by itself, which is another number than the whole batch's.
+  std::string schedule = "1f1b";  // the pipeline's (schedule_names())
+  // The number of parts in which a step's batch is computed, kMostMicroBatches at most, also
+  // without a pipeline; their gradients add up. 0: twice the stages of a pipeline, and 1 without
+  // one. The loss that balances experts' load (router_aux_loss_coef) is then a mean over the parts.
+  // Each part balances by itself, so it is another number than the whole batch's.
   int micro_batches = 0;
-  // How many units each chunk of the pipeline has (pipeline_cut.h). Empty: balanced by the multiplications that a token
-  // takes, which are a layer's parameters, and the head's; embeddings and the last norm count nothing.
+  // The number of units of each chunk of the pipeline (pipeline_cut.h). Empty: balanced by the
+  // multiplications for a token, which are a layer's parameters, and the head's; embeddings and the
+  // last norm count nothing.
   std::vector<int> cut = {};
   // Sequence parallelism: the rows between divided products are divided along tensor, too.
   bool divides_rows = false;
-  // How the tokens that context divides attend to each other: blocks go round, or heads are exchanged.
+  // The way in which tokens that context divides attend to each other: blocks go round a ring, or
+  // heads are exchanged.
   ContextWay context_way = ContextWay::kRing;
 
   static constexpr int kMostMicroBatches = 65536;
@@ -49,38 +53,45 @@ struct LmParallelism {
   bool operator==(const LmParallelism&) const = default;
 };
 
-// "data=2,pipe=2,tensor=2". Throws InvalidArgument for another axis, and what parse_axes() throws.
+// Parses "data=2,pipe=2,tensor=2".
+// Throws: InvalidArgument for another axis, and what parse_axes() throws.
 LmParallelism parse_parallelism(std::string_view mesh);
-// As it is run: all axes of parallel_axes(), those that were not named first, in one rank; one open size (0) filled
-// from `ranks`; micro_batches and cut set. Throws InvalidArgument in one line (check()).
+// Returns it as it runs: with all axes of parallel_axes(), those that were not named first, with
+// one rank; one open size (0) filled from `ranks`; micro_batches and cut set.
+// Throws: InvalidArgument in one line (check()).
 LmParallelism resolved(LmParallelism how, const LmConfig& config, int ranks);
 
-// All of parallel_axes(), those that are not among `axes` first, in one rank; an open size is filled. Throws
-// InvalidArgument for sizes whose product is not `ranks`.
+// Returns all of parallel_axes(), those that are not among `axes` first, with one rank; an open
+// size is filled.
+// Throws: InvalidArgument for sizes whose product is not `ranks`.
 std::vector<MeshAxis> with_all_axes(const std::vector<MeshAxis>& axes, int ranks);
 
 // "data", "pipe", "context", "expert", "tensor"
 const std::vector<std::string>& parallel_axes();
 
-// Which two ways do not go together, and why; those that are not listed do.
+// Two ways that do not go together, and the reason. All other pairs do.
 struct RefusedProduct {
-  std::string first,
-      second;  // axes, or "zero 2", "zero 3", "divided rows", "dropout of attention", "tied embeddings"
+  // Axes, or "zero 2", "zero 3", "divided rows", "dropout of attention", "tied embeddings".
+  std::string first, second;
   std::string why;
 };
 const std::vector<RefusedProduct>& refused_products();
 
-// An open size (0) counts as what `ranks` leave for it, and no axes as all ranks along data. Throws InvalidArgument in
-// one line that says what to do, before anybody sends anything: sizes whose product is not
-// `ranks`; more chunks than units; heads (of a part, among the ranks of a context by heads, too), inner columns or
-// experts that do not divide; fewer words than parts; too many micro-batches; a schedule that is none, or does not take so many micro-batches; a refused product.
+// Checks the whole. An open size (0) counts as the ranks that are left for it, and no axes as all
+// ranks along data.
+// Throws: InvalidArgument in one line that says what to do, before any rank sends anything: sizes
+// whose product is not `ranks`; more chunks than units; heads (of a part, among the ranks of a
+// context by heads, too), inner columns or experts that do not divide; fewer words than parts; too
+// many micro-batches; an unknown schedule, or one that does not take so many micro-batches; a
+// refused product.
 void check(const LmParallelism& how, const LmConfig& config, int ranks);
 
-// What holds for any model: throws InvalidArgument for an axis that is none, a ZeRO stage or a number of micro-batches
-// that makes no sense.
+// Checks what holds for any model.
+// Throws: InvalidArgument for an unknown axis, a ZeRO stage or a number of micro-batches that does
+// not exist.
 void check_ways(const LmParallelism& how);
 
-// A table of the ranks, for people, in the order of the axes; every rank has one place:
+// A table of the ranks for people, in the order of the axes; every rank has one place:
 //   rank  data  pipe  tensor
 //      0     0     0       0
 std::string table_of(const MeshLayout& layout);

@@ -74,7 +74,7 @@ TEST(LmParallelism, WhatCannotBeIsOneLineThatSaysWhatToDo) {
               HasSubstr("the cut has 3 chunks, and the pipeline 2"));
 }
 
-// What is checked is what will be run.
+// The checked configuration is the one that runs.
 TEST(LmParallelism, AnOpenSizeIsCheckedAsItWillBe) {
   EXPECT_THAT(refusal("data=2,tensor", 6), HasSubstr("4 heads, which do not divide among 3 parts"));
   EXPECT_THAT(refusal("pipe", 8), HasSubstr("a pipeline of 8 chunks, and the model has 7 units"));
@@ -107,7 +107,7 @@ TEST(LmParallelism, ProductsAreRefusedInOnePlace) {
   LmParallelism flat = parse_parallelism("data=2,tensor=2");
   LmConfig config = small();
   tied(flat, config);
-  check(flat, config, 4);  // the pipeline's ends are what is refused
+  check(flat, config, 4);  // only the pipeline's ends are refused
   EXPECT_THAT(refusal("context=2", 2, [](auto&, auto& config) { config.attention_dropout = 0.1; }),
               HasSubstr("context and dropout of attention do not go together"));
   for (const RefusedProduct& product : refused_products()) EXPECT_FALSE(product.why.empty());

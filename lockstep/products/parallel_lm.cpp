@@ -31,7 +31,7 @@ ParameterParts drawn_values(const LmConfig& config) {
   return TransformerLm(config, LmOptions{.initial = InitialParameters::kNone})->drawn_parts();
 }
 
-// A few of the values that the ranks are about to take.
+// A few of the values that the ranks are about to take, for their comparison.
 uint64_t probe_of(const ParameterParts& values, const LmConfig& config) {
   const at::Tensor some = at::empty({std::min<int64_t>(16, config.hidden_size)}, at::kFloat);
   values(kEmbeddings, 0, some);
@@ -39,7 +39,7 @@ uint64_t probe_of(const ParameterParts& values, const LmConfig& config) {
                                       static_cast<size_t>(some.nbytes())));
 }
 
-// Ranks that are about to make parts of different models are told which differ.
+// Tells ranks that are about to make parts of different models which values differ.
 void meet(Communicator& comm, const LmConfig& config, const LmParallelism& how,
           const ParallelLmOptions& options) {
   std::string axes;
@@ -114,17 +114,17 @@ ParallelLm::State::State(const LmConfig& given_config, Communicator given,
   NamedTensors filled;
   for (auto& [name, tensor] : parameters_of(lm)) {
     if (!here.contains(name)) {
-      tensor.set_requires_grad(false);  // another stage's
+      tensor.set_requires_grad(false);  // it belongs to another stage
       continue;
     }
     filled.emplace_back(name, tensor);
   }
   parts.fill(filled, options.values);
-  options.values = nullptr;  // which may hold a whole model
+  options.values = nullptr;  // it may hold a whole model
   if (const at::Device device = comm.device(); device.is_cpu()) {
     if (options.dtype != at::kFloat) lm->to(options.dtype);
   } else {
-    // Not by to(): what other stages have takes no memory of the device.
+    // It does not use to(), so that other stages' parameters take no memory of the device.
     const auto there = at::TensorOptions(options.dtype).device(device);
     for (auto& [name, tensor] : parameters_of(lm))
       tensor.set_data(here.contains(name) ? tensor.detach().to(there)
@@ -139,7 +139,7 @@ ParallelLm::State::State(const LmConfig& given_config, Communicator given,
             .slice = parts.slice(name),
             .shape = shapes.at(name),
             .copy = config.tie_word_embeddings && name == kEmbeddings && !is_first};
-    // Experts have gradients of tokens of every rank along expert already.
+    // An expert's gradient is of the tokens of every rank along expert already.
     if (!is_expert_parameter(name)) part.averaged.emplace_back("expert");
   }
   const auto home = [stage_of = stages_of_parameters(), each = mesh["expert"].size(),
@@ -222,7 +222,7 @@ TokenScores ParallelLm::scores(const LmRowBatch& batch) {
   const at::Tensor all =
       at::zeros({row.tokens + 1, 2}, at::TensorOptions(at::kDouble).device(device));
   const at::Tensor both = all.narrow(0, 0, row.tokens);
-  int64_t token = 0;  // without what was added
+  int64_t token = 0;  // without padding
   of.loss = [&](const at::Tensor& rows, const MicroBatch& micro) {
     const auto index = static_cast<size_t>(micro.index);
     const TokenScores scores = state.chunks->scores(rows, micro, row.targets[index]);
@@ -271,7 +271,8 @@ std::vector<RouterStatistics> ParallelLm::routers() {
   State& state = *state_;
   const LmConfig& config = state.config;
   if (!config.has_experts()) return {};
-  // Of a layer: choices of each expert, left out, entropy, balance, and how many have counted it.
+  // A row of the tensor is a layer's: choices of each expert, tokens left out, entropy, balance,
+  // and the number of ranks that have counted it.
   const int64_t experts = config.num_local_experts;
   const at::Tensor all = at::zeros({config.num_hidden_layers, experts + 4}, at::kDouble);
   for (const RouterStatistics& one : state.chunks->routers()) {
@@ -282,7 +283,8 @@ std::vector<RouterStatistics> ParallelLm::routers() {
                                      1};
     std::copy(rest.begin(), rest.end(), numbers + experts);
   }
-  // Where there are losses, a rank has counted the tokens of all already (LmExperts::combine).
+  // Where the routers have losses, a rank has counted the tokens of all ranks already
+  // (LmExperts::combine).
   std::vector<std::string> axes{"pipe"};
   if (config.router_aux_loss_coef == 0 && config.router_z_loss_coef == 0)
     axes.insert(axes.end(), {"data", "context", "expert"});

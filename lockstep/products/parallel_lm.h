@@ -1,5 +1,6 @@
-// ParallelLm: a language model that is trained by every way of parallelism at once: layers cut along the depth
-// (pipeline) and across (tensor), batches along data, and ZeRO over the ranks that average gradients.
+// ParallelLm: a language model that is trained by every way of parallelism at once: layers are cut
+// along the depth (pipeline) and across (tensor), batches along data, and ZeRO works over the ranks
+// that average gradients.
 //
 //   LmParallelism how = parse_parallelism("data=2,pipe=2,tensor=2");
 //   how.zero = 1;
@@ -8,9 +9,10 @@
 //   const double loss = model.step({ids, targets});           // the batch of this rank's row
 //   model.update({.max_norm = 1.0});
 //
-// The same numbers as one process with the batches of all rows end to end, but for the order of sums, where rows have
-// as many targets (else: step()'s scale); a run repeats bit for bit. Each part is a room of its own (parallel/pipeline,
-// tensor, zero), and can be used by itself; this is how they go together.
+// The numbers are those of one process with the batches of all rows end to end, except for the
+// order of sums, where rows have equally many targets (otherwise see step()'s scale). A run repeats
+// bit for bit. Each way is a room of its own (parallel/pipeline, tensor, zero) and can be used by
+// itself; this class combines them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -37,10 +39,9 @@
 
 namespace lockstep {
 
-// As TransformerLm takes them: int64 [B, T], or [N] with lengths. The same on all ranks of a row, that is, along
-// pipe, context and tensor.
-//
-// Best on the CPU: what is on a device is read first, and the host waits for it.
+// A batch as TransformerLm takes it: int64 [B, T], or [N] with lengths.
+// Requires: the same on all ranks of a row, that is, along pipe, context and tensor.
+// Cost: on a device the values are read first, and the host waits for them; pass CPU tensors.
 struct LmRowBatch {
   at::Tensor ids;
   at::Tensor targets;  // of the shape of ids, -100 where there is nothing to predict
@@ -48,67 +49,79 @@ struct LmRowBatch {
 };
 
 struct ParallelLmOptions {
-  // The whole model's values, a part at a time (TensorParts::fill). Empty: those that TransformerLm(config) would
-  // have drawn; the ranks' default generators must stand at one state.
+  // The whole model's values, a part at a time (TensorParts::fill). Empty: those that
+  // TransformerLm(config) would have drawn; the ranks' default generators must then be in the same
+  // state.
   ParameterParts values = {};
-  at::ScalarType dtype = at::kFloat;  // of parameters; or kDouble
-  // Of dropout's masks, each step's and row's its own: the same on all ranks, not 0.
+  at::ScalarType dtype = at::kFloat;  // the parameters'; or kDouble
+  // The seed of dropout's masks, which differ for each step and row. It is the same on all ranks,
+  // and not 0.
   uint64_t dropout_seed = 1;
   PipelineDiscipline discipline = {};
-  // Called with this rank's part before anything uses it, alike on all ranks: for hooks, such as
+  // Called on all ranks with this rank's part before anything uses it, to install hooks such as
   // checkpoint_layers<LmUnit::Signature>(*lm, ...).
   std::function<void(TransformerLm& part)> prepare = {};
 };
 
-// Every function is collective over `comm` but where it says that it does not communicate. One thread, the
-// communicator's. Parameters are on the communicator's device. Throws what the communicator and Pipeline throw.
+// Parameters are on the communicator's device.
+// Collective: all ranks of `comm` call every function, except where it says that it does not
+// communicate.
+// Throws: what the communicator and Pipeline throw.
+// Thread-safety: one thread, the communicator's.
 class ParallelLm {
  public:
-  // Keeps handles of `comm` and of the groups it makes. Throws InvalidArgument (check()) before anything is sent;
-  // Mismatch where ranks differ in the configuration or in how they divide it.
+  // Keeps handles of `comm` and of the groups it makes.
+  // Throws: InvalidArgument (check()) before anything is sent; Mismatch where ranks differ in the
+  // configuration or in how they divide it.
   ParallelLm(const LmConfig& config, Communicator comm, const LmParallelism& how,
              const ParallelLmOptions& options = {});
   ParallelLm(ParallelLm&&) noexcept;
   ParallelLm& operator=(ParallelLm&&) noexcept;
   ~ParallelLm();
 
-  // Do not communicate.
+  // The next ones do not communicate.
   const LmConfig& config() const;
   const LmParallelism& parallelism() const;  // resolved
   const Mesh& mesh() const;
-  // Who has batches of its own: a rank's number there says which row it is in.
+  // The ranks that have batches of their own; a rank's number there is the number of its row.
   Communicator rows() const;
-  // Units of this rank's stage have values; the others are names without memory.
+  // The units of this rank's stage have values; the others have names and no memory.
   TransformerLm& module();
-  // Of this rank's stage, in the model's order.
+  // The parameters of this rank's stage, in the model's order.
   const std::vector<DividedParameter>& parameters() const;
-  std::string str() const;  // the mesh, and what each rank has, in lines
+  std::string str() const;  // the mesh, and the units of each rank, in lines
 
-  // Forward and backward of this row's batch -> its loss, the mean over its targets, 0 where it has none (without the
-  // routers' losses, which it learns from), the same on all ranks of the row; gradients are this row's times `scale` (targets * rows / all rows' targets where rows have unequally many), and are averaged over the rows by update(). Sequences go into
-  // micro-batches in order, as evenly as they can; fewer sequences make fewer. Autocast around it is for the
-  // forwards. Throws InvalidArgument for a batch that makes no sense, before anything is
-  // sent; Mismatch where the ranks of a row were given different ones.
+  // Runs forward and backward of this row's batch, and returns its loss: the mean over its targets,
+  // 0 without targets, without the routers' losses (which it learns from), and the same on all
+  // ranks of the row. Gradients are this row's times `scale` (targets * rows / all rows' targets
+  // where rows have unequally many), and update() averages them over the rows. Sequences go into
+  // micro-batches in order, as evenly as possible; with fewer sequences there are fewer
+  // micro-batches. Autocast around it applies to the forwards.
+  // Throws: InvalidArgument for a malformed batch, before anything is sent; Mismatch where the
+  // ranks of a row were given different ones.
   double step(const LmRowBatch& batch, double scale = 1);
-  // step() whose loss, float64 [1], stays on the communicator's device: the host does not wait for it.
+  // As step(), but the loss, float64 [1], stays on the communicator's device, and the host does not
+  // wait for it.
   at::Tensor step_unread(const LmRowBatch& batch, double scale = 1);
-  // The number of steps that dropout's masks are drawn for next: after load(), where it is to go on as it would have.
+  // Sets the number of the step that dropout's masks are drawn for next. Call it after load(),
+  // where training is to continue as it would have.
   void set_steps(uint64_t steps);
   uint64_t steps() const;  // does not communicate
-  // The loss alone, in evaluation mode and without gradients.
+  // Returns the loss alone, in evaluation mode and without gradients.
   double evaluate(const LmRowBatch& batch);
-  // What each token loses (TransformerLmImpl::scores()), likewise, in the order of ids, on all ranks of the row.
+  // Returns the loss of each token (TransformerLmImpl::scores()), in evaluation mode, in the order
+  // of ids, on all ranks of the row.
   TokenScores scores(const LmRowBatch& batch);
-  // Multiplies the gradients that there are on this rank: for a loss that was multiplied after step(). Before
-  // update(); does not communicate.
+  // Multiplies this rank's gradients, for a loss that was multiplied after step(). Call it before
+  // update(). Does not communicate.
   void scale_gradients(double factor);
-  // The same by one element, which the host does not wait for where it is on a device.
+  // The same by a tensor of one element; the host does not wait for it where it is on a device.
   void scale_gradients(const at::Tensor& factor);
-  // Takes the gradients that there are out of grad(), in the order of parameters(), undefined where there is none.
+  // Takes the gradients out of grad(), in the order of parameters(), undefined where there is none.
   // Does not communicate.
   std::vector<at::Tensor> take_gradients();
 
-  // Of all parameters that require a gradient; and all else that is done with the parameters, but for what is here
+  // The parameters that require a gradient, and all functions on them but those below
   // (divided_parameters.h). divided() does not communicate.
   DividedParameters& divided();
   const DividedParameters& divided() const;
@@ -120,14 +133,15 @@ class ParallelLm {
             CheckpointParts parts = CheckpointParts::kAll);
   NamedTensors gather();
 
-  // What the routers of all layers did in the last step(), with the tokens of all rows, the same on all ranks; entropy
-  // and balance are means over the micro-batches by their tokens, and over the ranks where the routers' losses have no
-  // coefficient, since these are not added up then. Layers that have not counted yet are left out.
+  // Returns the statistics of all layers' routers in the last step(), with the tokens of all rows,
+  // the same on all ranks. Entropy and balance are means over the micro-batches weighted by their
+  // tokens. They are also means over the ranks where the routers' losses have no coefficient, since
+  // the losses are not added up then. Layers that have not counted yet are left out.
   std::vector<RouterStatistics> routers();
 
-  // The pipeline's last step. Does not communicate.
+  // The pipeline, with its last step. Does not communicate.
   const Pipeline& pipeline() const;
-  void count_activations();  // Pipeline's
+  void count_activations();  // Pipeline::count_activations()
 
  private:
   struct State;

@@ -1,4 +1,4 @@
-// Which rank has what, as numbers and in words.
+// The places of units and parameters on the ranks, as numbers and in words.
 #include <algorithm>
 #include <map>
 #include <sstream>

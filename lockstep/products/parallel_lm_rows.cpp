@@ -1,4 +1,5 @@
-// A row's batch, cut into micro-batches, filled up where rows have to divide, and compared among the row's ranks.
+// Cuts a row's batch into micro-batches, pads them where rows have to divide, and compares the
+// batch among the row's ranks.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
@@ -19,9 +20,10 @@
 namespace lockstep {
 namespace {
 
-// Lengths of sequences without targets that a micro-batch takes besides, so that each rank along context has some of
-// its rows, and rows divide along tensor, where they must. The fewest that do, found breadth first over what
-// remains of the ranks' rows; every rank of a row finds the same. Throws InvalidArgument where there are none.
+// Returns the lengths of sequences without targets that pad a micro-batch, so that each rank along
+// context has some of its rows, and rows divide along tensor where they must. They are the fewest
+// that suffice, found breadth first over the remainders of the ranks' rows; every rank of a row
+// finds the same. Throws InvalidArgument where there are none.
 std::vector<int64_t> padding_of(const LmParallelism& how, const std::vector<int64_t>& lengths,
                                 int64_t longest) {
   const int64_t ranks = how.size_of("context"),
@@ -33,7 +35,7 @@ std::vector<int64_t> padding_of(const LmParallelism& how, const std::vector<int6
       rows.push_back(static_cast<int64_t>(context_rows(of, rank, ranks).size()));
     return rows;
   };
-  // Rows beyond 2 * parts count as so many fewer: what matters is whether there are any, and what remains.
+  // Rows beyond 2 * parts are reduced: only the remainder matters, and whether there are any.
   const auto reduced = [&](std::vector<int64_t> rows) {
     for (int64_t& count : rows)
       if (count > parts) count = parts + count % parts;
@@ -81,7 +83,7 @@ ParallelLm::State::Row ParallelLm::State::row_of(const LmRowBatch& batch, bool s
   if (!batch.targets.defined() || batch.targets.scalar_type() != at::kLong ||
       batch.targets.sizes() != batch.ids.sizes())
     refuse("targets must be int64, of the shape of ids");
-  // What the ranks of a row compare, and how it is cut, is the host's to find out.
+  // The host reads the batch, to compare it among the ranks of a row and to cut it.
   const at::Tensor ids = batch.ids.cpu(), targets = batch.targets.cpu();
   const auto least = ids.min().item<int64_t>(), most = ids.max().item<int64_t>();
   if (least < 0 || most >= config.vocab_size)
@@ -143,7 +145,7 @@ ParallelLm::State::Row ParallelLm::State::row_of(const LmRowBatch& batch, bool s
       own_ids = own_ids.index_select(0, places);
       own_targets = own_targets.index_select(0, places);
     }
-    // What was added has its place behind the batch.
+    // Padding has its place behind the batch.
     if (places.defined()) places = at::where(places.lt(tokens), places + token, row.tokens);
     row.ids.push_back(own_ids);
     row.targets.push_back(own_targets);
@@ -154,7 +156,7 @@ ParallelLm::State::Row ParallelLm::State::row_of(const LmRowBatch& batch, bool s
   return row;
 }
 
-// Ranks of a row whose batches differ would train on what none of them was given.
+// If the batches of a row's ranks differed, the row would train on a batch that no rank was given.
 void ParallelLm::State::agree_on_row(const at::Tensor& ids, const at::Tensor& targets,
                                      const std::vector<int64_t>& lengths) {
   const Communicator row = mesh.over({"pipe", "context", "tensor"});
@@ -165,8 +167,9 @@ void ParallelLm::State::agree_on_row(const at::Tensor& ids, const at::Tensor& ta
          {"lengths", tensor_fingerprint(at::tensor(lengths, at::kLong))}});
 }
 
-// Tokens go to other rows' experts in every micro-batch, so these rows run as many; in evaluation those along expert
-// alone, which have the same batches.
+// Tokens go to other rows' experts in every micro-batch, so rows that exchange tokens run equally
+// many micro-batches. In evaluation these are the rows along expert alone, which have the same
+// batches.
 size_t ParallelLm::State::micro_batches_of(size_t sequences, bool training) {
   const size_t count = std::min(sequences, static_cast<size_t>(how.micro_batches));
   if (!config.has_experts()) return count;

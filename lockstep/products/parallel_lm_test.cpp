@@ -1,4 +1,4 @@
-// What ParallelLm promises beside equality, which the room verify tests for every product.
+// The promises of ParallelLm beside equality, which the room verify tests for every product.
 #include "lockstep/products/parallel_lm.h"
 #include "lockstep/products/values_alike_test.h"
 
@@ -135,7 +135,7 @@ TEST(ParallelLm, ABatchThatMakesNoSenseIsRefusedBeforeAnythingIsSent) {
   });
 }
 
-// Of several rows one may have none.
+// One of several rows may have no targets.
 TEST(ParallelLm, ABatchWithoutATargetHasALossAndGradientsOfZero) {
   for (const char* axes : {"tensor=2", "pipe=2", "context=2"})
     testing::run_threads(2, [&](Communicator& comm) {
@@ -165,12 +165,12 @@ TEST(ParallelLm, PackedSequencesGoIntoMicroBatches) {
       else
         EXPECT_NEAR(loss, whole, 1e-5);
       EXPECT_NEAR(model.evaluate(packed), loss, 1e-5);
-      EXPECT_EQ(model.pipeline().executed().size(), 3u);  // of the evaluation: three forwards
+      EXPECT_EQ(model.pipeline().executed().size(), 3u);  // the evaluation's three forwards
     });
   }
 }
 
-// The scale of the loss is taken out again; what is not finite is left out on all ranks.
+// The scale of the loss is divided out again; a step that is not finite is left out on all ranks.
 TEST(ParallelLm, ScaledLossesAreUnscaledOrLeftOut) {
   testing::run_threads(4, [](Communicator& comm) {
     const auto train = [&](double scale, const std::optional<double>& told) {
@@ -189,7 +189,7 @@ TEST(ParallelLm, ScaledLossesAreUnscaledOrLeftOut) {
     ParallelLm model(small(), comm, by("data=2,tensor=2", 1), values_alike());
     model.make_optimizer(torch::optim::AdamWOptions(1e-2));
     const NamedTensors before = model.gather();
-    model.step(batch_of(), comm.rank() < 2 ? INFINITY : 1);  // one row alone
+    model.step(batch_of(), comm.rank() < 2 ? INFINITY : 1);  // in one row alone
     EXPECT_TRUE(model.update({.loss_scale = 1}).skipped);
     const NamedTensors after = model.gather();
     for (size_t i = 0; i < before.size(); ++i)
@@ -226,7 +226,8 @@ TEST(ParallelLm, SaysWhoHasWhat) {
   });
 }
 
-// What a job of 2 x 2 x 2 ranks has saved, any other goes on from, with the losses that it would have had.
+// A job of any shape continues from the checkpoint of 2 x 2 x 2 ranks, with the losses that these
+// would have had.
 TEST(ParallelLm, GoesOnWhicheverWayItIsDivided) {
   ParallelLmOptions wide = values_alike();
   wide.dtype = at::kDouble;
@@ -270,7 +271,7 @@ TEST(ParallelLm, GoesOnWhicheverWayItIsDivided) {
         {"context=2,pipe=2", 4, 1}};
     for (const auto& [mesh, ranks, zero] : others) {
       testing::run_threads(ranks, [&, mesh = mesh, zero = zero](Communicator& comm) {
-        ParallelLmOptions elsewhere = wide;  // values that are not those that were saved
+        ParallelLmOptions elsewhere = wide;  // other values than the saved ones
         elsewhere.values = [&](const std::string& name, int64_t begin, const at::Tensor& part) {
           wide.values(name, begin, part);
           part.mul_(1.5);
@@ -287,7 +288,8 @@ TEST(ParallelLm, GoesOnWhicheverWayItIsDivided) {
   }
 }
 
-// Texts whose rows do not divide are padded, without a change of numbers; rows with different batches are told.
+// Texts whose rows do not divide are padded without a change of numbers; rows with different
+// batches get an error.
 TEST(ParallelLm, AnyLengthsDivide) {
   for (const auto& lengths : std::vector<std::vector<int64_t>>{{5, 6}, {1, 2}, {9, 8, 4}, {3}}) {
     int64_t all = 0;
@@ -322,7 +324,8 @@ TEST(ParallelLm, AnyLengthsDivide) {
               HasSubstr("row: ids"));
 }
 
-// What fills rows up is nothing to routers: losses, gradients, capacities and figures are those of the batch alone.
+// Routers ignore padding: losses, gradients, capacities and statistics are those of the batch
+// alone.
 TEST(ParallelLm, RoutersDoNotCountWhatFillsRowsUp) {
   ParallelLmOptions wide = values_alike();
   wide.dtype = at::kDouble;
@@ -334,7 +337,7 @@ TEST(ParallelLm, RoutersDoNotCountWhatFillsRowsUp) {
     config.router_aux_loss_coef = 0.5;
     config.router_aux_loss_by_layer = true;
     config.router_z_loss_coef = 0.1;
-    config.capacity_factor = limited ? 0.7 : 0;  // of a rank's own tokens, so context has others
+    config.capacity_factor = limited ? 0.7 : 0;  // counts a rank's own tokens, so context differs
     NamedTensors expected;
     std::vector<RouterStatistics> figures;
     for (const char* mesh :
@@ -371,7 +374,7 @@ TEST(ParallelLm, RoutersDoNotCountWhatFillsRowsUp) {
   }
 }
 
-// Also where a rank has nothing else, and by the fused nodes.
+// This holds also where a rank has nothing else, and for the fused nodes.
 TEST(ParallelLm, RanksMayHaveNothingButPadding) {
   LmConfig config = small();
   config.num_local_experts = 4;
@@ -398,7 +401,7 @@ TEST(ParallelLm, RanksMayHaveNothingButPadding) {
   }
 }
 
-// Where one row has fewer sequences than the other, both run as many micro-batches.
+// If one row has fewer sequences than the other, both run equally many micro-batches.
 TEST(ParallelLm, RowsWithExpertsRunAsManyMicroBatches) {
   LmConfig config = small();
   config.num_local_experts = 4;

@@ -49,7 +49,8 @@ torch::nn::Sequential units_of(const std::shared_ptr<torch::nn::Module>& model,
   return torch::nn::Sequential(units);
 }
 
-// Multiplications with a row of the batch are in proportion to the parameters, but for those that are looked up.
+// A unit's multiplications for a row of the batch are in proportion to its parameters, except for
+// embeddings, which are looked up.
 std::vector<double> costs_of(const torch::nn::Sequential& units) {
   std::vector<double> costs;
   for (const auto& unit : units->children()) {
@@ -64,7 +65,7 @@ std::vector<double> costs_of(const torch::nn::Sequential& units) {
 }
 
 PipelineSchedule pipeline_of(const LmParallelism& how) {
-  // Of one stage there is nothing to order.
+  // One stage has nothing to order, so any schedule will do.
   return make_schedule(how.size_of("pipe") == 1 ? "1f1b" : how.schedule,
                        {.stages = how.size_of("pipe"), .micro_batches = how.micro_batches});
 }
@@ -102,7 +103,7 @@ ParallelModelOptions checked(const ParallelModelOptions& options) {
   return options;
 }
 
-// What training changes and no checkpoint of a divided model has.
+// Refuses buffers that training changes, since no checkpoint of a divided model has them.
 void check_buffers(const torch::nn::Module& model) {
   for (const auto& item : model.named_buffers())
     if (item.key().ends_with("running_mean"))
@@ -112,7 +113,7 @@ void check_buffers(const torch::nn::Module& model) {
           "not have; take a norm without statistics");
 }
 
-// Optimizers take parameters of one type, and so does the model when it is put together.
+// Optimizers take parameters of one type, and the model can only be gathered in one.
 void check_types(const torch::nn::Module& model) {
   const NamedTensors parameters = parameters_of(model);
   if (parameters.empty()) refuse_model("the model has no parameters");
@@ -154,7 +155,7 @@ std::map<std::string, int> stages_of(const torch::nn::Module& model,
     names.emplace(tensor.unsafeGetTensorImpl(), name);
   }
   if (how.size_of("pipe") == 1) return stages;
-  // Of two names, or as a member of a module that does not register it.
+  // A tensor may have two names, or be a member of a module that does not register it.
   const auto check_place = [&](const std::string& name, const at::Tensor& tensor) {
     const auto first = names.find(tensor.unsafeGetTensorImpl());
     const int stage = stage_of_name(name);
@@ -210,7 +211,7 @@ ParallelModel::State::State(std::shared_ptr<torch::nn::Module> given, Forward gi
       schedule(pipeline_of(how)),
       stage_of(stages_of(*model, units, unit_names, how, schedule)),
       mesh(comm, how.axes) {
-  start_alike();
+  share_start();
   NamedShapes whole;
   for (const auto& [name, tensor] : internal::parameters_once(*model))
     whole.emplace_back(name, tensor.sizes().vec());
@@ -220,13 +221,13 @@ ParallelModel::State::State(std::shared_ptr<torch::nn::Module> given, Forward gi
   }
   model->eval();
   const NamedTensors values = move_values();
-  const Expected expected = by_whole_model();
+  const Expected expected = run_whole_model();
   const auto scope = attention();
   TensorParts parts = parallelize(*model, mesh["tensor"], plan,
                                   {.probe = [this] { forward(own_inputs(options.inputs)); },
                                    .divides_rows = how.divides_rows,
                                    .context = mesh["context"]});
-  hold_against(expected, parts);
+  check_against(expected, parts);
   restore_values(values, parts);
   set_training(true);
   std::vector<DividedParameter> own = own_parameters(parts);
@@ -279,8 +280,8 @@ at::Tensor ParallelModel::State::share_of_loss(const at::Tensor& outputs, const 
   return options.loss(outputs, own) * (mine * ranks / all);
 }
 
-// Ranks that divide different models, or one differently, are told so before they do.
-void ParallelModel::State::start_alike() {
+// Tells ranks that divide different models, or one model differently, before they divide them.
+void ParallelModel::State::share_start() {
   for (const at::Tensor& parameter : model->parameters())
     if (!parameter.is_contiguous()) hooks::set_data(parameter, parameter.detach().contiguous());
   if (comm.size() == 1) return;

@@ -1,4 +1,4 @@
-// A divided model held against the whole one, before it trains.
+// Compares a divided model with the whole one before it trains.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/zeros_like.h>
@@ -23,7 +23,7 @@ double largest(const at::Tensor& x) {
   return x.numel() == 0 ? 0.0 : x.detach().to(at::kDouble).abs().max().item<double>();
 }
 
-// Relative to the largest value; `floor`: what is small beside that is nothing.
+// The difference is relative to the largest value, or to `floor` where all values are smaller.
 double difference(const at::Tensor& found, const at::Tensor& expected, double floor) {
   const double most = std::max(largest(expected), floor);
   const double apart = largest(found.to(at::kDouble) - expected.to(at::kDouble));
@@ -65,7 +65,7 @@ void ParallelModel::State::restore_values(const NamedTensors& values, const Tens
   }
 }
 
-// In two parts of unequal sizes, as micro-batches are.
+// The batch is cut into two parts of unequal sizes, as micro-batches are.
 void ParallelModel::State::check_loss(const at::Tensor& outputs) const {
   const int64_t rows = outputs.size(0), some = std::max<int64_t>(1, rows / 3);
   if (rows < 2) return;
@@ -85,7 +85,7 @@ void ParallelModel::State::check_loss(const at::Tensor& outputs) const {
         "; give a loss that is a mean, and a count of the targets that are in it");
 }
 
-ParallelModel::State::Expected ParallelModel::State::by_whole_model() {
+ParallelModel::State::Expected ParallelModel::State::run_whole_model() {
   const at::AutoGradMode with_gradients(true);
   drop_gradients(*model);
   Expected expected;
@@ -99,7 +99,7 @@ ParallelModel::State::Expected ParallelModel::State::by_whole_model() {
   return expected;
 }
 
-at::Tensor ParallelModel::State::by_divided_model() {
+at::Tensor ParallelModel::State::run_divided_model() {
   const at::AutoGradMode with_gradients(true);
   at::Tensor x = own_inputs(options.inputs);
   if (has_stages()) {
@@ -119,8 +119,8 @@ at::Tensor ParallelModel::State::by_divided_model() {
   return x.detach();
 }
 
-void ParallelModel::State::hold_against(const Expected& expected, const TensorParts& parts) {
-  const at::Tensor outputs = by_divided_model();
+void ParallelModel::State::check_against(const Expected& expected, const TensorParts& parts) {
+  const at::Tensor outputs = run_divided_model();
   const at::NoGradGuard no_grad;
   const double tolerance =
       options.tolerance > 0 ? options.tolerance : default_tolerance(outputs.scalar_type());
@@ -152,7 +152,7 @@ void ParallelModel::State::hold_against(const Expected& expected, const TensorPa
           "the gradient of '" + name + "' is " + std::to_string(apart) + " from the whole model's";
   }
   drop_gradients(*model);
-  // Some ranks may see it and others not.
+  // Some ranks may see the difference and others not.
   for (const nlohmann::json& one : all_gather_object(comm, nlohmann::json(worst)))
     if (const auto text = one.get<std::string>(); !text.empty())
       throw InvalidArgument(

@@ -46,7 +46,7 @@ std::vector<TensorRule> rules_with(const std::vector<TensorRule>& more) {
   return rules;
 }
 
-// The same in every process, without a generator.
+// The values are the same in every process, and need no generator.
 template <typename M>
 M with_values(M model) {
   const at::NoGradGuard no_grad;
@@ -174,10 +174,10 @@ class CaseNames {
 };
 TYPED_TEST_SUITE(ParallelModelOf, Cases, CaseNames);
 
-// Where some gradients are zero but for rounding, Adam would make as much of them as of any.
+// Some gradients are only rounding, which Adam would treat like any other.
 const auto kDescent = torch::optim::SGDOptions(0.1).momentum(0.9);
 
-// torch's optimizer and clipping.
+// It uses torch's optimizer and clipping.
 template <typename Case>
 std::pair<std::vector<double>, NamedTensors> by_one_process() {
   auto model = Case::make();
@@ -237,7 +237,7 @@ TEST(ParallelModel, EvaluatesTheWholeBatchAndSaysWhoHasWhat) {
   });
 }
 
-// A checkpoint of one division is taken over by another.
+// Another division loads the checkpoint of one.
 TEST(ParallelModel, GoesOnFromACheckpointOfAnotherDivision) {
   const TestDirectory directory;
   const std::filesystem::path path = directory / "saved";
@@ -266,7 +266,7 @@ TEST(ParallelModel, GoesOnFromACheckpointOfAnotherDivision) {
   });
 }
 
-// What all ranks are told.
+// Returns the error that all ranks get.
 std::string refusal(int ranks, const std::string& mesh, const std::vector<TensorRule>& rules,
                     bool divides_rows = false, bool is_tied = false) {
   std::vector<std::string> said(static_cast<size_t>(ranks));
@@ -289,7 +289,8 @@ std::vector<TensorRule> without(std::vector<TensorRule> rules, const std::string
   return rules;
 }
 
-// A plan that leaves a module out would train another model; it is held against the whole one first.
+// A plan that leaves out a module would train another model; the comparison with the whole one
+// finds it first.
 TEST(ParallelModel, APlanThatForgetsAModuleIsNamedBeforeItTrains) {
   EXPECT_THAT(refusal(2, "tensor=2", without(DecoderCase::rules(), "layers.*.norm2"), true),
               AllOf(HasSubstr("the gradient of 'layers.1.norm2."), HasSubstr("are of style rows")));
@@ -371,7 +372,7 @@ TEST(ParallelModel, TargetsThatDoNotCountAreLeftOutOfTheMean) {
   });
 }
 
-// Where branches begin as zeros, norms before them have no gradients yet.
+// If branches begin as zeros, norms before them have no gradients yet.
 TEST(ParallelModel, AForgottenNormIsNamedInAModelThatBeginsAsTheIdentity) {
   testing::run_threads(2, [&](Communicator& comm) {
     auto model = DecoderCase::make();
@@ -408,7 +409,7 @@ TEST(ParallelModel, ValuesAreTheModelsOwnAfterTheCheck) {
   });
 }
 
-// Frozen parameters are saved and put together; what is in evaluation mode stays so.
+// Frozen parameters are saved and gathered; modules in evaluation mode stay so.
 TEST(ParallelModel, FrozenPartsStayAsTheyAre) {
   const TestDirectory directory;
   const std::filesystem::path path = directory / "saved";

@@ -1,4 +1,5 @@
-// The same among processes, each with a generator of its own; and what the others are told when one is killed.
+// Products among processes, each with a generator of its own, and the errors of the others when one
+// is killed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -141,7 +142,7 @@ TEST_P(ParallelLmProcesses, TrainAsOneProcessDoesFromOneSeed) {
         {.backend = backend}, backend);
 }
 
-// A step by all; in the second one rank kills itself before it.
+// All ranks take a step; before the second one a rank kills itself.
 void train_until_killed(Communicator& comm, const Division& division) {
   torch::manual_seed(kSeed);
   ParallelLm model(small(), comm, by(division.mesh, division.zero));
@@ -154,8 +155,9 @@ void train_until_killed(Communicator& comm, const Division& division) {
   }
 }
 
-// Groups number their members by themselves; who shares one with the killed rank names its process, and its number and
-// place in the job. Rank 2 does not: it is told of one who was told.
+// Groups have numbers of their own. A rank that shares a group with the killed rank names its
+// process, and its number and place in the job. Rank 2 shares none; it names a rank that got the
+// error.
 TEST_P(ParallelLmProcesses, WhoIsNextToAKilledRankNamesItsProcess) {
   testing::expect_lone_ranks(
       kRanks,
@@ -183,7 +185,7 @@ TEST_P(ParallelLmProcesses, WhoIsNextToAKilledRankNamesItsProcess) {
       {{kKilled, SIGKILL}});
 }
 
-// And whoever started the ranks names the one among all.
+// The launcher of the ranks names the killed one among all.
 TEST_P(ParallelLmProcesses, TheLauncherNamesARankThatIsKilled) {
   const testing::RankResult result = testing::run_ranks(
       kRanks, [](Communicator& comm) { train_until_killed(comm, GetParam()); },

@@ -1,4 +1,5 @@
-// Parameters' values that every thread and process makes alike, without a generator: for tests that divide a model.
+// Sets parameters to values that are the same in every thread and process and need no generator,
+// for tests that divide a model.
 #pragma once
 
 #include <torch/types.h>

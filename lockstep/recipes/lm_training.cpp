@@ -11,6 +11,7 @@
 #include "lockstep/recipes/lm_evaluation.h"
 #include "lockstep/recipes/supervised_recipe.h"
 #include "lockstep/train/expert_figures.h"
+#include "lockstep/train/lm_mesh_strategy.h"
 
 namespace lockstep {
 namespace {
@@ -73,7 +74,11 @@ TrainResult train_lm(Communicator& comm, const TrainConfig& config,
                                {.batch_size = config.batch_size, .autocast = autocast});
           },
       .files = [&](const TransformerLm& model) { return lm_checkpoint_files(model, texts); },
-      .figures = expert_figures,
+      .figures =
+          [](const TransformerLm& model, const Strategy& strategy) {
+            const auto parallel = parallel_lm_of(strategy);
+            return parallel ? router_figures(parallel->routers()) : expert_figures(model);
+          },
       .question = "--prompt " + shell_quoted(texts.opening)};
   return train_supervised(comm, config, options, start, recipe);
 }

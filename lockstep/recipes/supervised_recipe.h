@@ -33,9 +33,9 @@ struct SupervisedRecipe {
   // `ranks`: StrategyPlacement::evaluation_ranks().
   std::function<Evaluation(M&, Communicator& ranks, const Autocast&)> evaluate;
   std::function<CheckpointFiles(const M&)> files = {};
-  std::function<Metrics(M&)> figures = {};  // SupervisedTask's
-  std::vector<std::string> labels = {};     // RecipeParts'
-  std::string question;                     // TrainResult's
+  std::function<Metrics(M&, const Strategy&)> figures = {};  // SupervisedTask's
+  std::vector<std::string> labels = {};                      // RecipeParts'
+  std::string question;                                      // TrainResult's
 };
 
 // `start`: the time before the data were loaded.
@@ -56,15 +56,19 @@ TrainResult train_supervised(Communicator& comm, const TrainConfig& config,
                     .step = spec.step,
                     .initial = recipe.initial ? recipe.initial(made) : nullptr});
   const auto autocast = autocast_of(spec.step.precision, comm.device());
-  const TrainResult result = run.attempts([&] {
-    Communicator& ranks = run.comm();
-    const DealtSamples dealt = deal(spec.data, recipe.train.size(), *strategy, ranks);
-    data::Loader loader(recipe.train, *dealt.sampler,
-                        loader_options(spec.data, dealt, device_of(*made)));
-    StrategyModel<M> model(made, strategy);
-    Communicator eval_ranks = strategy->placement().evaluation_ranks(ranks);
-    Loss loss = recipe.loss;
-    SupervisedTask<M, D, Loss> task(
+  const TrainResult result = run
+                                 .attempts([&] {
+                                   Communicator& ranks = run.comm();
+                                   const DealtSamples dealt =
+                                       deal(spec.data, recipe.train.size(), *strategy, ranks);
+                                   data::Loader loader(
+                                       recipe.train, *dealt.sampler,
+                                       loader_options(spec.data, dealt, device_of(*made)));
+                                   StrategyModel<M> model(made, strategy);
+                                   Communicator eval_ranks =
+                                       strategy->placement().evaluation_ranks(ranks);
+                                   Loss loss = recipe.loss;
+                                   SupervisedTask<M, D, Loss> task(
         {.model = model,
          .loader = loader,
          .loss = loss,
@@ -73,17 +77,24 @@ TrainResult train_supervised(Communicator& comm, const TrainConfig& config,
                   .spec = spec,
                   .shares = dealt.shares,
                   .counts_elements = true},
-         .figures = recipe.figures});
-    return run_recipe(
-        config, spec, options,
-        {.run = run,
-         .task = task.task([&] { return recipe.evaluate(made, eval_ranks, autocast); }),
-         .plan_activations = [&](int64_t limit) { return task.plan_activations(limit); },
-         .files = recipe.files ? recipe.files(made) : CheckpointFiles{},
-         .labels = recipe.labels,
-         .question = recipe.question,
-         .start = start});
-  });
+         .figures = recipe.figures ? [&](M& of) { return recipe.figures(of, *strategy); }
+                                   : std::function<Metrics(M&)>()});
+                                   return run_recipe(
+                                       config, spec, options,
+                                       {.run = run,
+                                        .task = task.task([&] {
+                                          return recipe.evaluate(made, eval_ranks, autocast);
+                                        }),
+                                        .plan_activations =
+                                            [&](int64_t limit) {
+                                              return task.plan_activations(limit);
+                                            },
+                                        .files =
+                                            recipe.files ? recipe.files(made) : CheckpointFiles{},
+                                        .labels = recipe.labels,
+                                        .question = recipe.question,
+                                        .start = start});
+                                 });
   comm = run.comm();
   return result;
 }

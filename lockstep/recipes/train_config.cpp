@@ -153,8 +153,8 @@ TrainSpec spec_of(const TrainConfig& config) {
                .seed = config.seed},
       .step = {.optimizer = {.lr = config.lr, .weight_decay = config.weight_decay},
                .schedule = {.name = config.schedule},
-               .precision = config.amp == "bf16" ? optim::Precision::kBFloat16
-                                                 : optim::Precision::kFloat32},
+               .precision =
+                   config.amp == "bf16" ? optim::Precision::kBFloat16 : optim::Precision::kFloat32},
       .epochs = static_cast<double>(config.epochs),
       .loop = {.max_steps = config.max_steps,
                .log_every = config.log_every,

@@ -29,7 +29,7 @@ std::string coloured_box(const BarChart& chart, size_t part, double x, double y,
 
 // The positions of the chart's elements, computed from the lengths of the texts.
 struct BarLayout {
-  double left = 0, right = 0;  // of the area for the bars
+  double left = 0, right = 0;  // the edges of the area for the bars
   double top = 0, bottom = 0;
   std::vector<double> ticks;
   Legend legend;

@@ -1,4 +1,4 @@
-// How well a classifier does, class by class: the confusion matrix, and the report that
+// The quality of a classifier, class by class: the confusion matrix, and the report that
 // scikit-learn's sklearn.metrics.classification_report makes of it.
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace lockstep {
 
-// How often each true class was given each predicted class. Counts of several ranks can be added:
-// sum counts() over the ranks and make one matrix of the result.
+// Counts how often each true class was given each predicted class. Counts of several ranks can be
+// added: sum counts() over the ranks and make one matrix of the result.
 class ConfusionMatrix {
  public:
   // Starts with all counts zero.

@@ -19,7 +19,7 @@ class HtmlPage {
   void paragraph(const Words& words);
   // A list of terms with their explanations.
   void terms(const std::vector<std::pair<Words, Words>>& items);
-  // Throws InvalidArgument for a row with another number of cells than columns.
+  // Throws: InvalidArgument for a row with another number of cells than columns.
   void table(const Sheet& table);
   // Pictures (SVG, in each language), side by side if there is room.
   void pictures(const std::vector<Words>& svgs);

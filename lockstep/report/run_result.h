@@ -27,12 +27,12 @@ struct RunResult {
   std::string method = {};   // "distributed"
   int64_t nproc = 1;         // ranks or devices
   std::string model = {};    // "mini"
-  std::string dtype = {};    // of the computation: "float32", "bfloat16"
+  std::string dtype = {};    // the computation's: "float32", "bfloat16"
   std::string padding = {};  // "max_length", "longest", "packed"
   int64_t steps = 0;
   double epochs = 0;
-  int64_t samples = 0;     // trained on, over all ranks
-  int64_t batch_size = 0;  // of one rank
+  int64_t samples = 0;     // trained samples of all ranks
+  int64_t batch_size = 0;  // one rank's
   double seconds = 0;  // from the first step's start to the last step's end, without evaluations
   double samples_per_s = 0;
   std::optional<double> startup_s = {};  // from the command to the first step's start

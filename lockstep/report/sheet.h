@@ -30,7 +30,7 @@ struct Sheet {
   std::vector<std::vector<std::string>> rows;  // as many cells as columns, each a single line
 };
 
-// What a column shows of a row.
+// A column's title, and its text for a row.
 template <typename Row>
 struct Shown {
   Words title;
@@ -49,8 +49,8 @@ Sheet sheet_of(const std::vector<Shown<Row>>& columns, const Rows& rows) {
   return sheet;
 }
 
-// Throw InvalidArgument for a row with another number of cells. HtmlPage::table() writes the third
-// form.
+// HtmlPage::table() writes the third form.
+// Throws: InvalidArgument for a row with another number of cells.
 std::string text_of(const Sheet& sheet);  // titles in English
 std::string markdown_of(const Sheet& sheet);
 

@@ -145,8 +145,8 @@ std::string histogram_event(const When& when, std::string_view tag,
     squares += v * v;
   }
   if (number == 0) least = most = 0;
-  // From the empty bucket before the first non-empty one to the last non-empty one, because
-  // TensorBoard takes a bucket's lower limit from its neighbour.
+  // The buckets go from the empty one before the first non-empty one to the last non-empty one,
+  // because TensorBoard takes a bucket's lower limit from its neighbour.
   size_t first = 0, last = counts.size() - 1;
   while (first + 1 < counts.size() && counts[first + 1] == 0 && counts[first] == 0) ++first;
   while (last > first && counts[last] == 0) --last;

@@ -5,18 +5,13 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <thread>
 
-#include "lockstep/comm/bootstrap.h"
+#include "lockstep/comm/groups/bootstrap.h"
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
-#include "lockstep/core/log.h"
-#include "lockstep/core/text.h"
 #include "lockstep/rpc/internal/core.h"
 #include "lockstep/rpc/internal/devices.h"
-#include "lockstep/rpc/internal/directory.h"
-#include "lockstep/rpc/internal/inbound_call.h"
 #include "lockstep/store/prefix_store.h"
 #include "lockstep/store/tcp_store.h"
 
@@ -24,124 +19,18 @@ namespace lockstep::rpc {
 namespace internal {
 
 Writer& scratch_writer(const std::shared_ptr<Core>& core) {
-  thread_local Writer writer;
-  writer.clear(core.get());
-  return writer;
+  return scratch_writer(&core->references());
 }
-void drop_written(Core& core, Writer& writer) noexcept {
-  core.drop_holds(writer.holds());
-}
-Writer& scratch_head() {
-  thread_local Writer writer;
-  return writer;
-}
-
-bool receive_for(Pending& call, Deadline deadline) {
-  if (!call.link || deadline.expired()) return false;
-  const auto core = call.core.lock();  // also keeps its reactor, which the link works with
-  if (!core) return false;
-  return call.link->receive_until([&] { return call.state().done(); }, deadline);
-}
-void cancel_call(Pending& call) {
-  if (const auto core = call.core.lock()) return core->cancel(call);
-  call.state().fail(std::make_exception_ptr(Cancelled("a call was cancelled")));
-}
-void run_after(Pending& call, Task task) {
-  const auto core = call.core.lock();
-  if (core && !core->stopped())
-    core->reactor().post(std::move(task));
-  else
-    task->run();
-}
-
-void start_call(const std::shared_ptr<Core>& core, const std::string& to, std::string_view function,
-                uint64_t types_hash, const std::string& types, Writer& arguments,
-                const CallOptions& options, How how, const PendingPtr& call,
-                const ReferencePtr& owned) {
-  core->call(to, function, types_hash, &types, arguments, options, how, call,
-             {.owner = owned ? &owned->owner : nullptr});
+void start_call(const std::shared_ptr<Core>& core, const std::string& to, const Request& request,
+                Writer& arguments, const PendingPtr& call, const ReferencePtr& owned) {
+  core->calls().call(to, request, arguments, call, {.owner = owned ? &owned->owner : nullptr});
 }
 ReferencePtr start_remote(const std::shared_ptr<Core>& core, const std::string& to,
-                          std::string_view function, uint64_t types_hash, const std::string& types,
-                          Writer& arguments, const CallOptions& options,
-                          const ReferencePtr& owned) {
-  return core->remote(to, function, types_hash, types, arguments, options,
-                      owned ? &owned->owner : nullptr);
+                          const Request& request, Writer& arguments, const ReferencePtr& owned) {
+  return core->references().remote(to, request, arguments, owned ? &owned->owner : nullptr);
 }
 ReferencePtr own_object(const std::shared_ptr<Core>& core, std::shared_ptr<Object> object) {
-  return core->own(std::move(object));
-}
-
-// Each process reports that it has arrived, and waits for the others.
-void Core::meet_all(Deadline deadline) {
-  if (!store_ || options_.world.size() < 2) return;
-  const auto key = [](const std::string& name) { return "rpc-left/" + name; };
-  store_->offer(key(options_.name), "1", deadline);
-  std::vector<std::string> keys, late;
-  for (const std::string& name : options_.world) keys.push_back(key(name));
-  try {
-    return store_->wait(keys, deadline);
-  } catch (const Timeout&) {
-    const Deadline soon = Deadline::seconds(kFarewell);
-    for (const std::string& name : options_.world)
-      if (!store_->peek(key(name), soon)) late.push_back("'" + name + "'");
-  }
-  if (late.empty()) return;
-  throw Timeout("shutdown() of rpc: " + joined(late) + (late.size() == 1 ? " has" : " have") +
-                " not come to it within " + std::to_string(deadline.timeout_seconds()) +
-                " s: ended, or stuck in a call");
-}
-
-void Core::say_left() noexcept {
-  if (!store_ || options_.world.size() < 2) return;
-  try {
-    store_->offer("rpc-ended/" + options_.name, "1", Deadline::seconds(kFarewell));
-  } catch (const std::exception&) {  // no process waits for its server any more
-  }
-}
-
-void Core::wait_left(Deadline deadline) noexcept {
-  for (const std::string& name : options_.world) {
-    if (name == options_.name) continue;
-    try {
-      store_->get("rpc-ended/" + name, deadline);
-    } catch (const std::exception&) {
-      return;
-    }
-  }
-}
-
-void Core::stop(const std::string& why, Deadline deadline) noexcept {
-  if (stopped_.exchange(true)) {  // another thread stops it, or has done so
-    MutexLock lock(mutex_);
-    while (!ended_ && stopping_ != std::this_thread::get_id() && !reactor_->is_own_thread())
-      if (!has_ended_.wait_until(lock, deadline.time())) break;
-    return;
-  }
-  {
-    // Callbacks of the end run on this thread, and may stop the agent, too.
-    const MutexLock lock(mutex_);
-    stopping_ = std::this_thread::get_id();
-  }
-  for (const PendingPtr& call : calls_.take_all())
-    finish(call, std::make_exception_ptr(Cancelled("'" + call->function.str() + "' on '" +
-                                                   call->peer.str() + "': " + why)));
-  {
-    const MutexLock lock(mutex_);
-    for (InboundCall* one : serving_) one->cancel();
-  }
-  objects_.close();
-  sender_.stop(deadline);
-  try {
-    if (transport_) transport_->close(why);
-  } catch (const std::exception& error) {
-    log_warning(std::string("rpc: ") + error.what());
-  }
-  if (connector_) connector_->stop(deadline.time());
-  reactor_->stop(deadline.time());
-  const MutexLock lock(mutex_);
-  ended_ = true;
-  has_ended_.notify_all();
+  return core->references().own(std::move(object));
 }
 
 }  // namespace internal
@@ -172,7 +61,7 @@ void Agent::shutdown(std::chrono::nanoseconds timeout) {
                 Deadline::seconds(std::max(0.5, std::min(5.0, timeout.count() / 1e9))));
   };
   try {
-    if (!core_->wait_idle(deadline))
+    if (!core_->calls().wait_idle(deadline))
       throw Timeout("shutdown() of rpc: calls of '" + name() + "' are pending after " +
                     std::to_string(deadline.timeout_seconds()) + " s");
     core_->meet_all(deadline);
@@ -193,14 +82,14 @@ void Agent::stop() {
   core_->stop("the agent was stopped", Deadline::seconds(5));
 }
 
-std::vector<Agent::PendingCall> Agent::pending_calls() const {
+std::vector<PendingCall> Agent::pending_calls() const {
   return core_->pending_calls();
 }
 size_t Agent::kept_objects() const {
-  return core_->objects().size();
+  return core_->references().objects().size();
 }
 size_t Agent::held_references() const {
-  return core_->held_references();
+  return core_->references().held();
 }
 
 namespace {

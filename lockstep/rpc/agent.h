@@ -37,7 +37,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,10 +45,9 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/secret.h"
+#include "lockstep/rpc/agent_options.h"
 #include "lockstep/rpc/call_options.h"
 #include "lockstep/rpc/codec.h"
-#include "lockstep/rpc/device_map.h"
 #include "lockstep/rpc/future.h"
 #include "lockstep/rpc/pending.h"
 #include "lockstep/rpc/registry.h"
@@ -62,67 +60,9 @@ class Communicator;
 
 namespace lockstep::rpc {
 
-struct AgentOptions {
-  std::string name = {};  // for init(comm): "worker<rank>" where empty
-  int workers = 4;        // threads that serve calls, besides the one that receives
-  std::chrono::nanoseconds timeout = std::chrono::seconds(60);  // of a call without its own
-  // Limits for each peer: beyond them a call waits for room.
-  size_t calls_in_flight = size_t{1} << 20;
-  size_t queued_bytes = size_t{1} << 30;
-  // A process that is silent for this long loses its references.
-  std::chrono::nanoseconds lease = std::chrono::seconds(30);
-  // The address at which this process is reached over TCP: a numeric address of its own. Beyond
-  // loopback every connection proves the job's secret as well, but traffic is not encrypted.
-  std::string listen = "127.0.0.1";
-  // The names of all participants, where they are known: shutdown() waits for them. init(comm)
-  // fills it.
-  std::vector<std::string> world = {};
-  // The job's secret; otherwise LOCKSTEP_SECRET_FD, LOCKSTEP_SECRET_FILE or LOCKSTEP_SECRET.
-  std::optional<Secret> secret = {};
-  // By peer. Calls to the process's own name need none: there every device maps to itself.
-  std::map<std::string, DeviceMap> device_maps = {};
-
-  // {{at::Device("cuda:0"), at::Device("cuda:1")}}: tensors of this process's cuda:0 arrive on the
-  // peer's cuda:1, and tensors on cuda:1 in its answers arrive here on cuda:0; gradients of
-  // distributed autograd use the same map. init() throws InvalidArgument for a device that does not
-  // exist, is the CPU, or is mapped twice. init(comm) also throws it, on all ranks, where no rank
-  // has the name or that rank lacks the device.
-  void set_device_map(const std::string& peer, DeviceMap map) {
-    device_maps.insert_or_assign(peer, std::move(map));
-  }
-};
-
 namespace internal {
 
-// The type that travels for an argument of type A.
-template <typename A>
-struct Sent {
-  using type = A;
-};
-template <>
-struct Sent<const char*> {
-  using type = std::string;
-};
-template <>
-struct Sent<char*> {
-  using type = std::string;
-};
-template <>
-struct Sent<std::string_view> {
-  using type = std::string;
-};
-template <typename A>
-using SentFor = typename Sent<std::decay_t<A>>::type;
-
-template <typename... A>
-void write_all(Core& core, Writer& writer, const A&... arguments) {
-  try {
-    (Codec<SentFor<A>>::write(writer, arguments), ...);
-  } catch (...) {
-    drop_written(core, writer);
-    throw;
-  }
-}
+class Core;  // an agent's state, which all its handles share
 
 template <typename R, typename... A>
 struct CallTypes {
@@ -166,21 +106,22 @@ class Destination {
   template <typename R, typename... Args>
   RRef<R> remote(std::string_view function, const Args&... args) const {
     Writer& writer = internal::scratch_writer(core_);
-    internal::write_all(*core_, writer, args...);
+    internal::write_all(writer, args...);
     using Types = internal::CallTypes<R, Args...>;
-    return RRef<R>(internal::start_remote(core_, name_, function, Types::hash(), Types::text(),
-                                          writer, options_, owned_));
+    return RRef<R>(internal::start_remote(
+        core_, name_, {function, Types::hash(), &Types::text(), options_, internal::How::kAsync},
+        writer, owned_));
   }
 
  private:
   template <typename R, typename... Args>
   Future<R> start(internal::How how, std::string_view function, const Args&... args) const {
     Writer& writer = internal::scratch_writer(core_);
-    internal::write_all(*core_, writer, args...);
+    internal::write_all(writer, args...);
     using Types = internal::CallTypes<R, Args...>;
     auto call = std::make_shared<internal::TypedCall<R>>();
-    internal::start_call(core_, name_, function, Types::hash(), Types::text(), writer, options_,
-                         how, call, owned_);
+    internal::start_call(core_, name_, {function, Types::hash(), &Types::text(), options_, how},
+                         writer, call, owned_);
     return Future<R>(std::move(call));
   }
 
@@ -232,13 +173,8 @@ class Agent {
   // the same. Must not be called from a `quick` function.
   void stop();
 
-  // The pending calls, for diagnostics: calls to others and calls by others, oldest first, with
-  // their age.
-  struct PendingCall {
-    bool incoming = false;
-    std::string peer, function;
-    double seconds = 0;
-  };
+  // The pending calls, oldest first.
+  using PendingCall = rpc::PendingCall;
   std::vector<PendingCall> pending_calls() const;
   // The number of objects that are kept here for references, and of this process's references to
   // objects of others; for tests and leaks.
@@ -281,32 +217,33 @@ Future<T> RRef<T>::to_here_async() const
   requires Travels<T>
 {
   auto call = std::make_shared<internal::TypedCall<T>>();
-  internal::start_fetch(checked(), options_, call);
+  internal::start_at_owner(checked(), "rpc.fetch", options_, call);
   return Future<T>(std::move(call));
 }
 template <typename T>
 void RRef<T>::wait() const {
   auto call = std::make_shared<internal::TypedCall<void>>();
-  internal::start_wait(checked(), options_, call);
+  internal::start_at_owner(checked(), "rpc.wait", options_, call);
   Future<void>(std::move(call)).get();
+}
+template <typename T>
+Destination RRef<T>::to_owner() const {
+  return Destination(internal::agent_of(checked()), owner(), options_, checked());
 }
 template <typename T>
 template <typename R, typename... Args>
 R RRef<T>::rpc_sync(std::string_view function, Args&&... args) const {
-  return internal::destination_of(checked(), options_)
-      .template rpc_sync<R>(function, *this, std::forward<Args>(args)...);
+  return to_owner().template rpc_sync<R>(function, *this, std::forward<Args>(args)...);
 }
 template <typename T>
 template <typename R, typename... Args>
 Future<R> RRef<T>::rpc_async(std::string_view function, Args&&... args) const {
-  return internal::destination_of(checked(), options_)
-      .template rpc_async<R>(function, *this, std::forward<Args>(args)...);
+  return to_owner().template rpc_async<R>(function, *this, std::forward<Args>(args)...);
 }
 template <typename T>
 template <typename R, typename... Args>
 RRef<R> RRef<T>::remote(std::string_view function, Args&&... args) const {
-  return internal::destination_of(checked(), options_)
-      .template remote<R>(function, *this, std::forward<Args>(args)...);
+  return to_owner().template remote<R>(function, *this, std::forward<Args>(args)...);
 }
 
 }  // namespace lockstep::rpc

@@ -335,20 +335,25 @@ TEST_F(AutogradTest, ContextsOfSeveralThreadsDoNotMeet) {
 
 TEST(Contexts, WhatHasEndedIsNotMadeAnew) {
   using internal::ContextId;
-  internal::Contexts contexts;
+  const Town town;
+  const Agent agent = town.agent("a");
+  internal::Contexts& contexts = agent.core()->contexts();
   const ContextId here{1, 2}, under_way{1, 3}, shared{1, 4}, of_nine{9, 1};
-  EXPECT_NE(contexts.find_or_make(here, 7, {}), nullptr);
-  EXPECT_TRUE(contexts.release(here).empty());
-  EXPECT_EQ(contexts.find_or_make(here, 7, {}), nullptr) << "a call that was served too late";
-  contexts.release(under_way);
-  EXPECT_EQ(contexts.find_or_make(under_way, 7, {}), nullptr) << "its end was here before it";
+  EXPECT_NE(contexts.find_or_make(here, 7), nullptr);
+  contexts.forget(here);
+  EXPECT_EQ(contexts.find_or_make(here, 7), nullptr) << "a call that was served too late";
+  contexts.forget(under_way);
+  EXPECT_EQ(contexts.find_or_make(under_way, 7), nullptr) << "its end was here before it";
   EXPECT_EQ(contexts.size(), 0U);
-  contexts.find_or_make(shared, 7, {});
-  contexts.find_or_make(shared, 8, {});
-  contexts.find_or_make(of_nine, 7, {});
-  EXPECT_EQ(contexts.ending_with(9), std::vector<ContextId>{of_nine}) << "its maker's end";
-  EXPECT_EQ(contexts.ending_with(7), std::vector<ContextId>{of_nine}) << "8 may call again";
-  EXPECT_EQ(contexts.ending_with(8), (std::vector<ContextId>{shared, of_nine}));
+  contexts.find_or_make(shared, 7);
+  contexts.find_or_make(shared, 8);
+  contexts.find_or_make(of_nine, 7);
+  contexts.forget_those_of(9);
+  EXPECT_EQ(contexts.size(), 1U) << "its maker's end";
+  contexts.forget_those_of(7);
+  EXPECT_EQ(contexts.size(), 1U) << "8 may call again";
+  contexts.forget_those_of(8);
+  EXPECT_EQ(contexts.size(), 0U);
 }
 
 // A call that is served after its context has ended computes as usual, and nothing of it is kept.

@@ -63,12 +63,18 @@ void Writer::tensor(const at::Tensor& value) {
     tensors_.push_back(value.resolve_conj().resolve_neg().contiguous());
 }
 
-void Writer::clear(internal::References* references) {
-  references_ = references;
+void Writer::clear(internal::ReferenceCodec* codec) {
+  codec_ = codec;
   body_.clear();
   if (body_.capacity() > kKeptMemory) body_.shrink_to_fit();
   tensors_.clear();
-  holds_.clear();
+  references_.clear();
+}
+
+Writer& internal::scratch_writer(ReferenceCodec* codec) {
+  thread_local Writer writer;
+  writer.clear(codec);
+  return writer;
 }
 
 uint8_t Reader::byte() {
@@ -153,9 +159,10 @@ at::Tensor Reader::tensor() {
   }
 }
 
-void Reader::end() const {
+void Reader::end() {
   if (!rest_.empty() || next_ != tensors_.size())
     throw DataError("a message of rpc is longer than its types say");
+  receipt_.reset();
 }
 
 Reader::Level::Level(Reader& given) : reader(given) {

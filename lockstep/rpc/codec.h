@@ -45,14 +45,16 @@
 namespace lockstep::rpc {
 
 namespace internal {
-class References;
-}
+class Receipt;
+class Reference;
+class ReferenceCodec;
+}  // namespace internal
 
 // A message that is being written. Tensors keep their place in `tensors`; the rest is bytes.
 class Writer {
  public:
-  // `references` writes RRefs; null where there is no agent.
-  explicit Writer(internal::References* references = nullptr) : references_(references) {}
+  // `codec` writes RRefs; null where there is no agent.
+  explicit Writer(internal::ReferenceCodec* codec = nullptr) : codec_(codec) {}
 
   void byte(uint8_t value) { body_.push_back(static_cast<char>(value)); }
   void word(uint64_t value);    // 8 bytes
@@ -65,17 +67,17 @@ class Writer {
 
   const std::string& body() const { return body_; }
   internal::Tensors& tensors() { return tensors_; }
-  internal::References* references() const { return references_; }
-  // References that were written; References holds them until they have arrived.
-  std::vector<uint64_t>& holds() { return holds_; }
+  internal::ReferenceCodec* codec() const { return codec_; }
+  // References that were written: the message owns them until it is acknowledged.
+  std::vector<std::shared_ptr<internal::Reference>>& references() { return references_; }
   // Empties the writer; keeps its memory.
-  void clear(internal::References* references);
+  void clear(internal::ReferenceCodec* codec);
 
  private:
-  internal::References* references_;
+  internal::ReferenceCodec* codec_;
   std::string body_;
   internal::Tensors tensors_;
-  std::vector<uint64_t> holds_;
+  std::vector<std::shared_ptr<internal::Reference>> references_;
 };
 
 // A received message; its bytes outlive the reader.
@@ -83,13 +85,15 @@ class Writer {
 class Reader {
  public:
   // `came`: where tensors are moving on to devices, the received tensors in host memory, on which
-  // checks are made.
+  // checks are made. `receipt`: of the message, if it has references.
   Reader(std::string_view body, internal::Tensors tensors,
-         internal::References* references = nullptr, internal::Tensors came = {})
+         internal::ReferenceCodec* codec = nullptr, internal::Tensors came = {},
+         std::shared_ptr<internal::Receipt> receipt = {})
       : rest_(body),
         tensors_(std::move(tensors)),
         came_(std::move(came)),
-        references_(references) {}
+        codec_(codec),
+        receipt_(std::move(receipt)) {}
 
   uint8_t byte();
   uint64_t word();
@@ -99,11 +103,12 @@ class Reader {
   std::string_view text();
   at::Tensor tensor();
   std::string_view rest() const { return rest_; }
-  // Throws unless everything has been read.
-  void end() const;
+  // The message has been read: lets go of its receipt. Throws unless everything has been read.
+  void end();
 
   internal::Tensors& tensors() { return tensors_; }
-  internal::References* references() const { return references_; }
+  internal::ReferenceCodec* codec() const { return codec_; }
+  const std::shared_ptr<internal::Receipt>& receipt() const { return receipt_; }
   // Limits the depth of a type that contains itself (a struct with a vector of itself).
   struct Level {
     explicit Level(Reader& reader);
@@ -123,7 +128,8 @@ class Reader {
   internal::Tensors tensors_, came_;
   size_t next_ = 0;
   int depth_ = 0;
-  internal::References* references_;
+  internal::ReferenceCodec* codec_;
+  std::shared_ptr<internal::Receipt> receipt_;
 };
 
 // Types in words: "(tensor, int) -> [float]"; equal words, equal bytes.
@@ -144,6 +150,11 @@ class TypeText {
   std::vector<const std::type_info*> open_;
 };
 std::string type_name(const std::type_info& type);  // demangled
+
+namespace internal {
+// This thread's empty writer, for one message.
+Writer& scratch_writer(ReferenceCodec* codec);
+}  // namespace internal
 
 template <typename T>
 struct Codec;  // describe(TypeText&), write(Writer&, const T&), read(Reader&) -> T
@@ -395,5 +406,39 @@ struct Codec<T> {
     return value;
   }
 };
+
+namespace internal {
+
+// The type that travels for an argument of type A.
+template <typename A>
+struct Sent {
+  using type = A;
+};
+template <>
+struct Sent<const char*> {
+  using type = std::string;
+};
+template <>
+struct Sent<char*> {
+  using type = std::string;
+};
+template <>
+struct Sent<std::string_view> {
+  using type = std::string;
+};
+template <typename A>
+using SentFor = typename Sent<std::decay_t<A>>::type;
+
+template <typename... A>
+void write_all(Writer& writer, const A&... arguments) {
+  try {
+    (Codec<SentFor<A>>::write(writer, arguments), ...);
+  } catch (...) {
+    writer.clear(nullptr);  // this thread keeps it
+    throw;
+  }
+}
+
+}  // namespace internal
 
 }  // namespace lockstep::rpc

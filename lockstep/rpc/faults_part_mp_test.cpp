@@ -162,7 +162,8 @@ void Part::expect_nothing_kept() {
 }
 
 void Part::expect_arrived() {
-  eventually("references arrive", [this] { return agent_->core()->holds() == 0; });
+  eventually("references arrive",
+             [this] { return agent_->core()->sent_references().messages() == 0; });
 }
 
 void Part::expect_no_context() {

@@ -32,6 +32,7 @@ struct MessageHead {
   uint64_t call = 0;  // the caller's number of the call; 0 for notices only
   // Destinations of the tensors to send; null: like an empty list.
   const Devices* devices = nullptr;
+  bool references = false;  // it has references: the receiver acknowledges it
 };
 inline constexpr size_t kMostBody = size_t{64} << 20;
 inline constexpr size_t kMostTensors = 65536;

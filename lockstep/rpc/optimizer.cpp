@@ -11,7 +11,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
-#include "lockstep/rpc/internal/contexts.h"
+#include "lockstep/rpc/internal/context_state.h"
 
 namespace lockstep::rpc {
 namespace {

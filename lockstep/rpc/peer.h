@@ -11,8 +11,10 @@ struct Peer {
   std::string name;
   uint64_t incarnation = 0;  // random; differs after a restart
   int64_t pid = 0;
-  std::string host;         // for messages: "host a, process 123"
-  std::string str() const;  // "'ps' (process 123 on host a)"
+  std::string host;          // for messages: "host a, process 123"
+  std::string str() const {  // "'ps' (process 123 on host a)"
+    return "'" + name + "' (process " + std::to_string(pid) + " on host " + host + ")";
+  }
 };
 
 }  // namespace lockstep::rpc::internal

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "lockstep/core/deadline.h"
+#include "lockstep/rpc/call_options.h"
 #include "lockstep/rpc/codec.h"
 #include "lockstep/rpc/future_state.h"
 #include "lockstep/rpc/rref.h"
@@ -17,17 +18,31 @@
 
 namespace lockstep::rpc {
 
-class Destination;
-
 namespace internal {
 
+class Calls;
 class Core;
 class Link;
 class SentTensors;
 
 enum class How : uint8_t { kSync, kAsync };
 
-// The core's view of a call, independent of its result type.
+// A call to make.
+struct Request {
+  std::string_view function;
+  uint64_t types_hash = 0;             // 0: not compared
+  const std::string* types = nullptr;  // as text, which is never freed
+  CallOptions options = {};
+  How how = How::kSync;
+};
+
+// A call's place on the call board.
+struct BoardPlace {
+  enum : uint8_t { kNone, kShown, kOver } state = kNone;
+  uint64_t number = 0;
+};
+
+// A call independent of its result type.
 class Pending {
  public:
   virtual ~Pending() = default;
@@ -35,16 +50,14 @@ class Pending {
   virtual void take(Reader& result) = 0;
   virtual FutureState& state() = 0;
 
-  std::weak_ptr<Core> core;
+  std::weak_ptr<Calls> calls;  // that it is one of
   std::shared_ptr<Link> link;  // set before the call is seen by others
-  uint64_t number = 0;         // its number in the core's table; 0: not in it
+  uint64_t number = 0;         // its number in the table of calls; 0: not in it
   std::optional<Deadline> ends;
   ShortText peer, function;
-  const std::string* types = nullptr;  // the call's types as text, which is never freed
+  const std::string* types = nullptr;  // Request's
   Deadline::Clock::time_point begun = {};
-  // Shown on the call board as `board_call`, or finished; guarded by the mutex of Core.
-  bool shown = false;
-  uint64_t board_call = 0;
+  BoardPlace board;                   // used by BoardPage alone
   std::shared_ptr<SentTensors> sent;  // the record for autograd; null: none
   // Cancellation flag of the enclosing call, whose cancellation cancels this one. Null: no
   // enclosing call.
@@ -78,22 +91,21 @@ class TypedCall final : public ValueState<R>, public Pending {
   void execute(Task task) override { run_after(*this, std::move(task)); }
 };
 
-// This thread's empty writer, for one message of the core.
+// This thread's empty writer, for one message of the agent.
 Writer& scratch_writer(const std::shared_ptr<Core>& core);
-// The message will not be sent: releases its references.
-void drop_written(Core& core, Writer& writer) noexcept;
 
-void start_call(const std::shared_ptr<Core>& core, const std::string& to, std::string_view function,
-                uint64_t types_hash, const std::string& types, Writer& arguments,
-                const CallOptions& options, How how, const PendingPtr& call,
-                const ReferencePtr& owned);
+// `owned`: a reference; its owner alone is called. Null: the process that has the name.
+void start_call(const std::shared_ptr<Core>& core, const std::string& to, const Request& request,
+                Writer& arguments, const PendingPtr& call, const ReferencePtr& owned);
 ReferencePtr start_remote(const std::shared_ptr<Core>& core, const std::string& to,
-                          std::string_view function, uint64_t types_hash, const std::string& types,
-                          Writer& arguments, const CallOptions& options, const ReferencePtr& owned);
-void start_fetch(const ReferencePtr& reference, const CallOptions& options, const PendingPtr& call);
-void start_wait(const ReferencePtr& reference, const CallOptions& options, const PendingPtr& call);
+                          const Request& request, Writer& arguments, const ReferencePtr& owned);
+// Calls one of the owner agent's own functions for the object: "rpc.fetch" or "rpc.wait".
+void start_at_owner(const ReferencePtr& reference, std::string_view function,
+                    const CallOptions& options, const PendingPtr& call);
 ReferencePtr own_object(const std::shared_ptr<Core>& core, std::shared_ptr<Object> object);
-Destination destination_of(const ReferencePtr& reference, const CallOptions& options);
+// The agent of the reference. Throws Cancelled where it was shut down, PeerLost where the owner is
+// known to be gone.
+std::shared_ptr<Core> agent_of(const ReferencePtr& reference);
 
 }  // namespace internal
 }  // namespace lockstep::rpc

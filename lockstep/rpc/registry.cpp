@@ -39,4 +39,9 @@ void Registry::insert(std::string name, std::shared_ptr<internal::Function> func
   functions_.emplace(std::move(name), std::move(function));
 }
 
+void internal::insert_own(Registry& registry, const std::string& name,
+                          std::shared_ptr<Function> function, FunctionOptions options) {
+  registry.insert(name, std::move(function), options, std::source_location::current(), true);
+}
+
 }  // namespace lockstep::rpc

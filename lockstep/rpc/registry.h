@@ -39,6 +39,8 @@ struct FunctionOptions {
   bool quick = false;
 };
 
+class Registry;
+
 namespace internal {
 
 // One registered function with its types erased.
@@ -69,6 +71,10 @@ class Function {
 };
 
 uint64_t hash_of(std::string_view text);  // FNV-1a
+
+// Registers a function of the agent's own.
+void insert_own(Registry& registry, const std::string& name, std::shared_ptr<Function> function,
+                FunctionOptions options = {});
 
 // Parameter P of a function: the type that is sent for it, and how it is passed on.
 template <typename P, typename = void>
@@ -247,7 +253,8 @@ class Registry {
   std::map<std::string, std::string> list() const;
 
  private:
-  friend class internal::Core;
+  friend void internal::insert_own(Registry&, const std::string&,
+                                   std::shared_ptr<internal::Function>, FunctionOptions);
   void insert(std::string name, std::shared_ptr<internal::Function> function,
               FunctionOptions options, std::source_location site, bool own = false);
 

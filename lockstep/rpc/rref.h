@@ -17,6 +17,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <source_location>
@@ -33,44 +34,53 @@
 namespace lockstep::rpc {
 
 class Agent;
+class Destination;
 
 namespace internal {
 
-class Core;
+class References;
 
 // Identity: the creating process and its sequence number.
 struct ObjectId {
   uint64_t maker = 0;  // incarnation of the creating process
   uint64_t number = 0;
   friend auto operator<=>(const ObjectId&, const ObjectId&) = default;
+  void write(Writer& writer) const {
+    writer.word(maker);
+    writer.word(number);
+  }
+  static ObjectId read(Reader& reader) {
+    const uint64_t maker = reader.word();
+    return {maker, reader.word()};
+  }
 };
 
 // This process's share in an object, common to all its handles.
 class Reference {
  public:
-  Reference(std::weak_ptr<Core> core, Peer owner, ObjectId id)
-      : core(std::move(core)), owner(std::move(owner)), id(id) {}
+  Reference(std::weak_ptr<References> of, Peer owner, ObjectId id)
+      : of(std::move(of)), owner(std::move(owner)), id(id) {}
   ~Reference();  // tells the owner, without waiting
   Reference(const Reference&) = delete;
   Reference& operator=(const Reference&) = delete;
 
-  const std::weak_ptr<Core> core;
+  const std::weak_ptr<References> of;  // the agent's
   const Peer owner;
   const ObjectId id;
-  // How often the owner has counted this process; guarded by the mutex of Core.
-  uint64_t adds = 0;
+  std::atomic<uint64_t> adds = 0;  // how often the owner has counted this process
 };
 using ReferencePtr = std::shared_ptr<Reference>;
 
 // Writes and reads references in messages.
-class References {
+class ReferenceCodec {
  public:
-  virtual ~References() = default;
+  virtual ~ReferenceCodec() = default;
   virtual void write_reference(Writer& writer, const ReferencePtr& reference) = 0;
   virtual ReferencePtr read_reference(Reader& reader) = 0;
 };
-References& references_of(Writer& writer);
-References& references_of(Reader& reader);
+// Throw InvalidArgument outside of a call.
+ReferenceCodec& codec_of(Writer& writer);
+ReferenceCodec& codec_of(Reader& reader);
 
 // An object that an owner keeps.
 class Object {
@@ -161,6 +171,7 @@ class RRef {
 
  private:
   const internal::ReferencePtr& checked() const;
+  Destination to_owner() const;
   const internal::Reference& get() const { return *checked(); }
 
   internal::ReferencePtr reference_;
@@ -190,10 +201,10 @@ struct Codec<RRef<T>> {
     text += ">";
   }
   static void write(Writer& writer, const RRef<T>& value) {
-    internal::references_of(writer).write_reference(writer, value.reference());
+    internal::codec_of(writer).write_reference(writer, value.reference());
   }
   static RRef<T> read(Reader& reader) {
-    return RRef<T>(internal::references_of(reader).read_reference(reader));
+    return RRef<T>(internal::codec_of(reader).read_reference(reader));
   }
 };
 

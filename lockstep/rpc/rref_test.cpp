@@ -7,7 +7,7 @@
 #include <future>
 #include <thread>
 
-#include "lockstep/comm/bootstrap.h"
+#include "lockstep/comm/groups/bootstrap.h"
 #include "lockstep/rpc/agent.h"
 #include "lockstep/rpc/internal/core.h"
 #include "lockstep/rpc/internal/directory.h"
@@ -118,7 +118,7 @@ TEST_F(RRefTest, ARequestThatIsDroppedUnreadKeepsNothing) {
   EXPECT_THROW(a_.rpc_sync("d", "not_there", fresh()), RemoteError);
   EXPECT_THROW(a_.rpc_sync("d", "keep", fresh(), 1), RemoteError);
   EXPECT_EQ(kept_within(a_, 0), 0u) << "calls that were refused";
-  EXPECT_EQ(a_.core()->holds(), 0u);
+  EXPECT_EQ(a_.core()->sent_references().messages(), 0u);
 }
 
 // An answer that has crossed with its call's end.
@@ -141,7 +141,7 @@ TEST_F(RRefTest, AnAnswerThatIsDroppedUnreadKeepsNothing) {
   go.set_value();
   behind.get();
   EXPECT_EQ(kept_within(d, 0), 0u);
-  EXPECT_EQ(d.core()->holds(), 0u);
+  EXPECT_EQ(d.core()->sent_references().messages(), 0u);
 }
 
 TEST_F(RRefTest, PassedOnAndGivenBack) {
@@ -229,8 +229,9 @@ TEST_F(RRefTest, ASilentOwnerOfWhatIsPassedOnTakesNoWorker) {
   registry.add("keep_here", [&kept](RRef<Counter> counter) { kept.push_back(counter); });
   Agent d = town_.agent("d", std::move(registry), {.workers = 1});
   for (uint64_t i = 0; i < 3; ++i) {
-    const RRef<Counter> passed(std::make_shared<internal::Reference>(
-        a_.core(), silent.peer, internal::ObjectId{silent.peer.incarnation, i}));
+    const RRef<Counter> passed(
+        std::make_shared<internal::Reference>(a_.core()->references().self(), silent.peer,
+                                              internal::ObjectId{silent.peer.incarnation, i}));
     a_.to("d", {.timeout = std::chrono::seconds(10)}).rpc_sync("keep_here", passed);
     a_.to("d", {.timeout = std::chrono::seconds(10)}).rpc_sync("nothing");
   }
@@ -261,9 +262,10 @@ TEST_F(RRefTest, WhatIsGivenBackWithoutALinkIsToldLater) {
 // The process that passes a reference on has another path to the owner than its receiver.
 TEST_F(RRefTest, AReferenceMayComeBeforeItsObject) {
   for (const bool fetched : {true, false}) {
-    const internal::ObjectId next{a_.core()->self().incarnation, a_.core()->next_number() + 1};
-    const RRef<Counter> early(
-        std::make_shared<internal::Reference>(c_.core(), b_.core()->self(), next));
+    const internal::ObjectId next{a_.core()->self().incarnation,
+                                  a_.core()->references().next_number() + 1};
+    const RRef<Counter> early(std::make_shared<internal::Reference>(c_.core()->references().self(),
+                                                                    b_.core()->self(), next));
     RRef<Counter> counter;
     const auto late = std::async(std::launch::async, [&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));

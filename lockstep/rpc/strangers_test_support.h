@@ -41,7 +41,7 @@ inline bool connect_socket(const UniqueFd& socket, const std::string& name) {
 class Strangers : public ::testing::Test {
  protected:
   Strangers() { server_.start(handlers()); }
-  Transport::Handlers handlers() {
+  LinkHandlers handlers() {
     return {.received =
                 [this](const std::shared_ptr<Link>& link, Incoming& message) {
                   ++received_;

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/comm/bootstrap.h"
+#include "lockstep/comm/groups/bootstrap.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/rpc/internal/directory.h"

@@ -18,8 +18,6 @@
 namespace lockstep {
 namespace {
 
-constexpr double kSmall = 1e-6;  // clip_grad_norm_'s
-
 using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 
 std::unique_ptr<torch::optim::OptimizerOptions> options_of(const optim::Algorithm& algorithm,
@@ -141,9 +139,7 @@ optim::StepResult DividedParameters::update(const UpdateOptions& options) {
   State& state = *state_;
   if (!state.has_optimizer)
     throw InvalidArgument(state.owner + ": make_optimizer() comes before update()");
-  if (options.max_norm && !(*options.max_norm > 0))
-    throw InvalidArgument(state.owner + ": max_norm is " + std::to_string(*options.max_norm) +
-                          "; it must be above 0");
+  if (options.max_norm) optim::check_max_norm(state.owner, *options.max_norm);
   optim::StepOptions how;
   optim::StepResult result;
   if (options.max_norm || options.loss_scale) {
@@ -162,7 +158,8 @@ optim::StepResult DividedParameters::update(const UpdateOptions& options) {
       throw Error(state.owner + ": the norm of the gradients is " + std::to_string(norm) +
                   "; nothing was updated");
     double divisor = scale;
-    if (finite && options.max_norm) divisor *= std::max(1.0, (norm + kSmall) / *options.max_norm);
+    if (finite && options.max_norm)
+      divisor *= std::max(1.0, (norm + optim::kNormEpsilon) / *options.max_norm);
     // The kernels divide by a float32, which float64 is too good for.
     const bool in_place = state.dtype == at::kDouble && finite && divisor != 1;
     if (in_place) {

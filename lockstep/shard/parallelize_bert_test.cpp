@@ -247,6 +247,40 @@ TEST(ParallelizedBert, MasksAreOneProcesssInEveryBit) {
   }
 }
 
+// A query that was replaced before the model was divided knows which heads its part has.
+TEST(ParallelizedBert, AReplacedQueryDropsItsOwnHeads) {
+  const std::string name = "bert.encoder.layer.0.attention.self.query";
+  const auto rows_of = [](BertClassifier& model) {
+    const Texts texts = padded_texts();
+    const BertPass pass = model->pass(texts.ids, texts.mask, texts.types);
+    const at::Tensor words =
+        model->units()[0]->forward(BertClassifierImpl::ids_of(pass), pass).detach();
+    return model->units()[1]->forward(words, pass).detach();
+  };
+  for (const auto& [type, tolerance] : {std::pair{at::kDouble, 1e-10}, {at::kFloat, 1e-5}}) {
+    BertConfig config = small_bert();
+    config.attention_probs_dropout_prob = 0.5;
+    const auto replaced = [&, type = type](BertClassifier model) {
+      torch::nn::Linear query(32, 32);
+      const at::NoGradGuard no_grad;
+      for (const at::Tensor& parameter : query->parameters())
+        parameter.copy_(torch::arange(parameter.numel()).view_as(parameter).sin() / 4);
+      query->to(type);
+      replace_child(*model, name, query);
+      return model;
+    };
+    BertClassifier start = made_bert(config, type), whole = replaced(copy_of(start));
+    torch::manual_seed(5);
+    const at::Tensor expected = rows_of(whole);
+    testing::run_threads(2, [&, tolerance = tolerance](Communicator& comm) {
+      BertClassifier model = replaced(copy_of(start));
+      divided(model, comm);
+      const OwnGenerator generator(5, comm);
+      EXPECT_LT(away(rows_of(model), expected), tolerance);
+    });
+  }
+}
+
 // Layers that are computed again in backward meet the other parts' again, and draw the same.
 TEST(ParallelizedBert, LayersMayBeComputedAgain) {
   BertClassifier whole = made_bert(small_bert(0.2));

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "lockstep/comm/types.h"
+#include "lockstep/comm/backend/types.h"
 
 namespace lockstep::testing {
 

@@ -10,7 +10,7 @@
 #include <sstream>
 #include <thread>
 
-#include "lockstep/comm/failure.h"
+#include "lockstep/comm/backend/failure.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/process_state.h"

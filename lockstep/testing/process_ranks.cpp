@@ -14,6 +14,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/core/mutex.h"
 #include "lockstep/core/secret.h"
+#include "lockstep/launch/failure_report.h"
 #include "lockstep/launch/spawn.h"
 
 namespace lockstep::testing {

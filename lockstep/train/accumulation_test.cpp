@@ -280,27 +280,27 @@ TEST(Accumulation, IsRefusedWhereAStepHasItsBatchesAsItIs) {
     const auto refused = [&](const char* strategy, const data::StepSampler* shares) {
       torch::nn::Linear net = make_net(2);
       ModelOnRanks run({.model = net.ptr(), .strategy = make_strategy(strategy), .comm = comm});
-      return message_of<InvalidArgument>([&] {
-        TrainStep({.run = run, .data_ranks = comm, .spec = spec, .shares = shares}, 8);
-      });
+      return message_of<InvalidArgument>(
+          [&] { TrainStep({.run = run, .data_ranks = comm, .spec = spec, .shares = shares}, 8); });
     };
     const data::StepSampler shares(8, comm.size(), comm.rank(), 4, {});
     EXPECT_EQ(refused("ddp", &shares),
               "TrainStep: gradient_accumulation_steps is 2, and ranks share a step's samples "
               "unequally, each in one batch; leave it at 1");
-    EXPECT_EQ(refused("logical8", nullptr),
-              "TrainStep: gradient_accumulation_steps is 2, and strategy logical8 takes the "
-              "batches of several logical ranks a step; leave it at 1");
+    EXPECT_EQ(
+        refused("logical8", nullptr),
+        "TrainStep: gradient_accumulation_steps is 2, and strategy logical8 takes the batches "
+        "of several logical ranks a step; leave it at 1");
     const Rows rows(8);
-    EXPECT_THAT(message_of<InvalidArgument>([&] {
-                  Trainer<torch::nn::Linear, Rows, SampleLoss>(
-                      {.model = make_net(2),
-                       .comm = comm,
-                       .args = {.gradient_accumulation_steps = 2},
-                       .train_dataset = &rows,
-                       .strategy = make_strategy("logical8")});
-                }),
-                ::testing::HasSubstr("Trainer: gradient_accumulation_steps is 2"));
+    EXPECT_THAT(
+        message_of<InvalidArgument>([&] {
+          Trainer<torch::nn::Linear, Rows, SampleLoss>({.model = make_net(2),
+                                                        .comm = comm,
+                                                        .args = {.gradient_accumulation_steps = 2},
+                                                        .train_dataset = &rows,
+                                                        .strategy = make_strategy("logical8")});
+        }),
+        ::testing::HasSubstr("Trainer: gradient_accumulation_steps is 2"));
   });
 }
 

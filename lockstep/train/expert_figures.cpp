@@ -7,8 +7,12 @@
 namespace lockstep {
 
 Metrics expert_figures(const TransformerLm& model) {
+  return router_figures(model->routers());
+}
+
+Metrics router_figures(const std::vector<RouterStatistics>& layers) {
   Metrics figures;
-  for (const RouterStatistics& layer : model->routers()) {
+  for (const RouterStatistics& layer : layers) {
     const std::string name = "experts/" + std::to_string(layer.layer) + "/";
     int64_t all = 0;
     for (const int64_t count : layer.choices) all += count;

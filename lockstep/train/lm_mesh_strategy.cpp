@@ -2,6 +2,8 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 
 #include <map>
 #include <nlohmann/json.hpp>
@@ -290,6 +292,7 @@ class LmMeshState final : public StrategyState {
 class LmMeshPlacement final : public StrategyPlacement {
  public:
   explicit LmMeshPlacement(LmMeshPtr mesh) : mesh_(std::move(mesh)) {}
+  const std::shared_ptr<ParallelLm>& parallel() const { return mesh_->parallel; }
   std::string layout() const override { return mesh_->made().str(); }
   Communicator data_ranks(const Communicator& comm) const override {
     return Mesh(comm, with_all_axes(mesh_->how.axes, comm.size())).over({"data", "expert"});
@@ -333,22 +336,33 @@ class LmMeshPlacement final : public StrategyPlacement {
     traits().counts_batches =
         mesh.place("pipe") == 0 && mesh.place("context") == 0 && mesh.place("tensor") == 0;
     traits().micro_batches = mesh_->parallel->parallelism().micro_batches;
-    const std::weak_ptr<LmMesh> weak = mesh_;
-    lm.run_by(
-        {.loss =
-             [weak, model = &lm, type = at::TensorOptions(dtype).device(comm().device())](
-                 const at::Tensor& ids, const at::Tensor& targets, const at::Tensor& lengths) {
-               const LmMeshPtr there = alive(weak);
-               const LmRowBatch batch{ids, targets, lengths};
-               if (!at::GradMode::is_enabled())
-                 return at::full({}, there->parallel->evaluate(batch), type);
-               return there->forward(batch, type, model->is_training());
-             },
-         .scores =
-             [weak](const at::Tensor& ids, const at::Tensor& targets, const at::Tensor& lengths) {
-               return alive(weak)->parallel->scores({ids, targets, lengths});
-             },
-         .routers = [weak] { return alive(weak)->parallel->routers(); }});
+    // The model is a name for what the ranks of a row compute together.
+    lm.forward_hooks().add([weak = std::weak_ptr<LmMesh>(mesh_), model = &lm,
+                            type = at::TensorOptions(dtype).device(comm().device())](
+                               const auto& /*its units*/, const LmCall& call) {
+      return computed(*alive(weak), call, type, model->is_training());
+    });
+    const at::NoGradGuard no_grad;
+    for (const auto& [name, whole] : parameters_of(lm))
+      whole.set_data(at::zeros({1}, whole.options()).expand(whole.sizes()));
+  }
+  static at::Tensor computed(LmMesh& mesh, const LmCall& call, const at::TensorOptions& type,
+                             bool training) {
+    const LmRowBatch batch{call.ids, call.targets, call.lengths};
+    switch (call.gives) {
+      case LmCall::Gives::kScores: {
+        const TokenScores scores = mesh.parallel->scores(batch);
+        return at::stack({scores.losses, scores.likeliest.to(at::kDouble)}, 1);
+      }
+      case LmCall::Gives::kLoss:
+        if (at::GradMode::is_enabled()) return mesh.forward(batch, type, training);
+        return at::full({}, mesh.parallel->evaluate(batch), type);
+      case LmCall::Gives::kLogits:
+        break;
+    }
+    throw InvalidArgument(
+        "TransformerLm: this model is divided among ranks, which give losses and scores; put it "
+        "together for its logits");
   }
   // The language model that the model is, of a type and a size that can be divided so. Sends
   // nothing.
@@ -378,6 +392,11 @@ class LmMeshPlacement final : public StrategyPlacement {
 };
 
 }  // namespace
+
+std::shared_ptr<ParallelLm> parallel_lm_of(const Strategy& strategy) {
+  const auto* const mesh = dynamic_cast<const LmMeshPlacement*>(&strategy.placement());
+  return mesh == nullptr ? nullptr : mesh->parallel();
+}
 
 std::shared_ptr<Strategy> make_lm_mesh_strategy(LmParallelism how, LmMeshOptions options) {
   const std::string name = how.zero > 0 ? "zero" + std::to_string(how.zero) : "ddp";

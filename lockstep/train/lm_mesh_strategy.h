@@ -7,6 +7,7 @@
 
 #include "lockstep/model/transformer_lm.h"
 #include "lockstep/products/lm_parallelism.h"
+#include "lockstep/products/parallel_lm.h"
 #include "lockstep/train/strategy.h"
 
 namespace lockstep {
@@ -18,8 +19,8 @@ struct LmMeshOptions {
 };
 
 // For a TransformerLm, best one that was made without values (InitialParameters::kNone): it keeps
-// names and shapes, and its loss(), forward() with targets and scores() are computed by the ranks
-// of a row together, with the same batch. A loss and its gradients are one call,
+// names and shapes, and a hook around it: its loss(), forward() with targets and scores() are
+// computed by the ranks of a row together, with the same batch. A loss and its gradients are one call,
 // StrategyGradients::compute(): within it the model's forward computes both, and afterwards the
 // gradients are in place, times what the loss was multiplied with. There is one such call a step:
 // more micro-batches take the place of accumulation. InvalidArgument: a forward with gradients
@@ -35,5 +36,9 @@ struct LmMeshOptions {
 // schedule, such as the Trainer's, sets that anew. Checkpoints are in slices
 // (checkpoint/divided_state.h), and open whichever way the next run divides the model.
 std::shared_ptr<Strategy> make_lm_mesh_strategy(LmParallelism how, LmMeshOptions options = {});
+
+// What such a strategy trains in the model's place, after set_up(), for what the model cannot say;
+// null: the strategy is another one.
+std::shared_ptr<ParallelLm> parallel_lm_of(const Strategy& strategy);
 
 }  // namespace lockstep

@@ -16,6 +16,7 @@
 #include "lockstep/checkpoint/checkpoint_series.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
+#include "lockstep/model/lm_cache.h"
 #include "lockstep/optim/decay_groups.h"
 #include "lockstep/pretrained/language_model.h"
 #include "lockstep/testing/thread_ranks.h"
@@ -331,6 +332,11 @@ TEST_F(LmMesh, WhatCannotBeIsRefusedInOneLine) {
     auto [model] = accelerator.prepare(lm);
     const at::Tensor ids = at::ones({2, 6}, at::kLong);
     EXPECT_THAT(message_of<InvalidArgument>([&] { model(ids); }), HasSubstr("give losses"));
+    EXPECT_THAT(message_of<InvalidArgument>([&] {
+                  LmCache cache(small(), 2, 8, at::kDouble);
+                  lm->next(ids, cache);
+                }),
+                HasSubstr("put them together"));
     EXPECT_THROW((void)accelerator.clip_grad_norm(lm->parameters(), 1), InvalidArgument);
     EXPECT_THAT(message_of<InvalidArgument>([&] {
                   std::vector<torch::optim::OptimizerParamGroup> groups;
@@ -574,6 +580,11 @@ TEST_F(LmMesh, GroupsAndFrozenParametersAreTheCallers) {
   }
 }
 
+Metrics figures_of(const TransformerLm& lm, const Strategy& strategy) {
+  const auto parallel = parallel_lm_of(strategy);
+  return parallel ? router_figures(parallel->routers()) : expert_figures(lm);
+}
+
 TEST_F(LmMesh, TheTrainerLogsWhatRoutersDo) {
   const Sentences sentences(8);
   const auto first = [&](const Way& way) {
@@ -585,13 +596,14 @@ TEST_F(LmMesh, TheTrainerLogsWhatRoutersDo) {
     args.num_train_epochs = 1;
     testing::run_threads(way.ranks, [&](Communicator& comm) {
       const auto logged = std::make_shared<Logged>();
+      const auto strategy = way.strategy();
       LmTrainer trainer({.model = make_lm(small(4)),
                          .comm = comm,
                          .args = args,
                          .train_dataset = &sentences,
                          .callbacks = {logged},
-                         .strategy = way.strategy(),
-                         .figures = expert_figures});
+                         .strategy = strategy,
+                         .figures = [&](TransformerLm& lm) { return figures_of(lm, *strategy); }});
       trainer.train();
       if (comm.rank() == 0) figures = logged->figures;
     });
@@ -626,7 +638,7 @@ TEST_F(LmMesh, RoutersSayWhatTheyDid) {
       model->train();
       model.strategy().gradients().compute(
           [&] { return model(batch.input, at::Tensor(), batch.target); });
-      const Metrics found = expert_figures(model.module());
+      const Metrics found = figures_of(model.module(), model.strategy());
       if (comm.rank() == 0) result = found;
     });
     return result;

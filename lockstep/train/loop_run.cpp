@@ -63,7 +63,7 @@ void start_folder(const LoopRun& run, Start start) {
 void add_records(const LoopRun& run, TrainLoop& loop, Start start) {
   const RunFolder folder{run.spec.output.folder};
   JsonlWriter metrics(folder.metrics(), start == Start::kAnew ? JsonlWriter::Mode::kReplace
-                                                                  : JsonlWriter::Mode::kAppend);
+                                                              : JsonlWriter::Mode::kAppend);
   if (start != Start::kInPlace) metrics.truncate(loop.state().metrics_bytes);
   loop.add(std::make_shared<MetricsCallback>(std::move(metrics)));
   if (!run.spec.output.tensorboard) return;
@@ -71,8 +71,7 @@ void add_records(const LoopRun& run, TrainLoop& loop, Start start) {
   // The step that led to the place is told of once more.
   if (start == Start::kInPlace) options.resumed_at = run.run.goes_on_at();
   if (start == Start::kResumed) options.resumed_at = loop.state().step + 1;
-  loop.add(
-      std::make_shared<TensorBoardCallback>(TensorBoardWriter(folder.tensorboard(), options)));
+  loop.add(std::make_shared<TensorBoardCallback>(TensorBoardWriter(folder.tensorboard(), options)));
 }
 
 void add_progress(const LoopRun& run, const TrainLoopOptions& options, TrainLoop& loop) {

@@ -155,8 +155,8 @@ std::vector<torch::optim::OptimizerParamGroup> ModelOnRanks::groups() const {
 }
 
 void ModelOnRanks::make_optimizer() {
-  optimizer_ = parts_.strategy->state().make_optimizer(
-      groups(), optim::algorithm_of(parts_.step.optimizer));
+  optimizer_ =
+      parts_.strategy->state().make_optimizer(groups(), optim::algorithm_of(parts_.step.optimizer));
 }
 
 void ModelOnRanks::set_up() {

@@ -106,7 +106,7 @@ class TrainerCore {
   void check_trained() const;
 
   CoreParts parts_;
-  const TrainSpec spec_;  // of parts_.args
+  const TrainSpec spec_;     // of parts_.args
   Communicator data_ranks_;  // StrategyPlacement::data_ranks()
   ModelOnRanks run_;
   Communicator eval_ranks_;  // StrategyPlacement::evaluation_ranks()

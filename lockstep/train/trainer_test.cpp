@@ -311,11 +311,10 @@ TEST_F(TrainerTest, CallbacksFindTheStateThatTheyAreToldOf) {
                         .args = args,
                         .train_dataset = &points,
                         .eval_dataset = &dev,
-                        .compute_metrics =
-                            [&](const EvalPrediction&) -> Metrics {
-                              evaluated.push_back(trainer->state().step);
-                              return {};
-                            },
+                        .compute_metrics = [&](const EvalPrediction&) -> Metrics {
+                          evaluated.push_back(trainer->state().step);
+                          return {};
+                        },
                         .callbacks = {seen}});
     trainer = &made;
     const TrainOutput output = made.train();

@@ -51,7 +51,7 @@ Batch batch_of(const LmConfig& config, int64_t step) {
   return {ids, targets};
 }
 
-// What is no number is not equal to anything.
+// A value that is not a number equals nothing.
 double difference(double a, double b) {
   const double relative = std::abs(a - b) / std::max(std::abs(b), 1e-30);
   return std::isnan(relative) ? INFINITY : relative;
@@ -83,40 +83,40 @@ double mean_over(Communicator& rows, double value) {
   return sum.item<double>() / rows.size();
 }
 
-void keep(EqualityCourse& course, const NamedTensors& parameters) {
-  for (const auto& [name, tensor] : parameters) course.parameters[name] = tensor.detach().clone();
+void keep(EqualityRun& run, const NamedTensors& parameters) {
+  for (const auto& [name, tensor] : parameters) run.parameters[name] = tensor.detach().clone();
 }
 
 }  // namespace internal
 
-EqualityCourse train_whole(const LmConfig& config, const EqualityOptions& options) {
+EqualityRun train_whole(const LmConfig& config, const EqualityOptions& options) {
   TransformerLm lm(config, LmOptions{.initial = InitialParameters::kNone});
   const ParameterParts values = values_of(config);
   for (const auto& [name, tensor] : parameters_of(lm)) values(name, 0, tensor.detach().view({-1}));
   lm->to(options.dtype);
   const auto optimizer = torch_optimizer(parameters_of(lm), options);
-  EqualityCourse course;
+  EqualityRun run;
   for (int64_t step = 0; step < options.steps; ++step) {
     const auto [ids, targets] = batch_of(config, step);
     optimizer->zero_grad();
-    // Without the routers' losses, which ParallelLm does not count either.
+    // The routers' losses are left out, because ParallelLm does not count them either.
     const double entropy = lm->scores(ids, targets).losses.sum().item<double>() /
                            static_cast<double>(targets.ne(-100).sum().item<int64_t>());
     lm->loss(ids, targets).backward();
-    course.norms.push_back(torch::nn::utils::clip_grad_norm_(lm->parameters(), kMaxNorm));
+    run.norms.push_back(torch::nn::utils::clip_grad_norm_(lm->parameters(), kMaxNorm));
     optimizer->step();
-    course.losses.push_back(entropy);
+    run.losses.push_back(entropy);
   }
   const auto [ids, targets] = batch_of(config, options.steps);
   lm->eval();
-  course.evaluated = lm->loss(ids, targets).item<double>();
-  keep(course, parameters_of(lm));
-  return course;
+  run.evaluated = lm->loss(ids, targets).item<double>();
+  keep(run, parameters_of(lm));
+  return run;
 }
 
-EqualityCourse train_divided(const LmConfig& config, const LmParallelism& how, int ranks,
-                             const EqualityOptions& options) {
-  EqualityCourse course;
+EqualityRun train_divided(const LmConfig& config, const LmParallelism& how, int ranks,
+                          const EqualityOptions& options) {
+  EqualityRun run;
   std::mutex mutex;
   run_ranks_as_threads(ranks, [&](Communicator& comm) {
     at::set_num_threads(1);
@@ -129,7 +129,7 @@ EqualityCourse train_divided(const LmConfig& config, const LmParallelism& how, i
       return LmRowBatch{ids.narrow(0, share.first, share.count),
                         targets.narrow(0, share.first, share.count)};
     };
-    EqualityCourse mine;
+    EqualityRun mine;
     for (int64_t step = 0; step < options.steps; ++step) {
       mine.losses.push_back(mean_over(rows, model.step(row_of(step))));
       mine.norms.push_back(*model.update({.max_norm = kMaxNorm}).grad_norm);
@@ -137,24 +137,24 @@ EqualityCourse train_divided(const LmConfig& config, const LmParallelism& how, i
     mine.evaluated = mean_over(rows, model.evaluate(row_of(options.steps)));
     keep(mine, model.gather());
     const std::lock_guard lock(mutex);
-    if (comm.rank() == 0) course = std::move(mine);
+    if (comm.rank() == 0) run = std::move(mine);
   });
-  return course;
+  return run;
 }
 
 double EqualityResult::most() const {
   return std::max({losses, norms, evaluated, parameters});
 }
 
-EqualityResult compare(const EqualityCourse& course, const EqualityCourse& expected) {
+EqualityResult compare(const EqualityRun& run, const EqualityRun& expected) {
   EqualityResult result;
-  result.losses = difference(course.losses, expected.losses);
-  result.norms = difference(course.norms, expected.norms);
-  result.evaluated = difference(course.evaluated, expected.evaluated);
+  result.losses = difference(run.losses, expected.losses);
+  result.norms = difference(run.norms, expected.norms);
+  result.evaluated = difference(run.evaluated, expected.evaluated);
   for (const auto& [name, value] : expected.parameters) {
-    const auto found = course.parameters.find(name);
+    const auto found = run.parameters.find(name);
     double most = INFINITY;
-    if (found != course.parameters.end() && found->second.sizes() == value.sizes())
+    if (found != run.parameters.end() && found->second.sizes() == value.sizes())
       most = (found->second - value).abs().max().item<double>() /
              std::max(value.abs().max().item<double>(), 1e-30);
     if (std::isnan(most)) most = INFINITY;
@@ -163,11 +163,11 @@ EqualityResult compare(const EqualityCourse& course, const EqualityCourse& expec
       result.worst = name;
     }
   }
-  if (course.parameters.size() != expected.parameters.size()) result.parameters = INFINITY;
+  if (run.parameters.size() != expected.parameters.size()) result.parameters = INFINITY;
   return result;
 }
 
-bool same_bits(const EqualityCourse& a, const EqualityCourse& b) {
+bool same_bits(const EqualityRun& a, const EqualityRun& b) {
   if (a.losses != b.losses || a.norms != b.norms || a.evaluated != b.evaluated ||
       a.parameters.size() != b.parameters.size())
     return false;

@@ -1,9 +1,10 @@
-// Whether a language model that is divided among ranks is one process's: both train from the same values on the same
-// batches, and what they end with is compared. Ranks are threads of this process.
+// Tests whether a language model that is divided among ranks equals that of one process: both train
+// from the same values on the same batches, and their results are compared. Ranks are threads of
+// this process.
 //
-//   const EqualityCourse one = train_whole(model, options);
+//   const EqualityRun one = train_whole(model, options);
 //   const EqualityResult result = compare(train_divided(model, product, options), one);
-//   result.parameters;  // the largest difference of any parameter, relative to the tensor's largest
+//   result.parameters;  // the largest difference of a parameter, relative to its largest value
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,27 +21,29 @@ namespace lockstep {
 
 struct EqualityOptions {
   int64_t steps = 20;  // with clipping
-  // Or kFloat, where the models' fused nodes compute.
+  // With kFloat the models' fused nodes compute.
   at::ScalarType dtype = at::kDouble;
-  // AdamW, else SGD with momentum. Adam moves a weight whose gradient is rounding alone as far as any other, so in
-  // float32 two orders of one sum part by 1e-4 in twenty steps, also in one process.
+  // AdamW, or else SGD with momentum. Adam moves a weight whose gradient is only rounding as far as
+  // any other; in float32 two orders of one sum therefore differ by 1e-4 after twenty steps, also
+  // in one process.
   bool adam = true;
 };
 
-// What a training went through, and ended with.
-struct EqualityCourse {
-  std::vector<double> losses;  // of each step, the mean over all rows
+// The values of a training at each step and at its end.
+struct EqualityRun {
+  std::vector<double> losses;  // each step's, the mean over all rows
   std::vector<double> norms;   // of the gradients, before clipping
-  double evaluated = 0;        // the loss of one more batch, in evaluation
+  double evaluated = 0;        // the loss of one more batch, in evaluation mode
   std::map<std::string, at::Tensor> parameters;
 };
 
-// TransformerLm in this process, torch's optimizers and clip_grad_norm_. Values and batches are computed from names and
-// numbers: nothing is drawn.
-EqualityCourse train_whole(const LmConfig& config, const EqualityOptions& options = {});
-// ParallelLm on `ranks` threads. Throws what it throws.
-EqualityCourse train_divided(const LmConfig& config, const LmParallelism& how, int ranks,
-                             const EqualityOptions& options = {});
+// Trains TransformerLm in this process with torch's optimizers and clip_grad_norm_. Values and
+// batches are computed from names and numbers; nothing is drawn at random.
+EqualityRun train_whole(const LmConfig& config, const EqualityOptions& options = {});
+// Trains ParallelLm on `ranks` threads.
+// Throws: as ParallelLm.
+EqualityRun train_divided(const LmConfig& config, const LmParallelism& how, int ranks,
+                          const EqualityOptions& options = {});
 
 // The largest relative differences.
 struct EqualityResult {
@@ -48,8 +51,8 @@ struct EqualityResult {
   std::string worst;  // the parameter that differs most
   double most() const;
 };
-EqualityResult compare(const EqualityCourse& course, const EqualityCourse& expected);
-// Equal in every bit.
-bool same_bits(const EqualityCourse& a, const EqualityCourse& b);
+EqualityResult compare(const EqualityRun& run, const EqualityRun& expected);
+// Whether the two are equal in every bit.
+bool same_bits(const EqualityRun& a, const EqualityRun& b);
 
 }  // namespace lockstep

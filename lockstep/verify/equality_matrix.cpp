@@ -42,7 +42,8 @@ const std::vector<EqualityModel>& equality_models() {
     tied.tie_word_embeddings = tied.attention_bias = tied.mlp_bias = true;
     experts.num_local_experts = 4;
     experts.num_experts_per_tok = 2;
-    // Linear in tokens, as the load-balancing loss is not: that one is a mean over micro-batches.
+    // This loss is linear in tokens. The load-balancing loss is not: it is a mean over
+    // micro-batches.
     experts.router_aux_loss_coef = 0;
     experts.router_z_loss_coef = 0.01;
     return std::vector<EqualityModel>{{"grouped heads", grouped},
@@ -60,12 +61,12 @@ void check(const EqualityModel& model, const LmParallelism& how, int ranks) {
   check(std::get<PlainModel>(model.model), how, ranks);
 }
 
-EqualityCourse train_whole(const EqualityModel& model, const EqualityOptions& options) {
+EqualityRun train_whole(const EqualityModel& model, const EqualityOptions& options) {
   return std::visit([&](const auto& one) { return train_whole(one, options); }, model.model);
 }
 
-EqualityCourse train_divided(const EqualityModel& model, const LmParallelism& how, int ranks,
-                             const EqualityOptions& options) {
+EqualityRun train_divided(const EqualityModel& model, const LmParallelism& how, int ranks,
+                          const EqualityOptions& options) {
   return std::visit([&](const auto& one) { return train_divided(one, how, ranks, options); },
                     model.model);
 }
@@ -131,7 +132,7 @@ double default_tolerance(at::ScalarType dtype) {
   return dtype == at::kDouble ? 1e-10 : 1e-5;
 }
 
-EqualityCell compare_product(const EqualityModel& model, const EqualityCourse& expected,
+EqualityCell compare_product(const EqualityModel& model, const EqualityRun& expected,
                              const EqualityProduct& product, const MatrixOptions& options) {
   using Clock = std::chrono::steady_clock;
   EqualityCell cell{.model = model.name, .product = product, .refused = {}};
@@ -145,9 +146,9 @@ EqualityCell compare_product(const EqualityModel& model, const EqualityCourse& e
   const auto train = [&] {
     return train_divided(model, product.how, product.ranks, options.training);
   };
-  const EqualityCourse course = train();
-  cell.result = compare(course, expected);
-  if (options.repeat) cell.repeats = same_bits(course, train());
+  const EqualityRun run = train();
+  cell.result = compare(run, expected);
+  if (options.repeat) cell.repeats = same_bits(run, train());
   cell.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return cell;
 }

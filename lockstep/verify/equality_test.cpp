@@ -19,7 +19,7 @@ std::vector<EqualityCell> matrix_of(const std::vector<EqualityModel>& models,
                                     const MatrixOptions& options) {
   std::vector<EqualityCell> cells;
   for (const EqualityModel& model : models) {
-    const EqualityCourse expected = train_whole(model, options.training);
+    const EqualityRun expected = train_whole(model, options.training);
     for (const EqualityProduct& product : products)
       cells.push_back(compare_product(model, expected, product, options));
   }
@@ -49,7 +49,7 @@ TEST(EqualityMatrix, EveryProductIsOneProcess) {
 
 TEST(EqualityMatrix, TrainingMovesWhatIsCompared) {
   const EqualityModel& model = equality_models().front();
-  const EqualityCourse none = train_whole(model, {.steps = 0}), all = train_whole(model);
+  const EqualityRun none = train_whole(model, {.steps = 0}), all = train_whole(model);
   EXPECT_LT(all.losses.back(), all.losses.front());
   for (const auto& [name, value] : none.parameters)
     EXPECT_GT((all.parameters.at(name) - value).abs().max().item<double>(), 1e-4) << name;
@@ -58,8 +58,8 @@ TEST(EqualityMatrix, TrainingMovesWhatIsCompared) {
 // A parameter that is a millionth off is found by its name.
 TEST(EqualityMatrix, ADifferenceIsNamed) {
   const EqualityModel& model = equality_models().front();
-  const EqualityCourse one = train_whole(model, {.steps = 2});
-  EqualityCourse other = train_whole(model, {.steps = 2});
+  const EqualityRun one = train_whole(model, {.steps = 2});
+  EqualityRun other = train_whole(model, {.steps = 2});
   EXPECT_TRUE(same_bits(one, other));
   EXPECT_EQ(compare(other, one).most(), 0);
   other.parameters["model.layers.3.mlp.up_proj.weight"][1][2] *= 1.001;

@@ -95,9 +95,9 @@ at::Tensor loss_of(const at::Tensor& outputs, const at::Tensor& targets) {
 }
 
 template <typename M>
-EqualityCourse whole(M model, PlainModel kind, const EqualityOptions& options) {
+EqualityRun whole(M model, PlainModel kind, const EqualityOptions& options) {
   const auto optimizer = torch_optimizer(parameters_of(model), options);
-  EqualityCourse course;
+  EqualityRun run;
   const auto loss_at = [&](int64_t step) {
     const PlainBatch batch = batch_of(kind, step, options.dtype);
     return loss_of(model->forward(batch.inputs), batch.targets);
@@ -106,19 +106,19 @@ EqualityCourse whole(M model, PlainModel kind, const EqualityOptions& options) {
     optimizer->zero_grad();
     const at::Tensor loss = loss_at(step);
     loss.backward();
-    course.norms.push_back(torch::nn::utils::clip_grad_norm_(model->parameters(), kMaxNorm));
+    run.norms.push_back(torch::nn::utils::clip_grad_norm_(model->parameters(), kMaxNorm));
     optimizer->step();
-    course.losses.push_back(loss.template item<double>());
+    run.losses.push_back(loss.template item<double>());
   }
   model->eval();
-  course.evaluated = loss_at(options.steps).template item<double>();
-  keep(course, parameters_of(model));
-  return course;
+  run.evaluated = loss_at(options.steps).template item<double>();
+  keep(run, parameters_of(model));
+  return run;
 }
 
 template <typename M>
-EqualityCourse divided(M module, PlainModel kind, Communicator& comm, const LmParallelism& how,
-                       const EqualityOptions& options) {
+EqualityRun divided(M module, PlainModel kind, Communicator& comm, const LmParallelism& how,
+                    const EqualityOptions& options) {
   const PlainBatch example = batch_of(kind, 0, options.dtype);
   ParallelModel model(
       module, comm, how, {.modules = rules_of(kind), .units = "layers"},
@@ -134,16 +134,16 @@ EqualityCourse divided(M module, PlainModel kind, Communicator& comm, const LmPa
     return PlainBatch{all.inputs.narrow(0, share.first, share.count),
                       all.targets.narrow(0, share.first, share.count)};
   };
-  EqualityCourse course;
+  EqualityRun run;
   for (int64_t step = 0; step < options.steps; ++step) {
     const PlainBatch batch = own(step);
-    course.losses.push_back(mean_over(rows, model.step(batch.inputs, batch.targets)));
-    course.norms.push_back(*model.divided().update({.max_norm = kMaxNorm}).grad_norm);
+    run.losses.push_back(mean_over(rows, model.step(batch.inputs, batch.targets)));
+    run.norms.push_back(*model.divided().update({.max_norm = kMaxNorm}).grad_norm);
   }
   const PlainBatch batch = own(options.steps);
-  course.evaluated = mean_over(rows, model.evaluate(batch.inputs, batch.targets));
-  keep(course, model.divided().gather());
-  return course;
+  run.evaluated = mean_over(rows, model.evaluate(batch.inputs, batch.targets));
+  keep(run, model.divided().gather());
+  return run;
 }
 
 template <typename Work>
@@ -186,22 +186,22 @@ void check(PlainModel, const LmParallelism& given, int ranks) {
                           ", and the model has no experts; put these ranks along data");
 }
 
-EqualityCourse train_whole(PlainModel kind, const EqualityOptions& options) {
+EqualityRun train_whole(PlainModel kind, const EqualityOptions& options) {
   return with_model(kind, options.dtype, [&](auto model) { return whole(model, kind, options); });
 }
 
-EqualityCourse train_divided(PlainModel kind, const LmParallelism& how, int ranks,
-                             const EqualityOptions& options) {
-  EqualityCourse course;
+EqualityRun train_divided(PlainModel kind, const LmParallelism& how, int ranks,
+                          const EqualityOptions& options) {
+  EqualityRun run;
   std::mutex mutex;
   run_ranks_as_threads(ranks, [&](Communicator& comm) {
     at::set_num_threads(1);
-    EqualityCourse mine = with_model(
+    EqualityRun mine = with_model(
         kind, options.dtype, [&](auto model) { return divided(model, kind, comm, how, options); });
     const std::lock_guard lock(mutex);
-    if (comm.rank() == 0) course = std::move(mine);
+    if (comm.rank() == 0) run = std::move(mine);
   });
-  return course;
+  return run;
 }
 
 }  // namespace lockstep

@@ -1,4 +1,5 @@
-// The same of models of libtorch's modules alone (model/plain_models.h), which ParallelModel divides from outside.
+// Equality for models of libtorch's modules alone (model/plain_models.h), which ParallelModel
+// divides from outside.
 #pragma once
 
 #include "lockstep/products/lm_parallelism.h"
@@ -8,10 +9,10 @@ namespace lockstep {
 
 enum class PlainModel : uint8_t { kDecoder, kEncoder, kVision };
 
-// Throws InvalidArgument for what no plain model takes, before anything is trained.
+// Throws: InvalidArgument for what no plain model takes, before anything is trained.
 void check(PlainModel model, const LmParallelism& how, int ranks);
-EqualityCourse train_whole(PlainModel model, const EqualityOptions& options = {});
-EqualityCourse train_divided(PlainModel model, const LmParallelism& how, int ranks,
-                             const EqualityOptions& options = {});
+EqualityRun train_whole(PlainModel model, const EqualityOptions& options = {});
+EqualityRun train_divided(PlainModel model, const LmParallelism& how, int ranks,
+                          const EqualityOptions& options = {});
 
 }  // namespace lockstep

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "backend.h"
-#include "lockstep/comm/bootstrap.h"
+#include "lockstep/comm/groups/bootstrap.h"
 #include "lockstep/core/env.h"
 #include "lockstep/store/prefix_store.h"
 #include "lockstep/trace/call_board.h"

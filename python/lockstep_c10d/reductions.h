@@ -6,7 +6,7 @@
 
 #include <optional>
 
-#include "lockstep/comm/types.h"
+#include "lockstep/comm/backend/types.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep::python {

@@ -4,7 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/view_as_real.h>
 
-#include "lockstep/comm/types.h"
+#include "lockstep/comm/backend/types.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep::python {

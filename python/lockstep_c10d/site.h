@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/types.h"
+#include "lockstep/comm/backend/types.h"
 
 namespace lockstep::python {
 

@@ -1,8 +1,9 @@
 """Reads the rooms of the source tree from their CMakeLists.txt files: what the checks share.
 
-A room is one lockstep_room(...) call. Its files are those under its folder that no deeper room claims; where one
-CMakeLists.txt makes several rooms, a file belongs to the room that lists it (a header: to the one that lists the .cpp
-of the same name; the main() of its program: to the one it is named after, ROOM_main.cpp).
+A room is one lockstep_room(...) call. Its files are those under its folder that no deeper room claims, and the tests
+that it lists, wherever they are; where one CMakeLists.txt makes several rooms, a file belongs to the room that lists it
+(a header: to the one that lists the .cpp of the same name; the main() of its program: to the one it is named after,
+ROOM_main.cpp).
 """
 import dataclasses
 import os
@@ -70,6 +71,10 @@ class Tree:
 
     def room_of(self, path):
         """The room that a file belongs to, or None."""
+        if path.endswith("_test.cpp"):
+            for room in self.rooms:
+                if path in room.listed():
+                    return room
         folder = os.path.dirname(path)
         while folder:
             here = [room for room in self.rooms if room.folder == folder]
@@ -105,8 +110,8 @@ def read_tree(root):
             words[relative] = re.split(r"[\s()\"]+", strip_comments(text))
 
     def place(room):
-        parents = [i for i, folder in enumerate(order)
-                   if room.folder == folder or room.folder.startswith(folder + "/")]
+        parents = [i for i, folder in enumerate(order) if room.folder == folder] or [
+            i for i, folder in enumerate(order) if room.folder.startswith(folder + "/")]
         return (max(parents) if parents else len(order), room.folder.count("/"), room.line)
 
     return Tree(root, sorted(rooms, key=place), files, words)

@@ -141,9 +141,12 @@ class Checks(unittest.TestCase):
         self.write(lockstep__high__CMakeLists_dot_txt="lockstep_room(NAME high SOURCES b.cpp DEPENDS low atlantis TORCH)")
         self.assert_refused("check-arrows", "lockstep/high/CMakeLists.txt:1: room high names 'atlantis', which is no room")
 
-    def test_backends_do_not_know_each_other(self):
-        self.write(lockstep__comm__shm__s_dot_cpp='#include "lockstep/comm/gloo/g.h"\n')
-        self.assert_refused("check-arrows", "lockstep/comm/shm/s.cpp:1: backend shm includes its neighbour gloo")
+    def test_a_test_belongs_to_the_room_that_lists_it(self):
+        self.write(lockstep__low__deep_test_dot_cpp='#include "lockstep/high/b.h"\n')
+        listed = GOOD["lockstep/high/CMakeLists.txt"].replace("SOURCES b.cpp", "SOURCES b.cpp TESTS ../low/deep_test.cpp")
+        self.write(lockstep__high__CMakeLists_dot_txt=listed)
+        self.assertEqual(self.run_check("check-arrows")[0], 0)
+        self.assertEqual(self.run_check("check-registration")[0], 0)
 
     def test_torch_in_a_room_without_it(self):
         self.write(lockstep__low__a_dot_h="\n#include <ATen/core/Tensor.h>\n")

@@ -150,7 +150,7 @@ class Manifests(unittest.TestCase):
         yield from (replicas["template"]["spec"] for replicas in manifest("pytorchjob.yaml")["spec"]["pytorchReplicaSpecs"].values())
 
     def test_pods_have_time_to_save_probes_a_secret_file_and_shared_memory(self):
-        stop_grace = int(re.search(r"stop_grace\{(\d+)'000\}", self.text("lockstep/launch/agent.h")).group(1))
+        stop_grace = int(re.search(r"stop_grace\{(\d+)'000\}", self.text("lockstep/launch/launch_options.h")).group(1))
         for pod in self.pods():
             container = pod["containers"][0]
             self.assertGreater(pod["terminationGracePeriodSeconds"], stop_grace)

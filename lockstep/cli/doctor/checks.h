@@ -8,7 +8,7 @@
 
 namespace lockstep::cli {
 
-// Pure.
+// Judges the facts. Pure.
 std::vector<Finding> judge(const HostFacts& facts);
 
 std::vector<Finding> check_host();

@@ -37,7 +37,7 @@ struct DoctorFlags {
   std::string live_pid;
   double every = 1;
   int times = 0;
-  bool paces = false;  // --every or --times is given
+  bool paces = false;  // --every or --times was given
   bool help = false;
 };
 
@@ -118,7 +118,8 @@ void write_json(const DoctorFlags& flags, const nlohmann::ordered_json& json) {
                     json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
-// "": there are some, or it is something else than a folder, which reading it says.
+// Returns the error where a folder has no traces. "": it has some, or it is not a folder, which
+// reading it will report.
 std::string why_no_traces(const std::filesystem::path& folder) {
   const std::string when =
       "traces are written when a job fails, or on SIGUSR1 and SIGUSR2 to lockstep run, so there "

@@ -1,5 +1,5 @@
-// `lockstep doctor`: looks at this host, at the way to another one, at the traces of a job that
-// failed, or at one that runs.
+// `lockstep doctor`: examines this host, the way to another host, the traces of a job that failed,
+// or a running job.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace lockstep::cli {
 
-// Returns the exit code: 0 when nothing is wrong, else 1. Throws UsageError, DataError,
-// InvalidArgument.
+// Returns the exit code: 0 when nothing is wrong, otherwise 1.
+// Throws: UsageError, DataError, InvalidArgument.
 int doctor_command(const std::vector<std::string>& arguments);
 
 std::string doctor_help();

@@ -97,18 +97,18 @@ TEST(LockstepDoctor, AWrongSecretIsRefusedAndTheListenerGoesOn) {
   EXPECT_THAT(listened.out, HasSubstr("refused 127.0.0.1:"));
 }
 
-// Not waited for until the deadline, nor beyond it.
+// The deadline is neither awaited nor exceeded.
 TEST(LockstepDoctor, AListenerWithoutDescriptorsSaysSo) {
   Doctor listener({"--listen", "0", "--interface", "lo", "--timeout", "600"});
   listener.await("\n");
-  const rlimit none{3, 3};  // it has those below
+  const rlimit none{3, 3};  // it has the descriptors below
   ASSERT_EQ(::prlimit(listener.pid(), RLIMIT_NOFILE, &none, nullptr), 0);
   const HostPort where{"127.0.0.1", static_cast<uint16_t>(std::stoi(listener.port()))};
   UniqueFd visitor;
   try {
     visitor = connect_tcp(where, Deadline::seconds(2));
   } catch (const Error&) {
-    // It came, and the listener was gone before connect_tcp() had looked at the connection.
+    // The listener had ended before connect_tcp() had looked at the connection.
   }
   const Ended listened = listener.finish();
   EXPECT_EQ(listened.code, 1) << listened.out;

@@ -44,7 +44,7 @@ HostFacts healthy() {
   return facts;
 }
 
-// The finding of `topic`, when one thing is not as it should be.
+// Returns the finding of `topic`, for facts with one fault.
 Finding finding_of(const std::string& topic, const std::function<void(HostFacts&)>& change) {
   HostFacts facts = healthy();
   change(facts);
@@ -147,7 +147,7 @@ TEST(Findings, AreALineEachWithWhatToDoBelow) {
             "ok       clock       tsc\n"
             "problem  interfaces  none\n"
             "                     -> raise one\n");
-  // On a narrow terminal a word is not torn apart, and what goes on stands below itself.
+  // On a narrow terminal words stay whole, and continued text is aligned.
   EXPECT_EQ(format_findings({{Level::kOk, "name", "one two three", "four five six"}}, 28),
             "ok       name  one two three\n"
             "               -> four five\n"

@@ -1,4 +1,4 @@
-// What `lockstep doctor` found: one thing looked at, how it is, and what to do. Pure.
+// The findings of `lockstep doctor`: a topic, its state, and the remedy. Pure.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +17,11 @@ struct Finding {
   Level level = Level::kOk;
   std::string topic;  // "interfaces"
   std::string found;  // "eth0 10.0.0.2"
-  std::string todo;   // what to do; "" where nothing is to be done
+  std::string todo;   // the remedy; "" where none is needed
 };
 
-// A line each, and what to do under it; what is wider than `columns` goes on below itself.
+// Formats a line for each finding, with the remedy below it; text wider than `columns` continues on
+// further lines.
 std::string format_findings(const std::vector<Finding>& findings, size_t columns = SIZE_MAX);
 nlohmann::ordered_json json_of(const std::vector<Finding>& findings);
 bool any_problem(const std::vector<Finding>& findings);

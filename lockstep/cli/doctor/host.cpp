@@ -60,15 +60,15 @@ std::string whole(const std::filesystem::path& file) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-// "always [madvise] never" -> "madvise".
+// Turns "always [madvise] never" into "madvise".
 std::string chosen(const std::string& line) {
   const auto begin = line.find('['), end = line.find(']');
   if (begin == std::string::npos || end == std::string::npos) return "";
   return line.substr(begin + 1, end - begin - 1);
 }
 
-// Runs `body` in a child, and returns what it wrote; "?" when it does not end in time. The child
-// makes few calls that are not async-signal-safe; this program has one thread.
+// Runs `body` in a child, and returns its output; "?" when it does not end in time. The child makes
+// a few calls that are not async-signal-safe, which is safe because this program has one thread.
 template <typename Body>
 std::string in_child(Body body) {
   Pipe pipe = make_pipe();
@@ -102,7 +102,7 @@ std::string in_child(Body body) {
   return text;
 }
 
-// Loading may run whatever the library's makers wanted: not in this process.
+// Loading runs code of the library's authors, so it is not done in this process.
 LibraryFacts probe_library(const char* name) {
   const std::string text = in_child([name]() -> std::string {
     void* library = ::dlopen(name, RTLD_LAZY | RTLD_LOCAL);
@@ -120,7 +120,7 @@ LibraryFacts probe_library(const char* name) {
   return {text, ""};
 }
 
-// One child reads another one's memory, as ranks do.
+// A child reads another child's memory, as ranks do.
 std::string probe_reach() {
   Pipe hold = make_pipe();
   volatile int word = 0;  // at the same address in all three
@@ -137,7 +137,7 @@ std::string probe_reach() {
   std::string error = in_child([&]() -> std::string {
     int seen = 0;
     iovec to{&seen, sizeof seen}, from{const_cast<int*>(&word), sizeof word};
-    // The other one may not have written yet.
+    // The other child may not have written yet.
     for (int i = 0; i < 1000 && seen != 4711; ++i) {
       if (::process_vm_readv(target, &to, 1, &from, 1, 0) < 0) return std::strerror(errno);
       ::usleep(1000);
@@ -184,7 +184,7 @@ void look_at_interfaces(HostFacts& facts) {
   try {
     facts.interfaces = interface_addresses();
   } catch (const Error&) {
-    return;  // there are none, for all that we can see
+    return;  // none are visible
   }
   for (const InterfaceAddress& one : facts.interfaces) {
     if (const auto mtu = number_in("/sys/class/net/" + one.interface + "/mtu"))
@@ -242,7 +242,7 @@ void look_at_memory(HostFacts& facts) {
   facts.reach_error = probe_reach();
 }
 
-// What /proc/PID/stat tells.
+// The fields of /proc/PID/stat.
 struct ProcessStat {
   int parent = 0;
   double age_s = 0;
@@ -275,7 +275,7 @@ std::string program_of(int pid) {
   return std::filesystem::read_symlink("/proc/" + std::to_string(pid) + "/exe", error).string();
 }
 
-// Whether the process that started this rank, and those in between, are gone.
+// Whether the process that started this rank, and the processes between, are gone.
 bool is_left_behind(int pid) {
   int ancestor = pid;
   while (ancestor > 1 && has_rank_environment(ancestor)) {
@@ -323,7 +323,8 @@ std::string libtorch_of(const std::string& engine) {
   options.command = {engine};
   options.stdout_fd = out.write.get();
   options.env = launch::current_environment();
-  options.env->emplace_back("LD_TRACE_LOADED_OBJECTS=1");  // as ldd: it lists, and does not start
+  // The loader then lists the libraries, as ldd does, and starts nothing.
+  options.env->emplace_back("LD_TRACE_LOADED_OBJECTS=1");
   std::string text;
   try {
     Subprocess process(options);

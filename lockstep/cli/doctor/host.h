@@ -1,5 +1,5 @@
-// What a job of several ranks meets on this host, as facts: looked up here, judged in
-// checks.h.
+// The facts of this host that matter to a job of several ranks. They are looked up here and judged
+// in checks.h.
 #pragma once
 
 #include <cstdint>
@@ -13,43 +13,43 @@
 
 namespace lockstep::cli {
 
-// A process of this user that has to do with a job.
+// A process of this user that belongs to a job.
 struct JobProcess {
   int pid = 0;
   std::string command;
   double age_s = 0;
-  bool rank = false;         // it has a rank's environment; else it is an agent
+  bool rank = false;         // it has a rank's environment; otherwise it is an agent
   bool left_behind = false;  // a rank whose agent is gone
 };
 
 // A library that is loaded at run time.
 struct LibraryFacts {
-  std::string file;   // where it was found
-  std::string error;  // why it cannot be loaded; "": it can
+  std::string file;   // the path where it was found
+  std::string error;  // the reason why it cannot be loaded; "": it can
 };
 
 struct HostFacts {
   std::string version;  // Lockstep's
   std::string compiler;
-  std::string libtorch;  // where the engine finds it; "": not known
+  std::string libtorch;  // the path that the engine finds; "": unknown
   std::string engine;    // path; "": missing
 
   std::vector<InterfaceAddress> interfaces;
   std::map<std::string, int> mtu;  // by interface
   std::string host_name;
   std::vector<std::string> resolved;  // the numeric addresses of host_name
-  std::string resolve_error;          // why there are none
+  std::string resolve_error;          // the reason why there are none
 
-  std::string clock_source;  // "tsc"; "": not known
-  double clock_drift = 0;    // of the wall clock against the monotonic one, as a fraction
+  std::string clock_source;  // "tsc"; "": unknown
+  double clock_drift = 0;    // the wall clock's against the monotonic one, as a fraction
   bool clock_steady = true;  // neither ran backwards
   int64_t unix_seconds = 0;
 
-  std::optional<uint64_t> shm_size, shm_free;         // of /dev/shm, bytes; nullopt: none mounted
+  std::optional<uint64_t> shm_size, shm_free;         // /dev/shm's, bytes; nullopt: not mounted
   std::string memfd_error;                            // "": memfds can be made, sealed and mapped
   std::optional<uint64_t> memlock;                    // RLIMIT_MEMLOCK, bytes; nullopt: unlimited
   std::optional<uint64_t> files, files_hard;          // RLIMIT_NOFILE
-  std::optional<uint64_t> memory_limit, memory_used;  // of the cgroup, bytes
+  std::optional<uint64_t> memory_limit, memory_used;  // the cgroup's, bytes
   uint64_t memory_free = 0;                           // MemAvailable, bytes
 
   int cpus_online = 1;
@@ -58,18 +58,19 @@ struct HostFacts {
   double load = 0;      // over the last minute
 
   std::string huge_pages;           // the choice of transparent_hugepage/enabled
-  std::string huge_pages_shmem;     // ... and of shmem_enabled
+  std::string huge_pages_shmem;     // the choice of shmem_enabled
   std::optional<int> ptrace_scope;  // Yama's; nullopt: no Yama
   std::string reach_error;          // "": one rank may read another one's memory (process_vm_readv)
 
   std::vector<JobProcess> processes;
   std::map<launch::MpiFamily, LibraryFacts> mpi;
-  std::optional<launch::MpiFamily> mpirun;  // whose is on PATH
+  std::optional<launch::MpiFamily> mpirun;  // the family of the one on PATH
   LibraryFacts nccl;
   std::map<std::string, std::string> variables;  // LOCKSTEP_* that change what a job does
 };
 
-// Takes some tens of milliseconds. Never throws for a fact that cannot be had.
+// Looks the facts up. Does not throw for a fact that is unavailable.
+// Cost: some tens of milliseconds.
 HostFacts host_facts();
 
 }  // namespace lockstep::cli

@@ -11,10 +11,10 @@ namespace {
 using trace::CallRecord;
 using trace::TraceFile;
 
-constexpr double kNoticeable = 0.001;  // seconds that a rank comes later than the last but one
+constexpr double kNoticeable = 0.001;  // seconds by which a rank comes after the last of the others
 constexpr double kMuch = 0.2;
 
-// All others were in a call that this rank had not made.
+// A span in which all others were in a call that this rank had not made.
 struct Lack {
   size_t rank = 0;  // its place among the traces
   uint64_t begun = 0, ended = 0;
@@ -26,7 +26,8 @@ double seconds_a_tick(const TraceFile& trace) {
          static_cast<double>(trace.now.ticks - trace.entered.ticks);
 }
 
-// Of one call: who came last, while all others were there. `arrivals` has a rank's begin, or nothing.
+// The rank that came last to a call, while all others were there. `arrivals` has each rank's begin,
+// or nothing.
 std::optional<Lack> lack_of(const std::vector<std::optional<uint64_t>>& arrivals, uint64_t now) {
   Lack lack;
   uint64_t last = 0, last_but_one = 0;
@@ -46,11 +47,11 @@ std::optional<Lack> lack_of(const std::vector<std::optional<uint64_t>>& arrivals
   return lack;
 }
 
-// Communicators of one rank wait for nobody; those of several ranks by the number of the call.
+// Communicators of one rank never wait. The calls of those of several ranks are grouped by number.
 std::vector<Lack> find_lacks(const std::vector<TraceFile>& ranks, uint64_t now) {
   using Arrivals = std::vector<std::optional<uint64_t>>;
   std::map<std::pair<uint32_t, uint64_t>, Arrivals> calls;
-  // Per communicator and rank: the first and the last call that is recorded.
+  // The first and the last recorded call of each communicator and rank.
   std::map<uint32_t, std::map<size_t, std::pair<uint64_t, uint64_t>>> kept;
   for (size_t r = 0; r < ranks.size(); ++r) {
     for (const CallRecord& call : ranks[r].calls) {
@@ -71,7 +72,7 @@ std::vector<Lack> find_lacks(const std::vector<TraceFile>& ranks, uint64_t now) 
     std::vector<size_t> places;
     bool known = true;
     for (const auto& [r, range] : members) {
-      // Overwritten, or lost when it was read.
+      // The record was overwritten, or lost when it was read.
       known &= arrivals[r].has_value() || key.second > range.second;
       those.push_back(arrivals[r]);
       places.push_back(r);
@@ -87,7 +88,7 @@ std::vector<Lack> find_lacks(const std::vector<TraceFile>& ranks, uint64_t now) 
   return lacks;
 }
 
-// Time that several of them share counts once: buckets are on their way together.
+// Time that several of them share counts once, because buckets are pending together.
 uint64_t united(std::vector<Lack> lacks) {
   std::sort(lacks.begin(), lacks.end(),
             [](const Lack& a, const Lack& b) { return a.begun < b.begun; });

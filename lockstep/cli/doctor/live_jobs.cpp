@@ -27,9 +27,9 @@ namespace lockstep::cli {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr double kLooksBack = 10;  // seconds
+constexpr double kLooksBack = 10;  // seconds of the records that are examined
 
-// A variable of another process; nothing where it is not to be seen.
+// A variable of another process; nullopt where it cannot be read.
 std::optional<std::string> variable_of(int pid, const std::string& name) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/environ");
   for (std::string entry; std::getline(file, entry, '\0');)
@@ -43,8 +43,8 @@ std::optional<int> number_of(int pid, const std::string& name) {
   return number ? std::optional(static_cast<int>(*number)) : std::nullopt;
 }
 
-// The host's ranks have numbers in a row, from this one on. Of one that was a spare at first, others see the environment
-// of a spare, which has no rank.
+// The host's ranks have consecutive numbers from this one on. A rank that was a spare at first
+// shows a spare's environment, which has no rank.
 int first_rank_of(const trace::CallBoard& board) {
   for (int local = 0; local < board.ranks(); ++local) {
     if (const auto rank = number_of(static_cast<int>(board.pid(local)), "RANK"))
@@ -72,7 +72,7 @@ bool alive(int pid) {
   return state != '\0' && state != 'Z' && state != 'X';
 }
 
-// Who holds it and is none of its ranks, nor a spare.
+// The process that holds the board and is neither a rank nor a spare.
 int launcher_of(const LiveJob& job) {
   for (const int pid : job.processes) {
     bool rank = variable_of(pid, "LOCKSTEP_SPARE_FD").has_value();
@@ -171,7 +171,7 @@ int show_live(const LiveOptions& options) {
     if (!any) break;
     late = late_now;
     text = printable_lines(text);
-    // Home, the text, and whatever a longer one has left below it.
+    // Moves the cursor home, writes the text, and erases the rest of a longer former one.
     write_stdout(redraw ? "\x1b[H\x1b[2J" + text : text + "\n");
   }
   return late ? 1 : 0;

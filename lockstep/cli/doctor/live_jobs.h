@@ -12,21 +12,24 @@ namespace lockstep::cli {
 
 struct LiveJob {
   int launcher = 0;            // its pid
-  std::vector<int> processes;  // that hold the board
+  std::vector<int> processes;  // the holders of the board
   trace::CallBoard board;
 };
 
-// Those of this user, and, for root, of all. Processes that end meanwhile are passed over.
+// Finds the jobs of this user, and for root all jobs. Processes that end meanwhile are left out.
 std::vector<LiveJob> find_live_jobs();
-// The one of a launcher or of one of its ranks. Throws DataError that says which there are.
+// Finds the job of a launcher or of one of its ranks.
+// Throws: DataError that lists the jobs.
 LiveJob find_live_job(int pid);
 
-// What its ranks have called, all read now; those alone that have joined and still run. Empty once there are none.
+// Reads the calls of all ranks now. It has those that have joined and still run, and is empty once
+// there are none.
 std::vector<trace::TraceFile> read_live(const LiveJob& job);
 
-// `lockstep doctor --live`: prints what look_live() says of the job `pid`, of all jobs for 0, every `every`
-// seconds, `times` times; for 0, until they are over. Returns 1 where a rank was late at the last look, else 0.
-// Throws DataError where there is no job.
+// `lockstep doctor --live`: prints the result of look_live() for the job `pid`, or for all jobs if
+// it is 0, every `every` seconds, `times` times, or until the jobs end if that is 0. Returns 1
+// where a rank was late at the last look, otherwise 0.
+// Throws: DataError where there is no job.
 struct LiveOptions {
   int pid = 0;
   double every = 1;

@@ -127,7 +127,7 @@ TEST(Live, GroupsOfSomeRanksDoNotMixWithOthers) {
   Job job(4);
   for (int step = 0; step < 20; ++step) {
     const double begin = 90 + 0.5 * step;
-    // Two pairs that know nothing of each other, at other times.
+    // Two pairs of ranks are independent, and late at different times.
     for (const int r : {0, 1}) job.call(r, begin, begin + 0.001, 1);
     for (const int r : {2, 3}) job.call(r, begin + 0.25, begin + 0.251, 2);
   }

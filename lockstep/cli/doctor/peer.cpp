@@ -26,11 +26,11 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view kPurpose = "lockstep doctor";
 constexpr std::string_view kPurposeBack = "lockstep doctor, back";
 constexpr double kAuthentication = 3;  // seconds for a visitor to prove itself
-constexpr double kBackTimeout = 3;     // for a way back to work
+constexpr double kBackTimeout = 3;     // seconds for a connection back
 constexpr size_t kMaxMessage = size_t{1} << 20;
 constexpr int kPings = 20;
 constexpr size_t kLarge = size_t{4} << 20;
-// A clock that is off by more makes logs of two hosts hard to compare.
+// A larger difference of the clocks makes logs of two hosts hard to compare.
 constexpr double kClockTolerance = 0.5;
 
 void send_message(int fd, const Json& json, Deadline deadline) {
@@ -54,21 +54,21 @@ std::vector<std::string> own_addresses(const std::string& interface, bool v6) {
   return addresses;
 }
 
-// Where to listen so that all of `interface`, or of this host, is reached.
+// The address to listen at, so that all addresses of `interface`, or of this host, are reached.
 HostPort listening_address(uint16_t port, const std::string& interface, bool v6) {
   const auto addresses = own_addresses(interface, v6);
   if (!interface.empty() && !addresses.empty()) return {addresses.front(), port};
   return {v6 ? "::" : "0.0.0.0", port};
 }
 
-// The next one that proves the secret. Others are refused.
+// Accepts the next visitor that proves the secret, and refuses others.
 UniqueFd accept_authenticated(int listener, const Secret& secret, std::string_view purpose,
                               Deadline deadline) {
   wire::Acceptor acceptor("lockstep doctor");
   while (true) {
     wait_ready(listener, POLLIN, deadline, "a visitor");
     UniqueFd fd = acceptor.next(listener);
-    // There is nobody who could give way.
+    // No other connection could be closed to make room.
     if (acceptor.starved()) throw system_error("a visitor cannot be accepted", acceptor.error());
     if (!fd) continue;
     std::string who = "?";
@@ -83,7 +83,7 @@ UniqueFd accept_authenticated(int listener, const Secret& secret, std::string_vi
   }
 }
 
-// Tries every address; "" or why it is not reached.
+// Tries every address; returns "", or the reason why none is reached.
 std::vector<std::pair<std::string, std::string>> try_back(const std::vector<std::string>& addresses,
                                                           uint16_t port, const Secret& secret) {
   std::vector<std::pair<std::string, std::string>> outcomes;
@@ -162,7 +162,7 @@ void judge_clock_offset(const ClockOffset& clock, std::vector<Finding>& findings
        close ? "" : "set both by chronyd or ntpd, or logs of the hosts do not match"});
 }
 
-// Large messages are lost where packets of full size are, and small ones pass.
+// Large messages get lost where packets of full size do, while small ones pass.
 void check_large(int fd, std::vector<Finding>& findings, Deadline deadline) {
   const std::string large(kLarge, 'x');
   const Deadline own = Deadline::seconds(
@@ -193,7 +193,7 @@ void judge_path_mtu(int fd, std::vector<Finding>& findings) {
     findings.push_back({Level::kOk, "path MTU", std::to_string(mtu), ""});
 }
 
-// The visitor's turn after the measuring: the listener tries the ways back, and says how it went.
+// The last part of a visit: the listener tries the ways back, and reports the results.
 Json await_outcomes(int control, int back, const Secret& secret, Deadline deadline) {
   while (true) {
     pollfd waiting[] = {{control, POLLIN, 0}, {back, POLLIN, 0}};
@@ -207,7 +207,7 @@ Json await_outcomes(int control, int back, const Secret& secret, Deadline deadli
 }  // namespace
 
 ClockOffset clock_offset(std::vector<ClockReading> readings) {
-  // The shortest round trip leaves the least room for doubt.
+  // The shortest round trip leaves the least uncertainty.
   std::sort(readings.begin(), readings.end(), [](const ClockReading& a, const ClockReading& b) {
     return a.back - a.sent < b.back - b.sent;
   });
@@ -222,7 +222,7 @@ ClockOffset clock_offset(std::vector<ClockReading> readings) {
 
 std::vector<Finding> listen_for_peer(uint16_t port, const std::string& interface,
                                      const Secret& secret, Deadline deadline) {
-  // An interface that has IPv6 only is listened at by that.
+  // It listens by IPv6 at an interface that has IPv6 only.
   const bool v6 =
       own_addresses(interface, false).empty() && !own_addresses(interface, true).empty();
   const UniqueFd listener = listen_tcp(listening_address(port, interface, v6));

@@ -23,7 +23,7 @@ constexpr size_t kLastRows = 5;
 struct RankCalls {
   const TraceFile* trace = nullptr;
   std::vector<const CallRecord*> collectives;  // by sequence
-  std::vector<const CallRecord*> moves;        // that are not over
+  std::vector<const CallRecord*> moves;        // pending ones
 };
 
 using GroupCalls = std::map<int, RankCalls>;  // by rank
@@ -51,8 +51,8 @@ std::string seconds_text(std::optional<double> seconds) {
   return *seconds < 10 ? fixed(*seconds, 3) + " s" : duration_text(*seconds);
 }
 
-// Files of a job that ran there before: they were written before others of the job had begun, or
-// know another number of ranks than the newest.
+// Finds the files of a former job: they were written before others of this job had begun, or know
+// another number of ranks than the newest.
 std::vector<const TraceFile*> of_one_job(const std::vector<TraceFile>& traces,
                                          TraceReport& report) {
   const TraceFile* newest = &traces.front();
@@ -80,7 +80,7 @@ std::vector<const TraceFile*> of_one_job(const std::vector<TraceFile>& traces,
   return used;
 }
 
-// In the order of their first calls.
+// Sorts groups in the order of their first calls.
 std::vector<std::pair<uint32_t, GroupCalls>> by_group(const std::vector<const TraceFile*>& traces) {
   std::map<uint32_t, GroupCalls> groups;
   std::map<uint32_t, int64_t> first;
@@ -96,7 +96,7 @@ std::vector<std::pair<uint32_t, GroupCalls>> by_group(const std::vector<const Tr
         if (call.ended == 0) calls.moves.push_back(&call);
         continue;
       }
-      // A number that was there: a later communicator, of another init() of the program.
+      // The number was used before: this is a later communicator, of another init() of the program.
       auto& list = calls.collectives;
       if (!list.empty() && list.back()->sequence >= call.sequence) list.clear();
       list.push_back(&call);
@@ -109,7 +109,7 @@ std::vector<std::pair<uint32_t, GroupCalls>> by_group(const std::vector<const Tr
   return ordered;
 }
 
-// The calls of one number, told apart by `key`.
+// The calls of one number, distinguished by `key`.
 template <typename Key>
 TracedRow row_of(uint64_t sequence, const std::vector<std::pair<int, const CallRecord*>>& calls,
                  Key key) {
@@ -385,7 +385,7 @@ TraceReport merge_traces(const std::vector<TraceFile>& traces) {
   const std::vector<const TraceFile*> used = of_one_job(traces, report);
   auto groups = by_group(used);
   if (groups.empty()) groups.emplace_back(0, GroupCalls{});
-  // Who has called nothing at all is missed where the job begins.
+  // A rank that has called nothing is reported where the job begins.
   for (const TraceFile* trace : used)
     if (std::all_of(trace->calls.begin(), trace->calls.end(), trace::is_remote))
       groups.front().second[trace->rank].trace = trace;

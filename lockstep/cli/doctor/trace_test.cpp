@@ -51,7 +51,7 @@ CallRecord inside(CallRecord record) {
   return record;
 }
 
-// Everybody's barriers 1 to `count`.
+// Adds the barriers 1 to `count` of all ranks.
 std::vector<TraceFile> in_step(int size, uint64_t count) {
   std::vector<TraceFile> traces;
   for (int rank = 0; rank < size; ++rank) {
@@ -105,7 +105,7 @@ TEST(MergeTraces, ASkippedCallShowsInTheLinesBeforeItShowsInTheCalls) {
   auto traces = in_step(2, 3);
   for (auto& trace : traces) trace.calls.push_back(call(4, "all_reduce", 20));
   traces[0].calls.push_back(call(5, "all_reduce", 21));
-  traces[1].calls.push_back(call(5, "all_reduce", 30));  // skipped that of line 21
+  traces[1].calls.push_back(call(5, "all_reduce", 30));  // skipped the call of line 21
   traces[0].calls.push_back(inside(call(6, "all_reduce", 30)));
   traces[1].calls.push_back(inside(call(6, "barrier", 31)));
   const TraceReport report = merge_traces(traces);

@@ -1,4 +1,5 @@
-// Commands that start processes, with stdin, stdout or stderr closed: as cron, a daemon or `>&-` start them.
+// Starts commands that start processes, with stdin, stdout or stderr closed, as cron, a daemon or
+// `>&-` do.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -9,7 +10,7 @@
 
 namespace lockstep::engine::closed_streams_mp_test {
 
-// Its exit code, or 128 + signal.
+// Returns the exit code, or 128 + signal.
 int run_with(const std::string& closed, const Arguments& arguments) {
   SubprocessOptions options;
   const std::string program = arguments[0] == "train" ? LOCKSTEP_ENGINE : LOCKSTEP_TOOLS;

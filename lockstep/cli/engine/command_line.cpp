@@ -94,18 +94,18 @@ void refuse_zeros(const CLI::App& app, const std::vector<std::string>& options) 
 
 namespace {
 
-// What was printed must not get lost in silence.
+// Printed text must not get lost in silence.
 void finish_stdout() {
   std::cout.flush();
   std::clearerr(stdout);
   if (std::fflush(stdout) != 0) throw system_error("stdout cannot be written", errno);
   if (std::cout) return;
-  // It failed earlier, and the reason is forgotten: what the next write says.
+  // It failed earlier, and the reason is forgotten; the next write gives it again.
   if (::write(STDOUT_FILENO, "\n", 1) < 0) throw system_error("stdout cannot be written", errno);
   throw Error("stdout cannot be written");
 }
 
-// What the file system says of a path that was given: not the failure of a run.
+// Whether the file system refuses the given path, as opposed to a run that failed.
 bool is_of_the_path(const std::error_code& code) {
   for (const std::errc each :
        {std::errc::permission_denied, std::errc::no_such_file_or_directory,
@@ -131,8 +131,8 @@ int run_to_the_end(const std::function<int()>& command) {
 int run_guarded(const std::string& name, const std::function<int()>& command) {
   try {
     return run_to_the_end(command);
-  } catch (const Told& told) {
-    return told.exit_code;
+  } catch (const AlreadyReported& reported) {
+    return reported.exit_code;
   } catch (const fs::filesystem_error& error) {
     return report(name, error.path1().string() + ": " + error.code().message(),
                   is_of_the_path(error.code()) ? 2 : 1);
@@ -175,8 +175,8 @@ fs::path tools_program() {
 }
 
 std::string lockstep_command() {
-  const fs::path prefix =
-      self().parent_path().parent_path().parent_path();  // of libexec/lockstep/lockstep-engine
+  // This program is libexec/lockstep/lockstep-engine below the prefix.
+  const fs::path prefix = self().parent_path().parent_path().parent_path();
   const fs::path command = prefix / "bin" / "lockstep";
   std::istringstream path(process_env()("PATH").value_or(""));
   for (std::string folder; std::getline(path, folder, ':');) {

@@ -1,4 +1,4 @@
-// What the engine's commands share: reading arguments, saying what is wrong, writing results.
+// The common part of the engine's commands: reading arguments, reporting errors, writing results.
 #pragma once
 
 #include <filesystem>
@@ -25,45 +25,47 @@ struct NamedCommand {
 int run_one_of(const std::vector<NamedCommand>& commands, int argc, char** argv);
 
 // Long options may be spelled with '_' for '-': "--batch_size=3" becomes "--batch-size=3". Values
-// are left alone, and what follows "--".
+// and the words after "--" are unchanged.
 Arguments with_dashes(const Arguments& arguments);
 
-// "batch_size" as an option: "--batch-size".
+// The option of a field: "--batch-size" for "batch_size".
 std::string option_name(const std::string& field);
 
-// Parses. Throws HelpShown after printing the help that was asked for, InvalidArgument of one line
-// otherwise.
+// Parses the arguments.
+// Throws: HelpShown after printing the help that was asked for, otherwise InvalidArgument of one
+// line.
 struct HelpShown {};
 void parse(CLI::App& app, const Arguments& arguments);
 
-// Throws InvalidArgument for one of these options (numbers) that was given as 0, which would stand
-// for one that was not.
+// Refuses 0 for these options, which take numbers: it would stand for an option that was not given.
+// Throws: InvalidArgument.
 void refuse_zeros(const CLI::App& app, const std::vector<std::string>& options);
 
-// The failure has been told already; the program ends with the exit code.
-struct Told {
+// Thrown where the failure has been reported already; the program ends with the exit code.
+struct AlreadyReported {
   int exit_code = 1;
 };
 
-// Runs a command, turning what it throws into one line on stderr and an exit code: 2 for bad usage,
-// configuration, input or a checkpoint that cannot be used; 1 for a run that failed, or whose
-// output cannot be written.
+// Runs a command, and turns its exceptions into one line on stderr and an exit code: 2 for bad
+// usage, configuration, input or a checkpoint that cannot be used; 1 for a run that failed, or
+// whose output cannot be written.
 int run_guarded(const std::string& name, const std::function<int()>& command);
 
-// Before the work that leads to them: check_output_file() of each. Where one is "-", which is stdout, what the
-// command prints besides goes to stderr, so that the result is alone there.
+// Calls check_output_file() for each, before the work that leads to them. If one is "-", which is
+// stdout, the command's other output goes to stderr, so that the result is alone on stdout.
 void check_result_files(std::initializer_list<std::string> paths);
 
-// `json` as a file, whole or not at all, or to stdout if `path` is "-". Nothing if it is empty.
+// Writes `json` as a file, whole or not at all, or to stdout if `path` is "-". Does nothing if it
+// is empty.
 void write_json(const std::string& path, const nlohmann::ordered_json& json);
 
 // This program's file.
 std::filesystem::path self();
-// The program of `lockstep train`, which stands beside this one, or is it.
+// The program of `lockstep train`, which is beside this one, or this one itself.
 std::filesystem::path engine_program();
-// That of `lockstep compare`, which stands there too where it is built.
+// The program of `lockstep compare`, which is there where it is built.
 std::filesystem::path tools_program();
-// How the user calls lockstep: its name if it is on PATH, else its path from here.
+// The user's word for lockstep: its name if it is on PATH, otherwise its path from here.
 std::string lockstep_command();
 
 }  // namespace lockstep::engine

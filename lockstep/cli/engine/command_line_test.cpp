@@ -44,7 +44,7 @@ TEST(CommandLine, ErrorsBecomeExitCodes) {
   EXPECT_EQ(run_guarded("x", []() -> int { throw DataError("a"); }), 2);
   EXPECT_EQ(run_guarded("x", []() -> int { throw CheckpointError("a"); }), 2);
   EXPECT_EQ(run_guarded("x", []() -> int { throw PeerLost("a", 1); }), 1);
-  EXPECT_EQ(run_guarded("x", []() -> int { throw Told{.exit_code = 3}; }), 3);
+  EXPECT_EQ(run_guarded("x", []() -> int { throw AlreadyReported{.exit_code = 3}; }), 3);
   const auto failing = [](std::errc code) {
     return [code]() -> int {
       throw std::filesystem::filesystem_error("status", "/x", std::make_error_code(code));
@@ -54,14 +54,14 @@ TEST(CommandLine, ErrorsBecomeExitCodes) {
   EXPECT_EQ(run_guarded("x", failing(std::errc::io_error)), 1);
 }
 
-// What a command prints, in-process.
+// Runs a command in this process and returns its output.
 std::string printed_by(int (*command)(const Arguments&), const Arguments& arguments) {
   ::testing::internal::CaptureStdout();
   EXPECT_EQ(command(arguments), 0);
   return ::testing::internal::GetCapturedStdout();
 }
 
-// What it says of arguments that it refuses.
+// Returns the error for arguments that it refuses.
 std::string refusal_by(int (*command)(const Arguments&), const Arguments& arguments) {
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(command(arguments), 2);
@@ -161,7 +161,7 @@ TEST(CommandLine, WhatIsGivenAsNothingIsNotTakenForNotGiven) {
   }
 }
 
-// All that is wrong with a product is said before a model is trained.
+// Every error of a product is reported before a model is trained.
 TEST(Verify, ChecksItsFlagsBeforeItTrains) {
   const auto refused = [](const Arguments& words) {
     try {
@@ -242,7 +242,7 @@ TEST(TrainSummary, SaysWhereThingsAre) {
   EXPECT_THAT(train_summary({.result = result, .config = config, .compares = false}),
               Not(HasSubstr("compare")))
       << "after scripts/quickstart";
-  result.evaluation.samples = 0;  // resumed where nothing was left
+  result.evaluation.samples = 0;  // resumed after its last step
   EXPECT_THAT(train_summary({.result = result, .config = config, .backend = "shm"}),
               AllOf(Not(HasSubstr("97.35")), HasSubstr("The best test accuracy was 98.00 %")));
 }

@@ -1,4 +1,4 @@
-// The commands on CUDA devices that the host plays, as on a machine with GPUs.
+// Runs the commands on CUDA devices that the host simulates, as on a machine with GPUs.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ class EngineOnDevices : public ::testing::Test {
     data::generate_digits(dir_ / "digits", {.train = 512, .test = 100});
   }
 
-  // With `devices` of them.
+  // Runs it with that number of devices.
   Ended run(int devices, const Arguments& arguments, const char* program = LOCKSTEP_ENGINE) const {
     const UniqueFd out(::creat((dir_ / "stdout").c_str(), 0600)),
         err(::creat((dir_ / "stderr").c_str(), 0600));
@@ -64,7 +64,7 @@ class EngineOnDevices : public ::testing::Test {
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   }
-  // Texts of few letters, whose evaluation takes no time.
+  // Texts of few letters, which take no time to evaluate.
   std::string letters() const {
     std::string rows;
     for (int i = 0; i < 60; ++i)
@@ -89,7 +89,7 @@ TEST_F(EngineOnDevices, TrainAndEvalGiveTheCpusNumbers) {
     EXPECT_NEAR(result("cuda").at(name).get<double>(), result("cpu").at(name).get<double>(), 1e-4)
         << name;
   }
-  // What was trained on the one is measured on the other.
+  // A model that was trained on one device is evaluated on the other.
   const Ended eval = run(
       1, {"eval", "--checkpoint", dir_ / "cuda", "--device", "auto", "--json", dir_ / "eval.json"});
   ASSERT_EQ(eval.exit_code, 0) << eval.err;
@@ -97,7 +97,8 @@ TEST_F(EngineOnDevices, TrainAndEvalGiveTheCpusNumbers) {
               result("cuda").at("test_loss").get<double>(), 1e-5);
 }
 
-// The others' ways and recipes, for a few steps. `near`: how far the losses may be apart, where there is dropout.
+// The other ways and recipes, for a few steps. `near` is the tolerance of the losses where there is
+// dropout.
 struct Way {
   const char* name;
   Arguments arguments;
@@ -158,7 +159,7 @@ INSTANTIATE_TEST_SUITE_P(
         Way{"text", {"text", "--data", "sentences", "--amp", "bf16"}, 0.1}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// Two ranks share one device; and the run goes on on the CPU.
+// Two ranks share one device; then the run continues on the CPU.
 TEST_F(EngineOnDevices, ARunGoesOnOnAnotherDevice) {
   const Ended first =
       run(1, train("run", {"--nproc", "2", "--device", "cuda", "--max-steps", "3"}));
@@ -173,7 +174,7 @@ TEST_F(EngineOnDevices, ARunGoesOnOnAnotherDevice) {
               1e-4);
 }
 
-// Each way trains as by itself, and the numbers of the CPU are in EngineWays.
+// Each way trains as it does alone; EngineWays has the numbers of the CPU.
 TEST_F(EngineOnDevices, WaysAreComparedAndMeasured) {
   const Ended compared =
       run(2,
@@ -229,7 +230,7 @@ TEST_F(EngineOnDevices, DividedExpertsGiveTheCpusNumbers) {
         << name;
 }
 
-// So does one that divides the model, from devices to the host.
+// A run that divides the model does so, too, from devices to the host.
 TEST_F(EngineOnDevices, ADividedRunGoesOnOnTheHost) {
   const auto train_lm = [&](const std::string& output, const Arguments& more) {
     Arguments arguments{"train",       "lm",     "--data",    letters(), "--output",

@@ -1,4 +1,4 @@
-// --device, of the commands that compute.
+// The option --device of the commands that compute.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -15,12 +15,14 @@ namespace lockstep::engine {
 
 void add_device_option(CLI::App& app, std::string& device);
 
-// `device` is as the option has it; "": not given, which means LOCKSTEP_DEVICE, or the CPU. Both bring
-// the model there, and throw InvalidArgument where there is no such device.
+// `device` is the option's value; "" means that it was not given: LOCKSTEP_DEVICE, or the CPU. Both
+// functions bring the model to the device.
+// Throws: InvalidArgument where there is no such device.
 //
-// This rank of the job. Collective.
+// Joins the job as this process's rank.
+// Collective: all ranks call it.
 Communicator join_with(torch::nn::Module& model, const std::string& device);
-// A process that works alone.
+// For a process that works alone.
 void bring_to_device(torch::nn::Module& model, const std::string& device);
 
 }  // namespace lockstep::engine

@@ -1,4 +1,4 @@
-// What doctor_trace_mp_test starts: a rank of a job that goes wrong as told.
+// The program that doctor_trace_mp_test starts: a rank of a job with the given fault.
 //   doctor_test_program BEHAVIOUR [STORE RANK]   with a store: one of two ranks without a launcher
 #include <ATen/ops/ones.h>
 #include <signal.h>
@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
     auto comm = lockstep::init(options);
     const at::Tensor tensor = at::ones({1000});
     for (int step = 0; step < 3; ++step) comm.all_reduce(tensor);
-    // Until somebody stops it: rank 1 takes longer than the others, or all take equally long.
+    // It runs until it is stopped: rank 1 takes longer than the others, or all take equally long.
     for (int step = 0; (is("slow") || is("even")) && step < 4000; ++step) {
       std::this_thread::sleep_for(
           std::chrono::milliseconds(is("slow") && comm.rank() == 1 ? 100 : 15));
@@ -40,7 +40,7 @@ int main(int argc, char** argv) {
     if (comm.rank() == 1) {
       if (is("die")) {
         std::this_thread::sleep_for(
-            std::chrono::milliseconds(500));  // the others come to their next call
+            std::chrono::milliseconds(500));  // the others arrive at their next call
         ::raise(SIGKILL);
       }
       if (is("hang") || is("late")) {

@@ -1,4 +1,4 @@
-// Traces of real jobs, from the first call to what `lockstep doctor --trace` says of them.
+// Traces of real jobs, from the first call to the report of `lockstep doctor --trace`.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -35,7 +35,7 @@ Started job(const TestDirectory& dir, const std::string& behaviour) {
       {lockstep(), "run", "-np", "3", "--trace-dir", dir / "traces", program(), behaviour});
 }
 
-// What the doctor says; `code` is what it exits with.
+// Returns the doctor's output; `code` is the expected exit code.
 std::string doctor(const TestDirectory& dir, int code) {
   Started started({lockstep(), "doctor", "--trace", dir / "traces", "--json", dir / "report.json"});
   EXPECT_EQ(started.finish(), code) << started.said;
@@ -63,7 +63,7 @@ TEST(DoctorTrace, AJobThatHangsIsLookedAtWhileItRuns) {
   const TestDirectory dir;
   Started ranks = job(dir, "hang");
   ranks.await("rank 1 pauses");
-  std::this_thread::sleep_for(std::chrono::seconds(1));  // the others come to their next call
+  std::this_thread::sleep_for(std::chrono::seconds(1));  // the others arrive at their next call
   ranks.process().signal(SIGUSR1);
   ranks.await("(SIGUSR1)");
   EXPECT_FALSE(ranks.process().poll().has_value()) << "the job goes on";
@@ -101,16 +101,16 @@ TEST(DoctorTrace, WithoutAnAgentARankWritesItsOwnWhenItsCommunicatorBreaks) {
 }
 
 struct Look {
-  int code = 0;  // what it exits with
+  int code = 0;  // the exit code
   std::string said;
 };
 
-// What `lockstep doctor --live` says of a running job, at its last look.
+// Returns the output of `lockstep doctor --live` about a running job, at its last look.
 Look live(const std::string& behaviour) {
   const TestDirectory dir;
   Started ranks = job(dir, behaviour);
   ranks.await("all are training");
-  std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // some of its time to look at
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // gives it some time to observe
   Started doctor({lockstep(), "doctor", "--live", std::to_string(ranks.process().pid()), "--times",
                   "2", "--every", "0.5"});
   const int code = doctor.finish();
@@ -130,7 +130,7 @@ TEST(DoctorLive, TheRankThatTheOthersWaitForIsNamed) {
                     HasSubstr("\nrank 1 is late: the others wait for it ")));
 }
 
-// One that this machine held up for a while is named rightly; not time and again.
+// A rank that this machine delays is named rightly, but not again and again.
 TEST(DoctorLive, NobodyIsNamedWhereAllAreAlike) {
   Look look = live("even");
   for (int again = 0; look.code != 0 && again < 2; ++again) look = live("even");

@@ -1,4 +1,4 @@
-// The engine as its users meet it: a program with arguments, files and exit codes.
+// Tests the engine as users run it: a program with arguments, files and exit codes.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ struct Ended {
   std::string out, err;
 };
 
-// A started engine, its output in files of `dir`.
+// A started engine, with its output in files of `dir`.
 class Engine {
  public:
   Engine(const TestDirectory& dir, const Arguments& arguments) : dir_(dir) {
@@ -96,7 +96,8 @@ void expect_same_bytes(const TestDirectory& dir, const std::string& a, const std
   }
 }
 
-// The agent's ranks, in order; it has another child, which ends what they start if it is killed.
+// Returns the agent's ranks, in order. It has another child, the sentinel, which ends the processes
+// that they start if the agent is killed.
 std::vector<pid_t> ranks_of(pid_t agent) {
   std::ifstream file("/proc/" + std::to_string(agent) + "/task/" + std::to_string(agent) +
                      "/children");
@@ -127,14 +128,14 @@ TEST(Engine, TwoRunsOfTwoRanksEndInTheSameBitsAndSoDoesAResumedOne) {
   expect_same_bytes(dir, "a", "b");
 
   ASSERT_EQ(run(dir, train(dir, "c", {"--epochs", "2", "--max-steps", "11"})).exit_code,
-            0);  // with dropout: generators too
+            0);  // with dropout, so generators are compared, too
   const Ended resumed = run(dir, {"train", "mnist", "--output", dir / "c", "--resume",
-                                  "--max_steps=0"});  // all else is recorded
+                                  "--max_steps=0"});  // the other options are recorded
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
   expect_same_bytes(dir, "a", "c");
 }
 
-// The launching process has no launcher's variables itself, and its ranks have them.
+// The launching process has no variables of a launcher, and its ranks have them.
 TEST(Engine, EvictionNeedsRestartsOfTheCommandThatStartsTheRanks) {
   const TestDirectory dir;
   const Arguments evicts{"--evict-stragglers", "1000", "--max-steps", "3", "--epochs", "1"};
@@ -147,7 +148,7 @@ TEST(Engine, EvictionNeedsRestartsOfTheCommandThatStartsTheRanks) {
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
 }
 
-// What four ranks divide, two others go on with, under another strategy.
+// Two ranks continue with the parts of four, under another strategy.
 TEST(Engine, OtherRanksGoOn) {
   const TestDirectory dir;
   const Ended four = run(dir, train(dir, "a",
@@ -161,7 +162,7 @@ TEST(Engine, OtherRanksGoOn) {
   ASSERT_EQ(two.exit_code, 0) << two.err;
   EXPECT_THAT(two.out, HasSubstr("Trained on 2 ranks (shm, ddp): 6 steps"));
   EXPECT_TRUE(std::filesystem::exists(dir / "a/checkpoints/last/optimizer.safetensors"));
-  // Three cannot share a step's 128 samples equally.
+  // Three ranks cannot share a step's 128 samples equally.
   const Ended three = run(dir, {"train", "mnist", "--output", dir / "a", "--resume", "--nproc", "3",
                                 "--max-steps", "8"});
   ASSERT_EQ(three.exit_code, 0) << three.err;
@@ -170,7 +171,7 @@ TEST(Engine, OtherRanksGoOn) {
   EXPECT_EQ(state.at("samples"), 1024);
 }
 
-// Processes, dropout, a checkpoint of four ranks that one goes on from: equal in every byte.
+// One rank continues from a checkpoint of four, with processes and dropout: equal in every byte.
 TEST(Engine, LogicalRanksEndInTheSameBytesOnAnyNumberOfRanks) {
   const TestDirectory dir;
   const auto logical = [&](const std::string& output, const std::string& ranks,
@@ -230,7 +231,7 @@ TEST(Engine, EvalAndPredictUseTheCheckpoint) {
             2);
   EXPECT_EQ(run(dir, {"eval", "--checkpoint", dir / "digits"}).exit_code, 2);
 
-  // A run's folder is taken by all, also one whose links a copy has left out.
+  // All commands take a run's folder, also one whose links a copy has left out.
   for (const char* link : {"last", "best"})
     std::filesystem::remove(dir / ("a/checkpoints/" + std::string(link)));
   for (const char* path :
@@ -287,7 +288,7 @@ TEST(Engine, CifarFromTrainingToPrediction) {
   EXPECT_EQ(std::count(broken.err.begin(), broken.err.end(), '\n'), 1) << broken.err;
 }
 
-// What `script` prints; in `dir`, so that what it leaves goes with that.
+// Returns the output of `script`, which runs in `dir`, so that its files are removed with that.
 std::string shell(const TestDirectory& dir, const std::string& script) {
   const UniqueFd out(::creat((dir / "stdout").c_str(), 0600));
   SubprocessOptions options;
@@ -350,14 +351,14 @@ TEST(Engine, TextsFromTrainingToPrediction) {
   const auto state = nlohmann::json::parse(dir.read("run/checkpoints/last/trainer.json"));
   EXPECT_EQ(state.at("step"), 5);
   EXPECT_THAT(train({"--resume", "--lr", "1"}).err, HasSubstr("lr was 0.0005 and is now 1"));
-  // Of a file, what a terminal would obey is shown.
+  // A terminal's commands in a file are shown.
   dir.write("texts.txt", "a\x1b]0;b\x07 c\n");
   const Ended escaped =
       run(dir, {"predict", "--checkpoint", dir / "run", "--file", dir / "texts.txt"});
   EXPECT_EQ(escaped.exit_code, 0) << escaped.err;
   EXPECT_THAT(escaped.out,
               AllOf(HasSubstr("a?]0;b? c"), Not(HasSubstr("\x1b")), Not(HasSubstr("\x07"))));
-  // Without --data: what it was trained on.
+  // Without --data it evaluates on the training's data.
   const Ended eval = run(dir, {"eval", "--checkpoint", dir / "run", "--json", dir / "eval.json"});
   EXPECT_EQ(eval.exit_code, 0) << eval.err;
   EXPECT_EQ(nlohmann::json::parse(dir.read("eval.json")).at("samples"), 50);
@@ -447,7 +448,7 @@ TEST(Engine, ALanguageModelFromTrainingToAPrompt) {
   EXPECT_EQ(said.out, "one two three four\nthree four\n");
   EXPECT_EQ(nlohmann::json::parse(dir.read("p.json"))[1].at("text"), " four\n");
 
-  // The result alone is on stdout, where it is to go there.
+  // Only the result is on stdout, if it is written there.
   const Ended piped = run(dir, {"predict", "--checkpoint", dir / "l", "--prompt", "three",
                                 "--temperature", "0", "--json", "-"});
   ASSERT_EQ(piped.exit_code, 0) << piped.err;
@@ -455,7 +456,7 @@ TEST(Engine, ALanguageModelFromTrainingToAPrompt) {
   EXPECT_THAT(piped.err, HasSubstr("three four"));
   EXPECT_FALSE(std::filesystem::exists("-"));
 
-  // What the model's own file says of predictions, options say otherwise; a run from it keeps the file.
+  // Options override the model's own file for predictions; a run from it keeps the file.
   dir.write("l/checkpoints/best/generation_config.json",
             R"({"do_sample": false, "max_new_tokens": 3})");
   const Ended own = run(dir, {"predict", "--checkpoint", dir / "l/checkpoints/best", "--prompt",
@@ -481,7 +482,7 @@ TEST(Engine, ALanguageModelFromTrainingToAPrompt) {
   };
   refused({"--text", "x"}, "is a language model; give --prompt");
   refused({"--prompt", "X"}, "a character that the vocabulary lacks");
-  // Before a word is said, and by the options' names.
+  // They are refused before any output, by the options' names.
   refused({"--prompt", "o", "--top-p", "2"}, "--top-p is 2.0; give more than 0");
   refused({"--prompt", "o", "--temperature", "-1"}, "--temperature is -1.0; give 0 or more");
   refused({"--prompt", "o", "--top-k", "-1"}, "--top-k is -1; give 0");
@@ -557,7 +558,7 @@ TEST(Engine, OutputThatCannotBeWrittenIsAFailure) {
             "lockstep train: stdout cannot be written: No space left on device\n");
 }
 
-// Mounted while it lives.
+// A file system that is mounted while the object lives.
 class SmallDisk {
  public:
   SmallDisk(std::filesystem::path at, const std::string& size) : at_(std::move(at)) {
@@ -578,8 +579,8 @@ class SmallDisk {
 
 TEST(Engine, AFullDiskIsOneLineThatNamesTheFile) {
   const TestDirectory dir;
-  // Room for what is tried before the first step, not for a checkpoint, which rank 0 writes while
-  // all wait for it.
+  // There is room for the checks before the first step, not for a checkpoint, which rank 0 writes
+  // while all ranks wait for it.
   const SmallDisk disk(dir / "small", "2m");
   if (!disk.mounted()) GTEST_SKIP() << "no tmpfs can be mounted: " << std::strerror(errno);
   const Ended ended = run(dir, train(dir, "small", {"--epochs", "2", "--batch-size", "4"}));
@@ -621,10 +622,10 @@ TEST(Engine, ASignalLeavesOneLineWithTheCommandThatGoesOn) {
     ASSERT_THAT(told, AllOf(HasSubstr(go_on), ::testing::EndsWith(" --resume")));
     const auto last = read_checkpoint(dir / "a/checkpoints/last");
     const auto step = nlohmann::json::parse(last.trainer_json).at("step").get<int>();
-    // A rank alone goes on while its line is written.
+    // A rank alone continues while its line is written.
     const int told_step = std::stoi(told.substr(told.find("(step ") + 6));
     EXPECT_TRUE(told_step == step || (ranks == std::string("1") && told_step < step)) << told;
-    // As a user would: but not for a thousand epochs.
+    // It runs as a user's would, but not for a thousand epochs.
     const std::string command = told.substr(told.find(go_on) + go_on.size()) + " --max-steps " +
                                 std::to_string(step + 3) + " > " + (dir / "out").string() + " 2>&1";
     EXPECT_EQ(std::system(command.c_str()), 0) << command << dir.read("out");
@@ -632,8 +633,8 @@ TEST(Engine, ASignalLeavesOneLineWithTheCommandThatGoesOn) {
   }
 }
 
-// A scheduler's signal: saved at a step boundary, exit code 0, a note; and the run that goes on ends as one that nothing
-// happened to, in every bit.
+// A scheduler's signal ends the run at a step boundary with a checkpoint, exit code 0 and a note;
+// and the run that continues ends like an undisturbed one, in every bit.
 TEST(Engine, SigtermAndSigusr1SaveAtAStepBoundaryAndTheRunThatGoesOnIsThatOfNoSignal) {
   const Arguments settings{"--epochs", "5", "--batch-size", "4", "--log-every", "5", "--seed", "7"};
   for (const auto& [ranks, signal] : {std::pair("1", SIGTERM), std::pair("2", SIGUSR1)}) {
@@ -645,7 +646,7 @@ TEST(Engine, SigtermAndSigusr1SaveAtAStepBoundaryAndTheRunThatGoesOnIsThatOfNoSi
 
     Engine engine(dir, train(dir, "a", arguments));
     const auto limit = Deadline::seconds(120);
-    // Steps are done once there is a line of them.
+    // A line of metrics shows that steps were done.
     while (!limit.expired() && (!std::filesystem::exists(dir / "a/metrics.jsonl") ||
                                 std::filesystem::file_size(dir / "a/metrics.jsonl") == 0))
       std::this_thread::sleep_for(std::chrono::milliseconds(5));

@@ -1,5 +1,5 @@
-// lockstep-engine: `lockstep train ...` and the other commands that train and use models; executed
-// by `lockstep`.
+// lockstep-engine: `lockstep train ...` and the other commands that train and use models.
+// `lockstep` executes it.
 #include "lockstep/cli/engine/checkpoint/command.h"
 #include "lockstep/cli/engine/command_line.h"
 #include "lockstep/cli/engine/diff/command.h"

@@ -1,5 +1,5 @@
-// lockstep-tools: `lockstep bench ...` and the other commands that measure and compare; executed by
-// `lockstep`.
+// lockstep-tools: `lockstep bench ...` and the other commands that measure and compare. `lockstep`
+// executes it.
 #include "lockstep/cli/engine/bench/command.h"
 #include "lockstep/cli/engine/command_line.h"
 #include "lockstep/cli/engine/compare/command.h"

@@ -1,4 +1,4 @@
-// Runs `lockstep compare`, `bench` or `verify` as its user does.
+// Runs `lockstep compare`, `bench` or `verify` as a user does.
 #pragma once
 
 #include <fcntl.h>
@@ -16,7 +16,7 @@ struct ToolsEnd {
   std::string out, err;
 };
 
-// "compare", "mnist", ...; its streams are kept in `dir` meanwhile.
+// Runs the words, such as "compare", "mnist"; the output streams are kept in `dir`.
 inline ToolsEnd run_tools(const TestDirectory& dir, const Arguments& words,
                           const char* program = LOCKSTEP_TOOLS) {
   const UniqueFd out(::creat((dir / "stdout").c_str(), 0600));

@@ -98,7 +98,7 @@ PipelineTimes times_of(const PlanFlags& flags) {
   for (; read < 3; ++read) {
     if (read > 0 && (at == end || *at++ != ',')) break;
     const auto [next, error] = std::from_chars(at, end, numbers[read]);
-    // Nothing between 0 and what a picture can divide by.
+    // Refuses values above 0 that are too small for a picture to divide by.
     const bool drawn = numbers[read] == 0 || (numbers[read] >= 1e-12 && numbers[read] <= 1e12);
     if (error != std::errc() || !drawn) break;
     at = next;
@@ -111,7 +111,7 @@ PipelineTimes times_of(const PlanFlags& flags) {
   return {numbers[0], numbers[1], numbers[2], flags.communication};
 }
 
-// Beyond that nobody looks at a picture, and a plan takes gigabytes.
+// A larger picture is of no use, and a larger plan takes gigabytes.
 void check_size(const PipelineSize& size) {
   constexpr int64_t kMost = 200'000;
   const int64_t chunks = std::max(size.chunks, 2);
@@ -121,13 +121,13 @@ void check_size(const PipelineSize& size) {
                      std::to_string(kMost) + " at most");
 }
 
-// A schedule that does not go with this size is said so, and the others are shown.
+// A schedule that does not go with this size is reported, and the others are shown.
 void compare(const PlanFlags& flags, const PipelineTimes& times) {
   std::vector<PlannedPipeline> plans;
   std::string refused;
   for (const std::string& name : schedule_names()) {
     PipelineSize size = flags.size;
-    // How many chunks is a question for interleaved alone.
+    // The number of chunks only concerns interleaved.
     if (name != "interleaved") size.chunks = 0;
     try {
       plans.push_back(plan_pipeline(name, size, times));
@@ -140,7 +140,7 @@ void compare(const PlanFlags& flags, const PipelineTimes& times) {
                comparison_of(plans) + refused + (refused.empty() ? "" : "\n"));
 }
 
-// What --measured does without.
+// The options that --measured does not take.
 void check_required(const PlanFlags& flags) {
   if (flags.size.stages == 0) throw UsageError("--stages is required");
   if (flags.size.micro_batches == 0) throw UsageError("--micro-batches is required");
@@ -168,7 +168,7 @@ void show_measured(const PlanFlags& flags) {
 int plan_command(const std::vector<std::string>& arguments) {
   PlanFlags flags;
   PlanParser parser(flags);
-  // Before what is required: "--help" alone is no mistake.
+  // This comes before the required options, because "--help" alone is no mistake.
   for (const std::string& word : arguments) {
     if (word != "--help" && word != "-h") continue;
     write_stdout(parser.help());

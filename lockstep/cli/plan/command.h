@@ -1,4 +1,4 @@
-// `lockstep plan`: shows what a pipeline's schedule will do before it runs.
+// `lockstep plan`: shows the effects of a pipeline's schedule before it runs.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace lockstep::cli {
 
-// Returns the exit code, 0. Throws UsageError, InvalidArgument; SystemError where a file cannot be
-// written.
+// Returns the exit code, 0.
+// Throws: UsageError, InvalidArgument; SystemError where a file cannot be written.
 int plan_command(const std::vector<std::string>& arguments);
 
 std::string plan_help();

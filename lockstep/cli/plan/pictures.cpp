@@ -14,14 +14,14 @@ namespace {
 
 using enum PipelineWork;
 
-// Without zeros that say nothing: "1.5", "2".
+// Writes a number without superfluous zeros: "1.5", "2".
 std::string short_number(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.6g", value);
   return text;
 }
 
-// A stage's own chunk, counted from the input: 'a', 'b', ...
+// The letter of a stage's own chunk, counted from the input: 'a', 'b', ...
 std::string chunk_letter(const PipelineSchedule& schedule, const PipelineAction& action) {
   if (schedule.chunks == 1) return "";
   const int stage = schedule.stage_of[static_cast<size_t>(action.chunk)];
@@ -58,8 +58,8 @@ double shortest_action(const PipelineTiming& timing) {
   return shortest;
 }
 
-// Columns for a unit of time: so many that each action's label fits, if the line then does, too. 0 where
-// not even a letter does.
+// The columns for a unit of time, so that each action's label fits, if the line then fits too. 0
+// where not even a letter fits.
 double columns_a_unit(const PlannedPipeline& plan, size_t columns) {
   double wanted = 0;
   for (const auto& actions : plan.timing.actions) {
@@ -80,7 +80,7 @@ std::string chart_line(const PlannedPipeline& plan, const std::vector<TimedActio
   for (const TimedAction& timed : actions) {
     const size_t begin = column(timed.start), width = column(timed.end) - begin;
     std::string label = label_of(plan.schedule, timed.action);
-    // Where the label does not fit, the letter alone is drawn as far as the action goes.
+    // Where the label does not fit, the letter alone is drawn for the length of the action.
     if (label.size() >= width) label.assign(width, letter_of(timed.action.work));
     label.resize(width, ' ');
     line.replace(begin, width, label);

@@ -1,4 +1,5 @@
-// A pipeline's schedule for people at a terminal: lines of text. Pure. (The picture: report/pipeline_picture.h.)
+// A pipeline's schedule for people at a terminal, as lines of text. Pure.
+// (report/pipeline_picture.h draws the picture.)
 #pragma once
 
 #include <string>
@@ -8,14 +9,14 @@
 
 namespace lockstep::cli {
 
-// A line a stage, time from left to right: "F3" a forward, dots where it waits; then the bubble and what
-// each stage holds, beside theory. Where an action would have less than one of `columns` columns, there are
-// no such lines.
+// Draws a line for each stage, time from left to right: "F3" is a forward, dots are waits. Then
+// come the bubble and the activations that each stage holds, beside theory. The lines are left out
+// where an action would have less than one of `columns` columns.
 std::string text_of(const PlannedPipeline& plan, size_t columns = 120);
-// Numbers alone: what was measured, beside the plan of the mean times and the formulas.
+// Shows numbers alone: the measured ones, beside the plan of the mean times and the formulas.
 std::string text_of(const MeasuredPipeline& measured);
 
-// A line a schedule: those that go with this size, one below the other.
+// Has a line for each schedule that goes with this size.
 std::string comparison_of(const std::vector<PlannedPipeline>& plans);
 
 }  // namespace lockstep::cli

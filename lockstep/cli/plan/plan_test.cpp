@@ -1,4 +1,4 @@
-// `lockstep plan`: what it draws, and what it says of wrong flags.
+// Tests `lockstep plan`: its drawings, and its errors for wrong flags.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -40,7 +40,7 @@ TEST(PlanCommand, NamesChunksAndStaysWithinItsColumns) {
   const PlannedPipeline small = plan_pipeline("zb-v", {2, 3}, {});
   EXPECT_THAT(text_of(small), HasSubstr("stage 1 | ....F0a F0b F1a "));
   EXPECT_THAT(text_of(small), HasSubstr("through chunk a, b, ... of the stage"));
-  // Sentences end where the terminal does, too.
+  // Sentences wrap at the terminal's width, too.
   std::istringstream sentences(text_of(small, 70));
   for (std::string line; std::getline(sentences, line);) EXPECT_LE(line.size(), 70u) << line;
   std::istringstream lines(text_of(plan_pipeline("zb-h1", {12, 8}, {}), 60));
@@ -88,7 +88,7 @@ TEST(PlanCommand, WritesAPictureAndJson) {
   EXPECT_EQ(json["peak_activations"], json["expected_peak_activations"]);
 }
 
-// A plan taken for what was measured, in seconds, one stage late.
+// A plan in place of a measurement, in seconds, with one stage late.
 MeasuredPipeline measured_step() {
   const PlannedPipeline plan = plan_pipeline("zb-h1", {2, 4}, {1e-3, 1e-3, 1e-3, 0});
   auto actions = plan.timing.actions;

@@ -81,7 +81,7 @@ std::set<int> ranks_to_show(const std::string& text) {
   return ranks;
 }
 
-// The program's command line, under Python where it needs one.
+// Returns the program's command line, under Python where it needs one.
 std::vector<std::string> command_of(const RunFlags& flags, const MachineFacts& machine) {
   if (flags.program.empty()) {
     throw UsageError("no program to run; for example: lockstep run --nproc-per-node 2 ./train");
@@ -126,7 +126,7 @@ std::vector<launch::Role> roles_of(const RunFlags& flags) {
   });
 }
 
-// How many ranks were asked for; nullopt: nobody said.
+// The number of ranks that was asked for; nullopt: none was given.
 std::optional<int> asked_ranks(const RunFlags& flags, const MachineFacts& machine,
                                const std::vector<launch::Role>& roles) {
   const int nproc = nproc_of(flags, machine);
@@ -157,7 +157,7 @@ MachineFacts machine_facts() {
     try {
       facts.python = find_program("python3");
     } catch (const LaunchError&) {
-      // Only Python programs need it.
+      // Only programs in Python need it.
     }
   }
   return facts;
@@ -177,7 +177,7 @@ RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
   options.nodes = std::move(nodes.nodes);
   plan.notes = std::move(nodes.notes);
   options.command = command_of(flags, machine);
-  // A name that is found on this host's PATH is meant to be that file on the others.
+  // A name that is found on this host's PATH means the same file on the others.
   if (options.nodes && !options.nodes->remotes.empty())
     options.program = std::filesystem::absolute(find_program(options.command.front()));
   if (flags.max_restarts < 0) throw UsageError("--max-restarts must not be negative");
@@ -197,7 +197,7 @@ RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
     });
   options.log_dir = flags.log_dir;
   options.allow_lost_logs = flags.allow_lost_logs;
-  // The agents of other hosts, and ranks that have no agent, get it as well.
+  // The agents of other hosts get it as well, and so do ranks without an agent.
   if (!flags.trace_dir.empty())
     options.env["LOCKSTEP_TRACE_DIR"] = std::filesystem::absolute(flags.trace_dir).string();
   options.redirects =
@@ -207,7 +207,7 @@ RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
   if (flags.prefix) options.prefix = launch::LinePrefix::kRank;
   if (flags.tag_output) options.prefix = launch::LinePrefix::kRankAndStream;
   options.prefix_template = flags.prefix_template;
-  if (options.prefix_template.empty())  // where torchrun of 2.13 has it
+  if (options.prefix_template.empty())  // as torchrun of 2.13 does
     options.prefix_template = machine.env("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").value_or("");
   options.substitute_local_rank = true;
   options.pin = !flags.no_pin;

@@ -11,7 +11,7 @@
 
 namespace lockstep::cli {
 
-// What plan_run() must know about the machine.
+// The facts about the machine that plan_run() needs.
 struct MachineFacts {
   int cpus = 1;
   int gpus = 0;
@@ -28,11 +28,11 @@ struct RunPlan {
   std::vector<std::string> notes;  // lines to tell the user about flags that have no effect
 };
 
-// What to launch. Pure, but that it looks whether the program exists. Throws UsageError,
-// InvalidArgument, LaunchError, one line each.
+// Plans the launch. Pure, except that it checks whether the program exists.
+// Throws: UsageError, InvalidArgument, LaunchError, one line each.
 RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine);
 
-// The whole command; returns the exit code.
+// Runs the whole command; returns the exit code.
 int run_command(const std::vector<std::string>& arguments);
 
 }  // namespace lockstep::cli

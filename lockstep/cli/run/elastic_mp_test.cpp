@@ -1,4 +1,4 @@
-// `lockstep run` on hosts that come and go, which are network namespaces that the tests make.
+// Tests `lockstep run` on hosts that come and go. They are network namespaces that the tests make.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -40,7 +40,7 @@ class RunElastic : public HostsTest {
     words.insert(words.end(), rest.begin(), rest.end());
     return words;
   }
-  // A rank that says where it is, and runs until the test says that it is done.
+  // A rank that prints its place, and runs until the test ends it.
   Words rank_until_done(Words flags) {
     flags.insert(flags.end(), {"/bin/sh", "-c",
                                "echo generation $LOCKSTEP_GENERATION has $WORLD_SIZE, restarts "
@@ -108,7 +108,7 @@ TEST_F(RunElastic, EnoughHostsBeginAndLaterOnesAreTakenIn) {
   EXPECT_THAT(third->err, HasSubstr("the job runs on 2 hosts, and may have 4; this one waits"));
 }
 
-// By which a training knows that it goes on, whatever began the generation (train/run_folder.h).
+// A training knows by it that it continues, for every cause of the generation (train/run_folder.h).
 TEST_F(RunElastic, AJobWithoutANameHasOneInAllItsGenerations) {
   const auto on = [this](int host) {
     return start(host, {"--nnodes", "1:2", "--max-restarts", "5", "--rdzv-endpoint",
@@ -170,7 +170,7 @@ TEST_F(RunElastic, AHostWhoseLinkWasCutJoinsAgainWhenItIsMended) {
   EXPECT_THAT(first->err, HasSubstr("vanished: nothing was heard of it for 2 s; 3 hosts -> 2"));
 }
 
-// Nobody on its host but the sentinel can end them.
+// On its host only the sentinel can end them.
 TEST_F(RunElastic, RanksOfAStoppedAgentHaveEndedWhenTheNextGenerationBegins) {
   Words words = rank_until_done(
       by_endpoint("1:2", {"--on-failure", "restart", "--grace", "1", "--stop-grace", "1"}));
@@ -273,7 +273,7 @@ TEST_F(RunElastic, AnotherJobAtTheSameEndpointIsRefused) {
   const Words words = rank_until_done(by_endpoint("1:2", {}));
   auto first = start(0, words);
   first->await_output(begun(0, 1));
-  // The same id, another number of hosts, another id.
+  // The hosts agree in the id, but not in their number; then they have another id.
   auto second = start(1, words);
   EXPECT_EQ(second->finish(), 2);
   EXPECT_THAT(second->err, HasSubstr("this agent cannot join: the job 'job8' has begun, and takes "

@@ -1,4 +1,4 @@
-// `lockstep run` whose first agent etcd elects, on hosts that are network namespaces.
+// Tests `lockstep run` whose first agent etcd elects, on hosts that are network namespaces.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -107,7 +107,7 @@ TEST_F(RunElected, AnotherAgentTakesOverFromTheFirst) {
   start_etcd();
   const Words words = elected("1:3", rank_until_done());
   auto first = start(0, words);
-  first->await_output(begun(1));  // so it leads
+  first->await_output(begun(1));  // it leads from here on
   auto second = start(1, words);
   auto third = start(2, words);
   second->await_output(begun(3));
@@ -116,7 +116,7 @@ TEST_F(RunElected, AnotherAgentTakesOverFromTheFirst) {
   EXPECT_NE(first->finish(), 0);
   second->await_output(begun(2));
   third->await_output(begun(2));
-  // And it comes back.
+  // The host comes back.
   first = start(0, words);
   first->await_output(begun(3));
   let_them_be_done({first.get(), second.get(), third.get()});

@@ -14,7 +14,7 @@
 namespace lockstep::cli {
 namespace {
 
-// The one place where flags are listed: CLI11 has their types and help, `flags` what flag_syntax
+// This is the one list of the flags: CLI11 gets their types and help, and `flags` what flag_syntax
 // needs.
 class RunParser {
  public:
@@ -146,7 +146,7 @@ class RunParser {
       refused(name, flags, true);
     }
     refused("--virtual-local-rank", flags, false);
-    app_.option_defaults()->group("");  // not in the help
+    app_.option_defaults()->group("");  // hides them from the help
     for (const char* name :
          {"--local-addr", "--monitor-interval", "--start-method", "--event-log-handler"}) {
       value(name, "", unused_, "Ignored", "X");
@@ -199,18 +199,19 @@ class RunParser {
              const std::string& help, const std::string& type) {
     app_.add_option(with_short(name, short_name), target, help)
         ->type_name(type)
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // all say the same
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // all forms have the same meaning
     flags_.push_back({name, short_name, true});
     settings_[name] = &target;
   }
-  // One setting, under one name or two (-np and --nproc-per-node, --grace and --shutdown-timeout).
+  // Adds a setting, under one name or two (-np and --nproc-per-node, --grace and
+  // --shutdown-timeout).
   bool is_of(const std::string& word, const std::string& flag) const {
     const std::string name = word.substr(0, word.find('='));
     const auto setting = settings_.find(name), same = settings_.find(flag);
     return name == flag || (setting != settings_.end() && same != settings_.end() &&
                             setting->second == same->second && setting->second != &unused_);
   }
-  // `shown`: what a flag's name is where the words come from.
+  // `shown` gives the name of a flag at the place where its words come from.
   void refuse_contradictions(
       const std::vector<std::string>& given,
       const std::function<std::string(const std::string&)>& shown = [](const auto& name) {
@@ -253,7 +254,7 @@ class RunParser {
     }
     flags_.push_back({name, "", takes_value});
   }
-  // CLI11 wants single letters; -np is turned into the long name before it sees it.
+  // CLI11 requires single letters, so -np is replaced by the long name beforehand.
   static std::string with_short(const std::string& name, const std::string& short_name) {
     return short_name.size() == 2 ? short_name + "," + name : name;
   }
@@ -266,7 +267,7 @@ class RunParser {
 
   CLI::App app_;
   std::vector<Flag> flags_;
-  std::map<std::string, const void*> settings_;  // what a flag with a value sets
+  std::map<std::string, const void*> settings_;  // the variable that a flag with a value sets
   std::vector<std::string> roles_;
   std::string unused_;
   bool unused_flag_ = false;

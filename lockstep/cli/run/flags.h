@@ -1,5 +1,5 @@
-// The flags of `lockstep run`, as they were written: torchrun's under torchrun's names, and
-// mpirun's -np, -H, -x and --tag-output.
+// The flags of `lockstep run` as they were written: torchrun's under torchrun's names, and mpirun's
+// -np, -H, -x and --tag-output.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ struct RunFlags {
   std::string nnodes = "1";
   std::optional<int> node_rank;
   std::string hosts;
-  std::string backend;  // LOCKSTEP_BACKEND of the ranks; "": as the environment says
+  std::string backend;  // the ranks' LOCKSTEP_BACKEND; "": as in the environment
   std::string ssh_command;
   std::vector<std::string> forward;  // -x: NAME or NAME=VALUE
   std::string interface;
@@ -54,11 +54,12 @@ struct RunFlags {
   bool run_path = false;
   bool no_use_env = false;
   bool help = false;
-  std::vector<std::string> refused;  // flags of torchrun's that were given and have no counterpart
+  std::vector<std::string> refused;  // given flags of torchrun's that have no counterpart
   std::vector<std::string> program;  // the program and its arguments
 };
 
-// Throws UsageError. Flags that are not given are looked up as torchrun does, in PET_<NAME>.
+// Parses the flags. A flag that is not given is looked up in PET_<NAME>, as torchrun does.
+// Throws: UsageError.
 RunFlags parse_run_flags(const std::vector<std::string>& arguments, const EnvLookup& env);
 
 std::string run_help();

@@ -1,5 +1,5 @@
-// What the tests of `lockstep run` on several hosts share: hosts, which are network namespaces, and
-// an ssh between them.
+// The common part of the tests of `lockstep run` on several hosts: hosts, which are network
+// namespaces, and an ssh between them.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -36,7 +36,7 @@ class HostsTest : public ::testing::Test {
   void SetUp() override {
     if (const std::string why = NetworkNamespaces::unavailable(); !why.empty()) GTEST_SKIP() << why;
     network_ = std::make_unique<NetworkNamespaces>(hosts_);
-    // What ssh does: the words after the host go to a shell there, with an environment of its own,
+    // It does as ssh: the words after the host go to a shell there, with an environment of its own,
     // which outlives ssh.
     ssh_ = folder_.write(
         "ssh",
@@ -57,7 +57,7 @@ class HostsTest : public ::testing::Test {
   }
   void TearDown() override {
     if (!network_) return;
-    // Nothing is left on any host, after whatever happened.
+    // No process is left on any host after any test.
     const Deadline deadline = Deadline::seconds(10);
     for (int host = 0; host < network_->size(); ++host) {
       while (!network_->processes(host).empty() && !deadline.expired())
@@ -85,12 +85,12 @@ class HostsTest : public ::testing::Test {
     return ended;
   }
 
-  // Ranks that run until the test lets them be done: their shell waits for this file.
+  // Ranks that run until the test ends them: their shell waits for this file.
   std::string done() const { return folder_.path().string() + "/done"; }
   std::string and_wait_until_done() const {
     return "; until [ -e " + done() + " ]; do sleep 0.02; done";
   }
-  // And their agents end well.
+  // Their agents then succeed.
   void let_them_be_done(std::initializer_list<Running*> agents) const {
     std::ofstream(done()) << "yes";
     for (Running* agent : agents) EXPECT_EQ(agent->finish(), 0) << agent->err;

@@ -39,8 +39,7 @@ launch::MpirunJob mpi_job(const RunPlan& plan) {
 }
 
 int run_by_mpirun(const RunPlan& plan) {
-  Subprocess mpirun(launch::mpirun_process(launch::find_mpirun(process_env()), mpi_job(plan)));
-  const ExitStatus status = mpirun.wait(Deadline::after(Deadline::Duration::max()));
+  const ExitStatus status = launch::run_mpirun(launch::find_mpirun(process_env()), mpi_job(plan));
   if (status.signal != 0) return 128 + status.signal;
   return status.exit_code == 0 || status.exit_code == 2 ? status.exit_code : 1;
 }

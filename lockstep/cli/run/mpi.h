@@ -1,5 +1,5 @@
-// `lockstep run --backend mpi`: MPI's ranks find each other through MPI's own launcher, so that is
-// what starts them.
+// `lockstep run --backend mpi`: MPI's own launcher starts the ranks, because they find each other
+// through it.
 #pragma once
 
 #include "lockstep/cli/run/command.h"
@@ -7,14 +7,16 @@
 
 namespace lockstep::cli {
 
-// Refuses flags that mpirun cannot follow. Pure. Throws UsageError that names the flag.
+// Refuses flags that mpirun cannot follow. Pure.
+// Throws: UsageError that names the flag.
 void check_mpi_flags(const RunFlags& flags, const RunPlan& plan);
 
-// What mpirun is to start for a plan. Pure.
+// The job that mpirun starts for a plan. Pure.
 launch::MpirunJob mpi_job(const RunPlan& plan);
 
-// Runs it by mpirun, whose output is this process's. Returns the exit code, as `lockstep run` has
-// them. Throws LaunchError.
+// Runs the plan by mpirun, whose output is this process's. Returns the exit code in `lockstep
+// run`'s sense.
+// Throws: LaunchError.
 int run_by_mpirun(const RunPlan& plan);
 
 }  // namespace lockstep::cli

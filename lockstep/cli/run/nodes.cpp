@@ -15,7 +15,7 @@ using launch::HostSlots;
 using launch::NodesOptions;
 using std::chrono::milliseconds;
 
-// torchrun's.
+// torchrun has the same defaults.
 constexpr int kDefaultStaticPort = 29500;
 constexpr int kDefaultDynamicPort = 29400;
 constexpr int kEtcdPort = 2379;
@@ -33,7 +33,7 @@ struct NodeCount {
   int min = 1, max = 1;
 };
 
-// --nnodes: N, or MIN:MAX as torchrun has it.
+// Parses --nnodes: N, or MIN:MAX as torchrun has it.
 NodeCount count_nodes(const std::string& text) {
   const auto colon = text.find(':');
   const auto min = parse_int(std::string_view(text).substr(0, colon), 1, 1 << 20);
@@ -86,7 +86,8 @@ std::string read_password(const std::string& file) {
   return password;
 }
 
-// What etcd is reached with, under torchrun's names and etcdctl's. False: the key is another one.
+// Sets the options by which etcd is reached, under torchrun's names and etcdctl's. False: the key
+// is another one.
 bool read_etcd_conf(const std::string& key, const std::string& value, launch::EtcdAccess& etcd) {
   if (key == "protocol") {
     if (value != "http" && value != "https")
@@ -109,7 +110,7 @@ bool read_etcd_conf(const std::string& key, const std::string& value, launch::Et
   return true;
 }
 
-// torchrun's --rdzv-conf, "key=value,...". Its other keys are known, and have nothing to set here.
+// Parses torchrun's --rdzv-conf, "key=value,...". Its other keys are known, and set nothing here.
 void read_conf(const std::string& text, NodesOptions& nodes) {
   static constexpr std::array<std::string_view, 7> kWithoutEffect = {
       "close_timeout", "read_timeout", "store_type",       "is_host",

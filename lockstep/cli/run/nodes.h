@@ -12,13 +12,14 @@
 namespace lockstep::cli {
 
 struct NodesPlan {
-  std::optional<int> nproc;                   // ranks on this host, where -H says so
+  std::optional<int> nproc;                   // ranks on this host, if -H gives them
   std::optional<launch::NodesOptions> nodes;  // nullopt: one host
   std::vector<std::string> notes;
 };
 
-// `nproc`: what -np asked for; nullopt without it. Pure, but that it reads the file of the job's
-// secret. Throws UsageError, InvalidArgument, one line each.
+// `nproc` is the value of -np; nullopt without it. Pure, except that it reads the file of the job's
+// secret.
+// Throws: UsageError, InvalidArgument, one line each.
 NodesPlan plan_nodes(const RunFlags& flags, const MachineFacts& machine, std::optional<int> nproc);
 
 }  // namespace lockstep::cli

@@ -1,4 +1,4 @@
-// `lockstep run` on several hosts, which are network namespaces that the tests make.
+// Tests `lockstep run` on several hosts, which are network namespaces that the tests make.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -72,7 +72,7 @@ TEST_F(RunNodes, ByEndpointHostsAreOrderedByName) {
                  "-c",
                  "echo $(hostname) $RANK $TORCHELASTIC_RUN_ID $MASTER_ADDR"};
   };
-  // The endpoint is on the second host: that one serves, whoever comes first.
+  // The endpoint is on the second host, which serves, in any order of arrival.
   auto third = start(2, words("10.77.0.2:29400"));
   auto first = start(0, words("10.77.0.2:29400"));
   auto second = start(1, words("10.77.0.2:29400"));
@@ -189,7 +189,7 @@ TEST_F(RunNodes, OverSshAHostThatCannotBeReachedIsNamed) {
                                 HasSubstr("nowhere: ssh exited with code 255 before")));
 }
 
-// Not after the ten minutes for which hosts are waited for.
+// It fails at once, and not after the ten minutes for which hosts are awaited.
 TEST_F(RunNodes, AFirstAgentThatCanNeverBeReachedIsOneLineAtOnce) {
   Words words = by_number(1, {"/bin/true"});
   words[5] = "fe80::1";  // without an interface behind it
@@ -236,7 +236,7 @@ TEST_F(RunNodes, AnotherSecretIsRefused) {
 }
 
 TEST_F(RunNodes, AHostWithoutTheProgramIsNamed) {
-  // Noticed before it joins, and when it would start.
+  // It is noticed before the agent joins, and when it would start.
   auto first = start(0, by_number(0, {test_program(), "rank", "wait"}));
   auto second = start(1, by_number(1, {"./no-such-program"}));
   EXPECT_EQ(second->finish(), 2);
@@ -252,7 +252,7 @@ TEST_F(RunNodes, AHostWithoutTheProgramIsNamed) {
   EXPECT_THAT(third->err, HasSubstr("host1: cannot start '" + script + "'"));
 }
 
-// Whatever ends the job ends it everywhere within seconds, and is named.
+// Every cause ends the job on all hosts within seconds, and is named.
 
 constexpr auto kSoon = std::chrono::seconds(10);
 

@@ -1,5 +1,6 @@
-// `lockstep run --on-failure replace` on several hosts, which are network namespaces: a rank that is killed is
-// started anew on its host, the others keep their processes, and the numbers are those of an undisturbed run.
+// Tests `lockstep run --on-failure replace` on several hosts, which are network namespaces: a rank
+// that is killed is started anew on its host, the others keep their processes, and the numbers are
+// those of an undisturbed run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -55,9 +56,9 @@ class RunReplaced : public HostsTest {
   static void finish(Agents& agents) {
     for (auto& agent : agents) EXPECT_EQ(agent->finish(), 0) << agent->out << agent->err;
   }
-  // What rank 0 printed.
+  // Returns the output of rank 0.
   std::string run_example(const std::string& name, const Words& arguments) {
-    // It draws its data into the folder where it runs.
+    // It writes its data into the folder in which it runs.
     Words command = {"/bin/sh", "-c", "cd '" + folder_.path().string() + "' && exec \"$0\" \"$@\"",
                      example(name)};
     command.insert(command.end(), arguments.begin(), arguments.end());
@@ -123,14 +124,14 @@ TEST_F(RunReplaced, WholeAndDividedStatesGoOnInTheSameBits) {
   }
 }
 
-// A process that a test kills from outside, at whatever it is doing; the first time while it starts.
+// A process that a test kills from outside at any time; the first time while it starts.
 TEST_F(RunReplaced, TrainGoesOnWhoeverDiesWhenever) {
   for (const std::string strategy : {"ddp", "zero3", "fsdp"}) {
     Agents quiet = start_on_all(train_lm(strategy, strategy));
     finish(quiet);
     Agents agents = start_on_all(train_lm(strategy, strategy + "-killed"));
     const fs::path metrics = path(strategy + "-killed") + "/metrics.jsonl";
-    std::map<int, pid_t> before;  // whose pid is to stay
+    std::map<int, pid_t> before;  // ranks that must keep their pid
     int kills = 0;
     for (const int rank : {3, 0, 2}) {
       const Deadline deadline = Deadline::seconds(60);
@@ -165,7 +166,7 @@ TEST_F(RunReplaced, TrainGoesOnWhoeverDiesWhenever) {
   }
 }
 
-// Nobody on its own host has noticed.
+// No process on its own host has noticed.
 TEST_F(RunReplaced, ARankThatStandsStillIsReplacedWhereOnlyAnotherHostWaitsForIt) {
   Agents agents;
   for (int host = 0; host < kHosts; ++host)
@@ -179,7 +180,7 @@ TEST_F(RunReplaced, ARankThatStandsStillIsReplacedWhereOnlyAnotherHostWaitsForIt
   EXPECT_THAT(agents[1]->err, HasSubstr("rank 1 stands still (SIGSTOP), pid "));
 }
 
-// Nobody on its own host stands still.
+// No process on its own host stands still.
 TEST_F(RunReplaced, WhoLostPatienceWithARankOfAnotherHostIsNotCounted) {
   Agents agents;
   for (int host = 0; host < kHosts; ++host)

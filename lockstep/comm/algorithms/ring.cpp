@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "lockstep/comm/reduce_kernels.h"
+#include "lockstep/comm/backend/reduce_kernels.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep::algorithms {

@@ -6,8 +6,8 @@
 
 #include <cstdint>
 
+#include "lockstep/comm/backend/types.h"
 #include "lockstep/comm/communicator.h"
-#include "lockstep/comm/types.h"
 
 namespace lockstep::algorithms {
 

@@ -6,7 +6,7 @@
 namespace lockstep::kernels::LOCKSTEP_ISA {
 namespace {
 
-// Sums in float32 of so many columns are added up in double: a vocabulary is long.
+// The sums in float32 of this many columns are added up in double, because a vocabulary is long.
 constexpr int64_t kSummed = 2048;
 
 LOCKSTEP_INLINE float most_of(const float* row, int64_t width) {
@@ -55,7 +55,7 @@ void cross_entropy_gradient(const CrossEntropy& of, const float* factors, const 
   for (int64_t r = begin; r < end; ++r) {
     float* const row = of.logits + r * of.pitch;
     const int64_t target = of.targets[r];
-    if (scales[r] == 0) {  // whatever is there
+    if (scales[r] == 0) {  // also where the row is not finite
       __builtin_memset(row, 0, static_cast<size_t>(of.width) * sizeof(float));
       continue;
     }

@@ -1,4 +1,5 @@
-// What a decoder's layer has between its products: RMS norm, SwiGLU, rotary positions. See kernels.h.
+// The work between the products of a decoder's layer: RMS norm, SwiGLU, rotary positions. See
+// kernels.h.
 #pragma once
 
 #include "lockstep/kernels/internal/isa_math.h"
@@ -155,7 +156,7 @@ void swiglu_backward(const SwiGlu& s, const SwiGluGradients& d, int64_t begin, i
 
 // ---- rotary positions ----
 
-// One head's row; `turn` 1 or -1.
+// Rotates one head's row; `turn` is 1 or -1.
 template <typename T>
 LOCKSTEP_INLINE void turn_row(const T* from, T* to, const float* cosines, const float* sines,
                               int64_t half, float turn) {

@@ -1,4 +1,4 @@
-// Conversions, transposes and the layouts that products want. See Kernels in kernels.h.
+// Conversions, transposes and the layouts that products need. See Kernels in kernels.h.
 #pragma once
 
 #include "lockstep/kernels/internal/isa_vector.h"
@@ -11,7 +11,7 @@ namespace {
 
 template <int... kLane>
 struct LaneList {
-  // From two rows that are kStep apart, the rows after the exchange.
+  // Exchanges blocks of two rows that are kStep apart.
   template <int kStep>
   LOCKSTEP_INLINE static void exchange(NativeWords& a, NativeWords& b) {
     const NativeWords low =
@@ -51,7 +51,8 @@ struct Matrix {
   int64_t rows, columns, pitch;
 };
 
-// to[column * pitch + row] for the rows from `row` and the columns from `column`, one by one.
+// Transposes the rows from `row` and the columns from `column` one by one, to to[column * pitch +
+// row].
 template <typename T>
 void transpose_rest(Matrix<T> m, int64_t row, int64_t column, T* to, int64_t pitch) {
   for (int64_t r = row; r < m.rows; ++r)
@@ -75,7 +76,7 @@ void transpose_words(Matrix<uint32_t> m, uint32_t* to, int64_t pitch) {
   transpose_rest(m, 0, columns, to, pitch);
 }
 
-// So many rows give whole cache lines of the transpose.
+// This many rows give whole cache lines of the transpose.
 constexpr int64_t kTransposeRows = 32;
 
 // Pairs of rows become words, for even and for odd columns, and those are transposed.
@@ -101,7 +102,7 @@ LOCKSTEP_INLINE void transpose_square(const uint16_t* from, int64_t from_pitch, 
 void transpose_shorts(Matrix<uint16_t> m, uint16_t* to, int64_t pitch) {
   constexpr int64_t kSide = 2 * kNative;
   const int64_t rows = m.rows / kSide * kSide, columns = m.columns / kSide * kSide;
-  // Down the rows of a block first: what they write lies together.
+  // It goes down the rows of a block first, because their results lie together.
   for (int64_t r = 0; r < rows; r += kTransposeRows)
     for (int64_t c = 0; c < columns; c += kSide)
       for (int64_t i = r; i < rows && i < r + kTransposeRows; i += kSide)

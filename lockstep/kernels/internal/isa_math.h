@@ -7,10 +7,10 @@
 namespace lockstep::kernels::LOCKSTEP_ISA {
 namespace {
 
-// exp(x) within 1e-7 of itself for x <= 88; 0 below -87.
+// Computes exp(x) with a relative error below 1e-7 for x <= 88, and 0 below -87.
 //
-// x = n ln 2 + r with |r| <= ln 2 / 2, the product n ln 2 in two parts (Cody and Waite), and
-// exp(r) = 1 + r + r^2 P(r), P of degree 4 fitted for the least relative error.
+// x = n ln 2 + r with |r| <= ln 2 / 2, the product n ln 2 in two parts (Cody and Waite), and exp(r)
+// = 1 + r + r^2 P(r), where P has degree 4 and was fitted for the least relative error.
 LOCKSTEP_INLINE Floats exponential(Floats x) {
   const Floats magic = all(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
   const Floats shifted = fused(x, all(1.44269504f), magic);
@@ -22,12 +22,12 @@ LOCKSTEP_INLINE Floats exponential(Floats x) {
   p = fused(p, r, all(0x1.555492p-3f));
   p = fused(p, r, all(0x1.fffffcp-2f));
   p = fused(p * r, r, r) + all(1.0f);
-  // The low bits of `shifted` are n: 2^n by its exponent.
+  // The low bits of `shifted` are n, the exponent of 2^n.
   const Floats power = as_floats((bits(shifted) + all_words(127)) << 23);
   return if_less(x, all(-87.0f), all(0.0f), p * power);
 }
 
-// What GELU is made of: the normal distribution's cumulative function and density.
+// The two parts of GELU: the normal distribution's cumulative function and density.
 struct Normal {
   Floats below;
   Floats density;
@@ -87,7 +87,7 @@ struct Pair {
 
 // ---- dropout: dropout.h says what this computes ----
 
-// Multiplies by the scale what is kept, and by 0 the rest.
+// Multiplies the kept elements by the scale, and the others by 0.
 template <bool kDrops>
 LOCKSTEP_INLINE Pair drop(Pair x, const Dropout& dropout, RowKey row, int64_t column) {
   if constexpr (!kDrops) return x;

@@ -7,7 +7,7 @@
 namespace lockstep::kernels::LOCKSTEP_ISA {
 namespace {
 
-// dropout(x + bias) + residual, or the part of it that is there.
+// Computes dropout(x + bias) + residual, without the operands that are null.
 template <typename T, bool kDrops>
 LOCKSTEP_INLINE Pair before_norm(const Norm& norm, int64_t row, RowKey mask, int64_t c, int64_t n,
                                  int64_t m) {

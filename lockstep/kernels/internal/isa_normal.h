@@ -1,4 +1,4 @@
-// Normally distributed numbers: normal.h says what this computes.
+// Normally distributed numbers, as normal.h defines them.
 #pragma once
 
 #include "lockstep/kernels/internal/isa_math.h"
@@ -6,11 +6,11 @@
 namespace lockstep::kernels::LOCKSTEP_ISA {
 namespace {
 
-// The natural logarithm of x in [2^-25, 1], within 2e-7 of itself.
+// Computes the natural logarithm of x in [2^-25, 1] with an error below 2e-7.
 //
 // x = 2^e m with m from sqrt(1/2) to sqrt 2, and log m = 2 artanh s with s = (m - 1) / (m + 1).
 LOCKSTEP_INLINE Floats logarithm(Floats x) {
-  constexpr uint32_t kRootHalf = 0x3f3504f3;  // of sqrt(1/2)
+  constexpr uint32_t kRootHalf = 0x3f3504f3;  // the bits of sqrt(1/2)
   const Words above = bits(x) + all_words(0x3f800000 - kRootHalf);
   const Words e = above >> 23;  // 127 too large
   const Floats m = as_floats((above & all_words(0x7fffff)) + all_words(kRootHalf));

@@ -7,7 +7,7 @@ namespace lockstep::kernels::LOCKSTEP_ISA {
 namespace {
 
 LOCKSTEP_INLINE Floats scaled_score(const Softmax& s, const float* row, int64_t c, int64_t n) {
-  // What is beyond the keys is never looked at.
+  // The values beyond the keys are never read.
   Floats v = load(row + c, n) * all(s.scale);
   if (s.bias != nullptr) v = v + load(s.bias + c, n);
   if (n >= kLanes) return v;
@@ -16,7 +16,7 @@ LOCKSTEP_INLINE Floats scaled_score(const Softmax& s, const float* row, int64_t 
   return load(lanes, n, -__builtin_inff());
 }
 
-// exp(score - most) of a row, in place; returns the sum.
+// Replaces a row by exp(score - most), and returns the sum.
 LOCKSTEP_INLINE float exponentials(const Softmax& s, float* row, float largest) {
   Floats first = all(0.0f), second = all(0.0f);
   for_columns(s.keys, [&](int64_t c, int64_t n, int64_t m) LOCKSTEP_INLINED {
@@ -57,7 +57,7 @@ void softmax_rows(const Softmax& s, const SoftmaxOutputs& out, int64_t rows) {
   }
 }
 
-// A row's weights after dropout in `row`, and the gradient of its scores in `dweights`.
+// Leaves a row's weights after dropout in `row`, and the gradient of its scores in `dweights`.
 template <bool kDrops>
 LOCKSTEP_INLINE void softmax_row_backward(const Softmax& s, const SoftmaxGradients& g, int64_t r) {
   float* const row = g.scores + r * s.pitch;
@@ -94,7 +94,7 @@ LOCKSTEP_INLINE void softmax_row_backward(const Softmax& s, const SoftmaxGradien
   });
 }
 
-// Two rows of floats as one row of pairs of bfloat16, in panels (kPanel) of `inner` rows.
+// Packs two rows of floats as one row of pairs of bfloat16, in panels (kPanel) of `inner` rows.
 LOCKSTEP_INLINE void pack_pair(const float* even, const float* odd, int64_t pair, int64_t inner,
                                int64_t pitch, uint32_t* to) {
   for (int64_t c = 0; c < pitch; c += kLanes) {

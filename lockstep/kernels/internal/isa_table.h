@@ -1,7 +1,8 @@
 // One instruction set's kernels. See isa_vector.h.
 #pragma once
 
-// NaN is what differs from itself, GCC's vector types need typedef, and a body is compiled once a file.
+// A value that differs from itself is NaN, GCC's vector types need typedef, and every file compiles
+// these bodies once.
 // NOLINTBEGIN(misc-redundant-expression, modernize-use-using, misc-definitions-in-headers)
 
 #include "lockstep/kernels/internal/isa_activation.h"

@@ -1,13 +1,14 @@
-// Sixteen floats at a time, whatever the processor has: the same lanes and the same order of
-// operations everywhere, so that results do not depend on it.
+// Sixteen floats at a time on every processor, with the same lanes and the same order of
+// operations, so that results do not depend on the processor.
 //
 // The isa_*.h files are compiled once for every instruction set (isa_*.cpp), each time in the
 // namespace LOCKSTEP_ISA. Nothing in them may be an inline function or template that other files
 // instantiate too: the linker would keep one copy for all, perhaps the one for a newer processor.
-// So no standard library, and everything in an anonymous namespace.
+// They therefore use no standard library, and everything lies in an anonymous namespace.
 #pragma once
 
-// NaN is what differs from itself, GCC's vector types need typedef, and a body is compiled once a file.
+// A value that differs from itself is NaN, GCC's vector types need typedef, and every file compiles
+// these bodies once.
 // NOLINTBEGIN(misc-redundant-expression, modernize-use-using, misc-definitions-in-headers)
 
 #ifndef LOCKSTEP_ISA
@@ -22,7 +23,7 @@
 #endif
 
 #define LOCKSTEP_INLINE __attribute__((always_inline)) inline
-#define LOCKSTEP_INLINED __attribute__((always_inline))  // of a lambda, after its parameters
+#define LOCKSTEP_INLINED __attribute__((always_inline))  // stands after a lambda's parameters
 
 namespace lockstep::kernels::LOCKSTEP_ISA {
 namespace {
@@ -99,7 +100,8 @@ LOCKSTEP_INLINE Floats as_floats(Words w) {
   return v;
 }
 
-// The words as numbers; below 2^31.
+// The words as numbers.
+// Requires: they are below 2^31.
 LOCKSTEP_INLINE Floats numbers_of(Words w) {
   Floats v;
   LOCKSTEP_EACH v.part[k] =
@@ -150,7 +152,7 @@ LOCKSTEP_INLINE Floats magnitude(Floats x) {
 
 // ---- memory: n < 16 lanes touch no more than n elements ----
 
-// (Part by part: a copy of the whole keeps it in memory.)
+// It copies part by part, because a copy of the whole stays in memory.
 LOCKSTEP_INLINE Floats load(const float* from) {
   Floats v;
   LOCKSTEP_EACH __builtin_memcpy(&v.part[k], from + k * kNative, sizeof v.part[k]);
@@ -207,7 +209,7 @@ __attribute__((noinline)) void store_some(T* to, const float* lanes, int64_t n) 
   store(some, load(lanes));
   for (int64_t i = 0; i < n; ++i) to[i] = some[i];
 }
-// `rest` in the other lanes.
+// Loads n lanes; the others get `rest`.
 template <typename T>
 LOCKSTEP_INLINE Floats load(const T* from, int64_t n, float rest = 0) {
   if (n >= kLanes) return load(from);
@@ -223,7 +225,7 @@ LOCKSTEP_INLINE void store(T* to, Floats v, int64_t n) {
   store_some(to, lanes, n);
 }
 
-// The sum of the lanes, the largest lane: pairs, then pairs of pairs.
+// The sum of the lanes, and the largest lane: pairs first, then pairs of pairs.
 LOCKSTEP_INLINE float sum(Floats v) {
   float lanes[kLanes];
   store(lanes, v);
@@ -240,8 +242,8 @@ LOCKSTEP_INLINE float most(Floats v) {
   return lanes[0];
 }
 
-// body(column, lanes of the first sixteen, lanes of the second) for every 32 columns; in all but
-// the last the lanes are constants.
+// Calls body(column, lanes of the first sixteen, lanes of the second) for every 32 columns; in all
+// calls but the last the lanes are constants.
 template <typename Body>
 LOCKSTEP_INLINE void for_columns(int64_t width, Body body) {
   int64_t c = 0;

@@ -92,6 +92,14 @@ at::Tensor active(const Affine& x, const std::string& name, Arithmetic how) {
   return at::gelu(x.x, name == "gelu" ? "none" : "tanh");
 }
 
+// The part that the first divided layer of a module is called as; null where all are whole.
+std::shared_ptr<const hooks::LayerPart> part_of(const torch::nn::Module& module) {
+  for (const auto& each : module.modules())
+    for (const auto& hook : hooks::hooks_of(*each))
+      if (hook->part() != nullptr) return {hook, hook->part()};
+  return nullptr;
+}
+
 // Fused nodes read tables by rows. On a device the host would have to wait.
 void check_index(const at::Tensor& index, const at::Tensor& table, const char* name) {
   if (!index.is_cpu() || hooks::is_hooked(table) || index.numel() == 0) return;
@@ -166,9 +174,15 @@ at::Tensor BertLayer::attend(const LayerRows& asking, const LayerRows& x, const 
         "BertClassifier: queries, keys and values have " +
         joined(std::vector<int64_t>{columns, qkv[1].columns(), qkv[2].columns()}) +
         " columns; they must have the same heads, of " + std::to_string(width));
-  int64_t first_head = 0;
-  for (const auto& hook : hooks::hooks_of(*query_))
-    if (hook->part() != nullptr) first_head = hook->part()->first_column() / width;
+  // The registered module computes, which may be another than query_.
+  const auto part = part_of(*self_->children()[0]);
+  // A mask is that of the whole layer's heads.
+  if (!part && pass.part && columns < config_.hidden_size && mask.probability > 0)
+    throw InvalidArgument(
+        "BertClassifier: a part of the heads asks, and the module in the query's place does not say "
+        "which; replace the query by a torch::nn::Linear that the plan divides, or set "
+        "attention_probs_dropout_prob to 0");
+  const int64_t first_head = part ? part->first_column() / width : 0;
   const at::ScalarType type = qkv[0].x.scalar_type();
   if (how == Arithmetic::kComposed && (!qkv[0].x.is_cpu() || type == at::kDouble))
     return attention(
@@ -275,10 +289,7 @@ BertEncoder::BertEncoder(const BertConfig& config)
 }
 
 std::shared_ptr<const hooks::LayerPart> BertEncoder::part() const {
-  for (const auto& module : modules())
-    for (const auto& hook : hooks::hooks_of(*module))
-      if (hook->part() != nullptr) return {hook, hook->part()};
-  return nullptr;
+  return part_of(*this);
 }
 
 lockstep::BertPass BertEncoder::pass(const BertBatch& given) const {

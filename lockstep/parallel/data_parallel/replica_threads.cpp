@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "lockstep/amp/autocast.h"
-#include "lockstep/comm/vector_maths.h"
+#include "lockstep/comm/internal/vector_maths.h"
 
 namespace lockstep::data_parallel {
 namespace {

@@ -7,7 +7,6 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/graph_task.h>
-#include <torch/cuda.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
@@ -17,15 +16,9 @@
 #include "lockstep/hooks/layer_hook.h"
 #include "lockstep/parallel/data_parallel/replica_random.h"
 #include "lockstep/parallel/data_parallel/replica_threads.h"
+#include "lockstep/parallel/data_parallel/shared_tensors.h"
 
 namespace lockstep::data_parallel {
-
-// A tensor of the module and its counterparts in the replicas.
-struct Shared {
-  std::string name;
-  at::Tensor own;
-  Tensors copies;
-};
 
 // How an output was joined.
 struct Joined {
@@ -35,68 +28,10 @@ struct Joined {
 
 namespace {
 
-int64_t bytes_of(const at::Tensor& tensor) {
-  return tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0;
-}
-
-int64_t bytes_of(const Tensors& tensors) {
-  int64_t bytes = 0;
-  for (const at::Tensor& tensor : tensors) bytes += bytes_of(tensor);
-  return bytes;
-}
-
 std::string shape_of(const at::Tensor& tensor) {
   std::ostringstream out;
   out << tensor.sizes() << ' ' << tensor.dtype().name();
   return out.str();
-}
-
-// Throws unless the replicas have the same entries, by name, in the same order.
-template <typename Dict>
-std::vector<Shared> match(const Dict& own, const std::vector<Dict>& copies, const char* kind) {
-  std::vector<Shared> result;
-  for (size_t i = 0; i < own.size(); ++i) {
-    Shared shared{.name = own[i].key(), .own = own[i].value(), .copies = {}};
-    for (const Dict& copy : copies) {
-      const bool same =
-          copy.size() == own.size() && copy[i].key() == own[i].key() &&
-          copy[i].value().defined() == own[i].value().defined() &&
-          (!own[i].value().defined() || copy[i].value().sizes() == own[i].value().sizes());
-      if (!same) {
-        throw InvalidArgument(std::string("DataParallel: the replicas differ from the model at ") +
-                              kind + " '" + own[i].key() +
-                              "'; is the function that makes them given the model's options?");
-      }
-      shared.copies.push_back(copy[i].value());
-    }
-    if (shared.own.defined()) result.push_back(std::move(shared));
-  }
-  return result;
-}
-
-// Gives `copy` the memory of `source` and its version counter, but not its place in the graph, so
-// that autograd notices a parameter that was changed between forward and backward.
-void share_memory(at::Tensor& copy, const at::Tensor& source) {
-  if (copy.is_alias_of(source) && copy.scalar_type() == source.scalar_type() &&
-      copy.sizes() == source.sizes() && copy.strides() == source.strides() &&
-      copy.storage_offset() == source.storage_offset()) {
-    return;
-  }
-  copy.mutable_grad().reset();  // it may have another dtype or device
-  copy.set_data(source.detach());
-  copy.unsafeGetTensorImpl()->set_version_counter(source.unsafeGetTensorImpl()->version_counter());
-}
-
-// Gives `copy` memory of its own with the values of `source`.
-void copy_values(at::Tensor& copy, const at::Tensor& source, const at::Device& device) {
-  const bool fits = copy.device() == device && copy.scalar_type() == source.scalar_type() &&
-                    copy.sizes() == source.sizes() && !copy.is_alias_of(source);
-  if (fits) {
-    copy.copy_(source, /*non_blocking=*/true);
-  } else {
-    copy.mutable_grad().reset();
-    copy.set_data(source.detach().to(device, /*non_blocking=*/true, /*copy=*/true));
-  }
 }
 
 // Rethrows the first replica's exception as a ReplicaError.
@@ -136,7 +71,16 @@ class Replicas::State {
            const char* what);
   Tensors gather(const std::vector<Tensors>& outputs, std::vector<Joined>& joined) const;
   Tensors backward(Step& step, const Tensors& grads);
-  int64_t parameter_bytes() const;
+
+  struct Roots {
+    std::vector<Tensors> outputs, gradients;  // of each replica
+  };
+  Roots cut(const Step& step, const Tensors& grads);
+  std::vector<Tensors> run_backwards(Step& step, const Roots& roots);
+  void forget_gradients(Step& step, size_t replica);
+  static at::Tensor sum_of(Tensors grads, at::Device target);
+  at::Tensor joined_gradient(const Step& step, size_t input, Tensors grads) const;
+  void count_memory(const Step& step, int64_t incoming);
 
   ModulePtr module_;
   std::vector<ModulePtr> copies_;
@@ -197,8 +141,7 @@ Replicas::State::State(ModulePtr module, std::vector<ModulePtr> copies,
       wrapped_("DataParallel", parameters_of(*module_)),
       threads_(devices_.size()) {
   hooks::ThreadGenerator::prepare();
-  using Dict = torch::OrderedDict<std::string, at::Tensor>;
-  std::vector<Dict> parameters, buffers;
+  std::vector<NamedDict> parameters, buffers;
   std::vector<std::vector<ModulePtr>> modules;
   for (const ModulePtr& copy : copies_) {
     parameters.push_back(copy->named_parameters());
@@ -217,12 +160,6 @@ Replicas::State::State(ModulePtr module, std::vector<ModulePtr> copies,
     }
     modes_.emplace_back(own[i].get(), std::move(others));
   }
-}
-
-int64_t Replicas::State::parameter_bytes() const {
-  int64_t bytes = 0;
-  for (const Shared& parameter : parameters_) bytes += bytes_of(parameter.own);
-  return bytes;
 }
 
 std::vector<Tensors> Replicas::State::scatter(const Tensors& inputs) const {
@@ -332,10 +269,10 @@ Tensors Replicas::State::gather(const std::vector<Tensors>& outputs,
   return result;
 }
 
-Tensors Replicas::State::backward(Step& step, const Tensors& grads) {
+// What each replica's backward starts from: its outputs, and its parts of their gradients.
+Replicas::State::Roots Replicas::State::cut(const Step& step, const Tensors& grads) {
   const size_t used = step.outputs.size();
-  const bool keep_graph = torch::autograd::get_current_graph_task_keep_graph();
-  std::vector<Tensors> roots(used), root_grads(used);
+  Roots roots{std::vector<Tensors>(used), std::vector<Tensors>(used)};
   for (size_t i = 0; i < grads.size(); ++i) {
     if (!grads[i].defined()) continue;
     const size_t k = step.tracked[i];
@@ -346,92 +283,112 @@ Tensors Replicas::State::backward(Step& step, const Tensors& grads) {
                                                 : grads[i].narrow(dim_, offset, joined.lengths[r]);
       offset += joined.lengths[r];
       if (!step.outputs[r][k].requires_grad()) continue;
-      roots[r].push_back(step.outputs[r][k]);
-      root_grads[r].push_back(part.to(devices_[r], /*non_blocking=*/true));
+      roots.outputs[r].push_back(step.outputs[r][k]);
+      roots.gradients[r].push_back(part.to(devices_[r], /*non_blocking=*/true));
       if (r > 0) traffic_.scattered_gradients += bytes_of(part);
     }
   }
+  return roots;
+}
 
-  // Takes each replica's private gradients at once, so that the next backward finds none.
-  std::vector<Tensors> private_grads(used);
-  const auto forget = [&](size_t r) {
-    for (const size_t p : step.parameters) parameters_[p].copies[r].mutable_grad().reset();
-    for (const size_t i : step.inputs) step.parts[r][i].mutable_grad().reset();
-  };
-  const auto take = [&](size_t r) {
-    for (const size_t p : step.parameters)
-      private_grads[r].push_back(std::move(parameters_[p].copies[r].mutable_grad()));
-    for (const size_t i : step.inputs)
-      private_grads[r].push_back(std::move(step.parts[r][i].mutable_grad()));
-    forget(r);
-  };
+void Replicas::State::forget_gradients(Step& step, size_t replica) {
+  for (const size_t p : step.parameters) parameters_[p].copies[replica].mutable_grad().reset();
+  for (const size_t i : step.inputs) step.parts[replica][i].mutable_grad().reset();
+}
+
+// Runs the replicas' backwards. Returns each replica's own gradients, of the step's parameters and
+// then of its inputs; the next backward finds none.
+std::vector<Tensors> Replicas::State::run_backwards(Step& step, const Roots& roots) {
+  const size_t used = step.outputs.size();
+  const bool keep_graph = torch::autograd::get_current_graph_task_keep_graph();
   std::vector<bool> on_threads;
   Tensors together, together_grads;
   for (size_t r = 0; r < used; ++r) {
-    forget(r);
-    on_threads.push_back(devices_[r].is_cpu() && !roots[r].empty());
+    const Tensors &outputs = roots.outputs[r], &gradients = roots.gradients[r];
+    forget_gradients(step, r);
+    on_threads.push_back(devices_[r].is_cpu() && !outputs.empty());
     if (devices_[r].is_cpu()) continue;
-    together.insert(together.end(), roots[r].begin(), roots[r].end());
-    together_grads.insert(together_grads.end(), root_grads[r].begin(), root_grads[r].end());
+    together.insert(together.end(), outputs.begin(), outputs.end());
+    together_grads.insert(together_grads.end(), gradients.begin(), gradients.end());
   }
   // On the CPU a backward runs on the calling thread. Every other device has a thread of the
   // engine, one of which may be this one: a single nested backward lets it continue with its own
   // device's part, while those of the other devices run concurrently.
   if (!together.empty()) torch::autograd::backward(together, together_grads, keep_graph);
+  const auto backward = [&](size_t r) {
+    torch::autograd::backward(roots.outputs[r], roots.gradients[r], keep_graph);
+  };
   try {
-    run(
-        on_threads,
-        [&](size_t r) { torch::autograd::backward(roots[r], root_grads[r], keep_graph); },
-        "backward");
+    run(on_threads, backward, "backward");
   } catch (...) {
-    for (size_t r = 0; r < used; ++r) forget(r);
+    for (size_t r = 0; r < used; ++r) forget_gradients(step, r);
     throw;
   }
-  for (size_t r = 0; r < used; ++r) take(r);
-
-  ++traffic_.backwards;
-  int64_t incoming = 0;
-  Tensors result;
-  for (size_t i = 0; i < step.parameters.size() + step.inputs.size(); ++i) {
-    const bool is_parameter = i < step.parameters.size();
-    const at::Tensor whole =
-        is_parameter ? at::Tensor() : step.whole_inputs[step.inputs[i - step.parameters.size()]];
-    const bool is_sum = is_parameter || whole.dim() == 0;
-    const at::Device target =
-        is_parameter ? parameters_[step.parameters[i]].own.device() : whole.device();
-    at::Tensor sum;
-    Tensors parts;
-    bool any = false;
-    for (size_t r = 0; r < used; ++r) {
-      at::Tensor grad = std::move(private_grads[r][i]);
-      any = any || grad.defined();
-      if (r > 0) {
-        traffic_.reduced += bytes_of(grad);
-        if (is_parameter) incoming = std::max(incoming, bytes_of(grad));
-      }
-      if (!is_sum) {
-        if (!grad.defined())
-          grad = at::zeros_like(step.parts[r][step.inputs[i - step.parameters.size()]]);
-        parts.push_back(grad.to(target));
-      } else if (grad.defined()) {
-        grad = grad.to(target);
-        sum = sum.defined() ? sum.add_(grad) : grad;
-      }
-    }
-    if (is_sum)
-      result.push_back(sum);
-    else
-      result.push_back(any ? at::cat(parts, dim_) : at::Tensor());
+  std::vector<Tensors> own(used);
+  for (size_t r = 0; r < used; ++r) {
+    for (const size_t p : step.parameters)
+      own[r].push_back(std::move(parameters_[p].copies[r].mutable_grad()));
+    for (const size_t i : step.inputs) own[r].push_back(std::move(step.parts[r][i].mutable_grad()));
+    forget_gradients(step, r);
   }
+  return own;
+}
 
-  const int64_t parameters = parameter_bytes();
-  int64_t buffers = 0;
+// The replicas' gradients of one parameter, or of an input that was not cut.
+at::Tensor Replicas::State::sum_of(Tensors grads, at::Device target) {
+  at::Tensor sum;
+  for (at::Tensor& grad : grads) {
+    if (!grad.defined()) continue;
+    grad = grad.to(target);
+    sum = sum.defined() ? sum.add_(grad) : grad;
+  }
+  return sum;
+}
+
+// The gradient of the input that `step` has at `input`, from those of its parts.
+at::Tensor Replicas::State::joined_gradient(const Step& step, size_t input, Tensors grads) const {
+  const at::Tensor& whole = step.whole_inputs[input];
+  if (whole.dim() == 0) return sum_of(std::move(grads), whole.device());
+  if (std::none_of(grads.begin(), grads.end(), [](const auto& grad) { return grad.defined(); }))
+    return {};
+  for (size_t r = 0; r < grads.size(); ++r) {
+    if (!grads[r].defined()) grads[r] = at::zeros_like(step.parts[r][input]);
+    grads[r] = grads[r].to(whole.device());
+  }
+  return at::cat(grads, dim_);
+}
+
+Tensors Replicas::State::backward(Step& step, const Tensors& grads) {
+  std::vector<Tensors> own = run_backwards(step, cut(step, grads));
+  ++traffic_.backwards;
+  int64_t incoming = 0;  // the largest gradient of a parameter that came from another device
+  const auto of_all = [&](size_t i) {
+    Tensors all;
+    for (Tensors& one : own) all.push_back(std::move(one[i]));
+    for (size_t r = 1; r < all.size(); ++r) {
+      traffic_.reduced += bytes_of(all[r]);
+      if (i < step.parameters.size()) incoming = std::max(incoming, bytes_of(all[r]));
+    }
+    return all;
+  };
+  Tensors result;
+  for (const size_t p : step.parameters)
+    result.push_back(sum_of(of_all(result.size()), parameters_[p].own.device()));
+  for (const size_t input : step.inputs)
+    result.push_back(joined_gradient(step, input, of_all(result.size())));
+  count_memory(step, incoming);
+  return result;
+}
+
+void Replicas::State::count_memory(const Step& step, int64_t incoming) {
+  int64_t parameters = 0, buffers = 0;
+  for (const Shared& parameter : parameters_) parameters += bytes_of(parameter.own);
   for (const Shared& buffer : buffers_) buffers += bytes_of(buffer.own);
   const auto hold = [&](int64_t inputs, int64_t outputs, int64_t extra) {
     return 2 * parameters + buffers + inputs + 2 * outputs + extra;
   };
   int64_t all_inputs = 0, all_outputs = 0;
-  for (size_t r = 0; r < used; ++r) {
+  for (size_t r = 0; r < step.outputs.size(); ++r) {
     const int64_t inputs = bytes_of(step.parts[r]), outputs = bytes_of(step.outputs[r]);
     all_inputs += inputs;
     all_outputs += outputs;
@@ -440,44 +397,6 @@ Tensors Replicas::State::backward(Step& step, const Tensors& grads) {
   }
   traffic_.output_device_bytes =
       std::max(traffic_.output_device_bytes, hold(all_inputs, all_outputs, incoming));
-  return result;
-}
-
-std::vector<at::Device> devices_for(const torch::nn::Module& module,
-                                    const DataParallelOptions& options) {
-  std::vector<at::Device> devices = options.devices;
-  std::optional<at::Device> own;
-  for (const at::Tensor& parameter : module.parameters()) {
-    if (!own) own = parameter.device();
-  }
-  if (devices.empty() && own && own->is_cuda()) {
-    // The model's device comes first, because the model is there.
-    devices.push_back(*own);
-    for (c10::DeviceIndex i = 0; i < torch::cuda::device_count(); ++i) {
-      if (own->index() != i) devices.emplace_back(at::kCUDA, i);
-    }
-  } else if (devices.empty()) {
-    if (options.replicas < 1) {
-      throw InvalidArgument("DataParallel: " + std::to_string(options.replicas) +
-                            " replicas; at least 1");
-    }
-    devices.assign(static_cast<size_t>(options.replicas), at::Device(at::kCPU));
-  }
-  if (options.dim < 0) {
-    throw InvalidArgument("DataParallel: dimension " + std::to_string(options.dim) +
-                          "; count from the front, from 0");
-  }
-  const auto on_first = [&](const at::Tensor& tensor) {
-    return !tensor.defined() || tensor.device() == devices[0];
-  };
-  for (const auto& item : module.named_parameters()) {
-    if (!on_first(item.value())) {
-      throw InvalidArgument("DataParallel: parameter '" + item.key() + "' is on " +
-                            item.value().device().str() + ", the first device is " +
-                            devices[0].str() + "; move the model there first");
-    }
-  }
-  return devices;
 }
 
 Replicas::Replicas(ModulePtr module, std::vector<ModulePtr> copies, std::vector<at::Device> devices,
@@ -538,8 +457,8 @@ Tensors Replicas::run(const Tensors& inputs, const Forward& forward) {
   if (!leads_back)
     throw InvalidArgument(
         "DataParallel: the output depends on parameters that the model does not know, whose "
-        "gradients "
-        "would be lost; give its modules to register_module()");
+        "gradients would be "
+        "lost; give its modules to register_module()");
 
   Tensors tracked;
   for (size_t p = 0; p < state.parameters_.size(); ++p) {

@@ -32,7 +32,7 @@ void average_parameters(M& module, Communicator& comm,
 // that torch leaves the steps before `warmup_steps` to DDP.
 class PeriodicAverager {
  public:
-  // Throws InvalidArgument unless period is 1 or more and warmup 0 or more.
+  // Throws: InvalidArgument unless period is 1 or more and warmup 0 or more.
   explicit PeriodicAverager(Communicator comm, int64_t period, int64_t warmup = 0);
 
   // Called after each optimizer step, on all ranks. Returns whether it averaged; see

@@ -35,7 +35,7 @@ class SixteenBits final : public CommHook {
 
  private:
   at::ScalarType dtype_;
-  // By bucket; undefined if a bucket already has the 16-bit dtype.
+  // Has a tensor for each bucket; undefined if a bucket already has the 16-bit dtype.
   std::vector<at::Tensor> rounded_;
 };
 

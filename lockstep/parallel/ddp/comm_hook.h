@@ -9,8 +9,8 @@
 #include <span>
 #include <vector>
 
+#include "lockstep/comm/backend/types.h"
 #include "lockstep/comm/communicator.h"
-#include "lockstep/comm/types.h"
 
 namespace lockstep {
 

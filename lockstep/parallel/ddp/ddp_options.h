@@ -24,8 +24,9 @@ enum class DivideBy : uint8_t {
   // Equal weights: gradients are averaged over the ranks, without those that have run out of data
   // (join.h).
   kRanks,
-  // By the rows of the forward's first tensor: what one process computes on the whole batch, also
-  // where ranks have unequal ones. One small all_reduce more a forward.
+  // Weights by the rows of the forward's first tensor: the result is that of one process with the
+  // whole batch, also where ranks have unequal batches. Each forward costs one small all_reduce
+  // more.
   kSamples,
 };
 

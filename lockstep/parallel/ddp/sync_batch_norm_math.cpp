@@ -121,7 +121,7 @@ Statistics combine_forward(const at::Tensor& rows, const at::Tensor& input) {
 
 void update_running(const Statistics& statistics, double momentum, const at::Tensor& running_mean,
                     const at::Tensor& running_var) {
-  // As tensors, so that the host does not wait for a device.
+  // They are tensors, so that the host does not wait for a device.
   const at::Tensor share = (statistics.count > 0).to(at::kDouble).mul_(momentum);
   const auto update = [&share](const at::Tensor& running, const at::Tensor& batch) {
     if (!running.defined()) return;

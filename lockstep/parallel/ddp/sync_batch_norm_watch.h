@@ -23,7 +23,8 @@ class SyncBatchNormWatch {
  public:
   SyncBatchNormWatch() = default;
   explicit SyncBatchNormWatch(const torch::nn::Module& model);
-  // Throws InvalidArgument that names the layers that are not converted any more. Cheap.
+  // Cheap.
+  // Throws: InvalidArgument that names the layers that are not converted any more.
   void check() const;
 
   // For join.h. `call` precedes each of the layers' exchanges, with the length of the row and the

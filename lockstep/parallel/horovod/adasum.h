@@ -17,10 +17,10 @@
 
 namespace lockstep {
 
-// Replaces each tensor by the Adasum of all ranks', each tensor (a layer) separately. Vectors are
-// halved and exchanged with partners at distances 1, 2, 4, ... It computes on the CPU, float16 and
-// bfloat16 in float32, dot products in float64; every rank gets the same bits. Blocks. Uses
-// messages of tag kAdasumTag.
+// Replaces each tensor by the Adasum of all ranks' tensors, each tensor (a layer) separately.
+// Vectors are halved and exchanged with partners at distances 1, 2, 4, ... It computes on the CPU,
+// float16 and bfloat16 in float32, dot products in float64; every rank gets the same bits. It
+// blocks, and uses messages of tag kAdasumTag.
 // Collective: all ranks, with the same shapes and dtypes (Mismatch otherwise).
 // Throws: InvalidArgument for integers, and unless the number of ranks is a power of two: use a
 // process set (subgroup()) or an average then.
@@ -35,7 +35,8 @@ void adasum_all_reduce(Communicator& comm, std::span<const at::Tensor> tensors,
 class AdasumStep {
  public:
   AdasumStep(Communicator comm, std::vector<at::Tensor> parameters);
-  // Called around a step. after() is collective.
+  // Called around a step.
+  // Collective: all ranks call after().
   void before();
   void after();
 

@@ -91,12 +91,13 @@ class DistributedOptimizer final : public horovod::Around<O>, public PendingGrad
  public:
   using LossClosure = torch::optim::Optimizer::LossClosure;
 
-  // `arguments`: O's own. `names`: for messages; may be {}. All parameter groups must be given
-  // here. Collective; see DistributedGradients, which defines these options.
+  // `arguments` are O's own, `names` are for messages and may be {}. All parameter groups must be
+  // given here. DistributedGradients defines these options.
   //
   // With GradientOp::kAdasum each rank takes its own step and the steps are combined (AdasumStep):
   // gradients are never reduced, synchronize() does nothing, the optimizer's state differs from
   // rank to rank, and all options except `op` are ignored.
+  // Collective: all ranks call it.
   template <typename... Arguments>
   DistributedOptimizer(Communicator comm, const NamedParameters& names,
                        const DistributedGradientsOptions& options, Arguments&&... arguments)
@@ -153,9 +154,10 @@ class DistributedOptimizer final : public horovod::Around<O>, public PendingGrad
   };
   SkipSynchronize skip_synchronize() { return SkipSynchronize(skip_); }
 
-  // O's.
+  // Calls O's zero_grad(). A call through a torch::optim::Optimizer& is not checked, because its
+  // zero_grad() is not virtual.
   // Throws: InvalidArgument between backward and step() or synchronize(), while the gradients are
-  // in transit. (Not through a torch::optim::Optimizer&, whose zero_grad() is not virtual.)
+  // in transit.
   void zero_grad(bool set_to_none = true) {
     if (gradients_ && gradients_->pending()) {
       throw InvalidArgument(
@@ -198,8 +200,8 @@ class DistributedOptimizer final : public horovod::Around<O>, public PendingGrad
     gradients_->stepped();
   }
 
-  std::unique_ptr<DistributedGradients> gradients_;  // or
-  std::unique_ptr<AdasumStep> adasum_;
+  std::unique_ptr<DistributedGradients> gradients_;
+  std::unique_ptr<AdasumStep> adasum_;  // instead of gradients_, with GradientOp::kAdasum
   size_t count_ = 0;
   bool inside_ = false;
   bool skip_ = false;

@@ -20,11 +20,11 @@ FusedBuffers::FusedBuffers(Communicator comm, std::vector<at::Tensor> parameters
   for (size_t i = 0; i < parameters_.size(); ++i)
     specs.push_back({parameters_[i].numel(), travels_as(i)});
   // The total is the sum of the sizes, however the gradients are grouped later.
-  std::map<at::ScalarType, int64_t> room;
+  std::map<at::ScalarType, int64_t> sizes;
   for (const flat::Bucket& bucket : flat::plan_buckets(specs, {1, 1}))
-    room[bucket.dtype] += bucket.numel;
-  for (const auto& [dtype, numel] : room)
-    rooms_[dtype].memory = comm_.symmetric_empty({numel}, dtype);
+    sizes[bucket.dtype] += bucket.numel;
+  for (const auto& [dtype, numel] : sizes)
+    pools_[dtype].memory = comm_.symmetric_empty({numel}, dtype);
 }
 
 at::ScalarType FusedBuffers::travels_as(size_t parameter) const {
@@ -39,40 +39,40 @@ void FusedBuffers::start(std::span<const size_t> parameters, const std::string& 
   std::vector<flat::TensorSpec> specs;
   for (const size_t i : parameters) specs.push_back({parameters_[i].numel(), travels_as(i)});
   for (const flat::Bucket& plan : flat::plan_buckets(specs, {threshold_, threshold_})) {
-    Room& room = rooms_.at(plan.dtype);
-    Flight flight;
-    flight.buffer = room.memory.narrow(0, room.taken, plan.numel);
-    room.taken += plan.numel;
+    Pool& pool = pools_.at(plan.dtype);
+    Pending pending;
+    pending.buffer = pool.memory.narrow(0, pool.taken, plan.numel);
+    pool.taken += plan.numel;
     for (const auto& slot : plan.slots) {
       const size_t i = parameters[slot.tensor];
       const at::Tensor& parameter = parameters_[i];
       at::Tensor part =
-          flight.buffer.narrow(0, slot.offset, parameter.numel()).view(parameter.sizes());
+          pending.buffer.narrow(0, slot.offset, parameter.numel()).view(parameter.sizes());
       if (parameter.grad().defined())
         part.copy_(parameter.grad());
       else
         part.zero_();
-      flight.parts.emplace_back(i, std::move(part));
+      pending.parts.emplace_back(i, std::move(part));
     }
-    if (reduction_.before != 1) flight.buffer.mul_(reduction_.before);
-    flight.work = comm_.iall_reduce(flight.buffer, reduction_.op, call_note(note));
-    flights_.push_back(std::move(flight));
+    if (reduction_.before != 1) pending.buffer.mul_(reduction_.before);
+    pending.work = comm_.iall_reduce(pending.buffer, reduction_.op, call_note(note));
+    pending_.push_back(std::move(pending));
   }
 }
 
 void FusedBuffers::finish() {
   const at::NoGradGuard no_grad;
-  for (Flight& flight : flights_) {
-    flight.work.wait();
-    if (reduction_.after != 1) flight.buffer.mul_(reduction_.after);
-    for (const auto& [i, part] : flight.parts) {
+  for (Pending& pending : pending_) {
+    pending.work.wait();
+    if (reduction_.after != 1) pending.buffer.mul_(reduction_.after);
+    for (const auto& [i, part] : pending.parts) {
       at::Tensor& gradient = parameters_[i].mutable_grad();
       if (!gradient.defined()) gradient = at::empty_like(parameters_[i]);
       gradient.copy_(part);
     }
   }
-  flights_.clear();
-  for (auto& [dtype, room] : rooms_) room.taken = 0;
+  pending_.clear();
+  for (auto& [dtype, pool] : pools_) pool.taken = 0;
 }
 
 }  // namespace lockstep::horovod

@@ -13,7 +13,7 @@
 
 namespace lockstep::horovod {
 
-// How the ranks' gradients are combined.
+// The operation that combines the ranks' gradients.
 struct Reduction {
   ReduceOp op = ReduceOp::kAvg;
   double before = 1;  // factors
@@ -31,19 +31,19 @@ class FusedBuffers {
                int64_t threshold, Reduction reduction);
 
   // Starts to reduce the gradients of these parameters, in buffers that are full with `threshold`
-  // bytes; an undefined gradient counts as zero. Does not block. Collective, with the same
-  // parameters.
+  // bytes; an undefined gradient counts as zero. Does not block.
+  // Collective: all ranks call it with the same parameters.
   void start(std::span<const size_t> parameters, const std::string& note);
   // Waits for all started reductions and writes them back, into the gradient or a new one.
   void finish();
 
  private:
-  struct Flight {
+  struct Pending {
     at::Tensor buffer;
     std::vector<std::pair<size_t, at::Tensor>> parts;  // of the buffer, in the parameters' shapes
     Work work;
   };
-  struct Room {
+  struct Pool {
     at::Tensor memory;
     int64_t taken = 0;  // elements
   };
@@ -55,8 +55,8 @@ class FusedBuffers {
   at::ScalarType wire_;
   int64_t threshold_;
   Reduction reduction_;
-  std::map<at::ScalarType, Room> rooms_;
-  std::vector<Flight> flights_;
+  std::map<at::ScalarType, Pool> pools_;
+  std::vector<Pending> pending_;
 };
 
 }  // namespace lockstep::horovod

@@ -81,9 +81,11 @@ class LogicalRanks {
   // an exception within a step.
   void leave_out();
 
-  // The streams of this rank's logical ranks, uint8 [own(), bytes], for a checkpoint. The setters
-  // restore those of all, [count(), bytes], or derive new ones from the first of another number of
-  // states. They throw CheckpointError that begins with `source`; then the streams are unchanged.
+  // The streams of this rank's logical ranks, uint8 [own(), bytes], for a checkpoint. The setter
+  // restores those of all, [count(), bytes], or derives new ones from the first of another number
+  // of states.
+  // Throws: the setter throws CheckpointError that begins with `source`; the streams are then
+  // unchanged.
   at::Tensor random_states() const;
   void set_random_states(const at::Tensor& all, const std::string& source);
 

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-#include "lockstep/comm/types.h"
+#include "lockstep/comm/backend/types.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/plan/pipeline_cut.h"
 

@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "lockstep/comm/backend/types.h"
 #include "lockstep/comm/objects.h"
-#include "lockstep/comm/types.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 #include "lockstep/parallel/pipeline/internal/agreement.h"

@@ -1,4 +1,4 @@
-#include "lockstep/comm/failure.h"
+#include "lockstep/comm/backend/failure.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/parallel/pipeline/internal/place.h"
 

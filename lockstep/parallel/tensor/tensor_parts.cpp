@@ -1,7 +1,6 @@
 #include "lockstep/parallel/tensor/tensor_parts.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
@@ -134,18 +133,12 @@ double TensorParts::gradient_norm(const NamedTensors& mine) {
 }
 
 double TensorParts::clip_gradients(const NamedTensors& mine, double max_norm) {
-  if (!(max_norm > 0))
-    throw InvalidArgument("TensorParts: max_norm is " + std::to_string(max_norm) +
-                          "; it must be above 0");
+  optim::check_max_norm("TensorParts", max_norm);
   const double norm = gradient_norm(mine);
-  constexpr double kSmall = 1e-6;  // clip_grad_norm_'s
-  const double factor = max_norm / (norm + kSmall);
-  if (factor >= 1) return norm;
-  const at::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients;
   for (const auto& [name, parameter] : mine)
     if (parameter.grad().defined()) gradients.push_back(parameter.grad());
-  if (!gradients.empty()) at::_foreach_mul_(gradients, factor);
+  optim::clip_by_norm(gradients, norm, max_norm);
   return norm;
 }
 

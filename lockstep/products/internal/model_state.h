@@ -1,4 +1,4 @@
-// What a ParallelModel is made of.
+// The state of a ParallelModel.
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@
 namespace lockstep {
 
 namespace internal {
-// A model that names one tensor twice has it once.
+// Lists the parameters; a tensor with two names is in it once.
 NamedTensors parameters_once(const torch::nn::Module& model);
 }  // namespace internal
 
@@ -25,32 +25,35 @@ struct ParallelModel::State {
 
   bool has_stages() const { return how.size_of("pipe") > 1; }
   bool has_style(TensorStyle style) const;
-  // While it lives, attention looks at the tokens of all ranks along context; null: they are all here.
+  // While the result lives, attention looks at the tokens of all ranks along context. Null: all
+  // tokens are here.
   std::unique_ptr<ContextScope> attention() const;
-  // This rank's of what a row's batch has; all of it where rows begin, or end, within the model.
+  // This rank's rows of a row's batch; all of it where rows begin, or end, within the model.
   at::Tensor own_inputs(const at::Tensor& inputs) const;
   at::Tensor own_targets(const at::Tensor& targets) const;
-  // The loss of outputs for own_targets(), as its part of the mean over `all` targets of the row; the mean over the ranks
-  // along context is the row's.
+  // The loss of outputs for own_targets(), as its part of the mean over `all` targets of the row;
+  // the mean over the ranks along context is the row's loss.
   at::Tensor share_of_loss(const at::Tensor& outputs, const at::Tensor& own, double all) const;
   double count(const at::Tensor& targets) const;
 
-  // What the example gives, with gradients: of the whole model, and of the divided one, whose units' rows it keeps.
+  // The results of the example, with gradients. run_divided_model() also keeps the rows between the
+  // divided model's units.
   struct Expected {
     at::Tensor outputs;
     std::map<std::string, at::Tensor> gradients;
   };
-  Expected by_whole_model();
-  void check_loss(
-      const at::Tensor& outputs) const;  // that parts of a batch may be counted one by one
-  at::Tensor by_divided_model();
-  void hold_against(const Expected& expected, const TensorParts& parts);
+  Expected run_whole_model();
+  // Checks that parts of a batch may be counted one by one.
+  void check_loss(const at::Tensor& outputs) const;
+  at::Tensor run_divided_model();
+  void check_against(const Expected& expected, const TensorParts& parts);
 
-  void start_alike();  // rank 0's values everywhere
-  // Of the whole model, values that the example is tried at; and back, this rank's slices.
+  void share_start();  // rank 0's values everywhere
+  // Moves the whole model's values for the example and returns the former ones; restore_values()
+  // puts this rank's slices of these back.
   NamedTensors move_values();
   void restore_values(const NamedTensors& values, const TensorParts& parts);
-  void set_training(bool training);  // but for what was in evaluation mode
+  void set_training(bool training);  // except modules that were in evaluation mode
   void forget_other_stages();
   std::vector<DividedParameter> own_parameters(const TensorParts& parts) const;
   std::vector<PipelineChunk> chunks();
@@ -63,7 +66,7 @@ struct ParallelModel::State {
   ParallelModelOptions options;
   TensorPlan plan;
   torch::nn::Sequential units{nullptr};  // null: the model is one unit
-  std::string unit_names;  // what stands before a unit's number in names of parameters
+  std::string unit_names;                // precedes a unit's number in names of parameters
   LmParallelism how;
   PipelineSchedule schedule;
   std::map<std::string, int> stage_of;                                      // of each parameter

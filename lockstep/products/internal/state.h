@@ -1,4 +1,4 @@
-// What a ParallelLm is made of.
+// The state of a ParallelLm.
 #pragma once
 
 #include <map>
@@ -19,19 +19,19 @@ struct ParallelLm::State {
   // A row's batch, micro-batch by micro-batch.
   struct Row {
     std::vector<std::vector<int64_t>> lengths;
-    std::vector<int64_t> padding;          // of its sequences, the last ones: added to fill rows up
+    std::vector<int64_t> padding;          // each one's number of padding sequences, its last ones
     std::vector<at::Tensor> ids, targets;  // this rank's tokens of each
-    // Of them in the batch, `tokens` for those that were added; undefined: they follow each other.
+    // The tokens' places in the batch, `tokens` for padding; undefined: they follow each other.
     std::vector<at::Tensor> places;
-    std::vector<int64_t> targets_in;      // that count, of all tokens of each
-    std::vector<int64_t> tokens_of;       // each, without what was added
-    int64_t all_targets = 0, tokens = 0;  // of the batch
+    std::vector<int64_t> targets_in;      // each one's targets that count, of all its tokens
+    std::vector<int64_t> tokens_of;       // each one's tokens without padding
+    int64_t all_targets = 0, tokens = 0;  // the batch's
   };
   Row row_of(const LmRowBatch& batch, bool step);
   void agree_on_row(const at::Tensor& ids, const at::Tensor& targets,
                     const std::vector<int64_t>& lengths);
   size_t micro_batches_of(size_t sequences, bool training);
-  // Of the whole model's parameters: which stage has them, a tied one's first place.
+  // The stage of each of the whole model's parameters; a tied one has its first place.
   std::map<std::string, int> stages_of_parameters() const;
   PipelineBatch pipeline_batch(const Row& row, double scale);
 
@@ -45,7 +45,7 @@ struct ParallelLm::State {
   std::optional<DividedParameters> divided;
   std::optional<LmChunks> chunks;
   std::optional<Pipeline> pipeline;
-  uint64_t steps = 0;  // that have drawn
+  uint64_t steps = 0;  // steps that have drawn masks
 };
 
 }  // namespace lockstep

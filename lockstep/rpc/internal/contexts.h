@@ -1,110 +1,21 @@
-// The state of distributed autograd for each context in this process. Not a public header.
-//
-// Both ends record a call inside a context under its path. The caller's end is a node of its graph,
-// RemoteBackward: its inputs are the tensors that were sent, its outputs those that came back. The
-// other end computes on leaves of its own, and keeps them and the outputs. In backward the node
-// sends the outputs' gradients there; that end runs its own part of the graph from the outputs to
-// its leaves, keeps the parameters' gradients, and answers with the gradients of the sent tensors.
-//
-// A node whose call sent no tensors that require gradients need not wait for the answer: the pass
-// waits at its end for all of them, so the parts of a pipeline's micro-batches run concurrently. A
-// gradient that reaches a leaf of another call (an object that stayed here and was used again)
-// returns to its sender separately, "late", and is run there afterwards.
-//
-// Source of the idea: PyTorch's "Distributed Autograd Design" (docs), FAST mode. There is no global
-// bookkeeping of dependencies here: each process runs its part as autograd does.
+// Contexts: the contexts of distributed autograd in which this process takes part. Not a public
+// header.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "lockstep/core/mutex.h"
-#include "lockstep/rpc/future.h"
-#include "lockstep/rpc/internal/devices.h"
-#include "lockstep/rpc/internal/gradient_sums.h"
-#include "lockstep/rpc/message.h"
-#include "lockstep/rpc/pending.h"
+#include "lockstep/rpc/internal/calls.h"
+#include "lockstep/rpc/internal/context_state.h"
 #include "lockstep/rpc/registry.h"
 
 namespace lockstep::rpc::internal {
-
-class ContextState;
-class Core;
-
-struct ContextId {
-  uint64_t maker = 0, number = 0;
-  friend auto operator<=>(const ContextId&, const ContextId&) = default;
-};
-
-}  // namespace lockstep::rpc::internal
-
-template <>
-struct lockstep::rpc::Codec<lockstep::rpc::internal::ContextId> {
-  using Id = internal::ContextId;
-  static void describe(TypeText& text) { text += "context"; }
-  static void write(Writer& writer, const Id& id) {
-    writer.word(id.maker);
-    writer.word(id.number);
-  }
-  static Id read(Reader& reader) {
-    const uint64_t maker = reader.word();
-    return {maker, reader.word()};
-  }
-};
-
-namespace lockstep::rpc::internal {
-
-// The recording of a call, as its request describes it.
-struct Recording {
-  ContextId context;
-  CallPath path;                    // of the call
-  std::vector<uint32_t> gradients;  // which of its tensors require gradients
-};
-
-// The caller's end of a recorded call, until it has its answer.
-class SentTensors {
- public:
-  std::shared_ptr<ContextState> context;
-  Recording recording;
-  // The call's place among this thread's computations, as autograd counts them: backward runs later
-  // ones first, whichever thread reads the answer.
-  uint64_t sequence = 0;
-  std::vector<at::Tensor> tensors;  // those that require gradients
-  std::string peer;
-};
-
-// The common options of all passes of a round.
-struct PassOptions {
-  // The passes that backward() starts have one round; late gradients run in further rounds.
-  uint64_t round = 0;
-  bool retain_graph = false;
-  template <typename Visit>
-  void reflect(Visit&& visit) {
-    visit("round", round);
-    visit("retain_graph", retain_graph);
-  }
-};
-
-// The answer of a pass: gradients of the sent tensors (undefined where there is none), and the
-// number of gradients that returned late.
-struct PassResult {
-  std::vector<at::Tensor> gradients;
-  int64_t late = 0;
-  template <typename Visit>
-  void reflect(Visit&& visit) {
-    visit("gradients", gradients);
-    visit("late", late);
-  }
-};
 
 // The effect of a round of late gradients.
 struct LateResult {
@@ -117,129 +28,44 @@ struct LateResult {
   }
 };
 
-class ContextState : public std::enable_shared_from_this<ContextState> {
- public:
-  ContextState(ContextId id, std::weak_ptr<Core> core);
-
-  const ContextId id;
-
-  // Caller: the record of a call's tensors; null outside of a context or where gradients are not
-  // computed.
-  std::shared_ptr<SentTensors> sent(const Tensors& tensors, const std::string& peer, CallPath path);
-  // Caller: makes the returned tensors at `places` outputs of a RemoteBackward.
-  static void attach(const std::shared_ptr<SentTensors>& sent, Tensors& received,
-                     const std::vector<uint32_t>& places);
-
-  // Callee: makes leaves of the tensors that require gradients. `way`: of the caller to this
-  // process.
-  void received(const Recording& recording, const DeviceWay& way, Tensors& tensors,
-                const std::string& from);
-  // Keeps the call's results that require gradients; returns their places. The calling thread may
-  // be serving another call, which produced the value that this one waited for.
-  std::vector<uint32_t> returned(const Recording& recording, const Tensors& results);
-
-  // Runs the graph from `outputs` with their `gradients`; only nodes that need answers wait. `own`:
-  // the call whose leaves are answered for; empty: none, this process starts the pass.
-  Future<PassResult> run(std::vector<at::Tensor> outputs, std::vector<at::Tensor> gradients,
-                         const PassOptions& options, const CallPath& own = {});
-  // `from`: the process that asks; it must be the call's caller, otherwise throws InvalidArgument.
-  Future<PassResult> run_record(const CallPath& path, const std::string& from,
-                                std::vector<at::Tensor> gradients, const PassOptions& options);
-  // Adds a gradient that returned late for a tensor that this process sent: tensor `place` of the
-  // call `sent`, from the pass of the call `by`. It runs with the next run_late().
-  void late(const CallPath& sent, int64_t place, const CallPath& by, at::Tensor gradient);
-  Future<PassResult> run_late(const PassOptions& options);
-
-  // The parameter's gradient in this context; undefined: none. Called between passes.
-  at::Tensor gradient_of(const at::Tensor& parameter);
-  std::vector<std::pair<at::Tensor, at::Tensor>> gradients();  // of all parameters
-
-  // Called when the context has ended: releases all tensors. Its graphs own it, so it would
-  // otherwise never be freed.
-  void clear() noexcept;
-
-  std::set<std::string> peers() const;  // the peers of calls in this context
-  // For RemoteBackward: makes the pass that runs in this thread wait for `answer`.
-  void wait_for(Future<PassResult> answer);
-
- private:
-  struct Record {
-    std::string from;  // the caller
-    DeviceWay way;
-    std::vector<at::Tensor> leaves, outputs;
-  };
-  struct Origin {
-    const CallPath* path = nullptr;  // null unless it belongs to a record
-    size_t place = 0;
-  };
-  struct Late {
-    CallPath by, sent;
-    int64_t place = 0;
-    at::Tensor tensor, gradient;
-  };
-  void begin_round(uint64_t round) LOCKSTEP_REQUIRES(mutex_);
-
-  const std::weak_ptr<Core> core_;
-  // A leaf that every RemoteBackward leads to, since autograd runs only nodes that lead to a leaf.
-  const at::Tensor root_;
-  mutable Mutex mutex_;
-  std::map<CallPath, Record> records_ LOCKSTEP_GUARDED_BY(mutex_);  // calls that are served here
-  std::map<const c10::TensorImpl*, Origin> origins_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::map<CallPath, std::shared_ptr<SentTensors>> sent_ LOCKSTEP_GUARDED_BY(mutex_);
-  GradientSums gradients_ LOCKSTEP_GUARDED_BY(mutex_);
-  uint64_t round_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
-  // Calls that may still run in the round.
-  std::set<CallPath> unfinished_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::vector<Late> late_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::set<std::string> peers_ LOCKSTEP_GUARDED_BY(mutex_);
-  bool ended_ LOCKSTEP_GUARDED_BY(mutex_) = false;  // nothing is kept any more
-
-  friend class RemoteBackward;
-};
-
-// Gives the calls of one function, or of an AutogradContext's thread, their paths.
-class Recorder {
- public:
-  Recorder(std::shared_ptr<ContextState> context, CallPath path)
-      : context(std::move(context)), path_(std::move(path)) {}
-  const std::shared_ptr<ContextState> context;
-  // From any thread, since a function may continue on another one. Throws InvalidArgument where
-  // calls nest too deeply.
-  CallPath next_call();
-
- private:
-  const CallPath path_;
-  std::atomic<uint32_t> calls_ = 0;
-};
-
-// Registers the agent's own functions that backward needs.
-void register_autograd(Core& core, Registry& registry);
-// Runs the late gradients of this process and of all processes that it called, except those in
-// `asked`.
-LateResult run_late_everywhere(Core& core, ContextState& state, const PassOptions& options,
-                               std::vector<std::string> asked);
-
 // The contexts in which this process takes part.
-class Contexts {
+// Thread-safety: any thread.
+class Contexts final : public ContextPeers {
  public:
-  Contexts() = default;
-  ~Contexts();
+  // `calls` outlives it. Registers rpc.backward, rpc.late and rpc.run_late.
+  Contexts(Calls& calls, Registry& registry);
+  ~Contexts() override;
   Contexts(const Contexts&) = delete;
   Contexts& operator=(const Contexts&) = delete;
+  // `agent` owns this object.
+  void start(const std::shared_ptr<Core>& agent) { self_ = std::shared_ptr<Contexts>(agent, this); }
+
+  // A new context of this process.
+  std::shared_ptr<ContextState> make();
 
   // `caller`: the incarnation of the calling process. Null: the context has ended, and a call that
   // was on its way does not make it anew.
-  std::shared_ptr<ContextState> find_or_make(ContextId id, uint64_t caller,
-                                             const std::weak_ptr<Core>& core);
-  std::shared_ptr<ContextState> find(ContextId id) const;  // null: not here
-  // The context has ended, whether it is here or not; returns the peers that were called in it from
+  std::shared_ptr<ContextState> find_or_make(ContextId id, uint64_t caller);
+  // The context has ended, whether it is here or not; tells the peers that were called in it from
   // here.
-  std::set<std::string> release(ContextId id);
-  // The contexts that end with a process: it made them, or it alone has called in them here.
-  std::vector<ContextId> ending_with(uint64_t process);
+  void forget(ContextId id);
+  // Ends the contexts of a process that is gone: it made them, or it alone has called in them here.
+  void forget_those_of(uint64_t process);
+  // Runs the late gradients of this process and of all processes that it called, except those in
+  // `asked`.
+  LateResult run_late(ContextState& state, const PassOptions& options,
+                      std::vector<std::string> asked);
+
+  Future<PassResult> backward(const std::string& peer, ContextId id, const CallPath& path,
+                              const PassOptions& options,
+                              const std::vector<at::Tensor>& gradients) override;
+  Future<PassResult> late(const std::string& peer, const DeviceWay& way, ContextId id,
+                          const CallPath& sent, int64_t place, const CallPath& by,
+                          const at::Tensor& gradient) override;
   size_t size() const;
 
  private:
+  std::shared_ptr<ContextState> find(ContextId id) const;  // InvalidArgument: not here
   struct Part {
     std::shared_ptr<ContextState> state;
     std::set<uint64_t> callers;
@@ -247,7 +73,10 @@ class Contexts {
   // Ended contexts: messages that arrive later for them were on their way.
   static constexpr size_t kEnded = 4096;
 
+  Calls& calls_;
+  std::weak_ptr<Contexts> self_;
   mutable Mutex mutex_;
+  uint64_t last_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // the number of the last one that was made here
   std::map<ContextId, Part> contexts_ LOCKSTEP_GUARDED_BY(mutex_);
   std::set<ContextId> ended_ LOCKSTEP_GUARDED_BY(mutex_);
   std::deque<ContextId> ended_in_order_ LOCKSTEP_GUARDED_BY(mutex_);

@@ -11,7 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/secret.h"
 #include "lockstep/core/unique_fd.h"
-#include "lockstep/rpc/internal/transport.h"
+#include "lockstep/rpc/peer.h"
 #include "lockstep/store/store.h"
 
 namespace lockstep::rpc::internal {

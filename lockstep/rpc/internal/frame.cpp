@@ -52,7 +52,10 @@ FrameHead read_head(const char* bytes) {
   if (head.magic != FrameHead::kMagic) throw BadFrame("what came is no message of rpc");
   if (!known(head.kind))
     throw BadFrame("a message of an unknown kind, " + std::to_string(static_cast<int>(head.kind)));
-  if (head.zeros[0] || head.zeros[1] || head.zeros[2] || head.zero)
+  const bool may_have_references =
+      head.kind == MessageKind::kRequest || head.kind == MessageKind::kResponse;
+  if (head.references > (may_have_references ? 1 : 0) || head.zeros[0] || head.zeros[1] ||
+      head.zero)
     throw BadFrame("a message with bits that mean nothing");
   if (head.body > kMostBody) throw BadFrame("a body of " + std::to_string(head.body) + " bytes");
   if (head.tensors > kMostTensors)

@@ -37,7 +37,8 @@ struct FrameHead {
   static constexpr uint32_t kMagic = 0x3352534c;  // "LSR3"
   uint32_t magic = kMagic;
   MessageKind kind = MessageKind::kRequest;
-  uint8_t zeros[3] = {};
+  uint8_t references = 0;  // 1: the message has references, and its receiver acknowledges it
+  uint8_t zeros[2] = {};
   uint64_t call = 0;
   uint64_t ticket = 0;  // for the tensors that are named by their address; 0: there are none
   uint32_t body = 0;    // bytes

@@ -31,7 +31,7 @@
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/rpc/internal/frame.h"
 #include "lockstep/rpc/internal/process_read.h"
-#include "lockstep/rpc/internal/transport.h"
+#include "lockstep/rpc/peer.h"
 #include "lockstep/wire/challenge.h"
 
 namespace lockstep::rpc::internal {

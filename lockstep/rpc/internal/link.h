@@ -1,157 +1,96 @@
-// StreamLink: a Link over a stream socket. Not a public header.
+// Link: a connection with another process, for messages. Not a public header.
 //
-// Sending (link_send.cpp): a sender puts its frame into `filling_`. If no thread is writing, it
-// swaps that with `writing_` and writes it, with everything that others have added meanwhile (flat
-// combining; Hendler et al., 2010). The leader writes the rest when the socket is full.
-//
-// Receiving (link_receive.cpp): one thread at a time, the leader or a thread in receive_until().
-// While the latter reads, and for a short time afterwards, the leader does not watch the socket: a
-// caller that makes one call after another does not make two system calls for that each time.
+// Tensors of less than kReachFrom bytes, and all tensors on links between hosts, follow the message
+// in the stream: they are written straight from their storage (writev) and read straight into new
+// ones. Larger ones, over a Unix socket and where the system allows it (process_vm_readv; hello.h
+// says whose memory that is), are named by their address and read by the receiver. The sender's
+// storage is kept until the receiver has said that it has read it, or the link is lost.
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
-#include <unordered_map>
-#include <vector>
+#include <string_view>
 
-#include "lockstep/core/mutex.h"
-#include "lockstep/core/unique_fd.h"
-#include "lockstep/rpc/internal/hello.h"
-#include "lockstep/rpc/internal/receive_memory.h"
-#include "lockstep/rpc/internal/receiver.h"
-#include "lockstep/rpc/internal/send_queue.h"
-#include "lockstep/rpc/internal/transport.h"
+#include "lockstep/core/deadline.h"
+#include "lockstep/rpc/message.h"
+#include "lockstep/rpc/peer.h"
 
 namespace lockstep::rpc::internal {
 
-class StreamLink;
+inline constexpr int64_t kReachFrom = int64_t{256} << 10;
 
-// The common context of a transport's links; outlives them.
-struct LinkContext {
-  Reactor& reactor;
-  LinkLimits limits;
-  std::string host_identity;
-  std::shared_ptr<ReceiveMemory> memory;
-  Transport::Handlers handlers;
-  // The link has data that the leader must write soon. Any thread.
-  std::function<void(std::shared_ptr<StreamLink>)> write_soon;
-  // The link is lost and must be forgotten. Called before `lost`.
-  std::function<void(const std::shared_ptr<StreamLink>&)> gone;
-  // The link sent bytes that are no message.
-  std::function<void(const std::string&)> refused;
+// Limits of the data that waits in a process to be sent over one link, and of the memory that a
+// sender may make a receiver hold.
+struct LinkLimits {
+  // Bytes of bodies and tensors in the queue, including those named by address.
+  size_t queued_bytes = size_t{256} << 20;
+  size_t message_bytes = size_t{16} << 30;  // of one message's tensors
 };
 
-class StreamLink final : public Link, public std::enable_shared_from_this<StreamLink> {
+class Link {
  public:
-  // `fd` is introduced. `ready`: the frame that ends the introduction; empty at the end that
-  // connected.
-  StreamLink(std::shared_ptr<LinkContext> context, UniqueFd fd, Introduction introduction,
-             const std::string& ready);
-  ~StreamLink() override;
+  virtual ~Link() = default;
 
-  // From now on the leader watches the socket.
-  void start();
-  // Writes the queue if no thread is doing so.
-  void flush();
+  // The other end. It is known from the beginning at the connecting end, and after the challenge at
+  // the other.
+  virtual const Peer& peer() const = 0;
 
-  const Peer& peer() const override { return introduction_.other.peer; }
-  bool send(const MessageHead& head, std::string_view body, std::string_view body_end,
-            const Tensors& tensors, When when) override;
-  void check(size_t body_bytes, const Tensors& tensors) const override;
-  size_t queued_bytes() const override { return queued_.load(std::memory_order_relaxed); }
-  bool wait_for_room(Deadline deadline) override;
-  void fetch(Incoming& message) override;
-  void drop(uint64_t pending) noexcept override;
-  bool receive_until(const std::function<bool()>& done, Deadline deadline) override;
-  void close(const std::string& why) override;
+  // When a message is written. kNow: at once, by this thread, as far as the socket takes it
+  // (messages that are sent while received ones are being handed out, by that thread, are written
+  // together afterwards). kMine: the same, by a thread that calls receive_until() next, so that the
+  // leader is not told to watch for the answer. kSoon: together with others that are sent
+  // meanwhile, by the leader, which is woken for it once; for many calls in flight.
+  enum class When : uint8_t { kNow, kMine, kSoon };
+  // Copies `body` (two parts, one after the other) and keeps handles of the tensors, whose contents
+  // must not change until they have been sent (a response, or kTaken, implies it). Messages arrive
+  // in order. Never waits. Returns false if the link is lost and nothing was kept. It does not
+  // check the limit of queued bytes: callers ask queued_bytes() before.
+  // Throws: InvalidArgument for tensors that are not on the CPU or not dense, a body that is too
+  // long, and tensors larger than LinkLimits::message_bytes.
+  // Thread-safety: any thread.
+  virtual bool send(const MessageHead& head, std::string_view body, std::string_view body_end,
+                    const Tensors& tensors, When when) = 0;
+  // Throws InvalidArgument where send() would, for tensors that will be copied to the CPU, before
+  // they are copied.
+  virtual void check(size_t body_bytes, const Tensors& tensors) const = 0;
+  // Bytes that wait to be sent or to be taken; beyond LinkLimits::queued_bytes callers should wait
+  // or refuse.
+  virtual size_t queued_bytes() const = 0;
+  // Waits until the queue is below the limit. Returns false at the deadline, or if the link is
+  // lost. Not on a reactor's leader.
+  virtual bool wait_for_room(Deadline deadline) = 0;
 
-  bool lost() const { return closed_.load(std::memory_order_acquire); }
-  // Waits until no thread is in a handler of this link any more; called after close(). From a
-  // handler it returns at once.
-  void wait_until_quiet() const;
+  // Reads the `pending` tensors from the sender's memory into `tensors` of that message, and tells
+  // the sender. Called on a worker, or by the thread that needs the tensors. Either this or drop()
+  // must be called once for each pending message. Throws PeerLost if the sender is gone or no
+  // longer keeps them.
+  virtual void fetch(Incoming& message) = 0;
+  virtual void drop(uint64_t pending) noexcept = 0;
 
-  // Prevents duplicate requests to LinkContext::write_soon.
-  std::atomic<bool> written_soon{false};
+  // This thread receives the link's messages, instead of the leader, until done() or the deadline:
+  // a caller that waits for its response saves two thread switches. Returns true if done() is true;
+  // false at the deadline, if the link is lost, or at once if another thread is receiving: then
+  // wait by other means. done() is asked after each batch of messages, and at least every 50 ms.
+  // Afterwards the leader receives again, at once where `calls` shows a waiting caller.
+  virtual bool receive_until(const std::function<bool()>& done, Deadline deadline) = 0;
 
- private:
-  struct Named {  // a tensor in the sender's memory
-    size_t place;
-    TensorPlace row;
-  };
-  struct Kept {
-    Tensors tensors;
-    size_t bytes = 0;
-  };
+  // The number of calls that wait for their answer over this link; maintained by the callers.
+  std::atomic<int64_t> calls{0};
 
-  // ---- sending ----
-  void write();  // called by the thread that has set being_written_
-  void leave_to_leader();
-  void write_failed();
-  void no_longer_queued(size_t bytes);
-  void taken(uint64_t ticket);
-  void send_taken(uint64_t ticket);
-  void forget_what_waits();
+  // Stops receiving and sending. lost() is called, by this thread or the one that receives. Any
+  // thread.
+  virtual void close(const std::string& why) = 0;
+};
 
-  // ---- receiving ----
-  bool begin_reading(const std::function<bool()>& done);
-  void ready(uint32_t events);
-  void read_as_leader(bool to_the_end);
-  enum class Got { kNothing, kSome, kAll, kEnd };  // kAll: most likely all that has arrived
-  Got read_once(const std::shared_ptr<Link>& self);
-  void hand_out(const std::shared_ptr<Link>& self, Receiver::Message& message);
-  void end(const std::string& why);
-  bool ended() const;
-  void stop_reading();
-  void hand_back();
-  void say_lost();
-  std::string why_it_ended() const;
-
-  // ---- the leader's watch ----
-  void look(bool in);
-  void look_for_room(bool out);
-
-  const std::shared_ptr<LinkContext> context_;
-  const UniqueFd fd_;
-  const Introduction introduction_;
-
-  mutable Mutex look_mutex_;
-  bool looks_ LOCKSTEP_GUARDED_BY(look_mutex_) = false;  // the leader watches for data
-  bool looks_for_room_ LOCKSTEP_GUARDED_BY(look_mutex_) = false;
-  std::atomic<bool> looked_at_{false};     // looks_
-  std::atomic<bool> handing_back_{false};  // a timer will hand it back
-
-  Mutex send_mutex_;
-  SendQueue filling_ LOCKSTEP_GUARDED_BY(send_mutex_);
-  // By ticket, until taken.
-  std::unordered_map<uint64_t, Kept> kept_ LOCKSTEP_GUARDED_BY(send_mutex_);
-  uint64_t last_ticket_ LOCKSTEP_GUARDED_BY(send_mutex_) = 0;
-  // By the thread that has writing_.
-  bool being_written_ LOCKSTEP_GUARDED_BY(send_mutex_) = false;
-  // The socket is full; the leader continues.
-  bool blocked_ LOCKSTEP_GUARDED_BY(send_mutex_) = false;
-  bool broken_ LOCKSTEP_GUARDED_BY(send_mutex_) = false;  // no writing any more
-  ConditionVariable room_;
-  std::atomic<int> waiting_for_room_{0};
-  std::atomic<size_t> queued_{0};
-  SendQueue writing_;  // used by the thread that has set being_written_
-
-  std::atomic<bool> reading_{false};       // some thread uses the members below
-  std::atomic<bool> leader_reads_{false};  // the leader is that thread
-  Receiver receiver_;
-  std::atomic<std::thread::id> handing_out_{};  // the thread that is in handlers
-  bool answered_ = false;                       // that thread has sent a message meanwhile
-  std::atomic<bool> others_wait_{false};        // waited for reading_ in vain
-  std::atomic<bool> lost_is_said_{false};
-
-  Mutex pending_mutex_;
-  std::unordered_map<uint64_t, std::vector<Named>> pending_ LOCKSTEP_GUARDED_BY(pending_mutex_);
-
-  mutable Mutex why_mutex_;
-  std::string why_ LOCKSTEP_GUARDED_BY(why_mutex_);
-  std::atomic<bool> closed_{false};
+// Called on the leader or in receive_until(), one at a time for a link; they must not wait or
+// throw. `received` may keep the link. `lost` is called once for each link that was made, and no
+// `received` follows it; also in close().
+struct LinkHandlers {
+  std::function<void(const std::shared_ptr<Link>& link, Incoming& message)> received;
+  std::function<void(const std::shared_ptr<Link>& link, const std::string& why)> lost;
 };
 
 }  // namespace lockstep::rpc::internal

@@ -1,8 +1,9 @@
+#include "lockstep/rpc/internal/request_head.h"
+
 #include <cstdint>
 #include <string>
 
 #include "lockstep/core/errors.h"
-#include "lockstep/rpc/internal/core.h"
 
 namespace lockstep::rpc::internal {
 namespace {
@@ -28,10 +29,7 @@ void RequestHead::write(Writer& writer) const {
   writer.text(function);
   writer.word(ends_in_ns);
   if (order) writer.word(order);
-  if (keep) {
-    writer.word(keep->maker);
-    writer.word(keep->number);
-  }
+  if (keep) keep->write(writer);
   if (!way.map.empty()) {
     writer.length(way.map.size());
     for (const auto& [here, there] : way.map)
@@ -41,8 +39,7 @@ void RequestHead::write(Writer& writer) const {
       }
   }
   if (!record) return;
-  writer.word(record->context.maker);
-  writer.word(record->context.number);
+  Codec<ContextId>::write(writer, record->context);
   writer.length(record->path.size());
   for (const uint32_t call : record->path) writer.length(call);
   writer.length(record->gradients.size());
@@ -56,10 +53,7 @@ RequestHead RequestHead::read(Reader& reader) {
   head.function = reader.text();
   head.ends_in_ns = reader.word();
   if (flags & kOrdered) head.order = reader.word();
-  if (flags & kKept) {
-    const uint64_t maker = reader.word();
-    head.keep = {maker, reader.word()};
-  }
+  if (flags & kKept) head.keep = ObjectId::read(reader);
   head.way.same = (flags & kSame) != 0;
   if (flags & kMapped) {
     const size_t pairs = reader.count();
@@ -72,8 +66,7 @@ RequestHead RequestHead::read(Reader& reader) {
   }
   if (flags & kRecorded) {
     Recording& record = head.record.emplace();
-    record.context.maker = reader.word();
-    record.context.number = reader.word();
+    record.context = Codec<ContextId>::read(reader);
     const size_t depth = reader.count();
     if (depth == 0 || depth > kDeepestCall)
       throw DataError("a message of rpc is " + std::to_string(depth) +

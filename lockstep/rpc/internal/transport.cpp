@@ -15,14 +15,14 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/bootstrap.h"
+#include "lockstep/comm/groups/bootstrap.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/mutex.h"
 #include "lockstep/core/net.h"
 #include "lockstep/rpc/internal/directory.h"
 #include "lockstep/rpc/internal/hello.h"
-#include "lockstep/rpc/internal/link.h"
+#include "lockstep/rpc/internal/stream_link.h"
 #include "lockstep/trace/trace_file.h"
 #include "lockstep/wire/unauthenticated_peers.h"
 
@@ -40,10 +40,6 @@ constexpr int kRefusalsBelieved = 3;
 
 }  // namespace
 
-std::string Peer::str() const {
-  return "'" + name + "' (process " + std::to_string(pid) + " on host " + host + ")";
-}
-
 struct Transport::State : std::enable_shared_from_this<Transport::State> {
   State(Reactor& given, std::shared_ptr<Store> its_store, const Secret& its_secret,
         TransportOptions its_options)
@@ -53,7 +49,7 @@ struct Transport::State : std::enable_shared_from_this<Transport::State> {
         options(std::move(its_options)) {}
 
   void listen();
-  void start(Handlers handlers);
+  void start(LinkHandlers handlers);
   struct Door;
   void accept(Door& door);
   void admit(UniqueFd fd, bool local);
@@ -138,7 +134,7 @@ void Transport::State::listen() {
   if (!wake) throw system_error("eventfd", errno);
 }
 
-void Transport::State::start(Handlers handlers) {
+void Transport::State::start(LinkHandlers handlers) {
   const std::weak_ptr<State> weak = weak_from_this();
   context = std::make_shared<LinkContext>(LinkContext{
       .reactor = reactor,
@@ -466,7 +462,7 @@ Transport::Transport(Reactor& reactor, std::shared_ptr<Store> store, const Secre
   claim_name(*state.store, state.entry, secret, deadline);
 }
 
-void Transport::start(Handlers handlers) {
+void Transport::start(LinkHandlers handlers) {
   state_->start(std::move(handlers));
 }
 

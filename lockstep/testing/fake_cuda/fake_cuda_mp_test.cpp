@@ -12,8 +12,8 @@
 #include <functional>
 #include <string>
 
+#include "lockstep/comm/backend/failure.h"
 #include "lockstep/comm/communicator.h"
-#include "lockstep/comm/failure.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/rpc/agent.h"

@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
-#include "lockstep/comm/group_maker.h"
-#include "lockstep/comm/nccl/nccl_backend.h"
-#include "lockstep/comm/side_channel/checked_backend.h"
-#include "lockstep/comm/side_channel/shared_channel.h"
+#include "lockstep/comm/engines/nccl/nccl_backend.h"
+#include "lockstep/comm/engines/side_channel/checked_backend.h"
+#include "lockstep/comm/engines/side_channel/shared_channel.h"
+#include "lockstep/comm/internal/group_maker.h"
 #include "lockstep/store/hash_store.h"
 #include "lockstep/store/prefix_store.h"
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
-#include "lockstep/comm/nccl/nccl_library.h"
+#include "lockstep/comm/engines/nccl/nccl_library.h"
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
 #include "lockstep/testing/fake_cuda/fake_cuda_fixture_test.h"
 #include "lockstep/testing/fake_cuda/nccl_ranks_test.h"

@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
-#include "lockstep/comm/local/local_backend.h"
-#include "lockstep/comm/peer/blocks.h"
+#include "lockstep/comm/engines/local/local_backend.h"
+#include "lockstep/comm/engines/peer/blocks.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/mutex.h"

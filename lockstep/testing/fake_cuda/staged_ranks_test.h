@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
-#include "lockstep/comm/group_maker.h"
-#include "lockstep/comm/peer/peer_backend.h"
-#include "lockstep/comm/staged/staged_backend.h"
-#include "lockstep/comm/tcp/tcp_backend.h"
+#include "lockstep/comm/engines/peer/peer_backend.h"
+#include "lockstep/comm/engines/staged/staged_backend.h"
+#include "lockstep/comm/engines/tcp/tcp_backend.h"
+#include "lockstep/comm/internal/group_maker.h"
 #include "lockstep/store/hash_store.h"
 #include "lockstep/store/prefix_store.h"
 

@@ -20,9 +20,9 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/comm/backend/failure.h"
 #include "lockstep/comm/communicator.h"
-#include "lockstep/comm/failure.h"
-#include "lockstep/comm/nccl/nccl_library.h"
+#include "lockstep/comm/engines/nccl/nccl_library.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/mutex.h"
 #include "lockstep/testing/fake_cuda/fake_cuda.h"

@@ -16,7 +16,7 @@
 
 #include "lockstep/activations/checkpoint_layers.h"
 #include "lockstep/checkpoint/checkpoint_writer.h"
-#include "lockstep/comm/backend.h"
+#include "lockstep/comm/backend/backend.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/mutex.h"
@@ -297,7 +297,7 @@ class WrittenDown final : public Backend {
   WrittenDown(std::unique_ptr<Backend> engine, std::string group, std::vector<std::string>& calls)
       : engine_(std::move(engine)), group_(std::move(group)), calls_(calls) {}
   const Capabilities& capabilities() const override { return engine_->capabilities(); }
-  std::shared_ptr<void> mark() override { return engine_->mark(); }
+  DeviceOrder* device_order() override { return engine_->device_order(); }
   std::unique_ptr<Request> start(const Call& call) override {
     calls_.push_back(group_ + ": " + describe(call));
     return engine_->start(call);

@@ -1,4 +1,4 @@
-// What both of an equality's trainings are made with.
+// The optimizers and shares that both trainings of an equality use.
 #pragma once
 
 #include <torch/optim/adamw.h>
@@ -50,13 +50,14 @@ inline optim::Algorithm algorithm_of(const EqualityOptions& options) {
   return sgd();
 }
 
-// Which of a batch's sequences this rank's row has. Throws InvalidArgument where rows cannot have equally many.
+// The sequences of a batch that this rank's row has.
+// Throws: InvalidArgument where rows cannot have equally many.
 struct Share {
   int64_t first = 0, count = 0;
 };
 Share share_of(const Communicator& rows);
-// Over the rows.
+// The mean over the rows.
 double mean_over(Communicator& rows, double value);
-void keep(EqualityCourse& course, const NamedTensors& parameters);
+void keep(EqualityRun& run, const NamedTensors& parameters);
 
 }  // namespace lockstep::internal

@@ -1,4 +1,4 @@
-// lockstep bench collectives as its users meet it. Speed is never asserted.
+// Tests lockstep bench collectives as users run it. Speed is never asserted.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ void expect_rows(const nlohmann::json& rows, const std::set<std::string>& backen
       EXPECT_EQ(row.at("bytes"), 0) << text;
       continue;
     }
-    // With two ranks an all_reduce moves the buffer once, what is cut in parts half of it.
+    // With two ranks an all_reduce moves the buffer once, and an operation in parts half of it.
     const bool in_parts = op == "all_gather" || op == "reduce_scatter" || op == "all_to_all" ||
                           op == "gather" || op == "scatter";
     EXPECT_NEAR(busbw, algbw * (in_parts ? 0.5 : 1.0), 1e-9) << text;
@@ -85,7 +85,7 @@ TEST(BenchStep, AMeshSaysWhoSharesParameters) {
   EXPECT_NE(refused.err.find("give axes named data and shard"), std::string::npos) << refused.err;
 }
 
-// Each contender is a job of its own; PyTorch's takes part where there is one.
+// Each contender is a job of its own; PyTorch takes part where it is installed.
 TEST(BenchStep, ContendersTakeTurns) {
   const TestDirectory dir;
   const ToolsEnd ended = run_step(
@@ -139,7 +139,7 @@ ToolsEnd run_rpc(const TestDirectory& dir, Arguments arguments) {
   return run_tools(dir, arguments);
 }
 
-// Programs of others take part where they are.
+// Programs of other projects take part where they are installed.
 TEST(BenchRpc, ContendersTakeTurnsAndAnswerRight) {
   const TestDirectory dir;
   const ToolsEnd ended =
@@ -179,7 +179,7 @@ TEST(BenchRpc, WhoIsNotHereIsLeftOutInALine) {
   EXPECT_NE(ended.out.find("memcpy"), std::string::npos) << ended.out;
 }
 
-// As in an installation.
+// The folder is arranged as in an installation.
 TEST(BenchStep, WherePeersAreNotALineSaysWhereTheyAre) {
   const TestDirectory dir;
   const std::string where =

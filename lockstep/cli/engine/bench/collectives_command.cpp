@@ -27,7 +27,8 @@ namespace lockstep::engine {
 using namespace bench;
 namespace {
 
-constexpr double kDisturbed = 0.05;  // processors that others may use before it is said
+// Other processes may keep this many processors busy without a warning.
+constexpr double kDisturbed = 0.05;
 
 void report_rows(const BenchArguments& arguments, const std::vector<Row>& rows) {
   const std::vector<Row> fits = fit_rows(rows);
@@ -72,14 +73,14 @@ int start_ranks(const BenchArguments& parsed, int64_t rank_count,
   const Terminal terminal = find_terminal(STDERR_FILENO, process_env());
   if (terminal.interactive)  // the ranks' stderr is a pipe of mpirun's
     env = {{"LOCKSTEP_TTY", "1"}, {"LOCKSTEP_COLUMNS", std::to_string(terminal.columns)}};
-  Subprocess mpirun(launch::mpirun_process(launch::find_mpirun(process_env()),
-                                           {.nproc = nproc, .command = command, .env = env}));
-  const ExitStatus status = mpirun.wait(Deadline::after(Deadline::Duration::max()));
+  const ExitStatus status =
+      launch::run_mpirun(launch::find_mpirun(process_env()),
+                         {.nproc = nproc, .command = command, .env = env, .no_input = true});
   return status.signal != 0 ? 128 + status.signal : status.exit_code;
 }
 
-// Each number of ranks in turn; the rows come back through memory without a name, so that nothing
-// is left behind.
+// Runs each number of ranks in turn. The rows come back through memory without a name, so that
+// nothing is left behind.
 int start_all(const BenchArguments& parsed, const Arguments& arguments) {
   std::vector<std::string> command = {self().string(), "bench", "collectives"};
   command.insert(command.end(), arguments.begin(), arguments.end());

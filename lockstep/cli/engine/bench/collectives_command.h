@@ -17,11 +17,11 @@ struct BenchArguments {
   std::string svg;
   std::string rows_to;  // a rank writes its rows here instead of reporting them
 };
-// Throws HelpShown, InvalidArgument.
+// Throws: HelpShown, InvalidArgument.
 BenchArguments parse_bench_arguments(const Arguments& arguments);
 
-// Run by hand it checks the arguments and starts the ranks, by mpirun if mpi is among the backends,
-// once for each number of them; run by a launcher it is a rank.
+// Without a launcher it checks the arguments and starts the ranks, by mpirun if mpi is among the
+// backends, once for each number of them. Under a launcher it is a rank.
 int bench_collectives(const Arguments& arguments);
 
 }  // namespace lockstep::engine

@@ -8,7 +8,7 @@
 namespace lockstep::engine::collectives_command_test {
 namespace {
 
-// By the parent, once, rather than by every rank.
+// The parent refuses it once, instead of every rank.
 TEST(CollectivesCommand, UnknownBackendsAreToldTheChoices) {
   EXPECT_NO_THROW(parse_bench_arguments({"--backends", "shm,hierarchical:mpi,mpi-raw"}));
   EXPECT_NE(message_of<InvalidArgument>([] {

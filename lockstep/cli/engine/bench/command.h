@@ -8,14 +8,14 @@
 
 namespace lockstep::engine {
 
-// KIND: collectives, step, rpc.
+// KIND is collectives, step or rpc.
 int bench_command(const Arguments& arguments);
 
-// `bench step` and `bench rpc`: measure, or are a process of a contender.
+// `bench step` and `bench rpc` measure, or are a process of a contender.
 int bench_step(const Arguments& arguments);
 int bench_rpc(const Arguments& arguments);
 
-// --peers and --python. Their folder is the one beside this program, unless another is named.
+// Adds --peers and --python. The folder is the one beside this program, unless another is given.
 void add_peers(CLI::App& app, bench::Peers& peers, const std::string& python_for);
 
 }  // namespace lockstep::engine

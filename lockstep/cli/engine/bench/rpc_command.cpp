@@ -64,7 +64,7 @@ RpcArguments parse_rpc_arguments(const Arguments& arguments) {
   if (!(megabytes > 0 && megabytes <= 10'000))
     throw InvalidArgument("--megabytes must be above 0 and at most 10000");
   task.bytes = std::max<int64_t>(1, static_cast<int64_t>(megabytes * 1e6) / 4) * 4;
-  for (const RpcWhat what : parse_rpc_whats(whats)) {
+  for (const RpcWorkload what : parse_rpc_workloads(whats)) {
     task.what = what;
     result.measured.tasks.push_back(task);
   }
@@ -75,7 +75,7 @@ RpcArguments parse_rpc_arguments(const Arguments& arguments) {
 
 int bench_rpc(const Arguments& arguments) {
   return run_guarded("bench rpc", [&] {
-    // Inside: "--process CONTENDER ..." is a process of a contender.
+    // Internal: "--process CONTENDER ..." is a process of a contender.
     if (!arguments.empty() && arguments[0] == "--process")
       return run_rpc_contender({arguments.begin() + 1, arguments.end()});
     RpcArguments parsed = parse_rpc_arguments(arguments);

@@ -27,8 +27,8 @@ struct StepArguments {
   bench::StepOptions measured;
   std::string json;
   std::string svg;
-  std::vector<int> copies;  // of the mesh
-  std::string turns;        // a process of a contender: its lines to the parent
+  std::vector<int> copies;  // the mesh's
+  std::string turns;        // a contender's process: its pipes to the parent
 };
 
 int launch_processes(int nproc, const std::vector<std::string>& command) {
@@ -36,7 +36,7 @@ int launch_processes(int nproc, const std::vector<std::string>& command) {
   options.command = command;
   options.nproc = nproc;
   options.threads_per_rank = 1;
-  options.pin = false;  // all contenders alike, as torchrun does it
+  options.pin = false;  // all contenders are alike, as under torchrun
   return launch::launch(options).exit_code;
 }
 
@@ -106,7 +106,7 @@ StepArguments parse_step_arguments(const Arguments& arguments) {
 
 int bench_step(const Arguments& arguments) {
   return run_guarded("bench step", [&] {
-    // Inside: "--launches --nproc N -- COMMAND" starts a contender's processes.
+    // Internal: "--launches --nproc N -- COMMAND" starts a contender's processes.
     if (arguments.size() > 4 && arguments[0] == "--launches") {
       return launch_processes(std::stoi(arguments[2]), {arguments.begin() + 4, arguments.end()});
     }

@@ -1,4 +1,4 @@
-// `lockstep checkpoint` and `lockstep diff` as their users meet them.
+// Tests `lockstep checkpoint` and `lockstep diff` as users run them.
 #include <ATen/ATen.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ struct Ended {
   std::string out, err;
 };
 
-// `as`: words before the engine's own.
+// `as`: words before the engine's.
 Ended run(const TestDirectory& dir, const Arguments& arguments, Arguments as = {}) {
   SubprocessOptions options;
   options.command = as;
@@ -44,7 +44,7 @@ Ended run(const TestDirectory& dir, const Arguments& arguments, Arguments as = {
   return {status.exit_code, dir.read("stdout"), dir.read("stderr")};
 }
 
-// Nothing on stdout but a single line on stderr, exit code 2.
+// Expects one line on stderr, nothing on stdout, and exit code 2.
 void expect_line(const TestDirectory& dir, const Arguments& arguments, const std::string& says) {
   const Ended ended = run(dir, arguments);
   EXPECT_EQ(ended.exit_code, 2) << ended.err;
@@ -72,7 +72,7 @@ Checkpoint example() {
   return checkpoint;
 }
 
-// As two ranks leave it, each with columns of the matrix.
+// Writes a directory of two ranks, each with columns of the matrix.
 void write_divided(const TestDirectory& dir, const std::string& name) {
   const fs::path path = dir / name;
   write_checkpoint(path, example());
@@ -213,7 +213,7 @@ TEST(CheckpointCommand, WritesACheckpointAgainInOneFileOrInSeveral) {
                   "is in use: process ");
     const WriterClaim over(dir / "whole.lock", "x", [](std::string_view) { return std::nullopt; });
     expect_line(dir, {"checkpoint", "consolidate", dir / "parts", dir / "whole"},
-                "is in use: process ");  // whose directory may come and go
+                "is in use: process ");  // its directory may appear and disappear
   }
   EXPECT_FALSE(fs::exists(dir / "x.lock"));
   fs::remove(dir / "parts/optimizer-00001-of-00002.safetensors");
@@ -261,7 +261,8 @@ TEST(CheckpointCommand, WhatMayNotBeReadIsOneLine) {
   fs::permissions(dir / "shut", fs::perms::owner_all);
 }
 
-// As inspect and eval take it: its best or last checkpoint. And the result alone on stdout, where it is to go there.
+// It takes the same paths as inspect and eval, a run's best or last checkpoint. Only the result is
+// on stdout, if it is written there.
 TEST(CheckpointCommand, ConvertsARunsFolder) {
   const TestDirectory dir;
   fs::create_directories(dir / "run/checkpoints");
@@ -288,7 +289,7 @@ TEST(CheckpointCommand, ConvertsWhatPythonSaved) {
   EXPECT_EQ(json_of(dir / "j").at("tensors"), 2);
   expect_line(dir, {"checkpoint", "convert", seed("linear.pt"), dir / "out.safetensors"},
               "exists; give --force");
-  // In place, too: the input is mapped until the output replaces it.
+  // This works in place, too: the input is mapped until the output replaces it.
   ASSERT_EQ(run(dir, {"checkpoint", "convert", dir / "out.safetensors", dir / "out.safetensors",
                       "--dtype", "float32", "--force"})
                 .exit_code,
@@ -328,7 +329,7 @@ TEST(DiffCommand, ComparesCheckpoints) {
   EXPECT_FALSE(json.at("equal").get<bool>());
   EXPECT_EQ(json.at("tensors").at("differences")[0].at("kind"), "missing_in_a");
   EXPECT_EQ(json.at("tensors").at("differences")[2].at("different"), 6);
-  // Files of other kinds, within a tolerance.
+  // Files of other kinds are compared within a tolerance.
   EXPECT_EQ(run(dir, {"diff", seed("linear.pt"), seed("linear.pt")}).exit_code, 0);
   write_safetensors(dir / "1.safetensors", {{"w", at::full({2}, 1.0)}});
   write_safetensors(dir / "2.safetensors", {{"w", at::full({2}, 1.001)}});

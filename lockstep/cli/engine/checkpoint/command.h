@@ -8,11 +8,11 @@ namespace lockstep::engine {
 // lockstep checkpoint inspect | convert | consolidate | reshard
 int checkpoint_command(const Arguments& arguments);
 
-// What a checkpoint or a file of tensors holds. Exit code 2 if a file is damaged.
+// Prints the contents of a checkpoint or a file of tensors. Exit code 2 if a file is damaged.
 int checkpoint_inspect(const Arguments& arguments);
-// Tensors of any file that is understood, as a safetensors file.
+// Writes the tensors of any known file as a safetensors file.
 int checkpoint_convert(const Arguments& words);
-// The same checkpoint in one file of a kind, or in several.
+// Write a checkpoint with one file of each kind, or with several.
 int checkpoint_consolidate(const Arguments& words);
 int checkpoint_reshard(const Arguments& words);
 

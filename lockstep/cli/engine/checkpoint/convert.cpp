@@ -39,7 +39,7 @@ void check(const ConvertArguments& arguments) {
   check_result_files({arguments.json});
 }
 
-// Integers and booleans stay what they are.
+// Integers and booleans keep their type.
 void to_dtype(NamedTensors* tensors, at::ScalarType dtype) {
   for (auto& [name, tensor] : *tensors) {
     if (tensor.is_floating_point()) tensor = tensor.to(dtype);
@@ -81,7 +81,7 @@ int checkpoint_convert(const Arguments& words) {
     NamedTensors& tensors = file.contents.tensors;
     const std::string stripped = arguments.keep_prefix ? "" : strip_wrapper_prefixes(&tensors);
     if (!arguments.dtype.empty()) to_dtype(&tensors, float_dtypes().at(arguments.dtype));
-    // What Hugging Face's libraries ask for.
+    // Hugging Face's libraries require this.
     file.contents.metadata["format"] = "pt";
     const FileSum sum = write_safetensors(arguments.out, tensors, file.contents.metadata);
     std::cout << "Wrote " << arguments.out << ": " << tensors.size() << " tensors, " << sum.bytes

@@ -33,9 +33,9 @@ struct InspectedFile {
 
 struct Inspected {
   fs::path path;
-  std::string kind;  // "checkpoint", "directory", or kind_of() a file
+  std::string kind;  // "checkpoint", "directory", or a file's kind_of()
   Json trainer = nullptr;
-  std::vector<InspectedFile> files;  // of a directory
+  std::vector<InspectedFile> files;  // a directory's
   TensorFile model;
   int64_t parameters = 0, bytes = 0;
 };
@@ -149,7 +149,7 @@ void print_trainer(const Json& trainer) {
   if (!parts.empty()) std::cout << "Training stood at " << joined(parts) << "\n\n";
 }
 
-// One line a value, whatever it holds.
+// Writes one line for a value of any kind.
 std::string in_one_line(std::string_view text) {
   constexpr size_t kMost = 100;
   return printable(text, kMost);
@@ -192,7 +192,7 @@ std::vector<std::string> damaged_files(const Inspected& inspected) {
   return bad;
 }
 
-// Of tensors in slices, which may be more than one process can have, what they are, without values.
+// Tensors in slices may be more than one process can hold, so only their descriptions are read.
 TensorFile outline_of_slices(const fs::path& index) {
   const fs::path directory = index.parent_path();
   const SlicedTensors slices = read_slices(directory, index.filename(), read_checksums(directory));

@@ -32,7 +32,7 @@ void add_options(CLI::App& app, ReshardArguments& arguments) {
       ->type_name("FILE");
 }
 
-// What is replaced is gone: a checkpoint, and nothing else beside it.
+// The directory that is replaced is lost, so it must be a checkpoint, with nothing else beside it.
 void check_replaceable(const fs::path& out) {
   if (!fs::is_directory(out))
     throw InvalidArgument(out.string() + " is no directory; it is not replaced");
@@ -50,7 +50,8 @@ int reshard(const ReshardArguments& arguments) {
   if (fs::exists(out) && fs::exists(in) && fs::equivalent(in, out))
     throw InvalidArgument(arguments.out + " is the checkpoint itself; name another directory");
   check_result_files({arguments.json});
-  // Of two that write the same directory one would take the other's files away; so it is looked at afterwards.
+  // Of two processes that write the same directory, one would remove the other's files; the
+  // directory is therefore checked afterwards.
   const fs::path whole = fs::absolute(out.has_filename() ? out : out.parent_path());
   std::error_code said_by_the_claim;
   fs::create_directories(whole.parent_path(), said_by_the_claim);

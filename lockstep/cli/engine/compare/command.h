@@ -5,9 +5,9 @@
 
 namespace lockstep::engine {
 
-// Strategies side by side (strategies.h); with --programs programs (programs.h); with --parallelism ways of dividing a
-// language model (parallelism.h); with --scaling and nothing else that chooses, one strategy on several numbers of
-// ranks (scaling.h).
+// Compares strategies (strategies.h); with --programs programs (programs.h); with --parallelism
+// ways of dividing a language model (parallelism.h); and with --scaling alone one strategy on
+// several numbers of ranks (scaling.h).
 int compare_command(const Arguments& arguments);
 
 }  // namespace lockstep::engine

@@ -1,6 +1,7 @@
-// `lockstep compare --programs`, with programs that only pretend to train; and by strategies.
+// Tests `lockstep compare` with programs that only pretend to train, and with strategies.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -19,8 +20,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Writes a result as a method's program does, as the rank that shows. A file FAIL, BAD or HOSTILE
-// with its name beside it makes it end in other ways.
+// Writes a result as a method's program does. A file NAME.does beside it makes it end in another
+// way.
 constexpr const char* kProgram = R"(#!/bin/sh
 name=$(basename "$0")
 here=$(dirname "$0")
@@ -39,6 +40,10 @@ case $(cat "$here/$name.does" 2>/dev/null) in
   refuse) echo "$name: the data is bad" >&2; exit 2 ;;
   kill) kill -9 $$ ;;
   silent) exit 0 ;;
+  interrupt)
+    trap 'echo ended in order; exit 0' TERM
+    kill -TERM $PPID
+    while :; do sleep 0.1; done ;;
   hostile) echo '{"method": "'$name'", "nproc": "two"}' > "$json"; exit 0 ;;
 esac
 cat > "$json" <<END
@@ -77,7 +82,7 @@ class ComparePrograms : public ::testing::Test {
                                  "\n");
   }
 
-  // A method's program ends so from now on.
+  // The program of the method ends in that way from now on.
   void make(const std::string& method, const std::string& what) {
     dir_.write("programs/" + method + ".does", what);
   }
@@ -140,7 +145,7 @@ TEST_F(ComparePrograms, AMethodThatFailsIsNamedAndTheRestGoOn) {
   EXPECT_THAT(methods[8].at("failure").get<std::string>(), HasSubstr("nproc is \"two\""));
   EXPECT_EQ(methods[7].at("speedup"), 2);
   EXPECT_THAT(ended.out, HasSubstr("failed"));
-  // The last thing said is the first failure, and how it came.
+  // The end of stderr is the first failure with its reason.
   const size_t at = ended.err.find("lockstep compare: distributed failed");
   ASSERT_NE(at, std::string::npos) << ended.err;
   EXPECT_THAT(ended.err.substr(at),
@@ -157,6 +162,34 @@ TEST_F(ComparePrograms, AFormerResultIsNotTakenForThisOne) {
   EXPECT_FALSE(dir_.read("out/previous/single/run.json").empty());
   EXPECT_FALSE(dir_.read("out/previous/trainer/run.json").empty());
   EXPECT_FALSE(dir_.read("out/previous/comparison.html").empty());
+}
+
+TEST_F(ComparePrograms, AFolderOfOthersStaysWhereItIs) {
+  std::filesystem::create_directories(dir_ / "out/mine");
+  dir_.write("out/mine/log.txt", "a log of another program");
+  for (int i = 0; i < 2; ++i) ASSERT_EQ(run({"--methods", "single"}).status.exit_code, 0);
+  EXPECT_EQ(dir_.read("out/mine/log.txt"), "a log of another program");
+  EXPECT_FALSE(dir_.read("out/previous/single/run.json").empty());
+
+  std::filesystem::create_directory(dir_ / "out/trainer");
+  dir_.write("out/trainer/log.txt", "another one");
+  const ToolsEnd ended = run({"--methods", "single,trainer"});
+  EXPECT_EQ(ended.status.exit_code, 2);
+  EXPECT_EQ(ended.err, "lockstep compare: " + (dir_ / "out/trainer").string() +
+                           " is there, and no former `lockstep compare` has written it; give "
+                           "another --output, or move it away\n");
+  EXPECT_EQ(dir_.read("out/trainer/log.txt"), "another one");
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "out/previous-1"));
+}
+
+TEST_F(ComparePrograms, ASignalEndsTheRunningJobInOrder) {
+  make("single", "interrupt");
+  const ToolsEnd ended = run({"--methods", "single,trainer"});
+  EXPECT_EQ(ended.status.exit_code, 128 + SIGTERM);
+  EXPECT_THAT(ended.err, HasSubstr("lockstep compare: stopped by SIGTERM; the logs are in " +
+                                   (dir_ / "out").string() + "\n"));
+  EXPECT_THAT(dir_.read("out/single/log.txt"), HasSubstr("ended in order"));
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "out/trainer"));
 }
 
 TEST_F(ComparePrograms, WhatTheFirstProgramRefusesIsBadInput) {
@@ -243,7 +276,7 @@ TEST(CompareStrategies, TrainOneRecipeSideBySide) {
     EXPECT_TRUE(method.contains("confusion"));
     EXPECT_FALSE(method.contains("failure"));
   }
-  // The same numbers: two ranks whichever way, and the same as train alone.
+  // Two ranks give the same numbers in both ways, and the same as train alone.
   EXPECT_EQ(methods[1].at("losses"), methods[3].at("losses"));
   run({"train", "mnist", "--nproc", "2", "--data", dir / "out/data", "--max-steps", "4", "--output",
        dir / "alone", "--record", dir / "alone.json", "--quiet"});
@@ -273,7 +306,17 @@ TEST(CompareStrategies, BadInputIsOneLineBeforeAnythingStarts) {
   refuses({"--methods", "single"}, "--programs is required");
 }
 
-// However it is called.
+TEST(CompareScaling, NamesNoFilesWhereNoSizeHasAResult) {
+  const TestDirectory dir;
+  const ToolsEnd ended = run_tools(dir, {"compare", "--scaling", "1", "--max-steps", "1",
+                                         "--timeout", "0.001", "--output", dir / "out"});
+  EXPECT_EQ(ended.status.exit_code, 1) << ended.err;
+  EXPECT_EQ(ended.out, "No number of ranks has a result.\n");
+  EXPECT_THAT(ended.err, HasSubstr("1 rank failed: no end within"));
+  EXPECT_FALSE(std::filesystem::exists(dir / "out/scaling.json"));
+}
+
+// Every kind of comparison refuses.
 TEST(Compare, AFolderThatAnotherIsWritingIsRefused) {
   const TestDirectory dir;
   const RunClaim first(dir / "out", [](std::string_view) { return std::nullopt; });

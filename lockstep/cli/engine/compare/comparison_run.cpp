@@ -30,7 +30,7 @@ std::string done_text(const bench::Comparison& comparison, const RunResult& resu
   return text;
 }
 
-// What the jobs of a comparison have found.
+// The results of a comparison's jobs.
 struct Found {
   bench::Comparison comparison;
   std::map<std::string, std::vector<RunResult>> scaled;
@@ -126,6 +126,8 @@ int run_comparison(bench::Comparison begun, const std::vector<ComparedJob>& jobs
   const auto file = [&](const char* ending) {
     return fs::path(options.output) / (std::string("comparison.") + ending);
   };
+  for (const char* ending : {"json", "md", "html"})
+    experiment.files.push_back(file(ending).filename().string());
   experiment.write = [&] {
     found.sort_scaling();
     const auto json = to_json(comparison);

@@ -1,8 +1,9 @@
 #include "lockstep/cli/engine/compare/options.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <filesystem>
 
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/env.h"
@@ -11,6 +12,7 @@
 #include "lockstep/report/table.h"
 
 namespace lockstep::engine {
+namespace fs = std::filesystem;
 
 void CompareOptions::add_to(CLI::App& app, const std::string& job, const std::string& file) {
   app.add_option("--threads-per-rank", threads,
@@ -43,16 +45,11 @@ std::unique_ptr<RunClaim> CompareOptions::begin(int64_t nproc) {
 }
 
 bench::ProgramExperiment CompareOptions::experiment() const {
-  // Of a comparison of any kind: files that describe folders go with them.
-  std::vector<std::string> former = bench::job_folders(output);
-  former.insert(former.end(), {"comparison.json", "comparison.md", "comparison.html",
-                               "scaling.json", "scaling.svg"});
   return {.name = "compare",
           .jobs = {},
           .threads = threads,
           .timeout = timeout,
           .output = output,
-          .former = std::move(former),
           .write = {},
           .summary = {}};
 }
@@ -66,8 +63,14 @@ void refuse_chosen(const Arguments& arguments, std::initializer_list<const char*
   }
 }
 
+std::string job_program(const fs::path& program) {
+  if (::access(program.c_str(), X_OK) == 0 && !fs::is_directory(program)) return program.string();
+  throw InvalidArgument(program.string() + ", which the jobs need, is missing; build the target " +
+                        program.filename().string() + ", or install Lockstep anew");
+}
+
 std::string lockstep_program() {
-  return (self().parent_path().parent_path().parent_path() / "bin" / "lockstep").string();
+  return job_program(self().parent_path().parent_path().parent_path() / "bin" / "lockstep");
 }
 
 }  // namespace lockstep::engine

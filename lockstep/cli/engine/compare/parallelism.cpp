@@ -28,7 +28,7 @@ namespace {
 
 constexpr int kRounds = 2;
 
-// "data=4 zero 1" as a file's name: "data-4-zero-1".
+// Turns "data=4 zero 1" into a file's name, "data-4-zero-1".
 std::string file_name_of(const std::string& way) {
   std::string name = way;
   for (char& c : name)
@@ -43,7 +43,7 @@ DividedWay way_called(const std::string& name, const DividedSettings& settings) 
                         " ranks; call compare --parallelism without --way");
 }
 
-// A run's first process starts its ranks, which are called alike.
+// A run's first process starts its ranks, which have the same arguments.
 int run_way(const ParallelismArguments& arguments) {
   const DividedSettings& settings = arguments.settings;
   const DividedWay way = way_called(arguments.way, settings);
@@ -78,9 +78,8 @@ int measure_ways(const ParallelismArguments& arguments, DividedPlan plan) {
   const fs::path output = arguments.common.output, runs = output / "parallelism-runs";
   bench::ProgramExperiment experiment = arguments.common.experiment();
   experiment.rounds = kRounds;
-  experiment.former.insert(experiment.former.end(),
-                           {"parallelism.json", "parallelism.html", "memory.svg", "time.svg",
-                            "memory_zh.svg", "time_zh.svg", "parallelism-runs"});
+  experiment.files = {"parallelism.json", "parallelism.html", "memory.svg",
+                      "memory_zh.svg",    "time.svg",         "time_zh.svg"};
   for (DividedRow& row : found.rows) {
     const fs::path stem = runs / file_name_of(row.way.name), record = stem.string() + ".json";
     std::vector<std::string> command{self().string(), "compare"};

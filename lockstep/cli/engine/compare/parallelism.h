@@ -1,4 +1,5 @@
-// lockstep compare --parallelism: one language model divided among the ranks in every way, measured beside theory.
+// lockstep compare --parallelism: one language model, divided among the ranks in every way and
+// measured beside theory.
 #pragma once
 
 #include <string>
@@ -10,17 +11,18 @@
 namespace lockstep::engine {
 
 struct ParallelismArguments {
-  Arguments given;  // all of them: what a run is called with too
+  Arguments given;  // all of them, for the command of a run
   CompareOptions common{.output = "runs/parallelism", .timeout = 3600};
   DividedSettings settings = {};
-  std::string way = {},
-              record = {};  // inside: this process runs the way's ranks, or is one of them
+  // Internal: this process starts the ranks of a way, or is one of them.
+  std::string way = {}, record = {};
 };
-// Throws HelpShown, InvalidArgument. Looks at nothing but the arguments.
+// Reads the arguments alone.
+// Throws: HelpShown, InvalidArgument.
 ParallelismArguments parse_parallelism_arguments(const Arguments& arguments);
 
-// Each way twice, in two rounds, each run a job of processes of its own. Writes parallelism.json,
-// .html and two pictures. Exit codes: bench::run_programs().
+// Runs each way twice, in two rounds; each run is a job of its own. Writes parallelism.json,
+// parallelism.html and two pictures. Exit codes are those of bench::run_programs().
 int compare_parallelism(const Arguments& arguments);
 
 }  // namespace lockstep::engine

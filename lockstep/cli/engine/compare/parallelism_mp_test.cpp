@@ -1,4 +1,4 @@
-// `lockstep compare --parallelism` with a tiny model.
+// Tests `lockstep compare --parallelism` with a tiny model.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,7 +44,7 @@ TEST(CompareParallelism, EveryWayTrainsTheSameAndIsMeasured) {
     EXPECT_GT(measured.at("step_ms"), 0) << way;
     EXPECT_EQ(way.at("theory").contains("bubble"), measured.contains("bubble"));
   }
-  // What theory says to the byte: nothing is divided unevenly here.
+  // The figures equal theory to the byte, since nothing divides unevenly here.
   const auto holds = [&](size_t i, const char* what, double within) {
     const double measured = ways[i].at("measured").at(what), theory = ways[i].at("theory").at(what);
     EXPECT_NEAR(measured, theory, within * theory) << ways[i].at("way") << " " << what;

@@ -23,7 +23,7 @@ namespace {
 constexpr int kWarmUps = 2;
 constexpr uint64_t kSeed = 7;
 
-// Payloads (CommunicatorStats) as what a ring's rank sends of them.
+// The bytes that a ring's rank sends for payloads (CommunicatorStats).
 double sent_of(const CommunicatorStats& stats, double ranks) {
   const double round = (ranks - 1) / ranks;
   const auto bytes = [&](Op op) { return static_cast<double>(stats.of(op).bytes); };
@@ -33,7 +33,7 @@ double sent_of(const CommunicatorStats& stats, double ranks) {
          bytes(Op::kSend);
 }
 
-// By every set of axes along which there is anybody else, and for gradients.
+// The sums for every set of axes with more than one rank, and for gradients.
 std::map<std::string, double> sent_by_axes(const ParallelLm& model) {
   const Mesh& mesh = model.mesh();
   std::vector<std::string> axes;
@@ -56,7 +56,7 @@ std::map<std::string, double> sent_by_axes(const ParallelLm& model) {
   return sent;
 }
 
-// The same batch whatever the way: each row of ranks takes its part.
+// Every way has the same batch, of which each row of ranks takes its part.
 LmRowBatch batch_of_row(const DividedSettings& settings, int row, int rows) {
   torch::manual_seed(kSeed + 1);
   const at::Tensor tokens =
@@ -115,8 +115,9 @@ class DividedTraining {
     return {divided_model(settings, way.experts), comm, way.how};
   }
 
-  // Gradients that are there already are added to in place, so that what a second backward takes beside them is
-  // the activations. ZeRO from stage 2 on takes them away during backward, and has one for an update.
+  // Existing gradients are added to in place, so the memory that a second backward takes beside
+  // them is the activations. ZeRO from stage 2 on removes them during backward, and has one
+  // backward for an update.
   void count_memory(DividedRank& mine) {
     const bool twice = zero_ < 2;
     if (twice) model_.step(batch_);
@@ -131,7 +132,7 @@ class DividedTraining {
     mine.gradients = memory.gradients;
     mine.state = memory.state;
     mine.buffers = memory.buffers;
-    if (twice) model_.scale_gradients(0.5);  // a step like the others
+    if (twice) model_.scale_gradients(0.5);  // the step is then like the others
     model_.update({});
   }
 
@@ -176,7 +177,7 @@ void run_divided_rank(const DividedWay& way, const DividedSettings& settings,
   const nlohmann::json mine = training.measure(settings.steps, record);
   for (const DividedRank rank : all_gather_object(comm, mine)) record.by_rank.push_back(rank);
   if (comm.rank() == 0) write_json(file, nlohmann::json(record));
-  comm.barrier();  // nobody leaves while others still measure
+  comm.barrier();  // no rank leaves while others still measure
 }
 
 }  // namespace lockstep::engine

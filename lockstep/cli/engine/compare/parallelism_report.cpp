@@ -17,7 +17,7 @@ std::string in_mib(double bytes) {
   return fixed(mib, mib < 10 ? 2 : 1);
 }
 
-// "3.52 / 3.50": measured / in theory.
+// Writes "3.52 / 3.50": the measured value and that of theory.
 std::string beside(double measured, double theory) {
   return in_mib(measured) + " / " + in_mib(theory);
 }
@@ -128,7 +128,7 @@ void fill_time(const DividedRow& row, Bar& bar) {
   bar.note = fixed(row.step_ms(), 1);
 }
 
-// Milliseconds of each run's slowest rank.
+// The milliseconds of each run's slowest rank.
 std::vector<double> slowest_ranks(const std::vector<DividedRecord>& runs) {
   std::vector<double> slowest;
   for (const DividedRecord& run : runs) {

@@ -1,4 +1,4 @@
-// What `lockstep compare --parallelism` shows: a table, JSON, pictures, a page. Pure.
+// The results of `lockstep compare --parallelism`: a table, JSON, pictures, a page. Pure.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -15,15 +15,15 @@ namespace lockstep::engine {
 struct DividedRow {
   DividedWay way;
   DividedTheory theory;
-  std::vector<DividedRecord> runs;  // none where it failed
+  std::vector<DividedRecord> runs;  // empty where it failed
   std::string failure = {};
 
   double step_ms() const;  // mean over the runs of the slowest rank's median
   double spread() const;   // (longest - shortest) / step_ms()
-  double bubble()
-      const;  // of the last run: longest span / mean computation - 1; 0 without a pipeline
-  DividedRank most() const;  // of the last run: each figure of the rank that has most of it
-  double sent() const;       // of the rank that sends most
+  // The last run's: longest span / mean computation - 1; 0 without a pipeline.
+  double bubble() const;
+  DividedRank most() const;  // the last run's largest value of each figure
+  double sent() const;       // the rank's that sends most
 };
 
 struct DividedComparison {
@@ -34,8 +34,8 @@ struct DividedComparison {
   int64_t processors = 0;
 };
 
-// What theory says of a row's activations in bytes, from what one process would have: that is read from the first row
-// with data alone, which must have run; 0 without it.
+// A row's activations in theory, in bytes, from those of one process. These are read from the first
+// row with data alone, which must have run; 0 without it.
 double activations_in_theory(const DividedComparison& comparison, const DividedRow& row);
 
 std::string divided_table(const DividedComparison& comparison);

@@ -80,7 +80,7 @@ TEST(ParallelismTheory, ParametersGradientsAndState) {
   EXPECT_DOUBLE_EQ(theory("pipe=2,tensor=2").parameters, whole / 4);
   EXPECT_DOUBLE_EQ(theory("data=2,tensor=2 zero 1").state, whole / 2);
   EXPECT_DOUBLE_EQ(theory("context=4").parameters, whole);
-  // A fourth of the experts, and all of the rest.
+  // A rank has a fourth of the experts and all other parameters.
   const LmConfig experts = divided_model(settings, true);
   const double of_experts =
       4.0 * static_cast<double>(4 * experts.num_hidden_layers * 3 * experts.hidden_size *
@@ -100,7 +100,7 @@ TEST(ParallelismTheory, BytesActivationsAndBubble) {
   EXPECT_DOUBLE_EQ(theory("data=4 zero 3").sent, 2.25 * whole);
   EXPECT_DOUBLE_EQ(theory("tensor=4").sent, 18 * 1.5 * rows);
   EXPECT_DOUBLE_EQ(theory("pipe=4").sent, 2 * rows);
-  // Ten blocks of a rank's keys and values a layer, and the average.
+  // A rank sends ten blocks of its keys and values for each layer, and the average.
   EXPECT_DOUBLE_EQ(theory("context=4").sent, 4 * 10 * 2 * rows / 4 + 1.5 * whole);
   EXPECT_DOUBLE_EQ(theory("data=4").activations, 0.25);
   EXPECT_DOUBLE_EQ(theory("context=4").activations, 0.25);

@@ -19,7 +19,7 @@ int rows_of(const LmParallelism& how) {
   return how.size_of("data") * how.size_of("expert");
 }
 
-// Why a way cannot be run; "": it can.
+// The reason why a way cannot run; "": it can.
 std::string reason_against(const DividedWay& way, const DividedSettings& settings) {
   try {
     check(way.how, divided_model(settings, way.experts), settings.nproc);
@@ -37,7 +37,7 @@ std::string reason_against(const DividedWay& way, const DividedSettings& setting
   return {};
 }
 
-// What a ring of so many sends of each byte, once round.
+// The bytes that a ring of so many ranks sends for each byte, once round.
 double of_ring(double ranks) {
   return (ranks - 1) / ranks;
 }
@@ -47,7 +47,7 @@ int micro_batches_of(const LmParallelism& how, const DividedSettings& settings) 
       std::min<int64_t>(int64_t{2} * how.size_of("pipe"), settings.batch / rows_of(how)));
 }
 
-// Of a parameter's bytes here, for gradients and parameters.
+// The share of a parameter's bytes on this rank, for gradients and parameters.
 double sent_for_gradients(double bytes, double ranks, int zero) {
   return (zero == 3 ? 3 : 2) * of_ring(ranks) * bytes;
 }
@@ -63,7 +63,7 @@ void check_settings(const DividedSettings& settings) {
   require(settings.length >= 2,
           "--length is " + std::to_string(settings.length) + "; give 2 or more");
   if (std::find(names.begin(), names.end(), settings.model) == names.end())
-    (void)lm_preset(settings.model);  // throws, with the names
+    (void)lm_preset(settings.model);  // throws an error that lists the names
   require(settings.layers >= 0 && settings.hidden >= 0 && settings.heads >= 0,
           "--layers, --hidden and --heads must be 1 or more each");
   lockstep::check(divided_model(settings, false));
@@ -141,7 +141,7 @@ DividedTheory theory_of(const DividedWay& way, const DividedSettings& settings) 
                tensor = how.size_of("tensor");
   const auto layers = static_cast<double>(config.num_hidden_layers),
              hidden = static_cast<double>(config.hidden_size);
-  // Experts have three matrices each; the rest is everybody's along expert.
+  // Experts have three matrices each; the other parameters are on every rank along expert.
   const double of_experts = static_cast<double>(config.num_local_experts) * layers * 3 * hidden *
                             static_cast<double>(config.intermediate_size) * kFloatBytes /
                             (pipe * tensor);
@@ -149,7 +149,7 @@ DividedTheory theory_of(const DividedWay& way, const DividedSettings& settings) 
       static_cast<double>(parameter_count(config)) * kFloatBytes / (pipe * tensor) - of_experts;
   const double experts_here = of_experts / expert;
   const double averaged = data * context * expert, averaged_experts = data * context;
-  const auto kept = [&](int from) {  // what ZeRO divides from this stage on
+  const auto kept = [&](int from) {  // the share that remains where ZeRO divides from this stage on
     return how.zero >= from ? others / averaged + experts_here / averaged_experts
                             : others + experts_here;
   };
@@ -160,18 +160,19 @@ DividedTheory theory_of(const DividedWay& way, const DividedSettings& settings) 
 
   const double inside = 24.0 / 34;
   double of_layer = how.divides_rows ? 1 / tensor : 1 - inside + inside / tensor;
-  if (way.experts)  // of the 34, 19 are the MLP's, and each token has several
+  if (way.experts)  // 19 of the 34 are the MLP's, and each token has several
     of_layer += 19.0 / 34 * static_cast<double>(config.num_experts_per_tok - 1);
   const int micro_batches = micro_batches_of(how, settings);
   const double held = pipe == 1 ? 1 : std::min<double>(pipe, micro_batches) / micro_batches / pipe;
   theory.activations = of_layer * held / (data * expert * context);
 
   const double tokens = static_cast<double>(settings.batch * settings.length) /
-                        (data * expert * context);  // of this rank
+                        (data * expert * context);  // this rank's
   const double rows = tokens * hidden * kFloatBytes, layers_here = layers / pipe;
   theory.sent = sent_for_gradients(others, averaged, how.zero) +
                 sent_for_gradients(experts_here, averaged_experts, how.zero);
-  // Two products a layer end in a sum forward, two backward; the embeddings and the head have one each.
+  // Two products of a layer end in a sum forward, and two backward; the embeddings and the head
+  // have one each.
   if (tensor > 1) theory.sent += (4 * layers_here + 2 / pipe) * 2 * of_ring(tensor) * rows;
   // A stage in the middle sends rows onwards, and their gradients back.
   if (pipe > 1) theory.sent += (pipe > 2 ? 2 : 1) * rows / (how.divides_rows ? tensor : 1);
@@ -180,7 +181,7 @@ DividedTheory theory_of(const DividedWay& way, const DividedSettings& settings) 
                        static_cast<double>(config.key_value_heads() * config.head_width());
     theory.sent += layers_here * own * (3 * context - 2);
   }
-  // To the experts and back, forward and backward; routers that choose evenly.
+  // Tokens go to the experts and back, forward and backward, with routers that choose evenly.
   if (expert > 1)
     theory.sent +=
         layers_here * 4 * of_ring(expert) * rows * static_cast<double>(config.num_experts_per_tok);

@@ -1,5 +1,5 @@
-// The ways in which `lockstep compare --parallelism` divides one language model among the ranks, and what theory says
-// of each. Pure.
+// The ways in which `lockstep compare --parallelism` divides one language model among the ranks,
+// and the theory of each. Pure.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,21 @@ namespace lockstep::engine {
 
 struct DividedSettings {
   int nproc = 4;
-  int64_t steps = 10;    // that are timed
+  int64_t steps = 10;    // timed ones
   int64_t batch = 8;     // sequences of a step, of all ranks together
   int64_t length = 128;  // tokens of a sequence
   std::string model = "tiny";
   int64_t vocabulary = 2048;
-  // Of the model; 0: the preset's. A hidden size other than the preset's has an MLP four times as wide.
+  // The model's; 0: the preset's. A hidden size other than the preset's has an MLP four times as
+  // wide.
   int64_t layers = 0, hidden = 0, heads = 0;
-  int threads = 1;  // of a rank
+  int threads = 1;  // a rank's
 };
-// Throws InvalidArgument in one line for sizes that no way could use.
+// Refuses sizes that no way could use.
+// Throws: InvalidArgument in one line.
 void check_settings(const DividedSettings& settings);
 
-// The model that is trained; with experts, as many in each layer as there are ranks.
+// The model to train. With experts, each layer has as many as there are ranks.
 LmConfig divided_model(const DividedSettings& settings, bool experts);
 
 struct DividedWay {
@@ -41,19 +43,22 @@ struct DividedPlan {
   std::vector<DividedWay> ways;
   std::vector<LeftOutWay> left_out;
 };
-// All ways by themselves, then three products, each on all ranks. Those that do not fit are left out.
+// Plans all ways by themselves, then three products, each on all ranks. Those that do not fit are
+// left out.
 DividedPlan plan_divided(const DividedSettings& settings);
 
-// Of one rank, where everything divides evenly.
+// The theory for one rank, where everything divides evenly.
 struct DividedTheory {
-  // Bytes; the state is Adam's. As if each rank had a host of its own: on one host ZeRO's ranks have one copy of the
-  // parameters, of which each holds a part whatever the stage, and read it instead of sending it.
+  // In bytes; the state is Adam's. Each rank counts as if it had a host of its own. On one host
+  // ZeRO's ranks have one copy of the parameters, of which each holds a part in every stage, and
+  // read it instead of sending it.
   double parameters = 0, gradients = 0, state = 0;
-  // Of the activations that the whole batch would have in one process, what is held at once. Of a layer's 34 bytes a
-  // value 24 are inside the parts that tensor divides (Korthikanti et al., arXiv:2205.05198, section 4); a pipeline
-  // under 1f1b holds a micro-batch a stage (Narayanan et al., arXiv:2104.04473).
+  // The part of the whole batch's activations in one process that is held at once. Of a layer's 34
+  // bytes per value, 24 are inside the parts that tensor divides (Korthikanti et al.,
+  // arXiv:2205.05198, section 4); a pipeline under 1f1b holds a micro-batch for each stage
+  // (Narayanan et al., arXiv:2104.04473).
   double activations = 0;
-  // Bytes that a rank sends in a step, by rings (Patarasuk and Yuan, 2009): of the rank that sends most.
+  // The bytes that the rank that sends most sends in a step, by rings (Patarasuk and Yuan, 2009).
   double sent = 0;
   std::optional<double> bubble = {};  // (makespan - ideal) / ideal, with a pipeline
 };

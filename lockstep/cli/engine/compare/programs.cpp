@@ -22,11 +22,11 @@ namespace lockstep::engine {
 namespace fs = std::filesystem;
 namespace {
 
-// An option of every program, as text: what was given goes on.
+// An option of every program, as text; a given one is passed on.
 struct PassedOption {
   const char* name;
   const char* about;
-  int64_t least;  // of a whole number; -1: one of `type`, with '|' between them
+  int64_t least;  // the least whole number; -1: the value is one of `type`, divided by '|'
   const char* type = "N";
   std::string value = {};
 
@@ -53,7 +53,7 @@ std::vector<PassedOption> passed_options() {
            "bfloat16|float16"}};
 }
 
-// A preset's name, or a Hugging Face directory; its weights are the programs' to read.
+// A preset's name, or a Hugging Face directory, whose weights only the programs read.
 void check_model(const std::string& model) {
   const auto& presets = bert_preset_names();
   if (std::find(presets.begin(), presets.end(), model) != presets.end()) return;
@@ -219,9 +219,10 @@ int compare_programs(const Arguments& arguments) {
   return run_guarded("compare", [&] {
     ProgramsArguments parsed = parse_programs_arguments(arguments);
     const auto programs = programs_of(parsed);
+    const std::string lockstep = lockstep_program();
     check_model(parsed.model);
     if (!parsed.vocab.empty()) (void)tokenizers::BertTokenizer::load(parsed.vocab);  // throws
-    if (!parsed.data.empty()) (void)data::text_classification(parsed.data);          // likewise
+    if (!parsed.data.empty()) (void)data::text_classification(parsed.data);          // throws, too
     const auto claim = parsed.common.begin(parsed.nproc);
     bench::Comparison begun = begun_comparison(parsed.common, parsed.nproc);
     begun.model = parsed.model;
@@ -234,7 +235,7 @@ int compare_programs(const Arguments& arguments) {
       parsed.data = folder.string();
       if (parsed.vocab.empty()) parsed.vocab = (folder / "vocab.txt").string();
     }
-    return run_comparison(std::move(begun), plan_programs(programs, parsed, lockstep_program()),
+    return run_comparison(std::move(begun), plan_programs(programs, parsed, lockstep),
                           parsed.common);
   });
 }

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
@@ -90,6 +91,21 @@ TEST(ProgramsPlan, ScalingAddsRunsOfWhatHasRanks) {
   EXPECT_THAT(
       names(plan(arguments)),
       ElementsAre("single 1", "distributed 2", "distributed-ranks-1 1", "distributed-ranks-4 4"));
+}
+
+TEST(CompareOptions, AProgramThatJobsNeedIsThere) {
+  const TestDirectory dir;
+  const auto refused = [&](const std::string& name) {
+    return message_of<InvalidArgument>([&] { job_program(dir / name); });
+  };
+  EXPECT_THAT(refused("lockstep"), HasSubstr((dir / "lockstep").string() +
+                                             ", which the jobs need, is missing; build the target "
+                                             "lockstep"));
+  dir.write("lockstep", "#!/bin/sh\n");
+  EXPECT_THAT(refused("lockstep"), HasSubstr("is missing")) << "it cannot be executed";
+  EXPECT_THAT(refused("."), HasSubstr("is missing")) << "a directory";
+  ::chmod((dir / "lockstep").c_str(), 0755);
+  EXPECT_EQ(job_program(dir / "lockstep"), (dir / "lockstep").string());
 }
 
 TEST(ProgramsPlan, BadOptionsAreOneLine) {

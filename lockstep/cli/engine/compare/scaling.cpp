@@ -24,7 +24,7 @@ namespace {
 struct ScalingArguments {
   CompareOptions common{.threads = 1};
   std::vector<int64_t> sizes;
-  bool digits = false;  // `data` is where the built-in digits go
+  bool digits = false;  // the built-in digits go to `data`
   std::string data;
   Arguments train;  // passed on
 };
@@ -50,7 +50,7 @@ ScalingArguments parse_scaling_arguments(const Arguments& arguments) {
   result.train = app.remaining();
   refuse_chosen(result.train, {"--nproc", "--resume"});
   result.digits = data_path == "digits";
-  // One set of digits for all runs.
+  // All runs share one set of digits.
   result.data = result.digits ? (fs::path(result.common.output) / "data").string() : data_path;
   result.train.insert(result.train.begin(), {"mnist", "--data", result.data});
   return result;
@@ -127,6 +127,7 @@ std::string scaling_svg(const std::vector<Row>& rows) {
 int compare_scaling(const Arguments& arguments) {
   return run_guarded("compare", [&] {
     ScalingArguments parsed = parse_scaling_arguments(arguments);
+    const std::string lockstep = lockstep_program(), engine = job_program(engine_program());
     const auto claim = parsed.common.begin(1);
     if (parsed.digits) data::generate_digits(parsed.data);
     for (const int64_t size : parsed.sizes) {  // all of them, before the first one runs for minutes
@@ -139,14 +140,14 @@ int compare_scaling(const Arguments& arguments) {
     bench::ProgramExperiment experiment = parsed.common.experiment();
     for (const int64_t size : parsed.sizes) {
       const fs::path folder = folder_of(parsed, size);
-      // As a launcher of its own, that the time is that of the ranks.
-      bench::ProgramJob job{.name = std::to_string(size) + (size == 1 ? " rank" : " ranks"),
-                            .command = {lockstep_program(), "run", "--nproc-per-node",
-                                        std::to_string(size), engine_program().string(), "train"},
-                            .nproc = size,
-                            .log = folder / bench::kJobLog,
-                            .result = RunFolder{folder}.result(),
-                            .read = {}};
+      // A launcher of its own starts the ranks, so that the time is theirs alone.
+      bench::ProgramJob job{
+          .name = std::to_string(size) + (size == 1 ? " rank" : " ranks"),
+          .command = {lockstep, "run", "--nproc-per-node", std::to_string(size), engine, "train"},
+          .nproc = size,
+          .log = folder / bench::kJobLog,
+          .result = RunFolder{folder}.result(),
+          .read = {}};
       const Arguments words = words_of_size(parsed, size);
       job.command.insert(job.command.end(), words.begin(), words.end());
       job.read = [&rows, size, source = job.result.string()](const std::string& result,
@@ -158,6 +159,7 @@ int compare_scaling(const Arguments& arguments) {
       };
       experiment.jobs.push_back(std::move(job));
     }
+    experiment.files = {json.filename(), picture.filename()};
     experiment.write = [&] {
       if (rows.empty()) return;
       compare_to_first_size(rows);
@@ -169,7 +171,8 @@ int compare_scaling(const Arguments& arguments) {
       write_json(parsed.common.json, all);
       write_file_aside(picture, scaling_svg(rows));
     };
-    experiment.summary = [&] {
+    experiment.summary = [&]() -> std::string {
+      if (rows.empty()) return "No number of ranks has a result.";
       return "\n" + scaling_table(rows) + "\nEach rank had " +
              std::to_string(parsed.common.threads) +
              (parsed.common.threads == 1 ? " thread. " : " threads. ") + "Table: " + json.string() +

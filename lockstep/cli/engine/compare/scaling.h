@@ -9,13 +9,14 @@
 
 namespace lockstep::engine {
 
-// --scaling 1,2,3,4: tutorial 000's experiment. Trains the same model on each number of ranks, and
-// shows how time falls. Exit codes: bench::run_programs().
+// --scaling 1,2,3,4 is tutorial 000's experiment: it trains the same model on each number of ranks,
+// and shows how the time falls. Exit codes are those of bench::run_programs().
 int compare_scaling(const Arguments& arguments);
 
-// The row of one size, with nproc, seconds (from the start of the processes to their end),
-// samples_per_s, loss, accuracy; speed_up and efficiency are relative to the first row, whose
-// speed-up per rank counts as 1. Requires seconds above 0.
+// Sets speed_up and efficiency of the rows, relative to the first one, whose speed-up per rank
+// counts as 1. A row of one size has nproc, seconds (from the start of the processes to their end),
+// samples_per_s, loss and accuracy.
+// Requires: seconds above 0.
 void compare_to_first_size(std::vector<bench::Row>& rows);
 std::string scaling_table(const std::vector<bench::Row>& rows);
 std::string scaling_svg(const std::vector<bench::Row>& rows);

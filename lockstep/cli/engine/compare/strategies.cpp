@@ -142,15 +142,16 @@ std::vector<ComparedJob> plan_strategies(const StrategiesArguments& arguments,
 int compare_strategies(const Arguments& arguments) {
   return run_guarded("compare", [&] {
     StrategiesArguments parsed = parse_strategies_arguments(arguments);
+    const std::vector<std::string> train{job_program(engine_program()), "train"};
     const auto claim = parsed.common.begin(parsed.nproc);
     const Recipe& recipe = recipe_of(parsed.recipe);
     const bool built_in = parsed.data.empty() || parsed.data == recipe.built_in;
     bench::Comparison begun = begun_comparison(parsed.common, parsed.nproc);
     begun.data = built_in ? recipe.built_in : parsed.data;
     if (built_in) parsed.data = (fs::path(parsed.common.output) / "data").string();
-    const std::vector<std::string> train{engine_program().string(), "train"};
     const std::vector<ComparedJob> jobs = plan_strategies(parsed, train);
-    // All that can be seen before the first way runs for minutes: its options, then its data.
+    // Everything is checked that can be checked before the first way runs for minutes: its options,
+    // then its data.
     TrainConfig shared;
     const ComparedJob* largest = &jobs.front();
     for (const ComparedJob& job : jobs) {

@@ -1,4 +1,4 @@
-// lockstep compare [RECIPE] [--strategies LIST]: one recipe, trained by several strategies, side by side.
+// lockstep compare [RECIPE] [--strategies LIST]: one recipe, trained by several strategies.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,15 @@
 
 namespace lockstep::engine {
 
-// A row: "single" (one rank), a strategy's name, either with "-bf16" (autocast).
+// A row: "single" (one rank) or a strategy's name, either with "-bf16" (autocast).
 struct ComparedWay {
   std::string name;
-  std::string strategy;  // of strategy_names()
-  bool alone = false;    // on one rank, whatever --nproc says
+  std::string strategy;  // one of strategy_names()
+  bool alone = false;    // on one rank, for every --nproc
   bool bf16 = false;
 };
-// Names with commas, each once, in their order. Throws InvalidArgument that names the choices.
+// Parses names with commas between them, each once, in their order.
+// Throws: InvalidArgument that names the choices.
 std::vector<ComparedWay> parse_ways(const std::string& text);
 
 struct StrategiesArguments {
@@ -26,19 +27,20 @@ struct StrategiesArguments {
   std::vector<ComparedWay> ways;
   std::vector<int64_t> scaling;  // further numbers of ranks
   int64_t nproc = 2;
-  std::string mesh;  // of the ways whose ranks share copies of the parameters, on nproc ranks
+  std::string mesh;  // nproc ranks', for the ways whose ranks share copies of the parameters
   std::string data;  // "": the recipe's built-in set
-  Arguments train;   // what goes to every `lockstep train`
+  Arguments train;   // passed on to every `lockstep train`
 };
-// Throws HelpShown, InvalidArgument. Looks at nothing but the arguments.
+// Reads the arguments alone.
+// Throws: HelpShown, InvalidArgument.
 StrategiesArguments parse_strategies_arguments(const Arguments& arguments);
 
-// Each way on its ranks, then those that are not alone on the other numbers of --scaling. `train`: the
-// command `lockstep train`. Pure.
+// Plans each way on its ranks, then those that are not alone on the other numbers of --scaling.
+// `train` is the command `lockstep train`. Pure.
 std::vector<ComparedJob> plan_strategies(const StrategiesArguments& arguments,
                                          const std::vector<std::string>& train);
 
-// Exit codes: bench::run_programs().
+// Exit codes are those of bench::run_programs().
 int compare_strategies(const Arguments& arguments);
 
 }  // namespace lockstep::engine

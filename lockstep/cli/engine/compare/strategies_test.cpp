@@ -52,7 +52,7 @@ TEST(StrategiesPlan, AMeshIsForThoseThatShareCopies) {
   ASSERT_EQ(jobs.size(), 4u);
   EXPECT_THAT(jobs[0].command, testing::IsSupersetOf({"--nproc", "4", "--mesh", "data=2,shard=2"}));
   EXPECT_THAT(jobs[1].command, testing::Not(testing::Contains("--mesh")));
-  EXPECT_THAT(jobs[2].command, testing::Not(testing::Contains("--mesh")));  // on two ranks
+  EXPECT_THAT(jobs[2].command, testing::Not(testing::Contains("--mesh")));  // it has two ranks
   EXPECT_EQ(parse_strategies_arguments({"lm", "--mesh", "data,shard=2"}).nproc, 2);
   EXPECT_THAT(message_of<InvalidArgument>(
                   [] { parse_strategies_arguments({"lm", "--mesh", "data=2000"}); }),

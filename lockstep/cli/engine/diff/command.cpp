@@ -42,7 +42,8 @@ void append(NamedTensors* all, const std::string& prefix, const Safetensors& par
   for (const auto& [name, tensor] : part.tensors) all->emplace_back(prefix + name, tensor);
 }
 
-// Of a checkpoint all its tensors, those that are not the model's behind the name of their file.
+// Reads all tensors of a checkpoint; those that are not the model's have the name of their file
+// before their own.
 NamedTensors tensors_of(const fs::path& given) {
   const fs::path path = checkpoint_meant(given);
   const bool trained = checkpoint_exists(path) && fs::exists(path / "trainer.json");
@@ -158,7 +159,7 @@ void print(const RunsDiff& diff) {
   std::cout << diff.different << " records differ, " << diff.records << " are in both\n";
 }
 
-// Returns whether they are equal, and adds to the JSON.
+// Returns whether they are equal, and adds the result to the JSON.
 bool compare_tensors(const fs::path& a, const fs::path& b, const std::string& title,
                      double tolerance, Json* json) {
   const TensorsDiff diff = diff_tensors(tensors_of(a), tensors_of(b), tolerance);

@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-// By step, then type, then which of those it is.
+// Identifies a record by step, type, and its number among those.
 struct RecordKey {
   int64_t step = 0;
   std::string type;
@@ -42,7 +42,7 @@ bool same(const json& a, const json& b, double tolerance) {
   return x == y || std::abs(x - y) <= tolerance * std::max({1.0, std::abs(x), std::abs(y)});
 }
 
-// The first member that differs.
+// Finds the first member that differs.
 std::optional<RunDifference> first_difference(const RecordKey& key, const json& a, const json& b,
                                               double tolerance) {
   std::set<std::string> members;

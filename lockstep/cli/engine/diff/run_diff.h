@@ -1,4 +1,4 @@
-// Where the metrics of two runs part.
+// The first difference between the metrics of two runs.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,26 @@
 
 namespace lockstep::engine {
 
-// The objects of a metrics.jsonl. Throws DataError that names the file and the line.
+// Reads the objects of a metrics.jsonl.
+// Throws: DataError that names the file and the line.
 std::vector<nlohmann::json> read_metrics(const std::filesystem::path& path);
 
 struct RunDifference {
   int64_t step = 0;
-  std::string type;     // of the record: "train", "test", ...
-  std::string key;      // whose values differ; "": the whole record is in one run only
+  std::string type;     // the record's: "train", "test", ...
+  std::string key;      // its values differ; "": the whole record is in one run only
   nlohmann::json a, b;  // the two values; null where there is none
 };
 
 struct RunsDiff {
-  int64_t records = 0;                 // that both have
-  int64_t different = 0;               // of them, and those of one run only
+  int64_t records = 0;                 // records that both have
+  int64_t different = 0;               // those that differ or are in one run only
   std::optional<RunDifference> first;  // at the earliest step
 };
 
-// Records are matched by step and type. What is the machine's alone is left out (counts_in_diff()). Numbers
-// are equal as diff_tensors() has it, everything else if it is the same JSON.
+// Matches records by step and type. Values that depend on the machine alone are left out
+// (counts_in_diff()). Numbers are equal in the sense of diff_tensors(), other values if they are
+// the same JSON.
 RunsDiff diff_metrics(const std::vector<nlohmann::json>& a, const std::vector<nlohmann::json>& b,
                       double tolerance);
 

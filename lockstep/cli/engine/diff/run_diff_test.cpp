@@ -36,7 +36,7 @@ TEST(RunDiff, TimesDoNotCount) {
     EXPECT_TRUE(counts_in_diff(key)) << key;
 }
 
-// A run is the same whether a rank was late in it or not.
+// Two runs are equal if a rank was late in only one of them.
 TEST(RunDiff, StragglersDoNotCount) {
   auto late = train(1, 0.5);
   late.update({{"straggler_rank", 1},

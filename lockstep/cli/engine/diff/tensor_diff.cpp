@@ -24,7 +24,7 @@ std::string shape_of(const at::Tensor& tensor) {
 
 bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
   return a.scalar_type() == b.scalar_type() && a.is_contiguous() && b.is_contiguous() &&
-         (a.nbytes() == 0 ||  // then there may be no memory
+         (a.nbytes() == 0 ||  // an empty tensor may have no memory
           std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0);
 }
 

@@ -1,4 +1,4 @@
-// How two sets of named tensors differ.
+// The differences between two sets of named tensors.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace lockstep::engine {
 
-// One tensor that is not the same on both sides.
+// A tensor that differs, or is on one side only.
 struct TensorDifference {
   std::string name;
   enum class Kind { kMissingInA, kMissingInB, kShape, kDtype, kValues } kind = Kind::kValues;
-  std::string a, b;  // kShape, kDtype: what each side has
-  // Of kValues, and of kDtype with equal shapes:
+  std::string a, b;  // kShape, kDtype: each side's
+  // For kValues, and for kDtype with equal shapes:
   int64_t elements = 0;
   int64_t different = 0;  // elements
   double max_abs = 0;     // greatest |a - b|; infinite where one is NaN or infinite
@@ -27,8 +27,9 @@ struct TensorsDiff {
   double max_abs = 0, max_rel = 0;
 };
 
-// Values are equal if |a - b| <= tolerance * max(1, |a|, |b|), or both are NaN. Takes tensors of
-// any strides and dtypes; a few megabytes of memory beside them.
+// Values are equal if |a - b| <= tolerance * max(1, |a|, |b|), or both are NaN. Tensors may have
+// any strides and dtypes.
+// Cost: a few megabytes of memory beside the tensors.
 TensorsDiff diff_tensors(const NamedTensors& a, const NamedTensors& b, double tolerance);
 
 // The kind in a word: "missing_in_a", "missing_in_b", "shape", "dtype", "values".

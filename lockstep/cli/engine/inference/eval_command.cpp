@@ -23,9 +23,9 @@ namespace lockstep::engine {
 namespace {
 
 struct ClassRow {
-  int64_t samples = 0;  // of this class
+  int64_t samples = 0;  // this class's
   int64_t correct = 0;
-  int64_t predicted = 0;  // as this class
+  int64_t predicted = 0;  // samples predicted as this class
   double accuracy() const {
     return samples > 0 ? static_cast<double>(correct) / static_cast<double>(samples) : 0;
   }
@@ -47,7 +47,7 @@ std::vector<ClassRow> by_class(const Evaluation& evaluation) {
   return rows;
 }
 
-// What is evaluated.
+// The data to evaluate on.
 struct MeasuredPictures {
   ImageData data;
   std::string path;
@@ -55,13 +55,13 @@ struct MeasuredPictures {
   std::string words = {};  // the same for people
 };
 
-// `path` as it was given; empty: what the model was trained on.
+// `path` as it was given; empty: the data that the model was trained on.
 MeasuredPictures measured_pictures(const TrainConfig& config, const std::string& path) {
   if (path == recipe_of(config.recipe).built_in)
     return {built_in_test_data(config), path, "test", "the test set of the built-in " + path};
   const std::string& from = path.empty() ? config.data : path;
   const bool file = std::filesystem::is_regular_file(from);
-  // Of the file that it was trained on, the part that training left out.
+  // The part of the training file that training left out.
   const bool part = file && path.empty();
   return {load_image_data(config, from, part ? ImageParts::kAll : ImageParts::kTest), from,
           file && !part ? "all" : "test",

@@ -5,7 +5,8 @@
 
 namespace lockstep::engine {
 
-// The accuracy of a checkpoint on a test set, each sample counted once, in all and by class.
+// Measures the accuracy of a checkpoint on a test set, in all and by class; each sample is counted
+// once.
 int eval_command(const Arguments& arguments);
 
 }  // namespace lockstep::engine

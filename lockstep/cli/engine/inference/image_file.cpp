@@ -14,7 +14,7 @@
 namespace lockstep::engine {
 namespace {
 
-// Takes whitespace-separated words and comments off the front of a PGM or PPM file.
+// Takes words between white space, and comments, off the front of a PGM or PPM file.
 class PnmReader {
  public:
   PnmReader(std::string_view bytes, const std::string& file) : rest_(bytes), file_(file) {}
@@ -38,7 +38,7 @@ class PnmReader {
            std::to_string(high));
     return *value;
   }
-  // What follows the one space after the header.
+  // Returns the bytes after the one space behind the header.
   std::string_view raster() const { return rest_.empty() ? rest_ : rest_.substr(1); }
 
  private:
@@ -123,7 +123,7 @@ Picture parse_pnm(std::string_view bytes, const std::string& file) {
 
 Picture read_image(const std::filesystem::path& path, int64_t index) {
   const std::string file = path.string();
-  // A FIFO would be waited for.
+  // Opening a FIFO would wait.
   std::error_code ignored;
   std::ifstream stream;
   if (std::filesystem::is_regular_file(path, ignored)) stream.open(path, std::ios::binary);
@@ -144,7 +144,7 @@ Picture read_image(const std::filesystem::path& path, int64_t index) {
 std::string draw_image(const Picture& image) {
   static constexpr std::string_view kRamp = " .:-=+*#%@";
   constexpr int kFaint = 32;  // margins darker than this are left out
-  // What an eye sees: the weights of ITU-R BT.601.
+  // The weights of ITU-R BT.601 give the brightness for an eye.
   const auto light = [&](int64_t y, int64_t x) {
     const auto value = [&](int64_t channel) {
       return int{image.pixels[static_cast<size_t>((channel * image.height + y) * image.width + x)]};

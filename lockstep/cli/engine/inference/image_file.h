@@ -1,4 +1,4 @@
-// Pictures from files, and on a terminal.
+// Reads pictures from files, and draws them on a terminal.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,20 @@ struct Picture {
   int64_t channels = 1;         // 1: grey; 3: red, green, blue
 };
 
-// Picture `index` of a file: an idx file of one picture or many, CIFAR-10's records (a name that
-// ends in .bin), each plain or gzip, or a PGM or PPM file (P2, P5, P3, P6; index 0; values are
-// scaled to 0..255). Throws DataError that names the file: missing, another format, damaged, no
-// picture of that index.
+// Reads picture `index` of a file: an idx file of one picture or many, CIFAR-10's records (a name
+// that ends in .bin), each plain or gzip, or a PGM or PPM file (P2, P5, P3, P6; index 0; values are
+// scaled to 0..255).
+// Throws: DataError that names the file: missing, another format, damaged, no picture of that
+// index.
 Picture read_image(const std::filesystem::path& path, int64_t index);
 
-// The bytes of a PGM or PPM file. Throws as above; never takes more memory than the bytes have
-// pixels.
+// Reads the bytes of a PGM or PPM file.
+// Throws: as read_image().
+// Cost: never more memory than the bytes have pixels.
 Picture parse_pnm(std::string_view bytes, const std::string& file);
 
-// The picture in characters, two a pixel, without its dark margin; lines end with '\n'.
+// Draws the picture in characters, two for each pixel, without its dark margin; lines end with
+// '\n'.
 std::string draw_image(const Picture& image);
 
 }  // namespace lockstep::engine

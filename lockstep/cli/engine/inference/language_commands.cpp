@@ -35,7 +35,7 @@ struct MeasuredTokens {
   std::string words;  // the same for people
 };
 
-// A run's own window; of a foreign model a usual one.
+// The window of a run, or a usual one for a foreign model.
 int64_t context_of(const std::optional<TrainConfig>& trained, const LmConfig& config) {
   constexpr int64_t kUsual = 1024;
   return std::min(trained ? trained->context : kUsual, config.max_position_embeddings);
@@ -63,17 +63,17 @@ MeasuredTokens measured_tokens(const fs::path& model, const LanguageModel& saved
   return {windows, path, split, std::move(words)};
 }
 
-// The part of `text` that no further token changes: its last character may not be whole yet.
+// The part of `text` that no further token changes, since its last character may be incomplete.
 std::string_view settled(std::string_view text) {
   constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
   while (text.ends_with(kReplacement)) text.remove_suffix(kReplacement.size());
   return text;
 }
 
-// Writes text as its tokens come.
+// Writes text while its tokens arrive.
 class TokenPrinter {
  public:
-  // Behind `prompt`: some tokenizers leave out a space where a text begins.
+  // It decodes behind `prompt`, because some tokenizers leave out a space where a text begins.
   TokenPrinter(const tokenizers::LmTokenizer& tokenizer, std::vector<int32_t> prompt)
       : tokenizer_(tokenizer),
         ids_(std::move(prompt)),
@@ -99,7 +99,7 @@ class TokenPrinter {
   }
   void show(std::string_view all) {
     if (all.size() <= shown_) return;
-    // A vocabulary is a file's.
+    // A vocabulary comes from a file, which may hold a terminal's commands.
     std::cout << printable_lines(all.substr(shown_)) << std::flush;
     shown_ = all.size();
   }
@@ -198,7 +198,7 @@ int continue_prompts(const fs::path& path, const Continuations& asked, const std
   LanguageModel saved = load_language_model(path);
   bring_to_device(*saved.model, device);
   GenerateOptions options = options_of(asked, saved.generation, saved.model->config());
-  std::vector<std::vector<int32_t>> all_ids;  // before anything is printed
+  std::vector<std::vector<int32_t>> all_ids;  // all prompts are encoded before anything is printed
   for (const std::string& prompt : asked.prompts)
     all_ids.push_back(prompt_ids(saved.tokenizer, prompt));
   nlohmann::ordered_json answers = nlohmann::ordered_json::array();

@@ -32,7 +32,7 @@ std::string shape_text(int64_t channels, int64_t height, int64_t width) {
          std::to_string(width);
 }
 
-// The logits: for these models log-probabilities.
+// Returns the logits, which are log-probabilities for these models.
 std::vector<double> logits_of(SavedModel& saved, const Picture& image, const std::string& file) {
   const Recipe& recipe = recipe_of(saved.config.recipe);
   if (image.channels != recipe.channels || image.height != recipe.side ||
@@ -43,7 +43,7 @@ std::vector<double> logits_of(SavedModel& saved, const Picture& image, const std
   }
   const at::Tensor pixels = at::empty({1, image.channels, image.height, image.width}, at::kByte);
   std::copy(image.pixels.begin(), image.pixels.end(), pixels.mutable_data_ptr<uint8_t>());
-  // The training data's own way of preprocessing, so that both round alike.
+  // It preprocesses as for the training data, so that both round alike.
   const data::ImageDataset dataset = preprocessed(saved.config, pixels);
   const at::NoGradGuard no_grad;
   const at::Tensor input = dataset.batch(std::vector<int64_t>{0}).input;
@@ -63,13 +63,13 @@ std::vector<double> softmax(const std::vector<double>& logits) {
   return values;
 }
 
-// Of a path that may be a link that a copy has left out.
+// The path may be a link that a copy has left out.
 void check_exists(const std::filesystem::path& path) {
   if (!std::filesystem::exists(checkpoint_meant(path)))
     throw InvalidArgument(path.string() + " does not exist");
 }
 
-// Empty if the first is not of a text model.
+// Empty if the first is not a text model's.
 std::vector<std::filesystem::path> text_models(const std::vector<std::string>& checkpoints) {
   std::vector<std::filesystem::path> models;
   for (const std::string& checkpoint : checkpoints) {

@@ -5,7 +5,7 @@
 
 namespace lockstep::engine {
 
-// What a checkpoint says a picture is.
+// Predicts the class of a picture by a checkpoint.
 int predict_command(const Arguments& arguments);
 
 }  // namespace lockstep::engine

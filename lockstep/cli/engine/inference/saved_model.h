@@ -1,4 +1,4 @@
-// A model from a checkpoint, ready to be used.
+// Loads a model from a checkpoint.
 #pragma once
 
 #include <filesystem>
@@ -10,12 +10,12 @@ namespace lockstep::engine {
 
 struct SavedModel {
   ImageModel model = nullptr;  // in evaluation mode
-  TrainConfig config;          // it was trained by, its preprocessing included
+  TrainConfig config;          // the training's, with its preprocessing
   std::filesystem::path path;
 };
 
-// `path`: a checkpoint, or the output directory of a run (then its best one). Throws
-// CheckpointError, InvalidArgument.
+// `path` is a checkpoint, or the output directory of a run, whose best one is loaded.
+// Throws: CheckpointError, InvalidArgument.
 SavedModel load_model(const std::filesystem::path& path);
 
 }  // namespace lockstep::engine

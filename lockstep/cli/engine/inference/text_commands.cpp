@@ -48,7 +48,7 @@ std::vector<data::TextExample> questions_for(const TextQuestions& questions,
   return examples;
 }
 
-// What is evaluated.
+// The data to evaluate on.
 struct MeasuredTexts {
   std::vector<data::TextExample> examples;
   std::string split;  // "all", "train", "dev", "test"
@@ -75,7 +75,8 @@ MeasuredTexts measured_texts(const std::string& path, const std::string& split,
   return {std::move(part), chosen, "the " + words};
 }
 
-// The words of a block: the tutorial's, or in English where neither the text nor a label is Chinese.
+// The words of a block are the tutorial's, or English where neither the text nor a label is
+// Chinese.
 struct BlockWords {
   const char *text, *truth, *predicted;
 };
@@ -88,7 +89,7 @@ BlockWords words_for(const data::TextExample& example, const std::vector<std::st
                  : BlockWords{"Text: ", "True: ", "Predicted: "};
 }
 
-// One answer as the tutorial prints it.
+// Writes one answer as the tutorial prints it.
 std::string block(const std::string& name, const data::TextExample& example,
                   const std::vector<std::string>& labels, int64_t answer) {
   constexpr size_t kWide = 100;
@@ -103,7 +104,7 @@ std::string block(const std::string& name, const data::TextExample& example,
          "\n";
 }
 
-// "1 (positive)", or "1" of a class that has no other name.
+// Writes "1 (positive)", or "1" for a class without another name.
 std::string numbered(int64_t label, const std::string& name) {
   const std::string number = std::to_string(label);
   return name == number ? number : number + " (" + printable(name) + ")";
@@ -134,7 +135,7 @@ int eval_text(const fs::path& model, const std::string& given, const std::string
       throw InvalidArgument("--data is missing; give the texts to evaluate " + model.string() +
                             " on");
     data = trained->data;
-    // Of the file that it was trained on, the part that training left out.
+    // The part of the training file that training left out.
     if (split.empty() && fs::is_regular_file(data)) split = "dev";
   }
   const auto& labels = saved.model->config().labels;

@@ -1,4 +1,5 @@
-// eval and predict for checkpoints of text classifiers: ours, and Hugging Face's directories.
+// The commands eval and predict for checkpoints of text classifiers: Lockstep's, and Hugging Face's
+// directories.
 #pragma once
 
 #include <filesystem>
@@ -8,29 +9,30 @@
 
 namespace lockstep::engine {
 
-// `device`, of all that compute: --device (device_option.h).
+// In all functions below, `device` is the value of --device (device_option.h).
 
-// The text classifier that `path` means: itself, or the best or else the last checkpoint of a run's
-// output directory. Nothing if there is none.
+// Finds the text classifier that `path` means: itself, or the best or else the last checkpoint of a
+// run's output directory. nullopt: there is none.
 std::optional<std::filesystem::path> find_text_model(const std::filesystem::path& path);
 
-// "distributed" of runs/distributed/checkpoints/best: the last part of a path that says something.
+// The last informative part of a path: "distributed" of runs/distributed/checkpoints/best.
 std::string checkpoint_name(const std::filesystem::path& path);
 
-// Prints accuracy, loss and the report over all ranks of the job, and on which texts they are: all
-// rows of a file; of a directory the test set, or the dev set where no test text has a label.
-// `data` empty: those that a run of the recipe text was trained on. `split`: "train", "dev" or "test"
-// instead, as training divides the data; "": none. Returns the exit code. Throws what loading throws.
+// Prints accuracy, loss and the report over all ranks of the job, and the data: all rows of a file;
+// of a directory the test set, or the dev set where no test text has a label. `given` empty: the
+// data that a run of the recipe text was trained on. `given_split`: "train", "dev" or "test"
+// instead, as training divides the data; "": none. Returns the exit code.
+// Throws: what loading throws.
 int eval_text(const std::filesystem::path& model, const std::string& given,
               const std::string& given_split, const std::string& device, const std::string& json);
 
 struct TextQuestions {
   std::vector<std::filesystem::path> models;
   std::vector<std::string> texts;
-  std::string file;  // of texts, labelled or not; "": none
+  std::string file;  // texts, labelled or not; "": none
 };
-// Prints a block a model and text: the text, its label where it is known, what the model says, and
-// with what probability.
+// Prints a block for each model and text: the text, its label where it is known, and the predicted
+// label with its probability.
 int predict_texts(const TextQuestions& questions, const std::string& device,
                   const std::string& json);
 

@@ -27,7 +27,7 @@ namespace lockstep::engine {
 namespace fs = std::filesystem;
 namespace {
 
-// 0 stands for the default in a file of settings; an option is left out for that.
+// In a file of settings 0 stands for the default; for that an option is left out.
 void refuse_unsaid(const TrainConfig& config, const std::string& name, const std::string& text) {
   const bool zero = (name == "lr" && config.lr == 0) ||
                     (name == "batch_size" && config.batch_size == 0) ||
@@ -36,7 +36,8 @@ void refuse_unsaid(const TrainConfig& config, const std::string& name, const std
   throw InvalidArgument(name + " is '" + text + "'; give a number above 0, or leave it out");
 }
 
-// What refuses a setting begins with the field's name. Where an option gave it, the user knows that one.
+// An error about a setting begins with the field's name. Where an option gave it, the user knows
+// the option's name.
 template <typename Function>
 auto under_options(const TrainArguments& arguments, const Function& function) {
   try {
@@ -65,8 +66,8 @@ TrainConfig apply(TrainConfig config, const TrainArguments& arguments) {
   return config;
 }
 
-// The recipe decides which options there are, so it is looked for before they are parsed. Where no
-// argument is a recipe's name: the first one, whose options are those of --help.
+// The recipe decides which options exist, so it is looked for before they are parsed. If no
+// argument is a recipe's name, it is the first recipe, whose options --help shows.
 const Recipe& recipe_among(const Arguments& arguments) {
   for (const std::string& argument : arguments) {
     if (const Recipe* recipe = find_recipe(argument)) return *recipe;
@@ -74,8 +75,9 @@ const Recipe& recipe_among(const Arguments& arguments) {
   return recipes().front();
 }
 
-// As many samples a step as before, on other ranks. A launcher that starts the ranks again repeats a --batch-size that
-// was meant for as many as there were at first. Ranks that cannot share them equally have unequal batches.
+// Keeps the number of samples of a step on another number of ranks. A launcher that starts the
+// ranks again repeats a --batch-size that was meant for the first number of ranks. Ranks that
+// cannot share the samples equally have unequal batches.
 void keep_batches(const TrainArguments& arguments, const TrainConfig& recorded,
                   TrainConfig* config) {
   const int64_t before = batches_of_step(recorded);
@@ -84,7 +86,7 @@ void keep_batches(const TrainArguments& arguments, const TrainConfig& recorded,
     now = batches_of_step(*config);
   } catch (const InvalidArgument& error) {
     if (config->mesh.empty() || arguments.gives("mesh")) throw;
-    // No option has named it.
+    // No option gave it.
     throw InvalidArgument(std::string(error.what()) + "; the run was begun with --mesh " +
                           config->mesh + ", and goes on with another one where --mesh is given");
   }
@@ -115,12 +117,12 @@ std::optional<TrainerState> state_of(const fs::path& checkpoint) {
   }
 }
 
-// Before processes start, which would all find out.
+// It is checked before processes start, which would all report it.
 void check_epochs(const TrainPlan& plan, int64_t samples) {
   if (!plan.stands || plan.stands->steps_per_epoch == 0) return;
   const int64_t steps = steps_per_epoch(plan.config, samples);
   if (steps == plan.stands->steps_per_epoch) return;
-  // Of the same data another strategy may make another number.
+  // Another strategy may make another number of steps of the same data.
   const bool same_data = plan.recorded && samples_of_step(*plan.recorded) > 0 &&
                          steps_per_epoch(*plan.recorded, samples) == plan.stands->steps_per_epoch;
   throw InvalidArgument(
@@ -165,7 +167,7 @@ TrainArguments parse_train_arguments(const Arguments& arguments) {
     for (const ConfigField& field : fields) {
       if (field.name == "recipe" || field.group != group) continue;
       Slot& slot = slots.emplace_back(Slot{&field, {}, nullptr});
-      // That a switch is off goes without saying.
+      // A switch that is off is not shown.
       const bool says = !field.fallback.empty() && !(field.is_switch && field.fallback == "false");
       slot.option = app.add_option(option_name(field.name), slot.text,
                                    field.help + (says ? " [" + field.fallback + "]" : ""))

@@ -101,7 +101,7 @@ TEST(TrainArguments, MistakesAreOneLine) {
   EXPECT_THAT(from({"mnist", "--config", "/none.json"}), HasSubstr("cannot read /none.json"));
 }
 
-// Under the name that was written, whoever refuses it; and under the key where a file gave it.
+// Every check names the option as it was written, or the key where a file gave it.
 TEST(TrainArguments, ARefusalNamesTheOption) {
   const std::vector<std::pair<Arguments, std::string>> wrong{
       {{"--log-every", "0"}, "--log-every is 0; give 1 or more"},
@@ -154,14 +154,14 @@ TEST(TrainArguments, ResumeTakesTheRecordedSettings) {
   EXPECT_EQ(plan(more).config.epochs, 20);
   EXPECT_THAT(error_of([&] { plan({"cifar", "--output", dir.path(), "--resume"}); }),
               HasSubstr("holds a run of the recipe mnist, not cifar"));
-  // Other ranks have the same samples a step.
+  // Another number of ranks has the same samples in a step.
   Arguments ranks = resume;
   ranks.insert(ranks.end(), {"--nproc", "4", "--strategy", "zero3"});
   EXPECT_EQ(plan(ranks).config.batch_size, 32);
   EXPECT_EQ(plan(ranks).config.strategy, "zero3");
   ranks.insert(ranks.end(), {"--batch-size", "64"});
   EXPECT_THAT(error_of([&] { plan(ranks); }), HasSubstr("cannot resume: nproc was 2 and is now 4"));
-  // Also where they cannot share them equally.
+  // This holds also where ranks cannot share them equally.
   const TrainConfig three =
       plan({"mnist", "--output", dir.path(), "--resume", "--nproc", "3"}).config;
   EXPECT_EQ(three.step_samples, 128);
@@ -173,7 +173,8 @@ TEST(TrainArguments, ResumeTakesTheRecordedSettings) {
   EXPECT_EQ(asked({"--step-samples", "100"}).batch_size, 34);
   EXPECT_THAT(error_of([&] { asked({"--step-samples", "100", "--batch-size", "9"}); }),
               HasSubstr("--batch-size is a rank's and --step-samples all ranks' together"));
-  // A launcher that starts the ranks again on fewer or more hosts repeats the line of the first start, on 2 ranks.
+  // A launcher that starts the ranks again on fewer or more hosts repeats the line of the first
+  // start, on 2 ranks.
   const auto started_again = [&](std::optional<int> on, const std::string& batch_size = "64") {
     TrainArguments arguments = parse_train_arguments(
         {"mnist", "--output", dir.path(), "--nproc", "2", "--batch-size", batch_size});
@@ -185,7 +186,7 @@ TEST(TrainArguments, ResumeTakesTheRecordedSettings) {
   EXPECT_EQ(started_again(2).batch_size, 64);
   EXPECT_EQ(started_again(2, "16").batch_size, 64) << "of a line for 8 ranks, continued on 2";
   EXPECT_EQ(started_again(3).step_samples, 128);
-  // And on from there: what 3 ranks had is recorded.
+  // It continues from there: the values of 3 ranks are recorded.
   config.nproc = 3;
   config.batch_size = 43;
   config.step_samples = 128;
@@ -213,7 +214,7 @@ TEST(TrainArguments, ResumeTakesTheRecordedSettings) {
               HasSubstr("cannot resume: lr was 0.25 and is now 0.5"));
 }
 
-// A run that `config` has begun, up to `state`.
+// A run that began with `config` and has reached `state`.
 void write_run(const TestDirectory& dir, const TrainConfig& config, const TrainerState& state) {
   Checkpoint checkpoint;
   if (recipe_of(config.recipe).kind == RecipeKind::kImages)
@@ -273,7 +274,7 @@ TEST(TrainArguments, OtherDataAreNotResumedAndNoProcessStarts) {
   EXPECT_EQ(refusal(std::stoll(other.substr(has))), "no error") << other;
 }
 
-// The data are what they were; logical ranks leave out what fills no whole step.
+// The data are unchanged; logical ranks leave out the samples that fill no whole step.
 TEST(TrainArguments, AnotherStrategysStepsAreNotBlamedOnTheData) {
   const TestDirectory dir;
   data::generate_digits(dir / "data", {.train = 130, .test = 10});

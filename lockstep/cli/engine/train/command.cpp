@@ -34,27 +34,27 @@
 namespace lockstep::engine {
 namespace {
 
-// A failure that is the same on every rank, or another rank's consequence, is the agent's to tell:
-// once.
+// The agent reports once a failure that is the same on every rank, or that is another rank's
+// consequence.
 void leave_to_agent(const std::exception& error, const StartedRun& run) {
   const std::string full = full_disk_text(run, error);
   if (!full.empty()) {
     if (launch::leave_error_note({.message = "lockstep train: " + full, .complete = true},
                                  process_env()))
-      throw Told{.exit_code = 1};
+      throw AlreadyReported{.exit_code = 1};
     throw Error(full);
   }
   if (dynamic_cast<const Evicted*>(&error) != nullptr) {
     write_all(STDERR_FILENO, std::string("lockstep train: ") + error.what() + "\n");
     launch::leave_error_note({.message = error.what()}, process_env());
-    throw Told{.exit_code = Evicted::kExitCode};
+    throw AlreadyReported{.exit_code = Evicted::kExitCode};
   }
   if (dynamic_cast<const PeerLost*>(&error) != nullptr &&
       launch::leave_error_note({.message = error.what(), .consequence = true}, process_env()))
-    throw Told{.exit_code = 1};
+    throw AlreadyReported{.exit_code = 1};
 }
 
-// Of all ranks, each once; "" on the CPU. Collective.
+// The devices of all ranks, each once; "" on the CPU. Collective.
 std::string devices_of(Communicator& comm) {
   if (comm.device().is_cpu()) return "";
   const at::Tensor numbers = comm.all_gather(at::tensor({int64_t{comm.device().index()}}));
@@ -91,9 +91,9 @@ void train_as_rank(Communicator& comm, const TrainPlan& plan, const TrainArgumen
   });
 }
 
-// One rank, from joining the job to the summary. The run has begun: what fails now failed as a run,
-// whatever the exception says; but for the input, which a rank of another launcher is the first to
-// see.
+// Runs one rank from joining the job to the summary. The run has begun, so an error now is a failed
+// run, whatever its type; except for errors of the input, which a rank of another launcher is the
+// first to see.
 int run_rank(const TrainPlan& plan, const TrainArguments& arguments, const StartedRun& run) {
   try {
     provide_data(plan);
@@ -103,11 +103,11 @@ int run_rank(const TrainPlan& plan, const TrainArguments& arguments, const Start
               .timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(timeout),
               .device = plan.config.device});
     try {
-      // To the end of this process: a scheduler may ask more than once.
+      // They are kept to the end of this process, because a scheduler may signal more than once.
       const StopSignals signals;
       train_as_rank(comm, plan, arguments, run);
     } catch (const std::exception& error) {
-      // While the others still find this rank: its own account is to come first.
+      // The others still find this rank meanwhile, so that its own account comes first.
       leave_to_agent(error, run);
       throw;
     }
@@ -126,7 +126,7 @@ int start_ranks(const TrainPlan& plan, const TrainArguments& arguments, const St
   options.on_failure = arguments.on_failure;
   options.max_restarts = arguments.max_restarts;
   options.spare_ranks = arguments.spare_ranks;
-  options.run_id = to_hex(random_bytes(8));  // by which a restarted run knows its own checkpoints
+  options.run_id = to_hex(random_bytes(8));  // a restarted run knows its checkpoints by it
   const int code = launch::launch(options).exit_code;
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
     if (code == 128 + signal) launch::write_last_words(STDERR_FILENO, stopped_line(run, signal));
@@ -142,8 +142,8 @@ int train_command(const Arguments& arguments) {
     const auto job = launch::job_environment();
     const bool alone = job.launcher == launch::Launcher::kNone;
     const bool asked_to_resume = parsed.resume;
-    // Ranks that were started again go on from what they have saved, as many or not.
-    // Where single ones are replaced, the others may be in the midst of the run, and rank 0 decides for all.
+    // Ranks that were started again continue from their checkpoint, on any number. Where single
+    // ranks are replaced, the others may be in the midst of the run, and rank 0 decides for all.
     if (!alone && !job.replaces && goes_on_by_itself(parsed)) parsed.resume = parsed.goes_on = true;
     const TrainPlan plan =
         make_train_plan(parsed, alone ? std::nullopt : std::optional(job.world_size));
@@ -156,7 +156,7 @@ int train_command(const Arguments& arguments) {
       if (!parsed.quiet) std::cout << finished << std::flush;
       return 0;
     }
-    // Where this command starts the ranks, it has the restarts itself.
+    // A command that starts the ranks has the restarts itself.
     if (alone)
       check_eviction(plan.config.evict_stragglers, parsed.max_restarts);
     else

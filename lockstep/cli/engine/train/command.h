@@ -5,8 +5,8 @@
 
 namespace lockstep::engine {
 
-// Run by hand it checks everything, then starts config.nproc ranks that execute it anew; run by a
-// launcher it is a rank.
+// Without a launcher it checks everything, then starts config.nproc ranks that execute it anew.
+// Under a launcher it is a rank.
 int train_command(const Arguments& arguments);
 
 }  // namespace lockstep::engine

@@ -31,18 +31,18 @@ std::string start_command(const StartedRun& run) {
   return text;
 }
 
-// Where the run's last checkpoint stood; nothing where it has none. One that is older is of a
+// The state of the run's last checkpoint; nullopt where it has none. An older one belongs to a
 // former run in the same folder.
 std::optional<TrainerState> last_state(const StartedRun& run) {
   const fs::path last = RunFolder{run.output}.last();
-  // A rank may still save, and remove the one that is being read: then there is a newer one.
+  // A rank may still save, and remove the checkpoint that is being read; then there is a newer one.
   constexpr int kTries = 5;
   for (int i = 0; i < kTries; ++i) {
     try {
       if (!checkpoint_exists(last)) return std::nullopt;
       if (!run.resumed && fs::last_write_time(last) < run.started) return std::nullopt;
       return trainer_state_from_json(read_checkpoint(last).trainer_json, last.string());
-    } catch (const std::exception&) {  // once more
+    } catch (const std::exception&) {  // tries again
     }
   }
   return std::nullopt;

@@ -1,4 +1,4 @@
-// A training run that ends before its time: what is said of it, and how it is gone on with.
+// The messages of a training run that ends before its time, and the command that continues it.
 #pragma once
 
 #include <exception>
@@ -14,28 +14,29 @@ namespace lockstep::engine {
 
 struct StartedRun {
   std::filesystem::path output;
-  Arguments arguments;  // of `lockstep train`
+  Arguments arguments;  // `lockstep train`'s
   bool resumed = false;
-  std::string command;  // how the user calls lockstep
+  std::string command;  // the user's word for lockstep
   std::filesystem::file_time_type started = std::filesystem::file_time_type::clock::now();
 };
 
-// The command line that goes on from the last checkpoint, for a shell. Pure.
+// The command line, for a shell, that continues from the last checkpoint. Pure.
 std::string resume_command(const StartedRun& run);
 
-// "lockstep train: stopped by SIGINT; ..." with the run's last checkpoint and the command that goes
-// on from it, or starts again where there is none yet. Reads files. Never throws.
+// "lockstep train: stopped by SIGINT; ..." with the run's last checkpoint and the command that
+// continues from it, or starts again where there is none yet. Reads files. Does not throw.
 std::string stopped_line(const StartedRun& run, int signal);
 
-// What rank 0 of a training says that a signal has stopped and saved.
+// The line of rank 0 of a training that a signal has stopped and that was saved.
 std::string saved_line(const StartedRun& run, int signal, int64_t step);
 
-// What is said where the disk is full: the file, and how to go on. "" for other errors.
+// The text for a full disk: the file, and how to continue. "" for other errors.
 std::string full_disk_text(const StartedRun& run, const std::exception& error);
 
-// While it lives, SIGINT, SIGTERM and SIGUSR1 write stopped_line() to stderr and end the process with 128 +
-// signal; but SIGTERM and SIGUSR1 are left to a training that listens for them (train/stop_signals.h). To be made before libtorch starts threads: they must not take the signals. Signals that
-// the process ignores stay ignored.
+// While it lives, SIGINT, SIGTERM and SIGUSR1 write stopped_line() to stderr and end the process
+// with 128 + signal; SIGTERM and SIGUSR1 are left to a training that listens for them
+// (train/stop_signals.h). Signals that the process ignores stay ignored.
+// Requires: it is made before libtorch starts threads, which must not take the signals.
 class StopOnSignal {
  public:
   explicit StopOnSignal(StartedRun run);

@@ -12,14 +12,14 @@
 namespace lockstep::engine {
 namespace {
 
-// Indented, and padded so that the second column stands straight.
+// Indents a line, and pads it so that the second column is aligned.
 std::string entry(const std::string& left, const std::string& right) {
   constexpr size_t kWidth = 18;
   return "  " + left + std::string(left.size() < kWidth ? kWidth - left.size() : 1, ' ') + right +
          "\n";
 }
 
-// Lines that do what they say when they are pasted into a shell, whatever the run was given.
+// The lines work when they are pasted into a shell, whatever arguments the run had.
 std::string try_next(const TrainSummary& summary) {
   const TrainConfig& config = summary.config;
   const Recipe& recipe = recipe_of(config.recipe);
@@ -56,7 +56,8 @@ std::string train_summary(const TrainSummary& summary) {
   const auto& [result, config, backend, built_in, command, compares, devices] = summary;
   const RunFolder folder{config.output};
   const std::string ranks = config.nproc == 1 ? "1 rank" : std::to_string(config.nproc) + " ranks";
-  // Of a model that is divided the mesh says how; the strategy says what of the gradients beside it.
+  // For a divided model the mesh says how; the strategy says how the gradients are treated beside
+  // it.
   const std::string way = config.mesh.empty()      ? config.strategy
                           : !divides_model(config) ? config.strategy + ", mesh " + config.mesh
                           : config.strategy == "ddp"

@@ -1,4 +1,4 @@
-// What a person reads at the end of a training run.
+// The text for people at the end of a training run.
 #pragma once
 
 #include <string>
@@ -12,12 +12,12 @@ struct TrainSummary {
   const TrainConfig& config;
   std::string backend = {};
   bool built_in = false;     // trained on the recipe's built-in data set
-  std::string command = {};  // how the user calls lockstep
+  std::string command = {};  // the user's word for lockstep
   bool compares = true;      // `lockstep compare` is built
-  std::string devices = {};  // "cuda:0, cuda:1", of all ranks; "": the CPU
+  std::string devices = {};  // all ranks': "cuda:0, cuda:1"; "": the CPU
 };
 
-// Several lines: how it went, where things are, what to try next. Pure.
+// Several lines: the results, the files, and what to try next. Pure.
 std::string train_summary(const TrainSummary& summary);
 
 }  // namespace lockstep::engine

@@ -27,7 +27,7 @@ std::string difference_text(double value) {
   return value == 0 ? "0" : std::isfinite(value) ? text : "not comparable";
 }
 
-// What a cell says: the figure, why there is none, or what is wrong.
+// The text of a cell: the figure, the reason why there is none, or the fault.
 std::string verdict(const EqualityCell& cell, double tolerance) {
   if (!cell.refused.empty()) return "refused";
   std::string text = difference_text(cell.result.most());
@@ -55,7 +55,7 @@ Json to_json(const EqualityCell& cell, double tolerance) {
   return json;
 }
 
-// A row a product, a column a model.
+// The table has a row for each product and a column for each model.
 Sheet matrix_sheet(const std::vector<EqualityCell>& cells, const VerifyPlan& plan) {
   const size_t products = plan.products.size();
   Sheet sheet{.columns = {{same_words("product"), Align::kLeft}, {same_words("ranks")}},
@@ -69,11 +69,11 @@ Sheet matrix_sheet(const std::vector<EqualityCell>& cells, const VerifyPlan& pla
   return sheet;
 }
 
-// A job a cell; of each model the first trains it in one process before.
+// There is a job for each cell; a model's first job trains it in one process before.
 std::vector<bench::Job> jobs_of(const VerifyPlan& plan, std::vector<EqualityCell>& cells) {
   std::vector<bench::Job> jobs;
   for (const EqualityModel& model : equality_models()) {
-    const auto expected = std::make_shared<std::optional<EqualityCourse>>();
+    const auto expected = std::make_shared<std::optional<EqualityRun>>();
     for (const EqualityProduct& product : plan.products) {
       jobs.push_back({model.name + ", " + to_string(product), [&, expected] {
                         if (!*expected) *expected = train_whole(model, plan.training);
@@ -137,7 +137,7 @@ void check_arguments(const CLI::App& app, const VerifyArguments& arguments,
   check_result_files({plan.json, plan.markdown});
 }
 
-// A product that no model takes is refused as such: before anything is trained.
+// A product that no model takes is refused before anything is trained.
 void check_product(const EqualityProduct& product) {
   std::string first;
   for (const EqualityModel& model : equality_models()) {

@@ -18,12 +18,12 @@ struct VerifyPlan {
   std::string json = {}, markdown = {};  // files; empty: none
 };
 
-// What the arguments ask for, checked before anything is trained. Throws HelpShown,
-// InvalidArgument.
+// Plans the matrix that the arguments ask for, and checks it before anything is trained.
+// Throws: HelpShown, InvalidArgument.
 VerifyPlan plan_verify(const Arguments& words);
 
-// Every product of ways to divide a language model, against one process (verify/equality_matrix.h). Exit code 0: all
-// hold, 1: some do not, 2: bad usage.
+// Compares every product of ways to divide a model with one process (verify/equality_matrix.h).
+// Exit code 0: all hold, 1: some do not, 2: bad usage.
 int verify_command(const Arguments& words);
 
 }  // namespace lockstep::engine

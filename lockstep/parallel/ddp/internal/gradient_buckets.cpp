@@ -101,18 +101,18 @@ void GradientBuckets::place_waiting(size_t bucket) {
   if (!views.empty()) at::_foreach_copy_(views, gradients);
 }
 
-void GradientBuckets::place_anyhow(size_t index) {
+void GradientBuckets::place_or_move(size_t index) {
   if (place(index)) return;
   move_out(gradients_[index].bucket);
   place(index);
 }
 
-void GradientBuckets::clear_anyhow(size_t index) {
+void GradientBuckets::clear_or_move(size_t index) {
   if (placement_.occupied(index)) move_out(gradients_[index].bucket);
   gradients_[index].view.zero_();
 }
 
-// For good, since a tensor in one of its places may live long.
+// The move is for good, because a tensor in one of its places may live long.
 void GradientBuckets::move_out(size_t index) {
   Bucket& bucket = buckets_[index];
   const at::NoGradGuard no_grad;

@@ -41,15 +41,15 @@ struct Bucket {
   std::vector<size_t> gradients;  // indices
   size_t missing = 0;             // in this backward
   std::vector<size_t> waiting;    // gradients that have arrived, but are not in `flat` yet
-  std::string note;               // of the current reduction
+  std::string note;               // the current reduction's
   Work work;
 };
 
 class GradientBuckets {
  public:
   // `movable`: buckets may move to other memory between backwards, and gradients lie in them with
-  // their parameters' strides, so backward can write them there itself. Throws InvalidArgument
-  // unless each parameter is a leaf that requires a gradient.
+  // their parameters' strides, so backward can write them there itself.
+  // Throws: InvalidArgument unless each parameter is a leaf that requires a gradient.
   GradientBuckets(const NamedTensors& parameters, bool movable);
 
   // Makes the buckets, for gradients in this order of arrival; sparse ones get none. Arrived
@@ -69,22 +69,23 @@ class GradientBuckets {
   // Makes .grad the view of its bucket. The gradient is copied there unless it was placed there: it
   // may be elsewhere after zero_grad(), set to none or not, or where user code set another tensor.
   // Returns false if another tensor lies in that place, which may still be read; it may be gone at
-  // the end of backward. In a gradient's own hook, `passed` is that of on_gradient(). Throws
-  // InvalidArgument for a sparse one.
+  // the end of backward. In a gradient's own hook, `passed` is that of on_gradient().
+  // Throws: InvalidArgument for a sparse one.
   bool place(size_t index, const at::Tensor& passed = {});
   // The same, but a device's copies may wait for place_waiting(), which copies all of a bucket in
   // one operation.
   bool place_with_bucket(size_t index, const at::Tensor& passed);
   void place_waiting(size_t bucket);
-  // Like place(), but the bucket moves to ordinary memory if that other tensor is still there. Must
-  // not be called while the bucket is being reduced.
-  void place_anyhow(size_t index);
-  // Zeros in the view of a gradient that is undefined, likewise.
-  void clear_anyhow(size_t index);
-  // Bytes of gradients that were not placed directly, or had to leave their places, since the
-  // beginning.
+  // Does the same as place(), but moves the bucket to ordinary memory if that other tensor is still
+  // there.
+  // Requires: the bucket is not being reduced.
+  void place_or_move(size_t index);
+  // Sets the view of an undefined gradient to zero, and moves the bucket like place_or_move().
+  void clear_or_move(size_t index);
+  // The bytes of gradients, since the beginning, that were not placed directly or had to leave
+  // their places.
   int64_t copied_bytes() const { return copied_bytes_; }
-  // By bucket, for a hook.
+  // The buckets as hooks see them.
   const std::vector<GradBucket>& shown() const { return shown_; }
 
   std::vector<Gradient>& gradients() { return gradients_; }

@@ -38,7 +38,8 @@ class JoinProtocol {
  public:
   explicit JoinProtocol(Communicator comm) : comm_(std::move(comm)) {}
 
-  // Collective. The blocking form returns the announcements.
+  // The blocking form returns the announcements.
+  // Collective: all ranks call it.
   JoinState call(const Announcement& own, Communicator::Site site);
   void start(const Announcement& own);  // for calls that need no answer
   void settle();                        // waits for the started calls

@@ -85,9 +85,9 @@ void ReducerState::take_unused_along() {
     if (gradient.sparse) continue;
     if (gradient.arrivals > 0 && gradient.complete() && !gradient.displaced) continue;
     if (defined)
-      buckets_.place_anyhow(i);
+      buckets_.place_or_move(i);
     else
-      buckets_.clear_anyhow(i);
+      buckets_.clear_or_move(i);
     if (defined && !used) gradient.before = gradient.view.clone();
     --buckets_.buckets()[gradient.bucket].missing;
   }

@@ -9,8 +9,10 @@
 namespace lockstep::internal {
 
 // The sum of the ranks' COO tensors of one shape, coalesced, with the same bits on all ranks. An
-// undefined one contributes nothing; if all are undefined, so is the result. Collective. Throws the
-// communicator's errors, and InvalidArgument, on all ranks, if they differ in their sparse dims.
+// undefined one contributes nothing; if all are undefined, so is the result.
+// Collective: all ranks call it.
+// Throws: the communicator's errors, and InvalidArgument, on all ranks, if they differ in their
+// sparse dims.
 at::Tensor sum_sparse(Communicator& comm, const at::Tensor& own, at::IntArrayRef shape,
                       at::ScalarType dtype);
 

@@ -10,14 +10,18 @@
 namespace lockstep::internal {
 
 // For a pipeline: schedules and disciplines, ties with their parameters' sizes, types and
-// frozenness, and the rows of neighbouring chunks. Collective. Throws Mismatch on all ranks alike.
+// frozenness, and the rows of neighbouring chunks.
+// Collective: all ranks call it.
+// Throws: Mismatch on all ranks alike.
 void agree_on_pipeline(Communicator& comm, const PipelineSchedule& schedule,
                        const PipelineDiscipline& discipline,
                        const std::vector<PipelineChunk>& chunks,
                        const std::vector<PipelineTie>& ties);
 
-// For a step: whether it has a backward, the number of micro-batches, and their rows. Collective,
-// one all_gather. Throws Mismatch on all ranks alike.
+// For a step: whether it has a backward, the number of micro-batches, and their rows.
+// Collective: all ranks call it.
+// Throws: Mismatch on all ranks alike.
+// Cost: one all_gather.
 void agree_on_step(Communicator& comm, const PipelineSchedule& schedule, bool backward,
                    const std::vector<int64_t>& rows);
 

@@ -9,7 +9,8 @@
 
 namespace lockstep::internal {
 
-// The result is on rank 0. Collective.
+// The result is on rank 0.
+// Collective: all ranks call it.
 std::optional<MeasuredPipeline> gather_measured(Communicator& comm,
                                                 const PipelineSchedule& schedule,
                                                 const std::vector<TimedAction>& executed,

@@ -12,7 +12,7 @@ namespace lockstep::internal {
 
 class Ties {
  public:
-  // Throws InvalidArgument for a tie that does not fit this stage.
+  // Throws: InvalidArgument for a tie that does not fit this stage.
   Ties(const PipelineSchedule& schedule, int stage, std::vector<PipelineTie> ties);
 
   const std::vector<PipelineTie>& list() const { return ties_; }

@@ -1,0 +1,222 @@
+#include "lockstep/comm/engines/shm/arena.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+
+#include "lockstep/core/check.h"
+#include "lockstep/core/errors.h"
+
+namespace lockstep::shm {
+namespace {
+
+constexpr uint64_t kSpan = uint64_t{1} << 40;  // per rank: address space in the file, not memory
+constexpr uint64_t kAlignment = uint64_t{2} << 20;  // a huge page, if shared memory has them
+constexpr size_t kControlBytes = size_t{1} << 20;   // one flag per allocation
+constexpr int kPopulateWrite = 23;                  // MADV_POPULATE_WRITE, Linux 5.14
+
+std::byte* map(int fd, uint64_t offset, size_t bytes) {
+  void* memory =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
+  if (memory == MAP_FAILED)
+    throw system_error("mmap of " + std::to_string(bytes) + " bytes of symmetric memory", errno);
+  return static_cast<std::byte*>(memory);
+}
+
+// Older kernels cannot populate; their pages appear when they are touched.
+void populate(std::byte* memory, size_t bytes) {
+  if (::madvise(memory, bytes, kPopulateWrite) != 0 && (errno == ENOMEM || errno == EFAULT))
+    throw system_error("populating " + std::to_string(bytes) + " bytes of symmetric memory", errno);
+}
+
+}  // namespace
+
+UniqueFd Arena::make_memory(int size) {
+  UniqueFd fd(::memfd_create("lockstep-symmetric", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd) throw system_error("memfd_create", errno);
+  if (::ftruncate(fd.get(), static_cast<off_t>(kSpan * static_cast<uint64_t>(size))) != 0)
+    throw system_error("ftruncate of symmetric memory", errno);
+  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    throw system_error("F_ADD_SEALS", errno);
+  return fd;
+}
+
+Arena::Arena(UniqueFd memory, int rank, int size)
+    : memory_(std::move(memory)), rank_(rank), size_(size), next_offset_(kAlignment) {
+  static_assert(kControlBytes <= kAlignment);
+  for (int r = 0; r < size; ++r)
+    controls_.push_back(map(memory_.get(), kSpan * static_cast<uint64_t>(r), kControlBytes));
+}
+
+Arena::~Arena() {
+  for (auto& [id, block] : blocks_) {
+    for (std::byte* base : block.bases)
+      if (base != nullptr) ::munmap(base, block.bytes);
+  }
+  for (std::byte* control : controls_) ::munmap(control, kControlBytes);
+}
+
+std::atomic<uint8_t>* Arena::released_flags(int rank) const {
+  return reinterpret_cast<std::atomic<uint8_t>*>(controls_[static_cast<size_t>(rank)]);
+}
+
+// Takes the next place in every span, whether or not it can be mapped.
+Arena::Block Arena::next_block(int64_t bytes, bool shared) {
+  LOCKSTEP_CHECK(bytes > 0, "an allocation has bytes");
+  reap();
+  const uint32_t id = next_id_++;
+  const uint64_t offset = next_offset_;
+  const auto size = static_cast<size_t>((static_cast<uint64_t>(bytes) + kAlignment - 1) /
+                                        kAlignment * kAlignment);
+  if (id >= kControlBytes || size > kSpan - next_offset_) {
+    throw system_error("this communicator has no symmetric memory left after " +
+                           std::to_string(id) + " allocations; reuse tensors, or make a new one",
+                       ENOSPC);
+  }
+  next_offset_ += size;
+  return {.id = id,
+          .offset = offset,
+          .bytes = size,
+          .bases = std::vector<std::byte*>(static_cast<size_t>(size_)),
+          .shared = shared};
+}
+
+std::byte* Arena::keep(Block block, std::byte* own) {
+  auto& names = block.shared ? shared_ : own_;
+  names.emplace(own, block.id);
+  live_ = own_.size();
+  const uint32_t id = block.id;
+  blocks_.emplace(id, std::move(block));
+  return own;
+}
+
+// Undoes a failed allocation.
+void Arena::drop(const Block& block) noexcept {
+  for (std::byte* base : block.bases)
+    if (base != nullptr) ::munmap(base, block.bytes);
+  released_flags(rank_)[block.id].store(1, std::memory_order_release);
+}
+
+std::byte* Arena::allocate(int64_t bytes) {
+  const MutexLock lock(mutex_);
+  Block block = next_block(bytes, /*shared=*/false);
+  try {
+    for (int r = 0; r < size_; ++r)
+      block.bases[static_cast<size_t>(r)] =
+          map(memory_.get(), kSpan * static_cast<uint64_t>(r) + block.offset, block.bytes);
+    std::byte* own = block.bases[static_cast<size_t>(rank_)];
+    ::madvise(own, block.bytes, MADV_HUGEPAGE);  // has an effect only if the system allows it
+    populate(own, static_cast<size_t>(bytes));
+    return keep(block, own);
+  } catch (...) {
+    drop(block);
+    throw;
+  }
+}
+
+std::byte* Arena::allocate_shared(int64_t bytes) {
+  const MutexLock lock(mutex_);
+  Block block = next_block(bytes, /*shared=*/true);
+  try {
+    std::byte* memory = map(memory_.get(), block.offset, block.bytes);
+    block.bases[static_cast<size_t>(rank_)] = memory;
+    ::madvise(memory, block.bytes, MADV_HUGEPAGE);
+    // Pages belong to the node of the rank that touches them first.
+    const uint64_t pages = block.bytes / kAlignment;
+    const auto page_of = [&](int rank) {
+      return pages * static_cast<uint64_t>(rank) / static_cast<uint64_t>(size_) * kAlignment;
+    };
+    const uint64_t from = page_of(rank_), to = page_of(rank_ + 1);
+    if (to > from) populate(memory + from, to - from);
+    return keep(block, memory);
+  } catch (...) {
+    drop(block);
+    throw;
+  }
+}
+
+void Arena::warm(const std::byte* memory) {
+  const MutexLock lock(mutex_);
+  const auto shared = shared_.find(memory);
+  if (shared != shared_.end()) {
+    const Block& block = blocks_.at(shared->second);
+    populate(block.bases[static_cast<size_t>(rank_)], block.bytes);
+    return;
+  }
+  const auto it = own_.find(memory);
+  LOCKSTEP_CHECK(it != own_.end(), "what is warmed was allocated here");
+  Block& block = blocks_.at(it->second);
+  for (int r = 0; r < size_; ++r) {
+    if (r != rank_) populate(block.bases[static_cast<size_t>(r)], block.bytes);
+  }
+}
+
+// Frees the pages of a rank's part of the file.
+void Arena::give_back(const Block& block, int rank) noexcept {
+  ::fallocate(memory_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+              static_cast<off_t>(kSpan * static_cast<uint64_t>(rank) + block.offset),
+              static_cast<off_t>(block.bytes));
+}
+
+void Arena::release(std::byte* memory) noexcept {
+  const MutexLock lock(mutex_);
+  auto it = own_.find(memory);
+  auto& names = it != own_.end() ? own_ : shared_;
+  if (it == own_.end()) it = shared_.find(memory);
+  if (it == names.end()) return;
+  Block& block = blocks_.at(it->second);
+  names.erase(it);
+  live_ = own_.size();
+  ::munmap(memory, block.bytes);
+  block.bases[static_cast<size_t>(rank_)] = nullptr;
+  block.released = true;
+  // Peers keep their mappings until they release them, too; the pages are freed now, unless they
+  // are shared.
+  if (!block.shared) give_back(block, rank_);
+  released_flags(rank_)[block.id].store(1, std::memory_order_release);
+  reap();
+}
+
+// Unmaps the blocks that all ranks have released. mutex_ is held.
+void Arena::reap() {
+  for (auto it = blocks_.begin(); it != blocks_.end();) {
+    Block& block = it->second;
+    bool all = block.released;
+    for (int r = 0; all && r < size_; ++r)
+      all = released_flags(r)[block.id].load(std::memory_order_acquire) != 0;
+    if (!all) {
+      ++it;
+      continue;
+    }
+    for (std::byte* base : block.bases)
+      if (base != nullptr) ::munmap(base, block.bytes);
+    // The first rank that sees it frees them; a place is never reused.
+    if (block.shared) give_back(block, 0);
+    it = blocks_.erase(it);
+  }
+}
+
+std::optional<rounds::Window> Arena::find(const std::byte* memory, int64_t bytes) const {
+  if (live_.load(std::memory_order_acquire) == 0) return std::nullopt;
+  const MutexLock lock(mutex_);
+  auto it = own_.upper_bound(memory);
+  if (it == own_.begin()) return std::nullopt;
+  --it;
+  const Block& block = blocks_.at(it->second);
+  const auto offset = static_cast<uint64_t>(memory - it->first);
+  if (offset + static_cast<uint64_t>(bytes) > block.bytes) return std::nullopt;
+  return rounds::Window{block.id, offset};
+}
+
+std::byte* Arena::peer(int rank, rounds::Window window) const {
+  const MutexLock lock(mutex_);
+  const auto it = blocks_.find(window.id);
+  if (it == blocks_.end()) return nullptr;
+  std::byte* base = it->second.bases[static_cast<size_t>(rank)];
+  return base == nullptr ? nullptr : base + window.offset;
+}
+
+}  // namespace lockstep::shm

@@ -1,0 +1,95 @@
+// What a communicator does for its pending operations while other calls wait, and what it tells the job of them.
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "lockstep/comm/backend/mismatch_text.h"
+#include "lockstep/comm/internal/communicator_impl.h"
+#include "lockstep/comm/internal/group_maker.h"
+#include "lockstep/core/text.h"
+
+namespace lockstep {
+
+void Communicator::Impl::progress() {
+  const Entry entry(*this);
+  if (broken_.get() == nullptr && !pending_ops_.empty()) backend_->progress();
+  progress_siblings(this);
+}
+
+// Whether the engine has finished it. Its wait reports the error.
+bool Communicator::Impl::over(PendingOp& operation) noexcept {
+  if (operation.over || !operation.request) return true;
+  try {
+    operation.over = operation.request->poll();
+  } catch (...) {
+    operation.over = true;
+  }
+  return operation.over;
+}
+
+void Communicator::Impl::note_pending_ops() {
+  const bool under_way = broken_.get() == nullptr &&
+                         std::any_of(pending_ops_.begin(), pending_ops_.end(),
+                                     [](const auto& operation) { return !operation->over; });
+  if (!job_ || entered_ == under_way) return;
+  entered_ = !entered_;
+  if (entered_)
+    job_->enter(*this);
+  else
+    job_->leave(*this);
+}
+
+bool Communicator::Impl::pending() const noexcept {
+  return job_ && job_->entered() > (entered_ ? 1 : 0);
+}
+
+void Communicator::Impl::move() noexcept {
+  job_->move_others(*this);
+}
+
+std::string Communicator::Impl::report_wait(const Call& call, const std::vector<int>& awaited,
+                                            bool moved) noexcept {
+  constexpr auto kFirstLook = std::chrono::seconds(1);
+  if (call.op == Op::kSend || call.op == Op::kRecv) return "";
+  const auto now = std::chrono::steady_clock::now();
+  if (blocked_on_ != call.sequence) {
+    blocked_on_ = call.sequence;
+    stands_since_ = now;
+    look_at_ = now + kFirstLook;
+    moved_ = false;
+  }
+  moved_ |= moved;
+  if (now < look_at_) return "";
+  try {
+    WaitState own;
+    own.group = group();
+    own.number = call.sequence;
+    own.seconds = std::chrono::duration<double>(now - stands_since_).count();
+    own.awaited = in_job(*options_.origin, awaited);
+    own.text = numbered(make_record(call)) + place() + " of the group of ranks " +
+               joined(options_.origin->members);
+    auto [wrong, pause] = job_->report_wait(std::move(own), std::exchange(moved_, false));
+    look_at_ = std::chrono::steady_clock::now() + pause;
+    return std::move(wrong);
+  } catch (const std::exception&) {  // out of memory
+    return "";
+  }
+}
+
+const std::string& Communicator::Impl::group() const noexcept {
+  return options_.origin->name;
+}
+
+bool Communicator::Impl::move_if_free() noexcept {
+  int found = kNobody;
+  if (!inside_.compare_exchange_strong(found, kSibling, std::memory_order_acq_rel)) return true;
+  backend_->progress();
+  entered_ = broken_.get() == nullptr &&
+             std::any_of(pending_ops_.begin(), pending_ops_.end(),
+                         [](const auto& operation) { return !over(*operation); });
+  const bool more = entered_;
+  inside_.store(kNobody, std::memory_order_release);
+  return more;
+}
+
+}  // namespace lockstep
