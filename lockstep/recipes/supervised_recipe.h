@@ -73,9 +73,8 @@ TrainResult train_supervised(Communicator& comm, const TrainConfig& config,
          .loader = loader,
          .loss = loss,
          .step = {.run = run,
-                  .data_ranks = strategy->placement().data_ranks(ranks),
                   .spec = spec,
-                  .shares = dealt.shares,
+                  .dealt = dealt,
                   .counts_elements = true},
          .figures = recipe.figures ? [&](M& of) { return recipe.figures(of, *strategy); }
                                    : std::function<Metrics(M&)>()});

@@ -280,8 +280,10 @@ TEST(Accumulation, IsRefusedWhereAStepHasItsBatchesAsItIs) {
     const auto refused = [&](const char* strategy, const data::StepSampler* shares) {
       torch::nn::Linear net = make_net(2);
       ModelOnRanks run({.model = net.ptr(), .strategy = make_strategy(strategy), .comm = comm});
-      return message_of<InvalidArgument>(
-          [&] { TrainStep({.run = run, .data_ranks = comm, .spec = spec, .shares = shares}, 8); });
+      const DealtSamples dealt{.data_ranks = comm, .shares = shares};
+      return message_of<InvalidArgument>([&] {
+        TrainStep({.run = run, .spec = spec, .dealt = dealt}, 8);
+      });
     };
     const data::StepSampler shares(8, comm.size(), comm.rank(), 4, {});
     EXPECT_EQ(refused("ddp", &shares),

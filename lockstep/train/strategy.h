@@ -22,7 +22,6 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
-#include "lockstep/data/sampler.h"
 #include "lockstep/flat/nested.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/strategy_parts.h"
@@ -127,10 +126,6 @@ Metrics update_figures(Strategy& strategy, double learning_rate);
 // The number of batches that a step of each rank takes: 1 without logical ranks.
 // Throws: InvalidArgument if the ranks cannot share the logical ranks equally.
 int64_t batches_per_step(const Strategy& strategy, const Communicator& comm);
-// Deals a data set of `size` samples anew in every epoch, for batches of `batch_size` (with logical
-// ranks: of each of them), by a DistributedSampler or LogicalSampler.
-std::unique_ptr<data::Sampler> make_sampler(const Strategy& strategy, const Communicator& comm,
-                                            int64_t size, int64_t batch_size, int64_t seed);
 
 // While an object exists, backwards only add up gradients on this rank. Several may exist at once.
 class [[nodiscard]] Accumulation {

@@ -69,9 +69,11 @@ std::optional<amp::AutocastSettings> autocast_of(optim::Precision precision, at:
 
 // The samples that a rank loads, and the size of its batches.
 struct DealtSamples {
-  std::unique_ptr<data::Sampler> sampler;
+  Communicator data_ranks;  // StrategyPlacement::data_ranks(), whose gradients are averaged
+  std::unique_ptr<data::Sampler> sampler = nullptr;
   int64_t batch_size = 0;
-  const data::StepSampler* shares = nullptr;  // TrainStep's
+  // The sampler, if ranks share a step's samples unequally.
+  const data::StepSampler* shares = nullptr;
 };
 // Deals a data set of `size` samples. `lengths`: of the samples, for group_by_length.
 // Throws: InvalidArgument where these are needed and there are none.

@@ -11,8 +11,6 @@
 #include <vector>
 
 #include "lockstep/amp/autocast.h"
-#include "lockstep/comm/communicator.h"
-#include "lockstep/data/step_sampler.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/model_on_ranks.h"
 #include "lockstep/train/text_loss.h"
@@ -27,11 +25,8 @@ class TrainStep {
  public:
   struct Parts {
     ModelOnRanks& run;
-    Communicator data_ranks;  // StrategyPlacement::data_ranks(), whose gradients are averaged
     const TrainSpec& spec;
-    // The sampler, if ranks share a step's samples unequally. The loader's batches then have its
-    // batch_size().
-    const data::StepSampler* shares = nullptr;
+    const DealtSamples& dealt;  // by which the loader has its samples
     // StepResult::samples counts the labels' elements, such as tokens, instead of their rows.
     bool counts_elements = false;
   };
@@ -50,7 +45,7 @@ class TrainStep {
   };
 
   // `batches`: of the loader's epoch.
-  // Throws: InvalidArgument as check_step(), and for accumulation with `shares`.
+  // Throws: InvalidArgument as check_step(), and for accumulation with dealt.shares.
   TrainStep(Parts parts, int64_t batches);
 
   int64_t steps_per_epoch() const { return steps_per_epoch_; }

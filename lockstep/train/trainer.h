@@ -121,7 +121,7 @@ class Trainer final : public TrainerCore {
     SupervisedTask<M, D, Loss> task({.model = model_,
                                      .loader = loader,
                                      .loss = compute_loss_,
-                                     .step = step_parts(),
+                                     .step = {.run = run(), .spec = spec(), .dealt = dealt},
                                      .figures = figures_});
     return train_by(task.task(evaluation()));
   }

@@ -83,16 +83,16 @@ class TrainerCore {
   explicit TrainerCore(CoreParts parts);
   ~TrainerCore() = default;
 
-  // The training set is dealt by deal(), its steps are as step_parts() says, and train_by() trains.
+  // Deals the training set by deal(), makes a task of run(), and trains by train_by().
   virtual TrainOutput attempt() = 0;
   virtual bool trains() const = 0;                 // whether there is a training set
   virtual std::optional<Samples> evaluated() = 0;  // the evaluation set, if there is one
 
   const TrainingArguments& args() const { return parts_.args; }
   const TrainSpec& spec() const { return spec_; }
+  ModelOnRanks& run() { return run_; }
   const std::shared_ptr<Strategy>& strategy() const { return parts_.strategy; }
   at::Device device() const;
-  TrainStep::Parts step_parts();
   TrainOutput train_by(TrainTask task);
   std::function<Evaluation()> evaluation();  // TrainTask's; empty without a set
   EvalPrediction predict_all(const Samples& samples);
@@ -107,7 +107,6 @@ class TrainerCore {
 
   CoreParts parts_;
   const TrainSpec spec_;     // of parts_.args
-  Communicator data_ranks_;  // StrategyPlacement::data_ranks()
   ModelOnRanks run_;
   Communicator eval_ranks_;  // StrategyPlacement::evaluation_ranks()
   RunSteps steps_;
