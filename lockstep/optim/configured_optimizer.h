@@ -1,4 +1,4 @@
-// What an OptimizerSpec (step_spec.h) says, as values that make an optimizer.
+// Makes the options and the parameter groups of an OptimizerSpec (step_spec.h).
 #pragma once
 
 #include <torch/optim/optimizer.h>

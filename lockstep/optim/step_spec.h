@@ -1,7 +1,6 @@
-// StepSpec: what every step of a training does, as a value: the optimizer, the course of its
-// learning rate, the precision, clipping and accumulation. TrainingArguments, the recipes'
-// configuration and DeepSpeed's JSON are spellings of it, each with a spec_of(). No libtorch:
-// configured_optimizer.h makes an optimizer of it.
+// StepSpec: the settings of every step of a training, as a value: the optimizer, the schedule of
+// its learning rate, the precision, clipping and accumulation. TrainingArguments, the recipes'
+// configuration and DeepSpeed's JSON are spellings of it, and each has a spec_of(). No libtorch.
 #pragma once
 
 #include <cstdint>
@@ -48,10 +47,11 @@ struct OptimizerSpec {
   bool operator==(const OptimizerSpec&) const = default;
 };
 
-// The course of the learning rate, in units of the optimizer's.
+// The schedule of the learning rate, which starts from the optimizer's.
 struct ScheduleSpec {
   std::string name = "constant";  // "constant", "linear", "cosine": schedule.h
-  // The first of these that is not 0 says how long the rate rises from 0.
+  // The warm-up, in which the rate rises from 0, has the length of the first of these that is not
+  // 0.
   int64_t warmup_steps = 0;
   double warmup_epochs = 0;  // rounded to whole steps
   double warmup_ratio = 0;   // of all steps

@@ -1,4 +1,4 @@
-// Every field of TrainConfig, once: its name, what it is, the member.
+// The visitor of TrainConfig's fields.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// The data sets of the recipes, loaded and normalised by a configuration.
+// Loads the data sets of the image recipes, normalised by a configuration.
 #pragma once
 
 #include <filesystem>
@@ -19,22 +19,24 @@ struct ImageData {
 
 enum class ImageParts { kAll, kTest };
 
-// Loads `path` for config.recipe. Throws DataError (see data/mnist.h, data/cifar10.h).
+// Loads `path` for config.recipe.
+// Throws: DataError (see data/mnist.h, data/cifar10.h).
 ImageData load_image_data(const TrainConfig& config, const std::filesystem::path& path,
                           ImageParts parts = ImageParts::kAll);
 
-// Finds what load_image_data() would throw for config.data, without keeping the images.
+// Throws as load_image_data() would for config.data, without keeping the images.
 RecipeCounts validate_image_data(const TrainConfig& config);
 
-// Images uint8 [N, C, H, W] under config's preprocessing, for a model trained by it.
+// Preprocesses images uint8 [N, C, H, W] for a model that was trained by the configuration.
 data::ImageDataset preprocessed(const TrainConfig& config, const at::Tensor& images);
 
-// Makes the recipe's built-in data set in `directory`, where needed. Any number of processes may
-// call at once. Throws as data::generate_digits() and generate_shapes().
+// Makes the recipe's built-in data set in `directory` if it is missing. Any number of processes may
+// call it at once.
+// Throws: as data::generate_digits() and generate_shapes().
 void generate_image_data(const std::string& recipe, const std::filesystem::path& directory);
 
-// The test set of the recipe's built-in data, whatever config.data is. Throws SystemError where
-// there is no room for temporary files.
+// The test set of the recipe's built-in data, for any config.data.
+// Throws: SystemError if there is no room for temporary files.
 ImageData built_in_test_data(const TrainConfig& config);
 
 // A file of config.data that `lockstep predict --file` takes.

@@ -9,14 +9,15 @@
 
 namespace lockstep {
 
-// train_recipe() for these (recipe_run.h).
+// train_recipe() for these recipes (recipe_run.h).
 TrainResult train_images(Communicator& comm, const TrainConfig& config,
                          const TrainRunOptions& options = {});
 
-// The untrained model of a configuration. Throws InvalidArgument.
+// The untrained model of a configuration.
+// Throws: InvalidArgument.
 ImageModel make_image_model(const TrainConfig& config);
 
-// Throws InvalidArgument unless config.init_from is "" or holds the parameters of the model.
+// Throws: InvalidArgument unless config.init_from is "" or has the parameters of the model.
 void check_init_from(const TrainConfig& config);
 
 }  // namespace lockstep

@@ -32,8 +32,8 @@ LmTokenizer find_lm_tokenizer(const LmInput& input, const data::LanguageTexts& t
   return LmTokenizer::load(input.tokenizer.empty() ? input.model : input.tokenizer);
 }
 
-// Rows end with a newline; where the tokenizer has a token for the end of a text, with that instead. Every
-// text begins as the tokenizer has it.
+// Rows end with a newline; where the tokenizer has a token for the end of a text, with that
+// instead. Every text begins as the tokenizer has it.
 std::vector<std::vector<int32_t>> tokens_of(const LmTokenizer& tokenizer,
                                             const std::vector<std::string>& texts, bool rows) {
   const auto end = tokenizer.end_of_text_id();
@@ -80,7 +80,8 @@ bool is_prompt(std::string_view opening) {
          std::none_of(opening.begin(), opening.end(), control);
 }
 
-// The beginning of the first line that makes a prompt; where none does, of the first that is not empty.
+// The beginning of the first line that makes a prompt; where none does, of the first that is not
+// empty.
 std::string opening_of(const std::vector<std::string>& texts) {
   std::string first;
   for (const std::string& text : texts) {

@@ -1,4 +1,4 @@
-// Texts to be gone on with, and the decoder that does it: what the recipe lm begins with.
+// The data and the model of the recipe lm: texts, and a decoder that continues them.
 #pragma once
 
 #include <cstdint>
@@ -27,23 +27,23 @@ struct LmInput {
   double dropout = 0;          // LmConfig::hidden_dropout
 };
 
-// The texts as windows of tokens, and what is needed to read others in the same way.
+// The texts as windows of tokens, and what other texts need to be read in the same way.
 struct LmData {
-  data::TokenWindows train, dev;  // of dev the last window may be shorter
+  data::TokenWindows train, dev;  // the last window of dev may be shorter
   tokenizers::LmTokenizer tokenizer;
-  std::vector<int64_t> end_ids;  // tokens that end a text; empty where none does
+  std::vector<int64_t> end_ids;  // tokens that end a text; may be empty
   std::string opening;           // the first characters of a dev text's line: a prompt to try
-  // The text of the model's generation_config.json, which a checkpoint keeps; "" where it has none, or where
-  // the tokenizer is another one.
+  // The text of the model's generation_config.json, which checkpoints keep; "" if it has none, or
+  // if the tokenizer is another one.
   std::string generation_config = {};
   std::vector<std::string> unread = {};  // LanguageTexts'
 };
 
-// A text of rows ends with the tokenizer's token for that, or else with its newline. Throws DataError
-// (fewer tokens than a window among them), CheckpointError, InvalidArgument.
+// A text of rows ends with the tokenizer's end token, or else with its newline.
+// Throws: DataError, also for fewer tokens than a window; CheckpointError; InvalidArgument.
 LmData load_lm_data(const LmInput& input);
 
-// What `read` gives; a DataError of it begins with `place`.
+// Returns what `read` returns. A DataError that it throws then begins with `place`.
 template <typename Read>
 auto data_errors_of(const std::string& place, const Read& read) {
   try {
@@ -53,20 +53,23 @@ auto data_errors_of(const std::string& place, const Read& read) {
   }
 }
 
-// The windows of texts that are not trained on. Throws DataError.
+// The windows of texts for an evaluation.
+// Throws: DataError.
 data::TokenWindows evaluation_windows(const tokenizers::LmTokenizer& tokenizer,
                                       const std::vector<std::string>& texts, bool rows,
                                       int64_t context);
 
-// Without values, of a preset or a directory's config.json. Throws CheckpointError; InvalidArgument for a
-// context or a vocabulary that the directory's model has no room for.
+// Makes the model without values, from a preset or a directory's config.json.
+// Throws: CheckpointError; InvalidArgument for a context or a vocabulary that exceeds the
+// directory's model.
 TransformerLm make_lm(const LmInput& input, const LmData& data);
-// What gives it those (Strategy::set_up_undrawn()): the directory's files, a part at a time, or draws of
-// the default generator. Throws CheckpointError: the files do not fit the model.
+// Returns the source of its values (Strategy::set_up()): the directory's files, read a part at a
+// time, or draws of the default generator.
+// Throws: CheckpointError if the files do not fit the model.
 std::function<void(const std::string& name, int64_t begin, const at::Tensor& part)> lm_values(
     const LmInput& input, const TransformerLm& model);
 
-// The files of a checkpoint beside the parameters: transformers opens it.
+// The files that a checkpoint needs beside the parameters, for transformers to open it.
 CheckpointFiles lm_checkpoint_files(const TransformerLm& model, const LmData& data);
 
 }  // namespace lockstep

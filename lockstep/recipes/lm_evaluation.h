@@ -1,4 +1,4 @@
-// Evaluating a language model over all ranks, every token counted exactly once.
+// Evaluates a language model over all ranks and counts every token exactly once.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace lockstep {
 
-// The name of the metric: e to the loss.
+// The name of the metric exp(loss).
 inline constexpr const char* kPerplexity = "perplexity";
 
 struct LmEvaluationOptions {
@@ -20,10 +20,11 @@ struct LmEvaluationOptions {
   std::optional<amp::AutocastSettings> autocast = {};
 };
 
-// loss: the mean over all targets of the negative log-probability, in nats; accuracy: the share of tokens
-// that were the likeliest; samples: targets; metrics: perplexity. Windows do not see each other, so the
-// first tokens of each are guessed from little. In evaluation mode and without gradients; afterwards the
-// model is in the mode it was found in. Collective.
+// The result has as loss the mean negative log-probability of all targets, in nats; as accuracy the
+// share of tokens that had the greatest probability; as samples the number of targets; as metrics
+// the perplexity. Windows do not see each other, so the first tokens of each have little context.
+// The model is in evaluation mode meanwhile, and has its former mode afterwards.
+// Collective: all ranks.
 Evaluation evaluate_lm(TransformerLm& model, const data::TokenWindows& windows, Communicator& comm,
                        const LmEvaluationOptions& options = {});
 

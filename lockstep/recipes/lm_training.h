@@ -1,4 +1,4 @@
-// The recipe lm: a decoder that learns to go on with texts, on one or several ranks.
+// The recipe lm: a decoder that learns to continue texts, on one or several ranks.
 #pragma once
 
 #include "lockstep/comm/communicator.h"
@@ -9,19 +9,19 @@
 
 namespace lockstep {
 
-// train_recipe() for this one (recipe_run.h). AdamW, without weight decay of norms and biases. The
-// loss of a batch is the sum over its targets, divided by what a batch of this data has on average: so
-// ranks whose batches have more and fewer targets count as one process would count them.
+// train_recipe() for this recipe (recipe_run.h), with AdamW. The loss of a batch is the sum over
+// its targets, divided by the average number of targets of a batch of this data. Ranks whose
+// batches have unequal numbers of targets are thus weighted as one process would weight them.
 TrainResult train_lm(Communicator& comm, const TrainConfig& config,
                      const TrainRunOptions& options = {});
 
 LmInput lm_input(const TrainConfig& config);
 
-// What can be said of the tokenizer and the model before there are data. Throws CheckpointError,
-// DataError, InvalidArgument.
+// Checks the tokenizer and the model as far as that is possible without data.
+// Throws: CheckpointError, DataError, InvalidArgument.
 void check_lm_model(const TrainConfig& config);
 
-// Finds what train_lm() would throw for the data, the tokenizer and the model; counts windows.
+// Throws as train_lm() would for the data, the tokenizer and the model. Counts windows.
 RecipeCounts validate_lm_input(const TrainConfig& config);
 
 }  // namespace lockstep

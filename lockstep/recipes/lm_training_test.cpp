@@ -117,7 +117,8 @@ TEST(LmTraining, RoutersOfAMeshSayWhatThoseOfOneProcessDo) {
     for (const auto& [name, value] : expected[i].items()) {
       if (!name.starts_with("experts/")) continue;
       ++figures;
-      // Rows weigh their routers' losses as they weigh their targets, of which they have unlike numbers.
+      // Rows weigh their routers' losses as they weigh their targets, of which they have unlike
+      // numbers.
       EXPECT_NEAR(found[i].at(name), value, i == 0 ? 1e-6 : 0.05) << i << " " << name;
     }
     EXPECT_EQ(figures, 2 * 8);
@@ -202,7 +203,8 @@ TEST(LmTraining, ShardsOfAMeshShareTheirCopy) {
   }
 }
 
-// Divided in whatever way, a run of two rows is a run of two ranks; a checkpoint of one goes on as another.
+// Divided in whatever way, a run of two rows is a run of two ranks; a checkpoint of one goes on as
+// another.
 TEST(LmTraining, AMeshMayDivideTheModel) {
   const TestDirectory dir;
   write_rows(dir);

@@ -1,4 +1,4 @@
-// What the command asks of a recipe, whatever it trains.
+// The functions of each recipe that the command calls.
 #pragma once
 
 #include <filesystem>
@@ -13,12 +13,13 @@ namespace lockstep {
 struct RecipeActions {
   TrainResult (*train)(Communicator& comm, const TrainConfig& config,
                        const TrainRunOptions& options);
-  // Throws what can be said of the model before there are data: CheckpointError, DataError,
-  // InvalidArgument.
+  // Checks the model as far as that is possible without data.
+  // Throws: CheckpointError, DataError, InvalidArgument.
   void (*check_model)(const TrainConfig& config);
-  // Makes the built-in data set in `directory`, where needed. Any number of processes may call at once.
+  // Makes the built-in data set in `directory` if it is missing. Any number of processes may call
+  // it at once.
   void (*generate)(const Recipe& recipe, const std::filesystem::path& directory);
-  // Finds what train() would throw for the data.
+  // Throws as train() would for the data.
   RecipeCounts (*validate)(const TrainConfig& config);
 };
 

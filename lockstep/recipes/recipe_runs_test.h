@@ -1,4 +1,4 @@
-// Runs of recipes by ranks that are threads, and what they write. For this room's tests.
+// Runs recipes on ranks that are threads, and reads what they write. For this room's tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -45,8 +45,8 @@ inline std::vector<double> losses(const TrainConfig& config) {
   return values;
 }
 
-// Sentences in dir/data and a small BERT in dir/model. Without dropout: ranks that are threads share one
-// generator.
+// Writes sentences to dir/data and a small BERT to dir/model. It has no dropout, since ranks that
+// are threads share one generator.
 inline BertClassifier write_texts(const TestDirectory& dir, const data::SentencesOptions& sizes) {
   data::generate_sentences(dir / "data", sizes);
   BertConfig config = bert_preset("mini");

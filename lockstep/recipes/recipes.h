@@ -1,4 +1,4 @@
-// The recipes of `lockstep train`: what each is called, what data it takes.
+// The recipes of `lockstep train`: their names and data.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +12,21 @@ enum class RecipeKind { kImages, kTexts, kLanguage };
 
 struct Recipe {
   std::string name;          // of the command: "mnist"
-  RecipeKind kind;           // what it learns from
+  RecipeKind kind;           // of its data
   std::string trains;        // in a sentence: "a convolutional network on pictures"
   std::string subject = {};  // the kind of model; empty: its name says it
-  std::string files;         // what --data takes: "MNIST's four idx files"
-  std::string built_in;      // the word for --data that means the data set made here: "digits"
-  std::string own = {};      // of one's own, where the files alone do not say it: "pictures"
-  std::string held_out;      // the data that evaluations are on: "test", "dev"
-  std::string counted;       // what a step learns from: "samples", "tokens"
-  // Of images; texts bring their classes with them.
+  std::string files;         // the files that --data takes: "MNIST's four idx files"
+  std::string built_in;      // the word for --data that means the built-in data set: "digits"
+  std::string own = {};      // the user's data, if `files` does not say it: "pictures"
+  std::string held_out;      // the data of evaluations: "test", "dev"
+  std::string counted;       // the unit of training data: "samples", "tokens"
+  // For images. Texts have their own classes.
   int64_t channels = 0;
   int64_t side = 0;  // pixels
   int64_t classes = 0;
 };
 
-// Of a recipe's data.
+// The sizes of a recipe's data.
 struct RecipeCounts {
   int64_t train = 0;     // samples, texts or windows
   int64_t held_out = 0;  // to evaluate on
@@ -36,7 +36,7 @@ const std::vector<Recipe>& recipes();
 
 // nullptr if there is no recipe of that name.
 const Recipe* find_recipe(std::string_view name);
-// Throws InvalidArgument that lists the names.
+// Throws: InvalidArgument that lists the names.
 const Recipe& recipe_of(std::string_view name);
 // "mnist, cifar, text or lm".
 std::string recipe_names_text();

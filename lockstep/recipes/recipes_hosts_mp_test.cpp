@@ -1,4 +1,5 @@
-// Recipes between hosts, where the parameters are divided and each rank evaluates as many batches as it has.
+// Recipes between hosts, where the parameters are divided and each rank evaluates as many batches
+// as it has.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -44,8 +45,8 @@ TrainConfig config_of(const std::string& recipe, const std::string& folder,
 
 class RecipesHosts : public testing::HostsTest {
  protected:
-  // Losses, evaluations, the best model and a resumed run are those of a host that has them whole. `write`
-  // puts data and model into a folder.
+  // Losses, evaluations, the best model and a resumed run are those of a host that has them whole.
+  // `write` puts data and model into a folder.
   void expect_alike(const std::string& recipe,
                     const std::function<void(const TestDirectory& dir)>& write) {
     make_hosts(2);

@@ -28,7 +28,8 @@ std::string number_text(double value) {
   return nlohmann::json(value).dump();
 }
 
-// Of a mesh that divides the model: what can be said before the data are read, of a model whose vocabulary is.
+// Of a mesh that divides the model: what can be said before the data are read, of a model whose
+// vocabulary is.
 void resolve_divided(TrainConfig& config) {
   if (recipe_of(config.recipe).kind != RecipeKind::kLanguage)
     refuse("mesh", "'" + config.mesh + "'", "axes data and shard: lm alone has models that divide");

@@ -1,4 +1,4 @@
-// How good an evaluation is, for a recipe: by accuracy, or of language models by perplexity.
+// Scores evaluations: by accuracy, or for language models by perplexity.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace lockstep {
 
-// The greater, the better: what checkpoints/best goes by, and TrainerState::best_score.
+// A greater score is better. It chooses checkpoints/best, and is TrainerState::best_score.
 double score_of(const Recipe& recipe, const Evaluation& evaluation);
-// A score for people: "97.21 %", "4.613".
+// The text of a score: "97.21 %", "4.613".
 std::string score_text(const Recipe& recipe, double score);
-// What a score is one of: "test accuracy", "dev perplexity".
+// The name of the score: "test accuracy", "dev perplexity".
 std::string score_name(const Recipe& recipe);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// A recipe that trains by labelled batches: what all of them have in common.
+// SupervisedRecipe: the common part of recipes that train by labelled batches.
 #pragma once
 
 #include <chrono>
@@ -17,19 +17,20 @@
 
 namespace lockstep {
 
-// M, D and Loss as SupervisedTask takes them. All that is referred to must outlive the call.
+// M, D and Loss are as in SupervisedTask.
+// Requires: whatever it refers to outlives the call.
 template <typename M, data::Dataset D, typename Loss>
 struct SupervisedRecipe {
   using Autocast = std::optional<amp::AutocastSettings>;
 
   const D& train;
   int64_t held_out = 0;  // samples to evaluate on
-  // The model, as drawn_from_seed() draws it, perhaps without values.
+  // Makes the model by drawn_from_seed(), perhaps without values.
   std::function<M()> make;
-  // Where it is without values: what gives it those (Strategy::set_up()).
+  // Returns the source of its values (Strategy::set_up()), for a model without.
   std::function<Strategy::Initial(const M&)> initial = {};
   Loss loss = {};
-  // `ranks`: those that evaluate samples of their own (StrategyPlacement::evaluation_ranks()).
+  // `ranks`: StrategyPlacement::evaluation_ranks().
   std::function<Evaluation(M&, Communicator& ranks, const Autocast&)> evaluate;
   std::function<CheckpointFiles(const M&)> files = {};
   std::function<Metrics(M&, const Strategy&)> figures = {};  // SupervisedTask's
@@ -37,7 +38,9 @@ struct SupervisedRecipe {
   std::string question;                                      // TrainResult's
 };
 
-// `start`: before the data were loaded. Collective. Throws as train_recipe().
+// `start`: the time before the data were loaded.
+// Collective: all ranks.
+// Throws: as train_recipe().
 template <typename M, data::Dataset D, typename Loss>
 TrainResult train_supervised(Communicator& comm, const TrainConfig& config,
                              const TrainRunOptions& options,
@@ -63,15 +66,12 @@ TrainResult train_supervised(Communicator& comm, const TrainConfig& config,
     Loss loss = recipe.loss;
     std::function<Metrics(M&)> figures;
     if (recipe.figures) figures = [&](M& of) { return recipe.figures(of, *strategy); };
-    SupervisedTask<M, D, Loss> task({.model = model,
-                                     .loader = loader,
-                                     .loss = loss,
-                                     .step = {.run = run,
-                                              .data_ranks = strategy->placement().data_ranks(ranks),
-                                              .spec = spec,
-                                              .shares = dealt.shares,
-                                              .counts_elements = true},
-                                     .figures = figures});
+    SupervisedTask<M, D, Loss> task(
+        {.model = model,
+         .loader = loader,
+         .loss = loss,
+         .step = {.run = run, .spec = spec, .dealt = dealt, .counts_elements = true},
+         .figures = figures});
     const auto evaluate = [&] { return recipe.evaluate(made, eval_ranks, autocast); };
     const auto plan_activations = [&](int64_t limit) { return task.plan_activations(limit); };
     return run_recipe(config, spec, options,

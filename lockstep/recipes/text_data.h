@@ -1,5 +1,5 @@
-// Texts to be classified, and the BERT that does it, by a few words: what the recipe text and
-// tutorial 003's programs begin with.
+// The data and the model of the recipe text and of tutorial 003's programs: texts, and a BERT that
+// classifies them.
 #pragma once
 
 #include <cstdint>
@@ -24,25 +24,28 @@ struct TextInput {
   bool remove_spaces = false;       // out of every text
 };
 
-// The texts as token ids, and what is needed to read others in the same way.
+// The texts as token ids, and what other texts need to be read in the same way.
 struct TextData {
   data::TokenizedTexts train, dev;
   std::vector<std::string> labels;
   tokenizers::BertTokenizer tokenizer;
   TextPreparation preparation;
   std::vector<std::string> unread = {};  // TextClassification's
-  std::string example = {};  // of the dev set: a text to try, in the data's own language
+  std::string example = {};              // a text of the dev set to try
 };
 
-// Throws DataError, CheckpointError; InvalidArgument for a missing vocabulary and an unknown padding.
+// Throws: DataError; CheckpointError; InvalidArgument for a missing vocabulary or an unknown
+// padding.
 TextData load_text_data(const TextInput& input);
 
-// Drawn from the default generator, or of the directory: then a classifier of other classes is drawn
-// anew, and `drawn`, if given, says what was (load_bert()). Throws CheckpointError, InvalidArgument.
+// Draws the model from the default generator, or loads the directory's. A classifier of other
+// classes is then drawn anew, and `drawn`, if given, gets the names of what was drawn
+// (load_bert()).
+// Throws: CheckpointError, InvalidArgument.
 BertClassifier make_text_model(const TextInput& input, const TextData& data,
                                std::vector<std::string>* drawn = nullptr);
 
-// The files of a checkpoint beside the parameters: transformers opens it.
+// The files that a checkpoint needs beside the parameters, for transformers to open it.
 CheckpointFiles text_checkpoint_files(const BertClassifier& model, const TextData& data);
 
 }  // namespace lockstep

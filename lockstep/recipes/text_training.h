@@ -1,4 +1,4 @@
-// The recipe text: BERT that puts texts into classes, on one or several ranks.
+// The recipe text: a BERT that classifies texts, on one or several ranks.
 #pragma once
 
 #include "lockstep/comm/communicator.h"
@@ -9,18 +9,19 @@
 
 namespace lockstep {
 
-// train_recipe() for these (recipe_run.h). Its steps are those of tutorial 003's `distributed`, bit
-// for bit; but max_steps ends a run and leaves the schedule as it is, so that it can be resumed.
+// train_recipe() for this recipe (recipe_run.h). Its steps equal those of tutorial 003's
+// `distributed` bit for bit, but max_steps does not shorten the schedule, so that the run can be
+// resumed.
 TrainResult train_texts(Communicator& comm, const TrainConfig& config,
                         const TrainRunOptions& options = {});
 
 TextInput text_input(const TrainConfig& config);
 
-// What can be said of the vocabulary and the model before there are data. Throws CheckpointError,
-// DataError, InvalidArgument.
+// Checks the vocabulary and the model as far as that is possible without data.
+// Throws: CheckpointError, DataError, InvalidArgument.
 void check_text_model(const TrainConfig& config);
 
-// Finds what train_texts() would throw for the data, the vocabulary and the model. Throws DataError,
+// Throws as train_texts() would for the data, the vocabulary and the model: DataError,
 // CheckpointError, InvalidArgument.
 RecipeCounts validate_text_input(const TrainConfig& config);
 

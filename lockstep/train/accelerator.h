@@ -1,5 +1,5 @@
 // Accelerator: your own training loop on several ranks, in mixed precision, with accumulated
-// gradients, as Hugging Face accelerate has it.
+// gradients, like Hugging Face accelerate.
 //
 //   Accelerator accelerator({.mixed_precision = "bf16"});
 //   auto [model, optimizer, loader, dev_loader] =
@@ -42,49 +42,53 @@ namespace lockstep {
 struct AcceleratorOptions {
   std::string mixed_precision = "no";  // "no", "bf16", "fp16"
   int64_t gradient_accumulation_steps = 1;
-  // make_strategy("ddp"); for one model. One that divides the model over a mesh
-  // (lm_mesh_strategy.h), pipelines included, takes neither gradient_accumulation_steps nor fp16;
-  // losses are those of the model's forward with targets, within backward([&] { return loss; }).
+  // For one model; null: make_strategy("ddp"). A strategy that divides the model over a mesh
+  // (lm_mesh_strategy.h), also by a pipeline, takes neither gradient_accumulation_steps nor fp16.
+  // Its losses are those of the model's forward with targets, within backward([&] { return loss;
+  // }).
   std::shared_ptr<Strategy> strategy = nullptr;
 };
 
-// Not copyable. One thread, the communicator's. "Collective": on all ranks.
+// Not copyable.
+// Thread-safety: one thread, the communicator's.
 class Accelerator {
  public:
-  // Joins the job as init() does. Throws InvalidArgument, and what init() throws.
+  // Joins the job like init().
+  // Throws: InvalidArgument; as init().
   explicit Accelerator(const AcceleratorOptions& options = {});
   Accelerator(Communicator comm, const AcceleratorOptions& options);
   Accelerator(const Accelerator&) = delete;
   Accelerator& operator=(const Accelerator&) = delete;
 
-  // What is given, made fit for several ranks; a tuple of as many, in order:
+  // Prepares its arguments for several ranks, and returns a tuple of as many results, in order:
   //   a module holder   PreparedModel: under the strategy, with autocast
-  //   an optimizer      (torch's or ours, referred to) PreparedOptimizer: steps where gradients
-  //                     were averaged, in fp16 through a GradScaler
+  //   an optimizer      (torch's or ours, referred to) PreparedOptimizer: steps after gradients
+  //                     were averaged, in fp16 with a GradScaler
   //   a data::Loader    (referred to, with its sampler and data set) PreparedLoader: this rank's
-  //                     batches of it
-  // Collective where a model is among them.
+  //                     batches
+  // Collective: if a model is among them.
   template <typename... Things>
   auto prepare(Things&... things) {
     return std::tuple{prepare_one(things)...};
   }
 
-  // loss.backward(), the loss divided by the steps of this accumulation (accumulate()), in fp16
-  // scaled. Collective where gradients are averaged.
+  // Calls loss.backward(). The loss is divided by the batches of the accumulation (accumulate()),
+  // and scaled in fp16.
+  // Collective: if gradients are averaged.
   void backward(const at::Tensor& loss) {
     state_->backward([&] { return loss; }, {});
   }
-  // The same of the loss that `loss` computes: forward and backward by one call, which a model that
-  // ranks divide asks for. Gives the loss, without its graph.
+  // The same for the loss that `loss` computes: forward and backward in one call, which a divided
+  // model requires. Returns the loss without its graph.
   at::Tensor backward(const std::function<at::Tensor()>& loss) {
     return state_->backward(loss, {});
   }
-  // The same where batches count unequally, as those of a loss over tokens do. `share`: the part
-  // that this batch's loss has in the mean over the whole step, all its batches and ranks (of those
-  // that have batches of their own); the shares of a step add up to 1, and a batch without a target
-  // has 0, which adds nothing if its loss's gradient is a number (cross entropy's is; a mean made
-  // by hand divides by max(targets, 1)). Throws InvalidArgument for a share that is no number, as
-  // in a step without a target:
+  // The same for batches of unequal weight, such as those of a loss over tokens. `share`: the share
+  // of this batch's loss in the mean over the whole step, over all its batches and all ranks that
+  // have batches of their own. The shares of a step add up to 1. A batch without a target has share
+  // 0, which adds nothing if its loss's gradient is a number (cross entropy's is; a mean made by
+  // hand must divide by max(targets, 1)).
+  // Throws: InvalidArgument for a share that is not a number, as in a step without a target.
   //   accelerator.backward(loss, targets / targets_of_the_step);
   void backward(const at::Tensor& loss, double share) {
     state_->backward([&] { return loss; }, share);
@@ -93,8 +97,8 @@ class Accelerator {
     return state_->backward(loss, share);
   }
 
-  // While the guard lives, a step of an accumulation: gradients are averaged, and optimizers take
-  // steps, in every gradient_accumulation_steps-th one, and in the last of a loader's epoch.
+  // While the guard exists, a batch of an accumulation: gradients are averaged and optimizers take
+  // steps in every gradient_accumulation_steps-th batch, and in the last one of a loader's epoch.
   //   for (auto& batch : loader) { const auto guard = accelerator.accumulate(model); ... }
   template <typename M>
   Accumulation accumulate(PreparedModel<M>& model) {
@@ -103,21 +107,25 @@ class Accelerator {
   }
   bool sync_gradients() const { return state_->synchronizes(); }
 
-  // Clips the gradients to a global norm, where they were averaged; gives the norm before (0
-  // elsewhere). Throws InvalidArgument where the strategy divides the gradients (zero1 to zero3, a
-  // mesh): optimizer.step(max_norm) clips there.
+  // Clips the gradients to a global norm if they were averaged, and returns the former norm;
+  // returns 0 otherwise.
+  // Throws: InvalidArgument if the strategy divides the gradients (zero1 to zero3, a mesh); there
+  // optimizer.step(max_norm) clips.
   double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm) {
     return state_->clip(parameters, max_norm);
   }
 
-  // Of tensors of one shape [k, ...] on all ranks: [ranks * k, ...]. Collective.
+  // Gathers tensors of one shape [k, ...] from all ranks: [ranks * k, ...].
+  // Collective: all ranks.
   at::Tensor gather(const at::Tensor& tensor);
-  // The same for outputs of a prepared loader's batch, of the ranks that have batches of their own:
-  // what the last step repeats to fill batches is left out, so that all steps together give every
-  // sample once. Collective.
+  // The same for outputs of a prepared loader's batch, from the ranks that have batches of their
+  // own. It leaves out samples that the last step repeats to fill its batches, so that all steps
+  // together return every sample once.
+  // Collective: all ranks.
   at::Tensor gather_for_metrics(const at::Tensor& tensor);
-  // The sum or mean over all ranks, also over those that work on one batch, a new tensor.
-  // `reduction`: "sum", "mean". Collective.
+  // Returns the sum or mean over all ranks, also over those that work on one batch, as a new
+  // tensor. `reduction`: "sum", "mean".
+  // Collective: all ranks.
   at::Tensor reduce(const at::Tensor& tensor, const std::string& reduction = "sum");
   void wait_for_everyone();
 
@@ -127,10 +135,10 @@ class Accelerator {
   int local_process_index() const { return comm().local_rank(); }
   int num_processes() const { return comm().size(); }
   at::Device device() const { return comm().device(); }
-  // A line on stdout, from the main process alone.
+  // Prints a line on stdout, on the main process only.
   void print(const std::string& line) const;
   Communicator& comm() { return state_->comm; }
-  // For an optimizer that the strategy makes: after prepare() had the model.
+  // For an optimizer that the strategy makes, after prepare() had the model.
   Strategy& strategy() { return *state_->strategy; }
   const Communicator& comm() const { return state_->comm; }
 
@@ -138,35 +146,40 @@ class Accelerator {
   M& unwrap_model(PreparedModel<M>& model) {
     return model.module();
   }
-  // The model as a checkpoint directory, whole also where ranks divide it: rank 0 then takes all of
-  // it into its memory. Collective.
+  // Saves the whole model as a checkpoint directory. Of a divided model rank 0 needs memory for all
+  // of it.
+  // Collective: all ranks.
   template <typename M>
   void save_model(PreparedModel<M>& model, const std::filesystem::path& path,
                   const CheckpointFiles& files = {}) {
     lockstep::save_model(model.strategy(), files, path);
   }
 
-  // Everything that was prepared (at most one model and one optimizer), scaler, generators of all
-  // ranks, and where loaders stand: a run that load_state()s goes on bit for bit. After it, a loop
-  // over a loader begins after the batches that were taken of its epoch. Another number of ranks
-  // goes on to rounding, with random streams of its own, where batch size times ranks has stayed;
-  // the loop is InvalidArgument where that left an epoch other batches. Between steps. Collective.
-  // save_state() throws what CheckpointWriter::wait() throws, load_state() CheckpointError.
+  // Saves and loads everything that was prepared (at most one model and one optimizer), the scaler,
+  // the generators of all ranks, and the positions of the loaders. A run continues bit for bit
+  // after load_state(): the next loop over a loader begins after the batches that were taken of its
+  // epoch. Another number of ranks continues up to rounding, with random streams of its own, if
+  // batch size times ranks is the same; if the epoch then has other batches, the loop throws
+  // InvalidArgument.
+  // Requires: between steps.
+  // Collective: all ranks.
+  // Throws: save_state() as CheckpointWriter::wait(); load_state() CheckpointError.
   void save_state(const std::filesystem::path& path, const CheckpointFiles& files = {}) {
     state_->save(path, files);
   }
   void load_state(const std::filesystem::path& path) { state_->load(path); }
 
-  // Whether the loop should save and end: SIGTERM or SIGUSR1 has come to any rank since the first
-  // call. The same on all ranks. From the first call on the process listens (stop_signals.h); most
-  // calls just count (stop_agreement.h), so call it after every step. Collective.
+  // Whether the loop should save and end, since SIGTERM or SIGUSR1 came to any rank after the first
+  // call; the same on all ranks. The process listens from the first call on (stop_signals.h). Call
+  // it after every step; most calls only count (stop_agreement.h).
+  // Collective: all ranks.
   //   if (accelerator.should_stop()) { accelerator.save_state("last"); break; }
   bool should_stop() { return state_->stop_signal() != 0; }
 
-  // What a step takes of this rank's memory, once prepare() has had the model and the optimizer:
-  // planned from shapes and types, without activations; and what there is after a step, with what
-  // the first forward has left. to_text() and memory_svg() (memory_report.h) say and draw them. Do
-  // not communicate. Throw InvalidArgument.
+  // This rank's memory of a step: planned from shapes and types, without activations; and counted
+  // after a step, with those of the first forward. to_text() and memory_svg() (memory_report.h)
+  // show them. They do not communicate.
+  // Throws: InvalidArgument before prepare() had the model and the optimizer.
   StepMemory planned_memory() const { return state_->planned_memory(); }
   StepMemory memory() const { return state_->memory(); }
 

@@ -1,4 +1,4 @@
-// What an Accelerator and what it has prepared share.
+// The state that an Accelerator shares with the objects that it has prepared.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,19 +32,20 @@ class Optimizer;
 
 namespace lockstep {
 
-// Where a prepared loader stands.
+// The position of a prepared loader.
 struct LoaderPlace {
-  int64_t epoch = 0;  // of the loop under way, or the next one
-  int64_t taken = 0;  // batches of it that loops have taken, or are to skip
+  int64_t epoch = 0;  // of the present loop, or the next one
+  int64_t taken = 0;  // batches of it that loops have taken, or will skip
   int64_t batches = 0;
   int64_t last_step_samples = 0;
-  bool trains = false;  // the loop under way has had a backward, or goes on in its epoch's midst
-  bool left = false;    // it trains, and was left in its midst
+  bool trains = false;  // the present loop has had a backward, or continues within its epoch
+  bool left = false;    // it trains, and was left early
 
   bool at_last() const { return taken == batches; }
 };
-// A loader of `batches` is to go on there. Throws InvalidArgument where the place is one in an
-// epoch of another number of batches: after load_state(), with other batches over all ranks.
+// Checks that a loader of `batches` can continue there.
+// Throws: InvalidArgument if the position is within an epoch of another number of batches, which is
+// possible after load_state() with other batches over all ranks.
 void check_place(const LoaderPlace& place, int64_t batches);
 
 class AcceleratorState {
@@ -60,31 +61,30 @@ class AcceleratorState {
 
   void count_step();
   bool synchronizes() const { return synchronizes_; }
-  // Whether gradients wait for those of the steps to come.
+  // Whether an accumulation has begun, and is not complete.
   bool has_begun() const { return begun_; }
 
   std::shared_ptr<LoaderPlace> add_loader();
-  // A loop begins, perhaps within another, and ends: by its end, `break` or an exception.
+  // To be called when a loop begins, perhaps within another, and when it ends or is left.
   void enter(std::shared_ptr<LoaderPlace> place);
   void leave(LoaderPlace& place);
-  // Where the innermost loop under way stands; nullptr outside of loops.
+  // The position of the innermost loop; nullptr outside of loops.
   const LoaderPlace* current() const { return loops_.empty() ? nullptr : loops_.back().get(); }
 
-  // Where loaders bring batches: to the ranks' device, but of a model that is divided, whose ranks
-  // cut them on the host.
+  // The device of the batches: the ranks' device, except for a divided model, whose ranks cut them
+  // on the host.
   at::Device batch_device() const;
   void add(torch::nn::Module& model);
   void add(torch::optim::Optimizer& optimizer);
   void save(const std::filesystem::path& path, const CheckpointFiles& files);
   void load(const std::filesystem::path& path);
 
-  // The signal that all ranks stop for; 0: none.
+  // The signal for which all ranks stop; 0: none.
   int stop_signal();
 
   StepMemory planned_memory() const;
   StepMemory memory() const;
-  // Runs a forward; of the first one that will have a backward, what it leaves in memory is
-  // counted.
+  // Runs a forward. Counts the bytes that the first one with gradients leaves.
   template <typename Compute>
   auto forward(const Compute& compute) {
     if (activations_ || !at::GradMode::is_enabled()) return compute();
@@ -96,7 +96,7 @@ class AcceleratorState {
 
   Communicator comm;
   const std::shared_ptr<Strategy> strategy;
-  Communicator data_ranks;  // that have data of their own
+  Communicator data_ranks;  // StrategyPlacement::data_ranks()
 
  private:
   amp::GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }
@@ -106,18 +106,18 @@ class AcceleratorState {
   std::optional<amp::AutocastSettings> autocast_;
   std::optional<amp::GradScaler> scaler_;
   int64_t accumulation_;
-  int64_t counted_ = 0;  // steps of the accumulation under way
-  int64_t group_;        // that it has: fewer at the end of an epoch
+  int64_t counted_ = 0;  // batches of the present accumulation
+  int64_t group_;        // its number of batches, which is smaller at the end of an epoch
   bool synchronizes_ = true;
   bool begun_ = false;                  // the latest backward was not the last of its accumulation
-  bool dropped_ = false;                // gradients are left of an accumulation that will not go on
+  bool dropped_ = false;                // there are gradients of an accumulation that was dropped
   std::optional<int64_t> activations_;  // bytes
   torch::nn::Module* model_ = nullptr;
   torch::optim::Optimizer* optimizer_ = nullptr;
-  bool moved_ = false;  // the model was, to the ranks' device
+  bool moved_ = false;  // the model was moved to the ranks' device
   std::vector<std::shared_ptr<LoaderPlace>> places_;
-  std::vector<std::shared_ptr<LoaderPlace>> loops_;  // under way, the innermost last
-  std::optional<StopSignals> signals_;               // once asked for
+  std::vector<std::shared_ptr<LoaderPlace>> loops_;  // the present ones, the innermost last
+  std::optional<StopSignals> signals_;               // since the first stop_signal()
   std::optional<StopAgreement> agreement_;
   int stopped_by_ = 0;
 };

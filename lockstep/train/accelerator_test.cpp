@@ -159,7 +159,8 @@ TEST(Accelerator, GathersEverySampleOnceForMetrics) {
   }
 }
 
-// A loop over the dev set, whole or left by break, changes nothing of the training loop that it stands in.
+// A loop over the dev set, whole or left by break, changes nothing of the training loop that it
+// stands in.
 TEST(Accelerator, AnEvaluationWithinAnEpochIsOutOfItsCount) {
   enum class Dev { kNone, kWhole, kLeft };
   const auto train = [](Dev how) {
@@ -201,7 +202,8 @@ TEST(Accelerator, AnEvaluationWithinAnEpochIsOutOfItsCount) {
   EXPECT_TRUE(at::equal(train(Dev::kLeft), expected));
 }
 
-// The next loop is another epoch, from its beginning, and knows nothing of what an accumulation had begun.
+// The next loop is another epoch, from its beginning, and knows nothing of what an accumulation had
+// begun.
 TEST(Accelerator, ALoopThatIsLeftIsOver) {
   testing::run_threads(2, [](Communicator& comm) {
     Work setup(24, 2), expected(24, 2);  // six batches a rank
@@ -236,7 +238,8 @@ TEST(Accelerator, ALoopThatIsLeftIsOver) {
   });
 }
 
-// What save_state() says of a loop that was left: training goes on there, an evaluation begins anew.
+// What save_state() says of a loop that was left: training goes on there, an evaluation begins
+// anew.
 TEST(Accelerator, AStateOfLoopsThatWereLeftGoesOnWhereTrainingStood) {
   const TestDirectory dir;
   testing::run_threads(2, [&](Communicator& comm) {
@@ -268,11 +271,13 @@ TEST(Accelerator, AStateOfLoopsThatWereLeftGoesOnWhereTrainingStood) {
   });
 }
 
-// Such as a job that is stopped again as soon as it is back: what is left of the epoch is still to come.
+// Such as a job that is stopped again as soon as it is back: what is left of the epoch is still to
+// come.
 TEST(Accelerator, AResumedLoopThatIsLeftBeforeItsFirstBackwardKeepsItsPlace) {
   const TestDirectory dir;
   testing::run_threads(2, [&](Communicator& comm) {
-    // How many batches a loop has that goes on from `from` and ends after `most`; where it stood then is saved.
+    // How many batches a loop has that goes on from `from` and ends after `most`; where it stood
+    // then is saved.
     const auto run = [&](const std::string& from, int64_t most, bool trains) {
       Work setup(24, 2);
       Accelerator accelerator(comm, {});

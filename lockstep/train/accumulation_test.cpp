@@ -1,4 +1,5 @@
-// A step's gradient is that of one batch, however its samples and targets lie in micro-batches and on ranks.
+// A step's gradient is that of one batch, however its samples and targets lie in micro-batches and
+// on ranks.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -96,7 +97,8 @@ struct Outcome {
   double training_loss = 0, eval_loss = 0;
 };
 
-// After one step of all samples. With an epsilon that large Adam's step is proportional to the gradient.
+// After one step of all samples. With an epsilon that large Adam's step is proportional to the
+// gradient.
 template <typename Loss>
 Outcome after_a_step(const Rows& rows, const Way& way) {
   Outcome outcome;
@@ -278,8 +280,9 @@ TEST(Accumulation, IsRefusedWhereAStepHasItsBatchesAsItIs) {
     const auto refused = [&](const char* strategy, const data::StepSampler* shares) {
       torch::nn::Linear net = make_net(2);
       ModelOnRanks run({.model = net.ptr(), .strategy = make_strategy(strategy), .comm = comm});
+      const DealtSamples dealt{.data_ranks = comm, .shares = shares};
       return message_of<InvalidArgument>(
-          [&] { TrainStep({.run = run, .data_ranks = comm, .spec = spec, .shares = shares}, 8); });
+          [&] { TrainStep({.run = run, .spec = spec, .dealt = dealt}, 8); });
     };
     const data::StepSampler shares(8, comm.size(), comm.rank(), 4, {});
     EXPECT_EQ(refused("ddp", &shares),

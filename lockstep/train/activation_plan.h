@@ -1,4 +1,4 @@
-// What a forward of a batch will leave for its backward, known before the first step.
+// Plans, before the first step, how many bytes the forward of a batch leaves for its backward.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -21,8 +21,8 @@ namespace lockstep {
 
 namespace internal {
 
-// A model on trial, as it trains: when it goes, buffers and mode are as they were, and what this thread
-// has drawn came from a generator of its own.
+// Puts a model into training mode for a trial, with a generator of the trial's own for this thread.
+// The destructor restores the buffers and the mode.
 class Trial {
  public:
   explicit Trial(torch::nn::Module& model);
@@ -44,20 +44,24 @@ class Trial {
 
 struct ActivationPlanOptions {
   int64_t limit = INT64_MAX;  // bytes
-  // Into how many micro-batches a batch is cut: what is tried is a multiple.
+  // A batch is cut into so many micro-batches; the plan tries multiples of it.
   int64_t micro_batches = 1;
-  // Whether any rank says so, where ranks that are to try the same may count differently.
+  // Returns whether any rank was given true. For ranks that must try the same sizes, but may count
+  // different bytes.
   std::function<bool(bool)> any = nullptr;
 };
 
-// Bytes that a forward of `samples` samples will leave for its backward. `left(n)` runs one of n samples and gives its
-// bytes (StrategyGradients::bytes_left()). That is done for a
-// quarter of them, but for two at least, where there are as many, and for half of them, and the line through
-// both is followed to `samples`: exact where every sample is of one shape, about so where they differ. Takes
-// about a forward's time. Where four samples tell that all would leave more than `limit` bytes, what they tell is given
-// at once: more would not go into memory. With micro-batches, two and four of each.
-// The model, its buffers and the generators are afterwards as before. CPU only. Communicates where the
-// model's forward does (SyncBatchNorm): then on all ranks. Throws what `left` throws.
+// Returns the bytes that a forward of `samples` samples will leave for its backward. `left(n)` runs
+// a forward of n samples and returns its bytes (StrategyGradients::bytes_left()). The function
+// tries a quarter of the samples (at least two) and half of them, and extends the line through both
+// to `samples`. That is exact if all samples have one shape, and approximate otherwise. If four
+// samples show that all of them would exceed `limit`, it returns their estimate at once, since more
+// might not fit into memory. With micro-batches it tries two and four of each. Afterwards the
+// model, its buffers and the generators are as before.
+// Requires: a model on the CPU.
+// Collective: if the model's forward communicates (SyncBatchNorm).
+// Throws: what `left` throws.
+// Cost: about the time of one forward.
 template <typename Left>
 int64_t plan_activations(torch::nn::Module& model, int64_t samples, const Left& left,
                          const ActivationPlanOptions& options = {}) {

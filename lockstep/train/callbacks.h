@@ -1,4 +1,4 @@
-// Callbacks that most runs want: the metrics file, and progress for a person.
+// Callbacks of most runs: they write the metrics file and show the progress.
 #pragma once
 
 #include <functional>
@@ -11,27 +11,32 @@
 
 namespace lockstep {
 
-// The epoch that a state is in or has just ended, from 1.
+// The number, from 1, of the epoch that a state is in or has just ended.
 int64_t epoch_number(const TrainerState& state);
 
-// The steps that there will be of the epoch that a state is in: up to `max_steps` of the run (0: no limit).
+// The number of steps that the epoch of a state will have; `max_steps` of the run may cut it (0: no
+// limit).
 int64_t steps_of_epoch(const TrainerState& state, int64_t steps_per_epoch, int64_t max_steps);
 
-// Whether a member of metrics.jsonl is what two runs of the same numbers have alike. Others are the machine's: how
-// long something took, how fast it went, which rank was late. lockstep diff passes over them. Whoever writes a new
-// member says so in the list of this function, where its end does not ("_s", "_per_second", ...).
+// Whether a member of metrics.jsonl is equal in two runs that compute the same numbers. The other
+// members depend on the machine (durations, rates, the rank that was late), and `lockstep diff`
+// skips them. A new member of that kind needs an ending such as "_s" or "_per_second", or an entry
+// in the list of this function.
 bool counts_in_diff(std::string_view member);
 
-// Writes a line a log {"type": "train", "step", "epoch", "loss", "samples_per_s", "seconds", the event's figures and texts} and
-// a line an epoch's end {"type": "test", ..., "loss" and "accuracy" on the test data, the evaluation's
-// other metrics, "samples", "train_loss", "best"}. `loss` is the mean over ranks and steps since the line before. For rank 0.
+// Writes one line for each log: {"type": "train", "step", "epoch", "loss", "samples_per_s",
+// "seconds", the event's figures and texts}. Writes one line for each epoch with an evaluation:
+// {"type": "test", ..., "loss" and "accuracy" on the test data, the evaluation's other metrics,
+// "samples", "train_loss", "best"}. `loss` is the mean over ranks and over the steps since the line
+// before.
+// Requires: rank 0.
 class MetricsCallback final : public TrainCallback {
  public:
   explicit MetricsCallback(JsonlWriter writer) : writer_(std::move(writer)) {}
   void on_log(const TrainerState& state, const LogEvent& event) override;
   void on_epoch(const TrainerState& state, const EpochEvent& event) override;
   void on_save(TrainerState& state, bool best) override;
-  // The file's length: lines beyond it are of steps that are taken again.
+  // The length of the file. Lines beyond it belong to steps that are taken again.
   std::string state() const override;
   void set_state(const std::string& state) override;
 
@@ -48,12 +53,13 @@ struct ProgressCallbackOptions {
   int64_t steps_per_epoch = 1;
   int64_t max_steps = 0;  // 0: no limit
   int ranks = 1;
-  std::string counted = "samples";  // what a step learns from
-  // What an epoch's line says of its evaluation.
+  std::string counted = "samples";  // the unit of what a step learns from
+  // The text about the evaluation in an epoch's line.
   std::function<std::string(const Evaluation&)> evaluated = test_accuracy_text;
 };
 
-// Shows a bar an epoch, and one line at its end. For rank 0.
+// Shows a bar during each epoch, and a line at its end.
+// Requires: rank 0.
 class ProgressCallback final : public TrainCallback {
  public:
   explicit ProgressCallback(ProgressCallbackOptions options);

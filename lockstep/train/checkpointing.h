@@ -1,4 +1,4 @@
-// Saving a training run as a checkpoint directory, and going on from one.
+// Saves a training run as a checkpoint directory, and resumes it from one.
 #pragma once
 
 #include <cstdint>
@@ -13,32 +13,35 @@
 
 namespace lockstep {
 
-// What belongs to a run. All is referred to and must outlive its users.
+// The parts of a run. They are referred to, and must outlive their users.
 struct TrainingRun {
   ModelOnRanks& run;
   TrainLoop& loop;
   CheckpointFiles files = {};
 };
 
-// Every rank reads the checkpoint, keeps what it needs, and stands where the run stood: the steps
-// that follow are bit for bit those that would have followed. On another number of ranks, or under
-// another strategy, they are so to rounding, but for what is drawn at random, where the batch of
-// all ranks is what it was. Collective. Throws CheckpointError, also for epochs of another number
-// of steps.
+// Every rank reads the checkpoint and takes its part of it. The steps that follow equal those of
+// the uninterrupted run bit for bit. With another number of ranks or another strategy they are
+// equal up to rounding and random draws, if the batch over all ranks is the same.
+// Collective: all ranks.
+// Throws: CheckpointError, also if epochs have another number of steps.
 void restore_training(const TrainingRun& run, const std::filesystem::path& path);
 
-// Whether a run in `root` goes on from `last` by itself: it is there, and an earlier attempt of the
-// same job has left it (run_folder.h). The same on every rank. Collective.
+// Whether a run in `root` resumes from `last` without being asked: `last` exists, and an earlier
+// attempt of the same job wrote it (run_folder.h). All ranks get the same answer.
+// Collective: all ranks.
 bool goes_on_from_last(Communicator& comm, const std::filesystem::path& root,
                        const std::filesystem::path& last);
 
-// Writes folder/checkpoint-<step> whenever the run should be saved, and keeps `limit` of them (0:
-// all), besides those that the links `best` and `last` in the folder mean (checkpoint_series.h).
-// Add it after the metrics' callback, whose file it records.
+// Writes folder/checkpoint-<step> whenever the run should be saved. It keeps the newest `limit` of
+// them (0: all), and the targets of the links `best` and `last` (checkpoint_series.h). Add it after
+// the metrics' callback, whose file length it records.
+// Throws: on_save() throws Error, before anything is written, if a device has left out a step since
+// the last log or save (StrategyState::check_steps()).
 class CheckpointCallback final : public TrainCallback {
  public:
-  // `async`: training goes on while a checkpoint is written, of a copy; what went wrong is thrown
-  // when the next is due, or at the end.
+  // `async`: training continues while a copy is written. An error of the writing is thrown by the
+  // next save, or at the end.
   CheckpointCallback(TrainingRun run, std::filesystem::path folder, int64_t limit,
                      bool async = false);
   void on_save(TrainerState& state, bool best) override;

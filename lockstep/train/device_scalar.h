@@ -15,12 +15,13 @@ class DeviceScalar {
  public:
   // NOLINTNEXTLINE(google-explicit-constructor): a number is one.
   DeviceScalar(double value = 0) : value_(value) {}
-  // One element. One on the CPU is read at once; another one stays where it is, and must not be changed.
+  // A tensor of one element. On the CPU it is read at once; on a device it stays there and must not
+  // be changed.
   explicit DeviceScalar(const at::Tensor& scalar);
 
   // The host waits for the device, the first time.
   double value() const;
-  // NOLINTNEXTLINE(google-explicit-constructor): for who wants the number.
+  // NOLINTNEXTLINE(google-explicit-constructor): for callers that want the number.
   operator double() const { return value(); }
   // Whether value() waits for a device.
   bool on_device() const { return on_device_.defined(); }

@@ -1,4 +1,4 @@
-// Evaluation of a classifier over all ranks, every sample counted exactly once.
+// Evaluates a classifier over all ranks and counts every sample exactly once.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,14 +19,14 @@ struct Evaluation {
   double accuracy = 0;  // 0..1
   int64_t samples = 0;
   std::vector<std::vector<int64_t>> confusion;               // [true class][predicted class]
-  std::vector<std::pair<std::string, double>> metrics = {};  // by name, where a trainer has more
+  std::vector<std::pair<std::string, double>> metrics = {};  // further metrics, by name
 };
 
-// Adds up this rank's samples; reduce() makes one Evaluation of all ranks'. A rank may have none.
+// Adds up this rank's samples, of which there may be none. reduce() combines those of all ranks.
 class ClassifierCounts {
  public:
   explicit ClassifierCounts(int64_t classes);
-  // log_probabilities float [B, classes], target int64 [B], both on one device.
+  // log_probabilities: float [B, classes]; target: int64 [B]; both on one device.
   void add(const at::Tensor& log_probabilities, const at::Tensor& target);
   // Collective.
   Evaluation reduce(Communicator& comm) const;

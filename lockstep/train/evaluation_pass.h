@@ -1,4 +1,4 @@
-// evaluate_batches(): a model over the samples of a data set, as every evaluation goes over them.
+// evaluate_batches(): the pass over a data set that all evaluations share.
 #pragma once
 
 #include <ATen/core/grad_mode.h>
@@ -14,9 +14,9 @@
 
 namespace lockstep {
 
-// Calls each(batch) for this rank's samples, in order, in evaluation mode, without gradients and
-// under `autocast` where it is given; afterwards the model is in the mode in which it was found.
-// `ranks`: those that have samples of their own.
+// Calls each(batch) for this rank's samples, in order. The model is in evaluation mode meanwhile,
+// and there are no gradients; `autocast` applies if it is given. Afterwards the model has the mode
+// that it had before. `ranks`: the ranks that have samples of their own.
 template <typename M, data::Dataset D, typename Each>
 void evaluate_batches(M& model, const D& dataset, const Communicator& ranks, int64_t batch_size,
                       const std::optional<amp::AutocastSettings>& autocast, const Each& each) {

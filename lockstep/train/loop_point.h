@@ -10,15 +10,15 @@
 
 namespace lockstep {
 
-// Of this rank. A value: a loop over the same data that goes on there does what this one would have
-// done.
+// A value of this rank. A loop over the same data that continues there does what this one would
+// have done.
 struct LoopPoint {
   TrainerState state;  // the step counted
   bool after_update = true;
-  // The step's own, which callbacks are still to be told.
+  // Of the step that callbacks are still to be told of.
   DeviceScalar loss = 0;
   int64_t samples = 0, targets = -1;
-  // With that step.
+  // These include that step.
   RunningLoss since_log, of_epoch;
   int64_t counted = 0, uncounted = 0, uncounted_steps = 0;
   int64_t evaluated_step = -1;
@@ -27,7 +27,7 @@ struct LoopPoint {
   bool operator==(const LoopPoint&) const = default;
 };
 
-// Every bit of it, in bytes. Reading throws DataError.
+// All of its bits, as bytes. Reading throws DataError.
 std::string to_bytes(const LoopPoint& point);
 LoopPoint loop_point_from(const std::string& bytes);
 

@@ -1,4 +1,4 @@
-// The memory of a step: planned before the first one, counted after it, said and drawn.
+// Reports the memory of a step: the plan before the first step, and the count after it.
 #pragma once
 
 #include <filesystem>
@@ -13,22 +13,24 @@
 
 namespace lockstep {
 
-// "409 MiB"; binary units.
+// Binary units: "409 MiB".
 std::string bytes_text(int64_t bytes);
-// "parameters 205 MiB, gradients 205 MiB, optimizer 409 MiB, buffers 79 MiB, activations 1.2 GiB"; parts of no
-// bytes are left out.
+// "parameters 205 MiB, gradients 205 MiB, optimizer 409 MiB, buffers 79 MiB, activations 1.2 GiB".
+// Parts without bytes are left out.
 std::string to_text(const StepMemory& memory);
-// {"parameters": ..., ...}, bytes.
+// {"parameters": ..., ...} in bytes.
 nlohmann::ordered_json to_json(const StepMemory& memory);
-// Bars of both, a colour a part; in English or in Chinese.
+// Draws a bar for each of them, with a colour for each part.
 std::string memory_svg(const StepMemory& planned, const StepMemory& counted, bool chinese = false);
 
-// For rank 0; asks the strategy alone, which does not communicate.
+// Does not communicate.
+// Requires: rank 0.
 class MemoryCallback final : public TrainCallback {
  public:
-  // All is referred to and must outlive it. `say` gets a line before the first step, and one after it where the plan has
-  // no activations or the step took something else by more than a tenth; empty: nobody. `picture`: where memory_svg() goes,
-  // and beside it in Chinese (in_chinese()). `activations`: planned ones (activation_plan.h).
+  // The strategy and the optimizer must outlive it. `say` gets a line before the first step. It
+  // gets another one after it if the plan has no activations, or if the step took more than a tenth
+  // more or less. Empty: no lines. `picture`: the file of memory_svg(), with a Chinese version
+  // beside it (in_chinese()). `activations`: the planned ones (activation_plan.h).
   MemoryCallback(Strategy& strategy, torch::optim::Optimizer& optimizer,
                  std::function<void(const std::string&)> say, std::filesystem::path picture,
                  std::optional<int64_t> activations = std::nullopt);

@@ -1,5 +1,5 @@
-// ModelOnRanks: a model under a strategy, with its optimizer, on all ranks of a job; under a
-// launcher that starts dead ranks anew (`lockstep run --on-failure replace`) it outlives them.
+// ModelOnRanks: a model under a strategy, with its optimizer, on all ranks of a job. It survives
+// dead ranks under a launcher that replaces them (`lockstep run --on-failure replace`).
 //
 //   ModelOnRanks run({.model = net.ptr(), .strategy = strategy, .comm = comm, .step = spec.step});
 //   const TrainResult result = run.attempts([&] {
@@ -10,8 +10,8 @@
 //     return ...;
 //   });
 //
-// Trainer and the recipes are made of it. A loop of one's own is made of Recovery itself
-// (recover/recovery.h), which says how a step survives.
+// Trainer and the recipes use it. A loop of your own uses Recovery directly (recover/recovery.h,
+// which explains how a step survives).
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -36,66 +36,66 @@
 
 namespace lockstep {
 
-// One thread, the communicator's. Collective where nothing else is said.
+// Collective: unless a function says otherwise.
+// Thread-safety: one thread, the communicator's.
 class ModelOnRanks {
  public:
   struct Parts {
-    std::shared_ptr<torch::nn::Module> model;  // rank 0's parameters and buffers go to all
+    std::shared_ptr<torch::nn::Module> model;  // all ranks get rank 0's parameters and buffers
     std::shared_ptr<Strategy> strategy;
-    // As init() returned it, where ranks are replaced: one that was started anew calls nothing
-    // collective before this class's constructor, in which it meets the others.
+    // If ranks are replaced, this is the communicator that init() returned. A rank that was started
+    // anew must call nothing collective before this class's constructor, in which it meets the
+    // others.
     Communicator comm;
     optim::StepSpec step = {};            // the optimizer; a GradScaler where it is in float16
     Strategy::Initial initial = nullptr;  // Strategy::set_up()'s
-    // Where the state is divided (StrategyState::shares()): steps between two copies of a rank's
-    // share in another rank's memory (RollbackOptions::every).
+    // For divided state (StrategyState::shares()): steps between two copies of a rank's share in
+    // another rank's memory (RollbackOptions::every).
     int64_t copy_every = 10;
   };
 
-  // Throws what Strategy::set_up() and Recovery throw.
+  // Throws: as Strategy::set_up() and Recovery.
   explicit ModelOnRanks(Parts parts);
   ModelOnRanks(const ModelOnRanks&) = delete;
   ModelOnRanks& operator=(const ModelOnRanks&) = delete;
 
-  // The present generation's: others after a recovery. None of these communicates.
+  // These do not communicate. comm() is the present generation's, another one after a recovery.
   Communicator& comm() {
     return recovery_ ? recovery_->comm() : rollback_ ? rollback_->comm() : parts_.comm;
   }
-  at::Device device() const {
-    return parts_.comm.device();
-  }  // on which it trains, in all generations
+  at::Device device() const { return parts_.comm.device(); }  // the same in all generations
   torch::nn::Module& model() { return *parts_.model; }
   Strategy& strategy() { return *parts_.strategy; }
   const std::shared_ptr<Strategy>& shared_strategy() const { return parts_.strategy; }
   torch::optim::Optimizer& optimizer() { return *optimizer_; }
   amp::GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }
-  // Whether ranks that die are replaced, and the others go on: where the launcher replaces them and
-  // the strategy has traits().rebinds or state().shares(). Elsewhere an exception ends the
-  // training, as ever.
+  // Whether ranks that die are replaced while the others continue: the launcher replaces them, and
+  // the strategy has traits().rebinds or state().shares(). Otherwise an exception ends the
+  // training.
   bool recovers() const { return recovery_ != nullptr || rollback_ != nullptr; }
 
-  // On rank 0: nobody else writes into the run's folder (run_claim.h), until release(), or as long
-  // as this lives. Of several calls the first counts. Says, once, where the file system cannot
-  // tell. Throws InvalidArgument.
+  // On rank 0: reserves the run's folder (run_claim.h) until release() or the end of this object.
+  // Only the first call counts. It warns, once, if the file system has no locks.
+  // Throws: InvalidArgument.
   void claim(const std::filesystem::path& folder);
   void release() { claim_.reset(); }
-  // On rank 0, before it writes there: throws CheckpointError where the claim is lost
-  // (WriterClaim::check()).
+  // On rank 0, before it writes there.
+  // Throws: CheckpointError if the claim is lost (WriterClaim::check()).
   void check_claim() const {
     if (claim_) claim_->check();
   }
 
-  // Whether an attempt of this process has made room for the run's files, for the attempts behind
-  // it.
+  // Whether an earlier attempt of this process has made room for the run's files.
   bool has_room() const { return has_room_; }
   void has_made_room() { has_room_ = true; }
 
-  // The step that `result` is of: gradients are complete on this rank. Where ranks are replaced,
-  // all of them agree on it before any takes it.
+  // Takes the step of `result`, whose gradients are complete on this rank. If ranks are replaced,
+  // all of them agree on the step before any takes it.
   void step(const StepResult& result, const StrategyStep& how);
 
-  // While one lives, steps are of its loop, which has all its callbacks by now. Where the run
-  // goes_on(), so does the loop; elsewhere the caller has put it where it begins.
+  // While it exists, steps belong to its loop.
+  // Requires: the loop has all its callbacks. If the run goes_on(), the loop continues there;
+  // otherwise the caller has set where it begins.
   class [[nodiscard]] Training {
    public:
     Training(ModelOnRanks& run, TrainLoop& loop) : run_(run) { run_.begin(loop); }
@@ -106,14 +106,14 @@ class ModelOnRanks {
    private:
     ModelOnRanks& run_;
   };
-  // Whether a loop is to go on where the run stood when a rank died. Does not communicate.
+  // Whether a loop continues where the run stood when a rank died. Does not communicate.
   bool goes_on() const { return !place_.empty(); }
-  int64_t goes_on_at() const;  // the steps done by then; 0 where it does not
+  int64_t goes_on_at() const;  // the steps done by then; 0 if it does not
 
-  // What `attempt` returns; after a recovery it is called again, from its beginning, on every rank.
-  // So it makes anew whatever stands on comm(), and refers to nothing that it has made itself when
-  // it is left. Returns once all ranks have returned from it. Throws what it throws where that is
-  // no failure of another rank.
+  // Calls `attempt` and returns its result, once all ranks have returned from it. After a recovery
+  // it is called again on every rank. It must therefore make anew whatever uses comm(), and leave
+  // no references to what it has made.
+  // Throws: what `attempt` throws, unless that is a failure of another rank.
   template <typename Attempt>
   auto attempts(const Attempt& attempt) {
     if (recovers()) recover::say_at_work(comm());  // of attempts before

@@ -1,5 +1,5 @@
-// A network with BatchNorm for the tests of this room: on several ranks its running statistics are each rank's own while
-// it trains.
+// A network with BatchNorm for the tests of this room: on several ranks its running statistics are
+// each rank's own while it trains.
 #pragma once
 
 #include <torch/nn/module.h>

@@ -1,4 +1,4 @@
-// What Accelerator::prepare() gives.
+// The results of Accelerator::prepare().
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -17,9 +17,9 @@
 
 namespace lockstep {
 
-// A model under the accelerator's strategy, whose forward computes under its autocast; tensors
-// that come out in 16 bits, also inside vectors and the like (flat/nested.h), are made float32, so
-// that the loss is computed in that.
+// A model under the accelerator's strategy. Its forward computes under the accelerator's autocast.
+// 16-bit outputs, also inside vectors and the like (flat/nested.h), are converted to float32, so
+// that the loss is computed in float32.
 template <typename M>
 class PreparedModel {
  public:
@@ -43,8 +43,9 @@ class PreparedModel {
     });
   }
 
-  // For evaluation, buffers that training has moved apart are rank 0's, which are those that are saved (BatchNorm's
-  // running statistics): collective with `on` false. module()->eval() is one rank's alone, with the rank's own.
+  // Before an evaluation, all ranks get rank 0's buffers, such as BatchNorm's running statistics,
+  // which are the saved ones. module()->eval() is local and keeps the rank's own.
+  // Collective: with `on` false.
   void train(bool on = true) {
     if (!on) state_->strategy->placement().share_buffers();
     model_->train(on);
@@ -53,7 +54,7 @@ class PreparedModel {
   M& module() { return model_.module(); }
   Strategy& strategy() { return model_.strategy(); }
   auto operator->() { return model_.operator->(); }
-  // While it lives, backwards only add up on this rank.
+  // While the result exists, backwards only add up gradients on this rank.
   Accumulation no_sync() { return Accumulation(model_.shared_strategy()); }
   template <typename Loader>
   void follow(const Loader& loader) {
@@ -70,12 +71,13 @@ class PreparedOptimizer {
   PreparedOptimizer(torch::optim::Optimizer& optimizer, std::shared_ptr<AcceleratorState> state)
       : optimizer_(optimizer), state_(std::move(state)) {}
 
-  // Nothing within an accumulation; before each backward, or behind each step().
+  // Does nothing within an accumulation. To be called before each backward, or after each step().
   void zero_grad() {
     if (!state_->has_begun()) optimizer_.zero_grad();
   }
-  // Nothing within an accumulation. Clips the gradients to a global norm first, where one is given.
-  // Whether a step was taken; in fp16 one with infinite gradients is not. Collective in fp16.
+  // Does nothing within an accumulation. Clips the gradients to a global norm first, if one is
+  // given. Returns whether a step was taken; in fp16 a step with infinite gradients is not.
+  // Collective: in fp16, and if the strategy divides the state.
   bool step(std::optional<double> max_norm = {}) { return state_->step(optimizer_, max_norm); }
   torch::optim::Optimizer& optimizer() { return optimizer_; }
 
@@ -84,9 +86,10 @@ class PreparedOptimizer {
   std::shared_ptr<AcceleratorState> state_;
 };
 
-// This rank's batches of a loader (BatchShards). Every loop over it is an epoch, counted from 0, also where the one
-// before was left in its midst, by `break` or an exception: then what an accumulation had begun is dropped (with its
-// gradients, by the next accumulate()). Loops over other loaders may stand within it, such as an evaluation's.
+// This rank's batches of a loader (BatchShards). Every loop over it is an epoch, counted from 0,
+// also after a loop that was left early, by `break` or an exception. An accumulation that such a
+// loop had begun is dropped, and its gradients with the next accumulate(). Loops over other loaders
+// may be nested in it, such as an evaluation's.
 template <data::Dataset D>
 class PreparedLoader {
  public:
@@ -133,7 +136,7 @@ class PreparedLoader {
       inside_.reset();
     }
     PreparedLoader* owner_;
-    std::shared_ptr<void> inside_;  // the loop is under way while it lives
+    std::shared_ptr<void> inside_;  // the loop runs while it exists
     typename data::Loader<D>::Iterator it_;
   };
 
@@ -154,7 +157,7 @@ class PreparedLoader {
         : shards(whole.sampler(), whole.options().batch_size, comm.size(), comm.rank(),
                  whole.options().drop_last),
           loader(whole.dataset(), shards, on_device(whole.options(), device)) {}
-    // Where it has not been said.
+    // Unless the options name a device.
     static data::LoaderOptions on_device(data::LoaderOptions options, at::Device device) {
       if (options.device.is_cpu()) options.device = device;
       return options;
@@ -167,14 +170,14 @@ class PreparedLoader {
     state_->enter(place_);
     return {nullptr, [state = state_, place = place_](void*) { state->leave(*place); }};
   }
-  // The epoch of a loop that was left is over.
+  // Ends the epoch of a loop that was left.
   void end_left() {
     if (!std::exchange(place_->left, false)) return;
     place_->taken = 0;
     ++place_->epoch;
   }
 
-  std::unique_ptr<Parts> parts_;  // stays where it is: the loader refers to the shards
+  std::unique_ptr<Parts> parts_;  // not moved, since the loader refers to the shards
   std::shared_ptr<AcceleratorState> state_;
   std::shared_ptr<LoaderPlace> place_;
 };

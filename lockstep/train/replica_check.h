@@ -1,5 +1,6 @@
-// Replica check: do all ranks still have the same parameters? A processor that computes wrongly, memory that
-// loses a bit, or a rank that has skipped a step does not fail: it only trains something else from there on.
+// Replica check: compares the parameters of all ranks. A processor that computes wrongly, memory
+// that loses a bit and a rank that skips a step raise no error; the rank merely trains something
+// else from there on.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +18,15 @@ namespace lockstep {
 
 class Strategy;
 
-// After every `every` steps check_equal_values() (comm/same_on_all_ranks.h) of all parameters, before the
-// step's log and checkpoint: what is not equal is not saved. Its Mismatch names the step, the first tensor and
-// the ranks in the minority with their hosts, and ends training on all ranks. For TrainLoop; a loop of one's
-// own calls check_equal_values().
+// Calls check_equal_values() (comm/same_on_all_ranks.h) for all parameters every `every` steps,
+// before the step's log and checkpoint, so that unequal parameters are not saved. For TrainLoop;
+// other loops call check_equal_values() themselves.
+// Throws: Mismatch on all ranks. It names the step, the first tensor, and the ranks in the minority
+// with their hosts.
 class ReplicaCheckCallback final : public TrainCallback {
  public:
-  // The tensors are looked at where they lie, at each check anew. Throws InvalidArgument for `every` below 1.
+  // Each check reads the tensors where they are then.
+  // Throws: InvalidArgument for `every` below 1.
   ReplicaCheckCallback(Communicator comm, NamedTensors parameters, int64_t every);
   void on_step(const TrainerState& state, const StepResult& result) override;
 
@@ -33,11 +36,13 @@ class ReplicaCheckCallback final : public TrainCallback {
   int64_t every_;
 };
 
-// Throws InvalidArgument where `every` is not 0 and ranks divide the parameters, or share them, under the
-// strategy: zero3, fsdp, and a mesh that divides the model. Does not communicate.
+// Does not communicate.
+// Throws: InvalidArgument if `every` is not 0 and ranks divide or share the parameters under the
+// strategy: zero3, fsdp, and a mesh that divides the model.
 void check_has_replicas(const Strategy& strategy, int64_t every);
 
-// That callback for a strategy's model, after check_has_replicas(); null for 0. Does not communicate.
+// Makes the callback for a strategy's model, after check_has_replicas(); null for 0. Does not
+// communicate.
 std::shared_ptr<TrainCallback> replica_check(const Communicator& comm, torch::nn::Module& model,
                                              const Strategy& strategy, int64_t every);
 

@@ -32,8 +32,8 @@ class Saves final : public TrainCallback {
   int64_t last = 0;
 };
 
-// Trains 12 steps that only count; in `step` the rank `rank` flips one bit. The error; "" without one. `saved`:
-// the last step that was. Not the least bit, which a later addition rounds away.
+// Trains 12 steps that only count; in `step` the rank `rank` flips one bit. The error; "" without
+// one. `saved`: the last step that was. Not the least bit, which a later addition rounds away.
 std::string error_of(Communicator& comm, int64_t every, int64_t step, int rank, int64_t& saved) {
   Net net;
   int64_t steps = 0;

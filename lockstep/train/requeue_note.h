@@ -1,5 +1,5 @@
-// The note that a training which a signal has stopped leaves in its folder: whoever started it may start it again,
-// and it goes on. Schedulers' scripts look for the file (docs/schedulers.md).
+// The note that a training leaves in its folder when a signal has stopped it. Scripts of schedulers
+// look for the file and start the training again, which then resumes (docs/schedulers.md).
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace lockstep {
 struct RequeueNote {
   int signal = 0;
   int64_t step = 0;
-  std::filesystem::path checkpoint;  // to go on from
+  std::filesystem::path checkpoint;  // to resume from
 
   bool operator==(const RequeueNote&) const = default;
 };
@@ -22,11 +22,14 @@ std::string stop_signal_name(int signal);
 
 // The file `requeue` of a run's folder.
 std::filesystem::path requeue_file(const std::filesystem::path& folder);
-// Writes it: {"signal": "SIGTERM", "step": 120, "checkpoint": an absolute path}. One rank calls. Throws SystemError.
+// Writes {"signal": "SIGTERM", "step": 120, "checkpoint": an absolute path}. One rank calls it.
+// Throws: SystemError.
 void write_requeue_note(const std::filesystem::path& folder, const RequeueNote& note);
-// It is gone afterwards, whether it was there or not. Throws SystemError.
+// Removes the note if there is one.
+// Throws: SystemError.
 void remove_requeue_note(const std::filesystem::path& folder);
-// Nothing where there is none. Throws CheckpointError where it is not such a note, SystemError.
+// nullopt if there is none.
+// Throws: CheckpointError if the file is no such note; SystemError.
 std::optional<RequeueNote> read_requeue_note(const std::filesystem::path& folder);
 
 }  // namespace lockstep

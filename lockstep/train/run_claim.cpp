@@ -26,8 +26,8 @@ namespace lockstep {
 namespace fs = std::filesystem;
 namespace {
 
-// Seconds. An agent that is stopped ends its ranks within 16; a server of files lets go of what a host held that is
-// gone within 90 (NFSv4).
+// Seconds. An agent that is stopped ends its ranks within 16; a server of files lets go of what a
+// host held that is gone within 90 (NFSv4).
 constexpr double kPatience = 30, kPatienceElsewhere = 120;
 constexpr auto kPause = std::chrono::milliseconds(50);
 constexpr size_t kLongest = 4096;
@@ -37,7 +37,8 @@ std::string host_name() {
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
-// What processes have in common that see each other under the same ids: this start of this host, and a namespace.
+// What processes have in common that see each other under the same ids: this start of this host,
+// and a namespace.
 std::string process_space() {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
@@ -149,8 +150,8 @@ WriterClaim::WriterClaim(const fs::path& file, const std::string& what, const En
       return;
     }
     const bool same_job = !job.empty() && holder.job == job;
-    // One that stands still can neither let go nor write. A launcher has given it up; when it goes on it finds that the
-    // others have left it, and check() that the folder is no longer its own.
+    // One that stands still can neither let go nor write. A launcher has given it up; when it goes
+    // on it finds that the others have left it, and check() that the folder is no longer its own.
     const bool still = holder.stands_still(),
                left = still && !launcher.empty() && holder.launcher == launcher;
     if (left && is_named(fd_.get(), file_) && ::unlink(file_.c_str()) == 0) continue;

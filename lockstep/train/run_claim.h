@@ -1,4 +1,4 @@
-// RunClaim: the output folder of a run is one job's at a time.
+// RunClaim: reserves the output folder of a run for one job at a time.
 #pragma once
 
 #include <filesystem>
@@ -10,26 +10,30 @@
 
 namespace lockstep {
 
-// What `file` stands for, such as the folder that it lies in, is written by one process at a time: it holds the file's
-// lock, which goes with it however it ends, and the file says who it is. Other hosts that share the file notice it where
-// the file system passes flock(2) on, as NFS does since version 3 and Lustre does when it is mounted so. Where there are
-// no locks, the processes of one host still notice each other, by what the file says.
+// Reserves something, such as the folder of `file`, for one writing process. The process holds the
+// lock of the file, which ends with the process, and the file names it. Other hosts notice the lock
+// if the file system forwards flock(2), as NFS does since version 3 and Lustre does if it is
+// mounted so. Without locks the processes of one host still notice each other by the text of the
+// file.
 class WriterClaim {
  public:
-  // `what`: "output runs/a", for messages. Throws InvalidArgument, in one line, where another process has it; one of
-  // this process's own job, an attempt before this one that may still be about to end, is waited for, 30 s at most, and
-  // 120 s where it was on another host. One that stands still is not waited for; where it is of this host and
-  // this process's launcher, whose others have gone on without it, it has lost its claim. Throws SystemError where the file cannot be made.
+  // `what`: "output runs/a", for messages. If an earlier attempt of this process's own job has the
+  // claim, it may be about to end: the constructor waits up to 30 s for it, or up to 120 s if it
+  // was on another host. It does not wait for a stopped process. A stopped process of the same host
+  // and launcher loses its claim, since the other ranks have continued without it.
+  // Throws: InvalidArgument of one line if another process has the claim; SystemError if the file
+  // cannot be made.
   WriterClaim(const std::filesystem::path& file, const std::string& what, const EnvLookup& env);
   WriterClaim(const WriterClaim&) = delete;
   WriterClaim& operator=(const WriterClaim&) = delete;
-  ~WriterClaim();  // removes the file where it is this one's
+  ~WriterClaim();  // removes the file if it is this claim's
 
-  // False: the file system has no locks, and a second job on another host would not be noticed.
+  // False: the file system has no locks, so a second job on another host is not noticed.
   bool is_held() const { return held_; }
 
-  // Throws CheckpointError, in one line, where the file is no longer this one's: before something is written that another
-  // may have begun to write. Costs a look at the file.
+  // To be called before writing something that another process may have begun to write.
+  // Throws: CheckpointError of one line if the file is no longer this claim's.
+  // Cost: one look at the file.
   void check() const;
 
  private:
@@ -45,12 +49,13 @@ class WriterClaim {
 // A WriterClaim on the file `.lock` of the folder.
 class RunClaim {
  public:
-  // Makes the folder where it is missing, and tries what a run will need there (OutputFolder, try_series()), whose
-  // leftovers of a killed process go. Throws InvalidArgument, in one line, where that cannot be, and as WriterClaim.
+  // Makes the folder if it is missing, tries what a run will need there (OutputFolder,
+  // try_series()), and removes what a killed process has left of such a trial.
+  // Throws: InvalidArgument of one line if that fails; and as WriterClaim.
   RunClaim(const std::filesystem::path& folder, const EnvLookup& env);
   RunClaim(const RunClaim&) = delete;
   RunClaim& operator=(const RunClaim&) = delete;
-  ~RunClaim() = default;  // removes the file, and the folder where it was made and nothing is in it
+  ~RunClaim() = default;  // removes the file, and a folder that was made here and is empty
 
   bool is_held() const { return claim_.is_held(); }
   void check() const { claim_.check(); }  // WriterClaim::check()

@@ -99,7 +99,8 @@ TEST(RunClaim, AHostThatIsGoneForGoodIsNamedWithWhatToRemove) {
 
 constexpr int kLost = 7;
 
-// A child that claims the folder, does `then`, and ends: with kLost where the folder is not its own by then.
+// A child that claims the folder, does `then`, and ends: with kLost where the folder is not its own
+// by then.
 class Claimant {
  public:
   Claimant(const TestDirectory& dir, const EnvLookup& env, int then) : child_(::fork()) {
@@ -150,7 +151,8 @@ TEST(RunClaim, AStoppedProcessOfTheSameJobHasLostItsClaim) {
   EXPECT_THAT(dir.names(), IsEmpty());
 }
 
-// A scheduler's job may be a shell: Ctrl-Z, and the same command again. The first is to go on some time.
+// A scheduler's job may be a shell: Ctrl-Z, and the same command again. The first is to go on some
+// time.
 TEST(RunClaim, AStoppedProcessOfTheSameShellKeepsItsClaim) {
   const TestDirectory dir;
   const EnvLookup shell = [](std::string_view name) {

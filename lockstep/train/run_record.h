@@ -1,4 +1,4 @@
-// RunRecord: a run step by step, as a file that `lockstep compare` and others read
+// RunRecord: records a run step by step, for a file that `lockstep compare` and other programs read
 // (report/run_result.h).
 #pragma once
 
@@ -13,14 +13,15 @@
 
 namespace lockstep {
 
-// Watches a training loop on every rank. One small all_reduce a step.
+// Watches a training loop on every rank.
+// Cost: one small all_reduce for each step.
 class RunRecord final : public TrainCallback {
  public:
-  // `begun`: what is known before the first step: method, model, dtype, ..., checkpoint. `labels`: of
-  // the classes, in the order of evaluations; empty where there are none.
+  // `begun`: the fields that are known before the first step: method, model, dtype, ...,
+  // checkpoint. `labels`: the names of the classes, in the order of evaluations; may be empty.
   RunRecord(Communicator comm, RunResult begun, std::vector<std::string> labels);
 
-  // The first step comes next. `command`: when the run was asked for.
+  // To be called before the first step. `command`: the time at which the run was asked for.
   void starts(std::chrono::steady_clock::time_point command);
 
   void on_step(const TrainerState& state, const StepResult& result) override;
@@ -28,8 +29,9 @@ class RunRecord final : public TrainCallback {
                      TrainControl& control) override;
   void on_epoch(const TrainerState& state, const EpochEvent& event) override;
 
-  // Of the steps since the start; `epochs` is left to the caller. dev_* and confusion are the best
-  // evaluation's; parts_s are this rank's. Collective.
+  // The record of the steps since the start. The caller fills in `epochs`. dev_* and confusion are
+  // the best evaluation's; parts_s are this rank's.
+  // Collective: all ranks.
   RunResult finish();
 
  private:

@@ -19,11 +19,11 @@ namespace lockstep::settings {
 [[noreturn]] void refuse(const std::string& field, const std::string& value,
                          const std::string& takes);
 
-// What a setting may be, beside its type; a number is finite.
+// The values that a setting takes, beside its type. A number must be finite.
 struct Takes {
   std::string_view choices = {};  // of a text: "none|bf16"; "": any
   double least = -kAny, most = kAny;
-  bool above = false, below = false;  // the least, or the most, is none of them
+  bool above = false, below = false;  // excludes the least, or the most
 
   static constexpr double kAny = std::numeric_limits<double>::infinity();
 };

@@ -89,8 +89,8 @@ TEST(SilentFaults, ABitOfOneRankOfThreeIsFound) {
   });
 }
 
-// Rank 2 of three sleeps much longer than the others. How long anything takes besides, a loaded machine
-// decides: what the numbers are exactly, straggler_test says.
+// Rank 2 of three sleeps much longer than the others. How long anything takes besides, a loaded
+// machine decides: what the numbers are exactly, straggler_test says.
 void straggle(Communicator& comm) {
   std::vector<std::shared_ptr<TrainCallback>> callbacks{std::make_shared<StragglerCallback>(comm)};
   if (comm.rank() == 0)
@@ -111,7 +111,8 @@ TEST(SilentFaults, TheRankThatSleepsIsNamedInTheLogs) {
   std::ifstream file(dir / "metrics.jsonl");
   for (std::string line; std::getline(file, line);) {
     const auto json = nlohmann::json::parse(line);
-    // Two runs of the same numbers are the same, whoever was late in them: what a log says besides is not of them.
+    // Two runs of the same numbers are the same, whoever was late in them: what a log says besides
+    // is not of them.
     for (const auto& [member, value] : json.items()) {
       const bool plain =
           member == "type" || member == "step" || member == "epoch" || member == "loss";
@@ -131,7 +132,8 @@ int life() {
   return static_cast<int>(env_int(process_env(), "LOCKSTEP_RESTART_COUNT").value_or(0));
 }
 
-// The first process of rank 1 is slow. A loaded machine may make another one so, which is evicted as well.
+// The first process of rank 1 is slow. A loaded machine may make another one so, which is evicted
+// as well.
 void train_with_eviction(Communicator& first) {
   constexpr int64_t kSteps = 60;
   torch::manual_seed(3);

@@ -1,4 +1,4 @@
-// StepClock: where a step's seconds go, and what its forwards leave in memory.
+// StepClock: measures the parts of a step's time, and the memory that its forwards leave.
 #pragma once
 
 #include <algorithm>
@@ -12,18 +12,18 @@
 
 namespace lockstep {
 
-// Of one step, on one thread:
+// For one step, on one thread:
 //
 //   StepClock clock(strategy);
 //   clock.data([&] { ... });  clock.forward(...);  clock.backward(...);  clock.optimizer(...);
 //   result.times = clock.times();
 //
-// What the strategy says that it waited for others is taken out of backward and optimizer. Each may
-// be called several times, and within another, whose part it then is not. They give what `work`
-// gives.
+// The time in which the strategy waited for other ranks is not part of backward and optimizer. Each
+// function may be called several times, also within another, which then does not count that time.
+// They return what `work` returns.
 class StepClock {
  public:
-  // `count`: also the bytes that a forward leaves behind.
+  // `count`: also counts the bytes that a forward leaves.
   explicit StepClock(Strategy& strategy, bool count = false)
       : strategy_(strategy), waited_(strategy.gradients().waiting()), counts_(count) {}
 
@@ -48,9 +48,8 @@ class StepClock {
     return timed(times_.optimizer, work);
   }
   const StepTimes& times() const { return times_; }
-  int64_t activations() const {
-    return activations_;
-  }  // the most of a forward; 0 where not counted
+  // The bytes of the largest forward; 0 if they are not counted.
+  int64_t activations() const { return activations_; }
 
  private:
   template <typename Work>

@@ -1,4 +1,4 @@
-// StopAgreement: after which step training stops for a signal that came to one rank: the same on all ranks.
+// StopAgreement: makes all ranks stop after the same step when one of them gets a signal.
 #pragma once
 
 #include <chrono>
@@ -9,15 +9,16 @@
 
 namespace lockstep {
 
-// How many steps lie between two looks: as many as take half a second, so that a look, one small collective, costs
-// nothing that can be measured, and a signal waits for half a second and a step. Pure.
+// The number of steps between two checks: as many as take half a second. A check, which is one
+// small collective, then has no measurable cost, and a signal waits for at most half a second and a
+// step. Pure.
 class StopCadence {
  public:
   static constexpr double kSeconds = 0.5;
 
-  // Counts a step; true: look now, and then call looked().
+  // Counts a step. True: check now, then call looked().
   bool step() { return ++steps_ >= every_; }
-  // `seconds`: since the look before, the longest of any rank. The same on all ranks.
+  // `seconds`: the longest time of any rank since the check before; the same on all ranks.
   void looked(double seconds);
   int64_t every() const { return every_; }
 
@@ -25,18 +26,21 @@ class StopCadence {
   int64_t steps_ = 0, every_ = 1;
 };
 
-// One thread, the communicator's.
+// Thread-safety: one thread, the communicator's.
 class StopAgreement {
  public:
   using Clock = std::function<std::chrono::steady_clock::time_point()>;
 
-  // `told`: the signal that this rank was told to stop by (StopSignals::received); 0: none. `clock`: for tests.
+  // `told`: returns the signal that tells this rank to stop (StopSignals::received); 0: none.
+  // `clock`: for tests.
   StopAgreement(Communicator comm, std::function<int()> told,
                 Clock clock = std::chrono::steady_clock::now);
 
-  // After each step, on all ranks. The signal that stops them, the same on all ranks; 0: none does. Of several the
-  // greatest: SIGTERM before SIGUSR1. Now and then one all_reduce of two numbers; the first step has one. Throws what
-  // the communicator throws.
+  // To be called after each step. Returns the signal that stops all ranks; 0: none. Of several
+  // signals it is the greatest: SIGTERM before SIGUSR1.
+  // Collective: all ranks.
+  // Throws: the communicator's errors.
+  // Cost: one all_reduce of two numbers in the first step and about every half second.
   int after_step();
 
  private:

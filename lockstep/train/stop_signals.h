@@ -1,13 +1,14 @@
-// StopSignals: SIGTERM and SIGUSR1 as a wish that training ends at its next step boundary, for schedulers: what has
-// been done is saved, and the job goes on another time.
+// StopSignals: schedulers send SIGTERM or SIGUSR1 to end a training at its next step boundary. The
+// training is saved, and the job resumes another time.
 #pragma once
 
 namespace lockstep {
 
-// While one lives, SIGTERM and SIGUSR1 to this process do nothing but be remembered: the first that comes. What the
-// process ignores, or has a handler of its own for, stays as it is; such a handler may call note(). Signals are the
-// process's, and so is what is remembered: several may live at once (ranks that are threads), all see the same. The
-// last one that goes restores what was there. Any thread.
+// While an object exists, SIGTERM and SIGUSR1 have no other effect than that the first one is
+// remembered. A signal that the process ignores or handles itself is left alone; such a handler may
+// call note(). Signals belong to the process: several objects (ranks that are threads) see the same
+// signal. The destructor of the last one restores the former handlers.
+// Thread-safety: any thread.
 class StopSignals {
  public:
   StopSignals();
@@ -15,9 +16,9 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  // The first signal that has come since the eldest of those that live was made; 0: none has. Any thread.
+  // The first signal since the oldest existing object was made; 0: none.
   static int received() noexcept;
-  // As if `signal` had come. False where nobody listens. For signal handlers, too.
+  // Acts as if `signal` had come. False if there is no object. May be called in signal handlers.
   static bool note(int signal) noexcept;
 };
 

@@ -1,11 +1,11 @@
-// Stragglers: which rank the others wait for, for how long, since when, on which host; and, where that is
-// allowed, its end, so that a launcher starts it anew.
+// Stragglers: finds the rank that the others wait for, with its delay, its host and the step at
+// which it became slow. If that is allowed, the rank ends itself, and a launcher starts it anew.
 //
 //   StragglerMonitor monitor(comm);
 //   for (int64_t step = 1; ...; ++step) {
 //     const auto start = Clock::now();
 //     const double waited = comm.waited();
-//     ...                                          // forward, backward, the averages, the optimizer
+//     ...                                    // forward, backward, the averages, the optimizer
 //     monitor.add_step(seconds_since(start) - (comm.waited() - waited));
 //     if (step % 50 == 0) monitor.compare(step);
 //   }
@@ -27,37 +27,41 @@
 
 namespace lockstep {
 
-// A rank's own end because it stayed slower than its options allow. main() lets it end the process, with
-// kExitCode as `lockstep train` does; the other ranks get PeerLost.
+// Thrown on a rank that stayed slower than its options allow. main() lets it end the process with
+// kExitCode, as `lockstep train` does; the other ranks get PeerLost.
 class Evicted : public Error {
  public:
   static constexpr int kExitCode = 75;  // EX_TEMPFAIL of sysexits.h: try again
   using Error::Error;
 };
 
-// Throws InvalidArgument, one line, unless `evict` is 0, or above 1 and a launcher has restarts at all: so many, or
-// as many as it tells its ranks (`lockstep run` and torchrun with --max-restarts). Pure.
+// Pure. The restarts are `max_restarts`, or those that the launcher tells its ranks (`lockstep run`
+// and torchrun with --max-restarts).
+// Throws: InvalidArgument of one line unless `evict` is 0, or above 1 with a launcher that has
+// restarts.
 void check_eviction(double evict, int64_t max_restarts);
 void check_eviction(double evict, const EnvLookup& env);
 
-// One thread, the communicator's.
+// Thread-safety: one thread, the communicator's.
 class StragglerMonitor {
  public:
-  // `env` says what restarts the launcher has; where it names none, nobody counts them. Does not communicate.
-  // Throws InvalidArgument (check(options)).
+  // `env` tells the launcher's restarts; if it names none, they are not counted. Does not
+  // communicate.
+  // Throws: InvalidArgument (check(options)).
   explicit StragglerMonitor(Communicator comm, StragglerOptions options = {},
                             const EnvLookup& env = process_env());
 
-  // How long this rank's own work in a step took: seconds without those in which it waited for others
-  // (Communicator::waited()).
+  // `seconds`: the time of this rank's own work in a step, without the time in which it waited for
+  // other ranks (Communicator::waited()).
   void add_step(double seconds) { steps_.push_back(seconds); }
-  // What the ranks were since the last call, up to step `step`: 88 bytes of each. Rank 0 says in one line on
-  // stderr when a rank begins to be late, and when it ends. Throws Evicted on the rank that is to go,
-  // alone; not where the launcher's restarts are used up, which with --on-failure replace all ranks of a host
-  // share. Collective.
+  // Compares the ranks' work since the last call, up to step `step`. Rank 0 prints one line on
+  // stderr when a rank begins to be late, and another one when that ends.
+  // Collective: all ranks, with 88 bytes of each.
+  // Throws: Evicted, only on the rank that is to end, unless the launcher's restarts are used up.
+  // With --on-failure replace all ranks of a host share the restarts.
   void compare(int64_t step);
 
-  // As of the latest compare(); the same on all ranks that have compared as often.
+  // The result of the latest compare(). It is the same on all ranks that have compared as often.
   std::optional<Straggler> straggler() const { return watch_.straggler(); }
   // "" before the first compare().
   std::string host(int rank) const;
@@ -79,8 +83,9 @@ class StragglerMonitor {
   std::vector<std::string> hosts_;
 };
 
-// Compares at each log, and adds to it, where a rank is late: straggler_rank, straggler_late_s (a step),
-// straggler_since_step and, as a text, straggler_host. To be added on every rank, before what writes logs.
+// Compares at each log. If a rank is late, it adds straggler_rank, straggler_late_s (for each
+// step), straggler_since_step and, as a text, straggler_host to the log. Add it on every rank,
+// before the callbacks that write logs.
 class StragglerCallback final : public TrainCallback {
  public:
   explicit StragglerCallback(Communicator comm, StragglerOptions options = {})
@@ -92,8 +97,9 @@ class StragglerCallback final : public TrainCallback {
   StragglerMonitor monitor_;
 };
 
-// That callback as Trainer and the recipes have it. evict: the times that a rank may be slower without being
-// evicted; 0: none is. Throws what check_eviction() throws for this process. Does not communicate.
+// The callback of Trainer and the recipes. `evict`: a rank that is so many times slower is evicted;
+// 0: none is. Does not communicate.
+// Throws: as check_eviction() for this process.
 std::shared_ptr<TrainCallback> straggler_report(const Communicator& comm, double evict);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// StragglerWatch: which rank is late, from how long each rank's own work takes. Pure.
+// StragglerWatch: decides which rank is late, by the time of each rank's own work. Pure.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,19 @@
 namespace lockstep {
 
 struct StragglerOptions {
-  // A rank is late whose own work takes so many times the median of the others', and so many seconds a step
-  // more; it stays late until it is less than half way between that and equal.
+  // A rank is late if its own work takes so many times the median of the others', and so many
+  // seconds more for each step. It stays late until it is less than half way between that and
+  // equal.
   double slower = 1.5;
   double least_seconds = 0.002;
-  int windows = 2;          // in a row before it is told
-  int64_t least_steps = 5;  // of a window; shorter ones are put together
-  // A rank that is so many times slower in evict_windows windows in a row is to be evicted; 0: none is.
+  int windows = 2;          // late windows in a row until the rank is reported
+  int64_t least_steps = 5;  // of a window; shorter ones are joined
+  // A rank that is so many times slower in evict_windows windows in a row is evicted; 0: none is.
   double evict = 0;
   int evict_windows = 3;
 };
 
-// Throws InvalidArgument for numbers that make no sense: slower and evict are above 1.
+// Throws: InvalidArgument for options out of range; slower and evict must be above 1.
 void check(const StragglerOptions& options);
 
 struct Straggler {
@@ -47,13 +48,14 @@ class StragglerWatch {
     std::optional<Straggler> begins;
     std::optional<Straggler> ends;  // as it last was
   };
-  // windows[r] is rank r's, up to `step`. As many ranks each time, and the same number of steps on all but
-  // a rank that has come later.
+  // windows[r] is rank r's, up to `step`.
+  // Requires: as many ranks in each call, and as many steps on all ranks except one that joined
+  // later.
   Change add(std::span<const RankWindow> windows, int64_t step);
 
-  // Who is late, once it is told.
+  // The rank that is reported as late.
   std::optional<Straggler> straggler() const;
-  // Who is to be evicted; asked after add().
+  // The rank that is to be evicted, after add().
   std::optional<int> evicted() const;
 
  private:
@@ -67,8 +69,8 @@ class StragglerWatch {
   int evict_windows_ = 0;  // likewise, as slow as `evict`
 };
 
-// "rank 2 (on node7) is slower than the others since step 101: its own work takes 0.152 s a step, theirs
-// 0.048 s"; and of its end.
+// "rank 2 (on node7) is slower than the others since step 101: its own work takes 0.152 s a step,
+// theirs 0.048 s"; and the line about its end.
 std::string begins_text(const Straggler& straggler, const std::string& host);
 std::string ends_text(const Straggler& straggler, const std::string& host, int64_t step);
 

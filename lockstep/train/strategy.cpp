@@ -81,15 +81,4 @@ int64_t batches_per_step(const Strategy& strategy, const Communicator& comm) {
   return logical / comm.size();
 }
 
-std::unique_ptr<data::Sampler> make_sampler(const Strategy& strategy, const Communicator& comm,
-                                            int64_t size, int64_t batch_size, int64_t seed) {
-  const data::DistributedSamplerOptions options{.seed = seed};
-  if (strategy.traits().logical_ranks == 0)
-    return std::make_unique<data::DistributedSampler>(size, strategy.placement().data_ranks(comm),
-                                                      options);
-  const int64_t own = batches_per_step(strategy, comm);
-  return std::make_unique<data::LogicalSampler>(size, strategy.traits().logical_ranks,
-                                                comm.rank() * own, own, batch_size, options);
-}
-
 }  // namespace lockstep

@@ -1,14 +1,15 @@
 // Strategy: one way to train a model on the ranks of a job. Trainer, Accelerator and the recipes
-// ask nothing else of it. It has three parts (strategy_parts.h): gradients, state and placement,
+// use no other interface. It has three parts (strategy_parts.h), gradients, state and placement,
 // and says as data what it can do.
 //
 //   std::shared_ptr<Strategy> strategy = make_strategy("zero3");
-//   StrategyModel model(net, strategy, comm);                       // rank 0's parameters go to all
+//   StrategyModel model(net, strategy, comm);                // all ranks get rank 0's parameters
 //   const auto optimizer = strategy->state().make_optimizer(decay_groups(*net, options), options);
 //   strategy->gradients().compute([&] { return loss(model(batch)); });
 //   strategy->state().step(*optimizer, {.max_norm = 1.0});
 //
-// One of one's own derives from the part in which it differs; a whole one is in docs/trainer.md.
+// A strategy of your own derives from the part in which it differs; docs/trainer.md has a whole
+// one.
 #pragma once
 
 #include <cstdint>
@@ -21,22 +22,23 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
-#include "lockstep/data/sampler.h"
 #include "lockstep/flat/nested.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/strategy_parts.h"
 
 namespace lockstep {
 
-// For one model. Every function is called on all ranks in the same order and may communicate, where
-// nothing else is said. One thread, the communicator's. Throws what the communicator throws.
+// For one model.
+// Collective: every function, in the same order on all ranks, unless it says otherwise.
+// Throws: the communicator's errors.
+// Thread-safety: one thread, the communicator's.
 class Strategy {
  public:
   using Tensors = StrategyGradients::Tensors;
   using Initial = StrategyPlacement::Initial;
 
-  // Those that are left out are as the base classes have it: every rank has everything, and no
-  // gradient travels.
+  // A part that is left out is the base class's: every rank has everything, and gradients are not
+  // sent.
   struct Parts {
     std::string name;  // for messages and records: "ddp"
     StrategyTraits traits = {};
@@ -56,18 +58,18 @@ class Strategy {
   StrategyPlacement& placement() { return *placement_; }
   const StrategyPlacement& placement() const { return *placement_; }
 
-  // Once, before anything that follows: StrategyPlacement::set_up(), and the parts are bound to the
-  // model. Both are kept. `initial`: the model was made without values, and gets them from it.
-  // zero1 to fsdp keep it until make_optimizer(), where a rank asks for its part alone; no rank has
-  // the model before.
+  // Calls StrategyPlacement::set_up() and binds the parts to the model. Keeps the model and the
+  // ranks. To be called once, first. `initial`: gives values to a model that was made without.
+  // zero1 to fsdp keep it until make_optimizer(), where a rank asks only for its part; before that
+  // no rank has the values.
   void set_up(std::shared_ptr<torch::nn::Module> model, Communicator comm,
               const Initial& initial = nullptr);
-  // The same where all ranks have the same model and parameters already, and again for every
-  // generation of ranks (recover/recovery.h), where traits().rebinds or state().shares(): buffers
-  // stay each rank's own.
+  // The same if all ranks already have the same model and parameters; and again for every
+  // generation of ranks (recover/recovery.h) with traits().rebinds or state().shares(). Each rank
+  // keeps its buffers.
   void bind(std::shared_ptr<torch::nn::Module> model, Communicator comm);
 
-  // Of set_up(). Throw InvalidArgument before it.
+  // Throw InvalidArgument before set_up().
   const std::shared_ptr<torch::nn::Module>& model() const;
   Communicator& comm();
 
@@ -76,33 +78,33 @@ class Strategy {
   friend class StrategyPart;
   std::string name_;
   StrategyTraits traits_;
-  // The parts may stand on these, and go first.
+  // The parts may use these, and are destroyed before them.
   std::shared_ptr<torch::nn::Module> model_;
   std::optional<Communicator> comm_;
   std::unique_ptr<StrategyGradients> gradients_;
   std::unique_ptr<StrategyState> state_;
   std::unique_ptr<StrategyPlacement> placement_;
-  int held_ = 0;  // Accumulations that live
+  int held_ = 0;  // existing Accumulations
 };
 
-// Those of this library:
+// The strategies of this library:
 //   ddp         DistributedDataParallel: buckets, averaged while backward runs
-//   average     average_gradients after backward, as tutorial 000 does it
+//   average     average_gradients after backward, as in tutorial 000
 //   ring        the same by the chunked ring over isend and irecv
 //   naive-ring  the same by the tutorial's ring
-//   horovod     DistributedGradients: as they come, in an order that the ranks agree on
-//   zero1       ZeroOptimizer: the optimizer's state divided among the ranks
-//   zero2       ... and the gradients; every backward is reduced by itself
-//   zero3       ... and one copy of the parameters a host
-//   fsdp        ... which hosts divide too: a layer's come as it computes (ZeroUnits); as zero3 where the
-//               model has no list of layers that are Hookable
+//   horovod     DistributedGradients: averaged as they are computed, in an order of agreement
+//   zero1       ZeroOptimizer: the optimizer's state is divided among the ranks
+//   zero2       also the gradients; each backward is reduced separately
+//   zero3       also the parameters, with one copy for each host
+//   fsdp        hosts divide that copy too, and a layer's parameters are fetched when it computes
+//               (ZeroUnits); like zero3 if the model has no list of Hookable layers
 const std::vector<std::string>& strategy_names();
-// Whether ranks share copies of the parameters under it: zero3 and fsdp.
+// Whether ranks share copies of the parameters: zero3 and fsdp.
 bool divides_parameters(std::string_view strategy);
-// "naive_ring" and "zero" (zero1) are taken too, and "logical<n>", such as logical8: the same bits
-// on any number of ranks up to n (parallel/logical/logical_ranks.h); each computes on one thread.
-// Throws InvalidArgument with the list of names. Throws InvalidArgument too for options that a
-// strategy has no use for.
+// Also accepts "naive_ring", "zero" (zero1), and "logical<n>" such as logical8: the same bits on
+// any number of ranks up to n (parallel/logical/logical_ranks.h), each of which computes on one
+// thread.
+// Throws: InvalidArgument with the list of names, and for options that the strategy does not use.
 struct StrategyOptions {
   // zero3 and fsdp: ZeroOptions::copies, which ranks share one copy of the parameters.
   std::vector<int> copies = {};
@@ -110,24 +112,22 @@ struct StrategyOptions {
 std::shared_ptr<Strategy> make_strategy(std::string_view given,
                                         const StrategyOptions& options = {});
 
-// Throws InvalidArgument, in `who`'s name, for steps that the strategy does not take: accumulation
-// with logical ranks, which take several batches a step as it is; accumulation and float16 where
-// the strategy divides the model.
+// Throws: InvalidArgument, in the name of `who`, for steps that the strategy does not take:
+// accumulation with logical ranks, which take several batches for each step already; accumulation
+// or float16 if the strategy divides the model.
 void check_step(const Strategy& strategy, const std::string& who, int64_t accumulation_steps,
                 bool float16);
 
-// What a log says of a step: "learning_rate", and "grad_norm" where there is one. Collective.
+// The figures of a log about a step: "learning_rate", and "grad_norm" if there is one.
+// Collective: all ranks.
+// Throws: as StrategyState::check_steps().
 Metrics update_figures(Strategy& strategy, double learning_rate);
 
-// Batches that a step of each rank takes: 1 without logical ranks. Throws InvalidArgument where
-// these cannot be shared equally.
+// The number of batches that a step of each rank takes: 1 without logical ranks.
+// Throws: InvalidArgument if the ranks cannot share the logical ranks equally.
 int64_t batches_per_step(const Strategy& strategy, const Communicator& comm);
-// Deals a data set of `size` samples in an order of its own every epoch, for batches of
-// `batch_size` (with logical ranks: theirs): a DistributedSampler or LogicalSampler.
-std::unique_ptr<data::Sampler> make_sampler(const Strategy& strategy, const Communicator& comm,
-                                            int64_t size, int64_t batch_size, int64_t seed);
 
-// While it lives, backwards only add up on this rank. Several may live at once.
+// While an object exists, backwards only add up gradients on this rank. Several may exist at once.
 class [[nodiscard]] Accumulation {
  public:
   explicit Accumulation(std::shared_ptr<Strategy> strategy) : strategy_(std::move(strategy)) {
@@ -142,15 +142,15 @@ class [[nodiscard]] Accumulation {
   Accumulation& operator=(Accumulation&&) = delete;
 
  private:
-  std::shared_ptr<Strategy> strategy_;  // none: nothing is held back
+  std::shared_ptr<Strategy> strategy_;  // null: this object has no effect
 };
 
-// A model under a strategy: its forward, with any signature. M is a ModuleHolder or a
+// The forward of a model under a strategy, with any signature. M is a ModuleHolder or a
 // std::shared_ptr to a module.
 template <typename M>
 class StrategyModel {
  public:
-  // `initial`: the module was made without values, and gets them from it.
+  // Calls Strategy::set_up().
   StrategyModel(M module, std::shared_ptr<Strategy> strategy, Communicator comm,
                 const Strategy::Initial& initial = nullptr)
       : module_(std::move(module)), strategy_(std::move(strategy)) {

@@ -163,8 +163,8 @@ void StrategyState::check_steps() {
   comm().all_reduce(bad, ReduceOp::kMax);
   if (bad.item<double>() > 0)
     throw Error(
-        "the gradients' norm was not finite in a step since the last log or checkpoint, which was left out; "
-        "lower the learning rate, or look for broken input");
+        "the gradients' norm was not finite in a step since the last log or checkpoint, which was "
+        "left out; lower the learning rate, or look for broken input");
 }
 
 Checkpoint StrategyState::share(torch::optim::Optimizer& optimizer) {

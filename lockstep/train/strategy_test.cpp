@@ -87,7 +87,8 @@ at::Tensor weights_of(Net& net) {
   return at::cat(all);
 }
 
-// Every rank ends with the values that `initial` gives; of what is divided it asks for its part alone.
+// Every rank ends with the values that `initial` gives; of what is divided it asks for its part
+// alone.
 TEST(Strategies, AModelWithoutValuesGetsThemAPartAtATime) {
   for (const std::string& name : strategy_names()) {
     testing::run_threads(2, [&](Communicator& comm) {

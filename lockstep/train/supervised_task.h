@@ -20,7 +20,7 @@
 
 namespace lockstep {
 
-// `loss(model, batch)` as these settings say.
+// Computes `loss(model, batch)` under these settings.
 template <typename Loss, typename Model, typename Batch>
 LossOutput loss_under(const std::optional<amp::AutocastSettings>& settings, Loss& loss,
                       Model& model, const Batch& batch) {
@@ -29,9 +29,10 @@ LossOutput loss_under(const std::optional<amp::AutocastSettings>& settings, Loss
   return loss(model, batch);
 }
 
-// M is a module holder, D a data set; Loss is called as loss(model, batch), where model(...) is the
-// model's forward, and gives LossOutput (text_loss.h); it may count targets (CountsTargets). All
-// that is referred to must outlive the task. One thread, the communicator's.
+// M is a module holder, D a data set. Loss is called as loss(model, batch), where model(...) is the
+// model's forward, and returns LossOutput (text_loss.h); it may count targets (CountsTargets).
+// Requires: whatever it refers to outlives the task.
+// Thread-safety: one thread, the communicator's.
 template <typename M, data::Dataset D, typename Loss>
 class SupervisedTask {
   using Batch = data::BatchOf<D>;
@@ -42,7 +43,7 @@ class SupervisedTask {
     data::Loader<D>& loader;
     Loss& loss;
     TrainStep::Parts step;                    // `run`: of that model and its strategy
-    std::function<Metrics(M&)> figures = {};  // what a log says besides; on all ranks
+    std::function<Metrics(M&)> figures = {};  // further figures of a log, on all ranks
   };
 
   explicit SupervisedTask(Parts parts)
@@ -69,7 +70,7 @@ class SupervisedTask {
                 }};
   }
 
-  // TrainStep's, as far as the sampler's first samples tell it.
+  // TrainStep::plan_activations() with the sampler's first samples.
   int64_t plan_activations(int64_t limit = INT64_MAX) {
     return step_.plan_activations(
         parts_.loader.sampler().indices(), parts_.loader.options().batch_size, limit,
@@ -118,13 +119,14 @@ class SupervisedTask {
   TrainStep step_;
   int64_t at_ = 0;  // the next step, of the run
   std::optional<typename data::Loader<D>::Iterator> batches_;
-  bool first_ = false;  // it stands at a batch not yet used
+  bool first_ = false;  // batches_ is at a batch that was not used yet
 };
 
-// Evaluates a classifier whose forward(input) gives log-probabilities [B, classes]: this rank's
-// part of `dataset`, then all ranks' sums. Collective. In evaluation mode and without gradients,
-// with rank 0's buffers (BatchNorm's running statistics), which are those that are saved;
-// afterwards in the mode it was found in.
+// Evaluates a classifier whose forward(input) returns log-probabilities [B, classes]. Each rank
+// evaluates its part of `dataset`, and the sums are added. The model computes in evaluation mode
+// with rank 0's buffers (BatchNorm's running statistics), which are the saved ones. Afterwards it
+// has its former mode.
+// Collective: all ranks.
 template <typename M, data::Dataset D>
 Evaluation evaluate_classifier(M& model, const D& dataset, Communicator& comm, int64_t classes,
                                int64_t batch_size) {

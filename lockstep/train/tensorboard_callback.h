@@ -1,4 +1,4 @@
-// TensorBoardCallback: a run's losses, accuracies and speed as TensorBoard shows them.
+// TensorBoardCallback: writes a run's losses, accuracies and speed for TensorBoard.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,9 +11,10 @@
 
 namespace lockstep {
 
-// Writes, by optimizer step: loss/train and samples_per_s at each log; loss/test, accuracy/test, the
-// evaluation's other metrics (perplexity/test) and loss/epoch (the mean over the epoch in training) at
-// each epoch's end. For rank 0.
+// Writes, by optimizer step: loss/train and samples_per_s at each log; loss/test, accuracy/test,
+// the evaluation's other metrics (perplexity/test) and loss/epoch (the mean training loss of the
+// epoch) at each epoch's end.
+// Requires: rank 0.
 class TensorBoardCallback final : public TrainCallback {
  public:
   explicit TensorBoardCallback(TensorBoardWriter writer) : writer_(std::move(writer)) {}
@@ -24,7 +25,7 @@ class TensorBoardCallback final : public TrainCallback {
   TensorBoardWriter writer_;
 };
 
-// How a tensor's elements are spread; any device, dtype and strides.
+// Adds a histogram of a tensor's elements; any device, dtype and strides.
 void add_histogram(TensorBoardWriter& writer, std::string_view tag, const at::Tensor& tensor,
                    int64_t step);
 

@@ -1,4 +1,4 @@
-// Evaluating a text classifier over all ranks, every text counted exactly once.
+// Evaluates a text classifier over all ranks and counts every text exactly once.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,14 @@ struct TextEvaluationOptions {
   std::optional<amp::AutocastSettings> autocast = {};
 };
 
-// The logits of every text, in order, and the labels. In evaluation mode and without gradients;
-// afterwards the model is in the mode it was found in. Collective.
+// Returns the logits of every text, in order, and the labels. The model is in evaluation mode
+// meanwhile, and has its former mode afterwards.
+// Collective: all ranks.
 EvalPrediction predict_texts(BertClassifier& model, const data::TokenizedTexts& texts,
                              Communicator& comm, const TextEvaluationOptions& options = {});
 
-// Texts without a label (-1) are left out. Collective.
+// Texts without a label (-1) are left out.
+// Collective: all ranks.
 Evaluation evaluate_texts(BertClassifier& model, const data::TokenizedTexts& texts,
                           Communicator& comm, const TextEvaluationOptions& options = {});
 

@@ -12,25 +12,29 @@
 
 namespace lockstep {
 
-// What a compute_loss hook gives for a batch.
+// The result of a compute_loss hook for a batch.
 struct LossOutput {
   at::Tensor loss;    // mean over the batch's samples, or over its targets (CountsTargets), 0-dim
-  at::Tensor logits;  // [B, ...]: the model's output, for metrics; undefined: there is none
-  at::Tensor labels;  // [B]: one a sample
+  at::Tensor logits;  // [B, ...]: the model's output, for metrics; may be undefined
+  at::Tensor labels;  // [B]: one for each sample
 };
 
-// A hook whose loss is no mean over the samples but over what it predicts of them, tokens for example,
-// says how many of these a batch has:
+// A hook whose loss is a mean over targets instead of samples, such as tokens, tells the number of
+// targets of a batch:
 //
-//   int64_t targets(const Batch& batch) const { return batch.labels.ne(-100).sum().item<int64_t>(); }
+//   int64_t targets(const Batch& batch) const {
+//     return batch.labels.ne(-100).sum().item<int64_t>();
+//   }
 //
-// Micro-batches, ranks and evaluations' batches then count by their targets instead of their samples: all
-// is one mean, as of one batch. A batch may have none, and so may all of a rank: whatever number its loss then is
-// (0 / 0), it adds nothing to the step's loss and gradient, as its backward goes through LossOutput::logits alone (where
-// there are none, through the loss, whose gradient must then be a number: cross entropy's is 0; a mean made by hand
-// divides by max(targets, 1)). A step in which no rank has any has loss 0 and gradients of 0, and is a step of the
-// optimizer like others. An evaluation of no targets at all is InvalidArgument. Costs an all_reduce of 8 bytes a step,
-// and the memory of all micro-batches of a step at once.
+// Micro-batches, ranks and the batches of evaluations are then weighted by their targets, so that a
+// step's loss is one mean. A batch without targets adds nothing to the step's loss and gradient,
+// even if its loss is not a number (0 / 0): its backward goes through LossOutput::logits. Without
+// logits it goes through the loss, whose gradient must then be a number (cross entropy's is 0; a
+// mean made by hand must divide by max(targets, 1)). A step in which no rank has a target has loss
+// 0 and gradients of 0, and the optimizer takes it like any other. An evaluation without any target
+// is InvalidArgument.
+// Cost: an all_reduce of 8 bytes for each step, and the memory of all micro-batches of a step at
+// once.
 template <typename Loss, typename Batch>
 concept CountsTargets = requires(const Loss& loss, const Batch& batch) {
   { loss.targets(batch) } -> std::convertible_to<int64_t>;

@@ -1,7 +1,6 @@
-// TrainLoop: the loop of steps, epochs and evaluations, the same for every model and data set;
-// Trainer (trainer.h) and the recipes are made of it. What it trains is given as a TrainTask
-// (supervised_task.h makes one from a model and a loader), what watches it as callbacks
-// (callbacks.h).
+// TrainLoop: the loop of steps, epochs and evaluations for any model and data set. Trainer
+// (trainer.h) and the recipes use it. A TrainTask says what it trains (supervised_task.h makes one
+// from a model and a loader), and callbacks watch it (callbacks.h).
 #pragma once
 
 #include <cstdint>
@@ -22,39 +21,40 @@
 
 namespace lockstep {
 
-// Where the seconds of a step went, on this rank.
+// The seconds of a step on this rank, by part.
 struct StepTimes {
   double data = 0;  // waiting for the loader
   double forward = 0;
-  double backward = 0;  // without the next
-  double waiting = 0;   // for other ranks, in any of them
+  double backward = 0;  // without waiting
+  double waiting = 0;   // for other ranks, in any part
   double optimizer = 0;
 };
 
-// One step as this rank saw it.
+// The result of a step on this rank.
 struct StepResult {
   DeviceScalar loss = 0;  // mean over this rank's batch
   int64_t samples = 0;    // of this rank's batch
-  // What the loss is the mean of, where these are not the samples (CountsTargets); -1: they are.
+  // The number of targets that the loss is the mean of (CountsTargets); -1: it is one of samples.
   int64_t targets = -1;
   int64_t counted() const { return targets < 0 ? samples : targets; }
-  StepTimes times = {};  // zeros where the task does not measure them
-  // Seconds without those that this rank was in calls of communicators; TrainLoop measures it.
+  StepTimes times = {};  // zeros if the task does not measure them
+  // Seconds outside of communicators' calls; TrainLoop measures them.
   double own = 0;
-  // Bytes that a forward left for its backward; counted in the first step, 0 in others.
+  // Bytes that a forward left for its backward; counted in the first step, 0 in the others.
   int64_t activations = 0;
 };
 
-// What is trained. Every function is called on all ranks, in the same order, and may communicate.
+// The training of a model. Every function is called on all ranks in the same order, and may
+// communicate.
 struct TrainTask {
   int64_t steps_per_epoch = 0;
-  // Begins epoch `epoch` (from 0) at its step `first_step`, without loading what comes before.
+  // Begins epoch `epoch` (from 0) at its step `first_step`, without loading the batches before it.
   std::function<void(int64_t epoch, int64_t first_step)> begin_epoch;
   // The next batch: forward, backward, averaging, optimizer.
   std::function<StepResult()> step;
   // Leaves the model in training mode and the generators as they were. Empty: no evaluation.
   std::function<Evaluation()> evaluate = {};
-  // What a log of step `step`, the last one, says beside the loss, by name ("experts/0/entropy"). Empty: nothing.
+  // Further figures of a log, by name ("experts/0/entropy"). `step`: the last step. Empty: none.
   std::function<Metrics(int64_t step)> figures = {};
 };
 
@@ -62,96 +62,100 @@ struct TrainTask {
 struct LogEvent {
   double loss = 0;           // mean over the steps since the last log
   double samples_per_s = 0;  // over the same
-  Metrics figures = {};      // the task's, this rank's, and callbacks'
-  std::vector<std::pair<std::string, std::string>> texts = {};  // callbacks', by name
+  Metrics figures = {};      // of the task, on this rank, and of callbacks
+  std::vector<std::pair<std::string, std::string>> texts = {};  // of callbacks, by name
 };
 struct EpochEvent {
-  double loss = 0;           // mean over the epoch, or what was done of it
+  double loss = 0;           // mean over the epoch, or over the part that was trained
   double seconds = 0;        // without the evaluation
   double samples_per_s = 0;  // likewise
   std::optional<Evaluation> evaluation = {};
   bool best = false;  // the best so far
 };
-// What callbacks may ask for; all ranks must ask for the same.
+// Requests of callbacks.
+// Requires: all ranks ask for the same.
 struct TrainControl {
   bool stop = false;  // end training after this step
 };
 
-// Watches a trainer. Every function is called on every rank, in the order of addition, and may
-// communicate.
+// Watches a training. Every function is called on every rank and may communicate. Callbacks are
+// called in the order in which they were added.
 class TrainCallback {
  public:
   virtual ~TrainCallback() = default;
   virtual void on_step(const TrainerState&, const StepResult&) {}
-  // All callbacks', then on_log() of all: what else the log is to say. Not of a log that log_ends adds.
+  // Adds to a log. It is called for all callbacks before the first on_log(), but not for logs that
+  // log_ends adds.
   virtual void before_log(const TrainerState&, LogEvent&) {}
   virtual void on_log(const TrainerState&, const LogEvent&) {}
-  // After every evaluation, those of on_epoch included; comes before it.
+  // After every evaluation, also the one at the end of an epoch, before on_epoch().
   virtual void on_evaluation(const TrainerState&, const Evaluation&, bool /*best*/, TrainControl&) {
   }
-  // After an epoch and its evaluation, or where max_steps ended within one. `state` counts the
-  // epoch as completed.
+  // After an epoch and its evaluation, also if max_steps has ended the run within the epoch.
+  // `state` counts a whole epoch as completed.
   virtual void on_epoch(const TrainerState&, const EpochEvent&) {}
-  // When the run should be saved: every save_every steps, after each on_epoch, and when a signal stops it.
-  // With `best`, this state has had the best evaluation so far.
+  // When the run should be saved: every save_every steps, after each on_epoch(), and when a signal
+  // stops it. `best`: this state has had the best evaluation so far.
   virtual void on_save(TrainerState&, bool /*best*/) {}
-  // Once, at the end of training; not where an exception ends it.
+  // Once, at the end of training, unless an exception ends it.
   virtual void on_end(const TrainerState&) {}
-  // What this rank's callback has added up and a run that goes on in place (recover/recovery.h) is to
-  // have again: state() as after the latest of the calls above. Do not communicate. Few bytes, as a
-  // copy travels every step.
+  // The sums of this rank's callback after the latest of the calls above, for a run that continues
+  // in place (recover/recovery.h). They do not communicate. The state should have few bytes, since
+  // a copy is sent in every step.
   virtual std::string state() const { return {}; }
   virtual void set_state(const std::string&) {}
 };
 
 struct TrainLoopOptions {
   int64_t epochs = 10;
-  int64_t max_steps = 0;       // optimizer steps in all, resumed ones included; 0: no limit
-  int64_t log_every = 50;      // steps
-  bool log_ends = false;       // besides, the first step and the last, beside what log_every counts
-  int64_t save_every = 0;      // steps; 0: only at the ends of epochs
-  int64_t evaluate_every = 0;  // steps; 0: only at the ends of epochs
+  int64_t max_steps = 0;        // optimizer steps in all, resumed ones included; 0: no limit
+  int64_t log_every = 50;       // steps
+  bool log_ends = false;        // also logs the first and the last step, beside those of log_every
+  int64_t save_every = 0;       // steps; 0: only at the ends of epochs
+  int64_t evaluate_every = 0;   // steps; 0: only at the ends of epochs
   bool evaluate_epochs = true;  // at the end of an epoch, or of training within one
   bool save_epochs = true;      // likewise
-  bool save_best = false;       // besides, whenever an evaluation is the best
-  // What makes an evaluation the best: the greatest score. Default: its accuracy.
+  bool save_best = false;       // also saves after each evaluation that is the best so far
+  // The best evaluation is the one with the greatest score. Default: its accuracy.
   std::function<double(const Evaluation&)> score = {};
-  // The signal that tells this rank to stop; 0: none has come. When any rank is told to, all stop after the same step,
-  // about half a second later (stop_agreement.h), and save; at the end of an epoch it is evaluated before. While run()
-  // runs the process listens for SIGTERM and SIGUSR1 (stop_signals.h). Empty, on all ranks: it does not.
+  // Returns the signal that tells this rank to stop; 0: none. If any rank is told to, all ranks
+  // save and stop after the same step, about half a second later (stop_agreement.h); at the end of
+  // an epoch they evaluate before. The process listens for SIGTERM and SIGUSR1 (stop_signals.h)
+  // during run(). Empty, on all ranks: it does not.
   std::function<int()> stop_signal = StopSignals::received;
 };
 
 class TrainLoop {
  public:
-  // `state`: where it keeps where it stands, for others to read at any time; what was there before
-  // goes. Null: within it.
+  // The loop keeps its state in `state`, which others may read at any time. It overwrites what was
+  // there. Null: the loop has its own.
   TrainLoop(Communicator comm, TrainTask task, TrainLoopOptions options,
             std::shared_ptr<TrainerState> state = nullptr);
 
   void add(std::shared_ptr<TrainCallback> callback) { callbacks_.push_back(std::move(callback)); }
 
-  // Trains to the end, or from where `state` says to the end. Collective. Throws what the task and
-  // the callbacks throw.
+  // Trains to the end, from where state() says.
+  // Collective: all ranks.
+  // Throws: what the task and the callbacks throw; Error if the loss of a log is not finite.
   void run();
-  // The signal that ended the latest run() before its end, the same on all ranks; 0: none did.
+  // The signal that stopped the latest run(), the same on all ranks; 0: none.
   int stopped_by() const { return stopped_by_; }
 
-  // Of the step under way, whose update is all that is left: where this rank will stand after it.
+  // The point where this rank will stand after the present step, of which only the update is left.
   LoopPoint point_after(const StepResult& result) const;
-  // Before run(): where this rank stands, from the start or from a checkpoint.
+  // The point where this rank stands before run(), at the start or after a checkpoint was read.
   LoopPoint point() const;
-  // The next run() begins with what follows the step that led there, log, evaluation and save. The
-  // callbacks are those that the point was taken with, in the same order (set_callback_states()). All
-  // ranks.
+  // The next run() begins with what follows the step of that point: log, evaluation and save.
+  // Requires: the callbacks that the point was taken with, in the same order. All ranks call it.
   void go_on_at(const LoopPoint& point);
 
-  // Of this rank's callbacks, in order. set_: DataError where there are not as many.
+  // The states of this rank's callbacks, in order.
+  // Throws: set_callback_states() throws DataError for another number of callbacks.
   std::vector<std::string> callback_states() const;
   void set_callback_states(const std::vector<std::string>& states);
 
   TrainerState& state() { return state_; }
-  // This rank's sums under way, for checkpoints: since the last log, and of the epoch.
+  // This rank's sums since the last log and of the epoch, for checkpoints.
   RunningLoss& since_log() { return since_log_; }
   RunningLoss& of_epoch() { return of_epoch_; }
 

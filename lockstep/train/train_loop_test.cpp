@@ -345,8 +345,8 @@ TEST(TrainLoop, TheFirstStepAndTheLastAreLoggedBesideWhatIsDue) {
   });
 }
 
-// A run that goes on at any of its steps, with other objects, does and says what one does that nothing
-// happened to.
+// A run that goes on at any of its steps, with other objects, does and says what one does that
+// nothing happened to.
 TEST(TrainLoop, GoesOnBetweenAStepsUpdateAndWhatFollowsIt) {
   constexpr int64_t kStepsPerEpoch = 5, kSteps = 12;
   const TrainLoopOptions options{

@@ -35,16 +35,17 @@ std::optional<amp::AutocastSettings> autocast_of(optim::Precision precision, at:
 
 DealtSamples deal(const TrainSpec::Data& spec, int64_t size, const Strategy& strategy,
                   const Communicator& comm, const std::function<std::vector<int64_t>()>& lengths) {
-  const Communicator ranks = strategy.placement().data_ranks(comm);
+  DealtSamples dealt{.data_ranks = strategy.placement().data_ranks(comm),
+                     .batch_size = spec.batch_size};
+  const Communicator& ranks = dealt.data_ranks;
+  const data::DistributedSamplerOptions options{.seed = spec.seed};
   if (spec.step_samples > 0) {
-    auto sampler =
-        std::make_unique<data::StepSampler>(size, ranks.size(), ranks.rank(), spec.step_samples,
-                                            data::DistributedSamplerOptions{.seed = spec.seed});
-    const data::StepSampler& shares = *sampler;
-    return {.sampler = std::move(sampler), .batch_size = shares.batch_size(), .shares = &shares};
-  }
-  DealtSamples dealt{.sampler = nullptr, .batch_size = spec.batch_size};
-  if (spec.fixed_parts) {
+    auto sampler = std::make_unique<data::StepSampler>(size, ranks.size(), ranks.rank(),
+                                                       spec.step_samples, options);
+    dealt.batch_size = sampler->batch_size();
+    dealt.shares = sampler.get();
+    dealt.sampler = std::move(sampler);
+  } else if (spec.fixed_parts) {
     const auto parts = data::DataPartitioner::equal(size, ranks.size(), spec.seed);
     dealt.sampler = std::make_unique<data::SubsetSampler>(
         parts.use(ranks.rank()), data::SubsetSamplerOptions{.seed = spec.seed});
@@ -54,8 +55,12 @@ DealtSamples deal(const TrainSpec::Data& spec, int64_t size, const Strategy& str
         lengths(), ranks,
         data::LengthGroupedSamplerOptions{.batch_size = spec.batch_size * ranks.size(),
                                           .seed = spec.seed});
+  } else if (strategy.traits().logical_ranks > 0) {  // which take several batches a step
+    const int64_t own = batches_per_step(strategy, comm);
+    dealt.sampler = std::make_unique<data::LogicalSampler>(
+        size, strategy.traits().logical_ranks, comm.rank() * own, own, spec.batch_size, options);
   } else {
-    dealt.sampler = make_sampler(strategy, comm, size, spec.batch_size, spec.seed);
+    dealt.sampler = std::make_unique<data::DistributedSampler>(size, ranks, options);
   }
   return dealt;
 }

@@ -1,6 +1,5 @@
-// TrainSpec: what a training does, as one value, whichever way it was spelled. TrainingArguments
-// and the recipes' TrainConfig are parsed into it by spec_of(); Trainer and the recipes train by
-// it.
+// TrainSpec: the settings of a training as one value. spec_of() makes it of TrainingArguments and
+// of the recipes' TrainConfig; Trainer and the recipes train by it.
 #pragma once
 
 #include <cstdint>
@@ -48,8 +47,8 @@ struct TrainSpec {
   Data data = {};
   optim::StepSpec step = {};
   double epochs = 3;  // passes over the data; the last may be a part of one
-  // loop.max_steps above 0 says how long the run is, in place of the epochs. Without it the run
-  // ends with the first of them, and its schedule is that of all epochs.
+  // True: a loop.max_steps above 0 replaces the epochs. False: the run ends with the first of both,
+  // and its schedule is that of all epochs.
   bool max_steps_alone = false;
   TrainLoopOptions loop = {};   // its epochs and max_steps are those of loop_options()
   int64_t check_replicas = 0;   // steps (replica_check.h); 0: never
@@ -68,11 +67,13 @@ TrainLoopOptions loop_options(const TrainSpec& spec, int64_t steps_per_epoch);
 // nullopt: forward computes in float32.
 std::optional<amp::AutocastSettings> autocast_of(optim::Precision precision, at::Device device);
 
-// Which samples a rank loads, in batches of how many.
+// The samples that a rank loads, and the size of its batches.
 struct DealtSamples {
-  std::unique_ptr<data::Sampler> sampler;
+  Communicator data_ranks;  // StrategyPlacement::data_ranks(), whose gradients are averaged
+  std::unique_ptr<data::Sampler> sampler = nullptr;
   int64_t batch_size = 0;
-  const data::StepSampler* shares = nullptr;  // TrainStep's
+  // The sampler, if ranks share a step's samples unequally.
+  const data::StepSampler* shares = nullptr;
 };
 // Deals a data set of `size` samples. `lengths`: of the samples, for group_by_length.
 // Throws: InvalidArgument where these are needed and there are none.

@@ -57,7 +57,7 @@ TrainStep::TrainStep(Parts parts, int64_t batches)
   const optim::StepSpec& step = parts_.spec.step;
   check_step(parts_.run.strategy(), "TrainStep", step.accumulation,
              step.precision == optim::Precision::kFloat16);
-  if (parts_.shares != nullptr && step.accumulation > 1)
+  if (parts_.dealt.shares != nullptr && step.accumulation > 1)
     throw InvalidArgument("TrainStep: gradient_accumulation_steps is " +
                           std::to_string(step.accumulation) +
                           ", and ranks share a step's samples unequally, each in one batch; leave "
@@ -81,10 +81,10 @@ StepResult TrainStep::take(int64_t step, const Batches& batches) {
 
   std::vector<int64_t> counts = batches.samples;
   std::optional<int64_t> all;
-  if (parts_.shares != nullptr) {
+  if (parts_.dealt.shares != nullptr) {
     const int64_t in_epoch = step % steps_per_epoch_;
-    counts = {parts_.shares->own(in_epoch)};
-    all = parts_.shares->samples(in_epoch);
+    counts = {parts_.dealt.shares->own(in_epoch)};
+    all = parts_.dealt.shares->samples(in_epoch);
   }
   const bool has_samples = counts.front() > 0;
   if (batches.targets) {
@@ -94,13 +94,15 @@ StepResult TrainStep::take(int64_t step, const Batches& batches) {
     }
     const at::Tensor sum =
         at::full({1}, std::accumulate(counts.begin(), counts.end(), int64_t{0}), at::kLong);
-    parts_.data_ranks.all_reduce(sum);
+    Communicator ranks = parts_.dealt.data_ranks;
+    ranks.all_reduce(sum);
     all = sum.item<int64_t>();
   }
   const auto means = static_cast<double>(logical_ ? counts.size() : 1);
   const Shares shares(
       counts,
-      all ? static_cast<double>(*all) / (static_cast<double>(parts_.data_ranks.size()) * means)
+      all ? static_cast<double>(*all) /
+                (static_cast<double>(parts_.dealt.data_ranks.size()) * means)
           : static_cast<double>(std::accumulate(counts.begin(), counts.end(), int64_t{0})) / means);
 
   StepResult result;
@@ -147,7 +149,7 @@ int64_t TrainStep::plan_activations(std::vector<int64_t> order, int64_t batch_si
   Strategy& strategy = parts_.run.strategy();
   int64_t samples = std::min(batch_size, static_cast<int64_t>(order.size()));
   // All ranks try the same, as their forwards may communicate.
-  if (parts_.shares != nullptr) samples = parts_.shares->largest();
+  if (parts_.dealt.shares != nullptr) samples = parts_.dealt.shares->largest();
   while (static_cast<int64_t>(order.size()) < samples) order.push_back(order.back());
   const auto left = [&](int64_t n) {
     return strategy.gradients().bytes_left(forward(std::span(order).first(static_cast<size_t>(n))));

@@ -1,4 +1,4 @@
-// Trainer: training a model from TrainingArguments, as transformers' Trainer does it.
+// Trainer: trains a model by TrainingArguments, like transformers' Trainer.
 //
 //   Trainer<BertClassifier, data::TokenizedTexts> trainer(
 //       {.model = model, .comm = comm, .args = args, .train_dataset = &train,
@@ -6,8 +6,8 @@
 //   trainer.train();
 //   trainer.evaluate();
 //
-// It is a Strategy (DistributedDataParallel unless another is given), AdamW, a Loader and a
-// TrainLoop put together; where it does not fit, take these.
+// It combines a Strategy (by default DistributedDataParallel), AdamW, a Loader and a TrainLoop. If
+// it does not fit, use these directly.
 #pragma once
 
 #include <functional>
@@ -31,14 +31,16 @@
 
 namespace lockstep {
 
-// M: a module holder. D: a data set (data/dataset.h); its batch() is transformers' data_collator;
-// data::Collated (data/collated.h) makes one of samples and a function. Loss: the compute_loss
-// hook, called as loss(model, batch) with the wrapped model in training and the bare one in
-// evaluation, where model(...) is the model's forward; gives LossOutput, and where its loss is a
-// mean over other things than samples says of how many (CountsTargets, text_loss.h). A step's
-// gradient is that of one batch of all its samples or targets, however they lie in micro-batches
-// and, targets, on ranks. The default is for BertClassifier and TextBatch. One thread, the
-// communicator's; every call is collective.
+// M: a module holder. D: a data set (data/dataset.h), whose batch() is transformers' data_collator;
+// data::Collated (data/collated.h) makes a data set from samples and a function. Loss: the
+// compute_loss hook. It is called as loss(model, batch), with the wrapped model in training and the
+// bare one in evaluation; model(...) is the model's forward. It returns LossOutput. If its loss is
+// a mean over other things than samples, it tells their number (CountsTargets, text_loss.h). A
+// step's gradient is that of one batch of all its samples or targets, for any division into
+// micro-batches and, for targets, among ranks. The default Loss is for BertClassifier and
+// TextBatch.
+// Collective: every function.
+// Thread-safety: one thread, the communicator's.
 template <typename M, typename D, typename Loss = TextClassificationLoss>
 class Trainer final : public TrainerCore {
   static_assert(ModulePointer<M>, "Trainer<M, D, Loss>: M is a module holder (TORCH_MODULE)");
@@ -52,33 +54,35 @@ class Trainer final : public TrainerCore {
 
  public:
   struct Parts {
-    M model;  // rank 0's parameters go to all; it is moved to the communicator's device, as batches are
+    // All ranks get rank 0's parameters. The model is moved to the communicator's device, like
+    // batches.
+    M model;
     Communicator comm;
     TrainingArguments args = {};
-    // Both are referred to, must outlive the trainer, and may be missing where train() or
+    // Both are referred to and must outlive the trainer. One may be missing if train() or
     // evaluate() is not called.
     const D* train_dataset = nullptr;
     const D* eval_dataset = nullptr;
     Loss compute_loss = {};
-    // Further metrics by name; "eval_" is put before those that lack it. Called on every rank with
-    // the same.
+    // Returns further metrics by name; "eval_" is put before names without it. Called on every rank
+    // with the same prediction.
     std::function<Metrics(const EvalPrediction&)> compute_metrics = {};
     std::vector<std::shared_ptr<TrainCallback>> callbacks = {};
-    CheckpointFiles saved = {};  // what else belongs into checkpoints
-    // make_strategy("ddp"). One that divides the model over a mesh (lm_mesh_strategy.h) has no
-    // logits: compute_loss gives the model's loss (LossOutput::logits undefined), and predictions
-    // are undefined.
+    CheckpointFiles saved = {};  // further files of checkpoints
+    // Null: make_strategy("ddp"). A strategy that divides the model over a mesh
+    // (lm_mesh_strategy.h) has no logits: compute_loss returns the model's loss with undefined
+    // LossOutput::logits, and predictions are undefined.
     std::shared_ptr<Strategy> strategy = nullptr;
-    // The model was made without values, and gets them from it (Strategy::set_up_undrawn()).
+    // Gives values to a model that was made without (Strategy::set_up()).
     Strategy::Initial initial = nullptr;
-    // Where ranks are replaced and the strategy divides the state: ModelOnRanks::Parts::copy_every.
+    // ModelOnRanks::Parts::copy_every, for ranks that are replaced under a strategy with divided
+    // state.
     int64_t copy_every = 10;
-    // What a log says in metrics.jsonl beside the loss, such as expert_figures(); as
-    // TrainTask::figures, on all ranks.
+    // Further figures of a log in metrics.jsonl, such as expert_figures(). Called on all ranks.
     std::function<Metrics(M&)> figures = {};
   };
 
-  // Throws InvalidArgument (check(args)).
+  // Throws: InvalidArgument (check(args)).
   explicit Trainer(Parts parts)
       : TrainerCore({.model = parts.model.ptr(),
                      .comm = parts.comm,
@@ -96,7 +100,7 @@ class Trainer final : public TrainerCore {
         figures_(std::move(parts.figures)),
         model_(std::move(parts.model), strategy()) {}
 
-  // Every sample once, on any number of ranks; also of samples without a target.
+  // Predicts every sample once, on any number of ranks, also samples without a target.
   EvalPrediction predict(const D& dataset) { return predict_all(samples_of(dataset)); }
 
   M& model() { return model_.module(); }
@@ -117,7 +121,7 @@ class Trainer final : public TrainerCore {
     SupervisedTask<M, D, Loss> task({.model = model_,
                                      .loader = loader,
                                      .loss = compute_loss_,
-                                     .step = step_parts(),
+                                     .step = {.run = run(), .spec = spec(), .dealt = dealt},
                                      .figures = figures_});
     return train_by(task.task(evaluation()));
   }

@@ -19,6 +19,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/data/sampler.h"
 #include "lockstep/flat/module_device.h"
 #include "lockstep/report/run_report.h"
 #include "lockstep/train/loop_run.h"
@@ -185,7 +186,6 @@ TrainerCore::CoreParts TrainerCore::checked(CoreParts parts) {
 TrainerCore::TrainerCore(CoreParts parts)
     : parts_(checked(std::move(parts))),
       spec_(spec_of(parts_.args)),
-      data_ranks_(parts_.strategy->placement().data_ranks(parts_.comm)),
       run_({.model = parts_.model,
             .strategy = parts_.strategy,
             .comm = parts_.comm,
@@ -218,10 +218,7 @@ TrainOutput TrainerCore::train() {
   if (parts_.args.stop_on_signals) signals.emplace();
   const TrainOutput output = run_.attempts([this] {
     on_root(run_.comm(), [this] { run_.claim(parts_.args.output_dir); });
-    if (run_.recovers()) {
-      data_ranks_ = strategy()->placement().data_ranks(run_.comm());
-      eval_ranks_ = strategy()->placement().evaluation_ranks(run_.comm());
-    }
+    if (run_.recovers()) eval_ranks_ = strategy()->placement().evaluation_ranks(run_.comm());
     return attempt();
   });
   trained_ = true;
@@ -229,10 +226,6 @@ TrainOutput TrainerCore::train() {
   if (parts_.args.load_best_model_at_end && output.stopped_by == 0)
     load_best_model(*strategy(), parts_.args);
   return output;
-}
-
-TrainStep::Parts TrainerCore::step_parts() {
-  return {.run = run_, .data_ranks = data_ranks_, .spec = spec_};
 }
 
 TrainOutput TrainerCore::train_by(TrainTask task) {

@@ -1,4 +1,4 @@
-// TrainerCore: what Trainer (trainer.h) does that does not depend on the types of its model and its
+// TrainerCore: the part of Trainer (trainer.h) that does not depend on the types of its model and
 // data.
 #pragma once
 
@@ -25,37 +25,38 @@
 
 namespace lockstep {
 
-// One thread, the communicator's; every call is collective.
+// Collective: every function.
+// Thread-safety: one thread, the communicator's.
 class TrainerCore {
  public:
   TrainerCore(const TrainerCore&) = delete;
   TrainerCore& operator=(const TrainerCore&) = delete;
 
-  // Trains from the start, or from args.resume_from_checkpoint, to the end, and leaves the best
-  // model in place if args say so. A job that its launcher has started again goes on from its last
-  // checkpoint by itself; where ranks that die are replaced (`lockstep run --on-failure replace`,
-  // and a strategy that rebinds or has shares) the others go on in place, and no step is lost
-  // (recover/recovery.h). SIGTERM or SIGUSR1 to any rank ends it sooner, saved
-  // (TrainOutput::stopped_by). While it runs, output_dir is this job's alone (run_claim.h). Throws
-  // InvalidArgument without a training set, and where output_dir is in use or cannot be written;
-  // where ranks are replaced, for a second call too.
+  // Trains from the start, or from args.resume_from_checkpoint, to the end, and then loads the best
+  // model if args say so. A job that its launcher has started again resumes from its last
+  // checkpoint. If ranks that die are replaced (`lockstep run --on-failure replace`, with a
+  // strategy that rebinds or has shares), the others continue in place, and no step is lost
+  // (recover/recovery.h). SIGTERM or SIGUSR1 to any rank ends it early, after a save
+  // (TrainOutput::stopped_by). During the call output_dir belongs to this job (run_claim.h).
+  // Throws: InvalidArgument without a training set, if output_dir is in use or cannot be written,
+  // and for a second call if ranks are replaced; what run_loop() throws.
   TrainOutput train();
 
-  // The model alone, whole, as a directory that transformers, eval and load_lm() open, with parts'
-  // saved.config_json and files. Where ranks divide the model, rank 0 takes all of it into its
-  // memory.
+  // Saves only the whole model, as a directory that transformers, eval and load_lm() open, with the
+  // files of Parts::saved. If ranks divide the model, rank 0 needs memory for all of it.
   void save_model(const std::filesystem::path& path);
 
-  // eval_loss, compute_metrics' (without it, eval_accuracy, where there are logits), eval_runtime,
-  // eval_samples_per_second, eval_steps_per_second, epoch. Throws InvalidArgument without an
-  // evaluation set. Rank 0 prints them.
+  // Returns eval_loss, the metrics of compute_metrics (without it eval_accuracy, if there are
+  // logits), eval_runtime, eval_samples_per_second, eval_steps_per_second and epoch. Rank 0 prints
+  // them.
+  // Throws: InvalidArgument without an evaluation set.
   Metrics evaluate();
 
-  // Of the loop under way, at any time, also within callbacks and compute_metrics; afterwards that
-  // of the latest one.
+  // The present state of the loop, also within callbacks and compute_metrics; after train() its
+  // last.
   const TrainerState& state() const { return *state_; }
   torch::optim::Optimizer& optimizer() { return run_.optimizer(); }
-  // After train(), for what stands on it: others than at first where ranks were replaced.
+  // The present ranks, which are others than at first if ranks were replaced.
   Communicator& comm() { return run_.comm(); }
 
  protected:
@@ -70,10 +71,10 @@ class TrainerCore {
     std::shared_ptr<Strategy> strategy;
     Strategy::Initial initial;
     int64_t copy_every = 10;
-    bool counts_targets = false;  // compute_loss does
+    bool counts_targets = false;  // of compute_loss
   };
-  // A data set: so many samples, and the forward of those that are this rank's of `ranks`, whose
-  // outputs go to the sum.
+  // A data set: its size, and a function that runs the forward of this rank's samples among `ranks`
+  // and adds the outputs to the sum.
   struct Samples {
     int64_t size = 0;
     std::function<void(const Communicator& ranks, PredictionSum&)> forward;
@@ -82,16 +83,16 @@ class TrainerCore {
   explicit TrainerCore(CoreParts parts);
   ~TrainerCore() = default;
 
-  // The training set is dealt by deal(), its steps are as step_parts() says, and train_by() trains.
+  // Deals the training set by deal(), makes a task of run(), and trains by train_by().
   virtual TrainOutput attempt() = 0;
-  virtual bool trains() const = 0;                 // there is a training set
-  virtual std::optional<Samples> evaluated() = 0;  // the set to evaluate on, where there is one
+  virtual bool trains() const = 0;                 // whether there is a training set
+  virtual std::optional<Samples> evaluated() = 0;  // the evaluation set, if there is one
 
   const TrainingArguments& args() const { return parts_.args; }
   const TrainSpec& spec() const { return spec_; }
+  ModelOnRanks& run() { return run_; }
   const std::shared_ptr<Strategy>& strategy() const { return parts_.strategy; }
   at::Device device() const;
-  TrainStep::Parts step_parts();
   TrainOutput train_by(TrainTask task);
   std::function<Evaluation()> evaluation();  // TrainTask's; empty without a set
   EvalPrediction predict_all(const Samples& samples);
@@ -105,10 +106,9 @@ class TrainerCore {
   void check_trained() const;
 
   CoreParts parts_;
-  const TrainSpec spec_;     // of parts_.args
-  Communicator data_ranks_;  // that have data of their own
+  const TrainSpec spec_;  // of parts_.args
   ModelOnRanks run_;
-  Communicator eval_ranks_;  // that evaluate samples of their own
+  Communicator eval_ranks_;  // StrategyPlacement::evaluation_ranks()
   RunSteps steps_;
   const std::shared_ptr<TrainerState> state_ = std::make_shared<TrainerState>();
   bool trained_ = false;

@@ -1,4 +1,4 @@
-// What Trainer gives and takes beside its model and its data.
+// Values and callbacks of Trainer that do not depend on its model and data.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +22,12 @@ struct TrainOutput {
   double training_loss = 0;  // mean over all samples, or targets, of this call's steps on all ranks
   // train_runtime, train_samples_per_second, train_steps_per_second, train_loss, epoch.
   Metrics metrics = {};
-  // The signal that ended it before its end (stop_signals.h), the same on all ranks; 0: none did.
+  // The signal that stopped it (stop_signals.h), the same on all ranks; 0: none.
   int stopped_by = 0;
 };
 
-// Ends training when the metric that chooses the best model has not become better, by more than
-// `threshold`, in `patience` evaluations in a row. As transformers'.
+// Ends training if the metric of the best model has not improved by more than `threshold` in
+// `patience` evaluations in a row, like transformers'.
 class EarlyStoppingCallback final : public TrainCallback {
  public:
   EarlyStoppingCallback(const TrainingArguments& args, int64_t patience, double threshold = 0);
@@ -46,18 +46,19 @@ class EarlyStoppingCallback final : public TrainCallback {
 
 TrainSpec spec_of(const TrainingArguments& args);
 
-// The score of an evaluation: the metric, or its negative where small is good. Throws
-// InvalidArgument that lists the metrics there are.
+// The score of an evaluation: the metric, or its negative if smaller is better.
+// Throws: the result throws InvalidArgument that lists the metrics, if that one is missing.
 std::function<double(const Evaluation&)> score_of(const TrainingArguments& args);
 
-// This rank's rows of a forward over a data set. Without logits (LossOutput) predictions are
-// undefined.
+// Collects this rank's rows of a forward over a data set. Without logits (LossOutput) predictions
+// are undefined.
 class PredictionSum {
  public:
-  // `counted`: what the loss is the mean of.
+  // `counted`: the number of samples or targets that the loss is the mean of.
   void add(const LossOutput& output, int64_t counted);
   EvalPrediction rows() const;
-  // Over all that was counted, on all ranks; nothing, on all ranks, where nothing was. Collective.
+  // The mean over all that was counted on all ranks; nullopt if nothing was.
+  // Collective: all ranks.
   std::optional<double> mean_loss(Communicator& comm) const;
 
  private:

@@ -1,5 +1,5 @@
-// Trainer under a launcher that starts dead ranks anew: whatever a rank is doing when it is killed, the run ends as
-// one that nothing happened to.
+// Trainer under a launcher that starts dead ranks anew: whatever a rank is doing when it is killed,
+// the run ends as one that nothing happened to.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -48,7 +48,8 @@ int env_number(const char* name) {
   return std::stoi(process_env()(name).value_or("0"));
 }
 
-// Kills this process where a test says so: rank `rank`, in its `life`-th life, at `what` of step `step`.
+// Kills this process where a test says so: rank `rank`, in its `life`-th life, at `what` of step
+// `step`.
 struct Death {
   const char* what;
   int64_t step;
@@ -349,7 +350,8 @@ TEST_F(TrainerRecovery, WithLogicalRanksStreamsIncluded) {
   expect_same("killed", "undisturbed", 2);
 }
 
-// A rank that dies before the run has begun makes its others begin again, too; nothing has been written by then.
+// A rank that dies before the run has begun makes its others begin again, too; nothing has been
+// written by then.
 TEST_F(TrainerRecovery, AFormerRunStaysWhereARankDiesAtTheStart) {
   for (const std::string strategy : {"ddp", "zero1", "fsdp"}) {
     const How how{.strategy = strategy,

@@ -57,9 +57,9 @@ constexpr auto kArguments = [](auto& a, const auto& each) {
   visit("resume_from_checkpoint", a.resume_from_checkpoint);
 };
 
-// Keys of transformers' TrainingArguments (5.24, and those that were there before) that change nothing here,
-// whatever they say: where logs, models and metrics go besides, what a device, a loader or a wrapper does for
-// speed, and what scripts alone look at.
+// Keys of transformers' TrainingArguments (5.24, and those that were there before) that change
+// nothing here, whatever they say: where logs, models and metrics go besides, what a device, a
+// loader or a wrapper does for speed, and what scripts alone look at.
 constexpr std::string_view kWithoutEffect =
     "_n_gpu average_tokens_across_devices batch_eval_metrics dataloader_persistent_workers "
     "dataloader_pin_memory dataloader_prefetch_factor ddp_backend ddp_broadcast_buffers "
@@ -81,8 +81,8 @@ constexpr std::string_view kWithoutEffect =
     "torchdynamo tpu_metrics_debug tpu_num_cores trackio_space_id use_cache use_cpu use_ipex "
     "use_legacy_prediction_loop use_liger_kernel use_mps_device";
 
-// Those that would change a run, and of which the value that does not is taken alone: one of these, or what says
-// nothing (null, false, 0, "", an empty list or object).
+// Those that would change a run, and of which the value that does not is taken alone: one of these,
+// or what says nothing (null, false, 0, "", an empty list or object).
 struct Fixed {
   std::string_view key;
   std::vector<std::string_view> values = {};
@@ -122,7 +122,8 @@ bool says_nothing(const nlohmann::json& value) {
          ((value.is_string() || value.is_structured()) && value.empty()) || value == "";
 }
 
-// Takes the keys that are transformers' alone out of `object`. Throws InvalidArgument for what would be another run.
+// Takes the keys that are transformers' alone out of `object`. Throws InvalidArgument for what
+// would be another run.
 void read_over(nlohmann::json& object, const std::string& source) {
   const auto refuse = [&](std::string_view key, const nlohmann::json& value,
                           const std::string& takes) {
@@ -148,8 +149,8 @@ void read_over(nlohmann::json& object, const std::string& source) {
   object.erase(accelerator);
 }
 
-// What transformers calls otherwise, under the names here. A share of all steps as warmup_steps is its newer way to
-// say warmup_ratio.
+// What transformers calls otherwise, under the names here. A share of all steps as warmup_steps is
+// its newer way to say warmup_ratio.
 void rename_keys(nlohmann::json& object) {
   if (object.contains("evaluation_strategy") && !object.contains("eval_strategy"))
     object["eval_strategy"] = object["evaluation_strategy"];

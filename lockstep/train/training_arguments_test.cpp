@@ -11,7 +11,8 @@
 namespace lockstep::training_arguments_test {
 namespace {
 
-// As transformers 5.24 writes TrainingArguments("out", report_to=[]).to_json_string() on a machine without a GPU.
+// As transformers 5.24 writes TrainingArguments("out", report_to=[]).to_json_string() on a machine
+// without a GPU.
 constexpr const char* kTransformers = R"({
   "output_dir": "out", "per_device_train_batch_size": 8, "num_train_epochs": 3.0, "max_steps": -1,
   "learning_rate": 5e-05, "lr_scheduler_type": "linear", "lr_scheduler_kwargs": null, "warmup_steps": 0,

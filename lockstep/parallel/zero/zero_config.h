@@ -59,7 +59,7 @@ std::string to_json(const ZeroConfig& config);
 // all, or no optimizer.
 ZeroConfig resolved(const ZeroConfig& config, int world_size);
 
-// What a resolved configuration says of a step.
+// The StepSpec of a resolved configuration.
 optim::StepSpec spec_of(const ZeroConfig& config);
 
 }  // namespace lockstep::zero
