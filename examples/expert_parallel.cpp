@@ -6,7 +6,7 @@
 #include <lockstep/optim/adam.h>
 #include <lockstep/parallel/ddp/reducer.h>
 #include <lockstep/parallel/expert/expert_parallel_lm.h>
-#include <lockstep/parallel/expert/expert_parts.h>
+#include <lockstep/parallel/tensor/tensor_parts.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -34,7 +34,7 @@ void example(lockstep::Communicator& comm) {
   lockstep::Communicator& tokens = mesh.over({"data", "expert"});
   lockstep::TransformerLm part = lockstep::expert_parallel_lm(config, mesh["expert"], tokens);
   part->to(comm.device());
-  lockstep::ExpertParts parts(config, mesh["expert"]);
+  lockstep::TensorParts parts = lockstep::lm_expert_parts(config, mesh["expert"]);
   const auto by = lockstep::split_gradients(lockstep::parameters_of(part));
   lockstep::Reducer of_experts(by.experts, mesh["data"]), of_others(by.others, tokens);
   lockstep::optim::FusedAdamW optimizer(part->parameters(), torch::optim::AdamWOptions(1e-2));

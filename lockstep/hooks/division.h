@@ -1,7 +1,7 @@
-// What a model with forwards of its own asks of those who divide it among ranks. Layers of libtorch's are divided by hooks
-// around them (layer_hook.h). A module that computes several of them at once, by nodes of its own, is told which part it
-// is (Divisible), and calls its part around its products. Every function is called on all ranks that divide the model,
-// in one order, and is differentiable where it gives tensors and nothing else is said.
+// What a model with forwards of its own asks of those who divide it among ranks. Layers of
+// libtorch's are divided by hooks (layer_hook.h). A module that computes several at once is told
+// its part instead (Divisible), and calls it around its products: on all ranks that divide the
+// model, in one order. What gives tensors is differentiable, where nothing else is said.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +12,7 @@
 
 namespace lockstep::hooks {
 
-// Some heads and inner columns of every layer, evenly, and some words (tensor parallelism, Shoeybi et al.,
+// Some heads and inner columns of every layer, evenly, and some words (tensor parallelism,
 // arXiv:1909.08053). The parameters are this part's slices.
 class ModelPart {
  public:
@@ -23,20 +23,20 @@ class ModelPart {
   int64_t begin(int64_t size, int64_t part) const { return size * part / count(); }
   int64_t begin(int64_t size) const { return begin(size, index()); }
 
-  // Sequence parallelism (Korthikanti et al., arXiv:2205.05198): between the divided products each part has its own rows
-  // only, of which the number of parts divides the rows that there are.
+  // Sequence parallelism (arXiv:2205.05198): between the divided products each part has its own
+  // rows only, as many as each other part.
   virtual bool divides_rows() const = 0;
-  // Before a divided product: rows as they are, or all parts' in order; in backward their gradients are added up over
-  // the parts.
+  // Before a divided product: rows as they are, or all parts' in order; backward adds up their
+  // gradients over the parts.
   virtual at::Tensor enter(const at::Tensor& rows) const = 0;
-  // After one: the sum over the parts, or this part's rows of it; in backward as they are, or all parts' in order.
+  // After one: the sum over the parts, or this part's rows of it; backward gives them back.
   virtual at::Tensor leave(const at::Tensor& rows) const = 0;
-  // A parameter that each part has whole and uses for its own rows; its gradient is added up over the parts.
+  // A parameter that each part uses for its own rows; backward adds up its gradients.
   virtual at::Tensor share(const at::Tensor& parameter) const = 0;
-  // Of `heads`, fewer than parts, the one that neighbours have: its parameter as it is, whose gradient is added up over
-  // those. At any time of backward.
+  // Of `heads`, fewer than parts, the one that neighbours have: its parameter, whose gradient
+  // backward adds up over those. At any time of backward.
   virtual at::Tensor share_head(const at::Tensor& parameter, int64_t heads) const = 0;
-  // [rows, this part's of the columns] -> [rows, columns]; in backward this part's columns of the gradient.
+  // [rows, this part's columns] -> [rows, columns]; in backward this part's columns.
   virtual at::Tensor gather(const at::Tensor& rows, int64_t columns) const = 0;
   // Statistics of logits, in place (VocabularyPart::combine). Without gradients.
   virtual void combine(const at::Tensor& statistics) const = 0;
@@ -44,10 +44,10 @@ class ModelPart {
   virtual uint64_t agree(uint64_t drawn) const = 0;
 };
 
-// Some tokens of every sequence (context parallelism), of sequences that lie end to end. The ranks have equal models, or
-// equal parts of one, and are given the same batches, whose lengths the functions take. A loss then has the value of the whole
-// batch's on every rank, and count() times the gradient of this rank's share: the average over the ranks, as
-// DistributedDataParallel makes it, is the whole batch's.
+// Some tokens of every sequence (context parallelism), of sequences end to end. The ranks have
+// equal models or parts, and are given the same batches, whose lengths the functions take. A loss
+// is the whole batch's on every rank, with count() times the gradient of this rank's share: the
+// mean over the ranks, as DistributedDataParallel makes it, is the whole batch's.
 class TokenPart {
  public:
   using Lengths = std::vector<int64_t>;
@@ -56,8 +56,8 @@ class TokenPart {
   // This rank's rows, ascending, perhaps none; and how many each rank has. Send nothing.
   virtual std::vector<int64_t> rows(const Lengths& lengths) const = 0;
   virtual std::vector<int64_t> counts(const Lengths& lengths) const = 0;
-  // Attention of this rank's rows to all rows of their sequences that are not behind them: queries [rows, heads,
-  // width], keys and values [rows, key_value_heads, width], whose positions are in them -> [rows, heads, width].
+  // Of this rank's rows to those of their sequences up to each: queries [rows, heads, width], keys
+  // and values [rows, key_value_heads, width], turned by positions -> [rows, heads, width].
   virtual at::Tensor attend(const at::Tensor& queries, const at::Tensor& keys,
                             const at::Tensor& values, const Lengths& lengths) const = 0;
   // Throws InvalidArgument for heads that attend() does not take. Sends nothing.
@@ -66,8 +66,8 @@ class TokenPart {
   virtual at::Tensor gather(const at::Tensor& rows, const Lengths& lengths) const = 0;
   // float64 numbers, added up over the ranks in place.
   virtual void sum(const at::Tensor& numbers) const = 0;
-  // At the begin of every pass: throws where the ranks' lengths or ids (which may be undefined) differ. Gives what the
-  // first rank has drawn.
+  // Begins every pass: throws where the ranks' lengths or ids (which may be undefined) differ.
+  // Gives what the first rank has drawn.
   virtual uint64_t agree(const Lengths& lengths, const at::Tensor& ids, uint64_t drawn) const = 0;
 };
 

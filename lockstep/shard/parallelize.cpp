@@ -59,6 +59,8 @@ std::vector<PartSlice> slices_of(const TensorPlan& plan, const std::string& name
 
 void check_kind(const std::string& name, const TensorRule& rule, const torch::nn::Module& module,
                 int64_t parts) {
+  if (rule.style == TensorStyle::kExperts)
+    refuse(name, "is of style experts, which exchange rows with others; make the model of a part");
   const bool is_linear = dynamic_cast<const torch::nn::LinearImpl*>(&module) != nullptr;
   const bool is_embedding = dynamic_cast<const torch::nn::EmbeddingImpl*>(&module) != nullptr;
   if (!is_linear && !(is_embedding && rule.style == TensorStyle::kVocabulary))

@@ -16,6 +16,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/mesh/mesh.h"
+#include "lockstep/model/lm_values_test.h"
 #include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/tensor/tensor_part.h"
 #include "lockstep/shard/parallelize.h"
@@ -25,6 +26,10 @@ namespace lockstep::tensor_parallel_lm_test {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::difference;
+using testing::gradients_of;
+using testing::made;
+using testing::values_of;
 
 struct Kind {
   int64_t key_value_heads = 4;
@@ -49,16 +54,6 @@ LmConfig small(const Kind& kind) {
   return config;
 }
 
-TransformerLm made(const LmConfig& config, at::ScalarType type = at::kDouble) {
-  torch::manual_seed(3);
-  TransformerLm lm(config);
-  const at::NoGradGuard no_grad;  // biases of 0 and norms of 1 would hide what is left out
-  for (at::Tensor& parameter : lm->parameters())
-    if (parameter.dim() == 1) parameter.add_(torch::randn_like(parameter), 0.2);
-  lm->to(type);
-  return lm;
-}
-
 TransformerLm part_of(const TransformerLm& whole, const Communicator& comm, const Kind& kind) {
   return tensor_parallel_lm(whole, comm, {.divides_rows = kind.divides_rows});
 }
@@ -75,26 +70,8 @@ Batch batch_of(int64_t step, int64_t sequences = 4) {
   return {ids, targets};
 }
 
-double difference(const at::Tensor& a, const at::Tensor& b) {
-  EXPECT_EQ(a.sizes(), b.sizes());
-  const double most = b.abs().max().item<double>();
-  return (a - b).abs().max().item<double>() / std::max(most, 1e-30);
-}
-
 at::Tensor slice_of(const at::Tensor& whole, const PartSlice& slice) {
   return slice.whole() ? whole : whole.narrow(slice.dim, slice.begin, slice.end - slice.begin);
-}
-
-std::map<std::string, at::Tensor> values_of(const TransformerLm& lm) {
-  std::map<std::string, at::Tensor> values;
-  for (const auto& item : lm->named_parameters())
-    values[item.key()] = item.value().detach().clone();
-  return values;
-}
-std::map<std::string, at::Tensor> gradients_of(const TransformerLm& lm) {
-  std::map<std::string, at::Tensor> values;
-  for (const auto& item : lm->named_parameters()) values[item.key()] = item.value().grad().clone();
-  return values;
 }
 
 void expect_slices(const std::map<std::string, at::Tensor>& mine,

@@ -18,6 +18,7 @@
 #include "lockstep/hooks/forward_hook.h"
 #include "lockstep/mesh/mesh.h"
 #include "lockstep/model/lm_cache.h"
+#include "lockstep/model/lm_values_test.h"
 #include "lockstep/model/sampling.h"
 #include "lockstep/model/vocabulary_loss.h"
 #include "lockstep/parallel/context/context_layout.h"
@@ -35,6 +36,10 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::difference;
+using testing::gradients_of;
+using testing::made;
+using testing::values_of;
 
 constexpr ContextWay kWays[] = {ContextWay::kRing, ContextWay::kHeads};
 
@@ -52,16 +57,6 @@ LmConfig small(int64_t key_value_heads, bool tied = false) {
   config.tie_word_embeddings = tied;
   config.attention_bias = config.mlp_bias = tied;
   return config;
-}
-
-TransformerLm made(const LmConfig& config, at::ScalarType type = at::kDouble) {
-  torch::manual_seed(3);
-  TransformerLm lm(config);
-  const at::NoGradGuard no_grad;  // biases of 0 and norms of 1 would hide what is left out
-  for (at::Tensor& parameter : lm->parameters())
-    if (parameter.dim() == 1) parameter.add_(torch::randn_like(parameter), 0.2);
-  lm->to(type);
-  return lm;
 }
 
 struct Batch {
@@ -88,25 +83,6 @@ Batch even(int64_t sequences, int64_t step = 0) {
   return batch;
 }
 
-double difference(const at::Tensor& a, const at::Tensor& b) {
-  EXPECT_EQ(a.sizes(), b.sizes());
-  if (a.numel() == 0) return 0;
-  const double most = b.abs().max().item<double>();
-  return (a - b).abs().max().item<double>() / std::max(most, 1e-30);
-}
-
-std::map<std::string, at::Tensor> values_of(const TransformerLm& lm) {
-  std::map<std::string, at::Tensor> values;
-  for (const auto& item : lm->named_parameters())
-    values[item.key()] = item.value().detach().clone();
-  return values;
-}
-std::map<std::string, at::Tensor> gradients_of(const TransformerLm& lm) {
-  std::map<std::string, at::Tensor> values;
-  for (const auto& item : lm->named_parameters())
-    if (item.value().grad().defined()) values[item.key()] = item.value().grad().clone();
-  return values;
-}
 void expect_same(const std::map<std::string, at::Tensor>& found,
                  const std::map<std::string, at::Tensor>& expected, double tolerance) {
   ASSERT_EQ(found.size(), expected.size());

@@ -1,5 +1,5 @@
-// The tokens of each sequence that each rank has, for models that compute rows of unequal sequences (hooks/division.h), by
-// the rows of context_layout.h and the attention of context_attention.h.
+// The tokens of each sequence that each rank has, for models of unequal sequences
+// (hooks/division.h): the rows of context_layout.h, the attention of context_attention.h.
 #pragma once
 
 #include <memory>
@@ -10,8 +10,8 @@
 
 namespace lockstep {
 
-// For take_tokens() of a model or of a part of one. Keeps a handle of `comm`; sends nothing itself. Models with it are
-// used on all ranks of `comm` alike; ranks whose lengths or ids differ get Mismatch that names them.
+// For take_tokens() of a model or a part of one. Keeps a handle of `comm`, and sends nothing. All
+// ranks of `comm` use such models alike; where lengths or ids differ they get Mismatch.
 std::shared_ptr<const hooks::TokenPart> token_part(const Communicator& comm,
                                                    ContextWay way = ContextWay::kRing);
 

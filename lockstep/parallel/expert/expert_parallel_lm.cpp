@@ -8,7 +8,6 @@
 #include "lockstep/comm/agree.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/parallel/expert/expert_exchange.h"
-#include "lockstep/parallel/expert/expert_parts.h"
 
 namespace lockstep {
 namespace {
@@ -22,6 +21,8 @@ void compare(const Communicator& tokens, const LmConfig& config, int parts, uint
 
 TransformerLm without_values(const LmConfig& config, const Communicator& comm,
                              const Communicator& tokens) {
+  if (!config.has_experts())
+    throw InvalidArgument("expert_parallel_lm: the model has no experts; set num_local_experts");
   return TransformerLm(config, LmOptions{.initial = InitialParameters::kNone,
                                          .experts = experts_over(comm, tokens)});
 }
@@ -30,9 +31,8 @@ TransformerLm without_values(const LmConfig& config, const Communicator& comm,
 
 TransformerLm expert_parallel_lm(const LmConfig& config, const Communicator& comm,
                                  const Communicator& tokens, const ParameterParts& values) {
-  const ExpertParts checked(config, comm);
-  compare(tokens, config, comm.size(), values ? 0 : random_fingerprint());
   TransformerLm lm = without_values(config, comm, tokens);
+  compare(tokens, config, comm.size(), values ? 0 : random_fingerprint());
   const ParameterParts from = values ? values : lm->drawn_parts();
   const at::NoGradGuard no_grad;
   for (const auto& [name, parameter] : parameters_of(lm))
@@ -43,9 +43,8 @@ TransformerLm expert_parallel_lm(const LmConfig& config, const Communicator& com
 TransformerLm expert_parallel_lm(const TransformerLm& whole, const Communicator& comm,
                                  const Communicator& tokens) {
   const LmConfig& config = whole->config();
-  const ExpertParts checked(config, comm);
-  compare(tokens, config, comm.size(), 0);
   TransformerLm lm = without_values(config, comm, tokens);
+  compare(tokens, config, comm.size(), 0);
   take_values(lm, whole);
   return lm;
 }

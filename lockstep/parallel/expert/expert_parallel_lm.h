@@ -8,7 +8,7 @@
 //   const LmGradients by = split_gradients(parameters_of(lm));
 //   average_gradients(by.experts, mesh["data"]);               // which ranks with the same experts have
 //   average_gradients(by.others, mesh.over({"data", "expert"}));
-//   ExpertParts(config, mesh["expert"]).clip_gradients(parameters_of(lm), 1.0);
+//   lm_expert_parts(config, mesh["expert"]).clip_gradients(parameters_of(lm), 1.0);  // parallel/tensor/tensor_parts.h
 //
 // Instead of averaging by hand: two Reducers (parallel/ddp/reducer.h), one for each list, which average while backward
 // goes on. Rank p of n has experts [p * E / n, (p + 1) * E / n), and everything else. What is sent: expert_exchange.h.

@@ -15,10 +15,11 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/mesh/mesh.h"
+#include "lockstep/model/lm_values_test.h"
 #include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/ddp/reducer.h"
 #include "lockstep/parallel/expert/expert_exchange.h"
-#include "lockstep/parallel/expert/expert_parts.h"
+#include "lockstep/parallel/tensor/tensor_parts.h"
 #include "lockstep/shard/parallelize.h"
 #include "lockstep/testing/thread_ranks.h"
 
@@ -26,6 +27,10 @@ namespace lockstep::expert_parallel_lm_test {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::difference;
+using testing::gradients_of;
+using testing::Values;
+using testing::values_of;
 
 struct Kind {
   int64_t chosen = 2;
@@ -69,26 +74,6 @@ Batch batch_of(int64_t step, int64_t sequences = 4) {
   const at::Tensor ids =
       (torch::arange(count, at::kLong) * 17 + step * 11).pow(2).remainder(50).view({sequences, 9});
   return {ids, ids.roll(-1, 1)};
-}
-
-// Of the greatest of b, or of `least`.
-double difference(const at::Tensor& a, const at::Tensor& b, double least = 1e-12) {
-  EXPECT_EQ(a.sizes(), b.sizes());
-  const double most = b.abs().max().item<double>();
-  return (a - b).abs().max().item<double>() / std::max(most, least);
-}
-
-using Values = std::map<std::string, at::Tensor>;
-Values values_of(const TransformerLm& lm) {
-  Values values;
-  for (const auto& item : lm->named_parameters())
-    values[item.key()] = item.value().detach().clone();
-  return values;
-}
-Values gradients_of(const TransformerLm& lm) {
-  Values values;
-  for (const auto& item : lm->named_parameters()) values[item.key()] = item.value().grad().clone();
-  return values;
 }
 
 // This rank's experts, and all else.
@@ -326,7 +311,7 @@ TEST(ExpertParallelLm, PartsPutTogetherAreAWholeModel) {
     const auto expected = parameters_of(start);
     testing::run_threads(4, [&](Communicator& comm) {
       TransformerLm lm = expert_parallel_lm(start, comm, comm);
-      const NamedTensors whole = ExpertParts(lm->config(), comm).gather(parameters_of(lm), 1);
+      const NamedTensors whole = lm_expert_parts(lm->config(), comm).gather(parameters_of(lm), 1);
       if (comm.rank() != 1) {
         EXPECT_TRUE(whole.empty());
         return;
@@ -351,7 +336,7 @@ TEST(ExpertParallelLm, GradientsAreClippedByTheWholesNorm) {
     const Batch mine = batch.rows(2 * comm.rank(), 2);
     lm->loss(mine.ids, mine.targets).backward();
     average_over(lm, comm);
-    ExpertParts parts(lm->config(), comm);
+    TensorParts parts = lm_expert_parts(lm->config(), comm);
     EXPECT_NEAR(parts.clip_gradients(parameters_of(lm), 0.5), norm, 1e-10);
     expect_parts(gradients_of(lm), clipped, 2, 1e-10);
     EXPECT_THROW(parts.clip_gradients(parameters_of(lm), 0), InvalidArgument);
@@ -505,7 +490,7 @@ TEST(ExpertParallelLm, WhatDoesNotDivideIsRefusedInOneLine) {
     });
     return line;
   };
-  EXPECT_THAT(refused(small({2, 0})), HasSubstr("4 experts do not divide among 3 ranks"));
+  EXPECT_THAT(refused(small({2, 0})), HasSubstr("4 experts do not divide into part "));
   LmConfig dense = small({2, 0});
   dense.num_local_experts = 0;
   EXPECT_THAT(refused(dense), HasSubstr("has no experts; set num_local_experts"));
@@ -516,8 +501,9 @@ TEST(ExpertParallelLm, WhatDoesNotDivideIsRefusedInOneLine) {
                               std::to_string(2 - 2 * comm.rank()) + ".w1.weight",
                           torch::zeros({2})}};
     const uint64_t before = comm.stats().collectives;
-    ExpertParts parts(lm->config(), comm);
-    EXPECT_THAT(message_of<InvalidArgument>([&] { parts.gather(foreign); }), HasSubstr("is rank"));
+    TensorParts parts = lm_expert_parts(lm->config(), comm);
+    EXPECT_THAT(message_of<InvalidArgument>([&] { parts.gather(foreign); }),
+                HasSubstr("is another part's"));
     EXPECT_EQ(comm.stats().collectives, before);
   });
 }

@@ -5,9 +5,11 @@
 #include <ATen/ops/empty.h>
 
 #include <cmath>
+#include <string_view>
 #include <utility>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/model/lm_experts.h"
 #include "lockstep/optim/gradient_norm.h"
 
 namespace lockstep {
@@ -37,6 +39,7 @@ TensorParts::TensorParts(Communicator comm, TensorPlan plan, const NamedShapes& 
     : comm_(std::move(comm)), plan_(std::move(plan)) {
   plan_.check(whole, comm_.size());
   for (const auto& [name, shape] : whole) {
+    names_.push_back(name);
     Place& place = places_[name];
     place.shape = shape;
     for (int64_t part = 0; part < comm_.size(); ++part)
@@ -59,6 +62,7 @@ PlacedParameters TensorParts::places() const {
   PlacedParameters places;
   for (const auto& [name, place] : places_) {
     const PartSlice& slice = own(place);
+    if (slice.empty()) continue;
     PlacedParameter& placed = places[name];
     placed = {.shape = place.shape,
               .box = {},
@@ -74,6 +78,9 @@ PlacedParameters TensorParts::places() const {
 void TensorParts::check(const NamedTensors& mine) const {
   for (const auto& [name, tensor] : mine) {
     const Place& place = place_of(name);
+    if (own(place).empty())
+      throw InvalidArgument("TensorParts: '" + name + "' is another part's; this is part " +
+                            std::to_string(comm_.rank()));
     const std::vector<int64_t> expected = shape_of(own(place), place.shape);
     if (tensor.sizes() != at::IntArrayRef(expected) || !tensor.is_contiguous())
       refuse_shape(name, tensor.sizes(), expected);
@@ -149,10 +156,13 @@ NamedTensors TensorParts::gather(const NamedTensors& mine, int root) {
                           std::to_string(comm_.size()));
   const at::NoGradGuard no_grad;
   const bool is_root = comm_.rank() == root;
+  const std::map<std::string, at::Tensor> here(mine.begin(), mine.end());
   NamedTensors all;
-  for (const auto& [name, parameter] : mine) {
-    const Place& place = place_of(name);
-    const at::Tensor tensor = parameter.detach();
+  for (const std::string& name : names_) {
+    const Place& place = places_.at(name);
+    const auto found = here.find(own(place).empty() ? counterpart(name) : name);
+    if (found == here.end()) continue;
+    const at::Tensor tensor = found->second.detach();
     if (own(place).whole()) {
       if (is_root) all.emplace_back(name, tensor.clone());
       continue;
@@ -177,8 +187,20 @@ NamedTensors TensorParts::gather(const NamedTensors& mine, int root) {
   return all;
 }
 
+std::string TensorParts::counterpart(const std::string& name) const {
+  constexpr std::string_view kExperts = ".experts.";
+  const size_t begin = name.find(kExperts) + kExperts.size(), end = name.find('.', begin);
+  const TensorRule* const rule = plan_.rule_of(name.substr(0, name.rfind('.')));
+  const int64_t each = rule->heads / comm_.size();
+  const int64_t own = comm_.rank() * each + expert_of(name) % each;
+  return name.substr(0, begin) + std::to_string(own) + name.substr(end);
+}
+
 TensorParts lm_tensor_parts(const LmConfig& config, const Communicator& comm) {
   return TensorParts(comm, lm_tensor_plan(config), lm_parameter_shapes(config));
+}
+TensorParts lm_expert_parts(const LmConfig& config, const Communicator& comm) {
+  return TensorParts(comm, lm_expert_plan(config), lm_parameter_shapes(config));
 }
 
 }  // namespace lockstep

@@ -49,8 +49,9 @@ class TensorParts {
   // what it was. Collective. Throws InvalidArgument unless max_norm is above 0.
   double clip_gradients(const NamedTensors& mine, double max_norm);
 
-  // On the root the whole model's tensors, new ones, in the order of `mine`; nothing on the others. Also of
-  // gradients or an optimizer's moments under the parameters' names. What every part has is the root's. Collective.
+  // On the root the whole model's tensors, new ones, in the whole model's order; nothing on the others. Also of
+  // gradients or an optimizer's moments under the parameters' names. What every part has is the root's. Of experts each
+  // part gives those that are, in its own, where `mine` are in the others'. Collective.
   NamedTensors gather(const NamedTensors& mine, int root = 0);
 
  private:
@@ -63,13 +64,18 @@ class TensorParts {
     return place.slices[static_cast<size_t>(comm_.rank())];
   }
   void check(const NamedTensors& mine) const;
+  // Of an expert of another part the name of this part's in its place.
+  std::string counterpart(const std::string& name) const;
 
   Communicator comm_;
   TensorPlan plan_;
+  std::vector<std::string> names_;  // in the whole model's order
   std::map<std::string, Place> places_;
 };
 
 // Of a TransformerLm, by lm_tensor_plan(). Sends nothing.
 TensorParts lm_tensor_parts(const LmConfig& config, const Communicator& comm);
+// The same by lm_expert_plan().
+TensorParts lm_expert_parts(const LmConfig& config, const Communicator& comm);
 
 }  // namespace lockstep

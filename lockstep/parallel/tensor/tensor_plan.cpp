@@ -5,6 +5,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/hooks/name_pattern.h"
+#include "lockstep/model/lm_experts.h"
 
 namespace lockstep {
 namespace {
@@ -44,6 +45,18 @@ PartSlice shared_head(const std::string& name, const std::vector<int64_t>& shape
   return {slice.dim, slice.begin, slice.end, part % (parts / heads) != 0};
 }
 
+// All of it on one part: the parts before it end, and those behind it begin, there.
+PartSlice of_one_part(const std::string& name, const std::vector<int64_t>& shape, int64_t experts,
+                      int64_t part, int64_t parts) {
+  const int64_t expert = expert_of(name);
+  if (expert < 0 || expert >= experts)
+    throw InvalidArgument("TensorPlan: '" + name + "' is of none of " + std::to_string(experts) +
+                          " experts; leave it out of style experts");
+  if (experts % parts != 0) refuse_division(name, experts, "experts", parts);
+  const int64_t has = expert * parts / experts;
+  return {0, part > has ? shape[0] : 0, part < has ? 0 : shape[0]};
+}
+
 }  // namespace
 
 const char* to_string(TensorStyle style) {
@@ -58,6 +71,8 @@ const char* to_string(TensorStyle style) {
       return "row";
     case TensorStyle::kVocabulary:
       return "vocabulary";
+    case TensorStyle::kExperts:
+      return "experts";
     case TensorStyle::kRows:
       return "rows";
     case TensorStyle::kRowsBegin:
@@ -82,9 +97,11 @@ std::vector<int64_t> shape_of(const PartSlice& slice, std::vector<int64_t> shape
 
 TensorPlan::TensorPlan(std::vector<TensorRule> rules) : rules_(std::move(rules)) {
   for (const TensorRule& rule : rules_) {
-    if (rule.heads < 0 || (rule.style == TensorStyle::kHeads && rule.heads == 0))
-      throw InvalidArgument("TensorPlan: '" + rule.modules +
-                            "' is divided by heads, of which it has " + std::to_string(rule.heads) +
+    const bool needs = rule.style == TensorStyle::kHeads || rule.style == TensorStyle::kExperts;
+    if (rule.heads < 0 || (needs && rule.heads == 0))
+      throw InvalidArgument("TensorPlan: '" + rule.modules + "' is divided by " +
+                            (rule.style == TensorStyle::kExperts ? "experts" : "heads") +
+                            ", of which it has " + std::to_string(rule.heads) +
                             "; say how many");
   }
 }
@@ -113,6 +130,8 @@ PartSlice TensorPlan::slice(const std::string& name, const std::vector<int64_t>&
     case TensorStyle::kVocabulary:
       if (shape[0] < parts) refuse_division(name, shape[0], "rows", parts);
       return {0, shape[0] * part / parts, shape[0] * (part + 1) / parts};
+    case TensorStyle::kExperts:
+      return of_one_part(name, shape, rule->heads, part, parts);
     case TensorStyle::kHeads:
       if (rule->heads < parts) return shared_head(name, shape, rule->heads, part, parts);
       break;
@@ -164,6 +183,13 @@ TensorPlan lm_tensor_plan(const LmConfig& config) {
   }
   if (!config.tie_word_embeddings) rules.push_back({"lm_head", TensorStyle::kVocabulary});
   return TensorPlan(std::move(rules));
+}
+
+TensorPlan lm_expert_plan(const LmConfig& config) {
+  if (!config.has_experts())
+    throw InvalidArgument("lm_expert_plan: the model has no experts; set num_local_experts");
+  return TensorPlan({{std::string(kLayers) + "*." + expert_names(config).block + ".experts.*.*",
+                      TensorStyle::kExperts, config.num_local_experts}});
 }
 
 NamedShapes lm_parameter_shapes(const LmConfig& config) {

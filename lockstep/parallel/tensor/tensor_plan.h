@@ -14,6 +14,7 @@
 //   kHeads      rows, by heads   with its rows    this part's heads; of fewer heads than parts one, which it shares
 //   kRow        columns          all of it        a share of the sum; the bias is added once, to the whole sum
 //   kVocabulary rows             with its rows    this part's words; sizes may differ by one
+//   kExperts    all or nothing   with the weight  of `heads` experts, evenly, this part's own (model/lm_experts.h)
 //
 // The other styles divide no parameter, but the rows that a module works on (shard/parallelize.h): every part has all of
 // the parameter.
@@ -35,6 +36,7 @@ enum class TensorStyle : uint8_t {
   kHeads,
   kRow,
   kVocabulary,
+  kExperts,
   kRows,       // works on this part's rows
   kRowsBegin,  // is given all rows, and gives this part's
   kRowsEnd,    // is given this part's rows, and gives all
@@ -47,7 +49,8 @@ const char* to_string(TensorStyle style);  // "column"
 struct TensorRule {
   std::string modules;  // a name of named_modules(), or with * for one part (name_pattern.h)
   TensorStyle style = TensorStyle::kWhole;
-  // kHeads: how many heads the rows are. kRow: how many the columns are; 0: columns need not stay together.
+  // kHeads: how many heads the rows are. kRow: how many the columns are; 0: columns need not stay together. kExperts: how
+  // many experts there are.
   int64_t heads = 0;
 
   bool operator==(const TensorRule&) const = default;
@@ -62,6 +65,7 @@ struct PartSlice {
   bool repeated = false;
 
   bool whole() const { return dim < 0; }
+  bool empty() const { return dim >= 0 && begin == end; }  // another part has all of it
   bool operator==(const PartSlice&) const = default;
 };
 // What a parameter of the whole model's `shape` has of it.
@@ -98,6 +102,8 @@ class TensorPlan {
 // TransformerLm's: attention by heads (of keys and values by theirs, which parts may share), inner columns (of every expert, too), the
 // vocabulary of embeddings and head; routers, norms and the biases of the last products whole.
 TensorPlan lm_tensor_plan(const LmConfig& config);
+// The same of ranks that divide the experts (parallel/expert): all else whole.
+TensorPlan lm_expert_plan(const LmConfig& config);
 // The names and shapes that such a whole model has, in its order. Throws InvalidArgument (check(config)).
 NamedShapes lm_parameter_shapes(const LmConfig& config);
 

@@ -143,6 +143,29 @@ TEST(TensorPlan, ShapesAreTheModels) {
   }
 }
 
+// Each expert is whole on one part, evenly; all else on all.
+TEST(TensorPlan, ExpertsAreOnePartsEach) {
+  LmConfig config = small(4, 4, 12, false);
+  EXPECT_THAT(message_of<InvalidArgument>([&] { lm_expert_plan(config); }),
+              HasSubstr("has no experts"));
+  config.num_local_experts = 4;
+  const TensorPlan plan = lm_expert_plan(config);
+  const NamedShapes shapes = lm_parameter_shapes(config);
+  plan.check(shapes, 2);
+  for (const auto& [name, shape] : shapes) {
+    const int64_t expert = expert_of(name);
+    for (int64_t part = 0; part < 2; ++part) {
+      const PartSlice slice = plan.slice(name, shape, part, 2);
+      EXPECT_EQ(slice.whole(), expert < 0) << name;
+      EXPECT_EQ(slice.empty(), expert >= 0 && expert / 2 != part) << name;
+      if (expert < 0 || expert / 2 != part) continue;
+      EXPECT_EQ(shape_of(slice, shape), shape) << name;
+    }
+  }
+  EXPECT_THAT(message_of<InvalidArgument>([&] { plan.check(shapes, 3); }),
+              HasSubstr("has 4 experts, which do not divide among 3 parts"));
+}
+
 TEST(TensorPlan, TheFirstRuleCounts) {
   const TensorPlan plan(
       {{"layers.0.up", TensorStyle::kWhole}, {"layers.*.up", TensorStyle::kColumn}});

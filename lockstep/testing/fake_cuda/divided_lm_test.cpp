@@ -16,7 +16,7 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/parallel/expert/expert_parallel_lm.h"
-#include "lockstep/parallel/expert/expert_parts.h"
+#include "lockstep/parallel/tensor/tensor_parts.h"
 #include "lockstep/products/parallel_lm.h"
 #include "lockstep/products/values_alike_test.h"
 #include "lockstep/shard/tensor_parallel_lm.h"
@@ -313,7 +313,7 @@ TEST_F(DividedLmOnDevices, ClippingOfPartsReadsTheNormAlone) {
   expect_as_on_host([&](Communicator& comm) {
     const LmConfig config = config_of(true);
     TransformerLm lm = expert_parallel_lm(config, comm, comm, values_alike().values);
-    ExpertParts parts(config, comm);
+    TensorParts parts = lm_expert_parts(config, comm);
     return clipped(lm, parts, comm);
   });
 }
