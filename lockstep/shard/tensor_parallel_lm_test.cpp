@@ -25,9 +25,9 @@
 namespace lockstep::tensor_parallel_lm_test {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::difference;
 using testing::gradients_of;
+using ::testing::HasSubstr;
 using testing::made;
 using testing::values_of;
 

@@ -35,9 +35,9 @@ namespace lockstep::context_parallel_lm_test {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::HasSubstr;
 using testing::difference;
 using testing::gradients_of;
+using ::testing::HasSubstr;
 using testing::made;
 using testing::values_of;
 

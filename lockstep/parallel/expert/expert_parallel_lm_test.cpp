@@ -26,9 +26,9 @@
 namespace lockstep::expert_parallel_lm_test {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::difference;
 using testing::gradients_of;
+using ::testing::HasSubstr;
 using testing::Values;
 using testing::values_of;
 

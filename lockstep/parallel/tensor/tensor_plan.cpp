@@ -101,8 +101,7 @@ TensorPlan::TensorPlan(std::vector<TensorRule> rules) : rules_(std::move(rules))
     if (rule.heads < 0 || (needs && rule.heads == 0))
       throw InvalidArgument("TensorPlan: '" + rule.modules + "' is divided by " +
                             (rule.style == TensorStyle::kExperts ? "experts" : "heads") +
-                            ", of which it has " + std::to_string(rule.heads) +
-                            "; say how many");
+                            ", of which it has " + std::to_string(rule.heads) + "; say how many");
   }
 }
 
