@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace lockstep::hooks {
@@ -74,6 +75,8 @@ class TokenPart {
 // A module that can be such parts. Throws InvalidArgument for what it cannot be; nothing is sent.
 class Divisible {
  public:
+  // The dim of a parameter of that name that parts divide; -1: each has it whole.
+  virtual int64_t divided_dim(const std::string& parameter) const = 0;
   // Once, where the parameters have become its slices. One of one part changes nothing.
   virtual void take_part(std::shared_ptr<const ModelPart> part) = 0;
   virtual void take_tokens(std::shared_ptr<const TokenPart> tokens) = 0;

@@ -222,6 +222,25 @@ TransformerLmImpl::drawn_parts() const {
   };
 }
 
+int64_t TransformerLmImpl::divided_dim(const std::string& parameter) const {
+  const size_t end = parameter.rfind('.');
+  const size_t before = parameter.rfind('.', end - 1);
+  const std::string module = parameter.substr(before + 1, end - before - 1);
+  std::vector<std::string> columns{"q_proj",  "k_proj",  "v_proj",      "gate_proj",
+                                   "up_proj", "lm_head", "embed_tokens"},
+      rows{"o_proj", "down_proj"};
+  if (config_.has_experts()) {
+    const ExpertNames names = expert_names(config_);
+    columns.insert(columns.end(), {names.gate, names.up});
+    rows.push_back(names.down);
+  }
+  const auto has = [&](const std::vector<std::string>& all) {
+    return std::find(all.begin(), all.end(), module) != all.end();
+  };
+  if (has(columns)) return 0;
+  return has(rows) && parameter.ends_with(".weight") ? 1 : -1;
+}
+
 void TransformerLmImpl::take_part(std::shared_ptr<const hooks::ModelPart> part) {
   if (part->count() == 1) return;
   const int64_t parts = part->count(), keys = config_.key_value_heads();

@@ -143,6 +143,7 @@ class TransformerLmImpl : public torch::nn::Module,
 
   // hooks::Divisible. Throw InvalidArgument: heads that do not divide; tokens with attention_dropout, or with experts
   // whose routers' losses are not combined.
+  int64_t divided_dim(const std::string& parameter) const override;
   void take_part(std::shared_ptr<const hooks::ModelPart> part) override;
   void take_tokens(std::shared_ptr<const hooks::TokenPart> tokens) override;
 

@@ -214,6 +214,20 @@ void take_slices(torch::nn::Module& model, Communicator comm, const TensorParts&
     broadcast_tensors(comm, to_named_tensors(model.named_buffers()));
 }
 
+// A model that computes as a part by itself divides what it divides.
+void check_divisible(const hooks::Divisible& divisible, const TensorParts& parts,
+                     const NamedShapes& shapes) {
+  for (const auto& [name, shape] : shapes) {
+    const int64_t dim = parts.slice(name).dim, wanted = divisible.divided_dim(name);
+    if (dim == wanted) continue;
+    const auto text = [](int64_t of) {
+      return of < 0 ? std::string("whole on each part") : "divided along dim " + std::to_string(of);
+    };
+    refuse(name, "is " + text(dim) + " by the plan, and " + text(wanted) +
+                     " in a model of this kind; take the plan that it has (lm_tensor_plan())");
+  }
+}
+
 // Of a model that computes as a part by itself.
 void become_part(torch::nn::Module& model, hooks::Divisible& divisible, const Communicator& comm,
                  const TensorPlan& plan, const ParallelizeOptions& options) {
@@ -295,9 +309,10 @@ TensorParts parallelize(torch::nn::Module& model, const Communicator& comm, cons
   for (const auto& [name, tensor] : parameters) shapes.emplace_back(name, tensor.sizes().vec());
   const std::vector<Planned> modules = planned_modules(model, plan, comm.size());
   const std::vector<OfRows> of_rows = modules_of_rows(model, plan);
-  const bool is_divisible = dynamic_cast<hooks::Divisible*>(&model) != nullptr;
-  if (options.divides_rows && comm.size() > 1 && !is_divisible) check_places(model, plan);
+  auto* const divisible = dynamic_cast<hooks::Divisible*>(&model);
+  if (options.divides_rows && comm.size() > 1 && divisible == nullptr) check_places(model, plan);
   TensorParts parts(comm, plan, shapes);
+  if (divisible != nullptr && comm.size() > 1) check_divisible(*divisible, parts, shapes);
   check_shared(parameters, modules, plan, comm.size());
   if (comm.size() > 1) {
     meet(comm, plan, parameters, options.divides_rows);
@@ -305,7 +320,7 @@ TensorParts parallelize(torch::nn::Module& model, const Communicator& comm, cons
   } else if (options.values) {
     parts.fill(parameters, options.values);
   }
-  if (auto* const divisible = dynamic_cast<hooks::Divisible*>(&model)) {
+  if (divisible != nullptr) {
     if (comm.size() > 1) become_part(model, *divisible, comm, plan, options);
     if (options.context) divisible->take_tokens(token_part(*options.context));
     if (options.probe) run_probe(options.probe, Division(comm, {comm, false, {}, plan}));

@@ -418,6 +418,17 @@ TEST(TensorParallelLm, WhatDoesNotDivideIsRefusedInOneLine) {
                 HasSubstr("'model.embed_tokens.weight' has 3 rows"));
     EXPECT_EQ(comm.stats().collectives, 0u);
   });
+  // The model computes as the part that it expects to be, whatever a plan says.
+  testing::run_threads(2, [](Communicator& comm) {
+    TransformerLm lm(small({4, false}));
+    const TensorPlan mlp({{"model.layers.*.mlp.gate_proj", TensorStyle::kColumn},
+                          {"model.layers.*.mlp.up_proj", TensorStyle::kColumn},
+                          {"model.layers.*.mlp.down_proj", TensorStyle::kRow}});
+    EXPECT_THAT(message_of<InvalidArgument>([&] { parallelize(*lm, comm, mlp); }),
+                HasSubstr("'model.embed_tokens.weight' is whole on each part by the plan, and "
+                          "divided along dim 0 in a model of this kind"));
+    EXPECT_EQ(comm.stats().collectives, 0u);
+  });
 }
 
 // As any other model: in place, with rank 0's values, by a plan; also where tokens of unequal sequences are divided, and
