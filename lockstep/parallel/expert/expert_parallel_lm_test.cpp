@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/utils/clip_grad.h>
-#include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -143,35 +142,6 @@ TEST(ExpertParallelLm, LossLogitsAndGradientsAreOneProcesss) {
           }
         });
       }
-    }
-  }
-}
-
-TEST(ExpertParallelLm, ThreeStepsEndWhereOneProcessEnds) {
-  constexpr int64_t kSteps = 3;
-  const torch::optim::SGDOptions sgd = torch::optim::SGDOptions(0.05).momentum(0.9);
-  const torch::optim::AdamWOptions adam(1e-3);
-  for (const Kind& kind : kKinds) {
-    TransformerLm start = made(small(kind)), by_sgd = made(small(kind)),
-                  by_adam = made(small(kind));
-    train<torch::optim::SGD>(by_sgd, sgd, kSteps);
-    train<torch::optim::AdamW>(by_adam, adam, kSteps);
-    const auto end_of_sgd = values_of(by_sgd), end_of_adam = values_of(by_adam);
-    EXPECT_GT(
-        difference(end_of_sgd.at("model.norm.weight"), values_of(start).at("model.norm.weight")),
-        1e-4);
-    for (const int size : {1, 2, 4}) {
-      testing::run_threads(size, [&](Communicator& comm) {
-        const int64_t each = 4 / size, row = each * comm.rank();
-        TransformerLm first = expert_parallel_lm(start, comm, comm);
-        train<torch::optim::SGD>(first, sgd, kSteps, [&] { average_over(first, comm); }, row, each);
-        expect_parts(values_of(first), end_of_sgd, size, 1e-10);
-        TransformerLm second = expert_parallel_lm(start, comm, comm);
-        train<torch::optim::AdamW>(
-            second, adam, kSteps, [&] { average_over(second, comm); }, row, each);
-        // Adam divides by what may be rounding alone.
-        expect_parts(values_of(second), end_of_adam, size, 1e-9);
-      });
     }
   }
 }
