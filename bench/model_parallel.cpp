@@ -15,8 +15,8 @@
 #include <ATen/Parallel.h>
 #include <lockstep/comm/init.h>
 #include <lockstep/parallel/pipeline/lm_chunks.h>
-#include <lockstep/parallel/tensor/tensor_parallel_lm.h>
 #include <lockstep/plan/pipeline_cut.h>
+#include <lockstep/shard/tensor_parallel_lm.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 

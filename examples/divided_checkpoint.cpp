@@ -8,8 +8,8 @@
 #include <lockstep/checkpoint/optimizer_state.h>
 #include <lockstep/mesh/mesh.h>
 #include <lockstep/optim/adam.h>
-#include <lockstep/parallel/tensor/tensor_parallel_lm.h>
 #include <lockstep/parallel/zero/zero_optimizer.h>
+#include <lockstep/shard/tensor_parallel_lm.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 

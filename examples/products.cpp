@@ -20,8 +20,8 @@ std::string mesh_for(int ranks) {
 }
 
 void count_on(const lockstep::LmConfig& config, const lockstep::NamedTensors& state) {
-  lockstep::TransformerLm whole(
-      config, lockstep::LmOptions{.initial = lockstep::InitialParameters::kNone, .split = {}});
+  lockstep::TransformerLm whole(config,
+                                lockstep::LmOptions{.initial = lockstep::InitialParameters::kNone});
   auto parameters = whole->named_parameters();
   {
     const at::NoGradGuard no_grad;

@@ -5,7 +5,7 @@
 #include <lockstep/model/sampling.h>
 #include <lockstep/optim/adam.h>
 #include <lockstep/parallel/ddp/ddp.h>
-#include <lockstep/parallel/tensor/tensor_parallel_lm.h>
+#include <lockstep/shard/tensor_parallel_lm.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -49,8 +49,8 @@ void example(lockstep::Communicator& comm) {
 
   const auto state = parts.gather(lockstep::parameters_of(part));
   if (comm.rank() != 0) return;
-  lockstep::TransformerLm whole(
-      config, lockstep::LmOptions{.initial = lockstep::InitialParameters::kNone, .split = {}});
+  lockstep::TransformerLm whole(config,
+                                lockstep::LmOptions{.initial = lockstep::InitialParameters::kNone});
   auto parameters = whole->named_parameters();
   int64_t own = 0, all = 0;
   {

@@ -55,7 +55,8 @@ std::optional<std::string> make_room_for_experiment(const fs::path& output,
     if (!is_there(output / name) || std::find(former.begin(), former.end(), name) != former.end())
       continue;
     throw InvalidArgument((output / name).string() + " is there, and no former `lockstep " +
-                          experiment + "` has written it; give another --output, or move it away");
+                          experiment +
+                          "` has recorded it as its own; give another --output, or move it away");
   }
   const auto moved = moves ? move_former_run_aside(output, former) : std::nullopt;
   const nlohmann::ordered_json record{{"experiment", experiment}, {"writes", names}};

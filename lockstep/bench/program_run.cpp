@@ -146,24 +146,6 @@ bool take_all(std::array<Stream, 2>& streams, ProgramLog& log, Deadline until,
   return true;
 }
 
-Deadline tick() {
-  return Deadline::after(std::chrono::milliseconds(kTickMs));
-}
-
-// Ends a program that has passed its deadline or is stopped.
-void end_it(Subprocess& program, std::array<Stream, 2>& streams, ProgramLog& log,
-            Deadline::Duration patience, launch::SignalPipe* signals) {
-  for (const int signal : {SIGTERM, SIGKILL}) {
-    program.signal_group(signal);
-    const Deadline grace = Deadline::after(patience);
-    while (!program.poll() && !grace.expired()) {
-      take_all(streams, log, tick());
-      if (signals != nullptr && !signals->take().empty()) break;
-    }
-    if (program.poll()) return;
-  }
-}
-
 // Waits for the program's end or the deadline; returns the signal that came before, or 0.
 int await_end(Subprocess& program, std::array<Stream, 2>& streams, ProgramLog& log,
               Deadline deadline, launch::SignalPipe* signals) {
@@ -181,6 +163,17 @@ int await_end(Subprocess& program, std::array<Stream, 2>& streams, ProgramLog& l
     if (const std::vector<int> came = signals->take(); !came.empty()) return came.front();
   }
   return 0;
+}
+
+// Ends a program that has passed its deadline or is stopped.
+void end_it(Subprocess& program, std::array<Stream, 2>& streams, ProgramLog& log,
+            Deadline::Duration patience, launch::SignalPipe* signals) {
+  for (const int signal : {SIGTERM, SIGKILL}) {
+    program.signal_group(signal);
+    const Deadline grace = Deadline::after(patience);
+    await_end(program, streams, log, grace, signals);
+    if (program.poll()) return;
+  }
 }
 
 }  // namespace

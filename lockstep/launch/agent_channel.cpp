@@ -8,12 +8,12 @@
 namespace lockstep::launch {
 namespace {
 
-constexpr wire::Channel::Service kAgents{.purpose = "agent", .most = size_t{128} << 20};
+constexpr wire::Channel::Service kAgents{.purpose = AgentChannel::kPurpose,
+                                         .most = size_t{128} << 20};
 
 }  // namespace
 
-AgentChannel::AgentChannel(UniqueFd fd, const Secret& secret)
-    : channel_(std::move(fd), secret, kAgents) {}
+AgentChannel::AgentChannel(UniqueFd fd) : channel_(std::move(fd), kAgents) {}
 
 AgentChannel AgentChannel::connect(const HostPort& server, const Secret& secret,
                                    Deadline deadline) {

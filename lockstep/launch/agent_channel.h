@@ -10,15 +10,16 @@ namespace lockstep::launch {
 
 class AgentChannel {
  public:
-  // The server's end of a new connection; the client must pass the challenge before anything else
-  // is read.
-  AgentChannel(UniqueFd fd, const Secret& secret);
+  static constexpr const char* kPurpose = "agent";  // of the challenge
+
+  // The server's end of a connection whose client has passed the challenge.
+  // Throws: SystemError where the client has left already.
+  explicit AgentChannel(UniqueFd fd);
   // The client's end.
   // Throws: Timeout, StoreError.
   static AgentChannel connect(const HostPort& server, const Secret& secret, Deadline deadline);
 
   int fd() const { return channel_.fd(); }
-  bool proved() const { return channel_.proved(); }
   short events() const { return channel_.events(); }
   const HostPort& peer() const { return channel_.peer(); }
   const HostPort& local() const { return channel_.local(); }

@@ -86,7 +86,9 @@ AgentMessage decode_agent_message(std::string_view body) {
       throw StoreError("an agent said '" + name + "', which this version does not know");
     if (known->first == Kind::kJoin && value.at("protocol") != kProtocol)
       throw StoreError("an agent speaks another version; every host needs the same lockstep");
-    auto message = value.get<AgentMessage>();
+    json all = AgentMessage{};  // a member that is missing has its default
+    all.update(value);
+    auto message = all.get<AgentMessage>();
     message.kind = known->first;
     return message;
   } catch (const json::exception& error) {

@@ -22,12 +22,10 @@ constexpr auto kLookForEnd = std::chrono::milliseconds(500);
 constexpr int kLooksApart = 5;  // the pause is this many times as long as the look
 // A thread of this process answers.
 constexpr auto kOwnStore = std::chrono::seconds(10);
-// Time for a connection to pass the challenge and join.
+// Time for an agent that has passed the challenge to join.
 constexpr auto kIntroduction = std::chrono::seconds(10);
-constexpr size_t kMaxUnauthenticated = 4096;  // at most: wire::most_unauthenticated()
-constexpr int kAcceptedAtATime = 256;         // afterwards it is the other sockets' turn
-// Log lines about unauthenticated peers; later ones are dropped.
-constexpr int kMaxRefusalLines = 5;
+constexpr size_t kMaxUnauthenticated = 4096;
+constexpr int kMaxRefusalLines = 5;  // later ones are dropped
 // Time for the others to hear that the job is over, and for remote agents' last output.
 constexpr auto kFarewell = std::chrono::seconds(10);
 
@@ -70,17 +68,21 @@ LeadingAgent::LeadingAgent(const LaunchOptions& options, const Former& former,
       election_(election),
       err_(err),
       store_({listen, port}, nodes_.secret),
-      listener_(listen_tcp({listen, 0})),
-      unauthenticated_(wire::most_unauthenticated(kMaxUnauthenticated)),
       leader_(leader_options(options, former), Clock::now()),
       endpoint_(former.endpoint),
       look_at_(Clock::now() + nodes_.beat),
       reached_at_(listen),
       note_at_(Clock::now() + kNoteAfter) {
+  listener_.emplace(
+      listen_tcp({listen, 0}), nodes_.secret,
+      wire::Listener::Service{.where = "the agents' listener",
+                              .purpose = AgentChannel::kPurpose,
+                              .most = kMaxUnauthenticated,
+                              .says = [this](const std::string& line) { say_refused(line); }});
   if (listen == "0.0.0.0") reached_at_ = "127.0.0.1";
   if (listen == "::") reached_at_ = "::1";
   own_address_ = reached_at_;
-  put(kAgentPortKey, std::to_string(local_address(listener_.get()).port));
+  put(kAgentPortKey, std::to_string(local_address(listener_->door()).port));
   if (!nodes_.remotes.empty()) {
     std::vector<HostPort> endpoints;
     for (const std::string& address :
@@ -227,31 +229,20 @@ void LeadingAgent::dispatch(const Leader::Sends& sends) {
 }
 
 void LeadingAgent::accept_all() {
-  for (int i = 0; i < kAcceptedAtATime && listener_; ++i) {
-    UniqueFd fd = acceptor_.next(listener_.get(), [this] { return drop_unauthenticated(); });
-    if (!fd) return;
+  while (listener_) {
+    auto connection = listener_->next();
+    if (!connection) return;
     try {
-      AgentChannel channel(std::move(fd), nodes_.secret);
-      unauthenticated_.add(static_cast<uint64_t>(next_member_), channel.peer().host);
-      connections_.emplace(next_member_, Connection{std::move(channel), Clock::now()});
-      ++next_member_;
+      AgentChannel channel(std::move(connection->fd));
+      connections_.emplace(next_member_++, Connection{std::move(channel), Clock::now()});
     } catch (const SystemError&) {
       continue;  // it has left already
     }
-    if (unauthenticated_.too_many()) drop_unauthenticated();
   }
 }
 
-// Returns false if there is none. Its callback may run once more, so it stays until
-// drop_the_dead().
-bool LeadingAgent::drop_unauthenticated() {
-  const auto first = unauthenticated_.first_to_go();
-  if (!first) return false;
-  unauthenticated_.remove(*first);
-  Connection& connection = connections_.at(static_cast<Leader::Member>(*first));
-  connection.dead = true;
-  connection.channel.close();
-  return true;
+void LeadingAgent::say_refused(const std::string& line) {
+  if (++refusals_ <= kMaxRefusalLines) err_.put(-2, {"[lockstep] " + line + "\n"}, "");
 }
 
 void LeadingAgent::serve(Leader::Member member) {
@@ -261,16 +252,11 @@ void LeadingAgent::serve(Leader::Member member) {
     for (const AgentMessage& message : connection.channel.pump()) {
       dispatch(leader_.on_message(member, message, connection.channel.peer().host, Clock::now()));
     }
-    if (connection.channel.proved()) unauthenticated_.remove(static_cast<uint64_t>(member));
   } catch (const Error& error) {
     connection.dead = true;
-    if (!leader_.present(member) && dynamic_cast<const StoreError*>(&error) != nullptr &&
-        ++refusals_ <= kMaxRefusalLines) {
-      err_.put(-2,
-               {"[lockstep] closed the connection from " + connection.channel.peer().to_string() +
-                ": " + error.what() + "\n"},
-               "");
-    }
+    if (!leader_.present(member) && dynamic_cast<const StoreError*>(&error) != nullptr)
+      say_refused("closed the connection from " + connection.channel.peer().to_string() + ": " +
+                  error.what());
     dispatch(leader_.on_lost(member, error.what(), Clock::now()));
   }
 }
@@ -278,11 +264,8 @@ void LeadingAgent::serve(Leader::Member member) {
 void LeadingAgent::drop_the_dead(Time now) {
   std::erase_if(connections_, [&](const auto& entry) {
     const Connection& connection = entry.second;
-    const bool unauthenticated =
-        !leader_.present(entry.first) && now >= connection.since + kIntroduction;
-    if (connection.dead || unauthenticated)
-      unauthenticated_.remove(static_cast<uint64_t>(entry.first));
-    return connection.dead || unauthenticated;
+    return connection.dead ||
+           (!leader_.present(entry.first) && now >= connection.since + kIntroduction);
   });
 }
 
@@ -325,10 +308,7 @@ void LeadingAgent::watch(PollSet& polls) {
     look_for_ends_of_remotes(now);
     polls.wake_at(now + nodes_.beat);  // without pidfds, exits are polled for
   }
-  if (listener_ && acceptor_.paused())
-    polls.wake_at(acceptor_.pause().time());
-  else if (listener_)
-    polls.add(listener_.get(), POLLIN, [this] { accept_all(); });
+  if (listener_) polls.add(listener_->fd(), POLLIN, [this] { accept_all(); });
   for (const auto& [member, connection] : connections_) {
     if (connection.dead) continue;
     polls.add(connection.channel.fd(), connection.channel.events(),

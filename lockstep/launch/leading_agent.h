@@ -14,7 +14,7 @@
 #include "lockstep/launch/peers.h"
 #include "lockstep/launch/remote_agents.h"
 #include "lockstep/store/tcp_store.h"
-#include "lockstep/wire/unauthenticated_peers.h"
+#include "lockstep/wire/listener.h"
 
 namespace lockstep::launch {
 
@@ -54,7 +54,7 @@ class LeadingAgent final : public Peers {
   void put(const char* key, const std::string& value);
   void look_for_ends_of_remotes(Time now);
   void accept_all();
-  bool drop_unauthenticated();
+  void say_refused(const std::string& line);
   void serve(Leader::Member member);
   void drop_the_dead(Time now);
   void say_who_is_missing(Time now);
@@ -70,9 +70,7 @@ class LeadingAgent final : public Peers {
   // Every generation of ranks has its own.
   std::unique_ptr<TcpStoreServer> ranks_store_;
   int ranks_store_of_ = -1;  // its generation
-  UniqueFd listener_;
-  wire::Acceptor acceptor_{"the agents' listener"};
-  wire::UnauthenticatedPeers unauthenticated_;  // connections that have not proved the secret
+  std::optional<wire::Listener> listener_;
   Leader leader_;
   bool introduced_ = false;
   const int endpoint_;  // among several, where it may lead; -1: there is one

@@ -49,7 +49,7 @@ UniqueFd silent_stdin();
 
 // Runs the job to its end, with this process's streams. It has no input (MpirunJob::no_input) if
 // stdin is /dev/null or a pipe at its end. Blocks.
-// Throws: LaunchError.
+// Throws: LaunchError, SystemError.
 ExitStatus run_mpirun(const Mpirun& mpirun, MpirunJob job);
 
 }  // namespace lockstep::launch

@@ -25,25 +25,33 @@ struct LmExpertRows {
   std::function<at::Tensor(const at::Tensor& rows)> back;
 };
 
-// Of E experts part p of n has [p * E / n, (p + 1) * E / n). Each rank has tokens of its own. The functions are called
-// on every rank in one order; where they are missing, this part's are all.
-struct LmExperts {
-  int64_t part = 0;
-  int64_t parts = 1;  // divides num_local_experts
+// What a layer asks of the ranks that divide its experts, each of which has tokens of its own. Called on every rank in one
+// order.
+class ExpertExchange {
+ public:
+  virtual ~ExpertExchange() = default;
   // Rows that are sorted by expert, [sum of counts, hidden_size], with the number of each of all E experts, to the
   // parts that have them. `layer` is compared. In backward the gradients go the other way, so that a parameter of
   // an expert gets the mean over the parts of what their tokens' losses give it: what averaging over the ranks gives
   // the parameters that all have.
-  std::function<LmExpertRows(const at::Tensor& rows, const std::vector<int64_t>& counts,
-                             int64_t layer)>
-      exchange = {};
+  virtual LmExpertRows exchange(const at::Tensor& rows, const std::vector<int64_t>& counts,
+                                int64_t layer) const = 0;
   // How many ranks have tokens of the batch of which the routers' losses are counted, and what adds up their float64
   // sums in place. The loss is then the whole batch's on each, and gradients are such that their mean is its gradient.
-  int64_t token_ranks = 1;
-  std::function<void(const at::Tensor& sums)> combine = {};
+  virtual int64_t token_ranks() const = 0;
+  virtual void combine(const at::Tensor& sums) const = 0;
+};
+
+// Of E experts part p of n has [p * E / n, (p + 1) * E / n).
+struct LmExperts {
+  int64_t part = 0;
+  int64_t parts = 1;  // divides num_local_experts
+  // null: this part's are all, and so are this rank's tokens.
+  std::shared_ptr<const ExpertExchange> ranks = nullptr;
 
   int64_t first(int64_t experts) const { return experts / parts * part; }
   int64_t count(int64_t experts) const { return experts / parts; }
+  int64_t token_ranks() const { return ranks ? ranks->token_ranks() : 1; }
 };
 
 // The number of the expert whose parameter that is; -1: of none of those that are divided.
@@ -53,7 +61,7 @@ int64_t expert_of(std::string_view name);
 bool is_expert_parameter(std::string_view name);
 
 // What the router of a layer has done with a pass's tokens: with those of all ranks where the routers' losses have been
-// counted (LmExperts::combine), else with this rank's.
+// counted (ExpertExchange::combine), else with this rank's.
 struct RouterStatistics {
   int64_t layer = 0;
   std::vector<int64_t> choices;  // of each expert, those that were left out among them
@@ -71,7 +79,7 @@ std::vector<RouterStatistics> router_statistics(const LmPass& pass);
 // loss by steps, as a pipeline does. `rows` must be of the pass, behind its layers: `rows` of the result are the same,
 // and what the result's gradients are computed from must use them, since routers learn theirs from that of `loss`
 // when backward comes by there. Layers that are computed again in backward (activation checkpointing) are right, too.
-// loss() of a model in training does this by itself. Collective where LmExperts::combine is given. Once a pass.
+// loss() of a model in training does this by itself. Collective where several ranks have tokens (ExpertExchange). Once a pass.
 struct WithRouterLosses {
   at::Tensor rows;
   at::Tensor loss;  // a number; undefined where there are no coefficients or no experts

@@ -109,6 +109,31 @@ at::Tensor by_hand(internal::LmSparseMlp& layer, const LmConfig& config, const a
   return y;
 }
 
+// Of two ranks, of which the other one has counted a one of everything.
+struct Ranks final : ExpertExchange {
+  LmExpertRows exchange(const at::Tensor&, const std::vector<int64_t>&, int64_t) const override {
+    return {};
+  }
+  int64_t token_ranks() const override { return 2; }
+  void combine(const at::Tensor& sums) const override { sums.add_(1); }
+};
+
+struct NoTokens final : hooks::TokenPart {
+  int64_t count() const override { return 2; }
+  std::vector<int64_t> rows(const Lengths&) const override { return {}; }
+  std::vector<int64_t> counts(const Lengths& lengths) const override { return {0, lengths[0]}; }
+  at::Tensor attend(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
+                    const Lengths&) const override {
+    return queries * (keys + values).sum();
+  }
+  void check_heads(int64_t, int64_t) const override {}
+  at::Tensor gather(const at::Tensor&, const Lengths&) const override {
+    return torch::ones({1, 50});
+  }
+  void sum(const at::Tensor& numbers) const override { numbers.add_(1); }
+  uint64_t agree(const Lengths&, const at::Tensor&, uint64_t drawn) const override { return drawn; }
+};
+
 TEST(LmExperts, ATokenGetsTheWeightedSumOfWhatItsExpertsMake) {
   for (const at::ScalarType type : {at::kDouble, at::kFloat}) {
     for (const double capacity : {0.0, 0.75}) {
@@ -116,7 +141,7 @@ TEST(LmExperts, ATokenGetsTheWeightedSumOfWhatItsExpertsMake) {
         LmConfig limited = config;
         limited.capacity_factor = capacity;
         torch::manual_seed(7);
-        internal::LmSparseMlp layer(limited, {}, {}, 0);
+        internal::LmSparseMlp layer(limited, {}, 0);
         {
           const at::NoGradGuard no_grad;
           for (at::Tensor& parameter : layer.parameters()) parameter.normal_(0, 0.3);
@@ -209,19 +234,10 @@ TEST(LmExperts, ARankWithoutTokensHasGradientsOfZeros) {
       config.router_aux_loss_coef = 0.1;
       config.router_z_loss_coef = 0.1;
       LmOptions options;
-      options.experts.combine = [](const at::Tensor& sums) { sums.add_(1); };  // another rank's
-      options.context = {
-          .parts = 2,
-          .rows = [](const std::vector<int64_t>&) { return std::vector<int64_t>(); },
-          .attend = [](const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
-                       const std::vector<int64_t>&) { return queries * (keys + values).sum(); },
-          .gather = [](const at::Tensor&,
-                       const std::vector<int64_t>&) { return torch::ones({1, 50}); },
-          .sum = [](const at::Tensor& numbers) { numbers.add_(1); },
-          .agree = [](const std::vector<int64_t>&, const at::Tensor&,
-                      uint64_t drawn) { return drawn; }};
+      options.experts.ranks = std::make_shared<Ranks>();
       torch::manual_seed(3);
       TransformerLm lm(config, options);
+      lm->take_tokens(std::make_shared<NoTokens>());
       if (!autocast) lm->to(type);
       const at::Tensor loss = lm->loss(ids_of(1, 1), ids_of(1, 1));
       EXPECT_TRUE(std::isfinite(loss.item<double>()));
@@ -442,10 +458,7 @@ TEST(LmExperts, PartsAreDrawnAsTheWhole) {
     for (const int64_t parts : {1, 2, 4}) {
       for (int64_t part = 0; part < parts; ++part) {
         torch::manual_seed(17);
-        LmExperts experts{.part = part, .parts = parts};
-        experts.exchange = [](const at::Tensor&, const std::vector<int64_t>&, int64_t) {
-          return LmExpertRows();
-        };
+        const LmExperts experts{.part = part, .parts = parts, .ranks = std::make_shared<Ranks>()};
         const TransformerLm lm(config,
                                LmOptions{.initial = InitialParameters::kNone, .experts = experts});
         const auto part_of = lm->drawn_parts();
@@ -530,7 +543,13 @@ TEST(LmExperts, WhatMakesNoSenseIsRefusedInOneLine) {
                 TransformerLm(small(), LmOptions{.initial = InitialParameters::kNone,
                                                  .experts = {.part = 0, .parts = 2}});
               }),
-              HasSubstr("LmExperts::exchange"));
+              HasSubstr("LmExperts::ranks"));
+  EXPECT_THAT(message_of<InvalidArgument>([] {
+                const LmExperts half{.part = 0, .parts = 2, .ranks = std::make_shared<Ranks>()};
+                TransformerLm(small(),
+                              LmOptions{.initial = InitialParameters::kDrawn, .experts = half});
+              }),
+              HasSubstr("a part of a model is not drawn"));
 }
 
 }  // namespace

@@ -32,50 +32,15 @@
 namespace lockstep {
 namespace {
 
-void check_parts(const LmConfig& config, const LmSplit& split, const LmExperts& experts) {
+LmConfig checked(const LmConfig& config, const LmExperts& experts) {
+  check(config);
   if (experts.parts < 1 || experts.part < 0 || experts.part >= experts.parts ||
       config.num_local_experts % experts.parts != 0 || (experts.parts > 1 && !config.has_experts()))
     throw InvalidArgument("TransformerLm: " + std::to_string(config.num_local_experts) +
                           " experts do not divide into part " + std::to_string(experts.part) +
                           " of " + std::to_string(experts.parts));
-  if (experts.parts > 1 && !experts.exchange)
-    throw InvalidArgument("TransformerLm: a part of the experts needs LmExperts::exchange");
-  if (experts.token_ranks < 1)
-    throw InvalidArgument("TransformerLm: LmExperts::token_ranks is " +
-                          std::to_string(experts.token_ranks) + "; give 1 or more");
-  if (config.shared_expert_intermediate_size % split.parts != 0)
-    throw InvalidArgument("TransformerLm: the shared expert's " +
-                          std::to_string(config.shared_expert_intermediate_size) +
-                          " inner columns do not divide among " + std::to_string(split.parts) +
-                          " parts");
-}
-
-LmConfig checked(const LmConfig& config, const LmSplit& split, const LmExperts& experts) {
-  check(config);
-  if (split.parts < 1 || split.part < 0 || split.part >= split.parts ||
-      config.num_attention_heads % split.parts != 0 ||
-      (config.key_value_heads() % split.parts != 0 &&
-       split.parts % config.key_value_heads() != 0) ||
-      config.intermediate_size % split.parts != 0) {
-    throw InvalidArgument("TransformerLm: " + std::to_string(config.num_attention_heads) +
-                          " heads, " + std::to_string(config.key_value_heads()) +
-                          " key heads and " + std::to_string(config.intermediate_size) +
-                          " inner columns do not divide into part " + std::to_string(split.part) +
-                          " of " + std::to_string(split.parts));
-  }
-  if (config.key_value_heads() < split.parts && !split.share_head)
-    throw InvalidArgument("TransformerLm: " + std::to_string(split.parts) + " parts share " +
-                          std::to_string(config.key_value_heads()) +
-                          " heads of keys; give LmSplit::share_head");
-  if (split.combine &&
-      (config.vocab_size < split.parts || !split.enter || !split.leave || !split.gather))
-    throw InvalidArgument("TransformerLm: a vocabulary of " + std::to_string(config.vocab_size) +
-                          " is not divided among " + std::to_string(split.parts) +
-                          " parts; give each a row, and enter, leave and gather");
-  check_parts(config, split, experts);
-  if (split.divides_rows && (!split.combine || !split.share))
-    throw InvalidArgument(
-        "TransformerLm: rows are divided where the vocabulary is; give combine, and share");
+  if (experts.parts > 1 && !experts.ranks)
+    throw InvalidArgument("TransformerLm: a part of the experts needs LmExperts::ranks");
   return config;
 }
 
@@ -188,38 +153,31 @@ std::vector<uint64_t> seeds_to_come(size_t count) {
 
 TransformerLmImpl::TransformerLmImpl(const LmConfig& config, LmOptions options)
     : torch::nn::Module("TransformerLm"),
-      config_(checked(config, options.split, options.experts)),
-      split_(std::move(options.split)),
-      experts_(std::move(options.experts)),
-      context_(internal::checked_context(std::move(options.context), config_, split_)) {
-  if (context_ && config_.has_experts() && !experts_.combine &&
-      (config_.router_aux_loss_coef > 0 || config_.router_z_loss_coef > 0))
-    throw InvalidArgument(
-        "TransformerLm: the routers' losses are of all tokens, which a context divides; give "
-        "LmExperts::combine over its ranks");
-  if ((split_.parts > 1 || experts_.parts > 1) && options.initial == InitialParameters::kDrawn)
+      config_(checked(config, options.experts)),
+      experts_(std::move(options.experts)) {
+  if (experts_.parts > 1 && options.initial == InitialParameters::kDrawn)
     throw InvalidArgument(
         "TransformerLm: a part of a model is not drawn, since the parts would not fit together; "
         "make it with InitialParameters::kNone and load it");
   // Modules that only give their parameters the names that transformers has.
   const auto inner = register_module("model", std::make_shared<torch::nn::Module>("LlamaModel"));
-  auto embedding = std::make_shared<internal::LmEmbedding>(config_, split_);
+  auto embedding = std::make_shared<internal::LmEmbedding>(config_);
   inner->register_module("embed_tokens", embedding);
   add_unit("model.embed_tokens", embedding);
   const auto layers =
       inner->register_module("layers", std::make_shared<torch::nn::Module>("Layers"));
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     const std::string name = std::to_string(i);
-    add_unit("model.layers." + name,
-             layers->register_module(
-                 name, std::make_shared<internal::LmLayer>(config_, split_, experts_, i)));
+    add_unit(
+        "model.layers." + name,
+        layers->register_module(name, std::make_shared<internal::LmLayer>(config_, experts_, i)));
   }
   add_unit("model.norm",
-           inner->register_module("norm", std::make_shared<internal::LmLastNorm>(config_, split_)));
-  add_unit("lm_head",
-           register_module(
-               "lm_head", std::make_shared<internal::LmHead>(
-                              config_, split_, config_.tie_word_embeddings ? embedding : nullptr)));
+           inner->register_module("norm", std::make_shared<internal::LmLastNorm>(config_)));
+  add_unit(
+      "lm_head",
+      register_module("lm_head", std::make_shared<internal::LmHead>(
+                                     config_, config_.tie_word_embeddings ? embedding : nullptr)));
   if (options.initial == InitialParameters::kNone) {
     seeds_ = seeds_to_come(whole_matrices(named_parameters(), config_, experts_).size());
     return;
@@ -264,18 +222,52 @@ TransformerLmImpl::drawn_parts() const {
   };
 }
 
+void TransformerLmImpl::take_part(std::shared_ptr<const hooks::ModelPart> part) {
+  if (part->count() == 1) return;
+  const int64_t parts = part->count(), keys = config_.key_value_heads();
+  if (config_.num_attention_heads % parts != 0 || (keys % parts != 0 && parts % keys != 0))
+    throw InvalidArgument("TransformerLm: " + std::to_string(config_.num_attention_heads) +
+                          " heads and " + std::to_string(keys) + " key heads do not divide among " +
+                          std::to_string(parts) + " parts");
+  part_ = std::move(part);
+  check_heads();
+}
+
+void TransformerLmImpl::take_tokens(std::shared_ptr<const hooks::TokenPart> tokens) {
+  if (tokens->count() == 1) return;
+  if (config_.attention_dropout > 0)
+    throw InvalidArgument(
+        "TransformerLm: attention_dropout is " + std::to_string(config_.attention_dropout) +
+        ", and tokens that are divided among ranks drop no weights of attention; set it to 0, "
+        "hidden_dropout is possible");
+  if (config_.has_experts() && experts_.token_ranks() == 1 &&
+      (config_.router_aux_loss_coef > 0 || config_.router_z_loss_coef > 0))
+    throw InvalidArgument(
+        "TransformerLm: the routers' losses are of all tokens, which ranks divide; give "
+        "LmExperts::ranks over these");
+  tokens_ = std::move(tokens);
+  check_heads();
+}
+
+void TransformerLmImpl::check_heads() const {
+  if (!tokens_) return;
+  const int64_t parts = part_ ? part_->count() : 1;
+  tokens_->check_heads(config_.num_attention_heads / parts,
+                       std::max<int64_t>(1, config_.key_value_heads() / parts));
+}
+
 void TransformerLmImpl::add_unit(const std::string& name, std::shared_ptr<LmUnit> unit) {
   units_.push_back(std::move(unit));
   unit_names_.push_back(name);
 }
 
 at::Tensor TransformerLmImpl::own_rows(const std::vector<int64_t>& lengths) const {
-  if (context_) return internal::context_layout(*context_, lengths, 0).rows;
+  if (tokens_) return internal::context_layout(*tokens_, lengths, 0).rows;
   return at::arange(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}), at::kLong);
 }
 
 at::Tensor TransformerLmImpl::own_of(const at::Tensor& flat, const LmPass& pass) const {
-  return context_ ? flat.index_select(0, device::copy_to(pass->own_rows, flat.device())) : flat;
+  return tokens_ ? flat.index_select(0, device::copy_to(pass->own_rows, flat.device())) : flat;
 }
 
 LmPass TransformerLmImpl::pass(const std::vector<int64_t>& lengths, const LmPassOptions& options) {
@@ -294,11 +286,12 @@ LmPass TransformerLmImpl::pass_of(const std::vector<int64_t>& lengths, const at:
   }
   if (lengths.empty()) throw InvalidArgument("TransformerLm: a batch without sequences");
   auto pass = std::make_shared<internal::LmPass>();
-  if (context_) {
-    auto own = internal::context_layout(*context_, lengths, options.first_row);
+  pass->part = part_;
+  if (tokens_) {
+    auto own = internal::context_layout(*tokens_, lengths, options.first_row);
     pass->layout = std::make_shared<internal::CausalLayout>(std::move(own.layout));
     pass->own_rows = std::move(own.rows);
-    pass->context = context_;
+    pass->tokens = tokens_;
   } else {
     std::vector<at::Tensor> positions;
     for (const int64_t length : lengths) positions.push_back(at::arange(length, at::kLong));
@@ -309,14 +302,15 @@ LmPass TransformerLmImpl::pass_of(const std::vector<int64_t>& lengths, const at:
     pass->layout = std::move(layout);
   }
   // Of all ranks, so that all throw alike.
-  const std::vector<int64_t> counts = context_ && context_->counts
-                                          ? context_->counts(lengths)
-                                          : std::vector<int64_t>{pass->layout->positions.size(0)};
-  for (const int64_t tokens : counts) {
-    if (!split_.divides_rows || tokens % split_.parts == 0) continue;
-    throw InvalidArgument("TransformerLm: " + std::to_string(tokens) +
-                          " tokens do not divide among " + std::to_string(split_.parts) +
-                          " parts; with divided rows a batch's number of tokens is a multiple");
+  if (part_ && part_->divides_rows()) {
+    const std::vector<int64_t> counts =
+        tokens_ ? tokens_->counts(lengths) : std::vector<int64_t>{pass->layout->positions.size(0)};
+    for (const int64_t tokens : counts) {
+      if (tokens % part_->count() == 0) continue;
+      throw InvalidArgument("TransformerLm: " + std::to_string(tokens) +
+                            " tokens do not divide among " + std::to_string(part_->count()) +
+                            " parts; with divided rows a batch's number of tokens is a multiple");
+    }
   }
   pass->rotary = rotary(longest);
   pass->deferred = options.deferred;
@@ -333,12 +327,10 @@ LmPass TransformerLmImpl::pass_of(const std::vector<int64_t>& lengths, const at:
   const bool drops = is_training() && (config_.attention_dropout > 0 || config_.hidden_dropout > 0);
   pass->dropout_seed = drops ? options.dropout_seed : 0;
   if (drops && pass->dropout_seed == 0) {
-    if (split_.parts > 1 && !split_.agree)
-      throw InvalidArgument("TransformerLm: the parts of a model drop alike; give dropout_seed");
     const uint64_t drawn = internal::draw_seeds(1)[0] | 1;
-    pass->dropout_seed = split_.agree ? split_.agree(drawn) : drawn;
+    pass->dropout_seed = part_ ? part_->agree(drawn) : drawn;
   }
-  if (context_) pass->dropout_seed = context_->agree(lengths, ids, pass->dropout_seed);
+  if (tokens_) pass->dropout_seed = tokens_->agree(lengths, ids, pass->dropout_seed);
   return pass;
 }
 
@@ -383,7 +375,7 @@ at::Tensor TransformerLmImpl::compute(const LmCall& call) {
   if (call.gives == LmCall::Gives::kScores) {
     const TokenScores own = head_scores(*units_.back(), rows, targets, all);
     const at::Tensor both = at::stack({own.losses, own.likeliest.to(at::kDouble)}, 1);
-    return context_ ? internal::gathered(*all, both) : both;
+    return tokens_ ? internal::gathered(*all, both) : both;
   }
   if (!is_training() || !config_.has_experts())
     return head_loss(*units_.back(), rows, targets, all);
@@ -399,7 +391,7 @@ at::Tensor TransformerLmImpl::logits(const LmCall& call) {
   const LmPass all = pass_of(sequences, ids, {});
   at::Tensor x = own_of(ids.reshape({ids.numel()}), all);
   for (const auto& unit : units_) x = unit->forward(x, all);
-  if (context_) x = internal::gathered(*all, x);
+  if (tokens_) x = internal::gathered(*all, x);
   return ids.dim() == 2 ? x.view({ids.size(0), ids.size(1), x.size(1)}) : x;
 }
 
@@ -408,7 +400,7 @@ std::pair<at::Tensor, LmPass> TransformerLmImpl::before_head(const LmCall& call)
   const std::vector<int64_t> sequences = lengths_of(ids, call.lengths);
   check_ids(ids, config_.vocab_size);
   check_targets(call.targets, ids);
-  if (context_) check_values(call.targets, config_.vocab_size);
+  if (tokens_) check_values(call.targets, config_.vocab_size);
   const LmPass all = pass_of(sequences, ids, {});
   at::Tensor x = own_of(ids.reshape({ids.numel()}), all);
   for (size_t i = 0; i + 1 < units_.size(); ++i) x = units_[i]->forward(x, all);
@@ -425,13 +417,13 @@ at::Tensor TransformerLmImpl::next(const at::Tensor& ids, LmCache& cache) {
     throw InvalidArgument(
         "TransformerLm: next() computes without the hooks that are around the model; copy its "
         "parameters into one without, and where ranks have divided it, put them together first");
-  if (context_)
+  if (tokens_)
     throw InvalidArgument(
         "TransformerLm: next() is for a model that has whole sequences; copy the parameters of "
         "this one, whose tokens are divided among ranks, into one without a context");
   if (!ids.defined() || ids.scalar_type() != at::kLong || ids.dim() != 2 || ids.numel() == 0 ||
       ids.size(0) != cache.sequences ||
-      cache.keys.size() != static_cast<size_t>(config_.num_hidden_layers) || split_.parts > 1 ||
+      cache.keys.size() != static_cast<size_t>(config_.num_hidden_layers) || part_ ||
       experts_.parts > 1 || cache.keys[0].size(1) != config_.key_value_heads() ||
       cache.keys[0].size(3) != config_.head_width() ||
       cache.keys[0].scalar_type() != units_.front()->parameters().front().scalar_type())
@@ -471,6 +463,18 @@ LmCache::LmCache(const LmConfig& config, int64_t sequences, int64_t capacity,
   }
 }
 
+void take_values(TransformerLm& to, const TransformerLm& from) {
+  const at::NoGradGuard no_grad;
+  const auto sources = from->named_parameters();
+  to->to(sources.begin()->value().scalar_type());
+  for (auto& item : to->named_parameters()) {
+    const at::Tensor& source = sources[item.key()];
+    item.value().copy_(source);
+    item.value().set_requires_grad(source.requires_grad());
+  }
+  to->train(from->is_training());
+}
+
 at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& targets) {
   const at::Tensor rows = logits.reshape({-1, logits.size(-1)});
   const bool is_short = at::isReducedFloatingType(rows.scalar_type());
@@ -488,7 +492,7 @@ at::Tensor head_loss(LmUnit& head, const at::Tensor& rows, const at::Tensor& tar
       return divided_loss(head.forward(rows, pass), there, divide_by);
     return plain->loss(rows, there, *pass, divide_by);
   };
-  return pass && pass->context ? internal::whole_loss(*pass->context, targets, share) : share(0);
+  return pass && pass->tokens ? internal::whole_loss(*pass->tokens, targets, share) : share(0);
 }
 
 TokenScores head_scores(LmUnit& head, const at::Tensor& rows, const at::Tensor& targets,
@@ -498,7 +502,7 @@ TokenScores head_scores(LmUnit& head, const at::Tensor& rows, const at::Tensor& 
     throw InvalidArgument("head_scores: give the model's last unit, which gives logits");
   const at::Tensor there = device::copy_to(targets, rows.device());
   if (!head.forward_hooks().empty()) return token_scores(head.forward(rows, pass), there);
-  return plain->scores(rows, there);
+  return plain->scores(rows, there, *pass);
 }
 
 std::shared_ptr<internal::DeferredGradients> make_deferred() {

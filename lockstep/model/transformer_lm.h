@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/hooks/division.h"
 #include "lockstep/hooks/forward_hook.h"
 #include "lockstep/model/initial_parameters.h"
 #include "lockstep/model/lm_config.h"
@@ -51,46 +52,6 @@ class LmUnit : public torch::nn::Module,
   using Signature = at::Tensor(const at::Tensor&, const LmPass&);
 };
 
-// The part of a model that one of several ranks has, where each layer is divided among them (tensor
-// parallelism, Shoeybi et al., arXiv:1909.08053): heads and inner columns, evenly; the vocabulary where
-// combine() is given. The functions are called on every rank in one order.
-struct LmSplit {
-  int64_t part = 0;
-  // Divides num_attention_heads and intermediate_size; and key_value_heads, or is a multiple of those.
-  int64_t parts = 1;
-  // Before a divided product: rows as they are; in backward their gradients are added up over the parts.
-  std::function<at::Tensor(const at::Tensor& rows)> enter = {};
-  // After one: rows added up over the parts; in backward as they are.
-  std::function<at::Tensor(const at::Tensor& rows)> leave = {};
-  // VocabularyPart::combine (vocabulary_loss.h). Where it is given, the part has the embeddings' and the head's
-  // rows [vocabulary_begin(size, part), vocabulary_begin(size, part + 1)), and needs the others here too.
-  std::function<void(const at::Tensor& statistics)> combine = {};
-  // Sequence parallelism (Korthikanti et al., arXiv:2205.05198): between the divided products each part has its own
-  // rows only, own_rows(tokens), and its units take and give those. enter() then gives all parts' rows in order, leave()
-  // this part's rows of the sum; in backward the other way round. With combine. The number of a pass's tokens divides.
-  bool divides_rows = false;
-  // With it: a parameter that each part has whole and uses for its own rows; its gradient is added up over the parts.
-  std::function<at::Tensor(const at::Tensor& parameter)> share = {};
-  // Where parts are more than key_value_heads, so that neighbours have the same head: its parameter as it is; in
-  // backward its gradient is added up over the parts that have it. At any time of backward, whatever is deferred.
-  std::function<at::Tensor(const at::Tensor& parameter)> share_head = {};
-  // Logits [tokens, this part's rows] -> [tokens, vocab_size]; in backward this part's columns of the gradient.
-  std::function<at::Tensor(const at::Tensor& logits)> gather = {};
-  // What part 0 has drawn as a pass's dropout_seed, on every part. Without it, passes that drop are given one.
-  std::function<uint64_t(uint64_t drawn)> agree = {};
-
-  // Sizes differ by one at most.
-  int64_t vocabulary_begin(int64_t vocab_size, int64_t of_part) const {
-    return combine ? vocab_size * of_part / parts : (of_part > part ? vocab_size : 0);
-  }
-  // How many heads of keys and values this part has, of a model's.
-  int64_t own_key_heads(int64_t key_value_heads) const {
-    return key_value_heads < parts ? 1 : key_value_heads / parts;
-  }
-  // How many of a pass's tokens are rows between the units here.
-  int64_t own_rows(int64_t tokens) const { return divides_rows ? tokens / parts : tokens; }
-};
-
 // A call of a whole model, as its hooks see it.
 struct LmCall {
   enum class Gives : uint8_t {
@@ -102,43 +63,9 @@ struct LmCall {
   Gives gives = Gives::kLogits;
 };
 
-// The rows of a batch that one of several ranks has, where the tokens of its sequences are divided among them (context
-// parallelism). The ranks have equal models, or equal parts of one, and are given the same batches. The functions
-// are called on all of them in one order, with the lengths of the whole batch's sequences.
-//
-// loss() and head_loss() then have the value of the whole batch's loss on every rank, and `parts` times the
-// gradient of this rank's share: the average over the ranks, as DistributedDataParallel makes it, is the whole batch's.
-struct LmContext {
-  int64_t parts = 1;
-  // This rank's rows, ascending; perhaps none. Sends nothing.
-  std::function<std::vector<int64_t>(const std::vector<int64_t>& lengths)> rows = {};
-  // How many rows each rank has. For LmSplit::divides_rows: without it each rank looks at its own alone.
-  std::function<std::vector<int64_t>(const std::vector<int64_t>& lengths)> counts = {};
-  // Attention of this rank's rows to all rows of their sequences that are not behind them: queries [rows, heads,
-  // width], keys and values [rows, key_value_heads, width], whose positions are in them -> [rows, heads, width].
-  // Differentiable.
-  std::function<at::Tensor(const at::Tensor& queries, const at::Tensor& keys,
-                           const at::Tensor& values, const std::vector<int64_t>& lengths)>
-      attend = {};
-  // All ranks' rows, in the batch's order, of this rank's [rows, columns]. Without gradients.
-  std::function<at::Tensor(const at::Tensor& rows, const std::vector<int64_t>& lengths)> gather =
-      {};
-  // float64 numbers, added up over the ranks in place.
-  std::function<void(const at::Tensor& numbers)> sum = {};
-  // At the begin of every pass: throws where the ranks' lengths or ids (undefined in pass()) differ. Gives what the
-  // first rank has drawn as dropout_seed.
-  std::function<uint64_t(const std::vector<int64_t>& lengths, const at::Tensor& ids,
-                         uint64_t drawn)>
-      agree = {};
-  // Throws InvalidArgument for heads (those of a part of the model) that attend() does not take. May be empty.
-  std::function<void(int64_t heads, int64_t key_value_heads)> check_heads = {};
-};
-
 struct LmOptions {
   InitialParameters initial = InitialParameters::kDrawn;
-  LmSplit split = {};
   LmExperts experts = {};
-  LmContext context = {};
 };
 
 struct LmPassOptions {
@@ -158,12 +85,14 @@ struct LmPassOptions {
   std::shared_ptr<internal::DeferredGradients> deferred = nullptr;
 };
 
-// lm->forward_hooks().add(hook) puts a hook around forward(), loss() and scores(), which are one call each.
-class TransformerLmImpl : public torch::nn::Module, public Hookable<at::Tensor(const LmCall&)> {
+// lm->forward_hooks().add(hook) puts a hook around forward(), loss() and scores(), which are one call each. It is divided
+// from outside: parallelize() (shard/parallelize.h), context_parallel_lm(), or what they call.
+class TransformerLmImpl : public torch::nn::Module,
+                          public Hookable<at::Tensor(const LmCall&)>,
+                          public hooks::Divisible {
  public:
   // On the CPU, in float32; the numbers are decided by the default generator's state. Throws
-  // InvalidArgument (check(config); a part that is to be drawn; what does not divide among the parts; a context with
-  // attention_dropout; one with experts whose routers' losses are not combined).
+  // InvalidArgument (check(config); a part of the experts that is to be drawn, or that they do not divide into).
   explicit TransformerLmImpl(const LmConfig& config = {}, LmOptions options = {});
 
   // ids int64 [B, T] -> logits [B, T, vocab_size]; or packed: ids int64 [N], sequences end to end, with
@@ -171,7 +100,7 @@ class TransformerLmImpl : public torch::nn::Module, public Hookable<at::Tensor(c
   // those before it in its sequence. Throws InvalidArgument: other shapes, an id outside the vocabulary
   // (on the CPU), a sequence that is empty or longer than max_position_embeddings.
   //
-  // With LmOptions::context every rank gives the whole batch and computes its rows. All logits are then gathered
+  // With take_tokens() every rank gives the whole batch and computes its rows. All logits are then gathered
   // on every rank; a loss that all compute of them alike has head_loss()'s gradients.
   //
   // With targets, of the shape of ids: loss(), for who calls forward() only, as strategies do.
@@ -187,10 +116,10 @@ class TransformerLmImpl : public torch::nn::Module, public Hookable<at::Tensor(c
                      const at::Tensor& lengths = {});
 
   // The same step by step: pass(), then the units in order, each with what the one before gave. With
-  // LmOptions::context the units take and give the rows own_rows(lengths), and pass() is collective.
+  // take_tokens() the units take and give the rows own_rows(lengths), and pass() is collective.
   LmPass pass(const std::vector<int64_t>& lengths, const LmPassOptions& options = {});
   // Which rows of a batch of such sequences, end to end, units compute here: int64, ascending. All of them without
-  // LmOptions::context. Sends nothing.
+  // take_tokens(). Sends nothing.
   at::Tensor own_rows(const std::vector<int64_t>& lengths) const;
   const std::vector<std::shared_ptr<LmUnit>>& units() const { return units_; }
   // Their names in named_modules(), in the same order.
@@ -200,8 +129,8 @@ class TransformerLmImpl : public torch::nn::Module, public Hookable<at::Tensor(c
   std::vector<RouterStatistics> routers() const;
 
   // Tokens behind those that `cache` has: ids int64 [B, n] -> logits of each sequence's last one,
-  // [B, vocab_size]. Without gradients. Throws InvalidArgument if the cache is full or of other shapes, with
-  // LmOptions::context, or where the model has hooks, which would not see it.
+  // [B, vocab_size]. Without gradients. Throws InvalidArgument if the cache is full or of other shapes, of a
+  // divided model, or where the model has hooks, which would not see it.
   at::Tensor next(const at::Tensor& ids, LmCache& cache);
 
   // Of a model made with kNone: the values that kDrawn would have given it, a part at a time: of the parameter
@@ -212,8 +141,13 @@ class TransformerLmImpl : public torch::nn::Module, public Hookable<at::Tensor(c
   std::function<void(const std::string& name, int64_t begin, const at::Tensor& part)> drawn_parts()
       const;
 
+  // hooks::Divisible. Throw InvalidArgument: heads that do not divide; tokens with attention_dropout, or with experts
+  // whose routers' losses are not combined.
+  void take_part(std::shared_ptr<const hooks::ModelPart> part) override;
+  void take_tokens(std::shared_ptr<const hooks::TokenPart> tokens) override;
+
   const LmConfig& config() const { return config_; }
-  const LmSplit& split() const { return split_; }
+  const hooks::ModelPart* part() const { return part_.get(); }  // null: layers are whole
 
  private:
   at::Tensor compute(const LmCall& call) override;
@@ -227,11 +161,13 @@ class TransformerLmImpl : public torch::nn::Module, public Hookable<at::Tensor(c
   // This rank's of a batch's ids or targets.
   at::Tensor own_of(const at::Tensor& flat, const LmPass& pass) const;
 
+  void check_heads() const;
+
   LmConfig config_;
-  LmSplit split_;
   LmExperts experts_;
   std::shared_ptr<internal::RouterRecord> counted_;  // in the last pass
-  std::shared_ptr<const LmContext> context_;         // none: all rows are here
+  std::shared_ptr<const hooks::ModelPart> part_;     // none: layers are whole
+  std::shared_ptr<const hooks::TokenPart> tokens_;   // none: all rows are here
   std::vector<uint64_t> seeds_;  // of the matrices' values, where nobody drew them
   std::vector<std::shared_ptr<LmUnit>> units_;
   std::vector<std::string> unit_names_;
@@ -241,6 +177,10 @@ class TransformerLmImpl : public torch::nn::Module, public Hookable<at::Tensor(c
 
 TORCH_MODULE(TransformerLm);
 
+// Makes `to`, which has the parameters of `from` or some of them, its copy: their values, their type, what requires a
+// gradient, training or not.
+void take_values(TransformerLm& to, const TransformerLm& from);
+
 // The mean over all tokens of the negative log-probability of what comes next, in nats: logits
 // [.., vocab_size], of 16 bits computed in float32; targets int64 [..], -100 where there is nothing to
 // predict.
@@ -249,7 +189,7 @@ at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& targets);
 // next_token_loss() of what a model's last unit gives for `rows`, by vocabulary_loss() (vocabulary_loss.h), which
 // never has all logits: for a pipeline's last stage. targets int64 [tokens]. Where the unit is hooked, its logits
 // are computed, and its hooks see them. Deferred gradients are computed in forward, and added by
-// run_deferred(). Of a context's rows it is the whole batch's loss (LmContext), targets are those of own_rows(), and
+// run_deferred(). Of some tokens it is the whole batch's loss (hooks::TokenPart), targets are those of own_rows(), and
 // 16 bytes are added up over the ranks; it is collective. Throws InvalidArgument: a unit that is not the last one, otherwise as vocabulary_loss().
 at::Tensor head_loss(LmUnit& head, const at::Tensor& rows, const at::Tensor& targets,
                      const LmPass& pass);

@@ -7,10 +7,8 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include <barrier>
 #include <optional>
 #include <set>
-#include <thread>
 
 #include "lockstep/amp/autocast.h"
 #include "lockstep/core/errors.h"
@@ -274,52 +272,6 @@ TEST(TransformerLm, PlacesDropIndependently) {
   }
 }
 
-// Two parts of the heads and of the inner columns, on two threads, give the whole layer's sums.
-TEST(TransformerLm, PartsAddUpToTheWhole) {
-  LmConfig config = small();
-  config.attention_bias = config.mlp_bias = true;
-  config.attention_dropout = 0.3;
-  TransformerLm whole = made(config);
-  const at::Tensor ids = torch::randint(0, 50, {22}, at::kLong);
-  const auto run = [&](TransformerLm& lm) {
-    const at::NoGradGuard no_grad;
-    const LmPass pass = lm->pass({12, 10}, {.dropout_seed = 5});
-    at::Tensor x = ids;
-    for (const auto& unit : lm->units()) x = unit->forward(x, pass);
-    return x;
-  };
-  std::barrier meeting(2);
-  at::Tensor given[2], results[2];
-  const auto part = [&](int64_t index) {
-    const auto leave = [&, index](const at::Tensor& rows) {
-      given[index] = rows;
-      meeting.arrive_and_wait();
-      const at::Tensor sum = given[0] + given[1];
-      meeting.arrive_and_wait();
-      return sum;
-    };
-    TransformerLm lm(config,
-                     LmOptions{.initial = InitialParameters::kNone,
-                               .split = {.part = index, .parts = 2, .enter = {}, .leave = leave}});
-    const at::NoGradGuard no_grad;
-    const auto values = whole->named_parameters();
-    for (auto& item : lm->named_parameters()) {
-      at::Tensor from = values[item.key()];
-      for (int64_t d = 0; d < from.dim(); ++d) {
-        const int64_t mine = item.value().size(d);
-        if (mine != from.size(d)) from = from.narrow(d, index * mine, mine);
-      }
-      item.value().copy_(from);
-    }
-    results[index] = run(lm);
-  };
-  std::thread other(part, 1);
-  part(0);
-  other.join();
-  const at::Tensor expected = run(whole);
-  for (const at::Tensor& result : results) EXPECT_LT(difference(result, expected), 3e-6);
-}
-
 TEST(TransformerLm, HooksReachUnitsAndLinears) {
   TransformerLm lm = made(small());
   const at::Tensor ids = ids_of(2, 9);
@@ -390,16 +342,6 @@ TEST(TransformerLm, BadInputIsOneLine) {
   config = small();
   config.head_dim = 7;
   EXPECT_THAT(says(config), HasSubstr("head_dim is 7; it must be even"));
-  EXPECT_THAT(message_of<InvalidArgument>([] {
-                TransformerLm(small(), LmOptions{.initial = InitialParameters::kNone,
-                                                 .split = {.part = 0, .parts = 3}});
-              }),
-              HasSubstr("do not divide into part 0 of 3"));
-  EXPECT_THAT(message_of<InvalidArgument>([] {
-                TransformerLm(small(), LmOptions{.initial = InitialParameters::kDrawn,
-                                                 .split = {.part = 0, .parts = 2}});
-              }),
-              HasSubstr("a part of a model is not drawn"));
   const LmPass pass = lm->pass({4, 3});
   EXPECT_THAT(
       message_of<InvalidArgument>([&] { lm->units()[1]->forward(torch::randn({6, 32}), pass); }),

@@ -57,7 +57,7 @@ struct VocabularyLossOptions {
 // all numbers of threads as far as libtorch's products do.
 //
 // Of a part, the loss is that of all parts, and the rows' gradient is this part's share: what divided the rows
-// among the parts adds them up in its backward (LmSplit::enter).
+// among the parts adds them up in its backward (hooks::ModelPart::enter).
 //
 // Throws InvalidArgument, before anything is combined: shapes and types that do not fit, a target outside of the
 // vocabulary. In backward: create_graph; a second backward if the first one did not retain the graph.

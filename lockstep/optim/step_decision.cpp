@@ -13,8 +13,6 @@
 namespace lockstep::optim {
 namespace {
 
-// The value that torch::nn::utils::clip_grad_norm_ adds to the norm.
-
 void check_one(const at::Tensor& tensor, const char* name, const char* who) {
   if (tensor.defined() && (tensor.numel() != 1 || !at::isFloatingType(tensor.scalar_type())))
     throw InvalidArgument(std::string(who) + ": " + name + " must be one floating-point element");

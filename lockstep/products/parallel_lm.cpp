@@ -17,10 +17,10 @@
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/device/memory.h"
-#include "lockstep/parallel/context/context_parallel_lm.h"
+#include "lockstep/parallel/context/token_part.h"
 #include "lockstep/parallel/expert/expert_exchange.h"
-#include "lockstep/parallel/tensor/tensor_parallel_lm.h"
 #include "lockstep/products/internal/state.h"
+#include "lockstep/shard/parallelize.h"
 
 namespace lockstep {
 namespace {
@@ -98,12 +98,10 @@ ParallelLm::State::State(const LmConfig& given_config, Communicator given,
   TensorParts parts = lm_tensor_parts(config, mesh["tensor"]);
   LmOptions mine;
   mine.initial = InitialParameters::kNone;
-  mine.split = lm_split(config, mesh["tensor"], {.divides_rows = how.divides_rows});
   if (config.has_experts())
     mine.experts = experts_over(mesh["expert"], mesh.over({"data", "context", "expert"}));
-  if (how.size_of("context") > 1)
-    mine.context = lm_context(mesh["context"], {.way = how.context_way});
   lm = TransformerLm(config, mine);
+  lm->take_tokens(token_part(mesh["context"], how.context_way));
   const int stage = mesh.place("pipe");
   chunks.emplace(lm, how.cut, LmEnd::kRows);
   std::map<std::string, std::vector<int64_t>> shapes;
@@ -111,16 +109,15 @@ ParallelLm::State::State(const LmConfig& given_config, Communicator given,
   const auto names = chunks->parameters_of(schedule, stage);
   const std::set<std::string> here(names.begin(), names.end());
   const bool is_first = schedule.stage_of.front() == stage;
-  NamedTensors filled;
-  for (auto& [name, tensor] : parameters_of(lm)) {
-    if (!here.contains(name)) {
-      tensor.set_requires_grad(false);  // it belongs to another stage
-      continue;
-    }
-    filled.emplace_back(name, tensor);
-  }
-  parts.fill(filled, options.values);
-  options.values = nullptr;  // it may hold a whole model
+  // Memory that is never written takes no page.
+  const auto values_here = [&](const std::string& name, int64_t begin, const at::Tensor& part) {
+    if (here.contains(name)) options.values(name, begin, part);
+  };
+  parallelize(*lm, mesh["tensor"], lm_tensor_plan(config),
+              {.divides_rows = how.divides_rows, .values = values_here});
+  for (auto& [name, tensor] : parameters_of(lm))
+    if (!here.contains(name)) tensor.set_requires_grad(false);  // it belongs to another stage
+  options.values = nullptr;                                     // it may hold a whole model
   if (const at::Device device = comm.device(); device.is_cpu()) {
     if (options.dtype != at::kFloat) lm->to(options.dtype);
   } else {
@@ -284,7 +281,7 @@ std::vector<RouterStatistics> ParallelLm::routers() {
     std::copy(rest.begin(), rest.end(), numbers + experts);
   }
   // Where the routers have losses, a rank has counted the tokens of all ranks already
-  // (LmExperts::combine).
+  // (ExpertExchange::combine).
   std::vector<std::string> axes{"pipe"};
   if (config.router_aux_loss_coef == 0 && config.router_z_loss_coef == 0)
     axes.insert(axes.end(), {"data", "context", "expert"});

@@ -56,44 +56,36 @@ TrainResult train_supervised(Communicator& comm, const TrainConfig& config,
                     .step = spec.step,
                     .initial = recipe.initial ? recipe.initial(made) : nullptr});
   const auto autocast = autocast_of(spec.step.precision, comm.device());
-  const TrainResult result = run
-                                 .attempts([&] {
-                                   Communicator& ranks = run.comm();
-                                   const DealtSamples dealt =
-                                       deal(spec.data, recipe.train.size(), *strategy, ranks);
-                                   data::Loader loader(
-                                       recipe.train, *dealt.sampler,
-                                       loader_options(spec.data, dealt, device_of(*made)));
-                                   StrategyModel<M> model(made, strategy);
-                                   Communicator eval_ranks =
-                                       strategy->placement().evaluation_ranks(ranks);
-                                   Loss loss = recipe.loss;
-                                   SupervisedTask<M, D, Loss> task(
-        {.model = model,
-         .loader = loader,
-         .loss = loss,
-         .step = {.run = run,
-                  .spec = spec,
-                  .dealt = dealt,
-                  .counts_elements = true},
-         .figures = recipe.figures ? [&](M& of) { return recipe.figures(of, *strategy); }
-                                   : std::function<Metrics(M&)>()});
-                                   return run_recipe(
-                                       config, spec, options,
-                                       {.run = run,
-                                        .task = task.task([&] {
-                                          return recipe.evaluate(made, eval_ranks, autocast);
-                                        }),
-                                        .plan_activations =
-                                            [&](int64_t limit) {
-                                              return task.plan_activations(limit);
-                                            },
-                                        .files =
-                                            recipe.files ? recipe.files(made) : CheckpointFiles{},
-                                        .labels = recipe.labels,
-                                        .question = recipe.question,
-                                        .start = start});
-                                 });
+  const auto attempt = [&] {
+    Communicator& ranks = run.comm();
+    const DealtSamples dealt = deal(spec.data, recipe.train.size(), *strategy, ranks);
+    data::Loader loader(recipe.train, *dealt.sampler,
+                        loader_options(spec.data, dealt, device_of(*made)));
+    StrategyModel<M> model(made, strategy);
+    Communicator eval_ranks = strategy->placement().evaluation_ranks(ranks);
+    Loss loss = recipe.loss;
+    std::function<Metrics(M&)> figures;
+    if (recipe.figures) figures = [&](M& of) { return recipe.figures(of, *strategy); };
+    SupervisedTask<M, D, Loss> task({.model = model,
+                                     .loader = loader,
+                                     .loss = loss,
+                                     .step = {.run = run,
+                                              .spec = spec,
+                                              .dealt = dealt,
+                                              .counts_elements = true},
+                                     .figures = figures});
+    const auto evaluate = [&] { return recipe.evaluate(made, eval_ranks, autocast); };
+    const auto plan_activations = [&](int64_t limit) { return task.plan_activations(limit); };
+    return run_recipe(config, spec, options,
+                      {.run = run,
+                       .task = task.task(evaluate),
+                       .plan_activations = plan_activations,
+                       .files = recipe.files ? recipe.files(made) : CheckpointFiles{},
+                       .labels = recipe.labels,
+                       .question = recipe.question,
+                       .start = start});
+  };
+  const TrainResult result = run.attempts(attempt);
   comm = run.comm();
   return result;
 }

@@ -11,6 +11,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/rpc/agent.h"
+#include "lockstep/rpc/internal/call_table.h"
 #include "lockstep/rpc/internal/core.h"
 #include "lockstep/rpc/internal/frame.h"
 #include "lockstep/rpc/internal/notice.h"
@@ -72,6 +73,37 @@ TEST(MessageReferences, AreKeptUntilTheMessageIsAcknowledged) {
   sent.lost(one);
   EXPECT_EQ(alive(), "---+");
   EXPECT_EQ(sent.messages(), 1U);
+}
+
+// A peer calls twice with one number. The object that ends then may call this process.
+TEST(MessageReferences, AreReplacedWithoutTheLock) {
+  KeptLink link;
+  SentReferences sent;
+  size_t seen = 0;
+  const auto ends = [&](Reference* reference) {
+    seen = sent.messages();
+    delete reference;
+  };
+  ReferencePtr first(new Reference({}, Peer{"owner", 1, 1, "host"}, ObjectId{1, 1}), ends);
+  std::vector<ReferencePtr> references;
+  references.push_back(std::move(first));
+  sent.keep({&link, 7, true}, std::move(references));
+  sent.keep({&link, 7, true}, {reference(2)});
+  EXPECT_EQ(seen, 1U);
+}
+
+// An answer over another link than the call's leaves the call where it is.
+TEST(CallTable, AnAnswerComesOverTheLinkOfItsCall) {
+  const auto link = std::make_shared<KeptLink>();
+  const KeptLink other;
+  const auto call = std::make_shared<TypedCall<void>>();
+  call->link = link;
+  call->ends = Deadline::seconds(60);
+  CallTable table;
+  table.insert(call);
+  EXPECT_EQ(table.take(call->number, &other), nullptr);
+  EXPECT_EQ(table.take(call->number + 1, link.get()), nullptr);
+  EXPECT_EQ(table.take(call->number, link.get()), call);
 }
 
 TEST(MessageReferences, AreAcknowledgedOnceByTheLastThatNeedsTheMessage) {

@@ -97,6 +97,26 @@ TEST_F(RRefTest, WhatMakingThrewShowsWhenItIsUsed) {
               ::testing::HasSubstr("called as (int) -> nothing"));
 }
 
+// A peer that knows the job's secret names another process as the owner of the next object.
+TEST_F(RRefTest, AnOwnerThatAPeerHasMadeUpIsNotTakenOver) {
+  const auto core = a_.core();
+  const internal::ObjectId last = a_.own(std::make_shared<Counter>(1)).reference()->id;
+  Writer forged(&core->references());
+  forged.byte(1);
+  forged.text("made up");
+  forged.word(core->self().incarnation);
+  forged.word(1);
+  forged.text("host");
+  internal::ObjectId{last.maker, last.number + 1}.write(forged);
+  Reader reader(forged.body(), {}, &core->references(), {},
+                std::make_shared<internal::Receipt>(std::weak_ptr<void>(), nullptr, 1, false));
+  const internal::ReferencePtr kept = core->references().read_reference(reader);
+  EXPECT_EQ(kept->owner.name, "a");
+  RRef<Counter> counter = a_.own(std::make_shared<Counter>(5));
+  EXPECT_EQ(counter.owner(), "a");
+  EXPECT_EQ(counter.rpc_sync<int>("value"), 5);
+}
+
 // A call is cancelled before it has begun, or refused: the references in it are not read.
 TEST_F(RRefTest, ARequestThatIsDroppedUnreadKeepsNothing) {
   std::promise<void> in, go;

@@ -1,6 +1,7 @@
 #include "lockstep/shard/parallelize.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
@@ -18,7 +19,10 @@
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/flat/named_tensors.h"
+#include "lockstep/hooks/division.h"
 #include "lockstep/hooks/layer_hook.h"
+#include "lockstep/parallel/context/token_part.h"
+#include "lockstep/parallel/tensor/tensor_part.h"
 #include "lockstep/shard/internal/divided_layers.h"
 
 namespace lockstep {
@@ -136,6 +140,7 @@ void check_places(const torch::nn::Module& model, const TensorPlan& plan) {
 std::vector<Planned> planned_modules(const torch::nn::Module& model, const TensorPlan& plan,
                                      int64_t parts) {
   std::vector<Planned> all;
+  if (dynamic_cast<const hooks::Divisible*>(&model) != nullptr) return all;
   std::map<const torch::nn::Module*, std::string> seen;
   for (const auto& item : model.named_modules(/*name_prefix=*/{}, /*include_self=*/false)) {
     const TensorRule* const rule = plan.rule_of(item.key());
@@ -183,20 +188,40 @@ void meet(Communicator comm, const TensorPlan& plan, const NamedTensors& paramet
   check_same_on_all_ranks(comm, parameters);
 }
 
-// Rank 0's values, and of them this rank's slice.
-void take_slices(torch::nn::Module& model, Communicator comm, const TensorParts& parts) {
+// Of rank 0's values this rank's slices, or those of `given`.
+void take_slices(torch::nn::Module& model, Communicator comm, const TensorParts& parts,
+                 const ParameterParts& given) {
   const at::NoGradGuard no_grad;
   std::set<const c10::TensorImpl*> done;
-  for (auto& [name, parameter] : parameters_of(model)) {
+  const NamedTensors parameters = parameters_of(model);
+  for (const auto& [name, parameter] : parameters) {
     if (!done.insert(parameter.unsafeGetTensorImpl()).second) continue;
     const PartSlice own = parts.slice(name);
     at::Tensor values = parameter.detach().contiguous();
-    comm.broadcast(values, 0);
-    if (!own.whole()) values = values.narrow(own.dim, own.begin, own.end - own.begin).clone();
+    if (!given) comm.broadcast(values, 0);
+    if (!own.whole()) {
+      const at::Tensor slice = values.narrow(own.dim, own.begin, own.end - own.begin);
+      values = given ? at::empty(slice.sizes(), slice.options()) : slice.clone();
+    }
     hooks::set_data(parameter, values.contiguous());
     parameter.mutable_grad() = at::Tensor();
   }
-  broadcast_tensors(comm, to_named_tensors(model.named_buffers()));
+  if (given)
+    parts.fill(parameters, given);
+  else
+    broadcast_tensors(comm, to_named_tensors(model.named_buffers()));
+}
+
+// Of a model that computes as a part by itself.
+void become_part(torch::nn::Module& model, hooks::Divisible& divisible, const Communicator& comm,
+                 const TensorPlan& plan, const ParallelizeOptions& options) {
+  std::set<int64_t> fewer;
+  for (const TensorRule& rule : plan.rules())
+    if (rule.style == TensorStyle::kHeads && rule.heads < comm.size()) fewer.insert(rule.heads);
+  for (const auto& module : model.modules())
+    if (auto* const linear = dynamic_cast<torch::nn::LinearImpl*>(module.get()))
+      linear->options.in_features(linear->weight.size(1)).out_features(linear->weight.size(0));
+  divisible.take_part(tensor_part(comm, options.divides_rows, {fewer.begin(), fewer.end()}));
 }
 
 // `shared`: parameters that have the hook.
@@ -268,12 +293,21 @@ TensorParts parallelize(torch::nn::Module& model, const Communicator& comm, cons
   for (const auto& [name, tensor] : parameters) shapes.emplace_back(name, tensor.sizes().vec());
   const std::vector<Planned> modules = planned_modules(model, plan, comm.size());
   const std::vector<OfRows> of_rows = modules_of_rows(model, plan);
-  if (options.divides_rows && comm.size() > 1) check_places(model, plan);
+  const bool is_divisible = dynamic_cast<hooks::Divisible*>(&model) != nullptr;
+  if (options.divides_rows && comm.size() > 1 && !is_divisible) check_places(model, plan);
   TensorParts parts(comm, plan, shapes);
   check_shared(parameters, modules, plan, comm.size());
   if (comm.size() > 1) {
     meet(comm, plan, parameters, options.divides_rows);
-    take_slices(model, comm, parts);
+    take_slices(model, comm, parts, options.values);
+  } else if (options.values) {
+    parts.fill(parameters, options.values);
+  }
+  if (auto* const divisible = dynamic_cast<hooks::Divisible*>(&model)) {
+    if (comm.size() > 1) become_part(model, *divisible, comm, plan, options);
+    if (options.context) divisible->take_tokens(token_part(*options.context));
+    if (options.probe) run_probe(options.probe, Division(comm, {comm, false, {}, plan}));
+    return parts;
   }
   const auto division = std::make_shared<Division>(
       comm, internal::DividedRows(comm, options.divides_rows, options.context, plan));

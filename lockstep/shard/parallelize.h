@@ -45,6 +45,7 @@
 #include <optional>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/flat/parameter_parts.h"
 #include "lockstep/parallel/tensor/tensor_parts.h"
 #include "lockstep/parallel/tensor/tensor_plan.h"
 
@@ -56,6 +57,9 @@ struct ParallelizeOptions {
   std::function<void()> probe = {};
   // Along `comm` parts have their own rows between divided products. Their number divides those that each has of a sequence.
   bool divides_rows = false;
+  // The model has no values, and gets this rank's slices of these (TensorParts::fill()): no rank has the whole. Otherwise
+  // they are rank 0's.
+  ParameterParts values = {};
   // The ranks that divide the tokens of each sequence. Each has an equal part of the model, made with the same values.
   std::optional<Communicator> context = {};
 };
@@ -70,7 +74,9 @@ struct ParallelizeOptions {
 // from the default generator, which must stand alike on all parts where columns are whole; where they are divided every part
 // draws for its own columns, other masks than one process. A clone() of the model computes as the part that it is of, on the same communicators, but does not add up gradients of own
 // rows.
-// Collective. Every rank gets rank 0's parameters and buffers.
+// A model of one's own nodes, which is hooks::Divisible as TransformerLm is, becomes its part itself: its modules get no
+// hooks, and heads of keys may be fewer than parts, a number of which they are a divisor.
+// Collective. Every rank gets rank 0's parameters and buffers, or slices of ParallelizeOptions::values.
 // Throws InvalidArgument before anything is sent or changed: what TensorPlan::check() refuses; a module of another kind, or that
 // takes no hook; more parts than heads. Mismatch where the ranks' plans or models differ. InvalidArgument by the probe,
 // after which the model is divided and of no use.

@@ -3,9 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <poll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <filesystem>
@@ -83,11 +81,6 @@ TEST_F(TcpStoreTest, AnotherSecretIsRefused) {
   connect().set("k", "v");
 }
 
-TEST_F(TcpStoreTest, AProofForAnotherPurposeIsWorthless) {
-  const UniqueFd fd = connect_raw();
-  EXPECT_THROW(wire::authenticate_as_client(fd.get(), secret_, "shm", soon()), StoreError);
-}
-
 TEST_F(TcpStoreTest, NobodyThereIsATimeOut) {
   server_.reset();
   EXPECT_THROW(TcpStore(address_, secret_, Deadline::seconds(0.1)), Timeout);
@@ -158,45 +151,6 @@ TEST_F(TcpStoreTest, AClientThatDoesNotReadItsAnswersHoldsUpNobody) {
   }
   for (int i = 0; i < 20; ++i) store.add("n", 1);
   EXPECT_EQ(store.add("n", 0), 20);
-}
-
-// Whether this many descriptors are available, or can be made so.
-bool has_4096_descriptors() {
-  rlimit limit{};
-  ::getrlimit(RLIMIT_NOFILE, &limit);
-  if (limit.rlim_cur < 4096) {
-    limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 4096);
-    ::setrlimit(RLIMIT_NOFILE, &limit);
-  }
-  return limit.rlim_cur >= 4096;
-}
-
-TEST_F(TcpStoreTest, StrangersAreLimitedInNumber) {
-  if (!has_4096_descriptors()) GTEST_SKIP() << "needs 4,096 descriptors";
-  std::vector<UniqueFd> strangers;
-  for (int i = 0; i < 1100; ++i) strangers.push_back(connect_raw());
-  EXPECT_TRUE(closed(strangers.front().get())) << "the oldest gives way";
-  connect().set("k", "v");
-}
-
-// Many connections from one address do not displace one from another address, however slow that is.
-TEST_F(TcpStoreTest, AStormOfStrangersPushesOutNobodyFromElsewhere) {
-  if (!has_4096_descriptors()) GTEST_SKIP() << "needs 4,096 descriptors";
-  const UniqueFd slow = connect_raw();
-  std::vector<UniqueFd> storm;
-  for (int i = 0; i < 1100; ++i) {
-    UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in from{}, to{};
-    from.sin_family = to.sin_family = AF_INET;
-    from.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    to.sin_port = htons(address_.port);
-    ASSERT_EQ(::bind(fd.get(), reinterpret_cast<const sockaddr*>(&from), sizeof from), 0);
-    ASSERT_EQ(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to), 0);
-    storm.push_back(std::move(fd));
-  }
-  wire::authenticate_as_client(slow.get(), secret_, "store", soon());
-  connect().set("k", "v");
 }
 
 TEST_F(TcpStoreTest, ManyClients) {

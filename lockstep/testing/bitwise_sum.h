@@ -13,7 +13,7 @@
 namespace lockstep::testing {
 
 // What the ranks give is made here, once, by whole numbers: no vector maths of libtorch, whose
-// first calls on several threads may differ (comm/vector_maths.h). Constant afterwards: any thread.
+// first calls on several threads may differ (comm/internal/vector_maths.h). Constant afterwards: any thread.
 class BitwiseSum {
  public:
   // float32 of `count` elements on each of `size` ranks.

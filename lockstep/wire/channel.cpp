@@ -3,28 +3,28 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/wire/challenge.h"
 
 namespace lockstep::wire {
+namespace {
+
+constexpr size_t kMostSent = size_t{1} << 20;  // sent bytes that are kept before unsent ones
+
+}  // namespace
 
 Channel::Channel(UniqueFd fd, Service service)
     : fd_(std::move(fd)),
-      most_(service.most),
+      service_(service),
       peer_(peer_address(fd_.get())),
       local_(local_address(fd_.get())),
       incoming_(service.most) {
   set_no_delay(fd_.get());
-}
-
-Channel::Channel(UniqueFd fd, const Secret& secret, Service service)
-    : Channel(std::move(fd), service) {
-  challenge_.emplace(secret, service.purpose);
 }
 
 Channel Channel::connect(const HostPort& server, const Secret& secret, Service service,
@@ -35,58 +35,66 @@ Channel Channel::connect(const HostPort& server, const Secret& secret, Service s
 }
 
 short Channel::events() const {
-  return static_cast<short>(POLLIN | (outgoing_.empty() ? 0 : POLLOUT));
+  return static_cast<short>((unsent() < service_.most_unsent ? POLLIN : 0) |
+                            (unsent() > 0 ? POLLOUT : 0));
 }
 
-void Channel::send(std::string_view body) {
-  outgoing_ += make_frame(body, most_);
+void Channel::send_frame(std::string_view frame) {
+  outgoing_ += frame;
   flush();
 }
 
 void Channel::flush() {
-  while (!outgoing_.empty() && lost_.empty()) {
+  while (unsent() > 0 && lost_.empty()) {
     const ssize_t n =
-        ::send(fd_.get(), outgoing_.data(), outgoing_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+        ::send(fd_.get(), outgoing_.data() + sent_, unsent(), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n > 0) {
-      outgoing_.erase(0, static_cast<size_t>(n));
+      sent_ += static_cast<size_t>(n);
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      return;
+      break;
     } else if (errno != EINTR) {
       // The reader of this end learns why; data that the other end sent before is still read.
-      outgoing_.clear();
-      return;
+      sent_ = outgoing_.size();
     }
   }
+  if (unsent() > 0 && sent_ < kMostSent) return;
+  outgoing_.erase(0, sent_);
+  sent_ = 0;
 }
 
-bool Channel::receive() {
+size_t Channel::receive() {
   std::array<char, 65536> buffer;
-  const size_t limit = challenge_ ? std::min(challenge_->wanted(), buffer.size()) : buffer.size();
-  const ssize_t n = ::recv(fd_.get(), buffer.data(), limit, MSG_DONTWAIT);
-  if (n < 0 && errno == EINTR) return true;
-  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
+  ssize_t n = 0;
+  do {
+    n = ::recv(fd_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+  } while (n < 0 && errno == EINTR);
+  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
   if (n <= 0) {
     lost_ = n == 0 || errno == ECONNRESET ? "its connection was closed" : std::strerror(errno);
-    return false;
+    return 0;
   }
-  const std::string_view bytes(buffer.data(), static_cast<size_t>(n));
-  if (!challenge_) {
-    incoming_.append(bytes);
-    return true;
+  incoming_.append({buffer.data(), static_cast<size_t>(n)});
+  return static_cast<size_t>(n);
+}
+
+void Channel::pump(const std::function<void(std::string_view body)>& take, size_t budget) {
+  flush();
+  for (size_t taken = 0; lost_.empty() && taken < budget && unsent() < service_.most_unsent;) {
+    const size_t received = receive();
+    if (received == 0) break;
+    taken += received;
+    while (const auto body = incoming_.next()) take(*body);
   }
-  challenge_->answer(fd_.get(), bytes);
-  if (challenge_->done()) challenge_.reset();
-  return true;
+  if (!lost_.empty()) throw PeerLost(lost_, -1);
 }
 
 std::vector<std::string> Channel::pump() {
-  if (!lost_.empty()) throw PeerLost(lost_, -1);
-  flush();
   std::vector<std::string> bodies;
-  while (receive()) {
-    while (const auto body = incoming_.next()) bodies.emplace_back(*body);
+  try {
+    pump([&](std::string_view body) { bodies.emplace_back(body); });
+  } catch (const PeerLost&) {
+    if (bodies.empty()) throw;
   }
-  if (bodies.empty() && !lost_.empty()) throw PeerLost(lost_, -1);
   return bodies;
 }
 

@@ -1,24 +1,14 @@
 #include "lockstep/wire/unauthenticated_peers.h"
 
-#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 
 #include "lockstep/core/errors.h"
-#include "lockstep/core/log.h"
 #include "lockstep/core/net.h"
 
 namespace lockstep::wire {
-namespace {
-
-// Other threads of this process may take each freed descriptor.
-constexpr int kRoomMade = 64;
-
-}  // namespace
 
 std::string source_of(int fd) {
   int domain = 0;
@@ -76,35 +66,6 @@ std::optional<uint64_t> UnauthenticatedPeers::first_to_go() const {
 std::optional<uint64_t> UnauthenticatedPeers::oldest() const {
   if (sources_.empty()) return std::nullopt;
   return sources_.begin()->first;
-}
-
-UniqueFd Acceptor::next(int listener, const std::function<bool()>& make_room) {
-  int made = 0;
-  while (true) {
-    error_ = 0;
-    UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (fd) return fd;
-    const int error = errno;
-    if (error == EINTR || error == ECONNABORTED) continue;
-    if (error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM) return fd;
-    // Linux also says so for an empty queue.
-    pollfd queue{listener, POLLIN, 0};
-    if (::poll(&queue, 1, 0) <= 0) return fd;
-    error_ = error;
-    if (worth_a_line(++failures_))
-      log_warning(where_ + ": a connection waits, since it cannot be accepted (number " +
-                  std::to_string(failures_) + "): " + std::strerror(error) +
-                  (error == EMFILE ? "; raise this process's limit (ulimit -n)" : ""));
-    if (make_room && made++ < kRoomMade && make_room()) continue;
-    pause_ = Deadline::after(kPause);
-    return fd;
-  }
-}
-
-bool Acceptor::paused() {
-  if (!pause_.expired()) return true;
-  error_ = 0;
-  return false;
 }
 
 }  // namespace lockstep::wire

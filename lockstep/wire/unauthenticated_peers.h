@@ -1,19 +1,13 @@
-// UnauthenticatedPeers: connections whose other ends have not proved the job's secret yet. Every
-// listener uses it to limit their number, to choose which one to close, and to handle a lack of
-// descriptors.
+// UnauthenticatedPeers: connections whose other ends have not proved the job's secret yet: how many
+// there may be, and which one to close. Used by Listener.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
-
-#include "lockstep/core/deadline.h"
-#include "lockstep/core/unique_fd.h"
 
 namespace lockstep::wire {
 
@@ -50,37 +44,6 @@ class UnauthenticatedPeers {
   size_t most_;
   std::map<uint64_t, std::string> sources_;
   std::map<std::string, std::set<uint64_t>> of_source_;
-};
-
-// Accepts connections of a polled listener.
-// Thread-safety: one thread at a time.
-class Acceptor {
- public:
-  // The pause of a listener that had no descriptor for a connection.
-  static constexpr std::chrono::milliseconds kPause{100};
-
-  // `where`: begins the line in the log ("rpc").
-  explicit Acceptor(std::string where) : where_(std::move(where)) {}
-
-  // The next waiting connection, close-on-exec and non-blocking. Empty: there is none, or
-  // starved(). `make_room` closes an unauthenticated peer where a connection waits and there is no
-  // descriptor for it; false: none is closed. It may throw, and is called a bounded number of
-  // times.
-  UniqueFd next(int listener, const std::function<bool()>& make_room = {});
-  // Whether the last next() found a connection, but neither descriptor nor memory for it, nor room.
-  bool starved() const { return error_ != 0; }
-  int error() const { return error_; }  // errno at that time, for make_room, too; 0
-
-  // Whether the listener should not be polled now: after starving it stays ready all the time, and
-  // there is no event for free descriptors. False once the pause is over, and starved() as well.
-  bool paused();
-  Deadline pause() const { return pause_; }  // while paused(): the remaining time
-
- private:
-  std::string where_;
-  int error_ = 0;
-  uint64_t failures_ = 0;
-  Deadline pause_ = Deadline::after({});
 };
 
 }  // namespace lockstep::wire

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Learning rates as DeepSpeed's schedulers give them: the numbers in lockstep/parallel/zero/zero_schedule_test.cpp.
+"""Learning rates as DeepSpeed's schedulers give them: the numbers in lockstep/optim/warmup_schedule_test.cpp.
 
 usage: deepspeed_schedules.py [LR_SCHEDULES]
 

@@ -1,7 +1,7 @@
 // What tensor_parity.py runs: tensor_parity FOLDER RATE MOMENTUM trains the model in FOLDER (two_ranks.py)
 // divided among two ranks, with SGD, and leaves what came of it there.
 #include <ATen/Parallel.h>
-#include <lockstep/parallel/tensor/tensor_parallel_lm.h>
+#include <lockstep/shard/tensor_parallel_lm.h>
 #include <lockstep/testing/thread_ranks.h>
 
 #include "two_ranks.h"

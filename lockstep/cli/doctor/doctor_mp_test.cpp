@@ -94,7 +94,7 @@ TEST(LockstepDoctor, AWrongSecretIsRefusedAndTheListenerGoesOn) {
   EXPECT_EQ(Doctor({"--peer", peer, "--timeout", "30"}).finish().code, 0);
   const Ended listened = listener.finish();
   EXPECT_EQ(listened.code, 0) << listened.out;
-  EXPECT_THAT(listened.out, HasSubstr("refused 127.0.0.1:"));
+  EXPECT_THAT(listened.out, HasSubstr("closed the connection from 127.0.0.1:"));
 }
 
 // The deadline is neither awaited nor exceeded.

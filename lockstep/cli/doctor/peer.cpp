@@ -16,7 +16,7 @@
 #include "lockstep/trace/trace_file.h"
 #include "lockstep/wire/challenge.h"
 #include "lockstep/wire/frames.h"
-#include "lockstep/wire/unauthenticated_peers.h"
+#include "lockstep/wire/listener.h"
 
 namespace lockstep::cli {
 namespace {
@@ -25,8 +25,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kPurpose = "lockstep doctor";
 constexpr std::string_view kPurposeBack = "lockstep doctor, back";
-constexpr double kAuthentication = 3;  // seconds for a visitor to prove itself
-constexpr double kBackTimeout = 3;     // seconds for a connection back
+constexpr auto kAuthentication = std::chrono::seconds(3);  // for a visitor to prove itself
+constexpr double kBackTimeout = 3;                         // seconds for a connection back
 constexpr size_t kMaxMessage = size_t{1} << 20;
 constexpr int kPings = 20;
 constexpr size_t kLarge = size_t{4} << 20;
@@ -61,25 +61,22 @@ HostPort listening_address(uint16_t port, const std::string& interface, bool v6)
   return {v6 ? "::" : "0.0.0.0", port};
 }
 
+wire::Listener listen_for(std::string_view purpose, const HostPort& address, const Secret& secret) {
+  return {listen_tcp(address),
+          secret,
+          {.where = "lockstep doctor",
+           .purpose = std::string(purpose),
+           .time = kAuthentication,
+           .says = [](const std::string& line) { log_warning(line); }}};
+}
+
 // Accepts the next visitor that proves the secret, and refuses others.
-UniqueFd accept_authenticated(int listener, const Secret& secret, std::string_view purpose,
-                              Deadline deadline) {
-  wire::Acceptor acceptor("lockstep doctor");
+UniqueFd next_visitor(wire::Listener& listener, Deadline deadline) {
   while (true) {
-    wait_ready(listener, POLLIN, deadline, "a visitor");
-    UniqueFd fd = acceptor.next(listener);
-    // No other connection could be closed to make room.
-    if (acceptor.starved()) throw system_error("a visitor cannot be accepted", acceptor.error());
-    if (!fd) continue;
-    std::string who = "?";
-    try {
-      who = peer_address(fd.get()).to_string();
-      set_no_delay(fd.get());
-      wire::authenticate_as_server(fd.get(), secret, purpose, Deadline::seconds(kAuthentication));
-      return fd;
-    } catch (const Error& error) {
-      log_warning("refused " + who + ": " + error.what());
-    }
+    if (auto visitor = listener.next()) return std::move(visitor->fd);
+    if (listener.starved() != 0)
+      throw system_error("a visitor cannot be accepted", listener.starved());
+    wait_ready(listener.fd(), POLLIN, deadline, "a visitor");
   }
 }
 
@@ -194,12 +191,12 @@ void judge_path_mtu(int fd, std::vector<Finding>& findings) {
 }
 
 // The last part of a visit: the listener tries the ways back, and reports the results.
-Json await_outcomes(int control, int back, const Secret& secret, Deadline deadline) {
+Json await_outcomes(int control, wire::Listener& back, Deadline deadline) {
   while (true) {
-    pollfd waiting[] = {{control, POLLIN, 0}, {back, POLLIN, 0}};
+    pollfd waiting[] = {{control, POLLIN, 0}, {back.fd(), POLLIN, 0}};
     if (deadline.expired()) throw Timeout("the other host does not say which ways back work");
     if (::poll(waiting, 2, deadline.poll_ms(1000)) <= 0) continue;
-    if (waiting[1].revents != 0) accept_authenticated(back, secret, kPurposeBack, deadline);
+    if (waiting[1].revents != 0) back.next();
     if (waiting[0].revents != 0) return receive_message(control, deadline);
   }
 }
@@ -225,8 +222,8 @@ std::vector<Finding> listen_for_peer(uint16_t port, const std::string& interface
   // It listens by IPv6 at an interface that has IPv6 only.
   const bool v6 =
       own_addresses(interface, false).empty() && !own_addresses(interface, true).empty();
-  const UniqueFd listener = listen_tcp(listening_address(port, interface, v6));
-  const uint16_t bound = local_address(listener.get()).port;
+  wire::Listener listener = listen_for(kPurpose, listening_address(port, interface, v6), secret);
+  const uint16_t bound = local_address(listener.door()).port;
   std::string line = "[lockstep] listening; on the other host:";
   const auto addresses = own_addresses(interface, v6);
   for (size_t i = 0; i < addresses.size(); ++i)
@@ -238,7 +235,7 @@ std::vector<Finding> listen_for_peer(uint16_t port, const std::string& interface
   std::vector<Finding> findings;
   UniqueFd fd;
   try {
-    fd = accept_authenticated(listener.get(), secret, kPurpose, deadline);
+    fd = next_visitor(listener, deadline);
   } catch (const Timeout&) {
     return {
         {Level::kProblem, "visitor",
@@ -305,7 +302,7 @@ std::vector<Finding> visit_peer(const HostPort& peer, const std::string& interfa
     return findings;
   }
   try {
-    wire::authenticate_as_client(fd.get(), secret, kPurpose, Deadline::seconds(kAuthentication));
+    wire::authenticate_as_client(fd.get(), secret, kPurpose, Deadline::after(kAuthentication));
   } catch (const Error& error) {
     findings.push_back({Level::kProblem, "way there",
                         address.to_string() + " is reached, but: " + error.what(),
@@ -314,12 +311,13 @@ std::vector<Finding> visit_peer(const HostPort& peer, const std::string& interfa
     return findings;
   }
   try {
-    const UniqueFd back = listen_tcp(listening_address(0, interface, is_v6(address.host)));
+    wire::Listener back =
+        listen_for(kPurposeBack, listening_address(0, interface, is_v6(address.host)), secret);
     send_message(fd.get(),
                  {{"host", trace::host_name()},
                   {"version", LOCKSTEP_VERSION},
                   {"addresses", addresses},
-                  {"port", local_address(back.get()).port}},
+                  {"port", local_address(back.door()).port}},
                  deadline);
     const Json hello = receive_message(fd.get(), deadline);
     const auto other = hello.at("host").get<std::string>();
@@ -334,7 +332,7 @@ std::vector<Finding> visit_peer(const HostPort& peer, const std::string& interfa
     judge_path_mtu(fd.get(), findings);
     check_large(fd.get(), findings, deadline);
     send_message(fd.get(), {{"kind", "measured"}}, deadline);
-    const Json outcomes = await_outcomes(fd.get(), back.get(), secret, deadline);
+    const Json outcomes = await_outcomes(fd.get(), back, deadline);
     judge_ways(outcomes.at("outcomes"), other, "this host", findings);
   } catch (const Error& error) {
     findings.push_back({Level::kProblem, "peer", std::string("it broke off: ") + error.what(),

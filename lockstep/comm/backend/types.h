@@ -122,7 +122,7 @@ struct Call {
   Site site;
   // The record of this call, if it has been made; valid while the call starts.
   const trace::CallRecord* record = nullptr;
-  // On a device, the work that must precede the call: Backend::mark() of the caller's thread at the
+  // On a device, the work that must precede the call: DeviceOrder::mark() of the caller's thread at the
   // time of the call, since the call may start later and on another thread. Null: none.
   std::shared_ptr<void> after = nullptr;
 };

@@ -56,12 +56,11 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankSight, host, rank, pid, stopped_by, end, 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WorkerFailure, host, rank, role, restarts, local_rank, pid,
                                    exit_code, signal, last_collective, message, complete, tail,
                                    tail_stream, gave_up, late, causes, waited)
-// All but the kind. A member that is missing has its default.
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AgentMessage, generation, agent, introduction,
-                                                nodes, min_nodes, run_id, port, seen, restarts,
-                                                finished, well, stood_still, lost_output, job,
-                                                endpoint, plan, known, failure, sights, number,
-                                                exit_code, text)
+// All but the kind.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AgentMessage, generation, agent, introduction, nodes, min_nodes,
+                                   run_id, port, seen, restarts, finished, well, stood_still,
+                                   lost_output, job, endpoint, plan, known, failure, sights, number,
+                                   exit_code, text)
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FailureDrill, every, seed)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Role, name, ranks, restarts, service)

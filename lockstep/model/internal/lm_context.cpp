@@ -96,7 +96,7 @@ class WholeLossNode final : public torch::autograd::Function<WholeLossNode> {
 };
 
 struct GatherWork : torch::CustomClassHolder {
-  std::shared_ptr<const LmContext> context;
+  std::shared_ptr<const hooks::TokenPart> part;
   std::vector<int64_t> lengths;
   at::Tensor rows;
 };
@@ -106,40 +106,22 @@ class GatherNode final : public torch::autograd::Function<GatherNode> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& rows,
                             const c10::intrusive_ptr<GatherWork>& work) {
     context->saved_data["work"] = c10::IValue::make_capsule(work);
-    return work->context->gather(rows, work->lengths);
+    return work->part->gather(rows, work->lengths);
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto capsule = context->saved_data["work"].toCapsule();
     const auto& work = static_cast<const GatherWork&>(*capsule);
     const at::Tensor rows = device::copy_to(work.rows, gradients[0].device());
-    return {gradients[0].index_select(0, rows) * static_cast<double>(work.context->parts),
+    return {gradients[0].index_select(0, rows) * static_cast<double>(work.part->count()),
             at::Tensor()};
   }
 };
 
 }  // namespace
 
-std::shared_ptr<const LmContext> checked_context(LmContext context, const LmConfig& config,
-                                                 const LmSplit& split) {
-  if (context.parts == 1) return nullptr;
-  if (context.parts < 1 || !context.rows || !context.attend || !context.gather || !context.sum ||
-      !context.agree)
-    throw InvalidArgument("TransformerLm: a context of " + std::to_string(context.parts) +
-                          " parts; give 1 or more, and its functions");
-  if (config.attention_dropout > 0)
-    throw InvalidArgument(
-        "TransformerLm: attention_dropout is " + std::to_string(config.attention_dropout) +
-        ", and tokens that are divided among ranks drop no weights of attention; set it to 0, "
-        "hidden_dropout is possible");
-  if (context.check_heads)
-    context.check_heads(config.num_attention_heads / split.parts,
-                        split.own_key_heads(config.key_value_heads()));
-  return std::make_shared<const LmContext>(std::move(context));
-}
-
-ContextRows context_layout(const LmContext& context, const std::vector<int64_t>& lengths,
+ContextRows context_layout(const hooks::TokenPart& part, const std::vector<int64_t>& lengths,
                            int64_t first_row) {
-  const std::vector<int64_t> rows = context.rows(lengths);
+  const std::vector<int64_t> rows = part.rows(lengths);
   std::vector<int64_t> positions;
   positions.reserve(rows.size());
   ContextRows result;
@@ -166,28 +148,28 @@ at::Tensor context_attention(const at::Tensor& queries, const at::Tensor& keys,
                              Arithmetic arithmetic) {
   const int64_t rows = values.size(0), width = heads.width;
   const at::Tensor mixed =
-      pass.context->attend(turned(queries, heads.heads, width, pass, arithmetic),
-                           turned(keys, heads.key_value_heads, width, pass, arithmetic),
-                           values.view({rows, heads.key_value_heads, width}), pass.layout->lengths);
+      pass.tokens->attend(turned(queries, heads.heads, width, pass, arithmetic),
+                          turned(keys, heads.key_value_heads, width, pass, arithmetic),
+                          values.view({rows, heads.key_value_heads, width}), pass.layout->lengths);
   return mixed.reshape({rows, heads.heads * width});
 }
 
-at::Tensor whole_loss(const LmContext& context, const at::Tensor& targets,
+at::Tensor whole_loss(const hooks::TokenPart& part, const at::Tensor& targets,
                       const std::function<at::Tensor(double divide_by)>& share) {
   constexpr int64_t kNothing = -100;
-  const auto parts = static_cast<double>(context.parts);
+  const auto parts = static_cast<double>(part.count());
   const at::Tensor number = at::full({1}, targets.ne(kNothing).sum().item<double>(), at::kDouble);
-  context.sum(number);
+  part.sum(number);
   // So divided, gradients need no pass of their own.
   const at::Tensor mine = share(number.item<double>() / parts);
   const at::Tensor whole = mine.detach().to(at::kDouble).div(parts).reshape({1});
-  context.sum(whole);
+  part.sum(whole);
   return WholeLossNode::apply(mine, whole);
 }
 
 at::Tensor gathered(const LmPass& pass, const at::Tensor& rows) {
   auto work = c10::make_intrusive<GatherWork>();
-  work->context = pass.context;
+  work->part = pass.tokens;
   work->lengths = pass.layout->lengths;
   work->rows = pass.own_rows;
   return GatherNode::apply(rows, work);

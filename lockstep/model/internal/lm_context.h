@@ -1,4 +1,4 @@
-// A model of which each of several ranks computes some rows of a batch (LmContext, transformer_lm.h).
+// A model of which each of several ranks computes some rows of a batch (hooks::TokenPart).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,17 +14,12 @@
 
 namespace lockstep::internal {
 
-// What a model computes with: nothing where one part has all rows. Throws InvalidArgument: a part that is none,
-// functions that are missing, heads that it does not take, attention_dropout.
-std::shared_ptr<const LmContext> checked_context(LmContext context, const LmConfig& config,
-                                                 const LmSplit& split);
-
 // The layout of this rank's rows of such sequences, and which rows those are.
 struct ContextRows {
   CausalLayout layout;
   at::Tensor rows;  // int64, ascending
 };
-ContextRows context_layout(const LmContext& context, const std::vector<int64_t>& lengths,
+ContextRows context_layout(const hooks::TokenPart& part, const std::vector<int64_t>& lengths,
                            int64_t first_row);
 
 // causal_attention() of this rank's rows.
@@ -33,11 +28,11 @@ at::Tensor context_attention(const at::Tensor& queries, const at::Tensor& keys,
                              Arithmetic arithmetic);
 
 // The mean over the ranks' targets of what `share` gives of this rank's: called with what it divides its sum by, 0 for
-// its own number of targets where there are none at all. Value and gradient are LmContext's.
-at::Tensor whole_loss(const LmContext& context, const at::Tensor& targets,
+// its own number of targets where there are none at all. Value and gradient are TokenPart's.
+at::Tensor whole_loss(const hooks::TokenPart& part, const at::Tensor& targets,
                       const std::function<at::Tensor(double divide_by)>& share);
 
-// All ranks' rows in the batch's order, of this rank's [rows, columns]. In backward `parts` times this rank's rows.
+// All ranks' rows in the batch's order, of this rank's [rows, columns]. In backward count() times this rank's rows.
 at::Tensor gathered(const LmPass& pass, const at::Tensor& rows);
 
 }  // namespace lockstep::internal

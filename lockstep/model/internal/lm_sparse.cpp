@@ -42,18 +42,11 @@ at::Tensor exact_softmax(const at::Tensor& logits) {
   return at::softmax(logits, 1);
 }
 
-at::Tensor into_split(const at::Tensor& x, const LmSplit& split) {
-  return split.enter ? split.enter(x) : x;
-}
-
 // Where rows are divided among the parts of a layer, each part asks its routers about all rows, which it has gathered
 // anyway: their gradients are then added up like those of all that is within. Otherwise routers are outside, where
 // all parts compute the same, and the weights that they give enter.
-at::Tensor for_all_rows(const at::Tensor& parameter, const LmSplit& split) {
-  return split.divides_rows ? split.share(parameter) : parameter;
-}
-at::Tensor weight_in_split(const at::Tensor& weight, const LmSplit& split) {
-  return split.divides_rows ? weight : into_split(weight, split);
+at::Tensor enter_weight(const at::Tensor& weight, const internal::LmPass& pass) {
+  return has_own_rows(pass) ? weight : enter_part(weight, pass);
 }
 
 }  // namespace
@@ -78,13 +71,11 @@ bool LmExpert::is_hooked() {
          hooks::is_hooked(down->weight);
 }
 
-LmSparseMlp::LmSparseMlp(const LmConfig& config, const LmSplit& split, const LmExperts& experts,
-                         int64_t layer)
+LmSparseMlp::LmSparseMlp(const LmConfig& config, const LmExperts& experts, int64_t layer)
     : layer_(layer),
       all_(config.num_local_experts),
       chosen_(config.num_experts_per_tok),
       capacity_factor_(config.capacity_factor),
-      split_(split),
       part_(experts) {
   const ExpertNames names = expert_names(config);
   const int64_t width = config.hidden_size;
@@ -94,8 +85,7 @@ LmSparseMlp::LmSparseMlp(const LmConfig& config, const LmSplit& split, const LmE
   for (int64_t i = 0; i < all_; ++i) {
     if (i >= first && i < end) {
       experts_.push_back(list->register_module(
-          std::to_string(i),
-          std::make_shared<LmExpert>(width, config.intermediate_size / split.parts, names)));
+          std::to_string(i), std::make_shared<LmExpert>(width, config.intermediate_size, names)));
     } else {
       // Modules draw some numbers as they are made: parts must be where the whole is when theirs are drawn.
       const LmExpert elsewhere(1, 1, names);
@@ -103,8 +93,8 @@ LmSparseMlp::LmSparseMlp(const LmConfig& config, const LmSplit& split, const LmE
   }
   if (config.shared_expert_intermediate_size == 0) return;
   shared_ = register_module(
-      "shared_expert", std::make_shared<LmExpert>(
-                           width, config.shared_expert_intermediate_size / split.parts, names));
+      "shared_expert",
+      std::make_shared<LmExpert>(width, config.shared_expert_intermediate_size, names));
   shared_gate_ = register_module("shared_expert_gate", undrawn_linear(width, 1, /*bias=*/false));
 }
 
@@ -125,7 +115,7 @@ at::Tensor LmSparseMlp::router_logits(const at::Tensor& rows, const internal::Lm
   const auto guard = without_autocast();
   const at::Tensor exact = rows.to(gate_->weight.scalar_type());
   const at::Tensor logits = products(
-      exact, {{for_all_rows(gate_->weight, split_), {}}},
+      exact, {{of_all_rows(gate_->weight, pass), {}}},
       arithmetic == Arithmetic::kComposed ? arithmetic : Arithmetic::kFloat32, pass.deferred)[0];
   return at::isReducedFloatingType(logits.scalar_type()) ? logits.to(at::kFloat) : logits;
 }
@@ -149,19 +139,20 @@ at::Tensor LmSparseMlp::of_shared(const at::Tensor& rows, const at::Tensor& ente
                               arithmetic, pass.deferred);
   const at::Tensor y = products(swiglu(inner[0], inner[1], arithmetic),
                                 {{shared_->down->weight, {}}}, arithmetic, pass.deferred)[0];
-  const at::Tensor weight = products(rows, {{for_all_rows(shared_gate_->weight, split_), {}}},
-                                     arithmetic, pass.deferred)[0]
-                                .sigmoid();
-  return weight_in_split(weight, split_) * y;
+  const at::Tensor weight =
+      products(rows, {{of_all_rows(shared_gate_->weight, pass), {}}}, arithmetic, pass.deferred)[0]
+          .sigmoid();
+  return enter_weight(weight, pass) * y;
 }
 
 at::Tensor LmSparseMlp::work(const at::Tensor& rows, const internal::LmPass& pass,
                              Arithmetic arithmetic) {
-  const at::Tensor entered = into_split(rows, split_);
-  const at::Tensor& asked = split_.divides_rows ? entered : rows;
+  const at::Tensor entered = enter_part(rows, pass);
+  const at::Tensor& asked = has_own_rows(pass) ? entered : rows;
   at::Tensor logits = router_logits(asked, pass, arithmetic);
   // Every part's gradient of the losses is the whole one.
-  const double part_of_losses = split_.divides_rows ? 1.0 / static_cast<double>(split_.parts) : 1;
+  const double part_of_losses =
+      has_own_rows(pass) ? 1.0 / static_cast<double>(pass.part->count()) : 1;
   const int64_t tokens = asked.size(0), counted = pass.counted.value_or(tokens);
   if (pass.routers && counted == tokens)
     logits = watched_logits(logits, pass.routers, layer_, part_of_losses);
@@ -182,18 +173,18 @@ at::Tensor LmSparseMlp::work(const at::Tensor& rows, const internal::LmPass& pas
   const auto routed = std::make_shared<const RoutedRows>(std::move(rows_of));
   const at::Tensor chosen = shares.gather(
       1, device::copy_to(at::tensor(choices, at::kLong).view({tokens, chosen_}), shares.device()));
-  const at::Tensor weights = weight_in_split(chosen / chosen.sum(1, /*keepdim=*/true), split_);
+  const at::Tensor weights = enter_weight(chosen / chosen.sum(1, /*keepdim=*/true), pass);
   const at::Tensor sorted = sorted_rows(entered, routed, arithmetic);
   at::Tensor made;
-  if (part_.exchange) {
-    const LmExpertRows here = part_.exchange(sorted, routed->counts, layer_);
+  if (part_.parts > 1) {
+    const LmExpertRows here = part_.ranks->exchange(sorted, routed->counts, layer_);
     made = here.back(of_experts(here.rows, here.counts, pass, arithmetic));
   } else {
     made = of_experts(sorted, routed->counts, pass, arithmetic);
   }
   at::Tensor y = weighted_rows(made, weights, routed, arithmetic);
   if (shared_) y = y + of_shared(asked, entered, pass, arithmetic);
-  return split_.leave ? split_.leave(y) : y;
+  return pass.part ? pass.part->leave(y) : y;
 }
 
 }  // namespace lockstep::internal

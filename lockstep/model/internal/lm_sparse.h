@@ -26,8 +26,7 @@ class LmExpert : public torch::nn::Module {
 
 class LmSparseMlp : public torch::nn::Module {
  public:
-  LmSparseMlp(const LmConfig& config, const LmSplit& split, const LmExperts& experts,
-              int64_t layer);
+  LmSparseMlp(const LmConfig& config, const LmExperts& experts, int64_t layer);
   // Of normed rows; what leaves is whole.
   at::Tensor work(const at::Tensor& rows, const internal::LmPass& pass, Arithmetic arithmetic);
   bool is_hooked();
@@ -43,7 +42,6 @@ class LmSparseMlp : public torch::nn::Module {
 
   int64_t layer_, all_, chosen_;
   double capacity_factor_;
-  LmSplit split_;
   LmExperts part_;
   torch::nn::Linear gate_ = nullptr;
   std::vector<std::shared_ptr<LmExpert>> experts_;  // this part's

@@ -28,10 +28,11 @@ struct LmPass {
   std::shared_ptr<DeferredGradients> deferred;
   std::optional<int64_t>
       counted;  // of this rank's rows the first so many are none of padding; or all
-  std::shared_ptr<RouterRecord> routers;  // null: no experts, or nobody counts
-  LmCache* cache = nullptr;               // of sequences of equal length
+  std::shared_ptr<RouterRecord> routers;         // null: no experts, or nobody counts
+  LmCache* cache = nullptr;                      // of sequences of equal length
+  std::shared_ptr<const hooks::ModelPart> part;  // null: layers are whole
   // Where only some of the batch's rows are here (lm_context.h), with which these are.
-  std::shared_ptr<const LmContext> context;
+  std::shared_ptr<const hooks::TokenPart> tokens;
   at::Tensor own_rows;
 };
 
@@ -40,6 +41,12 @@ enum class LmPlace : uint64_t { kEmbeddings, kWeights, kAttention, kMlp };
 // The dropout of one place in one unit of a pass.
 kernels::Dropout dropout_at(const internal::LmPass& pass, int64_t unit, LmPlace place,
                             double probability);
+
+// Rows as a divided product takes them.
+at::Tensor enter_part(const at::Tensor& x, const internal::LmPass& pass);
+bool has_own_rows(const internal::LmPass& pass);  // each part, between the products
+// A parameter that all parts have, for rows of which each has its own or all.
+at::Tensor of_all_rows(const at::Tensor& parameter, const internal::LmPass& pass);
 
 // A module that only gives its parameter a name.
 class LmNorm : public torch::nn::Module {
@@ -50,21 +57,20 @@ class LmNorm : public torch::nn::Module {
 
 class LmEmbedding final : public LmUnit {
  public:
-  LmEmbedding(const LmConfig& config, const LmSplit& split);
-  at::Tensor weight;  // [this part's rows of the vocabulary, hidden_size]
+  explicit LmEmbedding(const LmConfig& config);
+  at::Tensor weight;  // [this part's words, hidden_size]
 
  private:
   at::Tensor compute(const at::Tensor& ids, const lockstep::LmPass& pass) override;
   // Of the ids that this part has; zeros for the others.
-  at::Tensor own_rows(const at::Tensor& ids) const;
+  at::Tensor own_words(const at::Tensor& ids, const hooks::ModelPart& part) const;
   double dropout_;
-  int64_t first_;
-  LmSplit split_;
+  int64_t words_;  // of the whole vocabulary
 };
 
 class LmAttention : public torch::nn::Module {
  public:
-  LmAttention(const LmConfig& config, const LmSplit& split, int64_t index);
+  LmAttention(const LmConfig& config, int64_t index);
   // Of normed rows; what leaves is whole.
   at::Tensor attend(const at::Tensor& rows, const internal::LmPass& pass, Arithmetic arithmetic);
   bool is_hooked();
@@ -76,28 +82,27 @@ class LmAttention : public torch::nn::Module {
   at::Tensor with_cache(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
                         const internal::LmPass& pass) const;
 
+  CausalHeads heads_of(const internal::LmPass& pass) const;
+
   int64_t index_;
-  CausalHeads heads_;
-  bool shares_head_;  // of keys and values, with other parts
+  CausalHeads heads_;  // of the whole layer
   double dropout_;
-  LmSplit split_;
   torch::nn::Linear query_ = nullptr, key_ = nullptr, value_ = nullptr, out_ = nullptr;
 };
 
 class LmMlp : public torch::nn::Module {
  public:
-  LmMlp(const LmConfig& config, const LmSplit& split);
+  explicit LmMlp(const LmConfig& config);
   at::Tensor work(const at::Tensor& rows, const internal::LmPass& pass, Arithmetic arithmetic);
   bool is_hooked();
 
  private:
-  LmSplit split_;
   torch::nn::Linear gate_ = nullptr, up_ = nullptr, down_ = nullptr;
 };
 
 class LmLayer final : public LmUnit {
  public:
-  LmLayer(const LmConfig& config, const LmSplit& split, const LmExperts& experts, int64_t index);
+  LmLayer(const LmConfig& config, const LmExperts& experts, int64_t index);
 
  private:
   at::Tensor compute(const at::Tensor& rows, const lockstep::LmPass& pass) override;
@@ -108,7 +113,6 @@ class LmLayer final : public LmUnit {
 
   int64_t unit_;
   double epsilon_, dropout_;
-  LmSplit split_;
   std::shared_ptr<LmAttention> attention_;
   std::shared_ptr<LmMlp> mlp_;           // or
   std::shared_ptr<LmSparseMlp> sparse_;  // experts
@@ -117,32 +121,32 @@ class LmLayer final : public LmUnit {
 
 class LmLastNorm final : public LmUnit {
  public:
-  LmLastNorm(const LmConfig& config, const LmSplit& split);
+  explicit LmLastNorm(const LmConfig& config);
   at::Tensor weight;
 
  private:
   at::Tensor compute(const at::Tensor& rows, const lockstep::LmPass& pass) override;
   double epsilon_;
-  LmSplit split_;
 };
 
 // Logits. With tied embeddings it has no parameter, and multiplies by theirs.
 class LmHead final : public LmUnit {
  public:
-  LmHead(const LmConfig& config, const LmSplit& split, std::shared_ptr<LmEmbedding> tied);
+  LmHead(const LmConfig& config, std::shared_ptr<LmEmbedding> tied);
   // next_token_loss() of the logits, without all of them; or their sum divided by `divide_by`.
   at::Tensor loss(const at::Tensor& rows, const at::Tensor& targets, const internal::LmPass& pass,
                   double divide_by = 0);
   // token_scores() of them, likewise.
-  TokenScores scores(const at::Tensor& rows, const at::Tensor& targets);
+  TokenScores scores(const at::Tensor& rows, const at::Tensor& targets,
+                     const internal::LmPass& pass);
 
  private:
   at::Tensor compute(const at::Tensor& rows, const lockstep::LmPass& pass) override;
+  VocabularyPart words_of(const internal::LmPass& pass) const;
   const at::Tensor& weight() const { return tied_ ? tied_->weight : weight_; }
   at::Tensor weight_;
   std::shared_ptr<LmEmbedding> tied_;
-  VocabularyPart part_;  // where the vocabulary is divided
-  LmSplit split_;
+  int64_t words_;  // of the whole vocabulary
 };
 
 }  // namespace lockstep::internal

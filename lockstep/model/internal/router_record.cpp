@@ -107,8 +107,7 @@ RouterRecord::RouterRecord(const LmConfig& config, const LmExperts& experts)
       balance_(config.router_aux_loss_coef),
       z_(config.router_z_loss_coef),
       by_layer_(config.router_aux_loss_by_layer),
-      token_ranks_(experts.token_ranks),
-      combine_(experts.combine) {}
+      ranks_(experts.token_ranks() > 1 ? experts.ranks : nullptr) {}
 
 void RouterRecord::count(int64_t layer, const std::vector<int64_t>& choices, int64_t left_out,
                          const at::Tensor& logits, const at::Tensor& shares) {
@@ -154,7 +153,7 @@ double RouterRecord::add_up() {
   std::vector<at::Tensor> mine;
   for (const auto& item : sums_) mine.push_back(item.second);
   const at::Tensor all = at::stack(mine);
-  if (combine_) combine_(all);
+  if (ranks_) ranks_->combine(all);
   int64_t row = 0;
   for (const auto& item : sums_) all_[item.first] = all.select(0, row++);
   // [layers, experts]
@@ -173,7 +172,8 @@ double RouterRecord::add_up() {
 at::Tensor RouterRecord::gradient_of(int64_t layer, const at::Tensor& logits) const {
   if (gradient_ == 0 || all_.empty()) return {};
   const at::NoGradGuard no_grad;
-  const auto ranks = static_cast<double>(token_ranks_), depth = static_cast<double>(layers_);
+  const auto ranks = static_cast<double>(ranks_ ? ranks_->token_ranks() : 1),
+             depth = static_cast<double>(layers_);
   const at::Tensor& own = sums_of(layer);
   const auto tokens_of = [&](const at::Tensor& sums) {
     return sums.const_data_ptr<double>()[2 * experts_ + kTokens];

@@ -4,7 +4,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -27,7 +26,7 @@ class RouterRecord {
 
   // Whether a coefficient is above 0 and a layer has counted.
   bool has_losses() const { return (balance_ > 0 || z_ > 0) && !sums_.empty(); }
-  // The losses' value, of all ranks' sums. Collective where there is a combine().
+  // The losses' value, of all ranks' sums. Collective where several ranks have tokens.
   double add_up();
   // What the losses' sum is multiplied by where its gradient comes from; 0 until backward says it.
   void set_gradient(double gradient) { gradient_ = gradient; }
@@ -40,8 +39,7 @@ class RouterRecord {
   int64_t experts_, layers_;
   double balance_, z_;
   bool by_layer_;
-  int64_t token_ranks_;
-  std::function<void(const at::Tensor&)> combine_;
+  std::shared_ptr<const ExpertExchange> ranks_;  // whose tokens they are; null: this one's
   // Of each layer, float64: choices [experts], shares [experts], logsumexp^2, entropy, tokens, left out.
   std::map<int64_t, at::Tensor> sums_;
   std::map<int64_t, at::Tensor> all_;  // the same of all ranks, where they were added up

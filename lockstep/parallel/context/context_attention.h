@@ -42,7 +42,7 @@ namespace lockstep {
 // divided by the square root of the width.
 //
 // Collective, with the same lengths on all ranks. That is not compared here: the ring's messages get Mismatch for
-// other sizes, and what else differs gives wrong numbers. lm_context() compares once for all layers; do likewise.
+// other sizes, and what else differs gives wrong numbers. token_part() compares once for all layers; do likewise.
 // Backward is collective as well, where it is differentiated, on all ranks or on none.
 // Gradients are those of the sum of all ranks' losses, as functional.h has them. A second backward of one graph
 // sends everything again. The graph holds the communicator. Two runs give equal bits.

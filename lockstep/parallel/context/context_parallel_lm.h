@@ -24,18 +24,13 @@
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/model/transformer_lm.h"
-#include "lockstep/parallel/context/context_attention.h"
+#include "lockstep/parallel/context/context_layout.h"
 
 namespace lockstep {
 
 struct ContextOptions {
   ContextWay way = ContextWay::kRing;
 };
-
-// What makes a TransformerLm one rank's (LmOptions::context), also of a part of a model (tensor_parallel_lm()). Keeps a
-// handle of `comm`; sends nothing itself. Models with it are used on all ranks of `comm` alike; ranks whose lengths
-// or ids differ get Mismatch that names them.
-LmContext lm_context(const Communicator& comm, const ContextOptions& options = {});
 
 // Drawn from the default generator, with rank 0's values on all ranks. Collective. Throws InvalidArgument (check(config),
 // attention_dropout, heads) before anything is sent, Mismatch where configurations or options differ.

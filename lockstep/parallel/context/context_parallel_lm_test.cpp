@@ -21,12 +21,13 @@
 #include "lockstep/model/sampling.h"
 #include "lockstep/model/vocabulary_loss.h"
 #include "lockstep/parallel/context/context_layout.h"
+#include "lockstep/parallel/context/token_part.h"
 #include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/parallel/pipeline/lm_chunks.h"
 #include "lockstep/parallel/pipeline/pipeline.h"
-#include "lockstep/parallel/tensor/tensor_parallel_lm.h"
 #include "lockstep/plan/pipeline_schedule.h"
+#include "lockstep/shard/tensor_parallel_lm.h"
 #include "lockstep/testing/thread_ranks.h"
 
 namespace lockstep::context_parallel_lm_test {
@@ -231,8 +232,8 @@ TEST(ContextParallelLm, WithTensorParallelismItIsTheWhole) {
     for (const ContextWay way : kWays) {
       testing::run_threads(4, [&](Communicator& comm) {
         const Mesh mesh(comm, {{"context", 2}, {"tensor", 2}});
-        TransformerLm lm = tensor_parallel_lm(
-            whole, mesh["tensor"], {.context = lm_context(mesh["context"], {.way = way})});
+        TransformerLm lm = tensor_parallel_lm(whole, mesh["tensor"]);
+        lm->take_tokens(token_part(mesh["context"], way));
         const TensorParts parts = lm_tensor_parts(lm->config(), mesh["tensor"]);
         EXPECT_LT(difference(lm(batch.ids, batch.lengths), logits), 1e-10);
         const at::Tensor mine = lm->loss(batch.ids, batch.targets, batch.lengths);
@@ -362,9 +363,8 @@ TEST(ContextParallelLm, WithRowsThatTensorPartsDivideItIsTheWhole) {
   for (const ContextWay way : kWays) {
     testing::run_threads(4, [&](Communicator& comm) {
       const Mesh mesh(comm, {{"context", 2}, {"tensor", 2}});
-      TransformerLm lm = tensor_parallel_lm(
-          whole, mesh["tensor"],
-          {.divides_rows = true, .context = lm_context(mesh["context"], {.way = way})});
+      TransformerLm lm = tensor_parallel_lm(whole, mesh["tensor"], {.divides_rows = true});
+      lm->take_tokens(token_part(mesh["context"], way));
       const TensorParts parts = lm_tensor_parts(config, mesh["tensor"]);
       const at::Tensor mine = loss_by_units(lm, batch, seeded);
       EXPECT_LT(difference(mine, loss), 1e-10);
@@ -388,8 +388,8 @@ TEST(ContextParallelLm, RowsThatDoNotDivideOnOneRankAreRefusedOnAll) {
   TransformerLm whole = made(small(4));
   testing::run_threads(4, [&](Communicator& comm) {
     const Mesh mesh(comm, {{"context", 2}, {"tensor", 2}});
-    TransformerLm lm = tensor_parallel_lm(
-        whole, mesh["tensor"], {.divides_rows = true, .context = lm_context(mesh["context"])});
+    TransformerLm lm = tensor_parallel_lm(whole, mesh["tensor"], {.divides_rows = true});
+    lm->take_tokens(token_part(mesh["context"]));
     const uint64_t before = mesh["context"].stats().collectives;
     EXPECT_THAT(message_of<InvalidArgument>([&] { lm->pass({5}); }),
                 HasSubstr("3 tokens do not divide among 2 parts"));
@@ -570,8 +570,6 @@ TEST(ContextParallelLm, BadInputIsOneLineAndNothingIsSent) {
     three.num_attention_heads = 3;
     EXPECT_THAT(line([&] { context_parallel_lm(three, comm, {.way = ContextWay::kHeads}); }),
                 HasSubstr("3 heads do not divide among 2 ranks"));
-    EXPECT_THAT(line([&] { TransformerLm(small(4), LmOptions{.context = {.parts = 2}}); }),
-                HasSubstr("a context of 2 parts; give 1 or more, and its functions"));
     EXPECT_EQ(comm.stats().collectives, 0u);
 
     TransformerLm lm = context_parallel_lm(whole, comm);

@@ -110,6 +110,26 @@ LmExpertRows exchanged(const Communicator& comm, const at::Tensor& rows,
   return here;
 }
 
+class RanksExperts final : public ExpertExchange {
+ public:
+  RanksExperts(Communicator comm, Communicator tokens)
+      : comm_(std::move(comm)), tokens_(std::move(tokens)) {}
+
+  LmExpertRows exchange(const at::Tensor& rows, const std::vector<int64_t>& counts,
+                        int64_t layer) const override {
+    return exchanged(comm_, rows, counts, layer);
+  }
+  int64_t token_ranks() const override { return tokens_.size(); }
+  void combine(const at::Tensor& sums) const override {
+    Communicator(tokens_)
+        .iall_reduce(sums, ReduceOp::kSum, call_note("expert: routers' losses"))
+        .wait();
+  }
+
+ private:
+  Communicator comm_, tokens_;
+};
+
 }  // namespace
 
 ExpertRoutes expert_routes(const std::vector<int64_t>& all, int64_t experts, int64_t rank,
@@ -149,18 +169,9 @@ ExpertRoutes expert_routes(const std::vector<int64_t>& all, int64_t experts, int
 }
 
 LmExperts experts_over(const Communicator& comm, const Communicator& tokens) {
-  LmExperts experts;
-  experts.part = comm.rank();
-  experts.parts = comm.size();
-  experts.token_ranks = tokens.size();
-  if (comm.size() > 1)
-    experts.exchange = [comm](const at::Tensor& rows, const std::vector<int64_t>& counts,
-                              int64_t layer) { return exchanged(comm, rows, counts, layer); };
-  if (tokens.size() > 1)
-    experts.combine = [tokens = Communicator(tokens)](const at::Tensor& sums) mutable {
-      tokens.iall_reduce(sums, ReduceOp::kSum, call_note("expert: routers' losses")).wait();
-    };
-  return experts;
+  return {.part = comm.rank(),
+          .parts = comm.size(),
+          .ranks = std::make_shared<RanksExperts>(comm, tokens)};
 }
 
 }  // namespace lockstep

@@ -49,14 +49,14 @@ TEST(ExpertExchange, RowsGoToTheirExpertsAndComeBack) {
   testing::run_threads(2, [](Communicator& comm) {
     const LmExperts experts = experts_over(comm, comm);
     EXPECT_EQ(experts.part, comm.rank());
-    EXPECT_EQ(experts.token_ranks, 2);
+    EXPECT_EQ(experts.token_ranks(), 2);
     const Numbers counts = comm.rank() == 0 ? Numbers{1, 2, 3, 0} : Numbers{2, 0, 1, 1};
     std::vector<double> numbers;
     for (int64_t e = 0; e < 4; ++e)
       for (int64_t i = 0; i < counts[static_cast<size_t>(e)]; ++i)
         numbers.push_back(static_cast<double>(100 * e + 10 * comm.rank() + i));
     const at::Tensor rows = torch::tensor(numbers, at::kDouble).unsqueeze(1).requires_grad_();
-    const LmExpertRows here = experts.exchange(rows, counts, 0);
+    const LmExpertRows here = experts.ranks->exchange(rows, counts, 0);
     EXPECT_EQ(here.counts, comm.rank() == 0 ? (Numbers{3, 2}) : (Numbers{4, 1}));
     const at::Tensor expected = comm.rank() == 0
                                     ? torch::tensor({0., 10., 11., 100., 101.}, at::kDouble)
@@ -77,7 +77,7 @@ TEST(ExpertExchange, ARankAtAnotherLayerIsAMismatch) {
   const std::string text = message_of<Mismatch>([] {
     testing::run_threads(2, [](Communicator& comm) {
       const LmExperts experts = experts_over(comm, comm);
-      experts.exchange(torch::zeros({2, 3}), {1, 1}, comm.rank());
+      experts.ranks->exchange(torch::zeros({2, 3}), {1, 1}, comm.rank());
     });
   });
   EXPECT_THAT(text, HasSubstr("expert: counts of layer"));
@@ -91,7 +91,7 @@ TEST(ExpertExchange, ARankThatSkipsABackwardIsAMismatch) {
       std::vector<at::Tensor> rows, backs;
       for (int64_t layer = 0; layer < 2; ++layer) {
         rows.push_back(torch::ones({2, 3}).requires_grad_());
-        const LmExpertRows here = experts.exchange(rows.back(), {1, 1}, layer);
+        const LmExpertRows here = experts.ranks->exchange(rows.back(), {1, 1}, layer);
         backs.push_back(here.back(here.rows));
       }
       if (comm.rank() == 0) backs[1].sum().backward();

@@ -46,15 +46,7 @@ TransformerLm expert_parallel_lm(const TransformerLm& whole, const Communicator&
   const ExpertParts checked(config, comm);
   compare(tokens, config, comm.size(), 0);
   TransformerLm lm = without_values(config, comm, tokens);
-  const auto sources = whole->named_parameters();
-  lm->to(sources.begin()->value().scalar_type());
-  const at::NoGradGuard no_grad;
-  for (auto& [name, parameter] : parameters_of(lm)) {
-    const at::Tensor& source = sources[name];
-    parameter.detach().copy_(source);
-    parameter.set_requires_grad(source.requires_grad());
-  }
-  lm->train(whole->is_training());
+  take_values(lm, whole);
   return lm;
 }
 

@@ -19,7 +19,7 @@
 #include "lockstep/parallel/ddp/reducer.h"
 #include "lockstep/parallel/expert/expert_exchange.h"
 #include "lockstep/parallel/expert/expert_parts.h"
-#include "lockstep/parallel/tensor/tensor_parallel_lm.h"
+#include "lockstep/shard/parallelize.h"
 #include "lockstep/testing/thread_ranks.h"
 
 namespace lockstep::expert_parallel_lm_test {
@@ -441,10 +441,11 @@ TEST(ExpertParallelLm, WithTensorParallelismItIsOneProcess) {
       testing::run_threads(4, [&](Communicator& comm) {
         const Mesh mesh(comm, {{"expert", 2}, {"tensor", 2}});
         Communicator &tensor = mesh["tensor"], &expert = mesh["expert"];
-        TransformerLm lm(
-            config, LmOptions{.initial = InitialParameters::kNone,
-                              .split = lm_split(config, tensor, {.divides_rows = divides_rows}),
-                              .experts = experts_over(expert, expert)});
+        TransformerLm lm(config, LmOptions{.initial = InitialParameters::kNone,
+                                           .experts = experts_over(expert, expert)});
+        const auto nothing = [](const std::string&, int64_t, const at::Tensor&) {};
+        parallelize(*lm, tensor, lm_tensor_plan(config),
+                    {.divides_rows = divides_rows, .values = nothing});
         lm->to(at::kDouble);
         const TensorParts parts = lm_tensor_parts(config, tensor);
         parts.copy(parameters_of(lm), parameters);

@@ -102,10 +102,10 @@ std::vector<PipelineChunk> LmChunks::chunks_of(const PipelineSchedule& schedule,
   if (schedule.all_chunks() != cut)
     throw InvalidArgument("LmChunks: the model is cut into " + std::to_string(cut) +
                           " chunks, and the schedule has " + std::to_string(schedule.all_chunks()));
-  const LmSplit& split = state_->lm->split();
+  const hooks::ModelPart* const part = state_->lm->part();
   const PipelineRows rows{{state_->lm->config().hidden_size},
                           state_->lm->parameters().front().scalar_type(),
-                          split.divides_rows ? split.parts : 1};
+                          part != nullptr && part->divides_rows() ? part->count() : 1};
   // Chunks of two models, or of two divisions, may exchange the same rows.
   const std::vector<int>& first = state_->first;
   std::string sizes;

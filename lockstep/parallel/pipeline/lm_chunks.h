@@ -46,7 +46,7 @@ class LmChunks {
   // micro-batch, end to end. `dropout_seed`: the same on all ranks (LmPassOptions::dropout_seed).
   // `scale`: a factor of the loss, for the routers' losses. `padding`: the number of padding
   // sequences at the end of each micro-batch (LmPassOptions::padding); empty: none. Returns
-  // PipelineBatch::rows: the tokens of each micro-batch; with LmOptions::context those that
+  // PipelineBatch::rows: the tokens of each micro-batch; with take_tokens() those that
   // own_rows() of its lengths selects, for which this rank gives ids and targets.
   std::vector<int64_t> begin(std::vector<std::vector<int64_t>> lengths, uint64_t dropout_seed = 0,
                              double scale = 1, std::vector<int64_t> padding = {});

@@ -45,7 +45,7 @@ namespace lockstep {
 struct PipelineRows {
   std::vector<int64_t> shape;  // after dim 0
   at::ScalarType dtype = at::kFloat;
-  // Ranks that share the rows (LmSplit::divides_rows); divides those of each micro-batch.
+  // Ranks that share the rows (hooks::ModelPart); divides those of each micro-batch.
   int64_t parts = 1;
   bool operator==(const PipelineRows&) const = default;
 };

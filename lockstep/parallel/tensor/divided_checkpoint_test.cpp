@@ -23,9 +23,9 @@
 #include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/parallel/pipeline/lm_chunks.h"
 #include "lockstep/parallel/pipeline/pipeline.h"
-#include "lockstep/parallel/tensor/tensor_parallel_lm.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
 #include "lockstep/plan/pipeline_cut.h"
+#include "lockstep/shard/tensor_parallel_lm.h"
 #include "lockstep/testing/thread_ranks.h"
 
 namespace lockstep::divided_checkpoint_test {

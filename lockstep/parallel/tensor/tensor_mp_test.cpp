@@ -8,7 +8,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
-#include "lockstep/parallel/tensor/tensor_parallel_lm.h"
+#include "lockstep/shard/tensor_parallel_lm.h"
 #include "lockstep/testing/gtest_ranks.h"
 
 namespace lockstep::tensor_mp_test {

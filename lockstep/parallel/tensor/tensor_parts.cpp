@@ -177,4 +177,8 @@ NamedTensors TensorParts::gather(const NamedTensors& mine, int root) {
   return all;
 }
 
+TensorParts lm_tensor_parts(const LmConfig& config, const Communicator& comm) {
+  return TensorParts(comm, lm_tensor_plan(config), lm_parameter_shapes(config));
+}
+
 }  // namespace lockstep

@@ -69,4 +69,7 @@ class TensorParts {
   std::map<std::string, Place> places_;
 };
 
+// Of a TransformerLm, by lm_tensor_plan(). Sends nothing.
+TensorParts lm_tensor_parts(const LmConfig& config, const Communicator& comm);
+
 }  // namespace lockstep

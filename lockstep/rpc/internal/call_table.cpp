@@ -18,8 +18,12 @@ auto CallTable::taken(Take take) {
   return calls;
 }
 
-PendingPtr CallTable::take(uint64_t number) {
-  return taken([&](auto& calls) { return calls.take(number); });
+PendingPtr CallTable::take(uint64_t number, const Link* over) {
+  return taken([&](auto& calls) -> PendingPtr {
+    const PendingPtr* const call = calls.find(number);
+    if (call == nullptr || (over != nullptr && (*call)->link.get() != over)) return nullptr;
+    return calls.take(number);
+  });
 }
 
 std::vector<PendingPtr> CallTable::take_of(const Link& link) {

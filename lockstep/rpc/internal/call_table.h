@@ -21,8 +21,9 @@ class CallTable {
   // Gives the call, which has a deadline, its number. Returns true if the deadline is earlier than
   // all others here, so that the clock must be set anew.
   bool insert(const PendingPtr& call);
-  // Removes it; null: there is no such call (any more).
-  PendingPtr take(uint64_t number);
+  // Removes it; null: there is no such call (any more), or, with `over`, it was not sent over that
+  // link: an answer that comes over another is none of its.
+  PendingPtr take(uint64_t number, const Link* over = nullptr);
   // Removes the calls of a lost link, or all.
   std::vector<PendingPtr> take_of(const Link& link);
   std::vector<PendingPtr> take_all();

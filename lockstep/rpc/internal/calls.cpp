@@ -147,7 +147,12 @@ void Calls::call(const std::string& to, const Request& request, Writer& argument
           context.autograd->context->sent(arguments.tensors(), to, context.autograd->next_call());
     if (extra.owner) check_owner(*extra.owner);
     message.link = call->link = link_of(to, *call->ends, extra.owner);
-    if (extra.waits_for_room) wait_for_room(*call, !message.devices.empty());
+    if (extra.waits_for_room) {
+      // While it waits, this thread may serve calls, which write with the same writer.
+      Writer written = std::exchange(arguments, Writer());
+      wait_for_room(*call, !message.devices.empty());
+      arguments = std::move(written);
+    }
   } catch (const Error&) {
     return call->state().fail(std::current_exception());
   }
@@ -203,25 +208,23 @@ void Calls::call(const std::string& to, const Request& request, Writer& argument
 
 void Calls::wait_for_room(const Pending& call, bool copies) {
   Link& link = *call.link;
-  const auto late = [&](const std::string& what, const char* within) {
+  const auto late = [&](const std::string& what) {
     return Timeout(words(call) + ": " + what + " within " +
-                   seconds_text(call.ends->timeout_seconds()) + within);
+                   seconds_text(call.ends->timeout_seconds()) +
+                   " (AgentOptions::queued_bytes = " + std::to_string(options_.queued_bytes) + ")");
   };
-  const std::string bytes = std::to_string(options_.queued_bytes);
   if (link.queued_bytes() >= options_.queued_bytes && !link.wait_for_room(*call.ends))
-    throw late(
-        std::to_string(link.queued_bytes()) + " bytes wait to be sent to it, and no room came",
-        (" (AgentOptions::queued_bytes = " + bytes + ")").c_str());
+    throw late(std::to_string(link.queued_bytes()) +
+               " bytes wait to be sent to it, and no room came");
   if (copies && !sender_.wait_for_room(link, options_.queued_bytes, *call.ends))
-    throw late("tensors of devices of " + bytes + " bytes wait for their copies, and no room came",
-               " (AgentOptions::queued_bytes)");
+    throw late("tensors of devices wait for their copies, and no room came");
   const auto most = static_cast<int64_t>(options_.calls_in_flight);
   while (link.calls.load(std::memory_order_relaxed) >= most) {
     if (call.ends->expired())
-      throw late(std::to_string(most) +
-                     " calls to it are in flight, the most "
-                     "(AgentOptions::calls_in_flight), and none returned",
-                 "");
+      throw Timeout(words(call) + ": " + std::to_string(most) +
+                    " calls to it are in flight, the most (AgentOptions::calls_in_flight), and "
+                    "none returned within " +
+                    seconds_text(call.ends->timeout_seconds()));
     const Deadline slice = Deadline::after(
         std::min<Deadline::Duration>(call.ends->remaining(), std::chrono::milliseconds(5)));
     if (!link.receive_until([&] { return link.calls.load(std::memory_order_relaxed) < most; },
@@ -306,10 +309,8 @@ void Calls::keep_time() {
 
 void Calls::answered(const std::shared_ptr<Link>& link, Incoming& message) {
   std::shared_ptr<Receipt> receipt = receipt_of(self_, link, message);
-  PendingPtr call = table_.take(message.head.call);
-  if (!call || call->link != link) {  // it was cancelled, or was late
-    return link->drop(message.pending);
-  }
+  PendingPtr call = table_.take(message.head.call, link.get());
+  if (!call) return link->drop(message.pending);  // it was cancelled, or was late
   if (message.head.kind == MessageKind::kError) {
     Reader reader(message.body, {});
     return finish(call, error_of(*call, reader));
@@ -385,7 +386,6 @@ void Calls::lost(const std::shared_ptr<Link>& link, const std::string& why) {
   for (const PendingPtr& call : table_.take_of(*link))
     finish(call, std::make_exception_ptr(
                      PeerLost(words(*call) + ": " + link->peer().str() + " is lost: " + why, -1)));
-  sender_.references().lost(*link);
   const MutexLock lock(mutex_);
   gone_.insert(link->peer().incarnation);
 }

@@ -116,6 +116,7 @@ void Core::lost(const std::shared_ptr<Link>& link, const std::string& why) {
   calls_.lost(link, why);
   inbound_.lost(link);
   references_.doubt(link->peer());
+  sender_.references().lost(*link);  // which may end objects of the user
   if (stopped()) return;
   reactor_.at(Deadline::Clock::now() + kGoneAfter,
               task_of([weak = weak_from_this(), process = link->peer().incarnation] {

@@ -34,7 +34,7 @@ inline constexpr auto kHello = static_cast<MessageKind>(128);  // body: the end'
 inline constexpr auto kReady = static_cast<MessageKind>(129);
 
 struct FrameHead {
-  static constexpr uint32_t kMagic = 0x3352534c;  // "LSR3"
+  static constexpr uint32_t kMagic = 0x3452534c;  // "LSR4"
   uint32_t magic = kMagic;
   MessageKind kind = MessageKind::kRequest;
   uint8_t references = 0;  // 1: the message has references, and its receiver acknowledges it

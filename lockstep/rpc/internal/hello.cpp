@@ -10,6 +10,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/net.h"
+#include "lockstep/wire/challenge.h"
 
 namespace lockstep::rpc::internal {
 namespace {
@@ -151,17 +152,16 @@ Introduction introduce(int fd, Hello self, Deadline deadline) {
   return introduction;
 }
 
-UnauthenticatedPeer::UnauthenticatedPeer(UniqueFd fd, const Secret& secret, Hello self)
-    : fd_(std::move(fd)), challenge_(secret, kPurpose), self_(std::move(self)) {
+Newcomer::Newcomer(int fd, Hello self) : fd_(fd), self_(std::move(self)) {
   self_.word = random_word();
 }
 
 // Reads not one byte more, since the link reads what follows.
-bool UnauthenticatedPeer::read_up_to(size_t bytes) {
+bool Newcomer::read_up_to(size_t bytes) {
   while (buffer_.size() < bytes) {
     const size_t have = buffer_.size();
     buffer_.resize(bytes);
-    const ssize_t n = ::recv(fd_.get(), buffer_.data() + have, bytes - have, MSG_DONTWAIT);
+    const ssize_t n = ::recv(fd_, buffer_.data() + have, bytes - have, MSG_DONTWAIT);
     buffer_.resize(have + (n > 0 ? static_cast<size_t>(n) : 0));
     if (n > 0 || (n < 0 && errno == EINTR)) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
@@ -172,29 +172,18 @@ bool UnauthenticatedPeer::read_up_to(size_t bytes) {
 }
 
 // This fits: it is a few hundred bytes into an empty socket buffer.
-void UnauthenticatedPeer::send(std::string_view bytes) const {
-  const ssize_t n = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+void Newcomer::send(std::string_view bytes) const {
+  const ssize_t n = ::send(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   if (n != static_cast<ssize_t>(bytes.size()))
     throw PeerLost("it does not read what it asked for", -1);
 }
 
-bool UnauthenticatedPeer::advance() {
-  while (!challenge_.done()) {
-    // Checks every byte as it arrives, so the first wrong one is refused.
-    const size_t wanted = challenge_.wanted();
-    buffer_.clear();
-    const bool all = read_up_to(wanted);
-    if (!buffer_.empty()) {
-      challenge_.answer(fd_.get(), buffer_);
-      buffer_.clear();
-    }
-    if (!all) return false;
-  }
+bool Newcomer::advance() {
   if (!met_) {
     if (!read_frame(kHello, kMostHello)) return false;
     introduction_.other = Hello::decode(std::string_view(buffer_).substr(kHeadBytes));
     buffer_.clear();
-    introduction_.process = other_process(fd_.get());
+    introduction_.process = other_process(fd_);
     self_.address = show_word(introduction_);
     send(hello_frame(self_));
     met_ = true;
@@ -207,7 +196,7 @@ bool UnauthenticatedPeer::advance() {
 }
 
 // Returns false if it has not arrived completely.
-bool UnauthenticatedPeer::read_frame(MessageKind kind, size_t most) {
+bool Newcomer::read_frame(MessageKind kind, size_t most) {
   return read_up_to(kHeadBytes) &&
          read_up_to(kHeadBytes + head_of(buffer_.data(), kind, most).body);
 }

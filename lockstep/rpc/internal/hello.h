@@ -21,18 +21,16 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/secret.h"
-#include "lockstep/core/unique_fd.h"
 #include "lockstep/rpc/internal/frame.h"
 #include "lockstep/rpc/internal/process_read.h"
 #include "lockstep/rpc/peer.h"
-#include "lockstep/wire/challenge.h"
+#include "lockstep/wire/listener.h"
 
 namespace lockstep::rpc::internal {
 
@@ -78,29 +76,20 @@ struct Introduction {
 void prove(int fd, const Secret& secret, Deadline deadline);
 Introduction introduce(int fd, Hello self, Deadline deadline);
 
-// The accepting end, which must not wait: it reads the bytes that have arrived. Until a peer has
-// proved the secret, it is unauthenticated and gets no more than a few KiB of memory.
-class UnauthenticatedPeer {
+// The accepting end, after the challenge. Once it is complete, the other end waits for
+// ready_frame(). Throws BadFrame, PeerLost, SystemError.
+class Newcomer final : public wire::Greeting {
  public:
-  UnauthenticatedPeer(UniqueFd fd, const Secret& secret, Hello self);
-
-  int fd() const { return fd_.get(); }
-  // True: the introduction is complete, see introduction(), and the other end waits for
-  // ready_frame(). Throws StoreError, BadFrame, PeerLost, SystemError; the connection is then
-  // unusable.
-  bool advance();
+  Newcomer(int fd, Hello self);
+  bool advance() override;
   Introduction& introduction() { return introduction_; }
-  UniqueFd release() { return std::move(fd_); }
-  // Whether it has proved the secret.
-  bool proved() const { return challenge_.done(); }
 
  private:
   bool read_up_to(size_t bytes);
   bool read_frame(MessageKind kind, size_t most);
   void send(std::string_view bytes) const;
 
-  UniqueFd fd_;
-  wire::ServerChallenge challenge_;
+  const int fd_;
   Hello self_;
   Introduction introduction_;
   bool met_ = false;  // hellos were exchanged

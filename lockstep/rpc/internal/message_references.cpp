@@ -11,7 +11,8 @@ namespace lockstep::rpc::internal {
 
 void SentReferences::keep(MessageId message, std::vector<ReferencePtr> references) {
   const MutexLock lock(mutex_);
-  kept_.insert_or_assign(message, std::move(references));
+  // A peer may call twice with one number; what was kept then goes without the lock.
+  kept_[message].swap(references);
 }
 
 void SentReferences::release(MessageId message) noexcept {

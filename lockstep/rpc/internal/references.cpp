@@ -95,7 +95,9 @@ ReferencePtr References::reference_to(const Peer& owner, ObjectId id, uint64_t a
   const MutexLock lock(mutex_);
   auto& known = references_[{owner.incarnation, id}];
   ReferencePtr reference = known.lock();
-  if (!reference) known = reference = std::make_shared<Reference>(self_, owner, id);
+  // A peer may have named another process as the owner of an object that was still to come.
+  if (!reference || reference->owner.name != owner.name)
+    known = reference = std::make_shared<Reference>(self_, owner, id);
   reference->adds += adds;
   return reference;
 }
@@ -148,6 +150,7 @@ ReferencePtr References::read_reference(Reader& reader) {
   owner.pid = static_cast<int64_t>(reader.word());
   owner.host = reader.text();
   const ObjectId id = ObjectId::read(reader);
+  if (owner.incarnation == calls_.self().incarnation) owner = calls_.self();
   ReferencePtr reference = reference_to(owner, id, 0);
   if (owner.incarnation == calls_.self().incarnation) {
     if (objects_.add(id, owner.incarnation)) ++reference->adds;
@@ -269,19 +272,20 @@ void References::tell_what_was_not() {
 
 void References::keep_leases() {
   if (calls_.stopped()) return;
-  std::map<uint64_t, ReferencePtr> owners;  // one reference of each
+  // One reference of each process, under each name that peers have given it.
+  std::map<std::pair<uint64_t, std::string>, ReferencePtr> owners;
   std::vector<ReferencePtr> others;  // the last handle of a reference is not dropped with the lock
   {
     const MutexLock lock(mutex_);
     for (const auto& [key, weak] : references_) {
       if (key.first == calls_.self().incarnation) continue;
       ReferencePtr reference = weak.lock();
-      if (reference && !owners.try_emplace(key.first, reference).second)
+      if (reference && !owners.try_emplace({key.first, reference->owner.name}, reference).second)
         others.push_back(std::move(reference));
     }
   }
   const Writer notice = notice_of(Notice::kAlive);
-  for (const auto& [incarnation, reference] : owners) calls_.tell(reference->owner, notice);
+  for (const auto& [process, reference] : owners) calls_.tell(reference->owner, notice);
   tell_what_was_not();
   expire();
   calls_.reactor().at(Deadline::Clock::now() + calls_.options().lease / 3, task_of([weak = self_] {

@@ -37,6 +37,11 @@ class TimedSlots {
     ++size_;
     return number;
   }
+  // Null: it is not here (any more). Valid until the next change.
+  const T* find(uint64_t number) const {
+    const Slot* const slot = slot_of(number);
+    return slot == nullptr ? nullptr : &slot->item;
+  }
   // Removes the item; null: it is not here (any more).
   T take(uint64_t number) {
     T item = empty(number);

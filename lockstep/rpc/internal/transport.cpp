@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <map>
 #include <set>
 #include <thread>
 #include <unordered_map>
@@ -24,17 +23,17 @@
 #include "lockstep/rpc/internal/hello.h"
 #include "lockstep/rpc/internal/stream_link.h"
 #include "lockstep/trace/trace_file.h"
-#include "lockstep/wire/unauthenticated_peers.h"
+#include "lockstep/wire/listener.h"
 
 namespace lockstep::rpc::internal {
 namespace {
 
+constexpr size_t kLocalDoor = 0, kTcpDoor = 1;
 constexpr size_t kMaxUnauthenticated = 256;
 constexpr auto kIntroductionTime = std::chrono::seconds(5);
 // The first interval of lookups in the store.
 constexpr auto kLookedUpAgain = std::chrono::milliseconds(20);
 constexpr auto kLookedUpAtLeast = std::chrono::milliseconds(100);
-constexpr int kAcceptedAtATime = 64;  // afterwards it is the other sockets' turn
 // Consecutive refusals of the secret: a flood of unauthenticated peers displaces some.
 constexpr int kRefusalsBelieved = 3;
 
@@ -50,14 +49,7 @@ struct Transport::State : std::enable_shared_from_this<Transport::State> {
 
   void listen();
   void start(LinkHandlers handlers);
-  struct Door;
-  void accept(Door& door);
-  void admit(UniqueFd fd, bool local);
-  void meet(uint64_t id, const std::shared_ptr<UnauthenticatedPeer>& stranger, bool local);
-  bool end_meeting(uint64_t id);
-  bool make_room();
-  void refuse(uint64_t id, const std::string& why, bool counts);
-  void count_refused(const std::string& why);
+  void accept();
   std::shared_ptr<StreamLink> make_link(UniqueFd fd, Introduction introduction, bool local,
                                         const std::string& ready, const std::string& name);
   std::shared_ptr<StreamLink> attempt(const std::string& name, Deadline deadline, uint64_t only);
@@ -70,12 +62,7 @@ struct Transport::State : std::enable_shared_from_this<Transport::State> {
   const TransportOptions options;
   Hello self;
   Entry entry;
-  struct Door {
-    const bool local;
-    UniqueFd listener = {};
-    wire::Acceptor acceptor{"rpc"};
-  };
-  Door local_door{true}, tcp_door{false};
+  std::optional<wire::Listener> listener;  // by the Unix socket and by TCP
   UniqueFd wake;
   std::shared_ptr<LinkContext> context;
   std::atomic<uint64_t> refused{0};
@@ -85,20 +72,12 @@ struct Transport::State : std::enable_shared_from_this<Transport::State> {
     bool attempting = false;
     uint64_t lost_incarnation = 0;  // of the last link
   };
-  struct Meeting {
-    std::shared_ptr<UnauthenticatedPeer> stranger;
-    uint64_t timer = 0;
-  };
   mutable Mutex mutex;
   ConditionVariable changed;
   bool closed LOCKSTEP_GUARDED_BY(mutex) = false;
   std::unordered_map<std::string, Known> known LOCKSTEP_GUARDED_BY(mutex);
   std::set<std::shared_ptr<StreamLink>> links LOCKSTEP_GUARDED_BY(mutex);  // in both directions
-  std::map<uint64_t, Meeting> meetings LOCKSTEP_GUARDED_BY(mutex);         // accepted connections
-  wire::UnauthenticatedPeers strangers LOCKSTEP_GUARDED_BY(mutex){
-      wire::most_unauthenticated(kMaxUnauthenticated)};
-  uint64_t last_meeting LOCKSTEP_GUARDED_BY(mutex) = 0;
-  std::set<int> tried LOCKSTEP_GUARDED_BY(mutex);  // by attempt()
+  std::set<int> tried LOCKSTEP_GUARDED_BY(mutex);                          // by attempt()
 
   // A socket on which this process authenticates itself: close() ends that.
   class Trying {
@@ -127,9 +106,17 @@ struct Transport::State : std::enable_shared_from_this<Transport::State> {
 // ---- coming up ----
 
 void Transport::State::listen() {
-  local_door.listener = listen_local(entry.local);
-  tcp_door.listener = listen_tcp({options.listen, 0});
-  entry.tcp = addresses_of(options.listen, local_address(tcp_door.listener.get()).port);
+  std::vector<UniqueFd> doors(2);
+  doors[kLocalDoor] = listen_local(entry.local);
+  doors[kTcpDoor] = listen_tcp({options.listen, 0});
+  entry.tcp = addresses_of(options.listen, local_address(doors[kTcpDoor].get()).port);
+  listener.emplace(std::move(doors), secret,
+                   wire::Listener::Service{
+                       .where = "rpc",
+                       .purpose = std::string(kPurpose),
+                       .most = kMaxUnauthenticated,
+                       .time = kIntroductionTime,
+                       .greets = [this](int fd) { return std::make_unique<Newcomer>(fd, self); }});
   wake = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake) throw system_error("eventfd", errno);
 }
@@ -169,15 +156,18 @@ void Transport::State::start(LinkHandlers handlers) {
           },
       .refused =
           [weak](const std::string& what) {
-            if (const auto state = weak.lock()) state->count_refused(what);
+            const auto state = weak.lock();
+            const uint64_t count = state ? ++state->refused : 0;
+            if (wire::worth_a_line(count))
+              log_warning("rpc: a connection was refused: " + what + " (number " +
+                          std::to_string(count) + ")");
           }});
   reactor.watch(wake.get(), EPOLLIN, [weak](uint32_t) {
     if (const auto state = weak.lock()) state->write_what_waits();
   });
-  for (Door* door : {&local_door, &tcp_door})
-    reactor.watch(door->listener.get(), EPOLLIN, [weak, door](uint32_t) {
-      if (const auto state = weak.lock()) state->accept(*door);
-    });
+  reactor.watch(listener->fd(), EPOLLIN, [weak](uint32_t) {
+    if (const auto state = weak.lock()) state->accept();
+  });
 }
 
 void Transport::State::write_what_waits() {
@@ -194,127 +184,21 @@ void Transport::State::write_what_waits() {
 
 // ---- who connects ----
 
-void Transport::State::accept(Door& door) {
+void Transport::State::accept() {
   {
     const MutexLock lock(mutex);
-    if (closed) return;  // the listener's number may have been reused
-  }
-  const int listener = door.listener.get();
-  for (int i = 0; i < kAcceptedAtATime; ++i) {
-    UniqueFd fd = door.acceptor.next(listener, [this] { return make_room(); });
-    if (door.acceptor.starved()) {
-      // There is no event for free descriptors.
-      reactor.arm(listener, 0);
-      reactor.at(Reactor::Clock::now() + wire::Acceptor::kPause,
-                 task_of([weak = weak_from_this(), listener] {
-                   const auto state = weak.lock();
-                   if (!state) return;
-                   const MutexLock lock(state->mutex);
-                   if (!state->closed) state->reactor.arm(listener, EPOLLIN);
-                 }));
-    }
-    if (!fd) return;
-    admit(std::move(fd), door.local);
-  }
-  reactor.arm(listener, EPOLLIN);  // there may be more
-}
-
-void Transport::State::admit(UniqueFd fd, bool local) {
-  const std::weak_ptr<State> weak = weak_from_this();
-  if (!local) prepare_tcp(fd.get());
-  const std::string source = wire::source_of(fd.get());
-  const auto stranger = std::make_shared<UnauthenticatedPeer>(std::move(fd), secret, self);
-  bool too_many = false;
-  {
-    MutexLock lock(mutex);
     if (closed) return;
-    const uint64_t id = ++last_meeting;
-    const uint64_t timer =
-        reactor.at(Reactor::Clock::now() + kIntroductionTime, task_of([weak, id] {
-                     if (const auto state = weak.lock())
-                       state->refuse(id, "a stranger did not say who it is in time", false);
-                   }));
-    meetings.emplace(id, Meeting{stranger, timer});
-    strangers.add(id, source);
-    too_many = strangers.too_many();
-    reactor.watch(stranger->fd(), EPOLLIN | EPOLLRDHUP, [weak, id, stranger, local](uint32_t) {
-      if (const auto state = weak.lock()) state->meet(id, stranger, local);
-    });
   }
-  if (too_many) make_room();
-}
-
-// Closes an unauthenticated peer. Returns false if there is none. A peer that has proved the secret
-// is not closed here; close() ends them all.
-bool Transport::State::make_room() {
-  std::optional<uint64_t> first;
-  {
-    MutexLock lock(mutex);
-    if (closed) return false;
-    first = strangers.first_to_go();
+  while (auto connection = listener->next()) {
+    const bool local = connection->door == kLocalDoor;
+    if (!local) prepare_tcp(connection->fd.get());
+    // Only here the other end learns that they have met: nothing closes this connection before both
+    // sides know it.
+    Introduction& introduction = static_cast<Newcomer&>(*connection->greeting).introduction();
+    const std::string ready = ready_frame({.reads = introduction.this_end_reads});
+    make_link(std::move(connection->fd), std::move(introduction), local, ready, "");
   }
-  if (first) refuse(*first, "too many strangers at a time", false);
-  return first.has_value();
-}
-
-// Returns false if another thread has ended it.
-bool Transport::State::end_meeting(uint64_t id) {
-  uint64_t timer = 0;
-  {
-    MutexLock lock(mutex);
-    const auto found = meetings.find(id);
-    if (found == meetings.end()) return false;
-    timer = found->second.timer;
-    meetings.erase(found);
-    strangers.remove(id);
-  }
-  reactor.cancel(timer);
-  return true;
-}
-
-void Transport::State::meet(uint64_t id, const std::shared_ptr<UnauthenticatedPeer>& stranger,
-                            bool local) {
-  try {
-    const bool through = stranger->advance();
-    if (stranger->proved()) {
-      MutexLock lock(mutex);
-      strangers.remove(id);
-    }
-    if (!through) return;
-  } catch (const PeerLost&) {
-    // A port scanner, or a process that checked whether this one is alive.
-    return refuse(id, "", false);
-  } catch (const Error& error) {
-    return refuse(id, error.what(), true);
-  }
-  reactor.forget(stranger->fd());
-  if (!end_meeting(id)) return;
-  // Only here the other end learns that they have met: nothing closes this connection before both
-  // sides know it.
-  const std::string ready = ready_frame({.reads = stranger->introduction().this_end_reads});
-  make_link(stranger->release(), std::move(stranger->introduction()), local, ready, "");
-}
-
-void Transport::State::refuse(uint64_t id, const std::string& why, bool counts) {
-  std::shared_ptr<UnauthenticatedPeer> stranger;
-  {
-    MutexLock lock(mutex);
-    const auto found = meetings.find(id);
-    if (found != meetings.end()) stranger = found->second.stranger;
-  }
-  if (!stranger || !end_meeting(id)) return;
-  if (counts)
-    count_refused(why);
-  else if (!why.empty())
-    log_info("rpc: a connection was closed: " + why);
-  reactor.forget(stranger->fd());  // also drops the last owner
-}
-
-void Transport::State::count_refused(const std::string& why) {
-  const uint64_t count = ++refused;
-  if (wire::worth_a_line(count))
-    log_warning("rpc: a connection was refused: " + why + " (number " + std::to_string(count) +
-                ")");
+  reactor.arm(listener->fd(), EPOLLIN);  // it is edge triggered there, and there may be more
 }
 
 // `name`: the peer, for a link that this end has made; "" if the other end has.
@@ -424,26 +308,22 @@ std::shared_ptr<StreamLink> Transport::State::attempt(const std::string& name, D
 
 void Transport::State::close(const std::string& why) {
   std::set<std::shared_ptr<StreamLink>> all;
-  std::map<uint64_t, Meeting> met;
   {
     MutexLock lock(mutex);
     if (closed) return;
     closed = true;
     all = links;
-    met.swap(meetings);
     for (const int fd : tried) ::shutdown(fd, SHUT_RDWR);
     changed.notify_all();
   }
-  for (const UniqueFd* fd : {&local_door.listener, &tcp_door.listener, &wake})
-    reactor.forget(fd->get());
-  for (const auto& [id, meeting] : met) {
-    reactor.cancel(meeting.timer);
-    reactor.forget(meeting.stranger->fd());
-  }
+  for (const int fd : {listener->fd(), wake.get()}) reactor.forget(fd);
   for (const auto& link : all) link->close(why);
   for (const auto& link : all) link->wait_until_quiet();
-  local_door.listener.reset();
-  tcp_door.listener.reset();
+  {
+    MutexLock lock(mutex);
+    refused += listener->refused();
+    listener.reset();
+  }
   give_up_name(*store, entry);
 }
 
@@ -527,7 +407,8 @@ bool Transport::has_link_with(uint64_t incarnation) const {
 }
 
 uint64_t Transport::refused() const {
-  return state_->refused.load();
+  MutexLock lock(state_->mutex);
+  return state_->refused.load() + (state_->listener ? state_->listener->refused() : 0);
 }
 
 void Transport::close(const std::string& why) {

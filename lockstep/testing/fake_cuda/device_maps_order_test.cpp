@@ -142,8 +142,8 @@ TEST_F(DeviceMapsOrder, ALateGradientFitsWhatItIsOf) {
   const auto late = [&](const at::Tensor& gradient) {
     return rpc::message_of([&] {
       rpc::internal::call_agent<rpc::internal::PassResult>(
-          *b.core(), "a", "rpc.late", rpc::internal::How::kSync, id, rpc::internal::CallPath{0},
-          int64_t{0}, rpc::internal::CallPath{}, gradient)
+          b.core()->calls(), "a", "rpc.late", rpc::internal::How::kSync, {}, id,
+          rpc::internal::CallPath{0}, int64_t{0}, rpc::internal::CallPath{}, gradient)
           .get();
     });
   };

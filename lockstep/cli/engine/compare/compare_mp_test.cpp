@@ -175,9 +175,10 @@ TEST_F(ComparePrograms, AFolderOfOthersStaysWhereItIs) {
   dir_.write("out/trainer/log.txt", "another one");
   const ToolsEnd ended = run({"--methods", "single,trainer"});
   EXPECT_EQ(ended.status.exit_code, 2);
-  EXPECT_EQ(ended.err, "lockstep compare: " + (dir_ / "out/trainer").string() +
-                           " is there, and no former `lockstep compare` has written it; give "
-                           "another --output, or move it away\n");
+  EXPECT_EQ(ended.err,
+            "lockstep compare: " + (dir_ / "out/trainer").string() +
+                " is there, and no former `lockstep compare` has recorded it as its own; give "
+                "another --output, or move it away\n");
   EXPECT_EQ(dir_.read("out/trainer/log.txt"), "another one");
   EXPECT_FALSE(std::filesystem::exists(dir_ / "out/previous-1"));
 }

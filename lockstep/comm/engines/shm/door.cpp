@@ -1,13 +1,11 @@
 #include "lockstep/comm/engines/shm/door.h"
 
 #include <poll.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <utility>
-#include <vector>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
@@ -15,8 +13,23 @@
 namespace lockstep::shm {
 namespace {
 
-constexpr size_t kMaxUnauthenticated = 256;
-constexpr int kAcceptedAtATime = 64;  // afterwards it is the other sockets' turn
+UniqueFd listen(const std::string& name, int backlog) {
+  UniqueFd fd = make_socket();
+  const AbstractAddress address(name);
+  if (::bind(fd.get(), address.get(), address.size) != 0 || ::listen(fd.get(), backlog) != 0)
+    throw system_error("bind of the shared memory's socket", errno);
+  return fd;
+}
+
+// Another user's process is not; the job continues.
+bool is_same_users(int fd) {
+  try {
+    same_users_process(fd);
+    return true;
+  } catch (const StoreError&) {
+    return false;
+  }
+}
 
 }  // namespace
 
@@ -48,75 +61,19 @@ int32_t same_users_process(int fd) {
 }
 
 Door::Door(const Secret& secret, int backlog)
-    : secret_(secret),
-      name_("lockstep-" + to_hex(random_bytes(16))),
-      listener_(make_socket()),
-      unauthenticated_(wire::most_unauthenticated(kMaxUnauthenticated)) {
-  const AbstractAddress address(name_);
-  if (::bind(listener_.get(), address.get(), address.size) != 0 ||
-      ::listen(listener_.get(), backlog) != 0)
-    throw system_error("bind of the shared memory's socket", errno);
-}
+    : name_("lockstep-" + to_hex(random_bytes(16))),
+      listener_(listen(name_, backlog), secret,
+                {.where = "shm", .purpose = kPurpose, .admits = is_same_users}) {}
 
 std::optional<Door::Visitor> Door::next(Deadline wait) {
-  std::vector<pollfd> fds{{listener_.get(), POLLIN, 0}};
-  std::vector<uint64_t> ids{0};
-  for (const auto& [id, peer] : waiting_) {
-    fds.push_back({peer.visitor.fd.get(), POLLIN, 0});
-    ids.push_back(id);
+  pollfd ready{listener_.fd(), POLLIN, 0};
+  if (::poll(&ready, 1, wait.poll_ms()) <= 0) return std::nullopt;
+  if (auto connection = listener_.next()) {
+    const int32_t process = same_users_process(connection->fd.get());
+    return Visitor{std::move(connection->fd), process};
   }
-  if (::poll(fds.data(), fds.size(), wait.poll_ms()) <= 0) return std::nullopt;
-  for (size_t i = 1; i < fds.size(); ++i) {
-    if (fds[i].revents == 0) continue;
-    const auto found = waiting_.find(ids[i]);
-    const bool stays = advance(found->second);
-    if (stays && !found->second.challenge.done()) continue;
-    Visitor visitor = std::move(found->second.visitor);
-    waiting_.erase(found);
-    unauthenticated_.remove(ids[i]);
-    if (stays) return visitor;
-  }
-  if (fds[0].revents != 0) accept();
+  if (listener_.starved() != 0) throw system_error("shm: accept", listener_.starved());
   return std::nullopt;
-}
-
-void Door::accept() {
-  for (int i = 0; i < kAcceptedAtATime; ++i) {
-    UniqueFd fd = acceptor_.next(listener_.get());
-    if (acceptor_.starved()) throw system_error("shm: accept", acceptor_.error());
-    if (!fd) return;
-    try {
-      const int32_t process = same_users_process(fd.get());
-      const uint64_t id = ++last_;
-      unauthenticated_.add(id, wire::source_of(fd.get()));
-      waiting_.emplace(id, UnauthenticatedPeer{{std::move(fd), process}, {secret_, kPurpose}});
-    } catch (const StoreError&) {
-      continue;  // another user's process; the job continues
-    }
-    if (!unauthenticated_.too_many()) continue;
-    const uint64_t first = *unauthenticated_.first_to_go();
-    unauthenticated_.remove(first);
-    waiting_.erase(first);
-  }
-}
-
-// Returns false if the connection is closed, uses another protocol, or has another secret.
-bool Door::advance(UnauthenticatedPeer& peer) const {
-  try {
-    while (!peer.challenge.done()) {
-      std::string bytes(peer.challenge.wanted(), '\0');
-      const int fd = peer.visitor.fd.get();
-      const ssize_t n = ::recv(fd, bytes.data(), bytes.size(), MSG_DONTWAIT);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0 && errno == EAGAIN) return true;
-      if (n <= 0) return false;
-      bytes.resize(static_cast<size_t>(n));
-      peer.challenge.answer(fd, bytes);
-    }
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
 }
 
 }  // namespace lockstep::shm

@@ -6,15 +6,13 @@
 #include <sys/un.h>
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/secret.h"
 #include "lockstep/core/unique_fd.h"
-#include "lockstep/wire/challenge.h"
-#include "lockstep/wire/unauthenticated_peers.h"
+#include "lockstep/wire/listener.h"
 
 namespace lockstep::shm {
 
@@ -48,21 +46,8 @@ class Door {
   std::optional<Visitor> next(Deadline wait);
 
  private:
-  struct UnauthenticatedPeer {
-    Visitor visitor;
-    wire::ServerChallenge challenge;
-  };
-
-  void accept();
-  bool advance(UnauthenticatedPeer& peer) const;
-
-  const Secret secret_;
   std::string name_;
-  UniqueFd listener_;
-  wire::Acceptor acceptor_{"shm"};
-  wire::UnauthenticatedPeers unauthenticated_;
-  std::map<uint64_t, UnauthenticatedPeer> waiting_;  // peers that have not proved the secret
-  uint64_t last_ = 0;
+  wire::Listener listener_;
 };
 
 }  // namespace lockstep::shm

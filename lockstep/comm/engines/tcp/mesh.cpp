@@ -15,29 +15,25 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/interfaces.h"
-#include "lockstep/core/log.h"
 #include "lockstep/core/net.h"
 #include "lockstep/core/secret.h"
 #include "lockstep/wire/challenge.h"
-#include "lockstep/wire/unauthenticated_peers.h"
+#include "lockstep/wire/listener.h"
 
 namespace lockstep::tcp {
 namespace {
 
-constexpr auto kChallengeTime = std::chrono::seconds(10);  // to answer the challenge
 // Of an address before the next one is tried.
 constexpr auto kHeadStart = std::chrono::milliseconds(300);
 constexpr auto kConnectTime = std::chrono::seconds(5);  // for an address to answer
 constexpr auto kRetryPause = std::chrono::milliseconds(100);
 constexpr auto kLookPause = std::chrono::milliseconds(100);
-constexpr size_t kMaxUnauthenticated = 256;  // at most: wire::most_unauthenticated()
-constexpr int kAcceptedAtATime = 64;         // afterwards it is the other sockets' turn
-constexpr int kMaxRefusalLines = 5;
 constexpr int kUserTimeoutMs = 20'000;  // time without acknowledgement until the link is cut
 constexpr uint32_t kVersion = 2;
 
-// The connecting rank's greeting once both have proved the secret; the listening rank repeats it.
-struct Greeting {
+// The connecting rank's greeting once both have proved the secret; the listening rank answers with
+// its own.
+struct Hello {
   uint32_t version = kVersion;
   uint32_t order = 0x01020304;  // detects the byte order
   int32_t rank = 0;
@@ -72,22 +68,66 @@ void prepare(int fd) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMs, sizeof kUserTimeoutMs);
 }
 
-// A connection that does not belong to the mesh yet.
+std::string greeting_of(const MeshOptions& options) {
+  const Hello mine{kVersion, Hello{}.order, options.rank, options.size};
+  return {reinterpret_cast<const char*>(&mine), sizeof mine};
+}
+
+// The rank that says so. `expected`: -1: one above this rank, which connects to lower ones. Throws
+// StoreError.
+int rank_of(const std::string& greeting, const MeshOptions& options, int expected) {
+  Hello theirs;
+  std::memcpy(&theirs, greeting.data(), sizeof theirs);
+  if (theirs.version != kVersion || theirs.order != Hello{}.order)
+    throw StoreError("it is of another version of Lockstep, or another kind of machine");
+  if (theirs.size != options.size)
+    throw StoreError("it is of a group of " + std::to_string(theirs.size) + " ranks");
+  const bool fits = expected < 0 ? theirs.rank > options.rank && theirs.rank < options.size
+                                 : theirs.rank == expected;
+  if (!fits) throw StoreError("it says that it is rank " + std::to_string(theirs.rank));
+  return theirs.rank;
+}
+
+// The listening rank's end.
+class Welcome final : public wire::Greeting {
+ public:
+  Welcome(int fd, const MeshOptions& options) : fd_(fd), options_(options) {}
+  bool advance() override {
+    while (said_.size() < sizeof(Hello)) {
+      char bytes[sizeof(Hello)];
+      const ssize_t n = ::recv(fd_, bytes, sizeof bytes - said_.size(), MSG_DONTWAIT);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0 && errno == EAGAIN) return false;
+      if (n <= 0) throw PeerLost("it has left", -1);  // it found a quicker address
+      said_.append(bytes, static_cast<size_t>(n));
+    }
+    rank = rank_of(said_, options_, -1);
+    const std::string answer = greeting_of(options_);
+    if (::send(fd_, answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT) !=
+        static_cast<ssize_t>(answer.size()))
+      throw PeerLost("it does not read", -1);
+    return true;
+  }
+  int rank = -1;
+
+ private:
+  const int fd_;
+  const MeshOptions& options_;
+  std::string said_;
+};
+
+// A connection to a lower rank that does not belong to the mesh yet.
 struct Candidate {
   UniqueFd fd = {};
   std::string peer = {};
-  int rank = -1;    // the rank to connect to; -1: an incoming connection
-  uint64_t id = 0;  // of those
+  int rank = -1;
   Deadline deadline;
-  bool connected = true;
-  std::optional<wire::ServerChallenge> server = {};
-  std::optional<wire::ClientChallenge> client = {};
+  bool connected = false;
+  wire::ClientChallenge challenge;
   std::string out = {};       // bytes to be written
   std::string greeting = {};  // bytes read so far
   bool over = false;          // to be closed
   bool established = false;
-
-  bool challenged() const { return server ? server->done() : client->done(); }
 };
 
 // A lower rank, to which this one connects.
@@ -108,9 +148,15 @@ class Gathering {
 
   std::vector<UniqueFd> run() {
     if (options_.size == 1) return std::move(links_);
-    listen();
+    std::vector<UniqueFd> doors = listen();
     if (options_.rank == 0) store_.set("tcp/secret", Secret::generate().text());
     secret_ = Secret::from_text(store_.get("tcp/secret", deadline_));
+    listener_.emplace(
+        std::move(doors), *secret_,
+        wire::Listener::Service{
+            .where = "tcp", .purpose = purpose_of(options_.rank), .greets = [this](int fd) {
+              return std::make_unique<Welcome>(fd, options_);
+            }});
     for (int r = 0; r < options_.rank; ++r) targets_.push_back({r, {}, 0, Deadline::after({})});
     while (missing() > 0) {
       find_targets();
@@ -135,20 +181,22 @@ class Gathering {
     store_.try_get(address_key(options_.rank));
   }
 
-  void listen() {
+  std::vector<UniqueFd> listen() {
+    std::vector<UniqueFd> doors;
     std::string shown;
     std::string error;
     for (const std::string& address : addresses()) {
       try {
-        listeners_.push_back(listen_tcp({address, 0}));
+        doors.push_back(listen_tcp({address, 0}));
       } catch (const SystemError& failure) {
         error = failure.what();  // an address that is not set up yet; others may work
         continue;
       }
-      shown += (shown.empty() ? "" : " ") + local_address(listeners_.back().get()).to_string();
+      shown += (shown.empty() ? "" : " ") + local_address(doors.back().get()).to_string();
     }
-    if (listeners_.empty()) throw Error("tcp: " + error);
+    if (doors.empty()) throw Error("tcp: " + error);
     store_.set(address_key(options_.rank), shown);
+    return doors;
   }
 
   std::vector<std::string> addresses() const {
@@ -182,7 +230,7 @@ class Gathering {
     Candidate candidate{.peer = address.to_string(),
                         .rank = target.rank,
                         .deadline = Deadline::after(kConnectTime),
-                        .connected = false};
+                        .challenge = {*secret_, purpose_of(target.rank)}};
     sockaddr_storage to{};
     socklen_t size = 0;
     auto* v4 = reinterpret_cast<sockaddr_in*>(&to);
@@ -211,8 +259,7 @@ class Gathering {
       return;
     }
     target.possible = true;
-    candidate.client.emplace(*secret_, purpose_of(target.rank));
-    candidate.out = candidate.client->hello();
+    candidate.out = candidate.challenge.hello();
     candidates_.push_back(std::move(candidate));
   }
 
@@ -224,30 +271,22 @@ class Gathering {
   }
 
   void turn() {
-    std::vector<pollfd> fds;
-    const short incoming = acceptor_.paused() ? 0 : POLLIN;
-    for (const UniqueFd& listener : listeners_) fds.push_back({listener.get(), incoming, 0});
+    std::vector<pollfd> fds{{listener_->fd(), POLLIN, 0}};
     for (const Candidate& c : candidates_) {
       const bool writes = !c.connected || !c.out.empty();
       fds.push_back({c.fd.get(), static_cast<short>(writes ? POLLOUT : POLLIN), 0});
     }
     // The store is checked now and then for addresses of ranks that arrive later.
     ::poll(fds.data(), fds.size(), deadline_.poll_ms(unknown() ? 5 : 50));
-    size_t i = listeners_.size();
+    size_t i = 1;
     for (Candidate& c : candidates_) {
       const short events = fds[i++].revents;
       if (events != 0) serve(c);
       if (c.over || c.established) continue;
-      if (c.deadline.expired()) refuse(c, "it did not answer the challenge in time");
+      if (c.deadline.expired()) refuse(c, "it did not answer in time");
     }
-    for (size_t l = 0; l < listeners_.size(); ++l) {
-      if (fds[l].revents != 0) accept(listeners_[l].get());
-    }
-    candidates_.remove_if([this](const Candidate& c) {
-      const bool ends = c.over || c.established;
-      if (ends || c.challenged()) unauthenticated_.remove(c.id);
-      return ends;
-    });
+    candidates_.remove_if([](const Candidate& c) { return c.over || c.established; });
+    if (fds[0].revents != 0) accept();
   }
 
   bool unknown() const {
@@ -255,41 +294,12 @@ class Gathering {
                        [](const Target& target) { return target.addresses.empty(); });
   }
 
-  void accept(int listener) {
-    for (int i = 0; i < kAcceptedAtATime; ++i) {
-      UniqueFd fd = acceptor_.next(listener, [this] {
-        // Unauthenticated peers become links soon or are dropped; without any of them, this rank
-        // itself has no descriptor left.
-        if (unauthenticated_.size() == 0) throw system_error("tcp: accept", acceptor_.error());
-        return std::exchange(crowded_, true) && drop_unauthenticated();
-      });
-      if (!fd) return;
-      crowded_ = false;
-      Candidate candidate{.fd = std::move(fd),
-                          .peer = "?",
-                          .id = ++last_id_,
-                          .deadline = Deadline::after(kChallengeTime)};
-      try {
-        const HostPort peer = peer_address(candidate.fd.get());
-        candidate.peer = peer.to_string();
-        unauthenticated_.add(candidate.id, peer.host);
-      } catch (const SystemError&) {
-        continue;  // the file is gone already
-      }
-      set_no_delay(candidate.fd.get());
-      candidate.server.emplace(*secret_, purpose_of(options_.rank));
-      candidates_.push_back(std::move(candidate));
-      if (unauthenticated_.too_many()) drop_unauthenticated();
-    }
-  }
-
-  // Returns false if there is none.
-  bool drop_unauthenticated() {
-    const auto id = unauthenticated_.first_to_go();
-    if (!id) return false;
-    unauthenticated_.remove(*id);
-    candidates_.remove_if([id](const Candidate& c) { return c.id == *id; });
-    return true;
+  void accept() {
+    // A rank that connects again has given up its earlier connection.
+    while (auto connection = listener_->next())
+      establish(std::move(connection->fd), static_cast<Welcome&>(*connection->greeting).rank);
+    // Without unauthenticated peers that could give way, this rank itself has no descriptor left.
+    if (listener_->starved() != 0) throw system_error("tcp: accept", listener_->starved());
   }
 
   // An error here concerns this connection alone.
@@ -324,15 +334,8 @@ class Gathering {
       c.out.erase(0, static_cast<size_t>(n));
       return true;
     }
-    // The listening side has sent its greeting, so the connection belongs to the mesh.
-    if (c.server && c.greeting.size() == sizeof(Greeting)) {
-      establish(c, greeting_of(c).rank);
-      return false;
-    }
-    std::string bytes(c.challenged() ? sizeof(Greeting) - c.greeting.size()
-                      : c.server     ? c.server->wanted()
-                                     : c.client->wanted(),
-                      '\0');
+    const bool challenged = c.challenge.done();
+    std::string bytes(challenged ? sizeof(Hello) - c.greeting.size() : c.challenge.wanted(), '\0');
     const ssize_t n = ::recv(c.fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) return true;
     if (n < 0 && errno == EAGAIN) return false;
@@ -341,12 +344,9 @@ class Gathering {
       return false;
     }
     bytes.resize(static_cast<size_t>(n));
-    if (!c.challenged()) {
-      if (c.server)
-        c.server->answer(c.fd.get(), bytes);
-      else
-        c.out = c.client->feed(bytes);
-      if (c.client && c.client->done()) {
+    if (!challenged) {
+      c.out = c.challenge.feed(bytes);
+      if (c.challenge.done()) {
         Target& target = target_of(c);
         // One connection is enough; another address was quicker.
         if (target.chosen != nullptr || links_[c.rank]) {
@@ -354,63 +354,30 @@ class Gathering {
           return false;
         }
         target.chosen = &c;
-        c.out = greeting();
+        c.out = greeting_of(options_);
       }
       return true;
     }
     c.greeting += bytes;
-    if (c.greeting.size() < sizeof(Greeting)) return true;
-    check(c, greeting_of(c));
-    if (c.server)
-      c.out = greeting();
-    else
-      establish(c, c.rank);
-    return !c.over && !c.established;
+    if (c.greeting.size() < sizeof(Hello)) return true;
+    establish(std::move(c.fd), rank_of(c.greeting, options_, c.rank));
+    c.established = true;
+    return false;
   }
 
   // The targets are the ranks below this one, in order.
   Target& target_of(const Candidate& c) { return targets_[static_cast<size_t>(c.rank)]; }
 
-  std::string greeting() const {
-    const Greeting mine{kVersion, Greeting{}.order, options_.rank, options_.size};
-    return {reinterpret_cast<const char*>(&mine), sizeof mine};
-  }
-  static Greeting greeting_of(const Candidate& c) {
-    Greeting theirs;
-    std::memcpy(&theirs, c.greeting.data(), sizeof theirs);
-    return theirs;
-  }
-
-  // The peer knows the secret: errors from here on are not those of an unauthenticated peer.
-  void check(Candidate& c, const Greeting& theirs) const {
-    if (theirs.version != kVersion || theirs.order != Greeting{}.order)
-      throw StoreError("it is of another version of Lockstep, or another kind of machine");
-    if (theirs.size != options_.size)
-      throw StoreError("it is of a group of " + std::to_string(theirs.size) + " ranks");
-    const bool fits = c.server ? theirs.rank > options_.rank && theirs.rank < options_.size
-                               : theirs.rank == c.rank;
-    if (!fits) throw StoreError("it says that it is rank " + std::to_string(theirs.rank));
-  }
-
-  // A rank that connects again has given up its earlier connection.
-  void establish(Candidate& c, int rank) {
-    prepare(c.fd.get());
-    links_[rank] = std::move(c.fd);
-    c.established = true;
+  void establish(UniqueFd fd, int rank) {
+    prepare(fd.get());
+    links_[rank] = std::move(fd);
   }
 
   void refuse(Candidate& c, const std::string& reason) {
     c.over = true;
-    if (c.rank >= 0) {
-      Target& target = target_of(c);
-      if (target.chosen == &c) target.chosen = nullptr;
-      failed(target, c.peer, reason);
-      return;
-    }
-    // A rank that found a quicker address closes the slower connection silently.
-    if (c.challenged()) return;
-    if (refusals_++ < kMaxRefusalLines)
-      log_warning("tcp: closed the connection from " + c.peer + ": " + reason);
+    Target& target = target_of(c);
+    if (target.chosen == &c) target.chosen = nullptr;
+    failed(target, c.peer, reason);
   }
 
   std::string late() const {
@@ -438,15 +405,10 @@ class Gathering {
   const Deadline deadline_;
   std::vector<UniqueFd> links_;
   std::optional<Secret> secret_;
-  std::vector<UniqueFd> listeners_;
+  std::optional<wire::Listener> listener_;
   std::vector<Target> targets_;
   std::list<Candidate> candidates_;
   Deadline next_look_ = Deadline::after(kLookPause);
-  wire::Acceptor acceptor_{"tcp"};
-  wire::UnauthenticatedPeers unauthenticated_{wire::most_unauthenticated(kMaxUnauthenticated)};
-  bool crowded_ = false;  // there was no descriptor for the waiting connection
-  uint64_t last_id_ = 0;
-  int refusals_ = 0;
 };
 
 }  // namespace

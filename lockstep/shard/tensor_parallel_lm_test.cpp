@@ -1,4 +1,4 @@
-#include "lockstep/parallel/tensor/tensor_parallel_lm.h"
+#include "lockstep/shard/tensor_parallel_lm.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,8 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/mesh/mesh.h"
 #include "lockstep/parallel/ddp/average_gradients.h"
-#include "lockstep/parallel/ddp/ddp.h"
+#include "lockstep/parallel/tensor/tensor_part.h"
+#include "lockstep/shard/parallelize.h"
 #include "lockstep/testing/thread_ranks.h"
 
 namespace lockstep::tensor_parallel_lm_test {
@@ -145,32 +146,6 @@ void train(TransformerLm& lm, const Options& options, int64_t steps,
   }
 }
 
-TEST(TensorParallelLm, ThreeStepsEndWhereTheWholeEnds) {
-  constexpr int64_t kSteps = 3;
-  const torch::optim::SGDOptions sgd = torch::optim::SGDOptions(0.05).momentum(0.9);
-  const torch::optim::AdamWOptions adam(1e-3);
-  for (const Kind& kind :
-       {Kind{4, true}, Kind{2, false}, Kind{4, true, true}, Kind{2, false, true}, Kind{1, true}}) {
-    TransformerLm start = made(small(kind)), by_sgd = made(small(kind)),
-                  by_adam = made(small(kind));
-    train<torch::optim::SGD>(by_sgd, sgd, kSteps);
-    train<torch::optim::AdamW>(by_adam, adam, kSteps);
-    const auto end_of_sgd = values_of(by_sgd), end_of_adam = values_of(by_adam);
-    EXPECT_GT(
-        difference(end_of_sgd.at("model.norm.weight"), values_of(start).at("model.norm.weight")),
-        1e-4);
-    testing::run_threads(4, [&](Communicator& comm) {
-      const TensorParts parts = lm_tensor_parts(start->config(), comm);
-      TransformerLm first = part_of(start, comm, kind);
-      train<torch::optim::SGD>(first, sgd, kSteps);
-      expect_slices(values_of(first), end_of_sgd, parts, 1e-10);
-      TransformerLm second = part_of(start, comm, kind);
-      train<torch::optim::AdamW>(second, adam, kSteps);
-      expect_slices(values_of(second), end_of_adam, parts, 1e-10);
-    });
-  }
-}
-
 // In float32, by the nodes; what every part has whole stays alike on all of them.
 TEST(TensorParallelLm, EqualBitsEveryTimeAndOnAllParts) {
   for (const Kind& kind : {Kind{4, false}, Kind{4, false, true}, Kind{2, true}}) {
@@ -278,7 +253,7 @@ TEST(TensorParallelLm, PartsAreFilledWithoutAWhole) {
     const TransformerLm whole(config);
     const auto expected = values_of(whole);
     torch::manual_seed(5);
-    const TransformerLm empty(config, LmOptions{.initial = InitialParameters::kNone, .split = {}});
+    const TransformerLm empty(config, LmOptions{.initial = InitialParameters::kNone});
     const ParameterParts drawn = empty->drawn_parts();
     for (const int size : {1, 2, 4}) {
       testing::run_threads(size, [&](Communicator& comm) {
@@ -317,6 +292,7 @@ TEST(TensorParallelLm, WhatIsSentIsWhatTheorySays) {
   const auto [ids, targets] = batch_of(0);
   testing::run_threads(4, [&, ids = ids, targets = targets](Communicator& comm) {
     TransformerLm lm = tensor_parallel_lm(whole, comm);
+    const uint64_t at_birth = comm.stats().collectives;
     const auto before = comm.stats().of(Op::kAllReduce);
     const at::Tensor loss = lm->loss(ids, targets);
     const auto between = comm.stats().of(Op::kAllReduce);
@@ -328,7 +304,7 @@ TEST(TensorParallelLm, WhatIsSentIsWhatTheorySays) {
     EXPECT_EQ(between.bytes - before.bytes, (1 + 2 * layers) * rows + 3 * tokens * sizeof(double));
     EXPECT_EQ(after.calls - between.calls, 2 * layers + 1);
     EXPECT_EQ(after.bytes - between.bytes, (2 * layers + 1) * rows);
-    EXPECT_EQ(comm.stats().collectives, after.calls);
+    EXPECT_EQ(comm.stats().collectives - at_birth, after.calls - before.calls);
   });
 }
 
@@ -413,35 +389,6 @@ TEST(TensorParallelLm, LayersMayBeComputedAgain) {
   }
 }
 
-TEST(TensorParallelLm, WithDataParallelismItIsOneProcess) {
-  constexpr int64_t kSteps = 3;
-  const torch::optim::SGDOptions sgd = torch::optim::SGDOptions(0.05).momentum(0.9);
-  for (const bool averages : {false, true}) {
-    TransformerLm start = made(small({2, averages})), one = made(small({2, averages}));
-    train<torch::optim::SGD>(one, sgd, kSteps);
-    const auto end = values_of(one);
-    testing::run_threads(4, [&](Communicator& comm) {
-      const Mesh mesh(comm, {{"data", 2}, {"tensor", 2}});
-      TransformerLm lm = tensor_parallel_lm(start, mesh["tensor"]);
-      const int64_t row = 2 * mesh.place("data");
-      if (averages) {
-        train<torch::optim::SGD>(
-            lm, sgd, kSteps, [&] { average_gradients(lm, mesh["data"]); }, row, 2);
-      } else {
-        DistributedDataParallel ddp(lm, mesh["data"]);
-        torch::optim::SGD optimizer(lm->parameters(), sgd);
-        for (int64_t step = 0; step < kSteps; ++step) {
-          const auto [ids, targets] = batch_of(step);
-          optimizer.zero_grad();
-          ddp.forward(ids.narrow(0, row, 2), at::Tensor(), targets.narrow(0, row, 2)).backward();
-          optimizer.step();
-        }
-      }
-      expect_slices(values_of(lm), end, lm_tensor_parts(lm->config(), mesh["tensor"]), 1e-10);
-    });
-  }
-}
-
 TEST(TensorParallelLm, ARankThatDiffersIsAMismatch) {
   TransformerLm whole = made(small({4, false}));
   const auto says = [](const std::function<void(Communicator&)>& fn) {
@@ -474,8 +421,9 @@ TEST(TensorParallelLm, WhatDoesNotDivideIsRefusedInOneLine) {
     config.num_attention_heads = 12;
     EXPECT_THAT(message_of<InvalidArgument>([&] { tensor_parallel_lm(config, comm); }),
                 HasSubstr("k_proj.weight' has 4 heads, which do not divide among 6 parts"));
-    EXPECT_THAT(message_of<InvalidArgument>([&] { lm_split(config, comm); }),
-                HasSubstr("4 heads of keys do not divide among 6 parts"));
+    TransformerLm lm(config, LmOptions{.initial = InitialParameters::kNone});
+    EXPECT_THAT(message_of<InvalidArgument>([&] { lm->take_part(tensor_part(comm, false)); }),
+                HasSubstr("12 heads and 4 key heads do not divide among 6 parts"));
     EXPECT_EQ(comm.stats().collectives, 0u);
   });
   testing::run_threads(2, [](Communicator& comm) {
@@ -486,10 +434,46 @@ TEST(TensorParallelLm, WhatDoesNotDivideIsRefusedInOneLine) {
                 HasSubstr("35 tokens do not divide among 2 parts"));
     EXPECT_EQ(comm.stats().collectives, before);
   });
-  LmOptions alone{.initial = InitialParameters::kNone, .split = {.part = 0, .parts = 2}};
-  alone.split.combine = [](const at::Tensor&) {};
-  EXPECT_THAT(message_of<InvalidArgument>([&] { TransformerLm(small({4, false}), alone); }),
-              HasSubstr("a vocabulary of 50 is not divided among 2 parts"));
+  testing::run_threads(4, [](Communicator& comm) {
+    LmConfig config = small({4, false});
+    config.vocab_size = 3;
+    EXPECT_THAT(message_of<InvalidArgument>([&] { tensor_parallel_lm(config, comm); }),
+                HasSubstr("'model.embed_tokens.weight' has 3 rows"));
+    EXPECT_EQ(comm.stats().collectives, 0u);
+  });
+}
+
+// As any other model: in place, with rank 0's values, by a plan; also where tokens of unequal sequences are divided, and
+// parts are more than heads of keys.
+TEST(TensorParallelLm, AModelIsDividedFromOutside) {
+  for (const int64_t key_heads : {4, 1}) {
+    const LmConfig config = small({key_heads, false});
+    TransformerLm whole = made(config);
+    const Batch batch = batch_of(0);
+    const at::Tensor ids = batch.ids.flatten(), targets = batch.targets.flatten(),
+                     lengths = at::tensor({12, 10, 14}, at::kLong);
+    const at::Tensor loss = whole->loss(ids, targets, lengths);
+    loss.backward();
+    const auto gradients = gradients_of(whole);
+    testing::run_threads(4, [&](Communicator& comm) {
+      const Mesh mesh(comm, {{"context", 2}, {"tensor", 2}});
+      TransformerLm lm(config, LmOptions{.initial = InitialParameters::kNone});
+      lm->to(at::kDouble);
+      {
+        const at::NoGradGuard no_grad;
+        const auto values = whole->named_parameters();
+        for (auto& item : lm->named_parameters())
+          item.value().copy_(values[item.key()] + mesh["tensor"].rank());  // rank 0's count
+      }
+      const TensorParts parts = parallelize(*lm, mesh["tensor"], lm_tensor_plan(config),
+                                            {.divides_rows = true, .context = mesh["context"]});
+      const at::Tensor mine = lm->loss(ids, targets, lengths);
+      EXPECT_LT(difference(mine, loss), 1e-10);
+      mine.backward();
+      average_gradients(lm, mesh["context"]);
+      expect_slices(gradients_of(lm), gradients, parts, 1e-10);
+    });
+  }
 }
 
 }  // namespace

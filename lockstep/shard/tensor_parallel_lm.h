@@ -1,5 +1,5 @@
 // A language model whose layers are divided among ranks: tensor parallelism as Megatron-LM has it (Shoeybi et al.,
-// arXiv:1909.08053), over one axis of a mesh.
+// arXiv:1909.08053), over one axis of a mesh. parallelize() (parallelize.h) by lm_tensor_plan(), born divided.
 //
 //   Mesh mesh(comm, {{"data", 2}, {"tensor", 4}});
 //   TransformerLm lm = tensor_parallel_lm(config, mesh["tensor"]);
@@ -40,9 +40,6 @@ namespace lockstep {
 
 struct TensorParallelOptions {
   bool divides_rows = false;  // sequence parallelism, where comm is more than one rank
-  // Of lm_context() (parallel/context) over another axis of the mesh: the parts' tokens are divided as well. Each of
-  // its ranks makes the same part, with the same values.
-  LmContext context = {};
 };
 
 // This rank's part, on the CPU in float32, with its slices of `values`, or without any, of those that
@@ -56,14 +53,5 @@ TransformerLm tensor_parallel_lm(const LmConfig& config, const Communicator& com
 // The same of a whole model that every rank has: its values, their type, what requires grad, training or not.
 TransformerLm tensor_parallel_lm(const TransformerLm& whole, const Communicator& comm,
                                  const TensorParallelOptions& options = {});
-
-// The split alone, for who makes the model himself (LmOptions::split). Keeps handles of `comm`. Sends nothing unless
-// parts share heads of keys: then collective, it makes the groups that do. Throws InvalidArgument before, for heads
-// that do not divide.
-LmSplit lm_split(const LmConfig& config, const Communicator& comm,
-                 const TensorParallelOptions& options = {});
-
-// What loads, measures and puts together such models' parameters. Sends nothing.
-TensorParts lm_tensor_parts(const LmConfig& config, const Communicator& comm);
 
 }  // namespace lockstep
