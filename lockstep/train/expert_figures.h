@@ -17,8 +17,8 @@ namespace lockstep {
 //                       the best
 Metrics router_figures(const std::vector<RouterStatistics>& layers);
 // The figures of the last step of a model (TransformerLmImpl::routers()). They count this rank's
-// tokens, or those of all ranks if ExpertExchange::combine has added them up. For a model that is divided
-// over a mesh use router_figures(parallel_lm_of(*strategy)->routers()), which is collective
+// tokens, or those of all ranks if ExpertExchange::combine has added them up. For a model that is
+// divided over a mesh use router_figures(parallel_lm_of(*strategy)->routers()), which is collective
 // (lm_mesh_strategy.h).
 Metrics expert_figures(const TransformerLm& model);
 
