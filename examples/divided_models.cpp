@@ -93,7 +93,7 @@ double by_one_process(Kind kind, const lockstep::Communicator& comm) {
   return loss;
 }
 
-void example(lockstep::Communicator& comm, Kind kind, const lockstep::LmParallelism& how) {
+void example(lockstep::Communicator& comm, Kind kind, const lockstep::Parallelism& how) {
   const auto [inputs, targets] = batch_of(kind, 0);
   lockstep::ParallelModel model(
       make(kind, comm), comm, how, plan_of(kind),
@@ -135,7 +135,7 @@ int main(int argc, char** argv) {
                               (each == 4   ? ",pipe=2,tensor=2"
                                : each == 2 ? ",tensor=2"
                                            : "");
-    lockstep::LmParallelism how = lockstep::parse_parallelism(argc > 2 ? argv[2] : usual);
+    lockstep::Parallelism how = lockstep::parse_parallelism(argc > 2 ? argv[2] : usual);
     how.zero = argc > 3 ? std::atoi(argv[3]) : 0;
     how.schedule = argc > 4 ? argv[4] : "1f1b";
     how.divides_rows = argc > 5;

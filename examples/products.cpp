@@ -43,7 +43,7 @@ void example(lockstep::Communicator& comm) {
   config.num_attention_heads = 4;
   config.max_position_embeddings = 32;
 
-  lockstep::LmParallelism how = lockstep::parse_parallelism(mesh_for(comm.size()));
+  lockstep::Parallelism how = lockstep::parse_parallelism(mesh_for(comm.size()));
   how.zero = 1;
   torch::manual_seed(1);  // on all ranks: they draw parts of one model
   lockstep::ParallelLm model(config, comm, how);

@@ -40,7 +40,7 @@ uint64_t probe_of(const ParameterParts& values, const LmConfig& config) {
 }
 
 // Tells ranks that are about to make parts of different models which values differ.
-void meet(Communicator& comm, const LmConfig& config, const LmParallelism& how,
+void meet(Communicator& comm, const LmConfig& config, const Parallelism& how,
           const ParallelLmOptions& options) {
   std::string axes;
   for (const MeshAxis& axis : how.axes)
@@ -70,9 +70,9 @@ void meet(Communicator& comm, const LmConfig& config, const LmParallelism& how,
   }
 }
 
-LmParallelism prepared(Communicator& comm, const LmConfig& config, const LmParallelism& how,
-                       ParallelLmOptions& options) {
-  LmParallelism whole = resolved(how, config, comm.size());
+Parallelism prepared(Communicator& comm, const LmConfig& config, const Parallelism& how,
+                     ParallelLmOptions& options) {
+  Parallelism whole = resolved(how, config, comm.size());
   if (options.dtype != at::kFloat && options.dtype != at::kDouble)
     throw InvalidArgument(
         "ParallelLm: parameters are float32 or float64; for bfloat16 products "
@@ -87,7 +87,7 @@ LmParallelism prepared(Communicator& comm, const LmConfig& config, const LmParal
 }  // namespace
 
 ParallelLm::State::State(const LmConfig& given_config, Communicator given,
-                         const LmParallelism& given_how, const ParallelLmOptions& given_options)
+                         const Parallelism& given_how, const ParallelLmOptions& given_options)
     : comm(std::move(given)),
       config(given_config),
       options(given_options),
@@ -181,7 +181,7 @@ PipelineBatch ParallelLm::State::pipeline_batch(const Row& row, double scale) {
   return batch;
 }
 
-ParallelLm::ParallelLm(const LmConfig& config, Communicator comm, const LmParallelism& how,
+ParallelLm::ParallelLm(const LmConfig& config, Communicator comm, const Parallelism& how,
                        const ParallelLmOptions& options)
     : state_(std::make_unique<State>(config, std::move(comm), how, options)) {}
 ParallelLm::ParallelLm(ParallelLm&&) noexcept = default;
@@ -313,7 +313,7 @@ uint64_t ParallelLm::steps() const {
 const LmConfig& ParallelLm::config() const {
   return state_->config;
 }
-const LmParallelism& ParallelLm::parallelism() const {
+const Parallelism& ParallelLm::parallelism() const {
   return state_->how;
 }
 const Mesh& ParallelLm::mesh() const {

@@ -2,7 +2,7 @@
 // along the depth (pipeline) and across (tensor), batches along data, and ZeRO works over the ranks
 // that average gradients.
 //
-//   LmParallelism how = parse_parallelism("data=2,pipe=2,tensor=2");
+//   Parallelism how = parse_parallelism("data=2,pipe=2,tensor=2");
 //   how.zero = 1;
 //   ParallelLm model(config, comm, how);                      // 8 ranks; none has the whole
 //   model.make_optimizer(torch::optim::AdamWOptions(1e-4));
@@ -34,7 +34,7 @@
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/optim/fused_step.h"
 #include "lockstep/parallel/pipeline/pipeline.h"
-#include "lockstep/products/lm_parallelism.h"
+#include "lockstep/products/parallelism.h"
 #include "lockstep/shard/divided_parameters.h"
 
 namespace lockstep {
@@ -73,7 +73,7 @@ class ParallelLm {
   // Keeps handles of `comm` and of the groups it makes.
   // Throws: InvalidArgument (check()) before anything is sent; Mismatch where ranks differ in the
   // configuration or in how they divide it.
-  ParallelLm(const LmConfig& config, Communicator comm, const LmParallelism& how,
+  ParallelLm(const LmConfig& config, Communicator comm, const Parallelism& how,
              const ParallelLmOptions& options = {});
   ParallelLm(ParallelLm&&) noexcept;
   ParallelLm& operator=(ParallelLm&&) noexcept;
@@ -81,7 +81,7 @@ class ParallelLm {
 
   // The next ones do not communicate.
   const LmConfig& config() const;
-  const LmParallelism& parallelism() const;  // resolved
+  const Parallelism& parallelism() const;  // resolved
   const Mesh& mesh() const;
   // The ranks that have batches of their own; a rank's number there is the number of its row.
   Communicator rows() const;

@@ -24,7 +24,7 @@ namespace {
 // context has some of its rows, and rows divide along tensor where they must. They are the fewest
 // that suffice, found breadth first over the remainders of the ranks' rows; every rank of a row
 // finds the same. Throws InvalidArgument where there are none.
-std::vector<int64_t> padding_of(const LmParallelism& how, const std::vector<int64_t>& lengths,
+std::vector<int64_t> padding_of(const Parallelism& how, const std::vector<int64_t>& lengths,
                                 int64_t longest) {
   const int64_t ranks = how.size_of("context"),
                 parts = how.divides_rows ? how.size_of("tensor") : 1;

@@ -37,8 +37,8 @@ LmConfig small() {
   return config;
 }
 
-LmParallelism by(const std::string& mesh, int zero = 0, int micro_batches = 0) {
-  LmParallelism how = parse_parallelism(mesh);
+Parallelism by(const std::string& mesh, int zero = 0, int micro_batches = 0) {
+  Parallelism how = parse_parallelism(mesh);
   how.zero = zero;
   how.micro_batches = micro_batches;
   return how;
@@ -299,7 +299,7 @@ TEST(ParallelLm, AnyLengthsDivide) {
     double whole = 0;
     at::Tensor losses;
     for (const char* mesh : {"data=1", "context=2,tensor=2", "tensor=4", "context=4"}) {
-      LmParallelism how = by(mesh);
+      Parallelism how = by(mesh);
       how.divides_rows = true;
       testing::run_threads(mesh == std::string("data=1") ? 1 : 4, [&](Communicator& comm) {
         ParallelLm model(small(), comm, how, values_alike());
@@ -343,7 +343,7 @@ TEST(ParallelLm, RoutersDoNotCountWhatFillsRowsUp) {
     for (const char* mesh :
          {"data=1", "tensor=4", "pipe=2,tensor=2", "context=2,tensor=2", "context=4"}) {
       if (limited && std::string(mesh).starts_with("context")) continue;
-      LmParallelism how = by(mesh, 0, 1);
+      Parallelism how = by(mesh, 0, 1);
       how.divides_rows = how.size_of("tensor") > 1;
       testing::run_threads(mesh == std::string("data=1") ? 1 : 4, [&](Communicator& comm) {
         ParallelLm model(config, comm, how, wide);

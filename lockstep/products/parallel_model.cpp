@@ -64,14 +64,14 @@ std::vector<double> costs_of(const torch::nn::Sequential& units) {
   return costs;
 }
 
-PipelineSchedule pipeline_of(const LmParallelism& how) {
+PipelineSchedule pipeline_of(const Parallelism& how) {
   // One stage has nothing to order, so any schedule will do.
   return make_schedule(how.size_of("pipe") == 1 ? "1f1b" : how.schedule,
                        {.stages = how.size_of("pipe"), .micro_batches = how.micro_batches});
 }
 
-LmParallelism resolved_for(LmParallelism how, const torch::nn::Sequential& units, int ranks,
-                           at::Device device) {
+Parallelism resolved_for(Parallelism how, const torch::nn::Sequential& units, int ranks,
+                         at::Device device) {
   check_ways(how);
   how.axes = with_all_axes(how.axes, ranks);
   if (how.size_of("expert") > 1)
@@ -125,7 +125,7 @@ void check_types(const torch::nn::Module& model) {
 
 std::map<std::string, int> stages_of(const torch::nn::Module& model,
                                      const torch::nn::Sequential& units, const std::string& before,
-                                     const LmParallelism& how, const PipelineSchedule& schedule) {
+                                     const Parallelism& how, const PipelineSchedule& schedule) {
   check_types(model);
   check_buffers(model);
   std::vector<int> stage_of_unit;
@@ -197,7 +197,7 @@ NamedTensors parameters_once(const torch::nn::Module& model) {
 }  // namespace internal
 
 ParallelModel::State::State(std::shared_ptr<torch::nn::Module> given, Forward given_forward,
-                            Communicator given_comm, const LmParallelism& given_how,
+                            Communicator given_comm, const Parallelism& given_how,
                             const ModelPlan& given_plan, const ParallelModelOptions& given_options)
     : comm(std::move(given_comm)),
       model(std::move(given)),
@@ -378,7 +378,7 @@ double ParallelModel::State::mean_over_context(double loss) const {
 }
 
 ParallelModel::ParallelModel(std::shared_ptr<torch::nn::Module> model, Forward forward,
-                             Communicator comm, const LmParallelism& how, const ModelPlan& plan,
+                             Communicator comm, const Parallelism& how, const ModelPlan& plan,
                              const ParallelModelOptions& options)
     : state_(std::make_unique<State>(std::move(model), std::move(forward), std::move(comm), how,
                                      plan, options)) {}
@@ -409,7 +409,7 @@ double ParallelModel::evaluate(const at::Tensor& inputs, const at::Tensor& targe
   return loss;
 }
 
-const LmParallelism& ParallelModel::parallelism() const {
+const Parallelism& ParallelModel::parallelism() const {
   return state_->how;
 }
 const Mesh& ParallelModel::mesh() const {

@@ -30,7 +30,7 @@
 #include "lockstep/mesh/mesh.h"
 #include "lockstep/parallel/pipeline/pipeline.h"
 #include "lockstep/parallel/tensor/tensor_plan.h"
-#include "lockstep/products/lm_parallelism.h"
+#include "lockstep/products/parallelism.h"
 #include "lockstep/shard/divided_parameters.h"
 
 namespace lockstep {
@@ -88,7 +88,7 @@ class ParallelModel {
   // model's, so that parameters that begin as zeros are compared too; a copy keeps the model's
   // values meanwhile.
   template <typename M>
-  ParallelModel(M model, Communicator comm, const LmParallelism& how, const ModelPlan& plan,
+  ParallelModel(M model, Communicator comm, const Parallelism& how, const ModelPlan& plan,
                 const ParallelModelOptions& options)
       : ParallelModel(
             model.ptr(),
@@ -97,14 +97,13 @@ class ParallelModel {
             },
             std::move(comm), how, plan, options) {}
   ParallelModel(std::shared_ptr<torch::nn::Module> model, Forward forward, Communicator comm,
-                const LmParallelism& how, const ModelPlan& plan,
-                const ParallelModelOptions& options);
+                const Parallelism& how, const ModelPlan& plan, const ParallelModelOptions& options);
   ParallelModel(ParallelModel&&) noexcept;
   ParallelModel& operator=(ParallelModel&&) noexcept;
   ~ParallelModel();
 
   // The next ones do not communicate.
-  const LmParallelism& parallelism() const;  // resolved
+  const Parallelism& parallelism() const;  // resolved
   const Mesh& mesh() const;
   // The ranks that have batches of their own; a rank's number there is the number of its row.
   Communicator rows() const;

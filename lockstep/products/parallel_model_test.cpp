@@ -121,8 +121,8 @@ struct Way {
   bool divides_rows = false;
   ContextWay context_way = ContextWay::kRing;
 
-  LmParallelism how() const {
-    LmParallelism all = parse_parallelism(mesh);
+  Parallelism how() const {
+    Parallelism all = parse_parallelism(mesh);
     all.zero = zero;
     all.schedule = schedule;
     all.divides_rows = divides_rows;
@@ -272,7 +272,7 @@ std::string refusal(int ranks, const std::string& mesh, const std::vector<Tensor
   std::vector<std::string> said(static_cast<size_t>(ranks));
   testing::run_threads(ranks, [&](Communicator& comm) {
     try {
-      LmParallelism how = parse_parallelism(mesh);
+      Parallelism how = parse_parallelism(mesh);
       how.divides_rows = divides_rows;
       ParallelModel(with_values(Gpt(is_tied)), comm, how, {.modules = rules, .units = "layers"},
                     {.loss = loss_of, .inputs = ids_of(0), .targets = ids_of(1)});
@@ -338,7 +338,7 @@ TEST(ParallelModel, TargetsThatDoNotCountAreLeftOutOfTheMean) {
   expected.backward();
   const auto counted = [](const at::Tensor& some) { return some.ne(-100).sum().item<double>(); };
   testing::run_threads(2, [&](Communicator& comm) {
-    LmParallelism how = parse_parallelism("data=1,context=2");
+    Parallelism how = parse_parallelism("data=1,context=2");
     how.micro_batches = 3;
     ParallelModel model(
         DecoderCase::make(), comm, how, {.modules = DecoderCase::rules()},
@@ -381,7 +381,7 @@ TEST(ParallelModel, AForgottenNormIsNamedInAModelThatBeginsAsTheIdentity) {
       if (item.key().find("mix.") != std::string::npos ||
           item.key().find("down.") != std::string::npos)
         item.value().zero_();
-    LmParallelism how = parse_parallelism("tensor=2");
+    Parallelism how = parse_parallelism("tensor=2");
     how.divides_rows = true;
     const auto build = [&](const std::vector<TensorRule>& rules) {
       const at::AutoGradMode gradients(true);

@@ -49,8 +49,8 @@ LmConfig small() {
   return config;
 }
 
-LmParallelism by(const std::string& mesh, int zero) {
-  LmParallelism how = parse_parallelism(mesh);
+Parallelism by(const std::string& mesh, int zero) {
+  Parallelism how = parse_parallelism(mesh);
   how.zero = zero;
   return how;
 }
@@ -99,7 +99,7 @@ at::Tensor slice_of(const at::Tensor& whole, const PartSlice& slice) {
   return slice.whole() ? whole : whole.narrow(slice.dim, slice.begin, slice.end - slice.begin);
 }
 
-void expect_one_process(Communicator& comm, const LmParallelism& how) {
+void expect_one_process(Communicator& comm, const Parallelism& how) {
   const Course expected = by_one_process();
   torch::manual_seed(kSeed);
   const TransformerLm drawn(small());

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/products/lm_parallelism.h"
+#include "lockstep/products/parallelism.h"
 #include "lockstep/recipes/recipes.h"
 #include "lockstep/recipes/train_config.h"
 #include "lockstep/train/settings.h"
@@ -77,7 +77,7 @@ constexpr auto kFields = [](auto& config, const auto& each) {
           {kRanksGroup, "with pipe in the mesh: its schedule", "gpipe|1f1b|interleaved|zb-h1|zb-v"},
           config.pipe_schedule);
     visit("micro_batches", {kRanksGroup, "with such a mesh: parts of a batch", {}, "2 a stage"},
-          config.micro_batches, between(0, LmParallelism::kMostMicroBatches));
+          config.micro_batches, between(0, Parallelism::kMostMicroBatches));
     visit("divided_rows",
           {kRanksGroup, "with tensor in the mesh: rows are divided between its products, too"},
           config.divided_rows);

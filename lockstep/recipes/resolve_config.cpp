@@ -10,7 +10,7 @@
 #include "lockstep/model/bert_config.h"
 #include "lockstep/model/image_model.h"
 #include "lockstep/model/lm_config.h"
-#include "lockstep/products/lm_parallelism.h"
+#include "lockstep/products/parallelism.h"
 #include "lockstep/recipes/config_fields.h"
 #include "lockstep/recipes/recipes.h"
 #include "lockstep/recipes/train_config.h"
@@ -35,7 +35,7 @@ void resolve_divided(TrainConfig& config) {
     refuse("mesh", "'" + config.mesh + "'", "axes data and shard: lm alone has models that divide");
   if (config.strategy == "zero") config.strategy = "zero1";
   check_value("strategy", config.strategy, one_of("ddp|zero1|zero2|zero3"));
-  const LmParallelism how = parse_parallelism(config.mesh);
+  const Parallelism how = parse_parallelism(config.mesh);
   if (config.nproc == 1) {
     for (const MeshAxis& axis : how.axes) config.nproc *= std::max(axis.size, 1);
   }

@@ -114,8 +114,8 @@ bool divides_model(const TrainConfig& config) {
   });
 }
 
-LmParallelism parallelism_of(const TrainConfig& config) {
-  LmParallelism how = parse_parallelism(config.mesh);
+Parallelism parallelism_of(const TrainConfig& config) {
+  Parallelism how = parse_parallelism(config.mesh);
   how.axes = with_all_axes(how.axes, static_cast<int>(config.nproc));
   how.zero = config.strategy == "ddp" ? 0 : config.strategy.back() - '0';
   how.schedule = config.pipe_schedule;
@@ -185,7 +185,7 @@ TrainSpec spec_of(const TrainConfig& config) {
 
 int64_t batches_of_step(const TrainConfig& config) {
   if (divides_model(config)) {
-    const LmParallelism how = parallelism_of(config);
+    const Parallelism how = parallelism_of(config);
     return how.size_of("data") * how.size_of("expert");
   }
   const int64_t logical = make_strategy(config.strategy)->traits().logical_ranks;

@@ -12,7 +12,7 @@ namespace lockstep {
 
 class Strategy;
 struct TrainSpec;
-struct LmParallelism;
+struct Parallelism;
 
 // The defaults are those of tutorial 000; default_config() has each recipe's. resolved() refuses
 // other values of fields that a recipe does not have.
@@ -25,11 +25,11 @@ struct TrainConfig {
   std::string device;            // InitOptions::device
   std::string strategy = "ddp";  // strategy_names()
   // Axes data and shard, in the form of parse_axes(); "": one copy of the parameters for each host
-  // under zero3 and fsdp. Language also has data, pipe, context, expert and tensor (LmParallelism);
+  // under zero3 and fsdp. Language also has data, pipe, context, expert and tensor (Parallelism);
   // the strategy is then ddp, or zero1 to zero3 over the ranks that average gradients. nproc 1
   // becomes the product of their sizes.
   std::string mesh;
-  // The next three are LmParallelism's, for language on such a mesh only.
+  // The next three are Parallelism's, for language on such a mesh only.
   std::string pipe_schedule = "1f1b";
   int64_t micro_batches = 0;
   bool divided_rows = false;
@@ -137,7 +137,7 @@ std::shared_ptr<Strategy> strategy_of(const TrainConfig& config);
 // Whether the mesh divides the model: it has an axis pipe, context, expert or tensor.
 bool divides_model(const TrainConfig& config);
 // The parallelism of a resolved configuration whose mesh divides the model.
-LmParallelism parallelism_of(const TrainConfig& config);
+Parallelism parallelism_of(const TrainConfig& config);
 
 // The number of batches of batch_size in a step, over all ranks.
 int64_t batches_of_step(const TrainConfig& config);

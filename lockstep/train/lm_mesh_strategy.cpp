@@ -80,7 +80,7 @@ uint64_t steps_of(const std::string& text, const std::string& source) {
 
 // What the three parts share.
 struct LmMesh {
-  LmParallelism how;
+  Parallelism how;
   LmMeshOptions options;
   std::string name;
 
@@ -398,7 +398,7 @@ std::shared_ptr<ParallelLm> parallel_lm_of(const Strategy& strategy) {
   return mesh == nullptr ? nullptr : mesh->parallel();
 }
 
-std::shared_ptr<Strategy> make_lm_mesh_strategy(LmParallelism how, LmMeshOptions options) {
+std::shared_ptr<Strategy> make_lm_mesh_strategy(Parallelism how, LmMeshOptions options) {
   const std::string name = how.zero > 0 ? "zero" + std::to_string(how.zero) : "ddp";
   const auto mesh = std::make_shared<LmMesh>(
       LmMesh{.how = std::move(how), .options = std::move(options), .name = name});

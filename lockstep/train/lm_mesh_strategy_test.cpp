@@ -96,7 +96,7 @@ struct Way {
 
   std::shared_ptr<Strategy> strategy(uint64_t seed = 1) const {
     if (*mesh == 0) return make_strategy("ddp");
-    LmParallelism how = parse_parallelism(mesh);
+    Parallelism how = parse_parallelism(mesh);
     how.zero = zero;
     return make_lm_mesh_strategy(how, {.dropout_seed = seed});
   }

@@ -114,7 +114,7 @@ EqualityRun train_whole(const LmConfig& config, const EqualityOptions& options) 
   return run;
 }
 
-EqualityRun train_divided(const LmConfig& config, const LmParallelism& how, int ranks,
+EqualityRun train_divided(const LmConfig& config, const Parallelism& how, int ranks,
                           const EqualityOptions& options) {
   EqualityRun run;
   std::mutex mutex;

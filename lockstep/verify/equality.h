@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "lockstep/model/lm_config.h"
-#include "lockstep/products/lm_parallelism.h"
+#include "lockstep/products/parallelism.h"
 
 namespace lockstep {
 
@@ -42,7 +42,7 @@ struct EqualityRun {
 EqualityRun train_whole(const LmConfig& config, const EqualityOptions& options = {});
 // Trains ParallelLm on `ranks` threads.
 // Throws: as ParallelLm.
-EqualityRun train_divided(const LmConfig& config, const LmParallelism& how, int ranks,
+EqualityRun train_divided(const LmConfig& config, const Parallelism& how, int ranks,
                           const EqualityOptions& options = {});
 
 // The largest relative differences.

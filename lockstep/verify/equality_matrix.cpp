@@ -18,9 +18,9 @@ LmConfig base() {
   return config;
 }
 
-LmParallelism product(const char* mesh, int zero, const char* schedule = "1f1b",
-                      int micro_batches = 0, bool divides_rows = false) {
-  LmParallelism how = parse_parallelism(mesh);
+Parallelism product(const char* mesh, int zero, const char* schedule = "1f1b",
+                    int micro_batches = 0, bool divides_rows = false) {
+  Parallelism how = parse_parallelism(mesh);
   how.zero = zero;
   how.schedule = schedule;
   how.micro_batches = micro_batches;
@@ -28,7 +28,7 @@ LmParallelism product(const char* mesh, int zero, const char* schedule = "1f1b",
   return how;
 }
 
-LmParallelism by_heads(LmParallelism how) {
+Parallelism by_heads(Parallelism how) {
   how.context_way = ContextWay::kHeads;
   return how;
 }
@@ -56,7 +56,7 @@ const std::vector<EqualityModel>& equality_models() {
   return models;
 }
 
-void check(const EqualityModel& model, const LmParallelism& how, int ranks) {
+void check(const EqualityModel& model, const Parallelism& how, int ranks) {
   if (const auto* config = std::get_if<LmConfig>(&model.model)) return check(how, *config, ranks);
   check(std::get<PlainModel>(model.model), how, ranks);
 }
@@ -65,14 +65,14 @@ EqualityRun train_whole(const EqualityModel& model, const EqualityOptions& optio
   return std::visit([&](const auto& one) { return train_whole(one, options); }, model.model);
 }
 
-EqualityRun train_divided(const EqualityModel& model, const LmParallelism& how, int ranks,
+EqualityRun train_divided(const EqualityModel& model, const Parallelism& how, int ranks,
                           const EqualityOptions& options) {
   return std::visit([&](const auto& one) { return train_divided(one, how, ranks, options); },
                     model.model);
 }
 
 std::string to_string(const EqualityProduct& product) {
-  const LmParallelism& how = product.how;
+  const Parallelism& how = product.how;
   std::string text;
   for (const MeshAxis& axis : how.axes)
     if (axis.size > 1 || how.axes.size() == 1)
@@ -86,37 +86,37 @@ std::string to_string(const EqualityProduct& product) {
 }
 
 std::vector<EqualityProduct> equality_products(int most_ranks) {
-  const std::vector<LmParallelism> all{product("data=1", 0, "1f1b", 4),
-                                       product("data=2", 0),
-                                       product("data=2", 1),
-                                       product("data=4", 2),
-                                       product("data=4", 3),
-                                       product("pipe=2", 0, "gpipe", 4),
-                                       product("pipe=2", 0, "zb-h1", 4),
-                                       product("pipe=3", 0, "zb-v", 3),
-                                       product("tensor=2", 0),
-                                       product("tensor=2", 0, "1f1b", 2, true),
-                                       product("tensor=4", 0),
-                                       product("data=2,tensor=2", 2),
-                                       product("data=2,pipe=2", 1, "zb-h1", 4),
-                                       product("pipe=2,tensor=2", 0, "interleaved", 4),
-                                       product("tensor=2,data=2", 3, "1f1b", 2, true),
-                                       product("data=2,pipe=2,tensor=2", 1),
-                                       product("pipe=2,data=2,tensor=2", 1, "zb-v", 4, true),
-                                       product("pipe=4,tensor=2", 0, "1f1b", 8),
-                                       product("pipe=2,tensor=4", 1, "zb-h1", 4, true),
-                                       product("expert=2", 0),
-                                       product("data=2,expert=2", 1),
-                                       product("data=2,expert=2,tensor=2", 2),
-                                       product("pipe=2,expert=2,tensor=2", 1, "zb-h1", 4, true),
-                                       product("context=2", 0),
-                                       by_heads(product("context=2", 0, "1f1b", 2)),
-                                       product("context=4", 1),
-                                       product("data=2,context=2,tensor=2", 1),
-                                       product("pipe=2,context=2,tensor=2", 0, "zb-h1", 4, true),
-                                       product("pipe=2,context=2,expert=2", 1)};
+  const std::vector<Parallelism> all{product("data=1", 0, "1f1b", 4),
+                                     product("data=2", 0),
+                                     product("data=2", 1),
+                                     product("data=4", 2),
+                                     product("data=4", 3),
+                                     product("pipe=2", 0, "gpipe", 4),
+                                     product("pipe=2", 0, "zb-h1", 4),
+                                     product("pipe=3", 0, "zb-v", 3),
+                                     product("tensor=2", 0),
+                                     product("tensor=2", 0, "1f1b", 2, true),
+                                     product("tensor=4", 0),
+                                     product("data=2,tensor=2", 2),
+                                     product("data=2,pipe=2", 1, "zb-h1", 4),
+                                     product("pipe=2,tensor=2", 0, "interleaved", 4),
+                                     product("tensor=2,data=2", 3, "1f1b", 2, true),
+                                     product("data=2,pipe=2,tensor=2", 1),
+                                     product("pipe=2,data=2,tensor=2", 1, "zb-v", 4, true),
+                                     product("pipe=4,tensor=2", 0, "1f1b", 8),
+                                     product("pipe=2,tensor=4", 1, "zb-h1", 4, true),
+                                     product("expert=2", 0),
+                                     product("data=2,expert=2", 1),
+                                     product("data=2,expert=2,tensor=2", 2),
+                                     product("pipe=2,expert=2,tensor=2", 1, "zb-h1", 4, true),
+                                     product("context=2", 0),
+                                     by_heads(product("context=2", 0, "1f1b", 2)),
+                                     product("context=4", 1),
+                                     product("data=2,context=2,tensor=2", 1),
+                                     product("pipe=2,context=2,tensor=2", 0, "zb-h1", 4, true),
+                                     product("pipe=2,context=2,expert=2", 1)};
   std::vector<EqualityProduct> products;
-  for (const LmParallelism& how : all) {
+  for (const Parallelism& how : all) {
     int ranks = 1;
     for (const MeshAxis& axis : how.axes) ranks *= axis.size;
     if (ranks <= most_ranks) products.push_back({how, ranks});

@@ -19,14 +19,14 @@ struct EqualityModel {
   std::variant<LmConfig, PlainModel> model;
 };
 // Throws: InvalidArgument for what the model does not take, before anything is trained.
-void check(const EqualityModel& model, const LmParallelism& how, int ranks);
+void check(const EqualityModel& model, const Parallelism& how, int ranks);
 EqualityRun train_whole(const EqualityModel& model, const EqualityOptions& options = {});
-EqualityRun train_divided(const EqualityModel& model, const LmParallelism& how, int ranks,
+EqualityRun train_divided(const EqualityModel& model, const Parallelism& how, int ranks,
                           const EqualityOptions& options = {});
 const std::vector<EqualityModel>& equality_models();
 
 struct EqualityProduct {
-  LmParallelism how;
+  Parallelism how;
   int ranks = 1;
 };
 // "data=2,pipe=2,tensor=2, zero 1, zb-h1, 4 micro-batches, divided rows"

@@ -72,7 +72,7 @@ TEST(EqualityMatrix, ADifferenceIsNamed) {
 
 // In float32, by the fused nodes: near one process, and the same bits every time.
 TEST(EqualityMatrix, InFloat32ItRepeatsBitForBit) {
-  LmParallelism how = parse_parallelism("data=2,pipe=2,tensor=2");
+  Parallelism how = parse_parallelism("data=2,pipe=2,tensor=2");
   how.zero = 1;
   how.schedule = "zb-h1";
   how.divides_rows = true;

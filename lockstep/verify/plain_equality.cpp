@@ -117,7 +117,7 @@ EqualityRun whole(M model, PlainModel kind, const EqualityOptions& options) {
 }
 
 template <typename M>
-EqualityRun divided(M module, PlainModel kind, Communicator& comm, const LmParallelism& how,
+EqualityRun divided(M module, PlainModel kind, Communicator& comm, const Parallelism& how,
                     const EqualityOptions& options) {
   const PlainBatch example = batch_of(kind, 0, options.dtype);
   ParallelModel model(
@@ -161,9 +161,9 @@ auto with_model(PlainModel kind, at::ScalarType dtype, const Work& work) {
 
 }  // namespace
 
-void check(PlainModel, const LmParallelism& given, int ranks) {
+void check(PlainModel, const Parallelism& given, int ranks) {
   check_ways(given);
-  LmParallelism how = given;
+  Parallelism how = given;
   how.axes = with_all_axes(given.axes, ranks);
   if (const int parts = how.size_of("tensor"); plain::kHeads % parts != 0)
     throw InvalidArgument("parallelism: " + std::to_string(plain::kHeads) +
@@ -190,7 +190,7 @@ EqualityRun train_whole(PlainModel kind, const EqualityOptions& options) {
   return with_model(kind, options.dtype, [&](auto model) { return whole(model, kind, options); });
 }
 
-EqualityRun train_divided(PlainModel kind, const LmParallelism& how, int ranks,
+EqualityRun train_divided(PlainModel kind, const Parallelism& how, int ranks,
                           const EqualityOptions& options) {
   EqualityRun run;
   std::mutex mutex;

@@ -2,7 +2,7 @@
 // divides from outside.
 #pragma once
 
-#include "lockstep/products/lm_parallelism.h"
+#include "lockstep/products/parallelism.h"
 #include "lockstep/verify/equality.h"
 
 namespace lockstep {
@@ -10,9 +10,9 @@ namespace lockstep {
 enum class PlainModel : uint8_t { kDecoder, kEncoder, kVision };
 
 // Throws: InvalidArgument for what no plain model takes, before anything is trained.
-void check(PlainModel model, const LmParallelism& how, int ranks);
+void check(PlainModel model, const Parallelism& how, int ranks);
 EqualityRun train_whole(PlainModel model, const EqualityOptions& options = {});
-EqualityRun train_divided(PlainModel model, const LmParallelism& how, int ranks,
+EqualityRun train_divided(PlainModel model, const Parallelism& how, int ranks,
                           const EqualityOptions& options = {});
 
 }  // namespace lockstep

@@ -20,7 +20,7 @@ NamedTensors parameters_once(const torch::nn::Module& model);
 
 struct ParallelModel::State {
   State(std::shared_ptr<torch::nn::Module> given, Forward given_forward, Communicator given_comm,
-        const LmParallelism& given_how, const ModelPlan& given_plan,
+        const Parallelism& given_how, const ModelPlan& given_plan,
         const ParallelModelOptions& given_options);
 
   bool has_stages() const { return how.size_of("pipe") > 1; }
@@ -67,7 +67,7 @@ struct ParallelModel::State {
   TensorPlan plan;
   torch::nn::Sequential units{nullptr};  // null: the model is one unit
   std::string unit_names;                // precedes a unit's number in names of parameters
-  LmParallelism how;
+  Parallelism how;
   PipelineSchedule schedule;
   std::map<std::string, int> stage_of;                                      // of each parameter
   bool drops = false;                                                       // some module does

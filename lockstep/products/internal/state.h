@@ -13,7 +13,7 @@
 namespace lockstep {
 
 struct ParallelLm::State {
-  State(const LmConfig& config, Communicator given, const LmParallelism& how,
+  State(const LmConfig& config, Communicator given, const Parallelism& how,
         const ParallelLmOptions& options);
 
   // A row's batch, micro-batch by micro-batch.
@@ -38,7 +38,7 @@ struct ParallelLm::State {
   Communicator comm;
   LmConfig config;
   ParallelLmOptions options;
-  LmParallelism how;
+  Parallelism how;
   Mesh mesh;
   PipelineSchedule schedule;
   TransformerLm lm{nullptr};

@@ -84,7 +84,7 @@ struct Trained {
 // All rows of a batch are one row's where there is no axis data.
 Trained train(Communicator comm, const Division& division) {
   at::set_num_threads(1);
-  LmParallelism how = parse_parallelism(division.mesh);
+  Parallelism how = parse_parallelism(division.mesh);
   how.schedule = division.schedule;
   how.divides_rows = division.divides_rows;
   how.context_way = division.way;

@@ -100,7 +100,7 @@ std::vector<at::Tensor> train_divided(Communicator& comm, const std::string& mes
   config.num_attention_heads = 4;
   config.num_key_value_heads = 2;
   config.max_position_embeddings = 64;
-  LmParallelism how = parse_parallelism(mesh);
+  Parallelism how = parse_parallelism(mesh);
   how.zero = 3;
   how.micro_batches = 4;
   ParallelLm model(config, comm, how,

@@ -15,7 +15,7 @@ void require(bool holds, const std::string& what) {
   if (!holds) throw InvalidArgument(what);
 }
 
-int rows_of(const LmParallelism& how) {
+int rows_of(const Parallelism& how) {
   return how.size_of("data") * how.size_of("expert");
 }
 
@@ -42,7 +42,7 @@ double of_ring(double ranks) {
   return (ranks - 1) / ranks;
 }
 
-int micro_batches_of(const LmParallelism& how, const DividedSettings& settings) {
+int micro_batches_of(const Parallelism& how, const DividedSettings& settings) {
   return static_cast<int>(
       std::min<int64_t>(int64_t{2} * how.size_of("pipe"), settings.batch / rows_of(how)));
 }
@@ -134,7 +134,7 @@ DividedPlan plan_divided(const DividedSettings& settings) {
 }
 
 DividedTheory theory_of(const DividedWay& way, const DividedSettings& settings) {
-  const LmParallelism& how = way.how;
+  const Parallelism& how = way.how;
   const LmConfig config = divided_model(settings, way.experts);
   const double data = how.size_of("data"), pipe = how.size_of("pipe"),
                context = how.size_of("context"), expert = how.size_of("expert"),

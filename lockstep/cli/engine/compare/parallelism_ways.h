@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lockstep/model/lm_config.h"
-#include "lockstep/products/lm_parallelism.h"
+#include "lockstep/products/parallelism.h"
 
 namespace lockstep::engine {
 
@@ -33,7 +33,7 @@ LmConfig divided_model(const DividedSettings& settings, bool experts);
 
 struct DividedWay {
   std::string name;  // "data=4 zero 1"
-  LmParallelism how;
+  Parallelism how;
   bool experts = false;  // the model has them
 };
 struct LeftOutWay {

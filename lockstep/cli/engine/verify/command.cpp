@@ -153,7 +153,7 @@ void check_product(const EqualityProduct& product) {
 
 std::vector<EqualityProduct> products_of(const VerifyArguments& arguments) {
   if (arguments.matrix) return equality_products(arguments.ranks);
-  LmParallelism how = parse_parallelism(arguments.mesh);
+  Parallelism how = parse_parallelism(arguments.mesh);
   how.zero = arguments.zero;
   how.schedule = arguments.schedule;
   how.micro_batches = arguments.micro_batches;

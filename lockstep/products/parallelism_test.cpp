@@ -1,4 +1,4 @@
-#include "lockstep/products/lm_parallelism.h"
+#include "lockstep/products/parallelism.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,18 +25,18 @@ LmConfig small() {
 }
 
 std::string refusal(const std::string& mesh, int ranks,
-                    const std::function<void(LmParallelism&, LmConfig&)>& change = {}) {
+                    const std::function<void(Parallelism&, LmConfig&)>& change = {}) {
   return message_of<InvalidArgument>([&] {
-    LmParallelism how = parse_parallelism(mesh);
+    Parallelism how = parse_parallelism(mesh);
     LmConfig config = small();
     if (change) change(how, config);
     check(how, config, ranks);
   });
 }
 
-TEST(LmParallelism, IsResolvedToEveryAxis) {
-  LmParallelism how = parse_parallelism("tensor=2,data,pipe=2");
-  const LmParallelism whole = resolved(how, small(), 12);
+TEST(Parallelism, IsResolvedToEveryAxis) {
+  Parallelism how = parse_parallelism("tensor=2,data,pipe=2");
+  const Parallelism whole = resolved(how, small(), 12);
   EXPECT_EQ(whole.axes,
             (std::vector<MeshAxis>{
                 {"context", 1}, {"expert", 1}, {"tensor", 2}, {"data", 3}, {"pipe", 2}}));
@@ -49,7 +49,7 @@ TEST(LmParallelism, IsResolvedToEveryAxis) {
   EXPECT_EQ(resolved(how, small(), 12).cut.size(), 4u);
 }
 
-TEST(LmParallelism, WhatCannotBeIsOneLineThatSaysWhatToDo) {
+TEST(Parallelism, WhatCannotBeIsOneLineThatSaysWhatToDo) {
   EXPECT_THAT(refusal("data=2,tensor=2", 8), HasSubstr("data 2 x tensor 2 = 4"));
   EXPECT_THAT(refusal("rows=2", 2), HasSubstr("there is no axis 'rows'; give sizes of data, pipe"));
   EXPECT_THAT(refusal("pipe=8", 8), HasSubstr("a pipeline of 8 chunks, and the model has 7 units"));
@@ -75,7 +75,7 @@ TEST(LmParallelism, WhatCannotBeIsOneLineThatSaysWhatToDo) {
 }
 
 // The checked configuration is the one that runs.
-TEST(LmParallelism, AnOpenSizeIsCheckedAsItWillBe) {
+TEST(Parallelism, AnOpenSizeIsCheckedAsItWillBe) {
   EXPECT_THAT(refusal("data=2,tensor", 6), HasSubstr("4 heads, which do not divide among 3 parts"));
   EXPECT_THAT(refusal("pipe", 8), HasSubstr("a pipeline of 8 chunks, and the model has 7 units"));
   EXPECT_THAT(refusal("expert,data=2", 4), HasSubstr("expert is 2, and the model has no experts"));
@@ -85,26 +85,26 @@ TEST(LmParallelism, AnOpenSizeIsCheckedAsItWillBe) {
 }
 
 // A head of many words is a stage, and the others have a layer each.
-TEST(LmParallelism, NoStageHasTheNormAlone) {
+TEST(Parallelism, NoStageHasTheNormAlone) {
   LmConfig config = small();
   config.vocab_size = 32000;
   EXPECT_EQ(resolved(parse_parallelism("pipe=4"), config, 4).cut, (std::vector<int>{3, 1, 2, 1}));
 }
 
-TEST(LmParallelism, ExpertsNeedAModelThatHasThem) {
+TEST(Parallelism, ExpertsNeedAModelThatHasThem) {
   EXPECT_THAT(refusal("expert=2", 2), HasSubstr("expert is 2, and the model has no experts"));
   EXPECT_THAT(refusal("expert=3", 3, [](auto&, auto& config) { config.num_local_experts = 4; }),
               HasSubstr("4 experts do not divide among 3 ranks along expert"));
 }
 
-TEST(LmParallelism, ProductsAreRefusedInOnePlace) {
+TEST(Parallelism, ProductsAreRefusedInOnePlace) {
   const auto tied = [](auto& how, auto& config) {
     how.zero = 2;
     config.tie_word_embeddings = true;
   };
   EXPECT_THAT(refusal("data=2,pipe=2", 4, tied),
               HasSubstr("zero 2 and tied embeddings do not go together"));
-  LmParallelism flat = parse_parallelism("data=2,tensor=2");
+  Parallelism flat = parse_parallelism("data=2,tensor=2");
   LmConfig config = small();
   tied(flat, config);
   check(flat, config, 4);  // only the pipeline's ends are refused
@@ -113,7 +113,7 @@ TEST(LmParallelism, ProductsAreRefusedInOnePlace) {
   for (const RefusedProduct& product : refused_products()) EXPECT_FALSE(product.why.empty());
 }
 
-TEST(LmParallelism, TheTableHasEveryRankOnce) {
+TEST(Parallelism, TheTableHasEveryRankOnce) {
   const MeshLayout layout({{"data", 2}, {"pipe", 1}, {"tensor", 2}}, 4);
   EXPECT_EQ(table_of(layout),
             "rank  data  pipe  tensor\n"

@@ -1,7 +1,7 @@
-// LmParallelism: data that says how a language model is divided among the ranks of a job, and the
+// Parallelism: data that says how a language model is divided among the ranks of a job, and the
 // one place that says which ways go together. Pure.
 //
-//   LmParallelism how = parse_parallelism("data=2,pipe=2,tensor=2");
+//   Parallelism how = parse_parallelism("data=2,pipe=2,tensor=2");
 //   how.zero = 1;
 //   check(how, config, 8);
 //
@@ -24,7 +24,7 @@
 
 namespace lockstep {
 
-struct LmParallelism {
+struct Parallelism {
   // Axes among data, pipe, context, expert and tensor; an axis that is not named has one rank.
   // Neighbours along the last one are consecutive ranks. Put the axis that sends most (tensor)
   // there, and those that send least (pipe, data) first.
@@ -50,16 +50,16 @@ struct LmParallelism {
   static constexpr int kMostMicroBatches = 65536;
 
   int size_of(std::string_view axis) const;  // 1 where it is not named
-  bool operator==(const LmParallelism&) const = default;
+  bool operator==(const Parallelism&) const = default;
 };
 
 // Parses "data=2,pipe=2,tensor=2".
 // Throws: InvalidArgument for another axis, and what parse_axes() throws.
-LmParallelism parse_parallelism(std::string_view mesh);
+Parallelism parse_parallelism(std::string_view mesh);
 // Returns it as it runs: with all axes of parallel_axes(), those that were not named first, with
 // one rank; one open size (0) filled from `ranks`; micro_batches and cut set.
 // Throws: InvalidArgument in one line (check()).
-LmParallelism resolved(LmParallelism how, const LmConfig& config, int ranks);
+Parallelism resolved(Parallelism how, const LmConfig& config, int ranks);
 
 // Returns all of parallel_axes(), those that are not among `axes` first, with one rank; an open
 // size is filled.
@@ -84,12 +84,12 @@ const std::vector<RefusedProduct>& refused_products();
 // context by heads, too), inner columns or experts that do not divide; fewer words than parts; too
 // many micro-batches; an unknown schedule, or one that does not take so many micro-batches; a
 // refused product.
-void check(const LmParallelism& how, const LmConfig& config, int ranks);
+void check(const Parallelism& how, const LmConfig& config, int ranks);
 
 // Checks what holds for any model.
 // Throws: InvalidArgument for an unknown axis, a ZeRO stage or a number of micro-batches that does
 // not exist.
-void check_ways(const LmParallelism& how);
+void check_ways(const Parallelism& how);
 
 // A table of the ranks for people, in the order of the axes; every rank has one place:
 //   rank  data  pipe  tensor

@@ -1,4 +1,4 @@
-#include "lockstep/products/lm_parallelism.h"
+#include "lockstep/products/parallelism.h"
 
 #include <algorithm>
 #include <iomanip>
@@ -31,7 +31,7 @@ std::vector<double> costs_of_units(const LmConfig& config) {
   return costs;
 }
 
-PipelineSchedule schedule_of(const LmParallelism& how) {
+PipelineSchedule schedule_of(const Parallelism& how) {
   return make_schedule(how.schedule,
                        {.stages = how.size_of("pipe"), .micro_batches = how.micro_batches});
 }
@@ -41,7 +41,7 @@ struct Way {
   bool used;
 };
 
-std::vector<Way> ways_of(const LmParallelism& how, const LmConfig& config) {
+std::vector<Way> ways_of(const Parallelism& how, const LmConfig& config) {
   return {{"pipe", how.size_of("pipe") > 1},
           {"context", how.size_of("context") > 1},
           {"expert", how.size_of("expert") > 1},
@@ -53,7 +53,7 @@ std::vector<Way> ways_of(const LmParallelism& how, const LmConfig& config) {
           {"tied embeddings", config.tie_word_embeddings}};
 }
 
-void check_products(const LmParallelism& how, const LmConfig& config) {
+void check_products(const Parallelism& how, const LmConfig& config) {
   const std::vector<Way> ways = ways_of(how, config);
   const auto used = [&](const std::string& name) {
     return std::any_of(ways.begin(), ways.end(),
@@ -67,7 +67,7 @@ void check_products(const LmParallelism& how, const LmConfig& config) {
 
 }  // namespace
 
-int LmParallelism::size_of(std::string_view axis) const {
+int Parallelism::size_of(std::string_view axis) const {
   for (const MeshAxis& one : axes)
     if (one.name == axis) return one.size;
   return 1;
@@ -78,8 +78,8 @@ const std::vector<std::string>& parallel_axes() {
   return axes;
 }
 
-LmParallelism parse_parallelism(std::string_view mesh) {
-  LmParallelism how;
+Parallelism parse_parallelism(std::string_view mesh) {
+  Parallelism how;
   how.axes = parse_axes(mesh);
   const auto& known = parallel_axes();
   for (const MeshAxis& axis : how.axes) {
@@ -103,7 +103,7 @@ std::vector<MeshAxis> with_all_axes(const std::vector<MeshAxis>& axes, int ranks
   return all;
 }
 
-LmParallelism resolved(LmParallelism how, const LmConfig& config, int ranks) {
+Parallelism resolved(Parallelism how, const LmConfig& config, int ranks) {
   how.axes = with_all_axes(how.axes, ranks);
   const int stages = how.size_of("pipe");
   if (how.micro_batches == 0) how.micro_batches = stages > 1 ? 2 * stages : 1;
@@ -130,7 +130,7 @@ const std::vector<RefusedProduct>& refused_products() {
   return products;
 }
 
-void check_ways(const LmParallelism& how) {
+void check_ways(const Parallelism& how) {
   const auto& known = parallel_axes();
   for (const MeshAxis& axis : how.axes) {
     if (std::find(known.begin(), known.end(), axis.name) == known.end())
@@ -140,20 +140,20 @@ void check_ways(const LmParallelism& how) {
     refuse("zero is " + std::to_string(how.zero) + "; give a stage from 0 to 3");
   if (how.micro_batches < 0)
     refuse(std::to_string(how.micro_batches) + " micro-batches; give 1 or more");
-  if (how.micro_batches > LmParallelism::kMostMicroBatches)
+  if (how.micro_batches > Parallelism::kMostMicroBatches)
     refuse(std::to_string(how.micro_batches) + " micro-batches; give " +
-           std::to_string(LmParallelism::kMostMicroBatches) + " at most");
+           std::to_string(Parallelism::kMostMicroBatches) + " at most");
   make_schedule(how.schedule, {.stages = 2, .micro_batches = 2});  // throws for an unknown name
 }
 
-void check(const LmParallelism& given, const LmConfig& config, int ranks) {
+void check(const Parallelism& given, const LmConfig& config, int ranks) {
   check(config);
   check_ways(given);
-  LmParallelism how = given;
+  Parallelism how = given;
   how.axes = with_all_axes(given.axes, ranks);
   const int stages = how.size_of("pipe"), parts = how.size_of("tensor");
   const auto units = static_cast<int>(config.num_hidden_layers) + 3;
-  LmParallelism whole = how;
+  Parallelism whole = how;
   if (whole.micro_batches == 0) whole.micro_batches = stages > 1 ? 2 * stages : 1;
   const int chunks = schedule_of(whole).all_chunks();
   if (chunks > units)
