@@ -101,6 +101,7 @@ std::optional<Listener::Connection> Listener::next() {
   if (proved_.empty()) return std::nullopt;
   Connection first = std::move(proved_.front());
   proved_.pop_front();
+  if (!proved_.empty()) set_timer(Deadline::after(Deadline::Duration(0)));  // for who polls fd()
   return first;
 }
 
@@ -227,10 +228,13 @@ void Listener::set_timer() {
   std::optional<Deadline> next;
   if (!peers_.empty()) next = peers_.begin()->second.deadline;
   if (pause_ && (!next || pause_->time() < next->time())) next = pause_;
-  if (!next || (timed_ && timed_->time() <= next->time())) return;
-  timed_ = next;
+  if (next && (!timed_ || next->time() < timed_->time())) set_timer(*next);
+}
+
+void Listener::set_timer(Deadline deadline) {
+  timed_ = deadline;
   const auto left =
-      std::max<Deadline::Duration>(next->remaining(), Deadline::Duration(1));  // 0 would stop it
+      std::max<Deadline::Duration>(deadline.remaining(), Deadline::Duration(1));  // 0 would stop it
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
   itimerspec when{};
   when.it_value.tv_sec = seconds.count();

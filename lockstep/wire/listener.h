@@ -104,6 +104,7 @@ class Listener {
   void drop(uint64_t id);
   void keep_time();
   void set_timer();
+  void set_timer(Deadline deadline);
   void refuse(const Peer& peer, const std::string& why);
 
   const Secret secret_;

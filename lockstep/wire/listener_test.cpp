@@ -97,6 +97,37 @@ TEST_F(ListenerTest, GivesOutThoseThatHaveProvedTheSecret) {
   EXPECT_TRUE(said_.empty());
 }
 
+// Two prove the secret at once; a caller takes one each time that the descriptor is readable.
+TEST_F(ListenerTest, StaysReadableWhileAConnectionIsLeft) {
+  listen();
+  std::vector<UniqueFd> clients;
+  std::vector<ClientChallenge> challenges;
+  for (int i = 0; i < 2; ++i) {
+    clients.push_back(connect());
+    challenges.emplace_back(secret_, "testing");
+    const std::string hello = challenges.back().hello();
+    write_exact(clients.back().get(), hello.data(), hello.size(), soon());
+  }
+  std::vector<std::string> proofs;
+  for (size_t i = 0; i < clients.size(); ++i) {
+    pollfd answer{clients[i].get(), POLLIN, 0};
+    until([&] { return ::poll(&answer, 1, 0) > 0; });
+    std::string bytes(challenges[i].wanted(), '\0');
+    read_exact(clients[i].get(), bytes.data(), bytes.size(), soon());
+    proofs.push_back(challenges[i].feed(bytes));
+  }
+  for (size_t i = 0; i < clients.size(); ++i)
+    write_exact(clients[i].get(), proofs[i].data(), proofs[i].size(), soon());
+  for (int i = 0; i < 2; ++i) {
+    std::optional<Listener::Connection> connection;
+    while (!connection) {
+      wait_ready(listener_->fd(), POLLIN, soon(), "a connection");
+      connection = listener_->next();
+    }
+  }
+  EXPECT_EQ(listener_->unauthenticated(), 0U);
+}
+
 TEST_F(ListenerTest, BytesThatFollowTheProofAtOnceAreLeftToTheUser) {
   listen();
   const UniqueFd client = connect();

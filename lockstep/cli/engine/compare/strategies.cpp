@@ -8,7 +8,6 @@
 #include "lockstep/cli/engine/train/arguments.h"
 #include "lockstep/cli/option_parsing.h"
 #include "lockstep/core/errors.h"
-#include "lockstep/core/output.h"
 #include "lockstep/core/text.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/mesh/shared_copies.h"
@@ -160,7 +159,7 @@ int compare_strategies(const Arguments& arguments) {
     }
     TrainPlan plan = plan_of(*largest, train.size());
     plan.built_in = built_in;  // one set for all runs
-    const OutputFolder tried = check_train_input(plan, {});
+    check_train_input(plan, {});  // the folder that it makes goes with its result
     begun.subject = recipe.subject.empty() ? shared.model : recipe.subject;
     begun.model = shared.model;
     begun.recipe = recipe.name;
