@@ -159,7 +159,8 @@ int compare_strategies(const Arguments& arguments) {
     }
     TrainPlan plan = plan_of(*largest, train.size());
     plan.built_in = built_in;  // one set for all runs
-    check_train_input(plan, {});  // the folder that it makes goes with its result
+    // The folder that it makes goes with its result.
+    static_cast<void>(check_train_input(plan, {}));
     begun.subject = recipe.subject.empty() ? shared.model : recipe.subject;
     begun.model = shared.model;
     begun.recipe = recipe.name;
