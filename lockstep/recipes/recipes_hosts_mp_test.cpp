@@ -34,7 +34,7 @@ TrainConfig config_of(const std::string& recipe, const std::string& folder,
   config.strategy = strategy;
   config.nproc = nproc;
   config.epochs = 2;
-  config.context = 8;
+  if (recipe != "text") config.context = 8;
   config.batch_size = 2;
   config.lr = 1e-2;
   config.schedule = "constant";

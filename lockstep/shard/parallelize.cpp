@@ -215,11 +215,13 @@ void take_slices(torch::nn::Module& model, Communicator comm, const TensorParts&
 }
 
 // A model that computes as a part by itself divides what it divides.
-void check_divisible(const hooks::Divisible& divisible, const TensorParts& parts,
-                     const NamedShapes& shapes) {
+void check_divisible(const hooks::Divisible& divisible, const TensorPlan& plan,
+                     const TensorParts& parts, const NamedShapes& shapes) {
   for (const auto& [name, shape] : shapes) {
     const int64_t dim = parts.slice(name).dim, wanted = divisible.divided_dim(name);
-    if (dim == wanted) continue;
+    const TensorRule* const rule = plan.rule_of(name.substr(0, name.rfind('.')));
+    const bool is_one_head = rule != nullptr && rule->style == TensorStyle::kHeads && dim < 0;
+    if (dim == wanted || is_one_head) continue;
     const auto text = [](int64_t of) {
       return of < 0 ? std::string("whole on each part") : "divided along dim " + std::to_string(of);
     };
@@ -312,7 +314,7 @@ TensorParts parallelize(torch::nn::Module& model, const Communicator& comm, cons
   auto* const divisible = dynamic_cast<hooks::Divisible*>(&model);
   if (options.divides_rows && comm.size() > 1 && divisible == nullptr) check_places(model, plan);
   TensorParts parts(comm, plan, shapes);
-  if (divisible != nullptr && comm.size() > 1) check_divisible(*divisible, parts, shapes);
+  if (divisible != nullptr && comm.size() > 1) check_divisible(*divisible, plan, parts, shapes);
   check_shared(parameters, modules, plan, comm.size());
   if (comm.size() > 1) {
     meet(comm, plan, parameters, options.divides_rows);
