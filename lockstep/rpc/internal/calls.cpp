@@ -147,7 +147,7 @@ void Calls::call(const std::string& to, const Request& request, Writer& argument
           context.autograd->context->sent(arguments.tensors(), to, context.autograd->next_call());
     if (extra.owner) check_owner(*extra.owner);
     message.link = call->link = link_of(to, *call->ends, extra.owner);
-    if (extra.waits_for_room) {
+    if (extra.waits_for_room && !has_room(*call->link, !message.devices.empty())) {
       // While it waits, this thread may serve calls, which write with the same writer.
       Writer written = std::exchange(arguments, Writer());
       wait_for_room(*call, !message.devices.empty());
@@ -204,6 +204,12 @@ void Calls::call(const std::string& to, const Request& request, Writer& argument
     throw;
   }
   if (!sent) end(call, not_sent(*call));
+}
+
+bool Calls::has_room(const Link& link, bool copies) const {
+  return !copies && link.queued_bytes() < options_.queued_bytes &&
+         link.calls.load(std::memory_order_relaxed) <
+             static_cast<int64_t>(options_.calls_in_flight);
 }
 
 void Calls::wait_for_room(const Pending& call, bool copies) {

@@ -80,6 +80,7 @@ class Calls {
   Reactor& reactor() { return reactor_; }
 
  private:
+  bool has_room(const Link& link, bool copies) const;
   void wait_for_room(const Pending& call, bool copies);
   // Sends a request whose tensors' copies are complete (MessageSender::Then).
   void send_copied(const PendingPtr& call, const Outgoing& message, const std::string& body,
