@@ -20,7 +20,7 @@
 
 #include "lockstep/checkpoint/sliced_tensors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr int kRounds = 9;
@@ -86,7 +86,7 @@ void run() {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline v0
 
 int main() {
   lockstep::run();

@@ -15,7 +15,7 @@
 #include "lockstep/core/aside_file.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr int kRanks = 4;
@@ -210,7 +210,7 @@ std::string draw(const Collective& collective, const Recorded& recorded) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline v0
 
 int main(int argc, char** argv) {
   if (argc != 2) {

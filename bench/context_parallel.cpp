@@ -24,7 +24,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/parallel/context/context_parallel_lm.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr int kRounds = 5;
@@ -114,7 +114,7 @@ class Bench {
 };
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline v0
 
 int main(int argc, char** argv) {
   const int64_t tokens = argc > 1 ? std::atoll(argv[1]) : 8192;

@@ -17,7 +17,7 @@
 #include "lockstep/report/line_chart.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr int64_t kBatch = 64;
@@ -92,7 +92,7 @@ void draw(const std::string& folder) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline v0
 
 int main(int argc, char** argv) {
   if (argc != 2) {

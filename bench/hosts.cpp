@@ -19,7 +19,7 @@
 #include "lockstep/testing/lone_ranks.h"
 #include "lockstep/testing/network_namespaces.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 struct Options {
@@ -101,7 +101,7 @@ int run(const Options& options, std::vector<std::string> arguments) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline v0
 
 int main(int argc, char** argv) {
   lockstep::Options options;

@@ -29,7 +29,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr int kMicroBatches = 8;
@@ -182,7 +182,7 @@ void take_turns(Communicator& comm, const char* go, const char* back) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline v0
 
 int main(int argc, char** argv) {
   if (argc != 3) {

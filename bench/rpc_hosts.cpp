@@ -17,7 +17,7 @@
 #include "lockstep/core/output.h"
 #include "lockstep/testing/network_namespaces.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 struct Options {
@@ -59,7 +59,7 @@ int run(const Options& options) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline v0
 
 int main(int argc, char** argv) {
   lockstep::Options options;

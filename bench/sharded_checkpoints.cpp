@@ -35,7 +35,7 @@
 #include "lockstep/train/run_state.h"
 #include "lockstep/train/strategy.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 namespace fs = std::filesystem;
@@ -197,7 +197,7 @@ class Bench {
 };
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline v0
 
 int main(int argc, char** argv) {
   if (argc != 2) {

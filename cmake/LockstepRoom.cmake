@@ -33,6 +33,11 @@ if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
   endif()
 endif()
 
+# Of the shared library users see what LOCKSTEP_API marks (lockstep/core/export.h). Static libraries are compiled alike, so that the
+# shared one is made of the same objects.
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+
 if(LOCKSTEP_TOP_LEVEL)
   set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
 endif()

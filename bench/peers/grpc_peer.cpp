@@ -18,7 +18,7 @@
 #include "lockstep/bench/rpc_work.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 namespace {
 
 using grpc::ByteBuffer;
@@ -194,7 +194,7 @@ class GrpcCaller final : public RpcCaller {
 };
 
 }  // namespace
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench
 
 int main(int argc, char** argv) {
   using namespace lockstep::bench;

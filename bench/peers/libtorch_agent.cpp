@@ -23,7 +23,7 @@
 #include "lockstep/bench/rpc_work.h"
 #include "lockstep/core/net.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 namespace {
 
 namespace dr = torch::distributed::rpc;
@@ -152,7 +152,7 @@ class AgentCaller final : public RpcCaller {
 };
 
 }  // namespace
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench
 
 int main(int argc, char** argv) {
   using namespace lockstep::bench;

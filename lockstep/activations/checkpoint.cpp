@@ -16,7 +16,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/flat/backward_watch.h"
 
-namespace lockstep::activations::internal {
+namespace lockstep::inline v0::activations::internal {
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -156,4 +156,4 @@ Tensors run_again_in_backward(TensorFunction function, const Tensors& inputs,
   return all;
 }
 
-}  // namespace lockstep::activations::internal
+}  // namespace lockstep::inline v0::activations::internal

@@ -25,9 +25,10 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/flat/nested.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct CheckpointOptions {
   // Copies inputs that the model has computed on a device to pinned host memory, on a stream beside
@@ -46,8 +47,8 @@ using TensorFunction = std::function<Tensors(const Tensors& inputs)>;
 
 // Returns the result's tensors, whose backward computes them again. Undefined tensors stay
 // undefined.
-Tensors run_again_in_backward(TensorFunction function, const Tensors& inputs,
-                              const CheckpointOptions& options);
+LOCKSTEP_API Tensors run_again_in_backward(TensorFunction function, const Tensors& inputs,
+                                           const CheckpointOptions& options);
 
 }  // namespace activations::internal
 
@@ -86,4 +87,4 @@ auto checkpoint(F fn, Inputs... inputs) {
   return checkpoint(CheckpointOptions{}, std::move(fn), std::move(inputs)...);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -5,7 +5,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/hooks/layer_hook.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 void check_statistics(const torch::nn::Module& layer, const std::string& name) {
@@ -58,4 +58,4 @@ std::vector<HookHandle> checkpoint_layers(torch::nn::Module& model,
   return handles.release();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -14,9 +14,10 @@
 #include <vector>
 
 #include "lockstep/activations/checkpoint.h"
+#include "lockstep/core/export.h"
 #include "lockstep/hooks/forward_hook.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct CheckpointedLayers {
   // As in model.named_modules(); a * matches one part between dots: "model.layers.*".
@@ -29,8 +30,8 @@ struct CheckpointedLayers {
 // Throws: InvalidArgument for a name that matches nothing, for `every` below 1, and for a layer
 // that contains running statistics (BatchNorm), which a second forward would update again, unless
 // it is frozen (freeze_child()).
-std::vector<std::string> checkpointed_layers(const torch::nn::Module& model,
-                                             const CheckpointedLayers& which);
+LOCKSTEP_API std::vector<std::string> checkpointed_layers(const torch::nn::Module& model,
+                                                          const CheckpointedLayers& which);
 
 // From now on each of these layers computes its forward again in backward. HookHandle::remove()
 // undoes that; the handles may be dropped. A layer must be a child of a torch::nn::Sequential, from
@@ -39,8 +40,8 @@ std::vector<std::string> checkpointed_layers(const torch::nn::Module& model,
 // libtorch that only has parameters (a Linear keeps nothing but its input); the model then computes
 // as before.
 // Requires: the model does not run during the call.
-std::vector<HookHandle> checkpoint_layers(torch::nn::Module& model,
-                                          const CheckpointedLayers& which);
+LOCKSTEP_API std::vector<HookHandle> checkpoint_layers(torch::nn::Module& model,
+                                                       const CheckpointedLayers& which);
 // The same for Hookables with another signature.
 template <typename Signature>
 std::vector<HookHandle> checkpoint_layers(torch::nn::Module& model,
@@ -51,7 +52,7 @@ std::vector<HookHandle> checkpoint_layers(torch::nn::Module& model,
 namespace activations::internal {
 
 // Removes the hooks again unless release() is called.
-class Handles {
+class LOCKSTEP_API Handles {
  public:
   ~Handles() {
     for (HookHandle& handle : handles_) handle.remove();
@@ -94,4 +95,4 @@ std::vector<HookHandle> checkpoint_layers(torch::nn::Module& model,
   return handles.release();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -16,7 +16,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/model/transformer_lm.h"
 
-namespace lockstep::checkpoint_layers_test {
+namespace lockstep::inline v0::checkpoint_layers_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -157,4 +157,4 @@ TEST(CheckpointLayers, WhatCannotBeIsNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep::checkpoint_layers_test
+}  // namespace lockstep::inline v0::checkpoint_layers_test

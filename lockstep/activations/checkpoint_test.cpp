@@ -24,7 +24,7 @@
 #include "lockstep/parallel/zero/zero_optimizer.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::checkpoint_test {
+namespace lockstep::inline v0::checkpoint_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -324,4 +324,4 @@ TEST(Checkpoint, UnderDistributedDataParallelAndZero) {
 }
 
 }  // namespace
-}  // namespace lockstep::checkpoint_test
+}  // namespace lockstep::inline v0::checkpoint_test

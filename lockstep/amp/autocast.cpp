@@ -8,7 +8,7 @@
 #include "lockstep/comm/backend/types.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::amp {
+namespace lockstep::inline v0::amp {
 namespace {
 
 void apply(const AutocastSettings& settings) {
@@ -51,4 +51,4 @@ Autocast::~Autocast() {
   apply(before_);
 }
 
-}  // namespace lockstep::amp
+}  // namespace lockstep::inline v0::amp

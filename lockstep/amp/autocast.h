@@ -10,9 +10,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "lockstep/core/export.h"
 #include "lockstep/flat/nested.h"
 
-namespace lockstep::amp {
+namespace lockstep::inline v0::amp {
 
 // The autocast settings of one kind of device.
 struct AutocastSettings {
@@ -26,12 +27,12 @@ struct AutocastSettings {
 
 // The settings of the calling thread. Threads that it starts do not inherit them: pass these
 // settings to the thread and make a guard of them there.
-AutocastSettings current_autocast(at::DeviceType device);
+LOCKSTEP_API AutocastSettings current_autocast(at::DeviceType device);
 
 // Sets the settings for the calling thread, and restores the previous ones on destruction, also
 // after an exception. Guards nest; one with enabled = false gives a scope of full precision. Guards
 // must be destroyed on the thread that made them, in reverse order.
-class Autocast {
+class LOCKSTEP_API Autocast {
  public:
   // Throws InvalidArgument unless the device is the CPU or CUDA and the dtype float16 or bfloat16.
   explicit Autocast(const AutocastSettings& settings);
@@ -46,7 +47,7 @@ class Autocast {
 };
 
 // Converts a 16-bit tensor to float32, in its place; other tensors stay.
-void widen_tensor(at::Tensor& tensor);
+LOCKSTEP_API void widen_tensor(at::Tensor& tensor);
 
 // The same for every tensor of an output (flat/nested.h), so that the loss is computed in float32.
 template <typename T>
@@ -54,4 +55,4 @@ void widen(T& output) {
   flat::for_each_tensor(output, widen_tensor);
 }
 
-}  // namespace lockstep::amp
+}  // namespace lockstep::inline v0::amp

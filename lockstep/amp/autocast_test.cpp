@@ -11,7 +11,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::autocast_test {
+namespace lockstep::inline v0::autocast_test {
 namespace {
 
 using amp::Autocast;
@@ -77,4 +77,4 @@ TEST(Autocast, RefusesOtherTypesAndDevices) {
 }
 
 }  // namespace
-}  // namespace lockstep::autocast_test
+}  // namespace lockstep::inline v0::autocast_test

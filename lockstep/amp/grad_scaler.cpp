@@ -20,7 +20,7 @@
 #include "lockstep/flat/pending_gradients.h"
 #include "lockstep/flat/steps_on_device.h"
 
-namespace lockstep::amp {
+namespace lockstep::inline v0::amp {
 namespace {
 
 void check(const GradScalerOptions& options) {
@@ -238,4 +238,4 @@ void GradScaler::use(Communicator comm) {
   progress_.clear();
 }
 
-}  // namespace lockstep::amp
+}  // namespace lockstep::inline v0::amp

@@ -23,12 +23,13 @@
 #include <optional>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 
 namespace torch::optim {
 class Optimizer;
 }
 
-namespace lockstep::amp {
+namespace lockstep::inline v0::amp {
 
 struct GradScalerOptions {
   double init_scale = 65536.0;
@@ -49,7 +50,7 @@ struct GradScalerState {
   friend bool operator==(const GradScalerState&, const GradScalerState&) = default;
 };
 
-class GradScaler {
+class LOCKSTEP_API GradScaler {
  public:
   // Without a communicator this process works alone; with one, all ranks skip a step if one of them
   // must, so their scales stay equal.
@@ -115,4 +116,4 @@ class GradScaler {
   std::map<const torch::optim::Optimizer*, Progress> progress_;  // since the last update()
 };
 
-}  // namespace lockstep::amp
+}  // namespace lockstep::inline v0::amp

@@ -19,7 +19,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::grad_scaler_test {
+namespace lockstep::inline v0::grad_scaler_test {
 namespace {
 
 using amp::GradScaler;
@@ -191,4 +191,4 @@ TEST(GradScaler, RanksAgree) {
 }
 
 }  // namespace
-}  // namespace lockstep::grad_scaler_test
+}  // namespace lockstep::inline v0::grad_scaler_test

@@ -18,7 +18,7 @@
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/log.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -225,4 +225,4 @@ void measure_collectives(const CollectivesOptions& options,
   control.barrier();
 }
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

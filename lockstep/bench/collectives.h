@@ -9,7 +9,7 @@
 
 #include "lockstep/bench/figures.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 
 // The name among the backends of MPI's blocking functions on plain memory, without Lockstep.
 inline constexpr const char* kRawMpi = "mpi-raw";
@@ -34,4 +34,4 @@ bool needs_mpirun(const std::vector<std::string>& backends);
 void measure_collectives(const CollectivesOptions& options,
                          const std::function<void(const std::vector<Row>&)>& report);
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

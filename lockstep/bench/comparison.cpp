@@ -6,7 +6,7 @@
 #include "lockstep/bench/comparison_cells.h"
 #include "lockstep/core/text.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -116,4 +116,4 @@ std::string comparison_markdown(const Comparison& comparison) {
          words.remarks.en + "\n\n" + markdown_of(losses);
 }
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

@@ -10,7 +10,7 @@
 
 #include "lockstep/report/run_result.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 
 struct ComparedMethod {
   std::string method;    // "distributed"
@@ -70,4 +70,4 @@ nlohmann::ordered_json to_json(const Comparison& comparison);
 // comparison.md: the settings, the table and the first losses.
 std::string comparison_markdown(const Comparison& comparison);
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

@@ -6,7 +6,7 @@
 #include "lockstep/report/run_report.h"
 #include "lockstep/report/table.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 namespace {
 
 std::string optional_cell(const std::optional<double>& value, int digits) {
@@ -169,4 +169,4 @@ ComparisonWords comparison_words(const Comparison& comparison) {
           .remarks = remarks(comparison)};
 }
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

@@ -9,7 +9,7 @@
 #include "lockstep/bench/comparison.h"
 #include "lockstep/report/sheet.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 
 // Has a row for each method, with "-" for an unknown figure, and with `tutorial` a column for the
 // tutorial's name of the method.
@@ -40,4 +40,4 @@ struct ComparisonWords {
 };
 ComparisonWords comparison_words(const Comparison& comparison);
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

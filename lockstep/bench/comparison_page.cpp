@@ -9,7 +9,7 @@
 #include "lockstep/report/run_report.h"
 #include "lockstep/report/svg.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 namespace {
 
 ChartOptions panel_options() {
@@ -229,4 +229,4 @@ std::string comparison_page(const Comparison& comparison) {
   return page.str();
 }
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

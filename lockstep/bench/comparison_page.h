@@ -6,7 +6,7 @@
 #include "lockstep/bench/comparison.h"
 #include "lockstep/report/html_page.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 
 // SVG in both languages. Failed methods are left out.
 Words time_picture(const Comparison& comparison);     // minutes of each method
@@ -17,4 +17,4 @@ Words scaling_picture(const Comparison& comparison);  // time for the same sampl
 // Returns comparison.html.
 std::string comparison_page(const Comparison& comparison);
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

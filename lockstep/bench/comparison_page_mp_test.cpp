@@ -8,7 +8,7 @@
 #include "lockstep/bench/comparison_page.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::bench::comparison_page_test {
+namespace lockstep::inline v0::bench::comparison_page_test {
 namespace {
 
 using ::testing::AllOf;
@@ -90,4 +90,4 @@ TEST(ComparisonPage, ABrowserShowsOneLanguageAndFitsAPhone) {
 }
 
 }  // namespace
-}  // namespace lockstep::bench::comparison_page_test
+}  // namespace lockstep::inline v0::bench::comparison_page_test

@@ -11,7 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::bench::comparison_test {
+namespace lockstep::inline v0::bench::comparison_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -183,4 +183,4 @@ TEST(Comparison, EmptyRunsDraw) {
               AllOf(Not(HasSubstr("nan,")), Not(HasSubstr(",nan")), Not(HasSubstr("inf"))));
 }
 
-}  // namespace lockstep::bench::comparison_test
+}  // namespace lockstep::inline v0::bench::comparison_test

@@ -9,7 +9,7 @@
 #include "lockstep/comm/engines/mpi/mpi_process.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 namespace {
 
 constexpr int kPatterns = 3;
@@ -278,4 +278,4 @@ std::unique_ptr<Contender> make_raw_mpi_contender(int rank, int size) {
   return std::make_unique<RawMpiContender>(rank, size);
 }
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

@@ -9,7 +9,7 @@
 #include "lockstep/bench/figures.h"
 #include "lockstep/comm/communicator.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 
 // All ranks make the same calls in the same order: prepare() for a case, then touch() and run() as
 // often as wished.
@@ -64,4 +64,4 @@ std::unique_ptr<Contender> make_comm_contender(const Communicator& comm, bool sy
 // Requires: a communicator of backend mpi in this process.
 std::unique_ptr<Contender> make_raw_mpi_contender(int rank, int size);
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

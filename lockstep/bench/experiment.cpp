@@ -6,7 +6,7 @@
 
 #include "lockstep/core/env.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 
 void run_experiment(const std::vector<Job>& jobs, int rounds, TurnWatcher& watcher) {
   std::vector<bool> has_failed(jobs.size());
@@ -43,4 +43,4 @@ void TurnBar::ended(const Turn& turn, const std::string&) {
   bar_.update({.label = label, .done = ++done_, .total = all_ == 0 ? turn.all : all_});
 }
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

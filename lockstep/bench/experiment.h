@@ -10,7 +10,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/report/progress_bar.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 
 struct Job {
   std::string name;
@@ -53,4 +53,4 @@ class TurnBar final : public TurnWatcher {
   int64_t done_ = 0, all_;
 };
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/train/run_folder.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 namespace fs = std::filesystem;
 namespace {
 
@@ -64,4 +64,4 @@ std::optional<std::string> make_room_for_experiment(const fs::path& output,
   return moved;
 }
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

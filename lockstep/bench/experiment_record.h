@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 
 inline constexpr const char* kExperimentRecord = "experiment.json";
 
@@ -21,4 +21,4 @@ std::optional<std::string> make_room_for_experiment(const std::filesystem::path&
                                                     const std::string& experiment,
                                                     const std::vector<std::string>& names);
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

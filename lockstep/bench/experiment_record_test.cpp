@@ -6,7 +6,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::bench::experiment_record_test {
+namespace lockstep::inline v0::bench::experiment_record_test {
 namespace {
 
 using ::testing::AllOf;
@@ -60,4 +60,4 @@ TEST_F(ExperimentRecord, WhatIsThereOtherwiseIsRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep::bench::experiment_record_test
+}  // namespace lockstep::inline v0::bench::experiment_record_test

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace lockstep::bench::experiment_test {
+namespace lockstep::inline v0::bench::experiment_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -55,4 +55,4 @@ TEST(Experiment, AWatcherMayEndIt) {
 }
 
 }  // namespace
-}  // namespace lockstep::bench::experiment_test
+}  // namespace lockstep::inline v0::bench::experiment_test

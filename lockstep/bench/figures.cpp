@@ -12,7 +12,7 @@
 #include "lockstep/core/text.h"
 #include "lockstep/report/line_chart.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 namespace {
 
 constexpr double kMiB = 1024.0 * 1024.0;
@@ -269,4 +269,4 @@ std::string bench_svg(const std::vector<Row>& rows) {
   return svg_line_chart(panels, {.title = "Collectives"});
 }
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

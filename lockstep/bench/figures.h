@@ -8,7 +8,7 @@
 #include "lockstep/bench/rows.h"
 #include "lockstep/comm/backend/types.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 
 // One operation at one size. Elements are counted per rank. "Whole" is the size as nccl-tests
 // defines it: the tensor of an all_reduce, broadcast, reduce or send, and all parts together of the
@@ -72,4 +72,4 @@ std::string library_lines(const std::vector<Row>& rows);
 std::string fit_table(const std::vector<Row>& fits);
 std::string bench_svg(const std::vector<Row>& rows);
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

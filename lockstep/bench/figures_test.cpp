@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::bench::figures_test {
+namespace lockstep::inline v0::bench::figures_test {
 namespace {
 
 TEST(BenchFigures, SizesAreBytesWithBinaryUnits) {
@@ -135,4 +135,4 @@ TEST(BenchFigures, SeveralNumbersOfRanks) {
 }
 
 }  // namespace
-}  // namespace lockstep::bench::figures_test
+}  // namespace lockstep::inline v0::bench::figures_test

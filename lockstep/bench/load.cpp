@@ -10,7 +10,7 @@
 #include <sstream>
 #include <string>
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 namespace {
 
 double busy_now() {
@@ -57,4 +57,4 @@ double LoadMeter::others(Communicator& comm) const {
   return std::max(0.0, (busy_now() - busy_ - own.item<double>()) / wall);
 }
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

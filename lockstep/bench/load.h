@@ -5,7 +5,7 @@
 
 #include "lockstep/comm/communicator.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 
 // Reads from the first line of /proc/stat the seconds in which some processor worked, or was taken
 // away by the host below a virtual machine, summed over processors. 0 for another line. Pure.
@@ -26,4 +26,4 @@ class LoadMeter {
   double wall_;
 };
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

@@ -7,7 +7,7 @@
 #include "lockstep/core/subprocess.h"
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 namespace {
 
 std::string import_obstacle(const std::string& python, const std::string& modules) {
@@ -44,4 +44,4 @@ std::string Peers::obstacle(const std::string& name, const std::string& modules)
   return why.empty() ? "" : why + "; name a Python that can with --python";
 }
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

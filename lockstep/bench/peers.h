@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 
 struct Peers {
   std::filesystem::path folder;    // bench/peers of the sources, or its copy in a build
@@ -21,4 +21,4 @@ struct Peers {
   std::string obstacle(const std::string& name, const std::string& modules = "") const;
 };
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

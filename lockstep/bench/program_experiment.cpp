@@ -25,7 +25,7 @@
 #include "lockstep/report/table.h"
 #include "lockstep/report/terminal.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 namespace fs = std::filesystem;
 namespace {
 
@@ -196,4 +196,4 @@ Machine this_machine() {
   return {.processors = usable_cpu_count(), .processor = processor_name(), .date = today()};
 }
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 
 // A program that runs once in every round. Its progress bar goes to stderr, which is a terminal if
 // this process's is; its other output is kept in the log. It reports bad input in one line on
@@ -64,4 +64,4 @@ struct Machine {
 };
 Machine this_machine();
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

@@ -19,7 +19,7 @@
 #include "lockstep/launch/line_splitter.h"
 #include "lockstep/report/table.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 namespace {
 
 constexpr size_t kKeptLines = 20;
@@ -226,4 +226,4 @@ std::string failure_text(const ProgramEnd& end, Deadline deadline) {
   return text + ": " + last->substr(std::min(last->find_first_not_of(" \t"), last->size()));
 }
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

@@ -11,7 +11,7 @@
 #include "lockstep/launch/signal_pipe.h"
 #include "lockstep/report/terminal.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 
 struct ProgramRun {
   std::vector<std::string> command;
@@ -38,4 +38,4 @@ ProgramEnd run_program(const ProgramRun& options, Deadline deadline);
 // "exit code 3", "signal SIGKILL", "no end within 60 s", and the last line that is not empty.
 std::string failure_text(const ProgramEnd& end, Deadline deadline);
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

@@ -7,7 +7,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/launch/rank_environment.h"
 
-namespace lockstep::bench::program_run_mp_test {
+namespace lockstep::inline v0::bench::program_run_mp_test {
 namespace {
 
 using ::testing::AllOf;
@@ -83,4 +83,4 @@ TEST(ProgramRun, ATerminalIsPassedOn) {
 }
 
 }  // namespace
-}  // namespace lockstep::bench::program_run_mp_test
+}  // namespace lockstep::inline v0::bench::program_run_mp_test

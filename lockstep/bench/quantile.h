@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 
 // Interpolates between two values: `q` 0 is the least, 0.5 the median, 1 the greatest. Pure.
 // Requires: a value.
@@ -16,4 +16,4 @@ inline double quantile(std::vector<double> values, double q) {
   return values[low] + (values[high] - values[low]) * (at - static_cast<double>(low));
 }
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

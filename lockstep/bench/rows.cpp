@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 
 Shown<Row> figure(const std::string& title, const std::string& name,
                   const std::function<std::string(double)>& text) {
@@ -89,4 +89,4 @@ std::vector<int64_t> parse_rank_counts(const std::string& option, const std::str
   return counts;
 }
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

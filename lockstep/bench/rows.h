@@ -8,7 +8,7 @@
 
 #include "lockstep/report/sheet.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 
 // An object: figures and words by name.
 using Row = nlohmann::ordered_json;
@@ -46,4 +46,4 @@ void check_choice(const std::string& kind, const std::string& name,
 // Throws: InvalidArgument.
 std::vector<int64_t> parse_rank_counts(const std::string& option, const std::string& text);
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

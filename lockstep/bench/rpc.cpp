@@ -21,7 +21,7 @@
 #include "lockstep/core/subprocess.h"
 #include "lockstep/launch/rank_environment.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 namespace {
 
 const auto kStartTime = std::chrono::minutes(2);
@@ -243,4 +243,4 @@ int run_rpc_contender(const std::vector<std::string>& words) {
   return run_rpc_process(rest, kind.served ? socket_sides() : memcpy_sides());
 }
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

@@ -10,7 +10,7 @@
 #include "lockstep/bench/rpc_figures.h"
 #include "lockstep/bench/rpc_work.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 
 const std::vector<std::string>& rpc_contenders();
 
@@ -38,4 +38,4 @@ std::vector<Row> measure_rpc(const RpcOptions& options, const std::string& progr
 // of run_rpc_process(). Returns the exit code.
 int run_rpc_contender(const std::vector<std::string>& words);
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

@@ -6,7 +6,7 @@
 #include "lockstep/bench/quantile.h"
 #include "lockstep/report/bar_chart.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 namespace {
 
 constexpr RpcWorkload kRpcWorkloads[] = {RpcWorkload::kSmall, RpcWorkload::kFlight,
@@ -130,4 +130,4 @@ std::vector<RpcWorkload> parse_rpc_workloads(const std::string& text) {
   return whats;
 }
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

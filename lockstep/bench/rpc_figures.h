@@ -8,7 +8,7 @@
 #include "lockstep/bench/rows.h"
 #include "lockstep/bench/rpc_work.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 
 // The turns of one contender at one workload.
 struct RpcSeries {
@@ -39,4 +39,4 @@ std::string rpc_svg(const std::vector<Row>& rows);
 // Throws: InvalidArgument.
 std::vector<RpcWorkload> parse_rpc_workloads(const std::string& text);
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

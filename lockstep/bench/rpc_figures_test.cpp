@@ -5,7 +5,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::bench::rpc_figures_test {
+namespace lockstep::inline v0::bench::rpc_figures_test {
 namespace {
 
 RpcSeries series(RpcWorkload what, const std::string& contender, const std::vector<double>& p50s) {
@@ -74,4 +74,4 @@ TEST(RpcFigures, UnknownThingsAreToldTheChoices) {
 }
 
 }  // namespace
-}  // namespace lockstep::bench::rpc_figures_test
+}  // namespace lockstep::inline v0::bench::rpc_figures_test

@@ -12,7 +12,7 @@
 #include "lockstep/rpc/agent.h"
 #include "lockstep/store/tcp_store.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 namespace {
 
 Secret bench_secret() {
@@ -97,4 +97,4 @@ RpcSides lockstep_sides() {
               }};
 }
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

@@ -3,7 +3,7 @@
 
 #include "lockstep/bench/rpc_work.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 
 // Two agents that find each other by a store of the server's. Variant "quick" registers the
 // function that adds to run where its call was received (rpc::FunctionOptions), variant "" on a
@@ -11,4 +11,4 @@ namespace lockstep::bench {
 // Requires: the job's secret in the environment of both.
 RpcSides lockstep_sides();
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

@@ -14,7 +14,7 @@
 #include "lockstep/core/net.h"
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 namespace {
 
 // The message to the server, and with the result in `a` the answer.
@@ -196,4 +196,4 @@ RpcSides memcpy_sides() {
           }};
 }
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

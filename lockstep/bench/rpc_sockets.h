@@ -3,7 +3,7 @@
 
 #include "lockstep/bench/rpc_work.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 
 // Two processes and one blocking connection: a Unix socket for the variant "unix", TCP for "tcp".
 // add() is a ping-pong of 32 bytes; a tensor goes from its memory into memory that the server has
@@ -13,4 +13,4 @@ RpcSides socket_sides();
 // One process without a server, which copies a tensor to memory that was touched before.
 RpcSides memcpy_sides();
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

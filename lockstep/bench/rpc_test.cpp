@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lockstep::bench::rpc_test {
+namespace lockstep::inline v0::bench::rpc_test {
 namespace {
 
 using Names = std::vector<std::string>;
@@ -23,4 +23,4 @@ TEST(Rpc, BetweenHostsThereAreThoseWhoSpeakTcp) {
 }
 
 }  // namespace
-}  // namespace lockstep::bench::rpc_test
+}  // namespace lockstep::inline v0::bench::rpc_test

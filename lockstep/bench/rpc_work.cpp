@@ -13,7 +13,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 
 NLOHMANN_JSON_SERIALIZE_ENUM(RpcWorkload, {{RpcWorkload::kSmall, "small"},
                                            {RpcWorkload::kFlight, "flight"},
@@ -197,4 +197,4 @@ int run_rpc_process(const std::vector<std::string>& words, const RpcSides& sides
   }
 }
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 
 enum class RpcWorkload {
   // Synchronous calls, one after another, of a function that adds two integers. Caller and server
@@ -91,4 +91,4 @@ struct RpcSides {
 // been printed on stderr.
 int run_rpc_process(const std::vector<std::string>& words, const RpcSides& sides);
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

@@ -11,7 +11,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/mutex.h"
 
-namespace lockstep::bench::rpc_work_test {
+namespace lockstep::inline v0::bench::rpc_work_test {
 namespace {
 
 // A caller without a server, whose answers are right or wrong.
@@ -114,4 +114,4 @@ TEST(RpcWork, SocketsMoveNumbersAndTensors) {
 }
 
 }  // namespace
-}  // namespace lockstep::bench::rpc_work_test
+}  // namespace lockstep::inline v0::bench::rpc_work_test

@@ -16,7 +16,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 namespace {
 
 constexpr size_t kPathBytes = 4096;
@@ -83,4 +83,4 @@ void SpinBarrier::pass() {
   }
 }
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

@@ -7,7 +7,7 @@
 
 #include "lockstep/comm/communicator.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 
 // Ranks of one host spin on a page that they share, or yield where they are more than the
 // processors; across hosts it is the communicator's barrier.
@@ -34,4 +34,4 @@ class SpinBarrier {
   bool spin_ = true;
 };
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

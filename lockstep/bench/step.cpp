@@ -12,7 +12,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/core/subprocess.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 namespace {
 
 constexpr const char* kStepPeer = "step.py";
@@ -172,4 +172,4 @@ std::vector<Row> measure_steps(const StepOptions& options, const std::string& pr
   return make_step_rows(options.model, all);
 }
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

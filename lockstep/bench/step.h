@@ -9,7 +9,7 @@
 #include "lockstep/bench/peers.h"
 #include "lockstep/bench/step_figures.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 
 const std::vector<std::string>& step_models();
 const std::vector<std::string>& step_strategies();
@@ -39,4 +39,4 @@ void leave_out_absent(StepOptions& options);
 // Throws: LaunchError, Timeout.
 std::vector<Row> measure_steps(const StepOptions& options, const std::string& program);
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

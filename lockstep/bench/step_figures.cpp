@@ -7,7 +7,7 @@
 #include "lockstep/report/bar_chart.h"
 #include "lockstep/report/svg.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 namespace {
 
 struct Part {
@@ -159,4 +159,4 @@ std::string step_svg(const std::vector<Row>& rows) {
   return svg_bar_chart(chart);
 }
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

@@ -7,7 +7,7 @@
 
 #include "lockstep/bench/rows.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 
 // Milliseconds of one step of one process.
 struct StepParts {
@@ -51,4 +51,4 @@ std::vector<Row> make_step_rows(const std::string& model, const std::vector<Step
 std::string step_table(const std::vector<Row>& rows);
 std::string step_svg(const std::vector<Row>& rows);
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

@@ -4,7 +4,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::bench::bench_step_figures_test {
+namespace lockstep::inline v0::bench::bench_step_figures_test {
 namespace {
 
 StepTurn turn_of(std::initializer_list<double> forwards, double wait = 0) {
@@ -52,4 +52,4 @@ TEST(StepFigures, AStepIsTheMeanOverItsProcessesAndRatiosAreOfRounds) {
 }
 
 }  // namespace
-}  // namespace lockstep::bench::bench_step_figures_test
+}  // namespace lockstep::inline v0::bench::bench_step_figures_test

@@ -4,7 +4,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 namespace {
 
 constexpr int64_t kPictureClasses = 10;
@@ -71,4 +71,4 @@ StepModel<torch::nn::Sequential> linear_steps(int64_t batch) {
           torch::optim::SGDOptions(0.01)};
 }
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

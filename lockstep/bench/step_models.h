@@ -14,7 +14,7 @@
 #include "lockstep/model/transformer_lm.h"
 #include "lockstep/optim/algorithm.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 
 inline constexpr int64_t kStepBatches = 4;  // number of different batches
 
@@ -47,4 +47,4 @@ StepModel<LmWithLoss> lm_steps(const LmConfig& config, int64_t batch, int64_t to
 // Ten layers of 3162 x 3162, whose gradients are all the work.
 StepModel<torch::nn::Sequential> linear_steps(int64_t batch);
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

@@ -26,7 +26,7 @@
 #include "lockstep/parallel/logical/logical_ranks.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -207,4 +207,4 @@ void run_step_rank(const StepWork& work) {
   }
 }
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 
 struct StepWork {
   std::string model;     // one of step_models()
@@ -21,4 +21,4 @@ struct StepWork {
 // Trains steps on random data at each of its turns, until there are no more.
 void run_step_rank(const StepWork& work);
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

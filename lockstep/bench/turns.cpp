@@ -9,7 +9,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 namespace {
 
 void write_line(int fd, const std::string& line) {
@@ -112,4 +112,4 @@ void TurnTaker::answer(const std::string& line) {
   write_line(back_.get(), line);
 }
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

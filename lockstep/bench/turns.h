@@ -10,7 +10,7 @@
 #include "lockstep/core/subprocess.h"
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep::bench {
+namespace lockstep::inline v0::bench {
 
 // The parent's ends for one job: a pipe to and one from each of its processes. The processes open
 // them through /proc, so that nothing in the file system has a name or is left behind.
@@ -53,4 +53,4 @@ class TurnTaker {
   UniqueFd back_;
 };
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::inline v0::bench

@@ -14,7 +14,7 @@
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace fs = std::filesystem;
 namespace {
 
@@ -156,4 +156,4 @@ std::map<std::string, FileVerdict> verify_checkpoint(const fs::path& path) {
   return verdicts;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -37,8 +37,9 @@
 
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/sliced_tensors.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct Checkpoint {
   Safetensors model;
@@ -63,7 +64,7 @@ struct Checkpoint {
 // former one under "<path>.previous"; readers look there too.) Leftovers of a killed writer are
 // removed. A path must have one writer at a time.
 // Throws: SystemError, and InvalidArgument for an impossible name; then `path` is unchanged.
-void write_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint);
+LOCKSTEP_API void write_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint);
 
 // The parts of a checkpoint to read. kModelAndConfig: the model, config.json and `files`.
 enum class CheckpointParts { kAll, kModelAndConfig };
@@ -79,28 +80,29 @@ enum class ModelForm { kWhole, kSlices };
 // further parts. A writer may put another checkpoint in its place meanwhile: the result is always
 // one whole checkpoint.
 // Throws: a one-line CheckpointError that names the file.
-Checkpoint read_checkpoint(const std::filesystem::path& path,
-                           CheckpointParts parts = CheckpointParts::kAll,
-                           ModelForm form = ModelForm::kWhole);
+LOCKSTEP_API Checkpoint read_checkpoint(const std::filesystem::path& path,
+                                        CheckpointParts parts = CheckpointParts::kAll,
+                                        ModelForm form = ModelForm::kWhole);
 
 // The directory of the checkpoint that `path` refers to, for direct access: `path`;
 // "PATH.previous", where a writer is about to replace it; or, where links cannot be made
 // (checkpoint_series.h), the directory that the small file `path` names, or the latest one of a
 // folder that was copied without `last`. `path` where there is none of these. Every function here
 // resolves paths in this way.
-std::filesystem::path checkpoint_at(const std::filesystem::path& path);
+LOCKSTEP_API std::filesystem::path checkpoint_at(const std::filesystem::path& path);
 
 // True if there is a checkpoint at `path`.
-bool checkpoint_exists(const std::filesystem::path& path);
+LOCKSTEP_API bool checkpoint_exists(const std::filesystem::path& path);
 
 // The checksums.json of a directory; empty if there is none.
 // Throws: CheckpointError if it is damaged.
-FileSums read_checksums(const std::filesystem::path& directory);
+LOCKSTEP_API FileSums read_checksums(const std::filesystem::path& directory);
 
 // The result of comparing a file with the checkpoint's checksums.json.
 enum class FileVerdict { kGood, kDamaged, kMissing };
 // Verifies every file that checksums.json lists. Empty if there is no list.
 // Throws: CheckpointError if the list itself is damaged.
-std::map<std::string, FileVerdict> verify_checkpoint(const std::filesystem::path& path);
+LOCKSTEP_API std::map<std::string, FileVerdict> verify_checkpoint(
+    const std::filesystem::path& path);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -7,7 +7,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::checkpoint_directory_test {
+namespace lockstep::inline v0::checkpoint_directory_test {
 
 // A checkpoint whose parts all carry the same number.
 Checkpoint numbered(int number) {
@@ -142,4 +142,4 @@ TEST(CheckpointDirectory, TensorsOutliveTheirReplacement) {
   EXPECT_EQ(number_of(before), 1);
 }
 
-}  // namespace lockstep::checkpoint_directory_test
+}  // namespace lockstep::inline v0::checkpoint_directory_test

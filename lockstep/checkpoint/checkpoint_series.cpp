@@ -10,7 +10,7 @@
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace fs = std::filesystem;
 namespace {
 
@@ -173,4 +173,4 @@ void continue_series(const fs::path& folder, int64_t step, const SeriesOptions& 
     remove_whole(checkpoint_of_step(folder, surplus));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

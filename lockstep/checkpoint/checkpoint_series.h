@@ -10,34 +10,37 @@
 #include <vector>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Which checkpoints of `steps` to remove so that `limit` remain: those of `kept` (which count) and
 // then the latest. As transformers' save_total_limit: limit 3 with a best one keeps it and the two
 // latest. More than `limit` remain only where `kept` alone exceeds it. 0: no limit.
-std::vector<int64_t> surplus_checkpoints(const std::vector<int64_t>& steps, int64_t limit,
-                                         const std::set<int64_t>& kept);
+LOCKSTEP_API std::vector<int64_t> surplus_checkpoints(const std::vector<int64_t>& steps,
+                                                      int64_t limit, const std::set<int64_t>& kept);
 
 inline constexpr const char* kLastCheckpoint = "last";
 inline constexpr const char* kBestCheckpoint = "best";
 
 // "<folder>/checkpoint-<step>".
-std::filesystem::path checkpoint_of_step(const std::filesystem::path& folder, int64_t step);
+LOCKSTEP_API std::filesystem::path checkpoint_of_step(const std::filesystem::path& folder,
+                                                      int64_t step);
 
 // The steps of the whole checkpoints in `folder`, ascending. Empty if there is no such folder.
-std::vector<int64_t> checkpoint_steps(const std::filesystem::path& folder);
+LOCKSTEP_API std::vector<int64_t> checkpoint_steps(const std::filesystem::path& folder);
 
 // The step of the link `name` ("last", "best"), or of the file in its place.
-std::optional<int64_t> linked_step(const std::filesystem::path& folder, const char* name);
+LOCKSTEP_API std::optional<int64_t> linked_step(const std::filesystem::path& folder,
+                                                const char* name);
 
 // Checks that the existing `folder` can keep checkpoints: performs once, with almost no data, the
 // file system operations of a checkpoint, so that hours of training do not end at the first one.
 // Leaves nothing behind.
 // Throws: SystemError.
-void try_series(const std::filesystem::path& folder);
+LOCKSTEP_API void try_series(const std::filesystem::path& folder);
 // Removes the leftovers of a killed try_series(). One process per folder calls it, after trying.
-void remove_trials(const std::filesystem::path& folder) noexcept;
+LOCKSTEP_API void remove_trials(const std::filesystem::path& folder) noexcept;
 
 struct SeriesOptions {
   bool best = false;  // this is the best one so far
@@ -50,12 +53,13 @@ struct SeriesOptions {
 // `best` is replaced by the link. Leftovers of killed writers are removed, or get their name back
 // where they are whole checkpoints. One writer per folder.
 // Throws: SystemError.
-void continue_series(const std::filesystem::path& folder, int64_t step,
-                     const SeriesOptions& options = {});
+LOCKSTEP_API void continue_series(const std::filesystem::path& folder, int64_t step,
+                                  const SeriesOptions& options = {});
 
 // Writes the checkpoint of `step`, and continue_series().
 // Throws: as write_checkpoint().
-void write_checkpoint_of_step(const std::filesystem::path& folder, int64_t step,
-                              const Checkpoint& checkpoint, const SeriesOptions& options = {});
+LOCKSTEP_API void write_checkpoint_of_step(const std::filesystem::path& folder, int64_t step,
+                                           const Checkpoint& checkpoint,
+                                           const SeriesOptions& options = {});
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -11,7 +11,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/refused_calls.h"
 
-namespace lockstep::checkpoint_series_test {
+namespace lockstep::inline v0::checkpoint_series_test {
 
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
@@ -231,4 +231,4 @@ TEST(CheckpointSeries, AFolderThatCannotKeepCheckpointsIsKnownBefore) {
   EXPECT_THAT(dir.names(), IsEmpty());
 }
 
-}  // namespace lockstep::checkpoint_series_test
+}  // namespace lockstep::inline v0::checkpoint_series_test

@@ -30,7 +30,7 @@
 #include "lockstep/device/memory.h"
 #include "lockstep/device/stream.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace fs = std::filesystem;
 namespace {
 
@@ -266,4 +266,4 @@ void write_checkpoint(Communicator& comm, const fs::path& path, const Checkpoint
   writer.wait();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -22,8 +22,9 @@
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct WriteOptions {
   // Copies all of this rank's tensors first, as the bytes of its files, so that they may change
@@ -39,7 +40,7 @@ struct WriteOptions {
 
 // Not copyable, not movable.
 // Thread-safety: one thread.
-class CheckpointWriter {
+class LOCKSTEP_API CheckpointWriter {
  public:
   explicit CheckpointWriter(Communicator comm);
   // Does not communicate, and waits at most for this rank's files: a checkpoint that not all ranks
@@ -76,7 +77,7 @@ class CheckpointWriter {
 };
 
 // start() and wait().
-void write_checkpoint(Communicator& comm, const std::filesystem::path& path,
-                      const Checkpoint& share, const WriteOptions& options = {});
+LOCKSTEP_API void write_checkpoint(Communicator& comm, const std::filesystem::path& path,
+                                   const Checkpoint& share, const WriteOptions& options = {});
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

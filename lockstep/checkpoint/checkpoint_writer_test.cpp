@@ -13,7 +13,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::checkpoint_writer_test {
+namespace lockstep::inline v0::checkpoint_writer_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -379,4 +379,4 @@ TEST(CheckpointWriter, DamageToAnyFileIsNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep::checkpoint_writer_test
+}  // namespace lockstep::inline v0::checkpoint_writer_test

@@ -11,7 +11,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // The piece that Checksum::copy() handles at once: it stays in the first-level cache between sum
@@ -139,4 +139,4 @@ bool is_plain_file_name(std::string_view name) {
          });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

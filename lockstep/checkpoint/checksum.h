@@ -15,7 +15,9 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 // Size and checksum of a file.
 struct FileSum {
@@ -26,7 +28,7 @@ struct FileSum {
 
 // The checksum of a file whose bytes arrive piece by piece.
 // Thread-safety: one thread at a time.
-class Checksum {
+class LOCKSTEP_API Checksum {
  public:
   Checksum();
   ~Checksum();
@@ -42,32 +44,33 @@ class Checksum {
 };
 
 // memcpy() that bypasses the caches, for large data that another thread or device reads next.
-void copy_past_caches(void* to, const void* from, size_t size);
+LOCKSTEP_API void copy_past_caches(void* to, const void* from, size_t size);
 
 // The checksum of complete data.
-FileSum checksum_of(const void* data, size_t size);
+LOCKSTEP_API FileSum checksum_of(const void* data, size_t size);
 
 // 16 hexadecimal digits.
-std::string checksum_text(uint64_t xxh3);
+LOCKSTEP_API std::string checksum_text(uint64_t xxh3);
 
 // checksums.json, by the names of files in the same directory. Reading throws a one-line
 // CheckpointError that begins with `source`.
 using FileSums = std::map<std::string, FileSum>;
-std::string format_checksums(const FileSums& sums);
-FileSums parse_checksums(std::string_view json, const std::string& source);
+LOCKSTEP_API std::string format_checksums(const FileSums& sums);
+LOCKSTEP_API FileSums parse_checksums(std::string_view json, const std::string& source);
 
 // The sum of one file, if it is known.
-std::optional<FileSum> find_sum(const FileSums& sums, const std::string& name);
+LOCKSTEP_API std::optional<FileSum> find_sum(const FileSums& sums, const std::string& name);
 
 // Checks that the list, if there is one, has that file: otherwise the file may belong to another
 // checkpoint that was put in place meanwhile.
 // Throws: CheckpointError that names the directory and the file.
-void check_listed(const FileSums& sums, const std::string& name, const std::string& directory);
+LOCKSTEP_API void check_listed(const FileSums& sums, const std::string& name,
+                               const std::string& directory);
 
 // Throws CheckpointError that begins with `file` unless the two are equal.
-void check_sum(const FileSum& found, const FileSum& recorded, const std::string& file);
+LOCKSTEP_API void check_sum(const FileSum& found, const FileSum& recorded, const std::string& file);
 
 // True for the name of a file in the checkpoint's own directory: no '/', not hidden, printable.
-bool is_plain_file_name(std::string_view name);
+LOCKSTEP_API bool is_plain_file_name(std::string_view name);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -6,7 +6,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::checksum_test {
+namespace lockstep::inline v0::checksum_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -81,4 +81,4 @@ TEST(Checksum, BadListsAreOneLine) {
               HasSubstr("its checksum is 0000000000000001"));
 }
 
-}  // namespace lockstep::checksum_test
+}  // namespace lockstep::inline v0::checksum_test

@@ -13,7 +13,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 std::string bracketed(at::IntArrayRef sizes) {
@@ -184,4 +184,4 @@ SlicedTensors part_of_state(const SlicedTensors& stored, const ParameterNames& n
   return by_position(std::move(part), names, source);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

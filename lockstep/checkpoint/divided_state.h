@@ -33,9 +33,10 @@
 #include "lockstep/checkpoint/sliced_tensors.h"
 #include "lockstep/checkpoint/tensor_box.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/flat/named_tensors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // This rank's part of a parameter or a buffer.
 struct PlacedParameter {
@@ -50,7 +51,7 @@ using PlacedParameters = std::map<std::string, PlacedParameter, std::less<>>;
 // The same for one of `replicas` ranks with the same parameters: each writes some of them, with
 // about as many elements as the others.
 // Throws: InvalidArgument for a replica out of range.
-PlacedParameters dealt(PlacedParameters places, int replica, int replicas);
+LOCKSTEP_API PlacedParameters dealt(PlacedParameters places, int replica, int replicas);
 
 // All functions here except join_groups() are local. `mine` are tensors of the shapes of their
 // boxes, on any device; each must have a place, and places may have no tensor; otherwise they throw
@@ -58,7 +59,8 @@ PlacedParameters dealt(PlacedParameters places, int replica, int replicas);
 
 // The tensors that this rank writes, for Checkpoint::model_slices: views of their own memory, where
 // it is dense.
-SlicedTensors slices_of_parameters(const NamedTensors& mine, const PlacedParameters& places);
+LOCKSTEP_API SlicedTensors slices_of_parameters(const NamedTensors& mine,
+                                                const PlacedParameters& places);
 
 // The part of its optimizer's state that this rank writes, for Checkpoint::optimizer. `state`: by
 // position, of an optimizer whose parameters are `names`: optimizer_state(), or
@@ -66,32 +68,33 @@ SlicedTensors slices_of_parameters(const NamedTensors& mine, const PlacedParamet
 // are put in its box; numbers, such as steps, are written with the box of the first indices. This
 // rank's options list only parameters whose numbers it writes.
 // Throws: InvalidArgument for a state of another shape.
-SlicedTensors slices_of_state(SlicedTensors state, const ParameterNames& names,
-                              const PlacedParameters& places);
+LOCKSTEP_API SlicedTensors slices_of_state(SlicedTensors state, const ParameterNames& names,
+                                           const PlacedParameters& places);
 
 // Extends rank 0's metadata, which the checkpoint gets, to all ranks' parameters (joined_groups()).
 // Ranks without a state take part with {}. Sends some kilobytes to rank 0.
 // Collective: the ranks that write the checkpoint.
 // Throws: CheckpointError on all ranks, InvalidArgument on rank 0, where the ranks' metadata are
 // incompatible.
-void join_groups(Communicator& comm, SlicedTensors& state);
+LOCKSTEP_API void join_groups(Communicator& comm, SlicedTensors& state);
 
 // This rank's parts of `mine` from a checkpoint's model (ModelForm::kSlices): boxes that read only
 // what is requested. With stored_parts() they are the values of parameters with deferred
 // initialization (ZeroOptions::initial).
 // Throws: CheckpointError that begins with `source` if a parameter is missing or has another shape.
-SlicedTensors part_of_parameters(const SlicedTensors& stored, const NamedTensors& mine,
-                                 const PlacedParameters& places, const std::string& source);
+LOCKSTEP_API SlicedTensors part_of_parameters(const SlicedTensors& stored, const NamedTensors& mine,
+                                              const PlacedParameters& places,
+                                              const std::string& source);
 // Reads them into `mine`, converted to their types. Throws likewise, before any tensor is changed.
-void load_parameters(const NamedTensors& mine, const PlacedParameters& places,
-                     const SlicedTensors& stored, const std::string& source);
+LOCKSTEP_API void load_parameters(const NamedTensors& mine, const PlacedParameters& places,
+                                  const SlicedTensors& stored, const std::string& source);
 
 // The part of a checkpoint's optimizer state that belongs to this rank's optimizer, whose
 // parameters are `names`: by position, for ZeroOptimizer::load_state() or, whole(), for
 // set_optimizer_state().
 // Throws: CheckpointError that begins with `source` if a parameter is missing, has another shape or
 // another grouping, and for a state by position.
-SlicedTensors part_of_state(const SlicedTensors& stored, const ParameterNames& names,
-                            const PlacedParameters& places, const std::string& source);
+LOCKSTEP_API SlicedTensors part_of_state(const SlicedTensors& stored, const ParameterNames& names,
+                                         const PlacedParameters& places, const std::string& source);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

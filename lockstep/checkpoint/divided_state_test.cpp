@@ -16,7 +16,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::divided_state_test {
+namespace lockstep::inline v0::divided_state_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -412,4 +412,4 @@ TEST(DividedState, GroupsWithoutThisRanksParametersAreLeftOut) {
 }
 
 }  // namespace
-}  // namespace lockstep::divided_state_test
+}  // namespace lockstep::inline v0::divided_state_test

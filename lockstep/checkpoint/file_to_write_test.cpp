@@ -16,7 +16,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/pages.h"
 
-namespace lockstep::file_to_write_test {
+namespace lockstep::inline v0::file_to_write_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -142,4 +142,4 @@ TEST_F(FileToWrite, ATensorThatCannotBeMadeIsTheCallersError) {
 }
 
 }  // namespace
-}  // namespace lockstep::file_to_write_test
+}  // namespace lockstep::inline v0::file_to_write_test

@@ -17,7 +17,7 @@
 #include "lockstep/comm/init.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::killed_ranks_mp_test {
+namespace lockstep::inline v0::killed_ranks_mp_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -126,4 +126,4 @@ TEST(KilledRanks, LeaveAWholeCheckpoint) {
 }
 
 }  // namespace
-}  // namespace lockstep::killed_ranks_mp_test
+}  // namespace lockstep::inline v0::killed_ranks_mp_test

@@ -16,7 +16,7 @@
 #include "lockstep/checkpoint/checkpoint_series.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::killed_writer_mp_test {
+namespace lockstep::inline v0::killed_writer_mp_test {
 
 namespace fs = std::filesystem;
 using std::chrono::microseconds;
@@ -154,4 +154,4 @@ TEST_F(KilledWriter, ReadersBesideItGetWholeCheckpoints) {
   EXPECT_GT(last, 0);
 }
 
-}  // namespace lockstep::killed_writer_mp_test
+}  // namespace lockstep::inline v0::killed_writer_mp_test

@@ -9,7 +9,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 std::shared_ptr<MappedFile> MappedFile::open(const std::filesystem::path& path) {
   const std::string name = path.string();
@@ -43,4 +43,4 @@ MappedFile::~MappedFile() {
   if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

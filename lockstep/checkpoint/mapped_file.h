@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Mapped for this process alone: pages are read when they are touched and shared with other readers
 // of the file; writes stay in this process's memory and never reach the file. The file may be
@@ -36,4 +36,4 @@ class MappedFile {
   std::span<std::byte> bytes_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

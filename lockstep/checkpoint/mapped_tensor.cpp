@@ -9,7 +9,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "tensor files hold little-endian data");
@@ -71,4 +71,4 @@ at::Tensor mapped_tensor(const std::shared_ptr<MappedFile>& file, uint64_t offse
   return at::from_blob(data, sizes, [file](void*) {}, options);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -11,7 +11,7 @@
 
 #include "lockstep/checkpoint/mapped_file.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The safetensors name of a dtype, such as "BF16"; nullptr where there is none.
 const char* safetensors_dtype_name(at::ScalarType dtype);
@@ -23,4 +23,4 @@ std::optional<at::ScalarType> safetensors_dtype(std::string_view name);
 at::Tensor mapped_tensor(const std::shared_ptr<MappedFile>& file, uint64_t offset,
                          at::IntArrayRef sizes, at::ScalarType dtype, const std::string& tensor);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -14,7 +14,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/utf8.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 std::string shape_of(const at::Tensor& tensor) {
@@ -191,4 +191,4 @@ Metadata load(torch::nn::Module& module, const std::filesystem::path& path,
   return std::move(file.metadata);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/core/export.h"
 
 namespace torch::nn {
 class Module;
@@ -17,32 +18,32 @@ template <typename Contained>
 class ModuleHolder;
 }  // namespace torch::nn
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The module's parameters, then its buffers; the tensors are the module's own, not copies.
-NamedTensors module_state(const torch::nn::Module& module);
+LOCKSTEP_API NamedTensors module_state(const torch::nn::Module& module);
 
 // Removes from the names what PyTorch's wrappers add to them: a leading "module." of all names
 // (DistributedDataParallel, DataParallel), and "_orig_mod." (torch.compile),
 // "_fsdp_wrapped_module." and "_checkpoint_wrapped_module." before any part of a name, in any
 // nesting. Returns what was removed, such as "_orig_mod.module."; "" where nothing was, or where
 // two names would have become one.
-std::string strip_wrapper_prefixes(NamedTensors* state);
+LOCKSTEP_API std::string strip_wrapper_prefixes(NamedTensors* state);
 
 // Copies `state` into the module's tensors, each on its device. Names, shapes and dtypes must be
 // the same on both sides, except for what strip_wrapper_prefixes() removes from the names of
 // `state`; a "module." stays where a name of the module begins so. Otherwise throws one
 // CheckpointError that begins with `source` and lists the differences, and the module is unchanged.
-void set_module_state(torch::nn::Module& module, const NamedTensors& state,
-                      const std::string& source);
+LOCKSTEP_API void set_module_state(torch::nn::Module& module, const NamedTensors& state,
+                                   const std::string& source);
 // Throws as set_module_state(); copies nothing, and the tensors of `state` may be on meta.
-void check_module_state(const torch::nn::Module& module, const NamedTensors& state,
-                        const std::string& source);
+LOCKSTEP_API void check_module_state(const torch::nn::Module& module, const NamedTensors& state,
+                                     const std::string& source);
 
 // Writes the module's state; the file appears whole or not at all. One rank calls it, usually rank
 // 0. Throws SystemError that names the path.
-void save(const torch::nn::Module& module, const std::filesystem::path& path,
-          const Metadata& metadata = {});
+LOCKSTEP_API void save(const torch::nn::Module& module, const std::filesystem::path& path,
+                       const Metadata& metadata = {});
 
 // Reads the module's state from a safetensors file, a file of Python's torch.save, the index of
 // several, or a directory with one (tensor_file.h), from whatever device it was saved. Values go to
@@ -50,8 +51,8 @@ void save(const torch::nn::Module& module, const std::filesystem::path& path,
 // needs the values calls it. Returns the file's metadata.
 // Throws: CheckpointError (missing, damaged, or of another model: every difference is listed); then
 // the module is unchanged.
-Metadata load(torch::nn::Module& module, const std::filesystem::path& path,
-              std::optional<c10::Device> device = std::nullopt);
+LOCKSTEP_API Metadata load(torch::nn::Module& module, const std::filesystem::path& path,
+                           std::optional<c10::Device> device = std::nullopt);
 
 // The same for a module's holder, such as SimpleCnn.
 template <typename Contained>
@@ -65,4 +66,4 @@ Metadata load(torch::nn::ModuleHolder<Contained>& module, const std::filesystem:
   return load(static_cast<torch::nn::Module&>(*module), path, device);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

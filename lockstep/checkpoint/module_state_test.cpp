@@ -7,7 +7,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::module_state_test {
+namespace lockstep::inline v0::module_state_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -145,4 +145,4 @@ TEST(ModuleState, PrefixThatIsTheModelsOwnStays) {
   set_module_state(b, compiled, "m");
 }
 
-}  // namespace lockstep::module_state_test
+}  // namespace lockstep::inline v0::module_state_test

@@ -13,7 +13,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/flat/named_tensors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using nlohmann::json;
@@ -271,4 +271,4 @@ Metadata joined_groups(const std::vector<Metadata>& of_ranks) {
   return result;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/checkpoint/sliced_tensors.h"
+#include "lockstep/core/export.h"
 
 namespace torch::nn {
 class Module;
@@ -21,42 +22,42 @@ namespace torch::optim {
 class Optimizer;
 }  // namespace torch::optim
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The names of an optimizer's parameters, by group, in its order.
 using ParameterNames = std::vector<std::vector<std::string>>;
 
 // Their names in `model`; a parameter with several names has the first. nullopt where one is not
 // the model's, or the optimizer has one twice: then its state can only be identified by position.
-std::optional<ParameterNames> parameter_names(const torch::nn::Module& model,
-                                              const torch::optim::Optimizer& optimizer);
+LOCKSTEP_API std::optional<ParameterNames> parameter_names(
+    const torch::nn::Module& model, const torch::optim::Optimizer& optimizer);
 
 // Whether a state is by names.
-bool is_by_name(const Metadata& optimizer);
+LOCKSTEP_API bool is_by_name(const Metadata& optimizer);
 
 // Converts a state by position, whole or a rank's part of it (possibly without tensors or
 // metadata), to names.
 // Throws: InvalidArgument for a tensor of a position without a name.
-SlicedTensors by_name(SlicedTensors state, const ParameterNames& names);
+LOCKSTEP_API SlicedTensors by_name(SlicedTensors state, const ParameterNames& names);
 
 // Converts to positions, for an optimizer whose parameters are `names`; a state by position is
 // returned unchanged. Groups and parameters may be in another order than in the state's source.
 // Throws: a one-line CheckpointError that begins with `source` and names the parameter: one that is
 // missing, left over, or no longer in one group with its former ones.
-SlicedTensors by_position(SlicedTensors state, const ParameterNames& names,
-                          const std::string& source);
+LOCKSTEP_API SlicedTensors by_position(SlicedTensors state, const ParameterNames& names,
+                                       const std::string& source);
 
 // The part of a state by names that belongs to these parameters, for an optimizer of a part of the
 // model: other parameters are left out, and so are groups without any left, as far as there are
 // more groups than the optimizer's.
 // Throws: CheckpointError that begins with `source` for a state by position.
-SlicedTensors of_parameters(SlicedTensors state, const ParameterNames& names,
-                            const std::string& source);
+LOCKSTEP_API SlicedTensors of_parameters(SlicedTensors state, const ParameterNames& names,
+                                         const std::string& source);
 
 // Joins the metadata of states by names, from ranks whose optimizers have different or partly the
 // same parameters, to that of one optimizer of all parameters; ranks without any are left out.
 // Throws: InvalidArgument that names the rank for another kind of optimizer, number of groups or
 // options than the first, or a parameter in another group.
-Metadata joined_groups(const std::vector<Metadata>& of_ranks);
+LOCKSTEP_API Metadata joined_groups(const std::vector<Metadata>& of_ranks);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

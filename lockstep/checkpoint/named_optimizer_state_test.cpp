@@ -13,7 +13,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::named_optimizer_state_test {
+namespace lockstep::inline v0::named_optimizer_state_test {
 namespace {
 
 using ::testing::AllOf;
@@ -196,4 +196,4 @@ TEST(NamedOptimizerState, APlainReaderSaysWhatItLacks) {
 }
 
 }  // namespace
-}  // namespace lockstep::named_optimizer_state_test
+}  // namespace lockstep::inline v0::named_optimizer_state_test

@@ -10,7 +10,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/exception_text.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // The root's failure.
@@ -61,4 +61,4 @@ void on_root(Communicator& comm, const std::function<void()>& fn, int root,
   if (!failure.message.empty()) throw CheckpointError(failure.message);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

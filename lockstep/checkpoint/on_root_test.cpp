@@ -7,7 +7,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::on_root_test {
+namespace lockstep::inline v0::on_root_test {
 
 TEST(OnRoot, RunsOnceAndTheOthersWait) {
   std::atomic<int> runs = 0;
@@ -41,4 +41,4 @@ TEST(OnRoot, ItsFailureReachesAllAndTheCommunicatorGoesOn) {
   EXPECT_EQ(caught, 6);
 }
 
-}  // namespace lockstep::on_root_test
+}  // namespace lockstep::inline v0::on_root_test

@@ -4,16 +4,18 @@
 
 #include <string>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 // An optimizer that derives from torch::optim::SGD, Adam, AdamW, RMSprop or Adagrad is saved and
 // loaded as that kind, and its files are interchangeable with that kind's. If it also implements
 // this, its files have kind() in place of the base's name, and only files with that name are
 // loaded.
-class OptimizerKind {
+class LOCKSTEP_API OptimizerKind {
  public:
   virtual ~OptimizerKind() = default;
   virtual std::string kind() const = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -17,7 +17,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/flat/steps_on_device.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using nlohmann::json;
@@ -394,4 +394,4 @@ void load_optimizer(Optimizer& optimizer, const torch::nn::Module& model,
   set_optimizer_state(optimizer, state.whole(), path.string());
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/core/export.h"
 
 namespace torch::nn {
 class Module;
@@ -18,26 +19,28 @@ namespace torch::optim {
 class Optimizer;
 }  // namespace torch::optim
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The state tensors (the optimizer's own, not copies; counters as int64) and, as metadata, the
 // optimizer's kind and the options of each parameter group as JSON ("group.0").
 // Throws: InvalidArgument for an optimizer of another kind.
-Safetensors optimizer_state(const torch::optim::Optimizer& optimizer);
+LOCKSTEP_API Safetensors optimizer_state(const torch::optim::Optimizer& optimizer);
 
 // Restores the result of optimizer_state(), options included, on each parameter's device. The
 // optimizer must be of the same kind, with parameters of the same number, shapes and grouping;
 // otherwise throws CheckpointError that begins with `source`, and the optimizer is unchanged.
-void set_optimizer_state(torch::optim::Optimizer& optimizer, const Safetensors& state,
-                         const std::string& source);
+LOCKSTEP_API void set_optimizer_state(torch::optim::Optimizer& optimizer, const Safetensors& state,
+                                      const std::string& source);
 
 // The same through a safetensors file. Throw as the functions above, write_safetensors() and
 // read_safetensors().
-void save_optimizer(const torch::optim::Optimizer& optimizer, const std::filesystem::path& path);
-void load_optimizer(torch::optim::Optimizer& optimizer, const std::filesystem::path& path);
+LOCKSTEP_API void save_optimizer(const torch::optim::Optimizer& optimizer,
+                                 const std::filesystem::path& path);
+LOCKSTEP_API void load_optimizer(torch::optim::Optimizer& optimizer,
+                                 const std::filesystem::path& path);
 // Also loads the optimizer.safetensors of a checkpoint directory, in whatever order this optimizer
 // has the parameters of `model`.
-void load_optimizer(torch::optim::Optimizer& optimizer, const torch::nn::Module& model,
-                    const std::filesystem::path& path);
+LOCKSTEP_API void load_optimizer(torch::optim::Optimizer& optimizer, const torch::nn::Module& model,
+                                 const std::filesystem::path& path);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

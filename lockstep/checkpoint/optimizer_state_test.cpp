@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::optimizer_state_test {
+namespace lockstep::inline v0::optimizer_state_test {
 
 using ::testing::HasSubstr;
 
@@ -124,4 +124,4 @@ TEST(RngState, ComesBack) {
   EXPECT_THROW(set_cpu_rng_state(torch::ones({3}, torch::kByte), "here"), CheckpointError);
 }
 
-}  // namespace lockstep::optimizer_state_test
+}  // namespace lockstep::inline v0::optimizer_state_test

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 enum class PickleOp : uint8_t {
   kMark = '(',
@@ -39,4 +39,4 @@ enum class PickleOp : uint8_t {
   kProto = 0x80,
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

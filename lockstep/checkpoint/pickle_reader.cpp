@@ -9,7 +9,7 @@
 #include "lockstep/checkpoint/shown_text.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr size_t kMostBytes = 64 << 20;
@@ -278,4 +278,4 @@ Pickle read_pickle(std::string_view bytes, std::span<const PickleGlobal> allowed
   return PickleMachine(bytes, allowed, file).run();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 enum class PickleKind : uint8_t {
   kNone,
@@ -59,4 +59,4 @@ struct PickleGlobal {
 Pickle read_pickle(std::string_view bytes, std::span<const PickleGlobal> allowed,
                    const std::string& file);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -7,7 +7,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::pickle_reader_test {
+namespace lockstep::inline v0::pickle_reader_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -113,4 +113,4 @@ TEST(PickleReader, HungryPicklesAreStopped) {
   EXPECT_NO_THROW(read(calls + "t."));
 }
 
-}  // namespace lockstep::pickle_reader_test
+}  // namespace lockstep::inline v0::pickle_reader_test

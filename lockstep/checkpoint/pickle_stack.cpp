@@ -4,7 +4,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr size_t kMostValues = 4 << 20;
@@ -70,4 +70,4 @@ Pickle PickleStack::finish() {
   return std::move(pickle_);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

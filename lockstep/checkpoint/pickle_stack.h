@@ -8,7 +8,7 @@
 
 #include "lockstep/checkpoint/pickle_reader.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Throws CheckpointError that begins with `file`, which must outlive it, for a pickle that takes
 // missing values, or too many.
@@ -46,4 +46,4 @@ class PickleStack {
   std::unordered_map<uint32_t, uint32_t> memo_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

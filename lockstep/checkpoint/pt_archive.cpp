@@ -5,7 +5,7 @@
 #include "lockstep/checkpoint/shown_text.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 PtArchive::PtArchive(std::span<const std::byte> bytes, const std::string& file)
     : bytes_(bytes), file_(file), members_(parse_zip_directory(bytes, file)) {
@@ -56,4 +56,4 @@ std::string_view PtArchive::text(const ZipMember& member) const {
   return {reinterpret_cast<const char*>(part.data()), part.size()};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

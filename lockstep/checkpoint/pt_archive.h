@@ -9,7 +9,7 @@
 
 #include "lockstep/checkpoint/zip_directory.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Refers to the bytes and to `file`, which must outlive it.
 class PtArchive {
@@ -40,4 +40,4 @@ class PtArchive {
   bool without_crc_ = true;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -13,7 +13,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // The keys under which training scripts put the model's dict.
@@ -201,4 +201,4 @@ PtContents parse_pt(std::span<const std::byte> bytes, const std::string& file) {
   return PtReader(PtArchive(bytes, file)).read();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -14,7 +14,9 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 // A tensor, within its storage.
 struct PtTensor {
@@ -35,13 +37,13 @@ struct PtContents {
 };
 
 // True if the bytes begin like a file of torch.save: zip, or the form before PyTorch 1.6.
-bool looks_like_pt(std::span<const std::byte> bytes);
+LOCKSTEP_API bool looks_like_pt(std::span<const std::byte> bytes);
 
 // Finds the state dict: at the root, or under "state_dict", "model_state_dict", "model", "module",
 // "net" or "weights", or else under the only key whose value is a dict of tensors. Every tensor
 // lies within its storage, and every storage lies within the bytes and has its CRC-32; the tensors'
 // sizes together are at most 16 times the file's, plus 64 MiB (expanded tensors).
 // Throws: a one-line CheckpointError that begins with `file`; it names an object that is not data.
-PtContents parse_pt(std::span<const std::byte> bytes, const std::string& file);
+LOCKSTEP_API PtContents parse_pt(std::span<const std::byte> bytes, const std::string& file);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -7,7 +7,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::pt_contents_test {
+namespace lockstep::inline v0::pt_contents_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -157,4 +157,4 @@ TEST(PtContents, AnyFlippedByteIsHandled) {
     EXPECT_THAT(error_of(file.substr(0, size)), StartsWith("f.pt: ")) << size;
 }
 
-}  // namespace lockstep::pt_contents_test
+}  // namespace lockstep::inline v0::pt_contents_test

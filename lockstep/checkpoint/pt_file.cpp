@@ -11,7 +11,7 @@
 #include "lockstep/checkpoint/pt_contents.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 at::ScalarType pt_dtype(const std::string& word) {
@@ -60,4 +60,4 @@ PtFile read_pt(const std::filesystem::path& path, const std::optional<FileSum>& 
   return result;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -7,8 +7,9 @@
 #include <vector>
 
 #include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct PtFile {
   Safetensors contents;               // the tensors, and the numbers and texts beside them
@@ -21,7 +22,7 @@ struct PtFile {
 // supported files. Safe on hostile files: no pickle code is run, and it takes no more than some
 // hundred megabytes beside the map. With `expected`, the whole file is compared first.
 // Throws: a one-line CheckpointError that names the file and the refused object.
-PtFile read_pt(const std::filesystem::path& path,
-               const std::optional<FileSum>& expected = std::nullopt);
+LOCKSTEP_API PtFile read_pt(const std::filesystem::path& path,
+                            const std::optional<FileSum>& expected = std::nullopt);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::pt_file_test {
+namespace lockstep::inline v0::pt_file_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -103,4 +103,4 @@ TEST(PtFile, OthersAreRefusedByName) {
   EXPECT_THAT(error_of("nothing"), HasSubstr("cannot open"));
 }
 
-}  // namespace lockstep::pt_file_test
+}  // namespace lockstep::inline v0::pt_file_test

@@ -5,7 +5,7 @@
 #include "lockstep/checkpoint/shown_text.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr std::string_view kUntyped = "torch.storage UntypedStorage";
@@ -201,4 +201,4 @@ void PtTensors::check_view(const PtTensor& tensor, uint64_t element_bytes,
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

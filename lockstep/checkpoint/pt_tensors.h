@@ -11,7 +11,7 @@
 #include "lockstep/checkpoint/pt_archive.h"
 #include "lockstep/checkpoint/pt_contents.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The Python names that a pickle of tensors may use: containers, the functions that rebuild
 // tensors, storages and dtypes.
@@ -47,4 +47,4 @@ class PtTensors {
   uint64_t total_bytes_ = 0;                               // of all tensors so far
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

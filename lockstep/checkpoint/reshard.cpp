@@ -13,7 +13,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/utf8.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr int kMostFiles = 99999;  // five digits
@@ -120,4 +120,4 @@ void reshard_checkpoint(const std::filesystem::path& from, const std::filesystem
   fresh.publish();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

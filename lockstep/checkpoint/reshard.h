@@ -3,7 +3,9 @@
 
 #include <filesystem>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 // Writes the checkpoint at `from` as the directory `to`, in place of a former one: its model and
 // its optimizer's state in `files` files each, with an index, or, with 1, in one, as one rank
@@ -14,7 +16,7 @@ namespace lockstep {
 // Throws: as read_checkpoint() and write_checkpoint(), and InvalidArgument for less than 1 or more
 // than 99999 files.
 // Cost: the memory of one tensor where `files` is 1, otherwise of one file; the rest is mapped.
-void reshard_checkpoint(const std::filesystem::path& from, const std::filesystem::path& to,
-                        int files);
+LOCKSTEP_API void reshard_checkpoint(const std::filesystem::path& from,
+                                     const std::filesystem::path& to, int files);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

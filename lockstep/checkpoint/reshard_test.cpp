@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::reshard_test {
+namespace lockstep::inline v0::reshard_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -102,4 +102,4 @@ TEST(Reshard, LinksOutOfTheFolderAreNotFollowed) {
 }
 
 }  // namespace
-}  // namespace lockstep::reshard_test
+}  // namespace lockstep::inline v0::reshard_test

@@ -10,7 +10,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/device/generator_state.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 namespace {
 
@@ -94,4 +94,4 @@ void derive_rng_state(const at::Tensor& state, int rank, at::Device device,
     seed(at::globalContext().defaultGenerator(device), seeds_from(cpu, rank, source).device);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

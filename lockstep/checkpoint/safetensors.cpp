@@ -9,7 +9,7 @@
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // The mapped file's header, and the offset of the data.
@@ -93,4 +93,4 @@ void sort_by_name(NamedTensors* tensors) {
             [](const auto& a, const auto& b) { return a.first < b.first; });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

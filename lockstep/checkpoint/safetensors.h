@@ -15,13 +15,14 @@
 #include <vector>
 
 #include "lockstep/checkpoint/checksum.h"
+#include "lockstep/core/export.h"
 #include "lockstep/flat/named_tensors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 using Metadata = std::map<std::string, std::string>;
 
-struct Safetensors {
+struct LOCKSTEP_API Safetensors {
   NamedTensors tensors = {};  // by name
   Metadata metadata = {};
 
@@ -35,8 +36,8 @@ struct Safetensors {
 // file's checksum, which is computed while writing.
 // Throws: InvalidArgument for a name that is used twice, empty or "__metadata__", and a dtype that
 // the format lacks; SystemError when the file cannot be written.
-FileSum write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
-                          const Metadata& metadata = {});
+LOCKSTEP_API FileSum write_safetensors(const std::filesystem::path& path,
+                                       const NamedTensors& tensors, const Metadata& metadata = {});
 
 // A tensor that is made when it is its turn to be written, and released afterwards.
 struct TensorToCome {
@@ -46,8 +47,9 @@ struct TensorToCome {
   std::function<at::Tensor()> make;  // of that dtype and sizes
 };
 // The same file, with no more than one of the tensors in memory.
-FileSum stream_safetensors(const std::filesystem::path& path,
-                           const std::vector<TensorToCome>& tensors, const Metadata& metadata = {});
+LOCKSTEP_API FileSum stream_safetensors(const std::filesystem::path& path,
+                                        const std::vector<TensorToCome>& tensors,
+                                        const Metadata& metadata = {});
 
 // Maps the file: the tensors are its bytes, read when they are used, and keep the map alive. Writes
 // to them change this process's memory and never the file. While they live the file may be
@@ -55,10 +57,10 @@ FileSum stream_safetensors(const std::filesystem::path& path,
 // `expected`, the whole file is read and compared first. Safe on hostile files: takes no more
 // memory than a few times the file's size.
 // Throws: a one-line CheckpointError that names the file and the tensor.
-Safetensors read_safetensors(const std::filesystem::path& path,
-                             const std::optional<FileSum>& expected = std::nullopt);
+LOCKSTEP_API Safetensors read_safetensors(const std::filesystem::path& path,
+                                          const std::optional<FileSum>& expected = std::nullopt);
 
 // Sorts in the order of Safetensors::tensors.
-void sort_by_name(NamedTensors* tensors);
+LOCKSTEP_API void sort_by_name(NamedTensors* tensors);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,7 +8,7 @@
 #include "lockstep/checkpoint/shown_text.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 [[noreturn]] void fail(const std::string& file, const std::string& what) {
@@ -245,4 +245,4 @@ std::string format_safetensors_header(const SafetensorsHeader& header) {
   return text;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

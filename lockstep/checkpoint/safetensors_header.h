@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // No honest file needs a header that is longer and slower to parse; this is also the limit of the
 // format's own library.
@@ -47,4 +47,4 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_
 // Throws: InvalidArgument for text that is not UTF-8.
 std::string format_safetensors_header(const SafetensorsHeader& header);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -5,7 +5,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::safetensors_header_test {
+namespace lockstep::inline v0::safetensors_header_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -117,4 +117,4 @@ INSTANTIATE_TEST_SUITE_P(
             "'a' appears twice"}),
     [](const auto& info) { return info.param.what; });
 
-}  // namespace lockstep::safetensors_header_test
+}  // namespace lockstep::inline v0::safetensors_header_test

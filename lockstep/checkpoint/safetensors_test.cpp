@@ -10,7 +10,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::safetensors_test {
+namespace lockstep::inline v0::safetensors_test {
 
 using ::testing::HasSubstr;
 
@@ -194,4 +194,4 @@ TEST(Safetensors, NameThatIsNotUtf8IsRefused) {
   EXPECT_THROW(write_safetensors(dir / "a", {}, {{"k", "\xff"}}), InvalidArgument);
 }
 
-}  // namespace lockstep::safetensors_test
+}  // namespace lockstep::inline v0::safetensors_test

@@ -4,7 +4,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 template <class State, class Visit>
@@ -35,4 +35,4 @@ amp::GradScalerState scaler_state_from_json(const std::string& text, const std::
   return state;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -6,7 +6,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::scaler_state_test {
+namespace lockstep::inline v0::scaler_state_test {
 
 TEST(ScalerState, ComesBackUnderPythonsNames) {
   const amp::GradScalerState state{.scale = 0.1,
@@ -26,4 +26,4 @@ TEST(ScalerState, DamagedIsNamed) {
   }
 }
 
-}  // namespace lockstep::scaler_state_test
+}  // namespace lockstep::inline v0::scaler_state_test

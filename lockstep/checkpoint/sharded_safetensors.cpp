@@ -3,7 +3,7 @@
 #include "lockstep/checkpoint/sharded_tensors.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace fs = std::filesystem;
 namespace {
 
@@ -38,4 +38,4 @@ bool has_model_safetensors(const fs::path& directory) {
   return has_whole_tensors(directory) || fs::exists(directory / kSlices);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -7,7 +7,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::sharded_safetensors_test {
+namespace lockstep::inline v0::sharded_safetensors_test {
 
 using ::testing::HasSubstr;
 
@@ -45,4 +45,4 @@ TEST(ShardedSafetensors, WholeFileGoesFirst) {
   EXPECT_NE(read_model_safetensors(dir.path()).find("z"), nullptr);
 }
 
-}  // namespace lockstep::sharded_safetensors_test
+}  // namespace lockstep::inline v0::sharded_safetensors_test

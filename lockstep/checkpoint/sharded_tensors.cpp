@@ -13,7 +13,7 @@
 #include "lockstep/checkpoint/small_file.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace fs = std::filesystem;
 namespace {
 
@@ -110,4 +110,4 @@ TensorFile read_sharded(const fs::path& index, const FileSums& sums) {
   return whole;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -12,8 +12,9 @@
 #include <vector>
 
 #include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // kShardedPt: at least one of the index's files is of torch.save. kSlicedSafetensors: assembled
 // from slices (slice_index.h).
@@ -37,20 +38,20 @@ struct TensorFile {
 // Reads a file that is not an index. Its bytes, not its name, determine its form. Mapped as by
 // read_safetensors(); with `expected`, the whole file is read and compared first.
 // Throws: a one-line CheckpointError that names the file.
-TensorFile read_unsharded(const std::filesystem::path& path,
-                          const std::optional<FileSum>& expected = std::nullopt);
+LOCKSTEP_API TensorFile read_unsharded(const std::filesystem::path& path,
+                                       const std::optional<FileSum>& expected = std::nullopt);
 
 // The "weight_map" of an index: tensor name to file name. Other members, such as "metadata", are
 // not needed.
 // Throws: a one-line CheckpointError that begins with `source`, also for a file name that leads out
 // of the directory.
-std::map<std::string, std::string> parse_weight_map(std::string_view json,
-                                                    const std::string& source);
+LOCKSTEP_API std::map<std::string, std::string> parse_weight_map(std::string_view json,
+                                                                 const std::string& source);
 
 // All tensors of the index's files together, each file read as by read_unsharded(), with the joined
 // metadata of the files. `sums`: the known checksums of those files and of the index.
 // Throws: a one-line CheckpointError that names the file: a file or a tensor of the index is
 // missing, or two files have a tensor of the same name.
-TensorFile read_sharded(const std::filesystem::path& index, const FileSums& sums = {});
+LOCKSTEP_API TensorFile read_sharded(const std::filesystem::path& index, const FileSums& sums = {});
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::sharded_tensors_test {
+namespace lockstep::inline v0::sharded_tensors_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -131,4 +131,4 @@ TEST(ShardedTensors, BadIndexIsOneLine) {
   }
 }
 
-}  // namespace lockstep::sharded_tensors_test
+}  // namespace lockstep::inline v0::sharded_tensors_test

@@ -2,7 +2,7 @@
 
 #include "lockstep/core/utf8.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 std::string shown(std::string_view text) {
   constexpr size_t kMost = 80;
@@ -12,4 +12,4 @@ std::string shown(std::string_view text) {
   return quoted;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -4,9 +4,9 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // printable() in quotes, cut after 80 bytes.
 std::string shown(std::string_view text);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -10,7 +10,7 @@
 #include "lockstep/checkpoint/shown_text.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using nlohmann::json;
@@ -162,4 +162,4 @@ SliceIndex parse_slice_index(std::string_view text, const std::string& source) {
   return index;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

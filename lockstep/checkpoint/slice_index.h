@@ -19,7 +19,7 @@
 
 #include "lockstep/checkpoint/tensor_box.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct IndexedSlice {
   std::string file;  // in the index's own directory
@@ -60,4 +60,4 @@ std::string format_slice_index(const SliceIndex& index);
 // call check_whole().
 SliceIndex parse_slice_index(std::string_view json, const std::string& source);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -6,7 +6,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::slice_index_test {
+namespace lockstep::inline v0::slice_index_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -226,4 +226,4 @@ TEST(SliceIndex, WhatCannotBeIsRefusedInOneLine) {
 }
 
 }  // namespace
-}  // namespace lockstep::slice_index_test
+}  // namespace lockstep::inline v0::slice_index_test

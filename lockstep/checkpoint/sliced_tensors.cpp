@@ -16,7 +16,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace fs = std::filesystem;
 namespace {
 
@@ -251,4 +251,4 @@ SlicedTensors read_slices(const fs::path& directory, const std::string& index_na
   return result;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

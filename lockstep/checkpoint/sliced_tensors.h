@@ -16,18 +16,19 @@
 #include "lockstep/checkpoint/checksum.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/tensor_box.h"
+#include "lockstep/core/export.h"
 #include "lockstep/flat/named_tensors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
-struct TensorSlice {
+struct LOCKSTEP_API TensorSlice {
   int64_t begin = 0;   // of the box's elements, in memory order
   at::Tensor values;   // 1-D, contiguous
   TensorBox box = {};  // of the tensor (tensor_box.h)
   int64_t end() const { return begin + values.numel(); }
 };
 
-struct SlicedTensor {
+struct LOCKSTEP_API SlicedTensor {
   at::ScalarType dtype = at::kFloat;
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;     // in elements, without holes
@@ -54,7 +55,7 @@ struct SlicedTensor {
 };
 
 // Copying it copies no values.
-struct SlicedTensors {
+struct LOCKSTEP_API SlicedTensors {
   std::map<std::string, SlicedTensor, std::less<>> tensors;
   Metadata metadata;
 
@@ -74,24 +75,24 @@ struct SlicedTensors {
 // possibly without values.
 // Throws: CheckpointError that begins with `source` if a parameter is missing, has another shape,
 // or another order in memory; the function does too, for missing slices.
-std::function<void(const std::string& name, int64_t begin, const at::Tensor& part)> stored_parts(
-    SlicedTensors tensors, const NamedTensors& parameters, std::string source);
+LOCKSTEP_API std::function<void(const std::string& name, int64_t begin, const at::Tensor& part)>
+stored_parts(SlicedTensors tensors, const NamedTensors& parameters, std::string source);
 
 // Elements of a tensor, or of a box of it, from `begin` on, from 1-D memory of a rank.
-SlicedTensor slice_of(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t begin,
-                      const at::Tensor& values, TensorBox box = {});
+LOCKSTEP_API SlicedTensor slice_of(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t begin,
+                                   const at::Tensor& values, TensorBox box = {});
 // A box of a tensor, as a tensor of its own: it reads only the requested elements.
 // Throws: InvalidArgument for a box out of bounds, or of a tensor that is a box itself.
-SlicedTensor box_of(SlicedTensor tensor, const TensorBox& box);
+LOCKSTEP_API SlicedTensor box_of(SlicedTensor tensor, const TensorBox& box);
 
 // Reads `directory`/`stem`.safetensors, or the files that `stem`.safetensors.index.json names
 // (slice_index.h); mapped as by read_safetensors(), compared with the checksums in `sums`.
 // Throws: a one-line CheckpointError if neither exists, a file is missing or damaged or lacks a
 // slice, or the slices of a tensor are incomplete.
-SlicedTensors read_sliced(const std::filesystem::path& directory, const std::string& stem,
-                          const FileSums& sums = {});
+LOCKSTEP_API SlicedTensors read_sliced(const std::filesystem::path& directory,
+                                       const std::string& stem, const FileSums& sums = {});
 // The same for an index of that file name.
-SlicedTensors read_slices(const std::filesystem::path& directory, const std::string& index,
-                          const FileSums& sums = {});
+LOCKSTEP_API SlicedTensors read_slices(const std::filesystem::path& directory,
+                                       const std::string& index, const FileSums& sums = {});
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::sliced_tensors_test {
+namespace lockstep::inline v0::sliced_tensors_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -248,4 +248,4 @@ TEST(SlicedTensors, GiveTheirPartsToWhoAsks) {
 }
 
 }  // namespace
-}  // namespace lockstep::sliced_tensors_test
+}  // namespace lockstep::inline v0::sliced_tensors_test

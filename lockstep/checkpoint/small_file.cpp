@@ -7,7 +7,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 std::string read_small_file(const std::filesystem::path& path) {
   std::error_code error;
@@ -27,4 +27,4 @@ std::string read_small_file(const std::filesystem::path& path) {
   return std::move(text).str();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 inline constexpr uintmax_t kLargestSmallFile = 64 << 20;
 
@@ -14,4 +14,4 @@ inline constexpr uintmax_t kLargestSmallFile = 64 << 20;
 // file.
 std::string read_small_file(const std::filesystem::path& path);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -10,7 +10,7 @@
 
 #include "lockstep/core/text.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // The dims in memory order, those with neighbouring elements last. Dims of size 1 may be anywhere.
@@ -268,4 +268,4 @@ std::string why_not_whole(const std::vector<int64_t>& shape, std::vector<BoxRang
          " parts are there";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

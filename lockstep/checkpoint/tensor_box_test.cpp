@@ -7,7 +7,7 @@
 #include <numeric>
 #include <random>
 
-namespace lockstep::tensor_box_test {
+namespace lockstep::inline v0::tensor_box_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -226,4 +226,4 @@ TEST(TensorBox, ComesBackFromItsText) {
 }
 
 }  // namespace
-}  // namespace lockstep::tensor_box_test
+}  // namespace lockstep::inline v0::tensor_box_test

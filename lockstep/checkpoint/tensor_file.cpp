@@ -4,7 +4,7 @@
 #include "lockstep/checkpoint/sliced_tensors.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace fs = std::filesystem;
 namespace {
 
@@ -45,4 +45,4 @@ TensorFile read_tensor_file(const fs::path& path) {
   return read_file(*file, read_checksums(path));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

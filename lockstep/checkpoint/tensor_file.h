@@ -7,7 +7,7 @@
 
 #include "lockstep/checkpoint/sharded_tensors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The name identifies an index (it ends in ".json"; an index of slices in ".slices.json"), and the
 // bytes identify other files. In a directory, the file that find_tensor_file() names is read and
@@ -21,4 +21,4 @@ TensorFile read_tensor_file(const std::filesystem::path& path);
 // none.
 std::optional<std::filesystem::path> find_tensor_file(const std::filesystem::path& directory);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

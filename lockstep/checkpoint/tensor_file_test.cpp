@@ -11,7 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::tensor_file_test {
+namespace lockstep::inline v0::tensor_file_test {
 
 using ::testing::HasSubstr;
 
@@ -81,4 +81,4 @@ TEST(TensorFile, ModuleFromPython) {
   EXPECT_TRUE(at::equal(linear->weight, weight));
 }
 
-}  // namespace lockstep::tensor_file_test
+}  // namespace lockstep::inline v0::tensor_file_test

@@ -6,7 +6,7 @@
 #include "lockstep/checkpoint/shown_text.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr uint32_t kLocal = 0x04034b50, kCentral = 0x02014b50, kEnd = 0x06054b50;
@@ -157,4 +157,4 @@ ZipMembers parse_zip_directory(std::span<const std::byte> archive, const std::st
   return members;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

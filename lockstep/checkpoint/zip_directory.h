@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct ZipMember {
   uint64_t begin = 0;  // of its bytes, from the archive's start
@@ -30,4 +30,4 @@ bool looks_like_zip(std::span<const std::byte> archive);
 // Throws: a one-line CheckpointError that begins with `file`.
 ZipMembers parse_zip_directory(std::span<const std::byte> archive, const std::string& file);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -7,7 +7,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::zip_directory_test {
+namespace lockstep::inline v0::zip_directory_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -69,4 +69,4 @@ TEST(ZipDirectory, AnyFlippedByteIsHandled) {
   }
 }
 
-}  // namespace lockstep::zip_directory_test
+}  // namespace lockstep::inline v0::zip_directory_test

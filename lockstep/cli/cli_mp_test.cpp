@@ -13,7 +13,7 @@
 #include "lockstep/launch/internal/mpi_test_support.h"
 #include "lockstep/launch/mpirun.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 namespace cli_mp_test {
 
 using testing::AllOf;
@@ -285,4 +285,4 @@ TEST(LockstepRunMpiInput, MpirunHasNoEndOfStdinToPassOn) {
 }
 
 }  // namespace cli_mp_test
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

@@ -17,7 +17,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 namespace cli_test {
 
 using testing::AllOf;
@@ -634,4 +634,4 @@ TEST(RunPlan, BackendMpiIsLeftToMpirun) {
 }
 
 }  // namespace cli_test
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

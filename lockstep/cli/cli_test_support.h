@@ -12,7 +12,7 @@
 #include "lockstep/core/subprocess.h"
 #include "lockstep/launch/launch_test_support.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 namespace cli_test_support {
 
 using launch::launch_test_support::alive;
@@ -66,4 +66,4 @@ inline std::string torch_python(const std::string& source_dir) {
 }
 
 }  // namespace cli_test_support
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

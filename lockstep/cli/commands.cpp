@@ -11,7 +11,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/core/text.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 namespace {
 
 constexpr int kUsageExit = 2;
@@ -125,4 +125,4 @@ std::string how_to_build(const std::filesystem::path& lockstep, const std::strin
   return "build Lockstep's target " + name + ", and install it here";
 }
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 
 struct Command {
   const char* name;
@@ -31,4 +31,4 @@ std::filesystem::path program_path(const std::filesystem::path& lockstep, const 
 // The remedy where it is missing: a command line, if `lockstep` stands in a build folder.
 std::string how_to_build(const std::filesystem::path& lockstep, const std::string& name);
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

@@ -6,7 +6,7 @@
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/text.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 namespace {
 
 const Flag& find_long(const std::string& written, const std::vector<Flag>& known) {
@@ -86,4 +86,4 @@ SplitCommandLine split_command_line(const std::vector<std::string>& arguments,
   return result;
 }
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 
 struct Flag {
   std::string name;        // "--nproc-per-node"
@@ -23,4 +23,4 @@ struct SplitCommandLine {
 SplitCommandLine split_command_line(const std::vector<std::string>& arguments,
                                     const std::vector<Flag>& known);
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

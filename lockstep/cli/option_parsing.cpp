@@ -12,7 +12,7 @@
 #include "lockstep/cli/usage.h"
 #include "lockstep/report/terminal.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 namespace {
 
 std::vector<std::string> option_names(const CLI::App& app) {
@@ -238,4 +238,4 @@ void add_example(CLI::App& app, const std::vector<std::string>& lines) {
   app.footer(footer);
 }
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

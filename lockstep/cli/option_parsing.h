@@ -9,7 +9,7 @@ namespace CLI {
 class App;
 }
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 
 // Parses the words after the command's name, in their order. An option that is given has a value;
 // an empty one is refused, except for texts (type name "TEXT").
@@ -26,4 +26,4 @@ size_t help_width();
 // Adds command lines that work to the end of the help, behind the footer.
 void add_example(CLI::App& app, const std::vector<std::string>& lines);
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

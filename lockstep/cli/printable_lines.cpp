@@ -4,7 +4,7 @@
 
 #include "lockstep/core/utf8.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 std::string printable_lines(std::string_view text) {
   std::string lines;
@@ -17,4 +17,4 @@ std::string printable_lines(std::string_view text) {
   return lines;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

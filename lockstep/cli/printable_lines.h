@@ -4,9 +4,9 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Makes every line of a text from a file, a model or another process printable(); tabs stay.
 std::string printable_lines(std::string_view text);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

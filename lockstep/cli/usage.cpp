@@ -4,7 +4,7 @@
 
 #include "lockstep/core/text.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 
 std::string suggestion(const std::string& word, const std::vector<std::string>& candidates) {
   size_t best = std::max<size_t>(2, word.size() / 3) + 1;
@@ -56,4 +56,4 @@ std::string wrapped(const std::string& text, size_t at, size_t indent, size_t wi
   return out;
 }
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

@@ -9,7 +9,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 
 // The command line is wrong; the message is one line. The program prints it and exits with 2.
 class UsageError : public InvalidArgument {
@@ -25,4 +25,4 @@ std::string suggestion(const std::string& word, const std::vector<std::string>& 
 // unchanged, because they are command lines to be copied whole.
 std::string wrapped(const std::string& text, size_t at, size_t indent, size_t width);
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

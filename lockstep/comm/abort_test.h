@@ -15,7 +15,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Aborts `comm` from another thread at `due`. The destructor waits until it has done so.
 class Watchdog {
@@ -61,4 +61,4 @@ struct AbortedWait {
   }
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

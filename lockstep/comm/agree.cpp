@@ -11,7 +11,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 void agree(const Communicator& comm, const std::string& what,
            std::initializer_list<AgreedValue> values, Communicator::Site site) {
@@ -46,4 +46,4 @@ uint64_t random_fingerprint() {
                                       static_cast<size_t>(state.nbytes())));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

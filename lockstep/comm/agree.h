@@ -12,7 +12,7 @@
 
 #include "lockstep/comm/communicator.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct AgreedValue {
   const char* name;
@@ -30,4 +30,4 @@ uint64_t tensor_fingerprint(const at::Tensor& tensor);
 // Of the state of this process's default CPU generator: for ranks that are about to draw the same. Does not draw.
 uint64_t random_fingerprint();
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -10,7 +10,7 @@
 #include "lockstep/comm/internal/communicator_checks.h"
 #include "lockstep/comm/internal/communicator_impl.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using namespace checks;
@@ -185,4 +185,4 @@ std::vector<at::Tensor> reduce_scatter_coalesced(Communicator& comm,
   return results;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

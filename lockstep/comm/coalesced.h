@@ -17,38 +17,40 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Size limit in bytes up to which copying a tensor into a shared operation pays off.
 inline constexpr int64_t kCoalescedBytes = int64_t{256} << 10;
 
 // Reduces each tensor in place, everywhere.
 // Collective: all ranks call it.
-void all_reduce_coalesced(Communicator& comm, std::span<const at::Tensor> tensors,
-                          ReduceOp op = ReduceOp::kSum,
-                          Communicator::Site site = Communicator::Site::current());
+LOCKSTEP_API void all_reduce_coalesced(Communicator& comm, std::span<const at::Tensor> tensors,
+                                       ReduceOp op = ReduceOp::kSum,
+                                       Communicator::Site site = Communicator::Site::current());
 // The results are in the tensors once the Work is complete; until then they must be neither read
 // nor written.
-Work iall_reduce_coalesced(Communicator& comm, std::span<const at::Tensor> tensors,
-                           ReduceOp op = ReduceOp::kSum,
-                           Communicator::Site site = Communicator::Site::current());
+LOCKSTEP_API Work iall_reduce_coalesced(Communicator& comm, std::span<const at::Tensor> tensors,
+                                        ReduceOp op = ReduceOp::kSum,
+                                        Communicator::Site site = Communicator::Site::current());
 
 // Copies the root's tensors into those of every rank.
 // Collective: all ranks call it.
-void broadcast_coalesced(Communicator& comm, std::span<const at::Tensor> tensors, int root,
-                         Communicator::Site site = Communicator::Site::current());
+LOCKSTEP_API void broadcast_coalesced(Communicator& comm, std::span<const at::Tensor> tensors,
+                                      int root,
+                                      Communicator::Site site = Communicator::Site::current());
 
 // all_gather of each tensor: [k, ...] gives [size * k, ...].
 // Collective: all ranks call it.
-std::vector<at::Tensor> all_gather_coalesced(
+LOCKSTEP_API std::vector<at::Tensor> all_gather_coalesced(
     Communicator& comm, std::span<const at::Tensor> tensors,
     Communicator::Site site = Communicator::Site::current());
 
 // reduce_scatter of each tensor: [size * k, ...] gives [k, ...].
 // Collective: all ranks call it.
-std::vector<at::Tensor> reduce_scatter_coalesced(
+LOCKSTEP_API std::vector<at::Tensor> reduce_scatter_coalesced(
     Communicator& comm, std::span<const at::Tensor> tensors, ReduceOp op = ReduceOp::kSum,
     Communicator::Site site = Communicator::Site::current());
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -14,7 +14,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::coalesced_test {
+namespace lockstep::inline v0::coalesced_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -166,4 +166,4 @@ TEST(Coalesced, ListsThatDifferAreAMismatch) {
 }
 
 }  // namespace
-}  // namespace lockstep::coalesced_test
+}  // namespace lockstep::inline v0::coalesced_test

@@ -11,7 +11,7 @@
 #include "lockstep/comm/internal/communicator_impl.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 using namespace checks;
 Communicator::Communicator(std::unique_ptr<Backend> backend, Topology topology,
@@ -488,4 +488,4 @@ Work Communicator::irecv(const at::Tensor& tensor, int src, int tag, Site site) 
   return launch_work(impl_, message_args(Op::kRecv, tensor, src, size(), tag, site));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

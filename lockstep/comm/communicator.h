@@ -58,8 +58,9 @@
 #include "lockstep/comm/backend/types.h"
 #include "lockstep/comm/work.h"
 #include "lockstep/core/deadline.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 class Backend;
 struct GroupOrigin;
@@ -93,7 +94,7 @@ struct CommunicatorStats {
 
 class Communicator;
 
-struct CommunicatorOptions {
+struct LOCKSTEP_API CommunicatorOptions {
   std::chrono::nanoseconds timeout = std::chrono::minutes(10);  // of every wait
   // The board on which the rank shows its calls to the agent and other observers; may be null.
   std::shared_ptr<trace::CallBoard> board = nullptr;
@@ -118,7 +119,7 @@ struct CommunicatorOptions {
 // it. When a rank's last handle goes, its peers' pending and later waits on that rank throw
 // PeerLost. The destructor does not communicate; on a device it waits for the operations that the
 // device was given.
-class Communicator final {
+class LOCKSTEP_API Communicator final {
  public:
   using Site = lockstep::Site;
 
@@ -379,4 +380,4 @@ class Communicator final {
   std::shared_ptr<Impl> impl_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -27,7 +27,7 @@
 #include "lockstep/testing/bitwise_sum.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::communicator_test {
+namespace lockstep::inline v0::communicator_test {
 namespace {
 
 using ::testing::AllOf;
@@ -492,4 +492,4 @@ TEST(Communicator, ReductionsRepeatBitForBit) {
 }
 
 }  // namespace
-}  // namespace lockstep::communicator_test
+}  // namespace lockstep::inline v0::communicator_test

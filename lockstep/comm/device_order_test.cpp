@@ -25,7 +25,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/store/hash_store.h"
 
-namespace lockstep::device_order_test {
+namespace lockstep::inline v0::device_order_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -355,4 +355,4 @@ TEST(DeviceOrder, AWaitsOwnDeadlineIsTheDevices) {
 }
 
 }  // namespace
-}  // namespace lockstep::device_order_test
+}  // namespace lockstep::inline v0::device_order_test

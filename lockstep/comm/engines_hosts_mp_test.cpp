@@ -25,7 +25,7 @@
 #include "lockstep/testing/network_namespaces.h"
 #include "lockstep/testing/operation_suite.h"
 
-namespace lockstep::engines_hosts_mp_test {
+namespace lockstep::inline v0::engines_hosts_mp_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -427,4 +427,4 @@ INSTANTIATE_TEST_SUITE_P(Backends, MpiHosts,
                          });
 
 }  // namespace
-}  // namespace lockstep::engines_hosts_mp_test
+}  // namespace lockstep::inline v0::engines_hosts_mp_test

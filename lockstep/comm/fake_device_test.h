@@ -16,7 +16,7 @@
 #include "lockstep/comm/backend/backend.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // An event that is pending until it is set.
 class FakeEvent {
@@ -188,4 +188,4 @@ class FakeDeviceBackend final : public Backend, public DeviceOrder {
   FakeStream stream_;  // ends before the memory that it works on
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -21,7 +21,7 @@
 #include "lockstep/testing/gtest_ranks.h"
 #include "lockstep/testing/long_tests.h"
 
-namespace lockstep::faults_mp_test {
+namespace lockstep::inline v0::faults_mp_test {
 namespace {
 
 // A backend with processes; one line adds it to every fault of the table.
@@ -273,4 +273,4 @@ TEST(AgentNames, ARankThatRunsButDoesNotCome) {
 }
 
 }  // namespace
-}  // namespace lockstep::faults_mp_test
+}  // namespace lockstep::inline v0::faults_mp_test

@@ -5,7 +5,7 @@
 #include "lockstep/testing/fault_suite.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::faults_test {
+namespace lockstep::inline v0::faults_test {
 namespace {
 
 // The faults that are possible with threads; faults_mp_test.cpp has those of processes.
@@ -27,4 +27,4 @@ TEST(Faults, EveryThreadGetsTheRightErrorInTime) {
 }
 
 }  // namespace
-}  // namespace lockstep::faults_test
+}  // namespace lockstep::inline v0::faults_test

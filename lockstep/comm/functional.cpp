@@ -16,7 +16,7 @@
 #include "lockstep/comm/internal/communicator_checks.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::functional {
+namespace lockstep::inline v0::functional {
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -384,4 +384,4 @@ at::Tensor recv(const Communicator& comm, const at::Tensor& like, int src, int t
                    at::empty({0}, like.options().requires_grad(false)));
 }
 
-}  // namespace lockstep::functional
+}  // namespace lockstep::inline v0::functional

@@ -40,71 +40,73 @@
 #include <span>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep::functional {
+namespace lockstep::inline v0::functional {
 
 using Site = Communicator::Site;
 
 // For sum, avg, max and min; other reductions throw InvalidArgument where a gradient could be asked
 // for.
 // Collective: all ranks call it.
-at::Tensor all_reduce(const Communicator& comm, const at::Tensor& input,
-                      ReduceOp op = ReduceOp::kSum, Site site = Site::current());
+LOCKSTEP_API at::Tensor all_reduce(const Communicator& comm, const at::Tensor& input,
+                                   ReduceOp op = ReduceOp::kSum, Site site = Site::current());
 
 // [k, ...] gives [size * k, ...]; all_gatherv takes parts of different lengths, whose lengths it
 // exchanges first.
 // Collective: all ranks call it.
-at::Tensor all_gather(const Communicator& comm, const at::Tensor& input,
-                      Site site = Site::current());
-at::Tensor all_gatherv(const Communicator& comm, const at::Tensor& input,
-                       Site site = Site::current());
+LOCKSTEP_API at::Tensor all_gather(const Communicator& comm, const at::Tensor& input,
+                                   Site site = Site::current());
+LOCKSTEP_API at::Tensor all_gatherv(const Communicator& comm, const at::Tensor& input,
+                                    Site site = Site::current());
 
 // For sum and avg. [size * k, ...] gives [k, ...]; reduce_scatterv takes parts of counts[r] rows,
 // the same vector on all ranks.
 // Collective: all ranks call it.
-at::Tensor reduce_scatter(const Communicator& comm, const at::Tensor& input,
-                          ReduceOp op = ReduceOp::kSum, Site site = Site::current());
-at::Tensor reduce_scatterv(const Communicator& comm, const at::Tensor& input,
-                           std::span<const int64_t> counts, ReduceOp op = ReduceOp::kSum,
-                           Site site = Site::current());
+LOCKSTEP_API at::Tensor reduce_scatter(const Communicator& comm, const at::Tensor& input,
+                                       ReduceOp op = ReduceOp::kSum, Site site = Site::current());
+LOCKSTEP_API at::Tensor reduce_scatterv(const Communicator& comm, const at::Tensor& input,
+                                        std::span<const int64_t> counts,
+                                        ReduceOp op = ReduceOp::kSum, Site site = Site::current());
 
 // The root's values on every rank; elsewhere `input` gives shape and dtype.
 // Collective: all ranks call it.
-at::Tensor broadcast(const Communicator& comm, const at::Tensor& input, int root,
-                     Site site = Site::current());
+LOCKSTEP_API at::Tensor broadcast(const Communicator& comm, const at::Tensor& input, int root,
+                                  Site site = Site::current());
 
 // For sum and avg: the result on the root, and zeros of that shape elsewhere, which must still
 // reach the loss.
 // Collective: all ranks call it.
-at::Tensor reduce(const Communicator& comm, const at::Tensor& input, int root,
-                  ReduceOp op = ReduceOp::kSum, Site site = Site::current());
+LOCKSTEP_API at::Tensor reduce(const Communicator& comm, const at::Tensor& input, int root,
+                               ReduceOp op = ReduceOp::kSum, Site site = Site::current());
 
 // All parts on the root, [size * k, ...]; zeros of that shape elsewhere, which must still reach the
 // loss.
 // Collective: all ranks call it.
-at::Tensor gather(const Communicator& comm, const at::Tensor& input, int root,
-                  Site site = Site::current());
+LOCKSTEP_API at::Tensor gather(const Communicator& comm, const at::Tensor& input, int root,
+                               Site site = Site::current());
 
 // Part r, shaped and typed as `like`, of the root's `input` [size * k, ...]; `input` is ignored
 // elsewhere (pass {}).
 // Collective: all ranks call it.
-at::Tensor scatter(const Communicator& comm, const at::Tensor& like, const at::Tensor& input,
-                   int root, Site site = Site::current());
+LOCKSTEP_API at::Tensor scatter(const Communicator& comm, const at::Tensor& like,
+                                const at::Tensor& input, int root, Site site = Site::current());
 
 // Sends part r of `input` to rank r. all_to_allv sends send_counts[r] rows; it exchanges the counts
 // first.
 // Collective: all ranks call it.
-at::Tensor all_to_all(const Communicator& comm, const at::Tensor& input,
-                      Site site = Site::current());
-at::Tensor all_to_allv(const Communicator& comm, const at::Tensor& input,
-                       std::span<const int64_t> send_counts, Site site = Site::current());
+LOCKSTEP_API at::Tensor all_to_all(const Communicator& comm, const at::Tensor& input,
+                                   Site site = Site::current());
+LOCKSTEP_API at::Tensor all_to_allv(const Communicator& comm, const at::Tensor& input,
+                                    std::span<const int64_t> send_counts,
+                                    Site site = Site::current());
 
 // Point to point. send returns an empty tensor that stands for the message in this rank's graph:
 // add its sum(), which is 0, to the loss; otherwise no rank receives the gradient that the
 // receiver's backward sends. recv returns the received values, shaped and typed as `like`.
-at::Tensor send(const Communicator& comm, const at::Tensor& input, int dst, int tag = 0,
-                Site site = Site::current());
-at::Tensor recv(const Communicator& comm, const at::Tensor& like, int src, int tag = 0,
-                Site site = Site::current());
+LOCKSTEP_API at::Tensor send(const Communicator& comm, const at::Tensor& input, int dst,
+                             int tag = 0, Site site = Site::current());
+LOCKSTEP_API at::Tensor recv(const Communicator& comm, const at::Tensor& like, int src, int tag = 0,
+                             Site site = Site::current());
 
-}  // namespace lockstep::functional
+}  // namespace lockstep::inline v0::functional

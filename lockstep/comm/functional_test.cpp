@@ -25,7 +25,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::functional_test {
+namespace lockstep::inline v0::functional_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -387,4 +387,4 @@ TEST(Functional, WhatHasNoGradientIsRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep::functional_test
+}  // namespace lockstep::inline v0::functional_test

@@ -18,7 +18,7 @@
 #include "lockstep/testing/gtest_ranks.h"
 #include "lockstep/testing/operation_suite.h"
 
-namespace lockstep::groups_mp_test {
+namespace lockstep::inline v0::groups_mp_test {
 namespace {
 
 double sum_of_ones(Communicator& comm) {
@@ -262,4 +262,4 @@ TEST(Shrink, WithoutTheStoreItSaysSo) {
 }
 
 }  // namespace
-}  // namespace lockstep::groups_mp_test
+}  // namespace lockstep::inline v0::groups_mp_test

@@ -26,7 +26,7 @@
 #include "lockstep/testing/operation_suite.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::groups_test {
+namespace lockstep::inline v0::groups_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -448,4 +448,4 @@ TEST(Shrink, NeedsAWayToMakeGroups) {
 }
 
 }  // namespace
-}  // namespace lockstep::groups_test
+}  // namespace lockstep::inline v0::groups_test

@@ -19,7 +19,7 @@
 #include "lockstep/testing/long_tests.h"
 #include "lockstep/testing/operation_suite.h"
 
-namespace lockstep::hosts_mp_test {
+namespace lockstep::inline v0::hosts_mp_test {
 namespace {
 
 using testing::HostsTest;
@@ -229,4 +229,4 @@ INSTANTIATE_TEST_SUITE_P(Backends, CutLink,
                          [](const auto& info) { return word(info.param); });
 
 }  // namespace
-}  // namespace lockstep::hosts_mp_test
+}  // namespace lockstep::inline v0::hosts_mp_test

@@ -14,7 +14,7 @@
 #include "lockstep/testing/gtest_ranks.h"
 #include "lockstep/testing/network_namespaces.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 
 // The host of each rank, for `per_host` ranks on each of `hosts`.
 inline std::vector<int> places(int hosts, int per_host) {
@@ -53,4 +53,4 @@ class HostsTest : public ::testing::Test {
   std::unique_ptr<NetworkNamespaces> network_;
 };
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

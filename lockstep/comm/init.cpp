@@ -22,7 +22,7 @@
 #include "lockstep/trace/call_board.h"
 #include "lockstep/trace/trace_writer.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr const char* kBackends[] = {"local", "shm", "tcp", "gloo", "mpi", "nccl", "peer"};
@@ -272,4 +272,4 @@ Communicator init_by_steps(const InitOptions& options, Joining::AtStep at_step) 
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

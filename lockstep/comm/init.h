@@ -6,10 +6,11 @@
 #include <string>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
-struct InitOptions {
+struct LOCKSTEP_API InitOptions {
   // The backend: "shm", "tcp", "hierarchical" (shm inside a host, tcp between hosts;
   // "hierarchical:gloo" and "hierarchical:mpi" use those between hosts), "gloo", "mpi" (under
   // mpirun or srun), "nccl", "peer" (CUDA devices of one host), or "local" (a world of one). "":
@@ -41,7 +42,7 @@ struct InitOptions {
 
 // Throws InvalidArgument unless InitOptions::backend may have this name. For programs that receive
 // the name before there are ranks.
-void check_backend_name(const std::string& name);
+LOCKSTEP_API void check_backend_name(const std::string& name);
 
 // Joins the job and returns the communicator of all its ranks, once all ranks are connected. A
 // second call joins again only where the method allows it (env:// under lockstep run, local). Under
@@ -55,6 +56,6 @@ void check_backend_name(const std::string& name);
 // Collective: all ranks of the job.
 // Throws: InvalidArgument, StoreError, Timeout (names the ranks that did not arrive), PeerLost,
 // Mismatch (for a replacement: a rank of this host has ended already).
-Communicator init(const InitOptions& options = {});
+LOCKSTEP_API Communicator init(const InitOptions& options = {});
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

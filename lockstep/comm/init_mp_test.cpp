@@ -16,7 +16,7 @@
 #include "lockstep/testing/gtest_ranks.h"
 #include "lockstep/testing/operation_suite.h"
 
-namespace lockstep::init_mp_test {
+namespace lockstep::inline v0::init_mp_test {
 namespace {
 
 void run_suite(Communicator& comm, const testing::SuiteOptions& options) {
@@ -260,4 +260,4 @@ TEST(Failure, DifferentCollectivesAreNamedOnAllRanks) {
 }
 
 }  // namespace
-}  // namespace lockstep::init_mp_test
+}  // namespace lockstep::inline v0::init_mp_test

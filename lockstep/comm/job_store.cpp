@@ -7,7 +7,7 @@
 #include "lockstep/store/hash_store.h"
 #include "lockstep/store/prefix_store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // Keys of init() have another prefix.
@@ -32,4 +32,4 @@ std::shared_ptr<Store> job_store(Deadline deadline) {
                                        kept_store(open_store(meeting, {}, env, deadline)));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

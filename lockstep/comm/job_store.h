@@ -4,9 +4,10 @@
 #include <memory>
 
 #include "lockstep/core/deadline.h"
+#include "lockstep/core/export.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The store by which the ranks of this process's job find each other; init() uses other keys of it.
 // Its keys last as long as the job, so a rank that is restarted finds the keys that it has set
@@ -18,6 +19,6 @@ namespace lockstep {
 // as it keeps the result. A process alone gets a new store of its own from each call.
 // Throws: InvalidArgument where the ranks only know where rank 0 listens (srun, MASTER_ADDR);
 // Timeout, StoreError.
-std::shared_ptr<Store> job_store(Deadline deadline);
+LOCKSTEP_API std::shared_ptr<Store> job_store(Deadline deadline);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

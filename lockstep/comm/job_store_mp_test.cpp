@@ -19,7 +19,7 @@
 #include "lockstep/launch/spawn.h"
 #include "lockstep/testing/gtest_ranks.h"
 
-namespace lockstep::job_store_mp_test {
+namespace lockstep::inline v0::job_store_mp_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -178,4 +178,4 @@ TEST(JobStore, WhereNobodyServesOneItSaysSo) {
 }
 
 }  // namespace
-}  // namespace lockstep::job_store_mp_test
+}  // namespace lockstep::inline v0::job_store_mp_test

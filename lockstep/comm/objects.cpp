@@ -12,7 +12,7 @@
 #include "lockstep/comm/internal/object_bytes.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // The bytes as a tensor that does not own them.
@@ -147,4 +147,4 @@ std::vector<nlohmann::json> all_gather_object(Communicator& comm, const nlohmann
   return decode_parts(all, lengths);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

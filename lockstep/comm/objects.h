@@ -17,36 +17,39 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 inline constexpr int64_t kMaxObjectBytes = int64_t{1} << 30;  // encoded
 inline constexpr int kMaxObjectDepth = 512;
 
 // Point to point. Matched by peer and tag, in order, among other messages of that tag.
-void send_object(Communicator& comm, const nlohmann::json& object, int dst, int tag = 0,
-                 Communicator::Site site = Communicator::Site::current());
-nlohmann::json recv_object(Communicator& comm, int src, int tag = 0,
-                           Communicator::Site site = Communicator::Site::current());
+LOCKSTEP_API void send_object(Communicator& comm, const nlohmann::json& object, int dst,
+                              int tag = 0, Communicator::Site site = Communicator::Site::current());
+LOCKSTEP_API nlohmann::json recv_object(Communicator& comm, int src, int tag = 0,
+                                        Communicator::Site site = Communicator::Site::current());
 
 // Returns the root's object on every rank; `object` is ignored elsewhere.
 // Collective: all ranks call it.
-nlohmann::json broadcast_object(Communicator& comm, const nlohmann::json& object, int root,
-                                Communicator::Site site = Communicator::Site::current());
+LOCKSTEP_API nlohmann::json broadcast_object(
+    Communicator& comm, const nlohmann::json& object, int root,
+    Communicator::Site site = Communicator::Site::current());
 
 // Returns part r of the root's `objects`, one per rank, on rank r; `objects` is ignored elsewhere.
 // Collective: all ranks call it.
-nlohmann::json scatter_object(Communicator& comm, const std::vector<nlohmann::json>& objects,
-                              int root, Communicator::Site site = Communicator::Site::current());
+LOCKSTEP_API nlohmann::json scatter_object(Communicator& comm,
+                                           const std::vector<nlohmann::json>& objects, int root,
+                                           Communicator::Site site = Communicator::Site::current());
 
 // Return all ranks' objects in rank order: gather_object on the root, and an empty list elsewhere;
 // all_gather_object on all ranks.
 // Collective: all ranks call it.
-std::vector<nlohmann::json> gather_object(Communicator& comm, const nlohmann::json& object,
-                                          int root,
-                                          Communicator::Site site = Communicator::Site::current());
-std::vector<nlohmann::json> all_gather_object(
+LOCKSTEP_API std::vector<nlohmann::json> gather_object(
+    Communicator& comm, const nlohmann::json& object, int root,
+    Communicator::Site site = Communicator::Site::current());
+LOCKSTEP_API std::vector<nlohmann::json> all_gather_object(
     Communicator& comm, const nlohmann::json& object,
     Communicator::Site site = Communicator::Site::current());
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

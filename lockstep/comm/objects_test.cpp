@@ -13,7 +13,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::objects_test {
+namespace lockstep::inline v0::objects_test {
 namespace {
 
 using nlohmann::json;
@@ -146,4 +146,4 @@ TEST(Objects, MistakesAreRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep::objects_test
+}  // namespace lockstep::inline v0::objects_test

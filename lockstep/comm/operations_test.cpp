@@ -4,7 +4,7 @@
 #include "lockstep/testing/gtest_suite.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::operations_test {
+namespace lockstep::inline v0::operations_test {
 namespace {
 
 class LocalOperations : public ::testing::TestWithParam<int> {};
@@ -24,4 +24,4 @@ TEST(LocalRanks, AgreeWhereTheyAreFarApart) {
 INSTANTIATE_TEST_SUITE_P(Sizes, LocalOperations, ::testing::Values(1, 2, 3, 4));
 
 }  // namespace
-}  // namespace lockstep::operations_test
+}  // namespace lockstep::inline v0::operations_test

@@ -12,7 +12,7 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Every rank of `comm` calls the operations of two groups of all ranks in the same order, and waits
 // for them in an order that depends on its rank. The sizes take different paths through an engine.
@@ -89,4 +89,4 @@ inline void call_in_different_orders(Communicator& comm) {
   EXPECT_THAT(error, names_different_orders());
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

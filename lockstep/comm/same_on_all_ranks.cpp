@@ -19,7 +19,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 std::vector<std::string> describe_tensors(const NamedTensorList& tensors) {
@@ -137,4 +137,4 @@ void broadcast_tensors(Communicator& comm, const NamedTensorList& tensors, int r
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

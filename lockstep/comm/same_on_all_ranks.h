@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The same type as flat::NamedTensors, repeated because comm/ must not depend on flat/.
 using NamedTensorList = std::vector<std::pair<std::string, at::Tensor>>;
@@ -17,7 +18,7 @@ using NamedTensorList = std::vector<std::pair<std::string, at::Tensor>>;
 // Compares names, order, shapes, dtypes and requires_grad of `tensors` among all ranks.
 // Collective: all ranks call it.
 // Throws: Mismatch, on all ranks alike, that names the first difference and the ranks on each side.
-void check_same_on_all_ranks(Communicator& comm, const NamedTensorList& tensors);
+LOCKSTEP_API void check_same_on_all_ranks(Communicator& comm, const NamedTensorList& tensors);
 
 // Compares the tensors' values bit for bit (equal NaN are equal), by exchanging 8 bytes per rank.
 // Names and shapes must agree already. `when`: "step 300", for the message. It leaves the
@@ -26,11 +27,12 @@ void check_same_on_all_ranks(Communicator& comm, const NamedTensorList& tensors)
 // Throws: Mismatch, on all ranks alike, that names the first tensor that differs and the ranks in
 // the minority with their hosts.
 // Cost: reads every byte once, at some 10 GB a second.
-void check_equal_values(Communicator& comm, const NamedTensorList& tensors,
-                        const std::string& when = "");
+LOCKSTEP_API void check_equal_values(Communicator& comm, const NamedTensorList& tensors,
+                                     const std::string& when = "");
 
 // Copies the root's values into the tensors of every rank.
 // Collective: all ranks call it.
-void broadcast_tensors(Communicator& comm, const NamedTensorList& tensors, int root = 0);
+LOCKSTEP_API void broadcast_tensors(Communicator& comm, const NamedTensorList& tensors,
+                                    int root = 0);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -24,7 +24,7 @@
 #include "lockstep/testing/long_tests.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::soak_mp_test {
+namespace lockstep::inline v0::soak_mp_test {
 namespace {
 
 bool long_tests() {
@@ -188,4 +188,4 @@ TEST(Soak, MixedOfProcesses) {
 }
 
 }  // namespace
-}  // namespace lockstep::soak_mp_test
+}  // namespace lockstep::inline v0::soak_mp_test

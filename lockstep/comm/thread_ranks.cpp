@@ -11,7 +11,7 @@
 #include "lockstep/comm/internal/group_maker.h"
 #include "lockstep/core/mutex.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 void run_ranks_as_threads(int size, const std::function<void(Communicator&)>& fn,
                           std::chrono::nanoseconds timeout, uint32_t slot_bytes) {
@@ -51,4 +51,4 @@ void run_ranks_as_threads(int size, const std::function<void(Communicator&)>& fn
   if (first) std::rethrow_exception(first);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -7,7 +7,7 @@
 
 #include "lockstep/comm/communicator.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Runs fn(comm) on `size` threads, one a rank, backend "local". Returns when all have ended. If a
 // rank throws, the others' waits end too, and the exception of the rank that failed first is thrown
@@ -18,4 +18,4 @@ void run_ranks_as_threads(int size, const std::function<void(Communicator&)>& fn
                           std::chrono::nanoseconds timeout = std::chrono::seconds(30),
                           uint32_t slot_bytes = 0);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

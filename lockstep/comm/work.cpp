@@ -2,7 +2,7 @@
 
 #include "lockstep/comm/internal/communicator_impl.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 bool Work::State::test() {
   if (operation_) return impl_->test(*operation_);
@@ -46,4 +46,4 @@ void Work::wait(Deadline deadline) {
   if (state_) state_->wait(&deadline);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

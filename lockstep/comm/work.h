@@ -5,7 +5,7 @@
 
 #include "lockstep/core/deadline.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Made by the i-forms of Communicator. Move-only. It keeps the operation's tensors alive until the
 // operation is complete; before wait() has returned or test() has given true, results must not be
@@ -40,4 +40,4 @@ class [[nodiscard]] Work {
   std::shared_ptr<State> state_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -16,7 +16,7 @@
 #include "lockstep/core/file_lock.h"
 #include "lockstep/core/parallel_blocks.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // Starts the disk while a large file is still being written, rather than at the end.
@@ -205,4 +205,4 @@ void sync_directory(const std::filesystem::path& directory) noexcept {
   if (fd) ::fsync(fd.get());
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -9,9 +9,10 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/core/export.h"
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The alignment of addresses and sizes for write_direct(), which suits every disk and page.
 inline constexpr size_t kDirectAlignment = 4096;
@@ -21,7 +22,7 @@ inline constexpr size_t kDirectAlignment = 4096;
 // killed writers of the path are removed where the file system has locks, which distinguish them
 // from files that others are still writing. The mode is 0666 less the umask. Throws SystemError
 // that names the path.
-class AsideFile {
+class LOCKSTEP_API AsideFile {
  public:
   explicit AsideFile(const std::filesystem::path& path);
   AsideFile(const AsideFile&) = delete;
@@ -59,13 +60,13 @@ class AsideFile {
 // commit() of files that belong together: all are synced at once, which takes a disk hardly longer
 // than one, before the first is renamed, and each directory once.
 // Throws: as commit(); some files may then have their names.
-void commit_together(std::span<const std::unique_ptr<AsideFile>> files);
+LOCKSTEP_API void commit_together(std::span<const std::unique_ptr<AsideFile>> files);
 
 // Writes `text` as the file `path`.
-void write_file_aside(const std::filesystem::path& path, std::string_view text);
+LOCKSTEP_API void write_file_aside(const std::filesystem::path& path, std::string_view text);
 
 // Makes creations, renames and removals in `directory` durable. Errors are ignored: some file
 // systems cannot sync a directory, and the files themselves are synced.
-void sync_directory(const std::filesystem::path& directory) noexcept;
+LOCKSTEP_API void sync_directory(const std::filesystem::path& directory) noexcept;
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -23,7 +23,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/pages.h"
 
-namespace lockstep::aside_file_test {
+namespace lockstep::inline v0::aside_file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -289,4 +289,4 @@ TEST_F(AsideFileTest, NoRoomIsOneLineAndLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace lockstep::aside_file_test
+}  // namespace lockstep::inline v0::aside_file_test

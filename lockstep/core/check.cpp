@@ -2,7 +2,7 @@
 
 #include <string>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 void check_failed(const char* condition, const char* message, std::source_location site) {
   throw InvariantError(std::string(site.file_name()) + ":" + std::to_string(site.line()) +
@@ -10,4 +10,4 @@ void check_failed(const char* condition, const char* message, std::source_locati
                        "). This is a bug in Lockstep; please report it with this line.");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

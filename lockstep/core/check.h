@@ -5,7 +5,7 @@
 #include <source_location>
 #include <stdexcept>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // A broken invariant of Lockstep itself. Not meant to be caught; please report it.
 class InvariantError : public std::logic_error {
@@ -16,7 +16,7 @@ class InvariantError : public std::logic_error {
 [[noreturn]] void check_failed(const char* condition, const char* message,
                                std::source_location site = std::source_location::current());
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0
 
 // Always enabled. `message` is a string literal that describes the invariant.
 #define LOCKSTEP_CHECK(condition, message)           \

@@ -28,7 +28,7 @@
 #include "lockstep/core/text.h"
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace core_test {
 
 using testing::AllOf;
@@ -235,4 +235,4 @@ TEST(ExceptionText, IsNeverEmpty) {
 }
 
 }  // namespace core_test
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -12,7 +12,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/internal/cpu_mask.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // The number of processors of the cgroup's quota; 0 if there is none.
@@ -68,4 +68,4 @@ int usable_cpu_count() {
   return std::clamp(static_cast<int>(std::ceil(quota)), 1, std::max(1, allowed));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Processors of sched_getaffinity(2), ascending.
 std::vector<int> allowed_cpus();
@@ -15,4 +15,4 @@ int usable_cpu_count();
 // change. Best effort: disallowed moves are ignored.
 void move_threads_to(const std::vector<int>& cpus);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -4,11 +4,13 @@
 #include <chrono>
 #include <limits>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 // A point on the steady clock, with the duration from which it was made, so that an error can print
 // both. A value type; safe to copy and to share between threads.
-class Deadline {
+class LOCKSTEP_API Deadline {
  public:
   using Clock = std::chrono::steady_clock;
   using Duration = std::chrono::nanoseconds;
@@ -54,4 +56,4 @@ class Deadline {
   Duration timeout_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -6,7 +6,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 EnvLookup process_env() {
   return [](std::string_view name) -> std::optional<std::string> {
@@ -61,4 +61,4 @@ bool env_flag(const EnvLookup& env, std::string_view name, bool fallback) {
                         ": expected 1 or 0 (true/false, yes/no, on/off)");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

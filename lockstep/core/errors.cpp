@@ -3,7 +3,7 @@
 #include <cerrno>
 #include <system_error>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 SystemError system_error(const std::string& what, int errnum) {
   std::string text = what + ": " + std::generic_category().message(errnum);
@@ -11,4 +11,4 @@ SystemError system_error(const std::string& what, int errnum) {
   return SystemError(text, errnum);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

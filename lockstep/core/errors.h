@@ -12,29 +12,31 @@
 #include <stdexcept>
 #include <string>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 // Base of every exception that Lockstep throws on purpose.
-class Error : public std::runtime_error {
+class LOCKSTEP_API Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
 // A caller's mistake, detected before anything was sent or changed: a shape, a dtype, a rank out of
 // range, a bad option.
-class InvalidArgument : public Error {
+class LOCKSTEP_API InvalidArgument : public Error {
  public:
   using Error::Error;
 };
 
 // A wait passed its deadline. The message names the wait, its duration and the missing ranks.
-class Timeout : public Error {
+class LOCKSTEP_API Timeout : public Error {
  public:
   using Error::Error;
 };
 
 // A peer is gone: its process died, or its end of the communicator was destroyed.
-class PeerLost : public Error {
+class LOCKSTEP_API PeerLost : public Error {
  public:
   PeerLost(const std::string& what, int rank) : Error(what), rank_(rank) {}
   int rank() const noexcept { return rank_; }  // the lost rank, or -1 where the engine cannot tell
@@ -45,37 +47,37 @@ class PeerLost : public Error {
 
 // Ranks called different operations, or the same one with different arguments: the message shows
 // both calls. Also thrown where a rank has ended that the others must meet again.
-class Mismatch : public Error {
+class LOCKSTEP_API Mismatch : public Error {
  public:
   using Error::Error;
 };
 
 // The job's store could not be reached, refused the secret, or answered nonsense.
-class StoreError : public Error {
+class LOCKSTEP_API StoreError : public Error {
  public:
   using Error::Error;
 };
 
 // A data set or another input file is missing, truncated, corrupt or inconsistent.
-class DataError : public Error {
+class LOCKSTEP_API DataError : public Error {
  public:
   using Error::Error;
 };
 
 // A checkpoint is missing, corrupt, or does not fit the model.
-class CheckpointError : public Error {
+class LOCKSTEP_API CheckpointError : public Error {
  public:
   using Error::Error;
 };
 
 // A process could not be started, or the requested launch is impossible.
-class LaunchError : public Error {
+class LOCKSTEP_API LaunchError : public Error {
  public:
   using Error::Error;
 };
 
 // A system call failed; the message has the call, its object and strerror.
-class SystemError : public Error {
+class LOCKSTEP_API SystemError : public Error {
  public:
   SystemError(const std::string& what, int errnum) : Error(what), errnum_(errnum) {}
   int errnum() const noexcept { return errnum_; }
@@ -85,6 +87,6 @@ class SystemError : public Error {
 };
 
 // "what: strerror(errnum)". Reads no global state besides its arguments.
-SystemError system_error(const std::string& what, int errnum);
+LOCKSTEP_API SystemError system_error(const std::string& what, int errnum);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -4,7 +4,7 @@
 #include <exception>
 #include <string>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Empty only for a null pointer.
 inline std::string exception_text(const std::exception_ptr& error) {
@@ -18,4 +18,4 @@ inline std::string exception_text(const std::exception_ptr& error) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -4,7 +4,7 @@
 
 #include <cerrno>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 FileLock try_lock(int fd) noexcept {
   while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
@@ -13,4 +13,4 @@ FileLock try_lock(int fd) noexcept {
   return FileLock::kHeld;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

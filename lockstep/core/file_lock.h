@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 enum class FileLock : uint8_t {
   kHeld,  // by this descriptor and its copies, until the last of them is closed
@@ -16,4 +16,4 @@ enum class FileLock : uint8_t {
 // for writing.
 FileLock try_lock(int fd) noexcept;
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -12,7 +12,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 [[noreturn]] void refuse(const std::filesystem::path& directory, const std::string& what,
@@ -51,4 +51,4 @@ FileMemory::~FileMemory() {
   ::munmap(data_, std::max<size_t>(bytes_, 1));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <filesystem>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Zeros at first. The file has no name, so nothing remains when this object or the process is gone,
 // for any reason.
@@ -27,4 +27,4 @@ class FileMemory {
   size_t bytes_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

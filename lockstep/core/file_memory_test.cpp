@@ -9,7 +9,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 TEST(FileMemory, IsZerosAndLeavesNothing) {
@@ -34,4 +34,4 @@ TEST(FileMemory, SaysWhyThereIsNone) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -2,7 +2,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 InstructionSet instruction_set_limit(const EnvLookup& env) {
   const std::string value = env("LOCKSTEP_CPU_CAPABILITY").value_or("avx512");
@@ -13,4 +13,4 @@ InstructionSet instruction_set_limit(const EnvLookup& env) {
                         "'; it is one of default, avx2, avx512, or unset");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

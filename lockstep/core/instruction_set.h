@@ -3,7 +3,7 @@
 
 #include "lockstep/core/env.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 enum class InstructionSet { kDefault, kAvx2, kAvx512 };
 
@@ -13,4 +13,4 @@ enum class InstructionSet { kDefault, kAvx2, kAvx512 };
 // Throws: InvalidArgument for another value.
 InstructionSet instruction_set_limit(const EnvLookup& env);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -5,7 +5,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 EnvLookup with(std::optional<std::string> value) {
@@ -31,4 +31,4 @@ TEST(InstructionSet, IsLimitedByTheEnvironment) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -12,7 +12,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 bool is_v6(const std::string& address) {
@@ -94,4 +94,4 @@ bool is_loopback(const std::string& address) {
   return address == "::1" || address.starts_with("127.");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

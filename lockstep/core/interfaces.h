@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct InterfaceAddress {
   std::string interface;  // "eth0"
@@ -35,4 +35,4 @@ std::optional<std::string> interface_of(const std::vector<InterfaceAddress>& all
 // Whether a numeric address is a loopback one: 127.0.0.0/8 or ::1. Pure.
 bool is_loopback(const std::string& address);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

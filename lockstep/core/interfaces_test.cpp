@@ -5,7 +5,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace interfaces_test {
 
 using testing::Contains;
@@ -50,4 +50,4 @@ TEST(Interfaces, ThisHostHasLoopback) {
 }
 
 }  // namespace interfaces_test
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -9,7 +9,7 @@
 
 #include "lockstep/core/text.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 using nlohmann::json;
 
@@ -200,4 +200,4 @@ double JsonObject::number_or(double fallback, std::string_view key, double least
   return has(key) ? number(key, least, most, takes) : fallback;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Throws the line as the caller's type of error.
 using JsonRefusal = void (*)(const std::string& line);
@@ -89,4 +89,4 @@ double number_of(const nlohmann::json& value, const std::string& where, JsonRefu
 std::string text_of(const nlohmann::json& value, const std::string& where, JsonRefusal refusal);
 bool flag_of(const nlohmann::json& value, const std::string& where, JsonRefusal refusal);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

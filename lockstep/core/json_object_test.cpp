@@ -6,7 +6,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::json_object_test {
+namespace lockstep::inline v0::json_object_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -76,4 +76,4 @@ TEST(ParseJson, DepthIsNoHarm) {
 }
 
 }  // namespace
-}  // namespace lockstep::json_object_test
+}  // namespace lockstep::inline v0::json_object_test

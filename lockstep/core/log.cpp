@@ -16,7 +16,7 @@
 #include "lockstep/core/log_never_waits.h"
 #include "lockstep/core/mutex.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 std::atomic<int> never_waits{0};
@@ -130,4 +130,4 @@ void write_all(int fd, std::string_view text) noexcept {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

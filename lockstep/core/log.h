@@ -5,16 +5,18 @@
 
 #include <string_view>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
 // The level from LOCKSTEP_LOG; kWarning when unset or unknown.
-LogLevel log_threshold();
+LOCKSTEP_API LogLevel log_threshold();
 
 // Writes "[lockstep] warning: message\n" (with "rank R: " where RANK is set) if `level` passes the
 // threshold.
-void log(LogLevel level, std::string_view message);
+LOCKSTEP_API void log(LogLevel level, std::string_view message);
 inline void log_debug(std::string_view message) {
   log(LogLevel::kDebug, message);
 }
@@ -30,10 +32,10 @@ inline void log_error(std::string_view message) {
 
 // Writes all of `text` to `fd`, retrying short writes; errors are ignored (there is nowhere left to
 // report them).
-void write_all(int fd, std::string_view text) noexcept;
+LOCKSTEP_API void write_all(int fd, std::string_view text) noexcept;
 
 // Writes all of `text` to stdout, or throws SystemError: requested output must not get lost in
 // silence.
-void write_stdout(std::string_view text);
+LOCKSTEP_API void write_stdout(std::string_view text);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

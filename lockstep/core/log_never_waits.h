@@ -5,7 +5,7 @@
 
 #include <string_view>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // While one lives, log() never blocks: a line for which a pipe, a socket or a terminal has no room
 // now is dropped, and the next written line says how many were. It applies to all threads; objects
@@ -24,4 +24,4 @@ class LogNeverWaits {
 // other processes that write to the same pipe meanwhile.
 ssize_t write_if_room(int fd, std::string_view text) noexcept;
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 namespace fs = std::filesystem;
@@ -71,4 +71,4 @@ std::optional<MemoryLimit> memory_limit(const fs::path& root) {
   return least;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct MemoryLimit {
   uint64_t bytes = 0;
@@ -19,4 +19,4 @@ struct MemoryLimit {
 // parents; nullopt where no group has one. `root`: the parent of /proc and /sys, for tests.
 std::optional<MemoryLimit> memory_limit(const std::filesystem::path& root = "/");
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

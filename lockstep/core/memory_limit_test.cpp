@@ -7,7 +7,7 @@
 
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 class MemoryLimits : public ::testing::Test {
@@ -50,4 +50,4 @@ TEST_F(MemoryLimits, OfTheFirstVersionAndOfAContainer) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -7,7 +7,7 @@
 
 #include "lockstep/core/memory_limit.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 struct Thresholds {
@@ -59,4 +59,4 @@ void keep_freed_memory() {
   if (missing.contains(kMapName)) ::mallopt(M_MMAP_THRESHOLD, chosen.map);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,21 +8,22 @@
 #include <string>
 
 #include "lockstep/core/env.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Variables for the environment of a process that trains; those that `env` already has are left
 // out. `allowed`: its memory limit in bytes (memory_limit.h); with little memory, blocks from 4 MiB
 // on are returned to the system when they are freed, and must be faulted in anew. Pure.
-std::map<std::string, std::string> memory_variables(const EnvLookup& env,
-                                                    std::optional<uint64_t> allowed = std::nullopt);
+LOCKSTEP_API std::map<std::string, std::string> memory_variables(
+    const EnvLookup& env, std::optional<uint64_t> allowed = std::nullopt);
 
 // The share of one of `processes` in the memory limit of this process's control group.
-std::optional<uint64_t> allowed_memory(int processes);
+LOCKSTEP_API std::optional<uint64_t> allowed_memory(int processes);
 
 // The same for this process, one of LOCAL_WORLD_SIZE (1), unless its environment says otherwise.
 // Call it first in main(): before other threads exist, and before the first tensor. `lockstep run`
 // has done it for its ranks.
-void keep_freed_memory();
+LOCKSTEP_API void keep_freed_memory();
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -4,7 +4,7 @@
 
 #include <optional>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 TEST(MemorySettings, LeaveOutWhatTheUserHasSet) {
@@ -29,4 +29,4 @@ TEST(MemorySettings, WhatIsFreedGoesBackWhereThereIsLittle) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -3,7 +3,7 @@
 #include <fstream>
 #include <string>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 double peak_memory_mib() {
   std::ifstream file("/proc/self/status");
@@ -23,4 +23,4 @@ double proportional_memory_bytes() {
   return 0;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -1,12 +1,14 @@
 // The memory that this process uses.
 #pragma once
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 // The maximum resident size so far ("VmHWM"), in MiB; 0 where the system does not tell.
-double peak_memory_mib();
+LOCKSTEP_API double peak_memory_mib();
 // Its current proportional set size (proc(5), smaps_rollup), in bytes: of pages that several
 // processes share, each counts a part. 0 where the system does not tell.
-double proportional_memory_bytes();
+LOCKSTEP_API double proportional_memory_bytes();
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -12,11 +12,12 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "lockstep/core/export.h"
 #include "lockstep/core/thread_annotations.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
-class LOCKSTEP_CAPABILITY("mutex") Mutex {
+class LOCKSTEP_API LOCKSTEP_CAPABILITY("mutex") Mutex {
  public:
   Mutex() = default;
   Mutex(const Mutex&) = delete;
@@ -32,7 +33,7 @@ class LOCKSTEP_CAPABILITY("mutex") Mutex {
 };
 
 // Holds the mutex for its lifetime, except between unlock() and lock().
-class LOCKSTEP_SCOPED_CAPABILITY MutexLock {
+class LOCKSTEP_API LOCKSTEP_SCOPED_CAPABILITY MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) LOCKSTEP_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
   ~MutexLock() LOCKSTEP_RELEASE() {
@@ -57,7 +58,7 @@ class LOCKSTEP_SCOPED_CAPABILITY MutexLock {
 };
 
 // A wait releases the lock meanwhile, and may end spuriously.
-class ConditionVariable {
+class LOCKSTEP_API ConditionVariable {
  public:
   void notify_one() noexcept { changed_.notify_one(); }
   void notify_all() noexcept { changed_.notify_all(); }
@@ -86,4 +87,4 @@ class ConditionVariable {
   std::condition_variable changed_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-namespace lockstep::mutex_test {
+namespace lockstep::inline v0::mutex_test {
 namespace {
 
 // A box that holds one number at a time.
@@ -76,4 +76,4 @@ TEST(Mutex, ALockMayBeGivenBackForAWhile) {
 }
 
 }  // namespace
-}  // namespace lockstep::mutex_test
+}  // namespace lockstep::inline v0::mutex_test

@@ -9,7 +9,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 InvalidArgument unreadable(const std::filesystem::path& path, int errnum) {
@@ -50,4 +50,4 @@ std::string path_from_here(const std::filesystem::path& path) {
   return near.has_parent_path() ? near.string() : "./" + near.string();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

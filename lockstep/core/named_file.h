@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 class UniqueFd;
 
@@ -20,4 +20,4 @@ std::string read_named_file(const std::filesystem::path& path);
 // The path to show to the user: relative to the working directory where that is shorter.
 std::string path_from_here(const std::filesystem::path& path);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,7 +8,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/secret.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace named_file_test {
 
 using testing::HasSubstr;
@@ -47,4 +47,4 @@ TEST(NamedFile, AnythingElseIsRefusedAtOnce) {
 }
 
 }  // namespace named_file_test
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

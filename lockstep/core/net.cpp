@@ -21,7 +21,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/interfaces.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 struct SockAddr {
@@ -330,4 +330,4 @@ void write_exact(int fd, const void* data, size_t size, Deadline deadline) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -15,7 +15,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace net_test {
 
 using testing::AllOf;
@@ -162,4 +162,4 @@ TEST(Sockets, IPv6WhereThereIsOne) {
 }
 
 }  // namespace net_test
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -11,7 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace fs = std::filesystem;
 namespace {
 
@@ -105,4 +105,4 @@ void write_for_people(std::string_view text, std::initializer_list<fs::path> res
     write_all(STDERR_FILENO, text);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

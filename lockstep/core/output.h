@@ -7,12 +7,14 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 // A folder for results. The folders that this object made are removed with it as far as they are
 // still empty: a command that fails before it has written anything leaves nothing behind. Of
 // several ranks only rank 0 makes one. Not copyable.
-class OutputFolder {
+class LOCKSTEP_API OutputFolder {
  public:
   OutputFolder() = default;  // no folder
   // Makes `path` and its missing parents, and tests that a file of a megabyte can be written there.
@@ -34,12 +36,13 @@ inline constexpr const char* kStdoutName = "-";
 // Throws InvalidArgument unless a file can be written at `path`: its folder must exist, and an
 // existing file must be a regular one, which stays unchanged. Does nothing if `path` is empty or
 // stdout.
-void check_output_file(const std::filesystem::path& path);
+LOCKSTEP_API void check_output_file(const std::filesystem::path& path);
 // Writes `text` as that file, or to stdout. Does nothing if `path` is empty.
 // Throws: SystemError.
-void write_output_file(const std::filesystem::path& path, std::string_view text);
+LOCKSTEP_API void write_output_file(const std::filesystem::path& path, std::string_view text);
 // Prints a command's output for people: to stdout, or to stderr where a result goes to stdout,
 // which must then contain nothing else.
-void write_for_people(std::string_view text, std::initializer_list<std::filesystem::path> results);
+LOCKSTEP_API void write_for_people(std::string_view text,
+                                   std::initializer_list<std::filesystem::path> results);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -12,7 +12,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::output_test {
+namespace lockstep::inline v0::output_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -130,4 +130,4 @@ TEST(Output, AMinusIsStdout) {
 }
 
 }  // namespace
-}  // namespace lockstep::output_test
+}  // namespace lockstep::inline v0::output_test

@@ -9,7 +9,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr size_t kLargePage = 2 << 20;
@@ -45,4 +45,4 @@ PageMemory::~PageMemory() {
   if (mapping_ != nullptr) ::munmap(mapping_, mapped_);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

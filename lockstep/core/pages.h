@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Returns the whole pages of [begin, begin + bytes) to the system: they take no memory until they
 // are written again, and read as zeros meanwhile. The mapping and its addresses stay. For memory
@@ -31,4 +31,4 @@ class PageMemory {
   std::byte* data_ = nullptr;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

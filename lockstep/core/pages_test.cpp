@@ -10,7 +10,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr size_t kPages = 8;
@@ -74,4 +74,4 @@ TEST(Pages, MemoryBeginsAtAPageAndIsZeros) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

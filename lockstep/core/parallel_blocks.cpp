@@ -11,7 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/mutex.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 void parallel_blocks(int64_t count, int64_t least, int threads,
                      const std::function<void(int64_t begin, int64_t end)>& work) {
@@ -52,4 +52,4 @@ void parallel_blocks(int64_t count, int64_t least, int threads,
   if (error) std::rethrow_exception(error);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <functional>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Calls work(begin, end) for blocks that together are 0..count-1, each once, on up to `threads`
 // threads including the caller's; 0: usable_cpu_count(). A block has at least `least` pieces
@@ -15,4 +15,4 @@ namespace lockstep {
 void parallel_blocks(int64_t count, int64_t least, int threads,
                      const std::function<void(int64_t begin, int64_t end)>& work);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

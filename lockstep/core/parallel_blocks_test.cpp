@@ -7,7 +7,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace parallel_blocks_test {
 
 TEST(ParallelBlocks, EachPieceOnce) {
@@ -37,4 +37,4 @@ TEST(ParallelBlocks, ThrowsWhatTheWorkThrew) {
 }
 
 }  // namespace parallel_blocks_test
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr size_t kMost = size_t{1} << 30;  // the system transfers less than 2 GiB per call
@@ -67,4 +67,4 @@ bool write_memory(int64_t pid, uint64_t address, const void* from, size_t bytes)
                       const_cast<char*>(static_cast<const char*>(from)), bytes);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // A word at an address of a process, which proves to a reader that it reads that process's memory
 // and not that of one with the same number: in another PID namespace, or after it died.
@@ -25,4 +25,4 @@ bool read_memory(int64_t pid, MemoryProof proof, uint64_t address, void* to, siz
 bool read_memory(int64_t pid, uint64_t address, void* to, size_t bytes);
 bool write_memory(int64_t pid, uint64_t address, const void* from, size_t bytes);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -9,7 +9,7 @@
 
 #include "lockstep/core/subprocess.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 uint64_t address_of(const void* memory) {
@@ -65,4 +65,4 @@ TEST_F(ProcessMemory, WhatFailsIsSaid) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

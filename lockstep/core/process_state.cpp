@@ -6,7 +6,7 @@
 
 #include <fstream>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 char process_state(int pid) {
   if (pid <= 0) return '\0';
@@ -33,4 +33,4 @@ std::string pid_words(int pid) {
   return "pid " + std::to_string(pid) + (by.empty() ? "" : ", stopped by " + by);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

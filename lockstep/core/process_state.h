@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The letter of /proc/PID/stat: 'R', 'S', 'D', 'T' (stopped by a signal), 't' (by a debugger), 'Z',
 // ...; '\0' where the process does not exist or is not visible from here.
@@ -18,4 +18,4 @@ std::string stopped_by(int pid);
 // "pid 71", "pid 71, stopped by SIGSTOP": for messages.
 std::string pid_words(int pid);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace process_state_test {
 
 // A child that stops itself by `signal`; constructed once it has stopped.
@@ -59,4 +59,4 @@ TEST(ProcessState, WhoRunsOrIsNotThereIsNotStopped) {
 }
 
 }  // namespace process_state_test
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

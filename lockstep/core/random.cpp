@@ -6,7 +6,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 PythonRandom::PythonRandom(int64_t seed) {
   // The key is |seed| in 32-bit words, lowest first, without leading zero words.
@@ -82,4 +82,4 @@ uint64_t PythonRandom::below(uint64_t n) {
   return value;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -12,11 +12,13 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 // A value type: a copy continues the same sequence independently.
 // Thread-safety: one thread at a time.
-class PythonRandom {
+class LOCKSTEP_API PythonRandom {
  public:
   // random.Random(seed). As in CPython, the sign is ignored.
   explicit PythonRandom(int64_t seed);
@@ -51,4 +53,4 @@ class PythonRandom {
   int position_ = kWords;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,7 +8,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace random_test {
 
 struct Expected {
@@ -185,4 +185,4 @@ TEST(PythonRandom, RefusesWhatHasNoMeaning) {
 }
 
 }  // namespace random_test
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

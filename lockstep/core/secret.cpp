@@ -17,7 +17,7 @@
 #include "lockstep/core/net.h"
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 std::string read_secret_fd(int fd, const std::string& what) {
@@ -117,4 +117,4 @@ std::string to_hex(std::string_view bytes) {
   return hex;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -10,11 +10,12 @@
 
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/env.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // A shared secret of a job. Copyable; never printed by Lockstep.
-class Secret {
+class LOCKSTEP_API Secret {
  public:
   // 32 bytes from the system's random generator.
   static Secret generate();
@@ -37,13 +38,13 @@ class Secret {
 };
 
 using Digest = std::array<unsigned char, 32>;
-Digest sha256(std::string_view data);
-Digest hmac_sha256(std::string_view key, std::string_view data);
+LOCKSTEP_API Digest sha256(std::string_view data);
+LOCKSTEP_API Digest hmac_sha256(std::string_view key, std::string_view data);
 // Compares in constant time.
-bool equal(const Digest& a, const Digest& b);
+LOCKSTEP_API bool equal(const Digest& a, const Digest& b);
 // `count` bytes from the system's random generator.
-std::string random_bytes(size_t count);
-uint64_t random_word();  // 8 of them
-std::string to_hex(std::string_view bytes);
+LOCKSTEP_API std::string random_bytes(size_t count);
+LOCKSTEP_API uint64_t random_word();  // 8 of them
+LOCKSTEP_API std::string to_hex(std::string_view bytes);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -18,7 +18,7 @@
 #include "lockstep/core/net.h"
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace secret_test {
 
 using testing::HasSubstr;
@@ -84,4 +84,4 @@ TEST(Secret, AFileMustBeItsOwnersAlone) {
 }
 
 }  // namespace secret_test
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 template <typename T>
 class SetOnce {
@@ -30,4 +30,4 @@ class SetOnce {
   T value_{};
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-namespace lockstep::set_once_test {
+namespace lockstep::inline v0::set_once_test {
 namespace {
 
 TEST(SetOnce, TheFirstOfManyThreadsSetsItForAll) {
@@ -30,4 +30,4 @@ TEST(SetOnce, TheFirstOfManyThreadsSetsItForAll) {
 }
 
 }  // namespace
-}  // namespace lockstep::set_once_test
+}  // namespace lockstep::inline v0::set_once_test

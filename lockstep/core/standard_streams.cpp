@@ -5,7 +5,7 @@
 
 #include <cerrno>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 void open_standard_streams() noexcept {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
@@ -15,4 +15,4 @@ void open_standard_streams() noexcept {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

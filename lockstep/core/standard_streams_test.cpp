@@ -7,7 +7,7 @@
 
 #include <string>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace standard_streams_test {
 
 bool is_null(int fd) {
@@ -44,4 +44,4 @@ TEST(StandardStreams, WhatIsClosedIsOpenedOnDevNullAndTheRestStays) {
 }
 
 }  // namespace standard_streams_test
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

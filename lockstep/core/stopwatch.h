@@ -3,7 +3,7 @@
 
 #include <chrono>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Adds the seconds of its lifetime to a sum, which must outlive it.
 class Stopwatch {
@@ -20,4 +20,4 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,7 +8,7 @@
 #include <emmintrin.h>
 #endif
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 #if defined(__SSE2__)
 namespace {
@@ -64,4 +64,4 @@ void stream_fence() {}
 
 #endif
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

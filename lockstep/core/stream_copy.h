@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Copies `bytes`, between memory that does not overlap, with streaming stores where the processor
 // has them, and with plain memcpy() otherwise. From 16 KiB on four pages are written side by side.
@@ -14,4 +14,4 @@ void stream_copy(void* to, const void* from, size_t bytes);
 // Orders them before this thread's later stores.
 void stream_fence();
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace lockstep::stream_copy_test {
+namespace lockstep::inline v0::stream_copy_test {
 namespace {
 
 TEST(StreamCopy, CopiesWhatItIsGivenAndNoMore) {
@@ -23,4 +23,4 @@ TEST(StreamCopy, CopiesWhatItIsGivenAndNoMore) {
 }
 
 }  // namespace
-}  // namespace lockstep::stream_copy_test
+}  // namespace lockstep::inline v0::stream_copy_test

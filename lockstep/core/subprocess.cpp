@@ -23,7 +23,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/cpu_mask.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr auto kExecTimeout = std::chrono::seconds(60);
@@ -339,4 +339,4 @@ bool Subprocess::group_alive() {
   return false;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

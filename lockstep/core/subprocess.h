@@ -9,9 +9,10 @@
 #include <vector>
 
 #include "lockstep/core/deadline.h"
+#include "lockstep/core/export.h"
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct SubprocessOptions {
   std::vector<std::string> command;  // argv, at least argv[0]
@@ -41,14 +42,14 @@ struct ExitStatus {
 
 // The file of the command `name`: itself if it has a slash, otherwise the first executable on PATH.
 // Throws: LaunchError that says what was looked for and where.
-std::string find_program(const std::string& name);
+LOCKSTEP_API std::string find_program(const std::string& name);
 
 // A pipe, both ends close-on-exec.
 struct Pipe {
   UniqueFd read;
   UniqueFd write;
 };
-Pipe make_pipe();
+LOCKSTEP_API Pipe make_pipe();
 
 // Owns a child. The destructor kills a running child (its group, if it has its own) and reaps it.
 //
@@ -57,7 +58,7 @@ Pipe make_pipe();
 // until group_alive() finds no process of the group, or until the destructor: signals never reach
 // another process.
 // Thread-safety: one thread at a time.
-class Subprocess {
+class LOCKSTEP_API Subprocess {
  public:
   // Starts it. The child has default signal handlers and no blocked signal; ignored signals stay
   // ignored.
@@ -98,4 +99,4 @@ class Subprocess {
   bool reaped_ = false;  // its number may be reused
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

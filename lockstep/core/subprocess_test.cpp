@@ -16,7 +16,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace subprocess_test {
 
 using testing::AllOf;
@@ -268,4 +268,4 @@ TEST(FindProgram, SearchesThePath) {
 }
 
 }  // namespace subprocess_test
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The items (strings or whole numbers), separated by the separator: "0, 2, 3".
 template <std::ranges::input_range Items>
@@ -87,4 +87,4 @@ std::string nearest_name(std::string_view name, const Names& names) {
   return best;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

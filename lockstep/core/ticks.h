@@ -9,7 +9,7 @@
 #include <chrono>
 #endif
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Ticks of a counter that runs at a constant rate and is the same on all cores of a host (the
 // invariant time-stamp counter on x86, nanoseconds elsewhere). Not ordered with other instructions.
@@ -40,4 +40,4 @@ inline void prefetch_to_write(const void* line) noexcept {
 #endif
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -5,9 +5,11 @@
 
 #include <utility>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
 
-class UniqueFd {
+namespace lockstep::inline v0 {
+
+class LOCKSTEP_API UniqueFd {
  public:
   UniqueFd() = default;
   explicit UniqueFd(int fd) : fd_(fd) {}
@@ -32,4 +34,4 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

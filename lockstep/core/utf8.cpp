@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // The number of bytes that follow the lead byte, and the range of the first of them. Length 0: not
@@ -97,4 +97,4 @@ void append_utf8(std::string& text, char32_t code) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

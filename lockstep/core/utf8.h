@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 inline constexpr char32_t kReplacementCharacter = 0xfffd;
 
@@ -33,4 +33,4 @@ std::string printable(std::string_view text, size_t most = std::string_view::npo
 // Appends the character (at most U+10FFFF).
 void append_utf8(std::string& text, char32_t code);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace utf8_test {
 
 TEST(Utf8, EveryCharacterThereAndBack) {
@@ -61,4 +61,4 @@ TEST(Utf8, WhatATerminalWouldObeyIsShownAsAQuestionMark) {
 }
 
 }  // namespace utf8_test
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

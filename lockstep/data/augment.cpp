@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/data/internal/split_mix.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace {
 
 // Generated data sets draw from the same kind of sequence by (seed, split, index). With the same
@@ -51,4 +51,4 @@ Batch AugmentedImages::batch(std::span<const int64_t> indices, int64_t epoch) co
   return images_.batch(indices, placements);
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -4,9 +4,10 @@
 #include <cstdint>
 #include <span>
 
+#include "lockstep/core/export.h"
 #include "lockstep/data/image_dataset.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 struct AugmentOptions {
   int64_t crop_padding = 4;  // shifts of up to this many pixels in each direction; 0: no crop
@@ -17,12 +18,12 @@ struct AugmentOptions {
 // The placement of sample `index` in epoch `epoch`: like torchvision's RandomCrop(side, padding)
 // and RandomHorizontalFlip(), but drawn from (seed, epoch, index) alone. It therefore depends
 // neither on the rank or loader thread that draws it, nor on where a run was resumed. Pure.
-Placement draw_placement(const AugmentOptions& options, int64_t epoch, int64_t index);
+LOCKSTEP_API Placement draw_placement(const AugmentOptions& options, int64_t epoch, int64_t index);
 
 // A data set for Loader, which passes it the sampler's epoch: the same images, placed anew in every
 // epoch. With neither crop nor flip it equals ImageDataset. Cheap to copy.
 // Thread-safety: all methods are const and may be called from any thread.
-class AugmentedImages {
+class LOCKSTEP_API AugmentedImages {
  public:
   // Throws InvalidArgument for a padding below 0 or as large as the images.
   AugmentedImages(ImageDataset images, AugmentOptions options);
@@ -39,4 +40,4 @@ class AugmentedImages {
   AugmentOptions options_;
 };
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

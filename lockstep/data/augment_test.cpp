@@ -10,7 +10,7 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/data/shapes.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace augment_test {
 
 ImageDataset numbered(int64_t count, int64_t height = 6, int64_t width = 8) {
@@ -143,4 +143,4 @@ TEST(Augment, RefusesBadPadding) {
 }
 
 }  // namespace augment_test
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -2,7 +2,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 BatchShards::BatchShards(Sampler& whole, int64_t batch_size, int64_t replicas, int64_t rank,
                          bool drop_last)
@@ -41,4 +41,4 @@ int64_t BatchShards::last_step_samples() const {
   return last < step ? last : step;
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -4,9 +4,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/data/sampler.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 // Of the batches of `whole` (batch_size indices each, the last one perhaps fewer), rank r has the
 // ones numbered r, r + replicas, ...: N ranks in a step see the next N batches of one process. The
@@ -15,7 +16,7 @@ namespace lockstep::data {
 // BatchSamplerShard with even batches.
 //
 // `whole` must outlive this; its epoch is set with this one's when indices() is called.
-class BatchShards final : public Sampler {
+class LOCKSTEP_API BatchShards final : public Sampler {
  public:
   // Throws InvalidArgument for a batch size below 1, 0 replicas, a rank outside 0..replicas-1, and
   // a drop_last that leaves nothing.
@@ -34,4 +35,4 @@ class BatchShards final : public Sampler {
   int64_t batch_size_, replicas_, rank_, steps_, size_;
 };
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

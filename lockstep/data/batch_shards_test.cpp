@@ -4,7 +4,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::data::batch_shards_test {
+namespace lockstep::inline v0::data::batch_shards_test {
 
 TEST(BatchShards, DealsWholeBatchesAndFillsTheLastOnesFromTheBeginning) {
   SequentialSampler whole(11);
@@ -42,4 +42,4 @@ TEST(BatchShards, RefusesWhatMakesNoSense) {
   EXPECT_THROW(BatchShards(whole, 2, 2, 0, true), InvalidArgument);
 }
 
-}  // namespace lockstep::data::batch_shards_test
+}  // namespace lockstep::inline v0::data::batch_shards_test

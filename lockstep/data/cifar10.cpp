@@ -12,7 +12,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/data/internal/packed_file.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace {
 
 namespace fs = std::filesystem;
@@ -259,4 +259,4 @@ const std::vector<std::string>& cifar10_classes() {
   return names;
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -11,9 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/data/image_dataset.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 inline constexpr int64_t kCifar10Side = 32;
 inline constexpr int64_t kCifar10Classes = 10;
@@ -44,7 +45,7 @@ struct Cifar10 {
 // batches.meta.txt, ten class names a line each, is optional.
 // Throws: DataError that names the file: missing, truncated, empty, corrupt gzip, a label outside
 // 0..9 (with its record).
-Cifar10 cifar10(const std::filesystem::path& path, const Cifar10Options& options = {});
+LOCKSTEP_API Cifar10 cifar10(const std::filesystem::path& path, const Cifar10Options& options = {});
 
 struct Cifar10Sizes {
   int64_t train = 0;
@@ -52,14 +53,14 @@ struct Cifar10Sizes {
 };
 
 // Checks for the errors of cifar10() without keeping the images: reads every file once.
-Cifar10Sizes validate_cifar10(const std::filesystem::path& path,
-                              const Cifar10Options& options = {});
+LOCKSTEP_API Cifar10Sizes validate_cifar10(const std::filesystem::path& path,
+                                           const Cifar10Options& options = {});
 
 // The (first) file with the test set of `path`.
 // Throws: DataError.
-std::filesystem::path cifar10_test_file(const std::filesystem::path& path);
+LOCKSTEP_API std::filesystem::path cifar10_test_file(const std::filesystem::path& path);
 
 // The names of CIFAR-10's classes.
 const std::vector<std::string>& cifar10_classes();
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -11,7 +11,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/data/internal/test_gzip.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace cifar10_test {
 
 // Record i of a file: its label, then bytes that identify it.
@@ -165,4 +165,4 @@ TEST(Cifar10, LoadsTheSubset) {
 }
 
 }  // namespace cifar10_test
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -14,7 +14,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 template <typename Samples>
 using SampleOf = std::remove_cvref_t<decltype(std::declval<const Samples&>()[0])>;
@@ -69,4 +69,4 @@ class Collated {
   Collate collate_;
 };
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -7,7 +7,7 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/data/tokenized_texts.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace collated_test {
 
 using Indices = std::vector<int64_t>;
@@ -66,4 +66,4 @@ TEST(Collated, TakesTokenizedTexts) {
 }
 
 }  // namespace collated_test
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

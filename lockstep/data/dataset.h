@@ -9,7 +9,9 @@
 #include <tuple>
 #include <utility>
 
-namespace lockstep::data {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::data {
 
 // A data set: `size()` samples, and `batch(indices)` that gathers some of them into one value of
 // any type (usually a struct of tensors). batch() is const and may be called from several threads
@@ -32,11 +34,11 @@ using BatchOf = decltype(std::declval<const D&>().batch(std::declval<std::span<c
 
 // A batch of inputs with their targets: `auto& [image, label]`. The tensors belong only to the
 // batch.
-struct Batch {
+struct LOCKSTEP_API Batch {
   at::Tensor input;
   at::Tensor target;
   // The tensors that a loader copies to a device.
   auto tensors() { return std::tie(input, target); }
 };
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

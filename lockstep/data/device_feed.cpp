@@ -9,7 +9,7 @@
 #include "lockstep/device/memory.h"
 #include "lockstep/device/stream.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 void refuse_batch(const std::type_info& batch, c10::Device device) {
   throw InvalidArgument("Loader: batches of type " + c10::demangle(batch.name()) +
@@ -43,4 +43,4 @@ void DeviceFeed::use_on(const at::Tensor& tensor, const c10::Stream& stream) con
   if (tensor.defined() && tensor.device() == stream.device()) tensor.record_stream(stream);
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -8,18 +8,19 @@
 #include <cstdint>
 #include <typeinfo>
 
+#include "lockstep/core/export.h"
 #include "lockstep/device/event.h"
 #include "lockstep/flat/nested.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 // Throws InvalidArgument: batches of that type have no tensors.
-[[noreturn]] void refuse_batch(const std::type_info& batch, c10::Device device);
+[[noreturn]] LOCKSTEP_API void refuse_batch(const std::type_info& batch, c10::Device device);
 
 // Tensors go through pinned host memory and a stream beside the loop's, so that neither the loop
 // nor the device's computation waits for a copy.
 // Thread-safety: several threads may call send() at once.
-class DeviceFeed {
+class LOCKSTEP_API DeviceFeed {
  public:
   // Throws InvalidArgument for a device that does not exist.
   explicit DeviceFeed(c10::Device device);
@@ -55,4 +56,4 @@ class DeviceFeed {
   c10::Stream stream_;
 };
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -11,7 +11,7 @@
 #include "lockstep/data/internal/digit_strokes.h"
 #include "lockstep/data/internal/split_mix.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace {
 
 constexpr int kSide = 28;
@@ -177,4 +177,4 @@ Digits render_digits(int64_t count, int64_t seed, DigitsSplit split) {
   return digits;
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -13,7 +13,9 @@
 #include <filesystem>
 #include <vector>
 
-namespace lockstep::data {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::data {
 
 struct DigitsOptions {
   int64_t train = 12000;  // samples; about 0.1 ms each to make
@@ -30,7 +32,7 @@ enum class DigitsSplit { kTrain, kTest };
 
 // `count` samples of a split. Sample i depends on seed, split and i alone. Thread-safe.
 // Throws: InvalidArgument for a negative count.
-Digits render_digits(int64_t count, int64_t seed, DigitsSplit split);
+LOCKSTEP_API Digits render_digits(int64_t count, int64_t seed, DigitsSplit split);
 
 // Makes `directory` (and its parents) where needed, and in it the four idx files that mnist()
 // reads, and digits.txt, which records how they were made. Returns false, having changed nothing,
@@ -39,6 +41,7 @@ Digits render_digits(int64_t count, int64_t seed, DigitsSplit split);
 // Throws: InvalidArgument for counts outside 1..10,000,000, and if the directory has MNIST files
 // that were not made here (they stay unchanged); SystemError if a file cannot be written; Timeout
 // if another process holds the directory for more than a minute.
-bool generate_digits(const std::filesystem::path& directory, const DigitsOptions& options = {});
+LOCKSTEP_API bool generate_digits(const std::filesystem::path& directory,
+                                  const DigitsOptions& options = {});
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

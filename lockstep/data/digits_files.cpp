@@ -6,7 +6,7 @@
 #include "lockstep/data/idx.h"
 #include "lockstep/data/internal/generated_files.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace {
 
 namespace fs = std::filesystem;
@@ -65,4 +65,4 @@ bool generate_digits(const fs::path& directory, const DigitsOptions& options) {
            }});
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

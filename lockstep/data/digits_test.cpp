@@ -12,7 +12,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/data/mnist.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace digits_test {
 
 unsigned long crc(const std::vector<uint8_t>& bytes) {
@@ -127,4 +127,4 @@ TEST(Digits, SeveralMayAskAtOnce) {
 }
 
 }  // namespace digits_test
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

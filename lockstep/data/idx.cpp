@@ -9,7 +9,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/data/internal/packed_file.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace {
 
 constexpr size_t kMaxDims = 4;
@@ -192,4 +192,4 @@ void write_idx(const std::filesystem::path& path, std::span<const int64_t> dims,
   file.commit();
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -16,7 +16,9 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep::data {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::data {
 
 struct IdxArray {
   std::vector<int64_t> dims;    // 1 to 4, outermost first; a dim may be 0
@@ -24,27 +26,27 @@ struct IdxArray {
 };
 
 // "60000x28x28".
-std::string dims_text(std::span<const int64_t> dims);
+LOCKSTEP_API std::string dims_text(std::span<const int64_t> dims);
 
 // Parses the bytes of a plain or gzip idx file (distinguished by the gzip magic); `name` is its
 // name in errors.
 // Throws: DataError: not an idx file, another element type, too many dims, truncated, trailing
 // bytes, corrupt gzip.
-IdxArray parse_idx(std::span<const std::byte> bytes, std::string_view name);
+LOCKSTEP_API IdxArray parse_idx(std::span<const std::byte> bytes, std::string_view name);
 
 // Reads a whole file.
 // Throws: DataError as parse_idx(), or if the file is missing or unreadable.
-IdxArray read_idx(const std::filesystem::path& path);
+LOCKSTEP_API IdxArray read_idx(const std::filesystem::path& path);
 
 // Checks a file like read_idx() without keeping its values, and returns its dims. Reads only the
 // header and the length of a plain file; inflates all of a gzip file, a piece at a time.
 // Throws: as read_idx().
-std::vector<int64_t> check_idx(const std::filesystem::path& path);
+LOCKSTEP_API std::vector<int64_t> check_idx(const std::filesystem::path& path);
 
 // Writes a plain idx file, whole or not at all.
 // Throws: InvalidArgument if the dims do not fit the values or the format, SystemError if the file
 // cannot be written; a previous file then stays in place.
-void write_idx(const std::filesystem::path& path, std::span<const int64_t> dims,
-               std::span<const uint8_t> values);
+LOCKSTEP_API void write_idx(const std::filesystem::path& path, std::span<const int64_t> dims,
+                            std::span<const uint8_t> values);
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

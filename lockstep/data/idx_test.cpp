@@ -11,7 +11,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/data/internal/test_gzip.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace idx_test {
 
 std::string header(std::initializer_list<uint32_t> dims, char type = 8) {
@@ -179,4 +179,4 @@ TEST(Idx, SurvivesMutatedFiles) {
 }
 
 }  // namespace idx_test
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

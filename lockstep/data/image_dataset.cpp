@@ -9,7 +9,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace {
 
 double for_channel(const std::vector<double>& values, int64_t channel) {
@@ -130,4 +130,4 @@ Batch ImageDataset::batch(std::span<const int64_t> indices,
   return batch;
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

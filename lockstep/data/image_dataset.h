@@ -8,9 +8,10 @@
 #include <span>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/data/dataset.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 // The placement of an image: moved by whole pixels, with 0 shifted in before normalisation, then
 // mirrored left to right if `flip`.
@@ -23,7 +24,7 @@ struct Placement {
 
 // Cheap to copy: copies share the tensors.
 // Thread-safety: all methods are const and may be called from any thread.
-class ImageDataset {
+class LOCKSTEP_API ImageDataset {
  public:
   // No images.
   ImageDataset() = default;
@@ -58,4 +59,4 @@ class ImageDataset {
   std::vector<std::array<float, 256>> normalised_;  // by channel, by pixel value
 };
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -8,7 +8,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace image_dataset_test {
 
 TEST(ImageDataset, NormalisesBitForBitAsTorchvision) {
@@ -67,4 +67,4 @@ TEST(ImageDataset, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace image_dataset_test
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

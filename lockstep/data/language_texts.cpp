@@ -9,7 +9,7 @@
 #include "lockstep/data/internal/text_files.h"
 #include "lockstep/data/internal/text_rows.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace {
 namespace fs = std::filesystem;
 
@@ -102,4 +102,4 @@ LanguageTexts language_texts(const fs::path& path) {
   return texts;
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::data {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::data {
 
 struct LanguageTexts {
   std::vector<std::string> train;  // UTF-8
@@ -30,10 +32,10 @@ struct LanguageTexts {
 //
 // Throws DataError that names the file: missing, not UTF-8, malformed, too little text for both
 // sets, training and dev files of different types.
-LanguageTexts language_texts(const std::filesystem::path& path);
+LOCKSTEP_API LanguageTexts language_texts(const std::filesystem::path& path);
 
 // All of one file.
 // In `train`; dev is empty.
-LanguageTexts language_texts_of_file(const std::filesystem::path& file);
+LOCKSTEP_API LanguageTexts language_texts_of_file(const std::filesystem::path& file);
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -6,7 +6,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::data::language_texts_test {
+namespace lockstep::inline v0::data::language_texts_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -98,4 +98,4 @@ TEST(LanguageTexts, WhatIsWrongIsNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep::data::language_texts_test
+}  // namespace lockstep::inline v0::data::language_texts_test

@@ -7,7 +7,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/data/internal/sampling.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace {
 
 constexpr const char* kLengthGrouped = "LengthGroupedSampler";
@@ -60,4 +60,4 @@ std::vector<int64_t> LengthGroupedSampler::indices() const {
   return mine;
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -6,9 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/data/sampler.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 struct LengthGroupedSamplerOptions {
   int64_t batch_size = 1;  // samples of a step: the loader's batch size times the ranks
@@ -22,7 +23,7 @@ struct LengthGroupedSamplerOptions {
 // moved to the front (a batch that does not fit in memory fails at once), and the result
 // distributed to the ranks in turn. All ranks get equally many samples and, in the same step,
 // similar lengths.
-class LengthGroupedSampler final : public Sampler {
+class LOCKSTEP_API LengthGroupedSampler final : public Sampler {
  public:
   // `lengths`: of every sample of the data set.
   // Throws: InvalidArgument for an empty data set, a batch size below 1, a negative group, 0
@@ -46,4 +47,4 @@ class LengthGroupedSampler final : public Sampler {
   LengthGroupedSamplerOptions options_;
 };
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

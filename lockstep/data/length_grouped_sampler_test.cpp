@@ -8,7 +8,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace length_grouped_sampler_test {
 
 using Indices = std::vector<int64_t>;
@@ -82,4 +82,4 @@ TEST(LengthGroupedSampler, RefusesWhatCannotBe) {
 }
 
 }  // namespace length_grouped_sampler_test
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

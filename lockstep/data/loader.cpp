@@ -4,7 +4,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 void check_loader_options(const LoaderOptions& options, int64_t samples) {
   const auto require = [](bool fine, const char* name, int64_t value, const char* range) {
@@ -42,4 +42,4 @@ void check_not_running(bool running) {
       "over the same data set");
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -18,12 +18,13 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/device_feed.h"
 #include "lockstep/data/prefetch.h"
 #include "lockstep/data/sampler.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 struct LoaderOptions {
   int64_t batch_size = 1;  // samples per batch; the last batch of an epoch may be smaller
@@ -38,9 +39,9 @@ struct LoaderOptions {
 
 // Throws InvalidArgument for a batch size below 1, workers outside 0..256, a prefetch
 // outside 1..1024, and a drop_last that leaves nothing of `samples`.
-void check_loader_options(const LoaderOptions& options, int64_t samples);
+LOCKSTEP_API void check_loader_options(const LoaderOptions& options, int64_t samples);
 // Batches in an epoch of `samples` samples.
-int64_t batch_count(const LoaderOptions& options, int64_t samples);
+LOCKSTEP_API int64_t batch_count(const LoaderOptions& options, int64_t samples);
 
 namespace internal {
 // For a type that is not a data set, nothing, so that Loader reports it in one line.
@@ -137,8 +138,8 @@ class Loader {
 };
 
 // Throws InvalidArgument; the parts of Loader that do not depend on the data set.
-void check_skip(int64_t skip, int64_t batches);
-void check_not_running(bool running);
+LOCKSTEP_API void check_skip(int64_t skip, int64_t batches);
+LOCKSTEP_API void check_not_running(bool running);
 
 // One loop: the epoch's indices, the slots that the workers fill, and the workers.
 template <typename D>
@@ -234,4 +235,4 @@ typename Loader<D>::Iterator Loader<D>::begin() {
   return Iterator(std::make_unique<Run>(*this));
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

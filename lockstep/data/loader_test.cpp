@@ -14,7 +14,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/data/image_dataset.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace loader_test {
 
 using Indices = std::vector<int64_t>;
@@ -187,4 +187,4 @@ TEST(Loader, BindsImageAndLabel) {
 }
 
 }  // namespace loader_test
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

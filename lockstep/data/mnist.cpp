@@ -12,7 +12,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/data/idx.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace {
 
 namespace fs = std::filesystem;
@@ -122,4 +122,4 @@ MnistSizes validate_mnist(const fs::path& path, const MnistOptions& options) {
   return sizes;
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -4,9 +4,10 @@
 #include <cstdint>
 #include <filesystem>
 
+#include "lockstep/core/export.h"
 #include "lockstep/data/image_dataset.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 struct MnistOptions {
   double mean = 0.1307;    // of pixels scaled to 0..1
@@ -26,11 +27,11 @@ struct Mnist {
 // torchvision puts them. Where both exist the plain file is used.
 // Throws: DataError that names the file: missing, not idx (see idx.h), other than 28x28, another
 // number of labels than images, or a label outside 0..9 (with its index).
-Mnist mnist(const std::filesystem::path& path, const MnistOptions& options = {});
+LOCKSTEP_API Mnist mnist(const std::filesystem::path& path, const MnistOptions& options = {});
 
 // The file with the images of the test set.
 // Throws: DataError.
-std::filesystem::path mnist_test_file(const std::filesystem::path& path);
+LOCKSTEP_API std::filesystem::path mnist_test_file(const std::filesystem::path& path);
 
 struct MnistSizes {
   int64_t train = 0;
@@ -39,6 +40,7 @@ struct MnistSizes {
 
 // Checks for the errors of mnist() without keeping the images: milliseconds for plain files, the
 // time to inflate them for gzip. For programs that check their input before they start ranks.
-MnistSizes validate_mnist(const std::filesystem::path& path, const MnistOptions& options = {});
+LOCKSTEP_API MnistSizes validate_mnist(const std::filesystem::path& path,
+                                       const MnistOptions& options = {});
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

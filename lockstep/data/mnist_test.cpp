@@ -11,7 +11,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/data/idx.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace mnist_test {
 
 namespace fs = std::filesystem;
@@ -120,4 +120,4 @@ TEST(Mnist, LoadsFashionMnist) {
 }
 
 }  // namespace mnist_test
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

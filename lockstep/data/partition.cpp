@@ -6,7 +6,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/random.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 DataPartitioner::DataPartitioner(int64_t size, const std::vector<double>& fractions, int64_t seed) {
   const auto refuse = [&](const std::string& why) {
@@ -62,4 +62,4 @@ const std::vector<int64_t>& DataPartitioner::use(int64_t part) const {
   return parts_[static_cast<size_t>(part)];
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

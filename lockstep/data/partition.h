@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <vector>
 
-namespace lockstep::data {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::data {
 
 // A value type; const methods may be called from any thread.
-class DataPartitioner {
+class LOCKSTEP_API DataPartitioner {
  public:
   // Shuffles 0..size-1 like CPython's random.Random(seed).shuffle() and cuts parts off the front:
   // part i has int(fractions[i] * size) samples, computed in doubles and rounded down like Python's
@@ -32,4 +34,4 @@ class DataPartitioner {
   std::vector<std::vector<int64_t>> parts_;
 };
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -10,7 +10,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace partition_test {
 
 std::vector<int64_t> plus_one(std::vector<int64_t> values) {
@@ -67,4 +67,4 @@ TEST(DataPartitioner, RefusesWhatCannotBeSplit) {
 }
 
 }  // namespace partition_test
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

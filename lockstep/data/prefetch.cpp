@@ -5,7 +5,7 @@
 
 #include "lockstep/core/check.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 size_t PrefetchRing::slots(const Shape& shape) {
   return shape.workers == 0 ? 1 : static_cast<size_t>(shape.ahead) + 1;
@@ -95,4 +95,4 @@ std::optional<size_t> PrefetchRing::next() {
   return number;
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

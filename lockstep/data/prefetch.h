@@ -10,14 +10,15 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/core/mutex.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 // The ring manages slot numbers, and its owner the slots' contents: a worker fills a slot, the
 // consumer reads it, and no two threads touch a slot at once. next() and the destructor belong to
 // one thread, the consumer.
-class PrefetchRing {
+class LOCKSTEP_API PrefetchRing {
  public:
   // Does piece `number` and stores the result in slot `slot`. Called by several threads at once,
   // each with another slot.
@@ -72,4 +73,4 @@ class PrefetchRing {
   std::vector<std::thread> threads_;
 };
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

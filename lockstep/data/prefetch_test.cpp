@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace prefetch_test {
 
 using namespace std::chrono_literals;
@@ -100,4 +100,4 @@ TEST(PrefetchRing, EmptyRingsEnd) {
 }
 
 }  // namespace prefetch_test
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

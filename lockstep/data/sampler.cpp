@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/data/internal/sampling.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace {
 
 std::vector<int64_t> range(int64_t begin, int64_t end) {
@@ -123,4 +123,4 @@ std::vector<int64_t> SubsetSampler::indices() const {
   return order;
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <vector>
 
-namespace lockstep::data {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::data {
 
 // The indices of an epoch are a pure function of the sampler's arguments and the epoch: any rank,
 // at any time, gets the same.
 // Thread-safety: one thread at a time: set_epoch() must not overlap another call.
-class Sampler {
+class LOCKSTEP_API Sampler {
  public:
   virtual ~Sampler() = default;
 
@@ -29,7 +31,7 @@ class Sampler {
 };
 
 // 0, 1, ..., size - 1. A size of 0 throws InvalidArgument.
-class SequentialSampler final : public Sampler {
+class LOCKSTEP_API SequentialSampler final : public Sampler {
  public:
   explicit SequentialSampler(int64_t dataset_size);
   int64_t size() const override { return size_; }
@@ -49,7 +51,7 @@ struct DistributedSamplerOptions {
 // random permutation of the data set, padded from its own start (or cut) to a multiple of the ranks
 // and distributed in turn. Every rank gets equally many samples, so with padding some are seen
 // twice: for evaluation use ShardedSequentialSampler.
-class DistributedSampler final : public Sampler {
+class LOCKSTEP_API DistributedSampler final : public Sampler {
  public:
   // Throws InvalidArgument for an empty data set, 0 replicas, a rank outside 0..num_replicas-1, and
   // drop_last with more replicas than samples (PyTorch would then train on nothing).
@@ -73,7 +75,7 @@ class DistributedSampler final : public Sampler {
 // This rank's part of 0, 1, ..., dataset_size - 1 in order, each sample on exactly one rank: rank 0
 // has the first indices, and so on; sizes differ by at most one and may be 0. Concatenating the
 // ranks' results gives data set order.
-class ShardedSequentialSampler final : public Sampler {
+class LOCKSTEP_API ShardedSequentialSampler final : public Sampler {
  public:
   // Throws InvalidArgument for an empty data set, 0 replicas or a rank out of range.
   ShardedSequentialSampler(int64_t dataset_size, int64_t num_replicas, int64_t rank);
@@ -93,7 +95,7 @@ class ShardedSequentialSampler final : public Sampler {
 // each of `own` ranks from `first` on, of `replicas` in all, then the second of each, and so on.
 // Samples of an epoch that make no whole batch are left out. A data set is thus distributed to
 // logical ranks (parallel/logical) in the same way, whichever ranks compute them.
-class LogicalSampler final : public Sampler {
+class LOCKSTEP_API LogicalSampler final : public Sampler {
  public:
   // Throws InvalidArgument as DistributedSampler, for ranks out of range, and where a rank has no
   // whole batch.
@@ -114,7 +116,7 @@ struct SubsetSamplerOptions {
 };
 
 // Fixed indices, such as a part of DataPartitioner, reshuffled every epoch.
-class SubsetSampler final : public Sampler {
+class LOCKSTEP_API SubsetSampler final : public Sampler {
  public:
   // Throws InvalidArgument if there are no indices or one is negative.
   explicit SubsetSampler(std::vector<int64_t> indices, SubsetSamplerOptions options = {});
@@ -126,4 +128,4 @@ class SubsetSampler final : public Sampler {
   SubsetSamplerOptions options_;
 };
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

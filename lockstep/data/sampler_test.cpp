@@ -8,7 +8,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace sampler_test {
 
 using Indices = std::vector<int64_t>;
@@ -149,4 +149,4 @@ TEST(SubsetSampler, ReshufflesItsIndicesEveryEpoch) {
 }
 
 }  // namespace sampler_test
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

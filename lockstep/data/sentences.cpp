@@ -13,7 +13,7 @@
 #include "lockstep/data/internal/sentence_grammar.h"
 #include "lockstep/data/internal/split_mix.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace {
 
 namespace fs = std::filesystem;
@@ -155,4 +155,4 @@ bool generate_sentences(const fs::path& directory, const SentencesOptions& optio
            }});
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::data {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::data {
 
 struct SentencesOptions {
   int64_t train = 4000;
@@ -23,12 +25,13 @@ struct Sentence {
 };
 
 // 其他 喜好 悲伤 厌恶 愤怒 高兴: other, liking, sadness, disgust, anger, joy.
-std::vector<std::string> sentence_labels();
+LOCKSTEP_API std::vector<std::string> sentence_labels();
 
 // `count` sentences of a split. Sentence i depends on seed, split and i alone: the same bytes on
 // every machine. Some labels are wrong on purpose, so no model reaches 100 %. Thread-safe.
 // Throws: InvalidArgument for a negative count.
-std::vector<Sentence> render_sentences(int64_t count, int64_t seed, SentencesSplit split);
+LOCKSTEP_API std::vector<Sentence> render_sentences(int64_t count, int64_t seed,
+                                                    SentencesSplit split);
 
 // Makes `directory` (and its parents) where needed, and in it train.json, dev.json, labels.txt,
 // vocab.txt (BERT's special tokens and every character that a sentence can have) and sentences.txt,
@@ -38,7 +41,7 @@ std::vector<Sentence> render_sentences(int64_t count, int64_t seed, SentencesSpl
 // Throws: InvalidArgument for counts outside 1..10,000,000, and if the directory has a data set
 // that was not made here (it stays unchanged); SystemError if a file cannot be written; Timeout if
 // another process holds the directory for more than a minute.
-bool generate_sentences(const std::filesystem::path& directory,
-                        const SentencesOptions& options = {});
+LOCKSTEP_API bool generate_sentences(const std::filesystem::path& directory,
+                                     const SentencesOptions& options = {});
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

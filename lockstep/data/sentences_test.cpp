@@ -10,7 +10,7 @@
 #include "lockstep/data/text_classification.h"
 #include "lockstep/tokenizers/bert_tokenizer.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace sentences_test {
 
 TEST(Sentences, TheSameBytesEverywhere) {
@@ -64,4 +64,4 @@ TEST(Sentences, LeavesOtherPeoplesFilesAlone) {
 }
 
 }  // namespace sentences_test
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

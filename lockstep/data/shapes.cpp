@@ -12,7 +12,7 @@
 #include "lockstep/data/internal/generated_files.h"
 #include "lockstep/data/internal/split_mix.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace {
 
 namespace fs = std::filesystem;
@@ -143,4 +143,4 @@ bool generate_shapes(const fs::path& directory, const ShapesOptions& options) {
            }});
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

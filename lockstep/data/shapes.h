@@ -10,7 +10,9 @@
 #include <filesystem>
 #include <vector>
 
-namespace lockstep::data {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::data {
 
 struct ShapesOptions {
   int64_t train = 5000;  // samples
@@ -23,11 +25,12 @@ enum class ShapesSplit { kTrain, kTest };
 // `count` samples of a split as CIFAR-10's records (cifar10.h). Sample i depends on seed, split and
 // i alone. Thread-safe.
 // Throws: InvalidArgument for a negative count.
-std::vector<uint8_t> render_shapes(int64_t count, int64_t seed, ShapesSplit split);
+LOCKSTEP_API std::vector<uint8_t> render_shapes(int64_t count, int64_t seed, ShapesSplit split);
 
 // Makes `directory` (and its parents) where needed, and in it train.bin, test.bin and
 // batches.meta.txt, which cifar10() reads, and shapes.txt, which records how they were made.
 // Otherwise as generate_digits().
-bool generate_shapes(const std::filesystem::path& directory, const ShapesOptions& options = {});
+LOCKSTEP_API bool generate_shapes(const std::filesystem::path& directory,
+                                  const ShapesOptions& options = {});
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

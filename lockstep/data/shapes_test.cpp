@@ -8,7 +8,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/data/cifar10.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace shapes_test {
 
 TEST(Shapes, TheSameBytesEverywhere) {
@@ -53,4 +53,4 @@ TEST(Shapes, LeavesOtherPeoplesFilesAlone) {
 }
 
 }  // namespace shapes_test
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -7,7 +7,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/data/internal/sampling.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace {
 
 // A rank's number of `all` samples that are distributed in turn.
@@ -80,4 +80,4 @@ std::vector<int64_t> StepSampler::indices() const {
   return mine;
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -5,16 +5,17 @@
 #include <cstdint>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/data/sampler.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 // The order of DistributedSampler, without its padding, in steps of `step_samples`; the last step
 // has the rest. The samples of a step are distributed to the ranks in turn, so their numbers differ
 // by at most one; a rank without any loads a sample that does not count. A loader with batch_size()
 // has one batch per step. Where a loss is a mean over the batch, its weight is own(step) of
 // samples(step).
-class StepSampler final : public Sampler {
+class LOCKSTEP_API StepSampler final : public Sampler {
  public:
   // Throws InvalidArgument as DistributedSampler, and for steps of less than one sample.
   // `options.drop_last`: leaves out the last step where it is smaller.
@@ -37,4 +38,4 @@ class StepSampler final : public Sampler {
   DistributedSamplerOptions options_;
 };
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

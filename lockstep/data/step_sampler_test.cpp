@@ -7,7 +7,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::data::step_sampler_test {
+namespace lockstep::inline v0::data::step_sampler_test {
 
 using Indices = std::vector<int64_t>;
 
@@ -76,4 +76,4 @@ TEST(StepSampler, RefusesNonsense) {
   EXPECT_EQ(StepSampler(9, 2, 0, 4, {.drop_last = true}).steps(), 2);
 }
 
-}  // namespace lockstep::data::step_sampler_test
+}  // namespace lockstep::inline v0::data::step_sampler_test

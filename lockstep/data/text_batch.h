@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <tuple>
 
-namespace lockstep::data {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::data {
 
 // The tensors belong only to the batch. They are on the CPU, or on a loader's device, except the
 // lengths.
-struct TextBatch {
+struct LOCKSTEP_API TextBatch {
   at::Tensor input_ids;       // int64 [B, T]; packed: [N], all sequences end to end
   at::Tensor attention_mask;  // int64 [B, T], 1 for tokens; undefined when packed
   at::Tensor token_type_ids;  // int64, shaped as input_ids
@@ -26,4 +28,4 @@ enum class TextPadding {
   kPacked,     // no padding: sequences end to end
 };
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -15,7 +15,7 @@
 #include "lockstep/data/internal/text_files.h"
 #include "lockstep/data/internal/text_rows.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace {
 
 namespace fs = std::filesystem;
@@ -247,4 +247,4 @@ std::vector<TextExample> read_texts(const fs::path& file, const std::vector<std:
   return examples_of(read_text_rows(file), LabelMap(labels), preprocessing, need_labels);
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

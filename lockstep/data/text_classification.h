@@ -9,11 +9,13 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep::data {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::data {
 
 // The preprocessing of a text before it is tokenised. A checkpoint records it, so that prediction
 // does the same; the default leaves texts unchanged.
-struct TextPreprocessing {
+struct LOCKSTEP_API TextPreprocessing {
   bool remove_spaces = false;  // removes every U+0020, like Python's text.replace(" ", "")
   bool strip = false;  // removes white space at both ends, like Python's text.strip(); second
 
@@ -22,8 +24,8 @@ struct TextPreprocessing {
 };
 // {"remove_spaces": true, "strip": true}. text_preprocessing() treats a missing key as false and
 // throws DataError for an unknown one or one that is not a boolean.
-nlohmann::ordered_json json_of(const TextPreprocessing& preprocessing);
-TextPreprocessing text_preprocessing(const nlohmann::ordered_json& json);
+LOCKSTEP_API nlohmann::ordered_json json_of(const TextPreprocessing& preprocessing);
+LOCKSTEP_API TextPreprocessing text_preprocessing(const nlohmann::ordered_json& json);
 
 struct TextExample {
   std::string text = {};                 // UTF-8, preprocessed
@@ -40,7 +42,7 @@ struct TextDataOptions {
   int64_t split_seed = 123;              // of the same
 };
 
-struct TextClassification {
+struct LOCKSTEP_API TextClassification {
   std::vector<TextExample> train;
   std::vector<TextExample> dev;
   std::vector<TextExample> test;    // empty where there is no test file
@@ -81,14 +83,15 @@ struct TextClassification {
 //
 // Throws DataError that names the file and the line (or the row): missing, not UTF-8, malformed, a
 // label that no class has, pairs in some rows only, an empty training or dev set. Thread-safe.
-TextClassification text_classification(const std::filesystem::path& path,
-                                       const TextDataOptions& options = {});
+LOCKSTEP_API TextClassification text_classification(const std::filesystem::path& path,
+                                                    const TextDataOptions& options = {});
 
 // The rows of one file as above, with labels where they exist, for `lockstep predict --file` and
 // `lockstep eval`. `labels` are the classes' names; with `need_labels` a row without a label is
 // refused. A .txt file has one text per line, without labels.
-std::vector<TextExample> read_texts(const std::filesystem::path& file,
-                                    const std::vector<std::string>& labels,
-                                    const TextPreprocessing& preprocessing, bool need_labels);
+LOCKSTEP_API std::vector<TextExample> read_texts(const std::filesystem::path& file,
+                                                 const std::vector<std::string>& labels,
+                                                 const TextPreprocessing& preprocessing,
+                                                 bool need_labels);
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -10,7 +10,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/data/internal/test_gzip.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace text_classification_test {
 
 namespace fs = std::filesystem;
@@ -276,4 +276,4 @@ TEST(TextClassification, TheEmotionsOfTheTutorial) {
 }
 
 }  // namespace text_classification_test
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -7,7 +7,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace {
 
 at::Tensor int64_tensor(std::initializer_list<int64_t> shape) {
@@ -82,4 +82,4 @@ TextBatch collate_texts(std::span<const TokenizedText> texts, int64_t pad_id,
   return batch;
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

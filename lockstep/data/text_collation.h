@@ -4,9 +4,10 @@
 #include <cstdint>
 #include <span>
 
+#include "lockstep/core/export.h"
 #include "lockstep/data/text_batch.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 // How sequences are combined into a batch.
 struct CollateOptions {
@@ -16,7 +17,7 @@ struct CollateOptions {
 };
 
 // Throws InvalidArgument for options out of range.
-void check(const CollateOptions& options);
+LOCKSTEP_API void check(const CollateOptions& options);
 
 // A sequence of token ids in other memory.
 struct TokenizedText {
@@ -28,7 +29,7 @@ struct TokenizedText {
 // The texts keep their order.
 // Throws: InvalidArgument for options out of range (check(options)), for no texts, and, where
 // batches have the width max_length, for a longer text.
-TextBatch collate_texts(std::span<const TokenizedText> texts, int64_t pad_id,
-                        const CollateOptions& options);
+LOCKSTEP_API TextBatch collate_texts(std::span<const TokenizedText> texts, int64_t pad_id,
+                                     const CollateOptions& options);
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

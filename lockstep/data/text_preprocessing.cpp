@@ -6,7 +6,7 @@
 #include "lockstep/core/utf8.h"
 #include "lockstep/data/text_classification.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace {
 
 // Equals Python 3's str.isspace().
@@ -54,4 +54,4 @@ TextPreprocessing text_preprocessing(const nlohmann::ordered_json& json) {
   return preprocessing;
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

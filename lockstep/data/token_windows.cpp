@@ -8,7 +8,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 struct TokenWindows::Row {
   std::vector<int32_t> tokens;
@@ -82,4 +82,4 @@ LmBatch TokenWindows::batch(std::span<const int64_t> indices) const {
   return batch;
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

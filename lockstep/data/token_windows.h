@@ -10,7 +10,9 @@
 #include <tuple>
 #include <vector>
 
-namespace lockstep::data {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::data {
 
 // The target of tokens without a prediction, which next_token_loss() ignores.
 inline constexpr int64_t kNoTarget = -100;
@@ -18,7 +20,7 @@ inline constexpr int64_t kNoTarget = -100;
 // Windows end to end, in the form of packed sequences for TransformerLm: a window that contains the
 // end of a text is two sequences, which do not attend to each other. On the CPU, or on a loader's
 // device, except the lengths.
-struct LmBatch {
+struct LOCKSTEP_API LmBatch {
   at::Tensor ids;      // int64 [N]
   at::Tensor targets;  // int64 [N]: the next token; kNoTarget after a text's last one
   at::Tensor lengths;  // int64 [sequences], whose sum is N
@@ -29,7 +31,7 @@ enum class WindowRest { kDropped, kKept };
 
 // Cheap to copy: copies share the tokens.
 // Thread-safety: all methods are const and may be called from any thread.
-class TokenWindows {
+class LOCKSTEP_API TokenWindows {
  public:
   // No tokens.
   TokenWindows();
@@ -55,4 +57,4 @@ class TokenWindows {
   WindowRest rest_ = WindowRest::kDropped;
 };
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

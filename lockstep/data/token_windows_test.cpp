@@ -6,7 +6,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/data/dataset.h"
 
-namespace lockstep::data::token_windows_test {
+namespace lockstep::inline v0::data::token_windows_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -69,4 +69,4 @@ TEST(TokenWindows, TheRestMayBeAShorterWindow) {
 }
 
 }  // namespace
-}  // namespace lockstep::data::token_windows_test
+}  // namespace lockstep::inline v0::data::token_windows_test

@@ -8,7 +8,7 @@
 #include "lockstep/core/parallel_blocks.h"
 #include "lockstep/data/collated.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 // All sequences, concatenated.
 struct TokenizedTexts::Sequences {
@@ -95,4 +95,4 @@ TextBatch TokenizedTexts::batch(std::span<const int64_t> indices) const {
   return collate_texts(samples_at(*this, indices, "texts"), sequences_->pad_id, options_);
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -6,15 +6,16 @@
 #include <span>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/data/text_classification.h"
 #include "lockstep/data/text_collation.h"
 #include "lockstep/tokenizers/bert_tokenizer.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 // Tokenises its texts when it is made and keeps the ids. Cheap to copy: copies share them.
 // Thread-safety: all methods are const and may be called from any thread.
-class TokenizedTexts {
+class LOCKSTEP_API TokenizedTexts {
  public:
   // No texts.
   TokenizedTexts();
@@ -51,4 +52,4 @@ class TokenizedTexts {
   CollateOptions options_;
 };
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

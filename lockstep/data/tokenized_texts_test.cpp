@@ -10,7 +10,7 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/data/sentences.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace tokenized_texts_test {
 
 static_assert(Dataset<TokenizedTexts>);
@@ -137,4 +137,4 @@ TEST(TokenizedTexts, RefusesWhatCannotBe) {
 }
 
 }  // namespace tokenized_texts_test
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -9,7 +9,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::device {
+namespace lockstep::inline v0::device {
 namespace {
 
 constexpr std::string_view kNumbered = "cuda:";
@@ -68,4 +68,4 @@ c10::Device choose_device(const std::string& request, int local_rank, const std:
                        source);
 }
 
-}  // namespace lockstep::device
+}  // namespace lockstep::inline v0::device

@@ -9,7 +9,9 @@
 
 #include <string>
 
-namespace lockstep::device {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::device {
 
 // The devices that this process can choose from.
 struct VisibleDevices {
@@ -17,7 +19,7 @@ struct VisibleDevices {
   int cuda = 0;           // CUDA devices that the process sees (CUDA_VISIBLE_DEVICES)
 };
 // Asks CUDA's driver, without using any device.
-VisibleDevices visible_devices();
+LOCKSTEP_API VisibleDevices visible_devices();
 
 // `request` is "cpu"; "cuda", the CUDA device that `local_rank` (>= 0) gets; "cuda:1", that device
 // whatever the rank; or "auto", the same as "cuda" if a CUDA device is visible, and otherwise as
@@ -25,10 +27,11 @@ VisibleDevices visible_devices();
 // it. The result has a number unless it is the CPU. It depends only on the arguments.
 // Throws: InvalidArgument for another request, if libtorch has no CUDA, if no device is visible,
 // and if the number is too large.
-c10::Device choose_device(const std::string& request, int local_rank, const VisibleDevices& visible,
-                          const std::string& source = "device");
+LOCKSTEP_API c10::Device choose_device(const std::string& request, int local_rank,
+                                       const VisibleDevices& visible,
+                                       const std::string& source = "device");
 // The same with visible_devices(), which is called only if the request depends on it.
-c10::Device choose_device(const std::string& request, int local_rank,
-                          const std::string& source = "device");
+LOCKSTEP_API c10::Device choose_device(const std::string& request, int local_rank,
+                                       const std::string& source = "device");
 
-}  // namespace lockstep::device
+}  // namespace lockstep::inline v0::device

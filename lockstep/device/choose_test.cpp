@@ -7,7 +7,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::device {
+namespace lockstep::inline v0::device {
 namespace {
 
 using ::testing::HasSubstr;
@@ -75,4 +75,4 @@ TEST(ChooseDevice, KnowsNoOtherRequest) {
 }
 
 }  // namespace
-}  // namespace lockstep::device
+}  // namespace lockstep::inline v0::device

@@ -2,7 +2,7 @@
 
 #include "lockstep/device/internal/guard.h"
 
-namespace lockstep::device {
+namespace lockstep::inline v0::device {
 
 void set_current(c10::Device device) {
   const auto guard = internal::guard_of(device);
@@ -18,4 +18,4 @@ void synchronize(c10::Device device) {
   if (!one.is_cpu()) internal::guard_of(one).synchronizeDevice(one.index());
 }
 
-}  // namespace lockstep::device
+}  // namespace lockstep::inline v0::device

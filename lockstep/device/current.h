@@ -8,16 +8,18 @@
 
 #include <c10/core/Device.h>
 
-namespace lockstep::device {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::device {
 
 // Sets this thread's current device; c10::DeviceGuard does it for a scope. The CPU does not change
 // the current devices of other types.
-void set_current(c10::Device device);
+LOCKSTEP_API void set_current(c10::Device device);
 
 // This thread's current device of that type.
-c10::Device current(c10::DeviceType type);
+LOCKSTEP_API c10::Device current(c10::DeviceType type);
 
 // Waits on the host until the device has finished all submitted work, on all its streams.
-void synchronize(c10::Device device);
+LOCKSTEP_API void synchronize(c10::Device device);
 
-}  // namespace lockstep::device
+}  // namespace lockstep::inline v0::device

@@ -3,7 +3,7 @@
 #include "lockstep/device/internal/guard.h"
 #include "lockstep/device/stream.h"
 
-namespace lockstep::device {
+namespace lockstep::inline v0::device {
 
 Event::Event(c10::Device device) : device_(internal::numbered(device)) {
   if (!device_.is_cpu()) event_.emplace(device_.type());
@@ -30,4 +30,4 @@ void Event::synchronize() const {
   if (event_) event_->synchronize();
 }
 
-}  // namespace lockstep::device
+}  // namespace lockstep::inline v0::device

@@ -7,12 +7,14 @@
 
 #include <optional>
 
-namespace lockstep::device {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::device {
 
 // Equals c10::Event, except that on the CPU it is a point that is always reached. An event that was
 // never recorded is reached, too. Movable; may outlive the work it was recorded after.
 // Thread-safety: one thread at a time.
-class Event {
+class LOCKSTEP_API Event {
  public:
   explicit Event(c10::Device device);
 
@@ -34,4 +36,4 @@ class Event {
   std::optional<c10::Event> event_;  // nullopt: on the CPU
 };
 
-}  // namespace lockstep::device
+}  // namespace lockstep::inline v0::device

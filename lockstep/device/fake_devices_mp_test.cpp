@@ -22,7 +22,7 @@
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
 #include "lockstep/testing/gtest_ranks.h"
 
-namespace lockstep::device {
+namespace lockstep::inline v0::device {
 namespace {
 
 using testing::Counting;
@@ -215,4 +215,4 @@ TEST_P(OnFakeDevices, GeneratorsGoOnWhereTheyWere) {
 }
 
 }  // namespace
-}  // namespace lockstep::device
+}  // namespace lockstep::inline v0::device

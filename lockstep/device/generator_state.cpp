@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/device/internal/guard.h"
 
-namespace lockstep::device {
+namespace lockstep::inline v0::device {
 
 at::Tensor generator_state(c10::Device device) {
   at::Generator generator = at::globalContext().defaultGenerator(internal::numbered(device));
@@ -28,4 +28,4 @@ void set_generator_state(c10::Device device, const at::Tensor& state) {
   }
 }
 
-}  // namespace lockstep::device
+}  // namespace lockstep::inline v0::device

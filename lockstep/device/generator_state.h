@@ -5,17 +5,19 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
-namespace lockstep::device {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::device {
 
 // Returns a uint8 tensor on the CPU, with the same bytes as Python's torch.get_rng_state() or
 // torch.cuda.get_rng_state(). Later draws do not change it.
 // Thread-safety: any thread.
-at::Tensor generator_state(c10::Device device);
+LOCKSTEP_API at::Tensor generator_state(c10::Device device);
 
 // Restores a state.
 // Throws: InvalidArgument if it is not a state of such a device's generator, which then stays as it
 // was.
 // Thread-safety: any thread.
-void set_generator_state(c10::Device device, const at::Tensor& state);
+LOCKSTEP_API void set_generator_state(c10::Device device, const at::Tensor& state);
 
-}  // namespace lockstep::device
+}  // namespace lockstep::inline v0::device

@@ -24,7 +24,7 @@
 #define LOCKSTEP_TORCH_GRAPHS 1
 #endif
 
-namespace lockstep::device {
+namespace lockstep::inline v0::device {
 namespace {
 
 class UnderWay final : public Capture {
@@ -291,4 +291,4 @@ void Graph::replay() {
   impl_->replay();
 }
 
-}  // namespace lockstep::device
+}  // namespace lockstep::inline v0::device

@@ -14,11 +14,13 @@
 #include <memory>
 #include <string>
 
-namespace lockstep::device {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::device {
 
 // Why the device has no graphs: a reason in libtorch, or in how Lockstep was compiled. Empty: it
 // has graphs.
-std::string why_no_graphs(c10::Device device);
+LOCKSTEP_API std::string why_no_graphs(c10::Device device);
 
 // Host work that belongs to each replay of a graph: an optimizer counts its steps, ranks agree that
 // they replay. The replaying thread calls each function of all parts before the next function of
@@ -45,7 +47,7 @@ struct ReplayPart {
 
 // A capture in progress.
 // Thread-safety: any thread that works for the capture.
-class Capture {
+class LOCKSTEP_API Capture {
  public:
   virtual ~Capture() = default;
   // Unique in the process.
@@ -60,23 +62,23 @@ class Capture {
 
 // Whether any thread of this process is capturing.
 // Cost: one load.
-bool anybody_captures() noexcept;
+LOCKSTEP_API bool anybody_captures() noexcept;
 
 // The capture that work submitted to `stream` now belongs to, or null.
 // Throws: InvalidArgument if the stream is captured by other code than Graph.
 // Cost: none while no thread captures.
-Capture* capture_of(const c10::Stream& stream);
+LOCKSTEP_API Capture* capture_of(const c10::Stream& stream);
 
 // Whether the capture with this id has not ended yet.
-bool is_under_way(uint64_t capture) noexcept;
+LOCKSTEP_API bool is_under_way(uint64_t capture) noexcept;
 
 // Whether the calling thread is capturing: it must then not query whether events are reached.
-bool captures_here() noexcept;
+LOCKSTEP_API bool captures_here() noexcept;
 
 // Tensors that the captured work made, its results among them, live as long as the graph, in memory
 // of its own.
 // Thread-safety: one thread at a time.
-class Graph {
+class LOCKSTEP_API Graph {
  public:
   // Throws InvalidArgument if why_no_graphs() gives a reason.
   explicit Graph(c10::Device device);
@@ -104,4 +106,4 @@ class Graph {
   bool captured_ = false;
 };
 
-}  // namespace lockstep::device
+}  // namespace lockstep::inline v0::device

@@ -13,7 +13,7 @@
 #include "lockstep/device/stream.h"
 #include "lockstep/device/timer.h"
 
-namespace lockstep::device {
+namespace lockstep::inline v0::device {
 namespace {
 
 TEST(HostDevice, NothingIsUnderWay) {
@@ -72,4 +72,4 @@ TEST(HostDevice, OtherDevicesAreNotThere) {
 }
 
 }  // namespace
-}  // namespace lockstep::device
+}  // namespace lockstep::inline v0::device

@@ -20,7 +20,7 @@
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
 #include "lockstep/testing/gtest_ranks.h"
 
-namespace lockstep::device::init_mp_test {
+namespace lockstep::inline v0::device::init_mp_test {
 namespace {
 
 using testing::FakeCuda;
@@ -159,4 +159,4 @@ TEST(InitOnFakeNccl, TakesTheChosenDevice) {
 }
 
 }  // namespace
-}  // namespace lockstep::device::init_mp_test
+}  // namespace lockstep::inline v0::device::init_mp_test

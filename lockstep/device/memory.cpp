@@ -6,7 +6,7 @@
 
 #include "lockstep/device/internal/guard.h"
 
-namespace lockstep::device {
+namespace lockstep::inline v0::device {
 namespace {
 
 // Returns nullptr if no memory was ever allocated there.
@@ -58,4 +58,4 @@ at::Tensor copy_to(const at::Tensor& host, c10::Device device) {
       .to(device, /*non_blocking=*/true);
 }
 
-}  // namespace lockstep::device
+}  // namespace lockstep::inline v0::device

@@ -7,7 +7,7 @@
 #include "lockstep/device/event.h"
 #include "lockstep/device/internal/guard.h"
 
-namespace lockstep::device {
+namespace lockstep::inline v0::device {
 
 c10::Stream current_stream(c10::Device device) {
   const c10::Device one = internal::numbered(device);
@@ -40,4 +40,4 @@ void order(const c10::Stream& earlier, const c10::Stream& later) {
   event.block(later);
 }
 
-}  // namespace lockstep::device
+}  // namespace lockstep::inline v0::device

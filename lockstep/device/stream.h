@@ -6,22 +6,24 @@
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
-namespace lockstep::device {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::device {
 
 // This thread's current stream of the device, which receives its operations.
-c10::Stream current_stream(c10::Device device);
+LOCKSTEP_API c10::Stream current_stream(c10::Device device);
 
 // A stream for work beside the current one, from the device's pool, which hands out a few dozen in
 // turn: ask once and keep the stream. `urgent`: its work has priority over that of other streams,
 // if the device supports it.
-c10::Stream side_stream(c10::Device device, bool urgent = false);
+LOCKSTEP_API c10::Stream side_stream(c10::Device device, bool urgent = false);
 
 // The process's single stream for copies to the device ahead of their use. It is shared because
 // libtorch's allocator keeps memory for each stream, so a stream per loader would hold a lot of it.
-c10::Stream copy_stream(c10::Device device);
+LOCKSTEP_API c10::Stream copy_stream(c10::Device device);
 
 // Orders later work of `later` after the work that `earlier` has been given so far, without waiting
 // on the host. The streams may belong to two devices of one type.
-void order(const c10::Stream& earlier, const c10::Stream& later);
+LOCKSTEP_API void order(const c10::Stream& earlier, const c10::Stream& later);
 
-}  // namespace lockstep::device
+}  // namespace lockstep::inline v0::device

@@ -4,7 +4,7 @@
 #include "lockstep/device/internal/guard.h"
 #include "lockstep/device/stream.h"
 
-namespace lockstep::device {
+namespace lockstep::inline v0::device {
 
 DeviceTimer::DeviceTimer(c10::Device device) : device_(internal::numbered(device)) {
   // BACKEND_DEFAULT is the flag of events that measure time.
@@ -48,4 +48,4 @@ double DeviceTimer::wait() const {
   return *seconds();
 }
 
-}  // namespace lockstep::device
+}  // namespace lockstep::inline v0::device

@@ -7,13 +7,15 @@
 #include <chrono>
 #include <optional>
 
-namespace lockstep::device {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::device {
 
 // The device measures the time, so the host neither waits nor measures its own time: start() and
 // stop() are submitted to the stream, and the result is read after the device has passed them. On
 // the CPU it is the time between the two calls. May be reused any number of times.
 // Thread-safety: one thread at a time.
-class DeviceTimer {
+class LOCKSTEP_API DeviceTimer {
  public:
   explicit DeviceTimer(c10::Device device);
 
@@ -42,4 +44,4 @@ class DeviceTimer {
   std::chrono::steady_clock::time_point first_{}, last_{};
 };
 
-}  // namespace lockstep::device
+}  // namespace lockstep::inline v0::device

@@ -9,7 +9,7 @@
 
 #include "lockstep/flat/gradient_home.h"
 
-namespace lockstep::flat {
+namespace lockstep::inline v0::flat {
 
 namespace {
 
@@ -86,4 +86,4 @@ void BackwardWatch::end() {
   backward_ended();
 }
 
-}  // namespace lockstep::flat
+}  // namespace lockstep::inline v0::flat

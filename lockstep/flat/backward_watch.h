@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-namespace lockstep::flat {
+namespace lockstep::inline v0::flat {
 
 // A base of classes that reduce gradients between ranks, owned by a shared_ptr: hooks hold it
 // weakly, a running backward strongly. The functions below are called on the thread that runs the
@@ -70,4 +70,4 @@ class OuterBackward {
   bool outermost_;
 };
 
-}  // namespace lockstep::flat
+}  // namespace lockstep::inline v0::flat

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::flat_test {
+namespace lockstep::inline v0::flat_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -113,4 +113,4 @@ TEST(BackwardWatch, ABackwardInsideAnotherBelongsToIt) {
 }
 
 }  // namespace
-}  // namespace lockstep::flat_test
+}  // namespace lockstep::inline v0::flat_test

@@ -4,7 +4,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::flat {
+namespace lockstep::inline v0::flat {
 namespace {
 
 constexpr int64_t kAlignment = 64;  // bytes: a cache line
@@ -45,4 +45,4 @@ std::vector<Bucket> plan_buckets(std::span<const TensorSpec> tensors, std::span<
   return full;
 }
 
-}  // namespace lockstep::flat
+}  // namespace lockstep::inline v0::flat

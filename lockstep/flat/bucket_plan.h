@@ -9,7 +9,9 @@
 #include <span>
 #include <vector>
 
-namespace lockstep::flat {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::flat {
 
 struct TensorSpec {
   int64_t numel = 0;
@@ -40,9 +42,11 @@ struct Bucket {
 // Tensors start at multiples of 64 bytes. Buckets are ordered by the tensor that fills them, so
 // that the order of reduction follows backward if `order` is that of the gradients. Equal input
 // gives equal output on all ranks.
-std::vector<Bucket> plan_buckets(std::span<const TensorSpec> tensors, std::span<const size_t> order,
-                                 BucketSizes sizes = {});
+LOCKSTEP_API std::vector<Bucket> plan_buckets(std::span<const TensorSpec> tensors,
+                                              std::span<const size_t> order,
+                                              BucketSizes sizes = {});
 // All tensors in reverse order, in which backward tends to produce gradients.
-std::vector<Bucket> plan_buckets(std::span<const TensorSpec> tensors, BucketSizes sizes = {});
+LOCKSTEP_API std::vector<Bucket> plan_buckets(std::span<const TensorSpec> tensors,
+                                              BucketSizes sizes = {});
 
-}  // namespace lockstep::flat
+}  // namespace lockstep::inline v0::flat

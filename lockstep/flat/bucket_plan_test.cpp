@@ -6,7 +6,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::flat::bucket_plan_test {
+namespace lockstep::inline v0::flat::bucket_plan_test {
 namespace {
 
 std::vector<TensorSpec> floats(std::initializer_list<int64_t> numels) {
@@ -77,4 +77,4 @@ TEST(BucketPlan, TakesNothingAndRefusesNonsense) {
 }
 
 }  // namespace
-}  // namespace lockstep::flat::bucket_plan_test
+}  // namespace lockstep::inline v0::flat::bucket_plan_test

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <utility>
 
-namespace lockstep::flat {
+namespace lockstep::inline v0::flat {
 namespace {
 
 using Arrived = std::function<void(const at::Tensor&)>;
@@ -88,4 +88,4 @@ std::shared_ptr<void> on_gradient(const at::Tensor& parameter, Arrived arrived) 
   return handle;
 }
 
-}  // namespace lockstep::flat
+}  // namespace lockstep::inline v0::flat

@@ -6,7 +6,7 @@
 #include <functional>
 #include <memory>
 
-namespace lockstep::flat {
+namespace lockstep::inline v0::flat {
 
 // A stretch of `flat` from element `offset`, with these sizes and strides, or contiguous. It is not
 // a view for autograd: Optimizer::zero_grad(false) calls detach_(), which autograd forbids on
@@ -32,4 +32,4 @@ void move_into(const at::Tensor& view, const at::Tensor& gradient);
 std::shared_ptr<void> on_gradient(const at::Tensor& parameter,
                                   std::function<void(const at::Tensor& passed)> arrived);
 
-}  // namespace lockstep::flat
+}  // namespace lockstep::inline v0::flat

@@ -10,7 +10,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/flat/internal/placing_allocator.h"
 
-namespace lockstep::flat {
+namespace lockstep::inline v0::flat {
 namespace {
 
 constexpr size_t kNone = ~size_t{0};
@@ -164,4 +164,4 @@ void GradientPlacement::vacate(const at::Tensor& gradient) {
   storage.set_data_ptr_noswap(std::move(elsewhere));
 }
 
-}  // namespace lockstep::flat
+}  // namespace lockstep::inline v0::flat

@@ -19,10 +19,12 @@
 #include <memory>
 #include <vector>
 
-namespace lockstep::flat {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::flat {
 
 // Thread-safety: one thread at a time, that of the backward; tensors may be freed on any thread.
-class GradientPlacement {
+class LOCKSTEP_API GradientPlacement {
  public:
   // For parameters known by index, with gradients of these sizes; 0: never watched.
   explicit GradientPlacement(std::vector<size_t> bytes);
@@ -58,4 +60,4 @@ class GradientPlacement {
   std::shared_ptr<Plan> plan_;
 };
 
-}  // namespace lockstep::flat
+}  // namespace lockstep::inline v0::flat

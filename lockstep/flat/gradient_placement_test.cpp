@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep::flat {
+namespace lockstep::inline v0::flat {
 namespace {
 
 constexpr int64_t kNumel = 1000;
@@ -159,4 +159,4 @@ TEST(GradientPlacement, RawAllocationsMayLieInAPlaceToo) {
 }
 
 }  // namespace
-}  // namespace lockstep::flat
+}  // namespace lockstep::inline v0::flat

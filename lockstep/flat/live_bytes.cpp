@@ -5,7 +5,7 @@
 
 #include <atomic>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // libtorch passes it on to the threads that share an operation.
 class LiveBytes::Counter final : public c10::MemoryReportingInfoBase,
@@ -50,4 +50,4 @@ int64_t LiveBytes::most() const {
   return counter_ ? counter_->most() - before_ : 0;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -5,18 +5,20 @@
 #include <memory>
 #include <optional>
 
+#include "lockstep/core/export.h"
+
 namespace c10 {
 class DebugInfoGuard;
 }
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // While it lives, it counts the bytes that this thread's tensors allocate from libtorch's
 // allocators, on any device, and those of them that are freed. Shared and symmetric memory is not
 // counted. Several may live at once, the later ones within the earlier. It counts nothing where a
 // libtorch profiler already counts memory on this thread.
 // Cost: some hundred nanoseconds per allocation.
-class LiveBytes {
+class LOCKSTEP_API LiveBytes {
  public:
   LiveBytes();
   ~LiveBytes();
@@ -33,4 +35,4 @@ class LiveBytes {
   std::unique_ptr<c10::DebugInfoGuard> guard_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -10,7 +10,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Throws InvalidArgument in the name of `who` unless `share` is a number >= 0: the share of a step
 // without a target is 0 / 0, and would make gradients NaN.
@@ -29,4 +29,4 @@ inline at::Tensor weighed_loss(const at::Tensor& loss, std::optional<double> sha
   return batches == 1 ? loss : loss.div(batches);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -1,6 +1,6 @@
 #include "lockstep/flat/module_device.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 c10::Device device_of(const torch::nn::Module& module) {
   for (const at::Tensor& parameter : module.parameters())
@@ -10,4 +10,4 @@ c10::Device device_of(const torch::nn::Module& module) {
   return c10::kCPU;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

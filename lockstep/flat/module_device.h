@@ -4,10 +4,12 @@
 #include <c10/core/Device.h>
 #include <torch/nn/module.h>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 // The device of its first parameter, or buffer; the CPU where it has neither. Not meaningful for a
 // module that is spread over several devices.
-c10::Device device_of(const torch::nn::Module& module);
+LOCKSTEP_API c10::Device device_of(const torch::nn::Module& module);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

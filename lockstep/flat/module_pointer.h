@@ -1,7 +1,7 @@
 // The concept of a module that wrappers accept.
 #pragma once
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // A holder of a module (made by TORCH_MODULE), or a std::shared_ptr to one.
 template <typename M>
@@ -11,4 +11,4 @@ concept ModulePointer = requires(M& m) {
   m->is_training();
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

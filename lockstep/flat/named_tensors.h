@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
@@ -35,4 +35,4 @@ NamedTensors parameters_of(M& module) {
     return to_named_tensors(module->named_parameters());
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep::flat {
+namespace lockstep::inline v0::flat {
 
 template <typename F>
 void for_each_tensor(at::Tensor& tensor, const F& f) {
@@ -116,4 +116,4 @@ int64_t rows_of(const First& first, const Rest&... rest) {
   return rows_of(rest...);
 }
 
-}  // namespace lockstep::flat
+}  // namespace lockstep::inline v0::flat

@@ -9,7 +9,7 @@
 #include "lockstep/flat/gradient_home.h"
 #include "lockstep/hooks/layer_hook.h"
 
-namespace lockstep::flat {
+namespace lockstep::inline v0::flat {
 
 bool can_be_flat(const at::Tensor& tensor) {
   return tensor.defined() && tensor.layout() == at::kStrided &&
@@ -67,4 +67,4 @@ bool is_home(const at::Tensor& parameter, const at::Tensor& flat, int64_t offset
              static_cast<const char*>(flat.const_data_ptr()) + offset * flat.element_size();
 }
 
-}  // namespace lockstep::flat
+}  // namespace lockstep::inline v0::flat

@@ -10,7 +10,7 @@
 #include <span>
 #include <utility>
 
-namespace lockstep::flat {
+namespace lockstep::inline v0::flat {
 
 // Whether the tensor can lie in a flat buffer: defined, dense and floating-point.
 bool can_be_flat(const at::Tensor& tensor);
@@ -31,4 +31,4 @@ void adopt_home(const at::Tensor& parameter, const at::Tensor& flat, int64_t off
 // optimizer, takes it elsewhere.
 bool is_home(const at::Tensor& parameter, const at::Tensor& flat, int64_t offset);
 
-}  // namespace lockstep::flat
+}  // namespace lockstep::inline v0::flat

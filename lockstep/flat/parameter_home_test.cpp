@@ -12,7 +12,7 @@
 
 #include "lockstep/hooks/layer_hook.h"
 
-namespace lockstep::flat_test {
+namespace lockstep::inline v0::flat_test {
 namespace {
 
 at::Tensor counted(at::IntArrayRef sizes) {
@@ -108,4 +108,4 @@ TEST(ParameterHome, WhatCannotBeFlat) {
 }
 
 }  // namespace
-}  // namespace lockstep::flat_test
+}  // namespace lockstep::inline v0::flat_test

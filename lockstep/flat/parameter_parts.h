@@ -7,11 +7,11 @@
 #include <functional>
 #include <string>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Copies the elements [begin, begin + part.numel()) of the parameter with that name into `part`,
 // 1-D and contiguous (TransformerLm::drawn_parts(), lm_stored_parts()).
 using ParameterParts =
     std::function<void(const std::string& name, int64_t begin, const at::Tensor& part)>;
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -6,11 +6,13 @@
 #include <optional>
 #include <vector>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 // Found by dynamic_cast: code that looks at an optimizer's gradients before its step(), such as
 // amp::GradScaler, calls synchronize() first.
-class PendingGradients {
+class LOCKSTEP_API PendingGradients {
  public:
   virtual ~PendingGradients() = default;
   // Returns once all gradients are the ones that step() will use. Does nothing if they are.
@@ -25,4 +27,4 @@ class PendingGradients {
   virtual void leave_out() {}
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

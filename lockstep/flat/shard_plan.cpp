@@ -8,7 +8,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::flat {
+namespace lockstep::inline v0::flat {
 namespace {
 
 constexpr int64_t kPartAlignment = 64;  // bytes: a cache line
@@ -230,4 +230,4 @@ Range range_in_part(int64_t offset, int64_t numel, int rank, int64_t part) {
   return {begin, end};
 }
 
-}  // namespace lockstep::flat
+}  // namespace lockstep::inline v0::flat

@@ -8,7 +8,7 @@
 
 #include "lockstep/flat/bucket_plan.h"
 
-namespace lockstep::flat {
+namespace lockstep::inline v0::flat {
 
 struct ShardedBucket {
   Bucket bucket;  // numel is a multiple of the number of parts
@@ -55,4 +55,4 @@ struct Range {
 // The range of the bucket's elements [offset, offset + numel) in part `rank`.
 Range range_in_part(int64_t offset, int64_t numel, int rank, int64_t part);
 
-}  // namespace lockstep::flat
+}  // namespace lockstep::inline v0::flat

@@ -8,7 +8,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::flat::shard_plan_test {
+namespace lockstep::inline v0::flat::shard_plan_test {
 namespace {
 
 std::vector<size_t> tensors_of(const ShardedBucket& bucket) {
@@ -235,4 +235,4 @@ TEST(ShardPlan, ATensorsRangesCoverItOnce) {
 }
 
 }  // namespace
-}  // namespace lockstep::flat::shard_plan_test
+}  // namespace lockstep::inline v0::flat::shard_plan_test

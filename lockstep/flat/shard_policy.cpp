@@ -7,7 +7,7 @@
 #include "lockstep/flat/shard_plan.h"
 #include "lockstep/hooks/name_pattern.h"
 
-namespace lockstep::flat {
+namespace lockstep::inline v0::flat {
 namespace {
 
 std::string words_of(const ShardRule& rule) {
@@ -108,4 +108,4 @@ std::string to_text(const ShardPolicy& policy, const ShardChoice& choice) {
   return text;
 }
 
-}  // namespace lockstep::flat
+}  // namespace lockstep::inline v0::flat

@@ -7,9 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/flat/named_tensors.h"
 
-namespace lockstep::flat {
+namespace lockstep::inline v0::flat {
 
 enum class Cut : uint8_t {
   kElements,  // anywhere
@@ -47,12 +48,12 @@ struct ShardChoice {
 // Throws: InvalidArgument for a rule that selects no tensor, a name that no tensor has (with the
 // nearest), numbers out of range, and rows of a tensor with another outermost dim (a transposed
 // one), which are not stretches of memory.
-ShardChoice choose_shards(const ShardPolicy& policy, const NamedTensors& tensors);
+LOCKSTEP_API ShardChoice choose_shards(const ShardPolicy& policy, const NamedTensors& tensors);
 
 // "rule 1 (rows of 'model.layers.*', 2 dims)", for messages; rule rules.size() is "no rule
 // (anywhere)".
-std::string name_of_rule(const ShardPolicy& policy, size_t rule);
+LOCKSTEP_API std::string name_of_rule(const ShardPolicy& policy, size_t rule);
 // One line per rule, with the tensors and bytes that it selected; the last line is for the rest.
-std::string to_text(const ShardPolicy& policy, const ShardChoice& choice);
+LOCKSTEP_API std::string to_text(const ShardPolicy& policy, const ShardChoice& choice);
 
-}  // namespace lockstep::flat
+}  // namespace lockstep::inline v0::flat

@@ -11,7 +11,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/flat/shard_plan.h"
 
-namespace lockstep::flat::shard_policy_test {
+namespace lockstep::inline v0::flat::shard_policy_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -82,4 +82,4 @@ TEST(ShardPolicy, RowsAreStretchesOfMemory) {
 }
 
 }  // namespace
-}  // namespace lockstep::flat::shard_policy_test
+}  // namespace lockstep::inline v0::flat::shard_policy_test

@@ -3,11 +3,13 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 // Found by dynamic_cast by amp::GradScaler, so that the host need not wait to learn whether
 // gradients are finite, and by code that saves an optimizer's state.
-class StepsOnDevice {
+class LOCKSTEP_API StepsOnDevice {
  public:
   virtual ~StepsOnDevice() = default;
   // A step that is skipped where `found_inf` is 1: one float32 element, 0 or 1, on the gradients'
@@ -18,4 +20,4 @@ class StepsOnDevice {
   virtual void settle() const = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -4,7 +4,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::flat {
+namespace lockstep::inline v0::flat {
 namespace {
 
 bool alike(const TensorSpec& a, const TensorSpec& b) {
@@ -46,4 +46,4 @@ TurnPlan plan_turns(std::span<const TensorSpec> buckets, size_t each) {
   return plan;
 }
 
-}  // namespace lockstep::flat
+}  // namespace lockstep::inline v0::flat

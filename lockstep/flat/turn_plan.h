@@ -12,7 +12,7 @@
 
 #include "lockstep/flat/bucket_plan.h"
 
-namespace lockstep::flat {
+namespace lockstep::inline v0::flat {
 
 struct TurnPlan {
   struct Turn {
@@ -28,4 +28,4 @@ struct TurnPlan {
 // Throws: InvalidArgument for 0.
 TurnPlan plan_turns(std::span<const TensorSpec> buckets, size_t each);
 
-}  // namespace lockstep::flat
+}  // namespace lockstep::inline v0::flat

@@ -8,7 +8,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::flat_test {
+namespace lockstep::inline v0::flat_test {
 namespace {
 
 using flat::plan_turns;
@@ -55,4 +55,4 @@ TEST(TurnPlan, FewBucketsHaveABufferEach) {
 }
 
 }  // namespace
-}  // namespace lockstep::flat_test
+}  // namespace lockstep::inline v0::flat_test

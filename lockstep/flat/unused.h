@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 enum class Unused : uint8_t {
   kLeave,  // its gradient is unchanged: undefined, or with its former values
@@ -12,4 +12,4 @@ enum class Unused : uint8_t {
   kThrow,  // InvalidArgument that names it, on all ranks; the other gradients are reduced
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -11,7 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 
-namespace lockstep::flat {
+namespace lockstep::inline v0::flat {
 
 struct WrappedParameters::Seen {
   std::string name;
@@ -128,4 +128,4 @@ void WrappedParameters::check_kinds() const {
   }
 }
 
-}  // namespace lockstep::flat
+}  // namespace lockstep::inline v0::flat

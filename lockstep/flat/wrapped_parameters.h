@@ -12,17 +12,18 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/flat/named_tensors.h"
 
 namespace torch::nn {
 class Module;
 }
 
-namespace lockstep::flat {
+namespace lockstep::inline v0::flat {
 
 // It keeps the tensors alive. The checks are meant for every forward: they compare pointers, types
 // and flags.
-class WrappedParameters {
+class LOCKSTEP_API WrappedParameters {
  public:
   // `who`: the wrapper's name in messages, "DistributedDataParallel".
   WrappedParameters(std::string who, const NamedTensors& parameters);
@@ -47,4 +48,4 @@ class WrappedParameters {
   std::shared_ptr<const std::vector<Seen>> seen_;  // in the module's order
 };
 
-}  // namespace lockstep::flat
+}  // namespace lockstep::inline v0::flat

@@ -11,7 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::flat_test {
+namespace lockstep::inline v0::flat_test {
 namespace {
 
 using ::testing::AllOf;
@@ -109,4 +109,4 @@ TEST(WrappedParameters, AModelThatTrainsNothingIsRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep::flat_test
+}  // namespace lockstep::inline v0::flat_test

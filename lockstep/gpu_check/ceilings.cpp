@@ -10,7 +10,7 @@
 #include "lockstep/device/memory.h"
 #include "lockstep/device/timer.h"
 
-namespace lockstep::gpu_check {
+namespace lockstep::inline v0::gpu_check {
 
 double best_seconds(c10::Device device, const std::function<void()>& work, int tries) {
   work();  // what is loaded and chosen at first use
@@ -55,4 +55,4 @@ double pinned_copy(c10::Device device, int64_t bytes, bool to_device) {
   return static_cast<double>(bytes) / seconds;
 }
 
-}  // namespace lockstep::gpu_check
+}  // namespace lockstep::inline v0::gpu_check

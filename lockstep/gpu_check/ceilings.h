@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <functional>
 
-namespace lockstep::gpu_check {
+namespace lockstep::inline v0::gpu_check {
 
 // The least of several times, in seconds by the device's clock, that `work` takes there.
 double best_seconds(c10::Device device, const std::function<void()>& work, int tries = 7);
@@ -21,4 +21,4 @@ double copy_ceiling(c10::Device device, int64_t bytes);
 // Bytes a second from pinned host memory to the device, or back.
 double pinned_copy(c10::Device device, int64_t bytes, bool to_device);
 
-}  // namespace lockstep::gpu_check
+}  // namespace lockstep::inline v0::gpu_check

@@ -11,7 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/subprocess.h"
 
-namespace lockstep::gpu_check {
+namespace lockstep::inline v0::gpu_check {
 
 namespace {
 
@@ -51,4 +51,4 @@ CommandOutput run_command(const std::vector<std::string>& command, double second
   return {.text = read_whole(output.get()), .wrong = wrong};
 }
 
-}  // namespace lockstep::gpu_check
+}  // namespace lockstep::inline v0::gpu_check

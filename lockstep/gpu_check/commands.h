@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::gpu_check {
+namespace lockstep::inline v0::gpu_check {
 
 struct CommandOutput {
   std::string text;   // what it wrote, on both streams
@@ -15,4 +15,4 @@ struct CommandOutput {
 // Ends it, and whom it started, after so many seconds. Throws SystemError alone.
 CommandOutput run_command(const std::vector<std::string>& command, double seconds);
 
-}  // namespace lockstep::gpu_check
+}  // namespace lockstep::inline v0::gpu_check

@@ -14,7 +14,7 @@
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/parallel/ddp/ddp.h"
 
-namespace lockstep::gpu_check {
+namespace lockstep::inline v0::gpu_check {
 namespace {
 
 constexpr int64_t kClasses = 10;
@@ -169,4 +169,4 @@ double ms_per_step(Contest& contest, c10::Device device, int steps) {
   return seconds_since(start) * 1e3 / steps;
 }
 
-}  // namespace lockstep::gpu_check
+}  // namespace lockstep::inline v0::gpu_check

@@ -10,7 +10,7 @@
 
 #include "lockstep/comm/communicator.h"
 
-namespace lockstep::gpu_check {
+namespace lockstep::inline v0::gpu_check {
 
 // A model's shape and its batch: what contest.py is told too. Zeros where a kind has no such thing.
 struct StepCase {
@@ -50,4 +50,4 @@ std::unique_ptr<Contest> make_contest(const StepCase& one, c10::Device device, C
 // Milliseconds a step, over so many of them; the host waits at the begin and the end alone.
 double ms_per_step(Contest& contest, c10::Device device, int steps);
 
-}  // namespace lockstep::gpu_check
+}  // namespace lockstep::inline v0::gpu_check

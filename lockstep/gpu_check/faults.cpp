@@ -10,7 +10,7 @@
 #include "lockstep/gpu_check/ranks.h"
 #include "lockstep/testing/fault_suite.h"
 
-namespace lockstep::gpu_check {
+namespace lockstep::inline v0::gpu_check {
 namespace {
 
 // What a rank that stops is waited for; others are named by themselves.
@@ -105,4 +105,4 @@ void look_at_faults(const Options& options, const Rows& rows) {
   }
 }
 
-}  // namespace lockstep::gpu_check
+}  // namespace lockstep::inline v0::gpu_check

@@ -14,7 +14,7 @@
 #include "lockstep/gpu_check/commands.h"
 #include "lockstep/testing/preloaded.h"
 
-namespace lockstep::gpu_check {
+namespace lockstep::inline v0::gpu_check {
 namespace {
 
 using nlohmann::json;
@@ -129,4 +129,4 @@ TEST_F(GpuCheck, TimeThatIsOverEndsNoMoreThanItsPart) {
 }
 
 }  // namespace
-}  // namespace lockstep::gpu_check
+}  // namespace lockstep::inline v0::gpu_check

@@ -12,7 +12,7 @@
 #include "lockstep/gpu_check/commands.h"
 #include "lockstep/gpu_check/parts.h"
 
-namespace lockstep::gpu_check {
+namespace lockstep::inline v0::gpu_check {
 namespace {
 
 void card(const Rows& rows) {
@@ -101,4 +101,4 @@ void look_at_machine(const Options& options, const Rows& rows) {
   rows.guard("ceilings", [&] { ceilings(options, rows); });
 }
 
-}  // namespace lockstep::gpu_check
+}  // namespace lockstep::inline v0::gpu_check

@@ -14,7 +14,7 @@
 #include "lockstep/gpu_check/runner.h"
 #include "lockstep/testing/operation_suite.h"
 
-namespace lockstep::gpu_check {
+namespace lockstep::inline v0::gpu_check {
 namespace {
 
 // Every dtype in short, and where there is time two of them in longer than a piece of staged: what is
@@ -166,4 +166,4 @@ void look_at_memory_accesses(const Options& options, const Rows& rows) {
     rows.failed(check, ended.wrong + ": " + last_words(output.rest, 3));
 }
 
-}  // namespace lockstep::gpu_check
+}  // namespace lockstep::inline v0::gpu_check

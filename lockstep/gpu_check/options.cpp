@@ -6,7 +6,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/device/choose.h"
 
-namespace lockstep::gpu_check {
+namespace lockstep::inline v0::gpu_check {
 
 std::vector<std::string> Options::arguments(const std::vector<std::string>& more) const {
   std::vector<std::string> result{
@@ -58,4 +58,4 @@ int visible_device_count() {
   return device::visible_devices().cuda;
 }
 
-}  // namespace lockstep::gpu_check
+}  // namespace lockstep::inline v0::gpu_check

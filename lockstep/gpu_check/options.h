@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::gpu_check {
+namespace lockstep::inline v0::gpu_check {
 
 struct Options {
   int ranks = 2;         // of the engines; peer has twice as many as well
@@ -38,4 +38,4 @@ bool devices_are_played();
 // How many ranks can have a device of their own.
 int visible_device_count();
 
-}  // namespace lockstep::gpu_check
+}  // namespace lockstep::inline v0::gpu_check

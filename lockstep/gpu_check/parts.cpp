@@ -7,7 +7,7 @@
 
 #include "lockstep/core/log.h"
 
-namespace lockstep::gpu_check {
+namespace lockstep::inline v0::gpu_check {
 
 void Rows::add(const std::string& check, Outcome outcome, const std::string& text,
                const nlohmann::json& figures) const {
@@ -48,4 +48,4 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-}  // namespace lockstep::gpu_check
+}  // namespace lockstep::inline v0::gpu_check

@@ -9,7 +9,7 @@
 #include "lockstep/gpu_check/options.h"
 #include "lockstep/gpu_check/row.h"
 
-namespace lockstep::gpu_check {
+namespace lockstep::inline v0::gpu_check {
 
 // Where a part, or a rank of it, puts its rows: the process's output, at once.
 class Rows {
@@ -74,4 +74,4 @@ std::string three_digits(double value);
 
 double seconds_since(std::chrono::steady_clock::time_point start);
 
-}  // namespace lockstep::gpu_check
+}  // namespace lockstep::inline v0::gpu_check

@@ -5,7 +5,7 @@
 #include "lockstep/gpu_check/options.h"
 #include "lockstep/gpu_check/parts.h"
 
-namespace lockstep::gpu_check {
+namespace lockstep::inline v0::gpu_check {
 
 void share_memory(Communicator& comm, const Options& options, const Rows& rows);
 void operations(Communicator& comm, const Options& options, const Rows& rows);
@@ -16,4 +16,4 @@ void rank_stops(Communicator& comm, const Options& options, const Rows& rows);
 void rank_calls_another(Communicator& comm, const Options& options, const Rows& rows);
 void share_device(Communicator& comm, const Options& options, const Rows& rows);
 
-}  // namespace lockstep::gpu_check
+}  // namespace lockstep::inline v0::gpu_check

@@ -13,7 +13,7 @@
 #include "lockstep/gpu_check/rank_jobs.h"
 #include "lockstep/testing/lone_ranks.h"
 
-namespace lockstep::gpu_check {
+namespace lockstep::inline v0::gpu_check {
 namespace {
 
 std::string in_words(int end) {
@@ -138,4 +138,4 @@ std::vector<JobSpec> specs(const Options& options, const std::string& job) {
   return all;
 }
 
-}  // namespace lockstep::gpu_check
+}  // namespace lockstep::inline v0::gpu_check

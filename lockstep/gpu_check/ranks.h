@@ -10,7 +10,7 @@
 #include "lockstep/gpu_check/options.h"
 #include "lockstep/gpu_check/parts.h"
 
-namespace lockstep::gpu_check {
+namespace lockstep::inline v0::gpu_check {
 
 // An engine and what its tensors are: "nccl", "peer", or one of the host that carries a device's
 // through pinned memory.
@@ -44,4 +44,4 @@ int run_rank(const Options& options);
 // and nccl with as many ranks as devices.
 std::vector<JobSpec> specs(const Options& options, const std::string& job);
 
-}  // namespace lockstep::gpu_check
+}  // namespace lockstep::inline v0::gpu_check

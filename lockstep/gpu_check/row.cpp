@@ -4,7 +4,7 @@
 #include <array>
 #include <sstream>
 
-namespace lockstep::gpu_check {
+namespace lockstep::inline v0::gpu_check {
 namespace {
 
 constexpr const char* kMark = "gpu-check row ";
@@ -92,4 +92,4 @@ std::string to_table(const std::vector<Row>& rows) {
   return table;
 }
 
-}  // namespace lockstep::gpu_check
+}  // namespace lockstep::inline v0::gpu_check

@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace lockstep::gpu_check {
+namespace lockstep::inline v0::gpu_check {
 
 enum class Outcome {
   kOk,
@@ -42,4 +42,4 @@ std::string last_words(const std::string& text, int lines = 2);
 // Markdown, a row a row, parts in order; what failed is in bold.
 std::string to_table(const std::vector<Row>& rows);
 
-}  // namespace lockstep::gpu_check
+}  // namespace lockstep::inline v0::gpu_check

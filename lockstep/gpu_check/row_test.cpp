@@ -5,7 +5,7 @@
 
 #include "lockstep/gpu_check/contest.h"
 
-namespace lockstep::gpu_check {
+namespace lockstep::inline v0::gpu_check {
 namespace {
 
 using ::testing::HasSubstr;
@@ -63,4 +63,4 @@ TEST(StepCases, OperationsOfAStepAreThoseOfItsProducts) {
 }
 
 }  // namespace
-}  // namespace lockstep::gpu_check
+}  // namespace lockstep::inline v0::gpu_check

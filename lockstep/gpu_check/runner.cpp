@@ -13,7 +13,7 @@
 #include "lockstep/gpu_check/commands.h"
 #include "lockstep/gpu_check/parts.h"
 
-namespace lockstep::gpu_check {
+namespace lockstep::inline v0::gpu_check {
 namespace {
 
 constexpr double kLeast = 2;  // seconds: with less, a part is not begun
@@ -126,4 +126,4 @@ int run_part(const Options& options) {
   throw InvalidArgument("--part '" + options.part + "' is none");
 }
 
-}  // namespace lockstep::gpu_check
+}  // namespace lockstep::inline v0::gpu_check

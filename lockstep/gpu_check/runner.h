@@ -3,7 +3,7 @@
 
 #include "lockstep/gpu_check/options.h"
 
-namespace lockstep::gpu_check {
+namespace lockstep::inline v0::gpu_check {
 
 // Of the program's user: every part, the table on stdout, the rows in a file. The exit code: 0, or 1
 // where a row says "failed". Throws InvalidArgument for parts that there are none of, and for a file
@@ -16,4 +16,4 @@ int run_part(const Options& options);
 // This program's own file.
 std::string own_program();
 
-}  // namespace lockstep::gpu_check
+}  // namespace lockstep::inline v0::gpu_check

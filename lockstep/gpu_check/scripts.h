@@ -1,8 +1,8 @@
 // What runs in Python: a string of the program, made from contest.py by the build.
 #pragma once
 
-namespace lockstep::gpu_check {
+namespace lockstep::inline v0::gpu_check {
 
 extern const char* const kContestScript;
 
-}  // namespace lockstep::gpu_check
+}  // namespace lockstep::inline v0::gpu_check

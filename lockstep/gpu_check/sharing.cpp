@@ -17,7 +17,7 @@
 #include "lockstep/gpu_check/rank_jobs.h"
 #include "lockstep/gpu_check/ranks.h"
 
-namespace lockstep::gpu_check {
+namespace lockstep::inline v0::gpu_check {
 namespace {
 
 void expect(bool condition, const char* what) {
@@ -205,4 +205,4 @@ void look_at_device(const Options& options, const Rows& rows) {
   on_ranks(options, rows, spec);
 }
 
-}  // namespace lockstep::gpu_check
+}  // namespace lockstep::inline v0::gpu_check

@@ -22,7 +22,7 @@
 #include "lockstep/gpu_check/runner.h"
 #include "lockstep/gpu_check/scripts.h"
 
-namespace lockstep::gpu_check {
+namespace lockstep::inline v0::gpu_check {
 namespace {
 
 using nlohmann::json;
@@ -237,4 +237,4 @@ void look_at_shared_device(const Options& options, const Rows& rows) {
   }
 }
 
-}  // namespace lockstep::gpu_check
+}  // namespace lockstep::inline v0::gpu_check

@@ -3,10 +3,10 @@
 
 #include "lockstep/gpu_check/options.h"
 
-namespace lockstep::gpu_check {
+namespace lockstep::inline v0::gpu_check {
 
 // Steps whenever it is its turn (options.contest: the address of bench/turns.h), until there are no
 // more. The program's exit code.
 int run_contest(const Options& options);
 
-}  // namespace lockstep::gpu_check
+}  // namespace lockstep::inline v0::gpu_check

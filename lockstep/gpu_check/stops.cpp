@@ -5,7 +5,7 @@
 #include "lockstep/gpu_check/contest.h"
 #include "lockstep/gpu_check/parts.h"
 
-namespace lockstep::gpu_check {
+namespace lockstep::inline v0::gpu_check {
 namespace {
 
 // libtorch's switch for what its operations do where the host waits for the device, as
@@ -64,4 +64,4 @@ void look_at_stops(const Options& options, const Rows& rows) {
   }
 }
 
-}  // namespace lockstep::gpu_check
+}  // namespace lockstep::inline v0::gpu_check

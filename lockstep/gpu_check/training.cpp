@@ -18,7 +18,7 @@
 #include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/train/accelerator.h"
 
-namespace lockstep::gpu_check {
+namespace lockstep::inline v0::gpu_check {
 namespace {
 
 constexpr int kSteps = 20;
@@ -200,4 +200,4 @@ void look_at_checkpoints(const Options& options, const Rows& rows) {
   rows.guard("a snapshot", [&] { snapshot(comm, options, rows); });
 }
 
-}  // namespace lockstep::gpu_check
+}  // namespace lockstep::inline v0::gpu_check

@@ -22,7 +22,7 @@
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
 #include "lockstep/testing/fake_cuda/fake_cuda_fixture_test.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 const at::Device kCard{at::kCUDA, 0};
@@ -251,4 +251,4 @@ TEST_F(GraphedOptimizers, CallsOfHostsAloneAreRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

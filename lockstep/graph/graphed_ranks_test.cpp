@@ -25,7 +25,7 @@
 #include "lockstep/testing/fake_cuda/nccl_ranks_test.h"
 #include "lockstep/testing/fake_cuda/staged_ranks_test.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 class GraphedRanks : public WithoutRaces {
@@ -424,4 +424,4 @@ TEST_F(GraphedRanks, ACallOfTheHostsIsRefusedAndNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

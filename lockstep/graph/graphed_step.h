@@ -27,7 +27,7 @@
 #include "lockstep/flat/nested.h"
 #include "lockstep/graph/step_graphs.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Objects that the step uses must outlive it.
 // Thread-safety: one thread at a time.
@@ -99,4 +99,4 @@ class GraphedStep {
   Step step_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -33,7 +33,7 @@
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
 #include "lockstep/testing/fake_cuda/fake_cuda_fixture_test.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 class GraphedSteps : public WithoutRaces {
@@ -513,4 +513,4 @@ TEST_F(GraphedSteps, MemoryThatIsFreedUnderAGraphIsFound) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

@@ -20,7 +20,7 @@
 #include "lockstep/core/mutex.h"
 #include "lockstep/device/stream.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // Observes, during its lifetime, the operators called on this thread and on autograd's threads for
 // it: the last one, which is the one that a device refuses in a capture, and the writers of each
@@ -329,4 +329,4 @@ void refuse_argument(const char* type) {
                         "(flat/nested.h), or pass the tensors and numbers themselves");
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

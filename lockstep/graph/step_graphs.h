@@ -11,9 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/device/graph.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The reaction to a step that cannot be captured.
 enum class Uncapturable {
@@ -42,7 +43,7 @@ struct GraphedStepOptions {
 
 namespace internal {
 
-class StepGraphs {
+class LOCKSTEP_API StepGraphs {
  public:
   // Runs the step on the given tensors instead of the batch's.
   using Run = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
@@ -74,7 +75,7 @@ class StepGraphs {
 };
 
 // Reports an argument type whose tensors cannot be found.
-[[noreturn]] void refuse_argument(const char* type);
+[[noreturn]] LOCKSTEP_API void refuse_argument(const char* type);
 
 }  // namespace internal
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

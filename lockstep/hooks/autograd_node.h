@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace lockstep::hooks {
+namespace lockstep::inline v0::hooks {
 
 // The pointer type for nodes in this libtorch, by which an edge holds its function.
 using NodePointer = decltype(torch::autograd::Edge::function);
@@ -26,4 +26,4 @@ NodePointer make_node(Arguments&&... arguments) {
     return c10::make_intrusive<T>(std::forward<Arguments>(arguments)...);
 }
 
-}  // namespace lockstep::hooks
+}  // namespace lockstep::inline v0::hooks

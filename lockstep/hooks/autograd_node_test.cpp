@@ -7,7 +7,7 @@
 
 #include <utility>
 
-namespace lockstep::hooks {
+namespace lockstep::inline v0::hooks {
 namespace {
 
 using torch::autograd::variable_list;
@@ -56,4 +56,4 @@ TEST(AutogradNode, ALongGraphIsTakenApart) {
 }
 
 }  // namespace
-}  // namespace lockstep::hooks
+}  // namespace lockstep::inline v0::hooks

@@ -11,11 +11,13 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::hooks {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::hooks {
 
 // Some heads and inner columns of every layer, evenly, and some words (tensor parallelism,
 // arXiv:1909.08053). The parameters are this part's slices.
-class ModelPart {
+class LOCKSTEP_API ModelPart {
  public:
   virtual ~ModelPart() = default;
   virtual int64_t index() const = 0;
@@ -49,7 +51,7 @@ class ModelPart {
 // equal models or parts, and are given the same batches, whose lengths the functions take. A loss
 // is the whole batch's on every rank, with count() times the gradient of this rank's share: the
 // mean over the ranks, as DistributedDataParallel makes it, is the whole batch's.
-class TokenPart {
+class LOCKSTEP_API TokenPart {
  public:
   using Lengths = std::vector<int64_t>;
   virtual ~TokenPart() = default;
@@ -73,7 +75,7 @@ class TokenPart {
 };
 
 // A module that can be such parts. Throws InvalidArgument for what it cannot be; nothing is sent.
-class Divisible {
+class LOCKSTEP_API Divisible {
  public:
   // The dim of a parameter of that name that parts divide; -1: each has it whole.
   virtual int64_t divided_dim(const std::string& parameter) const = 0;
@@ -88,4 +90,4 @@ class Divisible {
   ~Divisible() = default;
 };
 
-}  // namespace lockstep::hooks
+}  // namespace lockstep::inline v0::hooks

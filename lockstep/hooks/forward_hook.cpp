@@ -13,7 +13,7 @@
 #include "lockstep/hooks/layer_hook.h"
 #include "lockstep/hooks/name_pattern.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using Module = torch::nn::Module;
@@ -478,4 +478,4 @@ void freeze_child(Module& model, const std::string& path) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -44,7 +44,9 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 // The child's result for an input, which may differ from the hook's own.
 using Forward = std::function<at::Tensor(const at::Tensor& input)>;
@@ -56,7 +58,7 @@ using ForwardHook = std::function<at::Tensor(const Forward& forward, const at::T
 
 namespace internal {
 
-struct HookPlace {
+struct LOCKSTEP_API HookPlace {
   virtual ~HookPlace() = default;
   virtual void remove() = 0;
 };
@@ -100,7 +102,7 @@ class HookList<Result(Args...)> {
 };
 
 // A Hookable from a tensor and other arguments to a tensor, for hooks that see only the tensors.
-class TensorFirst {
+class LOCKSTEP_API TensorFirst {
  public:
   virtual std::shared_ptr<const void> add_tensor_hook(ForwardHook hook) = 0;
   virtual void remove_tensor_hook(const std::shared_ptr<const void>& hook) = 0;
@@ -185,7 +187,7 @@ class Hookable<Result(Args...)>
 
 // Removes a hook; otherwise the hook stays as long as the child. Copies refer to the same hook.
 // Destroying a handle does nothing.
-class HookHandle {
+class LOCKSTEP_API HookHandle {
  public:
   HookHandle() = default;
   explicit HookHandle(std::shared_ptr<internal::HookPlace> place) : place_(std::move(place)) {}
@@ -203,23 +205,24 @@ class HookHandle {
 // which a * stands for one part between dots: "model.layers.*".
 // Throws: InvalidArgument for a name that matches nothing (with the nearest), and for no names at
 // all.
-std::vector<std::string> modules_named(const torch::nn::Module& model,
-                                       const std::vector<std::string>& names);
+LOCKSTEP_API std::vector<std::string> modules_named(const torch::nn::Module& model,
+                                                    const std::vector<std::string>& names);
 // A model's layers: the outermost modules that are Hookable from a tensor to a tensor and are in a
 // list (the last part of their name is a number), in the model's order.
-std::vector<std::string> layers_of(const torch::nn::Module& model);
+LOCKSTEP_API std::vector<std::string> layers_of(const torch::nn::Module& model);
 
 // The module of that name in model.named_modules().
 // Throws: InvalidArgument that names the nearest.
-std::shared_ptr<torch::nn::Module> find_module(const torch::nn::Module& model,
-                                               const std::string& path);
+LOCKSTEP_API std::shared_ptr<torch::nn::Module> find_module(const torch::nn::Module& model,
+                                                            const std::string& path);
 
 // Puts `hook` around the forward of the child at `path`, outside its existing hooks. Parameters,
 // buffers and names are unchanged. Does not communicate.
 // Requires: the model is not running.
 // Throws: InvalidArgument if there is no such child, it cannot be intercepted, or it shares its
 // weight with another layer of its kind; the model is then unchanged.
-HookHandle wrap_forward(torch::nn::Module& model, const std::string& path, ForwardHook hook);
+LOCKSTEP_API HookHandle wrap_forward(torch::nn::Module& model, const std::string& path,
+                                     ForwardHook hook);
 
 // The same for a Hookable, with all its arguments.
 template <typename Signature>
@@ -242,12 +245,14 @@ template <typename M>
 void replace_child(torch::nn::Module& model, const std::string& path,
                    const torch::nn::ModuleHolder<M>& replacement,
                    const ReplaceOptions& options = {});
-void replace_child(torch::nn::Module& model, const std::string& path,
-                   const torch::nn::Sequential& replacement, const ReplaceOptions& options = {});
+LOCKSTEP_API void replace_child(torch::nn::Module& model, const std::string& path,
+                                const torch::nn::Sequential& replacement,
+                                const ReplaceOptions& options = {});
 // For an AnyModule, which owns the module that it calls: it must not call the child.
 // Throws: InvalidArgument.
-void replace_child(torch::nn::Module& model, const std::string& path,
-                   torch::nn::AnyModule replacement, const ReplaceOptions& options = {});
+LOCKSTEP_API void replace_child(torch::nn::Module& model, const std::string& path,
+                                torch::nn::AnyModule replacement,
+                                const ReplaceOptions& options = {});
 
 // The parameters below `path` no longer require gradients, and batch norms there use their running
 // statistics without updating them, also after model->train(); they still count batches, and still
@@ -255,7 +260,7 @@ void replace_child(torch::nn::Module& model, const std::string& path,
 // DistributedDataParallel and the optimizer, which then skip the parameters.
 // Throws: InvalidArgument if there is no such child, or a module below it with running statistics
 // is not a BatchNorm1d to 3d; nothing has changed then.
-void freeze_child(torch::nn::Module& model, const std::string& path);
+LOCKSTEP_API void freeze_child(torch::nn::Module& model, const std::string& path);
 
 // Implementation.
 
@@ -272,7 +277,8 @@ struct HookableHook final : HookPlace {
   }
 };
 
-[[noreturn]] void refuse_signature(const torch::nn::Module& module, const std::string& path);
+[[noreturn]] LOCKSTEP_API void refuse_signature(const torch::nn::Module& module,
+                                                const std::string& path);
 
 // The module in a child's place. The model owns `module`, and so does `forward`, unless it calls
 // the child: it would then own itself. `entry` calls it for a Sequential's list.
@@ -281,12 +287,12 @@ struct Replacement {
   Forward forward;
   std::function<torch::nn::AnyModule()> entry;
 };
-void replace_child(torch::nn::Module& model, const std::string& path,
-                   const Replacement& replacement, const ReplaceOptions& options);
-bool calls_child(const torch::nn::Module& model, const std::string& path,
-                 const torch::nn::Module& replacement);
+LOCKSTEP_API void replace_child(torch::nn::Module& model, const std::string& path,
+                                const Replacement& replacement, const ReplaceOptions& options);
+LOCKSTEP_API bool calls_child(const torch::nn::Module& model, const std::string& path,
+                              const torch::nn::Module& replacement);
 // Throws: Error if it is null.
-void check_held(const void* held);
+LOCKSTEP_API void check_held(const void* held);
 
 }  // namespace internal
 
@@ -320,4 +326,4 @@ HookHandle wrap_forward(torch::nn::Module& model, const std::string& path,
   return HookHandle(std::move(place));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

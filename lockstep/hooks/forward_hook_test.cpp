@@ -12,7 +12,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 namespace nn = torch::nn;
@@ -563,4 +563,4 @@ TEST(ForwardHook, WhatAHookThrowsTheModelThrows) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

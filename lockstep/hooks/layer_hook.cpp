@@ -11,7 +11,7 @@
 #include "lockstep/hooks/internal/layer_kinds.h"
 #include "lockstep/hooks/internal/marks.h"
 
-namespace lockstep::hooks {
+namespace lockstep::inline v0::hooks {
 namespace {
 
 using internal::LayerTensors;
@@ -125,4 +125,4 @@ void set_data(const at::Tensor& tensor, const at::Tensor& data) {
   if (mark) internal::set_mark(tensor, std::move(mark));
 }
 
-}  // namespace lockstep::hooks
+}  // namespace lockstep::inline v0::hooks

@@ -25,7 +25,7 @@ namespace torch::nn {
 class Module;
 }
 
-namespace lockstep::hooks {
+namespace lockstep::inline v0::hooks {
 
 class LayerHook;
 using LayerHooks = std::vector<std::shared_ptr<LayerHook>>;  // the innermost first
@@ -111,4 +111,4 @@ bool is_hooked(const at::Tensor& tensor);
 // Tensor::set_data, but the tensor keeps its mark.
 void set_data(const at::Tensor& tensor, const at::Tensor& data);
 
-}  // namespace lockstep::hooks
+}  // namespace lockstep::inline v0::hooks

@@ -16,7 +16,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::hooks {
+namespace lockstep::inline v0::hooks {
 namespace {
 
 // Counts its calls, and returns the layer's result.
@@ -272,4 +272,4 @@ TEST(LayerHook, RefusesWhatItCannotDo) {
 }
 
 }  // namespace
-}  // namespace lockstep::hooks
+}  // namespace lockstep::inline v0::hooks

@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 bool is_named_or_below(std::string_view name, std::string_view pattern) {
   while (true) {
@@ -25,4 +25,4 @@ bool is_named(std::string_view name, std::string_view pattern) {
   return parts(name) == parts(pattern) && is_named_or_below(name, pattern);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -4,11 +4,11 @@
 
 #include <string_view>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 bool is_named(std::string_view name, std::string_view pattern);
 // The same, or a module that contains it matches: "model.layers.0.up.weight" is below
 // "model.layers.*".
 bool is_named_or_below(std::string_view name, std::string_view pattern);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 TEST(NamePattern, AStarIsOnePart) {
@@ -27,4 +27,4 @@ TEST(NamePattern, WhatIsBelowAModuleIsMeantWithIt) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

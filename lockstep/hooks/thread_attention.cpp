@@ -11,7 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/hooks/internal/dispatch_key.h"
 
-namespace lockstep::hooks {
+namespace lockstep::inline v0::hooks {
 namespace {
 
 using internal::kKey;
@@ -90,4 +90,4 @@ ThreadAttention::~ThreadAttention() {
   --alive;
 }
 
-}  // namespace lockstep::hooks
+}  // namespace lockstep::inline v0::hooks

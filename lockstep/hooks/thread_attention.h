@@ -8,7 +8,9 @@
 #include <memory>
 #include <optional>
 
-namespace lockstep::hooks {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::hooks {
 
 namespace internal {
 class KeyOnThread;
@@ -27,7 +29,7 @@ struct AttentionCall {
 // While it lives, calls of this thread get what `attend` returns: above autograd and autocast, so `attend` is
 // differentiated as it is written. Within `attend` the operation is libtorch's own. Throws InvalidArgument where one lives on this thread already. Code that calls a kernel of
 // attention by its own name is not seen. Do not make two at once on a thread.
-class ThreadAttention {
+class LOCKSTEP_API ThreadAttention {
  public:
   using Attend = std::function<at::Tensor(const AttentionCall& call)>;
 
@@ -41,4 +43,4 @@ class ThreadAttention {
   std::unique_ptr<internal::KeyOnThread> key_;
 };
 
-}  // namespace lockstep::hooks
+}  // namespace lockstep::inline v0::hooks

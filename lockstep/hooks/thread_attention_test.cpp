@@ -17,7 +17,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/hooks/thread_generator.h"
 
-namespace lockstep::hooks {
+namespace lockstep::inline v0::hooks {
 namespace {
 
 at::Tensor attend(const at::Tensor& x, bool is_causal = false) {
@@ -116,4 +116,4 @@ TEST(ThreadAttention, ScopesMayEndInAnyOrder) {
 }
 
 }  // namespace
-}  // namespace lockstep::hooks
+}  // namespace lockstep::inline v0::hooks

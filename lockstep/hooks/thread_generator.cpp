@@ -9,7 +9,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/hooks/internal/dispatch_key.h"
 
-namespace lockstep::hooks {
+namespace lockstep::inline v0::hooks {
 namespace {
 
 using internal::kKey;
@@ -71,4 +71,4 @@ void ThreadGenerator::prepare() {
   (void)registered;
 }
 
-}  // namespace lockstep::hooks
+}  // namespace lockstep::inline v0::hooks

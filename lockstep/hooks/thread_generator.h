@@ -7,7 +7,7 @@
 #include <functional>
 #include <memory>
 
-namespace lockstep::hooks {
+namespace lockstep::inline v0::hooks {
 
 namespace internal {
 class KeyOnThread;
@@ -36,4 +36,4 @@ class ThreadGenerator {
   std::unique_ptr<internal::KeyOnThread> key_;
 };
 
-}  // namespace lockstep::hooks
+}  // namespace lockstep::inline v0::hooks

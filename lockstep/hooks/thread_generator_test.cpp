@@ -11,7 +11,7 @@
 
 #include "lockstep/hooks/layer_hook.h"
 
-namespace lockstep::hooks {
+namespace lockstep::inline v0::hooks {
 namespace {
 
 TEST(ThreadGenerator, DrawsFromItsOwn) {
@@ -56,4 +56,4 @@ TEST(ThreadGenerator, GoesWithHooks) {
 }
 
 }  // namespace
-}  // namespace lockstep::hooks
+}  // namespace lockstep::inline v0::hooks

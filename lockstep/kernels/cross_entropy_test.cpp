@@ -4,7 +4,7 @@
 
 #include "lockstep/kernels/kernels_test.h"
 
-namespace lockstep::kernels::cross_entropy_test {
+namespace lockstep::inline v0::kernels::cross_entropy_test {
 namespace {
 
 using testing::every;
@@ -94,4 +94,4 @@ TEST(CrossEntropy, WhatDoesNotCountIsZero) {
 }
 
 }  // namespace
-}  // namespace lockstep::kernels::cross_entropy_test
+}  // namespace lockstep::inline v0::kernels::cross_entropy_test

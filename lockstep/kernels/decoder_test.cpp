@@ -2,7 +2,7 @@
 #include "lockstep/kernels/dropout.h"
 #include "lockstep/kernels/kernels_test.h"
 
-namespace lockstep::kernels {
+namespace lockstep::inline v0::kernels {
 namespace {
 
 using testing::every;
@@ -194,4 +194,4 @@ TEST(Rotary, WithoutAnglesOnlyLaysOut) {
 }
 
 }  // namespace
-}  // namespace lockstep::kernels
+}  // namespace lockstep::inline v0::kernels

@@ -5,7 +5,7 @@
 
 #include "lockstep/kernels/random_word.h"
 
-namespace lockstep::kernels {
+namespace lockstep::inline v0::kernels {
 
 Dropout make_dropout(uint64_t seed, double probability) {
   Dropout dropout;
@@ -22,4 +22,4 @@ bool is_kept(const Dropout& dropout, int64_t row, int64_t column) {
   return (column % 32 < 16 ? x & 0xffff : x >> 16) >= dropout.threshold;
 }
 
-}  // namespace lockstep::kernels
+}  // namespace lockstep::inline v0::kernels

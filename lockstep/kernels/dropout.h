@@ -8,7 +8,7 @@
 
 #include "lockstep/kernels/kernels.h"
 
-namespace lockstep::kernels {
+namespace lockstep::inline v0::kernels {
 
 // Makes dropout with `probability` in [0, 1), rounded to a multiple of 1/65536. The scale is the
 // inverse of the resulting chance to be kept, so that the expectation is exact.
@@ -17,4 +17,4 @@ Dropout make_dropout(uint64_t seed, double probability);
 // Whether an element is kept.
 bool is_kept(const Dropout& dropout, int64_t row, int64_t column);
 
-}  // namespace lockstep::kernels
+}  // namespace lockstep::inline v0::kernels

@@ -5,7 +5,7 @@
 
 #include "lockstep/kernels/kernels_test.h"
 
-namespace lockstep::kernels {
+namespace lockstep::inline v0::kernels {
 namespace {
 
 constexpr int64_t kRows = 512, kColumns = 1024;
@@ -101,4 +101,4 @@ TEST(Dropout, KernelsDecideAsThePlainCode) {
 }
 
 }  // namespace
-}  // namespace lockstep::kernels
+}  // namespace lockstep::inline v0::kernels

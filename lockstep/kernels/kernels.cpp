@@ -4,7 +4,7 @@
 
 #include "lockstep/core/instruction_set.h"
 
-namespace lockstep::kernels {
+namespace lockstep::inline v0::kernels {
 
 // They are declared here alone, because the tables lie in files that are compiled for newer
 // processors.
@@ -47,4 +47,4 @@ const Kernels& kernels() {
   return best;
 }
 
-}  // namespace lockstep::kernels
+}  // namespace lockstep::inline v0::kernels

@@ -14,7 +14,7 @@
 
 #include <stdint.h>
 
-namespace lockstep::kernels {
+namespace lockstep::inline v0::kernels {
 
 enum class Type : uint8_t { kFloat32, kBFloat16 };
 
@@ -276,4 +276,4 @@ struct KernelList {
 };
 KernelList all_kernels();
 
-}  // namespace lockstep::kernels
+}  // namespace lockstep::inline v0::kernels

@@ -4,7 +4,7 @@
 #include "lockstep/kernels/dropout.h"
 #include "lockstep/kernels/parallel.h"
 
-namespace lockstep::kernels {
+namespace lockstep::inline v0::kernels {
 namespace {
 
 using testing::every;
@@ -294,4 +294,4 @@ TEST(InParallel, DoesEveryPieceOnceAndRethrows) {
 }
 
 }  // namespace
-}  // namespace lockstep::kernels
+}  // namespace lockstep::inline v0::kernels

@@ -10,7 +10,7 @@
 
 #include "lockstep/kernels/kernels.h"
 
-namespace lockstep::kernels::testing {
+namespace lockstep::inline v0::kernels::testing {
 
 inline std::vector<const Kernels*> every() {
   const KernelList list = all_kernels();
@@ -55,4 +55,4 @@ void expect_close(const A& actual, const B& expected, double tolerance, const st
         << what << ", element " << i;
 }
 
-}  // namespace lockstep::kernels::testing
+}  // namespace lockstep::inline v0::kernels::testing

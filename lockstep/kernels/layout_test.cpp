@@ -2,7 +2,7 @@
 
 #include "lockstep/kernels/kernels_test.h"
 
-namespace lockstep::kernels {
+namespace lockstep::inline v0::kernels {
 namespace {
 
 using testing::every;
@@ -128,4 +128,4 @@ TEST(Layout, SumsRows) {
 }
 
 }  // namespace
-}  // namespace lockstep::kernels
+}  // namespace lockstep::inline v0::kernels

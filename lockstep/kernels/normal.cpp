@@ -10,7 +10,7 @@
 #include "lockstep/kernels/parallel.h"
 #include "lockstep/kernels/random_word.h"
 
-namespace lockstep::kernels {
+namespace lockstep::inline v0::kernels {
 
 namespace {
 
@@ -64,4 +64,4 @@ void fill_normal_part(float* to, int64_t first, int64_t count, uint64_t seed, fl
   });
 }
 
-}  // namespace lockstep::kernels
+}  // namespace lockstep::inline v0::kernels

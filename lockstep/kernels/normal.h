@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-namespace lockstep::kernels {
+namespace lockstep::inline v0::kernels {
 
 // Number `index` >= 0 of `seed`, in double.
 double normal_number(uint64_t seed, int64_t index);
@@ -21,4 +21,4 @@ void fill_normal(float* to, int64_t count, uint64_t seed, float deviation, int t
 void fill_normal_part(float* to, int64_t first, int64_t count, uint64_t seed, float deviation,
                       int threads);
 
-}  // namespace lockstep::kernels
+}  // namespace lockstep::inline v0::kernels

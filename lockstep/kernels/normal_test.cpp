@@ -5,7 +5,7 @@
 
 #include "lockstep/kernels/kernels_test.h"
 
-namespace lockstep::kernels {
+namespace lockstep::inline v0::kernels {
 namespace {
 
 using testing::every;
@@ -120,4 +120,4 @@ TEST(Normal, NumbersAreIndependent) {
 }
 
 }  // namespace
-}  // namespace lockstep::kernels
+}  // namespace lockstep::inline v0::kernels

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <exception>
 
-namespace lockstep::kernels {
+namespace lockstep::inline v0::kernels {
 
 void in_parallel(int64_t count, int64_t piece, int threads,
                  const std::function<void(int64_t begin, int64_t end)>& body) {
@@ -29,4 +29,4 @@ void in_parallel(int64_t count, int64_t piece, int threads,
   if (error) std::rethrow_exception(error);
 }
 
-}  // namespace lockstep::kernels
+}  // namespace lockstep::inline v0::kernels

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <functional>
 
-namespace lockstep::kernels {
+namespace lockstep::inline v0::kernels {
 
 // Calls body(begin, end) for [0, count) in pieces of `piece` (the last one smaller), which do not
 // depend on the threads. With `threads` <= 1 it runs in order, on the caller's thread; otherwise on
@@ -13,4 +13,4 @@ namespace lockstep::kernels {
 void in_parallel(int64_t count, int64_t piece, int threads,
                  const std::function<void(int64_t begin, int64_t end)>& body);
 
-}  // namespace lockstep::kernels
+}  // namespace lockstep::inline v0::kernels

@@ -1,6 +1,6 @@
 #include "lockstep/kernels/random_word.h"
 
-namespace lockstep::kernels {
+namespace lockstep::inline v0::kernels {
 
 uint64_t row_key(uint64_t seed, int64_t row) {
   uint64_t key = seed + static_cast<uint64_t>(row) * 0x9e3779b97f4a7c15;
@@ -18,4 +18,4 @@ uint32_t random_word(uint64_t row_key, uint32_t number) {
   return x ^ (x >> 14);
 }
 
-}  // namespace lockstep::kernels
+}  // namespace lockstep::inline v0::kernels

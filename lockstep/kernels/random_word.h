@@ -10,9 +10,9 @@
 
 #include <cstdint>
 
-namespace lockstep::kernels {
+namespace lockstep::inline v0::kernels {
 
 uint64_t row_key(uint64_t seed, int64_t row);
 uint32_t random_word(uint64_t row_key, uint32_t number);
 
-}  // namespace lockstep::kernels
+}  // namespace lockstep::inline v0::kernels

@@ -1,7 +1,7 @@
 #include "lockstep/kernels/dropout.h"
 #include "lockstep/kernels/kernels_test.h"
 
-namespace lockstep::kernels {
+namespace lockstep::inline v0::kernels {
 namespace {
 
 using testing::every;
@@ -139,4 +139,4 @@ TEST(Softmax, AllHidden) {
 }
 
 }  // namespace
-}  // namespace lockstep::kernels
+}  // namespace lockstep::inline v0::kernels

@@ -16,7 +16,7 @@
 #include "lockstep/launch/failure_report.h"
 #include "lockstep/launch/peers.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 bool writes_files(const RedirectMap& map) {
@@ -226,4 +226,4 @@ LaunchResult launch(const LaunchOptions& options) {
   }
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -3,10 +3,11 @@
 
 #include <optional>
 
+#include "lockstep/core/export.h"
 #include "lockstep/launch/launch_options.h"
 #include "lockstep/launch/worker_failure.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 struct LaunchResult {
   // 0: success, also where all ranks ended with 0 after SIGTERM. 2: the first failing rank exited
@@ -56,6 +57,6 @@ struct LaunchResult {
 // been killed. Timeout where the agents did not find each other, SystemError where the system has
 // no room for another process or file, PeerLost where the agent that led a running job was lost and
 // no other was found.
-LaunchResult launch(const LaunchOptions& options);
+LOCKSTEP_API LaunchResult launch(const LaunchOptions& options);
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -5,7 +5,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 constexpr wire::Channel::Service kAgents{.purpose = AgentChannel::kPurpose,
@@ -30,4 +30,4 @@ std::vector<AgentMessage> AgentChannel::pump() {
   return messages;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -6,7 +6,7 @@
 #include "lockstep/launch/agent_message.h"
 #include "lockstep/wire/channel.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 class AgentChannel {
  public:
@@ -36,4 +36,4 @@ class AgentChannel {
   wire::Channel channel_;
 };
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -10,7 +10,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/wire/listener.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace agent_channel_test {
 
 class AgentChannelTest : public testing::Test {
@@ -64,4 +64,4 @@ TEST_F(AgentChannelTest, MessagesOfAnyLengthGoBothWays) {
 }
 
 }  // namespace agent_channel_test
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

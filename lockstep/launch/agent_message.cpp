@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/launch/internal/message_json.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 using nlohmann::json;
@@ -96,4 +96,4 @@ AgentMessage decode_agent_message(std::string_view body) {
   }
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -17,7 +17,7 @@
 #include "lockstep/launch/node_plan.h"
 #include "lockstep/launch/worker_failure.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 // The agents of a generation, as far as the leader of the next one has to know: with a standby for
 // the first agent, each generation needs more than half of the previous one's agents.
@@ -94,4 +94,4 @@ std::string encode(const AgentMessage& message);
 // Throws StoreError for a text that is not a message.
 AgentMessage decode_agent_message(std::string_view body);
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -14,7 +14,7 @@
 #include "lockstep/core/net.h"
 #include "lockstep/launch/launch_test_support.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace agent_mp_test {
 
 using namespace launch_test_support;  // NOLINT: a test's own helpers
@@ -380,4 +380,4 @@ TEST(Agent, WrongOptionsAreInvalidArgument) {
 }
 
 }  // namespace agent_mp_test
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -1,6 +1,6 @@
 #include "lockstep/launch/alone_agent.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -56,4 +56,4 @@ void AloneAgent::watch(PollSet& polls) {
   if (!leader_.over()) polls.wake_at(leader_.next_time());
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

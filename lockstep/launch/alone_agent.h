@@ -9,7 +9,7 @@
 #include "lockstep/launch/peers.h"
 #include "lockstep/store/tcp_store.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 class AloneAgent final : public Peers {
  public:
@@ -35,4 +35,4 @@ class AloneAgent final : public Peers {
   std::optional<PortReservation> master_port_;
 };
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -17,7 +17,7 @@
 #include "lockstep/launch/failure_report.h"
 #include "lockstep/launch/verdict.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -382,4 +382,4 @@ WorkerFailure Attempt::describe(const RankExit& exit) const {
   return failure;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -24,7 +24,7 @@
 #include "lockstep/trace/call_board.h"
 #include "lockstep/trace/trace_writer.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 // The agent's state that outlives attempts. Everything outlives the attempt.
 struct AgentContext {
@@ -170,4 +170,4 @@ class Attempt {
   std::optional<Spares> spares_;
 };
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -16,7 +16,7 @@
 #include "lockstep/launch/placement.h"
 #include "lockstep/launch/rank_environment.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 int terminal_columns(const Console& out, const Console& err) {
@@ -229,4 +229,4 @@ void Attempt::say_restart(const RankExit& exit, bool left_behind) {
       "");
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -11,7 +11,7 @@
 #include "lockstep/launch/attempt.h"
 #include "lockstep/launch/failure_report.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -174,4 +174,4 @@ void Attempt::excuse_who_waited(std::vector<RankExit>& exits) const {
     exit.excused = only_waited(exit) && one_stood_still_for(exit.local_rank);
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

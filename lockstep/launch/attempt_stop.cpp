@@ -10,7 +10,7 @@
 #include "lockstep/launch/attempt.h"
 #include "lockstep/launch/failure_report.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -172,4 +172,4 @@ void Attempt::end_living_groups() {
   }
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -7,7 +7,7 @@
 
 #include "lockstep/core/log_never_waits.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 std::string LineJoiner::close() {
   if (open_source_ < 0) return "";
@@ -97,4 +97,4 @@ void write_last_words(int fd, std::string_view text) {
   }
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -11,7 +11,7 @@
 #include "lockstep/launch/poll_set.h"
 #include "lockstep/launch/signal_pipe.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 // Decides the bytes of a piece, given the output before it. Pure.
 //
@@ -73,4 +73,4 @@ bool write_rest(Console& out, Console& err, SignalPipe& signals, bool stopped);
 // stopped reading.
 void write_last_words(int fd, std::string_view text);
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 using Ask = Election::Request::Kind;
@@ -137,4 +137,4 @@ void Election::on_answer(const Answer& answer, Time now) {
   }
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -13,7 +13,7 @@
 #include <string>
 #include <utility>
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 class Election {
  public:
@@ -101,4 +101,4 @@ class Election {
   std::string hopeless_, trouble_;
 };
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -7,7 +7,7 @@
 
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 constexpr size_t kMaxMessage = 2000;
@@ -48,4 +48,4 @@ ErrorNote error_note_of(std::string_view text) {
   return {.message = clipped(std::string(text))};
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

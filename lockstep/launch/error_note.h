@@ -7,7 +7,7 @@
 
 #include "lockstep/core/env.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 struct ErrorNote {
   std::string message;  // "" where the rank left none
@@ -25,4 +25,4 @@ bool leave_error_note(const ErrorNote& note, const EnvLookup& env);
 // else. Pure.
 ErrorNote error_note_of(std::string_view text);
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

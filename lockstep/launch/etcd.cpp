@@ -20,7 +20,7 @@
 #include <curl/curl.h>
 #endif
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -364,4 +364,4 @@ void EtcdElection::watch(PollSet& polls) {
   if (election_.next_time() > Clock::now()) polls.wake_at(election_.next_time());
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -9,7 +9,7 @@
 #include "lockstep/launch/launch_options.h"
 #include "lockstep/launch/poll_set.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 // Sends requests from a thread of its own, since libcurl blocks.
 // Thread-safety: one thread at a time.
@@ -37,4 +37,4 @@ class EtcdElection {
   std::unique_ptr<Worker> worker_;
 };
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

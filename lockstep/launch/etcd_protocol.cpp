@@ -7,7 +7,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 using nlohmann::json;
@@ -209,4 +209,4 @@ EtcdError read_etcd_error(int status, std::string_view answer) {
   return error;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

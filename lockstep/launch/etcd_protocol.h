@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 // A POST request: the path below the address, and the body.
 struct EtcdCall {
@@ -64,4 +64,4 @@ std::string base64_encode(std::string_view bytes);
 // Throws: StoreError.
 std::string base64_decode(std::string_view text);
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

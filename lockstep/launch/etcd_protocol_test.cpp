@@ -9,7 +9,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/launch/etcd.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace etcd_protocol_test {
 
 using std::chrono::milliseconds;
@@ -201,4 +201,4 @@ TEST(EtcdElection, AnEtcdThatIsNotThereIsGivenUp) {
 }
 
 }  // namespace etcd_protocol_test
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -6,7 +6,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 // Indents the lines after the first one.
@@ -211,4 +211,4 @@ std::string format_failure(const WorkerFailure& failure, int world_size) {
   return text;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

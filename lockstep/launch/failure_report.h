@@ -10,7 +10,7 @@
 #include "lockstep/launch/worker_failure.h"
 #include "lockstep/trace/call_board.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 // "SIGKILL" for 9; "signal 40" for those without a name.
 std::string signal_name(int signal);
@@ -76,4 +76,4 @@ struct SpareEnd {
 std::string spare_lost_line(const SpareEnd& end);
 std::string spare_not_started_line(const std::string& why, bool is_last);
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -3,7 +3,7 @@
 #include <iterator>
 #include <utility>
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 std::vector<Piece> FirstLines::pass(const std::vector<Piece>& pieces, Time now) {
   std::vector<Piece> show;
@@ -47,4 +47,4 @@ std::string FirstLines::held_text() const {
   return text;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

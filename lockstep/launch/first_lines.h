@@ -10,7 +10,7 @@
 
 #include "lockstep/launch/line_splitter.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 class FirstLines {
  public:
@@ -46,4 +46,4 @@ class FirstLines {
   std::string other_;
 };
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 using Kind = AgentMessage::Kind;
@@ -114,4 +114,4 @@ AgentMessage Follower::beat() const {
   }
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -12,7 +12,7 @@
 
 #include "lockstep/launch/agent_message.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 class Follower {
  public:
@@ -56,4 +56,4 @@ class Follower {
   std::string refusal_;
 };
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

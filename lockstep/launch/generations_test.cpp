@@ -9,7 +9,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/launch/generations_world_test.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace generations_test {
 
 using namespace generations_world;  // NOLINT: a test's own helpers
@@ -117,4 +117,4 @@ TEST(Generations, TenThousandAgentsMeetInSecondsWithMessagesInProportion) {
 }
 
 }  // namespace generations_test
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

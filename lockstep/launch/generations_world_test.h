@@ -20,7 +20,7 @@
 #include "lockstep/launch/follower.h"
 #include "lockstep/launch/leader.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace generations_world {
 
 using std::chrono::milliseconds;
@@ -681,4 +681,4 @@ class World {
 };
 
 }  // namespace generations_world
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -8,7 +8,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 constexpr int kMaxSlots = 1 << 16;
@@ -173,4 +173,4 @@ bool host_before(const std::string& a, const std::string& b) {
   return a < b;  // node01 and node1: any order will do
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

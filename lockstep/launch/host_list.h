@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 struct HostSlots {
   std::string host;
@@ -31,4 +31,4 @@ std::vector<std::string> expand_slurm_nodes(const std::string& text);
 // Whether `a` precedes `b` when numbers inside count as numbers: node2 before node10.
 bool host_before(const std::string& a, const std::string& b);
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

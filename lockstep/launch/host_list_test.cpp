@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace host_list_test {
 
 using testing::ElementsAre;
@@ -62,4 +62,4 @@ TEST(HostList, NumbersInNamesCountAsNumbers) {
 }
 
 }  // namespace host_list_test
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

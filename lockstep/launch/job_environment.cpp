@@ -9,7 +9,7 @@
 #include "lockstep/launch/mpi_family.h"
 #include "lockstep/launch/spare_wait.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 constexpr int kMaxInt = std::numeric_limits<int>::max();
@@ -310,4 +310,4 @@ JobEnvironment read_job_environment(const EnvLookup& env) {
   return {};
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -7,9 +7,10 @@
 #include <vector>
 
 #include "lockstep/core/env.h"
+#include "lockstep/core/export.h"
 #include "lockstep/core/net.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 enum class Launcher {
   kNone,      // started by hand: one process, alone
@@ -24,7 +25,7 @@ const char* to_string(Launcher launcher);
 // The launcher that started this process: the first in the order of read_job_environment() whose
 // variables are set. It is known for a spare, too, which has no rank yet. Pure.
 // Throws: InvalidArgument where Slurm's number of tasks is malformed.
-Launcher launcher_of(const EnvLookup& env);
+LOCKSTEP_API Launcher launcher_of(const EnvLookup& env);
 
 // 0 <= rank < world_size; 0 <= local_rank < local_world_size; 0 <= node_rank < nodes.
 struct JobEnvironment {
@@ -47,9 +48,9 @@ struct JobEnvironment {
 // several tasks). Pure.
 // Throws: InvalidArgument that names the variable when values are missing, malformed or contradict
 // each other (RANK=3 of WORLD_SIZE=2).
-JobEnvironment read_job_environment(const EnvLookup& env);
+LOCKSTEP_API JobEnvironment read_job_environment(const EnvLookup& env);
 // For this process. A spare waits here until it has a rank (spare_wait.h).
-JobEnvironment job_environment();
+LOCKSTEP_API JobEnvironment job_environment();
 
 // A role of a job, as its programs see it: the ranks first to first + count - 1.
 struct RoleRanks {
@@ -61,7 +62,7 @@ struct RoleRanks {
 };
 
 // This process's part in its job, from `lockstep run --role NAME=COUNT`.
-struct JobRole {
+struct LOCKSTEP_API JobRole {
   std::string name = "default";
   int rank = 0;  // within the role, from 0
   int count = 1;
@@ -76,9 +77,9 @@ struct JobRole {
 // Reads ROLE_NAME, ROLE_RANK and ROLE_WORLD_SIZE, as torchrun sets them too, and LOCKSTEP_ROLES
 // ("ps=0-0,trainer=1-4"). Pure.
 // Throws: InvalidArgument as read_job_environment() does.
-JobRole read_job_role(const EnvLookup& env);
+LOCKSTEP_API JobRole read_job_role(const EnvLookup& env);
 
 // For this process; a spare waits, as in job_environment().
-JobRole job_role();
+LOCKSTEP_API JobRole job_role();
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

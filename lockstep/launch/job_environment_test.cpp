@@ -8,7 +8,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace job_environment_test {
 
 using testing::HasSubstr;
@@ -258,4 +258,4 @@ TEST(JobEnvironment, ContradictionsNameTheVariables) {
 }
 
 }  // namespace job_environment_test
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

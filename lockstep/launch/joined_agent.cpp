@@ -11,7 +11,7 @@
 #include "lockstep/launch/leading_agent.h"
 #include "lockstep/store/tcp_store.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -147,4 +147,4 @@ bool JoinedAgent::left() {
   return true;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

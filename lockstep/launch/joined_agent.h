@@ -8,7 +8,7 @@
 #include "lockstep/launch/master_port.h"
 #include "lockstep/launch/peers.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 class JoinedAgent final : public Peers {
  public:
@@ -42,4 +42,4 @@ class JoinedAgent final : public Peers {
   bool closed_ = false;
 };
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -12,7 +12,7 @@
 #include "lockstep/launch/leading_agent.h"
 #include "lockstep/launch/rendezvous.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -392,4 +392,4 @@ Joined join_peers(const LaunchOptions& options, const Former& former, EtcdElecti
   return Joining(options, former, election, signals, out, err).run();
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -4,7 +4,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 void check(const LaunchOptions& options) {
   const auto refuse = [](const std::string& what) { throw InvalidArgument(what); };
@@ -101,4 +101,4 @@ std::optional<OnFailure> parse_on_failure(const std::string& text, int max_resta
   return text == "stop" ? OnFailure::kStop : OnFailure::kShrink;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -9,13 +9,14 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/core/net.h"
 #include "lockstep/core/secret.h"
 #include "lockstep/launch/log_spec.h"
 #include "lockstep/launch/roles.h"
 #include "lockstep/launch/simulated_failures.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 // A host on which this agent starts another agent.
 struct RemoteHost {
@@ -52,7 +53,7 @@ inline constexpr const char* kUnnamedRun = "none";
 // How the agents of several hosts find each other. The first agent serves the job's store and
 // leads: it numbers the ranks, and a failure on any host stops the job on all hosts, or starts a
 // new generation.
-struct NodesOptions {
+struct LOCKSTEP_API NodesOptions {
   enum class Server {
     kThis,        // this agent is the first
     kOther,       // another agent is
@@ -148,14 +149,14 @@ struct LaunchOptions {
 };
 
 // Throws InvalidArgument, one line, for options that cannot be meant so.
-void check(const LaunchOptions& options);
+LOCKSTEP_API void check(const LaunchOptions& options);
 // Throws InvalidArgument where spare_ranks conflicts with the other options.
-void check_spare_ranks(const LaunchOptions& options);
+LOCKSTEP_API void check_spare_ranks(const LaunchOptions& options);
 // The macro in arguments that substitute_local_rank replaces.
 inline constexpr std::string_view kLocalRankMacro = "${local_rank}";
-OnFailure on_failure_of(const LaunchOptions& options);
+LOCKSTEP_API OnFailure on_failure_of(const LaunchOptions& options);
 // Parses --on-failure: stop, restart, replace or shrink; "": not set.
 // Throws: InvalidArgument, also where it contradicts max_restarts.
-std::optional<OnFailure> parse_on_failure(const std::string& text, int max_restarts);
+LOCKSTEP_API std::optional<OnFailure> parse_on_failure(const std::string& text, int max_restarts);
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -25,7 +25,7 @@
 #include "lockstep/store/tcp_store.h"
 #include "lockstep/trace/call_board.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 // run [options] -- program arguments; nproc after role counts
@@ -234,7 +234,7 @@ int main_of_test(const std::vector<std::string>& words) {
 }
 
 }  // namespace
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch
 
 int main(int argc, char** argv) {
   try {

@@ -16,7 +16,7 @@
 #include "lockstep/core/subprocess.h"
 #include "lockstep/launch/rank_environment.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace launch_test_support {
 
 using Words = std::vector<std::string>;
@@ -197,4 +197,4 @@ inline std::vector<int> pids_in(const std::string& text) {
 }
 
 }  // namespace launch_test_support
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

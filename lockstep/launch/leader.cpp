@@ -8,7 +8,7 @@
 #include "lockstep/launch/failure_report.h"
 #include "lockstep/launch/verdict.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 using Kind = AgentMessage::Kind;
@@ -430,4 +430,4 @@ bool Leader::has_number(int number) const {
   });
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

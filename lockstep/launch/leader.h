@@ -22,7 +22,7 @@
 #include "lockstep/launch/agent_message.h"
 #include "lockstep/launch/launch_options.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 struct LeaderOptions {
   int nodes = 1;                   // hosts with ranks; with min_nodes below, the maximum
@@ -217,4 +217,4 @@ class Leader {
   AgentMessage over_;
 };
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

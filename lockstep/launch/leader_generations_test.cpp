@@ -11,7 +11,7 @@
 #include "lockstep/launch/follower.h"
 #include "lockstep/launch/leader.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace leader_generations_test {
 
 using std::chrono::milliseconds;
@@ -479,4 +479,4 @@ TEST_F(GenerationsOfALeader, OutputThatOneHostLostIsAFailureOfAll) {
 }
 
 }  // namespace leader_generations_test
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -6,7 +6,7 @@
 #include "lockstep/launch/failure_report.h"
 #include "lockstep/launch/leader.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 using Kind = AgentMessage::Kind;
@@ -363,4 +363,4 @@ Leader::Sends Leader::take_newcomers_in(Time now) {
   return stop({}, now, true);
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -10,7 +10,7 @@
 #include "lockstep/launch/rendezvous.h"
 #include "lockstep/store/store_protocol.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace leader_test {
 
 using std::chrono::milliseconds;
@@ -503,4 +503,4 @@ TEST(Rendezvous, WhoServesAndWhere) {
 }
 
 }  // namespace leader_test
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -10,7 +10,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/interfaces.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -344,4 +344,4 @@ bool LeadingAgent::left() {
   return !remotes_ || remotes_->all_ended();
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -16,7 +16,7 @@
 #include "lockstep/store/tcp_store.h"
 #include "lockstep/wire/listener.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 // The keys of the agents' store: the first agent's port for the others, and the newest generation
 // that began under it.
@@ -87,4 +87,4 @@ class LeadingAgent final : public Peers {
   std::unique_ptr<RemoteAgents> remotes_;  // last: they need the store's address
 };
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -23,7 +23,7 @@
 #include "lockstep/core/subprocess.h"
 #include "lockstep/launch/joined_agent.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace leading_agent_test {
 
 using std::chrono::milliseconds;
@@ -163,4 +163,4 @@ TEST(LeadingAgent, AStormOfStrangersLocksNoAgentOut) {
 }
 
 }  // namespace leading_agent_test
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

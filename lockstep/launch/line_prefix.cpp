@@ -2,7 +2,7 @@
 
 #include <optional>
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 bool in_a_name(char c) {
@@ -60,4 +60,4 @@ std::string line_prefix(const LaunchOptions& options, const RankNames& names, bo
   return {};
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -6,7 +6,7 @@
 
 #include "lockstep/launch/launch_options.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 struct RankNames {
   std::string role;
@@ -22,4 +22,4 @@ std::string filled_template(std::string_view text, const RankNames& names);
 // The prefix that `options` select; options.prefix_template takes precedence. Pure.
 std::string line_prefix(const LaunchOptions& options, const RankNames& names, bool of_stderr);
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

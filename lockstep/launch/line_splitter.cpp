@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 std::vector<Piece> LineSplitter::feed(std::string_view bytes) {
   std::vector<Piece> pieces;
@@ -35,4 +35,4 @@ std::vector<Piece> LineSplitter::flush() {
   return {{std::exchange(rest_, {}), Piece::End::kForced}};
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 struct Piece {
   std::string text;  // with its end: "\n", "\r", or none when forced
@@ -36,4 +36,4 @@ class LineSplitter {
   std::string rest_;
 };
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -8,7 +8,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 // Distinguishes a bad path, which is a user's mistake, from a full system, which is temporary.
@@ -61,4 +61,4 @@ UniqueFd open_log(const std::filesystem::path& path) {
   return file;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

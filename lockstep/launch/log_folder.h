@@ -7,7 +7,7 @@
 
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 class LogFolder {
  public:
@@ -28,4 +28,4 @@ class LogFolder {
 // Throws: LaunchError, SystemError.
 UniqueFd open_log(const std::filesystem::path& path);
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -3,7 +3,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 RedirectMap parse_redirects(const std::string& text) {
   const auto refuse = [&] {
@@ -41,4 +41,4 @@ bool has_stderr(Redirect redirect) {
   return (static_cast<int>(redirect) & 2) != 0;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -4,7 +4,9 @@
 #include <map>
 #include <string>
 
-namespace lockstep::launch {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::launch {
 
 // A set of streams, with torchrun's numbers.
 enum class Redirect { kNone = 0, kStdout = 1, kStderr = 2, kBoth = 3 };
@@ -14,11 +16,11 @@ using RedirectMap = std::map<int, Redirect>;
 
 // Parses "3" (both streams of all ranks) or "0:3,1:1" (by local rank).
 // Throws: InvalidArgument that shows the text.
-RedirectMap parse_redirects(const std::string& text);
+LOCKSTEP_API RedirectMap parse_redirects(const std::string& text);
 
 // The entry of `map` for the rank.
-Redirect redirect_of(const RedirectMap& map, int local_rank);
-bool has_stdout(Redirect redirect);
-bool has_stderr(Redirect redirect);
+LOCKSTEP_API Redirect redirect_of(const RedirectMap& map, int local_rank);
+LOCKSTEP_API bool has_stdout(Redirect redirect);
+LOCKSTEP_API bool has_stderr(Redirect redirect);
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

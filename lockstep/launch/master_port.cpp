@@ -7,7 +7,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 // Returns a socket bound to the wildcard address of both families, or of IPv4 if there is no IPv6.
@@ -48,4 +48,4 @@ PortReservation::PortReservation(std::optional<int> port) {
   port_ = local_address(socket_.get()).port;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -7,7 +7,7 @@
 #include "lockstep/core/net.h"
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 // Keeps a port from being assigned to others, while a server that sets SO_REUSEADDR (as torch's and
 // ours do) can still take it: the socket is bound, with SO_REUSEADDR, to the wildcard address, and
@@ -25,4 +25,4 @@ class PortReservation {
   uint16_t port_ = 0;
 };
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 constexpr MpiLauncher kLaunchers[] = {
@@ -64,4 +64,4 @@ std::optional<MpiFamily> family_of_version(const std::string& text) {
   return std::nullopt;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -9,7 +9,7 @@
 
 #include "lockstep/core/env.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 enum class MpiFamily { kOpenMpi, kMpich };
 inline constexpr MpiFamily kMpiFamilies[] = {MpiFamily::kOpenMpi, MpiFamily::kMpich};
@@ -44,4 +44,4 @@ std::vector<MpiFamily> fitting_families(const EnvLookup& env);
 // The family that the text of `mpirun --version` or MPI_Get_library_version() names. Pure.
 std::optional<MpiFamily> family_of_version(const std::string& text);
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

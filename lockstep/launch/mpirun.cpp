@@ -14,7 +14,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/launch/rank_environment.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 Variables as_root() {
@@ -134,4 +134,4 @@ ExitStatus run_mpirun(const Mpirun& mpirun, MpirunJob job) {
   return Subprocess(options).wait(Deadline::after(Deadline::Duration::max()));
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -10,7 +10,7 @@
 #include "lockstep/core/subprocess.h"
 #include "lockstep/launch/mpi_family.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 struct Mpirun {
   std::string name;  // as it was called: Open MPI and Hydra look at it
@@ -52,4 +52,4 @@ UniqueFd silent_stdin();
 // Throws: LaunchError, SystemError.
 ExitStatus run_mpirun(const Mpirun& mpirun, MpirunJob job);
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

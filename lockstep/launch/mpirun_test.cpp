@@ -7,7 +7,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace mpirun_test {
 
 using testing::Contains;
@@ -103,4 +103,4 @@ TEST(Mpirun, ThatCannotBeUsedIsNamed) {
 }
 
 }  // namespace mpirun_test
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

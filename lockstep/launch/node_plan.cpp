@@ -6,7 +6,7 @@
 
 #include "lockstep/launch/host_list.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 std::vector<size_t> order_nodes(const std::vector<NodeIntroduction>& nodes) {
   std::vector<size_t> order(nodes.size());
@@ -39,4 +39,4 @@ std::vector<NodePlan> assign_ranks(const std::vector<NodeIntroduction>& nodes,
   return plans;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

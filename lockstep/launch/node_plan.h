@@ -6,7 +6,7 @@
 
 #include "lockstep/core/net.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 // A host, as its agent introduced itself.
 struct NodeIntroduction {
@@ -41,4 +41,4 @@ struct NodePlan {
 std::vector<NodePlan> assign_ranks(const std::vector<NodeIntroduction>& nodes,
                                    const std::vector<size_t>& order);
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -12,7 +12,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/launch/launch_test_support.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace output_mp_test {
 
 using namespace launch_test_support;  // NOLINT: a test's own helpers
@@ -264,4 +264,4 @@ TEST(AgentOutput, ASlowReaderLosesNothing) {
 }
 
 }  // namespace output_mp_test
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -11,7 +11,7 @@
 #include "lockstep/launch/log_spec.h"
 #include "lockstep/launch/worker.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace output_test {
 
 using testing::ElementsAre;
@@ -227,4 +227,4 @@ TEST(Redirects, TorchrunsValues) {
 }
 
 }  // namespace output_test
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -13,7 +13,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 // Agents repeat the report while it is true.
@@ -152,4 +152,4 @@ std::optional<PeerOrder> Peers::next_order() {
   return order;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

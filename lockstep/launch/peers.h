@@ -17,7 +17,7 @@
 #include "lockstep/launch/poll_set.h"
 #include "lockstep/launch/signal_pipe.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 // A request of the job's other agents to the ranks here.
 struct PeerOrder {
@@ -165,4 +165,4 @@ std::vector<HostPort> decode_endpoints(const std::string& text);
 Joined join_peers(const LaunchOptions& options, const Former& former, EtcdElection* election,
                   SignalPipe& signals, Console& out, Console& err);
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

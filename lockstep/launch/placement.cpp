@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 std::vector<int> cpu_share(const std::vector<int>& cpus, int ranks, int rank) {
   const auto count = static_cast<int>(cpus.size());
@@ -18,4 +18,4 @@ int threads_per_rank(int cpus, int ranks) {
   return std::max(1, cpus / std::max(1, ranks));
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

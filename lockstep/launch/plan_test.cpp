@@ -14,7 +14,7 @@
 #include "lockstep/launch/placement.h"
 #include "lockstep/launch/rank_environment.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace plan_test {
 
 using testing::ElementsAre;
@@ -304,4 +304,4 @@ TEST(FailureReport, SignalNames) {
 }
 
 }  // namespace plan_test
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 class PollSet {
  public:
@@ -37,4 +37,4 @@ class PollSet {
   std::optional<Time> wake_;
 };
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -8,7 +8,7 @@
 
 #include "lockstep/core/memory_settings.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 constexpr std::string_view kOfOneRank[] = {"RANK",
@@ -133,4 +133,4 @@ std::vector<std::string> current_environment() {
   return lines;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -12,7 +12,7 @@
 #include "lockstep/launch/node_plan.h"
 #include "lockstep/launch/roles.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 // The common part of the ranks of one attempt.
 struct AttemptPlan {
@@ -53,4 +53,4 @@ std::vector<std::string> merge_environment(const std::vector<std::string>& base,
 // The environment of this process.
 std::vector<std::string> current_environment();
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -14,7 +14,7 @@
 #include "lockstep/launch/rank_environment.h"
 #include "lockstep/launch/remote_order.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 constexpr size_t kLongestOrder = size_t{16} << 20;
@@ -140,4 +140,4 @@ int run_remote_agent(int input) {
   return launch(order.options).exit_code;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -11,7 +11,7 @@
 #include "lockstep/launch/poll_set.h"
 #include "lockstep/launch/worker.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 class RemoteAgents {
  public:
@@ -53,4 +53,4 @@ class RemoteAgents {
 // Throws: InvalidArgument, LaunchError.
 int run_remote_agent(int input);
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

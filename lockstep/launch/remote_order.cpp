@@ -8,7 +8,7 @@
 #include "lockstep/core/text.h"
 #include "lockstep/launch/internal/message_json.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 using nlohmann::json;
@@ -99,4 +99,4 @@ std::vector<std::string> ssh_command(const std::vector<std::string>& ssh, const 
   return command;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

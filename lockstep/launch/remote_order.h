@@ -13,7 +13,7 @@
 
 #include "lockstep/launch/launch_options.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 // The hidden argument of `lockstep run` that makes it such an agent.
 inline constexpr const char* kRemoteAgentFlag = "--agent-of-another-host";
@@ -41,4 +41,4 @@ RemoteOrder decode_remote_order(std::string_view line);
 std::vector<std::string> ssh_command(const std::vector<std::string>& ssh, const std::string& host,
                                      const std::string& program);
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 Rendezvous decide_rendezvous(const NodesOptions& options, const std::string& host,
                              const std::string& address, const std::vector<InterfaceAddress>& all) {
@@ -21,4 +21,4 @@ Rendezvous decide_rendezvous(const NodesOptions& options, const std::string& hos
   return result;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

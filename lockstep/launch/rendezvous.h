@@ -7,7 +7,7 @@
 #include "lockstep/core/interfaces.h"
 #include "lockstep/launch/launch_options.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 struct Rendezvous {
   bool may_serve = false;   // this agent tries to be the first
@@ -25,4 +25,4 @@ struct Rendezvous {
 Rendezvous decide_rendezvous(const NodesOptions& options, const std::string& host,
                              const std::string& address, const std::vector<InterfaceAddress>& all);
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -9,7 +9,7 @@
 #include "lockstep/core/text.h"
 #include "lockstep/launch/words_at_commas.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 constexpr int kMostRanks = 1 << 20;
@@ -111,4 +111,4 @@ std::string role_ranges(std::span<const Role> roles) {
   return joined(ranges, ",");
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

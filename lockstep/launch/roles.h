@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::launch {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::launch {
 
 // Its ranks are numbered one after another, after those of the roles before it.
 struct Role {
@@ -20,12 +22,12 @@ struct Role {
 
 // From "NAME=COUNT[,restarts=N][,service]".
 // Throws: InvalidArgument, one line.
-Role parse_role(const std::string& text);
+LOCKSTEP_API Role parse_role(const std::string& text);
 
 // Throws InvalidArgument, one line: a name twice, too many ranks, or nothing but services.
-void check_roles(std::span<const Role> roles);
+LOCKSTEP_API void check_roles(std::span<const Role> roles);
 
-int rank_count(std::span<const Role> roles);
+LOCKSTEP_API int rank_count(std::span<const Role> roles);
 
 // A rank of the job as a rank of its role.
 struct RolePlace {
@@ -33,12 +35,12 @@ struct RolePlace {
   int rank = 0;     // within the role, from 0
 };
 // `rank` is one of rank_count(roles).
-RolePlace place_in_role(std::span<const Role> roles, int rank);
+LOCKSTEP_API RolePlace place_in_role(std::span<const Role> roles, int rank);
 
 // "ps 0", for messages; "" where there are no roles.
-std::string name_in_role(std::span<const Role> roles, int rank);
+LOCKSTEP_API std::string name_in_role(std::span<const Role> roles, int rank);
 
 // The ranks of each role, in the form of LOCKSTEP_ROLES: "ps=0-0,trainer=1-4".
-std::string role_ranges(std::span<const Role> roles);
+LOCKSTEP_API std::string role_ranges(std::span<const Role> roles);
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

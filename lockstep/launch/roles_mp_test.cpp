@@ -10,7 +10,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/launch/launch_test_support.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace roles_mp_test {
 
 using namespace launch_test_support;  // NOLINT: a test's own helpers
@@ -237,4 +237,4 @@ TEST(Roles, OptionsThatContradictEachOtherAreRefused) {
 }
 
 }  // namespace roles_mp_test
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

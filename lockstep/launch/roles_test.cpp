@@ -13,7 +13,7 @@
 #include "lockstep/launch/rank_environment.h"
 #include "lockstep/launch/supervisor_test_support.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace roles_test {
 
 using std::chrono::milliseconds;
@@ -290,4 +290,4 @@ TEST(RestartPause, DoublesUpToFiveSeconds) {
 }
 
 }  // namespace roles_test
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

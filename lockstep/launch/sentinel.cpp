@@ -18,7 +18,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/subprocess.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 // Lies in memory that the two processes share, followed by the groups.
 struct Sentinel::Watched {
@@ -153,4 +153,4 @@ bool Sentinel::hold_until(std::optional<std::chrono::steady_clock::time_point> t
   return !late;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -11,7 +11,7 @@
 
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 // Thread-safety: one thread at a time.
 class Sentinel {
@@ -44,4 +44,4 @@ class Sentinel {
   pid_t child_ = -1;
 };
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -8,7 +8,7 @@
 
 #include "lockstep/core/subprocess.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace sentinel_test {
 
 using std::chrono::hours;
@@ -75,4 +75,4 @@ TEST(Sentinel, WhoIsHeldIsLeftAlone) {
 }
 
 }  // namespace sentinel_test
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -8,7 +8,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 std::atomic<int> g_signal_pipe{-1};
@@ -69,4 +69,4 @@ std::vector<int> SignalPipe::take() {
   }
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -13,7 +13,7 @@
 
 #include "lockstep/core/subprocess.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 class SignalPipe {
  public:
@@ -38,4 +38,4 @@ class SignalPipe {
   std::vector<std::pair<int, struct sigaction>> former_;
 };
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

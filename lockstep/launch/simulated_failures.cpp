@@ -6,7 +6,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/launch/words_at_commas.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 FailureDrill parse_failure_drill(const std::string& text) {
   FailureDrill drill;
   for (const std::string& part : words_at_commas(text)) {
@@ -50,4 +50,4 @@ void SimulatedFailures::set_next(Time from) {
                      static_cast<int64_t>(static_cast<double>(every_.count()) * (0.5 + part)));
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::launch {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::launch {
 
 struct FailureDrill {
   std::chrono::milliseconds every{0};  // mean time between failures on this host; above 0
@@ -20,9 +22,9 @@ struct FailureDrill {
 
 // From "every=SECONDS[,seed=N]".
 // Throws: InvalidArgument, one line.
-FailureDrill parse_failure_drill(const std::string& text);
+LOCKSTEP_API FailureDrill parse_failure_drill(const std::string& text);
 
-class SimulatedFailures {
+class LOCKSTEP_API SimulatedFailures {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
@@ -42,4 +44,4 @@ class SimulatedFailures {
   Time next_;
 };
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -7,7 +7,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::launch::simulated_failures_test {
+namespace lockstep::inline v0::launch::simulated_failures_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -76,4 +76,4 @@ TEST(SimulatedFailures, NobodyRunningIsNobodyHit) {
 }
 
 }  // namespace
-}  // namespace lockstep::launch::simulated_failures_test
+}  // namespace lockstep::inline v0::launch::simulated_failures_test

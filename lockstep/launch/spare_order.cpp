@@ -5,7 +5,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 // Separates the processors and the variables.
@@ -60,4 +60,4 @@ SpareOrder decode_spare_order(std::string_view message) {
   return order;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

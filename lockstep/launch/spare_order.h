@@ -8,7 +8,7 @@
 
 #include "lockstep/launch/rank_environment.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 // The variable with the descriptor on which a spare receives its order.
 inline constexpr const char* kSpareFd = "LOCKSTEP_SPARE_FD";
@@ -25,4 +25,4 @@ std::string encode(const SpareOrder& order);
 // Throws InvalidArgument for a message that encode() did not make.
 SpareOrder decode_spare_order(std::string_view message);
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -4,7 +4,7 @@
 
 #include "lockstep/launch/supervisor.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 SpareSchedule::SpareSchedule(int count, Time now) : count_(count), next_(now + kPause) {}
 
@@ -38,4 +38,4 @@ void SpareSchedule::on_lost(Time now, std::optional<Time> waiting_since) {
   next_ = std::max(next_, now + restart_pause(losses_));
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <optional>
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 class SpareSchedule {
  public:
@@ -46,4 +46,4 @@ class SpareSchedule {
   Time next_;
 };
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

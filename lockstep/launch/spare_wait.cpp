@@ -15,7 +15,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/launch/spare_order.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 InvalidArgument no_such_descriptor(int fd, int error) {
@@ -66,4 +66,4 @@ void wait_if_spare() {
   ::close(fd);
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

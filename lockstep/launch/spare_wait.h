@@ -2,7 +2,7 @@
 // it.
 #pragma once
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 // In a spare: waits, without a deadline, until the agent makes this process a rank, and then puts
 // the rank's variables into the environment and all threads onto the rank's processors. Where the
@@ -16,4 +16,4 @@ namespace lockstep::launch {
 // Thread-safety: one thread at a time.
 void wait_if_spare();
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

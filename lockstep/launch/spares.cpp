@@ -11,7 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/launch/failure_report.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 constexpr auto kLookForExits = std::chrono::milliseconds(10);  // if there are no pidfds
@@ -147,4 +147,4 @@ void Spares::dismiss() {
   spares_.clear();
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -15,7 +15,7 @@
 #include "lockstep/launch/spare_schedule.h"
 #include "lockstep/launch/worker.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 // The destructor kills the remaining spares.
 // Thread-safety: one thread at a time.
@@ -70,4 +70,4 @@ class Spares {
   bool program_waits_ = false;                  // a spare has waited
 };
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -13,7 +13,7 @@
 #include "lockstep/core/process_state.h"
 #include "lockstep/launch/launch_test_support.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace spares_mp_test {
 
 using namespace launch_test_support;  // NOLINT: a test's own helpers
@@ -270,4 +270,4 @@ TEST(Spares, AProgramThatNeverAsksForItsRankRunsAsWithoutThem) {
 }
 
 }  // namespace spares_mp_test
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -13,7 +13,7 @@
 #include "lockstep/launch/spare_schedule.h"
 #include "lockstep/launch/supervisor_test_support.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace spares_test {
 
 using std::chrono::milliseconds;
@@ -158,4 +158,4 @@ TEST(SpareRanks, AreRefusedWhereNoneCanBe) {
 }
 
 }  // namespace spares_test
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

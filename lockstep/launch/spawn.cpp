@@ -13,7 +13,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 constexpr const char* kSpawnCall = "LOCKSTEP_SPAWN_CALL";
@@ -109,4 +109,4 @@ LaunchResult spawn(int nproc, const std::function<void()>& fn, LaunchOptions opt
   return launch(options);
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -5,10 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/launch_options.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 // How a child finds the call of spawn() for which it was started. By default it runs with the same
 // arguments and counts calls.
@@ -26,10 +27,10 @@ struct SpawnPoint {
 // lockstep::init() gives the rank's communicator. `options` except command and nproc are as for
 // launch(). In the parent it returns when all ranks have ended; a failure is in the result.
 // Throws: LaunchError, InvalidArgument.
-LaunchResult spawn(int nproc, const std::function<void()>& fn, LaunchOptions options = {},
-                   const SpawnPoint& point = {});
+LOCKSTEP_API LaunchResult spawn(int nproc, const std::function<void()>& fn,
+                                LaunchOptions options = {}, const SpawnPoint& point = {});
 
 // True in a process that spawn() started.
-bool in_spawned_child();
+LOCKSTEP_API bool in_spawned_child();
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

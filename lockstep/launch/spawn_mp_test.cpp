@@ -2,7 +2,7 @@
 
 #include "lockstep/launch/launch_test_support.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace spawn_mp_test {
 
 using namespace launch_test_support;  // NOLINT: a test's own helpers
@@ -39,4 +39,4 @@ TEST(Spawn, RanksCannotSpawnRanks) {
 }
 
 }  // namespace spawn_mp_test
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

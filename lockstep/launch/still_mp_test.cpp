@@ -1,7 +1,7 @@
 // Ranks that stand still, with real processes: which ones are replaced, and which are left behind.
 #include "lockstep/launch/launch_test_support.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace still_mp_test {
 
 using namespace launch_test_support;  // NOLINT: a test's own helpers
@@ -74,4 +74,4 @@ TEST(StillRanks, TheLastOneIsNotEndedSinceItIsStoppedForAWhile) {
 }
 
 }  // namespace still_mp_test
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -13,7 +13,7 @@
 
 #include "lockstep/core/env.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 // Returns nullopt if the process has ended.
@@ -65,4 +65,4 @@ void Strays::signal(int number) const noexcept {
   }
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 // For a process that reaps its descendants (PR_SET_CHILD_SUBREAPER): it becomes the parent of those
 // whose own has ended.
@@ -28,4 +28,4 @@ class Strays {
   std::set<pid_t> found_;
 };
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

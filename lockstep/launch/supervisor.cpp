@@ -8,7 +8,7 @@
 
 #include "lockstep/core/check.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 RankExit choose_first_failure(std::span<const RankExit> exits) {
   const auto weight = [](const RankExit& exit) {
@@ -227,4 +227,4 @@ std::optional<Supervisor::Time> Supervisor::next_time() const {
   return next;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -10,7 +10,7 @@
 
 #include "lockstep/core/subprocess.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 struct RankExit {
   int local_rank = 0;
@@ -172,4 +172,4 @@ class Supervisor {
   std::optional<int> stop_signal_;
 };
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -6,7 +6,7 @@
 
 #include "lockstep/launch/supervisor_test_support.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace supervisor_test {
 
 using std::chrono::milliseconds;
@@ -330,4 +330,4 @@ TEST_F(ShrinkingJob, BadUsageIsFinal) {
 }
 
 }  // namespace supervisor_test
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -5,7 +5,7 @@
 
 #include "lockstep/launch/supervisor.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 inline const Supervisor::Time kStart = Supervisor::Time() + std::chrono::hours(1);
 
@@ -19,4 +19,4 @@ inline SignalOrder group(int rank, int signal) {
   return {rank, signal, true};
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -5,7 +5,7 @@
 #include "lockstep/launch/launch_test_support.h"
 #include "lockstep/trace/trace_file.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace trace_mp_test {
 
 using namespace launch_test_support;  // NOLINT: a test's own helpers
@@ -81,4 +81,4 @@ TEST_F(TraceMpTest, AFolderThatCannotBeIsSaidAndTheJobEndsAsItWould) {
 }
 
 }  // namespace trace_mp_test
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

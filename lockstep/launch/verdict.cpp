@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <iterator>
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 const RankSight* find(std::span<const RankSight> sights, int rank) {
@@ -61,4 +61,4 @@ void judge(WorkerFailure& failure, std::span<const RankSight> sights) {
   if (failure.causes.empty()) failure.causes = awaited;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

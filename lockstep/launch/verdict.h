@@ -7,7 +7,7 @@
 #include "lockstep/core/subprocess.h"
 #include "lockstep/launch/worker_failure.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 // Whether a rank ended by itself that had been told to stop (SIGTERM; `killing`: SIGKILL too)
 // shortly before its end was seen. `handles_term`: it would not die of SIGTERM.
@@ -19,4 +19,4 @@ bool ended_by_itself(const ExitStatus& status, bool killing, bool handles_term);
 // an error; the awaited rank. Where it did not only wait, stopped ranks are reported all the same.
 void judge(WorkerFailure& failure, std::span<const RankSight> sights);
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace verdict_test {
 
 using testing::ElementsAre;
@@ -84,4 +84,4 @@ TEST(Verdict, AFailureThatWaitedForNobodyIsTheCauseItself) {
 }
 
 }  // namespace verdict_test
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

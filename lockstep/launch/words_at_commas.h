@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 // At least one word; empty ones too, which the caller refuses.
 inline std::vector<std::string> words_at_commas(const std::string& text) {
@@ -18,4 +18,4 @@ inline std::vector<std::string> words_at_commas(const std::string& text) {
   return words;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -11,7 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/launch/log_folder.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 namespace {
 
 constexpr size_t kTailLines = 20;
@@ -203,4 +203,4 @@ std::string Worker::error_text() const {
   return file ? read_from(file.get(), 0, kErrorFileBytes) : "";
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -18,7 +18,7 @@
 #include "lockstep/launch/line_splitter.h"
 #include "lockstep/launch/poll_set.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 // The last lines of a stream.
 class Tail {
@@ -134,4 +134,4 @@ class Worker {
   Subprocess process_;
 };
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

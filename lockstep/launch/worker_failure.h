@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 // An agent's observation of one of its ranks when the job began to end, before any rank was told to
 // stop.
@@ -40,4 +40,4 @@ struct WorkerFailure {
   std::vector<int> waited;        // all ranks that only waited; empty unless gave_up
 };
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

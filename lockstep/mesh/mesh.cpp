@@ -7,7 +7,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // Bit i is set if the i-th axis is in the set.
@@ -115,4 +115,4 @@ std::string Mesh::str() const {
   return text;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

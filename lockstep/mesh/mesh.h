@@ -13,13 +13,14 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/mesh/mesh_layout.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // A shared handle; copies refer to the same mesh.
 // Thread-safety: one thread at a time for each of its communicators.
-class Mesh {
+class LOCKSTEP_API Mesh {
  public:
   // Makes the communicators of all sets of axes, in one order on all ranks; `comm` itself is used
   // for nothing else. A group takes memory and sockets when it is first used, so unused ones cost
@@ -54,4 +55,4 @@ class Mesh {
   std::shared_ptr<State> state_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -7,7 +7,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 [[noreturn]] void refuse_mesh(const std::string& what) {
@@ -167,4 +167,4 @@ std::string MeshLayout::str() const {
   return joined(parts);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -6,7 +6,9 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 struct MeshAxis {
   std::string name;  // letters, digits and '_'
@@ -16,11 +18,11 @@ struct MeshAxis {
 
 // "data=2,shard=4" or "data,shard=4", as --mesh takes it.
 // Throws: InvalidArgument.
-std::vector<MeshAxis> parse_axes(std::string_view text);
+LOCKSTEP_API std::vector<MeshAxis> parse_axes(std::string_view text);
 
 // Neighbours along the last axis have consecutive ranks: in {data: 2, shard: 3}, rank 4 is at (1,
 // 1).
-class MeshLayout {
+class LOCKSTEP_API MeshLayout {
  public:
   // Throws a one-line InvalidArgument for no axes, a bad or repeated name, a negative size, two
   // unknown sizes, or sizes whose product is not `ranks`.
@@ -53,4 +55,4 @@ class MeshLayout {
   int ranks_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

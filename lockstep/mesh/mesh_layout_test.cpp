@@ -9,7 +9,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/mesh/shared_copies.h"
 
-namespace lockstep::mesh_layout_test {
+namespace lockstep::inline v0::mesh_layout_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -106,4 +106,4 @@ TEST(MeshLayout, SaysWhoSharesACopy) {
 }
 
 }  // namespace
-}  // namespace lockstep::mesh_layout_test
+}  // namespace lockstep::inline v0::mesh_layout_test

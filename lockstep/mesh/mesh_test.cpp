@@ -10,7 +10,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::mesh_test {
+namespace lockstep::inline v0::mesh_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -100,4 +100,4 @@ TEST(Mesh, NothingIsSentForAxesThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace lockstep::mesh_test
+}  // namespace lockstep::inline v0::mesh_test

@@ -7,7 +7,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/mesh/mesh_layout.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr std::string_view kData = "data", kShard = "shard";
@@ -40,4 +40,4 @@ int ranks_of(std::string_view mesh) {
   return product < 1 || product > kMostRanks ? 1 : static_cast<int>(product);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // For "data=2,shard=2", as --mesh takes it, on `ranks` ranks: the copy of each rank, for
 // ZeroOptions::copies: {0, 0, 1, 1}. Ranks along `shard`, which are neighbours, share one; along
@@ -17,4 +17,4 @@ std::vector<int> shared_copies(std::string_view mesh, int ranks);
 // Throws: InvalidArgument as parse_axes().
 int ranks_of(std::string_view mesh);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

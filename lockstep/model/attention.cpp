@@ -14,7 +14,7 @@
 #include "lockstep/model/internal/lm_nodes.h"
 #include "lockstep/model/internal/undrawn.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // Rows [begin, begin + count) as [heads, count, width], without a copy.
@@ -122,4 +122,4 @@ at::Tensor attention(const at::Tensor& queries, const at::Tensor& keys, const at
                                                  : by_runs(queries, keys, values, layout, options);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,7 +8,7 @@
 
 #include "lockstep/kernels/kernels.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // One sequence: which rows ask, and which rows they may look at.
 struct AttentionSpan {
@@ -43,4 +43,4 @@ struct AttentionOptions {
 at::Tensor attention(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
                      const AttentionLayout& layout, const AttentionOptions& options);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

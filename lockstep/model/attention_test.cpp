@@ -10,7 +10,7 @@
 #include "lockstep/model/internal/heads.h"
 #include "lockstep/model/internal/undrawn.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 struct Case {
@@ -199,4 +199,4 @@ TEST(Heads, InBfloat16) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -10,7 +10,7 @@
 #include "lockstep/model/internal/follow.h"
 #include "lockstep/model/internal/undrawn.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 void draw(torch::nn::Module& model, const BertConfig& config) {
@@ -82,4 +82,4 @@ at::Tensor BertClassifierImpl::forward(const at::Tensor& ids, const at::Tensor& 
   return classify(bert_->forward(pass(ids, attention_mask, token_type_ids, lengths)));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

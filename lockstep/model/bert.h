@@ -16,11 +16,12 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/hooks/forward_hook.h"
 #include "lockstep/model/bert_config.h"
 #include "lockstep/model/initial_parameters.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace internal {
 class BertEncoder;
 struct BertPass;
@@ -32,8 +33,8 @@ using BertPass = std::shared_ptr<const internal::BertPass>;
 
 // Rows [tokens, hidden_size] to rows: the first unit takes ids, int64 [tokens]; the last layer gives the
 // first token of each sequence, the pooler [sequences, hidden_size].
-class BertUnit : public torch::nn::Module,
-                 public Hookable<at::Tensor(const at::Tensor&, const BertPass&)> {
+class LOCKSTEP_API BertUnit : public torch::nn::Module,
+                              public Hookable<at::Tensor(const at::Tensor&, const BertPass&)> {
  public:
   using Signature = at::Tensor(const at::Tensor&, const BertPass&);
 };
@@ -44,7 +45,7 @@ class BertUnit : public torch::nn::Module,
 //   packed: ids int64 [N], the B sequences end to end; lengths int64 [B] on the CPU, whose sum is
 //           N; token_type_ids int64 [N] (undefined: 0). No padding is computed; results are those
 //           of the padded batch.
-class BertClassifierImpl : public torch::nn::Module {
+class LOCKSTEP_API BertClassifierImpl : public torch::nn::Module {
  public:
   // On the CPU, in float32; the numbers are decided by the default generator's state. Throws
   // InvalidArgument (check(config)).
@@ -83,4 +84,4 @@ class BertClassifierImpl : public torch::nn::Module {
 
 TORCH_MODULE(BertClassifier);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,7 +8,7 @@
 #include "lockstep/core/text.h"
 #include "lockstep/model/internal/config_checks.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using nlohmann::json;
@@ -155,4 +155,4 @@ std::string to_json(const BertConfig& config) {
   return object.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

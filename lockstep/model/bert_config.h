@@ -6,7 +6,9 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 // The defaults are those of BERT-base, by the names that config.json has.
 struct BertConfig {
@@ -31,20 +33,20 @@ struct BertConfig {
 
 // "base" (above) or "mini" (4 layers, 256 wide, 4 heads, 1024 inside). Throws InvalidArgument that
 // lists the names.
-BertConfig bert_preset(std::string_view name);
+LOCKSTEP_API BertConfig bert_preset(std::string_view name);
 const std::vector<std::string>& bert_preset_names();
 
 // Throws InvalidArgument that names the field: a size below 1, a width that the heads do not
 // divide, a dropout outside [0, 1), an unknown activation, a padding id outside the vocabulary.
-void check(const BertConfig& config);
+LOCKSTEP_API void check(const BertConfig& config);
 
 // How many parameters such a model has, or 9e15 where it would have more.
-int64_t parameter_count(const BertConfig& config);
+LOCKSTEP_API int64_t parameter_count(const BertConfig& config);
 
 // config.json as transformers writes it for BertForSequenceClassification. Keys that say nothing of
 // what is computed are passed over; another kind of model, relative positions, cross-attention or
 // a value of the wrong type throw InvalidArgument of one line that begins with `source`.
-BertConfig bert_config_from_json(std::string_view text, const std::string& source);
-std::string to_json(const BertConfig& config);
+LOCKSTEP_API BertConfig bert_config_from_json(std::string_view text, const std::string& source);
+LOCKSTEP_API std::string to_json(const BertConfig& config);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -20,7 +20,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/hooks/forward_hook.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 BertConfig small(int64_t heads, int64_t width, double dropout = 0) {
@@ -524,4 +524,4 @@ TEST(BertClassifier, RefusesWhatIsOutsideOfItsTables) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,7 +8,7 @@
 #include "lockstep/model/resnet.h"
 #include "lockstep/model/simple_cnn.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr int64_t kLargestCifarSide = 64;
@@ -59,4 +59,4 @@ ImageModelImpl::ImageModelImpl(const ImageModelOptions& options) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 struct ImageModelOptions {
   std::string name = "simple-cnn";  // image_model_names()
@@ -25,7 +27,7 @@ const std::vector<std::string>& image_model_names();
 
 // Its parameters and buffers have the names that the model itself gives them, so that checkpoints
 // are the model's own.
-class ImageModelImpl : public torch::nn::Module {
+class LOCKSTEP_API ImageModelImpl : public torch::nn::Module {
  public:
   // Draws the parameters as the model itself does. Throws InvalidArgument for an unknown name and
   // what the model does not take.
@@ -44,4 +46,4 @@ class ImageModelImpl : public torch::nn::Module {
 
 TORCH_MODULE(ImageModel);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,7 +8,7 @@
 #include "lockstep/model/resnet.h"
 #include "lockstep/model/simple_cnn.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace image_model_test {
 
 const ImageModelOptions kColour{.name = "resnet18", .channels = 3, .side = 32};
@@ -56,4 +56,4 @@ TEST(ImageModel, RefusesWhatItCannotMake) {
 }
 
 }  // namespace image_model_test
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -1,7 +1,7 @@
 // What a new model's parameters are.
 #pragma once
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 enum class InitialParameters {
   // Weights from a normal distribution of the configuration's initializer_range, the padding token's
@@ -10,4 +10,4 @@ enum class InitialParameters {
   kNone,  // memory as it comes, to be loaded over
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

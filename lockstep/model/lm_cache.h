@@ -6,12 +6,13 @@
 #include <cstdint>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/model/lm_config.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Of `sequences` texts that grow together, up to `capacity` tokens each.
-struct LmCache {
+struct LOCKSTEP_API LmCache {
   LmCache(const LmConfig& config, int64_t sequences, int64_t capacity,
           const at::TensorOptions& options = at::kFloat);
 
@@ -22,4 +23,4 @@ struct LmCache {
       values;  // of each layer: [sequences, key_value_heads, capacity, head_dim]
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,7 +8,9 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 // How positions beyond those of training are rotated. Fields beside the type are of "linear" (factor)
 // and "llama3" (all; Llama 3.1's model card) only.
@@ -83,31 +85,31 @@ struct ExpertNames {
   const char* block;  // in a layer
   const char *gate, *up, *down;
 };
-ExpertNames expert_names(const LmConfig& config);
+LOCKSTEP_API ExpertNames expert_names(const LmConfig& config);
 
 // "tiny" (4 layers of 128, 0.9 million parameters and the embeddings'), "mini" (6 of 384, 10.6),
 // "small" (12 of 768, 85). Vocabulary, its special tokens and positions are the
 // caller's.
 const std::vector<std::string>& lm_preset_names();
 // Throws InvalidArgument with the names.
-LmConfig lm_preset(std::string_view name);
+LOCKSTEP_API LmConfig lm_preset(std::string_view name);
 
 // Throws InvalidArgument that names the first field that makes no sense.
-void check(const LmConfig& config);
+LOCKSTEP_API void check(const LmConfig& config);
 
 // How many parameters such a model has, or 9e15 where it would have more.
-int64_t parameter_count(const LmConfig& config);
+LOCKSTEP_API int64_t parameter_count(const LmConfig& config);
 
 // Whether lm_config_from_json() reads a config.json of that model_type.
-bool is_lm_type(std::string_view type);
+LOCKSTEP_API bool is_lm_type(std::string_view type);
 
 // A config.json of transformers' Llama, Mixtral or Qwen2-MoE (where every layer has experts and no attention a
 // bias). Fields that are absent keep their default, foreign ones are
 // read over. Throws InvalidArgument of one line that begins with `source`: not JSON, another kind of
 // model, a value that makes no sense, or one that is not supported here (another activation, another
 // scaling of positions).
-LmConfig lm_config_from_json(std::string_view text, const std::string& source);
+LOCKSTEP_API LmConfig lm_config_from_json(std::string_view text, const std::string& source);
 // With what transformers wants beside it: architectures, model_type.
-std::string to_json(const LmConfig& config);
+LOCKSTEP_API std::string to_json(const LmConfig& config);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -10,7 +10,9 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 namespace internal {
 struct LmPass;
 }
@@ -27,7 +29,7 @@ struct LmExpertRows {
 
 // What a layer asks of the ranks that divide its experts, each of which has tokens of its own. Called on every rank in one
 // order.
-class ExpertExchange {
+class LOCKSTEP_API ExpertExchange {
  public:
   virtual ~ExpertExchange() = default;
   // Rows that are sorted by expert, [sum of counts, hidden_size], with the number of each of all E experts, to the
@@ -55,10 +57,10 @@ struct LmExperts {
 };
 
 // The number of the expert whose parameter that is; -1: of none of those that are divided.
-int64_t expert_of(std::string_view name);
+LOCKSTEP_API int64_t expert_of(std::string_view name);
 // Whether a parameter is one of the experts that are divided: those are averaged over the ranks that have the same
 // experts, all others over all. The shared expert is none of them.
-bool is_expert_parameter(std::string_view name);
+LOCKSTEP_API bool is_expert_parameter(std::string_view name);
 
 // What the router of a layer has done with a pass's tokens: with those of all ranks where the routers' losses have been
 // counted (ExpertExchange::combine), else with this rank's.
@@ -73,7 +75,7 @@ struct RouterStatistics {
   double balance = 0;
 };
 // Of the layers that a pass has gone through so far, in order; empty for a model without experts.
-std::vector<RouterStatistics> router_statistics(const LmPass& pass);
+LOCKSTEP_API std::vector<RouterStatistics> router_statistics(const LmPass& pass);
 
 // The routers' losses of the layers that a pass has gone through, times their coefficients; for whoever computes the
 // loss by steps, as a pipeline does. `rows` must be of the pass, behind its layers: `rows` of the result are the same,
@@ -84,10 +86,11 @@ struct WithRouterLosses {
   at::Tensor rows;
   at::Tensor loss;  // a number; undefined where there are no coefficients or no experts
 };
-WithRouterLosses router_losses(const at::Tensor& rows, const LmPass& pass);
+LOCKSTEP_API WithRouterLosses router_losses(const at::Tensor& rows, const LmPass& pass);
 // The same where the loss is elsewhere: rows as they are, whose backward adds `scale` times the gradient of these
 // losses. Each pass counts the layers that it has gone through, in proportion: so with router_aux_loss_by_layer the
 // losses of a pipeline's stages add up to the whole model's.
-at::Tensor attach_router_losses(const at::Tensor& rows, const LmPass& pass, double scale);
+LOCKSTEP_API at::Tensor attach_router_losses(const at::Tensor& rows, const LmPass& pass,
+                                             double scale);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -19,7 +19,7 @@
 #include "lockstep/model/internal/router_record.h"
 #include "lockstep/model/router.h"
 
-namespace lockstep::lm_experts_test {
+namespace lockstep::inline v0::lm_experts_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -553,4 +553,4 @@ TEST(LmExperts, WhatMakesNoSenseIsRefusedInOneLine) {
 }
 
 }  // namespace
-}  // namespace lockstep::lm_experts_test
+}  // namespace lockstep::inline v0::lm_experts_test

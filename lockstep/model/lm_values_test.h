@@ -12,7 +12,7 @@
 
 #include "lockstep/model/transformer_lm.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 
 // The same on all ranks that are threads of one process.
 inline TransformerLm made(const LmConfig& config, at::ScalarType type = at::kDouble) {
@@ -48,4 +48,4 @@ inline Values gradients_of(const TransformerLm& lm) {
   return values;
 }
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

@@ -12,12 +12,14 @@
 
 #include <optional>
 
-namespace lockstep::plain {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::plain {
 
 constexpr int64_t kWidth = 32, kHeads = 4, kLayers = 2, kWords = 37;
 
 // Rows [B, T, kWidth]. `splits`: how heads are told apart; a number that is written here would be that of the whole layer.
-struct AttentionImpl : torch::nn::Module {
+struct LOCKSTEP_API AttentionImpl : torch::nn::Module {
   explicit AttentionImpl(bool is_causal, int64_t splits = -1)
       : is_causal(is_causal),
         splits(splits),
@@ -43,7 +45,7 @@ struct AttentionImpl : torch::nn::Module {
 TORCH_MODULE(Attention);
 
 // GPT-2's layer: norms first. Of an encoder: norms last.
-struct BlockImpl : torch::nn::Module {
+struct LOCKSTEP_API BlockImpl : torch::nn::Module {
   explicit BlockImpl(bool is_causal, int64_t splits = -1)
       : is_causal(is_causal),
         attention(register_module("attention", Attention(is_causal, splits))),
@@ -73,7 +75,7 @@ struct BlockImpl : torch::nn::Module {
 TORCH_MODULE(Block);
 
 // Ids [B, T] -> rows [B, T, kWidth].
-struct EmbedImpl : torch::nn::Module {
+struct LOCKSTEP_API EmbedImpl : torch::nn::Module {
   explicit EmbedImpl(bool has_padding = false)
       : words(register_module(
             "words",
@@ -88,7 +90,7 @@ struct EmbedImpl : torch::nn::Module {
 };
 TORCH_MODULE(Embed);
 
-struct HeadImpl : torch::nn::Module {
+struct LOCKSTEP_API HeadImpl : torch::nn::Module {
   HeadImpl()
       : norm(register_module("norm", BlockImpl::norm())),
         head(register_module(
@@ -100,7 +102,7 @@ struct HeadImpl : torch::nn::Module {
 TORCH_MODULE(Head);
 
 // Ids [B, T] -> logits [B, T, kWords].
-struct GptImpl : torch::nn::Module {
+struct LOCKSTEP_API GptImpl : torch::nn::Module {
   explicit GptImpl(bool is_tied = false, int64_t splits = -1, int64_t blocks = kLayers) {
     Embed embed;
     Head head;
@@ -116,7 +118,7 @@ struct GptImpl : torch::nn::Module {
 TORCH_MODULE(Gpt);
 
 // By the first token of each sequence.
-struct FirstImpl : torch::nn::Module {
+struct LOCKSTEP_API FirstImpl : torch::nn::Module {
   FirstImpl() : head(register_module("head", torch::nn::Linear(kWidth, kWords))) {}
   at::Tensor forward(const at::Tensor& x) { return head(x.select(1, 0)); }
   torch::nn::Linear head;
@@ -124,7 +126,7 @@ struct FirstImpl : torch::nn::Module {
 TORCH_MODULE(First);
 
 // Ids [B, T] -> [B, kWords].
-struct EncoderImpl : torch::nn::Module {
+struct LOCKSTEP_API EncoderImpl : torch::nn::Module {
   explicit EncoderImpl(int64_t blocks = kLayers) {
     layers->push_back(Embed(/*has_padding=*/true));
     for (int64_t i = 0; i < blocks; ++i) layers->push_back(Block(false));
@@ -137,7 +139,7 @@ struct EncoderImpl : torch::nn::Module {
 TORCH_MODULE(Encoder);
 
 // Pictures [B, 3, H, W] -> rows [B, count, kWidth], by `count` patches of 4 x 4.
-struct PatchesImpl : torch::nn::Module {
+struct LOCKSTEP_API PatchesImpl : torch::nn::Module {
   explicit PatchesImpl(int64_t count = 4)
       : patches(register_module(
             "patches", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, kWidth, 4).stride(4)))),
@@ -152,7 +154,7 @@ struct PatchesImpl : torch::nn::Module {
 };
 TORCH_MODULE(Patches);
 
-struct MeanImpl : torch::nn::Module {
+struct LOCKSTEP_API MeanImpl : torch::nn::Module {
   MeanImpl() : head(register_module("head", torch::nn::Linear(kWidth, kWords))) {}
   at::Tensor forward(const at::Tensor& x) { return head(x.mean(1)); }
   torch::nn::Linear head;
@@ -160,7 +162,7 @@ struct MeanImpl : torch::nn::Module {
 TORCH_MODULE(Mean);
 
 // Pictures [B, 3, H, W] of so many patches -> [B, kWords].
-struct VisionImpl : torch::nn::Module {
+struct LOCKSTEP_API VisionImpl : torch::nn::Module {
   explicit VisionImpl(int64_t blocks = kLayers, int64_t patches = 4) {
     layers->push_back(Patches(patches));
     for (int64_t i = 0; i < blocks; ++i) layers->push_back(Block(false));
@@ -172,4 +174,4 @@ struct VisionImpl : torch::nn::Module {
 };
 TORCH_MODULE(Vision);
 
-}  // namespace lockstep::plain
+}  // namespace lockstep::inline v0::plain

@@ -11,7 +11,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 torch::nn::Conv2d convolution(int64_t in, int64_t out, int64_t size, int64_t stride) {
@@ -170,4 +170,4 @@ torch::Tensor ResNetImpl::forward(const torch::Tensor& images) {
   return fc_(at::adaptive_avg_pool2d(x, {1, 1}).flatten(1));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

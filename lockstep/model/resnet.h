@@ -12,7 +12,9 @@
 #include <cstdint>
 #include <functional>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 enum class ResNetStem {
   kImageNet,  // convolution 7x7 of stride 2, max-pool 3x3 of stride 2: images of about 224x224
@@ -35,7 +37,7 @@ struct ResNetOptions {
 // layer2.0.downsample.0, ..., fc), so that safetensors files are exchanged with it. ImageNet, 1000
 // classes: 11,689,512 parameters at depth 18, 25,557,032 at 50. After the same torch::manual_seed()
 // they are what torchvision draws.
-class ResNetImpl : public torch::nn::Module {
+class LOCKSTEP_API ResNetImpl : public torch::nn::Module {
  public:
   // Throws InvalidArgument for another depth and for num_classes below 1.
   explicit ResNetImpl(const ResNetOptions& options = {});
@@ -59,4 +61,4 @@ class ResNetImpl : public torch::nn::Module {
 // The holder: `ResNet model;`, `ResNet model(ResNetOptions{.depth = 50})`.
 TORCH_MODULE(ResNet);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

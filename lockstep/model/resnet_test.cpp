@@ -9,7 +9,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace resnet_test {
 
 int64_t parameter_count(const ResNet& model) {
@@ -94,4 +94,4 @@ TEST(ResNet, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace resnet_test
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 template <typename T>
@@ -84,4 +84,4 @@ RoutedRows route(const std::vector<int64_t>& choices, int64_t experts, int64_t c
   return rows;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -5,17 +5,20 @@
 #include <cstdint>
 #include <vector>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 // The `chosen` largest of each token's shares, largest first: [tokens * chosen] numbers of experts. `shares` are
 // [tokens, experts], row by row. Among equals the lower number comes first; what is not a number comes last.
-std::vector<int64_t> choose_experts(const float* shares, int64_t tokens, int64_t experts,
-                                    int64_t chosen);
-std::vector<int64_t> choose_experts(const double* shares, int64_t tokens, int64_t experts,
-                                    int64_t chosen);
+LOCKSTEP_API std::vector<int64_t> choose_experts(const float* shares, int64_t tokens,
+                                                 int64_t experts, int64_t chosen);
+LOCKSTEP_API std::vector<int64_t> choose_experts(const double* shares, int64_t tokens,
+                                                 int64_t experts, int64_t chosen);
 
 // factor * tokens * chosen / experts, rounded up; no limit (the number of tokens) for factor 0.
-int64_t expert_capacity(double factor, int64_t tokens, int64_t experts, int64_t chosen);
+LOCKSTEP_API int64_t expert_capacity(double factor, int64_t tokens, int64_t experts,
+                                     int64_t chosen);
 
 // Rows sorted by expert, and for each expert by token: so the order is that of one process wherever tokens of
 // several ranks are put together in the order of the ranks.
@@ -27,7 +30,7 @@ struct RoutedRows {
 };
 // Of choose_experts()'s choices. An expert takes `capacity` of them at most: all tokens' first choices in the order
 // of tokens, then all second ones, and so on.
-RoutedRows route(const std::vector<int64_t>& choices, int64_t experts, int64_t chosen,
-                 int64_t capacity);
+LOCKSTEP_API RoutedRows route(const std::vector<int64_t>& choices, int64_t experts, int64_t chosen,
+                              int64_t capacity);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

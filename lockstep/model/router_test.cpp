@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-namespace lockstep::router_test {
+namespace lockstep::inline v0::router_test {
 namespace {
 
 using Numbers = std::vector<int64_t>;
@@ -63,4 +63,4 @@ TEST(Router, AmongFirstChoicesTheEarlierTokensAreIn) {
 }
 
 }  // namespace
-}  // namespace lockstep::router_test
+}  // namespace lockstep::inline v0::router_test

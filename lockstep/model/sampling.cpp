@@ -12,7 +12,7 @@
 #include "lockstep/kernels/random_word.h"
 #include "lockstep/model/lm_cache.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // In [0, 1), number `index` of the seed.
@@ -150,4 +150,4 @@ std::vector<int64_t> generate(TransformerLm& model, const std::vector<int64_t>& 
   return tokens;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

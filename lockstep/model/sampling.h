@@ -8,9 +8,10 @@
 #include <functional>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/model/transformer_lm.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct SamplingOptions {
   double temperature = 1;  // logits are divided by it; 0: always the likeliest token
@@ -19,10 +20,10 @@ struct SamplingOptions {
   uint64_t seed = 0;  // of the draws: the same tokens on every machine that computes these logits
 };
 // Throws InvalidArgument that names the first option that makes no sense.
-void check(const SamplingOptions& options);
+LOCKSTEP_API void check(const SamplingOptions& options);
 
 // Draws tokens, one from each row of logits after another.
-class TokenSampler {
+class LOCKSTEP_API TokenSampler {
  public:
   // Throws as check().
   explicit TokenSampler(const SamplingOptions& options);
@@ -51,7 +52,7 @@ struct GenerateOptions {
 // The tokens that follow `prompt`, a stop among them. In evaluation mode and without gradients; the model
 // is left in the mode it was found in. Throws InvalidArgument: an empty prompt, one that leaves no position
 // (unless beyond_positions), options that make no sense.
-std::vector<int64_t> generate(TransformerLm& model, const std::vector<int64_t>& prompt,
-                              const GenerateOptions& options);
+LOCKSTEP_API std::vector<int64_t> generate(TransformerLm& model, const std::vector<int64_t>& prompt,
+                                           const GenerateOptions& options);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

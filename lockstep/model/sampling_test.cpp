@@ -11,7 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::sampling_test {
+namespace lockstep::inline v0::sampling_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -126,4 +126,4 @@ TEST(Generate, AModelOfOnePositionSeesTheTokenBeforeAlone) {
 }
 
 }  // namespace
-}  // namespace lockstep::sampling_test
+}  // namespace lockstep::inline v0::sampling_test

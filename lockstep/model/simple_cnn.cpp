@@ -9,7 +9,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/model/internal/log_probabilities.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 double check_dropout(const char* name, double p) {
@@ -64,4 +64,4 @@ torch::Tensor SimpleCnnImpl::forward(const torch::Tensor& images) {
   return internal::log_probabilities(fc2_(x));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

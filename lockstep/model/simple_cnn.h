@@ -8,7 +8,9 @@
 
 #include <cstdint>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 struct SimpleCnnOptions {
   int64_t channels = 1;  // of the images
@@ -22,7 +24,7 @@ struct SimpleCnnOptions {
 // ReLU, dropout, 128 -> 10, log-softmax (with the default sizes). 421,642 parameters, named conv1,
 // conv2, fc1, fc2 (.weight, .bias) as in the Python class; after the same torch::manual_seed() they
 // are what PyTorch draws there.
-class SimpleCnnImpl : public torch::nn::Module {
+class LOCKSTEP_API SimpleCnnImpl : public torch::nn::Module {
  public:
   // Throws InvalidArgument for a dropout outside [0, 1), and for sizes below 1 (side: below 4).
   explicit SimpleCnnImpl(SimpleCnnOptions options = {});
@@ -45,4 +47,4 @@ class SimpleCnnImpl : public torch::nn::Module {
 // `model->forward(x)`, `model(x)`.
 TORCH_MODULE(SimpleCnn);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -13,7 +13,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace simple_cnn_test {
 
 struct ExpectedParameter {
@@ -125,4 +125,4 @@ TEST(SimpleCnn, RefusesWhatItCannotTake) {
 }
 
 }  // namespace simple_cnn_test
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

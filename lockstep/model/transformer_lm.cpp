@@ -29,7 +29,7 @@
 #include "lockstep/model/internal/lm_units.h"
 #include "lockstep/model/internal/undrawn.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 LmConfig checked(const LmConfig& config, const LmExperts& experts) {
@@ -478,4 +478,4 @@ void run_deferred(internal::DeferredGradients& deferred) {
   deferred.run();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -24,13 +24,14 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/hooks/division.h"
 #include "lockstep/hooks/forward_hook.h"
 #include "lockstep/model/initial_parameters.h"
 #include "lockstep/model/lm_config.h"
 #include "lockstep/model/lm_experts.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct LmCache;      // lm_cache.h
 struct TokenScores;  // vocabulary_loss.h
@@ -46,8 +47,8 @@ class DeferredGradients;
 using LmPass = std::shared_ptr<const internal::LmPass>;
 
 // Rows [tokens, hidden_size] to rows; the first unit takes ids, int64 [tokens], the last gives logits.
-class LmUnit : public torch::nn::Module,
-               public Hookable<at::Tensor(const at::Tensor&, const LmPass&)> {
+class LOCKSTEP_API LmUnit : public torch::nn::Module,
+                            public Hookable<at::Tensor(const at::Tensor&, const LmPass&)> {
  public:
   using Signature = at::Tensor(const at::Tensor&, const LmPass&);
 };
@@ -87,9 +88,9 @@ struct LmPassOptions {
 
 // lm->forward_hooks().add(hook) puts a hook around forward(), loss() and scores(), which are one call each. It is divided
 // from outside: parallelize() (shard/parallelize.h), context_parallel_lm(), or what they call.
-class TransformerLmImpl : public torch::nn::Module,
-                          public Hookable<at::Tensor(const LmCall&)>,
-                          public hooks::Divisible {
+class LOCKSTEP_API TransformerLmImpl : public torch::nn::Module,
+                                       public Hookable<at::Tensor(const LmCall&)>,
+                                       public hooks::Divisible {
  public:
   // On the CPU, in float32; the numbers are decided by the default generator's state. Throws
   // InvalidArgument (check(config); a part of the experts that is to be drawn, or that they do not divide into).
@@ -180,28 +181,28 @@ TORCH_MODULE(TransformerLm);
 
 // Makes `to`, which has the parameters of `from` or some of them, its copy: their values, their type, what requires a
 // gradient, training or not.
-void take_values(TransformerLm& to, const TransformerLm& from);
+LOCKSTEP_API void take_values(TransformerLm& to, const TransformerLm& from);
 
 // The mean over all tokens of the negative log-probability of what comes next, in nats: logits
 // [.., vocab_size], of 16 bits computed in float32; targets int64 [..], -100 where there is nothing to
 // predict.
-at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& targets);
+LOCKSTEP_API at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& targets);
 
 // next_token_loss() of what a model's last unit gives for `rows`, by vocabulary_loss() (vocabulary_loss.h), which
 // never has all logits: for a pipeline's last stage. targets int64 [tokens]. Where the unit is hooked, its logits
 // are computed, and its hooks see them. Deferred gradients are computed in forward, and added by
 // run_deferred(). Of some tokens it is the whole batch's loss (hooks::TokenPart), targets are those of own_rows(), and
 // 16 bytes are added up over the ranks; it is collective. Throws InvalidArgument: a unit that is not the last one, otherwise as vocabulary_loss().
-at::Tensor head_loss(LmUnit& head, const at::Tensor& rows, const at::Tensor& targets,
-                     const LmPass& pass);
+LOCKSTEP_API at::Tensor head_loss(LmUnit& head, const at::Tensor& rows, const at::Tensor& targets,
+                                  const LmPass& pass);
 
 // The same for TransformerLmImpl::scores(): what each token of `rows` loses.
-TokenScores head_scores(LmUnit& head, const at::Tensor& rows, const at::Tensor& targets,
-                        const LmPass& pass);
+LOCKSTEP_API TokenScores head_scores(LmUnit& head, const at::Tensor& rows,
+                                     const at::Tensor& targets, const LmPass& pass);
 
 // Computes the weights' gradients that backwards have left (LmPassOptions::deferred) into grad(), as a
 // backward of its own.
-std::shared_ptr<internal::DeferredGradients> make_deferred();
-void run_deferred(internal::DeferredGradients& deferred);
+LOCKSTEP_API std::shared_ptr<internal::DeferredGradients> make_deferred();
+LOCKSTEP_API void run_deferred(internal::DeferredGradients& deferred);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

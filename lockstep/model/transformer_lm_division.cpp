@@ -7,7 +7,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/model/transformer_lm.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 int64_t TransformerLmImpl::divided_dim(const std::string& parameter) const {
   const size_t end = parameter.rfind('.');
@@ -62,4 +62,4 @@ void TransformerLmImpl::check_heads() const {
                        std::max<int64_t>(1, config_.key_value_heads() / parts));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -18,7 +18,7 @@
 #include "lockstep/model/internal/lm_units.h"
 #include "lockstep/model/lm_cache.h"
 
-namespace lockstep::transformer_lm_test {
+namespace lockstep::inline v0::transformer_lm_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -407,4 +407,4 @@ TEST(TransformerLm, PartsAreDrawnAsTheWhole) {
 }
 
 }  // namespace
-}  // namespace lockstep::transformer_lm_test
+}  // namespace lockstep::inline v0::transformer_lm_test

@@ -33,7 +33,7 @@
 #include "lockstep/model/internal/products.h"
 #include "lockstep/model/transformer_lm.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using internal::Arithmetic;
@@ -494,4 +494,4 @@ at::Tensor combined_statistics(const std::vector<at::Tensor>& parts) {
   return result;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

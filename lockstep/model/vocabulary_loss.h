@@ -16,7 +16,9 @@
 #include <memory>
 #include <vector>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 namespace internal {
 class DeferredGradients;
@@ -61,11 +63,13 @@ struct VocabularyLossOptions {
 //
 // Throws InvalidArgument, before anything is combined: shapes and types that do not fit, a target outside of the
 // vocabulary. In backward: create_graph; a second backward if the first one did not retain the graph.
-at::Tensor vocabulary_loss(const at::Tensor& rows, const at::Tensor& weight,
-                           const at::Tensor& targets, const VocabularyLossOptions& options = {});
+LOCKSTEP_API at::Tensor vocabulary_loss(const at::Tensor& rows, const at::Tensor& weight,
+                                        const at::Tensor& targets,
+                                        const VocabularyLossOptions& options = {});
 
 // The same of logits [N, vocabulary] that are there: next_token_loss(), or the sum divided by `divide_by`.
-at::Tensor divided_loss(const at::Tensor& logits, const at::Tensor& targets, double divide_by);
+LOCKSTEP_API at::Tensor divided_loss(const at::Tensor& logits, const at::Tensor& targets,
+                                     double divide_by);
 
 // What each token loses, without gradients: for evaluation.
 struct TokenScores {
@@ -74,16 +78,17 @@ struct TokenScores {
       likeliest;  // bool [N]: no logit is larger than the target's; false where the target is -100
 };
 // By vocabulary_loss()'s chunks, of the same arguments; throws likewise.
-TokenScores vocabulary_scores(const at::Tensor& rows, const at::Tensor& weight,
-                              const at::Tensor& targets, const VocabularyLossOptions& options = {});
+LOCKSTEP_API TokenScores vocabulary_scores(const at::Tensor& rows, const at::Tensor& weight,
+                                           const at::Tensor& targets,
+                                           const VocabularyLossOptions& options = {});
 // Of logits [N, vocabulary] that are there.
-TokenScores token_scores(const at::Tensor& logits, const at::Tensor& targets);
+LOCKSTEP_API TokenScores token_scores(const at::Tensor& logits, const at::Tensor& targets);
 
 // Of the parts' statistics (VocabularyPart::combine), those of the whole. At least one part, of one shape.
-at::Tensor combined_statistics(const std::vector<at::Tensor>& parts);
+LOCKSTEP_API at::Tensor combined_statistics(const std::vector<at::Tensor>& parts);
 // The same by reductions over the parts, each in place: the largest of each element, then the sum.
 using ReduceInPlace = std::function<void(const at::Tensor&)>;
-void combine_statistics(const at::Tensor& statistics, const ReduceInPlace& all_max,
-                        const ReduceInPlace& all_sum);
+LOCKSTEP_API void combine_statistics(const at::Tensor& statistics, const ReduceInPlace& all_max,
+                                     const ReduceInPlace& all_sum);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

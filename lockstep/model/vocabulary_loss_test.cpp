@@ -20,7 +20,7 @@
 #include "lockstep/model/internal/lm_units.h"
 #include "lockstep/model/transformer_lm.h"
 
-namespace lockstep::vocabulary_loss_test {
+namespace lockstep::inline v0::vocabulary_loss_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -467,4 +467,4 @@ TEST(VocabularyLoss, BadInputIsOneLine) {
 }
 
 }  // namespace
-}  // namespace lockstep::vocabulary_loss_test
+}  // namespace lockstep::inline v0::vocabulary_loss_test

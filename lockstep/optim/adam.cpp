@@ -5,7 +5,7 @@
 
 #include "lockstep/optim/internal/adam_state.h"
 
-namespace lockstep::optim {
+namespace lockstep::inline v0::optim {
 namespace {
 
 template <typename Options, typename Kernel>
@@ -47,4 +47,4 @@ StepResult FusedAdam::step(const StepOptions& options) {
       {.in_graphs = true});
 }
 
-}  // namespace lockstep::optim
+}  // namespace lockstep::inline v0::optim

@@ -25,11 +25,13 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/optim/fused_optimizer.h"
 
-namespace lockstep::optim {
+namespace lockstep::inline v0::optim {
 
-class FusedAdamW : public FusedOptimizer<torch::optim::AdamW, torch::optim::AdamWOptions> {
+class LOCKSTEP_API FusedAdamW
+    : public FusedOptimizer<torch::optim::AdamW, torch::optim::AdamWOptions> {
  public:
   explicit FusedAdamW(std::vector<at::Tensor> parameters, torch::optim::AdamWOptions options = {},
                       FusedOptions fused = {})
@@ -42,7 +44,8 @@ class FusedAdamW : public FusedOptimizer<torch::optim::AdamW, torch::optim::Adam
   StepResult step(const StepOptions& options) override;
 };
 
-class FusedAdam : public FusedOptimizer<torch::optim::Adam, torch::optim::AdamOptions> {
+class LOCKSTEP_API FusedAdam
+    : public FusedOptimizer<torch::optim::Adam, torch::optim::AdamOptions> {
  public:
   explicit FusedAdam(std::vector<at::Tensor> parameters, torch::optim::AdamOptions options = {},
                      FusedOptions fused = {})
@@ -55,4 +58,4 @@ class FusedAdam : public FusedOptimizer<torch::optim::Adam, torch::optim::AdamOp
   StepResult step(const StepOptions& options) override;
 };
 
-}  // namespace lockstep::optim
+}  // namespace lockstep::inline v0::optim

@@ -6,7 +6,7 @@
 #include "lockstep/optim/adam.h"
 #include "lockstep/optim/sgd.h"
 
-namespace lockstep::optim {
+namespace lockstep::inline v0::optim {
 namespace {
 
 struct Maker {
@@ -49,4 +49,4 @@ size_t states_of(const torch::optim::OptimizerOptions& options) {
   return sgd != nullptr && sgd->momentum() != 0 ? 1 : 0;
 }
 
-}  // namespace lockstep::optim
+}  // namespace lockstep::inline v0::optim

@@ -12,9 +12,10 @@
 #include <variant>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/optim/muon.h"
 
-namespace lockstep::optim {
+namespace lockstep::inline v0::optim {
 
 // The kind, by its options' class, and the defaults of groups that have no options.
 using Algorithm = std::variant<torch::optim::SGDOptions, torch::optim::AdamOptions,
@@ -22,10 +23,10 @@ using Algorithm = std::variant<torch::optim::SGDOptions, torch::optim::AdamOptio
 
 // Makes a FusedSGD, FusedAdam, FusedAdamW or Muon.
 // Throws: as these do.
-std::unique_ptr<torch::optim::Optimizer> make_fused(
+LOCKSTEP_API std::unique_ptr<torch::optim::Optimizer> make_fused(
     const std::vector<torch::optim::OptimizerParamGroup>& groups, const Algorithm& algorithm);
 
 // The number of tensors of a parameter's shape in such an optimizer's state.
-size_t states_of(const torch::optim::OptimizerOptions& options);
+LOCKSTEP_API size_t states_of(const torch::optim::OptimizerOptions& options);
 
-}  // namespace lockstep::optim
+}  // namespace lockstep::inline v0::optim

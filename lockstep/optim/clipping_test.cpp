@@ -10,7 +10,7 @@
 #include "lockstep/optim/internal/test_parameters.h"
 #include "lockstep/optim/sgd.h"
 
-namespace lockstep::optim::clipping_test {
+namespace lockstep::inline v0::optim::clipping_test {
 
 using ::testing::HasSubstr;
 using torch::optim::AdamWOptions;
@@ -126,4 +126,4 @@ TEST(Clipping, RefusesOptionsOutOfRange) {
   EXPECT_TRUE(parameter.equal(torch::ones({2})));
 }
 
-}  // namespace lockstep::optim::clipping_test
+}  // namespace lockstep::inline v0::optim::clipping_test

@@ -2,7 +2,7 @@
 
 #include "lockstep/optim/decay_groups.h"
 
-namespace lockstep::optim {
+namespace lockstep::inline v0::optim {
 
 Algorithm algorithm_of(const OptimizerSpec& spec) {
   if (spec.type == OptimizerType::kSgd) {
@@ -29,4 +29,4 @@ std::vector<torch::optim::OptimizerParamGroup> parameter_groups(const torch::nn:
       algorithm_of(spec));
 }
 
-}  // namespace lockstep::optim
+}  // namespace lockstep::inline v0::optim

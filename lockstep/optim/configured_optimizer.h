@@ -12,7 +12,7 @@ namespace torch::nn {
 class Module;
 }  // namespace torch::nn
 
-namespace lockstep::optim {
+namespace lockstep::inline v0::optim {
 
 Algorithm algorithm_of(const OptimizerSpec& spec);
 
@@ -21,4 +21,4 @@ Algorithm algorithm_of(const OptimizerSpec& spec);
 std::vector<torch::optim::OptimizerParamGroup> parameter_groups(const torch::nn::Module& module,
                                                                 const OptimizerSpec& spec);
 
-}  // namespace lockstep::optim
+}  // namespace lockstep::inline v0::optim

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <unordered_set>
 
-namespace lockstep::optim {
+namespace lockstep::inline v0::optim {
 namespace {
 
 // True for "torch::nn::BatchNorm2dImpl", a normalisation layer; false for "NormalizingFlowImpl".
@@ -57,4 +57,4 @@ DecayGroups split_by_decay(const torch::nn::Module& module, const NoDecay& rule)
   return result;
 }
 
-}  // namespace lockstep::optim
+}  // namespace lockstep::inline v0::optim

@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/optim/step_spec.h"
 
@@ -13,7 +14,7 @@ namespace torch::nn {
 class Module;
 }  // namespace torch::nn
 
-namespace lockstep::optim {
+namespace lockstep::inline v0::optim {
 
 struct DecayGroups {
   NamedTensors decay;
@@ -22,7 +23,7 @@ struct DecayGroups {
 
 // Parameters that require a gradient, in the module's order, each once: one that several modules
 // share has its first name. Pure: the module is not changed. The tensors are the module's own.
-DecayGroups split_by_decay(const torch::nn::Module& module, const NoDecay& rule = {});
+LOCKSTEP_API DecayGroups split_by_decay(const torch::nn::Module& module, const NoDecay& rule = {});
 
 // The same as parameter groups for an optimizer: first those with `options` unchanged, then those
 // with weight decay 0; a group without parameters is left out. Options is
@@ -46,4 +47,4 @@ std::vector<torch::optim::OptimizerParamGroup> decay_groups(const torch::nn::Mod
   return groups;
 }
 
-}  // namespace lockstep::optim
+}  // namespace lockstep::inline v0::optim

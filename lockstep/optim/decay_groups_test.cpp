@@ -7,7 +7,7 @@
 #include "lockstep/optim/adam.h"
 #include "lockstep/optim/sgd.h"
 
-namespace lockstep::optim::decay_groups_test {
+namespace lockstep::inline v0::optim::decay_groups_test {
 
 using ::testing::ElementsAre;
 
@@ -127,4 +127,4 @@ TEST(DecayGroups, LeaveAnEmptyGroupOut) {
   EXPECT_EQ(decay_groups(*linear, torch::optim::SGDOptions(0.1)).size(), 1U);
 }
 
-}  // namespace lockstep::optim::decay_groups_test
+}  // namespace lockstep::inline v0::optim::decay_groups_test

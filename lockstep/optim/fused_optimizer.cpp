@@ -9,7 +9,7 @@
 #include "lockstep/optim/internal/flat_groups.h"
 #include "lockstep/optim/internal/fused_engine.h"
 
-namespace lockstep::optim {
+namespace lockstep::inline v0::optim {
 
 template <typename Torch, typename Options>
 FusedOptimizer<Torch, Options>::FusedOptimizer(std::vector<at::Tensor> parameters, Options options,
@@ -68,4 +68,4 @@ template class FusedOptimizer<torch::optim::SGD, torch::optim::SGDOptions>;
 template class FusedOptimizer<torch::optim::Adam, torch::optim::AdamOptions>;
 template class FusedOptimizer<torch::optim::AdamW, torch::optim::AdamWOptions>;
 
-}  // namespace lockstep::optim
+}  // namespace lockstep::inline v0::optim

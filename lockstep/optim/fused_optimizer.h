@@ -13,7 +13,7 @@
 #include "lockstep/optim/fused_options.h"
 #include "lockstep/optim/fused_step.h"
 
-namespace lockstep::optim {
+namespace lockstep::inline v0::optim {
 
 namespace internal {
 class FlatGroups;
@@ -59,4 +59,4 @@ extern template class FusedOptimizer<torch::optim::SGD, torch::optim::SGDOptions
 extern template class FusedOptimizer<torch::optim::Adam, torch::optim::AdamOptions>;
 extern template class FusedOptimizer<torch::optim::AdamW, torch::optim::AdamWOptions>;
 
-}  // namespace lockstep::optim
+}  // namespace lockstep::inline v0::optim

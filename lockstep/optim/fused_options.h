@@ -1,7 +1,7 @@
 // The options of fused optimizers besides torch's.
 #pragma once
 
-namespace lockstep::optim {
+namespace lockstep::inline v0::optim {
 
 struct FusedOptions {
   // Keeps gradients in flat memory of the optimizer's own, laid out like the parameters: one kernel
@@ -13,4 +13,4 @@ struct FusedOptions {
   bool flat_gradients = false;
 };
 
-}  // namespace lockstep::optim
+}  // namespace lockstep::inline v0::optim

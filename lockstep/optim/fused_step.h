@@ -5,7 +5,9 @@
 
 #include <optional>
 
-namespace lockstep::optim {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::optim {
 
 enum class NonFinite {
   kThrow,  // Error that names the first gradient that is not finite
@@ -52,10 +54,10 @@ struct StepResult {
 // Throws: InvalidArgument (an option out of range; sparse gradients; parameters that have been
 // moved to another device, dtype or memory) and Error (NonFinite::kThrow); the optimizer is then
 // unchanged.
-class FusedStep {
+class LOCKSTEP_API FusedStep {
  public:
   virtual ~FusedStep() = default;
   virtual StepResult step(const StepOptions& options) = 0;
 };
 
-}  // namespace lockstep::optim
+}  // namespace lockstep::inline v0::optim

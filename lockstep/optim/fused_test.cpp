@@ -11,7 +11,7 @@
 #include "lockstep/optim/schedule.h"
 #include "lockstep/optim/sgd.h"
 
-namespace lockstep::optim::fused_test {
+namespace lockstep::inline v0::optim::fused_test {
 
 using ::testing::HasSubstr;
 using torch::optim::AdamOptions;
@@ -223,4 +223,4 @@ TEST(FusedOptimizer, SaysWhatItCannotTake) {
   EXPECT_THAT(message_of<InvalidArgument>([&] { optimizer.step(); }), HasSubstr("has been moved"));
 }
 
-}  // namespace lockstep::optim::fused_test
+}  // namespace lockstep::inline v0::optim::fused_test

@@ -17,7 +17,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/instruction_set.h"
 
-namespace lockstep::optim {
+namespace lockstep::inline v0::optim {
 namespace {
 
 // Partial sums of this many elements are added up sequentially: few enough to keep rounding errors
@@ -230,4 +230,4 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) 
   return result;
 }
 
-}  // namespace lockstep::optim
+}  // namespace lockstep::inline v0::optim

@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::optim {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::optim {
 
 // The sum of the squares of all elements. Takes dense floating-point tensors of any strides;
 // undefined ones count as zero. Local: where a model is divided over ranks, the sums of the parts
@@ -17,35 +19,35 @@ namespace lockstep::optim {
 // CPU, as deterministic as at::_foreach_norm.) Infinite or NaN if an element is. Runs on the
 // calling thread, at about the speed of memory; waits for a device once.
 // Throws: InvalidArgument for a tensor that is sparse or not floating-point.
-double sum_of_squares(at::TensorList tensors);
+LOCKSTEP_API double sum_of_squares(at::TensorList tensors);
 
 // The same as float64 [1] on `device`, which has the tensors; the host does not wait.
-at::Tensor sum_of_squares_on(at::Device device, at::TensorList tensors);
+LOCKSTEP_API at::Tensor sum_of_squares_on(at::Device device, at::TensorList tensors);
 
 // sqrt(sum_of_squares()): torch::nn::utils::clip_grad_norm_'s norm of order 2, to 1e-6.
-double global_norm(at::TensorList tensors);
+LOCKSTEP_API double global_norm(at::TensorList tensors);
 
 // The same as one float64 element on the first tensor's device; the host does not wait.
-at::Tensor global_norm_tensor(at::TensorList tensors);
+LOCKSTEP_API at::Tensor global_norm_tensor(at::TensorList tensors);
 
 // Multiplies the parameters' gradients in place so that their global norm is at most max_norm, as
 // torch::nn::utils::clip_grad_norm_ does. Returns the former norm as global_norm_tensor(), so that
 // the host waits only when it reads it. A norm that is not finite makes all gradients NaN or 0, as
 // in torch. Local.
 // Throws: InvalidArgument unless max_norm is above 0.
-at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm);
+LOCKSTEP_API at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm);
 
 // The pieces of clipping for models that are divided over ranks, where no rank can compute the norm
 // alone.
 // torch::nn::utils::clip_grad_norm_ adds this to the norm before it divides.
 inline constexpr double kNormEpsilon = 1e-6;
 // Throws: InvalidArgument that begins with `owner`, unless max_norm is above 0.
-void check_max_norm(const std::string& owner, double max_norm);
+LOCKSTEP_API void check_max_norm(const std::string& owner, double max_norm);
 // Multiplies gradients in place so that their norm, which is `norm`, becomes max_norm at most.
 // Local.
-void clip_by_norm(at::TensorList gradients, double norm, double max_norm);
+LOCKSTEP_API void clip_by_norm(at::TensorList gradients, double norm, double max_norm);
 
 // The gradients of those parameters that have one.
-std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters);
+LOCKSTEP_API std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters);
 
-}  // namespace lockstep::optim
+}  // namespace lockstep::inline v0::optim

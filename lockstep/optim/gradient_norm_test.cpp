@@ -8,7 +8,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::optim::gradient_norm_test {
+namespace lockstep::inline v0::optim::gradient_norm_test {
 
 TEST(GradientNorm, IsTheSumOfSquares) {
   torch::manual_seed(5);
@@ -69,4 +69,4 @@ TEST(GradientNorm, RefusesOtherTensors) {
   EXPECT_THROW(sum_of_squares({torch::ones({2}).to_sparse()}), InvalidArgument);
 }
 
-}  // namespace lockstep::optim::gradient_norm_test
+}  // namespace lockstep::inline v0::optim::gradient_norm_test

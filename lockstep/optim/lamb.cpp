@@ -16,7 +16,7 @@
 #include "lockstep/optim/gradient_norm.h"
 #include "lockstep/optim/internal/adam_state.h"
 
-namespace lockstep::optim {
+namespace lockstep::inline v0::optim {
 namespace {
 
 // Launches everything at once, without waiting on the host; this needs memory for the updates of
@@ -102,4 +102,4 @@ StepResult Lamb::step(const StepOptions& options) {
                               {.one_parameter_a_stretch = true});
 }
 
-}  // namespace lockstep::optim
+}  // namespace lockstep::inline v0::optim

@@ -17,12 +17,13 @@
 #include <vector>
 
 #include "lockstep/checkpoint/optimizer_kind.h"
+#include "lockstep/core/export.h"
 #include "lockstep/optim/fused_optimizer.h"
 
-namespace lockstep::optim {
+namespace lockstep::inline v0::optim {
 
-class Lamb : public FusedOptimizer<torch::optim::AdamW, torch::optim::AdamWOptions>,
-             public OptimizerKind {
+class LOCKSTEP_API Lamb : public FusedOptimizer<torch::optim::AdamW, torch::optim::AdamWOptions>,
+                          public OptimizerKind {
  public:
   // eps is 1e-6 in the paper's experiments.
   explicit Lamb(std::vector<at::Tensor> parameters, torch::optim::AdamWOptions options,
@@ -38,4 +39,4 @@ class Lamb : public FusedOptimizer<torch::optim::AdamW, torch::optim::AdamWOptio
   void check_options();
 };
 
-}  // namespace lockstep::optim
+}  // namespace lockstep::inline v0::optim

@@ -9,7 +9,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/optim/internal/test_parameters.h"
 
-namespace lockstep::optim::lamb_test {
+namespace lockstep::inline v0::optim::lamb_test {
 
 using torch::optim::AdamWOptions;
 
@@ -83,4 +83,4 @@ TEST(Lamb, HasNoAmsgrad) {
   EXPECT_THROW(Lamb({parameter}, AdamWOptions(0.1).amsgrad(true)), InvalidArgument);
 }
 
-}  // namespace lockstep::optim::lamb_test
+}  // namespace lockstep::inline v0::optim::lamb_test

@@ -6,7 +6,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::optim {
+namespace lockstep::inline v0::optim {
 
 void set_learning_rate(torch::optim::Optimizer& optimizer, double rate) {
   if (!(rate >= 0)) {
@@ -16,4 +16,4 @@ void set_learning_rate(torch::optim::Optimizer& optimizer, double rate) {
   for (auto& group : optimizer.param_groups()) group.options().set_lr(rate);
 }
 
-}  // namespace lockstep::optim
+}  // namespace lockstep::inline v0::optim

@@ -11,7 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/optim/internal/fused_engine.h"
 
-namespace lockstep::optim {
+namespace lockstep::inline v0::optim {
 namespace {
 
 constexpr double kSmallest = 1e-7;  // lower bound of the norm that a matrix is divided by
@@ -121,4 +121,4 @@ StepResult Muon::step(const StepOptions& options) {
       {.one_parameter_a_stretch = true, .takes_found_inf = false});
 }
 
-}  // namespace lockstep::optim
+}  // namespace lockstep::inline v0::optim

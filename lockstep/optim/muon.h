@@ -21,9 +21,10 @@
 #include <vector>
 
 #include "lockstep/checkpoint/optimizer_kind.h"
+#include "lockstep/core/export.h"
 #include "lockstep/optim/fused_optimizer.h"
 
-namespace lockstep::optim {
+namespace lockstep::inline v0::optim {
 
 enum class MuonRate : uint8_t {
   kOriginal,    // factor sqrt(max(1, rows / columns))
@@ -31,7 +32,7 @@ enum class MuonRate : uint8_t {
 };
 
 // SGD's options (dampening is 0) and Muon's own.
-class MuonOptions : public torch::optim::SGDOptions {
+class LOCKSTEP_API MuonOptions : public torch::optim::SGDOptions {
  public:
   explicit MuonOptions(double rate = 1e-3) : SGDOptions(rate) {
     SGDOptions::momentum(0.95);
@@ -64,8 +65,8 @@ class MuonOptions : public torch::optim::SGDOptions {
 };
 
 // State is SGD's momentum buffer, memory and errors as in adam.h; files name the optimizer "Muon".
-class Muon : public FusedOptimizer<torch::optim::SGD, torch::optim::SGDOptions>,
-             public OptimizerKind {
+class LOCKSTEP_API Muon : public FusedOptimizer<torch::optim::SGD, torch::optim::SGDOptions>,
+                          public OptimizerKind {
  public:
   // Also throw InvalidArgument for a parameter without two dimensions, dampening, iterations
   // outside 1 to 99. Groups without options have the defaults; their options are MuonOptions.
@@ -81,12 +82,13 @@ class Muon : public FusedOptimizer<torch::optim::SGD, torch::optim::SGDOptions>,
 // For code that keeps the state elsewhere: the step of one matrix, in place. All have the same
 // sizes; `momentum` holds zeros before the first step. `gradient` is first divided by `divisor`, if
 // there is one.
-void muon_update(const at::Tensor& weight, const at::Tensor& gradient, const at::Tensor& momentum,
-                 const MuonOptions& options, const std::optional<at::Tensor>& divisor);
+LOCKSTEP_API void muon_update(const at::Tensor& weight, const at::Tensor& gradient,
+                              const at::Tensor& momentum, const MuonOptions& options,
+                              const std::optional<at::Tensor>& divisor);
 
 // Throw InvalidArgument for options out of range, and for a parameter that Muon does not support,
 // under this name.
-void check(const MuonOptions& options);
-void check_muon_parameter(const at::Tensor& parameter, const std::string& name);
+LOCKSTEP_API void check(const MuonOptions& options);
+LOCKSTEP_API void check_muon_parameter(const at::Tensor& parameter, const std::string& name);
 
-}  // namespace lockstep::optim
+}  // namespace lockstep::inline v0::optim

@@ -13,7 +13,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/optim/internal/test_parameters.h"
 
-namespace lockstep::optim::muon_test {
+namespace lockstep::inline v0::optim::muon_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -150,4 +150,4 @@ TEST(Muon, WhatItDoesNotTakeIsNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep::optim::muon_test
+}  // namespace lockstep::inline v0::optim::muon_test

@@ -14,7 +14,7 @@
 #include "lockstep/optim/lamb.h"
 #include "lockstep/optim/sgd.h"
 
-namespace lockstep::optim::resume_test {
+namespace lockstep::inline v0::optim::resume_test {
 
 using ::testing::HasSubstr;
 using torch::optim::AdamOptions;
@@ -128,4 +128,4 @@ TEST_F(Resume, LambIsNotAdamW) {
   }
 }
 
-}  // namespace lockstep::optim::resume_test
+}  // namespace lockstep::inline v0::optim::resume_test

@@ -7,7 +7,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::optim {
+namespace lockstep::inline v0::optim {
 namespace {
 
 bool is_fraction(double value) {
@@ -92,4 +92,4 @@ double scaled_learning_rate(double base, int world_size, Scaling scaling) {
   return base;
 }
 
-}  // namespace lockstep::optim
+}  // namespace lockstep::inline v0::optim

@@ -10,7 +10,9 @@
 
 #include <cstdint>
 
-namespace lockstep::optim {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::optim {
 
 // The factor rises linearly from `from` (step 0) to 1. The length is `steps` where that is not 0;
 // otherwise ceil(ratio * total_steps), as in transformers' TrainingArguments.
@@ -28,7 +30,7 @@ struct ScheduleOptions {
 };
 
 // A value type: it may be copied and shared among threads.
-class Schedule {
+class LOCKSTEP_API Schedule {
  public:
   // Throws: InvalidArgument for a negative step.
   double factor(int64_t step) const;
@@ -52,9 +54,10 @@ class Schedule {
 // CosineAnnealingLR, and a warm-up with `from` is PyTorch's LinearLR. One difference: after
 // total_steps, a cosine() of half a wave stays at the floor, where theirs would rise again. All
 // throw InvalidArgument for options out of range.
-Schedule constant(const ScheduleOptions& options = {});
-Schedule linear(const ScheduleOptions& options);
-Schedule cosine(const ScheduleOptions& options);  // Loshchilov and Hutter, arXiv:1608.03983
+LOCKSTEP_API Schedule constant(const ScheduleOptions& options = {});
+LOCKSTEP_API Schedule linear(const ScheduleOptions& options);
+LOCKSTEP_API Schedule
+cosine(const ScheduleOptions& options);  // Loshchilov and Hutter, arXiv:1608.03983
 
 // How the learning rate changes when N ranks make the batch N times as large.
 enum class Scaling {
@@ -66,6 +69,7 @@ enum class Scaling {
 
 // `base` is the rate for one rank's batch.
 // Throws: InvalidArgument if world_size < 1.
-double scaled_learning_rate(double base, int world_size, Scaling scaling = Scaling::kLinear);
+LOCKSTEP_API double scaled_learning_rate(double base, int world_size,
+                                         Scaling scaling = Scaling::kLinear);
 
-}  // namespace lockstep::optim
+}  // namespace lockstep::inline v0::optim

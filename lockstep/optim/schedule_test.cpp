@@ -8,7 +8,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::optim::schedule_test {
+namespace lockstep::inline v0::optim::schedule_test {
 
 constexpr std::array<int64_t, 11> kSteps = {0, 1, 2, 4, 5, 6, 10, 16, 19, 20, 25};
 using Factors = std::array<double, kSteps.size()>;
@@ -117,4 +117,4 @@ TEST(ScaledLearningRate, FollowsTheWorld) {
   EXPECT_DOUBLE_EQ(scaled_learning_rate(0.1, 8) * schedule.factor(10), 0.8);
 }
 
-}  // namespace lockstep::optim::schedule_test
+}  // namespace lockstep::inline v0::optim::schedule_test

@@ -5,7 +5,7 @@
 #include "lockstep/optim/internal/flat_groups.h"
 #include "lockstep/optim/internal/fused_engine.h"
 
-namespace lockstep::optim {
+namespace lockstep::inline v0::optim {
 namespace {
 
 class SgdStateKind final : public internal::StateKind {
@@ -41,4 +41,4 @@ StepResult FusedSGD::step(const StepOptions& options) {
                               {.in_graphs = true});
 }
 
-}  // namespace lockstep::optim
+}  // namespace lockstep::inline v0::optim

@@ -9,11 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/optim/fused_optimizer.h"
 
-namespace lockstep::optim {
+namespace lockstep::inline v0::optim {
 
-class FusedSGD : public FusedOptimizer<torch::optim::SGD, torch::optim::SGDOptions> {
+class LOCKSTEP_API FusedSGD : public FusedOptimizer<torch::optim::SGD, torch::optim::SGDOptions> {
  public:
   explicit FusedSGD(std::vector<at::Tensor> parameters, torch::optim::SGDOptions options,
                     FusedOptions fused = {})
@@ -26,4 +27,4 @@ class FusedSGD : public FusedOptimizer<torch::optim::SGD, torch::optim::SGDOptio
   StepResult step(const StepOptions& options) override;
 };
 
-}  // namespace lockstep::optim
+}  // namespace lockstep::inline v0::optim

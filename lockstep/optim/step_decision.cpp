@@ -10,7 +10,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/optim/gradient_norm.h"
 
-namespace lockstep::optim {
+namespace lockstep::inline v0::optim {
 namespace {
 
 void check_one(const at::Tensor& tensor, const char* name, const char* who) {
@@ -87,4 +87,4 @@ StepDecision decide_step_on_device(const StepOptions& options, at::Device device
   return decision;
 }
 
-}  // namespace lockstep::optim
+}  // namespace lockstep::inline v0::optim

@@ -9,7 +9,7 @@
 
 #include "lockstep/optim/fused_step.h"
 
-namespace lockstep::optim {
+namespace lockstep::inline v0::optim {
 
 struct StepDecision {
   bool skipped = false;  // by the host
@@ -41,4 +41,4 @@ StepDecision decide_step(const StepOptions& options, const char* who, const Host
 StepDecision decide_step_on_device(const StepOptions& options, at::Device device,
                                    const DeviceNorm& norm, StepResult* result);
 
-}  // namespace lockstep::optim
+}  // namespace lockstep::inline v0::optim

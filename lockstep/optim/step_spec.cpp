@@ -4,7 +4,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::optim {
+namespace lockstep::inline v0::optim {
 namespace {
 
 Schedule schedule_of(const std::string& name, const ScheduleOptions& options) {
@@ -30,4 +30,4 @@ std::function<double(int64_t)> rates_of(const StepSpec& spec, int64_t total_step
   return [schedule, base](int64_t step) { return base * schedule.factor(step); };
 }
 
-}  // namespace lockstep::optim
+}  // namespace lockstep::inline v0::optim

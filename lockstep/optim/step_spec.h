@@ -9,10 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/optim/warmup_schedule.h"
 
-namespace lockstep::optim {
+namespace lockstep::inline v0::optim {
 
 // Selects parameters that have no weight decay.
 struct NoDecay {
@@ -78,7 +79,7 @@ struct StepSpec {
 // The learning rate of each step, counted from 0, of a run of `total_steps` whose epochs have
 // `steps_per_epoch` steps.
 // Throws: InvalidArgument for a schedule that there is not, or that such a run cannot have.
-std::function<double(int64_t step)> rates_of(const StepSpec& spec, int64_t total_steps,
-                                             int64_t steps_per_epoch);
+LOCKSTEP_API std::function<double(int64_t step)> rates_of(const StepSpec& spec, int64_t total_steps,
+                                                          int64_t steps_per_epoch);
 
-}  // namespace lockstep::optim
+}  // namespace lockstep::inline v0::optim

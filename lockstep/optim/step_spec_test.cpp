@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/optim/configured_optimizer.h"
 
-namespace lockstep::optim::step_spec_test {
+namespace lockstep::inline v0::optim::step_spec_test {
 namespace {
 
 TEST(RatesOf, AreTheFactorsOfTheScheduleOfThatName) {
@@ -75,4 +75,4 @@ TEST(ConfiguredOptimizer, DecayIsForAllUnlessARuleLeavesSomeOut) {
 }
 
 }  // namespace
-}  // namespace lockstep::optim::step_spec_test
+}  // namespace lockstep::inline v0::optim::step_spec_test

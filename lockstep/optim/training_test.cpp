@@ -13,7 +13,7 @@
 #include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::optim::training_test {
+namespace lockstep::inline v0::optim::training_test {
 
 constexpr int kSteps = 30;
 
@@ -97,4 +97,4 @@ TEST(Training, OnTwoRanksIsOneProcessWithTorchsParts) {
   });
 }
 
-}  // namespace lockstep::optim::training_test
+}  // namespace lockstep::inline v0::optim::training_test

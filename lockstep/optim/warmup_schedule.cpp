@@ -7,7 +7,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::optim {
+namespace lockstep::inline v0::optim {
 namespace {
 
 constexpr double kDecayDefaultMax = 0.001;
@@ -61,4 +61,4 @@ double warmup_rate(const WarmupSchedule& schedule, double lr, int64_t step) {
   return low + (top - low) * left_of(schedule, step);
 }
 
-}  // namespace lockstep::optim
+}  // namespace lockstep::inline v0::optim

@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <optional>
 
-namespace lockstep::optim {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::optim {
 
 enum class WarmupScheduleType : uint8_t {
   kWarmup,        // WarmupLR: from min to max, then max
@@ -34,6 +36,6 @@ struct WarmupSchedule {
 
 // The rate of step `step`, counted from 0 without skipped steps. `lr` is the optimizer's.
 // Throws: InvalidArgument for a negative step.
-double warmup_rate(const WarmupSchedule& schedule, double lr, int64_t step);
+LOCKSTEP_API double warmup_rate(const WarmupSchedule& schedule, double lr, int64_t step);
 
-}  // namespace lockstep::optim
+}  // namespace lockstep::inline v0::optim

@@ -7,7 +7,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::optim::warmup_schedule_test {
+namespace lockstep::inline v0::optim::warmup_schedule_test {
 namespace {
 
 constexpr double kRate = 0.1;
@@ -138,4 +138,4 @@ TEST(WarmupRates, AStepBeforeTheFirstIsRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep::optim::warmup_schedule_test
+}  // namespace lockstep::inline v0::optim::warmup_schedule_test

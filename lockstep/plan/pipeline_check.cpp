@@ -8,7 +8,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using Key = std::tuple<int, int, int>;  // of a message
@@ -258,4 +258,4 @@ std::optional<int> expected_peak(const PipelineSchedule& schedule, int stage) {
   return std::nullopt;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -5,9 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/plan/pipeline_schedule.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // A message of a pipeline: a chunk's output to the next chunk, or the gradient of a chunk's input to
 // the chunk before.
@@ -19,10 +20,10 @@ struct PipelineMessage {
 };
 // What an action waits for before it can run, and what it gives to another chunk afterwards, be it on
 // another stage or on the same one; nothing for the model's ends and for gradients of weights.
-std::optional<PipelineMessage> received_by(const PipelineSchedule& schedule,
-                                           const PipelineAction& action);
-std::optional<PipelineMessage> sent_by(const PipelineSchedule& schedule,
-                                       const PipelineAction& action);
+LOCKSTEP_API std::optional<PipelineMessage> received_by(const PipelineSchedule& schedule,
+                                                        const PipelineAction& action);
+LOCKSTEP_API std::optional<PipelineMessage> sent_by(const PipelineSchedule& schedule,
+                                                    const PipelineAction& action);
 
 // How a stage runs its actions.
 struct PipelineDiscipline {
@@ -39,14 +40,15 @@ struct PipelineDiscipline {
 // - between two neighbouring chunks messages are received in the order in which they are sent;
 // - run under `discipline`, where a message arrives when its receive is posted and not before, all stages
 //   come to their ends.
-void check_schedule(const PipelineSchedule& schedule, const PipelineDiscipline& discipline = {});
+LOCKSTEP_API void check_schedule(const PipelineSchedule& schedule,
+                                 const PipelineDiscipline& discipline = {});
 
 // Of each stage the most activations that it holds at once: a chunk's of a micro-batch, from its forward
 // until its last backward. Divided by schedule.chunks: in micro-batches of a whole stage.
-std::vector<int> peak_activations(const PipelineSchedule& schedule);
+LOCKSTEP_API std::vector<int> peak_activations(const PipelineSchedule& schedule);
 
 // What the papers say of these, for comparison. Nothing where they say nothing: of a schedule of one's
 // own, and of zb-v with too few micro-batches to fill the pipeline, which holds less.
-std::optional<int> expected_peak(const PipelineSchedule& schedule, int stage);
+LOCKSTEP_API std::optional<int> expected_peak(const PipelineSchedule& schedule, int stage);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // Whether chunks that cost at most `most` each are enough, taken as long as they may be from the front.
@@ -113,4 +113,4 @@ std::vector<int> first_units(const std::vector<int>& cut) {
   return first;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

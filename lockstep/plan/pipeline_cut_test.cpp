@@ -9,7 +9,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::pipeline_cut_test {
+namespace lockstep::inline v0::pipeline_cut_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -133,4 +133,4 @@ TEST(PipelineCut, MistakesAreOneLine) {
 }
 
 }  // namespace
-}  // namespace lockstep::pipeline_cut_test
+}  // namespace lockstep::inline v0::pipeline_cut_test

@@ -10,7 +10,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/plan/pipeline_check.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using MeasuredActions = std::vector<std::vector<TimedAction>>;
@@ -179,4 +179,4 @@ MeasuredPipeline measured_pipeline(const PipelineSchedule& schedule, MeasuredAct
           std::move(most_held)};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

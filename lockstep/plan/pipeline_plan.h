@@ -4,10 +4,11 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/plan/pipeline_schedule.h"
 #include "lockstep/plan/pipeline_timing.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct PlannedPipeline {
   PipelineSchedule schedule;
@@ -15,9 +16,9 @@ struct PlannedPipeline {
   PipelineTiming timing;
 };
 // Throws InvalidArgument as make_schedule(), check_schedule() and time_of() do.
-PlannedPipeline plan_pipeline(std::string_view schedule, const PipelineSize& size,
-                              const PipelineTimes& times);
-PlannedPipeline plan_pipeline(PipelineSchedule schedule, const PipelineTimes& times);
+LOCKSTEP_API PlannedPipeline plan_pipeline(std::string_view schedule, const PipelineSize& size,
+                                           const PipelineTimes& times);
+LOCKSTEP_API PlannedPipeline plan_pipeline(PipelineSchedule schedule, const PipelineTimes& times);
 
 struct MeasuredPipeline {
   // What was run, had each action taken the mean of its kind: 1f1b's backward counts half for inputs and half for
@@ -33,8 +34,8 @@ struct MeasuredPipeline {
 // other by as little as lets no message be received before it was sent, and by nothing where none is. Throws
 // InvalidArgument in one line: actions that are not the schedule's, event by event; times that no clocks can
 // have; another number of stages.
-MeasuredPipeline measured_pipeline(const PipelineSchedule& schedule,
-                                   std::vector<std::vector<TimedAction>> actions,
-                                   std::vector<int> most_held);
+LOCKSTEP_API MeasuredPipeline measured_pipeline(const PipelineSchedule& schedule,
+                                                std::vector<std::vector<TimedAction>> actions,
+                                                std::vector<int> most_held);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -6,7 +6,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::pipeline_plan_test {
+namespace lockstep::inline v0::pipeline_plan_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -99,4 +99,4 @@ TEST(MeasuredPipeline, WhatWasNotTheScheduleIsRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep::pipeline_plan_test
+}  // namespace lockstep::inline v0::pipeline_plan_test

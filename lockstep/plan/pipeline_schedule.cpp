@@ -5,7 +5,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using enum PipelineWork;
@@ -232,4 +232,4 @@ PipelineSchedule make_schedule(std::string_view name, const PipelineSize& wanted
   return schedule;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -13,7 +13,9 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 enum class PipelineWork : uint8_t {
   kForward,
@@ -22,7 +24,7 @@ enum class PipelineWork : uint8_t {
   kBackwardWeight,  // of weights, later: nobody waits for it
 };
 // 'F', 'B', 'I', 'W'
-char letter_of(PipelineWork work);
+LOCKSTEP_API char letter_of(PipelineWork work);
 
 struct PipelineAction {
   PipelineWork work = PipelineWork::kForward;
@@ -31,9 +33,9 @@ struct PipelineAction {
   bool operator==(const PipelineAction&) const = default;
 };
 // "F3", "I0 of chunk 5": `chunks` of the schedule decides whether the chunk is said.
-std::string to_string(const PipelineAction& action, int chunks = 1);
+LOCKSTEP_API std::string to_string(const PipelineAction& action, int chunks = 1);
 
-struct PipelineSchedule {
+struct LOCKSTEP_API PipelineSchedule {
   std::string name;
   int stages = 1;
   int micro_batches = 1;
@@ -67,6 +69,6 @@ const std::vector<std::string>& schedule_names();
 // Any number of stages and micro-batches from 1 on, but for interleaved: it goes round in groups of
 // about as many micro-batches as there are stages, so these must divide into micro_batches / stages,
 // rounded down, groups. Throws InvalidArgument in one line, with what to give.
-PipelineSchedule make_schedule(std::string_view name, const PipelineSize& size);
+LOCKSTEP_API PipelineSchedule make_schedule(std::string_view name, const PipelineSize& size);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -10,7 +10,7 @@
 #include "lockstep/plan/pipeline_check.h"
 #include "lockstep/plan/pipeline_timing.h"
 
-namespace lockstep::pipeline_schedule_test {
+namespace lockstep::inline v0::pipeline_schedule_test {
 namespace {
 
 using enum PipelineWork;
@@ -277,4 +277,4 @@ TEST(PipelineCheck, SendsThatWaitForEachOtherAreSeen) {
 }
 
 }  // namespace
-}  // namespace lockstep::pipeline_schedule_test
+}  // namespace lockstep::inline v0::pipeline_schedule_test

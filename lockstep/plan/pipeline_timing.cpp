@@ -9,7 +9,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/plan/pipeline_check.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 void check(const PipelineTimes& times) {
@@ -103,4 +103,4 @@ std::optional<double> expected_bubble(const PipelineSchedule& schedule,
   return std::nullopt;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

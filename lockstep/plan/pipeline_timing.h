@@ -4,9 +4,10 @@
 #include <optional>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/plan/pipeline_schedule.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Of one micro-batch through one stage, all of its chunks together; in any unit.
 struct PipelineTimes {
@@ -35,12 +36,13 @@ struct PipelineTiming {
 
 // Each stage runs its actions in order, each as soon as what it waits for is there. `schedule` is one
 // that check_schedule() takes. Throws InvalidArgument for times that are negative, not finite or all 0.
-PipelineTiming time_of(const PipelineSchedule& schedule, const PipelineTimes& times);
+LOCKSTEP_API PipelineTiming time_of(const PipelineSchedule& schedule, const PipelineTimes& times);
 
 // The bubble that the papers give, without communication: (p - 1) / m for gpipe and 1f1b,
 // (p - 1) / (v m) interleaved, (p - 1) (F + B - W) / (m (F + B + W)) for zb-h1, and for zb-v 0 of the
 // inner bubble where all three take equal time. Nothing where they give none, fewer micro-batches than
 // stages among it.
-std::optional<double> expected_bubble(const PipelineSchedule& schedule, const PipelineTimes& times);
+LOCKSTEP_API std::optional<double> expected_bubble(const PipelineSchedule& schedule,
+                                                   const PipelineTimes& times);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

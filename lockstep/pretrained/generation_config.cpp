@@ -5,7 +5,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/json_object.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 GenerationConfig generation_config_from_json(std::string_view text, const std::string& source) {
   constexpr JsonRefusal kRefusal = refuse_as<CheckpointError>;
@@ -31,4 +31,4 @@ GenerationConfig generation_config_from_json(std::string_view text, const std::s
   return config;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

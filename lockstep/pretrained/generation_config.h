@@ -7,7 +7,9 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 inline constexpr const char* kGenerationConfig = "generation_config.json";
 
@@ -25,6 +27,7 @@ struct GenerationConfig {
 // Other members are ignored.
 // Throws: CheckpointError with one line that begins with `source` if the text is not JSON or a
 // value makes no sense.
-GenerationConfig generation_config_from_json(std::string_view text, const std::string& source);
+LOCKSTEP_API GenerationConfig generation_config_from_json(std::string_view text,
+                                                          const std::string& source);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

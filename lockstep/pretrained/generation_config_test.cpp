@@ -6,7 +6,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::generation_config_test {
+namespace lockstep::inline v0::generation_config_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -39,4 +39,4 @@ TEST(GenerationConfig, NonsenseIsNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep::generation_config_test
+}  // namespace lockstep::inline v0::generation_config_test

@@ -10,7 +10,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/pretrained/internal/model_files.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 namespace fs = std::filesystem;
 
@@ -153,4 +153,4 @@ void check_language_model(const fs::path& directory) {
   });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

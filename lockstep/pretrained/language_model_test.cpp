@@ -13,7 +13,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/model/sampling.h"
 
-namespace lockstep::language_model_test {
+namespace lockstep::inline v0::language_model_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -265,4 +265,4 @@ TEST(LanguageModel, WhatIsWrongIsNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep::language_model_test
+}  // namespace lockstep::inline v0::language_model_test

@@ -17,7 +17,7 @@
 #include "lockstep/core/text.h"
 #include "lockstep/pretrained/internal/model_files.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace fs = std::filesystem;
 namespace {
 
@@ -183,4 +183,4 @@ std::map<std::string, std::string> text_model_files(const tokenizers::BertTokeni
   return files;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -15,11 +15,12 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/data/text_classification.h"
 #include "lockstep/model/bert.h"
 #include "lockstep/tokenizers/bert_tokenizer.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // How a text is turned into the model's input.
 struct TextPreparation {
@@ -34,23 +35,23 @@ struct TextModel {
 };
 
 // Whether `directory` has the config.json of a BERT.
-bool is_text_model(const std::filesystem::path& directory);
+LOCKSTEP_API bool is_text_model(const std::filesystem::path& directory);
 
 // Throws CheckpointError that names the file if a file is missing, damaged or of another kind, if a
 // parameter is missing or has another shape, and if the vocabulary is larger than the model's.
-TextModel load_text_model(const std::filesystem::path& directory);
+LOCKSTEP_API TextModel load_text_model(const std::filesystem::path& directory);
 
 // Loads a model for further training: as above, but the directory's model may have no classifier,
 // or one for other classes; then a new one is drawn for `labels`. The names of the classes say
 // which rows belong to which class, in whatever order the directory has them; if it or `labels` has
 // numbers for names ("0", "LABEL_0"), the numbers decide. The names of drawn parameters are stored
 // in `drawn`, if given.
-BertClassifier load_bert(const std::filesystem::path& directory,
-                         const std::vector<std::string>& labels,
-                         std::vector<std::string>* drawn = nullptr);
+LOCKSTEP_API BertClassifier load_bert(const std::filesystem::path& directory,
+                                      const std::vector<std::string>& labels,
+                                      std::vector<std::string>* drawn = nullptr);
 
 // The files of such a directory, by name, except the parameters and config.json.
-std::map<std::string, std::string> text_model_files(const tokenizers::BertTokenizer& tokenizer,
-                                                    const TextPreparation& preparation);
+LOCKSTEP_API std::map<std::string, std::string> text_model_files(
+    const tokenizers::BertTokenizer& tokenizer, const TextPreparation& preparation);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

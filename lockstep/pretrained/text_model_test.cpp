@@ -12,7 +12,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::text_model_test {
+namespace lockstep::inline v0::text_model_test {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
@@ -184,4 +184,4 @@ TEST_F(TextModelTest, SaysInOneLineWhatIsWrong) {
   EXPECT_THAT(refused(), HasSubstr("config.json: is missing"));
 }
 
-}  // namespace lockstep::text_model_test
+}  // namespace lockstep::inline v0::text_model_test

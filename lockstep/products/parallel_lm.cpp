@@ -22,7 +22,7 @@
 #include "lockstep/products/internal/state.h"
 #include "lockstep/shard/parallelize.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr const char* kEmbeddings = "model.embed_tokens.weight";
@@ -357,4 +357,4 @@ const Pipeline& ParallelLm::pipeline() const {
   return *state_->pipeline;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -27,6 +27,7 @@
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/mesh/mesh.h"
 #include "lockstep/model/transformer_lm.h"
@@ -37,7 +38,7 @@
 #include "lockstep/products/parallelism.h"
 #include "lockstep/shard/divided_parameters.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // A batch as TransformerLm takes it: int64 [B, T], or [N] with lengths.
 // Requires: the same on all ranks of a row, that is, along pipe, context and tensor.
@@ -68,7 +69,7 @@ struct ParallelLmOptions {
 // communicate.
 // Throws: what the communicator and Pipeline throw.
 // Thread-safety: one thread, the communicator's.
-class ParallelLm {
+class LOCKSTEP_API ParallelLm {
  public:
   // Keeps handles of `comm` and of the groups it makes.
   // Throws: InvalidArgument (check()) before anything is sent; Mismatch where ranks differ in the
@@ -148,4 +149,4 @@ class ParallelLm {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -6,7 +6,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/products/internal/state.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 std::map<std::string, int> ParallelLm::State::stages_of_parameters() const {
   const auto& units = lm->unit_names();
   std::vector<int> stage_of_unit;
@@ -45,4 +45,4 @@ std::string ParallelLm::str() const {
   return out.str();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -17,7 +17,7 @@
 #include "lockstep/parallel/context/context_layout.h"
 #include "lockstep/products/internal/state.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // Returns the lengths of sequences without targets that pad a micro-batch, so that each rank along
@@ -181,4 +181,4 @@ size_t ParallelLm::State::micro_batches_of(size_t sequences, bool training) {
   return static_cast<size_t>(least.item<int64_t>());
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -21,7 +21,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::parallel_lm_test {
+namespace lockstep::inline v0::parallel_lm_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -431,4 +431,4 @@ TEST(ParallelLm, DropoutIsOneMaskOnAllPartsOfARow) {
 }
 
 }  // namespace
-}  // namespace lockstep::parallel_lm_test
+}  // namespace lockstep::inline v0::parallel_lm_test

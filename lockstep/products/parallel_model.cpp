@@ -22,7 +22,7 @@
 #include "lockstep/products/internal/model_state.h"
 #include "lockstep/shard/parallelize.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 [[noreturn]] void refuse_model(const std::string& what) {
@@ -447,4 +447,4 @@ std::string ParallelModel::str() const {
   return out.str();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

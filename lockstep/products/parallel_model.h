@@ -27,13 +27,14 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/mesh/mesh.h"
 #include "lockstep/parallel/pipeline/pipeline.h"
 #include "lockstep/parallel/tensor/tensor_plan.h"
 #include "lockstep/products/parallelism.h"
 #include "lockstep/shard/divided_parameters.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct ModelPlan {
   std::vector<TensorRule> modules = {};  // names to styles
@@ -63,7 +64,7 @@ struct ParallelModelOptions {
 // Collective: all ranks of `comm` call every function, except where it says that it does not
 // communicate.
 // Thread-safety: one thread, the communicator's.
-class ParallelModel {
+class LOCKSTEP_API ParallelModel {
  public:
   using Forward = std::function<at::Tensor(const at::Tensor& inputs)>;
 
@@ -131,4 +132,4 @@ class ParallelModel {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -11,7 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/products/internal/model_state.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 double default_tolerance(at::ScalarType dtype) {
@@ -162,4 +162,4 @@ void ParallelModel::State::check_against(const Expected& expected, const TensorP
           "work on divided rows are of style rows)");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -21,7 +21,7 @@
 #include "lockstep/shard/context_scope.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::parallel_model_test {
+namespace lockstep::inline v0::parallel_model_test {
 namespace {
 
 using plain::Encoder;
@@ -474,4 +474,4 @@ TEST(ParallelModel, RanksOfARowThatAreGivenOtherBatchesAreTold) {
 }
 
 }  // namespace
-}  // namespace lockstep::parallel_model_test
+}  // namespace lockstep::inline v0::parallel_model_test

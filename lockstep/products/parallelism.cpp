@@ -10,7 +10,7 @@
 #include "lockstep/plan/pipeline_cut.h"
 #include "lockstep/plan/pipeline_schedule.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 [[noreturn]] void refuse(const std::string& what) {
@@ -208,4 +208,4 @@ std::string table_of(const MeshLayout& layout) {
   return out.str();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

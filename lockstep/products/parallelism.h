@@ -18,13 +18,14 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/mesh/mesh_layout.h"
 #include "lockstep/model/lm_config.h"
 #include "lockstep/parallel/context/context_layout.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
-struct Parallelism {
+struct LOCKSTEP_API Parallelism {
   // Axes among data, pipe, context, expert and tensor; an axis that is not named has one rank.
   // Neighbours along the last one are consecutive ranks. Put the axis that sends most (tensor)
   // there, and those that send least (pipe, data) first.
@@ -55,16 +56,16 @@ struct Parallelism {
 
 // Parses "data=2,pipe=2,tensor=2".
 // Throws: InvalidArgument for another axis, and what parse_axes() throws.
-Parallelism parse_parallelism(std::string_view mesh);
+LOCKSTEP_API Parallelism parse_parallelism(std::string_view mesh);
 // Returns it as it runs: with all axes of parallel_axes(), those that were not named first, with
 // one rank; one open size (0) filled from `ranks`; micro_batches and cut set.
 // Throws: InvalidArgument in one line (check()).
-Parallelism resolved(Parallelism how, const LmConfig& config, int ranks);
+LOCKSTEP_API Parallelism resolved(Parallelism how, const LmConfig& config, int ranks);
 
 // Returns all of parallel_axes(), those that are not among `axes` first, with one rank; an open
 // size is filled.
 // Throws: InvalidArgument for sizes whose product is not `ranks`.
-std::vector<MeshAxis> with_all_axes(const std::vector<MeshAxis>& axes, int ranks);
+LOCKSTEP_API std::vector<MeshAxis> with_all_axes(const std::vector<MeshAxis>& axes, int ranks);
 
 // "data", "pipe", "context", "expert", "tensor"
 const std::vector<std::string>& parallel_axes();
@@ -84,16 +85,16 @@ const std::vector<RefusedProduct>& refused_products();
 // context by heads, too), inner columns or experts that do not divide; fewer words than parts; too
 // many micro-batches; an unknown schedule, or one that does not take so many micro-batches; a
 // refused product.
-void check(const Parallelism& how, const LmConfig& config, int ranks);
+LOCKSTEP_API void check(const Parallelism& how, const LmConfig& config, int ranks);
 
 // Checks what holds for any model.
 // Throws: InvalidArgument for an unknown axis, a ZeRO stage or a number of micro-batches that does
 // not exist.
-void check_ways(const Parallelism& how);
+LOCKSTEP_API void check_ways(const Parallelism& how);
 
 // A table of the ranks for people, in the order of the axes; every rank has one place:
 //   rank  data  pipe  tensor
 //      0     0     0       0
-std::string table_of(const MeshLayout& layout);
+LOCKSTEP_API std::string table_of(const MeshLayout& layout);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -9,7 +9,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using ::testing::HasSubstr;
@@ -124,4 +124,4 @@ TEST(Parallelism, TheTableHasEveryRankOnce) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -24,7 +24,7 @@
 #include "lockstep/products/parallel_lm.h"
 #include "lockstep/testing/gtest_ranks.h"
 
-namespace lockstep::products_mp_test {
+namespace lockstep::inline v0::products_mp_test {
 namespace {
 
 using ::testing::AllOf;
@@ -202,4 +202,4 @@ INSTANTIATE_TEST_SUITE_P(Divisions, ParallelLmProcesses,
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
-}  // namespace lockstep::products_mp_test
+}  // namespace lockstep::inline v0::products_mp_test

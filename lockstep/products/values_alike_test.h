@@ -7,7 +7,7 @@
 
 #include "lockstep/products/parallel_lm.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 inline ParallelLmOptions values_alike() {
   return {.values = [](const std::string& name, int64_t begin, const at::Tensor& part) {
@@ -20,4 +20,4 @@ inline ParallelLmOptions values_alike() {
   }};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

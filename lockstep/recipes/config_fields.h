@@ -9,7 +9,7 @@
 #include "lockstep/recipes/train_config.h"
 #include "lockstep/train/settings.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // The fields that config.recipe has. An unknown recipe has those of images.
 constexpr auto kFields = [](auto& config, const auto& each) {
@@ -227,4 +227,4 @@ constexpr auto kFields = [](auto& config, const auto& each) {
         above(0, 1e7));
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

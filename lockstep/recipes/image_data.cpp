@@ -12,7 +12,7 @@
 #include "lockstep/data/mnist.h"
 #include "lockstep/data/shapes.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 bool is_cifar(const std::string& recipe) {
@@ -93,4 +93,4 @@ std::filesystem::path example_file(const TrainConfig& config) {
   return is_cifar(config.recipe) ? data::cifar10_test_file(path) : data::mnist_test_file(path);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

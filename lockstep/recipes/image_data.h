@@ -9,7 +9,7 @@
 #include "lockstep/recipes/recipes.h"
 #include "lockstep/recipes/train_config.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct ImageData {
   data::ImageDataset train;
@@ -42,4 +42,4 @@ ImageData built_in_test_data(const TrainConfig& config);
 // A file of config.data that `lockstep predict --file` takes.
 std::filesystem::path example_file(const TrainConfig& config);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -17,7 +17,7 @@
 #include "lockstep/train/run_folder.h"
 #include "lockstep/train/text_loss.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 void load_init_from(ImageModel& model, const TrainConfig& config) {
@@ -105,4 +105,4 @@ void check_init_from(const TrainConfig& config) {
   load_init_from(model, config);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -7,7 +7,7 @@
 #include "lockstep/recipes/recipe_run.h"
 #include "lockstep/recipes/train_config.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // train_recipe() for these recipes (recipe_run.h).
 TrainResult train_images(Communicator& comm, const TrainConfig& config,
@@ -20,4 +20,4 @@ ImageModel make_image_model(const TrainConfig& config);
 // Throws: InvalidArgument unless config.init_from is "" or has the parameters of the model.
 void check_init_from(const TrainConfig& config);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

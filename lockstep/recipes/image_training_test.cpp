@@ -16,7 +16,7 @@
 #include "lockstep/recipes/recipe_runs_test.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::image_training_test {
+namespace lockstep::inline v0::image_training_test {
 
 using recipe_runs_test::losses;
 using recipe_runs_test::train;
@@ -310,4 +310,4 @@ TEST(CifarRecipe, Bfloat16FollowsFloat32Roughly) {
   EXPECT_NE(found, expected);
 }
 
-}  // namespace lockstep::image_training_test
+}  // namespace lockstep::inline v0::image_training_test

@@ -11,7 +11,7 @@
 #include "lockstep/core/utf8.h"
 #include "lockstep/pretrained/language_model.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace fs = std::filesystem;
 namespace {
 
@@ -167,4 +167,4 @@ CheckpointFiles lm_checkpoint_files(const TransformerLm& model, const LmData& da
   return files;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

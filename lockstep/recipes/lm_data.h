@@ -13,7 +13,7 @@
 #include "lockstep/tokenizers/lm_tokenizer.h"
 #include "lockstep/train/run_state.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The word for a tokenizer whose tokens are the data's characters.
 inline constexpr const char* kCharacterTokens = "characters";
@@ -72,4 +72,4 @@ std::function<void(const std::string& name, int64_t begin, const at::Tensor& par
 // The files that a checkpoint needs beside the parameters, for transformers to open it.
 CheckpointFiles lm_checkpoint_files(const TransformerLm& model, const LmData& data);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

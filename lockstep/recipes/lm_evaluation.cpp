@@ -8,7 +8,7 @@
 #include "lockstep/model/vocabulary_loss.h"
 #include "lockstep/train/evaluation_pass.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 struct Counts {
@@ -50,4 +50,4 @@ Evaluation evaluate_lm(TransformerLm& model, const data::TokenWindows& windows, 
   return evaluation;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

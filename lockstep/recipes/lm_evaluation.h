@@ -10,7 +10,7 @@
 #include "lockstep/model/transformer_lm.h"
 #include "lockstep/train/evaluation.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The name of the metric exp(loss).
 inline constexpr const char* kPerplexity = "perplexity";
@@ -28,4 +28,4 @@ struct LmEvaluationOptions {
 Evaluation evaluate_lm(TransformerLm& model, const data::TokenWindows& windows, Communicator& comm,
                        const LmEvaluationOptions& options = {});
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -13,7 +13,7 @@
 #include "lockstep/train/expert_figures.h"
 #include "lockstep/train/lm_mesh_strategy.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // Sums over targets, as a mean for which every batch has as many.
@@ -103,4 +103,4 @@ RecipeCounts validate_lm_input(const TrainConfig& config) {
   return {.train = texts.train.size(), .held_out = texts.dev.size()};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -7,7 +7,7 @@
 #include "lockstep/recipes/recipes.h"
 #include "lockstep/recipes/train_config.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // train_recipe() for this recipe (recipe_run.h), with AdamW. The loss of a batch is the sum over
 // its targets, divided by the average number of targets of a batch of this data. Ranks whose
@@ -24,4 +24,4 @@ void check_lm_model(const TrainConfig& config);
 // Throws as train_lm() would for the data, the tokenizer and the model. Counts windows.
 RecipeCounts validate_lm_input(const TrainConfig& config);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -15,7 +15,7 @@
 #include "lockstep/recipes/recipe_runs_test.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::lm_training_test {
+namespace lockstep::inline v0::lm_training_test {
 namespace {
 
 using recipe_runs_test::expect_planned;
@@ -378,4 +378,4 @@ TEST(LmTraining, WhatIsWrongIsNamedBeforeTheFirstStep) {
 }
 
 }  // namespace
-}  // namespace lockstep::lm_training_test
+}  // namespace lockstep::inline v0::lm_training_test

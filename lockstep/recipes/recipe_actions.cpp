@@ -8,7 +8,7 @@
 #include "lockstep/recipes/lm_training.h"
 #include "lockstep/recipes/text_training.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 void generate_texts(const Recipe&, const std::filesystem::path& directory) {
@@ -51,4 +51,4 @@ TrainResult train_recipe(Communicator& comm, const TrainConfig& config,
   return actions_of(recipe_of(config.recipe)).train(comm, config, options);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

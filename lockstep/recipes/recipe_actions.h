@@ -8,7 +8,7 @@
 #include "lockstep/recipes/recipes.h"
 #include "lockstep/recipes/train_config.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct RecipeActions {
   TrainResult (*train)(Communicator& comm, const TrainConfig& config,
@@ -25,4 +25,4 @@ struct RecipeActions {
 
 const RecipeActions& actions_of(const Recipe& recipe);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

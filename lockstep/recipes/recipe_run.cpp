@@ -29,7 +29,7 @@
 #include "lockstep/train/run_record.h"
 #include "lockstep/train/strategy.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // Beside a checkpoint's config.json, which is the model's own.
@@ -309,4 +309,4 @@ std::string to_json(const TrainResult& result, const TrainConfig& config,
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

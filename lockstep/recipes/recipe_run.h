@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/recipes/train_config.h"
 #include "lockstep/report/terminal.h"
 #include "lockstep/train/evaluation.h"
@@ -26,7 +27,7 @@
 #include "lockstep/train/train_spec.h"
 #include "lockstep/train/trainer_state.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct TrainRunOptions {
   bool resume = false;     // from output/checkpoints/last
@@ -40,13 +41,14 @@ struct TrainRunOptions {
 };
 
 // Prints a line on rank 0's stderr if options.progress is set.
-void say(const Communicator& comm, const TrainRunOptions& options, const std::string& line);
+LOCKSTEP_API void say(const Communicator& comm, const TrainRunOptions& options,
+                      const std::string& line);
 // Says that there is nothing to offload on the CPU, if the configuration asks for it.
-void say_offload(const Communicator& comm, const TrainRunOptions& options,
-                 const TrainConfig& config);
+LOCKSTEP_API void say_offload(const Communicator& comm, const TrainRunOptions& options,
+                              const TrainConfig& config);
 // Says "DATA: not read: test.txt", unless all files were read.
-void say_unread(const Communicator& comm, const TrainRunOptions& options, const std::string& data,
-                const std::vector<std::string>& unread);
+LOCKSTEP_API void say_unread(const Communicator& comm, const TrainRunOptions& options,
+                             const std::string& data, const std::vector<std::string>& unread);
 
 // The end of a run. The same on every rank.
 struct TrainResult {
@@ -73,16 +75,17 @@ struct TrainResult {
 // Collective: all ranks.
 // Throws: DataError, CheckpointError, InvalidArgument before the first step; later as run_loop(),
 // the communicator and the checkpoint's writer.
-TrainResult train_recipe(Communicator& comm, const TrainConfig& config,
-                         const TrainRunOptions& options = {});
+LOCKSTEP_API TrainResult train_recipe(Communicator& comm, const TrainConfig& config,
+                                      const TrainRunOptions& options = {});
 
 // The reason why a step that takes `of_rank` bytes on each of a host's ranks is not begun if they
 // have `there` bytes together; "" if it fits.
-std::string memory_refusal(int64_t batch_size, int64_t of_rank, int ranks, int64_t there);
+LOCKSTEP_API std::string memory_refusal(int64_t batch_size, int64_t of_rank, int ranks,
+                                        int64_t there);
 
 // The configuration of the run that has written `checkpoint`; nullopt if no recipe has written it.
 // Throws: CheckpointError, InvalidArgument.
-std::optional<TrainConfig> recorded_config(const std::filesystem::path& checkpoint);
+LOCKSTEP_API std::optional<TrainConfig> recorded_config(const std::filesystem::path& checkpoint);
 
 // The result as JSON (result.json, --json): recipe, model, accuracy, loss, best_accuracy (of lm
 // perplexity and best_perplexity), best_step, epochs, steps, nproc, backend, strategy, mesh,
@@ -90,8 +93,8 @@ std::optional<TrainConfig> recorded_config(const std::filesystem::path& checkpoi
 // stopped_by ("SIGTERM") of a run that a signal has stopped, which lacks scores where nothing was
 // evaluated; memory: {"planned": {"parameters", "gradients", "optimizer", "buffers",
 // "activations"}, "counted": the same}, bytes of rank 0.
-std::string to_json(const TrainResult& result, const TrainConfig& config,
-                    const std::string& backend);
+LOCKSTEP_API std::string to_json(const TrainResult& result, const TrainConfig& config,
+                                 const std::string& backend);
 
 // For recipes.
 // Requires: whatever it refers to outlives the call.
@@ -105,8 +108,8 @@ struct RecipeParts {
   std::chrono::steady_clock::time_point start;
 };
 // One of the run's attempts().
-TrainResult run_recipe(const TrainConfig& given, const TrainSpec& spec,
-                       const TrainRunOptions& options, RecipeParts parts);
+LOCKSTEP_API TrainResult run_recipe(const TrainConfig& given, const TrainSpec& spec,
+                                    const TrainRunOptions& options, RecipeParts parts);
 // Returns what `make` makes, drawn from `seed`. Afterwards the generator is seeded with seed +
 // rank. Ranks that are threads share one generator. kOfRankZero: rank 0 draws while the others
 // wait, and they later receive its parameters in place of their own draws. kOfAll: each rank waits
@@ -128,6 +131,6 @@ auto drawn_from_seed(Communicator& comm, int64_t seed, const Make& make,
   return made;
 }
 // Throws: InvalidArgument unless the configuration is for these ranks, and resolved.
-void check_ranks(const Communicator& comm, const TrainConfig& config);
+LOCKSTEP_API void check_ranks(const Communicator& comm, const TrainConfig& config);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

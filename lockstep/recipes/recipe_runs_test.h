@@ -16,7 +16,7 @@
 #include "lockstep/recipes/text_data.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::recipe_runs_test {
+namespace lockstep::inline v0::recipe_runs_test {
 
 // Rank 0's result.
 inline TrainResult train(const TrainConfig& config, bool resume = false) {
@@ -76,4 +76,4 @@ inline void expect_planned(const TrainResult& result) {
   EXPECT_GT(planned.total(), 0);
 }
 
-}  // namespace lockstep::recipe_runs_test
+}  // namespace lockstep::inline v0::recipe_runs_test

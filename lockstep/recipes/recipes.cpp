@@ -6,7 +6,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 const std::vector<Recipe>& recipes() {
   static const std::vector<Recipe> all{
@@ -84,4 +84,4 @@ std::string recipe_names_text() {
   return joined(std::span(names).first(names.size() - 1)) + " or " + names.back();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -6,7 +6,9 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 enum class RecipeKind { kImages, kTexts, kLanguage };
 
@@ -39,6 +41,6 @@ const Recipe* find_recipe(std::string_view name);
 // Throws: InvalidArgument that lists the names.
 const Recipe& recipe_of(std::string_view name);
 // "mnist, cifar, text or lm".
-std::string recipe_names_text();
+LOCKSTEP_API std::string recipe_names_text();
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

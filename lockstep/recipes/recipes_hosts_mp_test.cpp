@@ -20,7 +20,7 @@
 #include "lockstep/tokenizers/characters.h"
 #include "lockstep/train/run_state.h"
 
-namespace lockstep::recipes_hosts_mp_test {
+namespace lockstep::inline v0::recipes_hosts_mp_test {
 namespace {
 
 constexpr const char* kFolder = "LOCKSTEP_TEST_FOLDER";
@@ -126,4 +126,4 @@ TEST_F(RecipesHosts, LayersOfBertThatHostsDivide) {
 }
 
 }  // namespace
-}  // namespace lockstep::recipes_hosts_mp_test
+}  // namespace lockstep::inline v0::recipes_hosts_mp_test

@@ -17,7 +17,7 @@
 #include "lockstep/train/settings.h"
 #include "lockstep/train/strategy.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using namespace settings;
@@ -295,4 +295,4 @@ void check_against_data(const TrainConfig& config, int64_t train_samples, int64_
                           "fewer ranks");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -4,7 +4,7 @@
 
 #include "lockstep/report/table.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 bool is_language(const Recipe& recipe) {
   return recipe.kind == RecipeKind::kLanguage;
@@ -23,4 +23,4 @@ std::string score_name(const Recipe& recipe) {
   return recipe.held_out + (is_language(recipe) ? " perplexity" : " accuracy");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

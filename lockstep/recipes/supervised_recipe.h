@@ -15,7 +15,7 @@
 #include "lockstep/train/supervised_task.h"
 #include "lockstep/train/train_spec.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // M, D and Loss are as in SupervisedTask.
 // Requires: whatever it refers to outlives the call.
@@ -88,4 +88,4 @@ TrainResult train_supervised(Communicator& comm, const TrainConfig& config,
   return result;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -7,7 +7,7 @@
 #include "lockstep/data/text_classification.h"
 #include "lockstep/report/text_width.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace fs = std::filesystem;
 namespace {
 
@@ -102,4 +102,4 @@ CheckpointFiles text_checkpoint_files(const BertClassifier& model, const TextDat
           .others = text_model_files(data.tokenizer, data.preparation)};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

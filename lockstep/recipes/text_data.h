@@ -7,13 +7,14 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/data/tokenized_texts.h"
 #include "lockstep/model/bert.h"
 #include "lockstep/pretrained/text_model.h"
 #include "lockstep/tokenizers/bert_tokenizer.h"
 #include "lockstep/train/run_state.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct TextInput {
   std::string data = {};            // a directory or file (data/text_classification.h)
@@ -36,16 +37,17 @@ struct TextData {
 
 // Throws: DataError; CheckpointError; InvalidArgument for a missing vocabulary or an unknown
 // padding.
-TextData load_text_data(const TextInput& input);
+LOCKSTEP_API TextData load_text_data(const TextInput& input);
 
 // Draws the model from the default generator, or loads the directory's. A classifier of other
 // classes is then drawn anew, and `drawn`, if given, gets the names of what was drawn
 // (load_bert()).
 // Throws: CheckpointError, InvalidArgument.
-BertClassifier make_text_model(const TextInput& input, const TextData& data,
-                               std::vector<std::string>* drawn = nullptr);
+LOCKSTEP_API BertClassifier make_text_model(const TextInput& input, const TextData& data,
+                                            std::vector<std::string>* drawn = nullptr);
 
 // The files that a checkpoint needs beside the parameters, for transformers to open it.
-CheckpointFiles text_checkpoint_files(const BertClassifier& model, const TextData& data);
+LOCKSTEP_API CheckpointFiles text_checkpoint_files(const BertClassifier& model,
+                                                   const TextData& data);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

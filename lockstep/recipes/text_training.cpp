@@ -9,7 +9,7 @@
 #include "lockstep/train/text_evaluation.h"
 #include "lockstep/train/text_loss.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 TextInput text_input(const TrainConfig& config) {
   return {.data = config.data,
           .vocab = config.vocab,
@@ -69,4 +69,4 @@ RecipeCounts validate_text_input(const TrainConfig& config) {
   return {.train = texts.train.size(), .held_out = texts.dev.size()};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

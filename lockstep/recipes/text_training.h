@@ -7,7 +7,7 @@
 #include "lockstep/recipes/text_data.h"
 #include "lockstep/recipes/train_config.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // train_recipe() for this recipe (recipe_run.h). Its steps equal those of tutorial 003's
 // `distributed` bit for bit, but max_steps does not shorten the schedule, so that the run can be
@@ -25,4 +25,4 @@ void check_text_model(const TrainConfig& config);
 // CheckpointError, InvalidArgument.
 RecipeCounts validate_text_input(const TrainConfig& config);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -24,7 +24,7 @@
 #include "lockstep/testing/thread_ranks.h"
 #include "lockstep/train/strategy.h"
 
-namespace lockstep::text_training_test {
+namespace lockstep::inline v0::text_training_test {
 namespace {
 
 using recipe_runs_test::losses;
@@ -203,4 +203,4 @@ TEST(TextTraining, TheTextToTryIsOneOfTheDevSet) {
 }
 
 }  // namespace
-}  // namespace lockstep::text_training_test
+}  // namespace lockstep::inline v0::text_training_test

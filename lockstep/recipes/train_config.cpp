@@ -19,7 +19,7 @@
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/train_spec.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using internal::kFields;
@@ -251,4 +251,4 @@ void check_resumable(const TrainConfig& recorded, const TrainConfig& now) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

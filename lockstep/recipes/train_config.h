@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 class Strategy;
 struct TrainSpec;
@@ -89,7 +91,7 @@ struct TrainConfig {
 
 // A recipe's defaults.
 // Throws: InvalidArgument for an unknown recipe.
-TrainConfig default_config(const std::string& recipe);
+LOCKSTEP_API TrainConfig default_config(const std::string& recipe);
 
 // The headings of --help, in its order.
 inline constexpr const char *kDataGroup = "Data and model", *kTrainingGroup = "Training",
@@ -104,55 +106,57 @@ struct ConfigField {
   std::string fallback;  // the value without the option: the default, or what it stands for
   bool is_switch;        // true or false; given without a value: true
 };
-std::vector<ConfigField> config_fields(const std::string& recipe);
+LOCKSTEP_API std::vector<ConfigField> config_fields(const std::string& recipe);
 
 // Sets a field from the text of a command line.
 // Throws: InvalidArgument that names the field, the text and the values that it takes.
-void set_field(TrainConfig& config, const std::string& name, const std::string& text);
+LOCKSTEP_API void set_field(TrainConfig& config, const std::string& name, const std::string& text);
 
-std::string to_json(const TrainConfig& config);
+LOCKSTEP_API std::string to_json(const TrainConfig& config);
 // Absent fields keep the value of `base`, or the default of the recipe that the JSON names (mnist
 // if it names none).
 // Throws: InvalidArgument of one line that begins with `source`: for text that is not JSON, an
 // unknown key (with the nearest known one), a value of another type, another recipe than base's.
-TrainConfig train_config_from_json(const std::string& text, const std::string& source,
-                                   const std::optional<TrainConfig>& base = std::nullopt);
+LOCKSTEP_API TrainConfig
+train_config_from_json(const std::string& text, const std::string& source,
+                       const std::optional<TrainConfig>& base = std::nullopt);
 
 // The configuration with batch_size and lr filled in, and with step_samples 0 if batch_size says
 // the same. Pure: reads no file.
 // Throws: InvalidArgument that names the first field with an impossible value.
-TrainConfig resolved(const TrainConfig& config);
+LOCKSTEP_API TrainConfig resolved(const TrainConfig& config);
 
 // The TrainSpec of a resolved configuration.
-TrainSpec spec_of(const TrainConfig& config);
+LOCKSTEP_API TrainSpec spec_of(const TrainConfig& config);
 
 // Checks a resolved configuration against the data.
 // Throws: InvalidArgument for more ranks than samples, or than samples of a step with
 // sync_batch_norm.
-void check_against_data(const TrainConfig& config, int64_t train_samples, int64_t test_samples);
+LOCKSTEP_API void check_against_data(const TrainConfig& config, int64_t train_samples,
+                                     int64_t test_samples);
 
 // The strategy of a resolved configuration, on its mesh.
-std::shared_ptr<Strategy> strategy_of(const TrainConfig& config);
+LOCKSTEP_API std::shared_ptr<Strategy> strategy_of(const TrainConfig& config);
 
 // Whether the mesh divides the model: it has an axis pipe, context, expert or tensor.
-bool divides_model(const TrainConfig& config);
+LOCKSTEP_API bool divides_model(const TrainConfig& config);
 // The parallelism of a resolved configuration whose mesh divides the model.
-Parallelism parallelism_of(const TrainConfig& config);
+LOCKSTEP_API Parallelism parallelism_of(const TrainConfig& config);
 
 // The number of batches of batch_size in a step, over all ranks.
-int64_t batches_of_step(const TrainConfig& config);
+LOCKSTEP_API int64_t batches_of_step(const TrainConfig& config);
 // The number of samples in a step, over all ranks; 0 if batch_size is not filled in yet.
-int64_t samples_of_step(const TrainConfig& config);
+LOCKSTEP_API int64_t samples_of_step(const TrainConfig& config);
 // Whether ranks may have unequal numbers of samples: not with logical ranks, a divided model, or
 // fixed parts.
-bool shares_unequally(const TrainConfig& config);
+LOCKSTEP_API bool shares_unequally(const TrainConfig& config);
 
 // The number of steps in an epoch of so many samples, by a resolved configuration.
-int64_t steps_per_epoch(const TrainConfig& config, int64_t samples);
+LOCKSTEP_API int64_t steps_per_epoch(const TrainConfig& config, int64_t samples);
 
 // Checks that a run may be resumed with other settings than it was begun with. Some fields may
 // differ: max_steps, output, log_every, ..., and epochs if the schedule is constant.
 // Throws: InvalidArgument that lists the fields which would change its course.
-void check_resumable(const TrainConfig& recorded, const TrainConfig& now);
+LOCKSTEP_API void check_resumable(const TrainConfig& recorded, const TrainConfig& now);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

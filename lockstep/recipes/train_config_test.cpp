@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/model/image_model.h"
 
-namespace lockstep::train_config_test {
+namespace lockstep::inline v0::train_config_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -372,4 +372,4 @@ TEST(TrainConfig, ResumeKeepsItsCourse) {
                     Not(HasSubstr("epochs"))));
 }
 
-}  // namespace lockstep::train_config_test
+}  // namespace lockstep::inline v0::train_config_test

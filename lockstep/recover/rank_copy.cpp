@@ -11,7 +11,7 @@
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/recover/resumption.h"
 
-namespace lockstep::recover {
+namespace lockstep::inline v0::recover {
 namespace {
 
 at::Tensor bytes_of(int64_t count) {
@@ -118,4 +118,4 @@ Copies exchange_copies(Communicator& comm, const at::Tensor& own) {
   return copies;
 }
 
-}  // namespace lockstep::recover
+}  // namespace lockstep::inline v0::recover

@@ -15,7 +15,7 @@ namespace torch::nn {
 class Module;
 }
 
-namespace lockstep::recover {
+namespace lockstep::inline v0::recover {
 
 // The state at one moment. unpack() gives copies, on the CPU.
 struct RankState {
@@ -40,4 +40,4 @@ using Copies = std::map<int, at::Tensor>;
 // this rank keeps. Collective.
 Copies exchange_copies(Communicator& comm, const at::Tensor& own);
 
-}  // namespace lockstep::recover
+}  // namespace lockstep::inline v0::recover

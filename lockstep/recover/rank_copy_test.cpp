@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::recover::rank_copy_test {
+namespace lockstep::inline v0::recover::rank_copy_test {
 namespace {
 
 RankState state_of(int rank) {
@@ -57,4 +57,4 @@ TEST(RankCopy, NeighboursKeepEachOthers) {
 }
 
 }  // namespace
-}  // namespace lockstep::recover::rank_copy_test
+}  // namespace lockstep::inline v0::recover::rank_copy_test

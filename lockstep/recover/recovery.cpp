@@ -26,7 +26,7 @@
 #include "lockstep/recover/resumption.h"
 #include "lockstep/recover/reunion.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using recover::buffers_of;
@@ -253,4 +253,4 @@ void Recovery::send_state(int to) {
   if (state_.scaler != nullptr) send_object(comm_, to_json(state_.scaler->state()), to);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

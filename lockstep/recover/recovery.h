@@ -41,6 +41,7 @@
 #include <string>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/recover/reunion.h"
 
 namespace torch::nn {
@@ -50,7 +51,7 @@ namespace torch::optim {
 class Optimizer;
 }
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace amp {
 class GradScaler;
 }
@@ -76,14 +77,14 @@ struct Recoverable {
   std::function<void(const std::string&)> load = nullptr;
 };
 
-struct RecoveryOptions {
+struct LOCKSTEP_API RecoveryOptions {
   // Time for all ranks to meet again after a failure: longer than a new process takes to start, and
   // longer than any rank goes without communicating, for example while it writes a file.
   std::chrono::nanoseconds patience = std::chrono::minutes(2);
 };
 
 // Thread-safety: the communicator's thread only.
-class Recovery {
+class LOCKSTEP_API Recovery {
  public:
   // A rank that replaces a dead one receives the training state here, while the others are in
   // recover(). `comm` is the result of init(), and nothing else has been called on it: between the
@@ -159,4 +160,4 @@ class Recovery {
   std::map<int, at::Tensor> copies_, next_copies_;  // the neighbours' states, likewise
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -33,7 +33,7 @@
 #include "lockstep/testing/long_tests.h"
 #include "lockstep/trace/call_board.h"
 
-namespace lockstep::recovery_mp_test {
+namespace lockstep::inline v0::recovery_mp_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -398,4 +398,4 @@ TEST(Recovery, RandomKillsCostNoBit) {
 }
 
 }  // namespace
-}  // namespace lockstep::recovery_mp_test
+}  // namespace lockstep::inline v0::recovery_mp_test

@@ -6,7 +6,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 
-namespace lockstep::recover {
+namespace lockstep::inline v0::recover {
 
 std::vector<int> replica_holders(int rank, int size) {
   if (size == 1) return {};
@@ -57,4 +57,4 @@ Resumption decide_resumption(std::span<const RankProgress> ranks) {
   return plan;
 }
 
-}  // namespace lockstep::recover
+}  // namespace lockstep::inline v0::recover

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-namespace lockstep::recover {
+namespace lockstep::inline v0::recover {
 
 // The progress of a rank.
 struct RankProgress {
@@ -42,4 +42,4 @@ std::vector<int> replica_holders(int rank, int size);
 // the ranks' steps differ so much that they cannot have taken the same steps.
 Resumption decide_resumption(std::span<const RankProgress> ranks);
 
-}  // namespace lockstep::recover
+}  // namespace lockstep::inline v0::recover

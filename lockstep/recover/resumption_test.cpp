@@ -5,7 +5,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::recover::resumption_test {
+namespace lockstep::inline v0::recover::resumption_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -77,4 +77,4 @@ TEST(Resumption, RanksThatTookOtherStepsAreNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep::recover::resumption_test
+}  // namespace lockstep::inline v0::recover::resumption_test

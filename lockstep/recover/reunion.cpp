@@ -10,7 +10,7 @@
 #include "lockstep/core/text.h"
 #include "lockstep/trace/call_board.h"
 
-namespace lockstep::recover {
+namespace lockstep::inline v0::recover {
 namespace {
 
 using Presence = trace::CallBoard::Presence;
@@ -94,4 +94,4 @@ std::string recovery_line(const std::string& goes_on, const std::vector<int>& re
   return goes_on + " after " + seconds + ", " + who + "; what had happened: " + reason;
 }
 
-}  // namespace lockstep::recover
+}  // namespace lockstep::inline v0::recover

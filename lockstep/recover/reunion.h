@@ -10,9 +10,10 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/export.h"
 #include "lockstep/core/log.h"
 
-namespace lockstep::recover {
+namespace lockstep::inline v0::recover {
 
 // Durations of this rank's latest recovery, in seconds: until all ranks had met again, and until
 // all were at the same step. Zeros before the first.
@@ -23,13 +24,13 @@ struct RecoveryTimes {
 
 // Called while an exception is handled: returns its text if ranks are replaced and it is another
 // rank's failure (PeerLost, Timeout). Rethrows any other, and every one where the state is `lost`.
-std::string reason_to_go_on(const Communicator& comm, bool lost);
+LOCKSTEP_API std::string reason_to_go_on(const Communicator& comm, bool lost);
 
 // Exchanges the ranks' progress: rows[r] are rank r's numbers. All ranks give the same number of
 // them.
 // Collective: all ranks call it.
-std::vector<std::vector<int64_t>> exchange_numbers(Communicator& comm,
-                                                   std::span<const int64_t> own);
+LOCKSTEP_API std::vector<std::vector<int64_t>> exchange_numbers(Communicator& comm,
+                                                                std::span<const int64_t> own);
 
 // Applies `decide`, which gives all ranks the same result or error; rank 0 reports an error for all
 // of them.
@@ -46,19 +47,20 @@ auto decided_by_all(const Communicator& comm, const Decide& decide) {
 // Makes `comm` the next generation, in which no rank has finished, and calls `resume`; repeats both
 // until no rank dies on the way. `lost` says whether the state is lost after a failure. Rethrows as
 // reason_to_go_on(), and at the deadline the last error.
-void meet_again(Communicator& comm, Deadline deadline, RecoveryTimes& times,
-                const std::function<void()>& resume, const std::function<bool()>& lost);
+LOCKSTEP_API void meet_again(Communicator& comm, Deadline deadline, RecoveryTimes& times,
+                             const std::function<void()>& resume,
+                             const std::function<bool()>& lost);
 
 // Returns once all ranks have reached this point and no longer need each other. Each tells its
 // agent, which simulates no failures from then on, before the final barrier.
 // Collective: all ranks call it.
-void finish_together(Communicator& comm);
+LOCKSTEP_API void finish_together(Communicator& comm);
 // Revokes the report of finish_together(): the rank has work again.
-void say_at_work(const Communicator& comm);
+LOCKSTEP_API void say_at_work(const Communicator& comm);
 
 // "step 20 goes on after 0.71 s (all ranks had met after 0.68 s), rank 1 was replaced; what had
 // happened: ...".
-std::string recovery_line(const std::string& goes_on, const std::vector<int>& replaced,
-                          const RecoveryTimes& times, const std::string& reason);
+LOCKSTEP_API std::string recovery_line(const std::string& goes_on, const std::vector<int>& replaced,
+                                       const RecoveryTimes& times, const std::string& reason);
 
-}  // namespace lockstep::recover
+}  // namespace lockstep::inline v0::recover

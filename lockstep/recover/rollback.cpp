@@ -7,7 +7,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::recover {
+namespace lockstep::inline v0::recover {
 namespace {
 
 int distance(int size, int local) {
@@ -62,4 +62,4 @@ Rollback decide_rollback(std::span<const KeptStates> ranks, int local) {
                  lost);
 }
 
-}  // namespace lockstep::recover
+}  // namespace lockstep::inline v0::recover

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-namespace lockstep::recover {
+namespace lockstep::inline v0::recover {
 
 // The states in a rank's memory after a failure, by step; -1 for none.
 struct KeptStates {
@@ -33,4 +33,4 @@ int replicated_rank(int rank, int size, int local);
 // state of a rank is lost, since its replica holder died with it.
 Rollback decide_rollback(std::span<const KeptStates> ranks, int local);
 
-}  // namespace lockstep::recover
+}  // namespace lockstep::inline v0::recover

@@ -11,7 +11,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/recover/rollback.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using recover::decide_rollback;
@@ -219,4 +219,4 @@ Rollback RollbackRecovery::resume() {
   return plan;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

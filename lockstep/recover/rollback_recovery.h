@@ -38,14 +38,15 @@
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/work.h"
+#include "lockstep/core/export.h"
 #include "lockstep/recover/reunion.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace recover {
 struct Rollback;
 }
 
-struct RollbackOptions {
+struct LOCKSTEP_API RollbackOptions {
   // Steps between two replicas: after a death up to this many steps are repeated, and as many again
   // where the latest replicas were still being sent. The same on all ranks.
   int64_t every = 10;
@@ -56,7 +57,7 @@ struct RollbackOptions {
 // Memory of a rank: four times the size of `state`: its own of the latest two replicas, and those
 // of the rank that it replicates; five times during a recovery.
 // Thread-safety: the communicator's thread only.
-class RollbackRecovery {
+class LOCKSTEP_API RollbackRecovery {
  public:
   // A state: uint8, 1-D, contiguous, in the CPU's memory: all of this rank's state from which
   // training can continue at the step. Sizes may differ between ranks and calls. `memory`: an
@@ -120,4 +121,4 @@ class RollbackRecovery {
   recover::RecoveryTimes times_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -7,7 +7,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::recover::rollback_test {
+namespace lockstep::inline v0::recover::rollback_test {
 
 KeptStates whole(int64_t former, int64_t latest) {
   return {.own = {former, latest}, .copy = {former, latest}, .begun = true};
@@ -107,4 +107,4 @@ TEST(Rollback, WhateverHappensWhatIsDecidedOnIsThere) {
   }
 }
 
-}  // namespace lockstep::recover::rollback_test
+}  // namespace lockstep::inline v0::recover::rollback_test

@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-namespace lockstep::recover_test {
+namespace lockstep::inline v0::recover_test {
 
 // Parameters, a random stream (dropout), running means. It has `width` inputs and 3 classes.
 struct TestNetImpl : torch::nn::Module {
@@ -29,4 +29,4 @@ struct TestNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(TestNet);
 
-}  // namespace lockstep::recover_test
+}  // namespace lockstep::inline v0::recover_test

@@ -6,7 +6,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/report/svg.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr double kEdge = 10, kBarHeight = 20, kBarRoom = 30, kTitleRoom = 32, kAxisRoom = 48;
@@ -107,4 +107,4 @@ std::string svg_bar_chart(const BarChart& chart) {
   return out + "</svg>\n";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 struct Bar {
   std::string label;          // stands left of the bar
@@ -14,7 +16,7 @@ struct Bar {
   std::string note;           // stands right of the bar, such as its length
 };
 
-struct BarChart {
+struct LOCKSTEP_API BarChart {
   std::string title;
   std::string x_label;
   std::vector<std::string> parts;    // the parts' names; with a single part there is no legend
@@ -28,6 +30,6 @@ struct BarChart {
 // Returns a whole SVG file.
 // Throws: InvalidArgument for a bar with another number of parts, or when `colours` and `parts`
 // differ in length.
-std::string svg_bar_chart(const BarChart& chart);
+LOCKSTEP_API std::string svg_bar_chart(const BarChart& chart);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -11,7 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/report/table.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr size_t kNumberWidth = 9;
@@ -226,4 +226,4 @@ std::string to_text(const ConfusionMatrix& matrix) {
   return table.str();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -7,11 +7,13 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 // Counts how often each true class was given each predicted class. Counts of several ranks can be
 // added: sum counts() over the ranks and make one matrix of the result.
-class ConfusionMatrix {
+class LOCKSTEP_API ConfusionMatrix {
  public:
   // Starts with all counts zero.
   // Throws: InvalidArgument without labels.
@@ -56,17 +58,18 @@ struct ClassificationReport {
 // `zero_division` (0, 1 or NaN) replaces a quotient whose divisor is 0, such as the precision of a
 // class that was never predicted; means leave NaN out. The numbers equal scikit-learn's digit for
 // digit.
-ClassificationReport classification_report(const ConfusionMatrix& matrix, double zero_division = 0);
+LOCKSTEP_API ClassificationReport classification_report(const ConfusionMatrix& matrix,
+                                                        double zero_division = 0);
 
 // The text as scikit-learn prints it, byte for byte, with `digits` (0 or more) digits after the
 // point. Like Python it counts characters, so columns behind wide characters (Chinese) are shifted.
-std::string to_text(const ClassificationReport& report, int digits = 2);
+LOCKSTEP_API std::string to_text(const ClassificationReport& report, int digits = 2);
 
 // The fields of scikit-learn's output_dict: an object for each label, "accuracy", "macro avg" and
 // "weighted avg", each with precision, recall, f1-score and support. NaN becomes null.
-nlohmann::ordered_json to_json(const ClassificationReport& report);
+LOCKSTEP_API nlohmann::ordered_json to_json(const ClassificationReport& report);
 
 // The counts as a table of text: one row per true class, one column per predicted class.
-std::string to_text(const ConfusionMatrix& matrix);
+LOCKSTEP_API std::string to_text(const ConfusionMatrix& matrix);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -10,7 +10,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::classification_report_test {
+namespace lockstep::inline v0::classification_report_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -107,4 +107,4 @@ TEST(ClassificationReport, NamesWhatIsWrong) {
   EXPECT_THROW(to_text(classification_report(matrix), -1), InvalidArgument);
 }
 
-}  // namespace lockstep::classification_report_test
+}  // namespace lockstep::inline v0::classification_report_test

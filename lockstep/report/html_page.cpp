@@ -3,7 +3,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/report/svg.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr const char* kStyle = R"(
@@ -141,4 +141,4 @@ std::string HtmlPage::str() const {
          "</script>\n</body>\n</html>\n";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

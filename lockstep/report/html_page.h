@@ -9,7 +9,7 @@
 
 #include "lockstep/report/sheet.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 class HtmlPage {
  public:
@@ -33,4 +33,4 @@ class HtmlPage {
   std::string body_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

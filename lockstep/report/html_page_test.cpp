@@ -5,7 +5,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::html_page_test {
+namespace lockstep::inline v0::html_page_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -63,4 +63,4 @@ TEST(HtmlPage, RefusesARowOfAnotherLength) {
   EXPECT_THROW(page.table({.columns = {{same_words("a")}}, .rows = {{"1", "2"}}}), InvalidArgument);
 }
 
-}  // namespace lockstep::html_page_test
+}  // namespace lockstep::inline v0::html_page_test

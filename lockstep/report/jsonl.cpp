@@ -9,7 +9,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 JsonlWriter::JsonlWriter(const std::filesystem::path& path, Mode mode) : path_(path.string()) {
   const int truncate = mode == Mode::kReplace ? O_TRUNC : 0;
@@ -41,4 +41,4 @@ void JsonlWriter::truncate(int64_t size) {
     throw system_error("cannot shorten " + path_, errno);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -6,14 +6,15 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "lockstep/core/export.h"
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Appends lines, each with one write(2): a reader sees only whole lines at any time, and a killed
 // run keeps the lines it wrote. A file has one writer.
 // Throws: SystemError that names the path.
-class JsonlWriter {
+class LOCKSTEP_API JsonlWriter {
  public:
   enum class Mode { kReplace, kAppend };
   JsonlWriter(const std::filesystem::path& path, Mode mode);
@@ -28,4 +29,4 @@ class JsonlWriter {
   UniqueFd fd_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

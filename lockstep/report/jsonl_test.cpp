@@ -9,7 +9,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::jsonl_test {
+namespace lockstep::inline v0::jsonl_test {
 
 std::string read(const std::filesystem::path& path) {
   std::ifstream file(path);
@@ -37,4 +37,4 @@ TEST(JsonlWriter, AppendsWholeLinesAndGoesBack) {
   EXPECT_THROW(JsonlWriter("/nonexistent/x", JsonlWriter::Mode::kAppend), SystemError);
 }
 
-}  // namespace lockstep::jsonl_test
+}  // namespace lockstep::inline v0::jsonl_test

@@ -7,7 +7,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/report/svg.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr int kLeft = 68, kRight = 20, kTop = 40, kBottom = 52;
@@ -300,4 +300,4 @@ std::string svg_line_chart(const std::vector<ChartPanel>& panels, const ChartOpt
   return out + "</svg>\n";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

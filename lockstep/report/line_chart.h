@@ -8,9 +8,11 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
 
-struct Series {
+namespace lockstep::inline v0 {
+
+struct LOCKSTEP_API Series {
   std::string name;
   // As many as y; points that are not finite are left out, and the line continues after them.
   std::vector<double> x;
@@ -40,6 +42,7 @@ struct ChartOptions {
 
 // Returns a whole SVG file.
 // Throws: InvalidArgument for a series with different numbers of x and y.
-std::string svg_line_chart(const std::vector<ChartPanel>& panels, const ChartOptions& options = {});
+LOCKSTEP_API std::string svg_line_chart(const std::vector<ChartPanel>& panels,
+                                        const ChartOptions& options = {});
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

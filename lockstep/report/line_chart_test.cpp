@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/report/svg.h"
 
-namespace lockstep::line_chart_test {
+namespace lockstep::inline v0::line_chart_test {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -156,4 +156,4 @@ TEST(LineChart, RefusesUnevenSeries) {
   EXPECT_THROW(svg_line_chart({panel}), InvalidArgument);
 }
 
-}  // namespace lockstep::line_chart_test
+}  // namespace lockstep::inline v0::line_chart_test

@@ -10,7 +10,7 @@
 #include "lockstep/report/svg.h"
 #include "lockstep/report/table.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using enum PipelineWork;
@@ -306,4 +306,4 @@ MeasuredPipeline parse_measured_pipeline(const std::string& text, const std::str
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -5,22 +5,24 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "lockstep/core/export.h"
 #include "lockstep/plan/pipeline_plan.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Returns a whole SVG file: one line per stage, time from left to right.
-std::string pipeline_svg(const PlannedPipeline& plan);
+LOCKSTEP_API std::string pipeline_svg(const PlannedPipeline& plan);
 // Draws the plan with the mean times, and below it, to the same scale and in the same colours, the
 // measured schedule; also states the bubbles beside the formula's, and how many micro-batches'
 // activations the stages hold.
-std::string pipeline_svg(const MeasuredPipeline& measured);
+LOCKSTEP_API std::string pipeline_svg(const MeasuredPipeline& measured);
 
-nlohmann::ordered_json pipeline_json(const PlannedPipeline& plan);
+LOCKSTEP_API nlohmann::ordered_json pipeline_json(const PlannedPipeline& plan);
 // The JSON of measured.planned, in seconds, with the measured values under "measured".
-nlohmann::ordered_json pipeline_json(const MeasuredPipeline& measured);
+LOCKSTEP_API nlohmann::ordered_json pipeline_json(const MeasuredPipeline& measured);
 // Reads the JSON of the second function; also a user's own schedule.
 // Throws: DataError with one line that names `where`, the file.
-MeasuredPipeline parse_measured_pipeline(const std::string& text, const std::string& where);
+LOCKSTEP_API MeasuredPipeline parse_measured_pipeline(const std::string& text,
+                                                      const std::string& where);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::pipeline_picture_test {
+namespace lockstep::inline v0::pipeline_picture_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -65,4 +65,4 @@ TEST(PipelinePicture, AFileThatIsNoneIsSaidInOneLine) {
 }
 
 }  // namespace
-}  // namespace lockstep::pipeline_picture_test
+}  // namespace lockstep::inline v0::pipeline_picture_test

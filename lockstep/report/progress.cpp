@@ -7,7 +7,7 @@
 #include "lockstep/report/table.h"
 #include "lockstep/report/text_width.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 double fraction_of(const Progress& progress) {
@@ -93,4 +93,4 @@ std::string progress_line(const Progress& progress) {
   return text;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

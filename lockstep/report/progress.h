@@ -5,9 +5,10 @@
 #include <optional>
 #include <string>
 
+#include "lockstep/core/export.h"
 #include "lockstep/report/terminal.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct Progress {
   std::string label;  // "epoch 3/10"
@@ -23,10 +24,10 @@ struct Progress {
 //   epoch 3/10 ████▌     212/469  loss 0.1234  0:42 left  9800 samples/s
 // Parts that do not fit are left out, the least important ones first; '#' replaces the blocks if
 // the terminal has no unicode.
-std::string draw_progress(const Progress& progress, const Terminal& terminal);
+LOCKSTEP_API std::string draw_progress(const Progress& progress, const Terminal& terminal);
 
 // The same without a bar, for logs:
 //   epoch 3/10: 212/469 (45 %), loss 0.1234, 0:42 left, 9800 samples/s
-std::string progress_line(const Progress& progress);
+LOCKSTEP_API std::string progress_line(const Progress& progress);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -6,7 +6,7 @@
 
 #include "lockstep/core/log.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // Erases the rest of the line and leaves the cursor at its start: a bar ends with a line end, so a
@@ -53,4 +53,4 @@ void ProgressBar::write(std::string_view text) const {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -7,10 +7,11 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/core/export.h"
 #include "lockstep/report/progress.h"
 #include "lockstep/report/terminal.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct ProgressBarOptions {
   Terminal terminal = {};
@@ -22,7 +23,7 @@ struct ProgressBarOptions {
 
 // Owned by the rank that shows progress (rank 0).
 // Thread-safety: one thread at a time.
-class ProgressBar {
+class LOCKSTEP_API ProgressBar {
  public:
   using Clock = std::chrono::steady_clock;
 
@@ -45,4 +46,4 @@ class ProgressBar {
   bool shown_ = false;  // the current line shows a bar
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

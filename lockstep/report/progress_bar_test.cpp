@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lockstep::progress_bar_test {
+namespace lockstep::inline v0::progress_bar_test {
 
 using std::chrono::milliseconds;
 
@@ -48,4 +48,4 @@ TEST(ProgressBar, PlainLinesElsewhere) {
   EXPECT_EQ(out, "e: 2\nepoch done\n");
 }
 
-}  // namespace lockstep::progress_bar_test
+}  // namespace lockstep::inline v0::progress_bar_test

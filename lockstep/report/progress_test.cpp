@@ -7,7 +7,7 @@
 
 #include "lockstep/report/text_width.h"
 
-namespace lockstep::progress_test {
+namespace lockstep::inline v0::progress_test {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -73,4 +73,4 @@ TEST(FindTerminal, ReadsTheEnvironment) {
   EXPECT_FALSE(find({}).unicode);
 }
 
-}  // namespace lockstep::progress_test
+}  // namespace lockstep::inline v0::progress_test

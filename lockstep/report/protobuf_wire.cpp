@@ -3,7 +3,7 @@
 #include <bit>
 #include <cstddef>
 
-namespace lockstep::tensorboard {
+namespace lockstep::inline v0::tensorboard {
 namespace {
 
 constexpr int kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5;
@@ -57,4 +57,4 @@ Message& Message::packed(int field, std::span<const double> values) {
   return *this;
 }
 
-}  // namespace lockstep::tensorboard
+}  // namespace lockstep::inline v0::tensorboard

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep::tensorboard {
+namespace lockstep::inline v0::tensorboard {
 
 // A message under construction; fields appear in the order of the calls.
 class Message {
@@ -31,4 +31,4 @@ class Message {
   std::string data_;
 };
 
-}  // namespace lockstep::tensorboard
+}  // namespace lockstep::inline v0::tensorboard

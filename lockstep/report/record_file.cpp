@@ -2,7 +2,7 @@
 
 #include <array>
 
-namespace lockstep::tensorboard {
+namespace lockstep::inline v0::tensorboard {
 namespace {
 
 constexpr std::array<uint32_t, 256> make_table() {
@@ -46,4 +46,4 @@ std::string framed_record(std::string_view record) {
   return out;
 }
 
-}  // namespace lockstep::tensorboard
+}  // namespace lockstep::inline v0::tensorboard

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep::tensorboard {
+namespace lockstep::inline v0::tensorboard {
 
 // CRC-32C (Castagnoli), as in RFC 3720, B.4: 0xe3069283 for "123456789".
 uint32_t crc32c(std::string_view bytes);
@@ -20,4 +20,4 @@ uint32_t masked_crc32c(std::string_view bytes);
 // The record with its frame, ready to be appended to a file.
 std::string framed_record(std::string_view record);
 
-}  // namespace lockstep::tensorboard
+}  // namespace lockstep::inline v0::tensorboard

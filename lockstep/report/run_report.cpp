@@ -6,7 +6,7 @@
 
 #include "lockstep/report/line_chart.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 struct Curves {
@@ -86,4 +86,4 @@ std::filesystem::path in_chinese(const std::filesystem::path& picture) {
   return picture.parent_path() / (picture.stem().string() + "_zh" + picture.extension().string());
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -6,7 +6,7 @@
 
 #include "lockstep/report/sheet.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct RunReport {
   Words title;
@@ -24,4 +24,4 @@ Words held_out_words(const std::string& held_out);
 // The path of a picture's Chinese version: "report_zh.svg" beside "report.svg".
 std::filesystem::path in_chinese(const std::filesystem::path& picture);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -5,7 +5,7 @@
 
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::run_report_test {
+namespace lockstep::inline v0::run_report_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -45,4 +45,4 @@ TEST(RunReport, ChineseStandsBeside) {
   EXPECT_EQ(in_chinese("report.svg"), "report_zh.svg");
 }
 
-}  // namespace lockstep::run_report_test
+}  // namespace lockstep::inline v0::run_report_test

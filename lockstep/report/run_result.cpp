@@ -7,7 +7,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/json_object.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -163,4 +163,4 @@ RunResult parse_run_result(const std::string& text, const std::string& where) {
   return run_result_of(parse_json(text, where, refuse_as<DataError>), where);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -9,9 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/report/classification_report.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The parts of a step's time, in this order.
 inline constexpr std::array<const char*, 5> kStepParts{"data", "forward", "backward", "wait",
@@ -48,12 +49,12 @@ struct RunResult {
 
 // The fields that are present, under the names above; also "minutes" beside seconds, "labels"
 // beside "confusion" (rows are true classes), and parts_s by name.
-nlohmann::ordered_json to_json(const RunResult& result);
+LOCKSTEP_API nlohmann::ordered_json to_json(const RunResult& result);
 
 // Reads the JSON back. method, nproc, steps, samples, seconds, samples_per_s and losses must be
 // present; unknown fields are ignored, and null counts as absent.
 // Throws: DataError with one line that names `where` (the file), the field and its error.
-RunResult parse_run_result(const std::string& text, const std::string& where);
-RunResult run_result_of(const nlohmann::json& json, const std::string& where);
+LOCKSTEP_API RunResult parse_run_result(const std::string& text, const std::string& where);
+LOCKSTEP_API RunResult run_result_of(const nlohmann::json& json, const std::string& where);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

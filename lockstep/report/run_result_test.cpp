@@ -9,7 +9,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::run_result_test {
+namespace lockstep::inline v0::run_result_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -92,4 +92,4 @@ TEST(RunResult, HostileFilesAreRefusedInOneLine) {
   }
 }
 
-}  // namespace lockstep::run_result_test
+}  // namespace lockstep::inline v0::run_result_test

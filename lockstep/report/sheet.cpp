@@ -1,6 +1,6 @@
 #include "lockstep/report/sheet.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 std::string markdown_row(const std::vector<std::string>& cells) {
@@ -39,4 +39,4 @@ std::string markdown_of(const Sheet& sheet) {
   return text;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

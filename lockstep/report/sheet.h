@@ -8,7 +8,7 @@
 
 #include "lockstep/report/table.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // One text in both languages. Texts are plain: markup in them is escaped.
 struct Words {
@@ -54,4 +54,4 @@ Sheet sheet_of(const std::vector<Shown<Row>>& columns, const Rows& rows) {
 std::string text_of(const Sheet& sheet);  // titles in English
 std::string markdown_of(const Sheet& sheet);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

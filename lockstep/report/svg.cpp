@@ -7,7 +7,7 @@
 #include "lockstep/report/table.h"
 #include "lockstep/report/text_width.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // Okabe and Ito, 2008.
@@ -163,4 +163,4 @@ ByteUnit byte_unit(double most) {
   return *unit;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

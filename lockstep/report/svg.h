@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The number of colours of series_colour(), which starts again after the last one. People with
 // colour blindness can distinguish them.
@@ -67,4 +67,4 @@ struct ByteUnit {
 };
 ByteUnit byte_unit(double most);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

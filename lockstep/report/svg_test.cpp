@@ -9,7 +9,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/report/bar_chart.h"
 
-namespace lockstep::svg_test {
+namespace lockstep::inline v0::svg_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -100,4 +100,4 @@ TEST(BarChart, RefusesAnotherNumberOfParts) {
               HasSubstr("bar 'failed' has 1 parts for 2 names"));
 }
 
-}  // namespace lockstep::svg_test
+}  // namespace lockstep::inline v0::svg_test

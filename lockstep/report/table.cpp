@@ -9,7 +9,7 @@
 #include "lockstep/core/utf8.h"
 #include "lockstep/report/text_width.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 std::string two_digits(int64_t value) {
@@ -80,4 +80,4 @@ std::string duration_text(double seconds) {
   return std::to_string(whole / 3600) + " h " + two_digits(whole % 3600 / 60) + " min";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

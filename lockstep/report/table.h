@@ -4,7 +4,9 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 enum class Align { kLeft, kRight };
 
@@ -15,7 +17,7 @@ struct Column {
 
 // A table with a header line, a rule and aligned columns; wide (CJK) characters count with their
 // display width.
-class Table {
+class LOCKSTEP_API Table {
  public:
   explicit Table(std::vector<Column> columns);
   // Adds a row: one cell per column, each a single line.
@@ -30,10 +32,10 @@ class Table {
 };
 
 // `value` with `digits` digits after the point, and '.' in any locale: fixed(0.5, 2) is "0.50".
-std::string fixed(double value, int digits);
+LOCKSTEP_API std::string fixed(double value, int digits);
 // A percentage: percent(0.98765, 2) is "98.77 %".
-std::string percent(double fraction, int digits);
+LOCKSTEP_API std::string percent(double fraction, int digits);
 // A length of time in a readable form: "0.8 s", "12 s", "3 min 20 s", "2 h 05 min".
-std::string duration_text(double seconds);
+LOCKSTEP_API std::string duration_text(double seconds);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -5,7 +5,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/report/text_width.h"
 
-namespace lockstep::table_test {
+namespace lockstep::inline v0::table_test {
 
 TEST(TextWidth, CountsColumns) {
   EXPECT_TRUE(has_chinese("a 今"));
@@ -45,4 +45,4 @@ TEST(Table, Numbers) {
   EXPECT_EQ(duration_text(-1), "?");
 }
 
-}  // namespace lockstep::table_test
+}  // namespace lockstep::inline v0::table_test

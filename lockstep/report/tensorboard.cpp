@@ -12,7 +12,7 @@
 #include "lockstep/report/record_file.h"
 #include "lockstep/report/tensorboard_events.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr size_t kFlushBytes = size_t{64} << 10;
@@ -114,4 +114,4 @@ void TensorBoardWriter::add_image(std::string_view tag, std::span<const uint8_t>
                                width, channels));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

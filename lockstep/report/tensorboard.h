@@ -10,11 +10,12 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/core/export.h"
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
-struct TensorBoardOptions {
+struct LOCKSTEP_API TensorBoardOptions {
   // Set in a run that continues from a checkpoint after this many steps: TensorBoard then forgets
   // the events of earlier files in the directory at this step and later ones.
   std::optional<int64_t> resumed_at = std::nullopt;
@@ -29,7 +30,7 @@ struct TensorBoardOptions {
 // never sees one, and a killed run leaves none; only a power cut can.
 // Throws: SystemError that names the file.
 // Thread-safety: one thread at a time.
-class TensorBoardWriter {
+class LOCKSTEP_API TensorBoardWriter {
  public:
   explicit TensorBoardWriter(const std::filesystem::path& directory,
                              TensorBoardOptions options = {});
@@ -61,4 +62,4 @@ class TensorBoardWriter {
   std::chrono::steady_clock::time_point written_ = std::chrono::steady_clock::now();
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

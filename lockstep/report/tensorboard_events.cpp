@@ -10,7 +10,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/report/protobuf_wire.h"
 
-namespace lockstep::tensorboard {
+namespace lockstep::inline v0::tensorboard {
 namespace {
 
 // Field numbers of the .proto files.
@@ -204,4 +204,4 @@ std::string png_image(std::span<const uint8_t> pixels, int64_t height, int64_t w
   return png;
 }
 
-}  // namespace lockstep::tensorboard
+}  // namespace lockstep::inline v0::tensorboard

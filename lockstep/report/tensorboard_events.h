@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep::tensorboard {
+namespace lockstep::inline v0::tensorboard {
 
 // The time of an event by the wall clock (seconds since 1970), and its step.
 struct When {
@@ -35,4 +35,4 @@ std::string histogram_event(const When& when, std::string_view tag, std::span<co
 // channels bytes.
 std::string png_image(std::span<const uint8_t> pixels, int64_t height, int64_t width, int channels);
 
-}  // namespace lockstep::tensorboard
+}  // namespace lockstep::inline v0::tensorboard

@@ -11,7 +11,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/report/tensorboard.h"
 
-namespace lockstep::tensorboard_test {
+namespace lockstep::inline v0::tensorboard_test {
 namespace {
 
 struct Ran {
@@ -158,4 +158,4 @@ TEST(TensorBoard, AResumedRunReplacesWhatCameAfterItsCheckpoint) {
 }
 
 }  // namespace
-}  // namespace lockstep::tensorboard_test
+}  // namespace lockstep::inline v0::tensorboard_test

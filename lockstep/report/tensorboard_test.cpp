@@ -11,7 +11,7 @@
 #include "lockstep/report/record_file.h"
 #include "lockstep/report/tensorboard_events.h"
 
-namespace lockstep::tensorboard {
+namespace lockstep::inline v0::tensorboard {
 namespace {
 
 std::string hex(std::string_view bytes) {
@@ -130,4 +130,4 @@ TEST(TensorBoardWriter, NamesWhatItCannotWrite) {
 }
 
 }  // namespace
-}  // namespace lockstep::tensorboard
+}  // namespace lockstep::inline v0::tensorboard

@@ -7,7 +7,7 @@
 #include <cctype>
 #include <string>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 bool shows_unicode(const EnvLookup& env) {
@@ -57,4 +57,4 @@ Terminal find_terminal(int fd, const EnvLookup& env) {
   return terminal;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

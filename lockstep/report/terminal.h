@@ -4,8 +4,9 @@
 #include <cstddef>
 
 #include "lockstep/core/env.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct Terminal {
   bool interactive = false;  // lines may be redrawn
@@ -17,10 +18,10 @@ struct Terminal {
 // `fd` is a terminal, unless TERM=dumb. The width is LOCKSTEP_COLUMNS, else the terminal's own
 // width, else COLUMNS, else 80. It has unicode if the first of LC_ALL, LC_CTYPE and LANG that is
 // set names a UTF-8 locale.
-Terminal find_terminal(int fd, const EnvLookup& env);
+LOCKSTEP_API Terminal find_terminal(int fd, const EnvLookup& env);
 
 // The width of the terminal at `fd`, to which text for people is wrapped; `otherwise` if it is not
 // a terminal.
-size_t columns_of(int fd, size_t otherwise);
+LOCKSTEP_API size_t columns_of(int fd, size_t otherwise);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

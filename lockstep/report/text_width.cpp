@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // Selects the C library's width tables for this thread and this scope, whatever locale the program
@@ -82,4 +82,4 @@ bool has_chinese(std::string_view text) {
   return false;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Wide characters (Chinese, Japanese, Korean) count 2 columns, combining and control characters 0,
 // a byte that is not UTF-8 1. Independent of the process's locale.
@@ -19,4 +19,4 @@ std::string_view fit_to_width(std::string_view text, size_t columns);
 // or their labels have one, and otherwise in English, whatever the locale.
 bool has_chinese(std::string_view text);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -15,7 +15,7 @@
 #include "lockstep/store/prefix_store.h"
 #include "lockstep/store/tcp_store.h"
 
-namespace lockstep::rpc {
+namespace lockstep::inline v0::rpc {
 namespace internal {
 
 Writer& scratch_writer(const std::shared_ptr<Core>& core) {
@@ -268,4 +268,4 @@ std::optional<Deadline> call_deadline() {
   return internal::this_context().deadline;
 }
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::inline v0::rpc

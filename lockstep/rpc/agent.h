@@ -45,6 +45,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/rpc/agent_options.h"
 #include "lockstep/rpc/call_options.h"
 #include "lockstep/rpc/codec.h"
@@ -54,11 +55,11 @@
 #include "lockstep/rpc/rref.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 class Communicator;
 }
 
-namespace lockstep::rpc {
+namespace lockstep::inline v0::rpc {
 
 namespace internal {
 
@@ -79,7 +80,7 @@ struct CallTypes {
 }  // namespace internal
 
 // The functions of one peer, with options for their calls. A copyable handle.
-class Destination {
+class LOCKSTEP_API Destination {
  public:
   // `owned`: a reference; its owner alone is called. Null: the process that has the name.
   Destination(std::shared_ptr<internal::Core> core, std::string name, CallOptions options,
@@ -131,7 +132,7 @@ class Destination {
   internal::ReferencePtr owned_;
 };
 
-class Agent {
+class LOCKSTEP_API Agent {
  public:
   explicit Agent(std::shared_ptr<internal::Core> core) : core_(std::move(core)) {}
   // The agent whose call this thread serves.
@@ -191,20 +192,20 @@ class Agent {
 // may come and go.
 // Throws: InvalidArgument (the name is taken by a living process; no secret), StoreError,
 // SystemError.
-Agent init(const std::string& name, std::shared_ptr<Store> store, Registry registry,
-           AgentOptions options = {});
+LOCKSTEP_API Agent init(const std::string& name, std::shared_ptr<Store> store, Registry registry,
+                        AgentOptions options = {});
 // Joins with all ranks of a communicator. The agents find each other by a store that rank 0 serves,
 // and no longer depend on the communicator once this returns.
 // Collective: all ranks call it.
 // Throws: InvalidArgument on all of them also where two ranks register a function with different
 // types; the communicator's errors.
-Agent init(Communicator& comm, Registry registry, AgentOptions options = {});
+LOCKSTEP_API Agent init(Communicator& comm, Registry registry, AgentOptions options = {});
 
 // In a function that is being served: whether its caller has stopped waiting (its deadline passed,
 // it cancelled, it is gone); the caller's name; its deadline. On other threads: false, "", none.
-bool cancelled();
-std::string caller();
-std::optional<Deadline> call_deadline();
+LOCKSTEP_API bool cancelled();
+LOCKSTEP_API std::string caller();
+LOCKSTEP_API std::optional<Deadline> call_deadline();
 
 template <typename T>
 T RRef<T>::to_here() const
@@ -246,4 +247,4 @@ RRef<R> RRef<T>::remote(std::string_view function, Args&&... args) const {
   return to_owner().template remote<R>(function, *this, std::forward<Args>(args)...);
 }
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::inline v0::rpc

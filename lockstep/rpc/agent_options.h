@@ -9,12 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/core/secret.h"
 #include "lockstep/rpc/device_map.h"
 
-namespace lockstep::rpc {
+namespace lockstep::inline v0::rpc {
 
-struct AgentOptions {
+struct LOCKSTEP_API AgentOptions {
   std::string name = {};  // for init(comm): "worker<rank>" where empty
   int workers = 4;        // threads that serve calls, besides the one that receives
   std::chrono::nanoseconds timeout = std::chrono::seconds(60);  // of a call without its own
@@ -51,4 +52,4 @@ struct PendingCall {
   double seconds = 0;
 };
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::inline v0::rpc

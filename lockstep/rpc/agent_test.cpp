@@ -14,7 +14,7 @@
 #include "lockstep/rpc/internal/core.h"
 #include "lockstep/rpc/rpc_test_support.h"
 
-namespace lockstep::rpc {
+namespace lockstep::inline v0::rpc {
 namespace {
 
 struct Point {
@@ -459,4 +459,4 @@ TEST(Agent, RegistryRefusesWhatIsThere) {
 }
 
 }  // namespace
-}  // namespace lockstep::rpc
+}  // namespace lockstep::inline v0::rpc

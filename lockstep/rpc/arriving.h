@@ -8,9 +8,11 @@
 #include <memory>
 #include <vector>
 
-namespace lockstep::rpc::internal {
+#include "lockstep/core/export.h"
 
-class Arriving {
+namespace lockstep::inline v0::rpc::internal {
+
+class LOCKSTEP_API Arriving {
  public:
   virtual ~Arriving() = default;
   // Orders later work of this thread's current streams after the arrival. The host does not wait.
@@ -21,7 +23,7 @@ class Arriving {
 
 // Marks the work that this thread's current streams have been given so far, on these devices and on
 // the tensors' devices. Null: there are no such devices.
-std::shared_ptr<const Arriving> computed(std::vector<c10::Device> devices,
-                                         std::vector<at::Tensor> tensors);
+LOCKSTEP_API std::shared_ptr<const Arriving> computed(std::vector<c10::Device> devices,
+                                                      std::vector<at::Tensor> tensors);
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -5,7 +5,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/rpc/internal/core.h"
 
-namespace lockstep::rpc {
+namespace lockstep::inline v0::rpc {
 AutogradContext::AutogradContext(Agent agent) : agent_(std::move(agent)) {
   auto& current = internal::this_context();
   if (current.autograd) throw InvalidArgument("this thread is in an rpc::AutogradContext already");
@@ -52,4 +52,4 @@ std::vector<std::pair<at::Tensor, at::Tensor>> context_gradients() {
                   : std::vector<std::pair<at::Tensor, at::Tensor>>();
 }
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::inline v0::rpc

@@ -26,14 +26,15 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/rpc/agent.h"
 
-namespace lockstep::rpc {
+namespace lockstep::inline v0::rpc {
 namespace internal {
 class ContextState;
 }
 
-class AutogradContext {
+class LOCKSTEP_API AutogradContext {
  public:
   // Starts recording this thread's calls.
   // Throws: InvalidArgument inside another context.
@@ -65,6 +66,6 @@ class AutogradContext {
 
 // In a function that serves a call of a context: the gradients that this process has in it, like
 // AutogradContext::gradients().
-std::vector<std::pair<at::Tensor, at::Tensor>> context_gradients();
+LOCKSTEP_API std::vector<std::pair<at::Tensor, at::Tensor>> context_gradients();
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::inline v0::rpc

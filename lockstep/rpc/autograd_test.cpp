@@ -14,7 +14,7 @@
 #include "lockstep/rpc/optimizer.h"
 #include "lockstep/rpc/rpc_test_support.h"
 
-namespace lockstep::rpc {
+namespace lockstep::inline v0::rpc {
 namespace {
 
 // A part of a model: a linear layer and a tanh.
@@ -420,4 +420,4 @@ TEST_F(AutogradTest, WhatCannotBeIsRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep::rpc
+}  // namespace lockstep::inline v0::rpc

@@ -15,7 +15,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/rpc/errors.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 namespace background_connector_test {
 
 using namespace std::chrono_literals;
@@ -130,4 +130,4 @@ TEST(BackgroundConnector, ItsEndIsToldToAllAndItMayEndItself) {
 }
 
 }  // namespace background_connector_test
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

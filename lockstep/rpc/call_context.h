@@ -7,14 +7,15 @@
 #include <utility>
 
 #include "lockstep/core/deadline.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 class Core;
 class Link;
 class Recorder;
 
-struct CallContext {
+struct LOCKSTEP_API CallContext {
   std::optional<Deadline> deadline = {};                    // nested calls end by then
   std::shared_ptr<Recorder> autograd = {};                  // records the calls that are made
   std::shared_ptr<Core> core = {};                          // of the agent whose call it is
@@ -32,10 +33,10 @@ struct CallContext {
 };
 
 // The context of this thread. A user's own thread has an empty one.
-CallContext& this_context();
+LOCKSTEP_API CallContext& this_context();
 
 // Replaces this thread's context for its lifetime.
-class ContextScope {
+class LOCKSTEP_API ContextScope {
  public:
   explicit ContextScope(CallContext context)
       : outer_(std::exchange(this_context(), std::move(context))) {}
@@ -47,4 +48,4 @@ class ContextScope {
   CallContext outer_;
 };
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

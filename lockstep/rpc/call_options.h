@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-namespace lockstep::rpc {
+namespace lockstep::inline v0::rpc {
 
 struct CallOptions {
   // Otherwise AgentOptions::timeout; never beyond the deadline of the call that is being served.
@@ -15,4 +15,4 @@ struct CallOptions {
   uint64_t order = 0;
 };
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::inline v0::rpc

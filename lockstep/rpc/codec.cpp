@@ -9,7 +9,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/rpc/internal/devices.h"
 
-namespace lockstep::rpc {
+namespace lockstep::inline v0::rpc {
 namespace {
 
 constexpr int kMostNested = 100;
@@ -189,4 +189,4 @@ void internal::does_not_fit(const char* type, int64_t value) {
   throw DataError("the integer " + std::to_string(value) + " does not fit into " + type);
 }
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::inline v0::rpc

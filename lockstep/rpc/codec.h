@@ -40,9 +40,10 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/rpc/message.h"
 
-namespace lockstep::rpc {
+namespace lockstep::inline v0::rpc {
 
 namespace internal {
 class Receipt;
@@ -51,7 +52,7 @@ class ReferenceCodec;
 }  // namespace internal
 
 // A message that is being written. Tensors keep their place in `tensors`; the rest is bytes.
-class Writer {
+class LOCKSTEP_API Writer {
  public:
   // `codec` writes RRefs; null where there is no agent.
   explicit Writer(internal::ReferenceCodec* codec = nullptr) : codec_(codec) {}
@@ -82,7 +83,7 @@ class Writer {
 
 // A received message; its bytes outlive the reader.
 // Throws: DataError for data that is missing or does not fit.
-class Reader {
+class LOCKSTEP_API Reader {
  public:
   // `came`: where tensors are moving on to devices, the received tensors in host memory, on which
   // checks are made. `receipt`: of the message, if it has references.
@@ -133,7 +134,7 @@ class Reader {
 };
 
 // Types in words: "(tensor, int) -> [float]"; equal words, equal bytes.
-class TypeText {
+class LOCKSTEP_API TypeText {
  public:
   TypeText& operator+=(std::string_view words) {
     text_ += words;
@@ -149,11 +150,11 @@ class TypeText {
   std::string text_;
   std::vector<const std::type_info*> open_;
 };
-std::string type_name(const std::type_info& type);  // demangled
+LOCKSTEP_API std::string type_name(const std::type_info& type);  // demangled
 
 namespace internal {
 // This thread's empty writer, for one message.
-Writer& scratch_writer(ReferenceCodec* codec);
+LOCKSTEP_API Writer& scratch_writer(ReferenceCodec* codec);
 }  // namespace internal
 
 template <typename T>
@@ -180,7 +181,7 @@ template <typename T>
 concept Reflects = std::is_class_v<T> && std::is_default_constructible_v<T> &&
                    requires(T& value, AnyVisitor visitor) { value.reflect(visitor); };
 
-[[noreturn]] void does_not_fit(const char* type, int64_t value);
+[[noreturn]] LOCKSTEP_API void does_not_fit(const char* type, int64_t value);
 
 }  // namespace internal
 
@@ -441,4 +442,4 @@ void write_all(Writer& writer, const A&... arguments) {
 
 }  // namespace internal
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::inline v0::rpc

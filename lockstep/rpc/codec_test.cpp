@@ -6,7 +6,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::rpc {
+namespace lockstep::inline v0::rpc {
 namespace {
 
 struct Inner {
@@ -147,4 +147,4 @@ TEST(Codec, WhatDoesNotFitIsDataError) {
 }
 
 }  // namespace
-}  // namespace lockstep::rpc
+}  // namespace lockstep::inline v0::rpc

@@ -26,11 +26,11 @@
 #define LOCKSTEP_COUNTS_ALLOCATIONS 1
 #endif
 
-namespace lockstep::rpc::costs_mp_test {
+namespace lockstep::inline v0::rpc::costs_mp_test {
 
 std::atomic<int64_t> allocations{0};
 
-}  // namespace lockstep::rpc::costs_mp_test
+}  // namespace lockstep::inline v0::rpc::costs_mp_test
 
 #if LOCKSTEP_COUNTS_ALLOCATIONS
 void* operator new(size_t bytes) {
@@ -46,7 +46,7 @@ void operator delete(void* memory, size_t) noexcept {
 }
 #endif
 
-namespace lockstep::rpc::costs_mp_test {
+namespace lockstep::inline v0::rpc::costs_mp_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -146,4 +146,4 @@ TEST(RpcCosts, TwoAllocationsACallAtMostBesidesItsArguments) {
 }
 
 }  // namespace
-}  // namespace lockstep::rpc::costs_mp_test
+}  // namespace lockstep::inline v0::rpc::costs_mp_test

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep::rpc {
+namespace lockstep::inline v0::rpc {
 
 // Pairs of a device of this process and one of the peer's: {{cuda:0, cuda:1}}. Tensors that a call
 // sends from the first arrive on the second, and tensors in its answer return from the second to
@@ -14,4 +14,4 @@ namespace lockstep::rpc {
 // on the CPU stay on the CPU.
 using DeviceMap = std::vector<std::pair<c10::Device, c10::Device>>;
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::inline v0::rpc

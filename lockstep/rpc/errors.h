@@ -10,12 +10,13 @@
 #include <utility>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep::rpc {
+namespace lockstep::inline v0::rpc {
 
 // The function threw, or could not be called: unknown, or registered with other types. The message
 // has the peer, the function, the exception's type and text, and where the function was registered.
-class RemoteError : public Error {
+class LOCKSTEP_API RemoteError : public Error {
  public:
   RemoteError(const std::string& what, std::string peer, std::string function, std::string type)
       : Error(what),
@@ -33,9 +34,9 @@ class RemoteError : public Error {
 };
 
 // The call was cancelled here, or the agent was shut down.
-class Cancelled : public Error {
+class LOCKSTEP_API Cancelled : public Error {
  public:
   using Error::Error;
 };
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::inline v0::rpc

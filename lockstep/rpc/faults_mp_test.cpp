@@ -20,7 +20,7 @@
 #include "lockstep/rpc/internal/core.h"
 #include "lockstep/testing/gtest_ranks.h"
 
-namespace lockstep::rpc::faults_mp_test {
+namespace lockstep::inline v0::rpc::faults_mp_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -383,4 +383,4 @@ INSTANTIATE_TEST_SUITE_P(, RpcStoreFaults,
                          });
 
 }  // namespace
-}  // namespace lockstep::rpc::faults_mp_test
+}  // namespace lockstep::inline v0::rpc::faults_mp_test

@@ -19,7 +19,7 @@
 #include "lockstep/store/tcp_store.h"
 #include "lockstep/testing/lone_ranks.h"
 
-namespace lockstep::rpc::faults_mp_test {
+namespace lockstep::inline v0::rpc::faults_mp_test {
 
 using namespace std::chrono_literals;
 
@@ -302,4 +302,4 @@ void Part::shut_down() {
   agent_.reset();
 }
 
-}  // namespace lockstep::rpc::faults_mp_test
+}  // namespace lockstep::inline v0::rpc::faults_mp_test

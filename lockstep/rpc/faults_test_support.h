@@ -19,7 +19,7 @@
 #include "lockstep/rpc/autograd.h"
 #include "lockstep/rpc/optimizer.h"
 
-namespace lockstep::rpc::faults_mp_test {
+namespace lockstep::inline v0::rpc::faults_mp_test {
 
 enum Role { kA, kB, kC, kRoles };
 inline constexpr const char* kNames[] = {"a", "b", "c"};
@@ -139,4 +139,4 @@ class Part {
   at::Tensor weight_;
 };
 
-}  // namespace lockstep::rpc::faults_mp_test
+}  // namespace lockstep::inline v0::rpc::faults_mp_test

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 CallContext& this_context() {
   thread_local CallContext context;
@@ -72,4 +72,4 @@ void throw_not_done(Deadline deadline) {
                 std::to_string(deadline.timeout_seconds()) + " s");
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -25,12 +25,13 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/rpc/call_context.h"
 #include "lockstep/rpc/errors.h"
 #include "lockstep/rpc/future_state.h"
 #include "lockstep/rpc/tensors_in.h"
 
-namespace lockstep::rpc {
+namespace lockstep::inline v0::rpc {
 
 template <typename T>
 class Future;
@@ -38,12 +39,12 @@ template <typename T>
 class Promise;
 
 namespace internal {
-[[noreturn]] void throw_empty_future();
-[[noreturn]] void throw_not_done(Deadline deadline);
+[[noreturn]] LOCKSTEP_API void throw_empty_future();
+[[noreturn]] LOCKSTEP_API void throw_not_done(Deadline deadline);
 
 // Resumes a coroutine, once, in the context in which it waits. If it is dropped, as by an agent
 // that stops, the coroutine ends with it, and its future is Cancelled.
-class Resumption {
+class LOCKSTEP_API Resumption {
  public:
   explicit Resumption(std::coroutine_handle<> waiting) : waiting_(waiting) {}
   Resumption(Resumption&& other) noexcept
@@ -350,4 +351,4 @@ void wait_all(const std::vector<Future<T>>& futures) {
     if (one.error()) std::rethrow_exception(one.error());
 }
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::inline v0::rpc

@@ -9,13 +9,14 @@
 #include <vector>
 
 #include "lockstep/core/deadline.h"
+#include "lockstep/core/export.h"
 #include "lockstep/core/mutex.h"
 #include "lockstep/rpc/arriving.h"
 #include "lockstep/rpc/task.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
-class FutureState {
+class LOCKSTEP_API FutureState {
  public:
   FutureState() = default;
   virtual ~FutureState() = default;
@@ -82,7 +83,7 @@ class FutureState {
 
 // The deadline of a wait without one of its own: that of the call that is being served, or
 // `at_most` from now.
-Deadline waiting_deadline(Deadline::Duration at_most);
+LOCKSTEP_API Deadline waiting_deadline(Deadline::Duration at_most);
 
 template <typename T>
 class ValueState : public FutureState {
@@ -97,4 +98,4 @@ class ValueState : public FutureState {
 template <>
 class ValueState<void> : public FutureState {};
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

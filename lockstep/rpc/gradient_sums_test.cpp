@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 namespace {
 
 TEST(Turn, RoundsInTheirOrderAndTheLaterCallFirst) {
@@ -74,4 +74,4 @@ TEST(GradientSums, LeavesTheTensorsThatItWasGivenAsTheyAre) {
 }
 
 }  // namespace
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

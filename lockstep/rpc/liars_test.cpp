@@ -17,7 +17,7 @@
 #include "lockstep/rpc/internal/process_read.h"
 #include "lockstep/rpc/strangers_test_support.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 namespace liars_test {
 
 using namespace std::chrono_literals;
@@ -174,4 +174,4 @@ TEST(OtherProcess, IsKnownToHaveEnded) {
 }
 
 }  // namespace liars_test
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <string_view>
 
-namespace lockstep::rpc::internal {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::rpc::internal {
 
 // A link passes kinds on without interpreting them, except kTaken.
 enum class MessageKind : uint8_t {
@@ -40,7 +42,7 @@ inline constexpr size_t kMostTensors = 65536;
 // A received message. `body` is valid during the callback only; the callback may keep the tensors.
 // Tensors in the sender's memory have been read already or, with `pending`, are read by
 // Link::fetch().
-struct Incoming {
+struct LOCKSTEP_API Incoming {
   MessageHead head;
   std::string_view body;
   Tensors tensors;
@@ -48,4 +50,4 @@ struct Incoming {
   uint64_t pending = 0;  // the argument of Link::fetch(); 0: all tensors have their bytes
 };
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

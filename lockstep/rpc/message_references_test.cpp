@@ -17,7 +17,7 @@
 #include "lockstep/rpc/internal/notice.h"
 #include "lockstep/rpc/rpc_test_support.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 namespace message_references_test {
 
 // A link that keeps the bodies that are sent over it.
@@ -168,4 +168,4 @@ TEST(MessageReferences, AMessageThatKeepsNoneHasNone) {
 }
 
 }  // namespace message_references_test
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -13,7 +13,7 @@
 #include "lockstep/core/text.h"
 #include "lockstep/rpc/internal/context_state.h"
 
-namespace lockstep::rpc {
+namespace lockstep::inline v0::rpc {
 namespace {
 
 // Reads options one by one; those left at the end are unknown.
@@ -171,4 +171,4 @@ void DistributedOptimizer::step(const AutogradContext& context) {
   wait_all(steps);
 }
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::inline v0::rpc

@@ -26,13 +26,14 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/rpc/agent.h"
 #include "lockstep/rpc/autograd.h"
 
-namespace lockstep::rpc {
+namespace lockstep::inline v0::rpc {
 
 // The optimizer's name, and its options by PyTorch's names: numbers as they are, flags as 0 or 1.
-struct OptimizerRecipe {
+struct LOCKSTEP_API OptimizerRecipe {
   std::string name = "sgd";
   std::map<std::string, double> options = {};
   template <typename Visit>
@@ -50,15 +51,15 @@ using OptimizerMaker = std::function<std::unique_ptr<torch::optim::Optimizer>(
 // torch's "sgd" (lr, momentum, dampening, weight_decay, nesterov), "adam" and "adamw" (lr, beta1,
 // beta2, eps, weight_decay, amsgrad), "adagrad" (lr, lr_decay, weight_decay, eps), "rmsprop" (lr,
 // alpha, eps, weight_decay, momentum, centered).
-std::unique_ptr<torch::optim::Optimizer> make_torch_optimizer(std::vector<at::Tensor> parameters,
-                                                              const OptimizerRecipe& recipe);
+LOCKSTEP_API std::unique_ptr<torch::optim::Optimizer> make_torch_optimizer(
+    std::vector<at::Tensor> parameters, const OptimizerRecipe& recipe);
 
 // Registers the functions that an owner needs ("optimizer.make", "optimizer.step"). `maker` adds
 // other optimizers.
-void add_optimizers(Registry& registry, OptimizerMaker maker = make_torch_optimizer);
+LOCKSTEP_API void add_optimizers(Registry& registry, OptimizerMaker maker = make_torch_optimizer);
 
 // An owner's part; the result of "optimizer.make".
-class OwnedOptimizer {
+class LOCKSTEP_API OwnedOptimizer {
  public:
   // `turn` is shared by all optimizers of this process, since several may step the same parameters.
   OwnedOptimizer(std::vector<at::Tensor> parameters,
@@ -74,7 +75,7 @@ class OwnedOptimizer {
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
 };
 
-class DistributedOptimizer {
+class LOCKSTEP_API DistributedOptimizer {
  public:
   // Makes the owners' optimizers, in the order of the parameters, and waits for them.
   // Throws: InvalidArgument (no parameters), RemoteError, PeerLost, Timeout.
@@ -91,4 +92,4 @@ class DistributedOptimizer {
   std::vector<RRef<OwnedOptimizer>> owned_;
 };
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::inline v0::rpc

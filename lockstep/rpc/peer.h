@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 // The identity of a process.
 struct Peer {
@@ -17,4 +17,4 @@ struct Peer {
   }
 };
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -10,13 +10,14 @@
 #include <utility>
 
 #include "lockstep/core/deadline.h"
+#include "lockstep/core/export.h"
 #include "lockstep/rpc/call_options.h"
 #include "lockstep/rpc/codec.h"
 #include "lockstep/rpc/future_state.h"
 #include "lockstep/rpc/rref.h"
 #include "lockstep/rpc/short_text.h"
 
-namespace lockstep::rpc {
+namespace lockstep::inline v0::rpc {
 
 namespace internal {
 
@@ -43,7 +44,7 @@ struct BoardPlace {
 };
 
 // A call independent of its result type.
-class Pending {
+class LOCKSTEP_API Pending {
  public:
   virtual ~Pending() = default;
   // Reads the result; the future must then be finished. Called between claim() and finish().
@@ -65,9 +66,9 @@ class Pending {
 };
 using PendingPtr = std::shared_ptr<Pending>;
 
-bool receive_for(Pending& call, Deadline deadline);  // FutureState::help_until
-void cancel_call(Pending& call);
-void run_after(Pending& call, Task task);
+LOCKSTEP_API bool receive_for(Pending& call, Deadline deadline);  // FutureState::help_until
+LOCKSTEP_API void cancel_call(Pending& call);
+LOCKSTEP_API void run_after(Pending& call, Task task);
 
 template <typename R>
 class TypedCall final : public ValueState<R>, public Pending {
@@ -92,20 +93,23 @@ class TypedCall final : public ValueState<R>, public Pending {
 };
 
 // This thread's empty writer, for one message of the agent.
-Writer& scratch_writer(const std::shared_ptr<Core>& core);
+LOCKSTEP_API Writer& scratch_writer(const std::shared_ptr<Core>& core);
 
 // `owned`: a reference; its owner alone is called. Null: the process that has the name.
-void start_call(const std::shared_ptr<Core>& core, const std::string& to, const Request& request,
-                Writer& arguments, const PendingPtr& call, const ReferencePtr& owned);
-ReferencePtr start_remote(const std::shared_ptr<Core>& core, const std::string& to,
-                          const Request& request, Writer& arguments, const ReferencePtr& owned);
+LOCKSTEP_API void start_call(const std::shared_ptr<Core>& core, const std::string& to,
+                             const Request& request, Writer& arguments, const PendingPtr& call,
+                             const ReferencePtr& owned);
+LOCKSTEP_API ReferencePtr start_remote(const std::shared_ptr<Core>& core, const std::string& to,
+                                       const Request& request, Writer& arguments,
+                                       const ReferencePtr& owned);
 // Calls one of the owner agent's own functions for the object: "rpc.fetch" or "rpc.wait".
-void start_at_owner(const ReferencePtr& reference, std::string_view function,
-                    const CallOptions& options, const PendingPtr& call);
-ReferencePtr own_object(const std::shared_ptr<Core>& core, std::shared_ptr<Object> object);
+LOCKSTEP_API void start_at_owner(const ReferencePtr& reference, std::string_view function,
+                                 const CallOptions& options, const PendingPtr& call);
+LOCKSTEP_API ReferencePtr own_object(const std::shared_ptr<Core>& core,
+                                     std::shared_ptr<Object> object);
 // The agent of the reference. Throws Cancelled where it was shut down, PeerLost where the owner is
 // known to be gone.
-std::shared_ptr<Core> agent_of(const ReferencePtr& reference);
+LOCKSTEP_API std::shared_ptr<Core> agent_of(const ReferencePtr& reference);
 
 }  // namespace internal
-}  // namespace lockstep::rpc
+}  // namespace lockstep::inline v0::rpc

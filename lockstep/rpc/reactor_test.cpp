@@ -16,7 +16,7 @@
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/rpc/internal/timed_slots.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 namespace reactor_test {
 
 using namespace std::chrono_literals;
@@ -308,4 +308,4 @@ TEST(Timers, ManyThatAreCancelledTakeNoRoom) {
 }
 
 }  // namespace reactor_test
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -12,7 +12,7 @@
 #include "lockstep/rpc/internal/frame.h"
 #include "lockstep/rpc/internal/send_queue.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 namespace receiver_test {
 
 constexpr uint64_t kMost = uint64_t{1} << 30;
@@ -294,4 +294,4 @@ TEST(ReceiveMemory, KeepsWhatWasGivenBack) {
 }
 
 }  // namespace receiver_test
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -3,7 +3,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 
-namespace lockstep::rpc {
+namespace lockstep::inline v0::rpc {
 
 uint64_t internal::hash_of(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325;
@@ -44,4 +44,4 @@ void internal::insert_own(Registry& registry, const std::string& name,
   registry.insert(name, std::move(function), options, std::source_location::current(), true);
 }
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::inline v0::rpc

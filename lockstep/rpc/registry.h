@@ -27,11 +27,12 @@
 #include <type_traits>
 #include <utility>
 
+#include "lockstep/core/export.h"
 #include "lockstep/rpc/codec.h"
 #include "lockstep/rpc/future.h"
 #include "lockstep/rpc/rref.h"
 
-namespace lockstep::rpc {
+namespace lockstep::inline v0::rpc {
 
 struct FunctionOptions {
   // Runs on the thread that received the call, before anything else is received; for functions that
@@ -44,7 +45,7 @@ class Registry;
 namespace internal {
 
 // One registered function with its types erased.
-class Function {
+class LOCKSTEP_API Function {
  public:
   // The result of a call: exactly one of these is called, once, by any thread.
   class Result {
@@ -70,11 +71,11 @@ class Function {
   std::source_location site;
 };
 
-uint64_t hash_of(std::string_view text);  // FNV-1a
+LOCKSTEP_API uint64_t hash_of(std::string_view text);  // FNV-1a
 
 // Registers a function of the agent's own.
-void insert_own(Registry& registry, const std::string& name, std::shared_ptr<Function> function,
-                FunctionOptions options = {});
+LOCKSTEP_API void insert_own(Registry& registry, const std::string& name,
+                             std::shared_ptr<Function> function, FunctionOptions options = {});
 
 // Parameter P of a function: the type that is sent for it, and how it is passed on.
 template <typename P, typename = void>
@@ -236,7 +237,7 @@ Callable<F> callable_of(F);
 
 }  // namespace internal
 
-class Registry {
+class LOCKSTEP_API Registry {
  public:
   // Throws InvalidArgument if the name is taken, empty, longer than 200 bytes, or begins with
   // "rpc." (the agent's own). A function must allow concurrent calls by several threads.
@@ -261,4 +262,4 @@ class Registry {
   std::map<std::string, std::shared_ptr<internal::Function>, std::less<>> functions_;
 };
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::inline v0::rpc

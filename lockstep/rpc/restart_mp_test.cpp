@@ -20,7 +20,7 @@
 #include "lockstep/rpc/agent.h"
 #include "lockstep/store/tcp_store.h"
 
-namespace lockstep::rpc::restart_mp_test {
+namespace lockstep::inline v0::rpc::restart_mp_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -255,4 +255,4 @@ TEST(RpcDeadlines, FireWithinATenth) {
 }
 
 }  // namespace
-}  // namespace lockstep::rpc::restart_mp_test
+}  // namespace lockstep::inline v0::rpc::restart_mp_test

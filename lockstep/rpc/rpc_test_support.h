@@ -8,7 +8,7 @@
 #include "lockstep/rpc/agent.h"
 #include "lockstep/store/hash_store.h"
 
-namespace lockstep::rpc {
+namespace lockstep::inline v0::rpc {
 
 // The text of the exception that `fn` throws.
 template <typename F>
@@ -35,4 +35,4 @@ class Town {
   Secret secret_ = Secret::generate();
 };
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::inline v0::rpc

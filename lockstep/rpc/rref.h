@@ -26,12 +26,13 @@
 #include <typeinfo>
 #include <utility>
 
+#include "lockstep/core/export.h"
 #include "lockstep/rpc/call_options.h"
 #include "lockstep/rpc/codec.h"
 #include "lockstep/rpc/future.h"
 #include "lockstep/rpc/peer.h"
 
-namespace lockstep::rpc {
+namespace lockstep::inline v0::rpc {
 
 class Agent;
 class Destination;
@@ -41,7 +42,7 @@ namespace internal {
 class References;
 
 // Identity: the creating process and its sequence number.
-struct ObjectId {
+struct LOCKSTEP_API ObjectId {
   uint64_t maker = 0;  // incarnation of the creating process
   uint64_t number = 0;
   friend auto operator<=>(const ObjectId&, const ObjectId&) = default;
@@ -56,7 +57,7 @@ struct ObjectId {
 };
 
 // This process's share in an object, common to all its handles.
-class Reference {
+class LOCKSTEP_API Reference {
  public:
   Reference(std::weak_ptr<References> of, Peer owner, ObjectId id)
       : of(std::move(of)), owner(std::move(owner)), id(id) {}
@@ -72,18 +73,18 @@ class Reference {
 using ReferencePtr = std::shared_ptr<Reference>;
 
 // Writes and reads references in messages.
-class ReferenceCodec {
+class LOCKSTEP_API ReferenceCodec {
  public:
   virtual ~ReferenceCodec() = default;
   virtual void write_reference(Writer& writer, const ReferencePtr& reference) = 0;
   virtual ReferencePtr read_reference(Reader& reader) = 0;
 };
 // Throw InvalidArgument outside of a call.
-ReferenceCodec& codec_of(Writer& writer);
-ReferenceCodec& codec_of(Reader& reader);
+LOCKSTEP_API ReferenceCodec& codec_of(Writer& writer);
+LOCKSTEP_API ReferenceCodec& codec_of(Reader& reader);
 
 // An object that an owner keeps.
-class Object {
+class LOCKSTEP_API Object {
  public:
   virtual ~Object() = default;
   virtual const std::type_info& type() const = 0;
@@ -111,7 +112,8 @@ class TypedObject final : public Object {
 // The owner's object. Waits until it has been made, with the call's deadline.
 // Throws: the error of its construction, and InvalidArgument where this process is not the owner or
 // the type differs.
-std::shared_ptr<Object> owned_object(const ReferencePtr& reference, const std::type_info& type);
+LOCKSTEP_API std::shared_ptr<Object> owned_object(const ReferencePtr& reference,
+                                                  const std::type_info& type);
 template <typename T>
 std::shared_ptr<T> owned(const ReferencePtr& reference) {
   return static_cast<const TypedObject<T>&>(*owned_object(reference, typeid(T))).value();
@@ -179,8 +181,8 @@ class RRef {
 };
 
 namespace internal {
-[[noreturn]] void throw_empty_reference();
-bool is_here(const ReferencePtr& reference);
+[[noreturn]] LOCKSTEP_API void throw_empty_reference();
+LOCKSTEP_API bool is_here(const ReferencePtr& reference);
 }  // namespace internal
 
 template <typename T>
@@ -208,4 +210,4 @@ struct Codec<RRef<T>> {
   }
 };
 
-}  // namespace lockstep::rpc
+}  // namespace lockstep::inline v0::rpc

@@ -13,7 +13,7 @@
 #include "lockstep/rpc/internal/directory.h"
 #include "lockstep/rpc/rpc_test_support.h"
 
-namespace lockstep::rpc {
+namespace lockstep::inline v0::rpc {
 namespace {
 
 struct Counter {
@@ -348,4 +348,4 @@ TEST(RRef, ASilentUserIsForgottenAfterItsLease) {
 }
 
 }  // namespace
-}  // namespace lockstep::rpc
+}  // namespace lockstep::inline v0::rpc

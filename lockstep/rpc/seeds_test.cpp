@@ -20,7 +20,7 @@
 #include "lockstep/rpc/internal/hello.h"
 #include "lockstep/rpc/internal/receiver.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 namespace seeds_test {
 
 namespace fs = std::filesystem;
@@ -111,4 +111,4 @@ TEST(Seeds, DISABLED_AreWritten) {
 }
 
 }  // namespace seeds_test
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -7,9 +7,11 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep::rpc::internal {
+#include "lockstep/core/export.h"
 
-class ShortText {
+namespace lockstep::inline v0::rpc::internal {
+
+class LOCKSTEP_API ShortText {
  public:
   ShortText& operator=(std::string_view text) {
     bytes_.assign(text.begin(), text.end());
@@ -21,4 +23,4 @@ class ShortText {
   c10::SmallVector<char, 40> bytes_;
 };
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

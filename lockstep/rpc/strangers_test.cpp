@@ -14,7 +14,7 @@
 #include "lockstep/core/net.h"
 #include "lockstep/rpc/strangers_test_support.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 namespace strangers_test {
 
 using namespace std::chrono_literals;
@@ -199,4 +199,4 @@ TEST_F(Strangers, ConnectionsLeaveNothingBehind) {
 }
 
 }  // namespace strangers_test
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

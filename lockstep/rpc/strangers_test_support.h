@@ -24,7 +24,7 @@
 #include "lockstep/rpc/transport_test_support.h"
 #include "lockstep/store/hash_store.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 // A Unix socket, and a connection to it by plain system calls.
 inline UniqueFd local_socket() {
@@ -112,4 +112,4 @@ class Strangers : public ::testing::Test {
   Transport server_{reactor_, store_, secret(), {.name = "server"}, soon()};
 };
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

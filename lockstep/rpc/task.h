@@ -5,10 +5,12 @@
 #include <type_traits>
 #include <utility>
 
-namespace lockstep::rpc::internal {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::rpc::internal {
 
 // Work to run once; it may own objects that cannot be copied.
-class Work {
+class LOCKSTEP_API Work {
  public:
   virtual void run() = 0;
   // It is no longer needed. A part of a larger object releases that object.
@@ -17,9 +19,10 @@ class Work {
  protected:
   virtual ~Work() = default;
 };
-struct DropWork {
-  void operator()(Work* work) const noexcept { work->drop(); }
-};
+struct LOCKSTEP_API DropWork{void operator()(Work* work) const noexcept {work->drop();
+}  // namespace lockstep::inline v0::rpc::internal
+}
+;
 using Task = std::unique_ptr<Work, DropWork>;
 
 template <typename F>
@@ -32,4 +35,4 @@ Task task_of(F&& body) {
   return Task(new Body(std::forward<F>(body)));
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -13,7 +13,7 @@
 
 #include "lockstep/rpc/codec.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 template <typename T>
 void add_tensors(const T& value, std::vector<at::Tensor>& tensors) {
@@ -42,4 +42,4 @@ std::vector<at::Tensor> tensors_in(const T& value) {
   return tensors;
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

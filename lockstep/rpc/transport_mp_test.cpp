@@ -28,7 +28,7 @@
 #include "lockstep/store/file_store.h"
 #include "lockstep/testing/network_namespaces.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 namespace transport_mp_test {
 
 using namespace std::chrono_literals;
@@ -319,4 +319,4 @@ INSTANTIATE_TEST_SUITE_P(, TransportProcesses, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "OverTcp" : "OnOneHost"; });
 
 }  // namespace transport_mp_test
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -22,7 +22,7 @@
 #include "lockstep/rpc/transport_test_support.h"
 #include "lockstep/store/hash_store.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 namespace transport_test {
 
 using namespace std::chrono_literals;
@@ -502,4 +502,4 @@ TEST(Transport, CallsItself) {
 }
 
 }  // namespace transport_test
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -14,7 +14,7 @@
 #include "lockstep/core/secret.h"
 #include "lockstep/rpc/internal/transport.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 inline Deadline soon() {
   return Deadline::seconds(60);
@@ -45,4 +45,4 @@ class Losses {
   std::vector<std::string> reasons_;
 };
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -7,7 +7,7 @@
 #include "lockstep/rpc/rpc_test_support.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::rpc {
+namespace lockstep::inline v0::rpc {
 namespace {
 
 // Rank 0 serves the store that the others ask while they end.
@@ -70,4 +70,4 @@ TEST(World, MapsOfDevicesLeadSomewhere) {
 }
 
 }  // namespace
-}  // namespace lockstep::rpc
+}  // namespace lockstep::inline v0::rpc

@@ -13,7 +13,7 @@
 #include "lockstep/parallel/context/context_attention.h"
 #include "lockstep/shard/internal/divided_rows.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 [[noreturn]] void refuse(const std::string& what) {
@@ -110,4 +110,4 @@ at::Tensor own_tokens(const Communicator& comm, const at::Tensor& batch) {
   return batch.index_select(1, internal::own_rows_of(comm, batch.size(1), batch.device()));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -15,10 +15,11 @@
 #include <cstdint>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/hooks/thread_attention.h"
 #include "lockstep/parallel/context/context_layout.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // While it lives, at::scaled_dot_product_attention() of [batch, heads, own tokens, width] on this thread is attention to
 // the tokens of all ranks of `comm`. Causal attention goes by `way`; other attention by heads, which the number of
@@ -27,7 +28,7 @@ namespace lockstep {
 // Requires: queries, keys and values of the same tokens; no mask, no dropout of weights. Those throw InvalidArgument.
 // Collective: every such call, and its backward, in one order on all ranks. One thread, the communicator's; do not make
 // two at once on a thread. A layer that is computed again in backward has to find it alive, on the thread that does.
-class ContextScope {
+class LOCKSTEP_API ContextScope {
  public:
   explicit ContextScope(const Communicator& comm, ContextWay way = ContextWay::kRing);
 
@@ -37,6 +38,6 @@ class ContextScope {
 
 // Of a batch's ids or targets [batch, tokens, ...] this rank's tokens. Sends nothing. Throws InvalidArgument unless twice
 // the number of ranks divides the tokens.
-at::Tensor own_tokens(const Communicator& comm, const at::Tensor& batch);
+LOCKSTEP_API at::Tensor own_tokens(const Communicator& comm, const at::Tensor& batch);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

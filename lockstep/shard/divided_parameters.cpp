@@ -9,7 +9,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/shard/internal/divided_parameters_state.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr int kTag = 0x1a9;
@@ -146,4 +146,4 @@ void DividedParameters::load(const Checkpoint& checkpoint, const std::string& so
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -15,13 +15,14 @@
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/mesh/mesh.h"
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/optim/fused_step.h"
 #include "lockstep/parallel/tensor/tensor_parts.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // What this rank has of a parameter.
 struct DividedParameter {
@@ -59,7 +60,7 @@ struct ModelDivision {
 
 // Every function is collective over ModelDivision::comm but where it says that it does not communicate. One thread, the
 // communicator's.
-class DividedParameters {
+class LOCKSTEP_API DividedParameters {
  public:
   explicit DividedParameters(ModelDivision division);
   DividedParameters(DividedParameters&&) noexcept;
@@ -129,4 +130,4 @@ class DividedParameters {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

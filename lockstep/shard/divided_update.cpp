@@ -15,7 +15,7 @@
 #include "lockstep/optim/gradient_norm.h"
 #include "lockstep/shard/internal/divided_parameters_state.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using Groups = std::vector<torch::optim::OptimizerParamGroup>;
@@ -273,4 +273,4 @@ std::vector<DividedParameters::Averaging> DividedParameters::averaging() const {
   return all;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

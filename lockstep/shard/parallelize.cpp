@@ -25,7 +25,7 @@
 #include "lockstep/parallel/tensor/tensor_part.h"
 #include "lockstep/shard/internal/divided_layers.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using internal::Division;
@@ -338,4 +338,4 @@ TensorParts parallelize(torch::nn::Module& model, const Communicator& comm, cons
   return parts;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

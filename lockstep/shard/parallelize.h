@@ -45,11 +45,12 @@
 #include <optional>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/flat/parameter_parts.h"
 #include "lockstep/parallel/tensor/tensor_parts.h"
 #include "lockstep/parallel/tensor/tensor_plan.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct ParallelizeOptions {
   // Runs the model's forward once, with the same input on all parts; called without gradients, when the model is divided. Where it
@@ -83,7 +84,8 @@ struct ParallelizeOptions {
 // Cost: forward and backward of what lies between a column and a row style each add up one activation over the parts.
 //
 // The result loads, measures, clips and gathers the model's parameters, and says where they are in a checkpoint.
-TensorParts parallelize(torch::nn::Module& model, const Communicator& comm, const TensorPlan& plan,
-                        const ParallelizeOptions& options = {});
+LOCKSTEP_API TensorParts parallelize(torch::nn::Module& model, const Communicator& comm,
+                                     const TensorPlan& plan,
+                                     const ParallelizeOptions& options = {});
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -26,7 +26,7 @@
 #include "lockstep/pretrained/text_model.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::parallelize_bert_test {
+namespace lockstep::inline v0::parallelize_bert_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -445,4 +445,4 @@ TEST(ParallelizedBert, MistakesAreOneLine) {
 }
 
 }  // namespace
-}  // namespace lockstep::parallelize_bert_test
+}  // namespace lockstep::inline v0::parallelize_bert_test

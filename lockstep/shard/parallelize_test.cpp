@@ -25,7 +25,7 @@
 #include "lockstep/shard/context_scope.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::parallelize_test {
+namespace lockstep::inline v0::parallelize_test {
 namespace {
 
 using plain::Encoder;
@@ -499,4 +499,4 @@ TEST(Parallelize, AnIdThatNoPartHasIsNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep::parallelize_test
+}  // namespace lockstep::inline v0::parallelize_test

@@ -3,7 +3,7 @@
 #include "lockstep/comm/agree.h"
 #include "lockstep/shard/parallelize.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 TransformerLm tensor_parallel_lm(const LmConfig& config, const Communicator& comm,
                                  const ParameterParts& values,
@@ -31,4 +31,4 @@ TransformerLm tensor_parallel_lm(const TransformerLm& whole, const Communicator&
   return lm;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

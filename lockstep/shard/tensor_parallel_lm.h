@@ -33,10 +33,11 @@
 #pragma once
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/model/transformer_lm.h"
 #include "lockstep/parallel/tensor/tensor_parts.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct TensorParallelOptions {
   bool divides_rows = false;  // sequence parallelism, where comm is more than one rank
@@ -47,11 +48,11 @@ struct TensorParallelOptions {
 // with the same ids and targets on all parts; backwards too. Collective. Throws InvalidArgument (check(config),
 // lm_tensor_plan(config).check()) before anything is sent; Mismatch where the ranks' configurations differ, or the
 // states of their default generators where values are drawn.
-TransformerLm tensor_parallel_lm(const LmConfig& config, const Communicator& comm,
-                                 const ParameterParts& values = {},
-                                 const TensorParallelOptions& options = {});
+LOCKSTEP_API TransformerLm tensor_parallel_lm(const LmConfig& config, const Communicator& comm,
+                                              const ParameterParts& values = {},
+                                              const TensorParallelOptions& options = {});
 // The same of a whole model that every rank has: its values, their type, what requires grad, training or not.
-TransformerLm tensor_parallel_lm(const TransformerLm& whole, const Communicator& comm,
-                                 const TensorParallelOptions& options = {});
+LOCKSTEP_API TransformerLm tensor_parallel_lm(const TransformerLm& whole, const Communicator& comm,
+                                              const TensorParallelOptions& options = {});
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -22,7 +22,7 @@
 #include "lockstep/shard/parallelize.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::tensor_parallel_lm_test {
+namespace lockstep::inline v0::tensor_parallel_lm_test {
 namespace {
 
 using testing::difference;
@@ -465,4 +465,4 @@ TEST(TensorParallelLm, AModelIsDividedFromOutside) {
 }
 
 }  // namespace
-}  // namespace lockstep::tensor_parallel_lm_test
+}  // namespace lockstep::inline v0::tensor_parallel_lm_test

@@ -15,7 +15,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr std::string_view kMagic = "LKSTFS1\n";
@@ -261,4 +261,4 @@ bool FileStore::remove(const std::string& key) {
   return true;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -5,16 +5,17 @@
 
 #include <filesystem>
 
+#include "lockstep/core/export.h"
 #include "lockstep/core/mutex.h"
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/store/key_table.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // A process that dies while it writes leaves a truncated record; the next one to lock the file
 // removes it.
-class FileStore final : public Store {
+class LOCKSTEP_API FileStore final : public Store {
  public:
   // Opens or makes the file.
   // Throws: StoreError that names the path (not a Lockstep store, no permission, no such folder).
@@ -51,4 +52,4 @@ class FileStore final : public Store {
   int64_t read_to_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // records before this offset are in values_
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

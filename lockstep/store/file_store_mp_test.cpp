@@ -13,7 +13,7 @@
 #include "lockstep/core/subprocess.h"
 #include "lockstep/store/file_store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace file_store_mp_test {
 
 constexpr int kProcesses = 4;
@@ -84,4 +84,4 @@ TEST_F(FileStoreProcesses, AWriterThatIsKilledHurtsNobody) {
 }
 
 }  // namespace file_store_mp_test
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -13,7 +13,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace file_store_test {
 
 using testing::AllOf;
@@ -110,4 +110,4 @@ TEST_F(FileStoreTest, OfferAndPeekDoNotWaitForAHeldLock) {
 }
 
 }  // namespace file_store_test
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

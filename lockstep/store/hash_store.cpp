@@ -4,7 +4,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 void HashStore::set(const std::string& key, const std::string& value) {
   check_store_key(key);
@@ -79,4 +79,4 @@ bool HashStore::remove(const std::string& key) {
   return values_.remove(key);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -1,13 +1,14 @@
 // HashStore: a store inside one process, for ranks that are threads.
 #pragma once
 
+#include "lockstep/core/export.h"
 #include "lockstep/core/mutex.h"
 #include "lockstep/store/key_table.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
-class HashStore final : public Store {
+class LOCKSTEP_API HashStore final : public Store {
  public:
   void set(const std::string& key, const std::string& value) override;
   std::string get(const std::string& key, Deadline deadline) override;
@@ -31,4 +32,4 @@ class HashStore final : public Store {
   KeyTable values_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -5,7 +5,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 void check_store_key(const std::string& key) {
   if (key.empty()) throw InvalidArgument("a store's key must not be empty");
@@ -70,4 +70,4 @@ bool KeyTable::matches(const std::string& key, const std::string& expected) cons
   return value == nullptr ? expected.empty() : *value == expected;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -10,21 +10,22 @@
 
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 inline constexpr size_t kMaxStoreKey = 4096;
 inline constexpr size_t kMaxStoreValue = size_t{64} << 20;
 
 // Throw InvalidArgument that names the key when it exceeds the store's limits (store.h).
-void check_store_key(const std::string& key);
-void check_store_value(const std::string& key, const std::string& value);
+LOCKSTEP_API void check_store_key(const std::string& key);
+LOCKSTEP_API void check_store_value(const std::string& key, const std::string& value);
 
 // The error of a wait for a missing key.
-Timeout missing_key(const std::string& key, Deadline deadline);
+LOCKSTEP_API Timeout missing_key(const std::string& key, Deadline deadline);
 
 // Thread-safety: one thread at a time.
-class KeyTable {
+class LOCKSTEP_API KeyTable {
  public:
   const std::string* find(const std::string& key) const;
   // The first of `keys` that does not exist, or nullptr.
@@ -43,4 +44,4 @@ class KeyTable {
   std::map<std::string, std::string> values_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -5,7 +5,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 PrefixStore::PrefixStore(std::string prefix, std::shared_ptr<Store> base)
     : prefix_(std::move(prefix)), base_(std::move(base)) {
@@ -58,4 +58,4 @@ bool PrefixStore::remove(const std::string& key) {
   return base_->remove(full(key));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -5,11 +5,12 @@
 #include <memory>
 #include <string>
 
+#include "lockstep/core/export.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
-class PrefixStore final : public Store {
+class LOCKSTEP_API PrefixStore final : public Store {
  public:
   // Keys become "<prefix>/<key>". Shares ownership of `base`.
   PrefixStore(std::string prefix, std::shared_ptr<Store> base);
@@ -32,4 +33,4 @@ class PrefixStore final : public Store {
   std::shared_ptr<Store> base_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -4,7 +4,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 void store_barrier(Store& store, const std::string& name, int size, Deadline deadline) {
   if (size < 1) throw InvalidArgument("store_barrier '" + name + "': size must be at least 1");
@@ -37,4 +37,4 @@ std::optional<std::string> Store::peek(const std::string& key, Deadline) {
   throw StoreError("peek of '" + key + "': this store may take its time");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

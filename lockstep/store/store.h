@@ -12,10 +12,11 @@
 #include <string>
 
 #include "lockstep/core/deadline.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
-class Store {
+class LOCKSTEP_API Store {
  public:
   virtual ~Store() = default;
 
@@ -60,6 +61,6 @@ class Store {
 // A barrier of `size` participants under `name`: each call returns once all have called with that
 // name, so a name serves one barrier.
 // Throws: Timeout that says how many arrived.
-void store_barrier(Store& store, const std::string& name, int size, Deadline deadline);
+LOCKSTEP_API void store_barrier(Store& store, const std::string& name, int size, Deadline deadline);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -4,7 +4,7 @@
 #include "lockstep/store/key_table.h"
 #include "lockstep/wire/frames.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 template <typename T>
@@ -128,4 +128,4 @@ StoreResponse decode_store_response(std::string_view body) {
   return response;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

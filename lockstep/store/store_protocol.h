@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 enum class StoreOp : uint8_t {
   kSet = 1,
@@ -60,4 +60,4 @@ std::string encode(const StoreResponse& response);
 StoreRequest decode_store_request(std::string_view body);
 StoreResponse decode_store_response(std::string_view body);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

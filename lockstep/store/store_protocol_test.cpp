@@ -7,7 +7,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/store/store_service.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace store_protocol_test {
 
 StoreRequest request(StoreOp op, std::vector<std::string> keys, uint64_t id = 1) {
@@ -138,4 +138,4 @@ TEST(StoreService, ForgetsWhatALostClientWaitedFor) {
 }
 
 }  // namespace store_protocol_test
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -5,7 +5,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 std::vector<StoreService::Reply> StoreService::handle(ClientId client,
                                                       const StoreRequest& request) {
@@ -110,4 +110,4 @@ void StoreService::drop(ClientId client) {
   std::erase_if(parked_, [&](const auto& entry) { return entry.second.client == client; });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

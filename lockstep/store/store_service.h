@@ -10,7 +10,7 @@
 #include "lockstep/store/key_table.h"
 #include "lockstep/store/store_protocol.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Thread-safety: one thread at a time.
 class StoreService {
@@ -43,4 +43,4 @@ class StoreService {
   std::multimap<std::string, Parked> parked_;  // by a key that is missing
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

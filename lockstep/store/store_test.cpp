@@ -18,7 +18,7 @@
 #include "lockstep/store/prefix_store.h"
 #include "lockstep/store/tcp_store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace store_test {
 
 using testing::HasSubstr;
@@ -270,4 +270,4 @@ TEST(PrefixStore, KeepsUsersApart) {
 }
 
 }  // namespace store_test
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -18,7 +18,7 @@
 #include "lockstep/wire/challenge.h"
 #include "lockstep/wire/frames.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // The time until an operation that never waits for a key, or a cancelled wait, must be answered.
@@ -288,4 +288,4 @@ bool TcpStore::remove(const std::string& key) {
   return impl_->call(request_for(StoreOp::kRemove, key)).number == 1;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

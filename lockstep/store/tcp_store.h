@@ -7,15 +7,16 @@
 #include <memory>
 #include <string>
 
+#include "lockstep/core/export.h"
 #include "lockstep/core/net.h"
 #include "lockstep/core/secret.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Serves the values from a thread of its own until it is destroyed; waiting clients then get
 // StoreError.
-class TcpStoreServer {
+class LOCKSTEP_API TcpStoreServer {
  public:
   // Listens on a numeric address; port 0 lets the system choose.
   // Throws: SystemError when the address cannot be bound.
@@ -35,7 +36,7 @@ class TcpStoreServer {
 // One connection.
 // Thread-safety: any thread. A waiting thread does not block the others: it polls through a
 // connection of its own, or the server parks its request.
-class TcpStore final : public Store {
+class LOCKSTEP_API TcpStore final : public Store {
  public:
   // Connects and authenticates, waiting for the server to come up.
   // Throws: Timeout or StoreError.
@@ -58,4 +59,4 @@ class TcpStore final : public Store {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

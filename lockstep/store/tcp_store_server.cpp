@@ -19,7 +19,7 @@
 #include "lockstep/wire/channel.h"
 #include "lockstep/wire/listener.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr size_t kMaxUnauthenticated = 1024;
@@ -170,4 +170,4 @@ HostPort TcpStoreServer::address() const {
   return impl_->address();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -15,7 +15,7 @@
 #include "lockstep/store/store_protocol.h"
 #include "lockstep/wire/challenge.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace tcp_store_test {
 
 using testing::AllOf;
@@ -260,4 +260,4 @@ TEST_F(TcpStoreTest, AThousandSetsAndGetsTakeWellBelowASecond) {
 }
 
 }  // namespace tcp_store_test
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

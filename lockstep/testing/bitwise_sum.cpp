@@ -9,7 +9,7 @@
 
 #include "lockstep/core/check.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 // 24 bits times a power of two from 2^-23 to 2^-8, either sign: exact, and rounded when added.
@@ -104,4 +104,4 @@ std::string BitwiseSum::check(Communicator& comm) const {
   return text.str();
 }
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

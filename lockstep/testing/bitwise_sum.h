@@ -9,12 +9,13 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 
 // What the ranks give is made here, once, by whole numbers: no vector maths of libtorch, whose
 // first calls on several threads may differ (comm/internal/vector_maths.h). Constant afterwards: any thread.
-class BitwiseSum {
+class LOCKSTEP_API BitwiseSum {
  public:
   // float32 of `count` elements on each of `size` ranks.
   BitwiseSum(int size, int64_t count);
@@ -30,4 +31,4 @@ class BitwiseSum {
   at::Tensor sum_;
 };
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

@@ -13,7 +13,7 @@
 
 #include "lockstep/comm/communicator.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 
 // Runs fn(comm, engine) on `size` threads, one a rank. make(rank), called there, gives the rank's
 // std::pair of an std::unique_ptr<Engine> and its Topology; what it shares with others must outlive
@@ -43,4 +43,4 @@ void run_engines(int size, const Make& make, const Run& fn,
   for (std::thread& thread : threads) thread.join();
 }
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

@@ -10,7 +10,7 @@
 
 #include <algorithm>
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 // After so many elements the hash of exact_input repeats: a multiple of 13, and so is a seventh of it.
@@ -102,4 +102,4 @@ at::Tensor exact_reduction(const std::vector<at::Tensor>& parts, ReduceOp op) {
   return result.to(dtype);
 }
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

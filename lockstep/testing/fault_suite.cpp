@@ -16,7 +16,7 @@
 #include "lockstep/core/process_state.h"
 #include "lockstep/testing/long_tests.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 constexpr auto kShortTimeout = std::chrono::seconds(2);
@@ -405,4 +405,4 @@ std::string run_fault(Communicator& comm, const Fault& fault, const FaultTraits&
   return wrong.str();
 }
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

@@ -9,8 +9,9 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 
 // What a backend is expected to be able to tell.
 struct FaultTraits {
@@ -45,11 +46,12 @@ const std::vector<Fault>& all_faults();
 const std::vector<Fault>& faults();
 
 // The time-out that the communicators of a fault must have.
-std::chrono::nanoseconds fault_timeout(const Fault& fault);
+LOCKSTEP_API std::chrono::nanoseconds fault_timeout(const Fault& fault);
 
 // This rank's part of the fault. Returns what was not as expected, in lines; empty: all well.
 // Collective. `limit`: from the fault to the error.
-std::string run_fault(Communicator& comm, const Fault& fault, const FaultTraits& traits,
-                      std::chrono::nanoseconds limit = std::chrono::seconds(2));
+LOCKSTEP_API std::string run_fault(Communicator& comm, const Fault& fault,
+                                   const FaultTraits& traits,
+                                   std::chrono::nanoseconds limit = std::chrono::seconds(2));
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

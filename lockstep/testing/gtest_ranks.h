@@ -11,7 +11,7 @@
 #include "lockstep/testing/lone_ranks.h"
 #include "lockstep/testing/process_ranks.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 
 // Fills in name and arguments so that a child runs the current test only. `part`: which call, where
 // a test has several.
@@ -78,4 +78,4 @@ inline void expect_lone_ranks(int size, const std::function<void()>& fn,
   }
 }
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

@@ -8,7 +8,7 @@
 #include "lockstep/core/mutex.h"
 #include "lockstep/testing/operation_suite.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 
 // `on_ranks` runs what it is given on every rank, at the same time; each runs the suite with these
 // options. Fails for what the suite found, and if it has hardly compared anything.
@@ -41,4 +41,4 @@ inline void expect_apart(
   EXPECT_GT(checked, options.pending + options.in_a_row);
 }
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

@@ -24,7 +24,7 @@
 #include "lockstep/launch/rank_environment.h"
 #include "lockstep/store/tcp_store.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 constexpr const char* kLoneCall = "LOCKSTEP_TEST_LONE_CALL";  // "<parent's pid>:<name>"
@@ -200,4 +200,4 @@ Holdings holdings_after(const Holdings& before) {
   }
 }
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

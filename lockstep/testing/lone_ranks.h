@@ -8,9 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/core/subprocess.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 
 // Hosts for the ranks, such as NetworkNamespaces.
 struct LoneHosts {
@@ -22,7 +23,7 @@ struct LoneHosts {
   std::string address = {};  // of host 0, for all hosts
 };
 
-struct LoneOptions {
+struct LOCKSTEP_API LoneOptions {
   // When the whole is not over by then, the ranks that still run are killed and the result says so.
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);
   // As in RankOptions (process_ranks.h); with GoogleTest: lone_point() of gtest_ranks.h.
@@ -33,7 +34,7 @@ struct LoneOptions {
 };
 
 // Whether this process is a rank of run_lone_ranks(), and not the test that calls it.
-bool in_lone_rank();
+LOCKSTEP_API bool in_lone_rank();
 
 struct LoneRank {
   ExitStatus status;
@@ -47,8 +48,8 @@ struct LoneRank {
 // job through a store that this process serves, so it outlives every rank. A child ends with 0, or
 // with 1 after an exception, whose text is in the output. Returns when all have ended; nothing that
 // it started is left. Throws LaunchError, SystemError.
-std::vector<LoneRank> run_lone_ranks(int size, const std::function<void()>& fn,
-                                     const LoneOptions& options);
+LOCKSTEP_API std::vector<LoneRank> run_lone_ranks(int size, const std::function<void()>& fn,
+                                                  const LoneOptions& options);
 
 // What a process holds, to compare before and after.
 struct Holdings {
@@ -59,9 +60,9 @@ struct Holdings {
   int64_t rss_kib = 0;
   int64_t heap_bytes = 0;  // what malloc has given out, in all threads; 0 under a sanitizer
 };
-Holdings holdings();  // of this process, now
+LOCKSTEP_API Holdings holdings();  // of this process, now
 // The same, as soon as it is no more than `before` (apart from memory), or after 2 s: libraries
 // have threads that close what they hold a moment later.
-Holdings holdings_after(const Holdings& before);
+LOCKSTEP_API Holdings holdings_after(const Holdings& before);
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

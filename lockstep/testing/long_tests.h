@@ -3,10 +3,10 @@
 
 #include "lockstep/core/env.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 
 inline bool long_tests() {
   return env_flag(process_env(), "LOCKSTEP_LONG_TESTS", false);
 }
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

@@ -17,7 +17,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/subprocess.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 // In a new thread, since namespaces belong to threads.
@@ -220,4 +220,4 @@ std::vector<pid_t> NetworkNamespaces::processes(int host) const {
   return found;
 }
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

@@ -17,7 +17,7 @@
 
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 
 // Not thread-safe.
 class NetworkNamespaces {
@@ -72,4 +72,4 @@ class NetworkNamespaces {
   std::vector<Namespace> hosts_;
 };
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

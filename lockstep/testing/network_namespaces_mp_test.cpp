@@ -14,7 +14,7 @@
 #include "lockstep/core/net.h"
 #include "lockstep/core/subprocess.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace network_namespaces_mp_test {
 
 class NetworkNamespacesTest : public ::testing::Test {
@@ -121,4 +121,4 @@ TEST_F(NetworkNamespacesTest, BytesAreCountedAndARateIsKept) {
 }
 
 }  // namespace network_namespaces_mp_test
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

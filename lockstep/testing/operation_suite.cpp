@@ -15,7 +15,7 @@
 #include "lockstep/comm/algorithms/ring.h"
 #include "lockstep/testing/exact.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 const std::vector<at::ScalarType> kAllDtypes = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16,
@@ -383,4 +383,4 @@ SuiteReport run_apart_suite(Communicator& comm, const ApartOptions& options) {
   return ApartSuite(comm, options).run();
 }
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

@@ -6,8 +6,9 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 
 struct SuiteOptions {
   std::vector<at::ScalarType> dtypes = {};  // empty: all ten
@@ -26,7 +27,7 @@ struct SuiteReport {
 // not, blocking and i-forms, messages included, and compares bit by bit. Does not throw for a wrong
 // result. Collective. `all_gather` of the operation's exact inputs is computed locally: nothing
 // that is under test is trusted.
-SuiteReport run_operation_suite(Communicator& comm, const SuiteOptions& options = {});
+LOCKSTEP_API SuiteReport run_operation_suite(Communicator& comm, const SuiteOptions& options = {});
 
 struct ApartOptions {
   int pending = 3000;      // operations of several kinds, at once
@@ -37,6 +38,6 @@ struct ApartOptions {
 
 // The same for ranks that are far apart: the last one comes to the first operation when rank 0 has
 // called all `pending`, and to the row when that one has called `apart`. Collective.
-SuiteReport run_apart_suite(Communicator& comm, const ApartOptions& options = {});
+LOCKSTEP_API SuiteReport run_apart_suite(Communicator& comm, const ApartOptions& options = {});
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 
 // What gives a program so many devices, as NAME=value. `library` is the file of lockstep_fake_cuda_preload.
 inline std::vector<std::string> fake_device_variables(const std::string& library, int devices) {
@@ -22,4 +22,4 @@ inline std::vector<std::string> environment_with(const std::vector<std::string>&
   return all;
 }
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

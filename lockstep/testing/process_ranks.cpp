@@ -17,7 +17,7 @@
 #include "lockstep/launch/failure_report.h"
 #include "lockstep/launch/spawn.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 // Children of this process, from /proc.
@@ -142,4 +142,4 @@ RankResult run_ranks(int size, const std::function<void(Communicator&)>& fn,
   return result;
 }
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

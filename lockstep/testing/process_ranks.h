@@ -9,11 +9,12 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/launch/agent.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 
-struct RankOptions {
+struct LOCKSTEP_API RankOptions {
   std::string backend = "shm";
   std::chrono::nanoseconds timeout =
       std::chrono::seconds(30);  // of every wait of the communicators
@@ -43,7 +44,7 @@ struct RankResult {
 // Runs fn(comm) in `size` processes and returns when all have ended. An exception in a rank is a
 // failure of that rank. Does not throw for failing ranks: look at the result. Throws LaunchError,
 // InvalidArgument.
-RankResult run_ranks(int size, const std::function<void(Communicator&)>& fn,
-                     const RankOptions& options);
+LOCKSTEP_API RankResult run_ranks(int size, const std::function<void(Communicator&)>& fn,
+                                  const RankOptions& options);
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 
 struct RefusedCall {
   long number;  // SYS_...
@@ -56,4 +56,4 @@ inline bool with_refused(const std::vector<RefusedCall>& calls, const std::funct
   return installed;
 }
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

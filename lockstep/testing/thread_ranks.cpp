@@ -2,10 +2,10 @@
 
 #include "lockstep/comm/thread_ranks.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 
 void run_threads(int size, const std::function<void(Communicator&)>& fn, ThreadOptions options) {
   run_ranks_as_threads(size, fn, options.timeout, options.slot_bytes);
 }
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

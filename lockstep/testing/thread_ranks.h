@@ -7,10 +7,11 @@
 #include <functional>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 
-struct ThreadOptions {
+struct LOCKSTEP_API ThreadOptions {
   std::chrono::nanoseconds timeout =
       std::chrono::seconds(30);  // of every wait of the communicators
   // Not 0: everything goes in rounds of at most so many bytes, as long tensors do between
@@ -21,7 +22,7 @@ struct ThreadOptions {
 // Runs fn(comm) on `size` threads, one a rank, backend "local". Returns when all have ended. If a
 // rank throws, the others' waits end too, and the exception of the rank that failed first is thrown
 // here.
-void run_threads(int size, const std::function<void(Communicator&)>& fn,
-                 ThreadOptions options = {});
+LOCKSTEP_API void run_threads(int size, const std::function<void(Communicator&)>& fn,
+                              ThreadOptions options = {});
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

@@ -4,7 +4,7 @@
 
 #include "lockstep/tokenizers/internal/bert_state.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 namespace {
 
 void replace_all(std::string& text, std::string_view from, std::string_view to) {
@@ -64,4 +64,4 @@ std::vector<std::string> BertTokenizer::tokenize(std::string_view text) const {
   return pieces;
 }
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

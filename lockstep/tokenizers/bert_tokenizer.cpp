@@ -10,7 +10,7 @@
 #include "lockstep/tokenizers/internal/bert_state.h"
 #include "lockstep/tokenizers/internal/text_file.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 namespace {
 
 namespace fs = std::filesystem;
@@ -185,4 +185,4 @@ const BertTokenizerOptions& BertTokenizer::options() const {
   return state_->options;
 }
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

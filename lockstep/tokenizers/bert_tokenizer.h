@@ -19,9 +19,10 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/tokenizers/encoding.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 
 struct BertTokenizerOptions {
   bool lowercase = true;                             // false: a cased vocabulary
@@ -39,7 +40,7 @@ struct BertTokenizerOptions {
 // Immutable. Cheap to copy: copies share everything. Texts are UTF-8; a malformed sequence counts
 // as U+FFFD. A special token written in a text becomes that token.
 // Thread-safety: all methods are const and may be called from any thread.
-class BertTokenizer {
+class LOCKSTEP_API BertTokenizer {
  public:
   // Reads vocab.txt: one token per line, split at '\n' alone (a '\r' before it is removed); the id
   // is the line's number from 0. A byte order mark and empty lines at the end are ignored; the
@@ -113,4 +114,4 @@ class BertTokenizer {
   std::shared_ptr<const State> state_;
 };
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

@@ -7,7 +7,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 namespace bert_tokenizer_test {
 
 using nlohmann::json;
@@ -371,4 +371,4 @@ TEST(BertTokenizer, LoadsDirectoriesAndSavesThem) {
 }
 
 }  // namespace bert_tokenizer_test
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

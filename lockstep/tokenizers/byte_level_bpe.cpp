@@ -8,7 +8,7 @@
 #include "lockstep/tokenizers/internal/bpe_state.h"
 #include "lockstep/tokenizers/internal/text_file.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 
 namespace fs = std::filesystem;
 
@@ -110,4 +110,4 @@ std::optional<int32_t> ByteLevelBpe::end_of_text_id() const {
   return state_->end_of_text_id;
 }
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

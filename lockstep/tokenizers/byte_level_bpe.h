@@ -14,7 +14,9 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep::tokenizers {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::tokenizers {
 
 struct ByteLevelBpeOptions {
   bool add_prefix_space = false;  // prepends a space to a text without one
@@ -27,7 +29,7 @@ struct ByteLevelBpeOptions {
 // as U+FFFD. A byte without a token is left out, as in the library (GPT-2's vocabulary has all
 // 256).
 // Thread-safety: all methods are const and may be called from any thread.
-class ByteLevelBpe {
+class LOCKSTEP_API ByteLevelBpe {
  public:
   // Reads vocab.json (an object of tokens and their ids) and merges.txt (two tokens per line; the
   // first line may be "#version: ...").
@@ -75,4 +77,4 @@ class ByteLevelBpe {
   std::shared_ptr<const State> state_;
 };
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

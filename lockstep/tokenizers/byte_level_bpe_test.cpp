@@ -9,7 +9,7 @@
 #include "lockstep/core/utf8.h"
 #include "lockstep/tokenizers/internal/byte_alphabet.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 namespace byte_level_bpe_test {
 
 using nlohmann::json;
@@ -252,4 +252,4 @@ TEST(ByteLevelBpe, OtherFilesAreRefusedInOneLine) {
 }
 
 }  // namespace byte_level_bpe_test
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

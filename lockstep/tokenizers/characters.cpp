@@ -9,7 +9,7 @@
 #include "lockstep/tokenizers/internal/json_reader.h"
 #include "lockstep/tokenizers/internal/text_file.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 namespace {
 
 constexpr const char* kFile = "characters.json";
@@ -105,4 +105,4 @@ std::map<std::string, std::string> Characters::files() const {
   return {{kFile, nlohmann::ordered_json{{"characters", list}}.dump() + "\n"}};
 }
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

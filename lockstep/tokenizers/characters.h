@@ -12,11 +12,13 @@
 #include <unordered_map>
 #include <vector>
 
-namespace lockstep::tokenizers {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::tokenizers {
 
 // Immutable.
 // Thread-safety: all methods are const and may be called from any thread.
-class Characters {
+class LOCKSTEP_API Characters {
  public:
   // The characters of `text`, UTF-8, in the order of their code points.
   // Throws: DataError that begins with `name` where it is empty or malformed.
@@ -44,4 +46,4 @@ class Characters {
   std::unordered_map<char32_t, int32_t> ids_;
 };
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

@@ -6,7 +6,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::tokenizers::characters_test {
+namespace lockstep::inline v0::tokenizers::characters_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -48,4 +48,4 @@ TEST(Characters, WhatIsWrongIsNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep::tokenizers::characters_test
+}  // namespace lockstep::inline v0::tokenizers::characters_test

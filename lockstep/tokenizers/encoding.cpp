@@ -5,7 +5,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 namespace {
 
 // The remaining part of `length` after `excess` tokens were removed.
@@ -61,4 +61,4 @@ void pad(std::span<Encoding> encodings, Padding padding, int64_t max_length,
   }
 }
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

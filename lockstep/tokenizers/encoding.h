@@ -7,7 +7,9 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep::tokenizers {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::tokenizers {
 
 // The three vectors are equally long.
 struct Encoding {
@@ -47,12 +49,12 @@ struct BatchOptions {
 // share `room` tokens, cut like Hugging Face's tokenizers.
 // Throws: InvalidArgument if the strategy cannot do it: only the first (second) may be cut and it
 // is not longer than the excess.
-std::pair<size_t, size_t> truncated_lengths(size_t first, size_t second, size_t room,
-                                            Truncation truncation);
+LOCKSTEP_API std::pair<size_t, size_t> truncated_lengths(size_t first, size_t second, size_t room,
+                                                         Truncation truncation);
 
 // Pads on the right with `pad_id`, type 0. `max_length` is for kMaxLength. Longer ones are
 // unchanged.
-void pad(std::span<Encoding> encodings, Padding padding, int64_t max_length,
-         int64_t pad_to_multiple, int32_t pad_id);
+LOCKSTEP_API void pad(std::span<Encoding> encodings, Padding padding, int64_t max_length,
+                      int64_t pad_to_multiple, int32_t pad_id);
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

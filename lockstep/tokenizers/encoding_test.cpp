@@ -5,7 +5,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 namespace encoding_test {
 
 using Lengths = std::pair<size_t, size_t>;
@@ -67,4 +67,4 @@ TEST(Padding, ToAFixedLength) {
 }
 
 }  // namespace encoding_test
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

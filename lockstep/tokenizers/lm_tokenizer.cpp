@@ -6,7 +6,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/tokenizers/internal/text_file.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 namespace {
 namespace fs = std::filesystem;
 
@@ -69,4 +69,4 @@ std::optional<int32_t> LmTokenizer::end_of_text_id() const {
   return std::nullopt;
 }
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

@@ -11,15 +11,16 @@
 #include <variant>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/tokenizers/byte_level_bpe.h"
 #include "lockstep/tokenizers/characters.h"
 #include "lockstep/tokenizers/sentence_piece_bpe.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 
 // Immutable.
 // Thread-safety: all methods are const and may be called from any thread.
-class LmTokenizer {
+class LOCKSTEP_API LmTokenizer {
  public:
   explicit LmTokenizer(Characters characters);
 
@@ -51,4 +52,4 @@ class LmTokenizer {
   std::map<std::string, std::string> files_;
 };
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

@@ -10,7 +10,7 @@
 #include "lockstep/core/utf8.h"
 #include "lockstep/tokenizers/internal/byte_alphabet.h"
 
-namespace lockstep::tokenizers::lm_tokenizer_test {
+namespace lockstep::inline v0::tokenizers::lm_tokenizer_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -64,4 +64,4 @@ TEST(LmTokenizer, WhatIsWrongIsNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep::tokenizers::lm_tokenizer_test
+}  // namespace lockstep::inline v0::tokenizers::lm_tokenizer_test

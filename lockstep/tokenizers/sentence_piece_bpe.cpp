@@ -7,7 +7,7 @@
 #include "lockstep/tokenizers/internal/sentence_piece_state.h"
 #include "lockstep/tokenizers/internal/text_file.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 namespace {
 
 // Consecutive bytes are characters if all of them together are valid.
@@ -110,4 +110,4 @@ const std::vector<int32_t>& SentencePieceBpe::begin_of_text() const {
   return state_->begin_of_text;
 }
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

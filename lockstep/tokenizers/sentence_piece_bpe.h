@@ -13,12 +13,14 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep::tokenizers {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::tokenizers {
 
 // Immutable. Cheap to copy: copies share everything. Texts are UTF-8; a malformed sequence counts
 // as U+FFFD.
 // Thread-safety: all methods are const and may be called from any thread.
-class SentencePieceBpe {
+class LOCKSTEP_API SentencePieceBpe {
  public:
   // Reads Hugging Face's tokenizer.json: a normalizer that prepends U+2581 and replaces spaces by
   // it, or a pre-tokenizer Metaspace that does not split; model BPE without dropout, prefix or
@@ -50,4 +52,4 @@ class SentencePieceBpe {
   std::shared_ptr<const State> state_;
 };
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

@@ -10,7 +10,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/tokenizers/lm_tokenizer.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 namespace sentence_piece_bpe_test {
 
 using nlohmann::json;
@@ -142,4 +142,4 @@ TEST(SentencePieceBpe, OtherFilesAreRefusedInOneLine) {
 }
 
 }  // namespace sentence_piece_bpe_test
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

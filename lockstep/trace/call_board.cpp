@@ -18,7 +18,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/ticks.h"
 
-namespace lockstep::trace {
+namespace lockstep::inline v0::trace {
 namespace {
 
 constexpr uint64_t kMagic = 0x3544524f42534c4c;  // "LLSBORD5"
@@ -326,4 +326,4 @@ BoardClock CallBoard::entered(int local_rank) const noexcept {
           slot->entered_unix_ns.load(std::memory_order_relaxed)};
 }
 
-}  // namespace lockstep::trace
+}  // namespace lockstep::inline v0::trace

@@ -19,10 +19,11 @@
 #include <vector>
 
 #include "lockstep/core/env.h"
+#include "lockstep/core/export.h"
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/trace/call_record.h"
 
-namespace lockstep::trace {
+namespace lockstep::inline v0::trace {
 
 // The last call of a rank, as text.
 struct BoardRecord {
@@ -41,7 +42,7 @@ struct BoardClock {
   int64_t unix_ns = 0;
 };
 
-class CallBoard {
+class LOCKSTEP_API CallBoard {
  public:
   static constexpr uint64_t kRecords = 1024;       // of a rank
   static constexpr uint64_t kRemoteRecords = 256;  // separate, of a rank
@@ -110,4 +111,4 @@ class CallBoard {
   std::unique_ptr<Mapping> mapping_;
 };
 
-}  // namespace lockstep::trace
+}  // namespace lockstep::inline v0::trace

@@ -12,7 +12,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::trace {
+namespace lockstep::inline v0::trace {
 namespace call_board_test {
 
 EnvLookup board_fd(const std::string& value) {
@@ -234,4 +234,4 @@ TEST(CallBoard, ReadersNeverSeeAMixedRecord) {
 }
 
 }  // namespace call_board_test
-}  // namespace lockstep::trace
+}  // namespace lockstep::inline v0::trace

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstring>
 
-namespace lockstep::trace {
+namespace lockstep::inline v0::trace {
 namespace {
 
 // Fields may come from another process: never read past their end.
@@ -30,4 +30,4 @@ std::string describe(const CallRecord& record) {
   return text;
 }
 
-}  // namespace lockstep::trace
+}  // namespace lockstep::inline v0::trace

@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <string>
 
-namespace lockstep::trace {
+#include "lockstep/core/export.h"
 
-struct CallRecord {
+namespace lockstep::inline v0::trace {
+
+struct LOCKSTEP_API CallRecord {
   // Its number on its communicator, from 1; sends and receives count separately; 0: a remote call.
   uint64_t sequence = 0;
   uint64_t fingerprint = 0;  // equal on all ranks that make the same call
@@ -36,6 +38,6 @@ inline bool is_remote(const CallRecord& record) {
 }
 
 // "all_reduce sum float32 x 421642 at trainer.cpp:120"; "rpc 'pull' on 'ps'".
-std::string describe(const CallRecord& record);
+LOCKSTEP_API std::string describe(const CallRecord& record);
 
-}  // namespace lockstep::trace
+}  // namespace lockstep::inline v0::trace

@@ -15,7 +15,7 @@
 #include "lockstep/core/named_file.h"
 #include "lockstep/core/ticks.h"
 
-namespace lockstep::trace {
+namespace lockstep::inline v0::trace {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -243,4 +243,4 @@ std::vector<TraceFile> read_traces(const std::filesystem::path& directory) {
   return traces;
 }
 
-}  // namespace lockstep::trace
+}  // namespace lockstep::inline v0::trace

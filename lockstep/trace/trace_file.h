@@ -11,12 +11,13 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/trace/call_board.h"
 #include "lockstep/trace/call_record.h"
 
-namespace lockstep::trace {
+namespace lockstep::inline v0::trace {
 
-struct TraceFile {
+struct LOCKSTEP_API TraceFile {
   int rank = 0;
   int world_size = 1;
   int local_rank = 0;
@@ -31,27 +32,28 @@ struct TraceFile {
   int64_t unix_ns(uint64_t ticks) const;
 };
 
-BoardClock read_clock();
-std::string host_name();
+LOCKSTEP_API BoardClock read_clock();
+LOCKSTEP_API std::string host_name();
 
 // "rank3.json".
-std::string trace_file_name(int rank);
+LOCKSTEP_API std::string trace_file_name(int rank);
 // The board's current records of a rank. `local_rank` is also its place on the board.
-TraceFile trace_of(const CallBoard& board, int local_rank, int rank, int world_size,
-                   const std::string& reason);
+LOCKSTEP_API TraceFile trace_of(const CallBoard& board, int local_rank, int rank, int world_size,
+                                const std::string& reason);
 
-std::string format_trace(const TraceFile& trace);
+LOCKSTEP_API std::string format_trace(const TraceFile& trace);
 // Throws DataError that begins with `name` and describes the error.
-TraceFile parse_trace(const std::string& text, const std::string& name);
+LOCKSTEP_API TraceFile parse_trace(const std::string& text, const std::string& name);
 
 // Writes the rank's file into `directory`, which is made if necessary. The file appears whole or
 // not at all; a former one is replaced. Returns its path.
 // Throws: SystemError.
-std::filesystem::path write_trace(const std::filesystem::path& directory, const TraceFile& trace);
+LOCKSTEP_API std::filesystem::path write_trace(const std::filesystem::path& directory,
+                                               const TraceFile& trace);
 // Throws DataError that names the file and the error.
-TraceFile read_trace(const std::filesystem::path& file);
+LOCKSTEP_API TraceFile read_trace(const std::filesystem::path& file);
 // All rank files of `directory`, by rank.
 // Throws: DataError, also when there is none.
-std::vector<TraceFile> read_traces(const std::filesystem::path& directory);
+LOCKSTEP_API std::vector<TraceFile> read_traces(const std::filesystem::path& directory);
 
-}  // namespace lockstep::trace
+}  // namespace lockstep::inline v0::trace

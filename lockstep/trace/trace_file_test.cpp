@@ -11,7 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::trace {
+namespace lockstep::inline v0::trace {
 namespace trace_file_test {
 
 using testing::HasSubstr;
@@ -134,4 +134,4 @@ TEST(TraceFile, AFolderIsReadByRank) {
 }
 
 }  // namespace trace_file_test
-}  // namespace lockstep::trace
+}  // namespace lockstep::inline v0::trace

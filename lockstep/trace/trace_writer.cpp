@@ -9,7 +9,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/trace/trace_file.h"
 
-namespace lockstep::trace {
+namespace lockstep::inline v0::trace {
 
 TraceWriter::TraceWriter(const std::map<std::string, std::string>& variables,
                          const EnvLookup& env) {
@@ -62,4 +62,4 @@ bool survives_signal(pid_t pid, int signal) {
   return false;
 }
 
-}  // namespace lockstep::trace
+}  // namespace lockstep::inline v0::trace

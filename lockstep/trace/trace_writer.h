@@ -12,7 +12,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/trace/call_board.h"
 
-namespace lockstep::trace {
+namespace lockstep::inline v0::trace {
 
 class TraceWriter {
  public:
@@ -40,4 +40,4 @@ void write_own_trace(const std::filesystem::path& directory, const CallBoard& bo
 // of it.
 bool survives_signal(pid_t pid, int signal);
 
-}  // namespace lockstep::trace
+}  // namespace lockstep::inline v0::trace

@@ -7,7 +7,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/train/settings.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 namespace {
 
@@ -59,4 +59,4 @@ void Accelerator::print(const std::string& line) const {
   if (is_main_process()) write_all(STDOUT_FILENO, line + "\n");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/flat/module_pointer.h"
 #include "lockstep/train/accelerator_state.h"
@@ -37,7 +38,7 @@
 #include "lockstep/train/run_state.h"
 #include "lockstep/train/step_memory.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct AcceleratorOptions {
   std::string mixed_precision = "no";  // "no", "bf16", "fp16"
@@ -51,7 +52,7 @@ struct AcceleratorOptions {
 
 // Not copyable.
 // Thread-safety: one thread, the communicator's.
-class Accelerator {
+class LOCKSTEP_API Accelerator {
  public:
   // Joins the job like init().
   // Throws: InvalidArgument; as init().
@@ -204,4 +205,4 @@ class Accelerator {
   std::shared_ptr<AcceleratorState> state_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -16,7 +16,7 @@
 #include "lockstep/train/run_state.h"
 #include "lockstep/train/train_spec.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr const char* kPlaces = "accelerator.json";
@@ -207,4 +207,4 @@ void AcceleratorState::load(const std::filesystem::path& path) {
   for (size_t i = 0; i < places.size(); ++i) *places_[i] = places[i];
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

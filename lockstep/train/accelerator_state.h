@@ -15,6 +15,7 @@
 #include "lockstep/amp/autocast.h"
 #include "lockstep/amp/grad_scaler.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/flat/live_bytes.h"
 #include "lockstep/optim/step_spec.h"
 #include "lockstep/train/run_state.h"
@@ -30,7 +31,7 @@ namespace torch::optim {
 class Optimizer;
 }
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The position of a prepared loader.
 struct LoaderPlace {
@@ -46,9 +47,9 @@ struct LoaderPlace {
 // Checks that a loader of `batches` can continue there.
 // Throws: InvalidArgument if the position is within an epoch of another number of batches, which is
 // possible after load_state() with other batches over all ranks.
-void check_place(const LoaderPlace& place, int64_t batches);
+LOCKSTEP_API void check_place(const LoaderPlace& place, int64_t batches);
 
-class AcceleratorState {
+class LOCKSTEP_API AcceleratorState {
  public:
   // Of `spec` the precision and the accumulation; the optimizer is the caller's.
   AcceleratorState(Communicator communicator, const optim::StepSpec& spec,
@@ -122,4 +123,4 @@ class AcceleratorState {
   int stopped_by_ = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

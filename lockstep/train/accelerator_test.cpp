@@ -19,7 +19,7 @@
 #include "lockstep/testing/thread_ranks.h"
 #include "lockstep/train/normed_net.h"
 
-namespace lockstep::accelerator_test {
+namespace lockstep::inline v0::accelerator_test {
 
 using train_test::NormedNet;
 
@@ -446,4 +446,4 @@ TEST(Accelerator, ASignalToOneRankStopsTheLoopsOfAllAfterTheSameStep) {
   EXPECT_FALSE(StopSignals::note(SIGUSR1)) << "nobody listens any more";
 }
 
-}  // namespace lockstep::accelerator_test
+}  // namespace lockstep::inline v0::accelerator_test

@@ -18,7 +18,7 @@
 #include "lockstep/train/accelerator.h"
 #include "lockstep/train/trainer.h"
 
-namespace lockstep::accumulation_test {
+namespace lockstep::inline v0::accumulation_test {
 namespace {
 
 constexpr int64_t kPlaces = 5, kClasses = 3;
@@ -321,4 +321,4 @@ TEST(Accumulation, AShareThatIsNoNumberIsOneLine) {
 }
 
 }  // namespace
-}  // namespace lockstep::accumulation_test
+}  // namespace lockstep::inline v0::accumulation_test

@@ -4,7 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 Trial::Trial(torch::nn::Module& model)
     : model_(model),
@@ -26,4 +26,4 @@ Trial::~Trial() {
   for (const auto& [module, training] : modes_) module->train(training);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -17,7 +17,7 @@ namespace torch::nn {
 class Module;
 }
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 namespace internal {
 
@@ -84,4 +84,4 @@ int64_t plan_activations(torch::nn::Module& model, int64_t samples, const Left& 
   return of_more + (of_more - of_few) * (samples - more) / (more - few);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

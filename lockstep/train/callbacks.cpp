@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/report/table.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 int64_t epoch_number(const TrainerState& state) {
   return state.epoch + (state.step_in_epoch > 0 ? 1 : 0);
@@ -134,4 +134,4 @@ void ProgressCallback::on_epoch(const TrainerState& state, const EpochEvent& eve
   bar_.finish(line);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

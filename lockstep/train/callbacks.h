@@ -5,24 +5,26 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/core/export.h"
 #include "lockstep/report/jsonl.h"
 #include "lockstep/report/progress_bar.h"
 #include "lockstep/train/train_loop.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The number, from 1, of the epoch that a state is in or has just ended.
-int64_t epoch_number(const TrainerState& state);
+LOCKSTEP_API int64_t epoch_number(const TrainerState& state);
 
 // The number of steps that the epoch of a state will have; `max_steps` of the run may cut it (0: no
 // limit).
-int64_t steps_of_epoch(const TrainerState& state, int64_t steps_per_epoch, int64_t max_steps);
+LOCKSTEP_API int64_t steps_of_epoch(const TrainerState& state, int64_t steps_per_epoch,
+                                    int64_t max_steps);
 
 // Whether a member of metrics.jsonl is equal in two runs that compute the same numbers. The other
 // members depend on the machine (durations, rates, the rank that was late), and `lockstep diff`
 // skips them. A new member of that kind needs an ending such as "_s" or "_per_second", or an entry
 // in the list of this function.
-bool counts_in_diff(std::string_view member);
+LOCKSTEP_API bool counts_in_diff(std::string_view member);
 
 // Writes one line for each log: {"type": "train", "step", "epoch", "loss", "samples_per_s",
 // "seconds", the event's figures and texts}. Writes one line for each epoch with an evaluation:
@@ -30,7 +32,7 @@ bool counts_in_diff(std::string_view member);
 // "samples", "train_loss", "best"}. `loss` is the mean over ranks and over the steps since the line
 // before.
 // Requires: rank 0.
-class MetricsCallback final : public TrainCallback {
+class LOCKSTEP_API MetricsCallback final : public TrainCallback {
  public:
   explicit MetricsCallback(JsonlWriter writer) : writer_(std::move(writer)) {}
   void on_log(const TrainerState& state, const LogEvent& event) override;
@@ -45,7 +47,7 @@ class MetricsCallback final : public TrainCallback {
 };
 
 // "test accuracy 97.21 %"
-std::string test_accuracy_text(const Evaluation& evaluation);
+LOCKSTEP_API std::string test_accuracy_text(const Evaluation& evaluation);
 
 struct ProgressCallbackOptions {
   Terminal terminal = {};
@@ -60,7 +62,7 @@ struct ProgressCallbackOptions {
 
 // Shows a bar during each epoch, and a line at its end.
 // Requires: rank 0.
-class ProgressCallback final : public TrainCallback {
+class LOCKSTEP_API ProgressCallback final : public TrainCallback {
  public:
   explicit ProgressCallback(ProgressCallbackOptions options);
   void on_step(const TrainerState& state, const StepResult& result) override;
@@ -79,4 +81,4 @@ class ProgressCallback final : public TrainCallback {
   bool of_log_ = false;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

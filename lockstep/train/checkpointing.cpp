@@ -12,7 +12,7 @@
 #include "lockstep/train/run_folder.h"
 #include "lockstep/train/strategy.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr const char* kSums =
@@ -116,4 +116,4 @@ void CheckpointCallback::on_end(const TrainerState&) {
   writer_.wait();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -11,7 +11,7 @@
 #include "lockstep/train/run_state.h"
 #include "lockstep/train/train_loop.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The parts of a run. They are referred to, and must outlive their users.
 struct TrainingRun {
@@ -55,4 +55,4 @@ class CheckpointCallback final : public TrainCallback {
   CheckpointWriter writer_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

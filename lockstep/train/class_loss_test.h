@@ -5,7 +5,7 @@
 
 #include "lockstep/train/trainer.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct ClassLoss {
   template <typename Model>
@@ -15,4 +15,4 @@ struct ClassLoss {
   }
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -1,6 +1,6 @@
 #include "lockstep/train/device_scalar.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 DeviceScalar::DeviceScalar(const at::Tensor& scalar) {
   if (scalar.is_cpu())
@@ -31,4 +31,4 @@ DeviceScalar DeviceScalar::over(double divisor) const {
   return result;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

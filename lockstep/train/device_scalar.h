@@ -6,12 +6,14 @@
 
 #include <utility>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 // Reading one that is on a device makes the host wait, so a loop adds up losses by add() and reads
 // them where it logs. On the CPU it is a double throughout. A value, used by one thread at a
 // time.
-class DeviceScalar {
+class LOCKSTEP_API DeviceScalar {
  public:
   // NOLINTNEXTLINE(google-explicit-constructor): a number is one.
   DeviceScalar(double value = 0) : value_(value) {}
@@ -35,4 +37,4 @@ class DeviceScalar {
   mutable at::Tensor on_device_;  // float64, to be added
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -3,7 +3,7 @@
 #include <ATen/ops/bincount.h>
 #include <ATen/ops/zeros.h>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 ClassifierCounts::ClassifierCounts(int64_t classes)
     : classes_(classes), confusion_(at::zeros({classes * classes}, at::kLong)) {}
@@ -35,4 +35,4 @@ Evaluation ClassifierCounts::reduce(Communicator& comm) const {
   return result;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

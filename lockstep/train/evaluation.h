@@ -10,8 +10,9 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The same on every rank.
 struct Evaluation {
@@ -23,7 +24,7 @@ struct Evaluation {
 };
 
 // Adds up this rank's samples, of which there may be none. reduce() combines those of all ranks.
-class ClassifierCounts {
+class LOCKSTEP_API ClassifierCounts {
  public:
   explicit ClassifierCounts(int64_t classes);
   // log_probabilities: float [B, classes]; target: int64 [B]; both on one device.
@@ -37,4 +38,4 @@ class ClassifierCounts {
   double loss_ = 0;       // sum
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

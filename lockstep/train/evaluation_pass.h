@@ -12,7 +12,7 @@
 #include "lockstep/data/sampler.h"
 #include "lockstep/flat/module_device.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Calls each(batch) for this rank's samples, in order. The model is in evaluation mode meanwhile,
 // and there are no gradients; `autocast` applies if it is given. Afterwards the model has the mode
@@ -36,4 +36,4 @@ void evaluate_batches(M& model, const D& dataset, const Communicator& ranks, int
   model->train(training);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

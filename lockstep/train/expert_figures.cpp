@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 Metrics expert_figures(const TransformerLm& model) {
   return router_figures(model->routers());
@@ -29,4 +29,4 @@ Metrics router_figures(const std::vector<RouterStatistics>& layers) {
   return figures;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

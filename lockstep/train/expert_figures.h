@@ -6,7 +6,7 @@
 #include "lockstep/model/transformer_lm.h"
 #include "lockstep/train/metrics.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Figures for each layer with experts, by name. Empty without experts. For TrainTask::figures.
 //   experts/0/choices   the number of choices that tokens made, num_experts_per_tok each
@@ -22,4 +22,4 @@ Metrics router_figures(const std::vector<RouterStatistics>& layers);
 // (lm_mesh_strategy.h).
 Metrics expert_figures(const TransformerLm& model);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

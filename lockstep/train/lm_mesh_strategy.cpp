@@ -21,7 +21,7 @@
 #include "lockstep/products/parallel_lm.h"
 #include "lockstep/train/trainer_state.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // Of this rank's parts, in the groups that the caller gave.
@@ -410,4 +410,4 @@ std::shared_ptr<Strategy> make_lm_mesh_strategy(Parallelism how, LmMeshOptions o
       .placement = std::make_unique<LmMeshPlacement>(mesh)});
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -5,12 +5,13 @@
 #include <functional>
 #include <memory>
 
+#include "lockstep/core/export.h"
 #include "lockstep/model/transformer_lm.h"
 #include "lockstep/products/parallel_lm.h"
 #include "lockstep/products/parallelism.h"
 #include "lockstep/train/strategy.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct LmMeshOptions {
   // ParallelLmOptions of the same names.
@@ -35,10 +36,11 @@ struct LmMeshOptions {
 // makes them the checkpoint's, the learning rate included, as torch's load_state_dict() does. A
 // schedule, such as the Trainer's, sets that anew. Checkpoints are in slices
 // (checkpoint/divided_state.h), and open whichever way the next run divides the model.
-std::shared_ptr<Strategy> make_lm_mesh_strategy(Parallelism how, LmMeshOptions options = {});
+LOCKSTEP_API std::shared_ptr<Strategy> make_lm_mesh_strategy(Parallelism how,
+                                                             LmMeshOptions options = {});
 
 // What such a strategy trains in the model's place, after set_up(), for what the model cannot say;
 // null: the strategy is another one.
-std::shared_ptr<ParallelLm> parallel_lm_of(const Strategy& strategy);
+LOCKSTEP_API std::shared_ptr<ParallelLm> parallel_lm_of(const Strategy& strategy);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

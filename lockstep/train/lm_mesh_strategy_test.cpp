@@ -24,7 +24,7 @@
 #include "lockstep/train/expert_figures.h"
 #include "lockstep/train/trainer.h"
 
-namespace lockstep::lm_mesh_strategy_test {
+namespace lockstep::inline v0::lm_mesh_strategy_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -666,4 +666,4 @@ TEST_F(LmMesh, RoutersSayWhatTheyDid) {
 }
 
 }  // namespace
-}  // namespace lockstep::lm_mesh_strategy_test
+}  // namespace lockstep::inline v0::lm_mesh_strategy_test

@@ -4,7 +4,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using Json = nlohmann::json;
@@ -80,4 +80,4 @@ LoopPoint loop_point_from(const std::string& bytes) try {
   throw DataError(std::string("a training loop's place is damaged: ") + error.what());
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -6,9 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/train/trainer_state.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // A value of this rank. A loop over the same data that continues there does what this one would
 // have done.
@@ -28,7 +29,7 @@ struct LoopPoint {
 };
 
 // All of its bits, as bytes. Reading throws DataError.
-std::string to_bytes(const LoopPoint& point);
-LoopPoint loop_point_from(const std::string& bytes);
+LOCKSTEP_API std::string to_bytes(const LoopPoint& point);
+LOCKSTEP_API LoopPoint loop_point_from(const std::string& bytes);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -20,7 +20,7 @@
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/tensorboard_callback.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 void say(const std::string& line) {
@@ -139,4 +139,4 @@ LoopEnd run_loop(LoopRun run) {
   return end;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

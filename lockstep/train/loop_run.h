@@ -18,7 +18,7 @@
 #include "lockstep/train/train_spec.h"
 #include "lockstep/train/trainer_state.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The end of a loop. Except for the memory it is the same on every rank.
 struct LoopEnd {
@@ -64,4 +64,4 @@ struct LoopRun {
 // Error as StrategyState::check_steps(), at the end.
 LoopEnd run_loop(LoopRun run);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -12,7 +12,7 @@
 #include "lockstep/report/svg.h"
 #include "lockstep/report/table.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 struct Part {
@@ -107,4 +107,4 @@ void MemoryCallback::on_step(const TrainerState&, const StepResult& result) {
   write_file_aside(in_chinese(picture_), memory_svg(planned_, counted_, /*chinese=*/true));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -11,7 +11,7 @@
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/train_loop.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Binary units: "409 MiB".
 std::string bytes_text(int64_t bytes);
@@ -48,4 +48,4 @@ class MemoryCallback final : public TrainCallback {
   bool plans_all_ = false;  // with activations
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

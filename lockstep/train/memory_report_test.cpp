@@ -24,7 +24,7 @@
 #include "lockstep/train/activation_plan.h"
 #include "lockstep/train/step_clock.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using ::testing::HasSubstr;
@@ -268,4 +268,4 @@ TEST(ActivationPlan, WhatIsTooLargeIsToldByAFewSamples) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -6,7 +6,7 @@
 #include <charconv>
 #include <cmath>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // 1.0, 0.5525, 1.1885839700698853, as Python's repr().
@@ -83,4 +83,4 @@ Evaluation count_classes(const EvalPrediction& prediction) {
   return result;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

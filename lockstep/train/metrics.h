@@ -11,17 +11,18 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/train/evaluation.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 using Metrics = std::vector<std::pair<std::string, double>>;
 
-std::optional<double> find_metric(const Metrics& metrics, std::string_view name);
+LOCKSTEP_API std::optional<double> find_metric(const Metrics& metrics, std::string_view name);
 
 // The text of a Python dictionary: {'eval_loss': 1.1886, 'epoch': 1.0}. Numbers have the fewest
 // digits that give them again.
-std::string to_text(const Metrics& metrics);
+LOCKSTEP_API std::string to_text(const Metrics& metrics);
 
 // A model's outputs on a data set: every sample once, in the data set's order, the same on every
 // rank.
@@ -32,9 +33,9 @@ struct EvalPrediction {
 
 // Gathers the rows of all ranks, in rank order, on every rank. A rank may have none.
 // Collective: all ranks.
-EvalPrediction gather_predictions(Communicator& comm, const EvalPrediction& mine);
+LOCKSTEP_API EvalPrediction gather_predictions(Communicator& comm, const EvalPrediction& mine);
 
 // Counts logits [samples, classes] against labels int64 [samples], on any device. The loss stays 0.
-Evaluation count_classes(const EvalPrediction& prediction);
+LOCKSTEP_API Evaluation count_classes(const EvalPrediction& prediction);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

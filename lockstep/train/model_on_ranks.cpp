@@ -20,7 +20,7 @@
 #include "lockstep/recover/rank_copy.h"
 #include "lockstep/train/loop_point.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr const char* kSource = "the state that a recovery gave back";
@@ -350,4 +350,4 @@ void ModelOnRanks::step(const StepResult& result, const StrategyStep& how) {
   result_.reset();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -26,6 +26,7 @@
 
 #include "lockstep/amp/grad_scaler.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/optim/step_spec.h"
 #include "lockstep/recover/recovery.h"
 #include "lockstep/recover/reunion.h"
@@ -34,11 +35,11 @@
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/train_loop.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Collective: unless a function says otherwise.
 // Thread-safety: one thread, the communicator's.
-class ModelOnRanks {
+class LOCKSTEP_API ModelOnRanks {
  public:
   struct Parts {
     std::shared_ptr<torch::nn::Module> model;  // all ranks get rank 0's parameters and buffers
@@ -162,4 +163,4 @@ class ModelOnRanks {
   std::unique_ptr<RollbackRecovery> rollback_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

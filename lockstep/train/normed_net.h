@@ -9,7 +9,7 @@
 
 #include <utility>
 
-namespace lockstep::train_test {
+namespace lockstep::inline v0::train_test {
 
 // Of points in a plane, in float64; `head` takes the normed ones.
 struct NormedNetImpl : torch::nn::Module {
@@ -24,4 +24,4 @@ struct NormedNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(NormedNet);
 
-}  // namespace lockstep::train_test
+}  // namespace lockstep::inline v0::train_test

@@ -11,11 +11,12 @@
 #include <vector>
 
 #include "lockstep/amp/autocast.h"
+#include "lockstep/core/export.h"
 #include "lockstep/data/batch_shards.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/train/accelerator_state.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // A model under the accelerator's strategy. Its forward computes under the accelerator's autocast.
 // 16-bit outputs, also inside vectors and the like (flat/nested.h), are converted to float32, so
@@ -66,7 +67,7 @@ class PreparedModel {
   std::shared_ptr<AcceleratorState> state_;
 };
 
-class PreparedOptimizer {
+class LOCKSTEP_API PreparedOptimizer {
  public:
   PreparedOptimizer(torch::optim::Optimizer& optimizer, std::shared_ptr<AcceleratorState> state)
       : optimizer_(optimizer), state_(std::move(state)) {}
@@ -182,4 +183,4 @@ class PreparedLoader {
   std::shared_ptr<LoaderPlace> place_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -9,7 +9,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/train/strategy.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 ReplicaCheckCallback::ReplicaCheckCallback(Communicator comm, NamedTensors parameters,
                                            int64_t every)
@@ -40,4 +40,4 @@ std::shared_ptr<TrainCallback> replica_check(const Communicator& comm, torch::nn
   return std::make_shared<ReplicaCheckCallback>(comm, parameters_of(model), every);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/train/train_loop.h"
 
@@ -14,7 +15,7 @@ namespace torch::nn {
 class Module;
 }
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 class Strategy;
 
@@ -23,7 +24,7 @@ class Strategy;
 // other loops call check_equal_values() themselves.
 // Throws: Mismatch on all ranks. It names the step, the first tensor, and the ranks in the minority
 // with their hosts.
-class ReplicaCheckCallback final : public TrainCallback {
+class LOCKSTEP_API ReplicaCheckCallback final : public TrainCallback {
  public:
   // Each check reads the tensors where they are then.
   // Throws: InvalidArgument for `every` below 1.
@@ -39,11 +40,12 @@ class ReplicaCheckCallback final : public TrainCallback {
 // Does not communicate.
 // Throws: InvalidArgument if `every` is not 0 and ranks divide or share the parameters under the
 // strategy: zero3, fsdp, and a mesh that divides the model.
-void check_has_replicas(const Strategy& strategy, int64_t every);
+LOCKSTEP_API void check_has_replicas(const Strategy& strategy, int64_t every);
 
 // Makes the callback for a strategy's model, after check_has_replicas(); null for 0. Does not
 // communicate.
-std::shared_ptr<TrainCallback> replica_check(const Communicator& comm, torch::nn::Module& model,
-                                             const Strategy& strategy, int64_t every);
+LOCKSTEP_API std::shared_ptr<TrainCallback> replica_check(const Communicator& comm,
+                                                          torch::nn::Module& model,
+                                                          const Strategy& strategy, int64_t every);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

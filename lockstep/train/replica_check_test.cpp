@@ -10,7 +10,7 @@
 #include "lockstep/testing/thread_ranks.h"
 #include "lockstep/train/strategy.h"
 
-namespace lockstep::replica_check_test {
+namespace lockstep::inline v0::replica_check_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -104,4 +104,4 @@ TEST(ReplicaCheck, IsRefusedWhereRanksHaveNoParametersOfTheirOwn) {
   });
 }
 
-}  // namespace lockstep::replica_check_test
+}  // namespace lockstep::inline v0::replica_check_test

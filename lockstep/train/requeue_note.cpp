@@ -9,7 +9,7 @@
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace fs = std::filesystem;
 
 std::string stop_signal_name(int signal) {
@@ -54,4 +54,4 @@ std::optional<RequeueNote> read_requeue_note(const fs::path& folder) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -7,7 +7,9 @@
 #include <optional>
 #include <string>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 struct RequeueNote {
   int signal = 0;
@@ -18,18 +20,18 @@ struct RequeueNote {
 };
 
 // "SIGTERM"
-std::string stop_signal_name(int signal);
+LOCKSTEP_API std::string stop_signal_name(int signal);
 
 // The file `requeue` of a run's folder.
-std::filesystem::path requeue_file(const std::filesystem::path& folder);
+LOCKSTEP_API std::filesystem::path requeue_file(const std::filesystem::path& folder);
 // Writes {"signal": "SIGTERM", "step": 120, "checkpoint": an absolute path}. One rank calls it.
 // Throws: SystemError.
-void write_requeue_note(const std::filesystem::path& folder, const RequeueNote& note);
+LOCKSTEP_API void write_requeue_note(const std::filesystem::path& folder, const RequeueNote& note);
 // Removes the note if there is one.
 // Throws: SystemError.
-void remove_requeue_note(const std::filesystem::path& folder);
+LOCKSTEP_API void remove_requeue_note(const std::filesystem::path& folder);
 // nullopt if there is none.
 // Throws: CheckpointError if the file is no such note; SystemError.
-std::optional<RequeueNote> read_requeue_note(const std::filesystem::path& folder);
+LOCKSTEP_API std::optional<RequeueNote> read_requeue_note(const std::filesystem::path& folder);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -22,7 +22,7 @@
 #include "lockstep/core/utf8.h"
 #include "lockstep/train/run_folder.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace fs = std::filesystem;
 namespace {
 
@@ -206,4 +206,4 @@ RunClaim::RunClaim(const fs::path& folder, const EnvLookup& env)
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -5,17 +5,18 @@
 #include <string>
 
 #include "lockstep/core/env.h"
+#include "lockstep/core/export.h"
 #include "lockstep/core/output.h"
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Reserves something, such as the folder of `file`, for one writing process. The process holds the
 // lock of the file, which ends with the process, and the file names it. Other hosts notice the lock
 // if the file system forwards flock(2), as NFS does since version 3 and Lustre does if it is
 // mounted so. Without locks the processes of one host still notice each other by the text of the
 // file.
-class WriterClaim {
+class LOCKSTEP_API WriterClaim {
  public:
   // `what`: "output runs/a", for messages. If an earlier attempt of this process's own job has the
   // claim, it may be about to end: the constructor waits up to 30 s for it, or up to 120 s if it
@@ -47,7 +48,7 @@ class WriterClaim {
 };
 
 // A WriterClaim on the file `.lock` of the folder.
-class RunClaim {
+class LOCKSTEP_API RunClaim {
  public:
   // Makes the folder if it is missing, tries what a run will need there (OutputFolder,
   // try_series()), and removes what a killed process has left of such a trial.
@@ -65,4 +66,4 @@ class RunClaim {
   WriterClaim claim_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -15,7 +15,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/refused_calls.h"
 
-namespace lockstep::run_claim_test {
+namespace lockstep::inline v0::run_claim_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -221,4 +221,4 @@ TEST(RunClaim, WhatTheFileSystemLacksIsKnownBeforeTheFirstStep) {
   EXPECT_THAT(dir.names(), IsEmpty());
 }
 
-}  // namespace lockstep::run_claim_test
+}  // namespace lockstep::inline v0::run_claim_test

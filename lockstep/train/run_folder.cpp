@@ -18,7 +18,7 @@
 #include "lockstep/report/run_report.h"
 #include "lockstep/train/trainer_state.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace fs = std::filesystem;
 
 namespace {
@@ -213,4 +213,4 @@ fs::path find_checkpoint(const fs::path& path) {
       "checkpoints");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

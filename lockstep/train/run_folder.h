@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "lockstep/core/env.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct RunFolder {
   std::filesystem::path root;
@@ -29,51 +30,52 @@ struct RunFolder {
 };
 
 // The names of all of these.
-std::vector<std::string> parts_of(const RunFolder& folder);
+LOCKSTEP_API std::vector<std::string> parts_of(const RunFolder& folder);
 
 // Makes room for a new run in `root`: moves what a former run has left of `parts` (names) to
 // root/previous. The former root/previous moves to root/previous-1, -2, ...: one more than the
 // greatest number, so that the greatest is the latest. Nothing is deleted. Returns a line that says
 // what is where now; nullopt if there was no former run.
 // Throws: SystemError.
-std::optional<std::string> move_former_run_aside(const std::filesystem::path& root,
-                                                 const std::vector<std::string>& parts);
+LOCKSTEP_API std::optional<std::string> move_former_run_aside(
+    const std::filesystem::path& root, const std::vector<std::string>& parts);
 // Of a run folder.
-std::optional<std::string> move_former_run_aside(const RunFolder& folder);
+LOCKSTEP_API std::optional<std::string> move_former_run_aside(const RunFolder& folder);
 
 // Whether an earlier attempt of this process's job has left what is in `root`: the launcher has
 // started the job again, after a failure or because hosts came or went. The variables of `lockstep
 // run`, torchrun and Slurm tell. Such a run resumes without being asked.
-bool left_by_this_job(const std::filesystem::path& root, const EnvLookup& env);
+LOCKSTEP_API bool left_by_this_job(const std::filesystem::path& root, const EnvLookup& env);
 // The name that the innermost launcher or scheduler which can start this process again has for its
 // job; "" if none has a name for it.
-std::string job_id(const EnvLookup& env);
+LOCKSTEP_API std::string job_id(const EnvLookup& env);
 // The same for launchers only, which end an attempt before they start another. A scheduler's job
 // may be a shell in which a user starts several programs.
-std::string launcher_job_id(const EnvLookup& env);
+LOCKSTEP_API std::string launcher_job_id(const EnvLookup& env);
 // Writes the names of this process's job into `root`, for left_by_this_job().
 // Throws: SystemError.
-void name_job(const std::filesystem::path& root, const EnvLookup& env);
+LOCKSTEP_API void name_job(const std::filesystem::path& root, const EnvLookup& env);
 // Calls move_former_run_aside() unless left_by_this_job(), and name_job().
 // Throws: SystemError.
-std::optional<std::string> make_room_for_run(const std::filesystem::path& root,
-                                             const std::vector<std::string>& parts,
-                                             const EnvLookup& env);
-std::optional<std::string> make_room_for_run(const RunFolder& folder, const EnvLookup& env);
+LOCKSTEP_API std::optional<std::string> make_room_for_run(const std::filesystem::path& root,
+                                                          const std::vector<std::string>& parts,
+                                                          const EnvLookup& env);
+LOCKSTEP_API std::optional<std::string> make_room_for_run(const RunFolder& folder,
+                                                          const EnvLookup& env);
 
 // The places of the checkpoint that `path` may mean, in the order in which to look: `path` itself,
 // then the best and the last one of a run folder or of Trainer's output directory. With or without
 // links (checkpoint_at()).
-std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& path);
+LOCKSTEP_API std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& path);
 // The first of them that `is_one` accepts; nullopt if there is none.
-std::optional<std::filesystem::path> find_in_run(
+LOCKSTEP_API std::optional<std::filesystem::path> find_in_run(
     const std::filesystem::path& path,
     const std::function<bool(const std::filesystem::path&)>& is_one);
 // The first that is a checkpoint.
 // Throws: CheckpointError if there is none.
-std::filesystem::path find_checkpoint(const std::filesystem::path& path);
+LOCKSTEP_API std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 // The first that has a model's tensors, also in directories of other programs (tensor_file.h).
 // `path` itself if there is none, for example for a file of tensors.
-std::filesystem::path checkpoint_meant(const std::filesystem::path& path);
+LOCKSTEP_API std::filesystem::path checkpoint_meant(const std::filesystem::path& path);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -10,7 +10,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/train/trainer_state.h"
 
-namespace lockstep::run_folder_test {
+namespace lockstep::inline v0::run_folder_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -173,4 +173,4 @@ TEST(RunFolder, EveryWayInWhichTheRanksOfAJobBeginAgain) {
   }
 }
 
-}  // namespace lockstep::run_folder_test
+}  // namespace lockstep::inline v0::run_folder_test

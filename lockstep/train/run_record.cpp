@@ -9,7 +9,7 @@
 #include "lockstep/core/memory_use.h"
 #include "lockstep/train/text_evaluation.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 RunRecord::RunRecord(Communicator comm, RunResult begun, std::vector<std::string> labels)
     : comm_(std::move(comm)), result_(std::move(begun)), labels_(std::move(labels)) {
@@ -68,4 +68,4 @@ RunResult RunRecord::finish() {
   return result_;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -11,7 +11,7 @@
 #include "lockstep/report/run_result.h"
 #include "lockstep/train/train_loop.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Watches a training loop on every rank.
 // Cost: one small all_reduce for each step.
@@ -41,4 +41,4 @@ class RunRecord final : public TrainCallback {
   std::array<double, kStepParts.size()> parts_{};
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -11,7 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/train/strategy.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr const char* kGenerators = "cpu_generator";  // uint8 [ranks, bytes]
@@ -82,4 +82,4 @@ void restore_run_state(const Checkpoint& checkpoint, const std::string& source, 
   strategy.gradients().set_random_states(generators, source + "/ranks.safetensors");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -16,7 +16,7 @@
 #include "lockstep/testing/thread_ranks.h"
 #include "lockstep/train/strategy.h"
 
-namespace lockstep::run_state_test {
+namespace lockstep::inline v0::run_state_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -155,4 +155,4 @@ TEST(RunState, ParametersThatDoNotFitAreNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep::run_state_test
+}  // namespace lockstep::inline v0::run_state_test

@@ -10,7 +10,7 @@
 #include "lockstep/core/text.h"
 #include "lockstep/core/utf8.h"
 
-namespace lockstep::settings {
+namespace lockstep::inline v0::settings {
 
 using nlohmann::json;
 
@@ -126,4 +126,4 @@ json parse_object(std::string_view text, const std::string& source) {
   return json;
 }
 
-}  // namespace lockstep::settings
+}  // namespace lockstep::inline v0::settings

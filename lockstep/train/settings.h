@@ -13,7 +13,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::settings {
+namespace lockstep::inline v0::settings {
 
 // Throws InvalidArgument: "<field> is <value>; give <takes>".
 [[noreturn]] void refuse(const std::string& field, const std::string& value,
@@ -152,4 +152,4 @@ void set_member(Config& config, const std::string& name, const std::string& text
                           hint_for(name, names_of(config, visit), otherwise));
 }
 
-}  // namespace lockstep::settings
+}  // namespace lockstep::inline v0::settings

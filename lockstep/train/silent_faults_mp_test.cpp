@@ -24,7 +24,7 @@
 #include "lockstep/train/straggler.h"
 #include "lockstep/train/strategy.h"
 
-namespace lockstep::silent_faults_mp_test {
+namespace lockstep::inline v0::silent_faults_mp_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -172,4 +172,4 @@ TEST(SilentFaults, ARankThatStaysSlowIsEvictedAndReplaced) {
 }
 
 }  // namespace
-}  // namespace lockstep::silent_faults_mp_test
+}  // namespace lockstep::inline v0::silent_faults_mp_test

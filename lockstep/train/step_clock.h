@@ -10,7 +10,7 @@
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/train_loop.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // For one step, on one thread:
 //
@@ -84,4 +84,4 @@ class StepClock {
   StepTimes times_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

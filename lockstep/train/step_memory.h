@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Bytes.
 struct StepMemory {
@@ -16,4 +16,4 @@ struct StepMemory {
   friend bool operator==(const StepMemory&, const StepMemory&) = default;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 void StopCadence::looked(double seconds) {
   // The first step is slow, and says little of the others: more at a time, but not all at once.
@@ -36,4 +36,4 @@ int StopAgreement::after_step() {
   return static_cast<int>(values[0]);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -6,13 +6,14 @@
 #include <functional>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The number of steps between two checks: as many as take half a second. A check, which is one
 // small collective, then has no measurable cost, and a signal waits for at most half a second and a
 // step. Pure.
-class StopCadence {
+class LOCKSTEP_API StopCadence {
  public:
   static constexpr double kSeconds = 0.5;
 
@@ -27,7 +28,7 @@ class StopCadence {
 };
 
 // Thread-safety: one thread, the communicator's.
-class StopAgreement {
+class LOCKSTEP_API StopAgreement {
  public:
   using Clock = std::function<std::chrono::steady_clock::time_point()>;
 
@@ -51,4 +52,4 @@ class StopAgreement {
   std::chrono::steady_clock::time_point looked_at_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

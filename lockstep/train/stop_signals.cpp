@@ -7,7 +7,7 @@
 
 #include "lockstep/core/mutex.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr std::array kStopSignals{SIGTERM, SIGUSR1};
@@ -82,4 +82,4 @@ bool StopSignals::note(int signal) noexcept {
   return g_signal.compare_exchange_strong(none, signal) || none != kNobody;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

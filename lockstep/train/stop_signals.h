@@ -2,14 +2,16 @@
 // training is saved, and the job resumes another time.
 #pragma once
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 // While an object exists, SIGTERM and SIGUSR1 have no other effect than that the first one is
 // remembered. A signal that the process ignores or handles itself is left alone; such a handler may
 // call note(). Signals belong to the process: several objects (ranks that are threads) see the same
 // signal. The destructor of the last one restores the former handlers.
 // Thread-safety: any thread.
-class StopSignals {
+class LOCKSTEP_API StopSignals {
  public:
   StopSignals();
   ~StopSignals();
@@ -22,4 +24,4 @@ class StopSignals {
   static bool note(int signal) noexcept;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

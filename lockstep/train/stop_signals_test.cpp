@@ -14,7 +14,7 @@
 #include "lockstep/train/requeue_note.h"
 #include "lockstep/train/stop_agreement.h"
 
-namespace lockstep::stop_signals_test {
+namespace lockstep::inline v0::stop_signals_test {
 
 using ::testing::HasSubstr;
 
@@ -154,4 +154,4 @@ TEST(RequeueNote, ComesBackAndGoes) {
   }
 }
 
-}  // namespace lockstep::stop_signals_test
+}  // namespace lockstep::inline v0::stop_signals_test

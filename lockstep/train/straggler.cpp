@@ -11,7 +11,7 @@
 #include "lockstep/report/table.h"
 #include "lockstep/trace/trace_file.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // What a rank says of itself.
@@ -132,4 +132,4 @@ std::shared_ptr<TrainCallback> straggler_report(const Communicator& comm, double
   return std::make_shared<StragglerCallback>(comm, StragglerOptions{.evict = evict});
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

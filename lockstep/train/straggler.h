@@ -22,14 +22,15 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/export.h"
 #include "lockstep/train/straggler_watch.h"
 #include "lockstep/train/train_loop.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Thrown on a rank that stayed slower than its options allow. main() lets it end the process with
 // kExitCode, as `lockstep train` does; the other ranks get PeerLost.
-class Evicted : public Error {
+class LOCKSTEP_API Evicted : public Error {
  public:
   static constexpr int kExitCode = 75;  // EX_TEMPFAIL of sysexits.h: try again
   using Error::Error;
@@ -39,11 +40,11 @@ class Evicted : public Error {
 // and torchrun with --max-restarts).
 // Throws: InvalidArgument of one line unless `evict` is 0, or above 1 with a launcher that has
 // restarts.
-void check_eviction(double evict, int64_t max_restarts);
-void check_eviction(double evict, const EnvLookup& env);
+LOCKSTEP_API void check_eviction(double evict, int64_t max_restarts);
+LOCKSTEP_API void check_eviction(double evict, const EnvLookup& env);
 
 // Thread-safety: one thread, the communicator's.
-class StragglerMonitor {
+class LOCKSTEP_API StragglerMonitor {
  public:
   // `env` tells the launcher's restarts; if it names none, they are not counted. Does not
   // communicate.
@@ -86,7 +87,7 @@ class StragglerMonitor {
 // Compares at each log. If a rank is late, it adds straggler_rank, straggler_late_s (for each
 // step), straggler_since_step and, as a text, straggler_host to the log. Add it on every rank,
 // before the callbacks that write logs.
-class StragglerCallback final : public TrainCallback {
+class LOCKSTEP_API StragglerCallback final : public TrainCallback {
  public:
   explicit StragglerCallback(Communicator comm, StragglerOptions options = {})
       : monitor_(std::move(comm), options) {}
@@ -100,6 +101,7 @@ class StragglerCallback final : public TrainCallback {
 // The callback of Trainer and the recipes. `evict`: a rank that is so many times slower is evicted;
 // 0: none is. Does not communicate.
 // Throws: as check_eviction() for this process.
-std::shared_ptr<TrainCallback> straggler_report(const Communicator& comm, double evict);
+LOCKSTEP_API std::shared_ptr<TrainCallback> straggler_report(const Communicator& comm,
+                                                             double evict);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -14,7 +14,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::straggler_test {
+namespace lockstep::inline v0::straggler_test {
 
 using ::testing::AllOf;
 using ::testing::ContainsRegex;
@@ -182,4 +182,4 @@ TEST(Eviction, RestartsOfAllRanksCountOnce) {
   EXPECT_TRUE(evicts({})) << "who starts it anew is the program's affair";
 }
 
-}  // namespace lockstep::straggler_test
+}  // namespace lockstep::inline v0::straggler_test

@@ -6,7 +6,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/report/table.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 double median_of(std::vector<double> values) {
@@ -121,4 +121,4 @@ std::string ends_text(const Straggler& straggler, const std::string& host, int64
          "; it had been slower since step " + std::to_string(straggler.since_step);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

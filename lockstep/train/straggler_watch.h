@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 struct StragglerOptions {
   // A rank is late if its own work takes so many times the median of the others', and so many
@@ -23,7 +25,7 @@ struct StragglerOptions {
 };
 
 // Throws: InvalidArgument for options out of range; slower and evict must be above 1.
-void check(const StragglerOptions& options);
+LOCKSTEP_API void check(const StragglerOptions& options);
 
 struct Straggler {
   int rank = -1;
@@ -39,7 +41,7 @@ struct RankWindow {
   int64_t steps = 0;
 };
 
-class StragglerWatch {
+class LOCKSTEP_API StragglerWatch {
  public:
   // Throws InvalidArgument (check()).
   explicit StragglerWatch(StragglerOptions options = {});
@@ -71,7 +73,8 @@ class StragglerWatch {
 
 // "rank 2 (on node7) is slower than the others since step 101: its own work takes 0.152 s a step,
 // theirs 0.048 s"; and the line about its end.
-std::string begins_text(const Straggler& straggler, const std::string& host);
-std::string ends_text(const Straggler& straggler, const std::string& host, int64_t step);
+LOCKSTEP_API std::string begins_text(const Straggler& straggler, const std::string& host);
+LOCKSTEP_API std::string ends_text(const Straggler& straggler, const std::string& host,
+                                   int64_t step);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -6,7 +6,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::straggler_watch_test {
+namespace lockstep::inline v0::straggler_watch_test {
 
 constexpr StragglerOptions kAtOnce{.windows = 1, .least_steps = 1};
 
@@ -122,4 +122,4 @@ TEST(StragglerWatch, TheTextsSayWhoWhereHowLateAndSinceWhen) {
       "step 101");
 }
 
-}  // namespace lockstep::straggler_watch_test
+}  // namespace lockstep::inline v0::straggler_watch_test

@@ -21,7 +21,7 @@
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/zero_strategy.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using ModulePtr = std::shared_ptr<torch::nn::Module>;
@@ -196,4 +196,4 @@ std::shared_ptr<Strategy> make_strategy(std::string_view given, const StrategyOp
                         joined(names) + " or logical8");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -2,7 +2,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 Strategy::Strategy(Parts parts)
     : name_(std::move(parts.name)),
@@ -81,4 +81,4 @@ int64_t batches_per_step(const Strategy& strategy, const Communicator& comm) {
   return logical / comm.size();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

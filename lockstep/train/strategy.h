@@ -22,17 +22,18 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/flat/nested.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/strategy_parts.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // For one model.
 // Collective: every function, in the same order on all ranks, unless it says otherwise.
 // Throws: the communicator's errors.
 // Thread-safety: one thread, the communicator's.
-class Strategy {
+class LOCKSTEP_API Strategy {
  public:
   using Tensors = StrategyGradients::Tensors;
   using Initial = StrategyPlacement::Initial;
@@ -100,7 +101,7 @@ class Strategy {
 //               (ZeroUnits); like zero3 if the model has no list of Hookable layers
 const std::vector<std::string>& strategy_names();
 // Whether ranks share copies of the parameters: zero3 and fsdp.
-bool divides_parameters(std::string_view strategy);
+LOCKSTEP_API bool divides_parameters(std::string_view strategy);
 // Also accepts "naive_ring", "zero" (zero1), and "logical<n>" such as logical8: the same bits on
 // any number of ranks up to n (parallel/logical/logical_ranks.h), each of which computes on one
 // thread.
@@ -109,23 +110,23 @@ struct StrategyOptions {
   // zero3 and fsdp: ZeroOptions::copies, which ranks share one copy of the parameters.
   std::vector<int> copies = {};
 };
-std::shared_ptr<Strategy> make_strategy(std::string_view given,
-                                        const StrategyOptions& options = {});
+LOCKSTEP_API std::shared_ptr<Strategy> make_strategy(std::string_view given,
+                                                     const StrategyOptions& options = {});
 
 // Throws: InvalidArgument, in the name of `who`, for steps that the strategy does not take:
 // accumulation with logical ranks, which take several batches for each step already; accumulation
 // or float16 if the strategy divides the model.
-void check_step(const Strategy& strategy, const std::string& who, int64_t accumulation_steps,
-                bool float16);
+LOCKSTEP_API void check_step(const Strategy& strategy, const std::string& who,
+                             int64_t accumulation_steps, bool float16);
 
 // The figures of a log about a step: "learning_rate", and "grad_norm" if there is one.
 // Collective: all ranks.
 // Throws: as StrategyState::check_steps().
-Metrics update_figures(Strategy& strategy, double learning_rate);
+LOCKSTEP_API Metrics update_figures(Strategy& strategy, double learning_rate);
 
 // The number of batches that a step of each rank takes: 1 without logical ranks.
 // Throws: InvalidArgument if the ranks cannot share the logical ranks equally.
-int64_t batches_per_step(const Strategy& strategy, const Communicator& comm);
+LOCKSTEP_API int64_t batches_per_step(const Strategy& strategy, const Communicator& comm);
 
 // While an object exists, backwards only add up gradients on this rank. Several may exist at once.
 class [[nodiscard]] Accumulation {
@@ -192,4 +193,4 @@ class StrategyModel {
   std::shared_ptr<Strategy> strategy_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

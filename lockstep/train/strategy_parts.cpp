@@ -24,7 +24,7 @@
 #include "lockstep/train/run_state.h"
 #include "lockstep/train/strategy.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 int64_t bytes_of(const NamedTensors& tensors) {
@@ -265,4 +265,4 @@ std::shared_ptr<void> StrategyPlacement::as_saved() {
   return traits().has_parts ? nullptr : whole_parameters();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

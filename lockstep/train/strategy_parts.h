@@ -15,6 +15,7 @@
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/sliced_tensors.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/train/device_scalar.h"
@@ -24,7 +25,7 @@ namespace torch::nn {
 class Module;
 }
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 class Strategy;
 
@@ -63,7 +64,7 @@ struct StrategyTraits {
 
 // The common base of the parts, with the strategy's model and ranks.
 // Throws: the accessors throw InvalidArgument before Strategy::set_up().
-class StrategyPart {
+class LOCKSTEP_API StrategyPart {
  public:
   StrategyPart() = default;
   StrategyPart(const StrategyPart&) = delete;
@@ -88,7 +89,7 @@ class StrategyPart {
 };
 
 // The computation and the averaging of gradients.
-class StrategyGradients : public StrategyPart {
+class LOCKSTEP_API StrategyGradients : public StrategyPart {
  public:
   using Tensors = std::vector<at::Tensor>;
 
@@ -151,7 +152,7 @@ struct StrategyStep {
 // communicate. restore() replaces the state that Strategy::bind() and make_optimizer() have made;
 // all ranks call it, each with its own share. bind() then takes a model whose parameters have no
 // values.
-class StateShares {
+class LOCKSTEP_API StateShares {
  public:
   virtual ~StateShares() = default;
   virtual int64_t bytes() = 0;
@@ -160,7 +161,7 @@ class StateShares {
 };
 
 // The optimizer, its step, and their part of a checkpoint.
-class StrategyState : public StrategyPart {
+class LOCKSTEP_API StrategyState : public StrategyPart {
  public:
   // Makes an optimizer of the model's parameters in these groups, for the whole training. The
   // default calls optim::make_fused().
@@ -225,7 +226,7 @@ class StrategyState : public StrategyPart {
 };
 
 // The placement of data and parameters on the ranks.
-class StrategyPlacement : public StrategyPart {
+class LOCKSTEP_API StrategyPlacement : public StrategyPart {
  public:
   // Writes the elements [begin, begin + part.numel()) of the named parameter into `part`, like
   // ZeroOptions::initial, with equal values on all ranks.
@@ -268,4 +269,4 @@ class StrategyPlacement : public StrategyPart {
   [[nodiscard]] std::shared_ptr<void> as_saved();
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

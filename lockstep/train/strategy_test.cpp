@@ -19,7 +19,7 @@
 #include "lockstep/train/accelerator.h"
 #include "lockstep/train/trainer.h"
 
-namespace lockstep::strategy_test {
+namespace lockstep::inline v0::strategy_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -385,4 +385,4 @@ TEST_F(StrategyTest, NamesAndRefusals) {
 }
 
 }  // namespace
-}  // namespace lockstep::strategy_test
+}  // namespace lockstep::inline v0::strategy_test

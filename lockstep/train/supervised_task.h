@@ -18,7 +18,7 @@
 #include "lockstep/train/train_loop.h"
 #include "lockstep/train/train_step.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Computes `loss(model, batch)` under these settings.
 template <typename Loss, typename Model, typename Batch>
@@ -137,4 +137,4 @@ Evaluation evaluate_classifier(M& model, const D& dataset, Communicator& comm, i
   return counts.reduce(comm);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -2,7 +2,7 @@
 
 #include <span>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 void TensorBoardCallback::on_log(const TrainerState& state, const LogEvent& event) {
   writer_.add_scalar("loss/train", event.loss, state.step);
@@ -28,4 +28,4 @@ void add_histogram(TensorBoardWriter& writer, std::string_view tag, const at::Te
       tag, std::span(values.const_data_ptr<double>(), static_cast<size_t>(values.numel())), step);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -6,16 +6,17 @@
 #include <string_view>
 #include <utility>
 
+#include "lockstep/core/export.h"
 #include "lockstep/report/tensorboard.h"
 #include "lockstep/train/train_loop.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Writes, by optimizer step: loss/train and samples_per_s at each log; loss/test, accuracy/test,
 // the evaluation's other metrics (perplexity/test) and loss/epoch (the mean training loss of the
 // epoch) at each epoch's end.
 // Requires: rank 0.
-class TensorBoardCallback final : public TrainCallback {
+class LOCKSTEP_API TensorBoardCallback final : public TrainCallback {
  public:
   explicit TensorBoardCallback(TensorBoardWriter writer) : writer_(std::move(writer)) {}
   void on_log(const TrainerState& state, const LogEvent& event) override;
@@ -26,7 +27,7 @@ class TensorBoardCallback final : public TrainCallback {
 };
 
 // Adds a histogram of a tensor's elements; any device, dtype and strides.
-void add_histogram(TensorBoardWriter& writer, std::string_view tag, const at::Tensor& tensor,
-                   int64_t step);
+LOCKSTEP_API void add_histogram(TensorBoardWriter& writer, std::string_view tag,
+                                const at::Tensor& tensor, int64_t step);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -6,7 +6,7 @@
 
 #include "lockstep/train/evaluation_pass.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 EvalPrediction predict_texts(BertClassifier& model, const data::TokenizedTexts& texts,
                              Communicator& comm, const TextEvaluationOptions& options) {
@@ -42,4 +42,4 @@ ConfusionMatrix confusion_matrix(const Evaluation& evaluation,
   return {labels, counts};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,13 +8,14 @@
 
 #include "lockstep/amp/autocast.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/data/tokenized_texts.h"
 #include "lockstep/model/bert.h"
 #include "lockstep/report/classification_report.h"
 #include "lockstep/train/evaluation.h"
 #include "lockstep/train/metrics.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct TextEvaluationOptions {
   int64_t batch_size = 32;  // a rank
@@ -24,15 +25,17 @@ struct TextEvaluationOptions {
 // Returns the logits of every text, in order, and the labels. The model is in evaluation mode
 // meanwhile, and has its former mode afterwards.
 // Collective: all ranks.
-EvalPrediction predict_texts(BertClassifier& model, const data::TokenizedTexts& texts,
-                             Communicator& comm, const TextEvaluationOptions& options = {});
+LOCKSTEP_API EvalPrediction predict_texts(BertClassifier& model, const data::TokenizedTexts& texts,
+                                          Communicator& comm,
+                                          const TextEvaluationOptions& options = {});
 
 // Texts without a label (-1) are left out.
 // Collective: all ranks.
-Evaluation evaluate_texts(BertClassifier& model, const data::TokenizedTexts& texts,
-                          Communicator& comm, const TextEvaluationOptions& options = {});
+LOCKSTEP_API Evaluation evaluate_texts(BertClassifier& model, const data::TokenizedTexts& texts,
+                                       Communicator& comm,
+                                       const TextEvaluationOptions& options = {});
 
-ConfusionMatrix confusion_matrix(const Evaluation& evaluation,
-                                 const std::vector<std::string>& labels);
+LOCKSTEP_API ConfusionMatrix confusion_matrix(const Evaluation& evaluation,
+                                              const std::vector<std::string>& labels);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

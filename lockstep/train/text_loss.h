@@ -7,10 +7,11 @@
 #include <concepts>
 #include <cstdint>
 
+#include "lockstep/core/export.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/text_batch.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The result of a compute_loss hook for a batch.
 struct LossOutput {
@@ -48,16 +49,16 @@ concept LossFor =
     };
 
 // Cross entropy of a BertClassifier's logits.
-struct TextClassificationLoss {
-  template <typename Model>
-    requires requires(Model& model, const data::TextBatch& batch) {
-      model->forward(batch.input_ids, batch.attention_mask, batch.token_type_ids, batch.lengths);
-    }
-  LossOutput operator()(Model& model, const data::TextBatch& batch) const {
-    const at::Tensor logits =
-        model(batch.input_ids, batch.attention_mask, batch.token_type_ids, batch.lengths);
-    return {torch::nn::functional::cross_entropy(logits, batch.labels), logits, batch.labels};
-  }
-};
+struct LOCKSTEP_API TextClassificationLoss{
+    template <typename Model> requires requires(Model & model, const data::TextBatch& batch){
+        model->forward(batch.input_ids, batch.attention_mask, batch.token_type_ids, batch.lengths);
+}  // namespace lockstep::inline v0
+LossOutput operator()(Model& model, const data::TextBatch& batch) const {
+  const at::Tensor logits =
+      model(batch.input_ids, batch.attention_mask, batch.token_type_ids, batch.lengths);
+  return {torch::nn::functional::cross_entropy(logits, batch.labels), logits, batch.labels};
+}
+}
+;
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,7 +8,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 double seconds_between(std::chrono::steady_clock::time_point from,
@@ -314,4 +314,4 @@ void TrainLoop::count_time() {
   clock_ = now;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

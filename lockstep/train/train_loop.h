@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/train/evaluation.h"
 #include "lockstep/train/loop_point.h"
 #include "lockstep/train/metrics.h"
@@ -19,7 +20,7 @@
 #include "lockstep/train/stop_signals.h"
 #include "lockstep/train/trainer_state.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The seconds of a step on this rank, by part.
 struct StepTimes {
@@ -80,7 +81,7 @@ struct TrainControl {
 
 // Watches a training. Every function is called on every rank and may communicate. Callbacks are
 // called in the order in which they were added.
-class TrainCallback {
+class LOCKSTEP_API TrainCallback {
  public:
   virtual ~TrainCallback() = default;
   virtual void on_step(const TrainerState&, const StepResult&) {}
@@ -125,7 +126,7 @@ struct TrainLoopOptions {
   std::function<int()> stop_signal = StopSignals::received;
 };
 
-class TrainLoop {
+class LOCKSTEP_API TrainLoop {
  public:
   // The loop keeps its state in `state`, which others may read at any time. It overwrites what was
   // there. Null: the loop has its own.
@@ -198,4 +199,4 @@ class TrainLoop {
   int64_t uncounted_ = 0, uncounted_steps_ = 0;  // this rank's samples, and steps, since then
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

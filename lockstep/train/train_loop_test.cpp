@@ -11,7 +11,7 @@
 #include "lockstep/testing/thread_ranks.h"
 #include "lockstep/train/callbacks.h"
 
-namespace lockstep::train_loop_test {
+namespace lockstep::inline v0::train_loop_test {
 
 // Remembers what happened as one line each.
 class Recorder final : public TrainCallback {
@@ -413,4 +413,4 @@ TEST(TrainLoop, GoesOnBetweenAStepsUpdateAndWhatFollowsIt) {
   EXPECT_THROW(loop_point_from("no point"), DataError);
 }
 
-}  // namespace lockstep::train_loop_test
+}  // namespace lockstep::inline v0::train_loop_test

@@ -8,7 +8,7 @@
 #include "lockstep/data/partition.h"
 #include "lockstep/train/strategy.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 RunSteps run_steps(const TrainSpec& spec, int64_t per_epoch) {
   if (spec.max_steps_alone && spec.loop.max_steps > 0)
@@ -73,4 +73,4 @@ data::LoaderOptions loader_options(const TrainSpec::Data& spec, const DealtSampl
           .device = device};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

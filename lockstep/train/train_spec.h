@@ -11,17 +11,18 @@
 
 #include "lockstep/amp/autocast.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/data/step_sampler.h"
 #include "lockstep/optim/step_spec.h"
 #include "lockstep/train/train_loop.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 class Strategy;
 
-struct TrainSpec {
+struct LOCKSTEP_API TrainSpec {
   struct Data {
     int64_t batch_size = 8;  // of a rank
     // The samples of a step over all ranks, which then share them unequally; batch_size is the
@@ -61,11 +62,12 @@ struct RunSteps {
   int64_t per_epoch = 0;
   int64_t all = 0;  // those that the schedule is laid out for
 };
-RunSteps run_steps(const TrainSpec& spec, int64_t per_epoch);
-TrainLoopOptions loop_options(const TrainSpec& spec, int64_t steps_per_epoch);
+LOCKSTEP_API RunSteps run_steps(const TrainSpec& spec, int64_t per_epoch);
+LOCKSTEP_API TrainLoopOptions loop_options(const TrainSpec& spec, int64_t steps_per_epoch);
 
 // nullopt: forward computes in float32.
-std::optional<amp::AutocastSettings> autocast_of(optim::Precision precision, at::Device device);
+LOCKSTEP_API std::optional<amp::AutocastSettings> autocast_of(optim::Precision precision,
+                                                              at::Device device);
 
 // The samples that a rank loads, and the size of its batches.
 struct DealtSamples {
@@ -77,10 +79,10 @@ struct DealtSamples {
 };
 // Deals a data set of `size` samples. `lengths`: of the samples, for group_by_length.
 // Throws: InvalidArgument where these are needed and there are none.
-DealtSamples deal(const TrainSpec::Data& spec, int64_t size, const Strategy& strategy,
-                  const Communicator& comm,
-                  const std::function<std::vector<int64_t>()>& lengths = {});
-data::LoaderOptions loader_options(const TrainSpec::Data& spec, const DealtSamples& dealt,
-                                   at::Device device);
+LOCKSTEP_API DealtSamples deal(const TrainSpec::Data& spec, int64_t size, const Strategy& strategy,
+                               const Communicator& comm,
+                               const std::function<std::vector<int64_t>()>& lengths = {});
+LOCKSTEP_API data::LoaderOptions loader_options(const TrainSpec::Data& spec,
+                                                const DealtSamples& dealt, at::Device device);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

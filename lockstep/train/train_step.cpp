@@ -13,7 +13,7 @@
 #include "lockstep/train/step_clock.h"
 #include "lockstep/train/strategy.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // How much the batches of a step count.
@@ -164,4 +164,4 @@ int64_t TrainStep::plan_activations(std::vector<int64_t> order, int64_t batch_si
       {.limit = limit, .micro_batches = strategy.traits().micro_batches, .any = any});
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -11,17 +11,18 @@
 #include <vector>
 
 #include "lockstep/amp/autocast.h"
+#include "lockstep/core/export.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/model_on_ranks.h"
 #include "lockstep/train/text_loss.h"
 #include "lockstep/train/train_loop.h"
 #include "lockstep/train/train_spec.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Requires: whatever it refers to outlives it.
 // Thread-safety: one thread, the communicator's.
-class TrainStep {
+class LOCKSTEP_API TrainStep {
  public:
   struct Parts {
     ModelOnRanks& run;
@@ -82,4 +83,4 @@ class TrainStep {
   bool counted_ = false;  // a forward's memory
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

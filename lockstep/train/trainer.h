@@ -29,7 +29,7 @@
 #include "lockstep/train/trainer_parts.h"
 #include "lockstep/train/training_arguments.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // M: a module holder. D: a data set (data/dataset.h), whose batch() is transformers' data_collator;
 // data::Collated (data/collated.h) makes a data set from samples and a function. Loss: the
@@ -146,4 +146,4 @@ class Trainer final : public TrainerCore {
   StrategyModel<M> model_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -28,7 +28,7 @@
 #include "lockstep/train/run_folder.h"
 #include "lockstep/train/straggler.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // As transformers rounds what it prints of times.
@@ -335,4 +335,4 @@ Evaluation TrainerCore::evaluate_now() {
   return evaluation;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

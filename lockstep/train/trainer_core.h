@@ -13,6 +13,7 @@
 
 #include "lockstep/amp/autocast.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/model_on_ranks.h"
 #include "lockstep/train/run_state.h"
@@ -23,11 +24,11 @@
 #include "lockstep/train/trainer_parts.h"
 #include "lockstep/train/training_arguments.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Collective: every function.
 // Thread-safety: one thread, the communicator's.
-class TrainerCore {
+class LOCKSTEP_API TrainerCore {
  public:
   TrainerCore(const TrainerCore&) = delete;
   TrainerCore& operator=(const TrainerCore&) = delete;
@@ -114,4 +115,4 @@ class TrainerCore {
   bool trained_ = false;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -9,7 +9,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 TrainSpec spec_of(const TrainingArguments& args) {
   const std::filesystem::path output = args.output_dir;
@@ -124,4 +124,4 @@ std::optional<double> PredictionSum::mean_loss(Communicator& comm) const {
   return values[1] > 0 ? std::optional(values[0] / values[1]) : std::nullopt;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

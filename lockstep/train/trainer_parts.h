@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/text_loss.h"
 #include "lockstep/train/train_loop.h"
@@ -15,7 +16,7 @@
 #include "lockstep/train/trainer_state.h"
 #include "lockstep/train/training_arguments.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct TrainOutput {
   int64_t global_step = 0;
@@ -28,7 +29,7 @@ struct TrainOutput {
 
 // Ends training if the metric of the best model has not improved by more than `threshold` in
 // `patience` evaluations in a row, like transformers'.
-class EarlyStoppingCallback final : public TrainCallback {
+class LOCKSTEP_API EarlyStoppingCallback final : public TrainCallback {
  public:
   EarlyStoppingCallback(const TrainingArguments& args, int64_t patience, double threshold = 0);
   void on_evaluation(const TrainerState& state, const Evaluation& evaluation, bool best,
@@ -44,15 +45,15 @@ class EarlyStoppingCallback final : public TrainCallback {
   int64_t waited_ = 0;
 };
 
-TrainSpec spec_of(const TrainingArguments& args);
+LOCKSTEP_API TrainSpec spec_of(const TrainingArguments& args);
 
 // The score of an evaluation: the metric, or its negative if smaller is better.
 // Throws: the result throws InvalidArgument that lists the metrics, if that one is missing.
-std::function<double(const Evaluation&)> score_of(const TrainingArguments& args);
+LOCKSTEP_API std::function<double(const Evaluation&)> score_of(const TrainingArguments& args);
 
 // Collects this rank's rows of a forward over a data set. Without logits (LossOutput) predictions
 // are undefined.
-class PredictionSum {
+class LOCKSTEP_API PredictionSum {
  public:
   // `counted`: the number of samples or targets that the loss is the mean of.
   void add(const LossOutput& output, int64_t counted);
@@ -66,4 +67,4 @@ class PredictionSum {
   RunningLoss loss_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

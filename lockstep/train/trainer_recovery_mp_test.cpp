@@ -33,7 +33,7 @@
 #include "lockstep/trace/call_board.h"
 #include "lockstep/train/trainer.h"
 
-namespace lockstep::trainer_recovery_mp_test {
+namespace lockstep::inline v0::trainer_recovery_mp_test {
 namespace {
 
 using Net = recover_test::TestNet;
@@ -407,4 +407,4 @@ TEST(TrainerRecoveryOnDevices, IsTheSame) {
 }
 
 }  // namespace
-}  // namespace lockstep::trainer_recovery_mp_test
+}  // namespace lockstep::inline v0::trainer_recovery_mp_test

@@ -4,7 +4,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr const char* kStepsPerEpoch = "steps_per_epoch";
@@ -47,4 +47,4 @@ TrainerState trainer_state_from_json(const std::string& text, const std::string&
   return state;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

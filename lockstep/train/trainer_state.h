@@ -4,13 +4,14 @@
 #include <cstdint>
 #include <string>
 
+#include "lockstep/core/export.h"
 #include "lockstep/train/device_scalar.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The same on every rank. A resumed run starts from it, and from the parameters, the optimizer and
 // the generators.
-struct TrainerState {
+struct LOCKSTEP_API TrainerState {
   int64_t epoch = 0;          // epochs completed
   int64_t step_in_epoch = 0;  // steps done of the epoch under way
   int64_t step = 0;           // optimizer steps since the start
@@ -29,7 +30,7 @@ struct TrainerState {
 };
 
 // A mean over samples that this rank is adding up.
-struct RunningLoss {
+struct LOCKSTEP_API RunningLoss {
   DeviceScalar loss = 0;  // sum over samples, or over targets (StepResult::targets)
   double samples = 0;     // of this rank; likewise
 
@@ -45,7 +46,8 @@ struct RunningLoss {
 
 // JSON with a member for each field. Reading throws CheckpointError that begins with `source` if a
 // field is missing or impossible.
-std::string to_json(const TrainerState& state);
-TrainerState trainer_state_from_json(const std::string& text, const std::string& source);
+LOCKSTEP_API std::string to_json(const TrainerState& state);
+LOCKSTEP_API TrainerState trainer_state_from_json(const std::string& text,
+                                                  const std::string& source);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -20,7 +20,7 @@
 #include "lockstep/train/normed_net.h"
 #include "lockstep/train/requeue_note.h"
 
-namespace lockstep::trainer_test {
+namespace lockstep::inline v0::trainer_test {
 
 namespace fs = std::filesystem;
 using train_test::NormedNet;
@@ -633,4 +633,4 @@ TEST(Metrics, PrintAsPythonsDictionaries) {
       "{'eval_loss': 1.1885839700698853, 'eval_accuracy': 0.5525, 'rate': 0.0005, 'epoch': 1.0}");
 }
 
-}  // namespace lockstep::trainer_test
+}  // namespace lockstep::inline v0::trainer_test

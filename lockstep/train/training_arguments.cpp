@@ -9,7 +9,7 @@
 #include "lockstep/core/text.h"
 #include "lockstep/train/settings.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // Every argument once: name, member, and what it takes where its type does not say it.
@@ -235,4 +235,4 @@ bool best_is_greatest(const TrainingArguments& arguments) {
   return arguments.greater_is_better.value_or(!best_metric(arguments).ends_with("loss"));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -6,7 +6,9 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 // The defaults are transformers'. A device is a rank.
 struct TrainingArguments {
@@ -66,19 +68,20 @@ struct TrainingArguments {
 };
 
 // Throws: InvalidArgument that names the first argument that is impossible, alone or with another.
-void check(const TrainingArguments& arguments);
+LOCKSTEP_API void check(const TrainingArguments& arguments);
 
 // JSON of all arguments by name. Reading takes absent ones from `base`. It also reads the JSON of
 // transformers (TrainingArguments.to_json_string(), 5.24): keys without an effect here are ignored,
 // and keys that would change a run are accepted only with the value that changes nothing.
 // Throws: InvalidArgument of one line that begins with `source`, for unknown names (all of them,
 // with the nearest ones), a value of another type, a value that is not supported, and as check().
-std::string to_json(const TrainingArguments& arguments);
-TrainingArguments training_arguments_from_json(std::string_view text, const std::string& source,
-                                               TrainingArguments base = {});
+LOCKSTEP_API std::string to_json(const TrainingArguments& arguments);
+LOCKSTEP_API TrainingArguments training_arguments_from_json(std::string_view text,
+                                                            const std::string& source,
+                                                            TrainingArguments base = {});
 
 // Whether a greater value of the best model's metric is better, and its name with "eval_".
-bool best_is_greatest(const TrainingArguments& arguments);
-std::string best_metric(const TrainingArguments& arguments);
+LOCKSTEP_API bool best_is_greatest(const TrainingArguments& arguments);
+LOCKSTEP_API std::string best_metric(const TrainingArguments& arguments);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

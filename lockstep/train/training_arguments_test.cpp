@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::training_arguments_test {
+namespace lockstep::inline v0::training_arguments_test {
 namespace {
 
 // As transformers 5.24 writes TrainingArguments("out", report_to=[]).to_json_string() on a machine
@@ -110,4 +110,4 @@ TEST(TrainingArguments, WhatWouldBeAnotherRunIsRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep::training_arguments_test
+}  // namespace lockstep::inline v0::training_arguments_test

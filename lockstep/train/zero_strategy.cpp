@@ -17,7 +17,7 @@
 #include "lockstep/hooks/forward_hook.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // What the three parts share.
@@ -275,4 +275,4 @@ std::shared_ptr<Strategy> make_zero_strategy(int stage, bool units, std::vector<
                       .placement = std::make_unique<ZeroPlacement>(zero)});
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

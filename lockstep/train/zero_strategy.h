@@ -6,10 +6,10 @@
 
 #include "lockstep/train/strategy.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // `units`: parameters are divided between hosts as well. `copies`: ZeroOptions'.
 std::shared_ptr<Strategy> make_zero_strategy(int stage, bool units = false,
                                              std::vector<int> copies = {});
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -16,7 +16,7 @@
 #include "lockstep/products/parallel_lm.h"
 #include "lockstep/verify/internal/training.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using namespace internal;
@@ -177,4 +177,4 @@ bool same_bits(const EqualityRun& a, const EqualityRun& b) {
   });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -14,10 +14,11 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/model/lm_config.h"
 #include "lockstep/products/parallelism.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct EqualityOptions {
   int64_t steps = 20;  // with clipping
@@ -39,20 +40,20 @@ struct EqualityRun {
 
 // Trains TransformerLm in this process with torch's optimizers and clip_grad_norm_. Values and
 // batches are computed from names and numbers; nothing is drawn at random.
-EqualityRun train_whole(const LmConfig& config, const EqualityOptions& options = {});
+LOCKSTEP_API EqualityRun train_whole(const LmConfig& config, const EqualityOptions& options = {});
 // Trains ParallelLm on `ranks` threads.
 // Throws: as ParallelLm.
-EqualityRun train_divided(const LmConfig& config, const Parallelism& how, int ranks,
-                          const EqualityOptions& options = {});
+LOCKSTEP_API EqualityRun train_divided(const LmConfig& config, const Parallelism& how, int ranks,
+                                       const EqualityOptions& options = {});
 
 // The largest relative differences.
-struct EqualityResult {
+struct LOCKSTEP_API EqualityResult {
   double losses = 0, norms = 0, evaluated = 0, parameters = 0;
   std::string worst;  // the parameter that differs most
   double most() const;
 };
-EqualityResult compare(const EqualityRun& run, const EqualityRun& expected);
+LOCKSTEP_API EqualityResult compare(const EqualityRun& run, const EqualityRun& expected);
 // Whether the two are equal in every bit.
-bool same_bits(const EqualityRun& a, const EqualityRun& b);
+LOCKSTEP_API bool same_bits(const EqualityRun& a, const EqualityRun& b);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

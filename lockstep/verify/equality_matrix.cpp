@@ -4,7 +4,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 LmConfig base() {
@@ -153,4 +153,4 @@ EqualityCell compare_product(const EqualityModel& model, const EqualityRun& expe
   return cell;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -12,7 +12,7 @@
 #include "lockstep/verify/equality.h"
 #include "lockstep/verify/plain_equality.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct EqualityModel {
   std::string name;  // "grouped heads"
@@ -56,4 +56,4 @@ double default_tolerance(at::ScalarType dtype);
 EqualityCell compare_product(const EqualityModel& model, const EqualityRun& expected,
                              const EqualityProduct& product, const MatrixOptions& options);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

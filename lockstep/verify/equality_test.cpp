@@ -5,7 +5,7 @@
 
 #include "lockstep/verify/equality_matrix.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using ::testing::AnyOf;
@@ -84,4 +84,4 @@ TEST(EqualityMatrix, InFloat32ItRepeatsBitForBit) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -16,7 +16,7 @@
 #include "lockstep/products/parallel_model.h"
 #include "lockstep/verify/internal/training.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using namespace internal;
@@ -204,4 +204,4 @@ EqualityRun train_divided(PlainModel kind, const Parallelism& how, int ranks,
   return run;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -5,7 +5,7 @@
 #include "lockstep/products/parallelism.h"
 #include "lockstep/verify/equality.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 enum class PlainModel : uint8_t { kDecoder, kEncoder, kVision };
 
@@ -15,4 +15,4 @@ EqualityRun train_whole(PlainModel model, const EqualityOptions& options = {});
 EqualityRun train_divided(PlainModel model, const Parallelism& how, int ranks,
                           const EqualityOptions& options = {});
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/net.h"
 
-namespace lockstep::wire {
+namespace lockstep::inline v0::wire {
 namespace {
 
 constexpr size_t kNonceSize = 32;
@@ -166,4 +166,4 @@ void authenticate_as_client(int fd, const Secret& secret, std::string_view purpo
   }
 }
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::inline v0::wire

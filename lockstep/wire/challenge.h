@@ -9,7 +9,7 @@
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/secret.h"
 
-namespace lockstep::wire {
+namespace lockstep::inline v0::wire {
 
 // Mutual challenge over a connected stream socket: each end sends a nonce and proves the secret by
 // HMAC-SHA256 over both nonces, its role and `purpose` (so that a proof for one service is
@@ -86,4 +86,4 @@ class ClientChallenge : public ChallengeHalf {
   std::string feed(std::string_view bytes);
 };
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::inline v0::wire

@@ -11,7 +11,7 @@
 #include "lockstep/core/net.h"
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep::wire {
+namespace lockstep::inline v0::wire {
 namespace challenge_test {
 
 struct Challenge {
@@ -120,4 +120,4 @@ TEST(ServerChallengeTest, ARecordedProofIsWorthless) {
 }
 
 }  // namespace challenge_test
-}  // namespace lockstep::wire
+}  // namespace lockstep::inline v0::wire

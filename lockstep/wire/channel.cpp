@@ -11,7 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/wire/challenge.h"
 
-namespace lockstep::wire {
+namespace lockstep::inline v0::wire {
 namespace {
 
 constexpr size_t kMostSent = size_t{1} << 20;  // sent bytes that are kept before unsent ones
@@ -98,4 +98,4 @@ std::vector<std::string> Channel::pump() {
   return bodies;
 }
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::inline v0::wire

@@ -15,7 +15,7 @@
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/wire/frames.h"
 
-namespace lockstep::wire {
+namespace lockstep::inline v0::wire {
 
 class Channel {
  public:
@@ -71,4 +71,4 @@ class Channel {
   std::string lost_;  // why the connection is unusable; empty: it is usable
 };
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::inline v0::wire

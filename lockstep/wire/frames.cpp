@@ -5,7 +5,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/net.h"
 
-namespace lockstep::wire {
+namespace lockstep::inline v0::wire {
 namespace {
 
 constexpr size_t kLengthBytes = 4;
@@ -62,4 +62,4 @@ std::string receive_frame(int fd, size_t most, Deadline deadline) {
   return body;
 }
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::inline v0::wire

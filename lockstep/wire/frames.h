@@ -11,7 +11,7 @@
 
 #include "lockstep/core/deadline.h"
 
-namespace lockstep::wire {
+namespace lockstep::inline v0::wire {
 
 // The frame of a body.
 // Throws: InvalidArgument beyond `most` bytes.
@@ -39,4 +39,4 @@ class FrameReader {
 void send_frame(int fd, std::string_view body, size_t most, Deadline deadline);
 std::string receive_frame(int fd, size_t most, Deadline deadline);
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::inline v0::wire

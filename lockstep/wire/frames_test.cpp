@@ -10,7 +10,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep::wire {
+namespace lockstep::inline v0::wire {
 namespace frames_test {
 
 const std::vector<std::string>& bodies() {
@@ -65,4 +65,4 @@ TEST(Frames, BlockingEndsUnderstandEachOther) {
 }
 
 }  // namespace frames_test
-}  // namespace lockstep::wire
+}  // namespace lockstep::inline v0::wire

@@ -16,7 +16,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/core/net.h"
 
-namespace lockstep::wire {
+namespace lockstep::inline v0::wire {
 namespace {
 
 constexpr int kTurns = 4;             // batches of events in one call
@@ -243,4 +243,4 @@ void Listener::set_timer(Deadline deadline) {
     throw system_error("timerfd_settime", errno);
 }
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::inline v0::wire

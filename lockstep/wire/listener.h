@@ -28,7 +28,7 @@
 #include "lockstep/wire/challenge.h"
 #include "lockstep/wire/unauthenticated_peers.h"
 
-namespace lockstep::wire {
+namespace lockstep::inline v0::wire {
 
 // What a peer that has proved the secret has to say before its connection is given out.
 class Greeting {
@@ -122,4 +122,4 @@ class Listener {
   std::atomic<uint64_t> refused_{0};
 };
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::inline v0::wire

@@ -18,7 +18,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/net.h"
 
-namespace lockstep::wire {
+namespace lockstep::inline v0::wire {
 namespace listener_test {
 
 using namespace std::chrono_literals;
@@ -308,4 +308,4 @@ TEST_F(ListenerTest, AConnectionWaitsWhileThereIsNoDescriptor) {
 }
 
 }  // namespace listener_test
-}  // namespace lockstep::wire
+}  // namespace lockstep::inline v0::wire

@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/net.h"
 
-namespace lockstep::wire {
+namespace lockstep::inline v0::wire {
 
 std::string source_of(int fd) {
   int domain = 0;
@@ -68,4 +68,4 @@ std::optional<uint64_t> UnauthenticatedPeers::oldest() const {
   return sources_.begin()->first;
 }
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::inline v0::wire

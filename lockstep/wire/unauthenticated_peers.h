@@ -9,7 +9,7 @@
 #include <set>
 #include <string>
 
-namespace lockstep::wire {
+namespace lockstep::inline v0::wire {
 
 // The origin of a connection: "process 123" where the kernel knows (a Unix socket), the address
 // without its port over TCP, "" where neither is known any more.
@@ -46,4 +46,4 @@ class UnauthenticatedPeers {
   std::map<std::string, std::set<uint64_t>> of_source_;
 };
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::inline v0::wire

@@ -12,7 +12,7 @@
 
 #include "lockstep/core/net.h"
 
-namespace lockstep::wire {
+namespace lockstep::inline v0::wire {
 namespace unauthenticated_peers_test {
 
 TEST(UnauthenticatedPeers, TheOldestOfTheLargestCrowdGivesWay) {
@@ -78,4 +78,4 @@ TEST(UnauthenticatedPeers, HalfOfTheDescriptorsAreForOthers) {
 }
 
 }  // namespace unauthenticated_peers_test
-}  // namespace lockstep::wire
+}  // namespace lockstep::inline v0::wire

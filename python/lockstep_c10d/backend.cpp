@@ -12,7 +12,7 @@
 #include "site.h"
 #include "sparse.h"
 
-namespace lockstep::python {
+namespace lockstep::inline v0::python {
 namespace {
 
 using c10d::OpType;
@@ -538,4 +538,4 @@ void LockstepBackend::shutdown() {
   executor_->close();
 }
 
-}  // namespace lockstep::python
+}  // namespace lockstep::inline v0::python

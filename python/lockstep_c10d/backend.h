@@ -12,7 +12,7 @@
 #include "executor.h"
 #include "lockstep/comm/communicator.h"
 
-namespace lockstep::python {
+namespace lockstep::inline v0::python {
 
 // One process group: a communicator of its own, and an executor over it. Any thread may call, as
 // with ProcessGroupGloo; what that one refuses and a communicator does is done (averages, unequal
@@ -82,4 +82,4 @@ class LockstepBackend final : public c10d::Backend {
   std::atomic<int> monitored_{0};
 };
 
-}  // namespace lockstep::python
+}  // namespace lockstep::inline v0::python

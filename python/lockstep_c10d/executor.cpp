@@ -9,7 +9,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::python {
+namespace lockstep::inline v0::python {
 namespace {
 
 using std::chrono::microseconds;
@@ -402,4 +402,4 @@ void Executor::close() {
   complete(finished);
 }
 
-}  // namespace lockstep::python
+}  // namespace lockstep::inline v0::python

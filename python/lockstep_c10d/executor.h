@@ -24,7 +24,7 @@
 
 #include "lockstep/comm/communicator.h"
 
-namespace lockstep::python {
+namespace lockstep::inline v0::python {
 
 // One operation, as data.
 struct Task {
@@ -145,4 +145,4 @@ class Executor : public std::enable_shared_from_this<Executor> {
   Bell bell_;                               // what wakes it
 };
 
-}  // namespace lockstep::python
+}  // namespace lockstep::inline v0::python

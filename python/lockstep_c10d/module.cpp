@@ -17,7 +17,7 @@
 #include "site.h"
 #include "store_view.h"
 
-namespace lockstep::python {
+namespace lockstep::inline v0::python {
 namespace {
 
 // Where the job's own group shows its calls: on the agent's board under lockstep run, else on one
@@ -52,7 +52,7 @@ c10::intrusive_ptr<c10d::Backend> connect_group(const c10::intrusive_ptr<c10d::S
 }
 
 }  // namespace
-}  // namespace lockstep::python
+}  // namespace lockstep::inline v0::python
 
 PYBIND11_MODULE(_C, m) {
   m.doc() = "Lockstep's communicator as a backend of torch.distributed";

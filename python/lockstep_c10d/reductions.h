@@ -9,7 +9,7 @@
 #include "lockstep/comm/backend/types.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::python {
+namespace lockstep::inline v0::python {
 
 struct Reduction {
   ReduceOp op = ReduceOp::kSum;
@@ -58,4 +58,4 @@ inline Reduction to_reduction(const c10d::ReduceOp& op) {
   }
 }
 
-}  // namespace lockstep::python
+}  // namespace lockstep::inline v0::python

@@ -7,7 +7,7 @@
 #include "lockstep/comm/backend/types.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::python {
+namespace lockstep::inline v0::python {
 namespace {
 
 void check(const at::Tensor& tensor) {
@@ -139,4 +139,4 @@ Joined join_to_reduce(const std::vector<at::Tensor>& tensors, bool complex_as_pa
   });
 }
 
-}  // namespace lockstep::python
+}  // namespace lockstep::inline v0::python

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace lockstep::python {
+namespace lockstep::inline v0::python {
 
 // A tensor's elements as one row: its own memory where that is contiguous, else a copy.
 struct Row {
@@ -39,4 +39,4 @@ struct Joined {
 Joined join_to_move(const std::vector<at::Tensor>& tensors, bool fill);
 Joined join_to_reduce(const std::vector<at::Tensor>& tensors, bool complex_as_pairs);
 
-}  // namespace lockstep::python
+}  // namespace lockstep::inline v0::python

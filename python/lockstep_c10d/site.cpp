@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-namespace lockstep::python {
+namespace lockstep::inline v0::python {
 namespace {
 
 // Under the interpreter's lock. Never given back: errors name files long after the calls.
@@ -75,4 +75,4 @@ Site caller_site() {
   return site;
 }
 
-}  // namespace lockstep::python
+}  // namespace lockstep::inline v0::python

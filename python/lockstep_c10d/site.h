@@ -6,7 +6,7 @@
 
 #include "lockstep/comm/backend/types.h"
 
-namespace lockstep::python {
+namespace lockstep::inline v0::python {
 
 // Frames of files below these folders are not the program's: those of torch, and of this package. Once, as the
 // module is imported.
@@ -16,4 +16,4 @@ void set_foreign_folders(std::vector<std::string> folders);
 // a thread of C++. To be called without the interpreter's lock, which it takes for a moment.
 Site caller_site();
 
-}  // namespace lockstep::python
+}  // namespace lockstep::inline v0::python

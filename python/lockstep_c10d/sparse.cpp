@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "rows.h"
 
-namespace lockstep::python {
+namespace lockstep::inline v0::python {
 namespace {
 
 constexpr int64_t kShape = 16;  // numbers a rank; 3 counts, then the sizes
@@ -95,4 +95,4 @@ void SparseSum::finish() {
   tensor_.copy_(sum.coalesce());
 }
 
-}  // namespace lockstep::python
+}  // namespace lockstep::inline v0::python

@@ -8,7 +8,7 @@
 
 #include "executor.h"
 
-namespace lockstep::python {
+namespace lockstep::inline v0::python {
 
 // The ranks gather their shapes and counts, then their indices, then their values; every rank adds
 // all of them, in rank order. Lives until finish().
@@ -32,4 +32,4 @@ class SparseSum : public std::enable_shared_from_this<SparseSum> {
   at::Tensor values_;
 };
 
-}  // namespace lockstep::python
+}  // namespace lockstep::inline v0::python

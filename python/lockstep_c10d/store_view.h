@@ -11,7 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep::python {
+namespace lockstep::inline v0::python {
 
 // As private, and as safe among threads, as the store that it views.
 class StoreView final : public lockstep::Store {
@@ -85,4 +85,4 @@ class StoreView final : public lockstep::Store {
   c10::intrusive_ptr<c10d::Store> store_;
 };
 
-}  // namespace lockstep::python
+}  // namespace lockstep::inline v0::python

@@ -11,7 +11,7 @@
 
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // In memory alone; gone with its owner.
 class FileOf {
@@ -25,4 +25,4 @@ class FileOf {
   UniqueFd fd_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

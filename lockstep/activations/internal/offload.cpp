@@ -11,7 +11,7 @@
 #include "lockstep/device/memory.h"
 #include "lockstep/device/stream.h"
 
-namespace lockstep::activations::internal {
+namespace lockstep::inline v0::activations::internal {
 namespace {
 
 // One stream per thread and device: libtorch's pool hands out a few dozen in turn, so it is kept.
@@ -129,4 +129,4 @@ std::vector<at::Tensor> Offloaded::back() {
   return tensors;
 }
 
-}  // namespace lockstep::activations::internal
+}  // namespace lockstep::inline v0::activations::internal

@@ -13,7 +13,7 @@
 #include "lockstep/core/mutex.h"
 #include "lockstep/device/event.h"
 
-namespace lockstep::activations::internal {
+namespace lockstep::inline v0::activations::internal {
 
 // Whether offloading saves memory and preserves the layout: true for a tensor that an earlier part
 // has computed on a device. The model's own tensors stay on the device anyway, and a view whose
@@ -73,4 +73,4 @@ class Offloaded {
   bool was_back_ LOCKSTEP_GUARDED_BY(mutex_) = false;
 };
 
-}  // namespace lockstep::activations::internal
+}  // namespace lockstep::inline v0::activations::internal

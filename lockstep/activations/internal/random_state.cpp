@@ -9,7 +9,7 @@
 
 #include "lockstep/hooks/thread_generator.h"
 
-namespace lockstep::activations::internal {
+namespace lockstep::inline v0::activations::internal {
 namespace {
 
 at::Generator default_generator(at::Device device) {
@@ -71,4 +71,4 @@ void RandomState::run(const std::function<void()>& fn) const {
   fn();
 }
 
-}  // namespace lockstep::activations::internal
+}  // namespace lockstep::inline v0::activations::internal

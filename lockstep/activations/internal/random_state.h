@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep::activations::internal {
+namespace lockstep::inline v0::activations::internal {
 
 // The state of the generators that this thread's operations draw from: the CPU's default one, or
 // the thread's own (hooks/thread_generator.h), and those of the tensors' devices.
@@ -26,4 +26,4 @@ class RandomState {
   std::vector<std::pair<at::Device, at::Tensor>> devices_;
 };
 
-}  // namespace lockstep::activations::internal
+}  // namespace lockstep::inline v0::activations::internal

@@ -12,7 +12,7 @@
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace fs = std::filesystem;
 namespace {
 
@@ -320,4 +320,4 @@ void write_alone(const fs::path& directory, const Checkpoint& checkpoint) {
   files.commit();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

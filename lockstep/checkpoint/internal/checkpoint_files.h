@@ -16,7 +16,7 @@
 #include "lockstep/checkpoint/slice_index.h"
 #include "lockstep/core/aside_file.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 inline constexpr const char* kModelStem = "model";
 inline constexpr const char* kOptimizerStem = "optimizer";
@@ -107,4 +107,4 @@ void write_rest(FilesUnderWay& files, const RestToWrite& rest,
 // Writes a whole checkpoint from one rank.
 void write_alone(const std::filesystem::path& directory, const Checkpoint& checkpoint);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

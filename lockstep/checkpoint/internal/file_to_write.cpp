@@ -18,7 +18,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/pages.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace {
 
 // The size of one write, during which the next piece is made. A multiple of kDirectAlignment.
@@ -290,4 +290,4 @@ FileSum FileToWrite::write_tensors(AsideFile& file) const {
   return staged.end();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

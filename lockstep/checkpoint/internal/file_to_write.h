@@ -8,7 +8,7 @@
 
 #include "lockstep/checkpoint/safetensors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 class AsideFile;
 
@@ -60,4 +60,4 @@ class FileToWrite {
 };
 
 }  // namespace internal
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

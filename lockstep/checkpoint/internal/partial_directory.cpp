@@ -10,7 +10,7 @@
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace fs = std::filesystem;
 namespace {
 
@@ -93,4 +93,4 @@ void PartialDirectory::publish() {
   sync_directory(path_.parent_path());
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // A unique name for an attempt to write.
 std::string new_attempt();
@@ -47,4 +47,4 @@ class PartialDirectory {
   std::filesystem::path directory_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

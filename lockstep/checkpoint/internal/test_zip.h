@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Little-endian, as in zip and pickle.
 template <class Number>
@@ -79,4 +79,4 @@ inline std::string pt_archive(const std::string& pickle) {
                      {"archive/version", "3\n"}});
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -6,7 +6,7 @@
 #include "lockstep/core/text.h"
 #include "lockstep/report/table.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
@@ -338,4 +338,4 @@ std::vector<Finding> check_host() {
   return judge(host_facts());
 }
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

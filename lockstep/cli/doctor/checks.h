@@ -6,11 +6,11 @@
 #include "lockstep/cli/doctor/findings.h"
 #include "lockstep/cli/doctor/host.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 
 // Judges the facts. Pure.
 std::vector<Finding> judge(const HostFacts& facts);
 
 std::vector<Finding> check_host();
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

@@ -23,7 +23,7 @@
 #include "lockstep/core/secret.h"
 #include "lockstep/report/terminal.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 namespace {
 
 struct DoctorFlags {
@@ -205,4 +205,4 @@ std::string doctor_help() {
   return DoctorParser(flags).help();
 }
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 
 // Returns the exit code: 0 when nothing is wrong, otherwise 1.
 // Throws: UsageError, DataError, InvalidArgument.
@@ -13,4 +13,4 @@ int doctor_command(const std::vector<std::string>& arguments);
 
 std::string doctor_help();
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

@@ -16,7 +16,7 @@
 #include "lockstep/core/subprocess.h"
 #include "lockstep/launch/rank_environment.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 namespace doctor_mp_test {
 
 using cli_test_support::Ended;
@@ -148,4 +148,4 @@ TEST(LockstepDoctor, ATraceFolderThatIsNoneIsAnError) {
 }
 
 }  // namespace doctor_mp_test
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

@@ -9,7 +9,7 @@
 #include "lockstep/cli/doctor/peer.h"
 #include "lockstep/cli/usage.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 namespace doctor_test {
 
 using testing::AllOf;
@@ -190,4 +190,4 @@ TEST(DoctorCommand, RefusesFlagsThatContradictEachOther) {
 }
 
 }  // namespace doctor_test
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

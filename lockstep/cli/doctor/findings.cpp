@@ -5,7 +5,7 @@
 
 #include "lockstep/cli/usage.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 
 const char* to_string(Level level) {
   switch (level) {
@@ -53,4 +53,4 @@ bool any_problem(const std::vector<Finding>& findings) {
                      [](const Finding& finding) { return finding.level == Level::kProblem; });
 }
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

@@ -8,7 +8,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 
 enum class Level { kOk, kWarning, kProblem };
 const char* to_string(Level level);  // "ok", "warning", "problem"
@@ -26,4 +26,4 @@ std::string format_findings(const std::vector<Finding>& findings, size_t columns
 nlohmann::ordered_json json_of(const std::vector<Finding>& findings);
 bool any_problem(const std::vector<Finding>& findings);
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

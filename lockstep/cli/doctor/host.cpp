@@ -37,7 +37,7 @@
 #include "lockstep/launch/rank_environment.h"
 #include "lockstep/trace/trace_file.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 namespace {
 
 constexpr auto kClockSample = std::chrono::milliseconds(30);
@@ -409,4 +409,4 @@ HostFacts host_facts() {
   return facts;
 }
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

@@ -11,7 +11,7 @@
 #include "lockstep/core/interfaces.h"
 #include "lockstep/launch/mpi_family.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 
 // A process of this user that belongs to a job.
 struct JobProcess {
@@ -73,4 +73,4 @@ struct HostFacts {
 // Cost: some tens of milliseconds.
 HostFacts host_facts();
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

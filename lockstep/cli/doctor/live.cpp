@@ -5,7 +5,7 @@
 
 #include "lockstep/report/table.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 namespace {
 
 using trace::CallRecord;
@@ -203,4 +203,4 @@ std::string format_live(const LiveReport& report) {
   return text;
 }
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

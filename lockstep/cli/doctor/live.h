@@ -9,7 +9,7 @@
 
 #include "lockstep/trace/trace_file.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 
 struct LiveRow {
   int rank = 0;
@@ -41,4 +41,4 @@ LiveReport look_live(const std::vector<trace::TraceFile>& ranks, double seconds)
 
 std::string format_live(const LiveReport& report);
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

@@ -23,7 +23,7 @@
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/report/terminal.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 namespace fs = std::filesystem;
 namespace {
 
@@ -177,4 +177,4 @@ int show_live(const LiveOptions& options) {
   return late ? 1 : 0;
 }
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

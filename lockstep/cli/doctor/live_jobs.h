@@ -8,7 +8,7 @@
 #include "lockstep/trace/call_board.h"
 #include "lockstep/trace/trace_file.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 
 struct LiveJob {
   int launcher = 0;            // its pid
@@ -37,4 +37,4 @@ struct LiveOptions {
 };
 int show_live(const LiveOptions& options);
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

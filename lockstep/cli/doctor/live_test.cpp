@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace lockstep::cli::live_test {
+namespace lockstep::inline v0::cli::live_test {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -134,4 +134,4 @@ TEST(Live, GroupsOfSomeRanksDoNotMixWithOthers) {
   EXPECT_FALSE(job.look().straggler);
 }
 
-}  // namespace lockstep::cli::live_test
+}  // namespace lockstep::inline v0::cli::live_test

@@ -18,7 +18,7 @@
 #include "lockstep/wire/frames.h"
 #include "lockstep/wire/listener.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -344,4 +344,4 @@ std::vector<Finding> visit_peer(const HostPort& peer, const std::string& interfa
   return findings;
 }
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

@@ -11,7 +11,7 @@
 #include "lockstep/core/net.h"
 #include "lockstep/core/secret.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 
 // Waits at `port` (0: a free one) for one visitor that knows the secret; others are refused and
 // logged. It prints its address on stderr. `interface`, unless empty, is the interface to listen
@@ -40,4 +40,4 @@ struct ClockOffset {
 // Requires: a reading.
 ClockOffset clock_offset(std::vector<ClockReading> readings);
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

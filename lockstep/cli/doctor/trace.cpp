@@ -11,7 +11,7 @@
 #include "lockstep/report/table.h"
 #include "lockstep/trace/call_board.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 namespace {
 
 using trace::CallRecord;
@@ -481,4 +481,4 @@ nlohmann::ordered_json json_of(const TraceReport& report) {
           {"remote_cut", report.remote_cut}};
 }
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

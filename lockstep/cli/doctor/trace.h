@@ -11,7 +11,7 @@
 
 #include "lockstep/trace/trace_file.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 
 // A call, and the ranks that made it.
 struct TracedCall {
@@ -79,4 +79,4 @@ nlohmann::ordered_json json_of(const TraceReport& report);
 // "0", "0 and 2", "0 to 3 and 7".
 std::string rank_list(const std::vector<int>& ranks);
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

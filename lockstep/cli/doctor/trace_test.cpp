@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/trace/call_board.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 namespace doctor_trace_test {
 
 using testing::AllOf;
@@ -288,4 +288,4 @@ TEST(RankList, IsShort) {
 }
 
 }  // namespace doctor_trace_test
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

@@ -8,7 +8,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/subprocess.h"
 
-namespace lockstep::engine::closed_streams_mp_test {
+namespace lockstep::inline v0::engine::closed_streams_mp_test {
 
 // Returns the exit code, or 128 + signal.
 int run_with(const std::string& closed, const Arguments& arguments) {
@@ -46,4 +46,4 @@ TEST(ClosedStreams, SoDoWhatStartsTrainingsAndBenchmarks) {
   EXPECT_NE(dir.read("bench.json"), "");
 }
 
-}  // namespace lockstep::engine::closed_streams_mp_test
+}  // namespace lockstep::inline v0::engine::closed_streams_mp_test

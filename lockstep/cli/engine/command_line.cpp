@@ -21,7 +21,7 @@
 #include "lockstep/core/text.h"
 #include "lockstep/core/utf8.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 namespace fs = std::filesystem;
 namespace {
 
@@ -187,4 +187,4 @@ std::string lockstep_command() {
   return path_from_here(command);
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

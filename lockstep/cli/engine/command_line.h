@@ -12,7 +12,7 @@ namespace CLI {
 class App;
 }
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 // Arguments after the command's name.
 using Arguments = std::vector<std::string>;
@@ -68,4 +68,4 @@ std::filesystem::path tools_program();
 // The user's word for lockstep: its name if it is on PATH, otherwise its path from here.
 std::string lockstep_command();
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -23,7 +23,7 @@
 #include "lockstep/cli/option_parsing.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::engine::command_line_test {
+namespace lockstep::inline v0::engine::command_line_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -258,4 +258,4 @@ TEST(TrainSummary, OfALanguageModelSaysItsPerplexity) {
               HasSubstr("Dev perplexity 5.000 on 7000 tokens; the best was 4.500 at step 30"));
 }
 
-}  // namespace lockstep::engine::command_line_test
+}  // namespace lockstep::inline v0::engine::command_line_test

@@ -19,7 +19,7 @@
 #include "lockstep/tokenizers/characters.h"
 #include "lockstep/train/run_state.h"
 
-namespace lockstep::engine::device_mp_test {
+namespace lockstep::inline v0::engine::device_mp_test {
 namespace {
 
 using nlohmann::json;
@@ -263,4 +263,4 @@ TEST_F(EngineOnDevices, WhatCannotBeIsSaidBeforeTheRanksStart) {
 }
 
 }  // namespace
-}  // namespace lockstep::engine::device_mp_test
+}  // namespace lockstep::inline v0::engine::device_mp_test

@@ -6,7 +6,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/device/choose.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 namespace {
 
 constexpr const char* kOption = "--device";
@@ -34,4 +34,4 @@ void bring_to_device(torch::nn::Module& model, const std::string& device) {
   if (!chosen.is_cpu()) model.to(chosen);
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -11,7 +11,7 @@ namespace CLI {
 class App;
 }
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 void add_device_option(CLI::App& app, std::string& device);
 
@@ -25,4 +25,4 @@ Communicator join_with(torch::nn::Module& model, const std::string& device);
 // For a process that works alone.
 void bring_to_device(torch::nn::Module& model, const std::string& device);
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

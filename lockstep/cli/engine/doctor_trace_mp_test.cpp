@@ -11,7 +11,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/launch/launch_test_support.h"
 
-namespace lockstep::engine::doctor_trace_mp_test {
+namespace lockstep::inline v0::engine::doctor_trace_mp_test {
 
 using launch::launch_test_support::Started;
 using ::testing::AllOf;
@@ -150,4 +150,4 @@ TEST(DoctorLive, WithoutAJobThereIsOneLine) {
   EXPECT_THAT(alone.said, HasSubstr("--every and --times go with --live"));
 }
 
-}  // namespace lockstep::engine::doctor_trace_mp_test
+}  // namespace lockstep::inline v0::engine::doctor_trace_mp_test

@@ -28,7 +28,7 @@
 #include "lockstep/data/shapes.h"
 #include "lockstep/train/requeue_note.h"
 
-namespace lockstep::engine::engine_mp_test {
+namespace lockstep::inline v0::engine::engine_mp_test {
 
 using ::testing::AllOf;
 using ::testing::ContainsRegex;
@@ -688,4 +688,4 @@ TEST(Engine, ACheckpointOfAnotherShapeIsRefused) {
               AllOf(HasSubstr("does not fit the model"), HasSubstr("missing: fc2.weight")));
 }
 
-}  // namespace lockstep::engine::engine_mp_test
+}  // namespace lockstep::inline v0::engine::engine_mp_test

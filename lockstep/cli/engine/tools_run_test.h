@@ -9,7 +9,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/subprocess.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 struct ToolsEnd {
   ExitStatus status;
@@ -31,4 +31,4 @@ inline ToolsEnd run_tools(const TestDirectory& dir, const Arguments& words,
   return {status, dir.read("stdout"), dir.read("stderr")};
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -19,7 +19,7 @@
 #include "lockstep/report/pipeline_picture.h"
 #include "lockstep/report/terminal.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 namespace {
 
 struct PlanFlags {
@@ -203,4 +203,4 @@ std::string plan_help() {
   return PlanParser(flags).help();
 }
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 
 // Returns the exit code, 0.
 // Throws: UsageError, InvalidArgument; SystemError where a file cannot be written.
@@ -12,4 +12,4 @@ int plan_command(const std::vector<std::string>& arguments);
 
 std::string plan_help();
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

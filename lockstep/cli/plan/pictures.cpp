@@ -9,7 +9,7 @@
 #include "lockstep/plan/pipeline_check.h"
 #include "lockstep/report/table.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 namespace {
 
 using enum PipelineWork;
@@ -212,4 +212,4 @@ std::string comparison_of(const std::vector<PlannedPipeline>& plans) {
   return table.str();
 }
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

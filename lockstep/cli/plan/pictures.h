@@ -7,7 +7,7 @@
 
 #include "lockstep/plan/pipeline_plan.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 
 // Draws a line for each stage, time from left to right: "F3" is a forward, dots are waits. Then
 // come the bubble and the activations that each stage holds, beside theory. The lines are left out
@@ -19,4 +19,4 @@ std::string text_of(const MeasuredPipeline& measured);
 // Has a line for each schedule that goes with this size.
 std::string comparison_of(const std::vector<PlannedPipeline>& plans);
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

@@ -11,7 +11,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/report/pipeline_picture.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 namespace plan_test {
 
 using ::testing::HasSubstr;
@@ -153,4 +153,4 @@ TEST(PlanCommand, MistakesAreOneLine) {
 }
 
 }  // namespace plan_test
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

@@ -19,7 +19,7 @@
 #include "lockstep/launch/remote_order.h"
 #include "lockstep/launch/roles.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 namespace {
 
 std::vector<std::string> split(const std::string& text, char separator) {
@@ -253,4 +253,4 @@ int run_command(const std::vector<std::string>& arguments) {
   return plan.by_mpirun ? run_by_mpirun(plan) : launch::launch(plan.options).exit_code;
 }
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

@@ -9,7 +9,7 @@
 #include "lockstep/core/interfaces.h"
 #include "lockstep/launch/agent.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 
 // The facts about the machine that plan_run() needs.
 struct MachineFacts {
@@ -35,4 +35,4 @@ RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine);
 // Runs the whole command; returns the exit code.
 int run_command(const std::vector<std::string>& arguments);
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

@@ -11,7 +11,7 @@
 
 #include "lockstep/cli/run/hosts_test.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 namespace run_elastic_mp_test {
 
 using namespace hosts_test;  // NOLINT: a test's own helpers
@@ -358,4 +358,4 @@ TEST_F(RunElastic, OverSshAllStartAnewAndALostHostEndsTheJob) {
 }
 
 }  // namespace run_elastic_mp_test
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

@@ -12,7 +12,7 @@
 #include "lockstep/cli/run/hosts_test.h"
 #include "lockstep/core/net.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 namespace run_elected_mp_test {
 
 using namespace hosts_test;  // NOLINT: a test's own helpers
@@ -235,4 +235,4 @@ TEST_F(RunElected, AnEtcdThatIsNotThereAndAnotherJobOfTheSameIdAreOneLine) {
 }
 
 }  // namespace run_elected_mp_test
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

@@ -11,7 +11,7 @@
 #include "lockstep/cli/option_parsing.h"
 #include "lockstep/cli/usage.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 namespace {
 
 // This is the one list of the flags: CLI11 gets their types and help, and `flags` what flag_syntax
@@ -286,4 +286,4 @@ std::string run_help() {
   return RunParser(flags).help();
 }
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

@@ -9,7 +9,7 @@
 
 #include "lockstep/core/env.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 
 struct RunFlags {
   std::string nproc = "1";  // a number, auto, cpu or gpu
@@ -64,4 +64,4 @@ RunFlags parse_run_flags(const std::vector<std::string>& arguments, const EnvLoo
 
 std::string run_help();
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

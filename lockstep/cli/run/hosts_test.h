@@ -17,7 +17,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/network_namespaces.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 namespace hosts_test {
 
 using namespace cli_test_support;  // NOLINT: a test's own helpers
@@ -113,4 +113,4 @@ inline pid_t agent_on(const NetworkNamespaces& network, int host) {
 }
 
 }  // namespace hosts_test
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

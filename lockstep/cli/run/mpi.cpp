@@ -3,7 +3,7 @@
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/subprocess.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 
 void check_mpi_flags(const RunFlags& flags, const RunPlan& plan) {
   if (plan.options.nodes) {
@@ -44,4 +44,4 @@ int run_by_mpirun(const RunPlan& plan) {
   return status.exit_code == 0 || status.exit_code == 2 ? status.exit_code : 1;
 }
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

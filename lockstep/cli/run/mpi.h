@@ -5,7 +5,7 @@
 #include "lockstep/cli/run/command.h"
 #include "lockstep/launch/mpirun.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 
 // Refuses flags that mpirun cannot follow. Pure.
 // Throws: UsageError that names the flag.
@@ -19,4 +19,4 @@ launch::MpirunJob mpi_job(const RunPlan& plan);
 // Throws: LaunchError.
 int run_by_mpirun(const RunPlan& plan);
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

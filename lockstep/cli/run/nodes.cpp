@@ -8,7 +8,7 @@
 #include "lockstep/core/named_file.h"
 #include "lockstep/launch/host_list.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 namespace {
 
 using launch::HostSlots;
@@ -288,4 +288,4 @@ NodesPlan plan_nodes(const RunFlags& flags, const MachineFacts& machine, std::op
   return plan;
 }
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

@@ -9,7 +9,7 @@
 #include "lockstep/cli/run/flags.h"
 #include "lockstep/launch/agent.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 
 struct NodesPlan {
   std::optional<int> nproc;                   // ranks on this host, if -H gives them
@@ -22,4 +22,4 @@ struct NodesPlan {
 // Throws: UsageError, InvalidArgument, one line each.
 NodesPlan plan_nodes(const RunFlags& flags, const MachineFacts& machine, std::optional<int> nproc);
 
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

@@ -11,7 +11,7 @@
 
 #include "lockstep/cli/run/hosts_test.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 namespace run_nodes_mp_test {
 
 using namespace hosts_test;  // NOLINT: a test's own helpers
@@ -377,4 +377,4 @@ TEST_F(RunNodes, APyTorchScriptRuns) {
 }
 
 }  // namespace run_nodes_mp_test
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

@@ -14,7 +14,7 @@
 
 #include "lockstep/cli/run/hosts_test.h"
 
-namespace lockstep::cli {
+namespace lockstep::inline v0::cli {
 namespace run_replaced_mp_test {
 
 using namespace hosts_test;  // NOLINT: a test's own helpers
@@ -196,4 +196,4 @@ TEST_F(RunReplaced, WhoLostPatienceWithARankOfAnotherHostIsNotCounted) {
 }
 
 }  // namespace run_replaced_mp_test
-}  // namespace lockstep::cli
+}  // namespace lockstep::inline v0::cli

@@ -10,7 +10,7 @@
 #include "lockstep/comm/backend/reduce_kernels.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::algorithms {
+namespace lockstep::inline v0::algorithms {
 namespace {
 
 void check(const at::Tensor& tensor, ReduceOp op) {
@@ -136,4 +136,4 @@ void all_reduce(Communicator& comm, const at::Tensor& tensor, AllReduce algorith
   }
 }
 
-}  // namespace lockstep::algorithms
+}  // namespace lockstep::inline v0::algorithms

@@ -8,8 +8,9 @@
 
 #include "lockstep/comm/backend/types.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep::algorithms {
+namespace lockstep::inline v0::algorithms {
 
 // The all-reduce that a caller in a higher room chooses.
 enum class AllReduce : uint8_t {
@@ -34,20 +35,21 @@ struct RingCost {
 // of all-gather. 2 (N-1) steps; 2 (N-1)/N * S bytes sent a rank (S rounded up to N chunks' worth at
 // most). Every chunk is summed by one rank in ring order: all ranks hold the same bits, in every
 // run. float16 and bfloat16 travel as float32, so S is twice the tensor's bytes for them.
-RingCost ring_all_reduce(Communicator& comm, const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum,
-                         Communicator::Site site = Communicator::Site::current());
+LOCKSTEP_API RingCost ring_all_reduce(Communicator& comm, const at::Tensor& tensor,
+                                      ReduceOp op = ReduceOp::kSum,
+                                      Communicator::Site site = Communicator::Site::current());
 
 // Naive ring (PyTorch's "Writing Distributed Applications"): in each of N-1 steps every rank passes
 // on the tensor that it received in the step before. It takes N-1 steps, and each rank sends (N-1)
 // * S bytes. The original adds in a different order on every rank; here the parts are kept and
 // added in rank order, so all ranks hold the same bits. It needs memory for N tensors.
-RingCost naive_ring_all_reduce(Communicator& comm, const at::Tensor& tensor,
-                               ReduceOp op = ReduceOp::kSum,
-                               Communicator::Site site = Communicator::Site::current());
+LOCKSTEP_API RingCost
+naive_ring_all_reduce(Communicator& comm, const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum,
+                      Communicator::Site site = Communicator::Site::current());
 
 // Runs the algorithm that the enumerator names.
-void all_reduce(Communicator& comm, const at::Tensor& tensor, AllReduce algorithm,
-                ReduceOp op = ReduceOp::kSum,
-                Communicator::Site site = Communicator::Site::current());
+LOCKSTEP_API void all_reduce(Communicator& comm, const at::Tensor& tensor, AllReduce algorithm,
+                             ReduceOp op = ReduceOp::kSum,
+                             Communicator::Site site = Communicator::Site::current());
 
-}  // namespace lockstep::algorithms
+}  // namespace lockstep::inline v0::algorithms

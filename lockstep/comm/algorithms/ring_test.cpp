@@ -11,7 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::algorithms::ring_test {
+namespace lockstep::inline v0::algorithms::ring_test {
 namespace {
 
 // The header documents the steps, and the payload bytes by the communicator's own count.
@@ -74,4 +74,4 @@ TEST(Ring, RefusesWhatAllReduceRefuses) {
 }
 
 }  // namespace
-}  // namespace lockstep::algorithms::ring_test
+}  // namespace lockstep::inline v0::algorithms::ring_test

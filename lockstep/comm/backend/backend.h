@@ -12,7 +12,7 @@
 #include "lockstep/comm/backend/types.h"
 #include "lockstep/core/deadline.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The end of a device's operation that the host has stopped waiting for. It outlives its backend
 // and may be used from any thread, by one thread at a time.
@@ -161,4 +161,4 @@ class Backend {
   virtual bool close() noexcept { return true; }
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,8 +8,9 @@
 #include <string>
 
 #include "lockstep/comm/backend/types.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 enum class Support : uint8_t {
   kNative,       // the engine does it
@@ -49,6 +50,6 @@ constexpr uint32_t bit(ReduceOp op) {
   return uint32_t{1} << static_cast<int>(op);
 }
 // All dtypes that types.h names.
-uint32_t all_dtypes();
+LOCKSTEP_API uint32_t all_dtypes();
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

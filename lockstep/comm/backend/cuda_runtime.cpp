@@ -4,7 +4,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 void* open_cuda_runtime(const std::string& who) {
   for (const char* file : {"libcudart.so.13", "libcudart.so.12"}) {
@@ -15,4 +15,4 @@ void* open_cuda_runtime(const std::string& who) {
                     "CUDA build of libtorch (scripts/quickstart --cuda)");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

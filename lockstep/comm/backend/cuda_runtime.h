@@ -3,10 +3,10 @@
 
 #include <string>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The dlopen() handle of the runtime that libtorch uses, which is loaded already where CUDA exists;
 // never closed. `who` names the caller in the error. Throws a one-line LaunchError.
 void* open_cuda_runtime(const std::string& who);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

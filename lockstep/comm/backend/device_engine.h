@@ -14,7 +14,7 @@
 #include "lockstep/device/event.h"
 #include "lockstep/device/graph.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // An event that the device reaches once the operation's result is complete.
 class EventTail final : public Tail {
@@ -45,4 +45,4 @@ inline at::Tensor bytes_at(std::byte* data, int64_t bytes, c10::Device device) {
   return elements_at(data, bytes, at::kByte, device);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

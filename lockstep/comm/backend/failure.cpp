@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 std::optional<Failure> failure_of(int64_t number) noexcept {
   if (number < static_cast<int64_t>(Failure::kTimeout) ||
@@ -66,4 +66,4 @@ std::optional<FailureBoard::Report> FailureBoard::read_report() const {
   return Report{*kind, reporter, blamed_rank(*kind, reporter, lost_rank), text};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

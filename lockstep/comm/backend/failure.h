@@ -10,7 +10,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Its number travels between ranks.
 enum class Failure : uint8_t { kTimeout = 1, kPeerLost, kMismatch, kOther };
@@ -79,4 +79,4 @@ struct FailureBoard {
   std::optional<Report> read_report() const;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

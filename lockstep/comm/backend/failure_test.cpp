@@ -10,7 +10,7 @@
 #include "lockstep/comm/groups/giving_up.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::failure_test {
+namespace lockstep::inline v0::failure_test {
 namespace {
 
 TEST(Failure, EachHasItsException) {
@@ -142,4 +142,4 @@ TEST(FailureBoard, OneOfManyIsFirst) {
 }
 
 }  // namespace
-}  // namespace lockstep::failure_test
+}  // namespace lockstep::inline v0::failure_test

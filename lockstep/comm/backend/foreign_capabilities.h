@@ -7,7 +7,7 @@
 
 #include "lockstep/comm/backend/capabilities.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 inline Capabilities foreign_capabilities(std::string backend) {
   Capabilities c;
@@ -25,4 +25,4 @@ inline Capabilities foreign_capabilities(std::string backend) {
   return c;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

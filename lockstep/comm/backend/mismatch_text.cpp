@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 std::string numbered(uint64_t sequence, const std::string& call) {
@@ -55,4 +55,4 @@ std::string mismatch_text_before(uint64_t calls, const std::string& noticed_at) 
          (calls == 1 ? " call" : " calls") + " before " + noticed_at + "; " + kSameOrder;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,7 +8,7 @@
 
 #include "lockstep/trace/call_record.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // "#7 all_reduce sum float32 x 100 at train.cpp:12".
 std::string numbered(const trace::CallRecord& record);
@@ -31,4 +31,4 @@ std::string mismatch_text(std::span<const RankCall> calls, const std::string& no
 // the one at which it was noticed. Pure.
 std::string mismatch_text_before(uint64_t calls, const std::string& noticed_at);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

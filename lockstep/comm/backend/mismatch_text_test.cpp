@@ -4,7 +4,7 @@
 
 #include <vector>
 
-namespace lockstep::mismatch_text_test {
+namespace lockstep::inline v0::mismatch_text_test {
 namespace {
 
 constexpr const char* kEnd = " every rank must call the same operations in the same order";
@@ -36,4 +36,4 @@ TEST(MismatchText, FingerprintsDecideWhereBothAreKnown) {
 }
 
 }  // namespace
-}  // namespace lockstep::mismatch_text_test
+}  // namespace lockstep::inline v0::mismatch_text_test

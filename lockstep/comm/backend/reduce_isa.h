@@ -21,7 +21,7 @@
 
 #include "lockstep/comm/backend/reduce_isa_table.h"
 
-namespace lockstep::LOCKSTEP_ISA {
+namespace lockstep::inline v0::LOCKSTEP_ISA {
 namespace {
 
 // ---- element by element, any type and operation ----
@@ -397,6 +397,6 @@ void reduce(ReduceArguments a) {
   }
 }
 
-}  // namespace lockstep::LOCKSTEP_ISA
+}  // namespace lockstep::inline v0::LOCKSTEP_ISA
 
 // NOLINTEND(misc-redundant-expression, modernize-use-using, misc-definitions-in-headers)

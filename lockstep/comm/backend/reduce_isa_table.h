@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 enum class ReduceKind : uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBitAnd, kBitOr, kBitXor };
 enum class ElementType : uint8_t {
@@ -45,4 +45,4 @@ void reduce(ReduceArguments arguments);
 }
 #endif
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -4,7 +4,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/instruction_set.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 ElementType element_type(at::ScalarType dtype) {
@@ -86,4 +86,4 @@ void reduce_buffers(std::span<std::byte* const> outputs, std::span<const std::by
            element_type(dtype), reduce_kind(op)});
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

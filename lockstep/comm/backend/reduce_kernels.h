@@ -7,7 +7,7 @@
 
 #include "lockstep/comm/backend/types.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // outputs[j][i] = inputs[0][i] op inputs[1][i] op .. for all j and i < count, combined in that
 // order; for kAvg the sum is divided by the number of inputs. float16 and bfloat16 are combined in
@@ -23,4 +23,4 @@ inline void reduce_buffers(std::byte* output, std::span<const std::byte* const> 
   reduce_buffers({&output, 1}, inputs, count, dtype, op);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -11,7 +11,7 @@
 
 #include "lockstep/comm/backend/reduce_isa_table.h"
 
-namespace lockstep::reduce_kernels_test {
+namespace lockstep::inline v0::reduce_kernels_test {
 namespace {
 
 template <typename T>
@@ -128,4 +128,4 @@ TEST(ReduceKernels, EveryInstructionSetRoundsEveryBfloat16Alike) {
 }
 
 }  // namespace
-}  // namespace lockstep::reduce_kernels_test
+}  // namespace lockstep::inline v0::reduce_kernels_test

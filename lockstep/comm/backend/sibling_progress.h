@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct Call;
 
@@ -37,4 +37,4 @@ inline bool progress_siblings(SiblingProgress* siblings) noexcept {
   return true;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

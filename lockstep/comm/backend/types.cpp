@@ -7,7 +7,7 @@
 
 #include "lockstep/comm/backend/capabilities.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 const char* to_string(Op op) {
   static constexpr const char* kNames[kOpCount] = {
@@ -218,4 +218,4 @@ CallNote call_note(const std::string& text) {
   return {fingerprint(text) | 1, text.c_str()};  // 0 would mean no note
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -11,9 +11,10 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/trace/call_record.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 enum class Op : uint8_t {
   kBarrier,
@@ -48,16 +49,16 @@ const char* to_string(ReduceOp op);            // "sum"
 const char* dtype_name(at::ScalarType dtype);  // "float32"; "?" for one that no collective carries
 
 // float32, float64, float16, bfloat16, int8, int16, int32, int64, uint8, bool.
-bool is_supported_dtype(at::ScalarType dtype);
-bool is_reduction(Op op);
-bool is_rooted(Op op);
+LOCKSTEP_API bool is_supported_dtype(at::ScalarType dtype);
+LOCKSTEP_API bool is_reduction(Op op);
+LOCKSTEP_API bool is_rooted(Op op);
 // False for avg on integers and bool, and bitwise operations on floating point.
-bool is_valid_reduction(ReduceOp op, at::ScalarType dtype);
+LOCKSTEP_API bool is_valid_reduction(ReduceOp op, at::ScalarType dtype);
 // The type in which `dtype` is summed up: float32 for float16 and bfloat16, else itself.
-at::ScalarType accumulation_type(at::ScalarType dtype);
+LOCKSTEP_API at::ScalarType accumulation_type(at::ScalarType dtype);
 
 // A line of a program, for error messages.
-class Site {
+class LOCKSTEP_API Site {
  public:
   constexpr Site() = default;
   constexpr Site(const std::source_location& place)  // NOLINT(google-explicit-constructor)
@@ -85,7 +86,7 @@ struct CallNote {
   const char* text = "";  // at most 47 characters are kept; copied when the call starts
 };
 // The note with `text`, which must live until the call starts; different texts give different keys.
-CallNote call_note(const std::string& text);
+LOCKSTEP_API CallNote call_note(const std::string& text);
 
 // One operation of one rank, as a backend gets it: raw views of contiguous memory that stay valid
 // until the operation is complete. Counts are in elements of `dtype`. The fields of each operation:
@@ -128,13 +129,13 @@ struct Call {
 };
 
 // The description of a call for others: on the board, in the trace, in a peer's error message.
-trace::CallRecord make_record(const Call& call);
+LOCKSTEP_API trace::CallRecord make_record(const Call& call);
 // "all_reduce sum float32 x 421642 at trainer.cpp:120".
-std::string describe(const Call& call);
+LOCKSTEP_API std::string describe(const Call& call);
 // Equal on all ranks that make the same call in the same way. It differs, with high probability,
 // when operation, dtype, reduction, root or counts differ.
-uint64_t fingerprint(const Call& call);
+LOCKSTEP_API uint64_t fingerprint(const Call& call);
 // The FNV-1a hash of a text. Unlike std::hash it is the same with every standard library.
-uint64_t fingerprint(std::string_view text);
+LOCKSTEP_API uint64_t fingerprint(std::string_view text);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

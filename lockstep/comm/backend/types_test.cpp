@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace lockstep::types_test {
+namespace lockstep::inline v0::types_test {
 namespace {
 
 // Ranks compare these numbers, whatever they were built with: the published values of FNV-1a.
@@ -23,4 +23,4 @@ TEST(Fingerprint, ANoteHasAKeyAndItsText) {
 }
 
 }  // namespace
-}  // namespace lockstep::types_test
+}  // namespace lockstep::inline v0::types_test

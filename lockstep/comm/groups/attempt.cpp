@@ -5,7 +5,7 @@
 #include "lockstep/comm/groups/pauses.h"
 #include "lockstep/core/text.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 std::string Attempt::agree(const std::vector<int>& members, Deadline deadline,
                            const std::function<std::string(const std::vector<int>&)>& hopeless,
@@ -23,4 +23,4 @@ std::string Attempt::agree(const std::vector<int>& members, Deadline deadline,
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

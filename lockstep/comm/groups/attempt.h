@@ -17,7 +17,7 @@
 #include "lockstep/core/deadline.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Thread-safety: one thread. Throws: StoreError.
 class Attempt {
@@ -55,4 +55,4 @@ class Attempt {
   int rank_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

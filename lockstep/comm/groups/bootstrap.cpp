@@ -13,7 +13,7 @@
 #include "lockstep/store/file_store.h"
 #include "lockstep/store/tcp_store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using launch::JobEnvironment;
@@ -354,4 +354,4 @@ void leave_store(Store& store, int rank, int size, Deadline deadline) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -18,7 +18,7 @@
 #include "lockstep/launch/job_environment.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // How the ranks find each other. The decision depends on options and environment alone.
 struct Meeting {
@@ -103,4 +103,4 @@ void refuse_to_join_again(Store& store, const Meeting& meeting);
 // Throws: Timeout, StoreError.
 void leave_store(Store& store, int rank, int size, Deadline deadline);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -13,7 +13,7 @@
 #include "lockstep/store/hash_store.h"
 #include "lockstep/store/tcp_store.h"
 
-namespace lockstep::bootstrap_test {
+namespace lockstep::inline v0::bootstrap_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -239,4 +239,4 @@ TEST(Init, ABackendThatIsNotThereGetsOneLineThatSaysWhatIs) {
 }
 
 }  // namespace
-}  // namespace lockstep::bootstrap_test
+}  // namespace lockstep::inline v0::bootstrap_test

@@ -5,7 +5,7 @@
 #include "lockstep/comm/backend/failure.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 void show_giving_up(trace::CallBoard& board, int board_rank, const std::exception_ptr& error,
                     const std::vector<int>& members) noexcept {
@@ -50,4 +50,4 @@ std::exception_ptr named_in_job(const std::exception_ptr& error, const std::vect
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -9,7 +9,7 @@
 
 #include "lockstep/trace/call_board.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // `error`: the exception that broke the communicator; only Timeout and PeerLost are reported.
 // `members`: the ranks of the communicator by their ranks in the job; empty: they are the same.
@@ -23,4 +23,4 @@ void show_giving_up(trace::CallBoard& board, int board_rank, const std::exceptio
 std::exception_ptr named_in_job(const std::exception_ptr& error, const std::vector<int>& members,
                                 const std::vector<std::string>& titles) noexcept;
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -16,7 +16,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/process_state.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // The time for the store once the wait is over; its process may be stopped too.
@@ -177,4 +177,4 @@ void Joining::fail() {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

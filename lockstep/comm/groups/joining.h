@@ -13,7 +13,7 @@
 #include "lockstep/store/store.h"
 #include "lockstep/trace/call_board.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The step of a rank, as it writes it to the store.
 struct JoiningPlace {
@@ -70,4 +70,4 @@ class Joining {
   JoiningPlace place_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,7 +8,7 @@
 #include "lockstep/comm/backend/failure.h"
 #include "lockstep/store/hash_store.h"
 
-namespace lockstep::joining_test {
+namespace lockstep::inline v0::joining_test {
 namespace {
 
 using Places = std::vector<std::optional<JoiningPlace>>;
@@ -137,4 +137,4 @@ TEST(Joining, IsThroughWhenItIs) {
 }
 
 }  // namespace
-}  // namespace lockstep::joining_test
+}  // namespace lockstep::inline v0::joining_test

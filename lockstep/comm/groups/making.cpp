@@ -8,7 +8,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/exception_text.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr const char* kFailedKey = "failed";  // the first rank that failed, and why
@@ -64,4 +64,4 @@ void Making::fail() {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

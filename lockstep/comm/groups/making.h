@@ -10,7 +10,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Another rank has reported that it failed: its number and the reason.
 class RankFailed final : public PeerLost {
@@ -55,4 +55,4 @@ auto make_together(std::shared_ptr<Store> store, int rank, const Make& make) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -21,7 +21,7 @@
 #include "lockstep/store/hash_store.h"
 #include "lockstep/testing/gtest_ranks.h"
 
-namespace lockstep::making_mp_test {
+namespace lockstep::inline v0::making_mp_test {
 namespace {
 
 using ::testing::AllOf;
@@ -136,4 +136,4 @@ TEST(WithoutLoopback, InitAndTcpSaySoAtOnce) {
 }
 
 }  // namespace
-}  // namespace lockstep::making_mp_test
+}  // namespace lockstep::inline v0::making_mp_test

@@ -14,7 +14,7 @@
 #include "lockstep/store/hash_store.h"
 #include "lockstep/store/prefix_store.h"
 
-namespace lockstep::making_test {
+namespace lockstep::inline v0::making_test {
 namespace {
 
 using ::testing::StartsWith;
@@ -94,4 +94,4 @@ TEST(Making, WhatWasMadeLooksNoMore) {
 }
 
 }  // namespace
-}  // namespace lockstep::making_test
+}  // namespace lockstep::inline v0::making_test

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <thread>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Starts with 1 ms and doubles up to 20 ms.
 class Pauses {
@@ -21,4 +21,4 @@ class Pauses {
   std::chrono::milliseconds next_{1};
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

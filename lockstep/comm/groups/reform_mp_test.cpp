@@ -15,7 +15,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/testing/gtest_ranks.h"
 
-namespace lockstep::reform_mp_test {
+namespace lockstep::inline v0::reform_mp_test {
 namespace {
 
 using std::chrono::seconds;
@@ -136,4 +136,4 @@ TEST(ReformAlone, IsRefusedWhereNobodyIsStartedAnew) {
 }
 
 }  // namespace
-}  // namespace lockstep::reform_mp_test
+}  // namespace lockstep::inline v0::reform_mp_test

@@ -14,7 +14,7 @@
 #include "lockstep/core/text.h"
 #include "lockstep/store/prefix_store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // When an attempt begins to connect, all ranks are present, so a short time suffices; an attempt in
@@ -123,4 +123,4 @@ int64_t Reformation::form(const Connect& connect, Deadline deadline) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -20,7 +20,7 @@
 #include "lockstep/core/deadline.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 class Reformation {
  public:
@@ -56,4 +56,4 @@ class Reformation {
   int64_t next_ = 1;  // the attempt to look at next
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

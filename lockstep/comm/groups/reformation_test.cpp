@@ -17,7 +17,7 @@
 #include "lockstep/store/hash_store.h"
 #include "lockstep/store/prefix_store.h"
 
-namespace lockstep::reformation_test {
+namespace lockstep::inline v0::reformation_test {
 namespace {
 
 using std::chrono::seconds;
@@ -278,4 +278,4 @@ TEST(Reformation, DeathsAtAnyMomentLeadToOneGeneration) {
 }
 
 }  // namespace
-}  // namespace lockstep::reformation_test
+}  // namespace lockstep::inline v0::reformation_test

@@ -6,7 +6,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 std::chrono::milliseconds left(Deadline deadline) {
@@ -64,4 +64,4 @@ std::string TorchStore::get(const std::string& key, Deadline deadline) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

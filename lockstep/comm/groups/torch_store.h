@@ -8,7 +8,7 @@
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/net.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 class TorchStore {
  public:
@@ -27,4 +27,4 @@ class TorchStore {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -4,7 +4,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -44,4 +44,4 @@ void WatchedStore::wait(std::span<const std::string> keys, Deadline deadline) {
   by_pieces(deadline, [&](Deadline piece) { base_->wait(keys, piece); });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -11,7 +11,7 @@
 
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 class WatchedStore final : public Store {
  public:
@@ -49,4 +49,4 @@ class WatchedStore final : public Store {
   std::atomic<std::chrono::steady_clock::time_point> looked_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct CoalescedItem {
   at::ScalarType dtype;
@@ -38,4 +38,4 @@ inline std::vector<std::vector<size_t>> plan_coalesced(std::span<const Coalesced
   return groups;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -12,7 +12,7 @@
 #include "lockstep/device/stream.h"
 #include "lockstep/trace/call_board.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct Communicator::Impl::Replay {
   std::string note;
@@ -147,4 +147,4 @@ void Communicator::Impl::cancel_replay(Replay& replay) noexcept {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

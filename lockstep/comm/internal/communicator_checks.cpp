@@ -4,7 +4,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::checks {
+namespace lockstep::inline v0::checks {
 
 namespace {
 
@@ -102,4 +102,4 @@ int64_t divide_rows(Op op, const at::Tensor& tensor, int size) {
   return rows / size;
 }
 
-}  // namespace lockstep::checks
+}  // namespace lockstep::inline v0::checks

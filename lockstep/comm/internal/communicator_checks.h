@@ -11,7 +11,7 @@
 
 #include "lockstep/comm/backend/types.h"
 
-namespace lockstep::checks {
+namespace lockstep::inline v0::checks {
 
 // A tensor as rows along dim 0. A 0-dim tensor is one row.
 struct Rows {
@@ -37,4 +37,4 @@ int64_t divide_rows(Op op, const at::Tensor& tensor, int size);
 int64_t total(std::span<const int64_t> counts);
 std::vector<int64_t> in_elements(std::span<const int64_t> rows, int64_t width);
 
-}  // namespace lockstep::checks
+}  // namespace lockstep::inline v0::checks

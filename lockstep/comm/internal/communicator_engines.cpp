@@ -12,7 +12,7 @@
 #include "lockstep/core/mutex.h"
 #include "lockstep/trace/call_board.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr auto kAbortAtMost = std::chrono::seconds(1);
@@ -117,4 +117,4 @@ void Communicator::Impl::abort(const std::string& reason) noexcept {
   end_engine({.text = reason});
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -14,7 +14,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/exception_text.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 enum GroupKind : int { kSplit, kSubgroup, kDuplicate };
@@ -202,4 +202,4 @@ Communicator Communicator::duplicate(Site site) {
   return duplicate;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

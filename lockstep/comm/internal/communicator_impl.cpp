@@ -21,7 +21,7 @@
 #include "lockstep/core/ticks.h"
 #include "lockstep/trace/call_board.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // Whether all_gather's input is this rank's own part of its output, so that no copy is needed.
@@ -449,4 +449,4 @@ Probe Communicator::Impl::probe(int src, int tag) {
   return backend_->probe(src, tag);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

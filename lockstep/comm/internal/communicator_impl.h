@@ -24,7 +24,7 @@
 #include "lockstep/core/set_once.h"
 #include "lockstep/device/graph.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The arguments of a public operation, in tensors. Counts are in elements.
 struct OpArgs {
@@ -262,4 +262,4 @@ inline std::byte* mutable_data_of(const at::Tensor& tensor) {
   return static_cast<std::byte*>(tensor.mutable_data_ptr());
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -11,7 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // The bytes of a tensor of this shape; throws for an impossible shape. `who` names the caller in
@@ -104,4 +104,4 @@ at::Tensor Communicator::Impl::shared_empty(at::IntArrayRef shape, at::ScalarTyp
       memory.data, shape, [owner = std::move(memory.owner)](void*) {}, at::TensorOptions(dtype));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

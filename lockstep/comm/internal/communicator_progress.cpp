@@ -8,7 +8,7 @@
 #include "lockstep/comm/internal/group_maker.h"
 #include "lockstep/core/text.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 void Communicator::Impl::progress() {
   const Entry entry(*this);
@@ -92,4 +92,4 @@ bool Communicator::Impl::move_if_free() noexcept {
   return more;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -12,7 +12,7 @@
 #include "lockstep/core/text.h"
 #include "lockstep/store/prefix_store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 std::vector<int> parse_ranks(const std::string& text) {
@@ -130,4 +130,4 @@ Communicator Communicator::shrink(Deadline deadline) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,7 +8,7 @@
 
 #include "lockstep/comm/internal/communicator_impl.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 bool usable_as_is(const at::Tensor& tensor, const Plan& plan, at::Device device) {
@@ -166,4 +166,4 @@ void Communicator::Impl::stage(const OpArgs& args, const Plan& plan, Call& call,
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

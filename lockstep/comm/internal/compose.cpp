@@ -1,6 +1,6 @@
 #include "lockstep/comm/internal/compose.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 bool has(uint32_t set, uint32_t one) {
@@ -104,4 +104,4 @@ Plan plan_call(const Capabilities& c, Op op, at::ScalarType dtype, ReduceOp redu
       plan, c, std::string(to_string(op)) + (v_form && equal_parts ? " with unequal parts" : ""));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

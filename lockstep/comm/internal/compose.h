@@ -7,7 +7,7 @@
 #include "lockstep/comm/backend/capabilities.h"
 #include "lockstep/comm/backend/types.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct Plan {
   Support support = Support::kNative;
@@ -28,4 +28,4 @@ struct Plan {
 Plan plan_call(const Capabilities& capabilities, Op op, at::ScalarType dtype, ReduceOp reduce,
                bool v_form);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

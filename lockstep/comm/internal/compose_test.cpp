@@ -12,7 +12,7 @@
 #include "lockstep/testing/engine_threads.h"
 #include "lockstep/testing/operation_suite.h"
 
-namespace lockstep::compose_test {
+namespace lockstep::inline v0::compose_test {
 namespace {
 
 // An engine with as few operations as gloo, and fewer: no reduce_scatter, no 16-bit floats, no
@@ -123,4 +123,4 @@ TEST(Compose, APoorEngineGivesTheSameResults) {
 }
 
 }  // namespace
-}  // namespace lockstep::compose_test
+}  // namespace lockstep::inline v0::compose_test

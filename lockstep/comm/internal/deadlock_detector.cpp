@@ -9,7 +9,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // For all answers of the store during one look.
@@ -175,4 +175,4 @@ std::optional<WaitState> DeadlockDetector::read(int rank, Deadline deadline) {
   return text ? parse_wait_state(*text) : std::nullopt;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

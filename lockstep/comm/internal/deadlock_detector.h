@@ -21,7 +21,7 @@
 #include "lockstep/core/deadline.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The state of a rank's wait. Ranks are those of the job.
 struct WaitState {
@@ -77,4 +77,4 @@ class DeadlockDetector {
   std::map<int, WaitState> before_;  // the other ranks' reports at the last look
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

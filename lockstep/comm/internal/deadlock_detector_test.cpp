@@ -10,7 +10,7 @@
 #include "lockstep/store/hash_store.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::deadlock_detector_test {
+namespace lockstep::inline v0::deadlock_detector_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -124,4 +124,4 @@ TEST(DeadlockDetector, DifferentOrdersAreNamedWithinSeconds) {
 }
 
 }  // namespace
-}  // namespace lockstep::deadlock_detector_test
+}  // namespace lockstep::inline v0::deadlock_detector_test

@@ -10,7 +10,7 @@
 
 #include "lockstep/core/mutex.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // The time between two looks at the device: short at first, because most operations are short.
@@ -172,4 +172,4 @@ void DeviceWatch::stop() noexcept {
   state_->stop();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -13,7 +13,7 @@
 #include "lockstep/comm/backend/backend.h"
 #include "lockstep/core/deadline.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // It starts a thread of its own with the first operation. The watch may be destroyed on that
 // thread: memory that it frees may be the last owner of a communicator.
@@ -55,4 +55,4 @@ class DeviceWatch {
   std::shared_ptr<State> state_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -21,7 +21,7 @@
 #include "lockstep/device/choose.h"
 #include "lockstep/store/prefix_store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // An engine that does not compare the ranks' calls itself, behind a side channel that does: memory
@@ -197,4 +197,4 @@ Engines make_engines(const EngineRequest& request, std::shared_ptr<Store> store,
   return engines;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

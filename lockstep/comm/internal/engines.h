@@ -14,7 +14,7 @@
 #include "lockstep/core/deadline.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The group of processes that an engine joins.
 struct EngineRequest {
@@ -60,4 +60,4 @@ Engines make_engines(const EngineRequest& request, std::shared_ptr<Store> store,
 std::string choose_host_backend(const std::shared_ptr<Store>& store, const Topology& topology,
                                 Deadline deadline);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

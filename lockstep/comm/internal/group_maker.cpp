@@ -13,7 +13,7 @@
 #include "lockstep/store/hash_store.h"
 #include "lockstep/store/prefix_store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // Remembers the keys below `below` that this rank wrote, so that they can be removed: a job that
@@ -183,4 +183,4 @@ std::shared_ptr<GroupMaker> make_lone_groups(c10::Device device) {
   return std::make_shared<LocalGroups>(device);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

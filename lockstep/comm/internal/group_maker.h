@@ -14,7 +14,7 @@
 #include "lockstep/core/deadline.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // One object per job and rank, shared by all communicators that come from one init(). It keeps
 // alive what they need to make more groups: the store's connection, and the store's server where
@@ -70,4 +70,4 @@ std::shared_ptr<GroupMaker> make_local_groups();
 // For one rank alone on a device that is not the CPU.
 std::shared_ptr<GroupMaker> make_lone_groups(c10::Device device);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

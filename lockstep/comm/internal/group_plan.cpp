@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 std::vector<int> members_of(std::span<const GroupWish> wishes, int color) {
   std::vector<int> members;
@@ -38,4 +38,4 @@ Topology topology_of_group(std::span<const GroupWish> wishes, std::span<const in
   return topology;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

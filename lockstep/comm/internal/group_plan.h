@@ -7,7 +7,7 @@
 
 #include "lockstep/comm/communicator.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The request of one rank of the parent communicator.
 struct GroupWish {
@@ -24,4 +24,4 @@ std::vector<int> members_of(std::span<const GroupWish> wishes, int color);
 Topology topology_of_group(std::span<const GroupWish> wishes, std::span<const int> members,
                            int rank);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

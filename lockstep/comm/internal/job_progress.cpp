@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 void JobProgress::count_moving() noexcept {
   entered_.store(static_cast<int>(moving_.size()), std::memory_order_relaxed);
@@ -80,4 +80,4 @@ JobProgress::Look JobProgress::report_wait(WaitState own, bool moved) noexcept {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

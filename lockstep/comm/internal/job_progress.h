@@ -16,7 +16,7 @@
 #include "lockstep/comm/internal/waited_ticks.h"
 #include "lockstep/core/mutex.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Thread-safety: any thread.
 class JobProgress {
@@ -87,4 +87,4 @@ class JobProgress {
   DeadlockDetector deadlocks_ LOCKSTEP_GUARDED_BY(deadlocks_mutex_);
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -6,7 +6,7 @@
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // Not recursive, because it must detect objects that are too deep for the library's own recursion.
@@ -108,4 +108,4 @@ nlohmann::json decode_object(std::span<const uint8_t> bytes, const std::string& 
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // "rank 2 (on a)", "ranks 0 (on a) and 3 (on b)".
@@ -67,4 +67,4 @@ std::string apart_text(const RanksApart& apart, const std::string& name, const s
          "look at that host, and go on from a checkpoint of before";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

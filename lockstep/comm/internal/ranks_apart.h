@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct RanksApart {
   size_t tensor = 0;  // the first that differs between ranks
@@ -27,4 +27,4 @@ std::optional<RanksApart> find_apart(std::span<const uint64_t> hashes, size_t te
 std::string apart_text(const RanksApart& apart, const std::string& name, const std::string& when,
                        std::span<const std::string> hosts);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

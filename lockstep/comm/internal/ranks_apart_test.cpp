@@ -13,7 +13,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::ranks_apart_test {
+namespace lockstep::inline v0::ranks_apart_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -109,4 +109,4 @@ TEST(EqualValues, BitsAreComparedNotNumbers) {
   EXPECT_THAT(errors_of(2, zero), ElementsAre(HasSubstr("no majority"), HasSubstr("no majority")));
 }
 
-}  // namespace lockstep::ranks_apart_test
+}  // namespace lockstep::inline v0::ranks_apart_test

@@ -4,7 +4,7 @@
 #include <ATen/ops/sin.h>
 #include <ATen/ops/zeros.h>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 void settle_vector_maths() {
   // All of MKL's vector functions share what the first one detects.
@@ -16,4 +16,4 @@ void settle_vector_maths() {
   (void)settled;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

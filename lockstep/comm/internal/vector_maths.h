@@ -1,7 +1,7 @@
 // libtorch's vector maths and threads. Not a public header.
 #pragma once
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // On the CPU, exp, sin, sqrt, tanh and the like go through MKL. Its first call in a process detects
 // the processor's abilities, and until that is done, calls on other threads may use a kernel of low
@@ -12,4 +12,4 @@ namespace lockstep {
 // Cost: cheap after the first call.
 void settle_vector_maths();
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,7 +8,7 @@
 
 #include "lockstep/core/ticks.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The same moment on both clocks.
 struct TickMoment {
@@ -63,4 +63,4 @@ class WaitedTicks {
   TickMoment first_ = moment();
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-namespace lockstep::waited_ticks_test {
+namespace lockstep::inline v0::waited_ticks_test {
 
 using std::chrono::microseconds;
 using std::chrono::steady_clock;
@@ -62,4 +62,4 @@ TEST(WaitedTicks, AreSecondsOfTheSystemsClock) {
   EXPECT_LT(waited.seconds(), 2 * passed.count() + 0.001);
 }
 
-}  // namespace lockstep::waited_ticks_test
+}  // namespace lockstep::inline v0::waited_ticks_test

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 class CpuMask {
  public:
@@ -33,4 +33,4 @@ class CpuMask {
   size_t size_ = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Empty at first; removed with its contents.
 class TestDirectory {
@@ -127,4 +127,4 @@ std::string message_of(Call&& call) {
   return "no exception";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

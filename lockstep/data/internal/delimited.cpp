@@ -2,7 +2,7 @@
 
 #include "lockstep/data/internal/packed_file.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 bool DelimitedReader::at_line_end() const {
   const std::string_view rest = text_.substr(at_);
@@ -56,4 +56,4 @@ std::optional<DelimitedRecord> DelimitedReader::next() {
   return record;
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

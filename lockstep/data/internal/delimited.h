@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 struct DelimitedRecord {
   int64_t line = 0;  // where it begins, from 1
@@ -39,4 +39,4 @@ class DelimitedReader {
   int64_t line_ = 1;
 };
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

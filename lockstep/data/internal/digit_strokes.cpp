@@ -2,7 +2,7 @@
 
 #include "lockstep/core/check.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace {
 
 Stroke curve(std::vector<StrokePoint> points) {
@@ -66,4 +66,4 @@ std::vector<Glyph> digit_glyphs(int digit) {
 }
 // clang-format on
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 // In a box of 100 x 100; y grows downwards.
 struct StrokePoint {
@@ -22,4 +22,4 @@ using Glyph = std::vector<Stroke>;
 // The ways of writing `digit` (0..9).
 std::vector<Glyph> digit_glyphs(int digit);
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

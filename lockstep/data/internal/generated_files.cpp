@@ -14,7 +14,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace {
 
 namespace fs = std::filesystem;
@@ -78,4 +78,4 @@ void check_generated_count(const std::string& what, int64_t count) {
                         std::to_string(kMostGenerated));
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

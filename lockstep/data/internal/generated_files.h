@@ -7,7 +7,7 @@
 #include <functional>
 #include <string>
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 inline constexpr int64_t kMostGenerated = 10'000'000;  // samples
 
@@ -31,4 +31,4 @@ bool generate_files(const std::filesystem::path& directory, const GeneratedFiles
 // Throws InvalidArgument unless 1..kMostGenerated.
 void check_generated_count(const std::string& what, int64_t count);
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -13,7 +13,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace {
 
 struct InflateEnd {
@@ -125,4 +125,4 @@ void read_unpacked(const std::filesystem::path& path, const std::string& wanted,
   }
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -12,7 +12,7 @@
 
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 inline constexpr const char* kFetchAgain = "; download or copy the file again";
 
@@ -48,4 +48,4 @@ void gunzip(std::span<const std::byte> packed, std::string_view name, const Byte
 void read_unpacked(const std::filesystem::path& path, const std::string& wanted,
                    const ByteSink& sink);
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -9,7 +9,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 std::vector<int64_t> permutation(int64_t n, int64_t seed, int64_t epoch) {
   at::Generator generator =
@@ -44,4 +44,4 @@ void check_nothing_is_lost(const char* sampler, int64_t dataset_size, int64_t re
                         " replicas; use fewer replicas, more data, or drop_last = false");
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 // torch.randperm(n, generator=torch.Generator().manual_seed(seed + epoch)).
 std::vector<int64_t> permutation(int64_t n, int64_t seed, int64_t epoch);
@@ -16,4 +16,4 @@ void check_sampled_rank(const char* sampler, int64_t replicas, int64_t rank);
 void check_nothing_is_lost(const char* sampler, int64_t dataset_size, int64_t replicas,
                            bool drop_last);
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

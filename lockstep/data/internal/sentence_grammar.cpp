@@ -1,6 +1,6 @@
 #include "lockstep/data/internal/sentence_grammar.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace {
 
 // Words of one feeling also occur in sentences of others (negated, asked about, said with a sneer),
@@ -101,4 +101,4 @@ std::span<const SentenceRule> sentence_rules() {
   return kRules;
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 // SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014): a
 // hash of (seed, stream, counter) starts each sequence. The same numbers on every machine.
@@ -27,4 +27,4 @@ class SplitMix {
   uint64_t state_;
 };
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

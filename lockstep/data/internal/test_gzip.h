@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 inline std::string gzip(const std::string& plain) {
   z_stream stream{};
@@ -21,4 +21,4 @@ inline std::string gzip(const std::string& plain) {
   return packed;
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

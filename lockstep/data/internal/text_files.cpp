@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace {
 namespace fs = std::filesystem;
 
@@ -52,4 +52,4 @@ std::vector<std::string> unread_files(const fs::path& directory,
   return names;
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

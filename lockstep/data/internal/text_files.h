@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 // PART with the first of the endings (".jsonl") that exists.
 std::optional<std::filesystem::path> part_file(const std::filesystem::path& directory,
@@ -24,4 +24,4 @@ std::optional<std::filesystem::path> dev_file(const std::filesystem::path& direc
 std::vector<std::string> unread_files(const std::filesystem::path& directory,
                                       const std::vector<std::filesystem::path>& read);
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

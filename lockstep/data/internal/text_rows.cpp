@@ -12,7 +12,7 @@
 #include "lockstep/data/internal/delimited.h"
 #include "lockstep/data/internal/packed_file.h"
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 namespace {
 
 using nlohmann::json;
@@ -287,4 +287,4 @@ TextRows read_text_rows(const std::filesystem::path& path) {
   return parse_text_rows(read_text(path), ending, path.string());
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep::data {
+namespace lockstep::inline v0::data {
 
 struct TextRow {
   std::string text = {};
@@ -43,4 +43,4 @@ std::vector<std::string> utf8_lines(std::string_view text, std::string_view name
 // The whole file, unpacked if it is gzip. Throws DataError.
 std::string read_text(const std::filesystem::path& path);
 
-}  // namespace lockstep::data
+}  // namespace lockstep::inline v0::data

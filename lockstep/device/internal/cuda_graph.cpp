@@ -8,7 +8,7 @@
 
 #include "lockstep/device/internal/device_graph.h"
 
-namespace lockstep::device::internal {
+namespace lockstep::inline v0::device::internal {
 namespace {
 
 class CudaGraph final : public DeviceGraph {
@@ -45,4 +45,4 @@ bool is_captured_by_cuda(const c10::Stream& stream) {
          status != cudaStreamCaptureStatusNone;
 }
 
-}  // namespace lockstep::device::internal
+}  // namespace lockstep::inline v0::device::internal

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-namespace lockstep::device::internal {
+namespace lockstep::inline v0::device::internal {
 
 // One graph, captured once, on the current device and its current stream. If end() throws, the
 // capture has ended, too, and there is no graph.
@@ -29,4 +29,4 @@ std::unique_ptr<DeviceGraph> make_cuda_graph();
 bool is_captured_by_cuda(const c10::Stream& stream);
 #endif
 
-}  // namespace lockstep::device::internal
+}  // namespace lockstep::inline v0::device::internal

@@ -4,7 +4,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::device::internal {
+namespace lockstep::inline v0::device::internal {
 
 c10::impl::VirtualGuardImpl guard_of(c10::Device device) {
   if (!c10::impl::hasDeviceGuardImpl(device.type())) {
@@ -24,4 +24,4 @@ c10::Device numbered(c10::Device device) {
   return device.is_cpu() || device.has_index() ? device : guard.getDevice();
 }
 
-}  // namespace lockstep::device::internal
+}  // namespace lockstep::inline v0::device::internal

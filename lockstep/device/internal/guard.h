@@ -5,7 +5,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-namespace lockstep::device::internal {
+namespace lockstep::inline v0::device::internal {
 
 // The guard of the device's type. Throws InvalidArgument if the program's libtorch has no such
 // devices, or none with this number.
@@ -27,4 +27,4 @@ class OnDevice {
   c10::OptionalDeviceGuard guard_;
 };
 
-}  // namespace lockstep::device::internal
+}  // namespace lockstep::inline v0::device::internal

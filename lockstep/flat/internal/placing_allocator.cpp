@@ -10,7 +10,7 @@
 
 #include "lockstep/core/mutex.h"
 
-namespace lockstep::flat::internal {
+namespace lockstep::inline v0::flat::internal {
 // The watches of a thread: entries of which unwatch() was called on another thread stay until this
 // thread looks.
 class ThreadWatchers {
@@ -175,4 +175,4 @@ bool watches_this_thread(const AllocationWatch& watch) noexcept {
   return watchers != nullptr && watchers->has(watch);
 }
 
-}  // namespace lockstep::flat::internal
+}  // namespace lockstep::inline v0::flat::internal

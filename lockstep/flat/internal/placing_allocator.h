@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <memory>
 
-namespace lockstep::flat::internal {
+namespace lockstep::inline v0::flat::internal {
 
 // Memory that can be lent to one tensor at a time.
 struct Place {
@@ -53,4 +53,4 @@ void unwatch(AllocationWatch& watch) noexcept;
 // Whether `watch` sees this thread's allocations.
 bool watches_this_thread(const AllocationWatch& watch) noexcept;
 
-}  // namespace lockstep::flat::internal
+}  // namespace lockstep::inline v0::flat::internal

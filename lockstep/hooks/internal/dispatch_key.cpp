@@ -2,7 +2,7 @@
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-namespace lockstep::hooks::internal {
+namespace lockstep::inline v0::hooks::internal {
 namespace {
 
 thread_local int keys = 0;
@@ -35,4 +35,4 @@ torch::Library& kernels() {
   return registered.aten;
 }
 
-}  // namespace lockstep::hooks::internal
+}  // namespace lockstep::inline v0::hooks::internal

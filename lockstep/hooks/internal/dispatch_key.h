@@ -10,7 +10,7 @@
 #include <c10/core/DispatchKey.h>
 #include <torch/library.h>
 
-namespace lockstep::hooks::internal {
+namespace lockstep::inline v0::hooks::internal {
 
 inline constexpr auto kKey = c10::DispatchKey::DeferredInit;
 
@@ -31,4 +31,4 @@ class KeyOnThread {
   static bool is_here();  // whether one lives on this thread
 };
 
-}  // namespace lockstep::hooks::internal
+}  // namespace lockstep::inline v0::hooks::internal

@@ -17,7 +17,7 @@
 
 #include "lockstep/hooks/internal/dispatch_key.h"
 
-namespace lockstep::hooks::internal {
+namespace lockstep::inline v0::hooks::internal {
 namespace {
 
 using c10::IValue;
@@ -236,4 +236,4 @@ void register_layer_kernels() {
   (void)registered;
 }
 
-}  // namespace lockstep::hooks::internal
+}  // namespace lockstep::inline v0::hooks::internal

@@ -14,7 +14,7 @@ namespace torch::nn {
 class Module;
 }
 
-namespace lockstep::hooks::internal {
+namespace lockstep::inline v0::hooks::internal {
 
 // The members of a layer that are the registered tensors themselves.
 struct LayerTensors {
@@ -37,4 +37,4 @@ std::optional<LayerTensors> tensors_of(torch::nn::Module& module);
 // Registers the kernels that call hooks, once per process.
 void register_layer_kernels();
 
-}  // namespace lockstep::hooks::internal
+}  // namespace lockstep::inline v0::hooks::internal

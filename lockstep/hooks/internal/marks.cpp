@@ -11,7 +11,7 @@
 
 #include "lockstep/hooks/internal/dispatch_key.h"
 
-namespace lockstep::hooks::internal {
+namespace lockstep::inline v0::hooks::internal {
 namespace {
 
 at::Tensor passed_on(const at::Tensor& from, at::Tensor to) {
@@ -104,4 +104,4 @@ void register_mark_kernels() {
   (void)registered;
 }
 
-}  // namespace lockstep::hooks::internal
+}  // namespace lockstep::inline v0::hooks::internal

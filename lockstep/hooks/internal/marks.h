@@ -10,7 +10,7 @@
 
 #include "lockstep/hooks/layer_hook.h"
 
-namespace lockstep::hooks::internal {
+namespace lockstep::inline v0::hooks::internal {
 
 enum class Kind : uint8_t { kLinear, kConvolution, kEmbedding, kBatchNorm, kLayerNorm, kGroupNorm };
 
@@ -46,4 +46,4 @@ void set_entry(const at::Tensor& tensor, Mark::Entry entry);
 // Registers the kernels that carry marks over to copies.
 void register_mark_kernels();
 
-}  // namespace lockstep::hooks::internal
+}  // namespace lockstep::inline v0::hooks::internal

@@ -4,7 +4,7 @@
 #include "lockstep/kernels/internal/isa_layout.h"
 #include "lockstep/kernels/internal/isa_math.h"
 
-namespace lockstep::kernels::LOCKSTEP_ISA {
+namespace lockstep::inline v0::kernels::LOCKSTEP_ISA {
 namespace {
 
 // Hendrycks and Gimpel, "Gaussian error linear units" (2016): the second form's factors.
@@ -112,4 +112,4 @@ void activate_backward(const ActivateGradients& g, int64_t begin, int64_t end) {
 }
 
 }  // namespace
-}  // namespace lockstep::kernels::LOCKSTEP_ISA
+}  // namespace lockstep::inline v0::kernels::LOCKSTEP_ISA

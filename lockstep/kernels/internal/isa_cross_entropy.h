@@ -3,7 +3,7 @@
 
 #include "lockstep/kernels/internal/isa_math.h"
 
-namespace lockstep::kernels::LOCKSTEP_ISA {
+namespace lockstep::inline v0::kernels::LOCKSTEP_ISA {
 namespace {
 
 // The sums in float32 of this many columns are added up in double, because a vocabulary is long.
@@ -69,4 +69,4 @@ void cross_entropy_gradient(const CrossEntropy& of, const float* factors, const 
 }
 
 }  // namespace
-}  // namespace lockstep::kernels::LOCKSTEP_ISA
+}  // namespace lockstep::inline v0::kernels::LOCKSTEP_ISA

@@ -4,7 +4,7 @@
 
 #include "lockstep/kernels/internal/isa_math.h"
 
-namespace lockstep::kernels::LOCKSTEP_ISA {
+namespace lockstep::inline v0::kernels::LOCKSTEP_ISA {
 namespace {
 
 // ---- RMS norm ----
@@ -203,4 +203,4 @@ void rotate_back(const Rotary& r, const void* from, void* to, int64_t length, in
 }
 
 }  // namespace
-}  // namespace lockstep::kernels::LOCKSTEP_ISA
+}  // namespace lockstep::inline v0::kernels::LOCKSTEP_ISA

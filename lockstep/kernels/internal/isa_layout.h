@@ -4,7 +4,7 @@
 #include "lockstep/kernels/internal/isa_vector.h"
 #include "lockstep/kernels/kernels.h"
 
-namespace lockstep::kernels::LOCKSTEP_ISA {
+namespace lockstep::inline v0::kernels::LOCKSTEP_ISA {
 namespace {
 
 // ---- transposes: a square of native words by exchanging ever smaller blocks ----
@@ -230,4 +230,4 @@ void sum_rows(const Source& from, float* sums, int64_t begin, int64_t end) {
 }
 
 }  // namespace
-}  // namespace lockstep::kernels::LOCKSTEP_ISA
+}  // namespace lockstep::inline v0::kernels::LOCKSTEP_ISA

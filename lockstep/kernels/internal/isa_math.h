@@ -4,7 +4,7 @@
 #include "lockstep/kernels/internal/isa_vector.h"
 #include "lockstep/kernels/kernels.h"
 
-namespace lockstep::kernels::LOCKSTEP_ISA {
+namespace lockstep::inline v0::kernels::LOCKSTEP_ISA {
 namespace {
 
 // Computes exp(x) with a relative error below 1e-7 for x <= 88, and 0 below -87.
@@ -98,4 +98,4 @@ LOCKSTEP_INLINE Pair drop(Pair x, const Dropout& dropout, RowKey row, int64_t co
 }
 
 }  // namespace
-}  // namespace lockstep::kernels::LOCKSTEP_ISA
+}  // namespace lockstep::inline v0::kernels::LOCKSTEP_ISA

@@ -4,7 +4,7 @@
 #include "lockstep/kernels/internal/isa_layout.h"
 #include "lockstep/kernels/internal/isa_math.h"
 
-namespace lockstep::kernels::LOCKSTEP_ISA {
+namespace lockstep::inline v0::kernels::LOCKSTEP_ISA {
 namespace {
 
 // Computes dropout(x + bias) + residual, without the operands that are null.
@@ -186,4 +186,4 @@ void norm_backward(const Norm& norm, const NormGradients& g, int64_t begin, int6
 }
 
 }  // namespace
-}  // namespace lockstep::kernels::LOCKSTEP_ISA
+}  // namespace lockstep::inline v0::kernels::LOCKSTEP_ISA

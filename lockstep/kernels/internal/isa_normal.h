@@ -3,7 +3,7 @@
 
 #include "lockstep/kernels/internal/isa_math.h"
 
-namespace lockstep::kernels::LOCKSTEP_ISA {
+namespace lockstep::inline v0::kernels::LOCKSTEP_ISA {
 namespace {
 
 // Computes the natural logarithm of x in [2^-25, 1] with an error below 2e-7.
@@ -65,4 +65,4 @@ void fill_normal(uint64_t seed, float deviation, float* to, int64_t begin, int64
 }
 
 }  // namespace
-}  // namespace lockstep::kernels::LOCKSTEP_ISA
+}  // namespace lockstep::inline v0::kernels::LOCKSTEP_ISA

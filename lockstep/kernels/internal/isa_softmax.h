@@ -3,7 +3,7 @@
 
 #include "lockstep/kernels/internal/isa_math.h"
 
-namespace lockstep::kernels::LOCKSTEP_ISA {
+namespace lockstep::inline v0::kernels::LOCKSTEP_ISA {
 namespace {
 
 LOCKSTEP_INLINE Floats scaled_score(const Softmax& s, const float* row, int64_t c, int64_t n) {
@@ -148,4 +148,4 @@ void softmax_backward(const Softmax& s, const SoftmaxGradients& g, int64_t rows)
 }
 
 }  // namespace
-}  // namespace lockstep::kernels::LOCKSTEP_ISA
+}  // namespace lockstep::inline v0::kernels::LOCKSTEP_ISA

@@ -13,7 +13,7 @@
 #include "lockstep/kernels/internal/isa_normal.h"
 #include "lockstep/kernels/internal/isa_softmax.h"
 
-namespace lockstep::kernels::LOCKSTEP_ISA {
+namespace lockstep::inline v0::kernels::LOCKSTEP_ISA {
 
 extern const Kernels kTable;
 const Kernels kTable = {LOCKSTEP_ISA_NAME,
@@ -41,6 +41,6 @@ const Kernels kTable = {LOCKSTEP_ISA_NAME,
                         pack_columns,
                         fill_normal};
 
-}  // namespace lockstep::kernels::LOCKSTEP_ISA
+}  // namespace lockstep::inline v0::kernels::LOCKSTEP_ISA
 
 // NOLINTEND(misc-redundant-expression, modernize-use-using, misc-definitions-in-headers)

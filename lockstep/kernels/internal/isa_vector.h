@@ -25,7 +25,7 @@
 #define LOCKSTEP_INLINE __attribute__((always_inline)) inline
 #define LOCKSTEP_INLINED __attribute__((always_inline))  // stands after a lambda's parameters
 
-namespace lockstep::kernels::LOCKSTEP_ISA {
+namespace lockstep::inline v0::kernels::LOCKSTEP_ISA {
 namespace {
 
 #if defined(__AVX512F__)
@@ -255,6 +255,6 @@ LOCKSTEP_INLINE void for_columns(int64_t width, Body body) {
 }
 
 }  // namespace
-}  // namespace lockstep::kernels::LOCKSTEP_ISA
+}  // namespace lockstep::inline v0::kernels::LOCKSTEP_ISA
 
 // NOLINTEND(misc-redundant-expression, modernize-use-using, misc-definitions-in-headers)

@@ -41,11 +41,11 @@ struct adl_serializer<lockstep::Secret> {
 
 }  // namespace nlohmann
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HostPort, host, port)
-}  // namespace lockstep
+}  // namespace lockstep::inline v0
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodeIntroduction, number, host, address, pid, ranks)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodePlan, node_rank, nodes, first_rank, local_ranks, world_size,
@@ -73,4 +73,4 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LaunchOptions, command, program, nproc, roles
                                    show_ranks, prefix, prefix_template, substitute_local_rank, pin,
                                    threads_per_rank, run_id, role)
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -8,7 +8,7 @@
 #include "lockstep/launch/mpi_family.h"
 #include "lockstep/launch/mpirun.h"
 
-namespace lockstep::launch {
+namespace lockstep::inline v0::launch {
 
 // In the name of a test.
 inline std::string name_of(MpiFamily family) {
@@ -22,4 +22,4 @@ inline std::string lacks_mpirun(MpiFamily family) {
          mpi_package(family) + " to run this test";
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::inline v0::launch

@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/model/internal/heads.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 Arithmetic arithmetic_for(const at::Tensor& parameter) {
   if (!parameter.is_cpu() || parameter.scalar_type() != at::kFloat) return Arithmetic::kComposed;
@@ -29,4 +29,4 @@ void refuse_second_gradient(const char* model) {
                           "create_graph");
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

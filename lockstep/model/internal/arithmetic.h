@@ -4,7 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // How embeddings and layers are computed.
 enum class Arithmetic {
@@ -22,4 +22,4 @@ c10::impl::ExcludeDispatchKeyGuard without_autocast();
 // In a node's backward, which is written by hand: throws InvalidArgument under create_graph.
 void refuse_second_gradient(const char* model);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

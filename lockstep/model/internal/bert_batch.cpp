@@ -13,7 +13,7 @@
 #include "lockstep/device/memory.h"
 #include "lockstep/model/internal/bert_encoder.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace {
 
 [[noreturn]] void refuse_batch(const std::string& what) {
@@ -144,4 +144,4 @@ BertBatch with_whole_rows(BertBatch batch, int64_t rows) {
   return batch;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

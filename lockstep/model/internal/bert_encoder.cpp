@@ -22,7 +22,7 @@
 #include "lockstep/model/internal/products.h"
 #include "lockstep/model/internal/undrawn.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace {
 
 torch::nn::LayerNorm norm_of(const BertConfig& config) {
@@ -313,4 +313,4 @@ at::Tensor BertEncoder::forward(const lockstep::BertPass& pass) {
   return pooler_->forward(x.exact, pass);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -22,7 +22,7 @@
 #include "lockstep/model/internal/arithmetic.h"
 #include "lockstep/model/internal/bert_nodes.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // A checked batch: its tokens as rows, sequence after sequence.
 struct BertBatch {
@@ -129,4 +129,4 @@ class BertEncoder : public torch::nn::Module {
   std::shared_ptr<BertPooler> pooler_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -18,7 +18,7 @@
 #include "lockstep/model/internal/layer_math.h"
 #include "lockstep/model/internal/products.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -373,4 +373,4 @@ LayerRows norm_node(const Affine& x, const at::Tensor& residual, const at::Tenso
   return {rows[0], rows[1]};
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -12,7 +12,7 @@
 #include "lockstep/kernels/kernels.h"
 #include "lockstep/model/attention.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // Rows between two layers: float32, and the same in the type that products are done in. Both have gradients,
 // which the node that made them adds up as it reads them.
@@ -50,4 +50,4 @@ struct NormPlan {
 LayerRows norm_node(const Affine& x, const at::Tensor& residual, const at::Tensor& gamma,
                     const at::Tensor& beta, const NormPlan& plan);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/json_object.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // A member into its field, which stays where it is absent. Any number: check() says what makes sense.
 inline void read_field(const JsonObject& file, const char* name, int64_t& value) {
@@ -36,4 +36,4 @@ inline void check_probability(const char* of, const char* name, double value) {
                           "; it must be in [0, 1)");
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

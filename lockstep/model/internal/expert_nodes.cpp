@@ -20,7 +20,7 @@
 #include "lockstep/model/internal/layer_math.h"
 #include "lockstep/model/internal/products.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -331,4 +331,4 @@ std::vector<at::Tensor> grouped_products(const at::Tensor& x, const std::vector<
                                     work);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -11,7 +11,7 @@
 #include "lockstep/model/internal/lm_nodes.h"
 #include "lockstep/model/router.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // Rows of tokens, [tokens, width] -> those that experts compute, [rows, width].
 at::Tensor sorted_rows(const at::Tensor& x, const std::shared_ptr<const RoutedRows>& routed,
@@ -28,4 +28,4 @@ std::vector<at::Tensor> grouped_products(const at::Tensor& x, const std::vector<
                                          Arithmetic arithmetic,
                                          std::shared_ptr<DeferredGradients> deferred = nullptr);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -14,7 +14,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/hooks/layer_hook.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // Whether one may stand where the other does: the fused layers compute with its tensors as they lie.
 inline bool is_alike(const at::Tensor& a, const at::Tensor& b) {
@@ -71,4 +71,4 @@ void follow_children(const torch::nn::Module& parent, Holders&... held) {
   (follow(parent, children[i++], held), ...);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -12,7 +12,7 @@
 #include "lockstep/model/internal/layer_math.h"
 #include "lockstep/model/internal/products.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace {
 
 // libtorch's products, which write where they are told.
@@ -125,4 +125,4 @@ std::unique_ptr<HeadProducts> head_products(const at::Tensor& rows, const at::Te
   return std::make_unique<PlainHead>(rows, weight, wanted);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

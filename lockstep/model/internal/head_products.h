@@ -9,7 +9,7 @@
 
 #include "lockstep/model/internal/arithmetic.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // Rows are float32 or float64, the weight's type, and for kBFloat16 bfloat16. Gradients are of the types of what
 // they are gradients of.
@@ -48,4 +48,4 @@ int64_t logits_pitch(int64_t vocabulary, Arithmetic arithmetic);
 std::unique_ptr<HeadProducts> head_products(const at::Tensor& rows, const at::Tensor& weight,
                                             HeadProducts::Wanted wanted, Arithmetic arithmetic);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

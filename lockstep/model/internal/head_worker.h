@@ -13,7 +13,7 @@
 #include "lockstep/kernels/kernels.h"
 #include "lockstep/model/internal/heads.h"
 
-namespace lockstep::internal::head_worker {
+namespace lockstep::inline v0::internal::head_worker {
 
 using kernels::kPad;
 using kernels::Source;
@@ -272,4 +272,4 @@ class Worker {
   TileGuard<T> tiles_;
 };
 
-}  // namespace lockstep::internal::head_worker
+}  // namespace lockstep::inline v0::internal::head_worker

@@ -8,7 +8,7 @@
 #include "lockstep/kernels/parallel.h"
 #include "lockstep/model/internal/head_worker.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace {
 
 // The keys' rows that no span looks at: their gradient is 0.
@@ -71,4 +71,4 @@ void heads_backward(const Heads& heads, const at::Tensor& statistics, const at::
   for_heads<float>(heads, statistics, /*backward=*/true, run);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

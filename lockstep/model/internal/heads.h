@@ -6,7 +6,7 @@
 #include "lockstep/kernels/kernels.h"
 #include "lockstep/model/attention.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // Tensors of one type, float32 or bfloat16, on the CPU; rows may have any stride.
 struct Heads {
@@ -34,4 +34,4 @@ struct HeadsGradients {
 void heads_backward(const Heads& heads, const at::Tensor& statistics, const at::Tensor& dmixed,
                     const HeadsGradients& gradients);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

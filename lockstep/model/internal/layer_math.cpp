@@ -10,7 +10,7 @@
 #include "lockstep/kernels/parallel.h"
 #include "lockstep/model/internal/products.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace {
 
 constexpr int64_t kElementsAtATime = int64_t{1} << 16;
@@ -159,4 +159,4 @@ at::Tensor column_sums(const at::Tensor& matrix) {
       [&](int64_t begin, int64_t end, float* sums) { best().sum_rows(source, sums, begin, end); });
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

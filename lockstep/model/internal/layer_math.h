@@ -9,7 +9,7 @@
 
 #include "lockstep/kernels/kernels.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 inline constexpr int64_t kRowsAtATime = 256;  // pieces of this many rows are shared among threads
 
@@ -60,4 +60,4 @@ at::Tensor summed_over_rows(int64_t rows, int64_t width,
 // The sums of the columns, float32.
 at::Tensor column_sums(const at::Tensor& matrix);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

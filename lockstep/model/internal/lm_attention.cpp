@@ -24,7 +24,7 @@
 #include "lockstep/model/internal/layer_math.h"
 #include "lockstep/model/internal/lm_nodes.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -290,4 +290,4 @@ at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys,
   return AttentionNode::apply(queries, keys, values, work);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

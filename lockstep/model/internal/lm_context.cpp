@@ -15,7 +15,7 @@
 #include "lockstep/kernels/parallel.h"
 #include "lockstep/model/internal/layer_math.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -175,4 +175,4 @@ at::Tensor gathered(const LmPass& pass, const at::Tensor& rows) {
   return GatherNode::apply(rows, work);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -12,7 +12,7 @@
 #include "lockstep/model/internal/lm_units.h"
 #include "lockstep/model/transformer_lm.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // The layout of this rank's rows of such sequences, and which rows those are.
 struct ContextRows {
@@ -35,4 +35,4 @@ at::Tensor whole_loss(const hooks::TokenPart& part, const at::Tensor& targets,
 // All ranks' rows in the batch's order, of this rank's [rows, columns]. In backward count() times this rank's rows.
 at::Tensor gathered(const LmPass& pass, const at::Tensor& rows);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

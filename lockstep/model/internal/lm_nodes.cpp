@@ -29,7 +29,7 @@
 #include "lockstep/kernels/parallel.h"
 #include "lockstep/model/internal/layer_math.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -417,4 +417,4 @@ at::Tensor drop_rows(const at::Tensor& x, const kernels::Dropout& dropout,
   return x * mask.to(x.options());
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -12,7 +12,7 @@
 #include "lockstep/kernels/kernels.h"
 #include "lockstep/model/internal/arithmetic.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // Gradients of weights that are computed later than those of inputs, for whoever has time until then
 // (zero-bubble pipelines, Qi et al., arXiv:2401.10241). One thread.
@@ -122,4 +122,4 @@ at::Tensor rotated(const at::Tensor& rows, int64_t heads, const at::Tensor& posi
 // at it.
 at::Tensor repeated(const at::Tensor& x, int64_t group);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

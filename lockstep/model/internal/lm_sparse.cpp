@@ -20,7 +20,7 @@
 #include "lockstep/model/internal/undrawn.h"
 #include "lockstep/model/router.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace {
 
 // Logits and shares, where the host has them. Where tokens go decides sizes, so a device is waited for, once.
@@ -187,4 +187,4 @@ at::Tensor LmSparseMlp::work(const at::Tensor& rows, const internal::LmPass& pas
   return pass.part ? pass.part->leave(y) : y;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -11,7 +11,7 @@
 #include "lockstep/model/internal/lm_nodes.h"
 #include "lockstep/model/transformer_lm.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // An MLP that only gives its parameters their names.
 class LmExpert : public torch::nn::Module {
@@ -49,4 +49,4 @@ class LmSparseMlp : public torch::nn::Module {
   torch::nn::Linear shared_gate_ = nullptr;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -19,7 +19,7 @@
 #include "lockstep/model/internal/lm_context.h"
 #include "lockstep/model/internal/undrawn.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace {
 
 Product product_of(const torch::nn::Linear& linear) {
@@ -302,4 +302,4 @@ at::Tensor LmHead::loss(const at::Tensor& rows, const at::Tensor& targets,
       {.part = words_of(pass), .deferred = pass.deferred, .divide_by = divide_by});
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -19,7 +19,7 @@
 #include "lockstep/model/transformer_lm.h"
 #include "lockstep/model/vocabulary_loss.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 struct LmPass {
   std::shared_ptr<const CausalLayout> layout;
@@ -149,4 +149,4 @@ class LmHead final : public LmUnit {
   int64_t words_;  // of the whole vocabulary
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -6,7 +6,7 @@
 
 #include <optional>
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // log-softmax over dim 1. Logits of 16 bits, as autocast makes them, give float32: autocast leaves
 // log_softmax to the caller on the CPU, and the logarithm of a probability near 1 needs the digits.
@@ -16,4 +16,4 @@ inline at::Tensor log_probabilities(const at::Tensor& logits) {
                          narrow ? std::optional<at::ScalarType>(at::kFloat) : std::nullopt);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -11,7 +11,7 @@
 #include "lockstep/kernels/kernels.h"
 #include "lockstep/kernels/parallel.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace {
 
 int64_t whole_tiles(int64_t rows) {
@@ -110,4 +110,4 @@ at::Tensor weight_gradient(const at::Tensor& dy, const at::Tensor& dy_columns,
   return at::mm(dy_columns, x).to(at::kFloat);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

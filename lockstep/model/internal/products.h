@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // oneDNN compiles its products anew for every number of rows, for tens of milliseconds a layer, and
 // multiplies what lies behind a row's end, up to a tile's width, by zeros. So rows in bfloat16 come
@@ -49,4 +49,4 @@ void float_product(const at::Tensor& out, const at::Tensor& a, const Panels& rig
 // (empty_columns()) and dy is not looked at.
 at::Tensor weight_gradient(const at::Tensor& dy, const at::Tensor& dy_columns, const at::Tensor& x);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

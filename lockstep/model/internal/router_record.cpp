@@ -20,7 +20,7 @@
 #include "lockstep/model/internal/arithmetic.h"
 #include "lockstep/model/internal/lm_units.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -208,9 +208,9 @@ at::Tensor watched_logits(const at::Tensor& logits, const std::shared_ptr<Router
   return WatchedLogitsNode::apply(logits, c10::make_intrusive<RecordHandle>(record), layer, part);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 std::vector<RouterStatistics> router_statistics(const LmPass& pass) {
   return pass->routers ? pass->routers->statistics() : std::vector<RouterStatistics>();
@@ -248,4 +248,4 @@ bool is_expert_parameter(std::string_view name) {
   return expert_of(name) >= 0;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -11,7 +11,7 @@
 #include "lockstep/model/lm_config.h"
 #include "lockstep/model/lm_experts.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // Of one pass; its layers write, its losses read. One thread at a time.
 class RouterRecord {
@@ -50,4 +50,4 @@ class RouterRecord {
 at::Tensor watched_logits(const at::Tensor& logits, const std::shared_ptr<RouterRecord>& record,
                           int64_t layer, double part = 1);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

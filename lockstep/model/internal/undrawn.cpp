@@ -5,7 +5,7 @@
 
 #include "lockstep/kernels/normal.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // Made small, whose few numbers are quick to draw, and enlarged then. (An embedding that is given
 // its weight would share it with its clones.)
@@ -40,4 +40,4 @@ void draw_normal(at::Tensor& weight, double deviation) {
                        static_cast<float>(deviation), at::get_num_threads());
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -11,7 +11,7 @@
 #include <optional>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // Weights and bias are memory as it comes.
 torch::nn::Linear undrawn_linear(int64_t inputs, int64_t outputs, bool bias = true);
@@ -26,4 +26,4 @@ std::vector<uint64_t> draw_seeds(int64_t count,
 // one of draw_seeds() (kernels/normal.h); elsewhere as torch's normal_().
 void draw_normal(at::Tensor& weight, double deviation);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -3,7 +3,7 @@
 
 #include "lockstep/optim/internal/fused_engine.h"
 
-namespace lockstep::optim::internal {
+namespace lockstep::inline v0::optim::internal {
 
 template <typename Options, typename State>
 class AdamStateKind final : public StateKind {
@@ -27,4 +27,4 @@ class AdamStateKind final : public StateKind {
   bool counts_steps() const override { return true; }
 };
 
-}  // namespace lockstep::optim::internal
+}  // namespace lockstep::inline v0::optim::internal

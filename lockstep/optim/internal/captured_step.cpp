@@ -15,7 +15,7 @@
 #include "lockstep/optim/internal/flat_groups.h"
 #include "lockstep/optim/internal/fused_engine.h"
 
-namespace lockstep::optim::internal {
+namespace lockstep::inline v0::optim::internal {
 namespace {
 
 constexpr int64_t kMostNumbers = 4096;  // for groups, and for the parameters' different step counts
@@ -158,4 +158,4 @@ void CapturedStep::bring_numbers() {
   numbers_.narrow(0, 0, count).copy_(host, /*non_blocking=*/true);
 }
 
-}  // namespace lockstep::optim::internal
+}  // namespace lockstep::inline v0::optim::internal

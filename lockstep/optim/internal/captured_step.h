@@ -12,7 +12,7 @@
 
 #include "lockstep/device/graph.h"
 
-namespace lockstep::optim::internal {
+namespace lockstep::inline v0::optim::internal {
 
 class FlatGroups;
 class LeftOutSteps;
@@ -71,4 +71,4 @@ class CapturedStep {
   std::vector<Moved> moved_;
 };
 
-}  // namespace lockstep::optim::internal
+}  // namespace lockstep::inline v0::optim::internal

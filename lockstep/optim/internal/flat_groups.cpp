@@ -16,7 +16,7 @@
 #include "lockstep/flat/gradient_home.h"
 #include "lockstep/flat/parameter_home.h"
 
-namespace lockstep::optim::internal {
+namespace lockstep::inline v0::optim::internal {
 
 std::string place(size_t group, int64_t index) {
   return "parameter " + std::to_string(index) + " of group " + std::to_string(group);
@@ -186,4 +186,4 @@ std::vector<torch::optim::OptimizerParamGroup>& keep_options(
   return groups;
 }
 
-}  // namespace lockstep::optim::internal
+}  // namespace lockstep::inline v0::optim::internal

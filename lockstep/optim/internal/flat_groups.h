@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::optim::internal {
+namespace lockstep::inline v0::optim::internal {
 
 // For messages: "parameter 3 of group 0".
 std::string place(size_t group, int64_t index);
@@ -70,4 +70,4 @@ std::vector<torch::optim::OptimizerParamGroup>& keep_options(
     std::vector<torch::optim::OptimizerParamGroup>& groups,
     const std::vector<torch::optim::OptimizerParamGroup>& given);
 
-}  // namespace lockstep::optim::internal
+}  // namespace lockstep::inline v0::optim::internal

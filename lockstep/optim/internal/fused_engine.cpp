@@ -17,7 +17,7 @@
 #include "lockstep/optim/internal/captured_step.h"
 #include "lockstep/optim/step_decision.h"
 
-namespace lockstep::optim::internal {
+namespace lockstep::inline v0::optim::internal {
 namespace {
 
 using torch::optim::Optimizer;
@@ -371,4 +371,4 @@ at::Tensor step_with_closure(const Optimizer::LossClosure& closure,
   return loss;
 }
 
-}  // namespace lockstep::optim::internal
+}  // namespace lockstep::inline v0::optim::internal

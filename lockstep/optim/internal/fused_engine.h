@@ -11,7 +11,7 @@
 #include "lockstep/optim/fused_step.h"
 #include "lockstep/optim/internal/flat_groups.h"
 
-namespace lockstep::optim::internal {
+namespace lockstep::inline v0::optim::internal {
 
 // Parameters of one group, dtype and device, as lists for one kernel call: the stretches of flat
 // memory into which their gradients divide them.
@@ -94,4 +94,4 @@ StepResult fused_step(torch::optim::Optimizer& optimizer, FlatGroups& flat, Left
 at::Tensor step_with_closure(const torch::optim::Optimizer::LossClosure& closure,
                              const std::function<void()>& step);
 
-}  // namespace lockstep::optim::internal
+}  // namespace lockstep::inline v0::optim::internal

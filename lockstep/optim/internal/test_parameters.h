@@ -7,7 +7,7 @@
 #include <cmath>
 #include <vector>
 
-namespace lockstep::optim::test {
+namespace lockstep::inline v0::optim::test {
 
 // Odd sizes, so that flat memory has padding; one parameter of a single element, one transposed.
 inline std::vector<at::Tensor> parameters(at::ScalarType dtype, uint64_t seed = 7) {
@@ -63,4 +63,4 @@ inline double relative_distance(const std::vector<at::Tensor>& a,
   return std::sqrt(difference / size);
 }
 
-}  // namespace lockstep::optim::test
+}  // namespace lockstep::inline v0::optim::test

@@ -19,7 +19,7 @@
 #include "lockstep/parallel/context/context_layout.h"
 #include "lockstep/parallel/context/internal/blocks.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using internal::accumulated_type;
@@ -375,4 +375,4 @@ at::Tensor heads_attention(const Communicator& comm, const at::Tensor& queries,
                                        values, lengths, site));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -32,9 +32,10 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/parallel/context/context_layout.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // queries [rows, heads, width], keys and values [rows, key_value_heads, width] -> [rows, heads, width]: of this rank's
 // rows context_rows(lengths, rank, size) of the batch, which may be none. Each head of keys is for heads /
@@ -49,16 +50,17 @@ namespace lockstep {
 //
 // Throws InvalidArgument before anything is sent: shapes and types that do not fit, heads that do not divide. In
 // backward: create_graph. Errors of the communicator name `site`, also out of backward().
-at::Tensor ring_attention(const Communicator& comm, const at::Tensor& queries,
-                          const at::Tensor& keys, const at::Tensor& values,
-                          const std::vector<int64_t>& lengths,
-                          Communicator::Site site = Communicator::Site::current());
-at::Tensor heads_attention(const Communicator& comm, const at::Tensor& queries,
-                           const at::Tensor& keys, const at::Tensor& values,
-                           const std::vector<int64_t>& lengths,
-                           Communicator::Site site = Communicator::Site::current());
+LOCKSTEP_API at::Tensor ring_attention(const Communicator& comm, const at::Tensor& queries,
+                                       const at::Tensor& keys, const at::Tensor& values,
+                                       const std::vector<int64_t>& lengths,
+                                       Communicator::Site site = Communicator::Site::current());
+LOCKSTEP_API at::Tensor heads_attention(const Communicator& comm, const at::Tensor& queries,
+                                        const at::Tensor& keys, const at::Tensor& values,
+                                        const std::vector<int64_t>& lengths,
+                                        Communicator::Site site = Communicator::Site::current());
 
 // That so many heads can go to `ranks` ranks. Throws InvalidArgument.
-void check_context_heads(ContextWay way, int64_t heads, int64_t key_value_heads, int64_t ranks);
+LOCKSTEP_API void check_context_heads(ContextWay way, int64_t heads, int64_t key_value_heads,
+                                      int64_t ranks);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -14,7 +14,7 @@
 #include "lockstep/parallel/context/context_layout.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::context_attention_test {
+namespace lockstep::inline v0::context_attention_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -279,4 +279,4 @@ TEST(ContextAttention, BadInputIsOneLineAndNothingIsSent) {
 }
 
 }  // namespace
-}  // namespace lockstep::context_attention_test
+}  // namespace lockstep::inline v0::context_attention_test

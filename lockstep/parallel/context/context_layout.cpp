@@ -4,7 +4,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 void check_part(int64_t length, int64_t part, int64_t parts) {
@@ -74,4 +74,4 @@ ContextBlock context_block(int64_t length, int64_t part, int64_t of_part, int64_
   return {own_early, own - own_early, 0, theirs, false};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -14,7 +14,9 @@
 #include <cstdint>
 #include <vector>
 
-namespace lockstep {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0 {
 
 // How rows attend to others' (context_attention.h): keys and values go round, or heads are exchanged for rows.
 enum class ContextWay : uint8_t { kRing, kHeads };
@@ -29,16 +31,18 @@ struct ContextChunk {
   bool operator==(const ContextChunk&) const = default;
 };
 // Chunk 0 .. 2 * parts - 1. Throws InvalidArgument: a length below 0, a chunk or a part that is none.
-ContextChunk context_chunk(int64_t length, int64_t chunk, int64_t parts);
+LOCKSTEP_API ContextChunk context_chunk(int64_t length, int64_t chunk, int64_t parts);
 
 // How many tokens of a sequence the part has.
-int64_t context_count(int64_t length, int64_t part, int64_t parts);
+LOCKSTEP_API int64_t context_count(int64_t length, int64_t part, int64_t parts);
 // The same of all sequences of a batch together.
-int64_t context_count(const std::vector<int64_t>& lengths, int64_t part, int64_t parts);
+LOCKSTEP_API int64_t context_count(const std::vector<int64_t>& lengths, int64_t part,
+                                   int64_t parts);
 
 // Of a batch of sequences, end to end, the rows that the part has: ascending, hence sequence by sequence. The
 // parts' rows cover the batch, each row once.
-std::vector<int64_t> context_rows(const std::vector<int64_t>& lengths, int64_t part, int64_t parts);
+LOCKSTEP_API std::vector<int64_t> context_rows(const std::vector<int64_t>& lengths, int64_t part,
+                                               int64_t parts);
 
 // Sequences of one length that lie side by side.
 struct ContextRun {
@@ -47,7 +51,7 @@ struct ContextRun {
 
   bool operator==(const ContextRun&) const = default;
 };
-std::vector<ContextRun> context_runs(const std::vector<int64_t>& lengths);
+LOCKSTEP_API std::vector<ContextRun> context_runs(const std::vector<int64_t>& lengths);
 
 // Of one sequence, which of a part's own rows look at which rows of another part (or of itself): queries
 // [query_begin, query_begin + queries) of the one at keys [key_begin, key_begin + keys) of the other, counted among
@@ -63,6 +67,7 @@ struct ContextBlock {
   bool empty() const { return queries == 0 || keys == 0; }
   bool operator==(const ContextBlock&) const = default;
 };
-ContextBlock context_block(int64_t length, int64_t part, int64_t of_part, int64_t parts);
+LOCKSTEP_API ContextBlock context_block(int64_t length, int64_t part, int64_t of_part,
+                                        int64_t parts);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -9,7 +9,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::context_layout_test {
+namespace lockstep::inline v0::context_layout_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -113,4 +113,4 @@ TEST(ContextLayout, WhatIsNoPartIsRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep::context_layout_test
+}  // namespace lockstep::inline v0::context_layout_test

@@ -10,7 +10,7 @@
 #include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/testing/gtest_ranks.h"
 
-namespace lockstep::context_mp_test {
+namespace lockstep::inline v0::context_mp_test {
 namespace {
 
 using ::testing::AllOf;
@@ -78,4 +78,4 @@ TEST(ContextParallelLmProcesses, RanksWhoseLengthsDifferAreTold) {
 }
 
 }  // namespace
-}  // namespace lockstep::context_mp_test
+}  // namespace lockstep::inline v0::context_mp_test

@@ -7,7 +7,7 @@
 #include "lockstep/comm/agree.h"
 #include "lockstep/parallel/context/token_part.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 TransformerLm divided(TransformerLm lm, const Communicator& comm, const ContextOptions& options) {
@@ -38,4 +38,4 @@ TransformerLm context_parallel_lm(const TransformerLm& whole, const Communicator
   return lm;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -23,10 +23,11 @@
 #pragma once
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/model/transformer_lm.h"
 #include "lockstep/parallel/context/context_layout.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct ContextOptions {
   ContextWay way = ContextWay::kRing;
@@ -34,10 +35,10 @@ struct ContextOptions {
 
 // Drawn from the default generator, with rank 0's values on all ranks. Collective. Throws InvalidArgument (check(config),
 // attention_dropout, heads) before anything is sent, Mismatch where configurations or options differ.
-TransformerLm context_parallel_lm(const LmConfig& config, const Communicator& comm,
-                                  const ContextOptions& options = {});
+LOCKSTEP_API TransformerLm context_parallel_lm(const LmConfig& config, const Communicator& comm,
+                                               const ContextOptions& options = {});
 // The same of a model that every rank has: copies of its values, their type, what requires grad, training or not.
-TransformerLm context_parallel_lm(const TransformerLm& whole, const Communicator& comm,
-                                  const ContextOptions& options = {});
+LOCKSTEP_API TransformerLm context_parallel_lm(const TransformerLm& whole, const Communicator& comm,
+                                               const ContextOptions& options = {});
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -31,7 +31,7 @@
 #include "lockstep/shard/tensor_parallel_lm.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::context_parallel_lm_test {
+namespace lockstep::inline v0::context_parallel_lm_test {
 namespace {
 
 using ::testing::AllOf;
@@ -585,4 +585,4 @@ TEST(ContextParallelLm, AllRanksHaveTheFirstOnesValues) {
 }
 
 }  // namespace
-}  // namespace lockstep::context_parallel_lm_test
+}  // namespace lockstep::inline v0::context_parallel_lm_test

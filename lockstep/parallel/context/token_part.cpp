@@ -16,7 +16,7 @@
 #include "lockstep/device/memory.h"
 #include "lockstep/parallel/context/context_attention.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 std::string_view bytes_of(const void* data, size_t bytes) {
@@ -111,4 +111,4 @@ std::shared_ptr<const hooks::TokenPart> token_part(const Communicator& comm, Con
   return std::make_shared<RanksTokens>(comm, way);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

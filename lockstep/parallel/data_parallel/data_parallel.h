@@ -27,7 +27,7 @@
 #include "lockstep/flat/nested.h"
 #include "lockstep/parallel/data_parallel/replicas.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // M is a ModuleHolder (made by TORCH_MODULE) or a std::shared_ptr to a module, with any forward().
 //
@@ -153,4 +153,4 @@ DataParallel(M, DataParallelOptions) -> DataParallel<M>;
 template <typename M, typename Make>
 DataParallel(M, DataParallelOptions, Make) -> DataParallel<M>;
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

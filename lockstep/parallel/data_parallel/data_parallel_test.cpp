@@ -25,7 +25,7 @@
 #include "lockstep/hooks/forward_hook.h"
 #include "lockstep/model/simple_cnn.h"
 
-namespace lockstep::data_parallel_test {
+namespace lockstep::inline v0::data_parallel_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -512,4 +512,4 @@ TEST(DataParallel, RunsOnGpus) {
 }
 
 }  // namespace
-}  // namespace lockstep::data_parallel_test
+}  // namespace lockstep::inline v0::data_parallel_test

@@ -3,7 +3,7 @@
 
 #include "lockstep/parallel/data_parallel/replicas.h"
 
-namespace lockstep::data_parallel {
+namespace lockstep::inline v0::data_parallel {
 
 std::vector<at::Device> devices_for(const torch::nn::Module& module,
                                     const DataParallelOptions& options) {
@@ -42,4 +42,4 @@ std::vector<at::Device> devices_for(const torch::nn::Module& module,
   return devices;
 }
 
-}  // namespace lockstep::data_parallel
+}  // namespace lockstep::inline v0::data_parallel

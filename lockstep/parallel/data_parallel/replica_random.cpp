@@ -2,7 +2,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
-namespace lockstep::data_parallel {
+namespace lockstep::inline v0::data_parallel {
 
 uint64_t ForwardSeeds::of(size_t replica) {
   std::call_once(once_, [this] {
@@ -21,4 +21,4 @@ ReplicaRandom::ReplicaRandom(ForwardSeeds& seeds, size_t replica)
         return *generator_;
       }) {}
 
-}  // namespace lockstep::data_parallel
+}  // namespace lockstep::inline v0::data_parallel

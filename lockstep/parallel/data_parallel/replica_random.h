@@ -9,7 +9,7 @@
 
 #include "lockstep/hooks/thread_generator.h"
 
-namespace lockstep::data_parallel {
+namespace lockstep::inline v0::data_parallel {
 
 // The seeds of one forward. The first random operation of any replica draws a number from the
 // default CPU generator, so torch::manual_seed() determines all, and a forward without random
@@ -38,4 +38,4 @@ class ReplicaRandom {
   hooks::ThreadGenerator here_;
 };
 
-}  // namespace lockstep::data_parallel
+}  // namespace lockstep::inline v0::data_parallel

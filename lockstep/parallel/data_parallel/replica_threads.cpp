@@ -9,7 +9,7 @@
 #include "lockstep/amp/autocast.h"
 #include "lockstep/comm/internal/vector_maths.h"
 
-namespace lockstep::data_parallel {
+namespace lockstep::inline v0::data_parallel {
 namespace {
 
 // The part of autocast that ThreadLocalState leaves out: its nesting, during which casts of
@@ -103,4 +103,4 @@ void ReplicaThreads::loop(size_t index, int intra_op_threads) {
   }
 }
 
-}  // namespace lockstep::data_parallel
+}  // namespace lockstep::inline v0::data_parallel

@@ -9,7 +9,7 @@
 
 #include "lockstep/core/mutex.h"
 
-namespace lockstep::data_parallel {
+namespace lockstep::inline v0::data_parallel {
 
 class ReplicaThreads {
  public:
@@ -40,4 +40,4 @@ class ReplicaThreads {
   std::vector<std::thread> threads_;
 };
 
-}  // namespace lockstep::data_parallel
+}  // namespace lockstep::inline v0::data_parallel

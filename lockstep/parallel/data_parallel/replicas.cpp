@@ -18,7 +18,7 @@
 #include "lockstep/parallel/data_parallel/replica_threads.h"
 #include "lockstep/parallel/data_parallel/shared_tensors.h"
 
-namespace lockstep::data_parallel {
+namespace lockstep::inline v0::data_parallel {
 
 // How an output was joined.
 struct Joined {
@@ -479,4 +479,4 @@ Tensors Replicas::run(const Tensors& inputs, const Forward& forward) {
   return outputs;
 }
 
-}  // namespace lockstep::data_parallel
+}  // namespace lockstep::inline v0::data_parallel

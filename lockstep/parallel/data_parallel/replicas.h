@@ -12,12 +12,13 @@
 #include <vector>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/export.h"
 
 namespace torch::nn {
 class Module;
 }
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct DataParallelOptions {
   // One replica on each; the model is on the first. Empty: all CUDA devices where the model is on
@@ -50,7 +51,7 @@ struct DataParallelTraffic {
 };
 
 // An exception of a replica, nested in it (std::rethrow_if_nested), with the replica's index.
-class ReplicaError : public Error {
+class LOCKSTEP_API ReplicaError : public Error {
  public:
   ReplicaError(const std::string& what, int replica) : Error(what), replica_(replica) {}
   int replica() const noexcept { return replica_; }
@@ -66,10 +67,10 @@ using ModulePtr = std::shared_ptr<torch::nn::Module>;
 
 // The devices that the options select for this module.
 // Throws: InvalidArgument.
-std::vector<at::Device> devices_for(const torch::nn::Module& module,
-                                    const DataParallelOptions& options);
+LOCKSTEP_API std::vector<at::Device> devices_for(const torch::nn::Module& module,
+                                                 const DataParallelOptions& options);
 
-class Replicas {
+class LOCKSTEP_API Replicas {
  public:
   // There are as many `copies` as devices, with the module's parameters and buffers by name and
   // shape; their values do not matter. They must not be used otherwise.
@@ -91,4 +92,4 @@ class Replicas {
 };
 
 }  // namespace data_parallel
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

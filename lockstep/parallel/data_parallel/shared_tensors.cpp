@@ -4,7 +4,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::data_parallel {
+namespace lockstep::inline v0::data_parallel {
 
 std::vector<Shared> match(const NamedDict& own, const std::vector<NamedDict>& copies,
                           const char* kind) {
@@ -60,4 +60,4 @@ int64_t bytes_of(const Tensors& tensors) {
   return bytes;
 }
 
-}  // namespace lockstep::data_parallel
+}  // namespace lockstep::inline v0::data_parallel

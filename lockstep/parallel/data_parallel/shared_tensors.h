@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::data_parallel {
+namespace lockstep::inline v0::data_parallel {
 
 using Tensors = std::vector<at::Tensor>;
 
@@ -35,4 +35,4 @@ void copy_values(at::Tensor& copy, const at::Tensor& source, const at::Device& d
 int64_t bytes_of(const at::Tensor& tensor);  // 0 for an undefined one
 int64_t bytes_of(const Tensors& tensors);
 
-}  // namespace lockstep::data_parallel
+}  // namespace lockstep::inline v0::data_parallel

@@ -4,7 +4,7 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 void average_gradients(const NamedTensors& parameters, Communicator& comm, AverageOptions options,
                        Communicator::Site site) {
@@ -23,4 +23,4 @@ void average_gradients(const NamedTensors& parameters, Communicator& comm, Avera
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -4,9 +4,10 @@
 
 #include "lockstep/comm/algorithms/ring.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/flat/named_tensors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct AverageOptions {
   algorithms::AllReduce algorithm = algorithms::AllReduce::kEngine;
@@ -17,9 +18,9 @@ struct AverageOptions {
 // others and has one on all ranks afterwards; one without a gradient on any rank is unchanged.
 // Collective: all ranks call it.
 // Throws: the communicator's errors; the gradients are then unspecified.
-void average_gradients(const NamedTensors& parameters, Communicator& comm,
-                       AverageOptions options = {},
-                       Communicator::Site site = Communicator::Site::current());
+LOCKSTEP_API void average_gradients(const NamedTensors& parameters, Communicator& comm,
+                                    AverageOptions options = {},
+                                    Communicator::Site site = Communicator::Site::current());
 
 // The same for a module, or a holder of one.
 template <ModuleOrHolder M>
@@ -28,4 +29,4 @@ void average_gradients(M& module, Communicator& comm, AverageOptions options = {
   average_gradients(parameters_of(module), comm, options, site);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

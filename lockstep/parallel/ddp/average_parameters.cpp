@@ -8,7 +8,7 @@
 #include "lockstep/comm/coalesced.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 void average_parameters(const NamedTensors& parameters, Communicator& comm,
                         Communicator::Site site) {
@@ -32,4 +32,4 @@ bool PeriodicAverager::due() {
   return steps_ <= warmup_ || (steps_ - warmup_) % period_ == 0;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

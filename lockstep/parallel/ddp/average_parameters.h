@@ -9,16 +9,17 @@
 #include <cstdint>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/flat/named_tensors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Replaces every parameter by its average over the ranks, in place; gradients and views of the
 // parameters stay.
 // Collective: all ranks call it with the same parameters.
 // Throws: the communicator's errors; the parameters are then unspecified.
-void average_parameters(const NamedTensors& parameters, Communicator& comm,
-                        Communicator::Site site = Communicator::Site::current());
+LOCKSTEP_API void average_parameters(const NamedTensors& parameters, Communicator& comm,
+                                     Communicator::Site site = Communicator::Site::current());
 
 // The same for a module, or a holder of one.
 template <ModuleOrHolder M>
@@ -30,7 +31,7 @@ void average_parameters(M& module, Communicator& comm,
 // Averages at every `period`-th step from step `warmup` on, and at every step before: that keeps
 // the ranks together while the learning rate is high. Like torch's PeriodicModelAverager, except
 // that torch leaves the steps before `warmup_steps` to DDP.
-class PeriodicAverager {
+class LOCKSTEP_API PeriodicAverager {
  public:
   // Throws: InvalidArgument unless period is 1 or more and warmup 0 or more.
   explicit PeriodicAverager(Communicator comm, int64_t period, int64_t warmup = 0);
@@ -53,4 +54,4 @@ class PeriodicAverager {
   int64_t steps_ = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -14,7 +14,7 @@
 #include "lockstep/parallel/ddp/ddp_test_support.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::changed_models_test {
+namespace lockstep::inline v0::changed_models_test {
 namespace {
 
 using namespace ddp_test_support;
@@ -118,4 +118,4 @@ TEST(Ddp, ATiedParameterIsAveragedOnce) {
 }
 
 }  // namespace
-}  // namespace lockstep::changed_models_test
+}  // namespace lockstep::inline v0::changed_models_test

@@ -4,7 +4,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 class SixteenBits final : public CommHook {
@@ -58,4 +58,4 @@ std::unique_ptr<CommHook> make_16_bit_hook(at::ScalarType dtype) {
   return std::make_unique<SixteenBits>(dtype);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -11,8 +11,9 @@
 
 #include "lockstep/comm/backend/types.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct GradBucket {
   size_t index = 0;  // buckets are reduced in this order, on all ranks
@@ -25,7 +26,7 @@ struct GradBucket {
 // This class is the plain all_reduce. A hook belongs to one reducer and may keep state for each
 // bucket. The thread that runs backward makes all calls; an exception ends the backward on this
 // rank.
-class CommHook {
+class LOCKSTEP_API CommHook {
  public:
   virtual ~CommHook() = default;
 
@@ -51,6 +52,6 @@ class CommHook {
 // bfloat16 (8 bits of precision) or float16 (11, but none below 6e-8 and none above 65504). The sum
 // is made in float32 and rounded once more.
 // Throws: InvalidArgument for another dtype.
-std::unique_ptr<CommHook> make_16_bit_hook(at::ScalarType dtype);
+LOCKSTEP_API std::unique_ptr<CommHook> make_16_bit_hook(at::ScalarType dtype);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

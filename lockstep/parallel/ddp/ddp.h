@@ -22,7 +22,7 @@
 #include "lockstep/parallel/ddp/replica.h"
 #include "lockstep/parallel/ddp/sync_batch_norm_watch.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Wraps any module with any forward(): M is a ModuleHolder (made by TORCH_MODULE) or a
 // std::shared_ptr to a module.
@@ -163,4 +163,4 @@ DistributedDataParallel(M, Communicator) -> DistributedDataParallel<M>;
 template <typename M>
 DistributedDataParallel(M, Communicator, DdpOptions) -> DistributedDataParallel<M>;
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

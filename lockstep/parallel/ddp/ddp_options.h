@@ -8,7 +8,7 @@
 #include "lockstep/parallel/ddp/comm_hook.h"
 #include "lockstep/parallel/ddp/reducer.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The treatment of the ranks' buffers (BatchNorm's statistics) before each forward in training,
 // with gradients enabled, whose backward communicates. After a backward they are each rank's own:
@@ -48,4 +48,4 @@ struct DdpOptions {
   bool init_sync = true;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

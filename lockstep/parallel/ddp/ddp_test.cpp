@@ -21,7 +21,7 @@
 #include "lockstep/parallel/ddp/ddp_test_support.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::ddp_test {
+namespace lockstep::inline v0::ddp_test {
 namespace {
 
 using namespace ddp_test_support;
@@ -581,4 +581,4 @@ TEST(AverageGradients, EqualsDdpWithEveryAllReduce) {
 }
 
 }  // namespace
-}  // namespace lockstep::ddp_test
+}  // namespace lockstep::inline v0::ddp_test

@@ -11,7 +11,7 @@
 
 #include <string>
 
-namespace lockstep::ddp_test_support {
+namespace lockstep::inline v0::ddp_test_support {
 
 struct NetImpl : torch::nn::Module {
   NetImpl() {
@@ -57,4 +57,4 @@ inline Net reference(int64_t rows) {
   return net;
 }
 
-}  // namespace lockstep::ddp_test_support
+}  // namespace lockstep::inline v0::ddp_test_support

@@ -22,7 +22,7 @@
 #include <memory>
 #include <source_location>
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 namespace internal {
 class Replica;
@@ -53,4 +53,4 @@ class [[nodiscard]] Join {
   std::shared_ptr<internal::Replica> replica_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -16,7 +16,7 @@
 #include "lockstep/parallel/ddp/sync_batch_norm.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::join_test {
+namespace lockstep::inline v0::join_test {
 namespace {
 
 using torch::nn::Linear;
@@ -272,4 +272,4 @@ TEST(JoinProtocol, TheLowestRankWithDataSpeaks) {
 }
 
 }  // namespace
-}  // namespace lockstep::join_test
+}  // namespace lockstep::inline v0::join_test

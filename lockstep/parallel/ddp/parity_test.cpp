@@ -15,7 +15,7 @@
 #include "lockstep/parallel/ddp/sync_batch_norm.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::parity_test {
+namespace lockstep::inline v0::parity_test {
 namespace {
 
 constexpr int64_t kRows = 6;
@@ -150,4 +150,4 @@ TEST(Parity, SimpleCnnIsOneProcessWhateverTheOptions) {
 }
 
 }  // namespace
-}  // namespace lockstep::parity_test
+}  // namespace lockstep::inline v0::parity_test

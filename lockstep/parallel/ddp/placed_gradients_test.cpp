@@ -18,7 +18,7 @@
 #include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::placed_gradients_test {
+namespace lockstep::inline v0::placed_gradients_test {
 namespace {
 
 using torch::nn::Linear;
@@ -269,4 +269,4 @@ TEST(PlacedGradients, OtherTensorsThatGotAPlaceKeepTheirValues) {
 }
 
 }  // namespace
-}  // namespace lockstep::placed_gradients_test
+}  // namespace lockstep::inline v0::placed_gradients_test

@@ -13,7 +13,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/device/memory.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // Gram-Schmidt, column by column; a column that vanishes against the others becomes zero.
@@ -177,4 +177,4 @@ std::unique_ptr<CommHook> make_power_sgd_hook(PowerSgdOptions options) {
   return std::make_unique<PowerSgd>(options);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -13,9 +13,10 @@
 #include <cstdint>
 #include <memory>
 
+#include "lockstep/core/export.h"
 #include "lockstep/parallel/ddp/comm_hook.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct PowerSgdOptions {
   int64_t rank = 2;
@@ -30,6 +31,6 @@ struct PowerSgdOptions {
 // min_compression are averaged without compression, together with P. A hook belongs to one wrapper.
 // Throws: InvalidArgument unless rank >= 1, start_step >= 0 and min_compression > 0.
 // Cost: memory for one copy of the compressed gradients (the errors).
-std::unique_ptr<CommHook> make_power_sgd_hook(PowerSgdOptions options = {});
+LOCKSTEP_API std::unique_ptr<CommHook> make_power_sgd_hook(PowerSgdOptions options = {});
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

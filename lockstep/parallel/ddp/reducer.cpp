@@ -4,7 +4,7 @@
 
 #include "lockstep/parallel/ddp/internal/reducer_state.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 Reducer::Reducer(NamedTensors parameters, Communicator comm, ReducerOptions options)
     : state_(std::make_shared<internal::ReducerState>(std::move(parameters), std::move(comm),
@@ -72,4 +72,4 @@ NoSync::~NoSync() {
   if (state_) state_->silence(-1);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

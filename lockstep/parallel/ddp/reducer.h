@@ -22,12 +22,13 @@
 #include <memory>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/flat/bucket_plan.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/flat/unused.h"
 #include "lockstep/parallel/ddp/comm_hook.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 namespace internal {
 class JoinProtocol;
@@ -56,7 +57,7 @@ struct ReducerTimes {
   int64_t copied_bytes = 0;
 };
 
-class Reducer {
+class LOCKSTEP_API Reducer {
  public:
   // `parameters` require gradients and are the same on all ranks (check_same_on_all_ranks). Hooks
   // are put on them; they have no effect once the reducer is gone.
@@ -114,4 +115,4 @@ class [[nodiscard]] NoSync {
   std::shared_ptr<internal::ReducerState> state_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -23,7 +23,7 @@
 #include "lockstep/parallel/ddp/power_sgd.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::reducer_test {
+namespace lockstep::inline v0::reducer_test {
 namespace {
 
 using torch::nn::Linear;
@@ -411,4 +411,4 @@ TEST(PowerSgd, IsExactForLowRanksAndPaysErrorsBack) {
 }
 
 }  // namespace
-}  // namespace lockstep::reducer_test
+}  // namespace lockstep::inline v0::reducer_test

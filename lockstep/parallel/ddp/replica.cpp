@@ -13,7 +13,7 @@
 #include "lockstep/parallel/ddp/internal/join_protocol.h"
 #include "lockstep/parallel/ddp/join.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace internal {
 namespace {
 
@@ -210,4 +210,4 @@ void Join::finish(const std::function<void()>& after_backward, std::source_locat
   replica_.reset();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

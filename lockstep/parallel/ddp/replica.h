@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/flat/wrapped_parameters.h"
 #include "lockstep/parallel/ddp/ddp_options.h"
@@ -18,12 +19,12 @@ namespace torch::nn {
 class Module;
 }
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 class JoinProtocol;
 struct JoinState;
 
-class Replica {
+class LOCKSTEP_API Replica {
  public:
   // Compares the ranks' tensors, then copies rank 0's to all.
   // Collective: all ranks call it.
@@ -61,7 +62,7 @@ class Replica {
 };
 
 // The same values; their gradients are multiplied by `weight` on their way back.
-at::Tensor weigh_gradient(const at::Tensor& output, double weight);
-[[noreturn]] void throw_cannot_weigh();
+LOCKSTEP_API at::Tensor weigh_gradient(const at::Tensor& output, double weight);
+[[noreturn]] LOCKSTEP_API void throw_cannot_weigh();
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -19,7 +19,7 @@
 #include "lockstep/hooks/layer_hook.h"
 #include "lockstep/parallel/ddp/sync_batch_norm_math.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The layers that were converted together, or a SyncBatchNorm.
 struct internal::SyncLayers {
@@ -310,4 +310,4 @@ void SyncBatchNormImpl::pretty_print(std::ostream& stream) const {
          << ")";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

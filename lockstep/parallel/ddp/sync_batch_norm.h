@@ -31,9 +31,10 @@
 #include <ostream>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/parallel/ddp/sync_batch_norm_watch.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 namespace internal {
 struct SyncLayers;
@@ -47,7 +48,7 @@ struct SyncLayers;
 // torch::nn::BatchNorm itself refuses a local batch of a single value per channel, whatever the
 // other ranks have; SyncBatchNorm below accepts it.
 // Throws: InvalidArgument if `model` has no such layer.
-int64_t convert_sync_batch_norm(torch::nn::Module& model, const Communicator& comm);
+LOCKSTEP_API int64_t convert_sync_batch_norm(torch::nn::Module& model, const Communicator& comm);
 template <typename Holder>
   requires requires(Holder& holder) { holder->named_modules(); }
 int64_t convert_sync_batch_norm(Holder& model, const Communicator& comm) {
@@ -55,11 +56,11 @@ int64_t convert_sync_batch_norm(Holder& model, const Communicator& comm) {
 }
 
 // Whether a BatchNorm layer was converted, and still is.
-bool is_sync_batch_norm(const torch::nn::Module& layer);
+LOCKSTEP_API bool is_sync_batch_norm(const torch::nn::Module& layer);
 
 // The layer for new models: inputs of [rows, channels] or [rows, channels, ...], options as those
 // of torch::nn::BatchNorm. Parameters and buffers have the same names and defaults.
-class SyncBatchNormImpl
+class LOCKSTEP_API SyncBatchNormImpl
     : public torch::nn::NormImplBase<0, SyncBatchNormImpl, torch::nn::BatchNormOptions> {
  public:
   SyncBatchNormImpl(const torch::nn::BatchNormOptions& options, Communicator comm);
@@ -81,6 +82,6 @@ TORCH_MODULE(SyncBatchNorm);
 // backward. A row of zeros adds nothing to the other ranks' statistics and gradients, so a rank
 // that has run out of data can stand in for these calls.
 // Collective: all ranks call it.
-at::Tensor exchange_statistics(Communicator& comm, const at::Tensor& row);
+LOCKSTEP_API at::Tensor exchange_statistics(Communicator& comm, const at::Tensor& row);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

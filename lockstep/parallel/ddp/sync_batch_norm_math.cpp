@@ -15,7 +15,7 @@
 #include <array>
 #include <vector>
 
-namespace lockstep::sync_batch_norm {
+namespace lockstep::inline v0::sync_batch_norm {
 namespace {
 
 // 16-bit inputs have statistics and parameters in float32.
@@ -194,4 +194,4 @@ at::Tensor input_gradient(const at::Tensor& grad, const at::Tensor& input, const
       .to(input.scalar_type());
 }
 
-}  // namespace lockstep::sync_batch_norm
+}  // namespace lockstep::inline v0::sync_batch_norm

@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace lockstep::sync_batch_norm {
+namespace lockstep::inline v0::sync_batch_norm {
 
 // One rank's part of a forward: [count, tag, mean of each channel, sum of squared deviations from
 // it], float64. The tag identifies layer and direction (0: none; see sync_batch_norm.h).
@@ -43,4 +43,4 @@ at::Tensor backward_row(const BackwardSums& sums, double tag);
 at::Tensor input_gradient(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight,
                           const Statistics& statistics, const at::Tensor& rows, double eps);
 
-}  // namespace lockstep::sync_batch_norm
+}  // namespace lockstep::inline v0::sync_batch_norm

@@ -22,7 +22,7 @@
 #include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::sync_batch_norm_test {
+namespace lockstep::inline v0::sync_batch_norm_test {
 namespace {
 
 using torch::nn::BatchNorm1d;
@@ -565,4 +565,4 @@ TEST(SyncBatchNorm, ARankThatRunsOtherLayersIsNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep::sync_batch_norm_test
+}  // namespace lockstep::inline v0::sync_batch_norm_test

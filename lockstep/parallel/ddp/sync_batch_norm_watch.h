@@ -8,18 +8,20 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/export.h"
+
 namespace torch::nn {
 class Module;
 }
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 namespace internal {
 struct SyncLayers;
 }
 
 // Remembers which layers of a model were converted when it was made, and which are SyncBatchNorm.
-class SyncBatchNormWatch {
+class LOCKSTEP_API SyncBatchNormWatch {
  public:
   SyncBatchNormWatch() = default;
   explicit SyncBatchNormWatch(const torch::nn::Module& model);
@@ -38,4 +40,4 @@ class SyncBatchNormWatch {
   std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>> layers_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -16,7 +16,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/device/memory.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -174,4 +174,4 @@ LmExperts experts_over(const Communicator& comm, const Communicator& tokens) {
           .ranks = std::make_shared<RanksExperts>(comm, tokens)};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

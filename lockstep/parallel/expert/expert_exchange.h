@@ -19,7 +19,7 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/model/lm_experts.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // What a rank knows of a layer's rows. Pure.
 struct ExpertRoutes {
@@ -40,4 +40,4 @@ ExpertRoutes expert_routes(const std::vector<int64_t>& all, int64_t experts, int
 // Mismatch, and so do the others.
 LmExperts experts_over(const Communicator& comm, const Communicator& tokens);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,7 +8,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::expert_exchange_test {
+namespace lockstep::inline v0::expert_exchange_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -102,4 +102,4 @@ TEST(ExpertExchange, ARankThatSkipsABackwardIsAMismatch) {
 }
 
 }  // namespace
-}  // namespace lockstep::expert_exchange_test
+}  // namespace lockstep::inline v0::expert_exchange_test

@@ -10,7 +10,7 @@
 #include "lockstep/parallel/expert/expert_parallel_lm.h"
 #include "lockstep/testing/gtest_ranks.h"
 
-namespace lockstep::expert_mp_test {
+namespace lockstep::inline v0::expert_mp_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -71,4 +71,4 @@ TEST(ExpertParallelLmProcesses, GeneratorsThatDifferAreAMismatch) {
 }
 
 }  // namespace
-}  // namespace lockstep::expert_mp_test
+}  // namespace lockstep::inline v0::expert_mp_test

@@ -9,7 +9,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/parallel/expert/expert_exchange.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // Ranks that are about to make parts of different models get Mismatch.
@@ -56,4 +56,4 @@ LmGradients split_gradients(const NamedTensors& parameters) {
   return by;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -22,11 +22,12 @@
 #pragma once
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/flat/parameter_parts.h"
 #include "lockstep/model/transformer_lm.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // This rank's part, on the CPU in float32, with its parameters of `values`, or without any, of those that
 // TransformerLm(config) would have drawn: no rank has all experts. The model keeps handles of `comm`, whose ranks have
@@ -34,16 +35,17 @@ namespace lockstep {
 // over them, backwards too. Collective over `tokens`. Throws InvalidArgument (check(config); no experts, or experts
 // that do not divide) before anything is sent; Mismatch where the ranks' configurations differ, or the states
 // of their default generators where values are drawn.
-TransformerLm expert_parallel_lm(const LmConfig& config, const Communicator& comm,
-                                 const Communicator& tokens, const ParameterParts& values = {});
+LOCKSTEP_API TransformerLm expert_parallel_lm(const LmConfig& config, const Communicator& comm,
+                                              const Communicator& tokens,
+                                              const ParameterParts& values = {});
 // The same of a whole model that every rank has: its values, their type, what requires grad, training or not.
-TransformerLm expert_parallel_lm(const TransformerLm& whole, const Communicator& comm,
-                                 const Communicator& tokens);
+LOCKSTEP_API TransformerLm expert_parallel_lm(const TransformerLm& whole, const Communicator& comm,
+                                              const Communicator& tokens);
 
 // Who averages what: experts' parameters over the ranks that have the same experts, others over all that have tokens.
 struct LmGradients {
   NamedTensors experts, others;
 };
-LmGradients split_gradients(const NamedTensors& parameters);
+LOCKSTEP_API LmGradients split_gradients(const NamedTensors& parameters);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -22,7 +22,7 @@
 #include "lockstep/shard/parallelize.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::expert_parallel_lm_test {
+namespace lockstep::inline v0::expert_parallel_lm_test {
 namespace {
 
 using testing::difference;
@@ -479,4 +479,4 @@ TEST(ExpertParallelLm, WhatDoesNotDivideIsRefusedInOneLine) {
 }
 
 }  // namespace
-}  // namespace lockstep::expert_parallel_lm_test
+}  // namespace lockstep::inline v0::expert_parallel_lm_test

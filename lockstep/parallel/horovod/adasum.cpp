@@ -15,7 +15,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/device/memory.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 struct Range {
@@ -212,4 +212,4 @@ void AdasumStep::after() {
   for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].copy_(starts_[i].add_(steps[i]));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -14,8 +14,9 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Replaces each tensor by the Adasum of all ranks' tensors, each tensor (a layer) separately.
 // Vectors are halved and exchanged with partners at distances 1, 2, 4, ... It computes on the CPU,
@@ -26,13 +27,13 @@ namespace lockstep {
 // process set (subgroup()) or an average then.
 // Cost: bytes as in an all_reduce, and three float64 numbers per tensor.
 inline constexpr int kAdasumTag = 44'001;
-void adasum_all_reduce(Communicator& comm, std::span<const at::Tensor> tensors,
-                       Communicator::Site site = Communicator::Site::current());
+LOCKSTEP_API void adasum_all_reduce(Communicator& comm, std::span<const at::Tensor> tensors,
+                                    Communicator::Site site = Communicator::Site::current());
 
 // Adasum of an optimizer's steps, as in Horovod and in the paper for optimizers with state: each
 // rank steps with its own gradients, and the resulting differences of the parameters are combined.
 // For plain SGD that is Adasum of the gradients.
-class AdasumStep {
+class LOCKSTEP_API AdasumStep {
  public:
   AdasumStep(Communicator comm, std::vector<at::Tensor> parameters);
   // Called around a step.
@@ -46,4 +47,4 @@ class AdasumStep {
   std::vector<at::Tensor> starts_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::adasum_test {
+namespace lockstep::inline v0::adasum_test {
 namespace {
 
 // The definition, in double.
@@ -111,4 +111,4 @@ TEST(Adasum, RefusesWhatItIsNotFor) {
 }
 
 }  // namespace
-}  // namespace lockstep::adasum_test
+}  // namespace lockstep::inline v0::adasum_test

@@ -15,7 +15,7 @@
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using nlohmann::json;
@@ -79,4 +79,4 @@ void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, Communicator&
   set_optimizer_state(optimizer, state, "the optimizer state of rank " + std::to_string(root));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

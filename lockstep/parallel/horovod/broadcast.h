@@ -4,6 +4,7 @@
 #pragma once
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/flat/named_tensors.h"
 
 namespace torch::nn {
@@ -13,14 +14,16 @@ namespace torch::optim {
 class Optimizer;
 }  // namespace torch::optim
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Copies the root's values into the tensors of every rank; short ones travel together.
 // Collective: all ranks call it.
 // Throws: Mismatch that names the first difference if names, shapes or dtypes are not the same.
-void broadcast_parameters(const NamedTensors& tensors, Communicator& comm, int root = 0);
+LOCKSTEP_API void broadcast_parameters(const NamedTensors& tensors, Communicator& comm,
+                                       int root = 0);
 // A module's parameters and buffers: its whole state dict.
-void broadcast_parameters(const torch::nn::Module& module, Communicator& comm, int root = 0);
+LOCKSTEP_API void broadcast_parameters(const torch::nn::Module& module, Communicator& comm,
+                                       int root = 0);
 template <typename Holder>
   requires requires(const Holder& holder) { holder->named_buffers(); }
 void broadcast_parameters(const Holder& holder, Communicator& comm, int root = 0) {
@@ -33,7 +36,7 @@ void broadcast_parameters(const Holder& holder, Communicator& comm, int root = 0
 // Collective: all ranks call it.
 // Throws: InvalidArgument on all ranks where the root's is of another kind, CheckpointError on a
 // rank whose optimizer cannot load the state.
-void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, Communicator& comm,
-                               int root = 0);
+LOCKSTEP_API void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, Communicator& comm,
+                                            int root = 0);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

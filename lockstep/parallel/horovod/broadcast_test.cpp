@@ -10,7 +10,7 @@
 #include "lockstep/optim/sgd.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::broadcast_test {
+namespace lockstep::inline v0::broadcast_test {
 namespace {
 
 TEST(BroadcastParameters, GivesEverybodyTheRootsParametersAndBuffers) {
@@ -95,4 +95,4 @@ TEST(BroadcastOptimizerState, AKindThatCannotBeSavedIsRefusedOnAllRanks) {
 }
 
 }  // namespace
-}  // namespace lockstep::broadcast_test
+}  // namespace lockstep::inline v0::broadcast_test

@@ -18,7 +18,7 @@
 #include "lockstep/parallel/horovod/fused_buffers.h"
 #include "lockstep/parallel/horovod/readiness.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using horovod::has_bit;
@@ -331,4 +331,4 @@ const std::vector<MissingGradient>& DistributedGradients::missing() const {
   return state_->missing();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

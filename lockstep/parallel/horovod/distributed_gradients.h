@@ -18,10 +18,11 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/flat/unused.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 enum class GradientOp : uint8_t {
   kAverage,
@@ -57,7 +58,7 @@ struct MissingGradient {
 
 // Not copyable, not movable. Hooks have no effect once the object is gone.
 // Thread-safety: one thread at a time.
-class DistributedGradients {
+class LOCKSTEP_API DistributedGradients {
  public:
   // Compares names, shapes and dtypes among the ranks, and makes a communicator and memory of its
   // own, one more copy of the gradients. Parameters that require no gradient are left out; values
@@ -93,4 +94,4 @@ class DistributedGradients {
   std::shared_ptr<State> state_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

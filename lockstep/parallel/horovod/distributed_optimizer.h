@@ -24,16 +24,17 @@
 #include <vector>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/export.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/flat/pending_gradients.h"
 #include "lockstep/optim/fused_step.h"
 #include "lockstep/parallel/horovod/adasum.h"
 #include "lockstep/parallel/horovod/distributed_gradients.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // A module's named_parameters(), or a list.
-class NamedParameters {
+class LOCKSTEP_API NamedParameters {
  public:
   NamedParameters() = default;
   NamedParameters(NamedTensors list) : list_(std::move(list)) {}
@@ -207,4 +208,4 @@ class DistributedOptimizer final : public horovod::Around<O>, public PendingGrad
   bool skip_ = false;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -17,7 +17,7 @@
 #include "lockstep/parallel/horovod/test_net.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::horovod_test {
+namespace lockstep::inline v0::horovod_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -427,4 +427,4 @@ TEST(DistributedGradients, BesideAnyOptimizer) {
 }
 
 }  // namespace
-}  // namespace lockstep::horovod_test
+}  // namespace lockstep::inline v0::horovod_test

@@ -7,7 +7,7 @@
 
 #include "lockstep/flat/bucket_plan.h"
 
-namespace lockstep::horovod {
+namespace lockstep::inline v0::horovod {
 
 FusedBuffers::FusedBuffers(Communicator comm, std::vector<at::Tensor> parameters,
                            at::ScalarType wire, int64_t threshold, Reduction reduction)
@@ -75,4 +75,4 @@ void FusedBuffers::finish() {
   for (auto& [dtype, pool] : pools_) pool.taken = 0;
 }
 
-}  // namespace lockstep::horovod
+}  // namespace lockstep::inline v0::horovod

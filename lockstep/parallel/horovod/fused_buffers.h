@@ -11,7 +11,7 @@
 
 #include "lockstep/comm/communicator.h"
 
-namespace lockstep::horovod {
+namespace lockstep::inline v0::horovod {
 
 // The operation that combines the ranks' gradients.
 struct Reduction {
@@ -59,4 +59,4 @@ class FusedBuffers {
   std::vector<Pending> pending_;
 };
 
-}  // namespace lockstep::horovod
+}  // namespace lockstep::inline v0::horovod

@@ -7,7 +7,7 @@
 #include "lockstep/parallel/horovod/test_net.h"
 #include "lockstep/testing/gtest_ranks.h"
 
-namespace lockstep::horovod_test {
+namespace lockstep::inline v0::horovod_test {
 namespace {
 
 using torch::optim::SGDOptions;
@@ -60,4 +60,4 @@ TEST(HorovodProcesses, ARankThatSkipsBackwardIsNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep::horovod_test
+}  // namespace lockstep::inline v0::horovod_test

@@ -3,7 +3,7 @@
 
 #include "lockstep/parallel/horovod/distributed_optimizer.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 NamedTensors NamedParameters::of(
     const std::vector<torch::optim::OptimizerParamGroup>& groups) const {
@@ -25,4 +25,4 @@ NamedTensors NamedParameters::of(
   return result;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,7 +8,7 @@
 #include "lockstep/parallel/horovod/test_net.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::horovod_test {
+namespace lockstep::inline v0::horovod_test {
 namespace {
 
 using Sgd = DistributedOptimizer<torch::optim::SGD>;
@@ -201,4 +201,4 @@ TEST(DistributedOptimizerOrders, AFailedBackwardLeavesAUsableOptimizer) {
 }
 
 }  // namespace
-}  // namespace lockstep::horovod_test
+}  // namespace lockstep::inline v0::horovod_test

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-namespace lockstep::horovod {
+namespace lockstep::inline v0::horovod {
 
 Readiness::Readiness(std::vector<int64_t> bytes, int64_t passes, int rounds)
     : bytes_(std::move(bytes)), passes_(passes) {
@@ -48,4 +48,4 @@ Bits Readiness::used() const {
   return bits;
 }
 
-}  // namespace lockstep::horovod
+}  // namespace lockstep::inline v0::horovod

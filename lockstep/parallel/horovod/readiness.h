@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace lockstep::horovod {
+namespace lockstep::inline v0::horovod {
 
 // One bit per parameter.
 using Bits = std::vector<uint8_t>;
@@ -64,4 +64,4 @@ class Readiness {
   std::vector<Bits> said_;
 };
 
-}  // namespace lockstep::horovod
+}  // namespace lockstep::inline v0::horovod

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lockstep::horovod {
+namespace lockstep::inline v0::horovod {
 namespace {
 
 TEST(Readiness, RoundsComeUpByBytesNotByNumber) {
@@ -53,4 +53,4 @@ TEST(Readiness, AGradientIsReadyAfterItsLastPass) {
 }
 
 }  // namespace
-}  // namespace lockstep::horovod
+}  // namespace lockstep::inline v0::horovod

@@ -3,7 +3,7 @@
 
 #include <torch/torch.h>
 
-namespace lockstep::horovod_test {
+namespace lockstep::inline v0::horovod_test {
 
 // Three branches that are added up; the caller chooses which of them is computed first, and
 // autograd produces gradients in the reverse order.
@@ -59,4 +59,4 @@ inline bool same_bits(const Branches& a, const Branches& b) {
   return true;
 }
 
-}  // namespace lockstep::horovod_test
+}  // namespace lockstep::inline v0::horovod_test

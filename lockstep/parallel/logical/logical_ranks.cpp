@@ -22,7 +22,7 @@
 #include "lockstep/flat/gradient_home.h"
 #include "lockstep/hooks/thread_generator.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr uint64_t kApart = 0x9e3779b97f4a7c15;  // an odd factor keeps the streams' seeds distinct
@@ -253,4 +253,4 @@ void LogicalRanks::set_random_states(const at::Tensor& all, const std::string& s
   streams_ = std::move(fresh);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

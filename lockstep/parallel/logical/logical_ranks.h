@@ -32,6 +32,7 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/flat/wrapped_parameters.h"
 #include "lockstep/parallel/logical/tree_sum.h"
@@ -40,13 +41,13 @@ namespace torch::nn {
 class Module;
 }
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The model is on one device.
 // Thread-safety: the communicator's thread only.
 // Cost: memory for a copy of the gradients, one more for each level of the own subtree,
 // log2(own()), and one more in synchronize() for several ranks; and for a copy of the buffers.
-class LogicalRanks {
+class LOCKSTEP_API LogicalRanks {
  public:
   // Copies rank 0's parameters and buffers to all. The streams of the logical ranks are derived
   // from rank 0's default CPU generator. `model` is kept.
@@ -121,4 +122,4 @@ class LogicalRanks {
   double waiting_ = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

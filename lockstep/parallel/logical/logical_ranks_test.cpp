@@ -17,7 +17,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::logical_ranks_test {
+namespace lockstep::inline v0::logical_ranks_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -252,4 +252,4 @@ TEST(LogicalRanks, MistakesAreNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep::logical_ranks_test
+}  // namespace lockstep::inline v0::logical_ranks_test

@@ -6,7 +6,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 void TreeSum::add(at::Tensor leaf) {
   ++leaves_;
@@ -60,4 +60,4 @@ void tree_all_reduce(Communicator& comm, const at::Tensor& mine) {
   comm.iall_gather(mine, parts.select(0, 0)).wait();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,14 +8,15 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Adds tensors that arrive one after another, as the leaves of a binary tree from left to right:
 // the first and the second, the third and the fourth, then those two sums, and so on.
 // Floating-point addition depends on the order; this order is the tree's alone. Holds at most one
 // tensor per level.
-class TreeSum {
+class LOCKSTEP_API TreeSum {
  public:
   // `leaf`: 1-D; all have one size and dtype. The sum takes it over and adds to it.
   void add(at::Tensor leaf);
@@ -47,6 +48,6 @@ class TreeSum {
 // numel is a multiple of the number of ranks.
 // Collective: all ranks call it.
 // Throws: InvalidArgument for another number.
-void tree_all_reduce(Communicator& comm, const at::Tensor& mine);
+LOCKSTEP_API void tree_all_reduce(Communicator& comm, const at::Tensor& mine);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

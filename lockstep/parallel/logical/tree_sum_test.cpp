@@ -8,7 +8,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::tree_sum_test {
+namespace lockstep::inline v0::tree_sum_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -89,4 +89,4 @@ TEST(TreeSum, RefusesWhatCannotBeShared) {
 }
 
 }  // namespace
-}  // namespace lockstep::tree_sum_test
+}  // namespace lockstep::inline v0::tree_sum_test

@@ -11,7 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/plan/pipeline_cut.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct LmChunks::State {
   TransformerLm lm{nullptr};
@@ -211,4 +211,4 @@ TokenScores LmChunks::scores(const at::Tensor& rows, const MicroBatch& micro_bat
   return head_scores(*state_->lm->units().back(), rows, targets, pass);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

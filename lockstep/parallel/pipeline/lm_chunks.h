@@ -5,11 +5,12 @@
 #include <memory>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/model/transformer_lm.h"
 #include "lockstep/model/vocabulary_loss.h"
 #include "lockstep/parallel/pipeline/pipeline.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The result of the last chunk, which PipelineBatch::loss takes.
 enum class LmEnd : uint8_t {
@@ -26,7 +27,7 @@ enum class LmEnd : uint8_t {
 // their losses (router_losses(), lm_experts.h), the mean over micro-batches weighted by tokens; the
 // step's loss does not include them.
 // Thread-safety: the communicator's thread only.
-class LmChunks {
+class LOCKSTEP_API LmChunks {
  public:
   // `cut`: of lm->units() (pipeline_cut.h).
   // Throws: InvalidArgument for another number of units.
@@ -67,4 +68,4 @@ class LmChunks {
   std::shared_ptr<State> state_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

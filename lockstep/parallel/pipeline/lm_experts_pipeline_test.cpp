@@ -12,7 +12,7 @@
 #include "lockstep/plan/pipeline_cut.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::lm_experts_pipeline_test {
+namespace lockstep::inline v0::lm_experts_pipeline_test {
 namespace {
 
 LmConfig with_experts(int64_t shared) {
@@ -103,4 +103,4 @@ TEST(LmExpertsPipeline, GradientsAreOneProcesss) {
 }
 
 }  // namespace
-}  // namespace lockstep::lm_experts_pipeline_test
+}  // namespace lockstep::inline v0::lm_experts_pipeline_test

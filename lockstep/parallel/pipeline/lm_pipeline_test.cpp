@@ -24,7 +24,7 @@
 #include "lockstep/plan/pipeline_cut.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::lm_pipeline_test {
+namespace lockstep::inline v0::lm_pipeline_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -483,4 +483,4 @@ TEST(LmPipeline, MistakesAreOneLine) {
 }
 
 }  // namespace
-}  // namespace lockstep::lm_pipeline_test
+}  // namespace lockstep::inline v0::lm_pipeline_test

@@ -17,7 +17,7 @@
 #include "lockstep/parallel/pipeline/internal/step.h"
 #include "lockstep/parallel/pipeline/internal/ties.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 std::string stage_text(const Communicator& comm) {
@@ -208,4 +208,4 @@ std::optional<MeasuredPipeline> Pipeline::measured() {
                                    state_->most_held);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

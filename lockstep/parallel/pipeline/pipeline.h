@@ -35,11 +35,12 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/plan/pipeline_check.h"
 #include "lockstep/plan/pipeline_plan.h"
 #include "lockstep/plan/pipeline_schedule.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Rows between two chunks: [rows of the micro-batch / parts, shape...]. Floating point.
 struct PipelineRows {
@@ -50,10 +51,10 @@ struct PipelineRows {
   bool operator==(const PipelineRows&) const = default;
 };
 // "float32 [rows, 128]", "float32 [rows / 2, 128]"
-std::string to_string(const PipelineRows& rows);
+LOCKSTEP_API std::string to_string(const PipelineRows& rows);
 // The sizes for a micro-batch of `of_micro_batch` rows.
 // Throws: InvalidArgument where the parts do not divide them.
-std::vector<int64_t> sizes_of(const PipelineRows& rows, int64_t of_micro_batch);
+LOCKSTEP_API std::vector<int64_t> sizes_of(const PipelineRows& rows, int64_t of_micro_batch);
 
 struct MicroBatch {
   int index = 0;
@@ -111,7 +112,7 @@ struct PipelineBatch {
 // It keeps its arguments. The rows between stages are on the communicator's device, and so must
 // chunks be.
 // Thread-safety: the communicator's thread only.
-class Pipeline {
+class LOCKSTEP_API Pipeline {
  public:
   // `chunks`: this rank's, ascending, as schedule.chunks_of(comm.rank()) lists them. Tied
   // parameters of the last chunks get the first ones' values.
@@ -165,4 +166,4 @@ class Pipeline {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -11,7 +11,7 @@
 #include "lockstep/parallel/pipeline/internal/agreement.h"
 #include "lockstep/parallel/pipeline/internal/place.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace internal {
 namespace {
 
@@ -202,4 +202,4 @@ std::vector<int64_t> sizes_of(const PipelineRows& rows, int64_t of_micro_batch) 
   return sizes;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -6,7 +6,7 @@
 #include "lockstep/parallel/pipeline/internal/measured.h"
 #include "lockstep/parallel/pipeline/internal/place.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 std::optional<MeasuredPipeline> gather_measured(Communicator& comm,
                                                 const PipelineSchedule& schedule,
@@ -37,4 +37,4 @@ std::optional<MeasuredPipeline> gather_measured(Communicator& comm,
   return measured_pipeline(schedule, std::move(actions), std::move(held));
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

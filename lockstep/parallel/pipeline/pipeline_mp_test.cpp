@@ -21,7 +21,7 @@
 #include "lockstep/parallel/pipeline/pipeline.h"
 #include "lockstep/testing/gtest_ranks.h"
 
-namespace lockstep::pipeline_mp_test {
+namespace lockstep::inline v0::pipeline_mp_test {
 namespace {
 
 using ::testing::ContainsRegex;
@@ -278,4 +278,4 @@ INSTANTIATE_TEST_SUITE_P(Backends, PipelineFaults, ::testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name(); });
 
 }  // namespace
-}  // namespace lockstep::pipeline_mp_test
+}  // namespace lockstep::inline v0::pipeline_mp_test

@@ -2,7 +2,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/parallel/pipeline/internal/place.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 std::string name_of(const PipelineMessage& message) {
   return (message.forward() ? "the rows of micro-batch " : "the gradient of micro-batch ") +
@@ -24,4 +24,4 @@ void at_place(const std::function<std::string()>& place, const std::function<voi
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -13,7 +13,7 @@
 #include "lockstep/parallel/pipeline/internal/place.h"
 #include "lockstep/parallel/pipeline/internal/step.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 PipelineStep::PipelineStep(Communicator& comm, const PipelineSchedule& schedule,
                            const std::map<int, PipelineChunk>& chunks,
@@ -285,4 +285,4 @@ void PipelineStep::backward(const PipelineAction& action) {
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

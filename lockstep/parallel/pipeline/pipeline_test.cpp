@@ -25,7 +25,7 @@
 #include "lockstep/plan/pipeline_cut.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::pipeline_test {
+namespace lockstep::inline v0::pipeline_test {
 namespace {
 
 using ::testing::AllOf;
@@ -577,4 +577,4 @@ TEST(Pipeline, AutocastIsForForwardsAlone) {
 }
 
 }  // namespace
-}  // namespace lockstep::pipeline_test
+}  // namespace lockstep::inline v0::pipeline_test

@@ -9,7 +9,7 @@
 #include "lockstep/parallel/pipeline/internal/place.h"
 #include "lockstep/parallel/pipeline/internal/ties.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace {
 
 std::string tied_place(const Communicator& comm, int peer, const char* what) {
@@ -92,4 +92,4 @@ void Ties::end(Communicator& comm) {
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

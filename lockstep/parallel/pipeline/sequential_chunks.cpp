@@ -3,7 +3,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/plan/pipeline_cut.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 std::vector<PipelineChunk> sequential_chunks(torch::nn::Sequential model,
                                              const std::vector<int>& cut,
@@ -31,4 +31,4 @@ std::vector<PipelineChunk> sequential_chunks(torch::nn::Sequential model,
   return chunks;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -5,17 +5,19 @@
 
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/parallel/pipeline/pipeline.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // `cut`: of the children (pipeline_cut.h); `between`: the rows between each two chunks, one fewer
 // than the chunks. Children take a tensor and return one, with the rows in dim 0. All gradients are
 // computed in I; W does nothing. A child that changes its input in place cannot be a chunk's first.
 // Throws: InvalidArgument for other numbers of children, chunks or rows.
-std::vector<PipelineChunk> sequential_chunks(torch::nn::Sequential model,
-                                             const std::vector<int>& cut,
-                                             const std::vector<PipelineRows>& between,
-                                             const PipelineSchedule& schedule, int stage);
+LOCKSTEP_API std::vector<PipelineChunk> sequential_chunks(torch::nn::Sequential model,
+                                                          const std::vector<int>& cut,
+                                                          const std::vector<PipelineRows>& between,
+                                                          const PipelineSchedule& schedule,
+                                                          int stage);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -28,7 +28,7 @@
 #include "lockstep/shard/tensor_parallel_lm.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::divided_checkpoint_test {
+namespace lockstep::inline v0::divided_checkpoint_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -471,4 +471,4 @@ TEST(DividedCheckpointFiles, AHeadThatPartsShareIsWrittenOnce) {
 }
 
 }  // namespace
-}  // namespace lockstep::divided_checkpoint_test
+}  // namespace lockstep::inline v0::divided_checkpoint_test

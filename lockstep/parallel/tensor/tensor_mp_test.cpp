@@ -11,7 +11,7 @@
 #include "lockstep/shard/tensor_parallel_lm.h"
 #include "lockstep/testing/gtest_ranks.h"
 
-namespace lockstep::tensor_mp_test {
+namespace lockstep::inline v0::tensor_mp_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -79,4 +79,4 @@ TEST(TensorParallelLmProcesses, GeneratorsThatDifferAreAMismatch) {
 }
 
 }  // namespace
-}  // namespace lockstep::tensor_mp_test
+}  // namespace lockstep::inline v0::tensor_mp_test

@@ -8,7 +8,7 @@
 #include "lockstep/model/vocabulary_loss.h"
 #include "lockstep/parallel/tensor/tensor_regions.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 class TensorPart final : public hooks::ModelPart {
@@ -71,4 +71,4 @@ std::shared_ptr<const hooks::ModelPart> tensor_part(const Communicator& comm, bo
   return std::make_shared<TensorPart>(comm, divides_rows, fewer_heads);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

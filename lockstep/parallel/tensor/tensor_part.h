@@ -9,11 +9,11 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/hooks/division.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // `fewer_heads`: the numbers of heads that are fewer than parts and divide them (share_head()).
 // Keeps handles of `comm`. Collective where there are such, for which it makes groups.
 std::shared_ptr<const hooks::ModelPart> tensor_part(const Communicator& comm, bool divides_rows,
                                                     const std::vector<int64_t>& fewer_heads = {});
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -12,7 +12,7 @@
 #include "lockstep/model/lm_experts.h"
 #include "lockstep/optim/gradient_norm.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 int64_t elements(const std::vector<int64_t>& shape) {
@@ -203,4 +203,4 @@ TensorParts lm_expert_parts(const LmConfig& config, const Communicator& comm) {
   return TensorParts(comm, lm_expert_plan(config), lm_parameter_shapes(config));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

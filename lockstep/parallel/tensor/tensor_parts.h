@@ -16,16 +16,17 @@
 
 #include "lockstep/checkpoint/divided_state.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/flat/parameter_parts.h"
 #include "lockstep/parallel/tensor/tensor_plan.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // One thread, the communicator's. `mine` is everywhere what this rank has: parameters of the whole model's names, in
 // one order on all ranks, contiguous, of its slices' shapes; others are refused with InvalidArgument before anything is
 // sent.
-class TensorParts {
+class LOCKSTEP_API TensorParts {
  public:
   // `whole`: the whole model's names and shapes. Keeps the handle; sends nothing. Throws InvalidArgument: plan.check().
   TensorParts(Communicator comm, TensorPlan plan, const NamedShapes& whole);
@@ -74,8 +75,8 @@ class TensorParts {
 };
 
 // Of a TransformerLm, by lm_tensor_plan(). Sends nothing.
-TensorParts lm_tensor_parts(const LmConfig& config, const Communicator& comm);
+LOCKSTEP_API TensorParts lm_tensor_parts(const LmConfig& config, const Communicator& comm);
 // The same by lm_expert_plan().
-TensorParts lm_expert_parts(const LmConfig& config, const Communicator& comm);
+LOCKSTEP_API TensorParts lm_expert_parts(const LmConfig& config, const Communicator& comm);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -9,7 +9,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::tensor_parts_test {
+namespace lockstep::inline v0::tensor_parts_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -137,4 +137,4 @@ TEST(TensorParts, BadInputIsOneLineAndNothingIsSent) {
 }
 
 }  // namespace
-}  // namespace lockstep::tensor_parts_test
+}  // namespace lockstep::inline v0::tensor_parts_test

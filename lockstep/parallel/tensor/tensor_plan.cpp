@@ -7,7 +7,7 @@
 #include "lockstep/hooks/name_pattern.h"
 #include "lockstep/model/lm_experts.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr const char* kLayers = "model.layers.";
@@ -248,4 +248,4 @@ TensorPlan bert_tensor_plan(const BertConfig& config) {
                      {layer + "output.dense", TensorStyle::kRow}});
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

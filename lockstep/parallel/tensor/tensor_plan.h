@@ -25,10 +25,11 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/model/bert_config.h"
 #include "lockstep/model/lm_config.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 enum class TensorStyle : uint8_t {
   kWhole,
@@ -43,7 +44,7 @@ enum class TensorStyle : uint8_t {
   kPositions   // an Embedding of the positions of all rows, which gives those of this part's
 };
 // Whether a module of that style works on rows, and has its parameters whole.
-bool is_of_rows(TensorStyle style);
+LOCKSTEP_API bool is_of_rows(TensorStyle style);
 const char* to_string(TensorStyle style);  // "column"
 
 struct TensorRule {
@@ -69,12 +70,12 @@ struct PartSlice {
   bool operator==(const PartSlice&) const = default;
 };
 // What a parameter of the whole model's `shape` has of it.
-std::vector<int64_t> shape_of(const PartSlice& slice, std::vector<int64_t> shape);
+LOCKSTEP_API std::vector<int64_t> shape_of(const PartSlice& slice, std::vector<int64_t> shape);
 
 // Parameters of a whole model: name and shape.
 using NamedShapes = std::vector<std::pair<std::string, std::vector<int64_t>>>;
 
-class TensorPlan {
+class LOCKSTEP_API TensorPlan {
  public:
   // Of several rules that mean a module the first counts; a module that none means is whole. Throws
   // InvalidArgument: kHeads without heads, heads below 0.
@@ -101,14 +102,14 @@ class TensorPlan {
 
 // TransformerLm's: attention by heads (of keys and values by theirs, which parts may share), inner columns (of every expert, too), the
 // vocabulary of embeddings and head; routers, norms and the biases of the last products whole.
-TensorPlan lm_tensor_plan(const LmConfig& config);
+LOCKSTEP_API TensorPlan lm_tensor_plan(const LmConfig& config);
 // The same of ranks that divide the experts (parallel/expert): all else whole.
-TensorPlan lm_expert_plan(const LmConfig& config);
+LOCKSTEP_API TensorPlan lm_expert_plan(const LmConfig& config);
 // The names and shapes that such a whole model has, in its order. Throws InvalidArgument (check(config)).
-NamedShapes lm_parameter_shapes(const LmConfig& config);
+LOCKSTEP_API NamedShapes lm_parameter_shapes(const LmConfig& config);
 
 // BertClassifier's, for parallelize() (shard/parallelize.h): attention by heads, inner columns, the words of the embeddings;
 // all else whole.
-TensorPlan bert_tensor_plan(const BertConfig& config);
+LOCKSTEP_API TensorPlan bert_tensor_plan(const BertConfig& config);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

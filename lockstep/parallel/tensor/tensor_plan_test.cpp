@@ -12,7 +12,7 @@
 #include "lockstep/hooks/name_pattern.h"
 #include "lockstep/model/transformer_lm.h"
 
-namespace lockstep::tensor_plan_test {
+namespace lockstep::inline v0::tensor_plan_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -211,4 +211,4 @@ TEST(TensorPlan, WhatDoesNotDivideIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace lockstep::tensor_plan_test
+}  // namespace lockstep::inline v0::tensor_plan_test

@@ -10,7 +10,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -172,4 +172,4 @@ at::Tensor gather_columns(const Communicator& comm, const at::Tensor& x,
   return pass(region, x);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -42,30 +42,31 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Any shape, the same on all parts.
-at::Tensor copy_to_parts(const Communicator& comm, const at::Tensor& x,
-                         Communicator::Site site = Communicator::Site::current());
-at::Tensor reduce_from_parts(const Communicator& comm, const at::Tensor& x,
-                             Communicator::Site site = Communicator::Site::current());
+LOCKSTEP_API at::Tensor copy_to_parts(const Communicator& comm, const at::Tensor& x,
+                                      Communicator::Site site = Communicator::Site::current());
+LOCKSTEP_API at::Tensor reduce_from_parts(const Communicator& comm, const at::Tensor& x,
+                                          Communicator::Site site = Communicator::Site::current());
 
 // [k, ...] -> [size * k, ...], and [size * k, ...] -> [k, ...].
-at::Tensor gather_rows(const Communicator& comm, const at::Tensor& x,
-                       Communicator::Site site = Communicator::Site::current());
-at::Tensor scatter_rows(const Communicator& comm, const at::Tensor& x,
-                        Communicator::Site site = Communicator::Site::current());
+LOCKSTEP_API at::Tensor gather_rows(const Communicator& comm, const at::Tensor& x,
+                                    Communicator::Site site = Communicator::Site::current());
+LOCKSTEP_API at::Tensor scatter_rows(const Communicator& comm, const at::Tensor& x,
+                                     Communicator::Site site = Communicator::Site::current());
 
 // [size * k, ...] -> [k, ...], and [k, ...] -> [size * k, ...].
-at::Tensor take_rows(const Communicator& comm, const at::Tensor& x,
-                     Communicator::Site site = Communicator::Site::current());
-at::Tensor join_rows(const Communicator& comm, const at::Tensor& x,
-                     Communicator::Site site = Communicator::Site::current());
+LOCKSTEP_API at::Tensor take_rows(const Communicator& comm, const at::Tensor& x,
+                                  Communicator::Site site = Communicator::Site::current());
+LOCKSTEP_API at::Tensor join_rows(const Communicator& comm, const at::Tensor& x,
+                                  Communicator::Site site = Communicator::Site::current());
 
 // [rows, counts[rank]] -> [rows, sum of counts]; counts: the parts' columns, the same vector on all parts.
-at::Tensor gather_columns(const Communicator& comm, const at::Tensor& x,
-                          const std::vector<int64_t>& counts,
-                          Communicator::Site site = Communicator::Site::current());
+LOCKSTEP_API at::Tensor gather_columns(const Communicator& comm, const at::Tensor& x,
+                                       const std::vector<int64_t>& counts,
+                                       Communicator::Site site = Communicator::Site::current());
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

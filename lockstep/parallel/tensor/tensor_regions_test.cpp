@@ -9,7 +9,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::tensor_regions_test {
+namespace lockstep::inline v0::tensor_regions_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -181,4 +181,4 @@ TEST(TensorRegions, ARankOutOfStepIsNamedByItsRegion) {
 }
 
 }  // namespace
-}  // namespace lockstep::tensor_regions_test
+}  // namespace lockstep::inline v0::tensor_regions_test

@@ -28,7 +28,7 @@
 #include "lockstep/parallel/zero/zero_config.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
 
-namespace lockstep::zero {
+namespace lockstep::inline v0::zero {
 
 // Wraps any module with any forward(): M is a ModuleHolder (made by TORCH_MODULE) or a
 // std::shared_ptr to a module. Made by initialize().
@@ -162,4 +162,4 @@ Engine<M> initialize(M module, Communicator comm, const ZeroConfig& config,
   return Engine<M>(std::move(module), std::move(comm), config, options);
 }
 
-}  // namespace lockstep::zero
+}  // namespace lockstep::inline v0::zero

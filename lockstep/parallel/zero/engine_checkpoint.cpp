@@ -15,7 +15,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/parallel/zero/engine_state.h"
 
-namespace lockstep::zero {
+namespace lockstep::inline v0::zero {
 namespace {
 
 constexpr const char* kLatest = "latest";
@@ -146,4 +146,4 @@ LoadedCheckpoint EngineState::load(const std::filesystem::path& dir, std::string
   return {tag, checkpoint.files[kClientState]};
 }
 
-}  // namespace lockstep::zero
+}  // namespace lockstep::inline v0::zero

@@ -15,7 +15,7 @@
 #include "lockstep/optim/decay_groups.h"
 #include "lockstep/optim/learning_rate.h"
 
-namespace lockstep::zero {
+namespace lockstep::inline v0::zero {
 namespace {
 
 ZeroOptions options_of(const ZeroConfig& config) {
@@ -172,4 +172,4 @@ double EngineState::loss_scale() const {
   return scaler_ ? scaler_->scale() : 1;
 }
 
-}  // namespace lockstep::zero
+}  // namespace lockstep::inline v0::zero

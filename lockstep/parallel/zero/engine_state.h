@@ -13,6 +13,7 @@
 #include "lockstep/amp/autocast.h"
 #include "lockstep/checkpoint/share_buffers.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/flat/wrapped_parameters.h"
 #include "lockstep/optim/step_spec.h"
@@ -24,7 +25,7 @@ namespace torch::nn {
 class Module;
 }
 
-namespace lockstep::zero {
+namespace lockstep::inline v0::zero {
 
 // Options that the JSON cannot express.
 struct EngineOptions {
@@ -53,7 +54,7 @@ struct LoadedCheckpoint {
   std::string client_state;
 };
 
-class EngineState {
+class LOCKSTEP_API EngineState {
  public:
   EngineState(torch::nn::Module& module, Communicator comm, const ZeroConfig& config,
               const EngineOptions& options);
@@ -94,4 +95,4 @@ class EngineState {
   bool backward_done_ = false;  // after the last step()
 };
 
-}  // namespace lockstep::zero
+}  // namespace lockstep::inline v0::zero

@@ -19,7 +19,7 @@
 #include "lockstep/parallel/zero/test_net.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::zero::engine_test {
+namespace lockstep::inline v0::zero::engine_test {
 namespace {
 
 using namespace zero_test;
@@ -437,4 +437,4 @@ TEST(ZeroEngine, WhatIsNoCheckpointIsNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep::zero::engine_test
+}  // namespace lockstep::inline v0::zero::engine_test

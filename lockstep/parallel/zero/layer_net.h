@@ -14,7 +14,7 @@
 #include "lockstep/hooks/forward_hook.h"
 #include "lockstep/parallel/zero/test_net.h"
 
-namespace lockstep::zero_test {
+namespace lockstep::inline v0::zero_test {
 
 // Its signature lets hooks see the tensors.
 class LayerImpl : public torch::nn::Module, public Hookable<at::Tensor(const at::Tensor&, double)> {
@@ -75,4 +75,4 @@ class LayerNetImpl : public torch::nn::Module {
 };
 TORCH_MODULE(LayerNet);
 
-}  // namespace lockstep::zero_test
+}  // namespace lockstep::inline v0::zero_test

@@ -6,7 +6,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::zero {
+namespace lockstep::inline v0::zero {
 
 LossScaler::LossScaler(const LossScaleConfig& config) : config_(config) {
   state_.scale = config.loss_scale != 0
@@ -49,4 +49,4 @@ void LossScaler::load_state(const LossScaleState& state) {
   state_ = state;
 }
 
-}  // namespace lockstep::zero
+}  // namespace lockstep::inline v0::zero

@@ -6,7 +6,9 @@
 
 #include <cstdint>
 
-namespace lockstep::zero {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::zero {
 
 struct LossScaleConfig {
   double loss_scale = 0;             // not 0: a constant scale; 0: dynamic, by the rest
@@ -29,7 +31,7 @@ struct LossScaleState {
   bool operator==(const LossScaleState&) const = default;
 };
 
-class LossScaler {
+class LOCKSTEP_API LossScaler {
  public:
   explicit LossScaler(const LossScaleConfig& config);
 
@@ -50,4 +52,4 @@ class LossScaler {
   LossScaleState state_;
 };
 
-}  // namespace lockstep::zero
+}  // namespace lockstep::inline v0::zero

@@ -8,7 +8,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::zero::loss_scaler_test {
+namespace lockstep::inline v0::zero::loss_scaler_test {
 namespace {
 
 // The scales before each step; '!' is an overflow.
@@ -66,4 +66,4 @@ TEST(LossScaler, GoesOnFromItsState) {
 }
 
 }  // namespace
-}  // namespace lockstep::zero::loss_scaler_test
+}  // namespace lockstep::inline v0::zero::loss_scaler_test

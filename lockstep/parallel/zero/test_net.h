@@ -15,7 +15,7 @@
 
 #include "lockstep/flat/named_tensors.h"
 
-namespace lockstep::zero_test {
+namespace lockstep::inline v0::zero_test {
 
 inline constexpr int64_t kRows = 12;  // of a batch of all ranks: divisible by 1, 2, 3 and 4
 
@@ -132,4 +132,4 @@ inline bool same_bits(const std::vector<at::Tensor>& a, const std::vector<at::Te
   return true;
 }
 
-}  // namespace lockstep::zero_test
+}  // namespace lockstep::inline v0::zero_test

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::zero_test {
+namespace lockstep::inline v0::zero_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -72,4 +72,4 @@ TEST(UnitPasses, AForwardWaitsForItsBackward) {
 }
 
 }  // namespace
-}  // namespace lockstep::zero_test
+}  // namespace lockstep::inline v0::zero_test

@@ -9,7 +9,7 @@
 #include "lockstep/parallel/zero/internal/config_sections.h"
 #include "lockstep/parallel/zero/internal/json_section.h"
 
-namespace lockstep::zero {
+namespace lockstep::inline v0::zero {
 namespace {
 
 using internal::JsonSection;
@@ -157,4 +157,4 @@ optim::StepSpec spec_of(const ZeroConfig& config) {
           .accumulation = config.gradient_accumulation_steps};
 }
 
-}  // namespace lockstep::zero
+}  // namespace lockstep::inline v0::zero

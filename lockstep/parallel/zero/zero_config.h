@@ -13,10 +13,11 @@
 #include <optional>
 #include <string>
 
+#include "lockstep/core/export.h"
 #include "lockstep/optim/step_spec.h"
 #include "lockstep/parallel/zero/loss_scaler.h"
 
-namespace lockstep::zero {
+namespace lockstep::inline v0::zero {
 
 struct ZeroConfig {
   // In samples. 0: not given; resolved() fills in all three.
@@ -45,21 +46,21 @@ struct ZeroConfig {
 // Throws a one-line InvalidArgument that begins with `source`: not JSON (comments are allowed), a
 // key twice, an unknown key (with the nearest known one), a value of another type or out of range,
 // an unsupported setting. resolved() makes the checks that depend on the number of ranks.
-ZeroConfig zero_config_from_json(const std::string& text, const std::string& source);
+LOCKSTEP_API ZeroConfig zero_config_from_json(const std::string& text, const std::string& source);
 // The same for a file.
 // Throws: InvalidArgument also if it cannot be read.
-ZeroConfig load_zero_config(const std::string& path);
+LOCKSTEP_API ZeroConfig load_zero_config(const std::string& path);
 
 // JSON that gives the same configuration.
-std::string to_json(const ZeroConfig& config);
+LOCKSTEP_API std::string to_json(const ZeroConfig& config);
 
 // The configuration for `world_size` ranks, with the batch sizes filled in. One of them suffices;
 // accumulation is 1 step unless given or implied.
 // Throws: InvalidArgument for contradictory batch sizes (with the arithmetic), no batch size at
 // all, or no optimizer.
-ZeroConfig resolved(const ZeroConfig& config, int world_size);
+LOCKSTEP_API ZeroConfig resolved(const ZeroConfig& config, int world_size);
 
 // The StepSpec of a resolved configuration.
-optim::StepSpec spec_of(const ZeroConfig& config);
+LOCKSTEP_API optim::StepSpec spec_of(const ZeroConfig& config);
 
-}  // namespace lockstep::zero
+}  // namespace lockstep::inline v0::zero

@@ -10,7 +10,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::zero::config_test {
+namespace lockstep::inline v0::zero::config_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -264,4 +264,4 @@ TEST(ZeroConfig, AFileIsReadByItsNameAndMissedByIt) {
 }
 
 }  // namespace
-}  // namespace lockstep::zero::config_test
+}  // namespace lockstep::inline v0::zero::config_test

@@ -26,7 +26,7 @@
 #include "lockstep/parallel/zero/internal/zero_state.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using torch::optim::AdamOptions;
@@ -404,4 +404,4 @@ void ZeroOptimizer::load_state(const SlicedTensors& state, const std::string& so
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

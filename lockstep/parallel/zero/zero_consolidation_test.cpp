@@ -20,7 +20,7 @@
 #include "lockstep/parallel/zero/zero_optimizer.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::zero_consolidation_test {
+namespace lockstep::inline v0::zero_consolidation_test {
 namespace {
 
 using namespace zero_test;
@@ -304,4 +304,4 @@ TEST(ZeroConsolidation, NothingWasStepped) {
 }
 
 }  // namespace
-}  // namespace lockstep::zero_consolidation_test
+}  // namespace lockstep::inline v0::zero_consolidation_test

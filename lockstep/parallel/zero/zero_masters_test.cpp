@@ -23,7 +23,7 @@
 #include "lockstep/parallel/zero/zero_optimizer.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::zero_test {
+namespace lockstep::inline v0::zero_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -495,4 +495,4 @@ TEST(ZeroMasters, TheEngineKeepsAConvertedModelInSixteenBits) {
 }
 
 }  // namespace
-}  // namespace lockstep::zero_test
+}  // namespace lockstep::inline v0::zero_test

@@ -9,7 +9,7 @@
 #include "lockstep/parallel/zero/internal/zero_layout.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using torch::optim::OptimizerOptions;
@@ -77,4 +77,4 @@ ZeroMemory plan_memory(const std::vector<torch::optim::OptimizerParamGroup>& gro
   return memory;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

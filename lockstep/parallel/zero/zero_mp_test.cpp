@@ -24,7 +24,7 @@
 #include "lockstep/parallel/zero/test_net.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
 
-namespace lockstep::zero_mp_test {
+namespace lockstep::inline v0::zero_mp_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -409,4 +409,4 @@ TEST_F(ZeroHosts, AStepSendsEachByteOnceAHost) {
 }
 
 }  // namespace
-}  // namespace lockstep::zero_mp_test
+}  // namespace lockstep::inline v0::zero_mp_test

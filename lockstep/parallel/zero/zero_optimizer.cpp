@@ -20,7 +20,7 @@
 #include "lockstep/parallel/zero/internal/zero_state.h"
 #include "lockstep/parallel/zero/internal/zero_update.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using torch::optim::OptimizerOptions;
@@ -316,4 +316,4 @@ ZeroOptimizer::NoSync::~NoSync() {
   if (state_) state_->silence(-1);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

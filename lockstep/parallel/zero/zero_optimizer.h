@@ -44,6 +44,7 @@
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/sliced_tensors.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/flat/bucket_plan.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/flat/pending_gradients.h"
@@ -56,7 +57,7 @@ namespace torch::nn {
 class Module;
 }
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 namespace internal {
 class ZeroState;
@@ -176,9 +177,10 @@ struct ZeroRanks {
 // The result of memory() after the first step, from shapes and types alone: nothing is allocated,
 // and the parameters may be on the device meta. `names`: as in ZeroOptimizer, for the policy. Pure.
 // Throws: InvalidArgument as ZeroOptimizer does for units and the policy.
-ZeroMemory plan_memory(const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                       const ZeroAlgorithm& defaults, const ZeroOptions& options,
-                       const ZeroRanks& ranks, const std::vector<std::string>& names = {});
+LOCKSTEP_API ZeroMemory plan_memory(const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                                    const ZeroAlgorithm& defaults, const ZeroOptions& options,
+                                    const ZeroRanks& ranks,
+                                    const std::vector<std::string>& names = {});
 
 // Seconds of this rank since the optimizer was made.
 struct ZeroTimes {
@@ -212,10 +214,10 @@ struct ZeroTimes {
 // copyable, not movable. Hooks have no effect once the optimizer is gone, except those of units
 // (ZeroUnits), whose parameters are then lost.
 // Thread-safety: one thread at a time.
-class ZeroOptimizer final : public torch::optim::Optimizer,
-                            public optim::FusedStep,
-                            public StepsOnDevice,
-                            public PendingGradients {
+class LOCKSTEP_API ZeroOptimizer final : public torch::optim::Optimizer,
+                                         public optim::FusedStep,
+                                         public StepsOnDevice,
+                                         public PendingGradients {
  public:
   // Compares names, shapes and dtypes among the ranks, makes a communicator of its own, and copies
   // rank 0's values to all. With `initial` it instead asks that function and rethrows its errors (a
@@ -349,4 +351,4 @@ class ZeroOptimizer final : public torch::optim::Optimizer,
   std::shared_ptr<internal::ZeroState> state_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -26,7 +26,7 @@
 #include "lockstep/parallel/zero/test_net.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::zero_test {
+namespace lockstep::inline v0::zero_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -644,4 +644,4 @@ TEST(ZeroOptimizer, RanksWithDifferentModelsGetMismatch) {
 }
 
 }  // namespace
-}  // namespace lockstep::zero_test
+}  // namespace lockstep::inline v0::zero_test

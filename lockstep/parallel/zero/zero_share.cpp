@@ -13,7 +13,7 @@
 #include "lockstep/parallel/zero/internal/zero_state.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // The layout: [whether there are moments] [steps of each parameter], then for each bucket the
@@ -118,4 +118,4 @@ void ZeroOptimizer::restore_share(const at::Tensor& share) {
   state_->parameters_changed();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

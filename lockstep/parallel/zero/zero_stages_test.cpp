@@ -22,7 +22,7 @@
 #include "lockstep/parallel/zero/zero_optimizer.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::zero_test {
+namespace lockstep::inline v0::zero_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -376,4 +376,4 @@ TEST(ZeroStages, OptionsThatContradictEachOtherAreNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep::zero_test
+}  // namespace lockstep::inline v0::zero_test

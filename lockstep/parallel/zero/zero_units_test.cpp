@@ -25,7 +25,7 @@
 #include "lockstep/parallel/zero/zero_optimizer.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::zero_test {
+namespace lockstep::inline v0::zero_test {
 namespace {
 
 using ::testing::AnyOf;
@@ -512,4 +512,4 @@ TEST(ZeroUnits, SaysWhatItCannotDo) {
 }
 
 }  // namespace
-}  // namespace lockstep::zero_test
+}  // namespace lockstep::inline v0::zero_test

@@ -12,7 +12,7 @@
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace fs = std::filesystem;
 
 std::string read_model_config(const fs::path& directory) {
@@ -112,4 +112,4 @@ SlicedTensors read_model_parts(const fs::path& directory) {
   return result;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

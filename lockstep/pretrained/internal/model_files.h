@@ -9,7 +9,7 @@
 #include "lockstep/checkpoint/sliced_tensors.h"
 #include "lockstep/flat/named_tensors.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 inline constexpr const char* kModelConfig = "config.json";
 
@@ -32,4 +32,4 @@ NamedTensors read_model_tensors(const std::filesystem::path& directory);
 // The same, mapped from the files row by row: slices of a model are not joined.
 SlicedTensors read_model_parts(const std::filesystem::path& directory);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -11,7 +11,7 @@
 #include "lockstep/products/parallel_model.h"
 #include "lockstep/shard/context_scope.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 namespace internal {
 // Lists the parameters; a tensor with two names is in it once.
@@ -78,4 +78,4 @@ struct ParallelModel::State {
   std::optional<Pipeline> pipeline;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -10,7 +10,7 @@
 #include "lockstep/parallel/pipeline/lm_chunks.h"
 #include "lockstep/products/parallel_lm.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct ParallelLm::State {
   State(const LmConfig& config, Communicator given, const Parallelism& how,
@@ -48,4 +48,4 @@ struct ParallelLm::State {
   uint64_t steps = 0;  // steps that have drawn masks
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

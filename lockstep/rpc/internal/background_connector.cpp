@@ -13,7 +13,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/core/mutex.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 namespace {
 
 constexpr std::chrono::milliseconds kPause{50};  // before the same process's next turn
@@ -167,4 +167,4 @@ void BackgroundConnector::stop(Deadline::Clock::time_point deadline) noexcept {
     log_warning("rpc: a thread that connects to another process does not end; it is left behind");
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

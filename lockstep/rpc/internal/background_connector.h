@@ -15,7 +15,7 @@
 #include "lockstep/core/deadline.h"
 #include "lockstep/rpc/peer.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 class BackgroundConnector {
  public:
@@ -46,4 +46,4 @@ class BackgroundConnector {
   const std::shared_ptr<State> state_;
 };
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

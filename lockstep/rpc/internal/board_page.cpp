@@ -6,7 +6,7 @@
 
 #include "lockstep/core/env.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 BoardPage::BoardPage() : board_(trace::CallBoard::inherit(process_env())) {
   if (board_)
@@ -42,4 +42,4 @@ void BoardPage::over(BoardPlace& place) noexcept {
   place.state = BoardPlace::kOver;
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

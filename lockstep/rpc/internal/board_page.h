@@ -14,7 +14,7 @@
 #include "lockstep/rpc/pending.h"
 #include "lockstep/trace/call_board.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 // A call that may be shown.
 struct ShownCall {
@@ -42,4 +42,4 @@ class BoardPage {
   Mutex mutex_;
 };
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

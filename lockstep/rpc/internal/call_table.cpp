@@ -1,6 +1,6 @@
 #include "lockstep/rpc/internal/call_table.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 bool CallTable::insert(const PendingPtr& call) {
   const MutexLock lock(mutex_);
@@ -63,4 +63,4 @@ std::vector<PendingPtr> CallTable::list() const {
   return all;
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -10,7 +10,7 @@
 #include "lockstep/rpc/internal/timed_slots.h"
 #include "lockstep/rpc/pending.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 // In steady state it allocates nothing.
 // Thread-safety: any thread.
@@ -46,4 +46,4 @@ class CallTable {
   TimedSlots<PendingPtr> calls_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -10,7 +10,7 @@
 #include "lockstep/rpc/internal/notice.h"
 #include "lockstep/rpc/internal/request_head.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 namespace {
 
 constexpr int64_t kCallsSentAtOnce = 16;  // with more calls in flight, calls are sent together
@@ -434,4 +434,4 @@ void run_after(Pending& call, Task task) {
     task->run();
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -21,7 +21,7 @@
 #include "lockstep/rpc/internal/transport.h"
 #include "lockstep/rpc/pending.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 // Thread-safety: any thread.
 class Calls {
@@ -123,4 +123,4 @@ Future<R> call_agent(Calls& calls, const std::string& to, std::string_view funct
   return Future<R>(std::move(call));
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -15,7 +15,7 @@
 #include "lockstep/device/stream.h"
 #include "lockstep/hooks/autograd_node.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 namespace {
 
 // The pass that runs in this thread, with the answers that it has to wait for.
@@ -442,4 +442,4 @@ CallContext CallContext::continued() const {
   return other;
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -32,7 +32,7 @@
 #include "lockstep/rpc/internal/gradient_sums.h"
 #include "lockstep/rpc/message.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 class ContextState;
 
@@ -41,7 +41,7 @@ struct ContextId {
   friend auto operator<=>(const ContextId&, const ContextId&) = default;
 };
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal
 
 template <>
 struct lockstep::rpc::Codec<lockstep::rpc::internal::ContextId> {
@@ -57,7 +57,7 @@ struct lockstep::rpc::Codec<lockstep::rpc::internal::ContextId> {
   }
 };
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 // The recording of a call, as its request describes it.
 struct Recording {
@@ -212,4 +212,4 @@ class Recorder {
   std::atomic<uint32_t> calls_ = 0;
 };
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -6,7 +6,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/rpc/internal/notice.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 Contexts::Contexts(Calls& calls, Registry& registry) : calls_(calls) {
   const auto add = [&](const char* name, auto body) {
@@ -128,4 +128,4 @@ size_t Contexts::size() const {
   return contexts_.size();
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

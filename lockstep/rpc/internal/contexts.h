@@ -15,7 +15,7 @@
 #include "lockstep/rpc/internal/context_state.h"
 #include "lockstep/rpc/registry.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 // The effect of a round of late gradients.
 struct LateResult {
@@ -82,4 +82,4 @@ class Contexts final : public ContextPeers {
   std::deque<ContextId> ended_in_order_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -10,7 +10,7 @@
 #include "lockstep/rpc/internal/directory.h"
 #include "lockstep/rpc/internal/notice.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 namespace {
 
 constexpr auto kShownAfter = std::chrono::seconds(1);
@@ -222,4 +222,4 @@ void Core::stop(const std::string& why, Deadline deadline) noexcept {
   has_ended_.notify_all();
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -22,7 +22,7 @@
 #include "lockstep/rpc/registry.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 class Core : public std::enable_shared_from_this<Core> {
  public:
@@ -82,4 +82,4 @@ class Core : public std::enable_shared_from_this<Core> {
   std::thread::id stopping_ LOCKSTEP_GUARDED_BY(mutex_);  // the thread that is in stop()
 };
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

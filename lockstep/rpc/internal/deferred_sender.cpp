@@ -17,7 +17,7 @@
 #include "lockstep/device/stream.h"
 #include "lockstep/rpc/internal/devices.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 namespace {
 
 // The time between two looks at the devices: short at first, because most copies are short.
@@ -223,4 +223,4 @@ void DeferredSender::stop(Deadline deadline) noexcept {
   state_->stop(deadline);
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -12,7 +12,7 @@
 #include "lockstep/device/memory.h"
 #include "lockstep/device/stream.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 namespace {
 
 c10::Stream default_stream(c10::Device device) {
@@ -222,4 +222,4 @@ void take_from_default(const at::Tensor& tensor) {
   hand_over(tensor, default_stream(device), device::current_stream(device));
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

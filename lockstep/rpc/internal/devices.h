@@ -26,7 +26,7 @@
 #include "lockstep/rpc/device_map.h"
 #include "lockstep/rpc/message.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 // The destinations of a call's tensors and of those of its answer; a request tells them to the
 // other end.
@@ -136,4 +136,4 @@ class DeferredSender {
   std::shared_ptr<State> state_;
 };
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

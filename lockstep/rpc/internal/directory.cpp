@@ -20,7 +20,7 @@
 #include "lockstep/core/net.h"
 #include "lockstep/rpc/internal/hello.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 namespace {
 
 using Json = nlohmann::json;
@@ -267,4 +267,4 @@ void give_up_name(Store& store, const Entry& entry) noexcept {
   }
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -14,7 +14,7 @@
 #include "lockstep/rpc/peer.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 // The deadline, in seconds, of the last requests to the store: its server may have stopped.
 inline constexpr double kFarewell = 1;
@@ -63,4 +63,4 @@ void claim_name(Store& store, const Entry& entry, const Secret& secret, Deadline
 // Removes the entry if it is still there.
 void give_up_name(Store& store, const Entry& entry) noexcept;
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

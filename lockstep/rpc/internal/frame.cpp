@@ -4,7 +4,7 @@
 
 #include "lockstep/rpc/internal/devices.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 namespace {
 
 struct Row {
@@ -127,4 +127,4 @@ void read_table(std::string_view table, const FrameHead& head, uint64_t most_byt
   if (head.ticket != 0 && !named) throw BadFrame("a message that names tensors but has none");
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -18,7 +18,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/rpc/message.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 static_assert(std::endian::native == std::endian::little);
 
@@ -75,4 +75,4 @@ FrameHead read_head(const char* bytes);
 void read_table(std::string_view table, const FrameHead& head, uint64_t most_bytes,
                 std::vector<TensorPlace>& places);
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

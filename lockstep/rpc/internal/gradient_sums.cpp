@@ -5,7 +5,7 @@
 
 #include "lockstep/rpc/internal/devices.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 void GradientSums::add(const Turn& turn, const at::Tensor& parameter, at::Tensor gradient) {
   waiting_[turn].emplace_back(parameter, std::move(gradient));
@@ -55,4 +55,4 @@ size_t GradientSums::waiting() const {
   return count;
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 // The place of a call among those of its context: the place of the enclosing call, followed by the
 // number of calls that it had made before. It is the same in every run of a program whose functions
@@ -59,4 +59,4 @@ class GradientSums {
   std::map<const c10::TensorImpl*, ParameterAndGradient> sums_;
 };
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -12,7 +12,7 @@
 #include "lockstep/core/net.h"
 #include "lockstep/wire/challenge.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 namespace {
 
 using Json = nlohmann::json;
@@ -201,4 +201,4 @@ bool Newcomer::read_frame(MessageKind kind, size_t most) {
          read_up_to(kHeadBytes + head_of(buffer_.data(), kind, most).body);
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -32,7 +32,7 @@
 #include "lockstep/rpc/peer.h"
 #include "lockstep/wire/listener.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 inline constexpr std::string_view kPurpose = "rpc";
 
@@ -96,4 +96,4 @@ class Newcomer final : public wire::Greeting {
   std::string buffer_;
 };
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -11,7 +11,7 @@
 #include "lockstep/core/exception_text.h"
 #include "lockstep/rpc/internal/request_head.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 namespace {
 
 // An error's body: its type, its text, and the function's place.
@@ -392,4 +392,4 @@ std::vector<ShownCall> InboundCalls::list() const {
   return all;
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -17,7 +17,7 @@
 #include "lockstep/rpc/internal/references.h"
 #include "lockstep/rpc/registry.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 class InboundCall;
 
@@ -58,4 +58,4 @@ class InboundCalls {
   std::vector<InboundCall*> serving_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -18,7 +18,7 @@
 #include "lockstep/rpc/message.h"
 #include "lockstep/rpc/peer.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 inline constexpr int64_t kReachFrom = int64_t{256} << 10;
 
@@ -93,4 +93,4 @@ struct LinkHandlers {
   std::function<void(const std::shared_ptr<Link>& link, const std::string& why)> lost;
 };
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -5,7 +5,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/rpc/internal/notice.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 // References are released without the lock, because that may end objects of the user.
 
@@ -65,4 +65,4 @@ MessageId read_acknowledgement(const Link& link, Reader& notice) {
   return {&link, notice.word(), answer};
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -19,7 +19,7 @@
 #include "lockstep/rpc/internal/link.h"
 #include "lockstep/rpc/rref.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 // The request or the answer of a call.
 struct MessageId {
@@ -68,4 +68,4 @@ std::shared_ptr<Receipt> receipt_of(const std::weak_ptr<void>& agent,
 // Reads the notice of a Receipt of the other end.
 MessageId read_acknowledgement(const Link& link, Reader& notice);
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 bool MessageSender::must_wait(const Outgoing& message) const {
   return !message.devices.empty() ||
@@ -73,4 +73,4 @@ bool MessageSender::send_copies(const Outgoing& message, const std::string& body
   return false;
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -14,7 +14,7 @@
 #include "lockstep/rpc/internal/link.h"
 #include "lockstep/rpc/internal/message_references.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 // A request, or the answer of a call that returned.
 struct Outgoing {
@@ -69,4 +69,4 @@ class MessageSender {
   DeferredSender copies_;
 };
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -7,7 +7,7 @@
 #include "lockstep/rpc/codec.h"
 #include "lockstep/rpc/internal/link.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 // The first byte of a notice. What follows is written and read by the class that is named.
 enum class Notice : uint8_t {
@@ -27,4 +27,4 @@ inline void send_notice(Link& link, const Writer& notice) {
   link.send({MessageKind::kNotice, 0}, notice.body(), {}, {}, Link::When::kNow);
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

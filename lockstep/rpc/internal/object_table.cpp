@@ -5,7 +5,7 @@
 
 #include "lockstep/rpc/errors.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 void ObjectTable::tell_that_it_went(const Kept& gone) {
   for (const Ready& ready : gone.waiting)
@@ -177,4 +177,4 @@ size_t ObjectTable::size() const {
   return kept_.size();
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

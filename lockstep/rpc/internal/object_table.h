@@ -13,7 +13,7 @@
 #include "lockstep/core/mutex.h"
 #include "lockstep/rpc/rref.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 // A user is a process, by its incarnation; this process is one as well. An object stays while a
 // user counts it.
@@ -76,4 +76,4 @@ class ObjectTable {
   bool closed_ LOCKSTEP_GUARDED_BY(mutex_) = false;
 };
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

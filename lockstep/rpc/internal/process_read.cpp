@@ -17,7 +17,7 @@
 
 #include "lockstep/core/mutex.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 OtherProcess other_process(int fd) {
   OtherProcess other;
@@ -129,4 +129,4 @@ bool process_is_gone(int64_t pid) {
   return state == "Z" || state == "X" || (flags & kExiting) != 0;
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -9,7 +9,7 @@
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/rpc/internal/reactor.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 using Proof = MemoryProof;
 
@@ -36,4 +36,4 @@ bool can_read_process(int64_t pid, Proof proof);
 // Whether the process is dead or dying. Also false where /proc does not tell.
 bool process_is_gone(int64_t pid);
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -22,7 +22,7 @@
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/rpc/internal/timed_slots.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 namespace {
 
 constexpr int kLeaders = 2;         // threads that wait for sockets while there are no tasks
@@ -397,4 +397,4 @@ void Reactor::stop(Clock::time_point deadline) {
                 " threads did not end in time and stay behind in a function that they serve");
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

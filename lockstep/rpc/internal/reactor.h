@@ -15,7 +15,7 @@
 
 #include "lockstep/rpc/task.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 class Reactor {
  public:
@@ -68,4 +68,4 @@ class Reactor {
   std::shared_ptr<State> state_;
 };
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 namespace {
 
 // Granularity of storages, so that nearly equal tensors can reuse one.
@@ -88,4 +88,4 @@ void ReceiveMemory::give_back(std::unique_ptr<PageMemory> memory) noexcept {
   lock.unlock();
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -14,7 +14,7 @@
 #include "lockstep/core/mutex.h"
 #include "lockstep/core/pages.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 // Tensors may outlive the caller; the memory lives as long as they do.
 // Thread-safety: any thread.
@@ -44,4 +44,4 @@ class ReceiveMemory : public std::enable_shared_from_this<ReceiveMemory> {
   size_t kept_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
 };
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -6,7 +6,7 @@
 
 #include "lockstep/core/check.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 Receiver::Receiver(uint64_t most_bytes, std::shared_ptr<ReceiveMemory> memory)
     : most_bytes_(most_bytes),
@@ -112,4 +112,4 @@ bool Receiver::read_tensors() {
   }
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -16,7 +16,7 @@
 #include "lockstep/rpc/internal/receive_memory.h"
 #include "lockstep/rpc/message.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 // One thread at a time.
 class Receiver {
@@ -73,4 +73,4 @@ class Receiver {
   std::array<iovec, 2> places_{};
 };
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -8,7 +8,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/rpc/internal/notice.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 namespace {
 
 // A reference may arrive before the request that makes its object, since that request takes another
@@ -383,4 +383,4 @@ std::shared_ptr<Core> agent_of(const ReferencePtr& reference) {
   return references->agent().lock();
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

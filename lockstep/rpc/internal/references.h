@@ -20,7 +20,7 @@
 #include "lockstep/rpc/internal/object_table.h"
 #include "lockstep/rpc/registry.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 // Thread-safety: any thread.
 class References final : public ReferenceCodec {
@@ -95,4 +95,4 @@ class References final : public ReferenceCodec {
   std::unique_ptr<BackgroundConnector> connector_;  // from start() on
 };
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -5,7 +5,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 namespace {
 
 enum HeadFlag : uint8_t { kOrdered = 1, kKept = 2, kRecorded = 4, kMapped = 8, kSame = 16 };
@@ -83,4 +83,4 @@ RequestHead RequestHead::read(Reader& reader) {
   return head;
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

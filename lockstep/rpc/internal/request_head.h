@@ -11,7 +11,7 @@
 #include "lockstep/rpc/internal/devices.h"
 #include "lockstep/rpc/rref.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 struct RequestHead {
   uint64_t types_hash = 0;  // 0: not compared
@@ -26,4 +26,4 @@ struct RequestHead {
   static RequestHead read(Reader& reader);
 };
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 namespace {
 
 constexpr size_t kKeptCapacity = size_t{1} << 20;  // of memory for later bytes
@@ -51,4 +51,4 @@ void SendQueue::clear() {
   bytes_ = written_ = first_ = skip_ = 0;
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

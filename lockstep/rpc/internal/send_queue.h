@@ -12,7 +12,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 // It keeps its memory for later bytes.
 // Thread-safety: one thread at a time.
@@ -49,4 +49,4 @@ class SendQueue {
   size_t skip_ = 0;   // its bytes that are written
 };
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -27,7 +27,7 @@
 #include "lockstep/rpc/internal/receiver.h"
 #include "lockstep/rpc/internal/send_queue.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 class StreamLink;
 
@@ -156,4 +156,4 @@ class StreamLink final : public Link, public std::enable_shared_from_this<Stream
   std::atomic<bool> closed_{false};
 };
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

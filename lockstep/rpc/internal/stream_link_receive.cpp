@@ -12,7 +12,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/rpc/internal/stream_link.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 namespace {
 
 constexpr int kAsked = 50;  // ms; the interval at which done() is asked at least
@@ -312,4 +312,4 @@ void StreamLink::wait_until_quiet() const {
     std::this_thread::sleep_for(std::chrono::microseconds(50));
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

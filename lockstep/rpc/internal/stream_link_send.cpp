@@ -11,7 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/rpc/internal/stream_link.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 namespace {
 
 constexpr size_t kGather = 64;  // memory blocks per write
@@ -244,4 +244,4 @@ void StreamLink::forget_what_waits() {
   no_longer_queued(bytes);
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

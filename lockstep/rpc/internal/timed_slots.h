@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 // T is a pointer. A number consists of a slot and, above it, how often the slot has been used, so
 // that an old number never names a new item. The times are in a heap; the time of a removed item
@@ -125,4 +125,4 @@ class TimedSlots {
   size_t size_ = 0;
 };
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -25,7 +25,7 @@
 #include "lockstep/trace/trace_file.h"
 #include "lockstep/wire/listener.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 namespace {
 
 constexpr size_t kLocalDoor = 0, kTcpDoor = 1;
@@ -415,4 +415,4 @@ void Transport::close(const std::string& why) {
   state_->close(why);
 }
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -20,7 +20,7 @@
 #include "lockstep/rpc/peer.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep::rpc::internal {
+namespace lockstep::inline v0::rpc::internal {
 
 struct TransportOptions {
   std::string name;  // 1 to 200 printable bytes; unique among living processes
@@ -74,4 +74,4 @@ class Transport {
   std::shared_ptr<State> state_;
 };
 
-}  // namespace lockstep::rpc::internal
+}  // namespace lockstep::inline v0::rpc::internal

@@ -8,7 +8,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/parallel/tensor/tensor_regions.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace {
 
 using hooks::LayerCall;
@@ -181,4 +181,4 @@ std::shared_ptr<LayerHook> divided_row_layer(std::shared_ptr<Division> division,
   return std::make_shared<RowsLayer>(std::move(division), style);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -14,7 +14,7 @@
 #include "lockstep/parallel/tensor/tensor_plan.h"
 #include "lockstep/shard/internal/divided_rows.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // Of all divided modules of a model.
 class Division {
@@ -51,4 +51,4 @@ std::shared_ptr<hooks::LayerHook> divided_embedding(std::shared_ptr<Division> di
 std::shared_ptr<hooks::LayerHook> divided_row_layer(std::shared_ptr<Division> division,
                                                     TensorStyle style);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

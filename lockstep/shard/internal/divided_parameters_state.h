@@ -9,7 +9,7 @@
 #include "lockstep/parallel/zero/zero_optimizer.h"
 #include "lockstep/shard/divided_parameters.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Parameters whose gradients are averaged by the same ranks, and of which the same ranks count in the model's norm.
 struct AveragedParameters {
@@ -30,4 +30,4 @@ struct DividedParameters::State : ModelDivision {
   std::vector<at::Tensor> untrained;  // of this rank, in none of the optimizer's groups
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -14,7 +14,7 @@
 #include "lockstep/parallel/context/context_layout.h"
 #include "lockstep/parallel/tensor/tensor_regions.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace {
 
 // What `work` makes of rows in dim 0, for those in dim -2.
@@ -119,4 +119,4 @@ void DividedRows::share(const at::Tensor& parameter) const {
   });
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -11,7 +11,7 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/parallel/tensor/tensor_plan.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // One thread, the communicators'. All but own_positions() and share() are collective where rows are divided.
 class DividedRows {
@@ -53,4 +53,4 @@ class DividedRows {
 // each rank has as many.
 at::Tensor own_rows_of(const Communicator& context, int64_t rows, at::Device device);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -23,7 +23,7 @@
 #include "lockstep/testing/fake_cuda/fake_cuda_fixture_test.h"
 #include "lockstep/testing/fake_cuda/internal/machine.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 using ::testing::HasSubstr;
@@ -292,4 +292,4 @@ TEST_F(DeviceMapsSender, AnErrorOfADeviceEndsItsMessageAndNoOther) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

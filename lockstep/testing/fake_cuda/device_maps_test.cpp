@@ -20,7 +20,7 @@
 #include "lockstep/rpc/rpc_test_support.h"
 #include "lockstep/testing/fake_cuda/fake_cuda_fixture_test.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 using ::testing::HasSubstr;
@@ -290,4 +290,4 @@ TEST_F(DeviceMaps, LateGradientsGoBackByTheMapOfTheCallThatBroughtThem) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

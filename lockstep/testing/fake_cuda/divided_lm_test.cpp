@@ -28,7 +28,7 @@
 #include "lockstep/train/accelerator.h"
 #include "lockstep/train/lm_mesh_strategy.h"
 
-namespace lockstep::testing::divided_lm_test {
+namespace lockstep::inline v0::testing::divided_lm_test {
 namespace {
 
 constexpr int kSteps = 2;
@@ -319,4 +319,4 @@ TEST_F(DividedLmOnDevices, ClippingOfPartsReadsTheNormAlone) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing::divided_lm_test
+}  // namespace lockstep::inline v0::testing::divided_lm_test

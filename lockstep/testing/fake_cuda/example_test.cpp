@@ -9,7 +9,7 @@
 
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 TEST(FakeCudaExample, AStepStopsNoHostAndHasNoRace) {
@@ -42,4 +42,4 @@ TEST(FakeCudaExample, AMissingWaitIsSeen) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

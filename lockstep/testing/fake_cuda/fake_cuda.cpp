@@ -11,7 +11,7 @@
 #include "lockstep/testing/fake_cuda/internal/devices.h"
 #include "lockstep/testing/fake_cuda/internal/machine.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace fake {
 namespace {
 
@@ -192,4 +192,4 @@ std::vector<std::string> Counting::stop_places() const {
   return result;
 }
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

@@ -22,7 +22,9 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::testing {
+#include "lockstep/core/export.h"
+
+namespace lockstep::inline v0::testing {
 
 // What follows when host code, outside of an operation, touches the memory of a device, or pinned
 // memory whose copy it has not waited for.
@@ -53,7 +55,7 @@ enum class HostStop {
 inline constexpr int kHostStops = 7;
 const char* name(HostStop cause);
 
-struct FakeCudaCounts {
+struct LOCKSTEP_API FakeCudaCounts {
   int64_t operations = 0;   // given to streams: kernels, fills, copies; views and empty() are none
   int64_t fallbacks = 0;    // of those, by the CPU's kernel of the same operator
   int64_t copies = 0;       // of those, copies between tensors
@@ -79,7 +81,7 @@ enum class RaceKind {
   kHostAccess,       // host code touched a device's memory, or pinned memory that is being copied
 };
 
-struct Race {
+struct LOCKSTEP_API Race {
   RaceKind kind;
   std::string earlier;  // the operation, its device and stream, and who called it
   std::string later;
@@ -89,7 +91,7 @@ struct Race {
 };
 
 // The devices of this process. Any thread may call; several ranks may be threads.
-class FakeCuda {
+class LOCKSTEP_API FakeCuda {
  public:
   // Once per process, since libtorch's registries are: later calls give the same object, and throw
   // InvalidArgument where they ask for other options. Before the first backward of the process
@@ -120,7 +122,7 @@ class FakeCuda {
 
 // Counts what this thread gives to the devices, and what backward does for it on autograd's
 // threads, from its construction on. To be used by the thread that made it.
-class Counting {
+class LOCKSTEP_API Counting {
  public:
   Counting();
   ~Counting();
@@ -139,4 +141,4 @@ class Counting {
   std::unique_ptr<Scope> scope_;
 };
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

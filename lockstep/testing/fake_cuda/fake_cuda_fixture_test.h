@@ -8,7 +8,7 @@
 #include "lockstep/device/current.h"
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 
 // Three devices; a test that ends with a race has failed.
 class WithoutRaces : public ::testing::Test {
@@ -28,4 +28,4 @@ class WithoutRaces : public ::testing::Test {
   FakeCuda& cuda = FakeCuda::install({.devices = 3});
 };
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

@@ -22,7 +22,7 @@
 #include "lockstep/testing/gtest_ranks.h"
 #include "lockstep/testing/operation_suite.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 struct Handle {
@@ -273,4 +273,4 @@ TEST_P(StagedProcesses, NameARankThatIsStopped) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

@@ -14,7 +14,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 class FakeCudaTest : public WithoutRaces {};
@@ -280,4 +280,4 @@ TEST_F(FakeCudaTest, HostStopsAreCountedByCause) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

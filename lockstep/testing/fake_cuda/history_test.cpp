@@ -4,7 +4,7 @@
 
 #include "lockstep/testing/fake_cuda/internal/launch.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 namespace {
 
 // Two streams; each operation knows its own stream's earlier ones.
@@ -94,4 +94,4 @@ TEST(ByteRanges, AreThoseOfTheElements) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

@@ -16,7 +16,7 @@
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
 #include "lockstep/testing/fake_cuda/fake_cuda_fixture_test.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 class LaunchesOnFakeCuda : public WithoutRaces {};
@@ -194,4 +194,4 @@ TEST_F(LaunchesOnFakeCuda, BertClassifier) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

@@ -14,7 +14,7 @@
 #include "lockstep/device/stream.h"
 #include "lockstep/testing/fake_cuda/fake_cuda_fixture_test.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 using ::testing::AllOf;
@@ -112,4 +112,4 @@ TEST_F(LoaderOnDevice, ADeviceThatIsNotThereIsRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

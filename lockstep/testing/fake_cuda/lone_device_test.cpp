@@ -13,7 +13,7 @@
 #include "lockstep/device/stream.h"
 #include "lockstep/testing/fake_cuda/fake_cuda_fixture_test.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 using ::testing::HasSubstr;
@@ -88,4 +88,4 @@ TEST_F(LoneDevice, NobodyIsThereToSendTo) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

@@ -32,7 +32,7 @@
 #include "lockstep/testing/fake_cuda/staged_ranks_test.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 class MethodsOnFakeCuda : public WithoutRaces {};
@@ -277,4 +277,4 @@ TEST_F(MethodsOnFakeCuda, PipelineOverNccl) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

@@ -17,7 +17,7 @@
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
 #include "lockstep/testing/fake_cuda/fake_cuda_fixture_test.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 class ModelsOnFakeCuda : public WithoutRaces {
@@ -223,4 +223,4 @@ TEST_F(ModelsOnFakeCuda, ResNet) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

@@ -22,7 +22,7 @@
 #include "lockstep/store/hash_store.h"
 #include "lockstep/store/prefix_store.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 
 // A rank's engines, for all ranks and for groups; those meet in `store`, and the host's are of `hosts`,
 // which all ranks share.
@@ -94,4 +94,4 @@ void run_on_nccl(int size, const Run& fn,
   for (std::thread& thread : threads) thread.join();
 }
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

@@ -23,7 +23,7 @@
 #include "lockstep/testing/fault_suite.h"
 #include "lockstep/testing/gtest_suite.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 class NcclOnFakeCuda : public WithoutRaces {};
@@ -239,4 +239,4 @@ TEST_F(NcclOnFakeCuda, ARankSendsToItself) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

@@ -22,7 +22,7 @@
 #include "lockstep/testing/fake_cuda/fake_cuda_fixture_test.h"
 #include "lockstep/testing/fake_cuda/internal/machine.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 struct BlockImpl : torch::nn::Module {
@@ -244,4 +244,4 @@ TEST_F(Offload, NothingComesBackForAPartThatIsThrough) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

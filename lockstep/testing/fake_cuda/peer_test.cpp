@@ -34,7 +34,7 @@
 #include "lockstep/testing/gtest_suite.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 class PeerOnFakeCuda : public WithoutRaces {};
@@ -305,4 +305,4 @@ TEST_F(PeerOnFakeCuda, GroupsComeAndGo) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

@@ -3,7 +3,7 @@
 
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 class WithoutCuda final : public ::testing::Environment {
@@ -16,4 +16,4 @@ class WithoutCuda final : public ::testing::Environment {
     ::testing::AddGlobalTestEnvironment(new WithoutCuda);
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

@@ -15,7 +15,7 @@
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
 #include "lockstep/testing/fake_cuda/fake_cuda_fixture_test.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 class Races : public WithoutRaces {
@@ -273,4 +273,4 @@ TEST_F(HostAccessDeathTest, TheHostDoesNotDisturbCopiesOfPinnedMemory) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

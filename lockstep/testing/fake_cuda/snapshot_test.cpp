@@ -14,7 +14,7 @@
 #include "lockstep/testing/fake_cuda/fake_cuda_fixture_test.h"
 #include "lockstep/testing/fake_cuda/nccl_ranks_test.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 class SnapshotsOnFakeCuda : public WithoutRaces {};
@@ -80,4 +80,4 @@ TEST_F(SnapshotsOnFakeCuda, WithoutOneTheCallersStreamComesFirst) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

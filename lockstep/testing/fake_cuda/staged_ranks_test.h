@@ -21,7 +21,7 @@
 #include "lockstep/store/hash_store.h"
 #include "lockstep/store/prefix_store.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 
 // So that tensors of some hundred elements take several windows, and go both ways.
 inline constexpr PeerSizes kFewPeerBytes{.slot_bytes = 2048, .whole_up_to = 512};
@@ -112,4 +112,4 @@ void run_on_peer(int size, const Run& fn, StagedRanks ranks = {}) {
   run_on_staged(size, fn, ranks);
 }
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

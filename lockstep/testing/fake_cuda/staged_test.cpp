@@ -32,7 +32,7 @@
 #include "lockstep/testing/gtest_suite.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 using ::testing::AllOf;
@@ -348,4 +348,4 @@ TEST_P(PipedOnFakeCuda, ADeviceThatIsLateHoldsItsCallAndNobodyElse) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

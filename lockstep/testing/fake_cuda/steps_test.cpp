@@ -28,7 +28,7 @@
 #include "lockstep/testing/fake_cuda/nccl_ranks_test.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 class StepsOnFakeCuda : public WithoutRaces {};
@@ -306,4 +306,4 @@ TEST_F(StepsOnFakeCuda, ZeroWithMastersAsksNothing) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

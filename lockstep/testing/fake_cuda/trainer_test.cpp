@@ -22,7 +22,7 @@
 #include "lockstep/train/class_loss_test.h"
 #include "lockstep/train/trainer.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 struct Waves {
@@ -186,4 +186,4 @@ TEST_F(TrainerOnDevice, AResumedRunWithDropoutIsTheSameInEveryBit) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

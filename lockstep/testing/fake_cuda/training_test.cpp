@@ -27,7 +27,7 @@
 #include "lockstep/testing/fake_cuda/staged_ranks_test.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 constexpr int kTrainingRanks = 2;
@@ -224,4 +224,4 @@ TEST_F(TrainingOnFakeCuda, MixedPrecision) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

@@ -29,7 +29,7 @@
 #include "lockstep/testing/fake_cuda/nccl_ranks_test.h"
 #include "lockstep/testing/gtest_suite.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 using ::testing::AllOf;
@@ -385,4 +385,4 @@ TEST(NcclGroup, ACallThatIsRefusedInsideIsNotForgotten) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

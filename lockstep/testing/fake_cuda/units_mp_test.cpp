@@ -17,7 +17,7 @@
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
 #include "lockstep/testing/gtest_ranks.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 std::vector<at::Tensor> train_in_copies(Communicator& comm, const std::string& folder) {
@@ -149,4 +149,4 @@ TEST(MeshProcesses, DivideLayersOfAMesh) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

@@ -31,7 +31,7 @@
 #include "lockstep/testing/fake_cuda/staged_ranks_test.h"
 #include "lockstep/testing/thread_ranks.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 using zero_test::LayerNet;
@@ -458,4 +458,4 @@ TEST_F(UnitsOnFakeCuda, CopiesAreOfUnitsAndOfOneSize) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

@@ -25,7 +25,7 @@
 #include "lockstep/train/run_state.h"
 #include "lockstep/train/trainer.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 using zero_test::LayerNet;
@@ -200,4 +200,4 @@ TEST_F(FsdpOnFakeCuda, CheckpointsGoFromDevicesToTheCpuAndBack) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

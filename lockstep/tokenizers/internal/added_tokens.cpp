@@ -7,7 +7,7 @@
 #include "lockstep/core/utf8.h"
 #include "lockstep/tokenizers/internal/character_tables.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 namespace {
 
 bool within(std::span<const CharacterRange> ranges, char32_t code) {
@@ -101,4 +101,4 @@ bool AddedTokenFinder::find(std::string_view text, size_t& from, size_t done, Fo
   return false;
 }
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

@@ -10,7 +10,7 @@
 
 #include "lockstep/tokenizers/internal/piece_trie.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 
 // The fields of "added_tokens" in Hugging Face's tokenizer.json.
 struct AddedToken {
@@ -61,4 +61,4 @@ class AddedTokenFinder {
   bool one_begin_ = false;
 };
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

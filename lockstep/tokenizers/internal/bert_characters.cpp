@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <span>
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 namespace {
 
 constexpr uint32_t action_of(BertAction kind, uint32_t value = 0) {
@@ -199,4 +199,4 @@ BertCharacters::BertCharacters(const BertNormalization& normalization) {
   BertCharacterCompiler(normalization, *this).compile_rewriting();
 }
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

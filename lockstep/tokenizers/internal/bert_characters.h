@@ -13,7 +13,7 @@
 #include "lockstep/core/utf8.h"
 #include "lockstep/tokenizers/internal/character_map.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 
 struct BertNormalization {  // nothing enabled: for a text that has been normalized
   bool clean_text = false, chinese_characters = false, strip_accents = false, lowercase = false;
@@ -173,4 +173,4 @@ void BertCharacters::walk(std::string_view text, Sink& sink) const {
   run.end();
 }
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

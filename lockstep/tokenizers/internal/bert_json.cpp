@@ -7,7 +7,7 @@
 #include "lockstep/tokenizers/internal/json_reader.h"
 #include "lockstep/tokenizers/internal/text_file.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 namespace {
 
 using nlohmann::json;
@@ -122,4 +122,4 @@ BertParts parts_of_tokenizer_json(std::string_view text, std::string_view name) 
   return parts;
 }
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

@@ -8,7 +8,7 @@
 #include "lockstep/tokenizers/internal/json_reader.h"
 #include "lockstep/tokenizers/internal/text_file.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 
 std::vector<std::string> vocabulary_lines(std::string_view text, std::string_view name) {
   if (const auto at = malformed_utf8(text))
@@ -59,4 +59,4 @@ void apply_tokenizer_config(std::string_view json, std::string_view name,
   token("mask_token", options.mask_token);
 }
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

@@ -9,7 +9,7 @@
 #include "lockstep/tokenizers/bert_tokenizer.h"
 #include "lockstep/tokenizers/internal/added_tokens.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 
 struct BertParts {
   std::string name;  // of the file, in messages
@@ -37,4 +37,4 @@ BertParts parts_of_tokenizer_json(std::string_view text, std::string_view name);
 void apply_tokenizer_config(std::string_view json, std::string_view name,
                             BertTokenizerOptions& options);
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

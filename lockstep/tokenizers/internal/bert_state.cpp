@@ -6,7 +6,7 @@
 #include "lockstep/core/utf8.h"
 #include "lockstep/tokenizers/internal/text_file.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 namespace {
 
 // Collects a normalized text.
@@ -117,4 +117,4 @@ void BertTokenizer::State::append_ids(std::string_view text, std::vector<int32_t
       token);
 }
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

@@ -13,7 +13,7 @@
 #include "lockstep/tokenizers/internal/bert_parts.h"
 #include "lockstep/tokenizers/internal/word_piece.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 
 struct BertTokenizer::State {
   // Throws DataError for an unusable vocabulary.
@@ -46,4 +46,4 @@ struct BertTokenizer::State {
   std::optional<BertCharacters> normalized_words_;  // of a normalized text; only where needed
 };
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

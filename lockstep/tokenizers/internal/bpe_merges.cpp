@@ -6,7 +6,7 @@
 #include <tuple>
 #include <utility>
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 
 BpeMerges::BpeMerges() : slots_(256) {
   std::fill(std::begin(bytes_), std::end(bytes_), -1);
@@ -116,4 +116,4 @@ void BpeMerges::merge_many(std::vector<int32_t>& ids, size_t first) const {
   for (size_t i = 0; i != kNone; i = symbols[i].after) ids.push_back(symbols[i].id);
 }
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 
 struct BpeMerge {
   int32_t left, right, result;
@@ -47,4 +47,4 @@ class BpeMerges {
   int32_t bytes_[256];
 };
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

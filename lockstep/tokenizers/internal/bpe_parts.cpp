@@ -7,7 +7,7 @@
 #include "lockstep/tokenizers/internal/json_reader.h"
 #include "lockstep/tokenizers/internal/text_file.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 namespace {
 
 using nlohmann::json;
@@ -92,4 +92,4 @@ BpeParts bpe_parts_of_json(std::string_view text, std::string_view name) {
   return parts;
 }
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

@@ -6,7 +6,7 @@
 #include "lockstep/core/utf8.h"
 #include "lockstep/tokenizers/internal/text_file.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 
 ByteLevelBpe::State::State(BpeParts parts)
     : options(parts.options),
@@ -122,4 +122,4 @@ void ByteLevelBpe::State::append_ids(std::string_view text, Memory& memory,
   raw_.split(text, [&](std::string_view part) { normalized_.split(part, words, token); }, token);
 }
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

@@ -14,7 +14,7 @@
 #include "lockstep/tokenizers/internal/bpe_words.h"
 #include "lockstep/tokenizers/internal/byte_alphabet.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 
 // The parts of a ByteLevelBpe, from its files.
 struct BpeParts {
@@ -83,4 +83,4 @@ class ByteLevelBpe::State::Memory {
   std::unordered_map<std::string, std::vector<int32_t>> words_;
 };
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

@@ -3,7 +3,7 @@
 #include "lockstep/core/utf8.h"
 #include "lockstep/tokenizers/internal/character_tables.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 namespace {
 
 constexpr std::string_view kLlama3 =
@@ -121,4 +121,4 @@ size_t BpeWords::llama3_word(std::string_view text) const {
   return line_end != std::string_view::npos ? line_end + 1 : spaces(text);
 }
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

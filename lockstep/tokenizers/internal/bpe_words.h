@@ -11,7 +11,7 @@
 
 #include "lockstep/tokenizers/internal/character_map.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 
 enum class WordPattern : uint8_t { kGpt2, kLlama3 };
 
@@ -41,4 +41,4 @@ class BpeWords {
   CharacterMap classes_;
 };
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

@@ -2,7 +2,7 @@
 
 #include "lockstep/core/utf8.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 
 ByteAlphabet::ByteAlphabet() {
   bytes_.fill(-1);
@@ -27,4 +27,4 @@ std::optional<std::string> ByteAlphabet::bytes_of(std::string_view token) const 
   return bytes;
 }
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

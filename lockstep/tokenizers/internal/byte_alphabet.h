@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 
 class ByteAlphabet {
  public:
@@ -25,4 +25,4 @@ class ByteAlphabet {
   std::array<int16_t, kEnd> bytes_{};  // of a character; -1: none
 };
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

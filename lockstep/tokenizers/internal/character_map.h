@@ -9,7 +9,7 @@
 
 #include "lockstep/tokenizers/internal/character_tables.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 
 // Two levels: pages of 256 characters; equal pages that were never written are shared.
 class CharacterMap {
@@ -42,4 +42,4 @@ class CharacterMap {
   std::vector<uint32_t> cells_;
 };
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

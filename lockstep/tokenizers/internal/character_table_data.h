@@ -6,7 +6,7 @@
 
 #include "lockstep/tokenizers/internal/character_tables.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 
 // Removed by clean_text.
 inline constexpr CharacterRange kCleanRemoved[] = {
@@ -990,4 +990,4 @@ inline constexpr CharacterRange kWord[] = {
   {0x31350, 0x323af}, {0xe0100, 0xe01ef},
 };
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

@@ -2,7 +2,7 @@
 
 #include "lockstep/tokenizers/internal/character_table_data.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 
 CharacterTables character_tables() {
   return {.clean_removed = kCleanRemoved,
@@ -31,4 +31,4 @@ Jamo hangul_jamo(uint32_t syllable) {
           i % kTrailing == 0 ? 2 : 3};
 }
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

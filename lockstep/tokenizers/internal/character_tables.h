@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 
 struct CharacterRange {
   uint32_t first, last;
@@ -51,4 +51,4 @@ struct Jamo {
 };
 Jamo hangul_jamo(uint32_t syllable);
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

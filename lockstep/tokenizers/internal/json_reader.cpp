@@ -7,7 +7,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/tokenizers/internal/text_file.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 
 JsonObject root_of(const nlohmann::json& value, std::string_view file) {
   return {value, std::string(file), refuse_as<DataError>};
@@ -156,4 +156,4 @@ std::optional<std::string> end_token_of(const std::vector<AddedToken>& added) {
   return std::nullopt;
 }
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

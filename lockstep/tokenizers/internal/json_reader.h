@@ -11,7 +11,7 @@
 #include "lockstep/core/json_object.h"
 #include "lockstep/tokenizers/internal/added_tokens.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 
 // The whole file as an object that throws DataError (core/json_object.h). Refers to the JSON.
 JsonObject root_of(const nlohmann::json& value, std::string_view file);
@@ -43,4 +43,4 @@ std::optional<std::string> end_token_of(const std::vector<AddedToken>& added);
 // ids.
 std::vector<AddedToken> added_tokens_of(const JsonObject& root, std::vector<std::string>& tokens);
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

@@ -4,7 +4,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 
 PieceTrie::PieceTrie() : slots_(256), ids_{kNoId}, shift_(32 - 8) {}
 
@@ -38,4 +38,4 @@ void PieceTrie::put(Slot slot) {
   slots_[i] = slot;
 }
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 
 // A trie whose edges are one hash table of 8-byte slots: no pointers, a step is one probe.
 class PieceTrie {
@@ -73,4 +73,4 @@ class PieceTrie {
   int shift_;
 };
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

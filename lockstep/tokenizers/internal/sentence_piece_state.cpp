@@ -6,7 +6,7 @@
 #include "lockstep/core/utf8.h"
 #include "lockstep/tokenizers/internal/text_file.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 namespace {
 
 constexpr std::string_view kSpaceMark = "\u2581";
@@ -223,4 +223,4 @@ void SentencePieceBpe::State::append_ids(std::string_view text, std::vector<int3
       token);
 }
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

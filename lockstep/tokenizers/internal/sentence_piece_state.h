@@ -14,7 +14,7 @@
 #include "lockstep/tokenizers/internal/json_reader.h"
 #include "lockstep/tokenizers/sentence_piece_bpe.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 
 struct SentencePieceBpe::State {
   State(const JsonObject& root, std::string_view name);
@@ -51,4 +51,4 @@ struct SentencePieceBpe::State {
   AddedTokenFinder raw_, normalized_;
 };
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

@@ -13,7 +13,7 @@
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/core/utf8.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 
 void refuse(std::string_view name, const std::string& what) {
   throw DataError(std::string(name) + ": " + what);
@@ -63,4 +63,4 @@ std::string shown(std::string_view token) {
   return text;
 }
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 
 // Throws DataError "<name>: <what>".
 [[noreturn]] void refuse(std::string_view name, const std::string& what);
@@ -24,4 +24,4 @@ nlohmann::json parse_file(std::string_view text, std::string_view name);
 // A token in a message: in quotes, cut short, without control characters.
 std::string shown(std::string_view token);
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

@@ -10,7 +10,7 @@
 
 #include "lockstep/tokenizers/internal/piece_trie.h"
 
-namespace lockstep::tokenizers {
+namespace lockstep::inline v0::tokenizers {
 
 struct WordPieceModel {
   PieceTrie trie;                            // the vocabulary
@@ -63,4 +63,4 @@ class WordPieceSink {
   size_t size_ = 0, characters_ = 0;
 };
 
-}  // namespace lockstep::tokenizers
+}  // namespace lockstep::inline v0::tokenizers

@@ -13,7 +13,7 @@
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/verify/equality.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 constexpr double kMaxNorm = 0.7;
 constexpr int64_t kSequences = 8;
@@ -60,4 +60,4 @@ Share share_of(const Communicator& rows);
 double mean_over(Communicator& rows, double value);
 void keep(EqualityRun& run, const NamedTensors& parameters);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -12,7 +12,7 @@
 #include "lockstep/launch/internal/mpi_test_support.h"
 #include "lockstep/launch/mpirun.h"
 
-namespace lockstep::engine::bench_mp_test {
+namespace lockstep::inline v0::engine::bench_mp_test {
 namespace {
 
 ToolsEnd run_bench(const TestDirectory& dir, Arguments arguments) {
@@ -283,4 +283,4 @@ TEST(BenchCollectives, BadArgumentsAreOneLineAndExitTwo) {
 }
 
 }  // namespace
-}  // namespace lockstep::engine::bench_mp_test
+}  // namespace lockstep::inline v0::engine::bench_mp_test

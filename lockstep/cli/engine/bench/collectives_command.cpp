@@ -23,7 +23,7 @@
 #include "lockstep/report/table.h"
 #include "lockstep/report/terminal.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 using namespace bench;
 namespace {
 
@@ -166,4 +166,4 @@ int bench_collectives(const Arguments& arguments) {
   });
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

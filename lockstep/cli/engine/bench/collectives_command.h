@@ -7,7 +7,7 @@
 #include "lockstep/bench/collectives.h"
 #include "lockstep/cli/engine/command_line.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 struct BenchArguments {
   bench::CollectivesOptions measured;
@@ -24,4 +24,4 @@ BenchArguments parse_bench_arguments(const Arguments& arguments);
 // backends, once for each number of them. Under a launcher it is a rank.
 int bench_collectives(const Arguments& arguments);
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

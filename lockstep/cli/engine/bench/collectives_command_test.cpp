@@ -5,7 +5,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::engine::collectives_command_test {
+namespace lockstep::inline v0::engine::collectives_command_test {
 namespace {
 
 // The parent refuses it once, instead of every rank.
@@ -18,4 +18,4 @@ TEST(CollectivesCommand, UnknownBackendsAreToldTheChoices) {
 }
 
 }  // namespace
-}  // namespace lockstep::engine::collectives_command_test
+}  // namespace lockstep::inline v0::engine::collectives_command_test

@@ -7,7 +7,7 @@
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 void add_peers(CLI::App& app, bench::Peers& peers, const std::string& python_for) {
   peers.folder = self().parent_path() / "peers";
@@ -39,4 +39,4 @@ int bench_command(const Arguments& arguments) {
   });
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

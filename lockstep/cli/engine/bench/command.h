@@ -6,7 +6,7 @@
 #include "lockstep/bench/peers.h"
 #include "lockstep/cli/engine/command_line.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 // KIND is collectives, step or rpc.
 int bench_command(const Arguments& arguments);
@@ -18,4 +18,4 @@ int bench_rpc(const Arguments& arguments);
 // Adds --peers and --python. The folder is the one beside this program, unless another is given.
 void add_peers(CLI::App& app, bench::Peers& peers, const std::string& python_for);
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -12,7 +12,7 @@
 #include "lockstep/core/output.h"
 #include "lockstep/core/text.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 using namespace bench;
 namespace {
 
@@ -89,4 +89,4 @@ int bench_rpc(const Arguments& arguments) {
   });
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

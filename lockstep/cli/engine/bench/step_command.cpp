@@ -19,7 +19,7 @@
 #include "lockstep/launch/job_environment.h"
 #include "lockstep/mesh/shared_copies.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 using namespace bench;
 namespace {
 
@@ -133,4 +133,4 @@ int bench_step(const Arguments& arguments) {
   });
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

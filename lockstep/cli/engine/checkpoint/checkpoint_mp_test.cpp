@@ -16,7 +16,7 @@
 #include "lockstep/core/subprocess.h"
 #include "lockstep/train/run_claim.h"
 
-namespace lockstep::engine::checkpoint_mp_test {
+namespace lockstep::inline v0::engine::checkpoint_mp_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -392,4 +392,4 @@ TEST(DiffCommand, ComparesRuns) {
   expect_line(dir, {"diff", dir / "a", dir / "b"}, "metrics.jsonl:1");
 }
 
-}  // namespace lockstep::engine::checkpoint_mp_test
+}  // namespace lockstep::inline v0::engine::checkpoint_mp_test

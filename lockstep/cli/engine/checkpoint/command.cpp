@@ -5,7 +5,7 @@
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 int checkpoint_command(const Arguments& arguments) {
   const std::string kind = arguments.empty() ? "" : arguments[0];
@@ -35,4 +35,4 @@ int checkpoint_command(const Arguments& arguments) {
   });
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

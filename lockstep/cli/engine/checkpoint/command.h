@@ -3,7 +3,7 @@
 
 #include "lockstep/cli/engine/command_line.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 // lockstep checkpoint inspect | convert | consolidate | reshard
 int checkpoint_command(const Arguments& arguments);
@@ -16,4 +16,4 @@ int checkpoint_convert(const Arguments& words);
 int checkpoint_consolidate(const Arguments& words);
 int checkpoint_reshard(const Arguments& words);
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -12,7 +12,7 @@
 #include "lockstep/core/utf8.h"
 #include "lockstep/train/run_folder.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 namespace fs = std::filesystem;
 namespace {
 
@@ -102,4 +102,4 @@ int checkpoint_convert(const Arguments& words) {
   });
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

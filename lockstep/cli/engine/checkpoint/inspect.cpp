@@ -19,7 +19,7 @@
 #include "lockstep/report/table.h"
 #include "lockstep/train/run_folder.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 namespace fs = std::filesystem;
 namespace {
 
@@ -267,4 +267,4 @@ int checkpoint_inspect(const Arguments& arguments) {
   });
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

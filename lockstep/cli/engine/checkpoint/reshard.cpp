@@ -12,7 +12,7 @@
 #include "lockstep/train/run_claim.h"
 #include "lockstep/train/run_folder.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 namespace fs = std::filesystem;
 namespace {
 
@@ -106,4 +106,4 @@ int checkpoint_reshard(const Arguments& words) {
   });
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -7,7 +7,7 @@
 #include "lockstep/cli/engine/compare/scaling.h"
 #include "lockstep/cli/engine/compare/strategies.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 int compare_command(const Arguments& arguments) {
   const Arguments spelled = with_dashes(arguments);
@@ -24,4 +24,4 @@ int compare_command(const Arguments& arguments) {
   return compare_strategies(arguments);
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

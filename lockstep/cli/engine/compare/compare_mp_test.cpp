@@ -14,7 +14,7 @@
 #include "lockstep/core/named_file.h"
 #include "lockstep/train/run_claim.h"
 
-namespace lockstep::engine::compare_mp_test {
+namespace lockstep::inline v0::engine::compare_mp_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -333,4 +333,4 @@ TEST(Compare, AFolderThatAnotherIsWritingIsRefused) {
   }
 }
 
-}  // namespace lockstep::engine::compare_mp_test
+}  // namespace lockstep::inline v0::engine::compare_mp_test

@@ -11,7 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/report/table.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 namespace fs = std::filesystem;
 namespace {
 
@@ -143,4 +143,4 @@ int run_comparison(bench::Comparison begun, const std::vector<ComparedJob>& jobs
   return bench::run_programs(experiment);
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

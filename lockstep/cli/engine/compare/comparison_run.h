@@ -12,7 +12,7 @@
 #include "lockstep/bench/program_experiment.h"
 #include "lockstep/cli/engine/compare/options.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 // One training: a program (bench/program_experiment.h) that writes its result (report/run_result.h)
 // to result().
@@ -50,4 +50,4 @@ bench::Comparison begun_comparison(const CompareOptions& options, int64_t nproc)
 int run_comparison(bench::Comparison begun, const std::vector<ComparedJob>& jobs,
                    const CompareOptions& options);
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -11,7 +11,7 @@
 #include "lockstep/launch/job_environment.h"
 #include "lockstep/report/table.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 namespace fs = std::filesystem;
 
 void CompareOptions::add_to(CLI::App& app, const std::string& job, const std::string& file) {
@@ -73,4 +73,4 @@ std::string lockstep_program() {
   return job_program(self().parent_path().parent_path().parent_path() / "bin" / "lockstep");
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -12,7 +12,7 @@
 #include "lockstep/cli/engine/command_line.h"
 #include "lockstep/train/run_claim.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 struct CompareOptions {
   std::string output = "runs/compare";
@@ -49,4 +49,4 @@ std::string job_program(const std::filesystem::path& program);
 // Throws: as job_program().
 std::string lockstep_program();
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -22,7 +22,7 @@
 #include "lockstep/report/run_report.h"
 #include "lockstep/report/table.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 namespace fs = std::filesystem;
 namespace {
 
@@ -167,4 +167,4 @@ int compare_parallelism(const Arguments& arguments) {
   });
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

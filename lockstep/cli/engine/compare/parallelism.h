@@ -8,7 +8,7 @@
 #include "lockstep/cli/engine/compare/options.h"
 #include "lockstep/cli/engine/compare/parallelism_ways.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 struct ParallelismArguments {
   Arguments given;  // all of them, for the command of a run
@@ -25,4 +25,4 @@ ParallelismArguments parse_parallelism_arguments(const Arguments& arguments);
 // parallelism.html and two pictures. Exit codes are those of bench::run_programs().
 int compare_parallelism(const Arguments& arguments);
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -8,7 +8,7 @@
 
 #include "lockstep/cli/engine/tools_run_test.h"
 
-namespace lockstep::engine::parallelism_mp_test {
+namespace lockstep::inline v0::engine::parallelism_mp_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -84,4 +84,4 @@ TEST(CompareParallelism, BadInputIsOneLineBeforeAnythingStarts) {
   EXPECT_FALSE(std::filesystem::exists(dir / "out"));
 }
 
-}  // namespace lockstep::engine::parallelism_mp_test
+}  // namespace lockstep::inline v0::engine::parallelism_mp_test

@@ -17,7 +17,7 @@
 #include "lockstep/plan/pipeline_timing.h"
 #include "lockstep/products/parallel_lm.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 namespace {
 
 constexpr int kWarmUps = 2;
@@ -180,4 +180,4 @@ void run_divided_rank(const DividedWay& way, const DividedSettings& settings,
   comm.barrier();  // no rank leaves while others still measure
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -9,7 +9,7 @@
 
 #include "lockstep/cli/engine/compare/parallelism_ways.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 // The figures of one rank.
 struct DividedRank {
@@ -47,4 +47,4 @@ DividedRecord parse_divided_record(const std::string& text, const std::string& s
 void run_divided_rank(const DividedWay& way, const DividedSettings& settings,
                       const std::string& file);
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

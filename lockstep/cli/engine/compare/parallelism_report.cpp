@@ -7,7 +7,7 @@
 #include "lockstep/report/bar_chart.h"
 #include "lockstep/report/table.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 namespace {
 
 constexpr double kMiB = 1024 * 1024;
@@ -291,4 +291,4 @@ std::string divided_page(const DividedComparison& comparison) {
   return page.str();
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -9,7 +9,7 @@
 #include "lockstep/cli/engine/compare/parallelism_ways.h"
 #include "lockstep/report/html_page.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 // A way and its runs.
 struct DividedRow {
@@ -44,4 +44,4 @@ Words divided_memory_picture(const DividedComparison& comparison);
 Words divided_time_picture(const DividedComparison& comparison);
 std::string divided_page(const DividedComparison& comparison);
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

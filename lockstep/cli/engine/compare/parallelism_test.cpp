@@ -10,7 +10,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::engine::parallelism_test {
+namespace lockstep::inline v0::engine::parallelism_test {
 namespace {
 
 using ::testing::AllOf;
@@ -176,4 +176,4 @@ TEST(ParallelismReport, TableJsonAndPage) {
 }
 
 }  // namespace
-}  // namespace lockstep::engine::parallelism_test
+}  // namespace lockstep::inline v0::engine::parallelism_test

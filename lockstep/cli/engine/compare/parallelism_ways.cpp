@@ -6,7 +6,7 @@
 #include "lockstep/plan/pipeline_schedule.h"
 #include "lockstep/plan/pipeline_timing.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 namespace {
 
 constexpr double kFloatBytes = 4;
@@ -192,4 +192,4 @@ DividedTheory theory_of(const DividedWay& way, const DividedSettings& settings) 
   return theory;
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

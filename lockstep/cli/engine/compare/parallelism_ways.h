@@ -10,7 +10,7 @@
 #include "lockstep/model/lm_config.h"
 #include "lockstep/products/parallelism.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 struct DividedSettings {
   int nproc = 4;
@@ -64,4 +64,4 @@ struct DividedTheory {
 };
 DividedTheory theory_of(const DividedWay& way, const DividedSettings& settings);
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

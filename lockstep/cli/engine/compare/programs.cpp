@@ -18,7 +18,7 @@
 #include "lockstep/model/bert_config.h"
 #include "lockstep/tokenizers/bert_tokenizer.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 namespace fs = std::filesystem;
 namespace {
 
@@ -240,4 +240,4 @@ int compare_programs(const Arguments& arguments) {
   });
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -21,7 +21,7 @@
 #include "lockstep/cli/engine/command_line.h"
 #include "lockstep/cli/engine/compare/comparison_run.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 int compare_programs(const Arguments& arguments);
 
@@ -66,4 +66,4 @@ std::vector<ComparedJob> plan_programs(const std::vector<ComparedProgram>& progr
                                        const ProgramsArguments& arguments,
                                        const std::string& lockstep);
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -7,7 +7,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::engine::programs_test {
+namespace lockstep::inline v0::engine::programs_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -126,4 +126,4 @@ TEST(ProgramsPlan, BadOptionsAreOneLine) {
   EXPECT_THAT(says({"--timeout", "0"}), HasSubstr("--timeout"));
 }
 
-}  // namespace lockstep::engine::programs_test
+}  // namespace lockstep::inline v0::engine::programs_test

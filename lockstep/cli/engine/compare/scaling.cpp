@@ -16,7 +16,7 @@
 #include "lockstep/report/line_chart.h"
 #include "lockstep/train/run_folder.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 namespace fs = std::filesystem;
 using bench::Row;
 namespace {
@@ -182,4 +182,4 @@ int compare_scaling(const Arguments& arguments) {
   });
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -7,7 +7,7 @@
 #include "lockstep/bench/rows.h"
 #include "lockstep/cli/engine/command_line.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 // --scaling 1,2,3,4 is tutorial 000's experiment: it trains the same model on each number of ranks,
 // and shows how the time falls. Exit codes are those of bench::run_programs().
@@ -21,4 +21,4 @@ void compare_to_first_size(std::vector<bench::Row>& rows);
 std::string scaling_table(const std::vector<bench::Row>& rows);
 std::string scaling_svg(const std::vector<bench::Row>& rows);
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -14,7 +14,7 @@
 #include "lockstep/recipes/recipes.h"
 #include "lockstep/train/strategy.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 namespace fs = std::filesystem;
 namespace {
 
@@ -170,4 +170,4 @@ int compare_strategies(const Arguments& arguments) {
   });
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -8,7 +8,7 @@
 #include "lockstep/cli/engine/command_line.h"
 #include "lockstep/cli/engine/compare/comparison_run.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 // A row: "single" (one rank) or a strategy's name, either with "-bf16" (autocast).
 struct ComparedWay {
@@ -43,4 +43,4 @@ std::vector<ComparedJob> plan_strategies(const StrategiesArguments& arguments,
 // Exit codes are those of bench::run_programs().
 int compare_strategies(const Arguments& arguments);
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

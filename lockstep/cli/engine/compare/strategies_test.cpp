@@ -6,7 +6,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::engine::strategies_test {
+namespace lockstep::inline v0::engine::strategies_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -78,4 +78,4 @@ TEST(StrategiesPlan, WhatCompareChoosesIsNotGiven) {
 }
 
 }  // namespace
-}  // namespace lockstep::engine::strategies_test
+}  // namespace lockstep::inline v0::engine::strategies_test

@@ -16,7 +16,7 @@
 #include "lockstep/report/table.h"
 #include "lockstep/train/run_folder.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 namespace fs = std::filesystem;
 namespace {
 
@@ -228,4 +228,4 @@ int diff_command(const Arguments& words) {
   });
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -11,7 +11,7 @@
 #include "lockstep/core/named_file.h"
 #include "lockstep/train/callbacks.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 namespace {
 
 using nlohmann::json;
@@ -113,4 +113,4 @@ RunsDiff diff_metrics(const std::vector<json>& a, const std::vector<json>& b, do
   return diff;
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 // Reads the objects of a metrics.jsonl.
 // Throws: DataError that names the file and the line.
@@ -33,4 +33,4 @@ struct RunsDiff {
 RunsDiff diff_metrics(const std::vector<nlohmann::json>& a, const std::vector<nlohmann::json>& b,
                       double tolerance);
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

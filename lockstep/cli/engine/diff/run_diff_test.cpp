@@ -8,7 +8,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/train/callbacks.h"
 
-namespace lockstep::engine::run_diff_test {
+namespace lockstep::inline v0::engine::run_diff_test {
 
 using ::testing::HasSubstr;
 using Records = std::vector<nlohmann::json>;
@@ -97,4 +97,4 @@ TEST(RunDiff, DamagedFilesAreNamed) {
               HasSubstr("pipe: it is no ordinary file"));
 }
 
-}  // namespace lockstep::engine::run_diff_test
+}  // namespace lockstep::inline v0::engine::run_diff_test

@@ -11,7 +11,7 @@
 #include <map>
 #include <sstream>
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 namespace {
 
 using Kind = TensorDifference::Kind;
@@ -137,4 +137,4 @@ const char* to_string(Kind kind) {
   }
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -7,7 +7,7 @@
 
 #include "lockstep/flat/named_tensors.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 // A tensor that differs, or is on one side only.
 struct TensorDifference {
@@ -35,4 +35,4 @@ TensorsDiff diff_tensors(const NamedTensors& a, const NamedTensors& b, double to
 // The kind in a word: "missing_in_a", "missing_in_b", "shape", "dtype", "values".
 const char* to_string(TensorDifference::Kind kind);
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

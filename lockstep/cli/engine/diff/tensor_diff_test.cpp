@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-namespace lockstep::engine::tensor_diff_test {
+namespace lockstep::inline v0::engine::tensor_diff_test {
 
 using Kind = TensorDifference::Kind;
 
@@ -80,4 +80,4 @@ TEST(TensorDiff, StridesDoNotMatter) {
   EXPECT_TRUE(no_difference(a.t(), a.t().contiguous()));
 }
 
-}  // namespace lockstep::engine::tensor_diff_test
+}  // namespace lockstep::inline v0::engine::tensor_diff_test

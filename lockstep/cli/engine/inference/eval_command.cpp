@@ -19,7 +19,7 @@
 #include "lockstep/report/table.h"
 #include "lockstep/train/supervised_task.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 namespace {
 
 struct ClassRow {
@@ -150,4 +150,4 @@ int eval_command(const Arguments& arguments) {
   });
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

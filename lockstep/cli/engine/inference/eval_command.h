@@ -3,10 +3,10 @@
 
 #include "lockstep/cli/engine/command_line.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 // Measures the accuracy of a checkpoint on a test set, in all and by class; each sample is counted
 // once.
 int eval_command(const Arguments& arguments);
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

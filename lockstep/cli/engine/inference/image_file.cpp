@@ -11,7 +11,7 @@
 #include "lockstep/data/cifar10.h"
 #include "lockstep/data/idx.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 namespace {
 
 // Takes words between white space, and comments, off the front of a PGM or PPM file.
@@ -173,4 +173,4 @@ std::string draw_image(const Picture& image) {
   return text;
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 struct Picture {
   int64_t height = 0;
@@ -33,4 +33,4 @@ Picture parse_pnm(std::string_view bytes, const std::string& file);
 // '\n'.
 std::string draw_image(const Picture& image);
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

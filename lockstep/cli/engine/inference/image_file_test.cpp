@@ -9,7 +9,7 @@
 #include "lockstep/data/idx.h"
 #include "lockstep/data/shapes.h"
 
-namespace lockstep::engine::image_file_test {
+namespace lockstep::inline v0::engine::image_file_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -82,4 +82,4 @@ TEST(ImageFile, DrawnWithoutItsMargin) {
   EXPECT_EQ(draw_image({2, 2, {0, 0, 0, 0}, 1}), "");
 }
 
-}  // namespace lockstep::engine::image_file_test
+}  // namespace lockstep::inline v0::engine::image_file_test

@@ -24,7 +24,7 @@
 #include "lockstep/report/table.h"
 #include "lockstep/train/run_folder.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 namespace fs = std::filesystem;
 namespace {
 
@@ -225,4 +225,4 @@ int continue_prompts(const fs::path& path, const Continuations& asked, const std
   return 0;
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 // In all functions below, `device` is the value of --device (device_option.h).
 
@@ -40,4 +40,4 @@ void check(const Continuations& asked);
 int continue_prompts(const std::filesystem::path& path, const Continuations& asked,
                      const std::string& device, const std::string& json);
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

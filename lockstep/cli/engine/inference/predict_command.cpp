@@ -24,7 +24,7 @@
 #include "lockstep/report/table.h"
 #include "lockstep/train/run_folder.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 namespace {
 
 std::string shape_text(int64_t channels, int64_t height, int64_t width) {
@@ -174,4 +174,4 @@ int predict_command(const Arguments& arguments) {
   });
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

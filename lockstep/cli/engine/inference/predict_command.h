@@ -3,9 +3,9 @@
 
 #include "lockstep/cli/engine/command_line.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 // Predicts the class of a picture by a checkpoint.
 int predict_command(const Arguments& arguments);
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

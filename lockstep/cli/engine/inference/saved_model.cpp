@@ -5,7 +5,7 @@
 #include "lockstep/recipes/image_training.h"
 #include "lockstep/train/run_folder.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 SavedModel load_model(const std::filesystem::path& path) {
   SavedModel saved;
@@ -20,4 +20,4 @@ SavedModel load_model(const std::filesystem::path& path) {
   return saved;
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -6,7 +6,7 @@
 #include "lockstep/model/image_model.h"
 #include "lockstep/recipes/train_config.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 struct SavedModel {
   ImageModel model = nullptr;  // in evaluation mode
@@ -18,4 +18,4 @@ struct SavedModel {
 // Throws: CheckpointError, InvalidArgument.
 SavedModel load_model(const std::filesystem::path& path);
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

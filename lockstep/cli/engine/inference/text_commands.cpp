@@ -20,7 +20,7 @@
 #include "lockstep/train/run_folder.h"
 #include "lockstep/train/text_evaluation.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 namespace fs = std::filesystem;
 namespace {
 
@@ -198,4 +198,4 @@ int predict_texts(const TextQuestions& questions, const std::string& device,
   return 0;
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

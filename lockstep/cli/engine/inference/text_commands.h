@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 // In all functions below, `device` is the value of --device (device_option.h).
 
@@ -36,4 +36,4 @@ struct TextQuestions {
 int predict_texts(const TextQuestions& questions, const std::string& device,
                   const std::string& json);
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -23,7 +23,7 @@
 #include "lockstep/train/run_claim.h"
 #include "lockstep/train/run_folder.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 namespace fs = std::filesystem;
 namespace {
 
@@ -377,4 +377,4 @@ void provide_data(const TrainPlan& plan) {
   actions_of(recipe).generate(recipe, plan.config.data);
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -11,7 +11,7 @@
 #include "lockstep/recipes/train_config.h"
 #include "lockstep/train/trainer_state.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 struct TrainArguments {
   std::string recipe;
@@ -73,4 +73,4 @@ TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ra
 // once.
 void provide_data(const TrainPlan& plan);
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -14,7 +14,7 @@
 #include "lockstep/train/run_folder.h"
 #include "lockstep/train/trainer_state.h"
 
-namespace lockstep::engine::train_arguments_test {
+namespace lockstep::inline v0::engine::train_arguments_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -357,4 +357,4 @@ TEST(TrainArguments, InputIsCheckedBeforeAnythingStarts) {
               AllOf(HasSubstr("t10k-labels-idx1-ubyte"), HasSubstr("truncated")));
 }
 
-}  // namespace lockstep::engine::train_arguments_test
+}  // namespace lockstep::inline v0::engine::train_arguments_test

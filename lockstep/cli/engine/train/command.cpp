@@ -31,7 +31,7 @@
 #include "lockstep/train/stop_signals.h"
 #include "lockstep/train/straggler.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 namespace {
 
 // The agent reports once a failure that is the same on every rank, or that is another rank's
@@ -181,4 +181,4 @@ int train_command(const Arguments& arguments) {
   });
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -21,7 +21,7 @@
 #include "lockstep/train/stop_signals.h"
 #include "lockstep/train/trainer_state.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 namespace fs = std::filesystem;
 namespace {
 
@@ -123,4 +123,4 @@ void StopOnSignal::watch(const StartedRun& run) const {
   }
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -10,7 +10,7 @@
 #include "lockstep/cli/engine/command_line.h"
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 struct StartedRun {
   std::filesystem::path output;
@@ -52,4 +52,4 @@ class StopOnSignal {
   std::thread thread_;
 };
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -9,7 +9,7 @@
 #include "lockstep/recipes/scoring.h"
 #include "lockstep/report/table.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 namespace {
 
 // Indents a line, and pads it so that the second column is aligned.
@@ -81,4 +81,4 @@ std::string train_summary(const TrainSummary& summary) {
   return text;
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

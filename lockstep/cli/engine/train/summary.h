@@ -5,7 +5,7 @@
 
 #include "lockstep/recipes/recipe_run.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 struct TrainSummary {
   const TrainResult& result;
@@ -20,4 +20,4 @@ struct TrainSummary {
 // Several lines: the results, the files, and what to try next. Pure.
 std::string train_summary(const TrainSummary& summary);
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -16,7 +16,7 @@
 #include "lockstep/core/output.h"
 #include "lockstep/report/sheet.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -225,4 +225,4 @@ int verify_command(const Arguments& words) {
   });
 }
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -7,7 +7,7 @@
 #include "lockstep/cli/engine/command_line.h"
 #include "lockstep/verify/equality_matrix.h"
 
-namespace lockstep::engine {
+namespace lockstep::inline v0::engine {
 
 struct VerifyPlan {
   std::vector<EqualityProduct> products = {};
@@ -26,4 +26,4 @@ VerifyPlan plan_verify(const Arguments& words);
 // Exit code 0: all hold, 1: some do not, 2: bad usage.
 int verify_command(const Arguments& words);
 
-}  // namespace lockstep::engine
+}  // namespace lockstep::inline v0::engine

@@ -24,7 +24,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/core/mutex.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 Capabilities gloo_capabilities() {
@@ -367,4 +367,4 @@ std::unique_ptr<Backend> make_gloo_backend(std::shared_ptr<Store> store,
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

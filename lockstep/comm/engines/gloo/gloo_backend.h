@@ -19,7 +19,7 @@
 #include "lockstep/comm/backend/backend.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct GlooOptions {
   int rank = 0;
@@ -34,4 +34,4 @@ struct GlooOptions {
 std::unique_ptr<Backend> make_gloo_backend(std::shared_ptr<Store> store,
                                            const GlooOptions& options);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -15,7 +15,7 @@
 #include "lockstep/core/deadline.h"
 #include "lockstep/store/hash_store.h"
 
-namespace lockstep::gloo_backend_test {
+namespace lockstep::inline v0::gloo_backend_test {
 namespace {
 
 int64_t threads_of_this_process() {
@@ -88,4 +88,4 @@ TEST(GlooBackend, AMessageToARequestThatIsGoneTouchesNobodysMemory) {
 }
 
 }  // namespace
-}  // namespace lockstep::gloo_backend_test
+}  // namespace lockstep::inline v0::gloo_backend_test

@@ -11,7 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 class StoreAdapter final : public c10d::Store {
  public:
@@ -80,4 +80,4 @@ class StoreAdapter final : public c10d::Store {
   std::shared_ptr<std::exception_ptr> lost_ = std::make_shared<std::exception_ptr>();
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

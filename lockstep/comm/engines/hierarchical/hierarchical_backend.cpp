@@ -9,7 +9,7 @@
 #include "lockstep/comm/engines/rounds/rounds_backend.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 using hierarchical::Stage;
 
@@ -484,4 +484,4 @@ uint64_t HierarchicalBackend::payload_sent(int peer) const {
   return between_->payload_sent(peer);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

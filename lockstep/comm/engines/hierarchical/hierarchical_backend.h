@@ -23,7 +23,7 @@
 #include "lockstep/core/deadline.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // Engines that carry the data of collectives between hosts in place of the TCP connections.
 struct Carriers {
@@ -125,4 +125,4 @@ Carriers make_carriers(const std::shared_ptr<Store>& store, const HierarchicalOp
 std::vector<int> exchange_nodes(Store& store, const HierarchicalOptions& options,
                                 Deadline deadline);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -24,7 +24,7 @@
 #include "lockstep/testing/gtest_suite.h"
 #include "lockstep/testing/long_tests.h"
 
-namespace lockstep::hierarchical_backend_test {
+namespace lockstep::inline v0::hierarchical_backend_test {
 namespace {
 
 using hierarchical::HostMap;
@@ -296,4 +296,4 @@ TEST(HierarchicalBackend, ATimeoutNamesTheLateRankOfAnotherHost) {
 }
 
 }  // namespace
-}  // namespace lockstep::hierarchical_backend_test
+}  // namespace lockstep::inline v0::hierarchical_backend_test

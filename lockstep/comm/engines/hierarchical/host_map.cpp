@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace lockstep::hierarchical {
+namespace lockstep::inline v0::hierarchical {
 
 HostMap make_host_map(std::span<const int> node_of, int rank) {
   HostMap map;
@@ -41,4 +41,4 @@ std::vector<int> HostMap::representatives(int root) const {
   return ranks;
 }
 
-}  // namespace lockstep::hierarchical
+}  // namespace lockstep::inline v0::hierarchical

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-namespace lockstep::hierarchical {
+namespace lockstep::inline v0::hierarchical {
 
 struct HostMap {
   int rank = 0;
@@ -30,4 +30,4 @@ struct HostMap {
 // `node_of[r]`: a number that is equal for ranks of one host and differs between hosts.
 HostMap make_host_map(std::span<const int> node_of, int rank);
 
-}  // namespace lockstep::hierarchical
+}  // namespace lockstep::inline v0::hierarchical

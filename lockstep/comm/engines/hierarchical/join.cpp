@@ -9,7 +9,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/store/prefix_store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 std::vector<int> exchange_nodes(Store& store, const HierarchicalOptions& options,
                                 Deadline deadline) {
@@ -59,4 +59,4 @@ std::unique_ptr<HierarchicalBackend> make_hierarchical_backend(const std::shared
                                                std::move(between), std::move(carriers));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

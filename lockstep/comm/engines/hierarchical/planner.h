@@ -11,7 +11,7 @@
 #include "lockstep/comm/engines/hierarchical/host_map.h"
 #include "lockstep/comm/engines/hierarchical/stages.h"
 
-namespace lockstep::hierarchical {
+namespace lockstep::inline v0::hierarchical {
 
 class Planner {
  public:
@@ -124,4 +124,4 @@ class Planner {
   int exchanges_ = 0;
 };
 
-}  // namespace lockstep::hierarchical
+}  // namespace lockstep::inline v0::hierarchical

@@ -5,7 +5,7 @@
 
 #include "lockstep/comm/engines/hierarchical/planner.h"
 
-namespace lockstep::hierarchical {
+namespace lockstep::inline v0::hierarchical {
 namespace {
 
 constexpr int64_t kMaxBlocks = 4096;
@@ -343,4 +343,4 @@ void Planner::reduce_scatter_by_leaders() {
   inside(std::move(c));
 }
 
-}  // namespace lockstep::hierarchical
+}  // namespace lockstep::inline v0::hierarchical

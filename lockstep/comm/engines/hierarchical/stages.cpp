@@ -9,7 +9,7 @@
 
 #include "lockstep/comm/engines/hierarchical/planner.h"
 
-namespace lockstep::hierarchical {
+namespace lockstep::inline v0::hierarchical {
 
 int Planner::root_among(const std::vector<int>& members) const {
   const auto it = std::find_if(members.begin(), members.end(),
@@ -263,4 +263,4 @@ Stages make_stages(const Call& call, const HostMap& map, tcp::ScratchPool& pool,
   return Planner(call, map, pool, options).plan();
 }
 
-}  // namespace lockstep::hierarchical
+}  // namespace lockstep::inline v0::hierarchical

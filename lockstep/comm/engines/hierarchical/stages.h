@@ -33,7 +33,7 @@
 #include "lockstep/comm/engines/hierarchical/host_map.h"
 #include "lockstep/comm/engines/tcp/exchange.h"
 
-namespace lockstep::hierarchical {
+namespace lockstep::inline v0::hierarchical {
 
 struct Stage {
   enum class Kind : uint8_t {
@@ -66,4 +66,4 @@ struct Stages {
 Stages make_stages(const Call& call, const HostMap& map, tcp::ScratchPool& pool,
                    const StageOptions& options = {});
 
-}  // namespace lockstep::hierarchical
+}  // namespace lockstep::inline v0::hierarchical

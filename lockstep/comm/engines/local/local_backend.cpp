@@ -11,7 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/mutex.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // Memory shared by all ranks: the n-th block that each requests is the same one.
@@ -107,4 +107,4 @@ std::vector<std::unique_ptr<Backend>> make_local_backends(const rounds::RegionSh
   return backends;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,7 +8,7 @@
 #include "lockstep/comm/backend/backend.h"
 #include "lockstep/comm/engines/rounds/engine.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // One backend per rank; they share a region on the heap, which is freed with the last one.
 // Thread-safety: each backend is used by one thread at a time.
@@ -17,4 +17,4 @@ std::vector<std::unique_ptr<Backend>> make_local_backends(int size);
 std::vector<std::unique_ptr<Backend>> make_local_backends(const rounds::RegionShape& shape,
                                                           const rounds::Tuning& tuning = {});
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

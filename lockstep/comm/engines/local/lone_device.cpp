@@ -16,7 +16,7 @@
 #include "lockstep/device/graph.h"
 #include "lockstep/device/stream.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr auto kLook = std::chrono::microseconds(50);
@@ -111,4 +111,4 @@ std::unique_ptr<Backend> make_lone_device_backend(c10::Device device) {
   return std::make_unique<LoneDeviceBackend>(device);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -8,9 +8,9 @@
 
 #include "lockstep/comm/backend/backend.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // `device` is not the CPU. There are no messages, since there is no peer.
 std::unique_ptr<Backend> make_lone_device_backend(c10::Device device);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

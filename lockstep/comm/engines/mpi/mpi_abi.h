@@ -13,7 +13,7 @@
 
 #include "lockstep/launch/mpi_family.h"
 
-namespace lockstep::mpi {
+namespace lockstep::inline v0::mpi {
 
 using launch::MpiFamily;
 
@@ -130,4 +130,4 @@ class Function<int(Arguments...)> {
   bool numbers_ = false;
 };
 
-}  // namespace lockstep::mpi
+}  // namespace lockstep::inline v0::mpi

@@ -18,7 +18,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using mpi::Datatype;
@@ -424,4 +424,4 @@ std::unique_ptr<Backend> make_mpi_backend(Store* store, const MpiOptions& option
   return std::make_unique<MpiBackend>(library, comm, options);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -12,7 +12,7 @@
 #include "lockstep/core/deadline.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct MpiOptions {
   int rank = 0;  // in this group
@@ -34,4 +34,4 @@ struct MpiOptions {
 std::unique_ptr<Backend> make_mpi_backend(Store* store, const MpiOptions& options,
                                           Deadline deadline);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -27,7 +27,7 @@
 #include "lockstep/testing/long_tests.h"
 #include "lockstep/testing/operation_suite.h"
 
-namespace lockstep::mpi_backend_mp_test {
+namespace lockstep::inline v0::mpi_backend_mp_test {
 namespace {
 
 struct Outcome {
@@ -353,4 +353,4 @@ TEST(MpiLauncher, RanksOfAnotherLauncherAreToldToUseMpirun) {
 }
 
 }  // namespace
-}  // namespace lockstep::mpi_backend_mp_test
+}  // namespace lockstep::inline v0::mpi_backend_mp_test

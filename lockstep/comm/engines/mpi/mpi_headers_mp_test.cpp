@@ -13,7 +13,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/subprocess.h"
 
-namespace lockstep::mpi_headers_mp_test {
+namespace lockstep::inline v0::mpi_headers_mp_test {
 namespace {
 
 using launch::MpiFamily;
@@ -125,4 +125,4 @@ INSTANTIATE_TEST_SUITE_P(Families, MpiLibraryLoaded, ::testing::ValuesIn(launch:
                          name_of);
 
 }  // namespace
-}  // namespace lockstep::mpi_headers_mp_test
+}  // namespace lockstep::inline v0::mpi_headers_mp_test

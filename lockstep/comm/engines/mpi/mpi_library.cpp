@@ -8,7 +8,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::mpi {
+namespace lockstep::inline v0::mpi {
 namespace {
 
 constexpr const char* kKnown =
@@ -185,4 +185,4 @@ bool Library::is_truncation(int code) const {
   return kind == constants_.error_truncate;
 }
 
-}  // namespace lockstep::mpi
+}  // namespace lockstep::inline v0::mpi

@@ -8,7 +8,7 @@
 #include "lockstep/comm/engines/mpi/mpi_abi.h"
 #include "lockstep/core/env.h"
 
-namespace lockstep::mpi {
+namespace lockstep::inline v0::mpi {
 
 // The MPI functions that Lockstep calls.
 struct Functions {
@@ -117,4 +117,4 @@ class Library {
   std::string name_;
 };
 
-}  // namespace lockstep::mpi
+}  // namespace lockstep::inline v0::mpi

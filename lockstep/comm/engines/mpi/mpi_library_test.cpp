@@ -7,7 +7,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::mpi_library_test {
+namespace lockstep::inline v0::mpi_library_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -83,4 +83,4 @@ TEST(MpiLibrary, VersionsInAWordOrTwo) {
 }
 
 }  // namespace
-}  // namespace lockstep::mpi_library_test
+}  // namespace lockstep::inline v0::mpi_library_test

@@ -11,7 +11,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::mpi {
+namespace lockstep::inline v0::mpi {
 namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(1);
@@ -79,4 +79,4 @@ std::string word_of_rank_zero(const std::string& word, int rank, int size, Deadl
   return {shared->text.data()};
 }
 
-}  // namespace lockstep::mpi
+}  // namespace lockstep::inline v0::mpi

@@ -6,7 +6,7 @@
 
 #include "lockstep/core/deadline.h"
 
-namespace lockstep::mpi {
+namespace lockstep::inline v0::mpi {
 
 inline constexpr size_t kMaxWord = 4095;
 
@@ -18,4 +18,4 @@ inline constexpr size_t kMaxWord = 4095;
 // Throws: LaunchError (no MPI), Mismatch, Timeout, PeerLost.
 std::string word_of_rank_zero(const std::string& word, int rank, int size, Deadline deadline);
 
-}  // namespace lockstep::mpi
+}  // namespace lockstep::inline v0::mpi

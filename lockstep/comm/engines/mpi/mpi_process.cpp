@@ -9,7 +9,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/launch/mpi_family.h"
 
-namespace lockstep::mpi {
+namespace lockstep::inline v0::mpi {
 namespace {
 
 // The state that MPI itself requires a process to have once.
@@ -108,4 +108,4 @@ bool usable() {
   return finalized == 0;
 }
 
-}  // namespace lockstep::mpi
+}  // namespace lockstep::inline v0::mpi

@@ -7,7 +7,7 @@
 
 #include "lockstep/comm/engines/mpi/mpi_library.h"
 
-namespace lockstep::mpi {
+namespace lockstep::inline v0::mpi {
 
 // The library with MPI initialised. A process has one MPI, so this object is process-wide: the
 // first call loads and initialises it, later ones return the same.
@@ -32,4 +32,4 @@ void give_up_finalizing();
 // Whether MPI can still be called, that is, it has not been finalised.
 bool usable();
 
-}  // namespace lockstep::mpi
+}  // namespace lockstep::inline v0::mpi

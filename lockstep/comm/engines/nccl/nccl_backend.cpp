@@ -22,7 +22,7 @@
 #include "lockstep/core/text.h"
 #include "lockstep/device/graph.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 constexpr int kNcclYields = 1000;                      // looks at the device before the first sleep
@@ -391,4 +391,4 @@ std::unique_ptr<Backend> make_nccl_backend(std::shared_ptr<Store> store, const N
   return backend;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

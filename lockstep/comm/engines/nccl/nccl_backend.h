@@ -14,7 +14,7 @@
 #include "lockstep/core/deadline.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 struct NcclOptions {
   int rank = 0;
@@ -30,4 +30,4 @@ struct NcclOptions {
 std::unique_ptr<Backend> make_nccl_backend(std::shared_ptr<Store> store, const NcclOptions& options,
                                            Deadline deadline);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -3,7 +3,7 @@
 #include "lockstep/comm/engines/nccl/nccl_group.h"
 #include "lockstep/core/check.h"
 
-namespace lockstep::nccl {
+namespace lockstep::inline v0::nccl {
 namespace {
 
 Datatype nccl_type(at::ScalarType dtype) {
@@ -133,4 +133,4 @@ Result submit(const Call& call, const Target& target) {
   LOCKSTEP_CHECK(false, "every operation is above");
 }
 
-}  // namespace lockstep::nccl
+}  // namespace lockstep::inline v0::nccl

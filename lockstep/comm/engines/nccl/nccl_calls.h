@@ -6,7 +6,7 @@
 #include "lockstep/comm/backend/backend.h"
 #include "lockstep/comm/engines/nccl/nccl_library.h"
 
-namespace lockstep::nccl {
+namespace lockstep::inline v0::nccl {
 
 Capabilities capabilities_on(c10::Device device);
 
@@ -23,4 +23,4 @@ struct Target {
 // Gives NCCL a collective that capabilities_on() has. Returns what NCCL says, kInProgress included.
 Result submit(const Call& call, const Target& target);
 
-}  // namespace lockstep::nccl
+}  // namespace lockstep::inline v0::nccl

@@ -3,7 +3,7 @@
 
 #include "lockstep/comm/engines/nccl/nccl_library.h"
 
-namespace lockstep::nccl {
+namespace lockstep::inline v0::nccl {
 
 // Lasts from construction to end(), on one thread. ncclGroupEnd may not report the error of a call
 // inside, so add() keeps it.
@@ -28,4 +28,4 @@ class Group {
   Result first_ = kSuccess;
 };
 
-}  // namespace lockstep::nccl
+}  // namespace lockstep::inline v0::nccl

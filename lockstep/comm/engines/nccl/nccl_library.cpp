@@ -7,7 +7,7 @@
 #include "lockstep/comm/backend/cuda_runtime.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::nccl {
+namespace lockstep::inline v0::nccl {
 namespace {
 
 constexpr int kOldest = 21400;  // the first version with non-blocking communicators
@@ -56,4 +56,4 @@ Library::Library(const std::string& file) {
   load_nccl(cuda.stream_destroy, runtime, "libcudart", "cudaStreamDestroy");
 }
 
-}  // namespace lockstep::nccl
+}  // namespace lockstep::inline v0::nccl

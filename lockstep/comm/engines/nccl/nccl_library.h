@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <string>
 
-namespace lockstep::nccl {
+namespace lockstep::inline v0::nccl {
 
 using Comm = void*;    // ncclComm_t
 using Stream = void*;  // cudaStream_t
@@ -86,4 +86,4 @@ class Library {
   int version_ = 0;
 };
 
-}  // namespace lockstep::nccl
+}  // namespace lockstep::inline v0::nccl

@@ -14,7 +14,7 @@
 #define LOCKSTEP_HAS_NCCL_H 1
 #endif
 
-namespace lockstep::nccl_library_test {
+namespace lockstep::inline v0::nccl_library_test {
 namespace {
 
 TEST(NcclLibrary, DeclarationsAreThoseOfNcclH) {
@@ -68,4 +68,4 @@ TEST(NcclBackend, ConnectsOrSaysWhatIsMissing) {
 }
 
 }  // namespace
-}  // namespace lockstep::nccl_library_test
+}  // namespace lockstep::inline v0::nccl_library_test

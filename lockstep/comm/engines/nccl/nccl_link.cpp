@@ -11,7 +11,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::nccl {
+namespace lockstep::inline v0::nccl {
 namespace {
 
 // The store may be on another host.
@@ -191,4 +191,4 @@ void OwnLink::abort() noexcept {
   if (!error_) error_ = aborted(sends_.empty() ? receives_ : sends_);
 }
 
-}  // namespace lockstep::nccl
+}  // namespace lockstep::inline v0::nccl

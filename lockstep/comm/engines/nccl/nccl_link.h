@@ -21,7 +21,7 @@
 #include "lockstep/comm/engines/nccl/nccl_library.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep::nccl {
+namespace lockstep::inline v0::nccl {
 
 // A point in a stream: the Call::after of calls, and their completion.
 struct NcclMark {
@@ -116,4 +116,4 @@ class OwnLink final : public Link {
   std::deque<std::shared_ptr<Message>> sends_, receives_;
 };
 
-}  // namespace lockstep::nccl
+}  // namespace lockstep::inline v0::nccl

@@ -17,7 +17,7 @@
 #include "lockstep/device/graph.h"
 #include "lockstep/device/stream.h"
 
-namespace lockstep::peer {
+namespace lockstep::inline v0::peer {
 
 // One window of a collective; for an uneven all_to_all, all windows one after another.
 class BlockPath::BlockPart final : public piped::Part {
@@ -230,4 +230,4 @@ void BlockPath::check(const Backend& host) const {
                    *rank);
 }
 
-}  // namespace lockstep::peer
+}  // namespace lockstep::inline v0::peer

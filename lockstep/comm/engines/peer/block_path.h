@@ -18,7 +18,7 @@
 #include "lockstep/comm/engines/piped/part.h"
 #include "lockstep/comm/engines/piped/pinned_path.h"
 
-namespace lockstep::peer {
+namespace lockstep::inline v0::peer {
 
 class BlockPath final : public piped::DataPath {
  public:
@@ -52,4 +52,4 @@ class BlockPath final : public piped::DataPath {
   bool uneven_ = false;  // a pending call may have more windows than this rank gives
 };
 
-}  // namespace lockstep::peer
+}  // namespace lockstep::inline v0::peer

@@ -12,7 +12,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/secret.h"
 
-namespace lockstep::peer {
+namespace lockstep::inline v0::peer {
 namespace {
 
 bool all_closed(const Seats& seats) {
@@ -178,4 +178,4 @@ bool Blocks::others_have_taken(const Backend& host, int64_t windows) {
   return true;
 }
 
-}  // namespace lockstep::peer
+}  // namespace lockstep::inline v0::peer

@@ -22,7 +22,7 @@
 #include "lockstep/comm/engines/peer/symmetric.h"
 #include "lockstep/core/deadline.h"
 
-namespace lockstep::peer {
+namespace lockstep::inline v0::peer {
 
 class Blocks {
  public:
@@ -85,4 +85,4 @@ class Blocks {
   std::shared_ptr<Symmetric> symmetric_;
 };
 
-}  // namespace lockstep::peer
+}  // namespace lockstep::inline v0::peer

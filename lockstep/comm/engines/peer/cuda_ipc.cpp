@@ -5,7 +5,7 @@
 #include "lockstep/comm/backend/cuda_runtime.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::peer {
+namespace lockstep::inline v0::peer {
 namespace {
 
 // The value in driver_types.h.
@@ -140,4 +140,4 @@ void CudaIpc::wait(const c10::Stream& stream, CudaEvent event) const {
   check(call_.wait(stream.native_handle(), event, 0), "cudaStreamWaitEvent");
 }
 
-}  // namespace lockstep::peer
+}  // namespace lockstep::inline v0::peer

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <string>
 
-namespace lockstep::peer {
+namespace lockstep::inline v0::peer {
 
 // cudaIpcMemHandle_t, cudaIpcEventHandle_t: the runtime's binary interface.
 struct IpcHandle {
@@ -66,4 +66,4 @@ class CudaIpc {
   Functions call_{};
 };
 
-}  // namespace lockstep::peer
+}  // namespace lockstep::inline v0::peer

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace lockstep::peer {
+namespace lockstep::inline v0::peer {
 namespace {
 
 int64_t width_of(const Call& call) {
@@ -131,4 +131,4 @@ Share share(int64_t elements, int rank, int size) {
   return {begin, std::min(each, elements - begin)};
 }
 
-}  // namespace lockstep::peer
+}  // namespace lockstep::inline v0::peer

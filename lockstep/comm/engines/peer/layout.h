@@ -8,7 +8,7 @@
 
 #include "lockstep/comm/backend/types.h"
 
-namespace lockstep::peer {
+namespace lockstep::inline v0::peer {
 
 // A slot of every rank's block holds a window of the call: some elements of each of its parts.
 // Where a rank gives a part for every rank, each part has its share of the slot, at the same place
@@ -48,4 +48,4 @@ struct Share {
 };
 Share share(int64_t elements, int rank, int size);
 
-}  // namespace lockstep::peer
+}  // namespace lockstep::inline v0::peer

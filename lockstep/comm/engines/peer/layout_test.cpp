@@ -7,7 +7,7 @@
 #include <numeric>
 #include <vector>
 
-namespace lockstep::peer_layout_test {
+namespace lockstep::inline v0::peer_layout_test {
 namespace {
 
 using namespace lockstep::peer;
@@ -182,4 +182,4 @@ TEST(PeerLayout, SharesCoverEveryElementOnce) {
 }
 
 }  // namespace
-}  // namespace lockstep::peer_layout_test
+}  // namespace lockstep::inline v0::peer_layout_test

@@ -8,7 +8,7 @@
 #include "lockstep/comm/engines/peer/layout.h"
 #include "lockstep/comm/engines/piped/piped_backend.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 std::unique_ptr<Backend> make_peer_backend(std::unique_ptr<Backend> host, c10::Device device,
                                            int rank, int size, Deadline deadline,
@@ -22,4 +22,4 @@ std::unique_ptr<Backend> make_peer_backend(std::unique_ptr<Backend> host, c10::D
   return piped::make_piped_backend(std::move(host), std::move(path), std::move(capabilities), rank);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

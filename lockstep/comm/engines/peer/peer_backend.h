@@ -15,7 +15,7 @@
 #include "lockstep/comm/backend/backend.h"
 #include "lockstep/core/deadline.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The values are equal on all ranks.
 struct PeerSizes {
@@ -35,4 +35,4 @@ std::unique_ptr<Backend> make_peer_backend(std::unique_ptr<Backend> host, c10::D
                                            int rank, int size, Deadline deadline,
                                            const PeerSizes& sizes = {});
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -16,7 +16,7 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/where.h>
 
-namespace lockstep::peer {
+namespace lockstep::inline v0::peer {
 namespace {
 
 // Chooses between a pair as the host's engines do (reduce_isa.h), also for zeros and NaN:
@@ -81,4 +81,4 @@ void reduce_into(at::Tensor to, std::span<const at::Tensor> sources, ReduceOp op
   if (in_wide) to.copy_(sum);
 }
 
-}  // namespace lockstep::peer
+}  // namespace lockstep::inline v0::peer

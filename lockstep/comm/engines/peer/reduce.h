@@ -7,11 +7,11 @@
 
 #include "lockstep/comm/backend/types.h"
 
-namespace lockstep::peer {
+namespace lockstep::inline v0::peer {
 
 // Sets `to` to the reduction of the sources, element by element in their order, with the meaning of
 // ReduceOp: 16-bit types in float32, rounded once. The tensors are flat, of one device, dtype and
 // length; `to` may be one of the sources. Runs on the current stream.
 void reduce_into(at::Tensor to, std::span<const at::Tensor> sources, ReduceOp op);
 
-}  // namespace lockstep::peer
+}  // namespace lockstep::inline v0::peer

@@ -6,7 +6,7 @@
 
 #include "lockstep/core/mutex.h"
 
-namespace lockstep::peer {
+namespace lockstep::inline v0::peer {
 namespace {
 
 struct RetiredList {
@@ -44,4 +44,4 @@ void free_what_is_closed() {
   for (const Retired& one : closed) one.free();
 }
 
-}  // namespace lockstep::peer
+}  // namespace lockstep::inline v0::peer

@@ -3,7 +3,7 @@
 
 #include <functional>
 
-namespace lockstep::peer {
+namespace lockstep::inline v0::peer {
 
 // CUDA does not define what happens to memory that is freed while another process has it open.
 struct Retired {
@@ -16,4 +16,4 @@ struct Retired {
 void retire(Retired one);
 void free_what_is_closed();
 
-}  // namespace lockstep::peer
+}  // namespace lockstep::inline v0::peer

@@ -10,7 +10,7 @@
 #include "lockstep/comm/backend/backend.h"
 #include "lockstep/comm/engines/peer/cuda_ipc.h"
 
-namespace lockstep::peer {
+namespace lockstep::inline v0::peer {
 
 // The number of windows that a block holds at once.
 inline constexpr int kSlots = 4;
@@ -70,4 +70,4 @@ class Seats {
 // A number for this process that is unique on the host, whatever its PID namespace.
 uint64_t own_process();
 
-}  // namespace lockstep::peer
+}  // namespace lockstep::inline v0::peer

@@ -12,7 +12,7 @@
 #include "lockstep/comm/engines/peer/retired.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::peer {
+namespace lockstep::inline v0::peer {
 
 Symmetric::Symmetric(const CudaIpc& cuda, c10::Device device, int rank, Seats seats)
     : cuda_(cuda), device_(device), rank_(rank), seats_(std::move(seats)) {}
@@ -131,4 +131,4 @@ std::byte* Symmetric::at(int rank, Place place) const {
   return live_.at(static_cast<int>(place.id)).bases[static_cast<size_t>(rank)] + place.offset;
 }
 
-}  // namespace lockstep::peer
+}  // namespace lockstep::inline v0::peer

@@ -15,7 +15,7 @@
 #include "lockstep/comm/engines/peer/seat.h"
 #include "lockstep/core/mutex.h"
 
-namespace lockstep::peer {
+namespace lockstep::inline v0::peer {
 
 // A place in such memory, as ranks tell it to each other.
 struct Place {
@@ -57,4 +57,4 @@ class Symmetric : public std::enable_shared_from_this<Symmetric> {
   std::map<int, Memory> live_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
-}  // namespace lockstep::peer
+}  // namespace lockstep::inline v0::peer

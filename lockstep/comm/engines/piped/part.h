@@ -11,7 +11,7 @@
 #include "lockstep/comm/backend/types.h"
 #include "lockstep/device/event.h"
 
-namespace lockstep::piped {
+namespace lockstep::inline v0::piped {
 
 // A part of a call. Its driver makes the requests one after another.
 class Part {
@@ -57,4 +57,4 @@ class DataPath {
   virtual void check(const Backend& host) const { (void)host; }
 };
 
-}  // namespace lockstep::piped
+}  // namespace lockstep::inline v0::piped

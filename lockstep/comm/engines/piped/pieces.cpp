@@ -4,7 +4,7 @@
 #include <limits>
 #include <numeric>
 
-namespace lockstep::piped {
+namespace lockstep::inline v0::piped {
 namespace {
 
 using Counts = std::vector<int64_t>;
@@ -140,4 +140,4 @@ std::vector<Piece> cut(const Call& call, int rank, int size, int64_t slot_bytes)
   return pieces;
 }
 
-}  // namespace lockstep::piped
+}  // namespace lockstep::inline v0::piped

@@ -8,7 +8,7 @@
 
 #include "lockstep/comm/backend/types.h"
 
-namespace lockstep::piped {
+namespace lockstep::inline v0::piped {
 
 inline bool is_message(const Call& call) {
   return call.op == Op::kSend || call.op == Op::kRecv;
@@ -37,4 +37,4 @@ struct Piece {
 // is that of rank `rank` of `size`; the pieces have its sequence number.
 std::vector<Piece> cut(const Call& call, int rank, int size, int64_t slot_bytes);
 
-}  // namespace lockstep::piped
+}  // namespace lockstep::inline v0::piped

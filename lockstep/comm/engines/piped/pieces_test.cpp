@@ -5,7 +5,7 @@
 #include <array>
 #include <numeric>
 
-namespace lockstep::pieces_test {
+namespace lockstep::inline v0::pieces_test {
 namespace {
 
 using piped::cut;
@@ -126,4 +126,4 @@ TEST(Pieces, MessagesAndWhatOnlyTwoRanksKnowGoWhole) {
 }
 
 }  // namespace
-}  // namespace lockstep::pieces_test
+}  // namespace lockstep::inline v0::pieces_test

@@ -10,7 +10,7 @@
 #include "lockstep/device/memory.h"
 #include "lockstep/device/stream.h"
 
-namespace lockstep::piped {
+namespace lockstep::inline v0::piped {
 
 // One call of the engine.
 class PinnedPath::PinnedPart final : public Part {
@@ -118,4 +118,4 @@ bool PinnedPath::through(const Backend&) {
   return down.reached() && up.reached();
 }
 
-}  // namespace lockstep::piped
+}  // namespace lockstep::inline v0::piped

@@ -13,7 +13,7 @@
 #include "lockstep/comm/engines/piped/part.h"
 #include "lockstep/comm/engines/piped/pieces.h"
 
-namespace lockstep::piped {
+namespace lockstep::inline v0::piped {
 
 class PinnedPath final : public DataPath {
  public:
@@ -47,4 +47,4 @@ class PinnedPath final : public DataPath {
   int64_t pinned_ = 0;           // bytes that collectives use
 };
 
-}  // namespace lockstep::piped
+}  // namespace lockstep::inline v0::piped

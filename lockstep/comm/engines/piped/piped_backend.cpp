@@ -18,7 +18,7 @@
 #include "lockstep/device/graph.h"
 #include "lockstep/device/stream.h"
 
-namespace lockstep::piped {
+namespace lockstep::inline v0::piped {
 namespace {
 
 // The time between two turns of the thread: a tenth of the time since something last happened.
@@ -239,4 +239,4 @@ std::unique_ptr<Backend> make_piped_backend(std::unique_ptr<Backend> host,
                                         rank);
 }
 
-}  // namespace lockstep::piped
+}  // namespace lockstep::inline v0::piped

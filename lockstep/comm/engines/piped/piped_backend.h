@@ -9,7 +9,7 @@
 #include "lockstep/comm/backend/backend.h"
 #include "lockstep/comm/engines/piped/part.h"
 
-namespace lockstep::piped {
+namespace lockstep::inline v0::piped {
 
 // The capabilities of `host` for tensors on `device`, under the engine's name `name`.
 Capabilities on_device(Capabilities host, const std::string& name, c10::Device device);
@@ -21,4 +21,4 @@ std::unique_ptr<Backend> make_piped_backend(std::unique_ptr<Backend> host,
                                             std::unique_ptr<DataPath> path,
                                             Capabilities capabilities, int rank);
 
-}  // namespace lockstep::piped
+}  // namespace lockstep::inline v0::piped

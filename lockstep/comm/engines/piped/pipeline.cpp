@@ -12,7 +12,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/device/stream.h"
 
-namespace lockstep::piped {
+namespace lockstep::inline v0::piped {
 namespace {
 
 constexpr auto kLook = std::chrono::microseconds(50);  // between two looks at the device
@@ -286,4 +286,4 @@ std::string Pipeline::Inside::report_wait(const Call& call, const std::vector<in
                                           awaited, moved);
 }
 
-}  // namespace lockstep::piped
+}  // namespace lockstep::inline v0::piped

@@ -23,7 +23,7 @@
 #include "lockstep/core/set_once.h"
 #include "lockstep/device/event.h"
 
-namespace lockstep::piped {
+namespace lockstep::inline v0::piped {
 
 // One call in the pipeline.
 class Transfer {
@@ -127,4 +127,4 @@ class Pipeline {
   std::optional<bool> closed_;
 };
 
-}  // namespace lockstep::piped
+}  // namespace lockstep::inline v0::piped

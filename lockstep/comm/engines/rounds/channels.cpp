@@ -8,7 +8,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::rounds {
+namespace lockstep::inline v0::rounds {
 
 // The header before a payload in a channel's ring.
 struct MessageHeader {
@@ -324,4 +324,4 @@ bool Channels::progress_receives(int src) {
   return moved;
 }
 
-}  // namespace lockstep::rounds
+}  // namespace lockstep::inline v0::rounds

@@ -10,7 +10,7 @@
 #include "lockstep/comm/backend/types.h"
 #include "lockstep/comm/engines/rounds/region.h"
 
-namespace lockstep::rounds {
+namespace lockstep::inline v0::rounds {
 
 // A pending send or receive. The call's memory must stay valid until `done`.
 struct Message {
@@ -81,4 +81,4 @@ class Channels {
   int busy_ = 0;  // messages posted and not complete
 };
 
-}  // namespace lockstep::rounds
+}  // namespace lockstep::inline v0::rounds

@@ -5,7 +5,7 @@
 #include "lockstep/comm/backend/reduce_kernels.h"
 #include "lockstep/comm/engines/rounds/stream_copy.h"
 
-namespace lockstep::rounds {
+namespace lockstep::inline v0::rounds {
 namespace {
 
 // Large enough that the system call's cost is negligible, small enough that a copied chunk is still
@@ -169,4 +169,4 @@ void broadcast_mapped(const Call& call, int rank, std::span<std::byte* const> bu
   }
 }
 
-}  // namespace lockstep::rounds
+}  // namespace lockstep::inline v0::rounds

@@ -15,7 +15,7 @@
 #include "lockstep/comm/engines/rounds/peer_memory.h"
 #include "lockstep/comm/engines/rounds/pieces.h"
 
-namespace lockstep::rounds {
+namespace lockstep::inline v0::rounds {
 
 // Puts this rank's pieces of the peers' offers into the call's output, combined in rank order where
 // the call is a reduction. offers[r]: the data that rank r offers, null where it offers none.
@@ -44,4 +44,4 @@ void broadcast_copied(const Call& call, int rank, std::span<const uint64_t> addr
                       std::span<const uint64_t> targets, const PeerMemory& peer_memory);
 void broadcast_mapped(const Call& call, int rank, std::span<std::byte* const> buffers);
 
-}  // namespace lockstep::rounds
+}  // namespace lockstep::inline v0::rounds

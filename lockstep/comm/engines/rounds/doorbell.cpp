@@ -8,7 +8,7 @@
 #include <climits>
 #include <ctime>
 
-namespace lockstep::rounds {
+namespace lockstep::inline v0::rounds {
 namespace {
 
 // Shared between processes, therefore without FUTEX_PRIVATE_FLAG.
@@ -49,4 +49,4 @@ void Doorbell::withdraw() {
   region_.rank(rank_).asleep.store(0, std::memory_order_seq_cst);
 }
 
-}  // namespace lockstep::rounds
+}  // namespace lockstep::inline v0::rounds

@@ -6,7 +6,7 @@
 
 #include "lockstep/comm/engines/rounds/region.h"
 
-namespace lockstep::rounds {
+namespace lockstep::inline v0::rounds {
 
 class Doorbell {
  public:
@@ -33,4 +33,4 @@ class Doorbell {
   uint32_t seen_ = 0;
 };
 
-}  // namespace lockstep::rounds
+}  // namespace lockstep::inline v0::rounds

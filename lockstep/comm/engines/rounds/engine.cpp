@@ -12,7 +12,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/ticks.h"
 
-namespace lockstep::rounds {
+namespace lockstep::inline v0::rounds {
 namespace {
 
 uint64_t mixed(uint64_t history, uint64_t fingerprint) {
@@ -422,4 +422,4 @@ bool Engine::consume(Operation& op) {
   return true;
 }
 
-}  // namespace lockstep::rounds
+}  // namespace lockstep::inline v0::rounds

@@ -43,7 +43,7 @@
 #include "lockstep/comm/engines/rounds/region.h"
 #include "lockstep/core/deadline.h"
 
-namespace lockstep::rounds {
+namespace lockstep::inline v0::rounds {
 
 // Asks the system whether a rank's process is dead. It may take microseconds and is called only
 // while waiting.
@@ -186,4 +186,4 @@ class Engine {
   bool closed_ = false;
 };
 
-}  // namespace lockstep::rounds
+}  // namespace lockstep::inline v0::rounds

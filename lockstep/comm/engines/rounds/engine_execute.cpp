@@ -10,7 +10,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::rounds {
+namespace lockstep::inline v0::rounds {
 namespace {
 
 struct GroupBroke {};
@@ -238,4 +238,4 @@ void Engine::quiesce() noexcept {
   }
 }
 
-}  // namespace lockstep::rounds
+}  // namespace lockstep::inline v0::rounds

@@ -2,7 +2,7 @@
 #include "lockstep/comm/engines/rounds/direct.h"
 #include "lockstep/comm/engines/rounds/operation.h"
 
-namespace lockstep::rounds {
+namespace lockstep::inline v0::rounds {
 
 bool Engine::through_ll(const Pieces& pieces) const {
   return Pieces::offered(pieces.call()) && pieces.largest_offer() <= tuning_.ll_up_to;
@@ -58,4 +58,4 @@ void Engine::take_lines(const Operation& op) {
   take_mapped(op.call, op.pieces, rank_, offers_);
 }
 
-}  // namespace lockstep::rounds
+}  // namespace lockstep::inline v0::rounds

@@ -32,7 +32,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/exact.h"
 
-namespace lockstep::rounds_engine_test {
+namespace lockstep::inline v0::rounds_engine_test {
 namespace {
 
 constexpr int64_t kNever = -1;
@@ -517,4 +517,4 @@ TEST(RoundsEngine, ARankThatStoppedInsideTakesNothingOfWhoeverLeft) {
 }
 
 }  // namespace
-}  // namespace lockstep::rounds_engine_test
+}  // namespace lockstep::inline v0::rounds_engine_test

@@ -15,7 +15,7 @@
 #include "lockstep/core/text.h"
 #include "lockstep/core/ticks.h"
 
-namespace lockstep::rounds {
+namespace lockstep::inline v0::rounds {
 namespace {
 
 constexpr int kYields = 1000;  // before the first sleep
@@ -374,4 +374,4 @@ void Engine::break_down(Failure kind, int lost_rank, const std::string& text) {
   }
 }
 
-}  // namespace lockstep::rounds
+}  // namespace lockstep::inline v0::rounds

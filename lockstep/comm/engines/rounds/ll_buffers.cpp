@@ -5,7 +5,7 @@
 
 #include "lockstep/core/ticks.h"
 
-namespace lockstep::rounds {
+namespace lockstep::inline v0::rounds {
 namespace {
 
 // The exchange's number distinguishes fresh lines from old ones, and the key's bits those of
@@ -60,4 +60,4 @@ const std::byte* LlBuffers::read(int rank, int64_t bytes, std::byte* scratch) co
   return scratch;
 }
 
-}  // namespace lockstep::rounds
+}  // namespace lockstep::inline v0::rounds

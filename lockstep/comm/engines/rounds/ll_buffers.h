@@ -9,7 +9,7 @@
 
 #include "lockstep/comm/engines/rounds/region.h"
 
-namespace lockstep::rounds {
+namespace lockstep::inline v0::rounds {
 
 // One rank's view of the region's LL buffers. Every rank takes part in every exchange, in the same
 // order.
@@ -40,4 +40,4 @@ class LlBuffers {
   int64_t written_[2] = {};  // lines, by parity
 };
 
-}  // namespace lockstep::rounds
+}  // namespace lockstep::inline v0::rounds

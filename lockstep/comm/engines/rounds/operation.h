@@ -6,7 +6,7 @@
 #include "lockstep/comm/engines/rounds/engine.h"
 #include "lockstep/comm/engines/rounds/pieces.h"
 
-namespace lockstep::rounds {
+namespace lockstep::inline v0::rounds {
 
 struct Engine::Operation {
   enum class Phase : uint8_t { kWaitingTurn, kLines, kMeeting, kStaged, kLeaving };
@@ -61,4 +61,4 @@ struct Engine::KeptOperation {
   Operation operation;
 };
 
-}  // namespace lockstep::rounds
+}  // namespace lockstep::inline v0::rounds

@@ -8,7 +8,7 @@
 
 #include "lockstep/comm/backend/backend.h"
 
-namespace lockstep::rounds {
+namespace lockstep::inline v0::rounds {
 
 // A range of memory that all ranks of the group have mapped, each at an address of its own.
 struct Window {
@@ -37,4 +37,4 @@ class PeerMemory {
   virtual void write(int rank, uint64_t address, const std::byte* from, int64_t bytes) const = 0;
 };
 
-}  // namespace lockstep::rounds
+}  // namespace lockstep::inline v0::rounds

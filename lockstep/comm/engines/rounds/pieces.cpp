@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace lockstep::rounds {
+namespace lockstep::inline v0::rounds {
 
 Share share_of(int64_t bytes, int rank, int size) {
   constexpr int64_t kAlignment = 64;
@@ -104,4 +104,4 @@ bool Pieces::gives_to(int taker) const {
   return piece(rank_, taker).bytes > 0;
 }
 
-}  // namespace lockstep::rounds
+}  // namespace lockstep::inline v0::rounds

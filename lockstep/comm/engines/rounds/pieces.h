@@ -9,7 +9,7 @@
 
 #include "lockstep/comm/backend/types.h"
 
-namespace lockstep::rounds {
+namespace lockstep::inline v0::rounds {
 
 // A stretch of a rank's offer, and its place in the taker's output, in bytes.
 struct Piece {
@@ -61,4 +61,4 @@ class Pieces {
   int64_t element_;
 };
 
-}  // namespace lockstep::rounds
+}  // namespace lockstep::inline v0::rounds

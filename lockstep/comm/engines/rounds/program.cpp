@@ -10,7 +10,7 @@
 #include "lockstep/comm/engines/rounds/stream_copy.h"
 #include "lockstep/core/check.h"
 
-namespace lockstep::rounds {
+namespace lockstep::inline v0::rounds {
 namespace {
 
 int64_t ceil_div(int64_t a, int64_t b) {
@@ -272,4 +272,4 @@ Program make_program(const Call& call, int rank, const Region& region, int64_t s
   LOCKSTEP_CHECK(false, "messages go through channels");
 }
 
-}  // namespace lockstep::rounds
+}  // namespace lockstep::inline v0::rounds

@@ -9,7 +9,7 @@
 #include "lockstep/comm/backend/types.h"
 #include "lockstep/comm/engines/rounds/region.h"
 
-namespace lockstep::rounds {
+namespace lockstep::inline v0::rounds {
 
 // The place in its slot of a rank's data for a round: `used` bytes (at most a slot, the same for
 // all ranks and rounds of a call), at places that advance from turn to turn. A cache line that
@@ -68,4 +68,4 @@ struct Program {
 // an all_reduce of `shares_from` bytes or more is shared out.
 Program make_program(const Call& call, int rank, const Region& region, int64_t shares_from);
 
-}  // namespace lockstep::rounds
+}  // namespace lockstep::inline v0::rounds

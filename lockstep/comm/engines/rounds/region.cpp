@@ -9,7 +9,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::rounds {
+namespace lockstep::inline v0::rounds {
 namespace {
 
 constexpr uint64_t kMagic = 0x334e4745524b534cULL;  // "LSKREGN3"
@@ -97,4 +97,4 @@ std::byte* Region::channel_ring(int src, int dst) const {
   return reinterpret_cast<std::byte*>(&channel(src, dst)) + kChannelStateBytes;
 }
 
-}  // namespace lockstep::rounds
+}  // namespace lockstep::inline v0::rounds

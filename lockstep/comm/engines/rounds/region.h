@@ -22,7 +22,7 @@
 #include "lockstep/comm/backend/failure.h"
 #include "lockstep/trace/call_record.h"
 
-namespace lockstep::rounds {
+namespace lockstep::inline v0::rounds {
 
 inline constexpr int kSlots = 4;  // staged rounds that a rank may be ahead of the slowest reader
 inline constexpr int kDescriptors = 64;  // calls that a rank may be ahead of the slowest rank
@@ -154,4 +154,4 @@ class Region {
   size_t ranks_, descriptors_, lines_, slots_, channels_;  // offsets
 };
 
-}  // namespace lockstep::rounds
+}  // namespace lockstep::inline v0::rounds

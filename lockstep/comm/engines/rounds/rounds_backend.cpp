@@ -2,7 +2,7 @@
 
 #include "lockstep/comm/engines/rounds/region.h"
 
-namespace lockstep::rounds {
+namespace lockstep::inline v0::rounds {
 
 Capabilities engine_capabilities() {
   Capabilities c;
@@ -32,4 +32,4 @@ RoundsBackend::RoundsBackend(Capabilities capabilities, std::shared_ptr<void> me
       peer_memory_(std::move(peer_memory)),
       engine_(region, rank, peer_memory_.get(), std::move(is_dead), tuning) {}
 
-}  // namespace lockstep::rounds
+}  // namespace lockstep::inline v0::rounds

@@ -7,7 +7,7 @@
 #include "lockstep/comm/backend/backend.h"
 #include "lockstep/comm/engines/rounds/engine.h"
 
-namespace lockstep::rounds {
+namespace lockstep::inline v0::rounds {
 
 // Capabilities of every backend that runs on an Engine, except name, authentication and processes.
 Capabilities engine_capabilities();
@@ -44,4 +44,4 @@ class RoundsBackend final : public Backend {
   Engine engine_;  // after memory_ and peer_memory_: it still uses them while it is destroyed
 };
 
-}  // namespace lockstep::rounds
+}  // namespace lockstep::inline v0::rounds

@@ -8,7 +8,7 @@
 #include <emmintrin.h>
 #endif
 
-namespace lockstep::rounds {
+namespace lockstep::inline v0::rounds {
 namespace {
 
 #if defined(__SSE2__)
@@ -62,4 +62,4 @@ void copy_part(std::byte* to, const std::byte* from, int64_t bytes, int64_t whol
   std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 
-}  // namespace lockstep::rounds
+}  // namespace lockstep::inline v0::rounds

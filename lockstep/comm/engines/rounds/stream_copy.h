@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace lockstep::rounds {
+namespace lockstep::inline v0::rounds {
 
 // From this size on a copy does not fit the caches, and reading the destination first, as ordinary
 // stores make the processor do, costs as much as writing it. It is far below memcpy()'s own
@@ -18,4 +18,4 @@ inline void copy(std::byte* to, const std::byte* from, int64_t bytes) {
   copy_part(to, from, bytes, bytes);
 }
 
-}  // namespace lockstep::rounds
+}  // namespace lockstep::inline v0::rounds

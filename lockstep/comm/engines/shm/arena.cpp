@@ -10,7 +10,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::shm {
+namespace lockstep::inline v0::shm {
 namespace {
 
 constexpr uint64_t kSpan = uint64_t{1} << 40;  // per rank: address space in the file, not memory
@@ -219,4 +219,4 @@ std::byte* Arena::peer(int rank, rounds::Window window) const {
   return base == nullptr ? nullptr : base + window.offset;
 }
 
-}  // namespace lockstep::shm
+}  // namespace lockstep::inline v0::shm

@@ -19,7 +19,7 @@
 #include "lockstep/core/mutex.h"
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep::shm {
+namespace lockstep::inline v0::shm {
 
 // Thread-safety: any thread, since tensors may be freed on any thread.
 class Arena {
@@ -81,4 +81,4 @@ class Arena {
   uint64_t next_offset_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
 };
 
-}  // namespace lockstep::shm
+}  // namespace lockstep::inline v0::shm

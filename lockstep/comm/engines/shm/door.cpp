@@ -10,7 +10,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::shm {
+namespace lockstep::inline v0::shm {
 namespace {
 
 UniqueFd listen(const std::string& name, int backlog) {
@@ -76,4 +76,4 @@ std::optional<Door::Visitor> Door::next(Deadline wait) {
   return std::nullopt;
 }
 
-}  // namespace lockstep::shm
+}  // namespace lockstep::inline v0::shm

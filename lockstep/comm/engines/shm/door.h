@@ -14,7 +14,7 @@
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/wire/listener.h"
 
-namespace lockstep::shm {
+namespace lockstep::inline v0::shm {
 
 inline constexpr const char* kPurpose = "shm";  // the challenge's purpose
 
@@ -50,4 +50,4 @@ class Door {
   wire::Listener listener_;
 };
 
-}  // namespace lockstep::shm
+}  // namespace lockstep::inline v0::shm

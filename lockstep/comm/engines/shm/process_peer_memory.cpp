@@ -13,7 +13,7 @@
 #include "lockstep/core/secret.h"
 #include "lockstep/core/ticks.h"
 
-namespace lockstep::shm {
+namespace lockstep::inline v0::shm {
 namespace {
 
 enum Step : uint32_t { kNothing, kShown, kCannot, kCan };
@@ -135,4 +135,4 @@ void ProcessPeerMemory::write(int rank, uint64_t address, const std::byte* from,
   throw system_error("process_vm_writev to rank " + std::to_string(rank), error);
 }
 
-}  // namespace lockstep::shm
+}  // namespace lockstep::inline v0::shm

@@ -13,7 +13,7 @@
 #include "lockstep/comm/engines/shm/arena.h"
 #include "lockstep/core/deadline.h"
 
-namespace lockstep::shm {
+namespace lockstep::inline v0::shm {
 
 class ProcessPeerMemory final : public rounds::PeerMemory {
  public:
@@ -48,4 +48,4 @@ class ProcessPeerMemory final : public rounds::PeerMemory {
   bool copies_ = false;
 };
 
-}  // namespace lockstep::shm
+}  // namespace lockstep::inline v0::shm

@@ -13,7 +13,7 @@
 #include "lockstep/comm/engines/shm/segment.h"
 #include "lockstep/store/hash_store.h"
 
-namespace lockstep::shm {
+namespace lockstep::inline v0::shm {
 namespace process_peer_memory_test {
 
 constexpr rounds::RegionShape kShape{.size = 2, .slot_bytes = 128, .channel_bytes = 128};
@@ -58,4 +58,4 @@ TEST(ProcessPeerMemory, TheKernelSaysWhichProcessARankIs) {
 }
 
 }  // namespace process_peer_memory_test
-}  // namespace lockstep::shm
+}  // namespace lockstep::inline v0::shm

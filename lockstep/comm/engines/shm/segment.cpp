@@ -21,7 +21,7 @@
 #include "lockstep/core/secret.h"
 #include "lockstep/wire/challenge.h"
 
-namespace lockstep::shm {
+namespace lockstep::inline v0::shm {
 namespace {
 
 constexpr const char* kDoorKey = "door";         // the socket's abstract name
@@ -252,4 +252,4 @@ bool Segment::hung_up(int rank) const {
   return ::poll(&state, 1, 0) > 0 && (state.revents & (POLLHUP | POLLERR)) != 0;
 }
 
-}  // namespace lockstep::shm
+}  // namespace lockstep::inline v0::shm

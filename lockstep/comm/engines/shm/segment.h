@@ -9,7 +9,7 @@
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep::shm {
+namespace lockstep::inline v0::shm {
 
 // A mapped segment and its pipes. The destructor unmaps it and closes the pipes.
 class Segment {
@@ -47,4 +47,4 @@ class Segment {
   size_t bytes_ = 0;
 };
 
-}  // namespace lockstep::shm
+}  // namespace lockstep::inline v0::shm

@@ -16,7 +16,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/store/hash_store.h"
 
-namespace lockstep::shm {
+namespace lockstep::inline v0::shm {
 namespace segment_test {
 
 Deadline soon() {
@@ -82,4 +82,4 @@ TEST(Segment, WhoDoesNotComeIsNamed) {
 }
 
 }  // namespace segment_test
-}  // namespace lockstep::shm
+}  // namespace lockstep::inline v0::shm

@@ -14,7 +14,7 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/testing/gtest_ranks.h"
 
-namespace lockstep::shared_mp_test {
+namespace lockstep::inline v0::shared_mp_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -152,4 +152,4 @@ TEST(SharedRefusals, AreTheSameOnAllRanks) {
 }
 
 }  // namespace
-}  // namespace lockstep::shared_mp_test
+}  // namespace lockstep::inline v0::shared_mp_test

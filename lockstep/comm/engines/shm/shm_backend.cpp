@@ -7,7 +7,7 @@
 #include "lockstep/comm/engines/shm/process_peer_memory.h"
 #include "lockstep/comm/engines/shm/segment.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 std::shared_ptr<shm::Arena> open_arena(UniqueFd memory, int rank, int size) {
@@ -41,4 +41,4 @@ std::unique_ptr<Backend> make_shm_backend(Store& store, int rank, const rounds::
                                                  std::move(peer_memory), hung_up, tuning);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

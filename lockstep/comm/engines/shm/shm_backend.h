@@ -13,7 +13,7 @@
 #include "lockstep/core/deadline.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The `shape.size` ranks must be on one host; the store must be new to this group (a PrefixStore).
 // `shape` and `tuning` are the same on all ranks.
@@ -22,4 +22,4 @@ namespace lockstep {
 std::unique_ptr<Backend> make_shm_backend(Store& store, int rank, const rounds::RegionShape& shape,
                                           Deadline deadline, const rounds::Tuning& tuning = {});
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

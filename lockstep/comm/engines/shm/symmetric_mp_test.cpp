@@ -17,7 +17,7 @@
 #include "lockstep/testing/exact.h"
 #include "lockstep/testing/gtest_ranks.h"
 
-namespace lockstep::symmetric_mp_test {
+namespace lockstep::inline v0::symmetric_mp_test {
 namespace {
 
 int64_t descriptors() {
@@ -195,4 +195,4 @@ TEST(Symmetric, OrdinaryReductionsRepeatBitForBit) {
 }
 
 }  // namespace
-}  // namespace lockstep::symmetric_mp_test
+}  // namespace lockstep::inline v0::symmetric_mp_test

@@ -18,7 +18,7 @@
 #include "lockstep/core/set_once.h"
 #include "lockstep/core/text.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 using side_channel::CallRecord;
@@ -440,4 +440,4 @@ std::unique_ptr<Backend> make_checked_backend(std::unique_ptr<Backend> inner,
   return std::make_unique<CheckedBackend>(std::move(inner), std::move(channel), rank, spin);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

@@ -14,7 +14,7 @@
 #include "lockstep/comm/backend/backend.h"
 #include "lockstep/comm/engines/side_channel/side_channel.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // `spin`: waits may keep the processor for a while before they yield it. The inner engine must
 // allow wait() on a collective to be called again after it threw Timeout.
@@ -22,4 +22,4 @@ std::unique_ptr<Backend> make_checked_backend(std::unique_ptr<Backend> inner,
                                               std::unique_ptr<side_channel::SideChannel> channel,
                                               int rank, bool spin);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

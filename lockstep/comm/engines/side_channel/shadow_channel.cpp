@@ -15,7 +15,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/mutex.h"
 
-namespace lockstep::side_channel {
+namespace lockstep::inline v0::side_channel {
 namespace {
 
 constexpr size_t kShadowDepth = 32;  // collectives shown but not yet agreed
@@ -377,4 +377,4 @@ std::unique_ptr<SideChannel> make_shadow_channel(std::unique_ptr<Backend> shadow
   return std::make_unique<ShadowChannel>(std::move(shadow), std::move(store), rank, size);
 }
 
-}  // namespace lockstep::side_channel
+}  // namespace lockstep::inline v0::side_channel

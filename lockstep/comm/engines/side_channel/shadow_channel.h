@@ -10,7 +10,7 @@
 #include "lockstep/comm/engines/side_channel/side_channel.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep::side_channel {
+namespace lockstep::inline v0::side_channel {
 
 // `shadow` joins the same ranks as the checked engine and is used for nothing else; it can reduce
 // int64 by maximum. The store must be new to this channel and the same for all ranks. Does not
@@ -18,4 +18,4 @@ namespace lockstep::side_channel {
 std::unique_ptr<SideChannel> make_shadow_channel(std::unique_ptr<Backend> shadow,
                                                  std::shared_ptr<Store> store, int rank, int size);
 
-}  // namespace lockstep::side_channel
+}  // namespace lockstep::inline v0::side_channel

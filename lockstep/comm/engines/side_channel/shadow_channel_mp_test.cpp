@@ -17,7 +17,7 @@
 #include "lockstep/testing/gtest_ranks.h"
 #include "lockstep/testing/operation_suite.h"
 
-namespace lockstep::shadow_channel_mp_test {
+namespace lockstep::inline v0::shadow_channel_mp_test {
 namespace {
 
 // A communicator over gloo, checked over a second gloo. The ranks of a test share a file.
@@ -75,4 +75,4 @@ INSTANTIATE_TEST_SUITE_P(All, ShadowFaults, ::testing::ValuesIn(testing::faults(
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace lockstep::shadow_channel_mp_test
+}  // namespace lockstep::inline v0::shadow_channel_mp_test

@@ -11,7 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/process_state.h"
 
-namespace lockstep::side_channel {
+namespace lockstep::inline v0::side_channel {
 namespace {
 
 constexpr size_t kSideLine = 128;
@@ -175,4 +175,4 @@ std::unique_ptr<SideChannel> make_shared_channel(Store& store, int rank, int siz
   return std::make_unique<SharedChannel>(store, rank, size, deadline);
 }
 
-}  // namespace lockstep::side_channel
+}  // namespace lockstep::inline v0::side_channel

@@ -8,7 +8,7 @@
 #include "lockstep/core/deadline.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep::side_channel {
+namespace lockstep::inline v0::side_channel {
 
 // The store must be new to this channel.
 // Collective: all ranks call it.
@@ -16,4 +16,4 @@ namespace lockstep::side_channel {
 std::unique_ptr<SideChannel> make_shared_channel(Store& store, int rank, int size,
                                                  Deadline deadline);
 
-}  // namespace lockstep::side_channel
+}  // namespace lockstep::inline v0::side_channel

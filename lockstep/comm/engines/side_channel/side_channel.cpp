@@ -2,7 +2,7 @@
 
 #include "lockstep/comm/backend/mismatch_text.h"
 
-namespace lockstep::side_channel {
+namespace lockstep::inline v0::side_channel {
 
 std::string mismatch_text(const std::vector<CallRecord>& records) {
   std::vector<RankCall> calls;
@@ -11,4 +11,4 @@ std::string mismatch_text(const std::vector<CallRecord>& records) {
   return lockstep::mismatch_text(calls);
 }
 
-}  // namespace lockstep::side_channel
+}  // namespace lockstep::inline v0::side_channel

@@ -10,7 +10,7 @@
 #include "lockstep/core/deadline.h"
 #include "lockstep/trace/call_record.h"
 
-namespace lockstep::side_channel {
+namespace lockstep::inline v0::side_channel {
 
 using trace::CallRecord;
 
@@ -60,4 +60,4 @@ class SideChannel {
 // lockstep::mismatch_text() for records[r] of rank r.
 std::string mismatch_text(const std::vector<CallRecord>& records);
 
-}  // namespace lockstep::side_channel
+}  // namespace lockstep::inline v0::side_channel

@@ -4,7 +4,7 @@
 #include "lockstep/comm/backend/types.h"
 #include "lockstep/comm/engines/side_channel/side_channel.h"
 
-namespace lockstep::side_channel_test {
+namespace lockstep::inline v0::side_channel_test {
 namespace {
 
 Call all_reduce_of(int64_t count, std::source_location site = std::source_location::current()) {
@@ -28,4 +28,4 @@ TEST(SideChannel, AMismatchNamesEachCallOnceWithItsRanks) {
 }
 
 }  // namespace
-}  // namespace lockstep::side_channel_test
+}  // namespace lockstep::inline v0::side_channel_test

@@ -6,7 +6,7 @@
 #include "lockstep/comm/engines/piped/pinned_path.h"
 #include "lockstep/comm/engines/piped/piped_backend.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 // Whether pieces of a call may share its number, and their sums equal those of the whole call: true
@@ -28,4 +28,4 @@ std::unique_ptr<Backend> make_staged_backend(std::unique_ptr<Backend> host, c10:
   return piped::make_piped_backend(std::move(host), std::move(path), std::move(capabilities), rank);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

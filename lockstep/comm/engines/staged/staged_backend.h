@@ -9,7 +9,7 @@
 
 #include "lockstep/comm/backend/backend.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 // The values are equal on all ranks.
 struct StagedSizes {
@@ -28,4 +28,4 @@ struct StagedSizes {
 std::unique_ptr<Backend> make_staged_backend(std::unique_ptr<Backend> host, c10::Device device,
                                              int rank, int size, const StagedSizes& sizes = {});
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

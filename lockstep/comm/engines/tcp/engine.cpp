@@ -12,7 +12,7 @@
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::tcp {
+namespace lockstep::inline v0::tcp {
 namespace {
 
 constexpr size_t kActive = 3;                      // simultaneous exchanges
@@ -415,4 +415,4 @@ void Engine::progress() noexcept {
   }
 }
 
-}  // namespace lockstep::tcp
+}  // namespace lockstep::inline v0::tcp

@@ -22,7 +22,7 @@
 #include "lockstep/core/set_once.h"
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep::tcp {
+namespace lockstep::inline v0::tcp {
 
 // A call that outlives its start. It owns the text that its note points to, and has no record.
 class KeptCall {
@@ -249,4 +249,4 @@ class Engine final : private FrameListener, private Wire {
   std::exception_ptr broken_;
 };
 
-}  // namespace lockstep::tcp
+}  // namespace lockstep::inline v0::tcp

@@ -11,7 +11,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
-namespace lockstep::tcp::engine_test {
+namespace lockstep::inline v0::tcp::engine_test {
 namespace {
 
 using ::testing::AllOf;
@@ -184,4 +184,4 @@ TEST_F(FarAhead, ADifferenceFarBackIsFoundByTheHistory) {
 }
 
 }  // namespace
-}  // namespace lockstep::tcp::engine_test
+}  // namespace lockstep::inline v0::tcp::engine_test

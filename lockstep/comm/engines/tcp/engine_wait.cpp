@@ -15,7 +15,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/core/text.h"
 
-namespace lockstep::tcp {
+namespace lockstep::inline v0::tcp {
 namespace {
 
 constexpr double kWarnSeconds = 10;
@@ -486,4 +486,4 @@ void Engine::break_with(Failure kind, int rank, const std::string& text) {
   }
 }
 
-}  // namespace lockstep::tcp
+}  // namespace lockstep::inline v0::tcp

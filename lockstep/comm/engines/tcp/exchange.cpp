@@ -7,7 +7,7 @@
 #include "lockstep/comm/backend/reduce_kernels.h"
 #include "lockstep/core/check.h"
 
-namespace lockstep::tcp {
+namespace lockstep::inline v0::tcp {
 namespace {
 
 constexpr size_t kKeptBlocks = 4;
@@ -217,4 +217,4 @@ std::vector<int> Exchange::awaited() const {
   return ranks;
 }
 
-}  // namespace lockstep::tcp
+}  // namespace lockstep::inline v0::tcp

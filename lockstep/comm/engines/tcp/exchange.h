@@ -10,7 +10,7 @@
 #include "lockstep/comm/engines/tcp/link.h"
 #include "lockstep/comm/engines/tcp/schedule.h"
 
-namespace lockstep::tcp {
+namespace lockstep::inline v0::tcp {
 
 class Exchange;
 
@@ -128,4 +128,4 @@ class Exchange final : public SendListener, public std::enable_shared_from_this<
   size_t left_ = 0;  // incomplete steps, and required peers that have not started
 };
 
-}  // namespace lockstep::tcp
+}  // namespace lockstep::inline v0::tcp

@@ -5,7 +5,7 @@
 #include "lockstep/comm/backend/failure.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::tcp {
+namespace lockstep::inline v0::tcp {
 namespace {
 
 bool carries_payload(FrameType type) {
@@ -32,4 +32,4 @@ std::optional<FrameHeader> parse_frame_header(std::span<const std::byte> bytes) 
   return header;
 }
 
-}  // namespace lockstep::tcp
+}  // namespace lockstep::inline v0::tcp

@@ -10,7 +10,7 @@
 #include <span>
 #include <string>
 
-namespace lockstep::tcp {
+namespace lockstep::inline v0::tcp {
 
 enum class FrameType : uint8_t {
   kCall = 1,  // "I have started this collective; you may send me its data"
@@ -70,4 +70,4 @@ constexpr uint64_t sequence_of(uint64_t key) {
 // Throws: StoreError for a header that no rank of the same version sends.
 std::optional<FrameHeader> parse_frame_header(std::span<const std::byte> bytes);
 
-}  // namespace lockstep::tcp
+}  // namespace lockstep::inline v0::tcp

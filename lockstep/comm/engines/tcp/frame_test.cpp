@@ -11,7 +11,7 @@
 #include "lockstep/comm/engines/tcp/link.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::tcp::frame_test {
+namespace lockstep::inline v0::tcp::frame_test {
 namespace {
 
 std::string bytes_of(const FrameHeader& header) {
@@ -156,4 +156,4 @@ TEST(Link, FramesArriveWholeAndInOrder) {
 }
 
 }  // namespace
-}  // namespace lockstep::tcp::frame_test
+}  // namespace lockstep::inline v0::tcp::frame_test

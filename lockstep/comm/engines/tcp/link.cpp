@@ -13,7 +13,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::tcp {
+namespace lockstep::inline v0::tcp {
 namespace {
 
 constexpr size_t kBuffer = 64 * 1024;
@@ -215,4 +215,4 @@ void Link::drop_output() {
   front.listener.reset();
 }
 
-}  // namespace lockstep::tcp
+}  // namespace lockstep::inline v0::tcp

@@ -11,7 +11,7 @@
 #include "lockstep/comm/engines/tcp/frame.h"
 #include "lockstep/core/unique_fd.h"
 
-namespace lockstep::tcp {
+namespace lockstep::inline v0::tcp {
 
 // Told when a frame's payload has been sent: its memory may be reused.
 class SendListener {
@@ -100,4 +100,4 @@ class Link {
   size_t left_ = 0;  // bytes of the payload still to come
 };
 
-}  // namespace lockstep::tcp
+}  // namespace lockstep::inline v0::tcp

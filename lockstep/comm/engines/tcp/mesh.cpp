@@ -20,7 +20,7 @@
 #include "lockstep/wire/challenge.h"
 #include "lockstep/wire/listener.h"
 
-namespace lockstep::tcp {
+namespace lockstep::inline v0::tcp {
 namespace {
 
 // Of an address before the next one is tried.
@@ -417,4 +417,4 @@ std::vector<UniqueFd> connect_mesh(Store& store, const MeshOptions& options, Dea
   return Gathering(store, options, deadline).run();
 }
 
-}  // namespace lockstep::tcp
+}  // namespace lockstep::inline v0::tcp

@@ -9,7 +9,7 @@
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep::tcp {
+namespace lockstep::inline v0::tcp {
 
 struct MeshOptions {
   int rank = 0;
@@ -27,4 +27,4 @@ struct MeshOptions {
 // Throws: Timeout that names the missing ranks and the addresses that were tried, InvalidArgument.
 std::vector<UniqueFd> connect_mesh(Store& store, const MeshOptions& options, Deadline deadline);
 
-}  // namespace lockstep::tcp
+}  // namespace lockstep::inline v0::tcp

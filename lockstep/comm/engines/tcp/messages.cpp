@@ -5,7 +5,7 @@
 
 #include "lockstep/comm/engines/tcp/exchange.h"
 
-namespace lockstep::tcp {
+namespace lockstep::inline v0::tcp {
 namespace {
 
 constexpr int64_t kPartBytes = 256 * 1024;
@@ -213,4 +213,4 @@ void Messages::clear() {
   for (Peer& peer : peers_) peer = Peer{};
 }
 
-}  // namespace lockstep::tcp
+}  // namespace lockstep::inline v0::tcp

@@ -16,7 +16,7 @@
 #include "lockstep/comm/backend/types.h"
 #include "lockstep/comm/engines/tcp/link.h"
 
-namespace lockstep::tcp {
+namespace lockstep::inline v0::tcp {
 
 // A pending send or receive. The call's memory must stay valid until `done`.
 class Message final : public SendListener {
@@ -85,4 +85,4 @@ class Messages {
   std::vector<Peer> peers_;
 };
 
-}  // namespace lockstep::tcp
+}  // namespace lockstep::inline v0::tcp

@@ -7,7 +7,7 @@
 #include <initializer_list>
 #include <numeric>
 
-namespace lockstep::tcp {
+namespace lockstep::inline v0::tcp {
 namespace {
 
 constexpr int kDirectRanks = 8;  // up to here a small collective sends to all ranks at once
@@ -481,4 +481,4 @@ Schedule make_schedule(const Call& call, int rank, int size, const ScheduleSizes
   return Builder(call, rank, size, sizes).build();
 }
 
-}  // namespace lockstep::tcp
+}  // namespace lockstep::inline v0::tcp

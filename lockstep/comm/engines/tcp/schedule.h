@@ -28,7 +28,7 @@
 
 #include "lockstep/comm/backend/types.h"
 
-namespace lockstep::tcp {
+namespace lockstep::inline v0::tcp {
 
 enum class Place : uint8_t { kInput, kOutput, kScratch };
 
@@ -65,4 +65,4 @@ struct ScheduleSizes {
 // For `rank` of `size`; the call's counts have `size` entries where it has counts.
 Schedule make_schedule(const Call& call, int rank, int size, const ScheduleSizes& sizes = {});
 
-}  // namespace lockstep::tcp
+}  // namespace lockstep::inline v0::tcp

@@ -12,7 +12,7 @@
 
 #include "lockstep/comm/backend/reduce_kernels.h"
 
-namespace lockstep::tcp::schedule_test {
+namespace lockstep::inline v0::tcp::schedule_test {
 namespace {
 
 // Simulates all ranks of a collective in one thread: runs ready steps in a random order, so that
@@ -335,4 +335,4 @@ TEST(Schedule, TrafficAndMemoryOfALargeAllReduce) {
 }
 
 }  // namespace
-}  // namespace lockstep::tcp::schedule_test
+}  // namespace lockstep::inline v0::tcp::schedule_test

@@ -7,7 +7,7 @@
 #include "lockstep/comm/engines/tcp/mesh.h"
 #include "lockstep/core/env.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 namespace {
 
 class TcpCollective final : public tcp::Pending {
@@ -117,4 +117,4 @@ std::unique_ptr<TcpBackend> make_tcp_backend(Store& store, const TcpOptions& opt
   return std::make_unique<TcpBackend>(make_tcp_engine(store, options, deadline));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

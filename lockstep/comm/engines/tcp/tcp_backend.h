@@ -11,7 +11,7 @@
 #include "lockstep/core/deadline.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 
 namespace tcp {
 class Engine;
@@ -60,4 +60,4 @@ class TcpBackend final : public Backend {
 std::unique_ptr<TcpBackend> make_tcp_backend(Store& store, const TcpOptions& options,
                                              Deadline deadline);
 
-}  // namespace lockstep
+}  // namespace lockstep::inline v0

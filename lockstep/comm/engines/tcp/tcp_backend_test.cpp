@@ -24,7 +24,7 @@
 #include "lockstep/testing/long_tests.h"
 #include "lockstep/wire/challenge.h"
 
-namespace lockstep::tcp_backend_test {
+namespace lockstep::inline v0::tcp_backend_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -302,4 +302,4 @@ TEST(TcpBackend, ARankThatDoesNotComeIsNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep::tcp_backend_test
+}  // namespace lockstep::inline v0::tcp_backend_test

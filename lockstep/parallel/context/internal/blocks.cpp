@@ -16,7 +16,7 @@
 
 #include "lockstep/parallel/context/context_layout.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 at::ScalarType accumulated_type(at::ScalarType type) {
   return type == at::kDouble ? at::kDouble : at::kFloat;
@@ -206,4 +206,4 @@ void block_gradients(const BlockPlace& place, const Attended& of, const at::Tens
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

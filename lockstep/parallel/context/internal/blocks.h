@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // Whose block: the queries of part `part` of all sequences, the keys of `of_part`.
 struct BlockPlace {
@@ -45,4 +45,4 @@ void block_gradients(const BlockPlace& place, const Attended& of, const at::Tens
                      const at::Tensor& values, const at::Tensor& dqueries, const at::Tensor& dkeys,
                      const at::Tensor& dvalues, const Between& between);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

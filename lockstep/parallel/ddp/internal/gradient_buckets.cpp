@@ -11,7 +11,7 @@
 #include "lockstep/core/text.h"
 #include "lockstep/flat/gradient_home.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace {
 
 // `symmetric` must be the same on all ranks.
@@ -207,4 +207,4 @@ void GradientBuckets::reset() {
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

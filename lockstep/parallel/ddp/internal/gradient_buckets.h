@@ -16,7 +16,7 @@
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/parallel/ddp/comm_hook.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // A parameter, and the progress of its gradient in this backward.
 struct Gradient {
@@ -111,4 +111,4 @@ class GradientBuckets {
   bool made_ = false;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace {
 
 constexpr int64_t kNumbers = sizeof(Announcement) / sizeof(int64_t);
@@ -50,4 +50,4 @@ void JoinProtocol::settle() {
   pending_.clear();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

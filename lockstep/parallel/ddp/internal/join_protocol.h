@@ -8,7 +8,7 @@
 
 #include "lockstep/comm/communicator.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // The next common call of the ranks with data.
 enum class Step : int64_t {
@@ -53,4 +53,4 @@ class JoinProtocol {
   std::vector<Pending> pending_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

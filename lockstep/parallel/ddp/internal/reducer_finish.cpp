@@ -10,7 +10,7 @@
 #include "lockstep/parallel/ddp/internal/reducer_state.h"
 #include "lockstep/parallel/ddp/internal/sparse_sum.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 void ReducerState::backward_ended() {
   if (quiet_) return finish_quietly();
@@ -204,4 +204,4 @@ bool ReducerState::shadow(const JoinState& join_state) {
   return false;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -8,7 +8,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 ReducerState::ReducerState(NamedTensors parameters, Communicator comm, ReducerOptions options)
     : comm_(std::move(comm)),
@@ -140,4 +140,4 @@ void ReducerState::reset() {
   shadowing_ = false;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

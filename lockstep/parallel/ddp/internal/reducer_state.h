@@ -16,7 +16,7 @@
 #include "lockstep/parallel/ddp/internal/join_protocol.h"
 #include "lockstep/parallel/ddp/reducer.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // Owned by the Reducer.
 class ReducerState final : public flat::BackwardWatch {
@@ -85,4 +85,4 @@ class ReducerState final : public flat::BackwardWatch {
   int64_t quiet_backwards_ = 0;  // since the last that communicated, except under NoSync
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -8,7 +8,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace {
 
 // Returns all ranks' rows, in rank order.
@@ -55,4 +55,4 @@ at::Tensor sum_sparse(Communicator& comm, const at::Tensor& own, at::IntArrayRef
   return at::sparse_coo_tensor(all_indices.t(), all_values, shape).coalesce();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

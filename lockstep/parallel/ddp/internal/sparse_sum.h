@@ -6,7 +6,7 @@
 
 #include "lockstep/comm/communicator.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // The sum of the ranks' COO tensors of one shape, coalesced, with the same bits on all ranks. An
 // undefined one contributes nothing; if all are undefined, so is the result.
@@ -16,4 +16,4 @@ namespace lockstep::internal {
 at::Tensor sum_sparse(Communicator& comm, const at::Tensor& own, at::IntArrayRef shape,
                       at::ScalarType dtype);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

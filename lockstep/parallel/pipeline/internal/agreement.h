@@ -7,7 +7,7 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/parallel/pipeline/pipeline.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // For a pipeline: schedules and disciplines, ties with their parameters' sizes, types and
 // frozenness, and the rows of neighbouring chunks.
@@ -25,4 +25,4 @@ void agree_on_pipeline(Communicator& comm, const PipelineSchedule& schedule,
 void agree_on_step(Communicator& comm, const PipelineSchedule& schedule, bool backward,
                    const std::vector<int64_t>& rows);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

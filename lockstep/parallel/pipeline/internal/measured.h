@@ -7,7 +7,7 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/plan/pipeline_plan.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // The result is on rank 0.
 // Collective: all ranks call it.
@@ -16,4 +16,4 @@ std::optional<MeasuredPipeline> gather_measured(Communicator& comm,
                                                 const std::vector<TimedAction>& executed,
                                                 int most_held);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

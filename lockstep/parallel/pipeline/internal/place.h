@@ -6,7 +6,7 @@
 
 #include "lockstep/plan/pipeline_check.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // "the rows of micro-batch 3", "the gradient of micro-batch 3".
 std::string name_of(const PipelineMessage& message);
@@ -16,4 +16,4 @@ std::string name_of(const PipelineMessage& message);
 // exceptions stay unchanged.
 void at_place(const std::function<std::string()>& place, const std::function<void()>& call);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -12,7 +12,7 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/parallel/pipeline/pipeline.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 class PipelineStep {
  public:
@@ -94,4 +94,4 @@ class PipelineStep {
   int64_t held_bytes_ = 0, most_bytes_ = 0;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -8,7 +8,7 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/parallel/pipeline/pipeline.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 class Ties {
  public:
@@ -36,4 +36,4 @@ class Ties {
   std::vector<Own> own_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -7,7 +7,7 @@
 
 #include "lockstep/core/errors.h"
 
-namespace lockstep::zero::internal {
+namespace lockstep::inline v0::zero::internal {
 namespace {
 
 constexpr double kHuge = std::numeric_limits<double>::max();
@@ -312,4 +312,4 @@ void check_the_rest(JsonSection& top) {
   top.refuse_unless({"tensor_parallel"}, {"{}", "{\"autotp_size\": 0}", "{\"autotp_size\": 1}"});
 }
 
-}  // namespace lockstep::zero::internal
+}  // namespace lockstep::inline v0::zero::internal

@@ -5,7 +5,7 @@
 #include "lockstep/parallel/zero/internal/json_section.h"
 #include "lockstep/parallel/zero/zero_config.h"
 
-namespace lockstep::zero::internal {
+namespace lockstep::inline v0::zero::internal {
 
 // Each reads its own section.
 optim::OptimizerSpec read_optimizer(JsonSection section);
@@ -19,4 +19,4 @@ double read_clipping(JsonSection& top);
 void read_zero(JsonSection& top, ZeroConfig& config);
 void check_the_rest(JsonSection& top);
 
-}  // namespace lockstep::zero::internal
+}  // namespace lockstep::inline v0::zero::internal

@@ -9,7 +9,7 @@
 #include "lockstep/core/stopwatch.h"
 #include "lockstep/parallel/zero/internal/zero_layout.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace {
 
 // A storage of the parameter's size, so that shapes and strides fit; reading it throws.
@@ -242,4 +242,4 @@ int64_t GatheredUnits::most_bytes() const {
   return most_here(std::move(foreign), keep_);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -16,7 +16,7 @@
 #include "lockstep/parallel/zero/internal/host_copy.h"
 #include "lockstep/parallel/zero/internal/unit_passes.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // The order of units: that of the previous pass or, at first, their order in the model.
 class UnitOrder {
@@ -145,4 +145,4 @@ class GatheredUnits {
   double waiting_ = 0;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

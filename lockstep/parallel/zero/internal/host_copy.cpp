@@ -12,7 +12,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/pages.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace {
 
 // Compares whether the hosts want the same.
@@ -264,4 +264,4 @@ std::unique_ptr<HostCopy> HostCopy::make(Communicator& comm, std::span<const int
   return std::make_unique<InHostMemory>(comm, std::move(*ranks), host, !copies.empty());
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -16,7 +16,7 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/work.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // The number of ranks of each host, by the hosts' order in the group; hosts[r] is rank r's. nullopt
 // where the ranks of a host are not consecutive.
@@ -87,4 +87,4 @@ class HostCopy {
   Communicator comm_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -5,7 +5,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 
-namespace lockstep::zero::internal {
+namespace lockstep::inline v0::zero::internal {
 
 using nlohmann::json;
 
@@ -98,4 +98,4 @@ void JsonSection::finish() const {
   }
 }
 
-}  // namespace lockstep::zero::internal
+}  // namespace lockstep::inline v0::zero::internal

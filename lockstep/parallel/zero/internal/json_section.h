@@ -11,7 +11,7 @@
 
 #include "lockstep/core/json_object.h"
 
-namespace lockstep::zero::internal {
+namespace lockstep::inline v0::zero::internal {
 
 // Parses the text. Throws InvalidArgument that begins with `source` if it is not JSON, or has a key
 // twice.
@@ -50,4 +50,4 @@ class JsonSection {
   std::vector<std::string> known_;
 };
 
-}  // namespace lockstep::zero::internal
+}  // namespace lockstep::inline v0::zero::internal

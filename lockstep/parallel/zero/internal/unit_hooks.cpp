@@ -5,7 +5,7 @@
 
 #include <utility>
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace {
 
 using Pass = GatheredUnits::Pass;
@@ -83,4 +83,4 @@ std::vector<HookHandle> hook_units(torch::nn::Module& model,
   return handles;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // A forward has no explicit start: it begins after a backward, or where it reaches a unit again.
 void UnitPasses::went(size_t unit) {
@@ -51,4 +51,4 @@ void UnitPasses::clear() {
   turned_ = true;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // A backward goes back along the forward's path, and may leave out units on whose output a rank's
 // loss does not depend. Other ranks need this one's part of them, so it passes them by all the
@@ -42,4 +42,4 @@ class UnitPasses {
   bool turned_ = true;    // since the last went()
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

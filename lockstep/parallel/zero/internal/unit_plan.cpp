@@ -10,7 +10,7 @@
 #include "lockstep/hooks/forward_hook.h"
 #include "lockstep/hooks/layer_hook.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace {
 
 constexpr size_t kOutside = static_cast<size_t>(-1);
@@ -76,4 +76,4 @@ UnitPlan plan_units(const torch::nn::Module& model, const std::vector<std::strin
   return plan;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

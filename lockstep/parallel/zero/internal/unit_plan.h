@@ -13,7 +13,7 @@ namespace torch::nn {
 class Module;
 }
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 struct UnitPlan {
   std::vector<std::string> names;           // in the model's order
@@ -26,4 +26,4 @@ struct UnitPlan {
 UnitPlan plan_units(const torch::nn::Module& model, const std::vector<std::string>& names,
                     std::span<const at::Tensor> parameters);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -15,7 +15,7 @@
 #include "lockstep/flat/parameter_home.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace {
 
 void check_kind(const ZeroParameter& parameter) {
@@ -403,4 +403,4 @@ void ZeroBuckets::forget_arrivals() {
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

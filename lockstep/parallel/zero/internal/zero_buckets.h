@@ -23,7 +23,7 @@
 #include "lockstep/parallel/zero/internal/unit_plan.h"
 #include "lockstep/parallel/zero/internal/zero_layout.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // A parameter, and the progress of its gradient in this step.
 struct ZeroParameter {
@@ -153,4 +153,4 @@ class ZeroBuckets {
   bool alone_;  // there is no other rank
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

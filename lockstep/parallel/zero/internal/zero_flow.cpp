@@ -12,7 +12,7 @@
 #include "lockstep/device/stream.h"
 #include "lockstep/parallel/zero/internal/zero_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 void ZeroState::backward_began() {
   quiet_backward_ = quiet();
@@ -244,4 +244,4 @@ std::vector<at::Tensor> ZeroState::own_gradients() const {
   return own;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -10,7 +10,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 ZeroOptions resolved(ZeroOptions options, int ranks) {
   if (options.stage < 0 || options.stage > 3)
@@ -104,4 +104,4 @@ int64_t most_here(std::vector<int64_t> sizes, bool all) {
   return (sizes.empty() ? 0 : sizes[0]) + (sizes.size() > 1 ? sizes[1] : 0);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -16,12 +16,12 @@
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/parallel/zero/internal/unit_plan.h"
 
-namespace lockstep {
+namespace lockstep::inline v0 {
 struct ZeroOptions;
 struct ZeroUnits;
-}  // namespace lockstep
+}  // namespace lockstep::inline v0
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 inline constexpr size_t kZeroInFlight = 3;  // buckets that are reduced at the same time
 
@@ -67,4 +67,4 @@ std::vector<flat::ShardedBucket> plan_zero_buckets(std::span<const flat::TensorS
 // or the sum of all.
 int64_t most_here(std::vector<int64_t> sizes, bool all);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

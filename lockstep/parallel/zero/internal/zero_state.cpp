@@ -17,7 +17,7 @@
 #include "lockstep/parallel/zero/internal/unit_hooks.h"
 #include "lockstep/parallel/zero/internal/zero_update.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace {
 
 Communicator own_group(Communicator comm) {
@@ -293,4 +293,4 @@ void ZeroState::forget() {
   arrived_ = false;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

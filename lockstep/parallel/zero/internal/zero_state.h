@@ -20,7 +20,7 @@
 #include "lockstep/parallel/zero/internal/zero_update.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // Owned by the optimizer.
 class ZeroState final : public flat::BackwardWatch {
@@ -116,4 +116,4 @@ class ZeroState final : public flat::BackwardWatch {
   at::Tensor left_out_;  // steps that devices have skipped, of those that parameters count
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

@@ -19,7 +19,7 @@
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/optim/muon.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 namespace {
 
 using torch::optim::AdamOptions;
@@ -166,4 +166,4 @@ void update_part(ZeroBucket& bucket, std::vector<ZeroParameter>& parameters,
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

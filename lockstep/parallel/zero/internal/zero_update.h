@@ -8,7 +8,7 @@
 #include "lockstep/optim/step_decision.h"
 #include "lockstep/parallel/zero/internal/zero_buckets.h"
 
-namespace lockstep::internal {
+namespace lockstep::inline v0::internal {
 
 // Updates this rank's part of the parameters and its state as decided, and counts the step for all
 // of the bucket's parameters. `left_out`: how many of the steps that the parameters count their
@@ -17,4 +17,4 @@ void update_part(ZeroBucket& bucket, std::vector<ZeroParameter>& parameters,
                  const optim::StepDecision& decision, const at::Tensor& left_out,
                  const torch::optim::OptimizerOptions& options);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::inline v0::internal

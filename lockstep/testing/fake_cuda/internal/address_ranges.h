@@ -7,7 +7,7 @@
 #include <map>
 #include <optional>
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 
 // Handed out in turns, so that addresses come back late. One thread at a time.
 class AddressRanges {
@@ -50,4 +50,4 @@ class AddressRanges {
   size_t next_ = 0;                // where to look first
 };
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

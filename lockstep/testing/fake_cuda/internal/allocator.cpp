@@ -8,7 +8,7 @@
 #include "lockstep/testing/fake_cuda/internal/machine.h"
 #include "lockstep/testing/fake_cuda/internal/pinned.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 namespace {
 
 const std::string kNobody = "an allocation";
@@ -126,4 +126,4 @@ void register_allocator() {
   c10::SetAllocator(c10::DeviceType::CUDA, device_allocator());
 }
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

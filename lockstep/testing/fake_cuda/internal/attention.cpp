@@ -21,7 +21,7 @@
 #include "lockstep/testing/fake_cuda/internal/host_views.h"
 #include "lockstep/testing/fake_cuda/internal/launch.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 namespace {
 
 // What the CPU's kernel cannot do is composed, as on a GPU.
@@ -115,4 +115,4 @@ void register_attention(torch::Library& own) {
   at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(&choose_attention);
 }
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

@@ -18,7 +18,7 @@
 #include "lockstep/core/mutex.h"
 #include "lockstep/core/subprocess.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 namespace {
 
 constexpr size_t kFrames = 96;
@@ -184,4 +184,4 @@ std::vector<std::string> name_callers(std::span<void* const> callers, size_t mos
   return result;
 }
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

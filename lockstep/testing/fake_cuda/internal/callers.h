@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 
 // Where the calling thread will return to in the program itself, without its libraries, from the
 // inside out, behind the innermost library; what is left over becomes nullptr.
@@ -19,4 +19,4 @@ void look_up(const std::vector<void*>& callers);
 // addr2line, or addresses where there is none.
 std::vector<std::string> name_callers(std::span<void* const> callers, size_t most);
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

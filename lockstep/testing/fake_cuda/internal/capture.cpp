@@ -9,7 +9,7 @@
 #include "lockstep/testing/fake_cuda/internal/devices.h"
 #include "lockstep/testing/fake_cuda/internal/launch.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 namespace {
 
 std::atomic<uint64_t> next_id{1};
@@ -296,4 +296,4 @@ bool replaying() {
   return in_replay;
 }
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

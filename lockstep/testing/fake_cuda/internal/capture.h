@@ -23,7 +23,7 @@
 #include "lockstep/testing/fake_cuda/internal/history.h"
 #include "lockstep/testing/fake_cuda/internal/machine.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 
 // Which calls that might disturb a capture end it: cudaStreamCaptureMode.
 enum class CaptureMode { kGlobal, kThreadLocal, kRelaxed };
@@ -143,4 +143,4 @@ bool replaying();
 // Graphs for at::accelerator::Graph; nothing where this libtorch has none.
 void register_graphs();
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 
 // An operation: the `tick`-th of a stream, counted from 1.
 struct Stamp {
@@ -45,4 +45,4 @@ struct Moment {
   VectorClock clock;
 };
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

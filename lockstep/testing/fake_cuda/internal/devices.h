@@ -11,7 +11,7 @@ namespace torch {
 class Library;
 }
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 
 inline constexpr c10::DispatchKeySet kDeviceKeys(c10::DispatchKey::CUDA);
 
@@ -73,4 +73,4 @@ void catch_faults();
 // LaunchError.
 void load_libraries();
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

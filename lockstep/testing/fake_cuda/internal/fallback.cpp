@@ -14,7 +14,7 @@
 #include "lockstep/testing/fake_cuda/internal/host_views.h"
 #include "lockstep/testing/fake_cuda/internal/launch.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 namespace {
 
 // Operators that wait for the device since their result's size depends on values.
@@ -276,4 +276,4 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit:
   HostCall(op, *stack).run();
 }
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

@@ -11,7 +11,7 @@
 
 #include "lockstep/testing/fake_cuda/internal/launch.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 
 void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack);
 
@@ -32,4 +32,4 @@ class PlainKernels {
   c10::impl::ExcludeDispatchKeyGuard autocast_;
 };
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

@@ -10,7 +10,7 @@
 #include "lockstep/testing/fake_cuda/internal/machine.h"
 #include "lockstep/testing/fake_cuda/internal/pinned.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 namespace {
 
 struct sigaction former;
@@ -86,4 +86,4 @@ void catch_faults() {
   ::sigaction(SIGSEGV, &action, &former);
 }
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

@@ -10,7 +10,7 @@
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
 #include <ATen/core/GraphImplInterface.h>
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 namespace {
 
 CaptureMode mode_of(at::GraphCaptureMode mode) {
@@ -91,9 +91,9 @@ void register_graphs() {
       });
 }
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake
 #else
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 void register_graphs() {}
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake
 #endif

@@ -12,7 +12,7 @@
 #include "lockstep/testing/fake_cuda/internal/machine.h"
 #include "lockstep/testing/fake_cuda/internal/pinned.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 namespace {
 
 constexpr int kPool = 32;  // streams of a device's pool, handed out in turns as CUDA's are
@@ -208,4 +208,4 @@ void register_guard() {
   static const c10::impl::DeviceGuardImplRegistrar registered(c10::DeviceType::CUDA, guard);
 }
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

@@ -4,7 +4,7 @@
 #include <iterator>
 #include <utility>
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 
 void AccessHistory::split(size_t at) {
   auto it = segments_.upper_bound(at);
@@ -72,4 +72,4 @@ std::vector<Access> AccessHistory::beyond(const VectorClock& clock) const {
   return result;
 }
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

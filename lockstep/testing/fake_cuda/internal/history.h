@@ -11,7 +11,7 @@
 #include "lockstep/testing/fake_cuda/internal/clock.h"
 #include "lockstep/testing/fake_cuda/internal/place.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 
 struct Access {
   Stamp stamp;
@@ -48,4 +48,4 @@ class AccessHistory {
   std::map<size_t, Segment> segments_;  // by their begin
 };
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

@@ -12,7 +12,7 @@
 #include "lockstep/testing/fake_cuda/internal/devices.h"
 #include "lockstep/testing/fake_cuda/internal/machine.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 namespace {
 
 c10::Device device_of(int index) {
@@ -143,4 +143,4 @@ at::Generator host_generator(const at::Generator& generator, int device) {
   return dynamic_cast<DeviceGenerator&>(*own.unsafeGetGeneratorImpl()).host();
 }
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

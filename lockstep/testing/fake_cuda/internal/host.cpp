@@ -2,7 +2,7 @@
 
 #include <c10/util/ThreadLocalDebugInfo.h>
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 namespace {
 
 // ThreadLocalDebugInfo gives a bare pointer; the owner is found through it.
@@ -63,4 +63,4 @@ std::vector<StopPlace> Host::stops() const {
   return stops_;
 }
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

@@ -11,7 +11,7 @@
 #include "lockstep/testing/fake_cuda/internal/clock.h"
 #include "lockstep/testing/fake_cuda/internal/place.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 
 struct StopPlace {
   HostStop cause;
@@ -50,4 +50,4 @@ class Host {
   std::vector<StopPlace> stops_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

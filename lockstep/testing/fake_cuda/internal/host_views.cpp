@@ -9,7 +9,7 @@
 #include "lockstep/testing/fake_cuda/internal/devices.h"
 #include "lockstep/testing/fake_cuda/internal/machine.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 namespace {
 
 // A block that stays open meanwhile.
@@ -147,4 +147,4 @@ const at::Tensor& resize_tensor(const at::Tensor& self, at::IntArrayRef sizes,
   return self;
 }
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

@@ -9,7 +9,7 @@
 #include <map>
 #include <vector>
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 
 // The memory is to be open as long as its views are used.
 class HostViews {
@@ -54,4 +54,4 @@ at::Tensor copy_to_device(const at::Tensor& host, int device);
 const at::Tensor& resize_tensor(const at::Tensor& self, at::IntArrayRef sizes,
                                 at::OptionalIntArrayRef strides);
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

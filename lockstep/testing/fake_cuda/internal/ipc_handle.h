@@ -11,7 +11,7 @@
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/testing/fake_cuda/internal/runtime_tables.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 
 // Memory, by the file that it is of.
 struct SharedPlace {
@@ -41,4 +41,4 @@ inline UniqueFd open_file(const SharedPlace& place) {
   return UniqueFd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
 }
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

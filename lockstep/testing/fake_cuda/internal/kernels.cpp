@@ -18,7 +18,7 @@
 #include "lockstep/testing/fake_cuda/internal/launch.h"
 #include "lockstep/testing/fake_cuda/internal/pinned.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 namespace {
 
 int device_or_current(std::optional<at::Device> device) {
@@ -245,4 +245,4 @@ void register_kernels() {
   others.fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
 }
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

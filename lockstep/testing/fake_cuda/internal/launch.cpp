@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 namespace {
 
 constexpr size_t kMostPieces = 256;
@@ -124,4 +124,4 @@ Launch::~Launch() {
   for (Block* block : blocks_) machine().memory.close(*block);
 }
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

@@ -11,7 +11,7 @@
 #include "lockstep/testing/fake_cuda/internal/history.h"
 #include "lockstep/testing/fake_cuda/internal/machine.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 
 // The memory that an operation may touch is open from start() to the end of this object.
 class Launch {
@@ -70,4 +70,4 @@ class Launch {
 std::vector<ByteRange> byte_ranges(at::IntArrayRef sizes, at::IntArrayRef strides, size_t item,
                                    size_t begin);
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

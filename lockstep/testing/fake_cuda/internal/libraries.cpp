@@ -14,7 +14,7 @@
 #include "lockstep/testing/fake_cuda/internal/runtime.h"
 #include "lockstep/testing/fake_cuda/shims/embedded.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 namespace {
 
 // The file is to stay open until all are loaded: dlopen takes one path for one library.
@@ -45,4 +45,4 @@ void load_libraries() {
   const UniqueFd nccl = load("libnccl.so.2", nccl_file(), "lockstep_fake_nccl", &nccl_table());
 }
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

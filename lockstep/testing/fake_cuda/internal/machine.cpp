@@ -7,7 +7,7 @@
 #include "lockstep/testing/fake_cuda/internal/capture.h"
 #include "lockstep/testing/fake_cuda/internal/pinned.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 namespace {
 
 constexpr size_t kMostRaces = 100;
@@ -80,4 +80,4 @@ void count(const FakeCudaCounts& counted) {
   Host::current()->tally.add(counts);
 }
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

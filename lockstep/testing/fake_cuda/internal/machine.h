@@ -17,7 +17,7 @@
 #include "lockstep/testing/fake_cuda/internal/place.h"
 #include "lockstep/testing/fake_cuda/internal/timeline.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 
 // The races found. Any thread may call.
 class RaceLog {
@@ -67,4 +67,4 @@ void stop_host(HostStop cause, std::string operation, StreamSlot stream, const V
 // To both tallies.
 void count(const FakeCudaCounts& counts);
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

@@ -12,7 +12,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 namespace {
 
 constexpr size_t kPage = 4096;
@@ -209,4 +209,4 @@ void DeviceMemory::record_stream(Block& block, int stream) {
     block.recorded.push_back(stream);
 }
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

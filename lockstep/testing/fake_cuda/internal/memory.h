@@ -17,7 +17,7 @@
 #include "lockstep/testing/fake_cuda/internal/history.h"
 #include "lockstep/testing/fake_cuda/internal/place.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 
 class Capture;
 
@@ -112,4 +112,4 @@ class DeviceMemory {
   ConditionVariable given_back_;                                      // by close_at()
 };
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

@@ -20,7 +20,7 @@
 #include "lockstep/testing/fake_cuda/internal/launch.h"
 #include "lockstep/testing/fake_cuda/internal/nccl_arithmetic.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -460,4 +460,4 @@ const NcclTable& nccl_table() {
   return kTable;
 }
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

@@ -11,8 +11,8 @@
 
 #include "lockstep/testing/fake_cuda/internal/runtime_tables.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 
 const NcclTable& nccl_table();
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

@@ -9,7 +9,7 @@
 
 #include "lockstep/core/check.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 namespace {
 
 enum NcclReduction : int { kSum = 0, kProduct = 1, kMax = 2, kMin = 3, kAverage = 4 };
@@ -82,4 +82,4 @@ void nccl_reduce(int dtype, int op, const std::vector<const std::byte*>& inputs,
   });
 }
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

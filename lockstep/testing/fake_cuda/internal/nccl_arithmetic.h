@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 
 // By NCCL's number; 0 for one that is unknown.
 size_t nccl_item_size(int dtype);
@@ -15,4 +15,4 @@ size_t nccl_item_size(int dtype);
 void nccl_reduce(int dtype, int op, const std::vector<const std::byte*>& inputs, std::byte* output,
                  size_t count);
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

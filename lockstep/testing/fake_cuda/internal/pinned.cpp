@@ -6,7 +6,7 @@
 #include <iterator>
 #include <utility>
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 namespace {
 
 constexpr size_t kPinnedPage = 4096;
@@ -111,4 +111,4 @@ PinnedMemory& pinned_memory() {
   return *memory;
 }
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

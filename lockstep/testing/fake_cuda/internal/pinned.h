@@ -10,7 +10,7 @@
 #include "lockstep/testing/fake_cuda/internal/clock.h"
 #include "lockstep/testing/fake_cuda/internal/place.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 
 // Each piece has pages of its own. Until the host has seen that a copy is over, they cannot be
 // written, and not read either where the copy writes them. Any thread may call.
@@ -54,4 +54,4 @@ class PinnedMemory {
 
 PinnedMemory& pinned_memory();
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

@@ -2,7 +2,7 @@
 
 #include "lockstep/testing/fake_cuda/internal/callers.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 namespace {
 
 constexpr size_t kCallers = 3;  // that a report names
@@ -34,4 +34,4 @@ void prepare_to_describe(const std::vector<PlacePtr>& places) {
   look_up(callers);
 }
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

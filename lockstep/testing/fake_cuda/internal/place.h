@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 
 struct Place {
   std::string operation;            // "aten::mul.Tensor"
@@ -26,4 +26,4 @@ std::string describe(const Place& place);
 // Makes describe() of these quick: the callers of all are looked up at once.
 void prepare_to_describe(const std::vector<PlacePtr>& places);
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

@@ -10,7 +10,7 @@
 #include "lockstep/testing/fake_cuda/internal/launch.h"
 #include "lockstep/testing/fake_cuda/internal/runtime_events.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 namespace {
 
 enum CudaError : int {
@@ -185,4 +185,4 @@ const RuntimeTable& runtime_table() {
   return kRuntimeTable;
 }
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

@@ -8,8 +8,8 @@
 
 #include "lockstep/testing/fake_cuda/internal/runtime_tables.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 
 const RuntimeTable& runtime_table();
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

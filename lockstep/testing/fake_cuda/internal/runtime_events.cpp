@@ -10,7 +10,7 @@
 #include "lockstep/testing/fake_cuda/internal/ipc_handle.h"
 #include "lockstep/testing/fake_cuda/internal/launch.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 namespace {
 
 constexpr size_t kEventsAtOnce = 4096;
@@ -124,4 +124,4 @@ RuntimeEvent* open_shared_event(const IpcHandle& handle) {
   return events == nullptr ? nullptr : new RuntimeEvent(events + place.offset, handle);
 }
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

@@ -9,7 +9,7 @@
 #include "lockstep/testing/fake_cuda/internal/machine.h"
 #include "lockstep/testing/fake_cuda/internal/runtime_tables.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 
 // Any thread may call.
 class RuntimeEvent {
@@ -50,4 +50,4 @@ class RuntimeEvent {
 RuntimeEvent* make_shared_event();
 RuntimeEvent* open_shared_event(const IpcHandle& handle);
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

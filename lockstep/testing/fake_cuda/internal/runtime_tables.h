@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 
 struct NcclId {
   char bytes[128];
@@ -60,4 +60,4 @@ struct RuntimeTable {
   int (*open_event)(void** event, const IpcHandle& handle);
 };
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

@@ -7,7 +7,7 @@
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/errors.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 namespace {
 
 constexpr auto kLateLimit = std::chrono::minutes(2);
@@ -132,4 +132,4 @@ void Timeline::wait_for(const VectorClock& clock, const Stamp* but) {
   }
 }
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

@@ -12,7 +12,7 @@
 #include "lockstep/testing/fake_cuda/internal/clock.h"
 #include "lockstep/testing/fake_cuda/internal/host.h"
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 
 // A stream's number among those of all devices, as vector clocks count them.
 using StreamSlot = int;
@@ -75,4 +75,4 @@ class Timeline {
   std::vector<Late> late_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

@@ -18,7 +18,7 @@ extern const char lockstep_fake_nccl_file_begin[], lockstep_fake_nccl_file_end[]
 extern const char lockstep_fake_cudart_file_begin[], lockstep_fake_cudart_file_end[];
 }
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 
 std::string_view nccl_file() {
   return {lockstep_fake_nccl_file_begin,
@@ -29,4 +29,4 @@ std::string_view cudart_file() {
           static_cast<size_t>(lockstep_fake_cudart_file_end - lockstep_fake_cudart_file_begin)};
 }
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

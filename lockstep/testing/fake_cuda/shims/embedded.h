@@ -4,9 +4,9 @@
 
 #include <string_view>
 
-namespace lockstep::testing::fake {
+namespace lockstep::inline v0::testing::fake {
 
 std::string_view nccl_file();
 std::string_view cudart_file();
 
-}  // namespace lockstep::testing::fake
+}  // namespace lockstep::inline v0::testing::fake

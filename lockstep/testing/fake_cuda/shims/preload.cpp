@@ -14,7 +14,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/testing/fake_cuda/fake_cuda.h"
 
-namespace lockstep::testing {
+namespace lockstep::inline v0::testing {
 namespace {
 
 void say(const std::string& line) {
@@ -54,4 +54,4 @@ __attribute__((constructor)) void install() {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::inline v0::testing

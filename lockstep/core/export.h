@@ -1,0 +1,7 @@
+// LOCKSTEP_API marks what the shared library exports: the functions and classes of public headers.
+//
+// The rooms are compiled with -fvisibility=hidden, so what has no mark stays inside. A type that is
+// thrown, or has virtual functions, needs the mark too: both sides must see one typeinfo.
+#pragma once
+
+#define LOCKSTEP_API __attribute__((visibility("default")))
