@@ -94,6 +94,15 @@ ensure_python_test_packages() {
   pip_quietly install --no-deps tensorboard protobuf absl-py || say "pip could not install tensorboard (log: build/pip.log)"
 }
 
+# MPICH 5 in build/mpi-abi, for programs of the MPI standard's own binary interface; Debian's MPIs do not have it yet.
+ensure_standard_mpi() {
+  local dir="$ROOT/build/mpi-abi"
+  if [ -x "$dir/bin/mpicxx_abi" ] || [ ! -x "$ROOT/.venv/bin/python" ]; then return; fi
+  say "Installing MPICH 5 into build/mpi-abi, for the tests (PyPI, 13 MB)"
+  pip_quietly install --no-deps --prefix "$dir" 'mpich>=5.0,<6' ||
+    say "pip could not install mpich (log: build/pip.log): tests of the MPI standard's binary interface are skipped."
+}
+
 # ensure_test_dependencies FULL (1 or 0)
 ensure_test_dependencies() {
   mkdir -p "$ROOT/build"
@@ -101,4 +110,5 @@ ensure_test_dependencies() {
   if [ "$1" = 1 ]; then try_packages "$(full_test_packages)"; fi
   ensure_clang_format
   ensure_python_test_packages
+  ensure_standard_mpi
 }
