@@ -18,7 +18,8 @@ constexpr auto kLook = std::chrono::milliseconds(1);
 Timeout late(const std::string& what, Deadline deadline) {
   return Timeout(what + " through MPI did not end within " +
                  std::to_string(static_cast<int>(deadline.timeout_seconds())) +
-                 " s: a rank has not called this, or MPI does not reach its host");
+                 " s: a rank of this job has not called init() or from_mpi(), or MPI does not reach its "
+                 "host");
 }
 
 // Memory that MPI may use until the operation is complete.
