@@ -28,6 +28,11 @@ const Batch::Sample& Batch::at(size_t sample) const {
   return samples_[sample];
 }
 
+const Schema& Batch::schema() const {
+  static const Schema none;
+  return member_ ? member_->memory.geometry().schema : none;
+}
+
 const void* Batch::data(size_t sample, size_t field) const {
   const uint32_t slot = at(sample).slot;
   const Schema& schema = member_->memory.geometry().schema;

@@ -148,6 +148,8 @@ class LOCKSTEP_API Batch {
 
   size_t size() const { return samples_.size(); }
   bool empty() const { return samples_.empty(); }
+  // Of its samples; an empty batch that no take() has returned has an empty one.
+  const Schema& schema() const;
   // The field's array of a sample, in the ring; valid until the sample is released.
   // Throws: InvalidArgument for a sample or a field that is not there.
   const void* data(size_t sample, size_t field) const;

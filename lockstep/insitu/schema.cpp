@@ -14,22 +14,23 @@ struct Kind {
   std::string_view name;
   size_t bytes;
 };
-constexpr std::array<Kind, kDTypes> kKinds = {{{"uint8", 1},
+constexpr std::array<Kind, kDTypes> kKinds = {{{"none", 0},
+                                               {"float32", 4},
+                                               {"float64", 8},
+                                               {"float16", 2},
+                                               {"bfloat16", 2},
                                                {"int8", 1},
                                                {"int16", 2},
                                                {"int32", 4},
                                                {"int64", 8},
-                                               {"float16", 2},
-                                               {"bfloat16", 2},
-                                               {"float32", 4},
-                                               {"float64", 8},
+                                               {"uint8", 1},
                                                {"bool", 1}}};
 constexpr size_t kMaxBytes = size_t{1} << 40;  // of a sample
 
 const Kind& kind(DType dtype) {
   const auto index = static_cast<uint32_t>(dtype);
-  if (index >= kDTypes)
-    throw InvalidArgument("insitu: there is no dtype " + std::to_string(index) + "; 0 to " +
+  if (index == 0 || index >= kDTypes)
+    throw InvalidArgument("insitu: there is no dtype " + std::to_string(index) + "; 1 to " +
                           std::to_string(kDTypes - 1) + " are known");
   return kKinds[index];
 }
@@ -46,7 +47,7 @@ size_t checked_bytes(const Field& field) {
   return bytes;
 }
 
-void check_name(const std::string& name) {
+void check_field_name(const std::string& name) {
   if (name.empty()) throw InvalidArgument("insitu: a field without a name");
   if (name.size() > Schema::kMaxName)
     throw InvalidArgument("insitu: the field name '" + name + "' is longer than " +
@@ -117,7 +118,7 @@ Schema::Schema(std::vector<Field> fields) : fields_(std::move(fields)) {
                           std::to_string(kMaxFields) + " are possible");
   for (size_t i = 0; i < fields_.size(); ++i) {
     const Field& field = fields_[i];
-    check_name(field.name);
+    check_field_name(field.name);
     if (field.shape.size() > kMaxDims)
       throw InvalidArgument("insitu: more than " + std::to_string(kMaxDims) +
                             " dims in the field " + field.to_string());
@@ -180,7 +181,7 @@ Schema decode_schema(const std::byte* bytes, size_t count) {
     const auto dtype = reader.number<uint32_t>();
     const auto dims = reader.number<uint32_t>();
     const auto name = reader.number<uint32_t>();
-    if (dtype >= kDTypes || dims > Schema::kMaxDims || name > Schema::kMaxName)
+    if (dtype == 0 || dtype >= kDTypes || dims > Schema::kMaxDims || name > Schema::kMaxName)
       throw DataError("insitu: the ring's schema has no sense");
     field.dtype = static_cast<DType>(dtype);
     field.name = reader.text(name);

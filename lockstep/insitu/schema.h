@@ -11,20 +11,20 @@
 
 namespace lockstep::inline v0::insitu {
 
-// The numbers are part of the ring's memory and of the C interface.
+// The numbers are part of the ring's memory, and those of the C interface. 0 is none.
 enum class DType : uint32_t {
-  kUInt8 = 0,
-  kInt8 = 1,
-  kInt16 = 2,
-  kInt32 = 3,
-  kInt64 = 4,
-  kFloat16 = 5,
-  kBFloat16 = 6,
-  kFloat32 = 7,
-  kFloat64 = 8,
-  kBool = 9,
+  kFloat32 = 1,
+  kFloat64 = 2,
+  kFloat16 = 3,
+  kBFloat16 = 4,
+  kInt8 = 5,
+  kInt16 = 6,
+  kInt32 = 7,
+  kInt64 = 8,
+  kUInt8 = 9,
+  kBool = 10,
 };
-inline constexpr uint32_t kDTypes = 10;
+inline constexpr uint32_t kDTypes = 11;  // numbers, with 0
 
 LOCKSTEP_API size_t size_of(DType dtype);
 LOCKSTEP_API std::string_view name_of(DType dtype);  // "float32"

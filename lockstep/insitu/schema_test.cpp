@@ -45,7 +45,8 @@ TEST(Schema, NamesWhatIsWrong) {
   EXPECT_THAT(why_not({{"a", DType::kFloat64, {int64_t{1} << 62, 16}}}), HasSubstr("2^40"));
   EXPECT_THAT(why_not({{"a", DType::kInt8, std::vector<int64_t>(9, 1)}}), HasSubstr("dims"));
   EXPECT_THAT(why_not({{std::string(64, 'x'), DType::kInt8, {}}}), HasSubstr("longer"));
-  EXPECT_THAT(why_not({{"a", static_cast<DType>(10), {}}}), HasSubstr("dtype 10"));
+  EXPECT_THAT(why_not({{"a", static_cast<DType>(0), {}}}), HasSubstr("dtype 0"));
+  EXPECT_THAT(why_not({{"a", static_cast<DType>(11), {}}}), HasSubstr("dtype 11"));
 }
 
 TEST(Schema, TheDifferenceNamesTheFieldAndBothForms) {
