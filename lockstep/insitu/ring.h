@@ -153,7 +153,8 @@ class LOCKSTEP_API Batch {
   // The field's array of a sample, in the ring; valid until the sample is released.
   // Throws: InvalidArgument for a sample or a field that is not there.
   const void* data(size_t sample, size_t field) const;
-  // Rises in the order in which samples were committed; unique in the ring.
+  // Unique in the ring. Those of one producer rise in its order, and come in that order to one
+  // consumer; those of several producers nearly in the order of commit().
   uint64_t number(size_t sample) const;
   // The producer's row in stats().members, if no member's place was taken by another one.
   uint32_t producer(size_t sample) const;

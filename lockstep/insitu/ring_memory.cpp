@@ -268,8 +268,13 @@ void RingMemory::abandon(uint32_t slot) noexcept {
   header().space.raise();
 }
 
+// A producer fills a lower slot and then a higher one, behind and before a search that passes: the
+// search finds the second sample alone. But whatever its producer committed before it was there when
+// it was seen. So a sample is taken once a second search finds nothing older.
 std::optional<RingMemory::Taken> RingMemory::take() noexcept {
   const uint32_t count = slots();
+  std::optional<uint32_t> before;
+  uint64_t before_bits = 0;
   for (int scan = 0; scan < kRescans; ++scan) {
     std::optional<uint32_t> oldest;
     uint64_t oldest_bits = 0, oldest_number = 0;
@@ -282,6 +287,10 @@ std::optional<RingMemory::Taken> RingMemory::take() noexcept {
       oldest_number = word.number;
     }
     if (!oldest) return std::nullopt;
+    const bool sure = before == oldest && before_bits == oldest_bits;
+    before = oldest;
+    before_bits = oldest_bits;
+    if (!sure) continue;
     const uint64_t wanted = SlotWord{SlotState::kReading, member_, oldest_number}.pack();
     if (!words()[*oldest].compare_exchange_strong(oldest_bits, wanted)) continue;
     own_record().consumed.fetch_add(1, std::memory_order_relaxed);
