@@ -111,14 +111,24 @@ def the_simulation_is_killed(options, name):
     check_trainer(learning.output(), 10)
 
 
+def fortran_ends_well(options, name):
+    program = f"{options.bin}/examples/insitu/simulation_fortran"
+    if not os.path.exists(program):
+        return "left out: the simulation in Fortran is not built (apt-get install gfortran)"
+    learning = trainer(options, name)
+    running = Program(program, name, "4000", "1", "30")
+    check_simulation(running.output(), 4000)
+    check_trainer(learning.output(), 20)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True, type=os.path.abspath)
     options = parser.parse_args()
-    for part in (both_end_well, the_trainer_is_killed, the_simulation_is_killed):
+    for part in (both_end_well, the_trainer_is_killed, the_simulation_is_killed, fortran_ends_well):
         start = time.monotonic()
-        part(options, f"example-{os.getpid()}-{part.__name__}"[:64])
-        print(f"{part.__name__}: ok, {time.monotonic() - start:.1f} s")
+        left_out = part(options, f"example-{os.getpid()}-{part.__name__}"[:64])
+        print(f"{part.__name__}: {left_out or f'ok, {time.monotonic() - start:.1f} s'}")
 
 
 if __name__ == "__main__":

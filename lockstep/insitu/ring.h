@@ -154,7 +154,8 @@ class LOCKSTEP_API Batch {
   // Throws: InvalidArgument for a sample or a field that is not there.
   const void* data(size_t sample, size_t field) const;
   // Unique in the ring. Those of one producer rise in its order, and come in that order to one
-  // consumer; those of several producers nearly in the order of commit().
+  // consumer, apart from samples that come again after another consumer's death; those of several
+  // producers come nearly in the order of commit().
   uint64_t number(size_t sample) const;
   // The producer's row in stats().members, if no member's place was taken by another one.
   uint32_t producer(size_t sample) const;
