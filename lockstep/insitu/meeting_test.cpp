@@ -110,11 +110,12 @@ class OtherUser {
 TEST(Meeting, AnotherUsersNameIsRefused) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can be another user";
   const std::string name = own_name("squatter");
+  const std::string taken = socket_name(name);
   UniqueFd holder;
   std::thread squatter([&] {
     const OtherUser other;
     ASSERT_TRUE(other.there());
-    holder = listening(socket_name(name));
+    holder = listening(taken);
   });
   squatter.join();
   try {
@@ -130,11 +131,11 @@ TEST(Meeting, AnotherUserGetsNoMemory) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can be another user";
   const std::string name = own_name("private");
   const Producer producer = Producer::open(name, numbers_schema());
+  const AbstractAddress address(socket_name(name));
   std::thread stranger([&] {
     const OtherUser other;
     ASSERT_TRUE(other.there());
     const UniqueFd fd = unix_socket();
-    const AbstractAddress address("lockstep-insitu-0-" + name);
     ASSERT_EQ(::connect(fd.get(), address.get(), address.size), 0);
     EXPECT_THROW(receive_fds(fd.get(), 2, soon()), PeerLost);
   });

@@ -172,6 +172,7 @@ TEST(RingProcesses, TheLastMemberKeepsTheRing) {
   EXPECT_TRUE(trainer.ended());
   // A new simulation finds the trainer.
   Child next(producing(name, 2, OnFull::kWait, 10));
+  next.await("open");
   EXPECT_EQ(read_numbers(trainer.take(1, soon()), 0).sender, 2);
 }
 
