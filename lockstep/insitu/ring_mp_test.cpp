@@ -232,6 +232,25 @@ TEST(RingProcesses, KilledSimulationsDoNotStopTheTrainer) {
   EXPECT_EQ(stats.full + stats.writing + stats.reading, 0) << stats.to_string();
 }
 
+// Both sides are stopped and continued at any point: nothing is lost, and nothing comes twice.
+TEST(RingProcesses, StopsAtAnyPointLoseNothing) {
+  const std::string name = own_name("stops");
+  Child simulation(producing(name, 1, OnFull::kWait, 0));
+  simulation.await("open");
+  Child trainer({"consume", name, "2"});
+  trainer.await("open");
+  Moments moments(21);
+  for (int i = 0; i < 200; ++i) {
+    Child& one = moments.coin() ? simulation : trainer;
+    one.signal(SIGSTOP);
+    moments.pass();
+    one.signal(SIGCONT);
+    moments.pass();
+  }
+  simulation.kill();
+  EXPECT_THAT(trainer.finish(), HasSubstr("torn 0 twice 0"));
+}
+
 // Places in the ring are used again when all have been.
 TEST(RingProcesses, MoreMembersComeAndGoThanThereArePlaces) {
   const std::string name = own_name("places");
