@@ -34,10 +34,6 @@ class LOCKSTEP_API WrappedParameters {
   // `who`: the wrapper's name in messages, "DistributedDataParallel".
   WrappedParameters(std::string who, const NamedTensors& parameters,
                     ModelKind kind = ModelKind::kModule);
-  template <AnyModel M>
-  static WrappedParameters of(std::string who, const M& model) {
-    return WrappedParameters(std::move(who), parameters_of(model), kind_of(model));
-  }
 
   // Throws InvalidArgument unless one of them requires a gradient.
   void check_trained() const;
