@@ -218,8 +218,8 @@ TEST(OptionParsing, ALongListBreaksBehindAComma) {
 }
 
 TEST(Help, FitsATerminalAndEndsWithAnExample) {
-  for (const std::string& text : {help_text(), run_help(), doctor_help(), plan_help(),
-                                  completion_help(), manual_help()})
+  for (const std::string& text :
+       {help_text(), run_help(), doctor_help(), plan_help(), completion_help(), manual_help()})
     expect_help(text);
 }
 

@@ -79,8 +79,9 @@ std::string case_function(const std::string& name, const std::string& subject,
 }
 
 // Values that have something to offer: "'train lm --amp'" -> words.
-std::vector<std::pair<std::string, std::string>> value_cases(
-    const std::vector<OptionTable>& tables, const std::string& before, const std::string& after) {
+std::vector<std::pair<std::string, std::string>> value_cases(const std::vector<OptionTable>& tables,
+                                                             const std::string& before,
+                                                             const std::string& after) {
   std::vector<std::pair<std::string, std::string>> entries;
   for (const OptionTable& table : tables) {
     for (const OptionRow& option : table.options) {
@@ -103,6 +104,8 @@ _lockstep() {
     word=${COMP_WORDS[i]}
     if [ "$word" = "=" ]; then
       continue  # bash takes --option=value for three words
+    elif [ "$word" = ":" ]; then
+      ((i++))  # and so HOST:SLOTS
     elif [ -n "$pending" ]; then
       pending=
     elif [[ $word == -*=* ]]; then
@@ -214,10 +217,10 @@ function __lockstep_key
             continue
         end
         if string match -q -- '-*' $token
-            contains -- (string join ' ' $key $token) $__lockstep_valued; and set pending 1
+            contains -- (string join -- ' ' $key $token) $__lockstep_valued; and set pending 1
             continue
         end
-        if contains -- (string join ' ' $key $token) $__lockstep_paths
+        if contains -- (string join -- ' ' $key $token) $__lockstep_paths
             set -a key $token
         else if test "$key" = run
             echo 'run program'

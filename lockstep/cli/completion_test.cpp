@@ -89,7 +89,11 @@ OptionTable sample() {
                     .footer = "Exit code: 0.\n.hidden\n\nExample:\n  lockstep train a-b --out x\\y",
                     .words = {"mnist", "lm"}};
   table.options = {
-      {.names = {"RECIPE"}, .value = "mnist|lm", .about = "what", .group = "Data", .positional = true,
+      {.names = {"RECIPE"},
+       .value = "mnist|lm",
+       .about = "what",
+       .group = "Data",
+       .positional = true,
        .required = true},
       {.names = {"-o", "--out"}, .value = "DIR", .about = "where it's put: there", .group = "Data"},
       {.names = {"--way"}, .value = "stop|restart", .about = "how", .group = "Ranks"},

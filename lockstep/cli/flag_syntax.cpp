@@ -46,8 +46,8 @@ Short find_short(const std::string& written, const std::vector<Flag>& known) {
   for (const Flag& flag : known) {
     if (written.size() < 3 || flag.name != name) continue;
     const size_t equals = written.find('=');
-    return {&flag, equals == std::string::npos ? std::nullopt
-                                               : std::optional(written.substr(equals + 1))};
+    return {&flag,
+            equals == std::string::npos ? std::nullopt : std::optional(written.substr(equals + 1))};
   }
   for (const Flag& flag : known) {
     if (flag.short_name.size() == 2 && flag.takes_value && written.starts_with(flag.short_name)) {
@@ -85,14 +85,15 @@ SplitCommandLine split_command_line(const std::vector<std::string>& arguments,
       value = found.value;
     }
     if (!flag->instead.empty()) throw UsageError(word + " " + flag->instead);
+    const std::string& passed_on = flag->means.empty() ? flag->name : flag->means;
     if (!flag->takes_value) {
       if (value) throw UsageError("the flag " + flag->name + " takes no value");
-      result.flags.push_back(flag->name);
+      result.flags.push_back(passed_on);
       continue;
     }
     if (!value && i + 1 < arguments.size()) value = arguments[++i];
     if (!value || value->empty()) throw UsageError("the flag " + flag->name + " needs a value");
-    result.flags.push_back(flag->name + "=" + *value);
+    result.flags.push_back(passed_on + "=" + *value);
   }
   result.program.assign(arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
   return result;

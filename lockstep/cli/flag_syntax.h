@@ -15,6 +15,7 @@ struct Flag {
   // Another launcher's: it must be written in full, so that its names do not make the shortened
   // ones ambiguous.
   bool foreign = false;
+  std::string means = {};  // the flag that this is another name of; "": it is none
   // What to use instead of a flag that is known and not supported: the rest of a sentence that
   // begins with the flag. "": it is supported.
   std::string instead = {};

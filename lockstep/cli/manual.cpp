@@ -107,7 +107,8 @@ std::vector<Page> pages_of(const std::vector<OptionTable>& tables) {
     std::vector<std::string> others{"lockstep"};
     for (const Command& command : commands())
       if (table.command == std::string("lockstep ") + command.name) summary = command.summary;
-    for (const std::string& word : table.words) others.push_back(page_name(table.command + " " + word));
+    for (const std::string& word : table.words)
+      others.push_back(page_name(table.command + " " + word));
     pages.push_back({page_name(table.command), man_page(table, summary, others)});
   }
   return pages;
@@ -131,7 +132,8 @@ class ManualParser {
     add_example(app_, {"lockstep man run", "lockstep man train lm", "lockstep man --output man1"});
     app_.add_option("command", flags.words, "Of which command: its words, such as train lm")
         ->expected(0, 2);
-    app_.add_option("--output", flags.output, "Write all pages into this folder, lockstep.1 and so on")
+    app_.add_option("--output", flags.output,
+                    "Write all pages into this folder, lockstep.1 and so on")
         ->type_name("DIR");
     app_.add_flag("--help,-h", flags.help, "This text");
   }

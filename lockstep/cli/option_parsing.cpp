@@ -181,7 +181,8 @@ LongOption long_option(const CLI::App& app, const std::string& name) {
     for (const std::string& each : option->get_lnames()) {
       const std::string full = "--" + each;
       if (full == name) return {option, full};
-      if (option->get_group().empty() || app.get_allow_extras() || !full.starts_with(name)) continue;
+      if (option->get_group().empty() || app.get_allow_extras() || !full.starts_with(name))
+        continue;
       if (!counted) starts.push_back(full);
       if (!counted) found = {option, full};
       counted = true;
@@ -294,7 +295,8 @@ std::string help_of(const CLI::App& app, size_t width) {
     if (option == help || !is_shown(*option)) continue;
     if (std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
   }
-  std::string text = "Usage: " + usage_of(app) + "\n\n" + wrapped(app.get_description(), 0, 0, width) + "\n";
+  std::string text =
+      "Usage: " + usage_of(app) + "\n\n" + wrapped(app.get_description(), 0, 0, width) + "\n";
   for (const std::string& group : groups) {
     text += "\n" + group + ":\n";
     for (const CLI::Option* option : app.get_options())

@@ -43,10 +43,9 @@ std::vector<std::string> choices_of(const OptionRow& option) {
   std::vector<std::string> choices;
   const std::vector<std::string> parts = parts_of_value(option.value);
   for (const std::string& part : parts) {
-    const bool word =
-        !part.empty() && std::all_of(part.begin(), part.end(), [](unsigned char c) {
-          return std::islower(c) != 0 || std::isdigit(c) != 0 || c == '-' || c == '_' || c == '.';
-        });
+    const bool word = !part.empty() && std::all_of(part.begin(), part.end(), [](unsigned char c) {
+      return std::islower(c) != 0 || std::isdigit(c) != 0 || c == '-' || c == '_' || c == '.';
+    });
     if (word) choices.push_back(part);
   }
   return choices;
@@ -118,8 +117,9 @@ OptionTable table_from_json(const std::string& text) {
                                .value_optional = option.at("value_optional")});
     return table;
   } catch (const nlohmann::json::exception&) {
-    throw DataError("the help of a command is not the table that was asked for; every program of "
-                    "Lockstep must be of one version");
+    throw DataError(
+        "the help of a command is not the table that was asked for; every program of "
+        "Lockstep must be of one version");
   }
 }
 

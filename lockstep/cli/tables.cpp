@@ -78,8 +78,8 @@ Answer ask(const std::vector<std::string>& words, Deadline deadline) {
 void add_tables(const std::vector<std::string>& words, Deadline deadline, AllTables& all) {
   const Answer answer = ask(words, deadline);
   if (answer.table.empty()) {
-    all.left_out.push_back("the options of " + joined(words, " ") + " are left out: " +
-                           answer.why_none);
+    all.left_out.push_back("the options of " + joined(words, " ") +
+                           " are left out: " + answer.why_none);
     return;
   }
   OptionTable table = table_from_json(answer.table);

@@ -9,7 +9,7 @@
 namespace lockstep::inline v0::cli {
 
 struct AllTables {
-  std::vector<OptionTable> tables;     // in the order of `lockstep --help`; words behind their command
+  std::vector<OptionTable> tables;  // in the order of `lockstep --help`; words behind their command
   std::vector<std::string> left_out;  // a line for each command whose program is not there
 };
 

@@ -132,7 +132,7 @@ class Attempt {
   const AgentContext& context_;
   const LaunchOptions& options_;
   const AttemptJob job_;
-  const int ranks_;  // on this host
+  const int ranks_;                    // on this host
   const std::vector<RankCpus> bound_;  // by local rank; empty: each rank has its share
   UniqueFd secret_file_;
   UniqueFd no_input_;  // for ranks without stdin, and for spares

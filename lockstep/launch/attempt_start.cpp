@@ -146,11 +146,12 @@ std::unique_ptr<Worker> Attempt::start_rank(int rank) {
 void Attempt::say_binding(int rank) {
   if (!options_.report_bindings) return;
   const std::vector<int> cpus = cpus_of(rank);
-  const std::string where =
-      cpus.empty() ? "is not bound: it has processors " + cpu_list(allowed_cpus())
-                   : "is bound to processors " + cpu_list(cpus);
+  const std::string where = cpus.empty()
+                                ? "is not bound: it has processors " + cpu_list(allowed_cpus())
+                                : "is bound to processors " + cpu_list(cpus);
   context_.err.put(
-      -2, {"[lockstep] rank " + std::to_string(job_.node.first_rank + rank) + " " + where + "\n"}, "");
+      -2, {"[lockstep] rank " + std::to_string(job_.node.first_rank + rank) + " " + where + "\n"},
+      "");
 }
 
 // Its output stays in its pipes, which are not read before it has a rank.

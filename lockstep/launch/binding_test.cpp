@@ -82,8 +82,8 @@ TEST(Binding, MoreRanksThanCoresAreRefusedUnlessTheyMayShare) {
       message_of<InvalidArgument>([] { bound_cpus(machine(), {.given = true, .cores = 9}, 1); }),
       HasSubstr("1 rank with 9 cores does not fit this host"));
   EXPECT_EQ(lists_of({.given = true, .overload = true}, 9).back(), "0,8/1");
-  EXPECT_EQ(
-      lists_of({.given = true, .to = CpuUnit::kSocket, .by = CpuUnit::kSocket}, 40).size(), 40U);
+  EXPECT_EQ(lists_of({.given = true, .to = CpuUnit::kSocket, .by = CpuUnit::kSocket}, 40).size(),
+            40U);
 }
 
 TEST(Binding, NoRankHasAnothersCore) {

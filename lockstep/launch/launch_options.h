@@ -133,8 +133,8 @@ struct LaunchOptions {
   std::string prefix_template;            // torchrun's, instead of `prefix` (line_prefix.h)
   // "${local_rank}" in arguments becomes the local rank (torchrun's macro).
   bool substitute_local_rank = false;
-  bool pin = true;  // give each rank its share of the allowed processors
-  Binding binding;  // what each rank is bound to instead of its share
+  bool pin = true;               // give each rank its share of the allowed processors
+  Binding binding;               // what each rank is bound to instead of its share
   bool report_bindings = false;  // a line on stderr for each rank that starts
   // Default: OMP_NUM_THREADS if set, otherwise processors / ranks, at least 1.
   std::optional<int> threads_per_rank;

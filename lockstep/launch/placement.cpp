@@ -94,8 +94,9 @@ std::vector<RankCpus> bound_cpus(const std::vector<Processor>& allowed, const Bi
     const int has = static_cast<int>(pieces.size());
     throw InvalidArgument(ranks_text(ranks) + " with " + std::to_string(binding.cores) + " " +
                           what + (binding.cores == 1 ? "" : "s") +
-                          (ranks == 1 ? " does" : " each do") + " not fit this host, which allows " +
-                          std::to_string(has) + (has == 1 ? " " + what : " " + what + "s") +
+                          (ranks == 1 ? " does" : " each do") +
+                          " not fit this host, which allows " + std::to_string(has) +
+                          (has == 1 ? " " + what : " " + what + "s") +
                           "; start fewer ranks, or leave --bind-to and --map-by out");
   }
   std::vector<RankCpus> result(static_cast<size_t>(ranks));

@@ -265,8 +265,8 @@ RunFlags in_working_directory(RunFlags flags) {
   std::error_code error;
   std::filesystem::current_path(flags.working_directory, error);
   if (error)
-    throw UsageError("--wdir=" + flags.working_directory + " cannot be entered: " +
-                     error.message());
+    throw UsageError("--wdir=" + flags.working_directory +
+                     " cannot be entered: " + error.message());
   return flags;
 }
 

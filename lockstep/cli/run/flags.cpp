@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <map>
 #include <set>
@@ -51,10 +52,11 @@ class RunParser {
           "processors of a numa node or socket, or none: not bound; :overload-allowed where ranks "
           "may share cores",
           "UNIT");
-    value("--map-by", "", flags.map_by,
-          "How ranks take cores and hosts: slot, core or hwthread in order, numa or socket by turns, "
-          "node: hosts by turns, ppr:N:node|socket|...: N ranks on each; :PE=N: N cores a rank",
-          "UNIT");
+    value(
+        "--map-by", "", flags.map_by,
+        "How ranks take cores and hosts: slot, core or hwthread in order, numa or socket by turns, "
+        "node: hosts by turns, ppr:N:node|socket|...: N ranks on each; :PE=N: N cores a rank",
+        "UNIT");
     flag("--report-bindings", "", flags.report_bindings, "Say which processors each rank has");
     value("--max-restarts", "", flags.max_restarts,
           "Restart all ranks so often after a failure, or replace so many", "N");
@@ -118,8 +120,7 @@ class RunParser {
           "Hosts with their slots; other hosts' ranks are started through ssh", "HOST:SLOTS,...");
     value("--hostfile", "", flags.host_file,
           "The same from a file: a line 'HOST slots=N' or 'HOST:N' for each host", "FILE");
-    flag("--oversubscribe", "", flags.oversubscribe,
-         "Allow more ranks than the hosts have slots");
+    flag("--oversubscribe", "", flags.oversubscribe, "Allow more ranks than the hosts have slots");
     list("--export", "-x", flags.forward,
          "Pass this variable on to other hosts, besides LOCKSTEP_* (may be repeated)",
          "NAME[=VALUE]");
@@ -183,7 +184,9 @@ class RunParser {
     std::vector<std::string> words = split.flags, of_environment;
     for (const Flag& flag : flags_) {
       const auto given = [&](const std::string& word) { return is_of(word, flag.name); };
-      if (!flag.takes_value || flag.foreign || std::any_of(split.flags.begin(), split.flags.end(), given)) continue;
+      if (!flag.takes_value || flag.foreign ||
+          std::any_of(split.flags.begin(), split.flags.end(), given))
+        continue;
       if (const auto value = env(environment_name(flag.name)); value && !value->empty())
         of_environment.push_back(flag.name + "=" + *value);
     }
@@ -219,7 +222,8 @@ class RunParser {
     // Of two letters: -np.
     for (const Flag& flag : flags_) {
       for (OptionRow& row : table.options) {
-        const bool here = std::find(row.names.begin(), row.names.end(), flag.name) != row.names.end();
+        const bool here =
+            std::find(row.names.begin(), row.names.end(), flag.name) != row.names.end();
         const bool known =
             std::find(row.names.begin(), row.names.end(), flag.short_name) != row.names.end();
         if (here && !known && !flag.short_name.empty())
@@ -235,7 +239,6 @@ class RunParser {
     const size_t first = flags_.size();
     app_.option_defaults()->group("Names of mpirun, accelerate, deepspeed and horovodrun");
     value("--np", "-n", flags.nproc, "mpirun's -n and -np: ranks", "N");
-    flags_.push_back({.name = "--np", .short_name = "-c"});
     value("--host", "", flags.hosts, "mpirun's name of --hosts", "HOST:SLOTS,...");
     value("--machinefile", "-f", flags.host_file, "mpirun's name of --hostfile", "FILE");
     value("--npernode", "-N", flags.per_host, "Ranks on each host, also -ppn N", "N");
@@ -256,23 +259,29 @@ class RunParser {
     value("--mixed-precision", "", flags.mixed_precision,
           "accelerate's: only 'no'; the program chooses its precision", "no");
     value("--num-gpus", "", flags.gpus, "deepspeed's: ranks on each host", "N");
-    value("--num-nodes", "", flags.first_hosts, "deepspeed's: the first N hosts of --hostfile, or --nnodes",
-          "N");
+    value("--num-nodes", "", flags.first_hosts,
+          "deepspeed's: the first N hosts of --hostfile, or --nnodes", "N");
     value("--include", "-i", flags.include, "deepspeed's: only these hosts and their GPUs",
           "HOST:GPU,GPU@HOST");
     value("--exclude", "-e", flags.exclude, "deepspeed's: all but these hosts and their GPUs",
           "HOST:GPU,GPU@HOST");
     value("--reset-limit", "", flags.max_restarts, "horovodrun's name of --max-restarts", "N");
     app_.option_defaults()->group("");  // hides them from the help
-    for (const char* name : {"--n", "--num-proc"}) value(name, "", flags.nproc, "Ranks", "N");
-    for (const char* name : {"--ppn", "--perhost", "--slots-per-host", "--slots"})
-      value(name, "", flags.per_host, "Ranks on each host", "N");
-    value("--wd", "", flags.working_directory, "mpirun's name of --wdir", "DIR");
-    value("--iface", "", flags.interface, "MPICH's name of --interface", "NAME");
-    flag("--prepend-rank", "-l", flags.prefix, "MPICH's name of --prefix");
     for (const char* name : {"--allow-run-as-root", "--nooversubscribe", "--no-local-rank",
                              "--bind-cores-to-rank", "--same-network"})
       flag(name, "", unused_flag_, "Accepted");
+    for (const auto& [name, short_name, means] :
+         std::initializer_list<std::array<const char*, 3>>{{"--n", "-c", "--np"},
+                                                           {"--num-proc", "", "--np"},
+                                                           {"--ppn", "", "--npernode"},
+                                                           {"--perhost", "", "--npernode"},
+                                                           {"--slots-per-host", "", "--npernode"},
+                                                           {"--slots", "", "--npernode"},
+                                                           {"--wd", "", "--wdir"},
+                                                           {"--iface", "", "--interface"}})
+      flags_.push_back({.name = name, .short_name = short_name, .means = means});
+    flags_.push_back(
+        {.name = "--prepend-rank", .short_name = "-l", .takes_value = false, .means = "--prefix"});
     for (size_t i = first; i < flags_.size(); ++i) flags_[i].foreign = true;
   }
   template <typename T>

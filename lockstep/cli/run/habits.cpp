@@ -64,7 +64,8 @@ std::vector<Flag> accelerates() {
   add(flags, {"--dynamo-backend"}, "is torch.compile's, which C++ does not have; leave it out");
   add(flags, {"--gradient-accumulation-steps"},
       "is the program's own: gradient_accumulation_steps of an Accelerator or of TrainingArguments");
-  add(flags, {"--tpu"}, "is not supported; ranks run on CPUs, or with LOCKSTEP_DEVICE=cuda on GPUs");
+  add(flags, {"--tpu"},
+      "is not supported; ranks run on CPUs, or with LOCKSTEP_DEVICE=cuda on GPUs");
   return flags;
 }
 
@@ -91,7 +92,8 @@ std::vector<Flag> horovodruns() {
   add(flags, {"--gloo", "--use-gloo"},
       "is not needed: no MPI takes part, and ranks choose the fastest way; --backend gloo takes "
       "gloo's collectives");
-  add(flags, {"--mpi", "--use-mpi"}, "is horovodrun's; use --backend mpi, and mpirun starts the ranks");
+  add(flags, {"--mpi", "--use-mpi"},
+      "is horovodrun's; use --backend mpi, and mpirun starts the ranks");
   add(flags, {"--mpi-args"}, "is horovodrun's; start the program by mpirun itself");
   add(flags, {"--ssh-port"}, "is horovodrun's and deepspeed's; use --ssh-command \"ssh -p PORT\"");
   add(flags, {"--ssh-identity-file"}, "is horovodrun's; use --ssh-command \"ssh -i FILE\"");
@@ -117,7 +119,8 @@ const std::vector<Flag>& named_flags() {
 }
 
 void refuse_several_programs(const SplitCommandLine& line) {
-  if (line.separated || std::find(line.program.begin(), line.program.end(), ":") == line.program.end())
+  if (line.separated ||
+      std::find(line.program.begin(), line.program.end(), ":") == line.program.end())
     return;
   throw UsageError(
       "':' starts several programs under mpirun, and lockstep run starts one; it asks for its role: "

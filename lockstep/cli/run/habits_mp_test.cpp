@@ -50,14 +50,16 @@ TEST(LockstepRunHabits, MoreRanksThanCoresAreRefusedBeforeTheyStart) {
   const Ended ended = lockstep({"run", "-n", "1000", "--bind-to", "core", "/bin/echo", "started"});
   EXPECT_EQ(ended.code, 2);
   EXPECT_EQ(ended.out, "");
-  EXPECT_THAT(ended.err, testing::StartsWith("lockstep run: 1000 ranks with 1 core each do not fit"));
+  EXPECT_THAT(ended.err,
+              testing::StartsWith("lockstep run: 1000 ranks with 1 core each do not fit"));
 }
 
 TEST(LockstepRunHabits, AHostFileOfThisHost) {
   const TestDirectory folder;
   folder.write("hosts", "localhost slots=2\n");
   const std::string file = (folder.path() / "hosts").string();
-  const Ended ended = lockstep({"run", "--hostfile", file, "/bin/sh", "-c", "echo $RANK/$WORLD_SIZE"});
+  const Ended ended =
+      lockstep({"run", "--hostfile", file, "/bin/sh", "-c", "echo $RANK/$WORLD_SIZE"});
   EXPECT_EQ(ended.code, 0) << ended.err;
   EXPECT_THAT(lines_of(ended.out), UnorderedElementsAre("0/2", "1/2"));
   EXPECT_EQ(lockstep({"run", "-n", "3", "--hostfile", file, "/bin/true"}).code, 2);

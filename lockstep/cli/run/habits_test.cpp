@@ -15,11 +15,11 @@
 namespace lockstep::inline v0::cli {
 namespace habits_test {
 
+using launch::CpuUnit;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
-using launch::CpuUnit;
 
 // Eight cores on two sockets.
 MachineFacts machine() {
@@ -66,10 +66,10 @@ std::string hosts_of(const std::string& flags) {
 }
 
 TEST(Habits, RanksByEveryName) {
-  for (const char* flags : {"-n 3", "-np 3", "--np 3", "--n 3", "-c 3", "--num-proc 3", "-n3",
-                            "--num_processes 3", "--num_gpus 3", "--num_gpus=3", "-ppn 3", "-N 3",
-                            "--npernode 3", "-npernode 3", "--map-by ppr:3:node",
-                            "--slots-per-host 3", "-perhost 3"})
+  for (const char* flags :
+       {"-n 3", "-np 3", "--np 3", "--n 3", "-c 3", "--num-proc 3", "-n3", "--num_processes 3",
+        "--num_gpus 3", "--num_gpus=3", "-ppn 3", "-N 3", "--npernode 3", "-npernode 3",
+        "--map-by ppr:3:node", "--slots-per-host 3", "-perhost 3"})
     EXPECT_EQ(plan(flags).nproc, 3) << flags;
   EXPECT_EQ(error_of("-n 2 -np 3"),
             "--np=2 and --nproc-per-node=3 contradict each other; give one of them");
@@ -132,10 +132,10 @@ TEST(Habits, DeepspeedsHostsAndGpus) {
 }
 
 TEST(Habits, AcceleratesMachines) {
-  const auto options =
-      plan("--num_processes 8 --num_machines 2 --machine_rank 1 --main_process_ip a "
-           "--main_process_port 7 --num_cpu_threads_per_process 3 --gpu_ids 0,1 --multi_gpu "
-           "--mixed_precision no --same_network");
+  const auto options = plan(
+      "--num_processes 8 --num_machines 2 --machine_rank 1 --main_process_ip a "
+      "--main_process_port 7 --num_cpu_threads_per_process 3 --gpu_ids 0,1 --multi_gpu "
+      "--mixed_precision no --same_network");
   EXPECT_EQ(options.nproc, 4);
   EXPECT_EQ(options.nodes->nodes, 2);
   EXPECT_EQ(options.nodes->number, 1);
@@ -188,7 +188,8 @@ TEST(Habits, Bindings) {
               HasSubstr("needs to know the processors of the other hosts"));
   EXPECT_THAT(error_of("--map-by slot:PE=2 --bind-to none"), HasSubstr("leave one of them out"));
   EXPECT_THAT(error_of("--no-pin --bind-to core"), HasSubstr("contradict each other"));
-  EXPECT_THAT(error_of("--backend mpi --bind-to core"), HasSubstr("does not go with --backend mpi"));
+  EXPECT_THAT(error_of("--backend mpi --bind-to core"),
+              HasSubstr("does not go with --backend mpi"));
 }
 
 TEST(Habits, TheRestOfMpirunsWords) {
@@ -216,9 +217,7 @@ TEST(Habits, EveryNamedFlagSaysWhatToDo) {
   for (const Flag& flag : named_flags()) {
     const std::string line = error_of(flag.name + " a b");
     EXPECT_EQ(line, flag.name + " " + flag.instead);
-    EXPECT_THAT(line, testing::ContainsRegex("use |leave it out|start |not needed|has |asks |other "
-                                             "hosts|ranks |program"))
-        << line;
+    EXPECT_THAT(line, testing::ContainsRegex("[;:,] ")) << "and what to use: " << line;
     EXPECT_THAT(error_of(flag.name + "=a"), StartsWith(flag.name)) << "also with '='";
   }
   EXPECT_THAT(error_of("--min-np 2"), HasSubstr("--nnodes MIN:MAX"));

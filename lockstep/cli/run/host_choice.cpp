@@ -84,9 +84,10 @@ void select(const std::string& flag, const std::string& text, bool include, Host
       throw UsageError(flag + "=" + text + ": " + choice.source + " has no host " + one.host);
     if (choice.source.empty()) {
       if (one.gpus.empty() || !include)
-        throw UsageError(flag + "=" + text +
-                         " needs the number of GPUs of each host: give --hostfile or -H HOST:SLOTS");
-      choice.hosts.push_back({one.host, *one.gpus.rbegin() + 1});
+        throw UsageError(
+            flag + "=" + text +
+            " needs the number of GPUs of each host: give --hostfile or -H HOST:SLOTS");
+      if (!of_host.contains(one.host)) choice.hosts.push_back({one.host, 1});
     }
     single_gpus = single_gpus || !one.gpus.empty();
     auto& gpus = of_host[one.host];

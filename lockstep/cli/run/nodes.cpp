@@ -209,13 +209,11 @@ bool is_this_host(const std::string& host, const MachineFacts& machine) {
 
 NodesPlan by_host_list(const RunFlags& flags, const MachineFacts& machine, const Mapping& mapping,
                        std::optional<int> nproc) {
-  const HostChoice choice =
-      choose_hosts(flags, mapping.per_host, mapping.placing.oversubscribe);
+  const HostChoice choice = choose_hosts(flags, mapping.per_host, mapping.placing.oversubscribe);
   if (flags.nnodes != "1" || flags.node_rank.value_or(0) != 0 || !flags.rdzv_endpoint.empty()) {
-    throw UsageError(
-        choice.source +
-        " starts the other hosts' agents itself: leave --nnodes, --node-rank and "
-        "--rdzv-endpoint out");
+    throw UsageError(choice.source +
+                     " starts the other hosts' agents itself: leave --nnodes, --node-rank and "
+                     "--rdzv-endpoint out");
   }
   int slots = 0;
   for (const HostSlots& host : choice.hosts) slots += host.slots;
@@ -235,8 +233,7 @@ NodesPlan by_host_list(const RunFlags& flags, const MachineFacts& machine, const
     }
     if (nodes.number) {
       throw UsageError((flags.hosts.empty() ? choice.source : "-H " + flags.hosts) + ": " +
-                       host.host + " and " +
-                       nodes.names[static_cast<size_t>(*nodes.number)] +
+                       host.host + " and " + nodes.names[static_cast<size_t>(*nodes.number)] +
                        " are both this host; name it once");
     }
     nodes.number = number;

@@ -15,7 +15,7 @@ namespace lockstep::inline v0::cli {
 struct NodesPlan {
   std::optional<int> nproc;                   // ranks on this host, if -H gives them
   std::optional<launch::NodesOptions> nodes;  // nullopt: one host
-  std::optional<std::string> devices;  // CUDA_VISIBLE_DEVICES of the ranks, if it is chosen
+  std::optional<std::string> devices;         // CUDA_VISIBLE_DEVICES of the ranks, if it is chosen
   std::vector<std::string> notes;
 };
 

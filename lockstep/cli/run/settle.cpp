@@ -59,8 +59,7 @@ void settle_total(RunFlags& flags) {
   if (!flags.processes) return;
   const std::string what = "--num-processes=" + std::to_string(*flags.processes);
   if (flags.nproc_given)
-    throw UsageError(what + " and -np " + flags.nproc +
-                     " contradict each other; give one of them");
+    throw UsageError(what + " and -np " + flags.nproc + " contradict each other; give one of them");
   int here = *flags.processes;
   if (!flags.names_hosts()) {
     const auto hosts = parse_int(flags.nnodes, 1, 1 << 20);
@@ -98,10 +97,10 @@ SettledFlags settle(const RunFlags& given, const MachineFacts& machine) {
   Mapping& mapping = settled.mapping;
   mapping.placing.oversubscribe = mapping.placing.oversubscribe || flags.oversubscribe;
   if (flags.no_pin && mapping.binding.given)
-    throw UsageError("--no-pin and " +
-                     (flags.bind_to.empty() ? "--map-by=" + flags.map_by
-                                            : "--bind-to=" + flags.bind_to) +
-                     " contradict each other; give one of them");
+    throw UsageError(
+        "--no-pin and " +
+        (flags.bind_to.empty() ? "--map-by=" + flags.map_by : "--bind-to=" + flags.bind_to) +
+        " contradict each other; give one of them");
   settle_host_count(flags);
   settle_total(flags);
   settle_per_host(flags, mapping);

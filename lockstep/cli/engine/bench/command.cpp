@@ -29,9 +29,9 @@ int bench_command(const Arguments& arguments) {
       std::cout << cli::help_output(
           "lockstep bench", {"collectives", "step", "rpc"},
           "Usage: lockstep bench collectives|step|rpc [OPTIONS]\n\nMeasures collectives, "
-                   "whole training steps, or remote calls. 'lockstep bench collectives\n--help', "
-                   "'lockstep bench step --help' and 'lockstep bench rpc --help' say more.\n\n"
-                   "Example:\n  lockstep bench step --model bert-mini --nproc 2\n");
+          "whole training steps, or remote calls. 'lockstep bench collectives\n--help', "
+          "'lockstep bench step --help' and 'lockstep bench rpc --help' say more.\n\n"
+          "Example:\n  lockstep bench step --model bert-mini --nproc 2\n");
       return 0;
     }
     if (kind.empty())

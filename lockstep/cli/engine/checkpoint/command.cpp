@@ -23,10 +23,10 @@ int checkpoint_command(const Arguments& arguments) {
       std::cout << cli::help_output(
           "lockstep checkpoint", {"inspect", "convert", "consolidate", "reshard"},
           "Usage: lockstep checkpoint inspect|convert|consolidate|reshard [OPTIONS]\n\nShows "
-             "what a checkpoint or a file of tensors holds, writes its tensors as a safetensors\n"
-             "file, or writes a checkpoint again in one file of a kind or in several. 'lockstep\n"
-             "checkpoint inspect --help' and so on say more.\n\nExample:\n  lockstep checkpoint "
-             "inspect runs/mnist\n");
+          "what a checkpoint or a file of tensors holds, writes its tensors as a safetensors\n"
+          "file, or writes a checkpoint again in one file of a kind or in several. 'lockstep\n"
+          "checkpoint inspect --help' and so on say more.\n\nExample:\n  lockstep checkpoint "
+          "inspect runs/mnist\n");
       return 0;
     }
     if (kind.empty())
