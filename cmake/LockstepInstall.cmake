@@ -101,4 +101,5 @@ install(CODE "
       message(FATAL_ERROR \"The libraries and headers could not be installed; the reason is above.\")
     endif()
   endif()")
+include(LockstepManual)
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/lockstep")
