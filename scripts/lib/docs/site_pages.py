@@ -109,7 +109,7 @@ class Staging:
     def put(self, path, page):
         text = read(self.root, path)
         # The site has its own switch of languages.
-        text = re.sub(r"^\[(?:中文|English)\]\([^)]*\)\n\n?", "", text, flags=re.M, count=1)
+        text = re.sub(r"^\[(?:中文|English)\]\([^)]*\)(?: · |\n\n?)", "", text, flags=re.M, count=1)
         reference.write(self.out, page, self.relink(text, path, page))
 
     def stage(self):
@@ -172,7 +172,8 @@ def configuration(language, staged, site, sections, rooms, version):
         "extra": {"generator": False, "version_of_site": version, "language_of_site": language, "polyfills": ["theme/iframe-worker.js"],
                   "alternate": []},
         "extra_css": ["theme/lockstep.css"], "extra_javascript": ["theme/versions-list.js", "theme/versions.js"],
-        "plugins": {"search": {"lang": about["search"], "separator": r'[\s\-\u200b,:!=\[\]()"`/<>]+|\.(?!\d)|&[lg]t;'}, "offline": {}},
+        # Without the stemmer, which makes all_reduce what a search that is still being typed does not find.
+        "plugins": {"search": {"lang": about["search"], "pipeline": ["stopWordFilter"], "separator": r'[\s\-\u200b,:!=\[\]()"`/<>]+|\.(?!\d)|&[lg]t;'}, "offline": {}},
         "markdown_extensions": {"attr_list": {}, "tables": {}, "md_in_html": {}, "sane_lists": {}, "toc": {"permalink": True, "toc_depth": 3},
                                 "pymdownx.highlight": {"anchor_linenums": False}, "pymdownx.superfences": {}},
         "hooks": [os.path.join(HERE, "hooks.py")],

@@ -4,6 +4,7 @@ if (location.protocol === "file:") {
   window.Worker = class extends EventTarget {
     constructor(url) {
       super();
+      const place = new URL(url, location);
       this.frame = document.createElement("iframe");
       this.frame.hidden = true;
       this.waiting = [];
@@ -11,9 +12,9 @@ if (location.protocol === "file:") {
       const inner = this.frame.contentWindow;
       // Scripts of a worker are loaded one after another; each is there when the next one begins.
       inner.importScripts = (...scripts) =>
-        scripts.reduce((before, script) => before.then(() => this.load(new URL(script, url))), Promise.resolve());
+        scripts.reduce((before, script) => before.then(() => this.load(new URL(script, place))), Promise.resolve());
       inner.postMessage = (data) => this.dispatchEvent(new MessageEvent("message", { data }));
-      this.load(url).then(() => {
+      this.load(place).then(() => {
         const messages = this.waiting;
         this.waiting = null;
         messages.forEach((message) => this.postMessage(message));
