@@ -18,6 +18,7 @@ gdb                  command gdb
 slurm-wlm            command sbatch
 munge                file /usr/sbin/munged
 libgrpc++-dev        header grpcpp/generic/generic_stub.h
+doxygen              command doxygen
 END
   # Some versions of Debian and Ubuntu lack it; PyPI has it as well.
   if [ -z "$(find_clang_format)" ]; then say "clang-format-19      command clang-format-19"; fi
@@ -94,6 +95,13 @@ ensure_python_test_packages() {
   pip_quietly install --no-deps tensorboard protobuf absl-py || say "pip could not install tensorboard (log: build/pip.log)"
 }
 
+# What builds the site of the documents, into build/docs-venv: apart from .venv, since its packages want other versions.
+ensure_docs_packages() {
+  if ! has_command python3; then return; fi
+  python3 "$ROOT/scripts/docs" --install >>"$ROOT/build/pip.log" 2>&1 ||
+    say "pip could not install MkDocs (log: build/pip.log); the site of the documents is not checked."
+}
+
 # ensure_test_dependencies FULL (1 or 0)
 ensure_test_dependencies() {
   mkdir -p "$ROOT/build"
@@ -101,4 +109,5 @@ ensure_test_dependencies() {
   if [ "$1" = 1 ]; then try_packages "$(full_test_packages)"; fi
   ensure_clang_format
   ensure_python_test_packages
+  ensure_docs_packages
 }

@@ -16,7 +16,7 @@ def slug(heading, _separator):
 
 def on_config(config, **_):
     global targets
-    sys.path.insert(0, os.environ["LOCKSTEP_DOCS_LIB"])  # MkDocs puts the former path back after it has loaded this file
+    sys.path.insert(0, config["extra"]["lib_of_site"])  # MkDocs puts the former path back after it has loaded this file
     with open(os.path.join(os.path.dirname(config["docs_dir"]), "targets.pickle"), "rb") as f:
         targets = pickle.load(f)
     config["mdx_configs"]["toc"]["slugify"] = slug

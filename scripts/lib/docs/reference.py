@@ -51,7 +51,7 @@ class Targets:
             return None
         name, call = match.group(1), match.group(2)
         # A plain word is an English one more often than a function.
-        if not call and "::" not in name and not re.search(r"[a-z]_[a-z]|[a-z][A-Z]", name) and not re.match(r"[A-Z][a-z]{4}", name):
+        if not call and "::" not in text and not re.search(r"[a-z]_[a-z]|[a-z][A-Z]", name) and not re.match(r"[A-Z][a-z]{2}", name):
             return None
         places = self.by_name.get(name, [])
         best = min((rank for rank, _ in places), default=None)
@@ -102,7 +102,8 @@ def markdown(comment):
                 out.append("")
             point = False
             continue
-        if re.match(r"- ", words) and not code:
+        if line.startswith("- "):
+            finish_code()
             if not point and out and out[-1]:
                 out.append("")
             out.append("- " + marked(words[2:]))

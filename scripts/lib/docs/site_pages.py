@@ -169,7 +169,7 @@ def configuration(language, staged, site, sections, rooms, version):
                                "toggle": {"icon": "material/weather-sunny", "name": "light"}}],
                   "features": ["navigation.indexes", "navigation.prune", "navigation.footer", "navigation.top", "content.code.copy", "search.suggest",
                                "search.highlight", "toc.follow"]},
-        "extra": {"generator": False, "version_of_site": version, "language_of_site": language, "polyfills": ["theme/iframe-worker.js"],
+        "extra": {"generator": False, "version_of_site": version, "language_of_site": language, "lib_of_site": HERE, "polyfills": ["theme/iframe-worker.js"],
                   "alternate": []},
         "extra_css": ["theme/lockstep.css"], "extra_javascript": ["theme/versions-list.js", "theme/versions.js"],
         # Without the stemmer, which makes all_reduce what a search that is still being typed does not find.
@@ -200,7 +200,7 @@ def build(root, out, work, headers, version, python):
             json.dump(configuration(language, staged, sites[language], sections, rooms, version), f, ensure_ascii=False, indent=1)
         log = open(os.path.join(work, f"mkdocs-{language}.log"), "w", encoding="utf-8")  # pylint: disable=consider-using-with
         running.append((language, log, subprocess.Popen([python, "-m", "mkdocs", "build", "-q", "-f", config], stdout=log, stderr=log,
-                                                        env={**os.environ, "LOCKSTEP_DOCS_LIB": HERE, "PYTHONDONTWRITEBYTECODE": "1", "NO_MKDOCS_2_WARNING": "1"})))
+                                                        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "NO_MKDOCS_2_WARNING": "1"})))
     failed = []
     for language, log, process in running:
         code = process.wait(timeout=600)
