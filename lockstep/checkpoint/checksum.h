@@ -32,7 +32,7 @@ class LOCKSTEP_API Checksum {
  public:
   Checksum();
   ~Checksum();
-  void update(const void* data, size_t size);
+  void update(const void* data, size_t size);  // the next piece
   // update() and memcpy() of the same bytes to `to`, in one pass over memory: faster than memcpy()
   // alone for data that is larger than the caches.
   void copy(void* to, const void* data, size_t size);

@@ -52,11 +52,11 @@ class LOCKSTEP_API Strategy {
   Strategy& operator=(const Strategy&) = delete;
   ~Strategy() = default;
 
-  const std::string& name() const { return name_; }
-  const StrategyTraits& traits() const { return traits_; }
-  StrategyGradients& gradients() { return *gradients_; }
-  StrategyState& state() { return *state_; }
-  StrategyPlacement& placement() { return *placement_; }
+  const std::string& name() const { return name_; }         // as make_strategy() takes it
+  const StrategyTraits& traits() const { return traits_; }  // what it can do
+  StrategyGradients& gradients() { return *gradients_; }    // around forward and backward
+  StrategyState& state() { return *state_; }                // the optimizer and its checkpoint
+  StrategyPlacement& placement() { return *placement_; }    // who has which data and parameters
   const StrategyPlacement& placement() const { return *placement_; }
 
   // Calls StrategyPlacement::set_up() and binds the parts to the model. Keeps the model and the
@@ -110,6 +110,7 @@ struct StrategyOptions {
   // zero3 and fsdp: ZeroOptions::copies, which ranks share one copy of the parameters.
   std::vector<int> copies = {};
 };
+// A strategy by its name.
 LOCKSTEP_API std::shared_ptr<Strategy> make_strategy(std::string_view given,
                                                      const StrategyOptions& options = {});
 
@@ -171,6 +172,7 @@ class StrategyModel {
   auto operator()(Args&&... args) {
     return forward(std::forward<Args>(args)...);
   }
+  // The same as operator().
   template <typename... Args>
   auto forward(Args&&... args) {
     using Result = std::decay_t<decltype(module_->forward(std::forward<Args>(args)...))>;
@@ -183,9 +185,10 @@ class StrategyModel {
     return std::move(*result);
   }
 
-  M& module() { return module_; }
+  M& module() { return module_; }  // the wrapped one
   auto operator->() { return &*module_; }
-  Strategy& strategy() { return *strategy_; }
+  Strategy& strategy() { return *strategy_; }  // the one that trains it
+  // The same, shared.
   const std::shared_ptr<Strategy>& shared_strategy() const { return strategy_; }
 
  private:

@@ -12,12 +12,13 @@
 
 namespace lockstep::inline v0 {
 
+// How an operation is done on a backend.
 enum class Support : uint8_t {
   kNative,       // the engine does it
   kComposed,     // Communicator makes it from what the engine does
   kUnsupported,  // refused with InvalidArgument before any byte is sent
 };
-const char* to_string(Support support);
+const char* to_string(Support support);  // "native", ...
 
 // The engine's own abilities; Communicator derives Support from them (compose.h).
 struct Capabilities {

@@ -9,8 +9,9 @@
 
 namespace lockstep::inline v0 {
 
+// The options of average_gradients().
 struct AverageOptions {
-  algorithms::AllReduce algorithm = algorithms::AllReduce::kEngine;
+  algorithms::AllReduce algorithm = algorithms::AllReduce::kEngine;  // of each all-reduce
 };
 
 // Replaces every parameter's gradient by the average over the ranks, with one all-reduce per

@@ -51,6 +51,7 @@ struct SyncLayers;
 LOCKSTEP_API int64_t convert_sync_batch_norm(torch::nn::Module& model, const Communicator& comm);
 template <typename Holder>
   requires requires(Holder& holder) { holder->named_modules(); }
+// The same for a module's holder.
 int64_t convert_sync_batch_norm(Holder& model, const Communicator& comm) {
   return convert_sync_batch_norm(*model, comm);
 }
@@ -65,6 +66,8 @@ class LOCKSTEP_API SyncBatchNormImpl
  public:
   SyncBatchNormImpl(const torch::nn::BatchNormOptions& options, Communicator comm);
 
+  // Normalises over all ranks' rows. The result is shaped as the input.
+  // Collective: in training.
   at::Tensor forward(const at::Tensor& input);
   void pretty_print(std::ostream& stream) const override;
 

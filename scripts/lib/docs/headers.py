@@ -269,7 +269,7 @@ def read_xml(folder):
     found = []
     compounds = [compound for file in sorted(os.listdir(folder)) if file.endswith(".xml") and file not in ("index.xml", "Doxyfile.xml")
                  for compound in ET.parse(os.path.join(folder, file)).getroot().iter("compounddef")]
-    private = {inner.text for compound in compounds for inner in compound.findall("innerclass") if inner.get("prot") != "public"}
+    private = {re.sub(r" ?<[^>]*>", "", inner.text) for compound in compounds for inner in compound.findall("innerclass") if inner.get("prot") != "public"}
     for compound in compounds:
         kind, name = compound.get("kind"), compound.findtext("compoundname")
         if kind not in COMPOUNDS | {"namespace", "file"} or is_hidden(name + "::x") or compound.get("prot") in ("private", "protected"):

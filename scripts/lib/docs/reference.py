@@ -174,6 +174,17 @@ def table_of(names, left, text_of):
     return out + [""]
 
 
+def fields_table(fields):
+    """Name, type with default, meaning."""
+    out = ["| field | type | |", "|---|---|---|"]
+    for one in fields:
+        kind, _, default = re.sub(rf"\b{re.escape(one.name)}\b\s*(?==|$|\{{|\[)", "\0", one.code, count=1).partition("\0")
+        default = re.sub(r"^\s*=\s*", "", default).strip()
+        shown = in_code(kind.strip()) + (f" = {in_code(default)}" if default not in ("", "{}") else "")
+        out.append(f'| <a id="{anchor(one)}"></a>`{one.name}` | {shown} | {cell(one.comment)} |')
+    return out + [""]
+
+
 def is_trivial(one):
     return "deleted" in one.flags or one.name.startswith("~") or ("defaulted" in one.flags and not one.comment)
 
@@ -184,7 +195,7 @@ def describe_class(one, level, header):
     inner = [m for m in one.members if m.kind in ("class", "struct", "union", "enum")]
     rest = [m for m in one.members if m not in plain and m not in inner and not is_trivial(m)]
     if plain:
-        out += table_of(plain, "field", lambda m: m.code)
+        out += fields_table(plain)
     types = [m for m in rest if m.kind == "typedef" and not m.comment]
     quiet = [g for g in groups(m for m in rest if m not in types) if not g[0].comment]
     if types or quiet:
@@ -208,7 +219,9 @@ def describe_top(group, level, header):
     one = group[0]
     kind = one.kind + " " if one.kind not in KINDS else KINDS[one.kind]
     title = kind + ", ".join(dict.fromkeys(m.spoken if level == 2 else m.name for m in group))
-    out = [f"{'#' * level} {escape(title)} {{ #{anchor(one)} }}", ""] + anchors_of(group, anchor(one)) + code_block(group)
+    out = [f"{'#' * level} {escape(title)} {{ #{anchor(one)} }}", ""] + anchors_of(group, anchor(one))
+    if not re.fullmatch(r"(class|struct) \w+", one.code):  # a base or a template is worth a line
+        out += code_block(group)
     if one.comment:
         out += [markdown(one.comment), ""]
     if one.kind == "enum":
@@ -231,6 +244,14 @@ def header_page(header, words):
     return "\n".join(out) + "\n"
 
 
+def first_of_each(names, page):
+    """A link for each name; of overloads to the first."""
+    links = {}
+    for one in names:
+        links.setdefault(one.name, f"[`{one.name}`]({page}#{anchor(one)})")
+    return links.values()
+
+
 def room_page(folder, headers, purpose, words):
     out = [f"# {folder or 'lockstep.h'}", ""]
     if words["note"]:
@@ -243,7 +264,7 @@ def room_page(folder, headers, purpose, words):
             for header in chosen:
                 link = os.path.relpath(page_of(header.path), os.path.dirname(index_of(folder)))
                 names = [m for m in header.names if m.kind in ("class", "struct", "function", "enum", "concept")]
-                shown = ", ".join(dict.fromkeys(f"`{m.name}`" for m in names[:8])) + (" …" if len(names) > 8 else "")
+                shown = ", ".join(first_of_each(names[:8], link)) + (" …" if len(names) > 8 else "")
                 out.append(f"| [`{os.path.basename(header.path)}`]({link}) | {cell(sentence(header.comment))}<br>{shown} |")
             out.append("")
     return "\n".join(out) + "\n"

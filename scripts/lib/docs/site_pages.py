@@ -24,8 +24,8 @@ WORDS = {
            "`#include <lockstep/lockstep.h>` includes what a training program needs; narrower headers compile faster.",
            "note": "", "room": "room", "about": "what it is for", "include": "Headers to include", "included": "Headers that those include",
            "header": "header", "file": "A file of the repository.", "folder": "A folder of the repository.", "contributing": "Contributing"},
-    "zh": {"title": "API 参考", "intro": "公共头文件,按房间排列([架构](../architecture.md) 展示各个房间)。`#include <lockstep/lockstep.h>` "
-           "包含训练程序所需的一切;只包含较小的头文件则编译更快。", "note": "*本页由头文件生成,内容为英文。*", "room": "房间", "about": "用途",
+    "zh": {"title": "API 参考", "intro": "公共头文件，按房间排列（[架构](../architecture.md)展示各个房间）。`#include <lockstep/lockstep.h>` "
+           "包含训练程序所需的一切；只包含较小的头文件则编译更快。", "note": "*本页由头文件生成，内容为英文。*", "room": "房间", "about": "用途",
            "include": "供包含的头文件", "included": "上述头文件所包含的头文件", "header": "头文件", "file": "仓库中的文件。", "folder": "仓库中的文件夹。",
            "contributing": "参与贡献"},
 }
@@ -110,7 +110,9 @@ class Staging:
         text = read(self.root, path)
         # The site has its own switch of languages.
         text = re.sub(r"^\[(?:中文|English)\]\([^)]*\)(?: · |\n\n?)", "", text, flags=re.M, count=1)
-        reference.write(self.out, page, self.relink(text, path, page))
+        text = self.relink(text, path, page)
+        # The first page of the site says the same.
+        reference.write(self.out, page, "---\nsearch:\n  exclude: true\n---\n" + text if page == "readme.md" else text)
 
     def stage(self):
         shutil.rmtree(self.out, ignore_errors=True)
