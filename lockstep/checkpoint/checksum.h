@@ -55,6 +55,7 @@ LOCKSTEP_API std::string checksum_text(uint64_t xxh3);
 // checksums.json, by the names of files in the same directory. Reading throws a one-line
 // CheckpointError that begins with `source`.
 using FileSums = std::map<std::string, FileSum>;
+// To and from the text of checksums.json.
 LOCKSTEP_API std::string format_checksums(const FileSums& sums);
 LOCKSTEP_API FileSums parse_checksums(std::string_view json, const std::string& source);
 

@@ -9,6 +9,7 @@
 
 namespace lockstep::inline v0 {
 
+// Tensors with their names, in order.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 // The result of a module's named_parameters() or named_buffers(), in its order, without undefined
@@ -27,6 +28,7 @@ template <typename M>
 concept ModuleOrHolder =
     requires(M& m) { m.named_parameters(); } || requires(M& m) { m->named_parameters(); };
 
+// The parameters of a module or a holder, by name.
 template <ModuleOrHolder M>
 NamedTensors parameters_of(M& module) {
   if constexpr (requires { module.named_parameters(); })

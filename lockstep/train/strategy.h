@@ -102,7 +102,7 @@ class LOCKSTEP_API Strategy {
 const std::vector<std::string>& strategy_names();
 // Whether ranks share copies of the parameters: zero3 and fsdp.
 LOCKSTEP_API bool divides_parameters(std::string_view strategy);
-// Also accepts "naive_ring", "zero" (zero1), and "logical<n>" such as logical8: the same bits on
+// Makes the strategy of that name. Also accepts "naive_ring", "zero" (zero1), and "logical<n>" such as logical8: the same bits on
 // any number of ranks up to n (parallel/logical/logical_ranks.h), each of which computes on one
 // thread.
 // Throws: InvalidArgument with the list of names, and for options that the strategy does not use.
@@ -110,7 +110,6 @@ struct StrategyOptions {
   // zero3 and fsdp: ZeroOptions::copies, which ranks share one copy of the parameters.
   std::vector<int> copies = {};
 };
-// A strategy by its name.
 LOCKSTEP_API std::shared_ptr<Strategy> make_strategy(std::string_view given,
                                                      const StrategyOptions& options = {});
 

@@ -44,6 +44,7 @@ struct Capabilities {
   uint32_t bool_reduce_ops = 0;        // bit i: ReduceOp(i) on bool, with the meaning of types.h
 };
 
+// The bit of a dtype or a reduction in the sets of Capabilities.
 constexpr uint32_t bit(at::ScalarType dtype) {
   return uint32_t{1} << static_cast<int>(dtype);
 }

@@ -49,9 +49,9 @@ struct SyncLayers;
 // other ranks have; SyncBatchNorm below accepts it.
 // Throws: InvalidArgument if `model` has no such layer.
 LOCKSTEP_API int64_t convert_sync_batch_norm(torch::nn::Module& model, const Communicator& comm);
+// The same for a module's holder.
 template <typename Holder>
   requires requires(Holder& holder) { holder->named_modules(); }
-// The same for a module's holder.
 int64_t convert_sync_batch_norm(Holder& model, const Communicator& comm) {
   return convert_sync_batch_norm(*model, comm);
 }

@@ -159,7 +159,7 @@ class Source:
         """The first line of the declaration whose name stands in line `index`."""
         while index > 0:
             above = self.code[index - 1].strip()
-            if not above or above.startswith("#") or above[-1] in ";{}:,":
+            if not above or above.startswith("#") or (above[-1] in ";{}:," and not above.startswith(("requires ", "template "))):
                 break
             index -= 1
         return index
@@ -250,7 +250,7 @@ def is_hidden(qualified):
     parts = qualified.split("::")
     if parts[0] in ("torch", "at", "c10", "std"):
         return True
-    return any(part in ("internal", "detail", "impl") or part.startswith("@") for part in parts[:-1]) or "<" in parts[-1]
+    return any(part in ("internal", "detail", "impl") or part.startswith("@") for part in parts[:-1]) or "<" in qualified
 
 
 def flags_of(member):
@@ -302,6 +302,15 @@ def read_xml(folder):
     return found
 
 
+def is_private(one, owner, source):
+    """Whether a nested type that is defined outside of its class was declared in the class's private part, which Doxygen overlooks."""
+    for index in range(owner.start - 1, owner.end):
+        if re.match(rf"\s*(class|struct) {re.escape(one.name)};", source.code[index]):
+            access = [line.strip() for line in source.code[owner.start - 1:index] if re.match(r"\s*(public|protected|private):", line)]
+            return bool(access) and access[-1] != "public:"
+    return False
+
+
 def place_values(enum, source, head, end):
     """Finds the lines of an enum's values, which Doxygen does not tell."""
     index = head[0]
@@ -313,12 +322,18 @@ def place_values(enum, source, head, end):
 
 def shares(one, former):
     """Whether the comment of the declaration above, which ends directly above, speaks of this one too."""
-    if not former.comment or "trailing" in former.flags or one.kind != former.kind:
+    if not former.comment or "trailing" in former.flags:
+        return False
+    # A type that only this function takes stands between the comment and the function.
+    if one.kind == "function" and (former.kind in ("typedef", "struct", "enum") or (former.kind == "variable" and not former.parent)):
+        return True
+    if one.kind != former.kind:
         return False
     if one.kind == "function":
         same = one.name.removeprefix("i") == former.name.removeprefix("i")
-        return same or not re.search(r"\(\) const\b", one.code)
-    return one.line == former.line
+        named = re.search(rf"\b{re.escape(one.name.rstrip('s'))}s?\b", former.comment)
+        return same or named is not None or not re.search(r"\(\) const\b", one.code)
+    return one.kind == "define" or one.line <= former.end
 
 
 def describe(names, source):
@@ -350,7 +365,7 @@ def describe(names, source):
                 trailing = False
             if one.kind == "enum":
                 place_values(one, source, head, end)
-        if not one.comment and former and former.end in (one.start - 1, one.start) and shares(one, former):
+        if not one.comment and former and (former.end in (one.start - 1, one.start) or one.line <= former.end) and shares(one, former):
             one.comment, one.shared = former.comment, True
         if one.kind != "define" and trailing:
             one.flags |= {"trailing"}
@@ -398,6 +413,8 @@ def read_headers(root, work):
             elif not one.parent:
                 top.append(one)
         describe(top, source)
+        for one in top:
+            one.members = [m for m in one.members if not (m.kind in COMPOUNDS and m.line > one.end and is_private(m, one, source))]
         headers.append(Header(path, source.top(), top, path in named))
     return headers
 
@@ -416,7 +433,7 @@ def described(one, header):
     holder (TORCH_MODULE) holds."""
     if one.comment:
         return True
-    if one.kind in COMPOUNDS and re.search(rf"\b{re.escape(one.name)}\b", first_words(header.comment)):
+    if not one.parent and re.search(rf"\b{re.escape(one.name)}\b", first_words(header.comment)):
         return True
     module = next((other for other in header.names if other.name == one.name + "Impl"), None)
     return module is not None and described(module, header)
@@ -424,7 +441,8 @@ def described(one, header):
 
 def undescribed(headers):
     """The names that need a comment and have none: types, functions, constants, macros, public member functions, and the fields of
-    options. Not what the language gives a meaning: constructors, operators, iterators, what is deleted, defaulted or overridden."""
+    options. Not what the language or libtorch gives a meaning: constructors, operators, iterators, what is deleted, defaulted or
+    overridden, a module's forward(); nor a further form of a function of which another one in the same place has a comment."""
     def of(one, header, holder):
         if one.kind == "value" or one.name in ITERATOR:
             return
@@ -435,7 +453,10 @@ def undescribed(headers):
         if one.kind == "function" and (one.flags & {"deleted", "defaulted", "override"} or one.name.startswith(("~", "operator"))
                                        or (holder and one.name == holder.name)):
             return
-        if not described(one, header):
+        if one.kind == "function" and one.name == "forward" and holder and holder.name.endswith("Impl"):
+            return
+        forms = [other for other in (holder.members if holder else header.names) if one.kind == "function" and other.qualified == one.qualified]
+        if not described(one, header) and not any(other.comment for other in forms):
             yield header.path, one
         for member in one.members:
             yield from of(member, header, one)

@@ -139,7 +139,7 @@ def groups(names):
     """Names that share a comment, together."""
     out = []
     for one in names:
-        if one.shared and out:
+        if one.shared and out and out[-1][0].kind == one.kind:
             out[-1].append(one)
         elif one.name.endswith("Impl") is False and out and out[-1][0].name == one.name and not one.comment and one.kind == "function":
             out[-1].append(one)
