@@ -16,10 +16,11 @@ namespace {
 constexpr auto kLook = std::chrono::milliseconds(1);
 
 Timeout late(const std::string& what, Deadline deadline) {
-  return Timeout(what + " through MPI did not end within " +
-                 std::to_string(static_cast<int>(deadline.timeout_seconds())) +
-                 " s: a rank of this job has not called init() or from_mpi(), or MPI does not reach its "
-                 "host");
+  return Timeout(
+      what + " through MPI did not end within " +
+      std::to_string(static_cast<int>(deadline.timeout_seconds())) +
+      " s: a rank of this job has not called init() or from_mpi(), or MPI does not reach its "
+      "host");
 }
 
 // Memory that MPI may use until the operation is complete.
