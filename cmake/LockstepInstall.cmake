@@ -9,7 +9,8 @@
 #
 # Components, for packages (scripts/package): lockstep_command, lockstep_libtorch (that link, or with LOCKSTEP_BUNDLE_LIBTORCH libtorch
 # itself), and, which a plain installation takes where they are built, lockstep_headers, and lockstep_shared or lockstep_static.
-# Included by lockstep_finish_rooms(), which has made `rooms`, the list of room targets, and `umbrella`, those of lockstep::lockstep.
+# Included by lockstep_finish_rooms(), which has made `rooms`, the list of room targets, and LockstepShared.cmake, which has
+# made `shared_rooms`, those of the shared library.
 include(CMakePackageConfigHelpers)
 
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/lockstep")
@@ -30,7 +31,7 @@ install(TARGETS lockstep_shared EXPORT lockstepSharedTargets
 install(EXPORT lockstepSharedTargets NAMESPACE lockstep:: DESTINATION "${build_dir}" ${shared})
 # Rooms that users link by their own names are archives beside the shared library too.
 set(apart ${rooms})
-list(REMOVE_ITEM apart ${umbrella})
+list(REMOVE_ITEM apart ${shared_rooms})
 foreach(room IN LISTS apart)
   install(FILES "$<TARGET_FILE:${room}>" DESTINATION "${archive_dir}" ${shared})
 endforeach()
@@ -110,7 +111,7 @@ foreach(package IN ITEMS Threads OpenSSL ZLIB nlohmann_json)
   endforeach()
 endforeach()
 set(LOCKSTEP_ROOM_NAMES "")
-foreach(room IN LISTS umbrella)
+foreach(room IN LISTS shared_rooms)
   get_target_property(name ${room} EXPORT_NAME)
   list(APPEND LOCKSTEP_ROOM_NAMES ${name})
 endforeach()
@@ -129,6 +130,7 @@ else()
 endif()
 set(generated "${CMAKE_CURRENT_BINARY_DIR}/package")
 configure_file("${PROJECT_SOURCE_DIR}/cmake/lockstepBuild.cmake.in" "${generated}/lockstepBuild.cmake" @ONLY)
+file(CONFIGURE OUTPUT "${generated}/libtorch.txt" CONTENT "set(TORCH_DIR \"${LOCKSTEP_TORCH_DIR}\")\n" @ONLY)  # for scripts/package
 configure_package_config_file(
   "${PROJECT_SOURCE_DIR}/cmake/lockstepConfig.cmake.in" "${generated}/lockstepConfig.cmake"
   INSTALL_DESTINATION "${package_dir}" NO_SET_AND_CHECK_MACRO)
@@ -146,9 +148,17 @@ install(FILES "${generated}/lockstepBuild.cmake" DESTINATION "${build_dir}" ${he
 set(pc_dir "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
 file(RELATIVE_PATH pc_prefix "/${pc_dir}" "/")
 string(REGEX REPLACE "/$" "" pc_prefix "${pc_prefix}")
+set(torch_flags "-isystem \${torch_dir}/include -isystem \${torch_dir}/include/torch/csrc/api/include")
+set(pc_description "for C++20 and libtorch ${LOCKSTEP_TORCH_MINOR}")
+set(pc_cflags "-std=c++20 -DUSE_DISTRIBUTED -DUSE_C10D_GLOO -DUSE_RPC -DUSE_TENSORPIPE -D_GLIBCXX_USE_CXX11_ABI=${LOCKSTEP_TORCH_CXX11_ABI} ${torch_flags}")
+set(pc_name lockstep)
 configure_file("${PROJECT_SOURCE_DIR}/cmake/lockstep.pc.in" "${generated}/lockstep.pc" @ONLY)
-install(FILES "${generated}/lockstep.pc" DESTINATION "${pc_dir}" ${shared})
-install(FILES "${generated}/lockstep.pc" DESTINATION "${pc_dir}" RENAME "lockstep-torch${LOCKSTEP_TORCH_MINOR}.pc" ${shared})
+set(pc_description "its interface for C; with libtorch ${LOCKSTEP_TORCH_MINOR}")
+set(pc_cflags "")
+set(pc_name lockstep-c)
+configure_file("${PROJECT_SOURCE_DIR}/cmake/lockstep.pc.in" "${generated}/lockstep-c.pc" @ONLY)
+install(FILES "${generated}/lockstep.pc" "${generated}/lockstep-c.pc" DESTINATION "${pc_dir}" ${headers})
+install(FILES "${generated}/lockstep.pc" DESTINATION "${pc_dir}" RENAME "lockstep-torch${LOCKSTEP_TORCH_MINOR}.pc" ${headers})
 
 list(REMOVE_ITEM programs lockstep-tools)
 lockstep_say_left_out("the command" " --target lockstep" ${programs})

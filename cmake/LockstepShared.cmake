@@ -8,9 +8,14 @@ set(LOCKSTEP_SOVERSION 0)
 # libtorch's release: C++ interfaces change between them, so there is a library for each.
 get_target_property(LOCKSTEP_TORCH_MINOR Lockstep::torch LOCKSTEP_TORCH_MINOR)
 
+# What lockstep::lockstep links, and the interface for C, which a C++ program has no use for.
+set(shared_rooms ${umbrella})
+if(TARGET lockstep_c)
+  list(APPEND shared_rooms lockstep_c)
+endif()
 set(archives "")
 set(outside "")
-foreach(room IN LISTS umbrella)
+foreach(room IN LISTS shared_rooms)
   list(APPEND archives "$<TARGET_FILE:${room}>")
   get_target_property(libraries ${room} LINK_LIBRARIES)
   foreach(library IN LISTS libraries)
@@ -31,7 +36,7 @@ set_target_properties(lockstep_shared PROPERTIES
   OUTPUT_NAME "lockstep-torch${LOCKSTEP_TORCH_MINOR}" VERSION "${LOCKSTEP_SOVERSION}.${PROJECT_VERSION_MINOR}.${PROJECT_VERSION_PATCH}"
   SOVERSION ${LOCKSTEP_SOVERSION} EXPORT_NAME lockstep LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
 lockstep_finds_libtorch(lockstep_shared "${CMAKE_INSTALL_LIBDIR}")
-add_dependencies(lockstep_shared ${umbrella})
+add_dependencies(lockstep_shared ${shared_rooms})
 set(exports "${PROJECT_SOURCE_DIR}/cmake/lockstep_exports.map")
 set_property(TARGET lockstep_shared PROPERTY LINK_DEPENDS ${archives} "${exports}")
 target_link_options(lockstep_shared PRIVATE "LINKER:--version-script,${exports}" "LINKER:-z,defs")

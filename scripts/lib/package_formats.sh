@@ -1,0 +1,122 @@
+# shellcheck shell=bash
+# The formats of scripts/package, which sources this file and sets: version, minors and torches (of each of builds), out, work.
+
+# install_into PREFIX: everything but libtorch, of every build.
+install_into() {
+  local one part log=$work/install.log
+  for one in "${builds[@]}"; do
+    for part in command shared headers; do
+      cmake --install "$one" --prefix "$1" --component "lockstep_$part" >>"$log" 2>&1 ||
+        stop 1 "$(tail -n 5 "$log")" "Installing from $one failed; is it built? The whole log: $log"
+    done
+  done
+  [ -x "$1/bin/lockstep" ] || stop 1 "package: $one/bin/lockstep is not built"
+  local manual
+  export LOCKSTEP_LIBTORCH=${torches[0]}  # whose help the pages are made of, the engine's too
+  if "$1/bin/lockstep" man --help >/dev/null 2>&1; then
+    mkdir -p "$1/share/man/man1"
+    "$1/bin/lockstep" man --output "$1/share/man/man1" >>"$log" 2>&1 || stop 1 "package: lockstep man failed; see $log"
+    for manual in "$1"/share/man/man1/*; do gzip -9n "$manual"; done
+  fi
+  cp README.md "$1/share/doc/lockstep/"
+}
+
+# strip_below PREFIX: without what only debuggers want.
+strip_below() {
+  local file
+  while IFS= read -r -d '' file; do
+    case $file in
+      *.a) strip --strip-debug --enable-deterministic-archives "$file" ;;
+      *) if [ "$(head -c 4 "$file" | tail -c 3)" = ELF ]; then strip --strip-unneeded "$file"; fi ;;
+    esac
+  done < <(find "$1" -type f -print0)
+}
+
+# check_no_paths PREFIX: no file names a folder of the machine that built it.
+check_no_paths() {
+  local folder found
+  for folder in "$ROOT" "${builds[@]}" "${torches[@]}"; do
+    found=$(grep -rlF --exclude=README.md "$folder" "$1" | head -n 3 || true)
+    if [ -n "$found" ]; then stop 1 "package: these name the folder $folder of this machine, and so cannot be moved:" "$found"; fi
+  done
+}
+
+architecture() { uname -m; }
+
+make_tarball() {
+  local name file
+  name="lockstep-$version-torch$(IFS=-; echo "${minors[*]}")-linux-$(architecture)"
+  install_into "$work/$name"
+  strip_below "$work/$name"
+  check_no_paths "$work/$name"
+  local -a options=(--sort=name --owner=0 --group=0 --numeric-owner "--mtime=@$SOURCE_DATE_EPOCH" -C "$work")
+  if has_command zstd; then
+    file=$out/$name.tar.zst
+    tar "${options[@]}" -cf - "$name" | zstd -q -f -10 -o "$file"
+  else
+    file=$out/$name.tar.gz
+    tar "${options[@]}" -cf - "$name" | gzip -9n >"$file"
+  fi
+  say "$file"
+}
+
+make_deb() {
+  local command minor folder=$work/deb/lockstep-$version log=$work/deb.log
+  for command in dpkg-buildpackage dh; do
+    has_command "$command" || stop 2 "package: --deb needs $command (apt-get install dpkg-dev debhelper)"
+  done
+  mkdir -p "$folder/debian"
+  cp -r packaging/debian/. "$folder/debian/"
+  rm "$folder"/debian/*.in
+  local libraries="" depends=""
+  for minor in "${minors[@]}"; do
+    local name=liblockstep-torch$minor-0
+    libraries+=$(sed "s/@MINOR@/$minor/g" packaging/debian/library.in)$'\n\n'
+    depends+="${depends:+, }$name (= \${binary:Version})"
+    echo "usr/lib/liblockstep-torch$minor.so.*" >"$folder/debian/$name.install"
+    sed "s/@MINOR@/$minor/g" packaging/debian/library.symbols.in >"$folder/debian/$name.symbols"
+    c_functions >>"$folder/debian/$name.symbols"
+    sed "s/@PACKAGE@/$name/" packaging/debian/library.lintian-overrides.in >"$folder/debian/$name.lintian-overrides"
+  done
+  awk -v libraries="$libraries" -v depends="$depends" \
+    '/^@LIBRARIES@$/ { printf "%s", libraries; next } { sub(/@LIBRARY_DEPENDS@/, depends); print }' \
+    packaging/debian/control.in | cat -s >"$folder/debian/control"
+  printf 'lockstep (%s) unstable; urgency=medium\n\n  * Version %s.\n\n -- Lockstep developers <lockstep@localhost>  %s\n' \
+    "$version" "$version" "$(date -R -u -d "@$SOURCE_DATE_EPOCH")" >"$folder/debian/changelog"
+  install_into "$folder/debian/tmp/usr"
+  rm "$folder/debian/tmp/usr/share/doc/lockstep/LICENSE"
+  check_no_paths "$folder/debian/tmp"
+  (cd "$folder" && LOCKSTEP_TORCH_LIBS="${torches[*]/%//lib}" dpkg-buildpackage -b -us -uc -d) >"$log" 2>&1 ||
+    stop 1 "$(tail -n 20 "$log")" "dpkg-buildpackage failed. The whole log: $log"
+  cp "$work"/deb/*.deb "$work"/deb/*.changes "$work"/deb/*.buildinfo "$out/"
+  say "$out"/*lockstep*.deb
+  if has_command lintian; then
+    lintian --fail-on error,warning "$out"/lockstep_"$version"_*.changes || stop 1 "package: lintian has objections, above"
+  else
+    say "lintian is not here, and so did not look at them (apt-get install lintian)"
+  fi
+}
+
+# The C functions as lines of a symbols file.
+c_functions() {
+  local list=lockstep/c/lockstep_c.symbols
+  if [ -f "$list" ]; then sed -n 's/^\(lockstep_[a-z0-9_]*\).*/ \1@Base 0.1.0/p' "$list" | sort; fi
+}
+
+make_wheel() {
+  local prefix=$work/wheel one
+  install_into "$prefix"
+  for one in "${builds[@]}"; do
+    if [ -n "$(sed -n 's/^LOCKSTEP_TORCH_PYTHON:INTERNAL=//p' "$one/CMakeCache.txt")" ]; then
+      cmake --install "$one" --prefix "$prefix" --component lockstep_python >>"$work/install.log" 2>&1 ||
+        stop 1 "package: $one/python is not built; the whole log: $work/install.log"
+    else
+      say "The backend for torch.distributed is left out of the wheel: $one has none."
+    fi
+  done
+  strip_below "$prefix"
+  check_no_paths "$prefix"
+  local python=python3
+  if [ -x .venv/bin/python ]; then python=.venv/bin/python; fi
+  "$python" packaging/wheel/make_wheel.py --prefix "$prefix" --version "$version" --out "$out" --builds "${minors[@]}"
+}
