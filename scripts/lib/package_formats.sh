@@ -18,6 +18,14 @@ install_into() {
     "$1/bin/lockstep" man --output "$1/share/man/man1" >>"$log" 2>&1 || stop 1 "package: lockstep man failed; see $log"
     for manual in "$1"/share/man/man1/*; do gzip -9n "$manual"; done
   fi
+  if "$1/bin/lockstep" completion --help >/dev/null 2>&1; then
+    local shell file
+    for shell in bash:bash-completion/completions/lockstep zsh:zsh/vendor-completions/_lockstep fish:fish/vendor_completions.d/lockstep.fish; do
+      file=$1/share/${shell#*:}
+      mkdir -p "${file%/*}"
+      "$1/bin/lockstep" completion "${shell%%:*}" >"$file" || stop 1 "package: lockstep completion ${shell%%:*} failed"
+    done
+  fi
   cp README.md "$1/share/doc/lockstep/"
 }
 
@@ -86,7 +94,14 @@ make_deb() {
   install_into "$folder/debian/tmp/usr"
   rm "$folder/debian/tmp/usr/share/doc/lockstep/LICENSE"
   check_no_paths "$folder/debian/tmp"
-  (cd "$folder" && LOCKSTEP_TORCH_LIBS="${torches[*]/%//lib}" dpkg-buildpackage -b -us -uc -d) >"$log" 2>&1 ||
+  local part
+  for part in man bash-completion zsh fish; do
+    if [ -d "$folder/debian/tmp/usr/share/$part" ]; then echo "usr/share/$part" >>"$folder/debian/lockstep.install"; fi
+  done
+  # libtorch alone, without what else lies beside it, such as a libgomp that is a Debian package's as well.
+  mkdir "$work/libtorch"
+  ln -s "${torches[0]}"/lib/libtorch_*.so "${torches[0]}"/lib/libc10*.so "$work/libtorch/"
+  (cd "$folder" && LOCKSTEP_TORCH_LIBS=$work/libtorch dpkg-buildpackage -b -us -uc -d) >"$log" 2>&1 ||
     stop 1 "$(tail -n 20 "$log")" "dpkg-buildpackage failed. The whole log: $log"
   cp "$work"/deb/*.deb "$work"/deb/*.changes "$work"/deb/*.buildinfo "$out/"
   say "$out"/*lockstep*.deb
