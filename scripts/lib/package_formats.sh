@@ -40,13 +40,16 @@ strip_below() {
   done < <(find "$1" -type f -print0)
 }
 
-# check_no_paths PREFIX: no file names a folder of the machine that built it.
+# check_no_paths PREFIX: nothing depends on a folder of the machine that built it. (libtorch's own messages name its headers by the
+# paths by which they were included, which nothing opens.)
 check_no_paths() {
-  local folder found
-  for folder in "$ROOT" "${builds[@]}" "${torches[@]}"; do
-    found=$(grep -rlF --exclude=README.md "$folder" "$1" | head -n 3 || true)
-    if [ -n "$found" ]; then stop 1 "package: these name the folder $folder of this machine, and so cannot be moved:" "$found"; fi
-  done
+  local found torch
+  found=$(grep -rlF --exclude=README.md -e "$ROOT" $(printf -- '-e %s ' "${builds[@]}") "$1" || true)
+  for torch in "${torches[@]}"; do found+=$(grep -rlIF -e "$torch" "$1" || true); done
+  while IFS= read -r -d '' file; do
+    if readelf -d "$file" 2>/dev/null | grep -E '\((RPATH|RUNPATH)\)' | grep -qE '(\[|:)/'; then found+=" $file"; fi
+  done < <(find "$1" -type f \( -perm -u+x -o -name '*.so*' \) -print0)
+  if [ -n "$found" ]; then stop 1 "package: these name folders of this machine, and so cannot be moved:" "$found"; fi
 }
 
 architecture() { uname -m; }
