@@ -181,3 +181,4 @@ install(CODE "
       endif()
     endforeach()
   endif()")
+include(LockstepManual)

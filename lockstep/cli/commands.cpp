@@ -4,8 +4,10 @@
 
 #include <cerrno>
 
+#include "lockstep/cli/completion.h"
 #include "lockstep/cli/doctor/command.h"
 #include "lockstep/cli/libtorch_choice.h"
+#include "lockstep/cli/manual.h"
 #include "lockstep/cli/plan/command.h"
 #include "lockstep/cli/run/command.h"
 #include "lockstep/cli/usage.h"
@@ -53,6 +55,18 @@ int become(const std::string& name, const std::vector<std::string>& arguments) {
   return complain(who, system_error("cannot start " + program, errno).what(), kFailedExit);
 }
 
+using OwnCommand = int (*)(const std::vector<std::string>&);
+
+// The command of this program; nullptr: another program has it, or there is none.
+OwnCommand own_command(const std::string& name) {
+  if (name == "run") return run_command;
+  if (name == "doctor") return doctor_command;
+  if (name == "plan") return plan_command;
+  if (name == "completion") return completion_command;
+  if (name == "man") return manual_command;
+  return nullptr;
+}
+
 int dispatch(const std::vector<std::string>& arguments) {
   if (arguments.empty()) {
     write_all(STDERR_FILENO, help_text());
@@ -67,9 +81,7 @@ int dispatch(const std::vector<std::string>& arguments) {
     write_stdout(std::string("lockstep ") + LOCKSTEP_VERSION + "\n");
     return 0;
   }
-  if (name == "run") return run_command({arguments.begin() + 1, arguments.end()});
-  if (name == "doctor") return doctor_command({arguments.begin() + 1, arguments.end()});
-  if (name == "plan") return plan_command({arguments.begin() + 1, arguments.end()});
+  if (const auto own = own_command(name)) return own({arguments.begin() + 1, arguments.end()});
   std::vector<std::string> names{"--help", "--version"};
   for (const Command& command : commands()) {
     if (name == command.name) return become(command.program, arguments);
@@ -93,6 +105,8 @@ const std::vector<Command>& commands() {
       {"verify", "check that every way to divide a model gives one process's numbers", kTools},
       {"plan", "show what a pipeline's schedule will do, before it runs"},
       {"doctor", "look at this host, the way to another, or the traces of a failed job"},
+      {"completion", "print the script by which bash, zsh or fish completes lockstep's words"},
+      {"man", "print a man page, or write all of them"},
   };
   return kCommands;
 }
@@ -112,8 +126,7 @@ std::string help_text() {
 }
 
 int main_of_lockstep(const std::vector<std::string>& arguments) {
-  const bool own = !arguments.empty() &&
-                   (arguments[0] == "run" || arguments[0] == "doctor" || arguments[0] == "plan");
+  const bool own = !arguments.empty() && own_command(arguments[0]) != nullptr;
   const std::string who = own ? "lockstep " + arguments[0] : "lockstep";
   try {
     return dispatch(arguments);

@@ -11,21 +11,6 @@ install_into() {
     done
   done
   [ -x "$1/bin/lockstep" ] || stop 1 "package: $one/bin/lockstep is not built"
-  local manual
-  export LOCKSTEP_LIBTORCH=${torches[0]}  # whose help the pages are made of, the engine's too
-  if "$1/bin/lockstep" man --help >/dev/null 2>&1; then
-    mkdir -p "$1/share/man/man1"
-    "$1/bin/lockstep" man --output "$1/share/man/man1" >>"$log" 2>&1 || stop 1 "package: lockstep man failed; see $log"
-    for manual in "$1"/share/man/man1/*; do gzip -9n "$manual"; done
-  fi
-  if "$1/bin/lockstep" completion --help >/dev/null 2>&1; then
-    local shell file
-    for shell in bash:bash-completion/completions/lockstep zsh:zsh/vendor-completions/_lockstep fish:fish/vendor_completions.d/lockstep.fish; do
-      file=$1/share/${shell#*:}
-      mkdir -p "${file%/*}"
-      "$1/bin/lockstep" completion "${shell%%:*}" >"$file" || stop 1 "package: lockstep completion ${shell%%:*} failed"
-    done
-  fi
   cp README.md "$1/share/doc/lockstep/"
 }
 
@@ -98,6 +83,10 @@ make_deb() {
   install_into "$folder/staged/usr"
   rm "$folder/staged/usr/share/doc/lockstep/LICENSE"
   check_no_paths "$folder/staged"
+  # Where Debian's zsh looks.
+  if [ -d "$folder/staged/usr/share/zsh/site-functions" ]; then
+    mv "$folder/staged/usr/share/zsh/site-functions" "$folder/staged/usr/share/zsh/vendor-completions"
+  fi
   local part
   for part in man bash-completion zsh fish; do
     if [ -d "$folder/staged/usr/share/$part" ]; then echo "usr/share/$part" >>"$folder/debian/lockstep.install"; fi

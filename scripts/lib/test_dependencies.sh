@@ -20,6 +20,10 @@ munge                file /usr/sbin/munged
 libgrpc++-dev        header grpcpp/generic/generic_stub.h
 pkg-config           command pkg-config
 zstd                 command zstd
+zsh                  command zsh
+fish                 command fish
+groff-base           command groff
+mandoc               command mandoc
 END
   # Some versions of Debian and Ubuntu lack it; PyPI has it as well.
   if [ -z "$(find_clang_format)" ]; then say "clang-format-19      command clang-format-19"; fi
@@ -110,12 +114,22 @@ ensure_auditwheel() {
   pip_quietly install auditwheel || say "pip could not install auditwheel (log: build/pip.log)"
 }
 
+# MPICH 5 in build/mpi-abi, for programs of the MPI standard's own binary interface; Debian's MPIs do not have it yet.
+ensure_standard_mpi() {
+  local dir="$ROOT/build/mpi-abi"
+  if [ -x "$dir/bin/mpicxx_abi" ] || [ ! -x "$ROOT/.venv/bin/python" ]; then return; fi
+  say "Installing MPICH 5 into build/mpi-abi, for the tests (PyPI, 13 MB)"
+  pip_quietly install --no-deps --prefix "$dir" 'mpich>=5.0,<6' ||
+    say "pip could not install mpich (log: build/pip.log): tests of the MPI standard's binary interface are skipped."
+}
+
 # ensure_test_dependencies FULL (1 or 0)
 ensure_test_dependencies() {
   mkdir -p "$ROOT/build"
   try_packages "$(test_packages)"
   ensure_clang_format
   ensure_python_test_packages
+  ensure_standard_mpi
   if [ "$1" = 1 ]; then
     try_packages "$(full_test_packages)"
     ensure_auditwheel

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "lockstep/cli/option_parsing.h"
+#include "lockstep/cli/option_table.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
@@ -76,9 +77,10 @@ std::string option_name(const std::string& field) {
 
 void parse(CLI::App& app, const Arguments& arguments) {
   try {
-    cli::parse_options(app, with_dashes(arguments));
+    cli::parse_options(app, arguments);
   } catch (const CLI::CallForHelp&) {
-    std::cout << cli::help_of(app, cli::help_width()) << std::flush;
+    std::cout << cli::help_output(cli::table_of(app), cli::help_of(app, cli::help_width()))
+              << std::flush;
     throw HelpShown{};
   }
 }
