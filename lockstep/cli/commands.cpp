@@ -6,6 +6,7 @@
 
 #include "lockstep/cli/completion.h"
 #include "lockstep/cli/doctor/command.h"
+#include "lockstep/cli/libtorch_choice.h"
 #include "lockstep/cli/manual.h"
 #include "lockstep/cli/plan/command.h"
 #include "lockstep/cli/run/command.h"
@@ -32,13 +33,25 @@ int become(const std::string& name, const std::vector<std::string>& arguments) {
   std::error_code error;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error) return complain(who, "/proc/self/exe cannot be read: " + error.message(), kFailedExit);
-  const std::string program = program_path(self, name).string();
-  if (::access(program.c_str(), X_OK) != 0)
-    return complain(who, program + " is missing; " + how_to_build(self, name), kUsageExit);
+  EngineStart start;
+  try {
+    start = engine_start(self, name, process_env());
+  } catch (const InvalidArgument& problem) {
+    return complain(who, problem.what(), kUsageExit);
+  }
+  const std::string program = start.program.string();
   std::vector<char*> argv{const_cast<char*>(program.c_str())};
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
-  ::execv(program.c_str(), argv.data());
+  if (start.environment) {
+    std::vector<char*> envp;
+    for (const std::string& line : *start.environment)
+      envp.push_back(const_cast<char*>(line.c_str()));
+    envp.push_back(nullptr);
+    ::execve(program.c_str(), argv.data(), envp.data());
+  } else {
+    ::execv(program.c_str(), argv.data());
+  }
   return complain(who, system_error("cannot start " + program, errno).what(), kFailedExit);
 }
 

@@ -168,6 +168,13 @@ fs::path self() {
   return fs::read_symlink("/proc/self/exe");
 }
 
+fs::path own_prefix() {
+  fs::path folder = self().parent_path();  // <prefix>/libexec/lockstep, or torch-2.13 in it
+  while (folder.has_relative_path() && folder.filename() != "libexec")
+    folder = folder.parent_path();
+  return folder.parent_path();
+}
+
 fs::path engine_program() {
   return self().parent_path() / "lockstep-engine";
 }
@@ -177,9 +184,7 @@ fs::path tools_program() {
 }
 
 std::string lockstep_command() {
-  // This program is libexec/lockstep/lockstep-engine below the prefix.
-  const fs::path prefix = self().parent_path().parent_path().parent_path();
-  const fs::path command = prefix / "bin" / "lockstep";
+  const fs::path command = own_prefix() / "bin" / "lockstep";
   std::istringstream path(process_env()("PATH").value_or(""));
   for (std::string folder; std::getline(path, folder, ':');) {
     std::error_code ignored;

@@ -72,7 +72,7 @@ std::string job_program(const fs::path& program) {
 }
 
 std::string lockstep_program() {
-  return job_program(self().parent_path().parent_path().parent_path() / "bin" / "lockstep");
+  return job_program(own_prefix() / "bin" / "lockstep");
 }
 
 }  // namespace lockstep::inline v0::engine
