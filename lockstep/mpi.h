@@ -10,8 +10,8 @@
 //   MPI_Finalize();
 //
 // This header includes the program's own mpi.h: Open MPI's, that of MPICH and its family, or the
-// standard's (mpi_abi.h, MPI 5.0). lockstep/comm/from_mpi.h has the contract. C and Fortran:
-// lockstep/c/mpi.h and the module lockstep.
+// standard's (mpi_abi.h, MPI 5.0). lockstep/comm/from_mpi.h has the contract, and takes the number
+// of a communicator in Fortran.
 #pragma once
 
 #include <mpi.h>

@@ -5,6 +5,7 @@
 #include "lockstep/comm/groups/bootstrap.h"
 #include "lockstep/comm/groups/connection.h"
 #include "lockstep/comm/groups/joining.h"
+#include "lockstep/comm/groups/making.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/core/env.h"
 #include "lockstep/device/current.h"
@@ -23,10 +24,13 @@ Communicator from_mpi_fint(int comm, const FromMpiOptions& options, const void* 
   const Connection connection{
       .backend = options.backend, .timeout = options.timeout, .world = world};
   CommunicatorOptions communicator{.timeout = options.timeout};
-  communicator.device = chosen_device(options.device, options.backend, env, topology.local_rank);
   keep_own_trace(communicator, topology, env);
-  if (communicator.device) device::set_current(*communicator.device);
+  const auto take_device = [&] {
+    communicator.device = chosen_device(options.device, options.backend, env, topology.local_rank);
+    if (communicator.device) device::set_current(*communicator.device);
+  };
   if (topology.size == 1) {
+    take_device();
     return connect(nullptr, topology, connection, std::move(communicator), deadline);
   }
 
@@ -40,6 +44,12 @@ Communicator from_mpi_fint(int comm, const FromMpiOptions& options, const void* 
     joining.meet_in(store, topology.rank, topology.size, 0);
     const auto say = [&joining](const std::string& what) { joining.step(what); };
     communicator.keep = job;
+    // A rank without its device tells the others, which wait in the store.
+    make_together(std::make_shared<PrefixStore>("device", store), topology.rank,
+                  [&](const std::shared_ptr<Store>& meeting) {
+                    take_device();
+                    store_barrier(*meeting, "chosen", topology.size, deadline);
+                  });
     Communicator result =
         connect(store, topology, connection, std::move(communicator), deadline, say);
     // Rank 0 may end at once, and its store with it.

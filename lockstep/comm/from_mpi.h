@@ -39,10 +39,14 @@ struct FromMpiOptions {
 // not reform. Further calls, with the same or other MPI communicators, make further ones, which are
 // independent. Rank 0 of the MPI communicator serves the store that makes groups.
 //
-// Threads: MPI_THREAD_FUNNELED suffices; below MPI_THREAD_SERIALIZED this, and with backend mpi
-// every call of the communicator and its destructor, must be on the thread that called MPI_Init.
-// Lockstep calls MPI on the calling thread only, and with backends other than mpi in this function
-// only. The communicator may outlive MPI_Finalize, except with backend mpi.
+// Threads: Lockstep calls MPI on the calling thread only, and with backends other than mpi and
+// hierarchical:mpi in this function only; their communicators may be used by any thread and outlive
+// MPI_Finalize. MPI_THREAD_FUNNELED suffices: below MPI_THREAD_SERIALIZED this function, and with
+// the two backends every call of the communicator and its destructor, must be on the thread that
+// called MPI_Init (InvalidArgument otherwise; gradients of a device are averaged on a thread of
+// libtorch's). With MPI_THREAD_SERIALIZED the program sees to it that none of its threads is in MPI
+// meanwhile. With the two backends making a group of some of the ranks has no deadline, since
+// MPI_Comm_create_group has none.
 //
 // `mpi_function`: the address of any MPI function, as the program sees it, which finds the library
 // (lockstep/mpi.h gives it). Null: the MPI in the program's own scope, or loaded with RTLD_GLOBAL.

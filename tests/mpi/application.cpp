@@ -158,6 +158,12 @@ void numbers(Report& report, const lockstep::FromMpiOptions& options) {
     int64_t expected = 0;
     for (int r = world.rank % 2; r < world.size; r += 2) expected += r;
     report.say(std::string("split: ") + (ranks.item<int64_t>() == expected ? "right" : "wrong"));
+    // The same ranks in the opposite order.
+    const auto turned = all.split(0, -all.rank());
+    at::Tensor word = torch::full({1}, all.rank(), torch::kLong);
+    lockstep::Communicator(*turned).broadcast(word, 0);
+    report.say(std::string("opposite order: ") +
+               (word.item<int64_t>() == world.size - 1 ? "right" : "wrong"));
     MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
     MPI_Comm_get_errhandler(MPI_COMM_WORLD, &handler);
     report.say(std::string("error handler: ") +
@@ -183,8 +189,37 @@ void trainers(Report& report, const lockstep::FromMpiOptions& options) {
     return;
   }
   const auto model = train(*comm, 3, [] {});
+  // MPI_THREAD_FUNNELED, and MPI is finalised: another thread may end it all the same.
+  std::thread([&] { comm.reset(); }).join();
   report.say(difference(*model, *train_alone(3)) < 1e-10 ? "trained after MPI_Finalize"
                                                          : "differs");
+}
+
+template <typename Call>
+void say_refusal(Report& report, const Call& call) {
+  try {
+    call();
+    report.say("no error");
+  } catch (const lockstep::InvalidArgument& error) {
+    report.say(error.what());
+  } catch (const std::exception& error) {
+    report.say("another error: " + std::string(error.what()));
+  }
+}
+
+// Ranks that want different engines, as when a variable reaches some hosts only.
+void differ(Report& report, lockstep::FromMpiOptions options) {
+  options.backend = place_in(MPI_COMM_WORLD).rank == 0 ? "tcp" : "shm";
+  say_refusal(report, [&] { lockstep::from_mpi(MPI_COMM_WORLD, options); });
+}
+
+// Backend mpi under MPI_THREAD_FUNNELED, from a thread that must not call MPI.
+void other_thread(Report& report) {
+  lockstep::Communicator comm = lockstep::from_mpi(MPI_COMM_WORLD, {.backend = "mpi"});
+  std::thread([&] { say_refusal(report, [&] { comm.all_reduce(torch::ones({3})); }); }).join();
+  const at::Tensor one = torch::ones({1});
+  comm.all_reduce(one);
+  report.say("sum " + std::to_string(one.item<int64_t>()));
 }
 
 // Rank 1 dies; the others get an exception, and end in order.
@@ -210,18 +245,6 @@ void late(Report& report, lockstep::FromMpiOptions options) {
   } catch (const lockstep::Timeout& error) {
     report.say("Timeout: " + std::string(error.what()));
   } catch (const lockstep::Error& error) {
-    report.say("another error: " + std::string(error.what()));
-  }
-}
-
-template <typename Call>
-void say_refusal(Report& report, const Call& call) {
-  try {
-    call();
-    report.say("no error");
-  } catch (const lockstep::InvalidArgument& error) {
-    report.say(error.what());
-  } catch (const std::exception& error) {
     report.say("another error: " + std::string(error.what()));
   }
 }
@@ -262,6 +285,8 @@ int main(int argc, char** argv) {
   if (scenario == "numbers") numbers(report, options);
   if (scenario == "killed") killed(report, options);
   if (scenario == "late") late(report, options);
+  if (scenario == "differ") differ(report, options);
+  if (scenario == "other_thread") other_thread(report);
   // MPI_Finalize would wait for a rank that is gone.
   if (scenario == "killed" || scenario == "late") ::_exit(0);
   if (scenario == "trainers") {

@@ -140,25 +140,33 @@ std::shared_ptr<Store> reach_store(const std::vector<HostPort>& addresses, const
                 "; LOCKSTEP_INTERFACE on its host chooses an interface");
 }
 
-// The message is "secret address address".
+// The message is "secret address address", or "!" and why rank 0 cannot serve a store.
 Rendezvous meet_through_mpi(const mpi::World& world, bool one_host, const EnvLookup& env,
                             Deadline deadline) {
   Rendezvous result;
   std::string word;
+  std::exception_ptr failed;
   if (world.rank() == 0) {
-    const Offer offer =
-        make_offer(interface_addresses(), env("LOCKSTEP_INTERFACE").value_or(""), one_host);
-    const Secret secret = Secret::generate();
-    result = own_store(true, {offer.listen, 0}, secret, deadline);
-    const uint16_t port = std::static_pointer_cast<TcpStoreServer>(result.keep)->address().port;
-    word = secret.text();
-    for (const std::string& address : offer.addresses) {
-      const std::string next = " " + HostPort{address, port}.to_string();
-      if (word.size() + next.size() <= mpi::kMaxWord) word += next;
+    try {
+      const Offer offer =
+          make_offer(interface_addresses(), env("LOCKSTEP_INTERFACE").value_or(""), one_host);
+      const Secret secret = Secret::generate();
+      result = own_store(true, {offer.listen, 0}, secret, deadline);
+      const uint16_t port = std::static_pointer_cast<TcpStoreServer>(result.keep)->address().port;
+      word = secret.text();
+      for (const std::string& address : offer.addresses) {
+        const std::string next = " " + HostPort{address, port}.to_string();
+        if (word.size() + next.size() <= mpi::kMaxWord) word += next;
+      }
+    } catch (const std::exception& error) {
+      failed = std::current_exception();
+      word = ("!" + std::string(error.what())).substr(0, mpi::kMaxWord);
     }
   }
   word = mpi::word_of_rank_zero(world, word, deadline);
+  if (failed) std::rethrow_exception(failed);
   if (world.rank() == 0) return result;
+  if (word.starts_with('!')) throw StoreError("rank 0 cannot serve a store: " + word.substr(1));
   std::istringstream words(word);
   std::string secret, address;
   std::vector<HostPort> addresses;

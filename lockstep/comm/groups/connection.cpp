@@ -33,6 +33,16 @@ void check_same_kind(Store& store, const std::string& backend,
                           "is the CPU where no device is visible)");
 }
 
+// A launcher may pass a variable to one host alone, and engines would wait for each other in vain.
+void check_same_backend(Store& store, const std::string& name) {
+  const std::string first = store.compare_set("backend", "", name);
+  if (first != name)
+    throw InvalidArgument("this rank is to connect over " + name + ", and another one over " +
+                          first +
+                          "; give all ranks the same backend or LOCKSTEP_BACKEND (Open "
+                          "MPI's mpirun passes a variable to other hosts with -x)");
+}
+
 }  // namespace
 
 void check_backend_name(const std::string& name) {
@@ -107,7 +117,10 @@ Communicator connect(const std::shared_ptr<Store>& store, const Topology& topolo
       if (meeting && topology.local_size != topology.size) step("exchanging who shares a host");
       name = choose_host_backend(meeting, topology, deadline);
     }
-    if (meeting) check_same_kind(*meeting, name, communicator.device);
+    if (meeting) {
+      check_same_kind(*meeting, name, communicator.device);
+      check_same_backend(*meeting, name);
+    }
     Engines engines;
     auto origin = std::make_shared<GroupOrigin>();
     origin->members.resize(static_cast<size_t>(topology.size));
@@ -129,6 +142,8 @@ Communicator connect(const std::shared_ptr<Store>& store, const Topology& topolo
       step("connecting over " + name);
       engines = make_engines(request, meeting, deadline);
       request.say = nullptr;
+      // Where MPI only introduced the ranks, nothing of it is kept.
+      if (!carried_by_mpi(name)) request.world = nullptr;
       origin->maker = make_process_groups(
           request, store ? std::make_shared<PrefixStore>("groups", store) : nullptr,
           communicator.keep);

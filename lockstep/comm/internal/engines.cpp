@@ -55,7 +55,8 @@ std::unique_ptr<Backend> make_checked(const EngineRequest& request,
 
 MpiOptions mpi_options(const EngineRequest& request, int rank, std::vector<int> members) {
   const auto size = static_cast<int>(members.size());
-  if (size == request.job.size) members.clear();
+  // The whole job in its own order needs no group of MPI's.
+  if (size == request.job.size && std::is_sorted(members.begin(), members.end())) members.clear();
   return {.rank = rank,
           .size = size,
           .local_size = request.topology.local_size,
@@ -97,6 +98,10 @@ std::unique_ptr<Backend> make_hierarchical(const EngineRequest& request,
 bool is_hierarchical(const std::string& backend) {
   return backend == "hierarchical" || backend == "hierarchical:gloo" ||
          backend == "hierarchical:mpi";
+}
+
+bool carried_by_mpi(const std::string& backend) {
+  return backend == "mpi" || backend == "hierarchical:mpi";
 }
 
 bool is_of_devices(const std::string& backend) {

@@ -47,6 +47,9 @@ struct Engines {
 // "hierarchical:gloo", "hierarchical:mpi".
 bool is_hierarchical(const std::string& backend);
 
+// Whether MPI carries data of this backend, alone or between hosts.
+bool carried_by_mpi(const std::string& backend);
+
 // Whether the backend's engine works on devices: "nccl", "peer". Others carry tensors of devices
 // through host memory.
 bool is_of_devices(const std::string& backend);

@@ -108,9 +108,10 @@ bool all_equal(const std::vector<int64_t>& counts) {
 
 class MpiBackend final : public Backend {
  public:
-  MpiBackend(const Library& library, mpi::Comm comm, const MpiOptions& options)
+  MpiBackend(std::shared_ptr<const mpi::World> world, mpi::Comm comm, const MpiOptions& options)
       : capabilities_(mpi_capabilities()),
-        mpi_(library),
+        world_(std::move(world)),
+        mpi_(world_->library()),
         comm_(comm),
         rank_(options.rank),
         spins_(options.local_size <= usable_cpu_count() ? 2000 : 0) {}
@@ -130,6 +131,7 @@ class MpiBackend final : public Backend {
   std::unique_ptr<Request> start(const Call& call) override {
     auto op = std::make_shared<MpiOperation>();
     op->text = "#" + std::to_string(call.sequence) + " " + describe(call) + " over mpi";
+    world_->check_thread(op->text);
     const std::lock_guard lock(mpi::call_mutex());
     submit(call, *op);
     pending_.push_back(op);
@@ -361,6 +363,7 @@ class MpiBackend final : public Backend {
   }
 
   Capabilities capabilities_;
+  std::shared_ptr<const mpi::World> world_;
   const Library& mpi_;
   mpi::Comm comm_;
   int rank_;
@@ -405,7 +408,7 @@ std::unique_ptr<Backend> make_mpi_backend(Store* store, const MpiOptions& option
   }
   const mpi::Comm comm = whole_job ? mpi::duplicate(world->library(), world->comm(), deadline)
                                    : create_group(*world, options.members);
-  return std::make_unique<MpiBackend>(world->library(), comm, options);
+  return std::make_unique<MpiBackend>(std::move(world), comm, options);
 }
 
 }  // namespace lockstep::inline v0

@@ -56,6 +56,7 @@ void complete(const World& world, std::unique_ptr<Exchange>& exchange, const cha
     if (deadline.expired()) {
       give_up_finalizing();
       [[maybe_unused]] const Exchange* left_to_mpi = exchange.release();
+      world.leave_to_mpi();
       throw late("the meeting", deadline);
     }
     std::this_thread::sleep_for(kLook);

@@ -26,24 +26,27 @@ void check_initialised(const Library& library) {
 }
 
 // Below MPI_THREAD_SERIALIZED the thread that initialised MPI is the only one that may call it.
-void check_thread(const Library& library) {
+bool this_thread_may_call(const Library& library) {
   int level = 0;
   int main = 0;
   library.call.query_thread(&level);
   library.call.is_thread_main(&main);
-  if (level < library.thread_serialized() && main == 0) {
-    throw InvalidArgument(
-        "from_mpi: this thread may not call MPI: call from_mpi on the thread that called MPI_Init, "
-        "or initialise MPI with MPI_THREAD_SERIALIZED");
-  }
+  return level >= library.thread_serialized() || main != 0;
 }
 
 }  // namespace
 
 World::~World() {
-  if (!duplicate_ || !usable(library_)) return;
+  if (!duplicate_ || unfinished_ || !usable(library_)) return;
   const std::lock_guard lock(call_mutex());
   library_.call.comm_free(&comm_);
+}
+
+void World::check_thread(const std::string& what) const {
+  if (!duplicate_ || this_thread_may_call(library_)) return;
+  throw InvalidArgument(what +
+                        ": this thread may not call MPI: call it on the thread that called "
+                        "MPI_Init, or initialise MPI with MPI_THREAD_SERIALIZED");
 }
 
 Comm duplicate(const Library& library, Comm comm, Deadline deadline) {
@@ -84,7 +87,11 @@ Comm duplicate(const Library& library, Comm comm, Deadline deadline) {
 std::shared_ptr<const World> world_of(int number, const void* function, Deadline deadline) {
   const Library& library = library_of_program(function);
   check_initialised(library);
-  check_thread(library);
+  if (!this_thread_may_call(library)) {
+    throw InvalidArgument(
+        "from_mpi: this thread may not call MPI: call from_mpi on the thread that called MPI_Init, "
+        "or initialise MPI with MPI_THREAD_SERIALIZED");
+  }
   const Comm comm = library.comm_of(number);
   if (library.is_null(comm)) {
     throw InvalidArgument(

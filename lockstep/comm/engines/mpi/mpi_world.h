@@ -2,15 +2,17 @@
 // header.
 #pragma once
 
+#include <atomic>
 #include <memory>
+#include <string>
 
 #include "lockstep/comm/engines/mpi/mpi_library.h"
 #include "lockstep/core/deadline.h"
 
 namespace lockstep::inline v0::mpi {
 
-// Immutable. The last owner frees the communicator, if it is a duplicate and MPI can still be
-// called; that tells the peers nothing in Open MPI and MPICH.
+// The last owner frees the communicator, if it is a duplicate, nothing on it is unfinished and MPI
+// can still be called; that tells the peers nothing in Open MPI and MPICH.
 class World {
  public:
   // `duplicate`: nothing else uses the communicator. `library` outlives the object.
@@ -25,12 +27,19 @@ class World {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
+  // An operation on it was given up, and MPI may still work on it.
+  void leave_to_mpi() const { unfinished_ = true; }
+  // Throws InvalidArgument where the program's MPI allows calls of its main thread alone
+  // (MPI_THREAD_SINGLE and MPI_THREAD_FUNNELED) and this is another one.
+  void check_thread(const std::string& what) const;
+
  private:
   const Library& library_;
   Comm comm_;
   int rank_;
   int size_;
   bool duplicate_;
+  mutable std::atomic<bool> unfinished_ = false;
 };
 
 // A duplicate of `comm`, so that its messages match no others; errors in it are returned. A Timeout
