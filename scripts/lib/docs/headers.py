@@ -332,7 +332,7 @@ def shares(one, former):
     if one.kind == "function":
         same = one.name.removeprefix("i") == former.name.removeprefix("i")
         named = re.search(rf"\b{re.escape(one.name.rstrip('s'))}s?\b", former.comment)
-        return same or named is not None or not re.search(r"\(\) const\b", one.code)
+        return same or named is not None or not re.search(rf"\b{re.escape(one.name)}\(\)", one.code)
     return one.kind == "define" or one.line <= former.end
 
 

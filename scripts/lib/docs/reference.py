@@ -167,10 +167,10 @@ def in_code(text):
     return "`` " + " ".join(text.split()).replace("|", r"\|") + " ``" if "`" in text else "`" + " ".join(text.split()).replace("|", r"\|") + "`"
 
 
-def table_of(names, left, text_of):
+def table_of(names, left):
     out = [f"| {left} | |", "|---|---|"]
     for one in names:
-        out.append(f'| <a id="{anchor(one)}"></a>{in_code(text_of(one))} | {cell(one.comment)} |')
+        out.append(f'| <a id="{anchor(one)}"></a><code class="own">{one.name}</code> | {cell(one.comment)} |')
     return out + [""]
 
 
@@ -181,7 +181,7 @@ def fields_table(fields):
         kind, _, default = re.sub(rf"\b{re.escape(one.name)}\b\s*(?==|$|\{{|\[)", "\0", one.code, count=1).partition("\0")
         default = re.sub(r"^\s*=\s*", "", default).strip()
         shown = in_code(kind.strip()) + (f" = {in_code(default)}" if default not in ("", "{}") else "")
-        out.append(f'| <a id="{anchor(one)}"></a>`{one.name}` | {shown} | {cell(one.comment)} |')
+        out.append(f'| <a id="{anchor(one)}"></a><code class="own">{one.name}</code> | {shown} | {cell(one.comment)} |')
     return out + [""]
 
 
@@ -225,7 +225,7 @@ def describe_top(group, level, header):
     if one.comment:
         out += [markdown(one.comment), ""]
     if one.kind == "enum":
-        out += table_of(one.members, "value", lambda m: m.name)
+        out += table_of(one.members, "value")
     elif one.kind not in KINDS:
         module = next((other for other in header.names if other.name == one.name + "Impl"), None)
         if module is not None and not one.members:
