@@ -12,6 +12,7 @@
 #include "lockstep/core/export.h"
 #include "lockstep/core/net.h"
 #include "lockstep/core/secret.h"
+#include "lockstep/launch/binding.h"
 #include "lockstep/launch/log_spec.h"
 #include "lockstep/launch/roles.h"
 #include "lockstep/launch/simulated_failures.h"
@@ -135,7 +136,9 @@ struct LaunchOptions {
   std::string prefix_template;            // torchrun's, instead of `prefix` (line_prefix.h)
   // "${local_rank}" in arguments becomes the local rank (torchrun's macro).
   bool substitute_local_rank = false;
-  bool pin = true;  // give each rank its share of the allowed processors
+  bool pin = true;               // give each rank its share of the allowed processors
+  Binding binding;               // what each rank is bound to instead of its share
+  bool report_bindings = false;  // a line on stderr for each rank that starts
   // Default: OMP_NUM_THREADS if set, otherwise processors / ranks, at least 1.
   std::optional<int> threads_per_rank;
   // MASTER_ADDR and MASTER_PORT, on one host. On several hosts they are detected: an address of
