@@ -397,6 +397,9 @@ def describe(names, source):
         if one.members:
             one.members.sort(key=lambda member: member.line)
             describe(one.members, source)
+            for member in one.members:
+                if member.kind == "value" and member.line == one.line:  # all in one line: the comment above is the enum's
+                    member.comment = ""
         former = one
 
 

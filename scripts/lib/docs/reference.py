@@ -220,7 +220,7 @@ def describe_top(group, level, header):
     kind = one.kind + " " if one.kind not in KINDS else KINDS[one.kind]
     title = kind + ", ".join(dict.fromkeys(m.spoken if level == 2 else m.name for m in group))
     out = [f"{'#' * level} {escape(title)} {{ #{anchor(one)} }}", ""] + anchors_of(group, anchor(one))
-    if not re.fullmatch(r"(class|struct) \w+", one.code):  # a base or a template is worth a line
+    if not re.fullmatch(r"(typedef )?(class|struct|enum|enum class)( \w+)?", one.code):  # a base or a template is worth a line
         out += code_block(group)
     if one.comment:
         out += [markdown(one.comment), ""]
