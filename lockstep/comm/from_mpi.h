@@ -12,6 +12,7 @@
 
 namespace lockstep::inline v0 {
 
+// The options of from_mpi().
 struct FromMpiOptions {
   // What carries the data. "": LOCKSTEP_BACKEND; otherwise MPI only introduces the ranks to each
   // other, and Lockstep's own engines carry the data: shm on one host, and over several hosts

@@ -106,6 +106,7 @@ bool is_training(const M& model) {
 // The kinds of models, of which errors speak differently.
 enum class ModelKind : uint8_t { kModule, kScript, kList };
 
+// The kind of a module, by its type.
 template <AnyModel M>
 constexpr ModelKind kind_of(const M& /*model*/) {
   if constexpr (ModuleOrHolder<M>) {

@@ -33,12 +33,12 @@ class TensorModel {
     return forward(std::forward<Args>(args)...);
   }
 
-  const NamedTensors& named_parameters() const { return parameters_; }
-  const NamedTensors& named_buffers() const { return buffers_; }
+  const NamedTensors& named_parameters() const { return parameters_; }  // as given
+  const NamedTensors& named_buffers() const { return buffers_; }        // as given
   // Whether forwards train; the function itself is not told.
   bool is_training() const { return training_; }
   void train(bool on = true) { training_ = on; }
-  void eval() { train(false); }
+  void eval() { train(false); }  // train(false)
 
  private:
   NamedTensors parameters_;

@@ -21,6 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Marks what a shared library exports. */
 #define LOCKSTEP_INSITU_EXPORT __attribute__((visibility("default")))
 
 #ifdef __cplusplus
@@ -56,6 +57,7 @@ enum {
 /* If the ring is full (OnFull in ring.h). */
 enum { LOCKSTEP_INSITU_WAIT = 0, LOCKSTEP_INSITU_DROP_NEWEST = 1, LOCKSTEP_INSITU_DROP_OLDEST = 2 };
 
+/* The most dims of a field, and fields of a sample. */
 #define LOCKSTEP_INSITU_MAX_DIMS 8
 #define LOCKSTEP_INSITU_MAX_FIELDS 64
 
@@ -68,20 +70,24 @@ typedef struct lockstep_insitu_field {
   int64_t shape[LOCKSTEP_INSITU_MAX_DIMS];
 } lockstep_insitu_field;
 
+/* How a producer makes or joins a ring (ProducerOptions in ring.h). */
 typedef struct lockstep_insitu_options {
   size_t size; /* of this struct, so that fields can be added; the macro below sets it */
   int32_t slots;
   int32_t on_full;
   int32_t producers;
 } lockstep_insitu_options;
+/* The defaults. */
 #define LOCKSTEP_INSITU_OPTIONS {sizeof(lockstep_insitu_options), 64, LOCKSTEP_INSITU_WAIT, 1}
 
+/* The counts of a ring (RingStats in stats.h). */
 typedef struct lockstep_insitu_stats {
   uint64_t produced, dropped, consumed, abandoned, redelivered;
   int32_t slots, full, writing, reading;
   double waited_seconds; /* of all producers in the table */
 } lockstep_insitu_stats;
 
+/* One producer of a ring, and one consumer. */
 typedef struct lockstep_insitu_producer lockstep_insitu_producer;
 typedef struct lockstep_insitu_consumer lockstep_insitu_consumer;
 

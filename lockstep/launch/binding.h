@@ -3,6 +3,7 @@
 
 namespace lockstep::inline v0::launch {
 
+// Units of processors, from a hardware thread up to a socket.
 enum class CpuUnit { kHwthread, kCore, kNuma, kSocket };
 
 // Each host binds its own ranks, by its own processors. Where they do not fit, its agent refuses to

@@ -34,6 +34,7 @@ struct BertConfig {
 // "base" (above) or "mini" (4 layers, 256 wide, 4 heads, 1024 inside). Throws InvalidArgument that
 // lists the names.
 LOCKSTEP_API BertConfig bert_preset(std::string_view name);
+// The names of the presets.
 const std::vector<std::string>& bert_preset_names();
 
 // Throws InvalidArgument that names the field: a size below 1, a width that the heads do not

@@ -134,7 +134,7 @@ class LOCKSTEP_API ParallelLm {
   Checkpoint share();
   void load(const Checkpoint& checkpoint, const std::string& source,
             CheckpointParts parts = CheckpointParts::kAll);
-  NamedTensors gather();
+  NamedTensors gather();  // the whole model's parameters on rank 0
 
   // Returns the statistics of all layers' routers in the last step(), with the tokens of all rows,
   // the same on all ranks. Entropy and balance are means over the micro-batches weighted by their

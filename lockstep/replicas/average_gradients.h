@@ -19,8 +19,9 @@
 
 namespace lockstep::inline v0 {
 
+// The options of average_gradients().
 struct AverageOptions {
-  algorithms::AllReduce algorithm = algorithms::AllReduce::kEngine;
+  algorithms::AllReduce algorithm = algorithms::AllReduce::kEngine;  // of each all-reduce
   // Short gradients are packed into buckets of this size, of one dtype and device each; some
   // buckets are under way while the next is packed. Long ones are reduced where they lie. 0: one
   // all-reduce for each parameter, one after another, as PyTorch's "Writing Distributed

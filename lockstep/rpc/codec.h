@@ -102,8 +102,8 @@ class LOCKSTEP_API Reader {
   uint64_t length();  // as Writer::length()
   // The number of elements that follow, each of at least one byte.
   size_t count();
-  std::string_view text();
-  at::Tensor tensor();
+  std::string_view text();                         // as Writer::text()
+  at::Tensor tensor();                             // the next one
   std::string_view rest() const { return rest_; }  // the bytes that were not read yet
   // The message has been read: lets go of its receipt. Throws unless everything has been read.
   void end();
@@ -145,7 +145,7 @@ class LOCKSTEP_API TypeText {
   // Begins to describe a struct; inside itself a struct is described by its name alone. Returns
   // false in that case.
   bool enter(const std::type_info& type);
-  void leave() { open_.pop_back(); }
+  void leave() { open_.pop_back(); }                // after the struct's members
   const std::string& str() const { return text_; }  // the words so far
 
  private:

@@ -39,7 +39,7 @@ class LOCKSTEP_API KeyTable {
   int64_t sum(const std::string& key, int64_t delta) const;
   // Whether Store::compare_set() would set the key.
   bool matches(const std::string& key, const std::string& expected) const;
-  void clear() { values_.clear(); }
+  void clear() { values_.clear(); }  // removes all
 
  private:
   std::map<std::string, std::string> values_;

@@ -130,6 +130,7 @@ class LOCKSTEP_API Accelerator {
   // tensor. `reduction`: "sum", "mean".
   // Collective: all ranks.
   at::Tensor reduce(const at::Tensor& tensor, const std::string& reduction = "sum");
+  // A barrier of all ranks.
   void wait_for_everyone();
 
   bool is_main_process() const { return comm().rank() == 0; }              // rank 0

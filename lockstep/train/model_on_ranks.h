@@ -90,6 +90,7 @@ class LOCKSTEP_API ModelOnRanks {
 
   // Whether an earlier attempt of this process has made room for the run's files.
   bool has_room() const { return has_room_; }
+  // Called when that is done.
   void has_made_room() { has_room_ = true; }
 
   // Takes the step of `result`, whose gradients are complete on this rank. If ranks are replaced,

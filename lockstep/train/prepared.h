@@ -54,7 +54,7 @@ class PreparedModel {
   }
   void eval() { train(false); }
   M& module() { return model_.module(); }
-  Strategy& strategy() { return model_.strategy(); }
+  Strategy& strategy() { return model_.strategy(); }  // the accelerator's
   auto operator->() { return model_.operator->(); }
   // While the result exists, backwards only add up gradients on this rank.
   Accumulation no_sync() { return Accumulation(model_.shared_strategy()); }
@@ -82,7 +82,7 @@ class LOCKSTEP_API PreparedOptimizer {
   // given. Returns whether a step was taken; in fp16 a step with infinite gradients is not.
   // Collective: in fp16, and if the strategy divides the state.
   bool step(std::optional<double> max_norm = {}) { return state_->step(optimizer_, max_norm); }
-  torch::optim::Optimizer& optimizer() { return optimizer_; }
+  torch::optim::Optimizer& optimizer() { return optimizer_; }  // the one that was given
 
  private:
   torch::optim::Optimizer& optimizer_;

@@ -72,7 +72,7 @@ class LOCKSTEP_API Strategy {
 
   // Throw InvalidArgument before set_up().
   const std::shared_ptr<torch::nn::Module>& model() const;
-  Communicator& comm();
+  Communicator& comm();  // of the ranks that it trains on
 
  private:
   friend class Accumulation;

@@ -163,6 +163,7 @@ class LOCKSTEP_API TrainLoop {
   TrainerState& state() { return state_; }  // the position
   // This rank's sums since the last log and of the epoch, for checkpoints.
   RunningLoss& since_log() { return since_log_; }
+  // The same of the present epoch.
   RunningLoss& of_epoch() { return of_epoch_; }
 
  private:

@@ -56,6 +56,7 @@ class LOCKSTEP_API TrainerCore {
   // The present state of the loop, also within callbacks and compute_metrics; after train() its
   // last.
   const TrainerState& state() const { return *state_; }
+  // The one that takes the steps.
   torch::optim::Optimizer& optimizer() { return run_.optimizer(); }
   // The present ranks, which are others than at first if ranks were replaced.
   Communicator& comm() { return run_.comm(); }

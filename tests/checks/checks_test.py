@@ -82,6 +82,21 @@ class Checks(unittest.TestCase):
             with self.subTest(check):
                 self.assertEqual(self.run_check(check)[0], 0, self.run_check(check)[1])
 
+    def test_table_of_variables(self):
+        pair = {"docs__zh__environment_dot_md": "# 变量\n"}
+        row = "# Variables\n| `LOCKSTEP_LOG` | x |\n"
+        reads = 'auto x = env("LOCKSTEP_LOG");\n// LOCKSTEP_NOT_READ\n'
+        self.write(lockstep__low__a_dot_cpp='#include "lockstep/low/a.h"\n' + reads, docs__environment_dot_md=row, **pair)
+        self.assertEqual(self.run_check("check-docs")[0], 0, self.run_check("check-docs")[1])
+        self.write(lockstep__low__a_dot_cpp='#include "lockstep/low/a.h"\n' + reads, docs__environment_dot_md="# Variables\n", **pair)
+        self.assert_refused("check-docs", "lockstep/low/a.cpp:2: docs/environment.md does not list LOCKSTEP_LOG")
+        self.write(docs__environment_dot_md=row, **pair)
+        self.assert_refused("check-docs", "docs/environment.md: nothing reads LOCKSTEP_LOG")
+        # The shell reads by ${NAME:-...}; tests' own variables are not listed.
+        self.write(docs__environment_dot_md=row, scripts__lib__x_dot_sh="echo ${LOCKSTEP_LOG:-info} $LOCKSTEP_OTHER\n",
+                   lockstep__low__a_test_dot_cpp='getenv("LOCKSTEP_UNLISTED");\n', **pair)
+        self.assertEqual(self.run_check("check-docs")[0], 0, self.run_check("check-docs")[1])
+
     def test_picture_of_the_rooms(self):
         self.write()
         self.assertEqual(self.run_check("draw-rooms"), (0, ""))

@@ -61,6 +61,21 @@ class Headers(InFolder):
         self.assertEqual(names["count"].comment, "how many\nthere are")
         self.assertEqual(names["bare"].comment, "", "a comment behind one declaration does not speak of the next")
 
+    def test_comments_of_c(self):
+        names, source = self.described('''\
+            /* a.h: for C.
+             *
+             *   add(1); */
+            #pragma once
+
+            /* Adds,
+             * and returns the sum. */
+            int add(int a /* the first */, int b);
+            int count; /* how many */
+            ''', ("function", "add", 8), ("variable", "count", 9))
+        self.assertEqual(source.top(), "a.h: for C.\n\n  add(1);")
+        self.assertEqual((names["add"].comment, names["count"].comment), ("Adds,\nand returns the sum.", "how many"))
+
     def test_forms_of_one_call_share_a_comment(self):
         names, _ = self.described('''\
             // Sends.

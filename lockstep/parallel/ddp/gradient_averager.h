@@ -63,7 +63,8 @@ class LOCKSTEP_API GradientAverager {
 
   // A communicator of its own, of the same ranks as the given one.
   Communicator& comm() { return comm_; }
-  ReducerTimes times() const { return reducer_.times(); }
+  ReducerTimes times() const { return reducer_.times(); }  // so far
+  // 0 before the first backward that communicates.
   size_t bucket_count() const { return reducer_.bucket_count(); }
 
  private:

@@ -40,7 +40,7 @@ MACRO_EXPANSION = YES
 EXPAND_ONLY_PREDEF = YES
 PREDEFINED = LOCKSTEP_API= LOCKSTEP_GUARDED_BY(x)= LOCKSTEP_PT_GUARDED_BY(x)= LOCKSTEP_REQUIRES(x)= LOCKSTEP_EXCLUDES(x)= \\
              LOCKSTEP_ACQUIRE(x)= LOCKSTEP_RELEASE(x)= LOCKSTEP_CAPABILITY(x)= LOCKSTEP_SCOPED_CAPABILITY= LOCKSTEP_ACQUIRED_BEFORE(x)= \\
-             LOCKSTEP_TRY_ACQUIRE(x)= LOCKSTEP_RETURN_CAPABILITY(x)= LOCKSTEP_INLINE=inline __attribute__(x)= \\
+             LOCKSTEP_TRY_ACQUIRE(x)= LOCKSTEP_RETURN_CAPABILITY(x)= LOCKSTEP_INSITU_EXPORT= LOCKSTEP_C_EXPORT= LOCKSTEP_INLINE=inline __attribute__(x)= \\
              "TORCH_MODULE(x)=class x : public torch::nn::ModuleHolder<x##Impl> {{}}"
 STRIP_FROM_PATH = {headers}
 QUIET = YES
@@ -140,10 +140,33 @@ def code_of(line):
     return line.rstrip()
 
 
+def line_comments(lines):
+    """The lines with comments of C's form, which end at the end of a line, in the form of //."""
+    out, inside = [], None
+    for line in lines:
+        if inside is None:
+            begin = line.find("/*")
+            if begin < 0 or "//" in line[:begin] or '"' in line[:begin]:
+                out.append(line)
+                continue
+            rest = line[begin + 2:]
+            if "*/" in rest and rest.split("*/", 1)[1].strip():  # within code
+                out.append(line)
+                continue
+            inside = begin
+            head, text = line[:begin], rest
+        else:
+            head, text = " " * inside, re.sub(r"^\s*\*(?!/)", "", line)
+        out.append(head + "//" + text.split("*/", 1)[0].rstrip())
+        if "*/" in text:
+            inside = None
+    return out
+
+
 class Source:
     def __init__(self, path):
         with open(path, encoding="utf-8") as f:
-            self.lines = f.read().split("\n")
+            self.lines = line_comments(f.read().split("\n"))
         self.code = [code_of(line) for line in self.lines]
 
     def comment_column(self, index):
@@ -206,7 +229,7 @@ class Source:
         if text.startswith("#"):
             return text
         text = re.sub(r"\s*\bLOCKSTEP_\w+\([^()]*\)", "", text)
-        return re.sub(r"\bLOCKSTEP_(API|INLINE|SCOPED_CAPABILITY)\s+", "", text)
+        return re.sub(r"\bLOCKSTEP_(API|C_EXPORT|INSITU_EXPORT|INLINE|SCOPED_CAPABILITY)\s+", "", text)
 
     def block_above(self, start):
         """The comment directly above the line `start`."""
@@ -286,6 +309,8 @@ def read_xml(folder):
                 continue
             place = member.find("location")
             own = member.findtext("name") or ""
+            if member.get("kind") == "enum" and (not own or own.startswith("@")):
+                own = member.findtext("enumvalue/name") or ""  # C's enums without a name
             if place is None or not place.get("file", "").startswith("lockstep/") or not own or own.startswith("@"):
                 continue
             qualified = own if kind == "file" else f"{name}::{own}"
@@ -332,8 +357,8 @@ def shares(one, former):
     if one.kind == "function":
         same = one.name.removeprefix("i") == former.name.removeprefix("i")
         named = re.search(rf"\b{re.escape(one.name.rstrip('s'))}s?\b", former.comment)
-        return same or named is not None or not re.search(r"\(\) const\b", one.code)
-    return one.kind == "define" or one.line <= former.end
+        return same or named is not None or not re.search(rf"\b{re.escape(one.name)}\(\)", one.code)
+    return one.kind == "define" or one.line <= former.end or bool(re.match(r"typedef struct \w+ \w+$", one.code))
 
 
 def describe(names, source):
@@ -372,6 +397,9 @@ def describe(names, source):
         if one.members:
             one.members.sort(key=lambda member: member.line)
             describe(one.members, source)
+            for member in one.members:
+                if member.kind == "value" and member.line == one.line:  # all in one line: the comment above is the enum's
+                    member.comment = ""
         former = one
 
 
@@ -402,8 +430,8 @@ def read_headers(root, work):
         seen = set()
         for one in by_file.get(path, []):
             key = (one.qualified, one.line, one.kind)
-            # A deduction guide has its class's name.
-            if key in seen or (one.kind == "function" and one.qualified in classes):
+            # A deduction guide has its class's name, and so has C's typedef.
+            if key in seen or (one.kind in ("function", "typedef") and one.qualified in classes):
                 continue
             seen.add(key)
             holder = one.parent if one.kind not in COMPOUNDS else one.qualified.rpartition("::")[0]

@@ -167,10 +167,10 @@ def in_code(text):
     return "`` " + " ".join(text.split()).replace("|", r"\|") + " ``" if "`" in text else "`" + " ".join(text.split()).replace("|", r"\|") + "`"
 
 
-def table_of(names, left, text_of):
+def table_of(names, left):
     out = [f"| {left} | |", "|---|---|"]
     for one in names:
-        out.append(f'| <a id="{anchor(one)}"></a>{in_code(text_of(one))} | {cell(one.comment)} |')
+        out.append(f'| <a id="{anchor(one)}"></a><code class="own">{one.name}</code> | {cell(one.comment)} |')
     return out + [""]
 
 
@@ -181,7 +181,7 @@ def fields_table(fields):
         kind, _, default = re.sub(rf"\b{re.escape(one.name)}\b\s*(?==|$|\{{|\[)", "\0", one.code, count=1).partition("\0")
         default = re.sub(r"^\s*=\s*", "", default).strip()
         shown = in_code(kind.strip()) + (f" = {in_code(default)}" if default not in ("", "{}") else "")
-        out.append(f'| <a id="{anchor(one)}"></a>`{one.name}` | {shown} | {cell(one.comment)} |')
+        out.append(f'| <a id="{anchor(one)}"></a><code class="own">{one.name}</code> | {shown} | {cell(one.comment)} |')
     return out + [""]
 
 
@@ -220,12 +220,12 @@ def describe_top(group, level, header):
     kind = one.kind + " " if one.kind not in KINDS else KINDS[one.kind]
     title = kind + ", ".join(dict.fromkeys(m.spoken if level == 2 else m.name for m in group))
     out = [f"{'#' * level} {escape(title)} {{ #{anchor(one)} }}", ""] + anchors_of(group, anchor(one))
-    if not re.fullmatch(r"(class|struct) \w+", one.code):  # a base or a template is worth a line
+    if not re.fullmatch(r"(typedef )?(class|struct|enum|enum class)( \w+)?", one.code):  # a base or a template is worth a line
         out += code_block(group)
     if one.comment:
         out += [markdown(one.comment), ""]
     if one.kind == "enum":
-        out += table_of(one.members, "value", lambda m: m.name)
+        out += table_of(one.members, "value")
     elif one.kind not in KINDS:
         module = next((other for other in header.names if other.name == one.name + "Impl"), None)
         if module is not None and not one.members:
