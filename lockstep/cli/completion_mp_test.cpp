@@ -187,7 +187,7 @@ TEST_F(ManPages, ThereIsOneForEachCommandThatIsHere) {
 TEST_F(ManPages, GroffFormatsThemWithoutAWarning) {
   if (!installed("groff")) GTEST_SKIP() << "groff is not installed";
   for (const std::string& page : pages()) {
-    const Ended ended = run({"groff", "-man", "-ww", "-Tutf8", "-P-cbou", page});
+    const Ended ended = run({"groff", "-man", "-ww", "-Wbreak", "-Tutf8", "-P-cbou", page});
     EXPECT_EQ(ended.code, 0) << page;
     EXPECT_EQ(ended.err, "") << page;
   }
