@@ -21,7 +21,8 @@ namespace {
 // A line of text that man(7) takes as it is.
 std::string roff(const std::string& text) {
   std::string result;
-  for (const char c : text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
     if (c == '\\') {
       result += "\\e";
     } else if (c == '-') {
@@ -30,6 +31,8 @@ std::string roff(const std::string& text) {
       result += ' ';
     } else {
       result += c;
+      // A list that is longer than a line breaks behind a comma.
+      if (c == ',' && i + 1 < text.size() && text[i + 1] != ' ') result += "\\:";
     }
   }
   // A line that begins with one of these would be a request.

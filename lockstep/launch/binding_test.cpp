@@ -74,6 +74,14 @@ TEST(Binding, OnlyAllowedProcessorsAreGiven) {
   EXPECT_THAT(lists_of({.given = true}, 2, allowed), ElementsAre("1/1", "5,13/1"));
 }
 
+// Of one socket a single core is allowed; ppr:2:socket is still two ranks on each.
+TEST(Binding, SocketsByTurnsCountOnceEach) {
+  std::vector<Processor> allowed = machine();
+  std::erase_if(allowed, [](const Processor& one) { return one.core > 0 && one.core < 4; });
+  EXPECT_THAT(lists_of({.given = true, .to = CpuUnit::kSocket, .by = CpuUnit::kSocket}, 4, allowed),
+              ElementsAre("0,8/1", "4-7,12-15/2", "0,8/1", "4-7,12-15/2"));
+}
+
 TEST(Binding, MoreRanksThanCoresAreRefusedUnlessTheyMayShare) {
   EXPECT_EQ(message_of<InvalidArgument>([] { bound_cpus(machine(), {.given = true}, 9); }),
             "9 ranks with 1 core each do not fit this host, which allows 8 cores; start fewer "

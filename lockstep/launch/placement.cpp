@@ -85,8 +85,10 @@ std::vector<RankCpus> bound_cpus(const std::vector<Processor>& allowed, const Bi
                             ? CpuUnit::kHwthread
                             : CpuUnit::kCore;
   const std::vector<Processor> pieces = pieces_of(allowed, piece);
-  const auto groups = groups_of(pieces, binding);
   const bool whole_units = binding.to == CpuUnit::kNuma || binding.to == CpuUnit::kSocket;
+  // Whole units by turns: each counts once, however many cores of it are allowed.
+  const bool units_alone = whole_units && binding.by == binding.to && binding.cores <= 1;
+  const auto groups = groups_of(units_alone ? pieces_of(allowed, binding.to) : pieces, binding);
   // Ranks that are bound to sockets share them anyway.
   const bool may_share = binding.overload || (whole_units && binding.cores <= 1);
   if (groups.empty() || (static_cast<int>(groups.size()) < ranks && !may_share)) {

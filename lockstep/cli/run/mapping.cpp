@@ -95,16 +95,17 @@ void read_map_by(const std::string& text, bool bound, Mapping& mapping) {
     next = 3;
   }
   const bool of_host = by == "node" || (by == "slot" && !per);
-  const auto unit = of_host ? std::nullopt : unit_named(by);
-  if (!of_host && !unit) throw wrong();
+  const auto named = unit_named(by);
+  if (!of_host && !named) throw wrong();
   if (by == "node" && !per) mapping.placing.by_node = true;
   if (by == "node") mapping.per_host = per;
-  if (unit) {
+  if (!of_host) {
+    const CpuUnit unit = named.value_or(CpuUnit::kCore);
     mapping.per_unit = per;
-    mapping.unit = *unit;
-    mapping.binding.by = *unit;
+    mapping.unit = unit;
+    mapping.binding.by = unit;
     // As under Open MPI, ranks are bound to what they are mapped by.
-    if (!bound) mapping.binding.to = *unit;
+    if (!bound) mapping.binding.to = unit;
     mapping.binding.given = mapping.pin;
   }
   for (; next < words.size(); ++next) read_modifier(text, words[next], mapping);
