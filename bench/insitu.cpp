@@ -157,7 +157,7 @@ Row bandwidth(int64_t bytes, int rounds, bool with_consumer, int cpus) {
     ratios.push_back(copied / pushed);
     speeds.push_back(static_cast<double>(bytes * samples) / pushed / 1e9);
   }
-  ring.close(Deadline::seconds(60));
+  ring.close(Deadline::seconds(trainer ? 60 : 0));
   if (trainer) trainer->process->wait(Deadline::seconds(60));
   return {with_consumer ? "hand-over / memcpy, a consumer reads" : "hand-over / memcpy", bytes,
           spread(ratios), spread(speeds).median};
@@ -218,7 +218,7 @@ Row slow_down(int rounds, bool trains, int cpus) {
     ratios.push_back(with / alone);
     times.push_back(with * 1e3);
   }
-  ring.close(Deadline::seconds(60));
+  ring.close(Deadline::seconds(trainer ? 60 : 0));
   if (trainer) trainer->process->wait(Deadline::seconds(60));
   return {trains ? "step with hand-over and a trainer / step alone"
                  : "step with hand-over / step alone",
