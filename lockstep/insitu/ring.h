@@ -66,6 +66,7 @@ enum class OnFull : uint32_t {
                     // producers hold all slots, drops the new sample at once
 };
 
+// Of Producer::open().
 struct LOCKSTEP_API ProducerOptions {
   // Of the ring, 1 to 4096, if this producer makes it; otherwise the ring's number holds.
   int slots = 64;
@@ -116,6 +117,7 @@ class LOCKSTEP_API Producer {
   Producer& operator=(Producer&&) noexcept;
   ~Producer();
 
+  // Of the ring's samples.
   const Schema& schema() const;
   // A slot for the next sample; nullopt if the sample is dropped (OnFull), which is counted. Waits
   // at most until the deadline, and only with OnFull::kWait.
@@ -129,6 +131,7 @@ class LOCKSTEP_API Producer {
   // until the deadline; returns whether they have. If this is the ring's last member, what they
   // have not taken is lost when it is destroyed. A second call only waits.
   bool close(Deadline drain = Deadline::seconds(0));
+  // The counts of the whole ring.
   RingStats stats() const;
 
  private:
@@ -146,7 +149,9 @@ class LOCKSTEP_API Batch {
   Batch& operator=(Batch&& other) noexcept;
   ~Batch();
 
+  // The number of samples.
   size_t size() const { return samples_.size(); }
+  // Whether it holds none.
   bool empty() const { return samples_.empty(); }
   // Of its samples; an empty batch that no take() has returned has an empty one.
   const Schema& schema() const;
@@ -191,7 +196,9 @@ class LOCKSTEP_API Consumer {
   Consumer& operator=(Consumer&&) noexcept;
   ~Consumer();
 
+  // Of the ring's samples.
   const Schema& schema() const;
+  // The ring's number of slots.
   int slots() const;
   // Takes the oldest samples, until there are `count`, the deadline has passed, or the stream has
   // ended; returns those it has, perhaps none. The batch holds their slots meanwhile: with several
@@ -201,6 +208,7 @@ class LOCKSTEP_API Consumer {
   // Whether the stream has ended: the announced producers have closed or died, none lives, and no
   // sample waits. A producer that attaches later begins it anew.
   bool ended() const;
+  // The counts of the whole ring.
   RingStats stats() const;
 
  private:

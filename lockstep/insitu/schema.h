@@ -26,6 +26,7 @@ enum class DType : uint32_t {
 };
 inline constexpr uint32_t kDTypes = 11;  // numbers, with 0
 
+// Bytes of an element. Throws: InvalidArgument for another number.
 LOCKSTEP_API size_t size_of(DType dtype);
 LOCKSTEP_API std::string_view name_of(DType dtype);  // "float32"
 
@@ -36,7 +37,8 @@ struct LOCKSTEP_API Field {
   std::vector<int64_t> shape;  // empty: one number
 
   bool operator==(const Field&) const = default;
-  size_t elements() const;
+  size_t elements() const;  // the product of the shape
+  // Of the array.
   size_t bytes() const { return elements() * size_of(dtype); }
   std::string to_string() const;  // "velocity float32 [3, 64, 64]"
 };
@@ -55,9 +57,13 @@ class LOCKSTEP_API Schema {
   // twice, a dim below 1, too many dims, or more than 2^40 bytes in all.
   explicit Schema(std::vector<Field> fields);
 
+  // Whether there is no field; only a default one has none.
   bool empty() const { return fields_.empty(); }
+  // The number of fields.
   size_t size() const { return fields_.size(); }
+  // The field at a place below size().
   const Field& operator[](size_t index) const { return fields_[index]; }
+  // All fields, in order.
   const std::vector<Field>& fields() const { return fields_; }
   // Throws: InvalidArgument that lists the fields.
   size_t index_of(std::string_view name) const;
@@ -65,7 +71,7 @@ class LOCKSTEP_API Schema {
   size_t offset(size_t index) const { return offsets_[index]; }
   // Of a whole sample with its padding; a multiple of kAlignment.
   size_t sample_bytes() const { return sample_bytes_; }
-  std::string to_string() const;
+  std::string to_string() const;  // the fields, with "; " between them
 
   bool operator==(const Schema& other) const { return fields_ == other.fields_; }
 
@@ -83,6 +89,7 @@ LOCKSTEP_API std::string difference(const Schema& theirs, const Schema& ours);
 std::vector<std::byte> encode(const Schema& schema);
 // Throws: DataError for bytes that are no schema.
 Schema decode_schema(const std::byte* bytes, size_t count);
+// The most bytes of encode().
 inline constexpr size_t kMaxEncodedSchema =
     8 + Schema::kMaxFields * (12 + Schema::kMaxName + 8 * Schema::kMaxDims);
 

@@ -9,6 +9,7 @@
 
 namespace lockstep::inline v0::insitu {
 
+// Of a producer or consumer.
 enum class MemberState : uint32_t {
   kNone = 0,
   kOpen = 1,
@@ -41,6 +42,7 @@ struct LOCKSTEP_API RingStats {
   int reading = 0;  // slots that a consumer holds
   std::vector<MemberStats> members;
 
+  // Some lines for people: the counts, then a line for each member.
   std::string to_string() const;
 };
 
