@@ -6,19 +6,22 @@
 //   - What does the simulation lose? The time of a simulated step (a stencil) with a hand-over of
 //     its field, divided by that of the step alone; also with a trainer that computes on the other
 //     core meanwhile.
-// build/release/bin/bench/insitu [--rounds N] [--json]
+// build/release/bin/bench/insitu [--rounds N] [--json] [--cpu-time]
+// --cpu-time, for a busy machine: by the processor time of the producer's thread, and without the
+// rows in which it waits for a consumer.
 #include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "lockstep/core/errors.h"
 #include "lockstep/core/pages.h"
 #include "lockstep/core/subprocess.h"
 #include "lockstep/insitu/ring.h"
@@ -28,8 +31,13 @@ namespace {
 using namespace lockstep;
 using namespace lockstep::insitu;
 
+// By the steady clock; or by the processor time of this thread, which a busy machine disturbs less.
+// A wait takes none of the latter.
+bool by_cpu_time = false;
 double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  timespec time{};
+  ::clock_gettime(by_cpu_time ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
 void stay_on(int cpu) {
@@ -96,12 +104,14 @@ int consume(const std::string& name, int passes, int cpu) {
 }
 
 void wait_for_consumer(const Producer& ring) {
-  for (;;) {
+  const Deadline deadline = Deadline::seconds(60);
+  while (!deadline.expired()) {
     for (const MemberStats& row : ring.stats().members) {
       if (!row.producer) return;
     }
     ::usleep(1000);
   }
+  throw Timeout("the consumer has not come within 60 s");
 }
 
 Row bandwidth(int64_t bytes, int rounds, bool with_consumer, int cpus) {
@@ -147,7 +157,7 @@ Row bandwidth(int64_t bytes, int rounds, bool with_consumer, int cpus) {
     ratios.push_back(copied / pushed);
     speeds.push_back(static_cast<double>(bytes * samples) / pushed / 1e9);
   }
-  ring.close(Deadline::seconds(60));
+  ring.close(Deadline::seconds(trainer ? 60 : 0));
   if (trainer) trainer->process->wait(Deadline::seconds(60));
   return {with_consumer ? "hand-over / memcpy, a consumer reads" : "hand-over / memcpy", bytes,
           spread(ratios), spread(speeds).median};
@@ -176,64 +186,71 @@ class Simulation {
   std::vector<float> a_, b_;
 };
 
-std::vector<Row> slow_down(int rounds, int cpus) {
+Row slow_down(int rounds, bool trains, int cpus) {
   constexpr int kSteps = 30;
   constexpr int64_t kBytes = int64_t{4} * Simulation::kSide * Simulation::kSide;
-  const Schema schema({{"u", DType::kFloat32, {Simulation::kSide, Simulation::kSide}}});
+  const std::string name = "bench-steps-" + std::to_string(::getpid());
+  Producer ring =
+      Producer::open(name, Schema({{"u", DType::kFloat32, {Simulation::kSide, Simulation::kSide}}}),
+                     {.slots = 16, .on_full = OnFull::kDropOldest});
+  std::unique_ptr<Trainer> trainer;
+  if (trains) {
+    trainer = std::make_unique<Trainer>(name, 20, cpus > 1 ? 1 : -1);
+    wait_for_consumer(ring);
+  }
   Simulation simulation;
-  const auto steps = [&](Producer* ring) {
+  const auto steps = [&](bool hands_over) {
     const double start = now();
     for (int i = 0; i < kSteps; ++i) {
       simulation.step();
-      if (ring != nullptr) ring->push({simulation.field()}, Deadline::seconds(0));
+      if (hands_over) ring.push({simulation.field()}, Deadline::seconds(0));
     }
     return (now() - start) / kSteps;
   };
-  std::vector<Row> rows;
-  for (const bool trains : {false, true}) {
-    const std::string name = "bench-steps-" + std::to_string(::getpid());
-    Producer ring = Producer::open(name, schema, {.slots = 16, .on_full = OnFull::kDropOldest});
-    std::unique_ptr<Trainer> trainer;
-    if (trains) {
-      trainer = std::make_unique<Trainer>(name, 20, cpus > 1 ? 1 : -1);
-      wait_for_consumer(ring);
-    }
-    steps(nullptr);
-    steps(&ring);
-    std::vector<double> ratios, times;
-    for (int round = 0; round < rounds; ++round) {
-      double alone = 0, with = 0;
-      if (round % 2 == 0) alone = steps(nullptr);
-      with = steps(&ring);
-      if (round % 2 != 0) alone = steps(nullptr);
-      ratios.push_back(with / alone);
-      times.push_back(with * 1e3);
-    }
-    ring.close(Deadline::seconds(60));
-    if (trainer) trainer->process->wait(Deadline::seconds(60));
-    rows.push_back({trains ? "step with hand-over and a trainer / step alone"
-                           : "step with hand-over / step alone",
-                    kBytes, spread(ratios), spread(times).median});
+  steps(false);
+  steps(true);
+  std::vector<double> ratios, times;
+  for (int round = 0; round < rounds; ++round) {
+    double alone = 0, with = 0;
+    if (round % 2 == 0) alone = steps(false);
+    with = steps(true);
+    if (round % 2 != 0) alone = steps(false);
+    ratios.push_back(with / alone);
+    times.push_back(with * 1e3);
   }
-  return rows;
+  ring.close(Deadline::seconds(trainer ? 60 : 0));
+  if (trainer) trainer->process->wait(Deadline::seconds(60));
+  return {trains ? "step with hand-over and a trainer / step alone"
+                 : "step with hand-over / step alone",
+          kBytes, spread(ratios), spread(times).median};
 }
 
-void print(const std::vector<Row>& rows, bool json, int rounds) {
-  if (json) std::printf("{\"rounds\": %d, \"rows\": [", rounds);
-  if (!json)
-    std::printf("%-48s %12s %8s %17s %10s\n", "what", "bytes", "ratio", "quartiles", "GB/s | ms");
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const Row& row = rows[i];
-    const char* format =
-        json ? "%s{\"what\": \"%s\", \"bytes\": %lld, \"ratio\": %.4f, \"q1\": %.4f, \"q3\": %.4f, "
-               "\"figure\": %.3f}"
-             : "%s%-48s %12lld %8.3f %8.3f %8.3f %10.2f\n";
-    std::printf(format, json && i > 0 ? ", " : "", row.what.c_str(),
-                static_cast<long long>(row.bytes), row.ratio.median, row.ratio.low, row.ratio.high,
-                row.figure);
+// Rows as they come.
+class Table {
+ public:
+  Table(bool json, int rounds) : json_(json) {
+    if (json_)
+      std::printf("{\"rounds\": %d, \"rows\": [", rounds);
+    else
+      std::printf("%-48s %10s %7s %15s %10s\n", "what", "bytes", "ratio", "quartiles", "GB/s | ms");
   }
-  if (json) std::printf("]}\n");
-}
+  void add(const Row& row) {
+    std::printf(json_ ? "%s{\"what\": \"%s\", \"bytes\": %lld, \"ratio\": %.4f, \"q1\": %.4f, "
+                        "\"q3\": %.4f, \"figure\": %.3f}"
+                      : "%s%-48s %10lld %7.3f %7.3f %7.3f %10.2f\n",
+                json_ && any_ ? ", " : "", row.what.c_str(), static_cast<long long>(row.bytes),
+                row.ratio.median, row.ratio.low, row.ratio.high, row.figure);
+    std::fflush(stdout);
+    any_ = true;
+  }
+  void end() {
+    if (json_) std::printf("]}\n");
+  }
+
+ private:
+  bool json_;
+  bool any_ = false;
+};
 
 }  // namespace
 
@@ -245,21 +262,23 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     if (std::string(argv[i]) == "--json") {
       json = true;
+    } else if (std::string(argv[i]) == "--cpu-time") {
+      by_cpu_time = true;
     } else if (std::string(argv[i]) == "--rounds" && i + 1 < argc && std::atoi(argv[i + 1]) > 0) {
       rounds = std::atoi(argv[++i]);
     } else {
-      std::fprintf(stderr, "usage: insitu [--rounds N] [--json]\n");
+      std::fprintf(stderr, "usage: insitu [--rounds N] [--json] [--cpu-time]\n");
       return 2;
     }
   }
   const auto cpus = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
   if (cpus > 1) stay_on(0);
-  std::vector<Row> rows;
+  Table table(json, rounds);
   for (const int64_t bytes : {int64_t{1} << 10, int64_t{64} << 10, int64_t{1} << 20,
                               int64_t{16} << 20, int64_t{100} << 20}) {
-    for (const bool with_consumer : {false, true})
-      rows.push_back(bandwidth(bytes, rounds, with_consumer, cpus));
+    table.add(bandwidth(bytes, rounds, false, cpus));
+    if (!by_cpu_time) table.add(bandwidth(bytes, rounds, true, cpus));
   }
-  for (Row& row : slow_down(rounds, cpus)) rows.push_back(std::move(row));
-  print(rows, json, rounds);
+  for (const bool trains : {false, true}) table.add(slow_down(rounds, trains, cpus));
+  table.end();
 }

@@ -66,7 +66,7 @@ enum class OnFull : uint32_t {
                     // producers hold all slots, drops the new sample at once
 };
 
-// How a producer makes or joins a ring.
+// Of Producer::open().
 struct LOCKSTEP_API ProducerOptions {
   // Of the ring, 1 to 4096, if this producer makes it; otherwise the ring's number holds.
   int slots = 64;
@@ -117,7 +117,8 @@ class LOCKSTEP_API Producer {
   Producer& operator=(Producer&&) noexcept;
   ~Producer();
 
-  const Schema& schema() const;  // of the ring's samples
+  // Of the ring's samples.
+  const Schema& schema() const;
   // A slot for the next sample; nullopt if the sample is dropped (OnFull), which is counted. Waits
   // at most until the deadline, and only with OnFull::kWait.
   // Throws: InvalidArgument after close().
@@ -130,7 +131,8 @@ class LOCKSTEP_API Producer {
   // until the deadline; returns whether they have. If this is the ring's last member, what they
   // have not taken is lost when it is destroyed. A second call only waits.
   bool close(Deadline drain = Deadline::seconds(0));
-  RingStats stats() const;  // the ring's counts
+  // The counts of the whole ring.
+  RingStats stats() const;
 
  private:
   explicit Producer(std::shared_ptr<RingMember> member, OnFull on_full);
@@ -147,8 +149,10 @@ class LOCKSTEP_API Batch {
   Batch& operator=(Batch&& other) noexcept;
   ~Batch();
 
-  size_t size() const { return samples_.size(); }  // samples
-  bool empty() const { return samples_.empty(); }  // no samples
+  // The number of samples.
+  size_t size() const { return samples_.size(); }
+  // Whether it holds none.
+  bool empty() const { return samples_.empty(); }
   // Of its samples; an empty batch that no take() has returned has an empty one.
   const Schema& schema() const;
   // The field's array of a sample, in the ring; valid until the sample is released.
@@ -192,8 +196,10 @@ class LOCKSTEP_API Consumer {
   Consumer& operator=(Consumer&&) noexcept;
   ~Consumer();
 
-  const Schema& schema() const;  // of the ring's samples
-  int slots() const;             // of the ring
+  // Of the ring's samples.
+  const Schema& schema() const;
+  // The ring's number of slots.
+  int slots() const;
   // Takes the oldest samples, until there are `count`, the deadline has passed, or the stream has
   // ended; returns those it has, perhaps none. The batch holds their slots meanwhile: with several
   // consumers, `count` of all together should be below slots().
@@ -202,7 +208,8 @@ class LOCKSTEP_API Consumer {
   // Whether the stream has ended: the announced producers have closed or died, none lives, and no
   // sample waits. A producer that attaches later begins it anew.
   bool ended() const;
-  RingStats stats() const;  // the ring's counts
+  // The counts of the whole ring.
+  RingStats stats() const;
 
  private:
   explicit Consumer(std::shared_ptr<RingMember> member);

@@ -26,7 +26,8 @@ enum class DType : uint32_t {
 };
 inline constexpr uint32_t kDTypes = 11;  // numbers, with 0
 
-LOCKSTEP_API size_t size_of(DType dtype);            // bytes of an element
+// Bytes of an element. Throws: InvalidArgument for another number.
+LOCKSTEP_API size_t size_of(DType dtype);
 LOCKSTEP_API std::string_view name_of(DType dtype);  // "float32"
 
 // One array of a sample, contiguous, the last dim varies fastest.
@@ -36,9 +37,10 @@ struct LOCKSTEP_API Field {
   std::vector<int64_t> shape;  // empty: one number
 
   bool operator==(const Field&) const = default;
-  size_t elements() const;                                      // of the array
-  size_t bytes() const { return elements() * size_of(dtype); }  // of the array
-  std::string to_string() const;                                // "velocity float32 [3, 64, 64]"
+  size_t elements() const;  // the product of the shape
+  // Of the array.
+  size_t bytes() const { return elements() * size_of(dtype); }
+  std::string to_string() const;  // "velocity float32 [3, 64, 64]"
 };
 
 // The fields of a sample, in order. A value.
@@ -55,17 +57,21 @@ class LOCKSTEP_API Schema {
   // twice, a dim below 1, too many dims, or more than 2^40 bytes in all.
   explicit Schema(std::vector<Field> fields);
 
-  bool empty() const { return fields_.empty(); }  // no fields
-  size_t size() const { return fields_.size(); }  // the number of fields
+  // Whether there is no field; only a default one has none.
+  bool empty() const { return fields_.empty(); }
+  // The number of fields.
+  size_t size() const { return fields_.size(); }
+  // The field at a place below size().
   const Field& operator[](size_t index) const { return fields_[index]; }
-  const std::vector<Field>& fields() const { return fields_; }  // in order
+  // All fields, in order.
+  const std::vector<Field>& fields() const { return fields_; }
   // Throws: InvalidArgument that lists the fields.
   size_t index_of(std::string_view name) const;
   // Where the field's array begins in a sample; a multiple of kAlignment.
   size_t offset(size_t index) const { return offsets_[index]; }
   // Of a whole sample with its padding; a multiple of kAlignment.
   size_t sample_bytes() const { return sample_bytes_; }
-  std::string to_string() const;  // the fields, with semicolons between them
+  std::string to_string() const;  // the fields, with "; " between them
 
   bool operator==(const Schema& other) const { return fields_ == other.fields_; }
 
@@ -83,7 +89,7 @@ LOCKSTEP_API std::string difference(const Schema& theirs, const Schema& ours);
 std::vector<std::byte> encode(const Schema& schema);
 // Throws: DataError for bytes that are no schema.
 Schema decode_schema(const std::byte* bytes, size_t count);
-// The most bytes that encode() returns.
+// The most bytes of encode().
 inline constexpr size_t kMaxEncodedSchema =
     8 + Schema::kMaxFields * (12 + Schema::kMaxName + 8 * Schema::kMaxDims);
 

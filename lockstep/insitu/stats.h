@@ -9,7 +9,7 @@
 
 namespace lockstep::inline v0::insitu {
 
-// What a producer or consumer is doing.
+// Of a producer or consumer.
 enum class MemberState : uint32_t {
   kNone = 0,
   kOpen = 1,
@@ -42,7 +42,7 @@ struct LOCKSTEP_API RingStats {
   int reading = 0;  // slots that a consumer holds
   std::vector<MemberStats> members;
 
-  // The counts and the members, for display.
+  // Some lines for people: the counts, then a line for each member.
   std::string to_string() const;
 };
 
