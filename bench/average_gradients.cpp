@@ -3,9 +3,10 @@
 //
 //   mpirun -n 2 build/release/bin/bench/average_gradients --model resnet18,bert-base --json FILE
 //
-// Each turn rewrites the gradients first, as a backward does, and starts at a barrier. Rank 0
-// prints for each model the medians and the ratio of the two, turn by turn: its median, smallest
-// and largest.
+// Each turn rewrites the gradients first, as a backward does, and starts at a barrier. A second
+// comparison includes a backward, which only writes gradients: with the loop after it, and under a
+// GradientAverager, which averages meanwhile. Rank 0 prints for each model the medians and the
+// ratio of the two, turn by turn: its median, smallest and largest.
 #include <ATen/Parallel.h>
 #include <mpi.h>
 #include <torch/nn/module.h>
@@ -24,6 +25,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/model/bert.h"
 #include "lockstep/model/resnet.h"
+#include "lockstep/parallel/ddp/gradient_averager.h"
 #include "lockstep/replicas/average_gradients.h"
 
 namespace {
@@ -86,6 +88,57 @@ double median(std::vector<double> values) {
   return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
+// Medians and the ratios' range of two contenders, by turn.
+struct Comparison {
+  std::vector<double> theirs, ours, ratios;
+
+  void add(double their_ms, double own_ms) {
+    theirs.push_back(their_ms);
+    ours.push_back(own_ms);
+    ratios.push_back(their_ms / own_ms);
+  }
+  nlohmann::json row(const std::string& name) const {
+    return {{"mpi_ms", median(theirs)},
+            {name + "_ms", median(ours)},
+            {"times_mpi", median(ratios)},
+            {"times_mpi_low", *std::min_element(ratios.begin(), ratios.end())},
+            {"times_mpi_high", *std::max_element(ratios.begin(), ratios.end())}};
+  }
+};
+
+// The gradient of a parameter is its factor.
+void backward(const std::vector<at::Tensor>& parameters, const std::vector<at::Tensor>& factors) {
+  at::Tensor loss = at::zeros({});
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    at::Tensor(parameters[i]).mutable_grad().reset();
+    loss = loss + (parameters[i] * factors[i]).sum();
+  }
+  loss.backward();
+}
+
+Comparison with_backward(Communicator& comm, const NamedTensors& named,
+                         const std::vector<at::Tensor>& parameters, int rounds) {
+  std::vector<at::Tensor> factors;
+  for (const at::Tensor& parameter : parameters)
+    factors.push_back(at::empty_like(parameter.detach()));
+  Comparison result;
+  GradientAverager averager(named, comm);
+  for (int turn = -2; turn < rounds; ++turn) {  // the first plans the buckets
+    for (const at::Tensor& factor : factors)
+      factor.fill_(static_cast<double>((turn + 2) % 7 + 4 * comm.rank()));
+    const double mpi = time_of(comm, [&] {
+      const NoSync alone = averager.no_sync();
+      backward(parameters, factors);
+      by_mpi(parameters);
+    });
+    check(parameters, comm.size(), turn + 2, "MPI_Allreduce after backward");
+    const double own = time_of(comm, [&] { backward(parameters, factors); });
+    check(parameters, comm.size(), turn + 2, "GradientAverager");
+    if (turn >= 0) result.add(mpi, own);
+  }
+  return result;
+}
+
 nlohmann::json measure(Communicator& comm, const std::string& model, int rounds,
                        const AverageOptions& options) {
   const std::vector<at::Tensor> parameters = parameters_of_model(model);
@@ -96,7 +149,7 @@ nlohmann::json measure(Communicator& comm, const std::string& model, int rounds,
     named.emplace_back("parameter " + std::to_string(named.size()), parameter);
     bytes += static_cast<int64_t>(parameter.nbytes());
   }
-  std::vector<double> ours, theirs, ratios;
+  Comparison after;
   for (int turn = -1; turn < rounds; ++turn) {  // the first one warms up
     rewrite(parameters, comm.rank(), turn + 1);
     const double mpi = time_of(comm, [&] { by_mpi(parameters); });
@@ -104,11 +157,9 @@ nlohmann::json measure(Communicator& comm, const std::string& model, int rounds,
     rewrite(parameters, comm.rank(), turn + 1);
     const double own = time_of(comm, [&] { average_gradients(named, comm, options); });
     check(parameters, comm.size(), turn + 1, "average_gradients");
-    if (turn < 0) continue;
-    theirs.push_back(mpi);
-    ours.push_back(own);
-    ratios.push_back(mpi / own);
+    if (turn >= 0) after.add(mpi, own);
   }
+  const Comparison meanwhile = with_backward(comm, named, parameters, rounds);
   char library[MPI_MAX_LIBRARY_VERSION_STRING] = {};
   int length = 0;
   MPI_Get_library_version(library, &length);
@@ -121,11 +172,29 @@ nlohmann::json measure(Communicator& comm, const std::string& model, int rounds,
           {"bytes", bytes},
           {"rounds", rounds},
           {"bucket_bytes", options.bucket_bytes},
-          {"mpi_ms", median(theirs)},
-          {"average_gradients_ms", median(ours)},
-          {"times_mpi", median(ratios)},
-          {"times_mpi_low", *std::min_element(ratios.begin(), ratios.end())},
-          {"times_mpi_high", *std::max_element(ratios.begin(), ratios.end())}};
+          {"after_backward", after.row("average_gradients")},
+          {"with_backward", meanwhile.row("gradient_averager")}};
+}
+
+void print(const nlohmann::json& row) {
+  const auto number = [](const nlohmann::json& of, const char* name) {
+    return of.at(name).get<double>();
+  };
+  const nlohmann::json &after = row.at("after_backward"), &with = row.at("with_backward");
+  std::printf(
+      "%s: %d ranks over %s, %s, %.1f MiB in %d gradients\n"
+      "  after backward: MPI_Allreduce %.2f ms, average_gradients %.2f ms: %.2f times as fast "
+      "(%.2f-%.2f)\n"
+      "  with a backward: MPI_Allreduce %.2f ms, GradientAverager %.2f ms: %.2f times as fast "
+      "(%.2f-%.2f)\n",
+      row["model"].get<std::string>().c_str(), row["ranks"].get<int>(),
+      row["backend"].get<std::string>().c_str(), row["mpi"].get<std::string>().c_str(),
+      row["bytes"].get<double>() / (1 << 20), row["parameters"].get<int>(), number(after, "mpi_ms"),
+      number(after, "average_gradients_ms"), number(after, "times_mpi"),
+      number(after, "times_mpi_low"), number(after, "times_mpi_high"), number(with, "mpi_ms"),
+      number(with, "gradient_averager_ms"), number(with, "times_mpi"),
+      number(with, "times_mpi_low"), number(with, "times_mpi_high"));
+  std::fflush(stdout);
 }
 
 void run(int argc, char** argv) {
@@ -148,18 +217,8 @@ void run(int argc, char** argv) {
   Communicator comm = init();
   nlohmann::json rows = nlohmann::json::array();
   for (const std::string& model : models) {
-    const nlohmann::json row = measure(comm, model, rounds, options);
-    rows.push_back(row);
-    if (comm.rank() != 0) continue;
-    std::printf(
-        "%-10s %d ranks, %s, %.1f MiB in %d: MPI_Allreduce %.2f ms, average_gradients %.2f "
-        "ms over %s: %.2f times as fast (%.2f-%.2f)\n",
-        model.c_str(), comm.size(), row["mpi"].get<std::string>().c_str(),
-        row["bytes"].get<double>() / (1 << 20), row["parameters"].get<int>(),
-        row["mpi_ms"].get<double>(), row["average_gradients_ms"].get<double>(),
-        row["backend"].get<std::string>().c_str(), row["times_mpi"].get<double>(),
-        row["times_mpi_low"].get<double>(), row["times_mpi_high"].get<double>());
-    std::fflush(stdout);
+    rows.push_back(measure(comm, model, rounds, options));
+    if (comm.rank() == 0) print(rows.back());
   }
   if (comm.rank() == 0 && !json.empty()) {
     std::ofstream file(json);

@@ -10,6 +10,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "lockstep/comm/coalesced.h"
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/comm/work.h"
 #include "lockstep/core/errors.h"
@@ -21,7 +22,6 @@ namespace {
 
 // Buckets that are under way while the next is packed. More of them take memory and hide nothing.
 constexpr size_t kUnderWay = 4;
-constexpr int64_t kAloneBytes = int64_t{1} << 20;
 
 // Which ranks have which gradients, as one exchange tells it.
 struct Present {
@@ -97,7 +97,7 @@ class Averager {
       if (!gradient.defined()) gradient = at::zeros_like(parameter);
     }
     for (const flat::Bucket& bucket :
-         internal::plan_gradients(specs, options_.bucket_bytes, kAloneBytes)) {
+         internal::plan_gradients(specs, options_.bucket_bytes, kCoalescedBytes)) {
       // One after another where each has its own all-reduce: that is the tutorial's form.
       const size_t most = options_.bucket_bytes == 0 ? 0 : kUnderWay - 1;
       while (under_way_.size() > most) finish_oldest();

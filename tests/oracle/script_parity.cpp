@@ -32,7 +32,8 @@ template <typename Forward, typename After>
 void train(torch::jit::Module& model, Communicator& comm, const Safetensors& batch, int steps,
            const Forward& forward, const After& after_backward) {
   std::vector<at::Tensor> parameters;
-  for (const at::Tensor& one : model.parameters()) parameters.push_back(one);
+  for (const auto& [name, tensor] : flat::trained_once(parameters_of(model)))
+    parameters.push_back(tensor);  // a tied one once
   torch::optim::SGD optimizer(parameters, torch::optim::SGDOptions(0.05).momentum(0.9));
   const at::Tensor inputs = batch.find("inputs")->chunk(comm.size())[comm.rank()];
   const at::Tensor targets = batch.find("targets")->chunk(comm.size())[comm.rank()];
