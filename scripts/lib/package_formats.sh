@@ -63,7 +63,7 @@ make_deb() {
   done
   mkdir -p "$folder/debian"
   cp -r packaging/debian/. "$folder/debian/"
-  rm "$folder"/debian/*.in
+  rm "$folder"/debian/*.in "$folder/debian/c_functions.txt"
   local libraries="" depends=""
   for minor in "${minors[@]}"; do
     local name=liblockstep-torch$minor-0
@@ -110,8 +110,10 @@ make_deb() {
 
 # The C functions as lines of a symbols file.
 c_functions() {
-  local list=lockstep/c/lockstep_c.symbols
-  if [ -f "$list" ]; then awk '/^lockstep_[a-z0-9_]+ / { print " " $1 "@Base " $2 }' "$list"; fi
+  local list
+  for list in packaging/debian/c_functions.txt lockstep/c/lockstep_c.symbols; do
+    if [ -f "$list" ]; then awk '/^lockstep_[a-z0-9_]+ / { print " " $1 "@Base " $2 }' "$list"; fi
+  done | sort
 }
 
 make_wheel() {
