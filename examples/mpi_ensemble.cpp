@@ -5,6 +5,7 @@
 //
 //   mpirun -n 2 build/release/bin/examples/mpi_ensemble --output emulator.safetensors
 #include <lockstep/lockstep.h>
+#include <lockstep/mpi.h>
 #include <mpi.h>
 #include <torch/torch.h>
 
@@ -71,7 +72,7 @@ void run(int argc, char** argv) {
   int rank = 0, ranks = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  auto comm = lockstep::init();
+  auto comm = lockstep::from_mpi(MPI_COMM_WORLD);
 
   at::Tensor x = members_of(rank, ranks, members);
   torch::manual_seed(7);

@@ -20,6 +20,7 @@
 
 namespace lockstep::inline v0 {
 
+// Tensors with their names, in order.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 // The result of a module's named_parameters() or named_buffers(), in its order, without undefined

@@ -41,6 +41,7 @@ void for_each_tensor(at::Tensor& tensor, const F& f) {
   f(tensor);
 }
 
+// Whether T is a std::tuple.
 template <typename T>
 inline constexpr bool is_tuple = false;
 template <typename... Ts>
@@ -106,6 +107,7 @@ void for_each_tensor(std::unordered_map<K, V>& values, const F& f) {
   for (auto& [key, value] : values) for_each_tensor(value, f);
 }
 
+// The tensors inside a value, in order.
 template <typename T>
 std::vector<at::Tensor> tensors_of(T& values) {
   std::vector<at::Tensor> tensors;

@@ -24,6 +24,7 @@ zsh                  command zsh
 fish                 command fish
 groff-base           command groff
 mandoc               command mandoc
+doxygen              command doxygen
 END
   # Some versions of Debian and Ubuntu lack it; PyPI has it as well.
   if [ -z "$(find_clang_format)" ]; then say "clang-format-19      command clang-format-19"; fi
@@ -122,6 +123,13 @@ ensure_standard_mpi() {
     say "pip could not install mpich (log: build/pip.log): tests of the MPI standard's binary interface are skipped."
 }
 
+# What builds the site of the documents, into build/docs-venv: apart from .venv, since its packages want other versions.
+ensure_docs_packages() {
+  if ! has_command python3; then return; fi
+  python3 "$ROOT/scripts/docs" --install >>"$ROOT/build/pip.log" 2>&1 ||
+    say "pip could not install MkDocs (log: build/pip.log); the site of the documents is not checked."
+}
+
 # ensure_test_dependencies FULL (1 or 0)
 ensure_test_dependencies() {
   mkdir -p "$ROOT/build"
@@ -129,6 +137,7 @@ ensure_test_dependencies() {
   ensure_clang_format
   ensure_python_test_packages
   ensure_standard_mpi
+  ensure_docs_packages
   if [ "$1" = 1 ]; then
     try_packages "$(full_test_packages)"
     ensure_auditwheel

@@ -125,6 +125,7 @@ class DistributedDataParallel {
   // the loader's counter, not the loader.
   template <typename Loader>
     requires requires(const Loader& loader) { loader.batches_taken(); }
+  // The same for a function that counts the batches taken.
   void follow(const Loader& loader) {
     follow(loader.batches_taken());
   }
