@@ -34,7 +34,7 @@ struct BertConfig {
 // "base" (above) or "mini" (4 layers, 256 wide, 4 heads, 1024 inside). Throws InvalidArgument that
 // lists the names.
 LOCKSTEP_API BertConfig bert_preset(std::string_view name);
-const std::vector<std::string>& bert_preset_names();
+LOCKSTEP_API const std::vector<std::string>& bert_preset_names();
 
 // Throws InvalidArgument that names the field: a size below 1, a width that the heads do not
 // divide, a dropout outside [0, 1), an unknown activation, a padding id outside the vocabulary.
