@@ -28,7 +28,7 @@ strip_below() {
 # check_no_paths PREFIX: nothing depends on a folder of the machine that built it. (libtorch's own messages name its headers by the
 # paths by which they were included, which nothing opens.)
 check_no_paths() {
-  local found torch
+  local found torch file
   found=$(grep -rlF --exclude=README.md -e "$ROOT" $(printf -- '-e %s ' "${builds[@]}") "$1" || true)
   for torch in "${torches[@]}"; do found+=$(grep -rlIF -e "$torch" "$1" || true); done
   while IFS= read -r -d '' file; do
