@@ -29,7 +29,8 @@ list(JOIN archives "," all_archives)
 
 file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/cmake/lockstep_shared.cpp" CONTENT "")
 add_library(lockstep_shared SHARED "${CMAKE_BINARY_DIR}/cmake/lockstep_shared.cpp")
-if(NOT LOCKSTEP_BUILD_TESTS AND NOT BUILD_SHARED_LIBS)
+# What sanitizers and fuzzers add to the objects is found in programs alone.
+if(LOCKSTEP_SANITIZE OR LOCKSTEP_FUZZ OR NOT (LOCKSTEP_BUILD_TESTS OR BUILD_SHARED_LIBS))
   set_target_properties(lockstep_shared PROPERTIES EXCLUDE_FROM_ALL ON)
 endif()
 set_target_properties(lockstep_shared PROPERTIES

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 
 namespace lockstep::inline v0 {
 
@@ -14,8 +15,8 @@ namespace lockstep::inline v0 {
 // here. `timeout`: of every wait of the communicators. `slot_bytes`, where it is not 0: everything
 // goes in rounds of at most so many bytes, as long tensors do between processes; else straight from
 // thread to thread.
-void run_ranks_as_threads(int size, const std::function<void(Communicator&)>& fn,
-                          std::chrono::nanoseconds timeout = std::chrono::seconds(30),
-                          uint32_t slot_bytes = 0);
+LOCKSTEP_API void run_ranks_as_threads(int size, const std::function<void(Communicator&)>& fn,
+                                       std::chrono::nanoseconds timeout = std::chrono::seconds(30),
+                                       uint32_t slot_bytes = 0);
 
 }  // namespace lockstep::inline v0

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "lockstep/core/deadline.h"
+#include "lockstep/core/export.h"
 
 namespace lockstep::inline v0 {
 
@@ -13,7 +14,7 @@ namespace lockstep::inline v0 {
 // unspecified, though the operation itself goes on and the other ranks get theirs. A
 // default-constructed Work is complete.
 // Thread-safety: the communicator's thread only.
-class [[nodiscard]] Work {
+class [[nodiscard]] LOCKSTEP_API Work {
  public:
   class State;
 

@@ -5,6 +5,8 @@
 #include <source_location>
 #include <stdexcept>
 
+#include "lockstep/core/export.h"
+
 namespace lockstep::inline v0 {
 
 // A broken invariant of Lockstep itself. Not meant to be caught; please report it.
@@ -13,8 +15,9 @@ class InvariantError : public std::logic_error {
   using std::logic_error::logic_error;
 };
 
-[[noreturn]] void check_failed(const char* condition, const char* message,
-                               std::source_location site = std::source_location::current());
+[[noreturn]] LOCKSTEP_API void check_failed(
+    const char* condition, const char* message,
+    std::source_location site = std::source_location::current());
 
 }  // namespace lockstep::inline v0
 

@@ -4,11 +4,13 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/core/export.h"
+
 namespace lockstep::inline v0 {
 
 // The letter of /proc/PID/stat: 'R', 'S', 'D', 'T' (stopped by a signal), 't' (by a debugger), 'Z',
 // ...; '\0' where the process does not exist or is not visible from here.
-char process_state(int pid);
+LOCKSTEP_API char process_state(int pid);
 
 inline constexpr std::string_view kDebugger = "a debugger";
 // The cause of the process's stop: "SIGSTOP" (or another stop signal, which only its parent can

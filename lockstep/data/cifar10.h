@@ -64,6 +64,6 @@ LOCKSTEP_API Cifar10Sizes validate_cifar10(const std::filesystem::path& path,
 LOCKSTEP_API std::filesystem::path cifar10_test_file(const std::filesystem::path& path);
 
 // The names of CIFAR-10's classes.
-const std::vector<std::string>& cifar10_classes();
+LOCKSTEP_API const std::vector<std::string>& cifar10_classes();
 
 }  // namespace lockstep::inline v0::data

@@ -86,9 +86,9 @@ class LOCKSTEP_API Schema {
 LOCKSTEP_API std::string difference(const Schema& theirs, const Schema& ours);
 
 // A schema as bytes, and back. The bytes may come from a process that is not to be trusted.
-std::vector<std::byte> encode(const Schema& schema);
+LOCKSTEP_API std::vector<std::byte> encode(const Schema& schema);
 // Throws: DataError for bytes that are no schema.
-Schema decode_schema(const std::byte* bytes, size_t count);
+LOCKSTEP_API Schema decode_schema(const std::byte* bytes, size_t count);
 // The most bytes of encode().
 inline constexpr size_t kMaxEncodedSchema =
     8 + Schema::kMaxFields * (12 + Schema::kMaxName + 8 * Schema::kMaxDims);

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string>
 
+#include "lockstep/core/export.h"
 #include "lockstep/core/subprocess.h"
 #include "lockstep/launch/worker_failure.h"
 #include "lockstep/trace/call_board.h"
@@ -34,7 +35,7 @@ std::string describe_cause(const WorkerFailure& failure);
 
 // The report that ends a failed run: rank, pid, signal or exit code, last collective, tail of the
 // log.
-std::string format_failure(const WorkerFailure& failure, int world_size);
+LOCKSTEP_API std::string format_failure(const WorkerFailure& failure, int world_size);
 
 // The number of a restart that does not count, since the rank only waited for a stopped one.
 inline constexpr int kUncounted = -1;

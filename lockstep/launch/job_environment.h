@@ -22,7 +22,7 @@ enum class Launcher {
   kSlurm,     // srun
 };
 // A name for messages, such as "torchrun".
-const char* to_string(Launcher launcher);
+LOCKSTEP_API const char* to_string(Launcher launcher);
 
 // The launcher that started this process: the first in the order of read_job_environment() whose
 // variables are set. It is known for a spare, too, which has no rank yet. Pure.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/core/env.h"
+#include "lockstep/core/export.h"
 #include "lockstep/launch/node_plan.h"
 #include "lockstep/launch/roles.h"
 
@@ -47,10 +48,10 @@ Variables variables_of_all(const Variables& of_rank);
 
 // NAME=value lines: `base` with `variables` in place of the same names, and without the removed
 // ones.
-std::vector<std::string> merge_environment(const std::vector<std::string>& base,
-                                           const Variables& variables);
+LOCKSTEP_API std::vector<std::string> merge_environment(const std::vector<std::string>& base,
+                                                        const Variables& variables);
 
 // The environment of this process.
-std::vector<std::string> current_environment();
+LOCKSTEP_API std::vector<std::string> current_environment();
 
 }  // namespace lockstep::inline v0::launch

@@ -35,7 +35,7 @@ struct BertConfig {
 // lists the names.
 LOCKSTEP_API BertConfig bert_preset(std::string_view name);
 // The names of the presets.
-const std::vector<std::string>& bert_preset_names();
+LOCKSTEP_API const std::vector<std::string>& bert_preset_names();
 
 // Throws InvalidArgument that names the field: a size below 1, a width that the heads do not
 // divide, a dropout outside [0, 1), an unknown activation, a padding id outside the vocabulary.

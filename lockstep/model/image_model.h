@@ -24,7 +24,7 @@ struct ImageModelOptions {
 };
 
 // "simple-cnn", "resnet18", "resnet50".
-const std::vector<std::string>& image_model_names();
+LOCKSTEP_API const std::vector<std::string>& image_model_names();
 
 // Its parameters and buffers have the names that the model itself gives them, so that checkpoints
 // are the model's own.

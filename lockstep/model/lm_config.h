@@ -93,7 +93,7 @@ LOCKSTEP_API ExpertNames expert_names(const LmConfig& config);
 // "tiny" (4 layers of 128, 0.9 million parameters and the embeddings'), "mini" (6 of 384, 10.6),
 // "small" (12 of 768, 85). Vocabulary, its special tokens and positions are the
 // caller's.
-const std::vector<std::string>& lm_preset_names();
+LOCKSTEP_API const std::vector<std::string>& lm_preset_names();
 // Throws InvalidArgument with the names.
 LOCKSTEP_API LmConfig lm_preset(std::string_view name);
 

@@ -67,7 +67,7 @@ struct PipelineSize {
 // zb-v         two chunks a stage, dealt there and back (the same, section 6, and Qi et al.,
 //              arXiv:2405.15362: V-ZB)
 // Micro-batches of a chunk come in ascending order in all of them.
-const std::vector<std::string>& schedule_names();
+LOCKSTEP_API const std::vector<std::string>& schedule_names();
 
 // Any number of stages and micro-batches from 1 on, but for interleaved: it goes round in groups of
 // about as many micro-batches as there are stages, so these must divide into micro_batches / stages,

@@ -68,7 +68,7 @@ LOCKSTEP_API Parallelism resolved(Parallelism how, const LmConfig& config, int r
 LOCKSTEP_API std::vector<MeshAxis> with_all_axes(const std::vector<MeshAxis>& axes, int ranks);
 
 // "data", "pipe", "context", "expert", "tensor"
-const std::vector<std::string>& parallel_axes();
+LOCKSTEP_API const std::vector<std::string>& parallel_axes();
 
 // Two ways that do not go together, and the reason. All other pairs do.
 struct RefusedProduct {
@@ -77,7 +77,7 @@ struct RefusedProduct {
   std::string why;
 };
 // All of them.
-const std::vector<RefusedProduct>& refused_products();
+LOCKSTEP_API const std::vector<RefusedProduct>& refused_products();
 
 // Checks the whole. An open size (0) counts as the ranks that are left for it, and no axes as all
 // ranks along data.

@@ -36,12 +36,12 @@ struct RecipeCounts {
   int64_t held_out = 0;  // to evaluate on
 };
 
-const std::vector<Recipe>& recipes();
+LOCKSTEP_API const std::vector<Recipe>& recipes();
 
 // nullptr if there is no recipe of that name.
-const Recipe* find_recipe(std::string_view name);
+LOCKSTEP_API const Recipe* find_recipe(std::string_view name);
 // Throws: InvalidArgument that lists the names.
-const Recipe& recipe_of(std::string_view name);
+LOCKSTEP_API const Recipe& recipe_of(std::string_view name);
 // "mnist, cifar, text or lm".
 LOCKSTEP_API std::string recipe_names_text();
 

@@ -44,9 +44,9 @@ struct Fault {
 };
 
 // Those of the suite.
-const std::vector<Fault>& all_faults();
+LOCKSTEP_API const std::vector<Fault>& all_faults();
 // Without those that are long_only, unless they are asked for.
-const std::vector<Fault>& faults();
+LOCKSTEP_API const std::vector<Fault>& faults();
 
 // The time-out that the communicators of a fault must have.
 LOCKSTEP_API std::chrono::nanoseconds fault_timeout(const Fault& fault);

@@ -100,7 +100,7 @@ class LOCKSTEP_API ModelOnRanks {
   // While it exists, steps belong to its loop.
   // Requires: the loop has all its callbacks. If the run goes_on(), the loop continues there;
   // otherwise the caller has set where it begins.
-  class [[nodiscard]] Training {
+  class [[nodiscard]] LOCKSTEP_API Training {
    public:
     Training(ModelOnRanks& run, TrainLoop& loop) : run_(run) { run_.begin(loop); }
     ~Training() { run_.loop_ = nullptr; }

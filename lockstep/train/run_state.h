@@ -72,7 +72,7 @@ LOCKSTEP_API void restore_run_state(const Checkpoint& checkpoint, const std::str
 
 // A tensor of ranks.safetensors with a row for each rank that wrote it: [ranks, ...].
 // Throws: CheckpointError if there is no such tensor.
-const at::Tensor& of_all_ranks(const Safetensors& file, const char* name,
-                               const std::string& source);
+LOCKSTEP_API const at::Tensor& of_all_ranks(const Safetensors& file, const char* name,
+                                            const std::string& source);
 
 }  // namespace lockstep::inline v0

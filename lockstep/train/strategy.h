@@ -99,7 +99,7 @@ class LOCKSTEP_API Strategy {
 //   zero3       also the parameters, with one copy for each host
 //   fsdp        hosts divide that copy too, and a layer's parameters are fetched when it computes
 //               (ZeroUnits); like zero3 if the model has no list of Hookable layers
-const std::vector<std::string>& strategy_names();
+LOCKSTEP_API const std::vector<std::string>& strategy_names();
 // Whether ranks share copies of the parameters: zero3 and fsdp.
 LOCKSTEP_API bool divides_parameters(std::string_view strategy);
 // Makes the strategy of that name. Also accepts "naive_ring", "zero" (zero1), and "logical<n>" such as logical8: the same bits on
@@ -129,7 +129,7 @@ LOCKSTEP_API Metrics update_figures(Strategy& strategy, double learning_rate);
 LOCKSTEP_API int64_t batches_per_step(const Strategy& strategy, const Communicator& comm);
 
 // While an object exists, backwards only add up gradients on this rank. Several may exist at once.
-class [[nodiscard]] Accumulation {
+class [[nodiscard]] LOCKSTEP_API Accumulation {
  public:
   explicit Accumulation(std::shared_ptr<Strategy> strategy) : strategy_(std::move(strategy)) {
     if (!strategy_) return;

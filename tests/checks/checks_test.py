@@ -97,6 +97,33 @@ class Checks(unittest.TestCase):
                    lockstep__low__a_test_dot_cpp='getenv("LOCKSTEP_UNLISTED");\n', **pair)
         self.assertEqual(self.run_check("check-docs")[0], 0, self.run_check("check-docs")[1])
 
+    def test_exports(self):
+        shutil.copytree(os.path.join(ROOT, "cmake"), os.path.join(self.root, "cmake"))
+        marked = """
+            namespace lockstep::inline v0 {
+            LOCKSTEP_API int f(int a = g());  // int h();
+            [[nodiscard]] LOCKSTEP_API const std::string& name();
+            inline int g() { return 1; }
+            template <typename T>
+            T twice(T one);
+            struct Options {
+              std::function<void(int)> hook = nullptr;
+              bool plain() const { return true; }
+            };
+            class [[nodiscard]] LOCKSTEP_API Work {
+             public:
+              void wait();
+            };
+            }  // namespace lockstep::inline v0
+            """
+        self.write(lockstep__high__b_dot_h=marked)
+        self.assertEqual(self.run_check("check-exports")[0], 0, self.run_check("check-exports")[1])
+        for wrong, problem in (("LOCKSTEP_API int f", "lockstep/high/b.h:3: int f() has no LOCKSTEP_API"),
+                               ("LOCKSTEP_API const", "lockstep/high/b.h:4: [[nodiscard]] const std::string& name() has no LOCKSTEP_API"),
+                               ("LOCKSTEP_API Work", "lockstep/high/b.h:12: class Work has no LOCKSTEP_API")):
+            self.write(lockstep__high__b_dot_h=marked.replace(wrong, wrong.removeprefix("LOCKSTEP_API ")))
+            self.assert_refused("check-exports", problem)
+
     def test_picture_of_the_rooms(self):
         self.write()
         self.assertEqual(self.run_check("draw-rooms"), (0, ""))

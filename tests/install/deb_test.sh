@@ -51,5 +51,37 @@ inside lockstep train mnist --data digits --nproc 2 --epochs 1 --max-steps 20 --
 inside test -f /root/run/result.json
 inside lockstep doctor | grep "libtorch" | grep "/opt/libtorch"
 inside ldd /usr/lib/liblockstep-torch*.so.0 | grep -v libtorch_cpu | grep -v libc10 | (! grep "not found")
-rm -rf --one-file-system "$work/root/debs"
 echo "The first job ran from the packages alone."
+
+# Programs in C++ and C, by pkg-config and by CMake, with Debian's compiler.
+inside sh -c "DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends /debs/liblockstep-dev_*.deb g++ cmake ninja-build pkg-config" \
+  >"$work/apt-dev.log" 2>&1 || { tail -n 20 "$work/apt-dev.log"; exit 1; }
+mkdir "$work/root/root/program"
+cp "$source_dir/tests/install/pkg_config/app.cpp" "$work/root/root/program/"
+cat >"$work/root/root/program/CMakeLists.txt" <<'END'
+cmake_minimum_required(VERSION 3.22)
+project(FromDebian LANGUAGES CXX)
+find_package(lockstep REQUIRED COMPONENTS comm)
+add_executable(app app.cpp)
+target_link_libraries(app PRIVATE lockstep::comm)
+END
+inside sh -c 'cd /root/program && g++ app.cpp -o app $(pkg-config --define-variable=torch_dir=/opt/libtorch --cflags --libs lockstep) && lockstep run -np 2 ./app' |
+  grep "2 ranks, sum 9"
+inside sh -c 'cd /root/program && LOCKSTEP_LIBTORCH=/opt/libtorch cmake -B build -G Ninja >cmake.log && cmake --build build >>cmake.log && lockstep run -np 2 build/app' | grep "2 ranks, sum 9" ||
+  { cat "$work/root/root/program/cmake.log"; exit 1; }
+if [ -f "$work/root/usr/include/lockstep/c/lockstep.h" ]; then
+  cat >"$work/root/root/program/version.c" <<'END'
+#include <lockstep/c/lockstep.h>
+#include <stdio.h>
+
+int main(void) {
+  printf("lockstep %s\n", lockstep_version());
+  return 0;
+}
+END
+  inside sh -c 'cd /root/program && gcc -std=c11 -Wall -Wextra -Wpedantic -Werror version.c -o version $(pkg-config --define-variable=torch_dir=/opt/libtorch --cflags --libs lockstep-c) && ./version' |
+    grep "lockstep 0"
+fi
+umount "$work/root/proc" "$work/root/opt/libtorch"
+rm -rf --one-file-system "$work/root"
+echo "Programs by pkg-config and CMake ran on two ranks."

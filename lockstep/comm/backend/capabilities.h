@@ -18,7 +18,7 @@ enum class Support : uint8_t {
   kComposed,     // Communicator makes it from what the engine does
   kUnsupported,  // refused with InvalidArgument before any byte is sent
 };
-const char* to_string(Support support);  // "native", ...
+LOCKSTEP_API const char* to_string(Support support);  // "native", ...
 
 // The engine's own abilities; Communicator derives Support from them (compose.h).
 struct Capabilities {

@@ -47,9 +47,10 @@ enum class Probe : uint8_t {
   kLeft,     // no message, and none will come: the rank has left the group
 };
 
-const char* to_string(Op op);                  // "all_reduce"
-const char* to_string(ReduceOp op);            // "sum"
-const char* dtype_name(at::ScalarType dtype);  // "float32"; "?" for one that no collective carries
+LOCKSTEP_API const char* to_string(Op op);        // "all_reduce"
+LOCKSTEP_API const char* to_string(ReduceOp op);  // "sum"
+LOCKSTEP_API const char* dtype_name(
+    at::ScalarType dtype);  // "float32"; "?" for one that no collective carries
 
 // float32, float64, float16, bfloat16, int8, int16, int32, int64, uint8, bool.
 LOCKSTEP_API bool is_supported_dtype(at::ScalarType dtype);

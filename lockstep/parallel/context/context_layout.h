@@ -20,7 +20,7 @@ namespace lockstep::inline v0 {
 
 // How rows attend to others' (context_attention.h): keys and values go round, or heads are exchanged for rows.
 enum class ContextWay : uint8_t { kRing, kHeads };
-const char* to_string(ContextWay way);  // "ring"
+LOCKSTEP_API const char* to_string(ContextWay way);  // "ring"
 
 // Of a sequence: positions [begin, end).
 struct ContextChunk {

@@ -22,6 +22,8 @@
 #include <memory>
 #include <source_location>
 
+#include "lockstep/core/export.h"
+
 namespace lockstep::inline v0 {
 
 namespace internal {
@@ -31,7 +33,7 @@ class Replica;
 // Made by DistributedDataParallel::join(), on all ranks; must not outlive the wrapper. If it is
 // destroyed without finish(), for example by an exception, this rank ends it alone, without
 // communicating.
-class [[nodiscard]] Join {
+class [[nodiscard]] LOCKSTEP_API Join {
  public:
   explicit Join(std::shared_ptr<internal::Replica> replica);
   ~Join();

@@ -105,7 +105,7 @@ class LOCKSTEP_API Reducer {
 
 // While it lives, all backwards are quiet, and accumulate() does not count them. It may be nested,
 // and may outlive the reducer.
-class [[nodiscard]] NoSync {
+class [[nodiscard]] LOCKSTEP_API NoSync {
  public:
   explicit NoSync(Reducer& reducer);
   ~NoSync();

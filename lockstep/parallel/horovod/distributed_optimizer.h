@@ -145,7 +145,7 @@ class DistributedOptimizer final : public horovod::Around<O>, public PendingGrad
   // While the guard lives, step() does not call synchronize(), and throws InvalidArgument if the
   // caller forgot to. step() does not reduce gradients that are reduced already, so this is only
   // for explicitness.
-  class [[nodiscard]] SkipSynchronize {
+  class [[nodiscard]] LOCKSTEP_API SkipSynchronize {
    public:
     explicit SkipSynchronize(bool& flag) : flag_(flag) { flag_ = true; }
     ~SkipSynchronize() { flag_ = false; }

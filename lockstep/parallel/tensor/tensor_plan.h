@@ -46,7 +46,7 @@ enum class TensorStyle : uint8_t {
 };
 // Whether a module of that style works on rows, and has its parameters whole.
 LOCKSTEP_API bool is_of_rows(TensorStyle style);
-const char* to_string(TensorStyle style);  // "column"
+LOCKSTEP_API const char* to_string(TensorStyle style);  // "column"
 
 // A style for the modules of a name.
 struct TensorRule {

@@ -267,7 +267,7 @@ class LOCKSTEP_API ZeroOptimizer final : public torch::optim::Optimizer,
 
   // While the guard lives, backward() does not communicate: gradients add up on this rank, and are
   // averaged by the next backward after it, or by step(). The same on all ranks.
-  class [[nodiscard]] NoSync {
+  class [[nodiscard]] LOCKSTEP_API NoSync {
    public:
     explicit NoSync(ZeroOptimizer& optimizer);
     ~NoSync();

@@ -53,8 +53,8 @@ enum class HostStop {
   kStream,        // a stream was
   kDevice,        // a device was
 };
-inline constexpr int kHostStops = 7;  // the number of causes
-const char* name(HostStop cause);     // "item", ...
+inline constexpr int kHostStops = 7;            // the number of causes
+LOCKSTEP_API const char* name(HostStop cause);  // "item", ...
 
 // What the devices were given.
 struct LOCKSTEP_API FakeCudaCounts {
