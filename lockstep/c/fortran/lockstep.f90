@@ -1,6 +1,6 @@
 ! Lockstep for Fortran: communicators, collectives, and TorchScript models that train on all ranks.
 !
-! It stands on the C interface; lockstep/c/*.h say more about each function, which has the same name
+! It stands on the C interface; the headers of lockstep/c say more about each function, which has the same name
 ! there.
 !
 ! - Errors: with `ierr`, the status is put there (LOCKSTEP_OK is 0) and lockstep_error() has the

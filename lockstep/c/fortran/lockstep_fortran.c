@@ -57,9 +57,9 @@ static const lockstep_array* seen(const CFI_cdesc_t* a, view* v) {
   return &v->array;
 }
 
-lockstep_status lockstep_f_init(const char* backend, const char* init_method, const char* secret,
-                                const char* device, double timeout, int32_t rank,
-                                int32_t world_size, lockstep_comm** comm) {
+lockstep_status lockstep_f_init(lockstep_comm** comm, const char* backend, const char* init_method,
+                                const char* secret, const char* device, double timeout,
+                                int32_t rank, int32_t world_size) {
   lockstep_init_options options = LOCKSTEP_INIT_OPTIONS;
   options.backend = *backend != '\0' ? backend : NULL;
   options.init_method = *init_method != '\0' ? init_method : NULL;

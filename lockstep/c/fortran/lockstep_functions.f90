@@ -1,4 +1,4 @@
-! The C functions that the module `lockstep` calls: those of lockstep/c/*.h, and of
+! The C functions that the module `lockstep` calls: those of lockstep/c/lockstep.h, and of
 ! lockstep_fortran.c where an array or options are among the arguments. Programs use `lockstep`.
 module lockstep_functions
   use, intrinsic :: iso_c_binding
