@@ -137,7 +137,8 @@ int check_collectives(void) {
   CHECK_OK(lockstep_all_reduce(comm, &of_i64, LOCKSTEP_SUM));
   CHECK_OK(lockstep_all_reduce(comm, &of_u8, LOCKSTEP_SUM));
   for (int i = 0; i < 3; ++i)
-    CHECK_THAT(f32[i] == (float)sum && f64[i] == sum && i32[i] == sum && i64[i] == sum && u8[i] == sum);
+    CHECK_THAT(f32[i] == (float)sum && f64[i] == sum && i32[i] == sum && i64[i] == sum &&
+               u8[i] == sum);
   lockstep_array nothing = vector_of(NULL, zero, LOCKSTEP_FLOAT32);
   CHECK_OK(lockstep_all_reduce(comm, &nothing, LOCKSTEP_SUM));
   CHECK_OK(lockstep_all_reduce(comm, &of_f64, LOCKSTEP_AVG));

@@ -36,7 +36,7 @@ static void fill(batch* b, int step, int begin, int end) {
 /* The rows of a step that are rank `rank`'s: unequal parts, some of them empty. */
 static void fill_part(batch* b, int step, int rank, int size) {
   int begin = kRows * rank / size, end = kRows * (rank + 1) / size;
-  if (step % 3 == 1) {  /* rank 0 has all */
+  if (step % 3 == 1) { /* rank 0 has all */
     begin = rank == 0 ? 0 : kRows;
     end = kRows;
   } else if (step % 3 == 2) { /* the last rank has all */

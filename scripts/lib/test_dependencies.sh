@@ -18,6 +18,8 @@ gdb                  command gdb
 slurm-wlm            command sbatch
 munge                file /usr/sbin/munged
 libgrpc++-dev        header grpcpp/generic/generic_stub.h
+gfortran             command gfortran
+abigail-tools        command abidiff
 END
   # Some versions of Debian and Ubuntu lack it; PyPI has it as well.
   if [ -z "$(find_clang_format)" ]; then say "clang-format-19      command clang-format-19"; fi

@@ -204,8 +204,8 @@ lockstep_status lockstep_f_list_add(lockstep_f_list** given, const CFI_cdesc_t* 
 lockstep_status lockstep_f_broadcast_list(lockstep_comm* comm, const lockstep_f_list* list,
                                           int32_t root) {
   if (list == NULL) return lockstep_broadcast_arrays(comm, NULL, 0, NULL, root);
-  return lockstep_broadcast_arrays(comm, list->arrays, list->count,
-                                   (const char* const*)list->names, root);
+  return lockstep_broadcast_arrays(comm, list->arrays, list->count, (const char* const*)list->names,
+                                   root);
 }
 
 lockstep_status lockstep_f_average_list(lockstep_comm* comm, const lockstep_f_list* list) {
@@ -228,9 +228,10 @@ lockstep_status lockstep_f_mlp(const int64_t* sizes, int32_t count, const char* 
 
 lockstep_status lockstep_f_start_training(lockstep_model* model, lockstep_comm* comm,
                                           const char* loss, lockstep_loss_function function,
-                                          void* context, const char* optimizer, double learning_rate,
-                                          double weight_decay, double momentum, double beta1,
-                                          double beta2, double epsilon, double max_gradient_norm,
+                                          void* context, const char* optimizer,
+                                          double learning_rate, double weight_decay,
+                                          double momentum, double beta1, double beta2,
+                                          double epsilon, double max_gradient_norm,
                                           int32_t nesterov) {
   lockstep_training_options options = LOCKSTEP_TRAINING_OPTIONS;
   options.loss = *loss != '\0' ? loss : NULL;
@@ -262,10 +263,9 @@ lockstep_status lockstep_f_evaluate(lockstep_model* model, const CFI_cdesc_t* in
 
 lockstep_status lockstep_f_train_step_list(lockstep_model* model, const lockstep_f_list* inputs,
                                            const lockstep_f_list* targets, double* loss) {
-  return lockstep_model_train_step(model, inputs != NULL ? inputs->arrays : NULL,
-                                   inputs != NULL ? inputs->count : 0,
-                                   targets != NULL ? targets->arrays : NULL,
-                                   targets != NULL ? targets->count : 0, loss);
+  return lockstep_model_train_step(
+      model, inputs != NULL ? inputs->arrays : NULL, inputs != NULL ? inputs->count : 0,
+      targets != NULL ? targets->arrays : NULL, targets != NULL ? targets->count : 0, loss);
 }
 
 lockstep_status lockstep_f_forward(lockstep_model* model, const CFI_cdesc_t* input,
