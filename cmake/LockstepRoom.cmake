@@ -154,6 +154,9 @@ function(lockstep_room)
   if(LOCKSTEP_SANITIZE)
     target_link_options(${target} PUBLIC -fsanitize=${LOCKSTEP_SANITIZE})
   endif()
+  if(NOT LOCKSTEP_TORCH_CXX11_ABI)
+    target_compile_definitions(${target} PUBLIC _GLIBCXX_USE_CXX11_ABI=0)
+  endif()
   if(ARG_TORCH)
     target_link_libraries(${target} PUBLIC Lockstep::torch)
   endif()
@@ -271,6 +274,15 @@ function(lockstep_add_test name)
     ENVIRONMENT "TSAN_OPTIONS=suppressions=${suppressions}/tsan.supp:halt_on_error=1;LSAN_OPTIONS=suppressions=${suppressions}/lsan.supp;UBSAN_OPTIONS=print_stacktrace=1")
 endfunction()
 
+# For what is installed and needs libtorch, in the folder `folder` below the prefix: in the build it takes the libtorch that it is linked
+# with; installed, the one in or behind libexec/lockstep/torch-<minor version>/libtorch, or one that the loader finds.
+function(lockstep_finds_libtorch target folder)
+  get_target_property(minor Lockstep::torch LOCKSTEP_TORCH_MINOR)
+  file(RELATIVE_PATH up "/${folder}" "/libexec/lockstep/torch-${minor}/libtorch/lib")
+  set_target_properties(${target} PROPERTIES LOCKSTEP_INSTALLED ON LOCKSTEP_INSTALL_DIR "${folder}" BUILD_RPATH "${LOCKSTEP_TORCH_DIR}/lib"
+                                             INSTALL_RPATH "$ORIGIN/${up}")
+endfunction()
+
 # lockstep_say_left_out(<what> <build arguments> <targets ...>): an installation says that `what` was left out where one of
 # the targets is not built; lockstep_all_there is whether none was.
 function(lockstep_say_left_out what targets)
@@ -299,5 +311,6 @@ function(lockstep_finish_rooms)
   add_library(lockstep::lockstep ALIAS lockstep_lockstep)
   set_target_properties(lockstep_lockstep PROPERTIES EXPORT_NAME lockstep)
   target_link_libraries(lockstep_lockstep INTERFACE ${umbrella})
+  include(LockstepShared)
   include(LockstepInstall)
 endfunction()

@@ -30,6 +30,7 @@
 
 namespace lockstep::inline v0 {
 
+// The options of checkpoint().
 struct CheckpointOptions {
   // Copies inputs that the model has computed on a device to pinned host memory, on a stream beside
   // the forward's, and brings them back one part ahead of backward. Gradients keep their bits and

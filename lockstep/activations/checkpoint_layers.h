@@ -19,6 +19,7 @@
 
 namespace lockstep::inline v0 {
 
+// Which layers checkpoint_layers() wraps, and how.
 struct CheckpointedLayers {
   // As in model.named_modules(); a * matches one part between dots: "model.layers.*".
   std::vector<std::string> names;

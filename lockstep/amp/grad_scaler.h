@@ -31,8 +31,9 @@ class Optimizer;
 
 namespace lockstep::inline v0::amp {
 
+// The options of a GradScaler, with the names and defaults of torch.amp.GradScaler.
 struct GradScalerOptions {
-  double init_scale = 65536.0;
+  double init_scale = 65536.0;     // the first scale
   double growth_factor = 2.0;      // above 1
   double backoff_factor = 0.5;     // between 0 and 1
   int64_t growth_interval = 2000;  // successful steps in a row before the scale grows
@@ -88,9 +89,9 @@ class LOCKSTEP_API GradScaler {
   // Throws: InvalidArgument if there was no unscale() or step() since the last update().
   void update(std::optional<double> scale = std::nullopt);
 
-  bool enabled() const { return options_.enabled; }
-  double current_scale() const;  // 1 if not enabled
-  GradScalerState state() const;
+  bool enabled() const { return options_.enabled; }  // false: a scaler that does nothing
+  double current_scale() const;                      // 1 if not enabled
+  GradScalerState state() const;                     // for a checkpoint
   // Requires: no step is in progress.
   // Throws: InvalidArgument if the values are not those of a scaler.
   void load_state(const GradScalerState& state);

@@ -98,7 +98,7 @@ class CommContender final : public Contender {
 class RawMpiContender final : public Contender {
  public:
   RawMpiContender(int rank, int size)
-      : Contender("mpi-raw", false, rank, size), mpi_(mpi::initialise(rank, size)) {
+      : Contender("mpi-raw", false, rank, size), mpi_(mpi::world_of_job(rank, size)->library()) {
     library_ = mpi_.name();
   }
 

@@ -41,6 +41,7 @@
 
 namespace lockstep::inline v0 {
 
+// The contents of a checkpoint.
 struct Checkpoint {
   Safetensors model;
   // To write: a rank's part of a model that is divided among ranks, at most one slice of each

@@ -20,8 +20,9 @@ namespace lockstep::inline v0 {
 LOCKSTEP_API std::vector<int64_t> surplus_checkpoints(const std::vector<int64_t>& steps,
                                                       int64_t limit, const std::set<int64_t>& kept);
 
+// The names of the links to the latest checkpoint and to the best.
 inline constexpr const char* kLastCheckpoint = "last";
-inline constexpr const char* kBestCheckpoint = "best";
+inline constexpr const char* kBestCheckpoint = "best";  // the link to the best
 
 // "<folder>/checkpoint-<step>".
 LOCKSTEP_API std::filesystem::path checkpoint_of_step(const std::filesystem::path& folder,
@@ -42,6 +43,7 @@ LOCKSTEP_API void try_series(const std::filesystem::path& folder);
 // Removes the leftovers of a killed try_series(). One process per folder calls it, after trying.
 LOCKSTEP_API void remove_trials(const std::filesystem::path& folder) noexcept;
 
+// The options of continue_series().
 struct SeriesOptions {
   bool best = false;  // this is the best one so far
   int64_t limit = 0;  // number to keep; 0: all

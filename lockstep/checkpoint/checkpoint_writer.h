@@ -26,6 +26,7 @@
 
 namespace lockstep::inline v0 {
 
+// How a CheckpointWriter writes one checkpoint.
 struct WriteOptions {
   // Copies all of this rank's tensors first, as the bytes of its files, so that they may change
   // while they are written; the copy's memory is reused. If comm.device() is not the host, that

@@ -32,7 +32,7 @@ class LOCKSTEP_API Checksum {
  public:
   Checksum();
   ~Checksum();
-  void update(const void* data, size_t size);
+  void update(const void* data, size_t size);  // the next piece
   // update() and memcpy() of the same bytes to `to`, in one pass over memory: faster than memcpy()
   // alone for data that is larger than the caches.
   void copy(void* to, const void* data, size_t size);
@@ -55,6 +55,7 @@ LOCKSTEP_API std::string checksum_text(uint64_t xxh3);
 // checksums.json, by the names of files in the same directory. Reading throws a one-line
 // CheckpointError that begins with `source`.
 using FileSums = std::map<std::string, FileSum>;
+// To and from the text of checksums.json.
 LOCKSTEP_API std::string format_checksums(const FileSums& sums);
 LOCKSTEP_API FileSums parse_checksums(std::string_view json, const std::string& source);
 

@@ -46,6 +46,7 @@ struct PlacedParameter {
 
   friend bool operator==(const PlacedParameter&, const PlacedParameter&) = default;
 };
+// Parts by the names of their parameters.
 using PlacedParameters = std::map<std::string, PlacedParameter, std::less<>>;
 
 // The same for one of `replicas` ranks with the same parameters: each writes some of them, with

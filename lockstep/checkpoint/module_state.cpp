@@ -1,7 +1,6 @@
 #include "lockstep/checkpoint/module_state.h"
 
 #include <ATen/core/grad_mode.h>
-#include <torch/nn/module.h>
 
 #include <algorithm>
 #include <map>
@@ -67,17 +66,6 @@ std::string differences(const NamedTensors& module, const std::map<std::string, 
   append(other, "different: ");
   return text;
 }
-
-}  // namespace
-
-NamedTensors module_state(const torch::nn::Module& module) {
-  NamedTensors state = to_named_tensors(module.named_parameters());
-  const NamedTensors buffers = to_named_tensors(module.named_buffers());
-  state.insert(state.end(), buffers.begin(), buffers.end());
-  return state;
-}
-
-namespace {
 
 constexpr std::string_view kModule = "module.";
 // Only PyTorch's wrappers use these module names, around a model or a part of it.
@@ -165,29 +153,25 @@ std::string strip_wrapper_prefixes(NamedTensors* state) {
   return strip(state, /*wrapped=*/true);
 }
 
-void check_module_state(const torch::nn::Module& module, const NamedTensors& state,
+void check_module_state(const NamedTensors& own, const NamedTensors& state,
                         const std::string& source) {
-  fitting(module_state(module), state, source);
+  fitting(own, state, source);
 }
 
-void set_module_state(torch::nn::Module& module, const NamedTensors& state,
+void set_module_state(const NamedTensors& own, const NamedTensors& state,
                       const std::string& source) {
-  const NamedTensors own = module_state(module);
   const auto values = fitting(own, state, source);
   const at::NoGradGuard no_grad;
   for (const auto& [name, tensor] : own) tensor.copy_(values.at(name));
 }
 
-void save(const torch::nn::Module& module, const std::filesystem::path& path,
-          const Metadata& metadata) {
-  write_safetensors(path, module_state(module), metadata);
+void save(const NamedTensors& state, const std::filesystem::path& path, const Metadata& metadata) {
+  write_safetensors(path, state, metadata);
 }
 
-Metadata load(torch::nn::Module& module, const std::filesystem::path& path,
-              std::optional<c10::Device> device) {
+Metadata load(const NamedTensors& own, const std::filesystem::path& path) {
   Safetensors file = read_tensor_file(path).contents;
-  set_module_state(module, file.tensors, path.string());
-  if (device) module.to(*device);
+  set_module_state(own, file.tensors, path.string());
   return std::move(file.metadata);
 }
 

@@ -2,10 +2,18 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/script.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <map>
+
+#include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/checkpoint/named_optimizer_state.h"
+#include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
+#include "lockstep/flat/tensor_model.h"
 
 namespace lockstep::inline v0::module_state_test {
 
@@ -45,6 +53,107 @@ TEST(ModuleState, NamesEqualPythons) {
   EXPECT_THAT(names, ::testing::UnorderedElementsAre(
                          "linear.weight", "linear.bias", "norm.weight", "norm.bias",
                          "norm.running_mean", "norm.running_var", "norm.num_batches_tracked"));
+}
+
+// The same model as TorchScript.
+torch::jit::Module small_script() {
+  torch::jit::Module linear("Linear"), norm("Norm"), small("Small");
+  linear.register_parameter("weight", torch::ones({3, 2}).set_requires_grad(true), false);
+  linear.register_parameter("bias", torch::ones({3}).set_requires_grad(true), false);
+  norm.register_parameter("weight", torch::ones({3}).set_requires_grad(true), false);
+  norm.register_parameter("bias", torch::ones({3}).set_requires_grad(true), false);
+  norm.register_buffer("running_mean", torch::zeros({3}));
+  norm.register_buffer("running_var", torch::ones({3}));
+  norm.register_buffer("num_batches_tracked", torch::tensor(0));
+  small.register_module("linear", linear);
+  small.register_module("norm", norm);
+  return small;
+}
+
+void expect_same(const NamedTensors& a, const NamedTensors& b) {
+  const std::map<std::string, at::Tensor> left(a.begin(), a.end()), right(b.begin(), b.end());
+  ASSERT_EQ(left.size(), right.size());
+  for (const auto& [name, tensor] : left) {
+    ASSERT_TRUE(right.contains(name)) << name;
+    EXPECT_TRUE(torch::equal(tensor, right.at(name))) << name;
+  }
+}
+
+// One kind of model writes what another reads.
+TEST(ModuleState, ModelsOfEveryKindHaveOneFile) {
+  const TestDirectory dir;
+  Small module;
+  module->norm->running_mean.fill_(7);
+  torch::jit::Module script = small_script();
+  save(module, dir / "module.safetensors", {{"from", "C++"}});
+  EXPECT_EQ(load(script, dir / "module.safetensors", torch::kCPU).at("from"), "C++");
+  expect_same(state_of(script), state_of(module));
+  EXPECT_TRUE(script.attr("linear").toModule().attr("weight").toTensor().requires_grad());
+
+  script.attr("linear").toModule().attr("bias").toTensor().detach().fill_(3);
+  save(script, dir / "script.safetensors");
+  Small other;
+  const NamedTensors list = state_of(other);
+  load(list, dir / "script.safetensors");
+  expect_same(list, state_of(script));
+  save(list, dir / "list.safetensors");
+  EXPECT_EQ(read_safetensors(dir / "list.safetensors").tensors.size(), 7u);
+
+  TensorModel model(parameters_of(other), [] { return 0; }, buffers_of(other));
+  load(model, dir / "module.safetensors");
+  expect_same(state_of(other), state_of(module));
+  EXPECT_THROW(load(model, dir / "module.safetensors", torch::kCPU), InvalidArgument);
+}
+
+TEST(ModuleState, AnotherScriptIsRefusedAndUnchanged) {
+  const TestDirectory dir;
+  save(Small(4), dir / "wide.safetensors");
+  torch::jit::Module script = small_script();
+  const at::Tensor before = script.attr("linear").toModule().attr("weight").toTensor().clone();
+  try {
+    load(script, dir / "wide.safetensors");
+    ADD_FAILURE() << "no error";
+  } catch (const CheckpointError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("linear.weight is [4, 2]"), HasSubstr("[3, 2]")));
+  }
+  EXPECT_TRUE(torch::equal(script.attr("linear").toModule().attr("weight").toTensor(), before));
+}
+
+// A checkpoint directory of a TorchScript module and its optimizer, by the parameters' names.
+TEST(ModuleState, AScriptsCheckpointDirectoryContinuesItsTraining) {
+  const TestDirectory dir;
+  const auto trained = [](torch::jit::Module& script) {
+    std::vector<at::Tensor> values;
+    for (const auto& entry : parameters_of(script)) values.push_back(entry.second);
+    return values;
+  };
+  const auto step = [](const std::vector<at::Tensor>& values, torch::optim::Optimizer& optimizer) {
+    optimizer.zero_grad();
+    at::Tensor loss = torch::zeros({});
+    for (const at::Tensor& value : values) loss = loss + value.pow(3).sum();
+    loss.backward();
+    optimizer.step();
+  };
+  torch::jit::Module script = small_script();
+  const auto values = trained(script);
+  torch::optim::AdamW optimizer(values, torch::optim::AdamWOptions(0.01));
+  step(values, optimizer);
+  const auto names = parameter_names(script, optimizer);
+  ASSERT_TRUE(names.has_value());
+  Checkpoint checkpoint;
+  checkpoint.model.tensors = module_state(script);
+  checkpoint.optimizer = by_name(optimizer_state(optimizer), *names);
+  write_checkpoint(dir / "last", checkpoint);
+
+  torch::jit::Module fresh = small_script();
+  auto turned = trained(fresh);
+  std::reverse(turned.begin(), turned.end());  // by name, not by position
+  torch::optim::AdamW again(turned, torch::optim::AdamWOptions(0.5));
+  set_module_state(fresh, read_checkpoint(dir / "last").model.tensors, "last");
+  load_optimizer(again, fresh, dir / "last/optimizer.safetensors");
+  step(values, optimizer);
+  step(turned, again);
+  expect_same(state_of(fresh), state_of(script));
 }
 
 TEST(ModuleState, OtherModelIsRefusedWithEveryDifferenceAndUnchanged) {

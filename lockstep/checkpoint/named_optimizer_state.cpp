@@ -1,6 +1,5 @@
 #include "lockstep/checkpoint/named_optimizer_state.h"
 
-#include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
 #include <charconv>
@@ -11,7 +10,6 @@
 
 #include "lockstep/checkpoint/shown_text.h"
 #include "lockstep/core/errors.h"
-#include "lockstep/flat/named_tensors.h"
 
 namespace lockstep::inline v0 {
 namespace {
@@ -122,11 +120,10 @@ std::vector<size_t> matched(const std::vector<Group>& recorded, const ParameterN
 
 }  // namespace
 
-std::optional<ParameterNames> parameter_names(const torch::nn::Module& model,
+std::optional<ParameterNames> parameter_names(const NamedTensors& parameters,
                                               const torch::optim::Optimizer& optimizer) {
   std::map<const c10::TensorImpl*, std::string> name_of;
-  for (const auto& [name, tensor] : parameters_of(model))
-    name_of.emplace(tensor.unsafeGetTensorImpl(), name);
+  for (const auto& [name, tensor] : parameters) name_of.emplace(tensor.unsafeGetTensorImpl(), name);
   ParameterNames names;
   std::set<const c10::TensorImpl*> seen;  // torch's optimizers take tied parameters twice
   for (const auto& group : optimizer.param_groups()) {

@@ -14,10 +14,8 @@
 
 #include "lockstep/checkpoint/sliced_tensors.h"
 #include "lockstep/core/export.h"
+#include "lockstep/flat/named_tensors.h"
 
-namespace torch::nn {
-class Module;
-}
 namespace torch::optim {
 class Optimizer;
 }  // namespace torch::optim
@@ -27,10 +25,17 @@ namespace lockstep::inline v0 {
 // The names of an optimizer's parameters, by group, in its order.
 using ParameterNames = std::vector<std::vector<std::string>>;
 
-// Their names in `model`; a parameter with several names has the first. nullopt where one is not
-// the model's, or the optimizer has one twice: then its state can only be identified by position.
+// Their names among `parameters`; a parameter with several names has the first. nullopt where one
+// is not among them, or the optimizer has one twice: then its state can only be identified by
+// position.
 LOCKSTEP_API std::optional<ParameterNames> parameter_names(
-    const torch::nn::Module& model, const torch::optim::Optimizer& optimizer);
+    const NamedTensors& parameters, const torch::optim::Optimizer& optimizer);
+// Their names in a model of any kind (flat/named_tensors.h).
+template <ModuleOrHolder M>
+std::optional<ParameterNames> parameter_names(const M& model,
+                                              const torch::optim::Optimizer& optimizer) {
+  return parameter_names(parameters_of(model), optimizer);
+}
 
 // Whether a state is by names.
 LOCKSTEP_API bool is_by_name(const Metadata& optimizer);

@@ -15,7 +15,7 @@ namespace lockstep::inline v0 {
 class LOCKSTEP_API OptimizerKind {
  public:
   virtual ~OptimizerKind() = default;
-  virtual std::string kind() const = 0;
+  virtual std::string kind() const = 0;  // the name in checkpoints
 };
 
 }  // namespace lockstep::inline v0

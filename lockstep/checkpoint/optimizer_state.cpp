@@ -386,10 +386,10 @@ void load_optimizer(Optimizer& optimizer, const std::filesystem::path& path) {
   set_optimizer_state(optimizer, read_safetensors(path), path.string());
 }
 
-void load_optimizer(Optimizer& optimizer, const torch::nn::Module& model,
+void load_optimizer(Optimizer& optimizer, const NamedTensors& parameters,
                     const std::filesystem::path& path) {
   SlicedTensors state = read_safetensors(path);
-  if (const auto names = parameter_names(model, optimizer))
+  if (const auto names = parameter_names(parameters, optimizer))
     state = by_position(std::move(state), *names, path.string());
   set_optimizer_state(optimizer, state.whole(), path.string());
 }

@@ -11,10 +11,8 @@
 
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/core/export.h"
+#include "lockstep/flat/named_tensors.h"
 
-namespace torch::nn {
-class Module;
-}
 namespace torch::optim {
 class Optimizer;
 }  // namespace torch::optim
@@ -39,8 +37,14 @@ LOCKSTEP_API void save_optimizer(const torch::optim::Optimizer& optimizer,
 LOCKSTEP_API void load_optimizer(torch::optim::Optimizer& optimizer,
                                  const std::filesystem::path& path);
 // Also loads the optimizer.safetensors of a checkpoint directory, in whatever order this optimizer
-// has the parameters of `model`.
-LOCKSTEP_API void load_optimizer(torch::optim::Optimizer& optimizer, const torch::nn::Module& model,
+// has the model's parameters. The model is one of any kind (flat/named_tensors.h), or the list of
+// its parameters.
+LOCKSTEP_API void load_optimizer(torch::optim::Optimizer& optimizer, const NamedTensors& parameters,
                                  const std::filesystem::path& path);
+template <ModuleOrHolder M>
+void load_optimizer(torch::optim::Optimizer& optimizer, const M& model,
+                    const std::filesystem::path& path) {
+  load_optimizer(optimizer, parameters_of(model), path);
+}
 
 }  // namespace lockstep::inline v0

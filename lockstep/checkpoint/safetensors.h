@@ -20,8 +20,10 @@
 
 namespace lockstep::inline v0 {
 
+// The strings beside a file's tensors, by key.
 using Metadata = std::map<std::string, std::string>;
 
+// The contents of a file.
 struct LOCKSTEP_API Safetensors {
   NamedTensors tensors = {};  // by name
   Metadata metadata = {};

@@ -26,6 +26,7 @@ enum class TensorFileKind {
   kShardedPt
 };
 
+// The contents of a file, or of several with an index, and where they were.
 struct TensorFile {
   TensorFileKind kind = TensorFileKind::kSafetensors;
   std::filesystem::path path;  // the file, or the index

@@ -3,24 +3,20 @@
 #pragma once
 
 #include "lockstep/comm/communicator.h"
-#include "lockstep/core/export.h"
-
-namespace torch::nn {
-class Module;
-}
+#include "lockstep/comm/same_on_all_ranks.h"
+#include "lockstep/flat/named_tensors.h"
 
 namespace lockstep::inline v0 {
 
 // Copies rank 0's buffers, such as BatchNorm's running statistics, to all ranks. Each rank has
 // updated its own, and a checkpoint has rank 0's: call it before every evaluation and every save of
 // your own loop, whichever wrapper averages its gradients. Trainer, Accelerator, zero::Engine and
-// `lockstep train` call it themselves. Collective; sends nothing for a module without buffers.
-LOCKSTEP_API void share_buffers(const torch::nn::Module& module, Communicator& comm);
-// The same for a module's holder, or a pointer to a module.
-template <typename Holder>
-  requires requires(const Holder& holder) { holder->named_buffers(); }
-void share_buffers(const Holder& holder, Communicator& comm) {
-  share_buffers(static_cast<const torch::nn::Module&>(*holder), comm);
+// `lockstep train` call it themselves. For a model of any kind (flat/named_tensors.h); sends
+// nothing for one without buffers.
+// Collective: all ranks call it.
+template <ModuleOrHolder M>
+void share_buffers(const M& model, Communicator& comm) {
+  broadcast_tensors(comm, buffers_of(model));
 }
 
 }  // namespace lockstep::inline v0

@@ -21,6 +21,7 @@
 
 namespace lockstep::inline v0 {
 
+// A range of the elements of a tensor, or of a box of it.
 struct LOCKSTEP_API TensorSlice {
   int64_t begin = 0;   // of the box's elements, in memory order
   at::Tensor values;   // 1-D, contiguous
@@ -28,6 +29,7 @@ struct LOCKSTEP_API TensorSlice {
   int64_t end() const { return begin + values.numel(); }
 };
 
+// A tensor of which some slices are here.
 struct LOCKSTEP_API SlicedTensor {
   at::ScalarType dtype = at::kFloat;
   std::vector<int64_t> sizes;
@@ -40,7 +42,7 @@ struct LOCKSTEP_API SlicedTensor {
   };
   std::optional<Larger> larger = std::nullopt;
 
-  int64_t numel() const;
+  int64_t numel() const;  // of the whole tensor
   // Whether all elements are there; of the larger tensor, where there is one.
   bool complete() const;
 
@@ -63,6 +65,7 @@ struct LOCKSTEP_API SlicedTensors {
   // From whole tensors: views, except that tensors with holes or overlaps are copied.
   SlicedTensors(const Safetensors& whole);  // NOLINT(google-explicit-constructor): the same thing
 
+  // The tensor of that name, or nullptr.
   const SlicedTensor* find(std::string_view name) const;
   // All tensors, assembled.
   Safetensors whole() const;

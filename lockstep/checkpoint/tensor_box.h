@@ -27,7 +27,7 @@ struct LOCKSTEP_API TensorBox {
   std::vector<int64_t> begin = {};
   std::vector<int64_t> end = {};
 
-  bool whole() const { return begin.empty(); }
+  bool whole() const { return begin.empty(); }  // the box is the whole tensor
   friend bool operator==(const TensorBox&, const TensorBox&) = default;
   friend std::strong_ordering operator<=>(const TensorBox&, const TensorBox&) = default;
 };

@@ -6,8 +6,10 @@
 #include <map>
 
 #include "lockstep/cli/commands.h"
+#include "lockstep/cli/completion.h"
 #include "lockstep/cli/doctor/command.h"
 #include "lockstep/cli/flag_syntax.h"
+#include "lockstep/cli/manual.h"
 #include "lockstep/cli/option_parsing.h"
 #include "lockstep/cli/plan/command.h"
 #include "lockstep/cli/printable_lines.h"
@@ -110,7 +112,8 @@ TEST(OptionParsing, NamesTheOptionTheLikelyOneAndWhatItTakes) {
             "unknown option --epohs (did you mean --epochs?); see lockstep thing --help");
   EXPECT_THAT(line_of({"--checkpont=x"}), HasSubstr("--checkpont (did you mean --checkpoint?)"))
       << "rather than that --checkpoint is missing";
-  EXPECT_THAT(line_of({"--learning"}), HasSubstr("did you mean --learning-rate-schedule?"));
+  EXPECT_THAT(line_of({"--learning"}), HasSubstr("--learning-rate-schedule needs a value"))
+      << "a shortened one";
   EXPECT_EQ(line_of({"--secre"}), "unknown option --secre; see lockstep thing --help");
   EXPECT_THAT(line_of({"--checkpoint", "x", "more"}), HasSubstr("unexpected argument 'more'"));
   EXPECT_THAT(line_of({}), HasSubstr("--checkpoint is required"));
@@ -215,7 +218,8 @@ TEST(OptionParsing, ALongListBreaksBehindAComma) {
 }
 
 TEST(Help, FitsATerminalAndEndsWithAnExample) {
-  for (const std::string& text : {help_text(), run_help(), doctor_help(), plan_help()})
+  for (const std::string& text :
+       {help_text(), run_help(), doctor_help(), plan_help(), completion_help(), manual_help()})
     expect_help(text);
 }
 

@@ -4,7 +4,10 @@
 
 #include <cerrno>
 
+#include "lockstep/cli/completion.h"
 #include "lockstep/cli/doctor/command.h"
+#include "lockstep/cli/libtorch_choice.h"
+#include "lockstep/cli/manual.h"
 #include "lockstep/cli/plan/command.h"
 #include "lockstep/cli/run/command.h"
 #include "lockstep/cli/usage.h"
@@ -30,14 +33,38 @@ int become(const std::string& name, const std::vector<std::string>& arguments) {
   std::error_code error;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error) return complain(who, "/proc/self/exe cannot be read: " + error.message(), kFailedExit);
-  const std::string program = program_path(self, name).string();
-  if (::access(program.c_str(), X_OK) != 0)
-    return complain(who, program + " is missing; " + how_to_build(self, name), kUsageExit);
+  EngineStart start;
+  try {
+    start = engine_start(self, name, process_env());
+  } catch (const InvalidArgument& problem) {
+    return complain(who, problem.what(), kUsageExit);
+  }
+  const std::string program = start.program.string();
   std::vector<char*> argv{const_cast<char*>(program.c_str())};
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
-  ::execv(program.c_str(), argv.data());
+  if (start.environment) {
+    std::vector<char*> envp;
+    for (const std::string& line : *start.environment)
+      envp.push_back(const_cast<char*>(line.c_str()));
+    envp.push_back(nullptr);
+    ::execve(program.c_str(), argv.data(), envp.data());
+  } else {
+    ::execv(program.c_str(), argv.data());
+  }
   return complain(who, system_error("cannot start " + program, errno).what(), kFailedExit);
+}
+
+using OwnCommand = int (*)(const std::vector<std::string>&);
+
+// The command of this program; nullptr: another program has it, or there is none.
+OwnCommand own_command(const std::string& name) {
+  if (name == "run") return run_command;
+  if (name == "doctor") return doctor_command;
+  if (name == "plan") return plan_command;
+  if (name == "completion") return completion_command;
+  if (name == "man") return manual_command;
+  return nullptr;
 }
 
 int dispatch(const std::vector<std::string>& arguments) {
@@ -54,9 +81,7 @@ int dispatch(const std::vector<std::string>& arguments) {
     write_stdout(std::string("lockstep ") + LOCKSTEP_VERSION + "\n");
     return 0;
   }
-  if (name == "run") return run_command({arguments.begin() + 1, arguments.end()});
-  if (name == "doctor") return doctor_command({arguments.begin() + 1, arguments.end()});
-  if (name == "plan") return plan_command({arguments.begin() + 1, arguments.end()});
+  if (const auto own = own_command(name)) return own({arguments.begin() + 1, arguments.end()});
   std::vector<std::string> names{"--help", "--version"};
   for (const Command& command : commands()) {
     if (name == command.name) return become(command.program, arguments);
@@ -80,6 +105,8 @@ const std::vector<Command>& commands() {
       {"verify", "check that every way to divide a model gives one process's numbers", kTools},
       {"plan", "show what a pipeline's schedule will do, before it runs"},
       {"doctor", "look at this host, the way to another, or the traces of a failed job"},
+      {"completion", "print the script by which bash, zsh or fish completes lockstep's words"},
+      {"man", "print a man page, or write all of them"},
   };
   return kCommands;
 }
@@ -99,8 +126,7 @@ std::string help_text() {
 }
 
 int main_of_lockstep(const std::vector<std::string>& arguments) {
-  const bool own = !arguments.empty() &&
-                   (arguments[0] == "run" || arguments[0] == "doctor" || arguments[0] == "plan");
+  const bool own = !arguments.empty() && own_command(arguments[0]) != nullptr;
   const std::string who = own ? "lockstep " + arguments[0] : "lockstep";
   try {
     return dispatch(arguments);

@@ -25,7 +25,8 @@ std::string help_text();
 // Runs the command line (without argv[0]); returns the exit code. Errors are one line on stderr.
 int main_of_lockstep(const std::vector<std::string>& arguments);
 
-// The path of another program: ../libexec/lockstep/NAME from the folder of `lockstep`.
+// The path of another program in a build tree: ../libexec/lockstep/NAME from the folder of
+// `lockstep`. (Installed: libtorch_choice.h.)
 std::filesystem::path program_path(const std::filesystem::path& lockstep, const std::string& name);
 
 // The remedy where it is missing: a command line, if `lockstep` stands in a build folder.

@@ -16,8 +16,8 @@ const Flag& find_long(const std::string& written, const std::vector<Flag>& known
   const Flag* found = nullptr;
   for (const Flag& flag : known) {
     if (flag.name == name) return flag;
-    names.push_back(flag.name);
-    if (!flag.name.starts_with(name)) continue;
+    if (flag.instead.empty()) names.push_back(flag.name);
+    if (flag.foreign || !flag.name.starts_with(name)) continue;
     starts.push_back(flag.name);
     found = &flag;
   }
@@ -37,7 +37,17 @@ Short find_short(const std::string& written, const std::vector<Flag>& known) {
   std::vector<std::string> names;
   for (const Flag& flag : known) {
     if (flag.short_name == written) return {&flag, std::nullopt};
-    names.push_back(flag.short_name.empty() ? flag.name : flag.short_name);
+    if (flag.instead.empty())
+      names.push_back(flag.short_name.empty() ? flag.name : flag.short_name);
+  }
+  // mpirun's long flags with one '-': -hostfile, -map-by.
+  std::string name = "-" + written.substr(0, written.find('='));
+  std::replace(name.begin(), name.end(), '_', '-');
+  for (const Flag& flag : known) {
+    if (written.size() < 3 || flag.name != name) continue;
+    const size_t equals = written.find('=');
+    return {&flag,
+            equals == std::string::npos ? std::nullopt : std::optional(written.substr(equals + 1))};
   }
   for (const Flag& flag : known) {
     if (flag.short_name.size() == 2 && flag.takes_value && written.starts_with(flag.short_name)) {
@@ -58,6 +68,7 @@ SplitCommandLine split_command_line(const std::vector<std::string>& arguments,
   for (; i < arguments.size(); ++i) {
     const std::string& word = arguments[i];
     if (word == "--") {
+      result.separated = true;
       ++i;
       break;
     }
@@ -73,14 +84,16 @@ SplitCommandLine split_command_line(const std::vector<std::string>& arguments,
       flag = found.flag;
       value = found.value;
     }
+    if (!flag->instead.empty()) throw UsageError(word + " " + flag->instead);
+    const std::string& passed_on = flag->means.empty() ? flag->name : flag->means;
     if (!flag->takes_value) {
       if (value) throw UsageError("the flag " + flag->name + " takes no value");
-      result.flags.push_back(flag->name);
+      result.flags.push_back(passed_on);
       continue;
     }
     if (!value && i + 1 < arguments.size()) value = arguments[++i];
     if (!value || value->empty()) throw UsageError("the flag " + flag->name + " needs a value");
-    result.flags.push_back(flag->name + "=" + *value);
+    result.flags.push_back(passed_on + "=" + *value);
   }
   result.program.assign(arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
   return result;

@@ -9,7 +9,10 @@
 #include <cstdlib>
 #include <optional>
 
+#include "lockstep/cli/option_table.h"
 #include "lockstep/cli/usage.h"
+#include "lockstep/core/log.h"
+#include "lockstep/core/text.h"
 #include "lockstep/report/terminal.h"
 
 namespace lockstep::inline v0::cli {
@@ -114,24 +117,6 @@ std::optional<std::string> missing_value(const CLI::App& app, const CLI::ParseEr
   return option->get_name() + " needs a value";
 }
 
-// The values of an option, without the text of its validators: "N", "FILE", "a|b|c"; empty for a
-// flag.
-std::string value_name(const CLI::Option& option) {
-  std::string type = option.get_type_name();
-  if (option.get_items_expected_max() == 0) return {};
-  const size_t choices = type.find(":{");
-  if (choices != std::string::npos) {
-    std::string list = type.substr(choices + 2, type.rfind('}') - choices - 2);
-    std::replace(list.begin(), list.end(), ',', '|');
-    return list;
-  }
-  for (const char* range : {":INT in [", ":UINT in [", ":FLOAT in ["})
-    type.resize(std::min(type.find(range), type.size()));
-  if (type == "INT" || type == "UINT") return "N";
-  if (type == "FLOAT") return "NUMBER";
-  return type;
-}
-
 void refuse_empty_values(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_items_expected_min() == 0 || value_name(*option) == "TEXT") continue;
@@ -153,9 +138,94 @@ std::string line_of(const CLI::App& app, const CLI::ParseError& error) {
 
 }  // namespace
 
+std::string value_name(const CLI::Option& option) {
+  std::string type = option.get_type_name();
+  if (option.get_items_expected_max() == 0) return {};
+  const size_t choices = type.find(":{");
+  if (choices != std::string::npos) {
+    std::string list = type.substr(choices + 2, type.rfind('}') - choices - 2);
+    std::replace(list.begin(), list.end(), ',', '|');
+    return list;
+  }
+  for (const char* range : {":INT in [", ":UINT in [", ":FLOAT in ["})
+    type.resize(std::min(type.find(range), type.size()));
+  if (type == "INT" || type == "UINT") return "N";
+  if (type == "FLOAT") return "NUMBER";
+  return type;
+}
+
+namespace {
+
+bool takes_a_value(const CLI::Option* option) {
+  return option != nullptr && option->get_items_expected_min() > 0;
+}
+
+const CLI::Option* short_option(const CLI::App& app, char letter) {
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_snames())
+      if (name == std::string(1, letter)) return option;
+  return nullptr;
+}
+
+struct LongOption {
+  const CLI::Option* option = nullptr;  // null: there is none
+  std::string name;                     // in full, with its "--"
+};
+
+// The option that `name` ("--batch-s") names or begins.
+LongOption long_option(const CLI::App& app, const std::string& name) {
+  LongOption found;
+  std::vector<std::string> starts;
+  for (const CLI::Option* option : app.get_options()) {
+    bool counted = false;  // two names of one option are not ambiguous
+    for (const std::string& each : option->get_lnames()) {
+      const std::string full = "--" + each;
+      if (full == name) return {option, full};
+      if (option->get_group().empty() || app.get_allow_extras() || !full.starts_with(name))
+        continue;
+      if (!counted) starts.push_back(full);
+      if (!counted) found = {option, full};
+      counted = true;
+    }
+  }
+  if (starts.size() > 1)
+    throw UsageError("the option " + name + " may mean " + joined(starts) + "; write more of it; " +
+                     "see " + app.get_name() + " --help");
+  return found;
+}
+
+// The words with the names of their options in full. Values are unchanged.
+std::vector<std::string> in_full(const CLI::App& app, const std::vector<std::string>& words) {
+  std::vector<std::string> result;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    if (word == "--") {
+      result.insert(result.end(), words.begin() + static_cast<std::ptrdiff_t>(i), words.end());
+      break;
+    }
+    const CLI::Option* option = nullptr;
+    std::string written = word;
+    if (word.size() > 2 && word.starts_with("--")) {
+      const size_t equals = std::min(word.find('='), word.size());
+      std::string name = word.substr(0, equals);
+      std::replace(name.begin(), name.end(), '_', '-');
+      const LongOption found = long_option(app, name);
+      written = (found.option == nullptr ? name : found.name) + word.substr(equals);
+      if (equals == word.size()) option = found.option;
+    } else if (word.size() == 2 && word[0] == '-') {
+      option = short_option(app, word[1]);
+    }
+    result.push_back(written);
+    if (takes_a_value(option) && i + 1 < words.size()) result.push_back(words[++i]);
+  }
+  return result;
+}
+
+}  // namespace
+
 void parse_options(CLI::App& app, const std::vector<std::string>& words) {
-  std::vector<std::string> reversed(words.rbegin(),
-                                    words.rend());  // CLI11 takes words from the back
+  std::vector<std::string> reversed = in_full(app, words);
+  std::reverse(reversed.begin(), reversed.end());  // CLI11 takes words from the back
   try {
     app.parse(reversed);
   } catch (const CLI::CallForHelp&) {
@@ -179,10 +249,8 @@ std::string upper(std::string text) {
 
 // "--nproc N", "-m, --module", "RECIPE".
 std::string left_of(const CLI::Option& option) {
-  if (option.get_positional()) return upper(option.get_single_name());
-  std::string text;
-  for (const std::string& name : option.get_snames()) text += (text.empty() ? "-" : ", -") + name;
-  for (const std::string& name : option.get_lnames()) text += (text.empty() ? "--" : ", --") + name;
+  const std::string text = joined(option_spellings(option));
+  if (option.get_positional()) return text;
   const std::string value = value_name(option);
   return value.empty() ? text : text + " " + value;
 }
@@ -198,14 +266,26 @@ std::string entry_of(const CLI::Option& option, size_t width) {
   return text + wrapped(about, kColumn, kColumn, width) + "\n";
 }
 
-std::string usage_of(const CLI::App& app) {
-  std::string text = "Usage: " + app.get_name();
-  for (const CLI::Option* option : app.get_options())
-    if (option->get_positional() && is_shown(*option)) text += " " + left_of(*option);
-  return text + " [OPTIONS]\n";
+}  // namespace
+
+std::vector<std::string> option_spellings(const CLI::Option& option) {
+  if (option.get_positional()) return {upper(option.get_single_name())};
+  std::vector<std::string> names;
+  for (const std::string& name : option.get_snames()) names.push_back("-" + name);
+  for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
+  return names;
 }
 
-}  // namespace
+std::string usage_of(const CLI::App& app) {
+  std::string text = app.get_name();
+  for (const CLI::Option* option : app.get_options())
+    if (option->get_positional() && is_shown(*option)) text += " " + left_of(*option);
+  return text + " [OPTIONS]";
+}
+
+void show_help(const CLI::App& app) {
+  write_stdout(help_output(table_of(app), help_of(app, help_width())));
+}
 
 std::string help_of(const CLI::App& app, size_t width) {
   std::vector<std::string> groups;
@@ -215,7 +295,8 @@ std::string help_of(const CLI::App& app, size_t width) {
     if (option == help || !is_shown(*option)) continue;
     if (std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
   }
-  std::string text = usage_of(app) + "\n" + wrapped(app.get_description(), 0, 0, width) + "\n";
+  std::string text =
+      "Usage: " + usage_of(app) + "\n\n" + wrapped(app.get_description(), 0, 0, width) + "\n";
   for (const std::string& group : groups) {
     text += "\n" + group + ":\n";
     for (const CLI::Option* option : app.get_options())

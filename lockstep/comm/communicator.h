@@ -79,6 +79,7 @@ struct Topology {
 
 // The calls of this rank so far.
 struct CommunicatorStats {
+  // The calls of one operation.
   struct Calls {
     uint64_t calls = 0;
     // Payload bytes: of a message, of the tensor that is reduced or broadcast, or of all ranks'
@@ -89,11 +90,13 @@ struct CommunicatorStats {
   uint64_t collectives = 0;  // all but sends and receives
   std::array<Calls, kOpCount> by_op = {};
 
+  // Those of one operation.
   const Calls& of(Op op) const { return by_op[static_cast<size_t>(op)]; }
 };
 
 class Communicator;
 
+// For those who make a Communicator of a backend; users give InitOptions.
 struct LOCKSTEP_API CommunicatorOptions {
   std::chrono::nanoseconds timeout = std::chrono::minutes(10);  // of every wait
   // The board on which the rank shows its calls to the agent and other observers; may be null.
@@ -110,6 +113,7 @@ struct LOCKSTEP_API CommunicatorOptions {
   // For the communicator of all ranks of a job that replaces ranks that die (reformation.h). Null:
   // the job replaces none, or this is a smaller group.
   std::function<Communicator(Deadline)> reform = nullptr;
+  // The result of Communicator::generation().
   int64_t generation = 0;
   // The result of Communicator::device(); nullopt: the engine's device.
   std::optional<at::Device> device = std::nullopt;
@@ -128,15 +132,16 @@ class LOCKSTEP_API Communicator final {
   Communicator(std::unique_ptr<Backend> backend, Topology topology, CommunicatorOptions options,
                std::unique_ptr<Backend> host = nullptr);
 
-  int rank() const;
-  int size() const;  // also world_size(), as torch.distributed says
-  int world_size() const { return size(); }
-  int local_rank() const;  // among the ranks of this host
-  int local_size() const;
-  int node_rank() const;  // which host
+  int rank() const;                          // this rank's number, from 0
+  int size() const;                          // also world_size(), as torch.distributed says
+  int world_size() const { return size(); }  // the same as size()
+  int local_rank() const;                    // among the ranks of this host
+  int local_size() const;                    // their number
+  int node_rank() const;                     // which host
   // The device on which this rank trains: the one that init() was asked for; otherwise that of the
   // engine, capabilities().device, which is the CPU except for nccl.
   at::Device device() const;
+  // What the engine can do; the same on all ranks.
   const Capabilities& capabilities() const;
   // Capabilities of the engine that carries the host's tensors: a second engine where
   // capabilities().device is not the CPU.
@@ -145,12 +150,14 @@ class LOCKSTEP_API Communicator final {
   // at all. `v_form`: with unequal parts.
   Support support(Op op, at::ScalarType dtype, ReduceOp reduce = ReduceOp::kSum,
                   bool v_form = false) const;
+  // The calls of this rank so far.
   CommunicatorStats stats() const;
   // Seconds that this rank has spent in blocking calls and waits, transfers included, over all
   // communicators of the same init(); the rest of a step is the rank's own work. Where operations
   // end on a device's stream, only the host's waits count.
   // Thread-safety: any thread.
   double waited() const;
+  // CommunicatorOptions::timeout.
   std::chrono::nanoseconds timeout() const;
 
   // Returns once all ranks have called it. It orders hosts, not devices: work that another rank

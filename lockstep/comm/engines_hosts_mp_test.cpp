@@ -130,7 +130,7 @@ void incomplete() {
       init({.timeout = std::chrono::seconds(3)});
     } catch (const Timeout& error) {
       const std::string text = error.what();
-      const bool told = text.find("a rank of this mpirun has not called init()") != text.npos;
+      const bool told = text.find("a rank of this job has not called init()") != text.npos;
       say(told ? "all right" : text);
     }
   }

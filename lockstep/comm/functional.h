@@ -44,6 +44,7 @@
 
 namespace lockstep::inline v0::functional {
 
+// The caller's line, as in Communicator.
 using Site = Communicator::Site;
 
 // For sum, avg, max and min; other reductions throw InvalidArgument where a gradient could be asked

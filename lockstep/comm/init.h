@@ -10,6 +10,7 @@
 
 namespace lockstep::inline v0 {
 
+// How init() joins the job.
 struct LOCKSTEP_API InitOptions {
   // The backend: "shm", "tcp", "hierarchical" (shm inside a host, tcp between hosts;
   // "hierarchical:gloo" and "hierarchical:mpi" use those between hosts), "gloo", "mpi" (under

@@ -22,6 +22,7 @@
 namespace lockstep::inline v0 {
 
 inline constexpr int64_t kMaxObjectBytes = int64_t{1} << 30;  // encoded
+// Arrays and objects may be nested this deep.
 inline constexpr int kMaxObjectDepth = 512;
 
 // Point to point. Matched by peer and tag, in order, among other messages of that tag.

@@ -26,7 +26,7 @@ class LOCKSTEP_API Deadline {
         std::chrono::duration<double>(seconds > 0 ? seconds : 0)));
   }
 
-  bool expired() const { return remaining() == Duration::zero(); }
+  bool expired() const { return remaining() == Duration::zero(); }  // no time is left
   // Never negative.
   Duration remaining() const {
     const auto elapsed = Clock::now() - start_;
@@ -44,7 +44,9 @@ class LOCKSTEP_API Deadline {
   }
   // The duration from which the deadline was made.
   Duration timeout() const { return timeout_; }
+  // Timeout().
   double timeout_seconds() const { return std::chrono::duration<double>(timeout_).count(); }
+  // Since the deadline was made.
   double elapsed_seconds() const {
     return std::chrono::duration<double>(Clock::now() - start_).count();
   }

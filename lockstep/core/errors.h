@@ -80,7 +80,7 @@ class LOCKSTEP_API LaunchError : public Error {
 class LOCKSTEP_API SystemError : public Error {
  public:
   SystemError(const std::string& what, int errnum) : Error(what), errnum_(errnum) {}
-  int errnum() const noexcept { return errnum_; }
+  int errnum() const noexcept { return errnum_; }  // the system's number of the error
 
  private:
   int errnum_;

@@ -9,6 +9,7 @@
 
 namespace lockstep::inline v0 {
 
+// How urgent a line is.
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
 // The level from LOCKSTEP_LOG; kWarning when unset or unknown.

@@ -23,9 +23,10 @@ class LOCKSTEP_API LOCKSTEP_CAPABILITY("mutex") Mutex {
   Mutex(const Mutex&) = delete;
   Mutex& operator=(const Mutex&) = delete;
 
+  // Those of std::mutex.
   void lock() LOCKSTEP_ACQUIRE() { mutex_.lock(); }
-  bool try_lock() LOCKSTEP_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
-  void unlock() LOCKSTEP_RELEASE() { mutex_.unlock(); }
+  bool try_lock() LOCKSTEP_TRY_ACQUIRE(true) { return mutex_.try_lock(); }  // without waiting
+  void unlock() LOCKSTEP_RELEASE() { mutex_.unlock(); }  // by the thread that locked it
 
  private:
   friend class ConditionVariable;
@@ -42,10 +43,12 @@ class LOCKSTEP_API LOCKSTEP_SCOPED_CAPABILITY MutexLock {
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;
 
+  // Releases the mutex before the end of the lifetime.
   void unlock() LOCKSTEP_RELEASE() {
     held_ = false;
     mutex_.unlock();
   }
+  // Takes it again.
   void lock() LOCKSTEP_ACQUIRE() {
     mutex_.lock();
     held_ = true;
@@ -60,9 +63,10 @@ class LOCKSTEP_API LOCKSTEP_SCOPED_CAPABILITY MutexLock {
 // A wait releases the lock meanwhile, and may end spuriously.
 class LOCKSTEP_API ConditionVariable {
  public:
-  void notify_one() noexcept { changed_.notify_one(); }
-  void notify_all() noexcept { changed_.notify_all(); }
+  void notify_one() noexcept { changed_.notify_one(); }  // wakes one thread
+  void notify_all() noexcept { changed_.notify_all(); }  // wakes all threads
 
+  // Waits without a deadline.
   void wait(MutexLock& lock) {
     Native native(lock);
     changed_.wait(native.lock);

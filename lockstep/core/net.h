@@ -14,6 +14,7 @@ namespace lockstep::inline v0 {
 
 class SystemError;
 
+// Where a socket listens, or connects to.
 struct LOCKSTEP_API HostPort {
   std::string host;
   uint16_t port = 0;

@@ -37,14 +37,16 @@ class LOCKSTEP_API Secret {
   std::string text_;
 };
 
+// The result of SHA-256.
 using Digest = std::array<unsigned char, 32>;
-LOCKSTEP_API Digest sha256(std::string_view data);
+LOCKSTEP_API Digest sha256(std::string_view data);  // of the bytes
+// HMAC (RFC 2104).
 LOCKSTEP_API Digest hmac_sha256(std::string_view key, std::string_view data);
 // Compares in constant time.
 LOCKSTEP_API bool equal(const Digest& a, const Digest& b);
 // `count` bytes from the system's random generator.
 LOCKSTEP_API std::string random_bytes(size_t count);
-LOCKSTEP_API uint64_t random_word();  // 8 of them
-LOCKSTEP_API std::string to_hex(std::string_view bytes);
+LOCKSTEP_API uint64_t random_word();                      // 8 of them
+LOCKSTEP_API std::string to_hex(std::string_view bytes);  // two digits for each byte
 
 }  // namespace lockstep::inline v0

@@ -14,6 +14,7 @@
 
 namespace lockstep::inline v0 {
 
+// What a child executes, and with what.
 struct SubprocessOptions {
   std::vector<std::string> command;  // argv, at least argv[0]
   std::string program;  // the file to execute; "": command[0], looked up on PATH like in a shell
@@ -21,8 +22,8 @@ struct SubprocessOptions {
   std::optional<std::vector<std::string>> env;
   // Descriptors that become the child's 0, 1 and 2; -1: inherited. The caller keeps them.
   int stdin_fd = -1;
-  int stdout_fd = -1;
-  int stderr_fd = -1;
+  int stdout_fd = -1;  // likewise
+  int stderr_fd = -1;  // likewise
   // Further descriptors (3 and up) that stay open in the child, with the same numbers.
   std::vector<int> inherit;
   std::vector<int> cpus;  // processors that the child may use; empty: as this process
@@ -34,10 +35,11 @@ struct SubprocessOptions {
   bool die_with_parent = true;
 };
 
+// How a process ended.
 struct ExitStatus {
-  int exit_code = 0;  // valid when signal == 0
-  int signal = 0;     // 0: it exited
-  bool ok() const { return signal == 0 && exit_code == 0; }
+  int exit_code = 0;                                         // valid when signal == 0
+  int signal = 0;                                            // 0: it exited
+  bool ok() const { return signal == 0 && exit_code == 0; }  // it exited with 0
 };
 
 // The file of the command `name`: itself if it has a slash, otherwise the first executable on PATH.
@@ -49,7 +51,7 @@ struct Pipe {
   UniqueFd read;
   UniqueFd write;
 };
-LOCKSTEP_API Pipe make_pipe();
+LOCKSTEP_API Pipe make_pipe();  // throws SystemError
 
 // Owns a child. The destructor kills a running child (its group, if it has its own) and reaps it.
 //
@@ -69,7 +71,7 @@ class LOCKSTEP_API Subprocess {
   Subprocess& operator=(Subprocess&&) = delete;
   ~Subprocess();
 
-  pid_t pid() const { return pid_; }
+  pid_t pid() const { return pid_; }  // of the child
   // Becomes readable when the child ends; -1 where the kernel has no pidfd_open (before Linux 5.3).
   int exit_fd() const { return pidfd_.get(); }
 

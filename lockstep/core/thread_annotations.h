@@ -6,6 +6,7 @@
 #if defined(__clang__)
 #define LOCKSTEP_THREAD_ATTRIBUTE(x) __attribute__((x))
 #else
+// An attribute that clang knows; nothing for other compilers.
 #define LOCKSTEP_THREAD_ATTRIBUTE(x)
 #endif
 

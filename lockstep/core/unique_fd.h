@@ -22,9 +22,11 @@ class LOCKSTEP_API UniqueFd {
   UniqueFd& operator=(const UniqueFd&) = delete;
   ~UniqueFd() { reset(); }
 
-  int get() const noexcept { return fd_; }
+  int get() const noexcept { return fd_; }  // -1: none
   explicit operator bool() const noexcept { return fd_ >= 0; }
+  // Gives the descriptor up without closing it.
   int release() noexcept { return std::exchange(fd_, -1); }
+  // Closes the descriptor and takes another.
   void reset(int fd = -1) noexcept {
     if (fd_ >= 0) ::close(fd_);
     fd_ = fd;

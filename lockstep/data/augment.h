@@ -9,6 +9,7 @@
 
 namespace lockstep::inline v0::data {
 
+// How AugmentedImages places images.
 struct AugmentOptions {
   int64_t crop_padding = 4;  // shifts of up to this many pixels in each direction; 0: no crop
   bool flip = true;          // mirrors left to right with probability 1/2
@@ -28,8 +29,8 @@ class LOCKSTEP_API AugmentedImages {
   // Throws InvalidArgument for a padding below 0 or as large as the images.
   AugmentedImages(ImageDataset images, AugmentOptions options);
 
-  int64_t size() const { return images_.size(); }
-  const ImageDataset& images() const { return images_; }
+  int64_t size() const { return images_.size(); }         // the number of images
+  const ImageDataset& images() const { return images_; }  // those that are placed
 
   // Throw InvalidArgument for a bad index. Without an epoch: not augmented.
   Batch batch(std::span<const int64_t> indices) const { return images_.batch(indices); }

@@ -16,19 +16,21 @@
 
 namespace lockstep::inline v0::data {
 
-inline constexpr int64_t kCifar10Side = 32;
-inline constexpr int64_t kCifar10Classes = 10;
+inline constexpr int64_t kCifar10Side = 32;                                     // pixels
+inline constexpr int64_t kCifar10Classes = 10;                                  // labels 0 to 9
 inline constexpr int64_t kCifar10Record = 1 + 3 * kCifar10Side * kCifar10Side;  // bytes
 
+// The options of cifar10().
 struct Cifar10Options {
   // Mean and standard deviation of each channel's pixels, scaled to 0..1, in CIFAR-10's training
   // set.
   std::vector<double> mean = {0.4914, 0.4822, 0.4465};
-  std::vector<double> stddev = {0.2470, 0.2435, 0.2616};
+  std::vector<double> stddev = {0.2470, 0.2435, 0.2616};  // likewise
   bool load_train = true;  // false: .train is empty and its files need not be there
   bool load_test = true;   // false: the same for .test
 };
 
+// What cifar10() loads.
 struct Cifar10 {
   ImageDataset train;  // images [N, 3, 32, 32], labels 0..9
   ImageDataset test;
@@ -47,6 +49,7 @@ struct Cifar10 {
 // 0..9 (with its record).
 LOCKSTEP_API Cifar10 cifar10(const std::filesystem::path& path, const Cifar10Options& options = {});
 
+// The numbers of samples.
 struct Cifar10Sizes {
   int64_t train = 0;
   int64_t test = 0;

@@ -16,6 +16,7 @@
 
 namespace lockstep::inline v0::data {
 
+// The type of one sample.
 template <typename Samples>
 using SampleOf = std::remove_cvref_t<decltype(std::declval<const Samples&>()[0])>;
 
@@ -53,7 +54,7 @@ class Collated {
   Collated(Samples samples, Collate collate)
       : samples_(std::move(samples)), collate_(std::move(collate)) {}
 
-  int64_t size() const { return static_cast<int64_t>(samples_.size()); }
+  int64_t size() const { return static_cast<int64_t>(samples_.size()); }  // the number of samples
 
   // Throws InvalidArgument for an index outside 0..size()-1, and for no indices; and the errors of
   // reading and of the function.
@@ -62,7 +63,7 @@ class Collated {
     return collate_(std::span<const Sample>(some));
   }
 
-  const Samples& samples() const { return samples_; }
+  const Samples& samples() const { return samples_; }  // those that it was made of
 
  private:
   Samples samples_;

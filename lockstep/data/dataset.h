@@ -29,6 +29,7 @@ template <class D>
 concept EpochDataset = Dataset<D> && requires(const D& dataset, std::span<const int64_t> indices,
                                               int64_t epoch) { dataset.batch(indices, epoch); };
 
+// The type of a data set's batches.
 template <Dataset D>
 using BatchOf = decltype(std::declval<const D&>().batch(std::declval<std::span<const int64_t>>()));
 

@@ -17,17 +17,20 @@
 
 namespace lockstep::inline v0::data {
 
+// The options of generate_digits().
 struct DigitsOptions {
   int64_t train = 12000;  // samples; about 0.1 ms each to make
-  int64_t test = 2000;
-  int64_t seed = 1234;
+  int64_t test = 2000;    // samples of the test set
+  int64_t seed = 1234;    // of all that is drawn
 };
 
+// Pictures and their labels.
 struct Digits {
   std::vector<uint8_t> images;  // [count, 28, 28], 0 = background
   std::vector<uint8_t> labels;  // [count], 0..9
 };
 
+// Which of the two sets.
 enum class DigitsSplit { kTrain, kTest };
 
 // `count` samples of a split. Sample i depends on seed, split and i alone. Thread-safe.

@@ -20,6 +20,7 @@
 
 namespace lockstep::inline v0::data {
 
+// The contents of an idx file.
 struct IdxArray {
   std::vector<int64_t> dims;    // 1 to 4, outermost first; a dim may be 0
   std::vector<uint8_t> values;  // product of the dims

@@ -36,7 +36,7 @@ class LOCKSTEP_API ImageDataset {
   ImageDataset(at::Tensor images, at::Tensor labels, const std::vector<double>& mean,
                const std::vector<double>& stddev);
 
-  int64_t size() const { return size_; }
+  int64_t size() const { return size_; }  // the number of images
 
   // input float32 [B, C, H, W], target int64 [B]. A pixel x becomes (x / 255 - mean) / stddev, each
   // operation rounded to float32: bit for bit what torchvision's ToTensor and Normalize give.
@@ -48,7 +48,7 @@ class LOCKSTEP_API ImageDataset {
 
   // As stored: uint8 [N, C, H, W] and int64 [N]; undefined tensors when the set is empty.
   const at::Tensor& images() const { return images_; }
-  const at::Tensor& labels() const { return labels_; }
+  const at::Tensor& labels() const { return labels_; }  // of the images
 
  private:
   // Empty, with the labels of `indices`.

@@ -11,6 +11,7 @@
 
 namespace lockstep::inline v0::data {
 
+// The options of a LengthGroupedSampler.
 struct LengthGroupedSamplerOptions {
   int64_t batch_size = 1;  // samples of a step: the loader's batch size times the ranks
   int64_t seed = 0;        // must be the same on every rank; the order comes from seed + epoch

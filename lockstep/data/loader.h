@@ -26,6 +26,7 @@
 
 namespace lockstep::inline v0::data {
 
+// The options of a Loader.
 struct LoaderOptions {
   int64_t batch_size = 1;  // samples per batch; the last batch of an epoch may be smaller
   int num_workers = 1;     // threads that gather batches; 0: the loop gathers them itself
@@ -90,9 +91,9 @@ class Loader {
   int64_t samples(int64_t batch) const {
     return std::min(options_.batch_size, sampler_.size() - batch * options_.batch_size);
   }
-  const LoaderOptions& options() const { return options_; }
-  const D& dataset() const { return dataset_; }
-  Sampler& sampler() const { return sampler_; }
+  const LoaderOptions& options() const { return options_; }  // as given
+  const D& dataset() const { return dataset_; }              // the one that it loads
+  Sampler& sampler() const { return sampler_; }              // the one whose order it follows
 
   // A function that counts the batches that loops have taken so far, over all epochs; it may be
   // called after the loader is gone. For DistributedDataParallel::follow().

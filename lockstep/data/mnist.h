@@ -9,6 +9,7 @@
 
 namespace lockstep::inline v0::data {
 
+// The options of mnist().
 struct MnistOptions {
   double mean = 0.1307;    // of pixels scaled to 0..1
   double stddev = 0.3081;  // likewise
@@ -16,6 +17,7 @@ struct MnistOptions {
   bool load_test = true;   // false: the same for .test
 };
 
+// What mnist() loads.
 struct Mnist {
   ImageDataset train;  // images [N, 1, 28, 28], labels 0..9
   ImageDataset test;
@@ -33,6 +35,7 @@ LOCKSTEP_API Mnist mnist(const std::filesystem::path& path, const MnistOptions& 
 // Throws: DataError.
 LOCKSTEP_API std::filesystem::path mnist_test_file(const std::filesystem::path& path);
 
+// The numbers of samples.
 struct MnistSizes {
   int64_t train = 0;
   int64_t test = 0;

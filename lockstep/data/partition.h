@@ -24,7 +24,7 @@ class LOCKSTEP_API DataPartitioner {
   // `parts` equal parts, one per rank.
   static DataPartitioner equal(int64_t size, int64_t parts, int64_t seed = 1234);
 
-  int64_t parts() const { return static_cast<int64_t>(parts_.size()); }
+  int64_t parts() const { return static_cast<int64_t>(parts_.size()); }  // their number
 
   // The indices of part `part`, in shuffled order; valid as long as the partitioner.
   // Throws: InvalidArgument.

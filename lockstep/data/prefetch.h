@@ -24,6 +24,7 @@ class LOCKSTEP_API PrefetchRing {
   // each with another slot.
   using Produce = std::function<void(int64_t number, size_t slot)>;
 
+  // The work of a ring, and how it is done.
   struct Shape {
     int64_t first = 0;  // the first piece
     int64_t count = 0;  // one past the last piece

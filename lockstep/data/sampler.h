@@ -24,7 +24,7 @@ class LOCKSTEP_API Sampler {
   // it before every epoch with the same value on every rank.
   // Throws: InvalidArgument below 0.
   void set_epoch(int64_t epoch);
-  int64_t epoch() const { return epoch_; }
+  int64_t epoch() const { return epoch_; }  // the current one
 
  private:
   int64_t epoch_ = 0;
@@ -41,6 +41,7 @@ class LOCKSTEP_API SequentialSampler final : public Sampler {
   int64_t size_;
 };
 
+// The options of a DistributedSampler.
 struct DistributedSamplerOptions {
   bool shuffle = true;     // a new order every epoch; false: 0, 1, 2, ...
   int64_t seed = 0;        // must be the same on every rank; the order comes from seed + epoch
@@ -110,6 +111,7 @@ class LOCKSTEP_API LogicalSampler final : public Sampler {
   DistributedSamplerOptions options_;
 };
 
+// The options of a SubsetSampler.
 struct SubsetSamplerOptions {
   bool shuffle = true;  // a new order every epoch; false: as given
   int64_t seed = 0;     // the order comes from seed + epoch

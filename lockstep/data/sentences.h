@@ -11,14 +11,17 @@
 
 namespace lockstep::inline v0::data {
 
+// The options of generate_sentences().
 struct SentencesOptions {
-  int64_t train = 4000;
-  int64_t dev = 500;
-  int64_t seed = 1234;
+  int64_t train = 4000;  // sentences of the training set
+  int64_t dev = 500;     // sentences of the dev set
+  int64_t seed = 1234;   // of all that is drawn
 };
 
+// Which of the two sets.
 enum class SentencesSplit { kTrain, kDev };
 
+// A text and its label.
 struct Sentence {
   std::string text;
   int64_t label = 0;  // an index of sentence_labels()

@@ -14,12 +14,14 @@
 
 namespace lockstep::inline v0::data {
 
+// The options of generate_shapes().
 struct ShapesOptions {
   int64_t train = 5000;  // samples
-  int64_t test = 1000;
-  int64_t seed = 1234;
+  int64_t test = 1000;   // samples of the test set
+  int64_t seed = 1234;   // of all that is drawn
 };
 
+// Which of the two sets.
 enum class ShapesSplit { kTrain, kTest };
 
 // `count` samples of a split as CIFAR-10's records (cifar10.h). Sample i depends on seed, split and

@@ -22,6 +22,7 @@ struct LOCKSTEP_API TextBatch {
   auto tensors() { return std::tie(input_ids, attention_mask, token_type_ids, labels); }
 };
 
+// How sequences of unequal lengths become a batch.
 enum class TextPadding {
   kMaxLength,  // every sequence to CollateOptions::max_length
   kLongest,    // to the longest of the batch

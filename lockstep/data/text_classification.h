@@ -19,6 +19,7 @@ struct LOCKSTEP_API TextPreprocessing {
   bool remove_spaces = false;  // removes every U+0020, like Python's text.replace(" ", "")
   bool strip = false;  // removes white space at both ends, like Python's text.strip(); second
 
+  // Returns the text as it is to be tokenised.
   std::string apply(std::string_view text) const;
   bool operator==(const TextPreprocessing&) const = default;
 };
@@ -27,6 +28,7 @@ struct LOCKSTEP_API TextPreprocessing {
 LOCKSTEP_API nlohmann::ordered_json json_of(const TextPreprocessing& preprocessing);
 LOCKSTEP_API TextPreprocessing text_preprocessing(const nlohmann::ordered_json& json);
 
+// A text, or a pair of texts, and its label.
 struct TextExample {
   std::string text = {};                 // UTF-8, preprocessed
   std::optional<std::string> pair = {};  // the second text of a pair
@@ -34,14 +36,16 @@ struct TextExample {
   bool operator==(const TextExample&) const = default;
 };
 
+// The options of text_classification().
 struct TextDataOptions {
-  TextPreprocessing preprocessing = {};
+  TextPreprocessing preprocessing = {};  // of all texts
   std::vector<std::string> labels = {};  // the classes' names; empty: from the files, see below
   int64_t limit = 0;                     // only the first rows of the training file; 0: all
   double train_part = 0.92;              // of a training file without a dev file or a split
   int64_t split_seed = 123;              // of the same
 };
 
+// What text_classification() loads.
 struct LOCKSTEP_API TextClassification {
   std::vector<TextExample> train;
   std::vector<TextExample> dev;
@@ -53,7 +57,7 @@ struct LOCKSTEP_API TextClassification {
   // Files of the directory that look like texts but are not read, such as a second train.*.
   std::vector<std::string> unread = {};
 
-  int64_t classes() const { return static_cast<int64_t>(labels.size()); }
+  int64_t classes() const { return static_cast<int64_t>(labels.size()); }  // their number
 };
 
 // Loads a directory, or a single file.

@@ -11,8 +11,8 @@ namespace lockstep::inline v0::data {
 
 // How sequences are combined into a batch.
 struct CollateOptions {
-  TextPadding padding = TextPadding::kLongest;
-  int64_t max_length = 128;     // tokens per sequence, including special ones
+  TextPadding padding = TextPadding::kLongest;  // the form of a batch
+  int64_t max_length = 128;                     // tokens per sequence, including special ones
   int64_t pad_to_multiple = 1;  // kLongest: T is a multiple of this, or max_length; kPacked: 1
 };
 

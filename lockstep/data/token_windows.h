@@ -27,6 +27,7 @@ struct LOCKSTEP_API LmBatch {
   auto tensors() { return std::tie(ids, targets); }  // like TextBatch's
 };
 
+// What becomes of the tokens after the last whole window.
 enum class WindowRest { kDropped, kKept };
 
 // Cheap to copy: copies share the tokens.
@@ -42,8 +43,8 @@ class LOCKSTEP_API TokenWindows {
   TokenWindows(std::span<const std::vector<int32_t>> texts, int64_t length,
                WindowRest rest = WindowRest::kDropped);
 
-  int64_t size() const;
-  int64_t length() const { return length_; }
+  int64_t size() const;                       // the number of windows
+  int64_t length() const { return length_; }  // tokens of a whole window
   // In all windows together: the tokens, and those of them that have a target.
   int64_t tokens() const;
   int64_t targets() const;

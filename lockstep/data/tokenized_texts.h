@@ -26,20 +26,20 @@ class LOCKSTEP_API TokenizedTexts {
   TokenizedTexts(std::span<const TextExample> examples, const tokenizers::BertTokenizer& tokenizer,
                  const CollateOptions& options = {}, int threads = 0);
 
-  int64_t size() const;
+  int64_t size() const;  // the number of texts
   // Throws InvalidArgument for an index outside 0..size()-1, and for no indices.
   TextBatch batch(std::span<const int64_t> indices) const;
 
   // A sequence, whose ids lie in this object and its copies, for an index in 0..size()-1. Collated
   // uses it to make batches by a custom function.
   TokenizedText operator[](int64_t index) const;
-  int64_t pad_id() const;
+  int64_t pad_id() const;  // the tokenizer's id of padding
 
   // Tokens of each sequence after cutting, including special ones: for LengthGroupedSampler.
   const std::vector<int64_t>& lengths() const;
   // [size()]; -1 where unknown.
   const std::vector<int64_t>& labels() const;
-  const CollateOptions& options() const;
+  const CollateOptions& options() const;  // as given
 
   // The same sequences with another batch form.
   // Throws: InvalidArgument as the constructor.

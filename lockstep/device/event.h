@@ -18,7 +18,7 @@ class LOCKSTEP_API Event {
  public:
   explicit Event(c10::Device device);
 
-  c10::Device device() const { return device_; }
+  c10::Device device() const { return device_; }  // of the event
 
   // Records the point after all work submitted so far to this thread's current stream of the
   // device, or to `stream`. Replaces an earlier record.

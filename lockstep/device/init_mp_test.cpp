@@ -110,8 +110,8 @@ TEST_P(InitOnFakeDevices, SaysWhatIsWrongBeforeTheRanksMeet) {
     // A single rank would wait for the others.
     if (comm.rank() != 1) return;
     EXPECT_THAT(refusal({.device = "cuda:4"}),
-                HasSubstr("InitOptions::device 'cuda:4': this process sees"));
-    EXPECT_THAT(refusal({.device = "gpu"}), HasSubstr("InitOptions::device 'gpu' is none"));
+                HasSubstr("option device 'cuda:4': this process sees"));
+    EXPECT_THAT(refusal({.device = "gpu"}), HasSubstr("option device 'gpu' is none"));
     EXPECT_THAT(refusal({.backend = "nccl", .device = "cpu"}),
                 HasSubstr("backend nccl carries tensors of CUDA devices"));
     EXPECT_THAT(refusal({.backend = "peer", .device = "cpu"}),

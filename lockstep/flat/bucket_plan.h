@@ -13,6 +13,7 @@
 
 namespace lockstep::inline v0::flat {
 
+// What a plan has to know of a tensor.
 struct TensorSpec {
   int64_t numel = 0;
   at::ScalarType dtype = at::kFloat;
@@ -26,7 +27,9 @@ struct BucketSizes {
   int64_t rest = int64_t{25} << 20;
 };
 
+// A flat buffer, and what lies in it.
 struct Bucket {
+  // The place of one tensor.
   struct Slot {
     size_t tensor = 0;   // index into the specs
     int64_t offset = 0;  // of the tensor's first element in the bucket, in elements

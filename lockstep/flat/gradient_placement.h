@@ -39,7 +39,7 @@ class LOCKSTEP_API GradientPlacement {
   // A backward begins on this thread; it may end on any.
   void begin();
   void end() noexcept;
-  bool watching() const;
+  bool watching() const;  // between begin() and end()
 
   // Whether the gradient may be placed in this backward. False at first, and again after begin():
   // call it for each parameter that awaits a gradient and has none.

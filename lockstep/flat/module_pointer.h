@@ -1,5 +1,11 @@
-// The concept of a module that wrappers accept.
+// The concepts of a model that wrappers accept.
 #pragma once
+
+#include <type_traits>
+
+namespace torch::nn {
+class Module;
+}
 
 namespace lockstep::inline v0 {
 
@@ -10,5 +16,14 @@ concept ModulePointer = requires(M& m) {
   m->named_buffers();
   m->is_training();
 };
+
+// The same, or a class whose copies share the parameters: a torch::jit::Module, a TensorModel
+// (tensor_model.h). A module of libtorch itself is none: its copies share no later change.
+template <typename M>
+concept WrappedModel = ModulePointer<M> || (requires(M& m) {
+                         m.named_parameters();
+                         m.named_buffers();
+                         m.is_training();
+                       } && !std::is_base_of_v<torch::nn::Module, M>);
 
 }  // namespace lockstep::inline v0

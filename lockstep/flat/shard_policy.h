@@ -12,6 +12,7 @@
 
 namespace lockstep::inline v0::flat {
 
+// Where a tensor may be cut.
 enum class Cut : uint8_t {
   kElements,  // anywhere
   kRows,      // between two rows of dim 0, for block-wise quantised and row-wise optimizers
@@ -34,7 +35,9 @@ struct ShardPolicy {
   std::vector<ShardRule> rules = {};
 };
 
+// What a policy has chosen for each tensor.
 struct ShardChoice {
+  // What one rule selected.
   struct Taken {
     int64_t tensors = 0;
     int64_t bytes = 0;

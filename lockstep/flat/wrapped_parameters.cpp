@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <unordered_set>
 #include <utility>
 
 #include "lockstep/core/errors.h"
@@ -58,10 +59,44 @@ bool take_same(const torch::nn::Module& module, Iterator& expected, const Iterat
   return true;
 }
 
+const char* without_parameters(ModelKind kind) {
+  switch (kind) {
+    case ModelKind::kModule:
+      return "register_module() and register_parameter() make them known";
+    case ModelKind::kScript:
+      return "torch.jit.freeze() and torch.jit.optimize_for_inference() turn them into constants: "
+             "export the model without these, in training mode";
+    case ModelKind::kList:
+      break;
+  }
+  return "the list of named tensors is empty";
+}
+
+const char* without_gradients(ModelKind kind) {
+  switch (kind) {
+    case ModelKind::kModule:
+      return " (modules that were not given to register_module() do not count)";
+    case ModelKind::kScript:
+      return " (a TorchScript file keeps requires_grad as it was when the model was exported)";
+    case ModelKind::kList:
+      break;
+  }
+  return "";
+}
+
 }  // namespace
 
-WrappedParameters::WrappedParameters(std::string who, const NamedTensors& parameters)
-    : who_(std::move(who)) {
+NamedTensors trained_once(NamedTensors parameters) {
+  std::unordered_set<const c10::TensorImpl*> seen;
+  std::erase_if(parameters, [&seen](const auto& entry) {
+    return !entry.second.requires_grad() || !seen.insert(entry.second.unsafeGetTensorImpl()).second;
+  });
+  return parameters;
+}
+
+WrappedParameters::WrappedParameters(std::string who, const NamedTensors& parameters,
+                                     ModelKind kind)
+    : who_(std::move(who)), kind_(kind) {
   std::vector<Seen> seen;
   for (const auto& [name, tensor] : parameters) {
     Seen one{.name = name,
@@ -82,20 +117,29 @@ void WrappedParameters::check_trained() const {
   if (std::any_of(seen_->begin(), seen_->end(), [](const Seen& seen) { return seen.trained; }))
     return;
   const std::string what =
-      seen_->empty()
-          ? ": the model has no parameters; register_module() and register_parameter() "
-            "make them known"
-          : ": none of the model's " + std::to_string(seen_->size()) +
-                " parameters requires a gradient; unfreeze some of them before, or leave "
-                "the model as it is (modules that were not given to register_module() do "
-                "not count)";
+      seen_->empty() ? std::string(": the model has no parameters; ") + without_parameters(kind_)
+                     : ": none of the model's " + std::to_string(seen_->size()) +
+                           " parameters requires a gradient; unfreeze some of them before, or "
+                           "leave the model as it is" +
+                           without_gradients(kind_);
   throw InvalidArgument(who_ + what);
 }
 
-void WrappedParameters::check_members(const torch::nn::Module& module) const {
+bool WrappedParameters::is_at(size_t index, const at::Tensor& tensor) const {
+  return index < seen_->size() && tensor.is_same((*seen_)[index].tensor);
+}
+
+size_t WrappedParameters::count() const {
+  return seen_->size();
+}
+
+void WrappedParameters::check_module(const torch::nn::Module& module) const {
   auto expected = seen_->begin();
   if (take_same(module, expected, seen_->end()) && expected == seen_->end()) return;
-  const NamedTensors now = to_named_tensors(module.named_parameters());
+  check_list(parameters_of(module));
+}
+
+void WrappedParameters::check_list(const NamedTensors& now) const {
   std::map<std::string, const Seen*> before;
   for (const Seen& seen : *seen_) before[seen.name] = &seen;
   for (const auto& [name, tensor] : now) {

@@ -22,6 +22,7 @@ enum class Uncapturable {
   kEager,  // a warning with the same line, once; this and all later steps run eagerly
 };
 
+// The options of a GraphedStep.
 struct GraphedStepOptions {
   // Without a number: the current device of its type.
   at::Device device = at::kCUDA;
@@ -38,7 +39,7 @@ struct GraphedStepOptions {
   // Allows other code than Lockstep's optimizers to change parameters; the changes must be the same
   // in every step. torch's own optimizers take numbers from the host, which a graph would repeat.
   bool fixed_updates = false;
-  Uncapturable uncapturable = Uncapturable::kThrow;
+  Uncapturable uncapturable = Uncapturable::kThrow;  // for a step that no graph can hold
 };
 
 namespace internal {

@@ -20,8 +20,8 @@ namespace lockstep::inline v0::hooks {
 class LOCKSTEP_API ModelPart {
  public:
   virtual ~ModelPart() = default;
-  virtual int64_t index() const = 0;
-  virtual int64_t count() const = 0;
+  virtual int64_t index() const = 0;  // this part's number
+  virtual int64_t count() const = 0;  // of parts
   // Of a dim that is divided, whose slices' sizes differ by one at most, where a part's begins.
   int64_t begin(int64_t size, int64_t part) const { return size * part / count(); }
   int64_t begin(int64_t size) const { return begin(size, index()); }
@@ -55,7 +55,7 @@ class LOCKSTEP_API TokenPart {
  public:
   using Lengths = std::vector<int64_t>;
   virtual ~TokenPart() = default;
-  virtual int64_t count() const = 0;
+  virtual int64_t count() const = 0;  // of ranks that share the tokens
   // This rank's rows, ascending, perhaps none; and how many each rank has. Send nothing.
   virtual std::vector<int64_t> rows(const Lengths& lengths) const = 0;
   virtual std::vector<int64_t> counts(const Lengths& lengths) const = 0;

@@ -229,6 +229,7 @@ template <typename Signature>
 HookHandle wrap_forward(torch::nn::Module& model, const std::string& path,
                         typename Hookable<Signature>::Hook hook);
 
+// The options of replace_child().
 struct ReplaceOptions {
   // The parameters and buffers of the replaced child become empty, except those that the model or
   // the replacement also have. The model may still hold the child by its type, but does not compute

@@ -9,6 +9,7 @@
 
 namespace lockstep::inline v0::launch {
 
+// How a job ended.
 struct LaunchResult {
   // 0: success, also where all ranks ended with 0 after SIGTERM. 2: the first failing rank exited
   // with 2. 128+n: signal n to this agent. 1: otherwise, also where log files lack output and

@@ -10,11 +10,13 @@
 #include <cerrno>
 #include <utility>
 
+#include "lockstep/core/cpus.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/process_state.h"
 #include "lockstep/launch/error_note.h"
 #include "lockstep/launch/failure_report.h"
+#include "lockstep/launch/topology.h"
 #include "lockstep/launch/verdict.h"
 
 namespace lockstep::inline v0::launch {
@@ -44,6 +46,16 @@ std::vector<RankPolicy> policies(const LaunchOptions& options, const NodePlan& n
   return ranks;
 }
 
+// Throws: LaunchError where the ranks do not fit this host.
+std::vector<RankCpus> binding_of(const LaunchOptions& options, int ranks) {
+  if (!options.binding.given || ranks == 0) return {};
+  try {
+    return bound_cpus(read_topology(allowed_cpus()), options.binding, ranks);
+  } catch (const InvalidArgument& error) {
+    throw LaunchError(error.what());
+  }
+}
+
 }  // namespace
 
 Attempt::Attempt(const AgentContext& context, const AttemptJob& job)
@@ -51,6 +63,7 @@ Attempt::Attempt(const AgentContext& context, const AttemptJob& job)
       options_(context.options),
       job_(job),
       ranks_(job.node.local_ranks),
+      bound_(binding_of(options_, ranks_)),
       secret_file_(make_secret_file(job.secret)),
       board_(trace::CallBoard::create(std::max(1, ranks_))),
       traces_(options_.env, process_env()),

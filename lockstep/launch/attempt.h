@@ -13,6 +13,7 @@
 #include "lockstep/launch/log_folder.h"
 #include "lockstep/launch/node_plan.h"
 #include "lockstep/launch/peers.h"
+#include "lockstep/launch/placement.h"
 #include "lockstep/launch/poll_set.h"
 #include "lockstep/launch/sentinel.h"
 #include "lockstep/launch/signal_pipe.h"
@@ -79,6 +80,7 @@ class Attempt {
   Streams streams_of(int rank);
   Variables variables_of(int rank, const std::string& error_file);
   std::vector<int> cpus_of(int rank) const;
+  void say_binding(int rank);
   void keep_spares();
   int spares_needed() const;
   void tend_spares();
@@ -130,7 +132,8 @@ class Attempt {
   const AgentContext& context_;
   const LaunchOptions& options_;
   const AttemptJob job_;
-  const int ranks_;  // on this host
+  const int ranks_;                    // on this host
+  const std::vector<RankCpus> bound_;  // by local rank; empty: each rank has its share
   UniqueFd secret_file_;
   UniqueFd no_input_;  // for ranks without stdin, and for spares
   trace::CallBoard board_;

@@ -3,6 +3,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <utility>
@@ -73,6 +74,9 @@ Variables Attempt::variables_of(int rank, const std::string& error_file) {
   plan.board_fd = board_.fd();
   plan.threads = options_.threads_per_rank;
   plan.default_threads = threads_per_rank(usable_cpu_count(), ranks_);
+  // One number for all ranks of the host: libraries expect the same on all.
+  for (const RankCpus& bound : bound_)
+    plan.default_threads = std::min(plan.default_threads, bound.threads);
   plan.memory_of_rank = allowed_memory(ranks_);
   plan.terminal_columns = terminal_columns(context_.out, context_.err);
   return rank_variables(plan, rank, error_file, process_env());
@@ -112,6 +116,7 @@ Attempt::Streams Attempt::streams_of(int rank) {
 }
 
 std::vector<int> Attempt::cpus_of(int rank) const {
+  if (!bound_.empty()) return bound_[static_cast<size_t>(rank)].cpus;
   if (!options_.pin || user_places_threads(process_env())) return {};
   return cpu_share(allowed_cpus(), ranks_, rank);
 }
@@ -134,7 +139,19 @@ std::unique_ptr<Worker> Attempt::start_rank(int rank) {
                                rank, std::move(error.fd), error.path);
   sentinel_.watch(rank, worker->process().pid());
   if (spares_) spares_->on_rank_started(std::chrono::steady_clock::now());
+  say_binding(rank);
   return worker;
+}
+
+void Attempt::say_binding(int rank) {
+  if (!options_.report_bindings) return;
+  const std::vector<int> cpus = cpus_of(rank);
+  const std::string where = cpus.empty()
+                                ? "is not bound: it has processors " + cpu_list(allowed_cpus())
+                                : "is bound to processors " + cpu_list(cpus);
+  context_.err.put(
+      -2, {"[lockstep] rank " + std::to_string(job_.node.first_rank + rank) + " " + where + "\n"},
+      "");
 }
 
 // Its output stays in its pipes, which are not read before it has a rank.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cctype>
 #include <numeric>
+#include <optional>
+#include <sstream>
 #include <string_view>
 
 #include "lockstep/core/env.h"
@@ -63,6 +65,16 @@ HostSlots parse_host(const std::string& part, const std::string& whole) {
   return result;
 }
 
+void add_host(std::vector<HostSlots>& hosts, const HostSlots& one) {
+  const auto same = std::find_if(hosts.begin(), hosts.end(),
+                                 [&](const HostSlots& other) { return other.host == one.host; });
+  if (same == hosts.end()) {
+    hosts.push_back(one);
+  } else {
+    same->slots = std::min(kMaxSlots, same->slots + one.slots);
+  }
+}
+
 // Expands "001-003" or "7" of a bracket.
 void expand_range(const std::string& range, const std::string& whole,
                   std::vector<std::string>& numbers) {
@@ -115,32 +127,73 @@ void expand_name(const std::string& name, const std::string& whole,
 
 std::vector<HostSlots> parse_hosts(const std::string& text) {
   std::vector<HostSlots> hosts;
-  for (const std::string& part : split_outside_brackets(text)) {
-    const HostSlots one = parse_host(part, text);
-    const auto same = std::find_if(hosts.begin(), hosts.end(),
-                                   [&](const HostSlots& other) { return other.host == one.host; });
-    if (same == hosts.end()) {
-      hosts.push_back(one);
-    } else {
-      same->slots = std::min(kMaxSlots, same->slots + one.slots);
-    }
-  }
+  for (const std::string& part : split_outside_brackets(text))
+    add_host(hosts, parse_host(part, text));
   return hosts;
 }
 
-std::vector<HostSlots> fill_hosts(const std::vector<HostSlots>& hosts, int ranks) {
+std::vector<HostSlots> parse_host_file(const std::string& text, const std::string& file) {
+  std::vector<HostSlots> hosts;
+  std::istringstream lines(text);
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    line.resize(std::min(line.find('#'), line.size()));
+    std::istringstream words(line);
+    std::string name;
+    if (!(words >> name)) continue;
+    const std::string place = file + ":" + std::to_string(number) + ": ";
+    HostSlots host;
+    try {
+      host = parse_host(name, name);
+    } catch (const InvalidArgument&) {
+      throw InvalidArgument(place + "'" + name + "' is not HOST or HOST:SLOTS");
+    }
+    for (std::string word; words >> word;) {
+      const size_t equals = word.find('=');
+      const std::string key = word.substr(0, equals);
+      const auto slots = equals == std::string::npos
+                             ? std::nullopt
+                             : parse_int(std::string_view(word).substr(equals + 1), 1, kMaxSlots);
+      const bool most = key == "max_slots" || key == "max-slots";
+      if ((key != "slots" && !most) || !slots)
+        throw InvalidArgument(place + "'" + word + "' is not slots=N with at least 1 slot");
+      if (!most) host.slots = static_cast<int>(*slots);
+    }
+    add_host(hosts, host);
+  }
+  if (hosts.empty()) throw InvalidArgument(file + " names no host");
+  return hosts;
+}
+
+std::vector<HostSlots> fill_hosts(const std::vector<HostSlots>& hosts, int ranks,
+                                  const HostPlacing& placing, const std::string& source) {
   std::vector<HostSlots> filled;
-  int left = ranks;
+  int slots = 0;
   for (const HostSlots& host : hosts) {
-    const int here = std::min(left, host.slots);
-    if (here > 0) filled.push_back({host.host, here});
-    left -= here;
+    filled.push_back({host.host, 0});
+    slots += host.slots;
   }
-  if (left > 0) {
-    throw InvalidArgument(std::to_string(ranks) + " ranks do not fit -H, which has " +
-                          std::to_string(ranks - left) +
-                          " slots; give its hosts more (HOST:SLOTS), or start fewer ranks");
+  if (ranks > slots && !placing.oversubscribe)
+    throw InvalidArgument(std::to_string(ranks) + " ranks do not fit " + source + ", which has " +
+                          std::to_string(slots) + (slots == 1 ? " slot" : " slots") +
+                          "; give its hosts more (HOST:SLOTS), start fewer ranks, or give "
+                          "--oversubscribe");
+  int left = ranks;
+  for (size_t i = 0; i < hosts.size() && !placing.by_node; ++i) {
+    filled[i].slots = std::min(left, hosts[i].slots);
+    left -= filled[i].slots;
   }
+  // By turns: what is left, one rank on each host that has room.
+  while (left > 0) {
+    const int placed = ranks - left;
+    for (size_t i = 0; i < hosts.size() && left > 0; ++i) {
+      if (placed < slots && filled[i].slots >= hosts[i].slots) continue;
+      ++filled[i].slots;
+      --left;
+    }
+  }
+  std::erase_if(filled, [](const HostSlots& host) { return host.slots == 0; });
   return filled;
 }
 

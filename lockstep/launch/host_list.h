@@ -18,10 +18,24 @@ struct HostSlots {
 // Throws: InvalidArgument that quotes the text.
 std::vector<HostSlots> parse_hosts(const std::string& text);
 
-// Puts `ranks` ranks onto the hosts in their order, each filled before the next; hosts without
-// ranks are left out.
+// A host file, whose name is `file`. A line is one host in the words of Open MPI, DeepSpeed and
+// Horovod ("a slots=2"; max_slots has no effect) or of MPICH and Intel MPI ("a:2"). What follows '#'
+// is a comment. A host without a number has one slot; a repeated host gets more slots.
+// Throws: InvalidArgument that names the file and the line, also for a file without hosts.
+std::vector<HostSlots> parse_host_file(const std::string& text, const std::string& file);
+
+// How ranks are put onto hosts.
+struct HostPlacing {
+  bool by_node = false;        // by turns, one on each host, instead of filling one after another
+  bool oversubscribe = false;  // more ranks than slots, which the hosts then get by turns
+};
+
+// Puts `ranks` ranks onto the hosts; hosts without ranks are left out. `source` is what gave the
+// slots, for the error: "-H".
 // Throws: InvalidArgument when they do not fit.
-std::vector<HostSlots> fill_hosts(const std::vector<HostSlots>& hosts, int ranks);
+std::vector<HostSlots> fill_hosts(const std::vector<HostSlots>& hosts, int ranks,
+                                  const HostPlacing& placing = {},
+                                  const std::string& source = "-H");
 
 // Slurm's node lists: "n[001-003,7],gpu1" is n001, n002, n003, n7, gpu1; also several brackets in a
 // name, "r[1-2]n[1-2]".

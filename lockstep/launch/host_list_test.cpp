@@ -38,6 +38,47 @@ TEST(HostList, RanksFillTheHostsInOrder) {
               HasSubstr("7 ranks do not fit -H, which has 6"));
 }
 
+TEST(HostList, RanksGoToHostsByTurnsWhereThatIsAsked) {
+  const auto hosts = parse_hosts("a:4,b:1,c:2");
+  EXPECT_THAT(fill_hosts(hosts, 2, {.by_node = true}),
+              ElementsAre(HostSlots{"a", 1}, HostSlots{"b", 1}));
+  EXPECT_THAT(fill_hosts(hosts, 6, {.by_node = true}),
+              ElementsAre(HostSlots{"a", 3}, HostSlots{"b", 1}, HostSlots{"c", 2}));
+  EXPECT_THAT(fill_hosts(hosts, 7, {.by_node = true}), ElementsAre(hosts[0], hosts[1], hosts[2]));
+}
+
+TEST(HostList, MoreRanksThanSlotsOnlyWhereThatIsAsked) {
+  const auto hosts = parse_hosts("a:2,b:1");
+  EXPECT_EQ(message_of<InvalidArgument>([&] { fill_hosts(hosts, 4, {}, "--hostfile h"); }),
+            "4 ranks do not fit --hostfile h, which has 3 slots; give its hosts more (HOST:SLOTS), "
+            "start fewer ranks, or give --oversubscribe");
+  EXPECT_THAT(fill_hosts(hosts, 6, {.oversubscribe = true}),
+              ElementsAre(HostSlots{"a", 4}, HostSlots{"b", 2}));
+  EXPECT_THAT(fill_hosts(hosts, 2, {.oversubscribe = true}), ElementsAre(HostSlots{"a", 2}))
+      << "nothing changes where they fit";
+}
+
+TEST(HostList, HostFilesOfEveryLauncher) {
+  EXPECT_THAT(parse_host_file("# the cluster\n\na slots=2 max_slots=4\nme@b:3   # MPICH\nc\n"
+                              "[fd00::7]:2\na slots=1\n",
+                              "h"),
+              ElementsAre(HostSlots{"a", 3}, HostSlots{"me@b", 3}, HostSlots{"c", 1},
+                          HostSlots{"fd00::7", 2}));
+}
+
+TEST(HostList, WrongHostFilesAreNamedWithTheirLine) {
+  const std::pair<const char*, const char*> wrong[] = {
+      {"a\nb slots=0\n", "h:2: 'slots=0' is not slots=N with at least 1 slot"},
+      {"a slots\n", "h:1: 'slots' is not slots=N"},
+      {"a gpus=2\n", "h:1: 'gpus=2' is not slots=N"},
+      {"-oProxyCommand=x\n", "h:1: '-oProxyCommand=x' is not HOST or HOST:SLOTS"},
+      {"a:x\n", "h:1: 'a:x' is not HOST or HOST:SLOTS"},
+      {"# nothing\n", "h names no host"}};
+  for (const auto& [text, expected] : wrong)
+    EXPECT_THAT(message_of<InvalidArgument>([&] { parse_host_file(text, "h"); }),
+                HasSubstr(expected));
+}
+
 TEST(HostList, SlurmNodes) {
   EXPECT_THAT(expand_slurm_nodes("n[001-003,7],gpu1"),
               ElementsAre("n001", "n002", "n003", "n7", "gpu1"));

@@ -12,6 +12,7 @@
 
 namespace lockstep::inline v0::launch {
 
+// What started a process.
 enum class Launcher {
   kNone,      // started by hand: one process, alone
   kLockstep,  // lockstep run, launch::spawn
@@ -20,6 +21,7 @@ enum class Launcher {
   kMpich,     // mpirun of MPICH's family: Hydra, Intel MPI's, Cray's, MVAPICH's
   kSlurm,     // srun
 };
+// A name for messages, such as "torchrun".
 const char* to_string(Launcher launcher);
 
 // The launcher that started this process: the first in the order of read_job_environment() whose

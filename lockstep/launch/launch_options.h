@@ -12,6 +12,7 @@
 #include "lockstep/core/export.h"
 #include "lockstep/core/net.h"
 #include "lockstep/core/secret.h"
+#include "lockstep/launch/binding.h"
 #include "lockstep/launch/log_spec.h"
 #include "lockstep/launch/roles.h"
 #include "lockstep/launch/simulated_failures.h"
@@ -54,15 +55,16 @@ inline constexpr const char* kUnnamedRun = "none";
 // leads: it numbers the ranks, and a failure on any host stops the job on all hosts, or starts a
 // new generation.
 struct LOCKSTEP_API NodesOptions {
+  // Which agent serves the store and leads.
   enum class Server {
     kThis,        // this agent is the first
     kOther,       // another agent is
     kWhoeverCan,  // the one that can bind the endpoint
     kElected,     // the one that etcd elects
   };
-  Server server = Server::kThis;
-  int nodes = 1;      // hosts with ranks; with min_nodes below, the maximum
-  int min_nodes = 0;  // this many suffice; 0: all
+  Server server = Server::kThis;  // as this agent sees it
+  int nodes = 1;                  // hosts with ranks; with min_nodes below, the maximum
+  int min_nodes = 0;              // this many suffice; 0: all
   // This host's number, from 0, for the order of ranks; nullopt on every host: they are ordered by
   // name (node2 before node10).
   std::optional<int> number;
@@ -87,6 +89,7 @@ struct LOCKSTEP_API NodesOptions {
   int lifeline = -1;  // a descriptor whose end of file ends the job on this host (ssh is gone)
 };
 
+// What stands before each line of a rank's output.
 enum class LinePrefix {
   kNone,
   kRank,           // "[rank]: "
@@ -97,6 +100,7 @@ enum class LinePrefix {
 // half-way.
 inline constexpr int kMostRanksOfAHost = 1024;
 
+// What launch() starts on this host, and how.
 struct LaunchOptions {
   std::vector<std::string> command;  // program and arguments; the program is looked up on PATH
   std::string program;               // the file to execute when it is not command[0]
@@ -132,7 +136,9 @@ struct LaunchOptions {
   std::string prefix_template;            // torchrun's, instead of `prefix` (line_prefix.h)
   // "${local_rank}" in arguments becomes the local rank (torchrun's macro).
   bool substitute_local_rank = false;
-  bool pin = true;  // give each rank its share of the allowed processors
+  bool pin = true;               // give each rank its share of the allowed processors
+  Binding binding;               // what each rank is bound to instead of its share
+  bool report_bindings = false;  // a line on stderr for each rank that starts
   // Default: OMP_NUM_THREADS if set, otherwise processors / ranks, at least 1.
   std::optional<int> threads_per_rank;
   // MASTER_ADDR and MASTER_PORT, on one host. On several hosts they are detected: an address of
@@ -154,6 +160,7 @@ LOCKSTEP_API void check(const LaunchOptions& options);
 LOCKSTEP_API void check_spare_ranks(const LaunchOptions& options);
 // The macro in arguments that substitute_local_rank replaces.
 inline constexpr std::string_view kLocalRankMacro = "${local_rank}";
+// What follows a failure: `on_failure`, or its default.
 LOCKSTEP_API OnFailure on_failure_of(const LaunchOptions& options);
 // Parses --on-failure: stop, restart, replace or shrink; "": not set.
 // Throws: InvalidArgument, also where it contradicts max_restarts.

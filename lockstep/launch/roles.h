@@ -27,6 +27,7 @@ LOCKSTEP_API Role parse_role(const std::string& text);
 // Throws InvalidArgument, one line: a name twice, too many ranks, or nothing but services.
 LOCKSTEP_API void check_roles(std::span<const Role> roles);
 
+// The ranks of all roles together.
 LOCKSTEP_API int rank_count(std::span<const Role> roles);
 
 // A rank of the job as a rank of its role.

@@ -13,6 +13,7 @@
 
 namespace lockstep::inline v0::launch {
 
+// How often ranks are killed, and by which seed.
 struct FailureDrill {
   std::chrono::milliseconds every{0};  // mean time between failures on this host; above 0
   uint64_t seed = 0;                   // the same seed gives the same moments and ranks
@@ -31,7 +32,7 @@ class LOCKSTEP_API SimulatedFailures {
   // Starts at `now`, with moments between a half and three halves of `every` apart.
   SimulatedFailures(const FailureDrill& drill, Time now);
 
-  Time next_time() const { return next_; }
+  Time next_time() const { return next_; }  // when the next rank is to be killed
   // Once the moment has come, one of the `running` local ranks, if there are any; then sets the
   // next moment.
   std::optional<int> take(const std::vector<int>& running, Time now);

@@ -20,6 +20,7 @@ struct RankSight {
   int late = -1;                     // that rank, as far as it knew
 };
 
+// A rank that failed.
 struct WorkerFailure {
   std::string host;  // "": this host, which is the only one
   int rank = 0;

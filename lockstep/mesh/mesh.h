@@ -33,7 +33,7 @@ class LOCKSTEP_API Mesh {
 
   static constexpr size_t kMostAxes = 6;
 
-  const MeshLayout& layout() const;
+  const MeshLayout& layout() const;  // the axes and their sizes
   // This rank's coordinates, one number per axis, and its place along one axis.
   const std::vector<int>& coordinates() const;
   int place(std::string_view axis) const;

@@ -10,6 +10,7 @@
 
 namespace lockstep::inline v0 {
 
+// A named axis of a mesh.
 struct MeshAxis {
   std::string name;  // letters, digits and '_'
   int size = 0;      // 0, for at most one axis: the remaining ranks
@@ -28,8 +29,8 @@ class LOCKSTEP_API MeshLayout {
   // unknown sizes, or sizes whose product is not `ranks`.
   MeshLayout(std::vector<MeshAxis> axes, int ranks);
 
-  const std::vector<MeshAxis>& axes() const { return axes_; }
-  int ranks() const { return ranks_; }
+  const std::vector<MeshAxis>& axes() const { return axes_; }  // in order
+  int ranks() const { return ranks_; }                         // on all axes together
   // The index of an axis.
   // Throws: InvalidArgument that lists the names.
   size_t index_of(std::string_view name) const;

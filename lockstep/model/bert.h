@@ -72,7 +72,7 @@ class LOCKSTEP_API BertClassifierImpl : public torch::nn::Module {
   // What the pooler gave -> logits.
   at::Tensor classify(const at::Tensor& pooled);
 
-  const BertConfig& config() const { return config_; }
+  const BertConfig& config() const { return config_; }  // as given
 
  private:
   BertConfig config_;

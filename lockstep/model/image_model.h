@@ -13,13 +13,14 @@
 
 namespace lockstep::inline v0 {
 
+// The options of an ImageModel.
 struct ImageModelOptions {
   std::string name = "simple-cnn";  // image_model_names()
   int64_t channels = 1;             // of the images; ResNets take 3
   int64_t side = 28;                // pixels; ResNets have the CIFAR stem up to 64
-  int64_t classes = 10;
-  double dropout1 = 0.25;  // SimpleCnn's
-  double dropout2 = 0.5;
+  int64_t classes = 10;             // outputs of the model
+  double dropout1 = 0.25;           // SimpleCnn's
+  double dropout2 = 0.5;            // of the second dropout
 };
 
 // "simple-cnn", "resnet18", "resnet50".

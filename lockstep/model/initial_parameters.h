@@ -3,6 +3,7 @@
 
 namespace lockstep::inline v0 {
 
+// Whether the parameters of a new model have values.
 enum class InitialParameters {
   // Weights from a normal distribution of the configuration's initializer_range, the padding token's
   // row and biases 0, norms 1, as transformers does.

@@ -68,14 +68,16 @@ struct LmConfig {
   std::optional<int64_t> bos_token_id = 1;
   std::vector<int64_t> eos_token_ids = {2};  // any of them ends a text
 
+  // As many as heads unless given.
   int64_t key_value_heads() const {
     return num_key_value_heads == 0 ? num_attention_heads : num_key_value_heads;
   }
+  // Channels of a head.
   int64_t head_width() const {
     return head_dim == 0 ? hidden_size / num_attention_heads : head_dim;
   }
 
-  bool has_experts() const { return num_local_experts > 0; }
+  bool has_experts() const { return num_local_experts > 0; }  // the model has routers
 
   bool operator==(const LmConfig&) const = default;
 };
@@ -85,6 +87,7 @@ struct ExpertNames {
   const char* block;  // in a layer
   const char *gate, *up, *down;
 };
+// The names for a model of this configuration.
 LOCKSTEP_API ExpertNames expert_names(const LmConfig& config);
 
 // "tiny" (4 layers of 128, 0.9 million parameters and the embeddings'), "mini" (6 of 384, 10.6),

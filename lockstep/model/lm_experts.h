@@ -51,8 +51,11 @@ struct LmExperts {
   // null: this part's are all, and so are this rank's tokens.
   std::shared_ptr<const ExpertExchange> ranks = nullptr;
 
+  // The first of `experts` experts that this rank has.
   int64_t first(int64_t experts) const { return experts / parts * part; }
+  // How many of them it has.
   int64_t count(int64_t experts) const { return experts / parts; }
+  // How many ranks have tokens of their own.
   int64_t token_ranks() const { return ranks ? ranks->token_ranks() : 1; }
 };
 

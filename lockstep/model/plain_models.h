@@ -16,6 +16,7 @@
 
 namespace lockstep::inline v0::plain {
 
+// The size of these models.
 constexpr int64_t kWidth = 32, kHeads = 4, kLayers = 2, kWords = 37;
 
 // Rows [B, T, kWidth]. `splits`: how heads are told apart; a number that is written here would be that of the whole layer.
@@ -54,6 +55,7 @@ struct LOCKSTEP_API BlockImpl : torch::nn::Module {
         norm1(register_module("norm1", norm())),
         norm2(register_module("norm2", norm())) {}
 
+  // Over the width.
   static torch::nn::LayerNorm norm() {
     return torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth}));
   }
@@ -90,6 +92,7 @@ struct LOCKSTEP_API EmbedImpl : torch::nn::Module {
 };
 TORCH_MODULE(Embed);
 
+// The last norm and the words' logits.
 struct LOCKSTEP_API HeadImpl : torch::nn::Module {
   HeadImpl()
       : norm(register_module("norm", BlockImpl::norm())),
@@ -154,6 +157,7 @@ struct LOCKSTEP_API PatchesImpl : torch::nn::Module {
 };
 TORCH_MODULE(Patches);
 
+// The mean over the rows, and the classes' logits.
 struct LOCKSTEP_API MeanImpl : torch::nn::Module {
   MeanImpl() : head(register_module("head", torch::nn::Linear(kWidth, kWords))) {}
   at::Tensor forward(const at::Tensor& x) { return head(x.mean(1)); }

@@ -16,6 +16,7 @@
 
 namespace lockstep::inline v0 {
 
+// The layers before the first block.
 enum class ResNetStem {
   kImageNet,  // convolution 7x7 of stride 2, max-pool 3x3 of stride 2: images of about 224x224
   kCifar,     // convolution 3x3, no pooling: images of 32x32
@@ -24,10 +25,11 @@ enum class ResNetStem {
 // Makes the layer after a convolution of so many channels: a module with `weight` and forward(x).
 using NormLayer = std::function<torch::nn::AnyModule(int64_t channels)>;
 
+// The options of a ResNet.
 struct ResNetOptions {
   int depth = 18;  // 18, or 50: bottlenecks, their stride in the 3x3 convolution
-  ResNetStem stem = ResNetStem::kImageNet;
-  int64_t num_classes = 1000;
+  ResNetStem stem = ResNetStem::kImageNet;  // for large or small pictures
+  int64_t num_classes = 1000;               // outputs of the model
   // Each residual branch begins as zero (Goyal et al., arXiv:1706.02677, section 5.1).
   bool zero_init_residual = false;
   NormLayer norm = nullptr;  // nullptr: torch::nn::BatchNorm2d
@@ -45,7 +47,7 @@ class LOCKSTEP_API ResNetImpl : public torch::nn::Module {
   // images float [N, 3, H, W] -> logits [N, num_classes]. Throws InvalidArgument for another shape.
   torch::Tensor forward(const torch::Tensor& images);
 
-  const ResNetOptions& options() const { return options_; }
+  const ResNetOptions& options() const { return options_; }  // as given
 
  private:
   torch::nn::Sequential make_layer(int64_t planes, int64_t blocks, int64_t stride);

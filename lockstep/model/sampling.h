@@ -13,6 +13,7 @@
 
 namespace lockstep::inline v0 {
 
+// How a token is chosen.
 struct SamplingOptions {
   double temperature = 1;  // logits are divided by it; 0: always the likeliest token
   int64_t top_k = 0;       // only the likeliest so many; 0: all
@@ -38,9 +39,10 @@ class LOCKSTEP_API TokenSampler {
   uint64_t drawn_ = 0;
 };
 
+// The options of generate().
 struct GenerateOptions {
-  int64_t max_new_tokens = 100;
-  SamplingOptions sampling = {};
+  int64_t max_new_tokens = 100;        // at most
+  SamplingOptions sampling = {};       // of each token
   std::vector<int64_t> stop_ids = {};  // a text ends behind one of these
   // Where the model's positions end, it goes on from the latter half of the text, as if that were all;
   // false: the text ends there.

@@ -12,10 +12,11 @@
 
 namespace lockstep::inline v0 {
 
+// The options of a SimpleCnn.
 struct SimpleCnnOptions {
-  int64_t channels = 1;  // of the images
-  int64_t side = 28;     // of the images, pixels
-  int64_t classes = 10;
+  int64_t channels = 1;    // of the images
+  int64_t side = 28;       // of the images, pixels
+  int64_t classes = 10;    // outputs of the model
   double dropout1 = 0.25;  // before fc1; 0 switches it off
   double dropout2 = 0.5;   // before fc2; 0 switches it off
 };
@@ -33,7 +34,7 @@ class LOCKSTEP_API SimpleCnnImpl : public torch::nn::Module {
   // float32 also under autocast. Throws InvalidArgument for another shape.
   torch::Tensor forward(const torch::Tensor& images);
 
-  const SimpleCnnOptions& options() const { return options_; }
+  const SimpleCnnOptions& options() const { return options_; }  // as given
 
  private:
   SimpleCnnOptions options_;

@@ -55,6 +55,7 @@ class LOCKSTEP_API LmUnit : public torch::nn::Module,
 
 // A call of a whole model, as its hooks see it.
 struct LmCall {
+  // What a call returns.
   enum class Gives : uint8_t {
     kLogits,
     kLoss,
@@ -64,11 +65,13 @@ struct LmCall {
   Gives gives = Gives::kLogits;
 };
 
+// The options of a TransformerLm.
 struct LmOptions {
-  InitialParameters initial = InitialParameters::kDrawn;
-  LmExperts experts = {};
+  InitialParameters initial = InitialParameters::kDrawn;  // values of the parameters
+  LmExperts experts = {};                                 // those that this rank has
 };
 
+// The options of one pass through the layers.
 struct LmPassOptions {
   // Of the first row in the batch that dropout is drawn for: parts of a batch then drop what the whole
   // batch does, given one seed.
@@ -148,7 +151,7 @@ class LOCKSTEP_API TransformerLmImpl : public torch::nn::Module,
   void take_part(std::shared_ptr<const hooks::ModelPart> part) override;
   void take_tokens(std::shared_ptr<const hooks::TokenPart> tokens) override;
 
-  const LmConfig& config() const { return config_; }
+  const LmConfig& config() const { return config_; }            // as given
   const hooks::ModelPart* part() const { return part_.get(); }  // null: layers are whole
 
  private:

@@ -36,8 +36,9 @@ struct VocabularyPart {
   std::function<void(const at::Tensor& statistics)> combine = {};
 };
 
+// The options of vocabulary_loss().
 struct VocabularyLossOptions {
-  VocabularyPart part = {};
+  VocabularyPart part = {};  // the words that this rank has
   // Tokens of a chunk; alike on all parts. 0: 32 to 512, by the sizes of the whole vocabulary and of the rows, so
   // that a chunk's logits take 32 MiB or half of what the weight takes, whichever is more; not by the threads.
   int64_t rows_at_a_time = 0;

@@ -30,6 +30,7 @@
 
 namespace lockstep::inline v0::optim {
 
+// AdamW with one kernel for each group. Constructors as those of torch::optim::AdamW.
 class LOCKSTEP_API FusedAdamW
     : public FusedOptimizer<torch::optim::AdamW, torch::optim::AdamWOptions> {
  public:
@@ -44,6 +45,7 @@ class LOCKSTEP_API FusedAdamW
   StepResult step(const StepOptions& options) override;
 };
 
+// Adam with one kernel for each group. Constructors as those of torch::optim::Adam.
 class LOCKSTEP_API FusedAdam
     : public FusedOptimizer<torch::optim::Adam, torch::optim::AdamOptions> {
  public:

@@ -16,6 +16,7 @@ class Module;
 
 namespace lockstep::inline v0::optim {
 
+// The parameters with weight decay, and those without.
 struct DecayGroups {
   NamedTensors decay;
   NamedTensors no_decay;

@@ -9,11 +9,13 @@
 
 namespace lockstep::inline v0::optim {
 
+// What a step does where the gradients' norm is not finite.
 enum class NonFinite {
   kThrow,  // Error that names the first gradient that is not finite
   kSkip,   // the step is skipped, StepResult::skipped is true
 };
 
+// How a step is taken.
 struct StepOptions {
   // Clip the gradients (unscaled ones) to this global norm over all groups. Must be above 0.
   std::optional<double> max_norm = std::nullopt;
@@ -33,6 +35,7 @@ struct StepOptions {
   NonFinite on_non_finite = NonFinite::kThrow;
 };
 
+// What a step did.
 struct StepResult {
   // Of the unscaled gradients before clipping; nullopt where no norm was needed.
   std::optional<double> grad_norm = std::nullopt;
@@ -57,6 +60,7 @@ struct StepResult {
 class LOCKSTEP_API FusedStep {
  public:
   virtual ~FusedStep() = default;
+  // Takes a step, or skips it.
   virtual StepResult step(const StepOptions& options) = 0;
 };
 

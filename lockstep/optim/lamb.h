@@ -22,6 +22,7 @@
 
 namespace lockstep::inline v0::optim {
 
+// LAMB with the options of AdamW.
 class LOCKSTEP_API Lamb : public FusedOptimizer<torch::optim::AdamW, torch::optim::AdamWOptions>,
                           public OptimizerKind {
  public:

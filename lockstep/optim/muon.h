@@ -26,6 +26,7 @@
 
 namespace lockstep::inline v0::optim {
 
+// The factor of the rate for a matrix.
 enum class MuonRate : uint8_t {
   kOriginal,    // factor sqrt(max(1, rows / columns))
   kMatchAdamW,  // 0.2 sqrt(max(rows, columns)): AdamW's rate and weight decay then fit
@@ -39,16 +40,18 @@ class LOCKSTEP_API MuonOptions : public torch::optim::SGDOptions {
     SGDOptions::nesterov(true);
     SGDOptions::weight_decay(0.1);
   }
+  // Get and set, as torch's options do.
   double momentum() const { return SGDOptions::momentum(); }
   MuonOptions& momentum(double value) { return SGDOptions::momentum(value), *this; }
-  bool nesterov() const { return SGDOptions::nesterov(); }
+  bool nesterov() const { return SGDOptions::nesterov(); }  // likewise
   MuonOptions& nesterov(bool value) { return SGDOptions::nesterov(value), *this; }
-  double weight_decay() const { return SGDOptions::weight_decay(); }
+  double weight_decay() const { return SGDOptions::weight_decay(); }  // likewise
   MuonOptions& weight_decay(double value) { return SGDOptions::weight_decay(value), *this; }
 
+  // Get and set the factor of the rate.
   MuonRate rate() const { return rate_; }
   MuonOptions& rate(MuonRate value) { return rate_ = value, *this; }
-  int iterations() const { return iterations_; }
+  int iterations() const { return iterations_; }  // of Newton and Schulz, for each step
   MuonOptions& iterations(int value) { return iterations_ = value, *this; }
   // The dtype in which the iterations compute.
   at::ScalarType dtype() const { return dtype_; }

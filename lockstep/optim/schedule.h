@@ -22,11 +22,12 @@ struct Warmup {
   double from = 0;   // 1 / world size for Goyal et al.'s gradual warm-up
 };
 
+// The options of a schedule.
 struct ScheduleOptions {
   int64_t total_steps = 0;  // warm-up included; constant() needs it only for a warm-up by ratio
-  Warmup warmup = {};
-  double floor = 0;     // minimum of the factor, in [0, 1]: eta_min / base in PyTorch's terms
-  double cycles = 0.5;  // cosine(): number of waves; 0.5 falls once from 1 to `floor`
+  Warmup warmup = {};       // before the schedule itself
+  double floor = 0;         // minimum of the factor, in [0, 1]: eta_min / base in PyTorch's terms
+  double cycles = 0.5;      // cosine(): number of waves; 0.5 falls once from 1 to `floor`
 };
 
 // A value type: it may be copied and shared among threads.
@@ -34,7 +35,7 @@ class LOCKSTEP_API Schedule {
  public:
   // Throws: InvalidArgument for a negative step.
   double factor(int64_t step) const;
-  int64_t warmup_steps() const { return warmup_steps_; }
+  int64_t warmup_steps() const { return warmup_steps_; }  // of all steps the first so many
 
  private:
   enum class Kind { kConstant, kLinear, kCosine };

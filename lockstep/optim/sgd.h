@@ -14,6 +14,7 @@
 
 namespace lockstep::inline v0::optim {
 
+// SGD with one kernel for each group. Constructors as those of torch::optim::SGD.
 class LOCKSTEP_API FusedSGD : public FusedOptimizer<torch::optim::SGD, torch::optim::SGDOptions> {
  public:
   explicit FusedSGD(std::vector<at::Tensor> parameters, torch::optim::SGDOptions options,

@@ -28,6 +28,7 @@ struct NoDecay {
   bool operator==(const NoDecay&) const = default;
 };
 
+// The optimizers that a specification can name.
 enum class OptimizerType : uint8_t { kAdam, kAdamW, kSgd };
 
 // Fields that a type does not have keep their defaults.

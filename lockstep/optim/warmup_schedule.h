@@ -12,13 +12,16 @@
 
 namespace lockstep::inline v0::optim {
 
+// DeepSpeed's schedules.
 enum class WarmupScheduleType : uint8_t {
   kWarmup,        // WarmupLR: from min to max, then max
   kWarmupDecay,   // WarmupDecayLR: then linearly down to 0
   kWarmupCosine,  // WarmupCosineLR: then down along half a cosine wave
 };
+// How the rate rises.
 enum class WarmupShape : uint8_t { kLog, kLinear };
 
+// A schedule with DeepSpeed's keys.
 struct WarmupSchedule {
   WarmupScheduleType type = WarmupScheduleType::kWarmup;
   int64_t total_num_steps = 0;  // except in WarmupLR

@@ -15,7 +15,7 @@ namespace lockstep::inline v0 {
 struct PipelineMessage {
   int from = 0, to = 0;  // chunks, neighbours
   int micro_batch = 0;
-  bool forward() const { return from < to; }
+  bool forward() const { return from < to; }  // it carries outputs, and not gradients
   bool operator==(const PipelineMessage&) const = default;
 };
 // What an action waits for before it can run, and what it gives to another chunk afterwards, be it on

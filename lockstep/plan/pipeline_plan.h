@@ -10,6 +10,7 @@
 
 namespace lockstep::inline v0 {
 
+// A schedule with its times, as computed.
 struct PlannedPipeline {
   PipelineSchedule schedule;
   PipelineTimes times;
@@ -20,6 +21,7 @@ LOCKSTEP_API PlannedPipeline plan_pipeline(std::string_view schedule, const Pipe
                                            const PipelineTimes& times);
 LOCKSTEP_API PlannedPipeline plan_pipeline(PipelineSchedule schedule, const PipelineTimes& times);
 
+// A schedule with its times, as measured.
 struct MeasuredPipeline {
   // What was run, had each action taken the mean of its kind: 1f1b's backward counts half for inputs and half for
   // weights. In seconds.

@@ -17,6 +17,7 @@
 
 namespace lockstep::inline v0 {
 
+// What a stage computes for a micro-batch.
 enum class PipelineWork : uint8_t {
   kForward,
   kBackward,        // of inputs and of weights
@@ -26,6 +27,7 @@ enum class PipelineWork : uint8_t {
 // 'F', 'B', 'I', 'W'
 LOCKSTEP_API char letter_of(PipelineWork work);
 
+// One computation of a stage.
 struct PipelineAction {
   PipelineWork work = PipelineWork::kForward;
   int chunk = 0;  // of the model
@@ -43,11 +45,12 @@ struct LOCKSTEP_API PipelineSchedule {
   std::vector<int> stage_of;                         // of each chunk of the model
   std::vector<std::vector<PipelineAction>> actions;  // of each stage, in its order
 
-  int all_chunks() const { return stages * chunks; }
+  int all_chunks() const { return stages * chunks; }  // of the model
   // The stage's chunks, ascending.
   std::vector<int> chunks_of(int stage) const;
 };
 
+// How large a schedule is.
 struct PipelineSize {
   int stages = 1;
   int micro_batches = 1;

@@ -18,11 +18,13 @@ struct PipelineTimes {
   double communication = 0;
 };
 
+// An action with its begin and end.
 struct TimedAction {
   PipelineAction action;
   double start = 0, end = 0;
 };
 
+// When each action runs, and what that costs.
 struct PipelineTiming {
   std::vector<std::vector<TimedAction>> actions;  // of each stage, in its order
   double makespan = 0;  // from the first action of all until the last has ended

@@ -11,7 +11,7 @@
 
 namespace lockstep::inline v0 {
 
-inline constexpr const char* kGenerationConfig = "generation_config.json";
+inline constexpr const char* kGenerationConfig = "generation_config.json";  // the name of the file
 
 // The settings of the file that SamplingOptions and GenerateOptions also have.
 struct GenerationConfig {

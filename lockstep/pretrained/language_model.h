@@ -22,6 +22,7 @@
 
 namespace lockstep::inline v0 {
 
+// A model with its tokenizer and settings.
 struct LanguageModel {
   TransformerLm model = nullptr;  // in evaluation mode
   tokenizers::LmTokenizer tokenizer;

@@ -28,6 +28,7 @@ struct TextPreparation {
   int64_t max_length = 512;  // tokens; longer texts are truncated
 };
 
+// A classifier with its tokenizer and labels.
 struct TextModel {
   BertClassifier model = nullptr;  // in evaluation mode
   tokenizers::BertTokenizer tokenizer;

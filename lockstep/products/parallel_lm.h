@@ -49,6 +49,7 @@ struct LmRowBatch {
   at::Tensor lengths = {};
 };
 
+// The options of a ParallelLm.
 struct ParallelLmOptions {
   // The whole model's values, a part at a time (TensorParts::fill). Empty: those that
   // TransformerLm(config) would have drawn; the ranks' default generators must then be in the same
@@ -58,7 +59,7 @@ struct ParallelLmOptions {
   // The seed of dropout's masks, which differ for each step and row. It is the same on all ranks,
   // and not 0.
   uint64_t dropout_seed = 1;
-  PipelineDiscipline discipline = {};
+  PipelineDiscipline discipline = {};  // of the pipeline
   // Called on all ranks with this rank's part before anything uses it, to install hooks such as
   // checkpoint_layers<LmUnit::Signature>(*lm, ...).
   std::function<void(TransformerLm& part)> prepare = {};
@@ -83,7 +84,7 @@ class LOCKSTEP_API ParallelLm {
   // The next ones do not communicate.
   const LmConfig& config() const;
   const Parallelism& parallelism() const;  // resolved
-  const Mesh& mesh() const;
+  const Mesh& mesh() const;                // its axes
   // The ranks that have batches of their own; a rank's number there is the number of its row.
   Communicator rows() const;
   // The units of this rank's stage have values; the others have names and no memory.
@@ -128,6 +129,7 @@ class LOCKSTEP_API ParallelLm {
   const DividedParameters& divided() const;
   void make_optimizer(const optim::Algorithm& algorithm);
   using UpdateOptions = DividedParameters::UpdateOptions;
+  // Those of divided(): a step, this rank's share, and the whole model on rank 0.
   optim::StepResult update(const UpdateOptions& options);
   Checkpoint share();
   void load(const Checkpoint& checkpoint, const std::string& source,

@@ -36,6 +36,7 @@
 
 namespace lockstep::inline v0 {
 
+// How a model is divided and cut.
 struct ModelPlan {
   std::vector<TensorRule> modules = {};  // names to styles
   // The child that a pipeline cuts: a torch::nn::Sequential, of whose children each stage has some,
@@ -44,6 +45,7 @@ struct ModelPlan {
   std::string units = {};
 };
 
+// The options of a ParallelModel.
 struct ParallelModelOptions {
   // Returns the mean over the targets of a micro-batch, a scalar, from the model's outputs and
   // their targets.
@@ -58,7 +60,7 @@ struct ParallelModelOptions {
   // example, relative to the largest of its values. 0: 1e-8 in float64, 2e-3 in float32, 5e-2 in 16
   // bits.
   double tolerance = 0;
-  PipelineDiscipline discipline = {};
+  PipelineDiscipline discipline = {};  // of the pipeline
 };
 
 // Collective: all ranks of `comm` call every function, except where it says that it does not
@@ -105,11 +107,11 @@ class LOCKSTEP_API ParallelModel {
 
   // The next ones do not communicate.
   const Parallelism& parallelism() const;  // resolved
-  const Mesh& mesh() const;
+  const Mesh& mesh() const;                // its axes
   // The ranks that have batches of their own; a rank's number there is the number of its row.
   Communicator rows() const;
-  std::string str() const;  // the mesh, and the units of each stage, in lines
-  const Pipeline& pipeline() const;
+  std::string str() const;           // the mesh, and the units of each stage, in lines
+  const Pipeline& pipeline() const;  // that runs the stages
 
   // The optimizer, clipping, checkpoints, and the whole model put together (divided_parameters.h).
   // Does not communicate.

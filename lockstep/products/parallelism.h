@@ -76,6 +76,7 @@ struct RefusedProduct {
   std::string first, second;
   std::string why;
 };
+// All of them.
 const std::vector<RefusedProduct>& refused_products();
 
 // Checks the whole. An open size (0) counts as the ranks that are left for it, and no axes as all

@@ -29,6 +29,7 @@
 
 namespace lockstep::inline v0 {
 
+// How run_recipe() runs a training.
 struct TrainRunOptions {
   bool resume = false;     // from output/checkpoints/last
   bool progress = true;    // on rank 0's stderr

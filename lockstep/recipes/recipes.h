@@ -10,8 +10,10 @@
 
 namespace lockstep::inline v0 {
 
+// The kind of data that a recipe trains on.
 enum class RecipeKind { kImages, kTexts, kLanguage };
 
+// A training of `lockstep train`, in words.
 struct Recipe {
   std::string name;          // of the command: "mnist"
   RecipeKind kind;           // of its data

@@ -16,6 +16,7 @@
 
 namespace lockstep::inline v0 {
 
+// Where texts and model come from.
 struct TextInput {
   std::string data = {};            // a directory or file (data/text_classification.h)
   std::string vocab = {};           // vocab.txt or tokenizer.json; "": the model's, or the data's

@@ -106,12 +106,14 @@ struct ConfigField {
   std::string fallback;  // the value without the option: the default, or what it stands for
   bool is_switch;        // true or false; given without a value: true
 };
+// The fields of a recipe, in the order of --help.
 LOCKSTEP_API std::vector<ConfigField> config_fields(const std::string& recipe);
 
 // Sets a field from the text of a command line.
 // Throws: InvalidArgument that names the field, the text and the values that it takes.
 LOCKSTEP_API void set_field(TrainConfig& config, const std::string& name, const std::string& text);
 
+// The settings as config.json has them.
 LOCKSTEP_API std::string to_json(const TrainConfig& config);
 // Absent fields keep the value of `base`, or the default of the recipe that the JSON names (mnist
 // if it names none).

@@ -77,6 +77,7 @@ struct Recoverable {
   std::function<void(const std::string&)> load = nullptr;
 };
 
+// The options of a Recovery.
 struct LOCKSTEP_API RecoveryOptions {
   // Time for all ranks to meet again after a failure: longer than a new process takes to start, and
   // longer than any rank goes without communicating, for example while it writes a file.
@@ -123,7 +124,7 @@ class LOCKSTEP_API Recovery {
   void recover();
 
   using Times = recover::RecoveryTimes;
-  Times times() const { return times_; }
+  Times times() const { return times_; }  // of the recoveries so far
 
   // Called at the end: returns once all ranks have done all their steps, so that none ends while
   // others still need it. Recovers by itself. A rank that dies afterwards ends the job, since no

@@ -46,6 +46,7 @@ namespace recover {
 struct Rollback;
 }
 
+// The options of a RollbackRecovery.
 struct LOCKSTEP_API RollbackOptions {
   // Steps between two replicas: after a death up to this many steps are repeated, and as many again
   // where the latest replicas were still being sent. The same on all ranks.
@@ -76,8 +77,8 @@ class LOCKSTEP_API RollbackRecovery {
   // This rank's state at step(), until the first stepped() that keeps another one; nullopt where
   // the run starts.
   const std::optional<at::Tensor>& state() const { return state_; }
-  int64_t step() const { return step_; }  // steps done
-  int recoveries() const { return recoveries_; }
+  int64_t step() const { return step_; }          // steps done
+  int recoveries() const { return recoveries_; }  // so far
   // Seconds of the latest recovery, without the steps that are repeated.
   recover::RecoveryTimes times() const { return times_; }
 

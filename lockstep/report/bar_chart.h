@@ -10,12 +10,14 @@
 
 namespace lockstep::inline v0 {
 
+// One bar, of one part or several.
 struct Bar {
   std::string label;          // stands left of the bar
   std::vector<double> parts;  // as many as BarChart::parts; a part that is not above 0 is not drawn
   std::string note;           // stands right of the bar, such as its length
 };
 
+// What svg_bar_chart() draws.
 struct LOCKSTEP_API BarChart {
   std::string title;
   std::string x_label;

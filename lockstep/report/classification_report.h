@@ -26,20 +26,22 @@ class LOCKSTEP_API ConfusionMatrix {
   // Throws: InvalidArgument for a class that does not exist.
   void add(int64_t truth, int64_t predicted);
 
-  const std::vector<std::string>& labels() const { return labels_; }
-  const std::vector<int64_t>& counts() const { return counts_; }  // row by row
-  size_t classes() const { return labels_.size(); }
+  const std::vector<std::string>& labels() const { return labels_; }  // the classes' names
+  const std::vector<int64_t>& counts() const { return counts_; }      // row by row
+  size_t classes() const { return labels_.size(); }                   // their number
+  // Samples of class `truth` that were taken for class `predicted`.
   int64_t at(size_t truth, size_t predicted) const {
     return counts_[truth * classes() + predicted];
   }
-  int64_t total() const;
-  int64_t correct() const;
+  int64_t total() const;    // all samples
+  int64_t correct() const;  // those on the diagonal
 
  private:
   std::vector<std::string> labels_;
   std::vector<int64_t> counts_;
 };
 
+// The scores of a class, or their mean.
 struct ClassScores {
   double precision = 0;
   double recall = 0;
@@ -47,6 +49,7 @@ struct ClassScores {
   int64_t support = 0;  // samples whose true class is this one
 };
 
+// All scores of a classifier.
 struct ClassificationReport {
   std::vector<std::string> labels;
   std::vector<ClassScores> classes;  // one per label

@@ -16,10 +16,11 @@ namespace lockstep::inline v0 {
 // Throws: SystemError that names the path.
 class LOCKSTEP_API JsonlWriter {
  public:
+  // What becomes of a file that is there.
   enum class Mode { kReplace, kAppend };
   JsonlWriter(const std::filesystem::path& path, Mode mode);
 
-  void write(const nlohmann::ordered_json& object);
+  void write(const nlohmann::ordered_json& object);  // one line
   // The file's length now; truncate() goes back to an earlier one and drops the lines after it.
   int64_t size() const;
   void truncate(int64_t size);

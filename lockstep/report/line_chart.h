@@ -12,6 +12,7 @@
 
 namespace lockstep::inline v0 {
 
+// One line of a chart.
 struct LOCKSTEP_API Series {
   std::string name;
   // As many as y; points that are not finite are left out, and the line continues after them.
@@ -21,6 +22,7 @@ struct LOCKSTEP_API Series {
   std::optional<size_t> colour = {};  // of series_colour(); nullopt: its place in the panel
 };
 
+// Lines over common axes.
 struct ChartPanel {
   std::string title;
   std::string x_label;
@@ -33,11 +35,12 @@ struct ChartPanel {
   std::function<std::string(double)> x_tick = {};  // empty: the number itself
 };
 
+// The options of a chart.
 struct ChartOptions {
-  std::string title;
-  int panel_width = 460;  // pixels
-  int panel_height = 340;
-  bool same_x = false;  // all panels share one x axis, which covers the points of all
+  std::string title;       // above all panels
+  int panel_width = 460;   // pixels
+  int panel_height = 340;  // pixels
+  bool same_x = false;     // all panels share one x axis, which covers the points of all
 };
 
 // Returns a whole SVG file.

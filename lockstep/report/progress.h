@@ -10,6 +10,7 @@
 
 namespace lockstep::inline v0 {
 
+// How far a training has come.
 struct Progress {
   std::string label;  // "epoch 3/10"
   int64_t done = 0;   // of `total` steps; total 0: unknown

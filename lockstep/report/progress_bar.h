@@ -13,8 +13,9 @@
 
 namespace lockstep::inline v0 {
 
+// The options of a ProgressBar.
 struct ProgressBarOptions {
-  Terminal terminal = {};
+  Terminal terminal = {};                      // where it is drawn
   std::chrono::milliseconds redraw{100};       // the shortest interval on a terminal
   std::chrono::milliseconds plain_line{5000};  // the shortest interval elsewhere
   // Receives the text; empty: stderr, with one write(2) per call.

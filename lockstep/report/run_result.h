@@ -18,12 +18,14 @@ namespace lockstep::inline v0 {
 inline constexpr std::array<const char*, 5> kStepParts{"data", "forward", "backward", "wait",
                                                        "optimizer"};
 
+// An evaluation of a run.
 struct RunEvaluation {
   int64_t step = 0;
   double loss = 0;
   double accuracy = 0;
 };
 
+// What a run was, and what came of it.
 struct RunResult {
   std::string method = {};   // "distributed"
   int64_t nproc = 1;         // ranks or devices

@@ -8,8 +8,10 @@
 
 namespace lockstep::inline v0 {
 
+// To which side cells are moved.
 enum class Align { kLeft, kRight };
 
+// A column of a table.
 struct Column {
   std::string title;
   Align align = Align::kRight;

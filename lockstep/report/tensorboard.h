@@ -15,6 +15,7 @@
 
 namespace lockstep::inline v0 {
 
+// The options of a TensorBoardWriter.
 struct LOCKSTEP_API TensorBoardOptions {
   // Set in a run that continues from a checkpoint after this many steps: TensorBoard then forgets
   // the events of earlier files in the directory at this step and later ones.
@@ -49,8 +50,9 @@ class LOCKSTEP_API TensorBoardWriter {
   void add_image(std::string_view tag, std::span<const uint8_t> pixels, int64_t height,
                  int64_t width, int channels, int64_t step);
 
+  // Writes what has accumulated.
   void flush();
-  const std::filesystem::path& path() const { return path_; }
+  const std::filesystem::path& path() const { return path_; }  // of the file
 
  private:
   void add(const std::string& event);

@@ -139,20 +139,24 @@ class LOCKSTEP_API Agent {
   // Throws: InvalidArgument on other threads. The handle does not keep the agent running.
   static Agent current();
 
-  const std::string& name() const;
+  const std::string& name() const;                // of this process
   const std::vector<std::string>& world() const;  // AgentOptions::world
 
+  // The process of that name, for calls with options.
   Destination to(std::string name, CallOptions options = {}) const {
     return Destination(core_, std::move(name), options);
   }
+  // Those of Destination, for the process of that name.
   template <typename R = void, typename... Args>
   R rpc_sync(std::string name, std::string_view function, const Args&... args) const {
     return to(std::move(name)).template rpc_sync<R>(function, args...);
   }
+  // Without waiting.
   template <typename R = void, typename... Args>
   Future<R> rpc_async(std::string name, std::string_view function, const Args&... args) const {
     return to(std::move(name)).template rpc_async<R>(function, args...);
   }
+  // The result stays there.
   template <typename R, typename... Args>
   RRef<R> remote(std::string name, std::string_view function, const Args&... args) const {
     return to(std::move(name)).template remote<R>(function, args...);
@@ -176,13 +180,13 @@ class LOCKSTEP_API Agent {
 
   // The pending calls, oldest first.
   using PendingCall = rpc::PendingCall;
-  std::vector<PendingCall> pending_calls() const;
+  std::vector<PendingCall> pending_calls() const;  // those that wait for an answer
   // The number of objects that are kept here for references, and of this process's references to
   // objects of others; for tests and leaks.
   size_t kept_objects() const;
-  size_t held_references() const;
+  size_t held_references() const;  // to objects of others
 
-  const std::shared_ptr<internal::Core>& core() const { return core_; }
+  const std::shared_ptr<internal::Core>& core() const { return core_; }  // for this room
 
  private:
   std::shared_ptr<internal::Core> core_;

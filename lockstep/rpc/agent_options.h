@@ -21,7 +21,7 @@ struct LOCKSTEP_API AgentOptions {
   std::chrono::nanoseconds timeout = std::chrono::seconds(60);  // of a call without its own
   // Limits for each peer: beyond them a call waits for room.
   size_t calls_in_flight = size_t{1} << 20;
-  size_t queued_bytes = size_t{1} << 30;
+  size_t queued_bytes = size_t{1} << 30;  // of calls that were not sent yet
   // A process that is silent for this long loses its references.
   std::chrono::nanoseconds lease = std::chrono::seconds(30);
   // The address at which this process is reached over TCP: a numeric address of its own. Beyond

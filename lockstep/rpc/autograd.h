@@ -56,7 +56,7 @@ class LOCKSTEP_API AutogradContext {
   std::vector<std::pair<at::Tensor, at::Tensor>> gradients() const;
   at::Tensor gradient_of(const at::Tensor& parameter) const;  // undefined: none
 
-  const std::shared_ptr<internal::ContextState>& state() const { return state_; }
+  const std::shared_ptr<internal::ContextState>& state() const { return state_; }  // for this room
 
  private:
   Agent agent_;

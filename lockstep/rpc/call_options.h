@@ -7,6 +7,7 @@
 
 namespace lockstep::inline v0::rpc {
 
+// The options of a call.
 struct CallOptions {
   // Otherwise AgentOptions::timeout; never beyond the deadline of the call that is being served.
   std::optional<std::chrono::nanoseconds> timeout = {};

@@ -57,18 +57,18 @@ class LOCKSTEP_API Writer {
   // `codec` writes RRefs; null where there is no agent.
   explicit Writer(internal::ReferenceCodec* codec = nullptr) : codec_(codec) {}
 
-  void byte(uint8_t value) { body_.push_back(static_cast<char>(value)); }
-  void word(uint64_t value);    // 8 bytes
-  void length(uint64_t value);  // 1 byte for less than 128, and so on
-  void text(std::string_view value);
-  void raw(std::string_view bytes) { body_.append(bytes); }
+  void byte(uint8_t value) { body_.push_back(static_cast<char>(value)); }  // 1 byte
+  void word(uint64_t value);                                               // 8 bytes
+  void length(uint64_t value);                               // 1 byte for less than 128, and so on
+  void text(std::string_view value);                         // the length, then the bytes
+  void raw(std::string_view bytes) { body_.append(bytes); }  // the bytes alone
   // Undefined, dense or sparse (COO). For a tensor on a device, the sender of the message looks up
   // the destination.
   void tensor(const at::Tensor& value);
 
-  const std::string& body() const { return body_; }
-  internal::Tensors& tensors() { return tensors_; }
-  internal::ReferenceCodec* codec() const { return codec_; }
+  const std::string& body() const { return body_; }  // what was written, without tensors
+  internal::Tensors& tensors() { return tensors_; }  // in the order in which they were written
+  internal::ReferenceCodec* codec() const { return codec_; }  // null where there is no agent
   // References that were written: the message owns them until it is acknowledged.
   std::vector<std::shared_ptr<internal::Reference>>& references() { return references_; }
   // Empties the writer; keeps its memory.
@@ -96,19 +96,21 @@ class LOCKSTEP_API Reader {
         codec_(codec),
         receipt_(std::move(receipt)) {}
 
+  // These read what Writer's functions of the same names wrote.
   uint8_t byte();
-  uint64_t word();
-  uint64_t length();
+  uint64_t word();    // 8 bytes
+  uint64_t length();  // as Writer::length()
   // The number of elements that follow, each of at least one byte.
   size_t count();
   std::string_view text();
   at::Tensor tensor();
-  std::string_view rest() const { return rest_; }
+  std::string_view rest() const { return rest_; }  // the bytes that were not read yet
   // The message has been read: lets go of its receipt. Throws unless everything has been read.
   void end();
 
-  internal::Tensors& tensors() { return tensors_; }
-  internal::ReferenceCodec* codec() const { return codec_; }
+  internal::Tensors& tensors() { return tensors_; }           // those that came with the bytes
+  internal::ReferenceCodec* codec() const { return codec_; }  // null where there is no agent
+  // Null for a message without references.
   const std::shared_ptr<internal::Receipt>& receipt() const { return receipt_; }
   // Limits the depth of a type that contains itself (a struct with a vector of itself).
   struct Level {
@@ -144,7 +146,7 @@ class LOCKSTEP_API TypeText {
   // false in that case.
   bool enter(const std::type_info& type);
   void leave() { open_.pop_back(); }
-  const std::string& str() const { return text_; }
+  const std::string& str() const { return text_; }  // the words so far
 
  private:
   std::string text_;
@@ -160,6 +162,7 @@ LOCKSTEP_API Writer& scratch_writer(ReferenceCodec* codec);
 template <typename T>
 struct Codec;  // describe(TypeText&), write(Writer&, const T&), read(Reader&) -> T
 
+// A type that can be an argument or a result: it has a Codec.
 template <typename T>
 concept Travels = requires(TypeText& text, Writer& writer, Reader& reader, const T& value) {
   Codec<T>::describe(text);

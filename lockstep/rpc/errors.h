@@ -23,8 +23,9 @@ class LOCKSTEP_API RemoteError : public Error {
         peer_(std::move(peer)),
         function_(std::move(function)),
         type_(std::move(type)) {}
-  const std::string& peer() const noexcept { return peer_; }
-  const std::string& function() const noexcept { return function_; }
+  const std::string& peer() const noexcept { return peer_; }          // the process that was called
+  const std::string& function() const noexcept { return function_; }  // the name of the function
+  // The exception's type.
   const std::string& type() const noexcept {
     return type_;
   }  // "lockstep::InvalidArgument", "c10::Error"

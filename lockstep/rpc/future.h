@@ -90,8 +90,8 @@ class Future {
   Future() = default;  // an empty future: its members throw InvalidArgument
   explicit Future(std::shared_ptr<internal::ValueState<T>> state) : state_(std::move(state)) {}
 
-  bool valid() const { return state_ != nullptr; }
-  bool done() const { return state().done(); }
+  bool valid() const { return state_ != nullptr; }  // not an empty future
+  bool done() const { return state().done(); }      // value or error are there
   // Waits, for a call at most until its deadline, and returns the value, which lives as long as the
   // state. This thread receives messages for others while it waits.
   // Throws: the call's error: RemoteError, Timeout, PeerLost, Cancelled, or any exception of a
@@ -146,6 +146,7 @@ class Future {
   void await_suspend(std::coroutine_handle<> waiting) const {
     state().on_done(internal::task_of(internal::Resumption(waiting)));
   }
+  // Part of co_await.
   std::conditional_t<std::is_void_v<T>, void, T> await_resume() const {
     state().come_here();
     if (state().error()) std::rethrow_exception(state().error());
@@ -199,7 +200,7 @@ class Promise {
   Promise(const Promise&) = delete;
   Promise& operator=(const Promise&) = delete;
 
-  Future<T> future() const { return Future<T>(state_); }
+  Future<T> future() const { return Future<T>(state_); }  // that this promise fulfils
   // Returns false if it had been fulfilled or cancelled. The value's tensors become complete when
   // this thread's current streams have done the work that they have been given so far.
   template <typename... Value>

@@ -36,6 +36,7 @@ namespace lockstep::inline v0::rpc {
 struct LOCKSTEP_API OptimizerRecipe {
   std::string name = "sgd";
   std::map<std::string, double> options = {};
+  // For Codec.
   template <typename Visit>
   void reflect(Visit&& visit) {
     visit("name", name);

@@ -34,6 +34,7 @@
 
 namespace lockstep::inline v0::rpc {
 
+// The options of a registered function.
 struct FunctionOptions {
   // Runs on the thread that received the call, before anything else is received; for functions that
   // take microseconds and never wait. Thousands of calls then need no thread switch.
@@ -249,7 +250,7 @@ class LOCKSTEP_API Registry {
     return *this;
   }
 
-  const internal::Function* find(std::string_view name) const;
+  const internal::Function* find(std::string_view name) const;  // null: there is none
   // All names with their types, in order.
   std::map<std::string, std::string> list() const;
 

@@ -135,10 +135,10 @@ class RRef {
   RRef() = default;
   explicit RRef(internal::ReferencePtr reference) : reference_(std::move(reference)) {}
 
-  bool valid() const { return reference_ != nullptr; }
+  bool valid() const { return reference_ != nullptr; }  // not an empty reference
   // The owner's name. An empty reference throws InvalidArgument, here and in the members below.
   const std::string& owner() const { return get().owner.name; }
-  bool is_owner() const;
+  bool is_owner() const;  // the object is here
 
   // The object itself, on its owner; waits until it has been made.
   // Throws: InvalidArgument on other processes.

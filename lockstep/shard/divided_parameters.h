@@ -69,7 +69,7 @@ class LOCKSTEP_API DividedParameters {
 
   // Do not communicate.
   const std::vector<DividedParameter>& own() const;
-  const NamedShapes& whole_shapes() const;
+  const NamedShapes& whole_shapes() const;  // of the whole model, by name
 
   // Once, before the first update(): of all parameters that require a gradient, biases and norms (of one dimension)
   // without weight decay.
@@ -82,8 +82,8 @@ class LOCKSTEP_API DividedParameters {
   // afterwards. `loss_scale`: what the losses were multiplied by. Where gradients are not finite: with a loss_scale the
   // step is left out on all ranks, otherwise Error.
   struct UpdateOptions {
-    std::optional<double> max_norm = {};
-    std::optional<double> loss_scale = {};
+    std::optional<double> max_norm = {};    // nullopt: no clipping
+    std::optional<double> loss_scale = {};  // nullopt: 1
   };
   optim::StepResult update(const UpdateOptions& options);
   void set_learning_rate(double rate);  // does not communicate
@@ -115,7 +115,7 @@ class LOCKSTEP_API DividedParameters {
   struct Memory {
     int64_t parameters = 0, gradients = 0, state = 0, buffers = 0;
   };
-  Memory memory() const;
+  Memory memory() const;          // of this rank, in bytes
   Memory planned_memory() const;  // after a step, from shapes alone; after make_optimizer()
   // What this rank has called to average gradients and to share parameters, of each group of ranks that does; those
   // are not among the mesh's own. After make_optimizer(), else nothing. Does not communicate.

@@ -52,6 +52,7 @@
 
 namespace lockstep::inline v0 {
 
+// The options of parallelize().
 struct ParallelizeOptions {
   // Runs the model's forward once, with the same input on all parts; called without gradients, when the model is divided. Where it
   // does not follow its divided modules, the error says behind which one, and what to change.

@@ -39,6 +39,7 @@
 
 namespace lockstep::inline v0 {
 
+// The options of tensor_parallel_lm().
 struct TensorParallelOptions {
   bool divides_rows = false;  // sequence parallelism, where comm is more than one rank
 };

@@ -14,8 +14,8 @@
 
 namespace lockstep::inline v0 {
 
-inline constexpr size_t kMaxStoreKey = 4096;
-inline constexpr size_t kMaxStoreValue = size_t{64} << 20;
+inline constexpr size_t kMaxStoreKey = 4096;                // bytes of a key
+inline constexpr size_t kMaxStoreValue = size_t{64} << 20;  // bytes of a value
 
 // Throw InvalidArgument that names the key when it exceeds the store's limits (store.h).
 LOCKSTEP_API void check_store_key(const std::string& key);
@@ -27,12 +27,13 @@ LOCKSTEP_API Timeout missing_key(const std::string& key, Deadline deadline);
 // Thread-safety: one thread at a time.
 class LOCKSTEP_API KeyTable {
  public:
+  // The value, or nullptr.
   const std::string* find(const std::string& key) const;
   // The first of `keys` that does not exist, or nullptr.
   const std::string* first_missing(std::span<const std::string> keys) const;
 
-  void set(const std::string& key, std::string value);
-  bool remove(const std::string& key);
+  void set(const std::string& key, std::string value);  // in place of a former value
+  bool remove(const std::string& key);                  // whether it was there
   // The sum that Store::add() would store; changes nothing.
   // Throws: StoreError.
   int64_t sum(const std::string& key, int64_t delta) const;

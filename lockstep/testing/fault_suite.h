@@ -21,12 +21,14 @@ struct FaultTraits {
                             // will do
 };
 
+// The error that the other ranks must get.
 enum class FaultError { kPeerLost, kTimeout, kMismatch };
 
 // Rank kFaultyRank of kFaultSize does `fault`; the others do `others`, which end in the error.
 inline constexpr int kFaultSize = 3;
-inline constexpr int kFaultyRank = 1;
+inline constexpr int kFaultyRank = 1;  // the rank that does the fault
 
+// A fault, and what the others must see.
 struct Fault {
   std::string name;
   FaultError error = FaultError::kPeerLost;
@@ -41,6 +43,7 @@ struct Fault {
       {};  // in the message on every rank, where the backend names calls
 };
 
+// Those of the suite.
 const std::vector<Fault>& all_faults();
 // Without those that are long_only, unless they are asked for.
 const std::vector<Fault>& faults();

@@ -23,19 +23,21 @@ struct LoneHosts {
   std::string address = {};  // of host 0, for all hosts
 };
 
+// The options of run_lone_ranks().
 struct LOCKSTEP_API LoneOptions {
   // When the whole is not over by then, the ranks that still run are killed and the result says so.
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);
   // As in RankOptions (process_ranks.h); with GoogleTest: lone_point() of gtest_ranks.h.
   std::string name = {};
-  std::vector<std::string> arguments = {};
-  LoneHosts hosts = {};
+  std::vector<std::string> arguments = {};            // that bring main() to this call
+  LoneHosts hosts = {};                               // on which the ranks run
   std::map<std::string, std::string> variables = {};  // for every rank's environment
 };
 
 // Whether this process is a rank of run_lone_ranks(), and not the test that calls it.
 LOCKSTEP_API bool in_lone_rank();
 
+// How a rank ended.
 struct LoneRank {
   ExitStatus status;
   bool was_stopped =

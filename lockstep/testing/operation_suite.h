@@ -10,14 +10,16 @@
 
 namespace lockstep::inline v0::testing {
 
+// The options of run_operation_suite().
 struct SuiteOptions {
-  std::vector<at::ScalarType> dtypes = {};  // empty: all ten
-  std::vector<int64_t> sizes = {0, 1, 1009};
+  std::vector<at::ScalarType> dtypes = {};    // empty: all ten
+  std::vector<int64_t> sizes = {0, 1, 1009};  // elements of a tensor
   int64_t long_bytes = 300'007;  // and one size of about this many bytes: longer than a chunk
   bool every_root = true;        // else the last rank only
   at::Device device = at::kCPU;  // whose tensors
 };
 
+// What a suite found.
 struct SuiteReport {
   int64_t checked = 0;                // comparisons made
   std::vector<std::string> failures;  // "all_reduce sum float32 x 1009: element 3 is 5, expected 4"
@@ -29,11 +31,12 @@ struct SuiteReport {
 // that is under test is trusted.
 LOCKSTEP_API SuiteReport run_operation_suite(Communicator& comm, const SuiteOptions& options = {});
 
+// The options of run_apart_suite().
 struct ApartOptions {
   int pending = 3000;      // operations of several kinds, at once
   int in_a_row = 100'000;  // broadcasts, of which at most `apart` are pending
-  int apart = 4000;
-  bool groups = false;  // those that are pending at once are of groups made by split() as well
+  int apart = 4000;        // pending ones of a row, at most
+  bool groups = false;     // those that are pending at once are of groups made by split() as well
 };
 
 // The same for ranks that are far apart: the last one comes to the first operation when rank 0 has

@@ -14,8 +14,9 @@
 
 namespace lockstep::inline v0::testing {
 
+// The options of run_ranks().
 struct LOCKSTEP_API RankOptions {
-  std::string backend = "shm";
+  std::string backend = "shm";  // of the communicators
   std::chrono::nanoseconds timeout =
       std::chrono::seconds(30);  // of every wait of the communicators
   // When the whole is not over by then, every rank's stacks and its last collective are printed and
@@ -32,9 +33,10 @@ struct LOCKSTEP_API RankOptions {
   // call has, and the arguments that bring main() here. With GoogleTest: gtest_point() of
   // gtest_ranks.h.
   std::string name = {};
-  std::vector<std::string> arguments = {};
+  std::vector<std::string> arguments = {};  // that bring main() to this call
 };
 
+// How the ranks ended.
 struct RankResult {
   launch::LaunchResult launch;
   bool timed_out = false;

@@ -11,6 +11,7 @@
 
 namespace lockstep::inline v0::testing {
 
+// The options of run_threads().
 struct LOCKSTEP_API ThreadOptions {
   std::chrono::nanoseconds timeout =
       std::chrono::seconds(30);  // of every wait of the communicators

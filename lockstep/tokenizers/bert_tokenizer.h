@@ -24,6 +24,7 @@
 
 namespace lockstep::inline v0::tokenizers {
 
+// The options of a BertTokenizer, with the meanings of transformers' BertTokenizer.
 struct BertTokenizerOptions {
   bool lowercase = true;                             // false: a cased vocabulary
   std::optional<bool> strip_accents = std::nullopt;  // absent: as lowercase
@@ -31,10 +32,10 @@ struct BertTokenizerOptions {
   bool clean_text = true;  // removes control characters, makes white space spaces
   // Special tokens, looked up in the vocabulary by these names.
   std::string unk_token = "[UNK]";
-  std::string sep_token = "[SEP]";
-  std::string pad_token = "[PAD]";
-  std::string cls_token = "[CLS]";
-  std::string mask_token = "[MASK]";
+  std::string sep_token = "[SEP]";    // ends each text
+  std::string pad_token = "[PAD]";    // fills up a batch
+  std::string cls_token = "[CLS]";    // begins a sequence
+  std::string mask_token = "[MASK]";  // hides a token
 };
 
 // Immutable. Cheap to copy: copies share everything. Texts are UTF-8; a malformed sequence counts
@@ -97,16 +98,16 @@ class LOCKSTEP_API BertTokenizer {
   // Throws: InvalidArgument for an id outside 0..vocabulary_size()-1.
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
 
-  int64_t vocabulary_size() const;
-  std::optional<int32_t> id_of(std::string_view token) const;
-  const std::string& token_of(int32_t id) const;  // throws InvalidArgument
+  int64_t vocabulary_size() const;                             // added tokens included
+  std::optional<int32_t> id_of(std::string_view token) const;  // nullopt: there is no such token
+  const std::string& token_of(int32_t id) const;               // throws InvalidArgument
 
-  int32_t unk_id() const;
-  int32_t sep_id() const;
-  int32_t pad_id() const;
-  int32_t cls_id() const;
-  std::optional<int32_t> mask_id() const;  // a vocabulary may lack it
-  const BertTokenizerOptions& options() const;
+  int32_t unk_id() const;                       // of an unknown word
+  int32_t sep_id() const;                       // of the token that ends each text
+  int32_t pad_id() const;                       // of padding
+  int32_t cls_id() const;                       // of the token that begins a sequence
+  std::optional<int32_t> mask_id() const;       // a vocabulary may lack it
+  const BertTokenizerOptions& options() const;  // as given or read
 
  private:
   struct State;

@@ -18,6 +18,7 @@
 
 namespace lockstep::inline v0::tokenizers {
 
+// The options of a ByteLevelBpe.
 struct ByteLevelBpeOptions {
   bool add_prefix_space = false;  // prepends a space to a text without one
   // The special token; a vocabulary may lack it. In a tokenizer.json also Llama 3's
@@ -53,6 +54,7 @@ class LOCKSTEP_API ByteLevelBpe {
   // Reads a tokenizer.json, or a directory with one, or otherwise with vocab.json and merges.txt.
   static ByteLevelBpe load(const std::filesystem::path& path);
 
+  // The ids of a text; no special tokens are added.
   std::vector<int32_t> encode(std::string_view text) const;
   // Encodes many texts by several threads (0: one per processor), in the given order.
   std::vector<std::vector<int32_t>> encode_batch(std::span<const std::string> texts,
@@ -63,11 +65,11 @@ class LOCKSTEP_API ByteLevelBpe {
   // Throws: InvalidArgument for an id outside 0..vocabulary_size()-1.
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
 
-  int64_t vocabulary_size() const;
+  int64_t vocabulary_size() const;  // added tokens included
   // Tokens as the vocabulary writes them: a byte is a printable character, a space U+0120.
   std::optional<int32_t> id_of(std::string_view token) const;
   const std::string& token_of(int32_t id) const;  // throws InvalidArgument
-  std::optional<int32_t> end_of_text_id() const;
+  std::optional<int32_t> end_of_text_id() const;  // nullopt: the vocabulary lacks it
   // The tokens that the library puts before every text; encode() does not.
   const std::vector<int32_t>& begin_of_text() const;
 

@@ -28,7 +28,7 @@ class LOCKSTEP_API Characters {
   static Characters load(const std::filesystem::path& path);
   static Characters parse(std::string_view json, std::string_view name);
 
-  int64_t vocabulary_size() const { return static_cast<int64_t>(codes_.size()); }
+  int64_t vocabulary_size() const { return static_cast<int64_t>(codes_.size()); }  // characters
   // Throws DataError that names the first character that is not in the vocabulary, or where the
   // text is not UTF-8.
   std::vector<int32_t> encode(std::string_view text) const;

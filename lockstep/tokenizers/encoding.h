@@ -20,6 +20,7 @@ struct Encoding {
   bool operator==(const Encoding&) const = default;
 };
 
+// Which text is cut where a sequence is too long.
 enum class Truncation {
   kNone,
   kLongestFirst,  // the longer text first, then both evenly
@@ -27,22 +28,25 @@ enum class Truncation {
   kOnlySecond,
 };
 
+// To which length sequences are padded.
 enum class Padding {
   kNone,
   kLongest,    // to the longest of the batch
   kMaxLength,  // to EncodeOptions::max_length
 };
 
+// How a text, or a pair, becomes a sequence.
 struct EncodeOptions {
   int64_t max_length = 512;  // tokens, special ones included; used where cut or padded
-  Truncation truncation = Truncation::kLongestFirst;
-  bool special_tokens = true;  // [CLS] text [SEP] pair [SEP]
+  Truncation truncation = Truncation::kLongestFirst;  // of sequences longer than max_length
+  bool special_tokens = true;                         // [CLS] text [SEP] pair [SEP]
 };
 
+// How sequences become a batch.
 struct BatchOptions {
-  Padding padding = Padding::kNone;
-  int64_t pad_to_multiple = 1;  // lengths are padded further, to a multiple of this
-  int threads = 0;              // 0: as many as there are processors for this process
+  Padding padding = Padding::kNone;  // to a common length
+  int64_t pad_to_multiple = 1;       // lengths are padded further, to a multiple of this
+  int threads = 0;                   // 0: as many as there are processors for this process
 };
 
 // The tokens of each text that remain where `first` and `second` (0 where there is no pair) must

@@ -30,7 +30,7 @@ class LOCKSTEP_API LmTokenizer {
   // Throws: DataError that names the file.
   static LmTokenizer load(const std::filesystem::path& path);
 
-  int64_t vocabulary_size() const;
+  int64_t vocabulary_size() const;  // added tokens included
   // Throws DataError for a character without a token, where tokens are characters.
   std::vector<int32_t> encode(std::string_view text) const;
   // Special tokens are left out.

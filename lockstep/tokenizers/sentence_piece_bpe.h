@@ -33,16 +33,17 @@ class LOCKSTEP_API SentencePieceBpe {
   // Throws: DataError if it is not JSON.
   static bool is_one(std::string_view json, std::string_view name);
 
+  // The ids of a text; no special tokens are added.
   std::vector<int32_t> encode(std::string_view text) const;
-  std::vector<std::string> tokenize(std::string_view text) const;
+  std::vector<std::string> tokenize(std::string_view text) const;  // the tokens of a text
   // The text of the ids; each byte that is not UTF-8 becomes U+FFFD.
   // Throws: InvalidArgument for an id outside 0..vocabulary_size()-1.
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
 
-  int64_t vocabulary_size() const;
-  std::optional<int32_t> id_of(std::string_view token) const;
-  const std::string& token_of(int32_t id) const;  // throws InvalidArgument
-  std::optional<int32_t> end_of_text_id() const;
+  int64_t vocabulary_size() const;                             // added tokens included
+  std::optional<int32_t> id_of(std::string_view token) const;  // nullopt: there is no such token
+  const std::string& token_of(int32_t id) const;               // throws InvalidArgument
+  std::optional<int32_t> end_of_text_id() const;               // nullopt: the vocabulary lacks it
   // The tokens that the library puts before every text; encode() does not.
   const std::vector<int32_t>& begin_of_text() const;
 

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/shared_memory.h"
 #include "lockstep/core/ticks.h"
 
 namespace lockstep::inline v0::trace {
@@ -150,14 +151,7 @@ CallBoard CallBoard::create(int ranks) {
     throw InvalidArgument("a call board for " + std::to_string(ranks) + " ranks; 1 to " +
                           std::to_string(kMaxRanks) + " are possible");
   }
-  UniqueFd fd(::memfd_create("lockstep-board", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd) throw system_error("memfd_create", errno);
-  if (::ftruncate(fd.get(), static_cast<off_t>(board_size(ranks))) != 0)
-    throw system_error("ftruncate", errno);
-  // The seal prevents shrinking it under a mapping, which would turn reads into SIGBUS.
-  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    throw system_error("sealing the call board", errno);
-  }
+  UniqueFd fd = make_shared_memory("lockstep-board", board_size(ranks));
   auto mapping = std::make_unique<Mapping>(std::move(fd), ranks);
   // New pages are zero, so no record is published.
   mapping->header().ranks.store(static_cast<uint64_t>(ranks));

@@ -68,7 +68,7 @@ class LOCKSTEP_API CallBoard {
   CallBoard& operator=(CallBoard&&) noexcept;
   ~CallBoard();
 
-  int ranks() const;
+  int ranks() const;  // that have a place on it
   int fd() const;  // owned by the board; close-on-exec is set, the agent clears it for its workers
 
   // Sets the process that writes as this rank from now on; called before its first begin(). Forgets

@@ -17,6 +17,7 @@
 
 namespace lockstep::inline v0::trace {
 
+// What a file says of a rank.
 struct LOCKSTEP_API TraceFile {
   int rank = 0;
   int world_size = 1;
@@ -32,8 +33,9 @@ struct LOCKSTEP_API TraceFile {
   int64_t unix_ns(uint64_t ticks) const;
 };
 
+// This host's clock, now.
 LOCKSTEP_API BoardClock read_clock();
-LOCKSTEP_API std::string host_name();
+LOCKSTEP_API std::string host_name();  // of this host
 
 // "rank3.json".
 LOCKSTEP_API std::string trace_file_name(int rank);
@@ -41,6 +43,7 @@ LOCKSTEP_API std::string trace_file_name(int rank);
 LOCKSTEP_API TraceFile trace_of(const CallBoard& board, int local_rank, int rank, int world_size,
                                 const std::string& reason);
 
+// The text of a file.
 LOCKSTEP_API std::string format_trace(const TraceFile& trace);
 // Throws DataError that begins with `name` and describes the error.
 LOCKSTEP_API TraceFile parse_trace(const std::string& text, const std::string& name);

@@ -40,9 +40,10 @@
 
 namespace lockstep::inline v0 {
 
+// The options of an Accelerator.
 struct AcceleratorOptions {
-  std::string mixed_precision = "no";  // "no", "bf16", "fp16"
-  int64_t gradient_accumulation_steps = 1;
+  std::string mixed_precision = "no";       // "no", "bf16", "fp16"
+  int64_t gradient_accumulation_steps = 1;  // batches of a step on a rank
   // For one model; null: make_strategy("ddp"). A strategy that divides the model over a mesh
   // (lm_mesh_strategy.h), also by a pipeline, takes neither gradient_accumulation_steps nor fp16.
   // Its losses are those of the model's forward with targets, within backward([&] { return loss;
@@ -106,6 +107,7 @@ class LOCKSTEP_API Accelerator {
     state_->count_step();
     return state_->synchronizes() ? Accumulation(nullptr) : model.no_sync();
   }
+  // The present batch is the last of its accumulation.
   bool sync_gradients() const { return state_->synchronizes(); }
 
   // Clips the gradients to a global norm if they were averaged, and returns the former norm;
@@ -130,19 +132,20 @@ class LOCKSTEP_API Accelerator {
   at::Tensor reduce(const at::Tensor& tensor, const std::string& reduction = "sum");
   void wait_for_everyone();
 
-  bool is_main_process() const { return comm().rank() == 0; }
-  bool is_local_main_process() const { return comm().local_rank() == 0; }
-  int process_index() const { return comm().rank(); }
-  int local_process_index() const { return comm().local_rank(); }
-  int num_processes() const { return comm().size(); }
-  at::Device device() const { return comm().device(); }
+  bool is_main_process() const { return comm().rank() == 0; }              // rank 0
+  bool is_local_main_process() const { return comm().local_rank() == 0; }  // the first of its host
+  int process_index() const { return comm().rank(); }                      // the rank
+  int local_process_index() const { return comm().local_rank(); }  // among the ranks of this host
+  int num_processes() const { return comm().size(); }              // of the job
+  at::Device device() const { return comm().device(); }            // on which this rank trains
   // Prints a line on stdout, on the main process only.
   void print(const std::string& line) const;
   Communicator& comm() { return state_->comm; }
   // For an optimizer that the strategy makes, after prepare() had the model.
   Strategy& strategy() { return *state_->strategy; }
-  const Communicator& comm() const { return state_->comm; }
+  const Communicator& comm() const { return state_->comm; }  // the job's ranks
 
+  // The model that was given to prepare().
   template <typename M>
   M& unwrap_model(PreparedModel<M>& model) {
     return model.module();

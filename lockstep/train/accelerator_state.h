@@ -42,29 +42,36 @@ struct LoaderPlace {
   bool trains = false;  // the present loop has had a backward, or continues within its epoch
   bool left = false;    // it trains, and was left early
 
-  bool at_last() const { return taken == batches; }
+  bool at_last() const { return taken == batches; }  // the batch taken last ends the epoch
 };
 // Checks that a loader of `batches` can continue there.
 // Throws: InvalidArgument if the position is within an epoch of another number of batches, which is
 // possible after load_state() with other batches over all ranks.
 LOCKSTEP_API void check_place(const LoaderPlace& place, int64_t batches);
 
+// What an Accelerator, its model, optimizer and loaders have in common.
 class LOCKSTEP_API AcceleratorState {
  public:
   // Of `spec` the precision and the accumulation; the optimizer is the caller's.
   AcceleratorState(Communicator communicator, const optim::StepSpec& spec,
                    std::shared_ptr<Strategy> way);
 
+  // Under which the model computes; nullopt: in float32.
   std::optional<amp::AutocastSettings> autocast() const { return autocast_; }
+  // Accelerator::backward().
   at::Tensor backward(const std::function<at::Tensor()>& loss, std::optional<double> share);
+  // A step of the optimizer, if gradients were averaged; whether it was taken.
   bool step(torch::optim::Optimizer& optimizer, std::optional<double> max_norm);
+  // Accelerator::clip_grad_norm().
   double clip(const std::vector<at::Tensor>& parameters, double max_norm);
 
+  // Begins the next batch of an accumulation.
   void count_step();
-  bool synchronizes() const { return synchronizes_; }
+  bool synchronizes() const { return synchronizes_; }  // the present batch ends its accumulation
   // Whether an accumulation has begun, and is not complete.
   bool has_begun() const { return begun_; }
 
+  // A place for a prepared loader.
   std::shared_ptr<LoaderPlace> add_loader();
   // To be called when a loop begins, perhaps within another, and when it ends or is left.
   void enter(std::shared_ptr<LoaderPlace> place);
@@ -83,6 +90,7 @@ class LOCKSTEP_API AcceleratorState {
   // The signal for which all ranks stop; 0: none.
   int stop_signal();
 
+  // Accelerator::planned_memory() and memory().
   StepMemory planned_memory() const;
   StepMemory memory() const;
   // Runs a forward. Counts the bytes that the first one with gradients leaves.

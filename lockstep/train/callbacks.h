@@ -49,12 +49,13 @@ class LOCKSTEP_API MetricsCallback final : public TrainCallback {
 // "test accuracy 97.21 %"
 LOCKSTEP_API std::string test_accuracy_text(const Evaluation& evaluation);
 
+// The options of a ProgressCallback.
 struct ProgressCallbackOptions {
-  Terminal terminal = {};
-  int64_t epochs = 1;
-  int64_t steps_per_epoch = 1;
-  int64_t max_steps = 0;  // 0: no limit
-  int ranks = 1;
+  Terminal terminal = {};           // where the bar is drawn
+  int64_t epochs = 1;               // of the run
+  int64_t steps_per_epoch = 1;      // of the optimizer
+  int64_t max_steps = 0;            // 0: no limit
+  int ranks = 1;                    // of the job
   std::string counted = "samples";  // the unit of what a step learns from
   // The text about the evaluation in an epoch's line.
   std::function<std::string(const Evaluation&)> evaluated = test_accuracy_text;

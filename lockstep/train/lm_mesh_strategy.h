@@ -13,9 +13,11 @@
 
 namespace lockstep::inline v0 {
 
+// The options of make_lm_mesh_strategy().
 struct LmMeshOptions {
   // ParallelLmOptions of the same names.
   uint64_t dropout_seed = 1;
+  // Called with this rank's part, before it has an optimizer.
   std::function<void(TransformerLm& part)> prepare = {};
 };
 

@@ -16,8 +16,10 @@
 
 namespace lockstep::inline v0 {
 
+// Figures by name, in the order in which they are shown.
 using Metrics = std::vector<std::pair<std::string, double>>;
 
+// The figure of that name; nullopt if there is none.
 LOCKSTEP_API std::optional<double> find_metric(const Metrics& metrics, std::string_view name);
 
 // The text of a Python dictionary: {'eval_loss': 1.1886, 'epoch': 1.0}. Numbers have the fewest

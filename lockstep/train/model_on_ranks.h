@@ -41,6 +41,7 @@ namespace lockstep::inline v0 {
 // Thread-safety: one thread, the communicator's.
 class LOCKSTEP_API ModelOnRanks {
  public:
+  // The constructor's arguments.
   struct Parts {
     std::shared_ptr<torch::nn::Module> model;  // all ranks get rank 0's parameters and buffers
     std::shared_ptr<Strategy> strategy;
@@ -65,11 +66,12 @@ class LOCKSTEP_API ModelOnRanks {
     return recovery_ ? recovery_->comm() : rollback_ ? rollback_->comm() : parts_.comm;
   }
   at::Device device() const { return parts_.comm.device(); }  // the same in all generations
-  torch::nn::Module& model() { return *parts_.model; }
-  Strategy& strategy() { return *parts_.strategy; }
+  torch::nn::Module& model() { return *parts_.model; }        // the one given
+  Strategy& strategy() { return *parts_.strategy; }           // the one given
+  // The same, shared.
   const std::shared_ptr<Strategy>& shared_strategy() const { return parts_.strategy; }
-  torch::optim::Optimizer& optimizer() { return *optimizer_; }
-  amp::GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }
+  torch::optim::Optimizer& optimizer() { return *optimizer_; }         // the strategy's
+  amp::GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }  // null unless float16
   // Whether ranks that die are replaced while the others continue: the launcher replaces them, and
   // the strategy has traits().rebinds or state().shares(). Otherwise an exception ends the
   // training.

@@ -31,6 +31,7 @@ class PreparedModel {
   auto operator()(Args&&... args) {
     return forward(std::forward<Args>(args)...);
   }
+  // The same as operator().
   template <typename... Args>
   auto forward(Args&&... args) {
     return state_->forward([&] {
@@ -67,6 +68,7 @@ class PreparedModel {
   std::shared_ptr<AcceleratorState> state_;
 };
 
+// A torch optimizer whose steps follow the accumulation.
 class LOCKSTEP_API PreparedOptimizer {
  public:
   PreparedOptimizer(torch::optim::Optimizer& optimizer, std::shared_ptr<AcceleratorState> state)
@@ -99,7 +101,8 @@ class PreparedLoader {
         state_(state),
         place_(state->add_loader()) {}
 
-  int64_t batches() const { return parts_->loader.batches(); }
+  int64_t batches() const { return parts_->loader.batches(); }  // of this rank in an epoch
+  // As Loader::batches_taken().
   std::function<int64_t()> batches_taken() const { return parts_->loader.batches_taken(); }
   // The next loop begins at batch `count` of its epoch.
   void skip(int64_t count) {
@@ -107,6 +110,7 @@ class PreparedLoader {
     place_->taken = count;
   }
 
+  // An input iterator over this rank's batches.
   class Iterator {
    public:
     data::BatchOf<D>& operator*() const { return *it_; }

@@ -11,6 +11,7 @@
 
 namespace lockstep::inline v0 {
 
+// What the note says.
 struct RequeueNote {
   int signal = 0;
   int64_t step = 0;

@@ -58,8 +58,8 @@ class LOCKSTEP_API RunClaim {
   RunClaim& operator=(const RunClaim&) = delete;
   ~RunClaim() = default;  // removes the file, and a folder that was made here and is empty
 
-  bool is_held() const { return claim_.is_held(); }
-  void check() const { claim_.check(); }  // WriterClaim::check()
+  bool is_held() const { return claim_.is_held(); }  // this process has the folder
+  void check() const { claim_.check(); }             // WriterClaim::check()
 
  private:
   OutputFolder output_;  // goes last

@@ -15,18 +15,20 @@ namespace lockstep::inline v0 {
 struct RunFolder {
   std::filesystem::path root;
 
-  std::filesystem::path config() const { return root / "config.json"; }
+  std::filesystem::path config() const { return root / "config.json"; }  // the settings
+  // A line for each log and evaluation.
   std::filesystem::path metrics() const { return root / "metrics.jsonl"; }
-  std::filesystem::path checkpoints() const { return root / "checkpoints"; }
+  std::filesystem::path checkpoints() const { return root / "checkpoints"; }  // the series
+  // The link to the best checkpoint.
   std::filesystem::path best() const { return checkpoints() / "best"; }
-  std::filesystem::path last() const { return checkpoints() / "last"; }
-  std::filesystem::path result() const { return root / "result.json"; }
+  std::filesystem::path last() const { return checkpoints() / "last"; }  // the link to the latest
+  std::filesystem::path result() const { return root / "result.json"; }  // how the run ended
   // The two pictures; each has a Chinese version beside it (in_chinese()).
   std::filesystem::path report() const { return root / "report.svg"; }
-  std::filesystem::path memory() const { return root / "memory.svg"; }
-  std::filesystem::path requeue() const { return root / "requeue"; }  // requeue_note.h
-  std::filesystem::path job() const { return root / "job.json"; }
-  std::filesystem::path tensorboard() const { return root / "tensorboard"; }
+  std::filesystem::path memory() const { return root / "memory.svg"; }  // a rank's memory
+  std::filesystem::path requeue() const { return root / "requeue"; }    // requeue_note.h
+  std::filesystem::path job() const { return root / "job.json"; }       // the job that writes here
+  std::filesystem::path tensorboard() const { return root / "tensorboard"; }  // event files
 };
 
 // The names of all of these.

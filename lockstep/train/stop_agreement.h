@@ -21,7 +21,7 @@ class LOCKSTEP_API StopCadence {
   bool step() { return ++steps_ >= every_; }
   // `seconds`: the longest time of any rank since the check before; the same on all ranks.
   void looked(double seconds);
-  int64_t every() const { return every_; }
+  int64_t every() const { return every_; }  // steps from one check to the next
 
  private:
   int64_t steps_ = 0, every_ = 1;

@@ -11,22 +11,24 @@
 
 namespace lockstep::inline v0 {
 
+// When a rank counts as late, and when it is evicted.
 struct StragglerOptions {
   // A rank is late if its own work takes so many times the median of the others', and so many
   // seconds more for each step. It stays late until it is less than half way between that and
   // equal.
   double slower = 1.5;
-  double least_seconds = 0.002;
-  int windows = 2;          // late windows in a row until the rank is reported
-  int64_t least_steps = 5;  // of a window; shorter ones are joined
+  double least_seconds = 0.002;  // more than the others', for each step
+  int windows = 2;               // late windows in a row until the rank is reported
+  int64_t least_steps = 5;       // of a window; shorter ones are joined
   // A rank that is so many times slower in evict_windows windows in a row is evicted; 0: none is.
   double evict = 0;
-  int evict_windows = 3;
+  int evict_windows = 3;  // in a row
 };
 
 // Throws: InvalidArgument for options out of range; slower and evict must be above 1.
 LOCKSTEP_API void check(const StragglerOptions& options);
 
+// A rank that is late.
 struct Straggler {
   int rank = -1;
   double seconds = 0;      // its own work a step, the median over the latest window
@@ -46,6 +48,7 @@ class LOCKSTEP_API StragglerWatch {
   // Throws InvalidArgument (check()).
   explicit StragglerWatch(StragglerOptions options = {});
 
+  // What a window changed.
   struct Change {
     std::optional<Straggler> begins;
     std::optional<Straggler> ends;  // as it last was

@@ -52,11 +52,11 @@ class LOCKSTEP_API Strategy {
   Strategy& operator=(const Strategy&) = delete;
   ~Strategy() = default;
 
-  const std::string& name() const { return name_; }
-  const StrategyTraits& traits() const { return traits_; }
-  StrategyGradients& gradients() { return *gradients_; }
-  StrategyState& state() { return *state_; }
-  StrategyPlacement& placement() { return *placement_; }
+  const std::string& name() const { return name_; }         // as make_strategy() takes it
+  const StrategyTraits& traits() const { return traits_; }  // what it can do
+  StrategyGradients& gradients() { return *gradients_; }    // around forward and backward
+  StrategyState& state() { return *state_; }                // the optimizer and its checkpoint
+  StrategyPlacement& placement() { return *placement_; }    // who has which data and parameters
   const StrategyPlacement& placement() const { return *placement_; }
 
   // Calls StrategyPlacement::set_up() and binds the parts to the model. Keeps the model and the
@@ -102,7 +102,7 @@ class LOCKSTEP_API Strategy {
 const std::vector<std::string>& strategy_names();
 // Whether ranks share copies of the parameters: zero3 and fsdp.
 LOCKSTEP_API bool divides_parameters(std::string_view strategy);
-// Also accepts "naive_ring", "zero" (zero1), and "logical<n>" such as logical8: the same bits on
+// Makes the strategy of that name. Also accepts "naive_ring", "zero" (zero1), and "logical<n>" such as logical8: the same bits on
 // any number of ranks up to n (parallel/logical/logical_ranks.h), each of which computes on one
 // thread.
 // Throws: InvalidArgument with the list of names, and for options that the strategy does not use.
@@ -171,6 +171,7 @@ class StrategyModel {
   auto operator()(Args&&... args) {
     return forward(std::forward<Args>(args)...);
   }
+  // The same as operator().
   template <typename... Args>
   auto forward(Args&&... args) {
     using Result = std::decay_t<decltype(module_->forward(std::forward<Args>(args)...))>;
@@ -183,9 +184,10 @@ class StrategyModel {
     return std::move(*result);
   }
 
-  M& module() { return module_; }
+  M& module() { return module_; }  // the wrapped one
   auto operator->() { return &*module_; }
-  Strategy& strategy() { return *strategy_; }
+  Strategy& strategy() { return *strategy_; }  // the one that trains it
+  // The same, shared.
   const std::shared_ptr<Strategy>& shared_strategy() const { return strategy_; }
 
  private:

@@ -136,6 +136,7 @@ class LOCKSTEP_API StrategyGradients : public StrategyPart {
   bool communicates_ = true;
 };
 
+// How a step is taken.
 struct StrategyStep {
   std::optional<double> max_norm = {};  // the gradients are clipped to this global norm
   // The scaler by which the gradients are scaled; its update() is part of the step.
@@ -155,8 +156,10 @@ struct StrategyStep {
 class LOCKSTEP_API StateShares {
  public:
   virtual ~StateShares() = default;
-  virtual int64_t bytes() = 0;
+  virtual int64_t bytes() = 0;  // of this rank's share
+  // Copies the share into as many bytes.
   virtual void write(const at::Tensor& into) = 0;
+  // Takes the share back.
   virtual void restore(const at::Tensor& share) = 0;
 };
 

@@ -38,6 +38,7 @@ class SupervisedTask {
   using Batch = data::BatchOf<D>;
 
  public:
+  // The constructor's arguments.
   struct Parts {
     StrategyModel<M>& model;
     data::Loader<D>& loader;

@@ -17,9 +17,10 @@
 
 namespace lockstep::inline v0 {
 
+// The options of predict_texts() and evaluate_texts().
 struct TextEvaluationOptions {
-  int64_t batch_size = 32;  // a rank
-  std::optional<amp::AutocastSettings> autocast = {};
+  int64_t batch_size = 32;                             // a rank
+  std::optional<amp::AutocastSettings> autocast = {};  // nullopt: in float32
 };
 
 // Returns the logits of every text, in order, and the labels. The model is in evaluation mode
@@ -35,6 +36,7 @@ LOCKSTEP_API Evaluation evaluate_texts(BertClassifier& model, const data::Tokeni
                                        Communicator& comm,
                                        const TextEvaluationOptions& options = {});
 
+// The evaluation's counts with the labels' names.
 LOCKSTEP_API ConfusionMatrix confusion_matrix(const Evaluation& evaluation,
                                               const std::vector<std::string>& labels);
 

@@ -37,6 +37,7 @@ struct StepResult {
   int64_t samples = 0;    // of this rank's batch
   // The number of targets that the loss is the mean of (CountsTargets); -1: it is one of samples.
   int64_t targets = -1;
+  // What the loss is the mean of.
   int64_t counted() const { return targets < 0 ? samples : targets; }
   StepTimes times = {};  // zeros if the task does not measure them
   // Seconds outside of communicators' calls; TrainLoop measures them.
@@ -66,6 +67,7 @@ struct LogEvent {
   Metrics figures = {};      // of the task, on this rank, and of callbacks
   std::vector<std::pair<std::string, std::string>> texts = {};  // of callbacks, by name
 };
+// An epoch, or the part of it that was trained.
 struct EpochEvent {
   double loss = 0;           // mean over the epoch, or over the part that was trained
   double seconds = 0;        // without the evaluation
@@ -84,6 +86,7 @@ struct TrainControl {
 class LOCKSTEP_API TrainCallback {
  public:
   virtual ~TrainCallback() = default;
+  // After every step of the optimizer.
   virtual void on_step(const TrainerState&, const StepResult&) {}
   // Adds to a log. It is called for all callbacks before the first on_log(), but not for logs that
   // log_ends adds.
@@ -107,8 +110,9 @@ class LOCKSTEP_API TrainCallback {
   virtual void set_state(const std::string&) {}
 };
 
+// How long a TrainLoop trains, and what it does on the way.
 struct TrainLoopOptions {
-  int64_t epochs = 10;
+  int64_t epochs = 10;          // at most
   int64_t max_steps = 0;        // optimizer steps in all, resumed ones included; 0: no limit
   int64_t log_every = 50;       // steps
   bool log_ends = false;        // also logs the first and the last step, beside those of log_every
@@ -133,6 +137,7 @@ class LOCKSTEP_API TrainLoop {
   TrainLoop(Communicator comm, TrainTask task, TrainLoopOptions options,
             std::shared_ptr<TrainerState> state = nullptr);
 
+  // A callback, after those that are there.
   void add(std::shared_ptr<TrainCallback> callback) { callbacks_.push_back(std::move(callback)); }
 
   // Trains to the end, from where state() says.
@@ -155,7 +160,7 @@ class LOCKSTEP_API TrainLoop {
   std::vector<std::string> callback_states() const;
   void set_callback_states(const std::vector<std::string>& states);
 
-  TrainerState& state() { return state_; }
+  TrainerState& state() { return state_; }  // the position
   // This rank's sums since the last log and of the epoch, for checkpoints.
   RunningLoss& since_log() { return since_log_; }
   RunningLoss& of_epoch() { return of_epoch_; }

@@ -23,6 +23,7 @@ namespace lockstep::inline v0 {
 class Strategy;
 
 struct LOCKSTEP_API TrainSpec {
+  // How samples become batches.
   struct Data {
     int64_t batch_size = 8;  // of a rank
     // The samples of a step over all ranks, which then share them unequally; batch_size is the
@@ -34,6 +35,7 @@ struct LOCKSTEP_API TrainSpec {
     int64_t workers = 0;  // threads of a rank that load data
     int64_t seed = 0;     // of shuffling
   };
+  // What a run leaves, and where.
   struct Output {
     std::filesystem::path folder = {};
     std::filesystem::path checkpoints = {};  // the folder of the series (checkpoint_series.h)
@@ -62,7 +64,9 @@ struct RunSteps {
   int64_t per_epoch = 0;
   int64_t all = 0;  // those that the schedule is laid out for
 };
+// The steps of a run over epochs of `per_epoch` steps.
 LOCKSTEP_API RunSteps run_steps(const TrainSpec& spec, int64_t per_epoch);
+// The loop of a run, with the epochs and steps of `spec`.
 LOCKSTEP_API TrainLoopOptions loop_options(const TrainSpec& spec, int64_t steps_per_epoch);
 
 // nullopt: forward computes in float32.

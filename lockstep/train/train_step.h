@@ -24,6 +24,7 @@ namespace lockstep::inline v0 {
 // Thread-safety: one thread, the communicator's.
 class LOCKSTEP_API TrainStep {
  public:
+  // What a step is made of.
   struct Parts {
     ModelOnRanks& run;
     const TrainSpec& spec;
@@ -49,7 +50,7 @@ class LOCKSTEP_API TrainStep {
   // Throws: InvalidArgument as check_step(), and for accumulation with dealt.shares.
   TrainStep(Parts parts, int64_t batches);
 
-  int64_t steps_per_epoch() const { return steps_per_epoch_; }
+  int64_t steps_per_epoch() const { return steps_per_epoch_; }  // of the optimizer
   // The number of an epoch's batches before this step, and of those in the step.
   int64_t batches_before(int64_t step_in_epoch) const;
   int64_t batches_of(int64_t step_in_epoch) const;

@@ -53,6 +53,7 @@ class Trainer final : public TrainerCore {
       "the default Loss is for a BertClassifier and TextBatch alone");
 
  public:
+  // The constructor's arguments.
   struct Parts {
     // All ranks get rank 0's parameters. The model is moved to the communicator's device, like
     // batches.
@@ -103,7 +104,7 @@ class Trainer final : public TrainerCore {
   // Predicts every sample once, on any number of ranks, also samples without a target.
   EvalPrediction predict(const D& dataset) { return predict_all(samples_of(dataset)); }
 
-  M& model() { return model_.module(); }
+  M& model() { return model_.module(); }  // the one that is trained
 
  private:
   static constexpr bool kCountsTargets = CountsTargets<Loss, data::BatchOf<D>>;

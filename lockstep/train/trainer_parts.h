@@ -18,6 +18,7 @@
 
 namespace lockstep::inline v0 {
 
+// The result of Trainer::train().
 struct TrainOutput {
   int64_t global_step = 0;
   double training_loss = 0;  // mean over all samples, or targets, of this call's steps on all ranks
@@ -45,6 +46,7 @@ class LOCKSTEP_API EarlyStoppingCallback final : public TrainCallback {
   int64_t waited_ = 0;
 };
 
+// The same settings as a TrainSpec.
 LOCKSTEP_API TrainSpec spec_of(const TrainingArguments& args);
 
 // The score of an evaluation: the metric, or its negative if smaller is better.
@@ -57,6 +59,7 @@ class LOCKSTEP_API PredictionSum {
  public:
   // `counted`: the number of samples or targets that the loss is the mean of.
   void add(const LossOutput& output, int64_t counted);
+  // Those of this rank.
   EvalPrediction rows() const;
   // The mean over all that was counted on all ranks; nullopt if nothing was.
   // Collective: all ranks.

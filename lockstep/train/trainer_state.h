@@ -34,6 +34,7 @@ struct LOCKSTEP_API RunningLoss {
   DeviceScalar loss = 0;  // sum over samples, or over targets (StepResult::targets)
   double samples = 0;     // of this rank; likewise
 
+  // The mean of `count` samples.
   void add(const DeviceScalar& mean, int64_t count) {
     if (count == 0) return;  // the mean of nothing is no number
     loss.add(mean, static_cast<double>(count));

@@ -20,6 +20,7 @@
 
 namespace lockstep::inline v0 {
 
+// How both trainings train.
 struct EqualityOptions {
   int64_t steps = 20;  // with clipping
   // With kFloat the models' fused nodes compute.
@@ -49,9 +50,10 @@ LOCKSTEP_API EqualityRun train_divided(const LmConfig& config, const Parallelism
 // The largest relative differences.
 struct LOCKSTEP_API EqualityResult {
   double losses = 0, norms = 0, evaluated = 0, parameters = 0;
-  std::string worst;  // the parameter that differs most
-  double most() const;
+  std::string worst;    // the parameter that differs most
+  double most() const;  // the largest of all
 };
+// How far a run is from what was expected.
 LOCKSTEP_API EqualityResult compare(const EqualityRun& run, const EqualityRun& expected);
 // Whether the two are equal in every bit.
 LOCKSTEP_API bool same_bits(const EqualityRun& a, const EqualityRun& b);

@@ -34,7 +34,7 @@ build_jobs() {
 configure() {
   local preset=$1 build="$ROOT/build/$1" key
   shift
-  key="$ROOT|$(cksum <"$ROOT/CMakePresets.json")|$TORCH_FOLDER|${CXX:-}|${CXXFLAGS:-}|$(command -v mpirun || true)|$*"
+  key="$ROOT|$(cksum <"$ROOT/CMakePresets.json")|$TORCH_FOLDER|${CXX:-}|${CXXFLAGS:-}|$(command -v mpirun || true)|$(ls "$ROOT/build/mpi-abi/bin" 2>/dev/null | cksum)|$*"
   if [ -f "$build/build.ninja" ] && [ "$(cat "$build/configured.txt" 2>/dev/null)" = "$key" ]; then
     return
   fi

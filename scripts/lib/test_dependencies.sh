@@ -20,17 +20,30 @@ munge                file /usr/sbin/munged
 libgrpc++-dev        header grpcpp/generic/generic_stub.h
 gfortran             command gfortran
 abigail-tools        command abidiff
+pkg-config           command pkg-config
+zstd                 command zstd
+zsh                  command zsh
+fish                 command fish
+groff-base           command groff
+mandoc               command mandoc
+doxygen              command doxygen
 END
   # Some versions of Debian and Ubuntu lack it; PyPI has it as well.
   if [ -z "$(find_clang_format)" ]; then say "clang-format-19      command clang-format-19"; fi
 }
 
-# For --full: another compiler, its sanitizers and fuzzer, and a browser that opens the pages that we write.
+# For --full: another compiler, its sanitizers and fuzzer, a browser that opens the pages that we write, and what makes and checks
+# packages (scripts/package).
 full_test_packages() {
   cat <<'END'
 clang-19             command clang++-19
 libclang-rt-19-dev   file /usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.fuzzer-*.a
 clang-tidy-19        command clang-tidy-19
+dpkg-dev             command dpkg-buildpackage
+debhelper            command dh
+lintian              command lintian
+debootstrap          command debootstrap
+patchelf             command patchelf
 END
   if ! has_command chromium && ! has_command chromium-browser && ! has_command google-chrome; then
     say "chromium             command chromium"
@@ -96,11 +109,40 @@ ensure_python_test_packages() {
   pip_quietly install --no-deps tensorboard protobuf absl-py || say "pip could not install tensorboard (log: build/pip.log)"
 }
 
+# It checks the wheel of scripts/package.
+ensure_auditwheel() {
+  local python="$ROOT/.venv/bin/python"
+  if [ ! -x "$python" ] || "$python" -c 'import auditwheel' 2>/dev/null; then return; fi
+  say "Installing auditwheel into .venv, for the tests"
+  pip_quietly install auditwheel || say "pip could not install auditwheel (log: build/pip.log)"
+}
+
+# MPICH 5 in build/mpi-abi, for programs of the MPI standard's own binary interface; Debian's MPIs do not have it yet.
+ensure_standard_mpi() {
+  local dir="$ROOT/build/mpi-abi"
+  if [ -x "$dir/bin/mpicxx_abi" ] || [ ! -x "$ROOT/.venv/bin/python" ]; then return; fi
+  say "Installing MPICH 5 into build/mpi-abi, for the tests (PyPI, 13 MB)"
+  pip_quietly install --no-deps --prefix "$dir" 'mpich>=5.0,<6' ||
+    say "pip could not install mpich (log: build/pip.log): tests of the MPI standard's binary interface are skipped."
+}
+
+# What builds the site of the documents, into build/docs-venv: apart from .venv, since its packages want other versions.
+ensure_docs_packages() {
+  if ! has_command python3; then return; fi
+  python3 "$ROOT/scripts/docs" --install >>"$ROOT/build/pip.log" 2>&1 ||
+    say "pip could not install MkDocs (log: build/pip.log); the site of the documents is not checked."
+}
+
 # ensure_test_dependencies FULL (1 or 0)
 ensure_test_dependencies() {
   mkdir -p "$ROOT/build"
   try_packages "$(test_packages)"
-  if [ "$1" = 1 ]; then try_packages "$(full_test_packages)"; fi
   ensure_clang_format
   ensure_python_test_packages
+  ensure_standard_mpi
+  ensure_docs_packages
+  if [ "$1" = 1 ]; then
+    try_packages "$(full_test_packages)"
+    ensure_auditwheel
+  fi
 }

@@ -404,25 +404,34 @@ class Quickstart(unittest.TestCase):
             self.assertEqual(self.ask('ensure_libtorch; echo "$TORCH_FOLDER"', LOCKSTEP_LIBTORCH=torch), (0, torch + "\n"))
             self.assertIn(f"-- libtorch {version}: {torch} (CUDA: OFF)", self.find_torch(torch))
 
-    def test_package_keeps_to_the_minor_version_it_was_built_with(self):
+    def test_package_takes_the_releases_it_is_installed_for(self):
+        package = os.path.join(self.root, "lib", "cmake", "lockstep")
+        for minor in ("2.13", "2.14"):
+            os.makedirs(os.path.join(package, f"torch-{minor}"))
+            with open(os.path.join(package, f"torch-{minor}", "lockstepBuild.cmake"), "w", encoding="utf-8"):
+                pass
         with open(os.path.join(self.root, "find.cmake"), "w", encoding="utf-8") as f:
             f.write(f"""cmake_minimum_required(VERSION 3.22)
 include(CMakePackageConfigHelpers)
-set(LOCKSTEP_TORCH_VERSION 2.13.0)
-configure_package_config_file("{ROOT}/cmake/LockstepConfig.cmake.in" "{self.root}/LockstepConfig.cmake"
-                              INSTALL_DESTINATION lib INSTALL_PREFIX "{self.root}" NO_SET_AND_CHECK_MACRO)
-unset(LOCKSTEP_TORCH_VERSION)
-configure_file("{ROOT}/cmake/LockstepTorch.cmake" "{self.root}/LockstepTorch.cmake" COPYONLY)
-find_package(Lockstep REQUIRED PATHS "{self.root}" NO_DEFAULT_PATH)
+configure_package_config_file("{ROOT}/cmake/lockstepConfig.cmake.in" "{package}/lockstepConfig.cmake"
+                              INSTALL_DESTINATION lib/cmake/lockstep INSTALL_PREFIX "{self.root}" NO_SET_AND_CHECK_MACRO)
+configure_file("{ROOT}/cmake/LockstepTorch.cmake" "{package}/LockstepTorch.cmake" COPYONLY)
+find_package(lockstep REQUIRED PATHS "{self.root}" NO_DEFAULT_PATH)
 """)
-        for version in ("2.12.3", "2.14.1"):
+        for version in ("2.12.3", "2.15.0"):
             torch = self.libtorch(version)
             code, output = self.cmake(f"-DLOCKSTEP_LIBTORCH={torch}", "-P", f.name)
             self.assertEqual(code, 1, output)
-            self.assertIn("Lockstep needs libtorch 2.13, for this one was built with 2.13.0 (C++ interfaces change between releases); "
+            self.assertIn("Lockstep needs libtorch 2.13 or 2.14, for which it is installed here (C++ interfaces change between releases); "
                           f"{torch} is '{version}'", output)
+        torch = self.libtorch("2.14.1")
+        self.assertIn(f"-- libtorch 2.14.1: {torch} (CUDA: OFF)", self.cmake(f"-DLOCKSTEP_LIBTORCH={torch}", "-P", f.name)[1])
+        # The one of an earlier find_package(Torch) comes before the one that was installed with it.
         torch = self.libtorch("2.13.1")
-        self.assertIn(f"-- libtorch 2.13.1: {torch} (CUDA: OFF)", self.cmake(f"-DLOCKSTEP_LIBTORCH={torch}", "-P", f.name)[1])
+        os.makedirs(os.path.join(self.root, "libexec", "lockstep", "torch-2.14"))
+        os.symlink(self.libtorch("2.14.0"), os.path.join(self.root, "libexec", "lockstep", "torch-2.14", "libtorch"))
+        self.assertIn(f"-- libtorch 2.13.1: {torch} (CUDA: OFF)", self.cmake(f"-DTORCH_INSTALL_PREFIX={torch}", "-P", f.name)[1])
+        self.assertIn("-- libtorch 2.14.0:", self.cmake("-P", f.name)[1])
 
     def test_cuda_half_without_its_libraries(self):
         """LOCKSTEP_CUDA=LINK makes a program that names libtorch_cuda.so, though nothing here could load it."""

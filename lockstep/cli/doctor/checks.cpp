@@ -31,7 +31,12 @@ bool has(const std::vector<InterfaceAddress>& all, const std::string& address) {
 
 Finding judge_versions(const HostFacts& facts) {
   Finding finding{Level::kOk, "versions", "lockstep " + facts.version + ", " + facts.compiler, ""};
-  if (facts.engine.empty()) {
+  if (!facts.builds.empty())
+    finding.found += "; installed for libtorch " + joined(facts.builds, " and ");
+  if (!facts.engine_error.empty()) {
+    finding.level = Level::kProblem;
+    finding.todo = facts.engine_error;
+  } else if (facts.engine.empty()) {
     finding.level = Level::kWarning;
     finding.found += "; the engine (train, eval, predict, ...) is not installed beside it";
     finding.todo = "build the target lockstep-engine, or run scripts/quickstart";

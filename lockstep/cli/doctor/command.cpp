@@ -14,6 +14,7 @@
 #include "lockstep/cli/doctor/peer.h"
 #include "lockstep/cli/doctor/trace.h"
 #include "lockstep/cli/option_parsing.h"
+#include "lockstep/cli/option_table.h"
 #include "lockstep/cli/printable_lines.h"
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/aside_file.h"
@@ -93,6 +94,7 @@ class DoctorParser {
         app_.get_option("--every")->count() > 0 || app_.get_option("--times")->count() > 0;
   }
   std::string help() const { return help_of(app_, help_width()); }
+  OptionTable table() const { return table_of(app_); }
 
  private:
   DoctorFlags& flags_;
@@ -176,7 +178,7 @@ int doctor_command(const std::vector<std::string>& arguments) {
   DoctorParser parser(flags);
   parser.parse(arguments);
   if (flags.help) {
-    write_stdout(parser.help());
+    write_stdout(help_output(parser.table(), parser.help()));
     return 0;
   }
   check(flags);
@@ -198,6 +200,11 @@ int doctor_command(const std::vector<std::string>& arguments) {
                    {flags.json});
   write_json(flags, {{"findings", json_of(findings)}});
   return any_problem(findings) ? 1 : 0;
+}
+
+OptionTable doctor_table() {
+  DoctorFlags flags;
+  return DoctorParser(flags).table();
 }
 
 std::string doctor_help() {

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/cli/option_table.h"
+
 namespace lockstep::inline v0::cli {
 
 // Returns the exit code: 0 when nothing is wrong, otherwise 1.
@@ -12,5 +14,6 @@ namespace lockstep::inline v0::cli {
 int doctor_command(const std::vector<std::string>& arguments);
 
 std::string doctor_help();
+OptionTable doctor_table();
 
 }  // namespace lockstep::inline v0::cli

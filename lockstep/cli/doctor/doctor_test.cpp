@@ -71,6 +71,12 @@ TEST(Judge, WhatIsNotAsItShouldBeIsFoundWithWhatToDo) {
       {"versions", [](auto& f) { f.engine = ""; }, Level::kWarning, "not installed", "quickstart"},
       {"versions", [](auto& f) { f.libtorch = ""; }, Level::kProblem, "libtorch was not found",
        "LD_LIBRARY_PATH"},
+      {"versions",
+       [](auto& f) {
+         f.builds = {"2.13", "2.14"};
+         f.engine_error = "no libtorch was found";
+       },
+       Level::kProblem, "installed for libtorch 2.13 and 2.14", "no libtorch was found"},
       {"interfaces", [](auto& f) { f.interfaces = {}; }, Level::kProblem, "none", "ip link set lo"},
       {"interfaces", [](auto& f) { f.interfaces.pop_back(); }, Level::kWarning, "127.0.0.1",
        "one-host jobs work"},

@@ -29,6 +29,7 @@
 #include <thread>
 
 #include "lockstep/cli/commands.h"
+#include "lockstep/cli/libtorch_choice.h"
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/memory_limit.h"
@@ -317,12 +318,12 @@ std::vector<JobProcess> job_processes() {
   return found;
 }
 
-std::string libtorch_of(const std::string& engine) {
+std::string libtorch_of(const EngineStart& start) {
   Pipe out = make_pipe();
   SubprocessOptions options;
-  options.command = {engine};
+  options.command = {start.program.string()};
   options.stdout_fd = out.write.get();
-  options.env = launch::current_environment();
+  options.env = start.environment.value_or(launch::current_environment());
   // The loader then lists the libraries, as ldd does, and starts nothing.
   options.env->emplace_back("LD_TRACE_LOADED_OBJECTS=1");
   std::string text;
@@ -349,9 +350,13 @@ std::string libtorch_of(const std::string& engine) {
   const auto at = line.find(arrow), end = line.rfind(" (");
   if (at == std::string::npos || end == std::string::npos || end < at) return "";
   const std::filesystem::path file = line.substr(at + arrow.size(), end - at - arrow.size());
-  std::string text_of_path = file.parent_path().lexically_normal().string();
-  const std::string version = first_line(file.parent_path().parent_path() / "build-version");
-  return version.empty() ? text_of_path : version + " in " + text_of_path;
+  const std::filesystem::path folder = file.parent_path().lexically_normal();
+  const auto libtorch = libtorch_in(folder, "");
+  std::string text_of_path = folder.string();
+  if (libtorch && !libtorch->version.empty())
+    text_of_path = libtorch->version + " in " + text_of_path;
+  if (start.choice) text_of_path += " (" + start.choice->libtorch.found_by + ")";
+  return text_of_path;
 }
 
 void look_at_versions(HostFacts& facts) {
@@ -363,10 +368,18 @@ void look_at_versions(HostFacts& facts) {
 #endif
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-  const auto engine = program_path(self, "lockstep-engine");
-  if (error || ::access(engine.c_str(), X_OK) != 0) return;
-  facts.engine = engine.string();
-  facts.libtorch = libtorch_of(facts.engine);
+  if (error) return;
+  constexpr const char* kEngine = "lockstep-engine";
+  for (const TorchBuild& build : torch_builds(self.parent_path().parent_path(), kEngine))
+    facts.builds.insert(facts.builds.begin(), build.minor);
+  if (facts.builds.empty() && ::access(program_path(self, kEngine).c_str(), X_OK) != 0) return;
+  try {
+    const EngineStart start = engine_start(self, kEngine, process_env());
+    facts.engine = start.program.string();
+    facts.libtorch = libtorch_of(start);
+  } catch (const InvalidArgument& problem) {
+    facts.engine_error = problem.what();
+  }
 }
 
 void look_at_variables(HostFacts& facts) {

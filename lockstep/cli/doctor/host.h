@@ -31,8 +31,10 @@ struct LibraryFacts {
 struct HostFacts {
   std::string version;  // Lockstep's
   std::string compiler;
-  std::string libtorch;  // the path that the engine finds; "": unknown
-  std::string engine;    // path; "": missing
+  std::string libtorch;             // the path that the engine finds; "": none
+  std::string engine;               // path; "": missing
+  std::string engine_error;         // why the engine does not start, and what to do
+  std::vector<std::string> builds;  // libtorch's releases for which it is installed; empty: a build
 
   std::vector<InterfaceAddress> interfaces;
   std::map<std::string, int> mtu;  // by interface

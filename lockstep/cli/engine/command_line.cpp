@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "lockstep/cli/option_parsing.h"
+#include "lockstep/cli/option_table.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
@@ -76,9 +77,10 @@ std::string option_name(const std::string& field) {
 
 void parse(CLI::App& app, const Arguments& arguments) {
   try {
-    cli::parse_options(app, with_dashes(arguments));
+    cli::parse_options(app, arguments);
   } catch (const CLI::CallForHelp&) {
-    std::cout << cli::help_of(app, cli::help_width()) << std::flush;
+    std::cout << cli::help_output(cli::table_of(app), cli::help_of(app, cli::help_width()))
+              << std::flush;
     throw HelpShown{};
   }
 }
@@ -166,6 +168,13 @@ fs::path self() {
   return fs::read_symlink("/proc/self/exe");
 }
 
+fs::path own_prefix() {
+  fs::path folder = self().parent_path();  // <prefix>/libexec/lockstep, or torch-2.13 in it
+  while (folder.has_relative_path() && folder.filename() != "libexec")
+    folder = folder.parent_path();
+  return folder.parent_path();
+}
+
 fs::path engine_program() {
   return self().parent_path() / "lockstep-engine";
 }
@@ -175,9 +184,7 @@ fs::path tools_program() {
 }
 
 std::string lockstep_command() {
-  // This program is libexec/lockstep/lockstep-engine below the prefix.
-  const fs::path prefix = self().parent_path().parent_path().parent_path();
-  const fs::path command = prefix / "bin" / "lockstep";
+  const fs::path command = own_prefix() / "bin" / "lockstep";
   std::istringstream path(process_env()("PATH").value_or(""));
   for (std::string folder; std::getline(path, folder, ':');) {
     std::error_code ignored;

@@ -61,6 +61,8 @@ void write_json(const std::string& path, const nlohmann::ordered_json& json);
 
 // This program's file.
 std::filesystem::path self();
+// The folder below which this program is, as `lockstep` is: a prefix, or a build folder.
+std::filesystem::path own_prefix();
 // The program of `lockstep train`, which is beside this one, or this one itself.
 std::filesystem::path engine_program();
 // The program of `lockstep compare`, which is there where it is built.

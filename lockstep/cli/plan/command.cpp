@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/cli/option_parsing.h"
+#include "lockstep/cli/option_table.h"
 #include "lockstep/cli/plan/pictures.h"
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/aside_file.h"
@@ -85,6 +86,7 @@ class PlanParser {
 
   void parse(const std::vector<std::string>& words) { parse_options(app_, words); }
   std::string help() const { return help_of(app_, help_width()); }
+  OptionTable table() const { return table_of(app_); }
 
  private:
   CLI::App app_;
@@ -171,7 +173,7 @@ int plan_command(const std::vector<std::string>& arguments) {
   // This comes before the required options, because "--help" alone is no mistake.
   for (const std::string& word : arguments) {
     if (word != "--help" && word != "-h") continue;
-    write_stdout(parser.help());
+    write_stdout(help_output(parser.table(), parser.help()));
     return 0;
   }
   parser.parse(arguments);
@@ -196,6 +198,11 @@ int plan_command(const std::vector<std::string>& arguments) {
   if (!flags.svg.empty()) write_output_file(flags.svg, pipeline_svg(plan));
   write_output_file(flags.json, pipeline_json(plan).dump(2) + "\n");
   return 0;
+}
+
+OptionTable plan_table() {
+  PlanFlags flags;
+  return PlanParser(flags).table();
 }
 
 std::string plan_help() {

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/cli/option_table.h"
+
 namespace lockstep::inline v0::cli {
 
 // Returns the exit code, 0.
@@ -11,5 +13,6 @@ namespace lockstep::inline v0::cli {
 int plan_command(const std::vector<std::string>& arguments);
 
 std::string plan_help();
+OptionTable plan_table();
 
 }  // namespace lockstep::inline v0::cli

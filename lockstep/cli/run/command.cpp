@@ -10,6 +10,7 @@
 
 #include "lockstep/cli/run/mpi.h"
 #include "lockstep/cli/run/nodes.h"
+#include "lockstep/cli/run/settle.h"
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/log.h"
@@ -18,6 +19,7 @@
 #include "lockstep/launch/remote_agents.h"
 #include "lockstep/launch/remote_order.h"
 #include "lockstep/launch/roles.h"
+#include "lockstep/launch/topology.h"
 
 namespace lockstep::inline v0::cli {
 namespace {
@@ -131,7 +133,7 @@ std::optional<int> asked_ranks(const RunFlags& flags, const MachineFacts& machin
                                const std::vector<launch::Role>& roles) {
   const int nproc = nproc_of(flags, machine);
   if (roles.empty()) return flags.nproc_given ? std::optional(nproc) : std::nullopt;
-  if (flags.hosts.empty() && flags.nnodes != "1")
+  if (!flags.names_hosts() && flags.nnodes != "1")
     throw UsageError("--role " + flags.roles.front() + " with --nnodes=" + flags.nnodes +
                      ": roles are given once, for all hosts; use -H HOST:SLOTS,... instead");
   const int ranks = launch::rank_count(roles);
@@ -148,6 +150,7 @@ MachineFacts machine_facts() {
   MachineFacts facts;
   facts.cpus = usable_cpu_count();
   facts.gpus = count_gpus();
+  facts.processors = launch::read_topology(allowed_cpus());
   char name[256] = {};
   if (::gethostname(name, sizeof name - 1) == 0) facts.host_name = name;
   facts.addresses = interface_addresses();
@@ -163,7 +166,9 @@ MachineFacts machine_facts() {
   return facts;
 }
 
-RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
+RunPlan plan_run(const RunFlags& given, const MachineFacts& machine) {
+  const SettledFlags settled = settle(given, machine);
+  const RunFlags& flags = settled.flags;
   if (!flags.refused.empty()) {
     throw UsageError(flags.refused.front() + " is torchrun's and not supported here");
   }
@@ -172,7 +177,7 @@ RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
   launch::LaunchOptions& options = plan.options;
   options.roles = roles_of(flags);
   const std::optional<int> asked = asked_ranks(flags, machine, options.roles);
-  NodesPlan nodes = plan_nodes(flags, machine, asked);
+  NodesPlan nodes = plan_nodes(flags, machine, settled.mapping, asked);
   options.nproc = nodes.nproc.value_or(asked.value_or(nproc_of(flags, machine)));
   options.nodes = std::move(nodes.nodes);
   plan.notes = std::move(nodes.notes);
@@ -210,7 +215,12 @@ RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
   if (options.prefix_template.empty())  // as torchrun of 2.13 does
     options.prefix_template = machine.env("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").value_or("");
   options.substitute_local_rank = true;
-  options.pin = !flags.no_pin;
+  options.pin = !flags.no_pin && settled.mapping.pin;
+  options.binding = settled.mapping.binding;
+  options.report_bindings = flags.report_bindings;
+  // Before anything starts; other hosts check their own ranks.
+  if (options.binding.given && options.nproc > 0)
+    (void)launch::bound_cpus(machine.processors, options.binding, options.nproc);
   if (flags.threads.value_or(1) < 1)
     throw UsageError("--threads is " + std::to_string(*flags.threads) + "; give 1 or more");
   options.threads_per_rank = flags.threads;
@@ -229,6 +239,10 @@ RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
       options.env[variable.substr(0, equals)] = variable.substr(equals + 1);
   }
   if (!flags.backend.empty()) options.env["LOCKSTEP_BACKEND"] = flags.backend;
+  if (!flags.device.empty()) options.env["LOCKSTEP_DEVICE"] = flags.device;
+  if (nodes.devices) options.env["CUDA_VISIBLE_DEVICES"] = *nodes.devices;
+  if (!flags.gpu_ids.empty() && flags.gpu_ids != "all")
+    options.env["CUDA_VISIBLE_DEVICES"] = flags.gpu_ids;
   launch::check_spare_ranks(options);
   plan.by_mpirun = flags.backend == "mpi" || flags.backend == "hierarchical:mpi";
   if (plan.by_mpirun) check_mpi_flags(flags, plan);
@@ -240,15 +254,33 @@ RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine) {
   return plan;
 }
 
+namespace {
+
+// Enters --wdir, in which the program is looked for. The paths of the other flags are those of the
+// folder that was left.
+RunFlags in_working_directory(RunFlags flags) {
+  if (flags.working_directory.empty()) return flags;
+  for (std::string* path : {&flags.host_file, &flags.log_dir, &flags.trace_dir})
+    if (!path->empty()) *path = std::filesystem::absolute(*path).string();
+  std::error_code error;
+  std::filesystem::current_path(flags.working_directory, error);
+  if (error)
+    throw UsageError("--wdir=" + flags.working_directory +
+                     " cannot be entered: " + error.message());
+  return flags;
+}
+
+}  // namespace
+
 int run_command(const std::vector<std::string>& arguments) {
   if (arguments == std::vector<std::string>{launch::kRemoteAgentFlag})
     return launch::run_remote_agent(STDIN_FILENO);
   const RunFlags flags = parse_run_flags(arguments, process_env());
   if (flags.help) {
-    write_stdout(run_help());
+    write_stdout(help_output(run_table(), run_help()));
     return 0;
   }
-  const RunPlan plan = plan_run(flags, machine_facts());
+  const RunPlan plan = plan_run(in_working_directory(flags), machine_facts());
   for (const std::string& note : plan.notes) write_all(STDERR_FILENO, "[lockstep] " + note + "\n");
   return plan.by_mpirun ? run_by_mpirun(plan) : launch::launch(plan.options).exit_code;
 }

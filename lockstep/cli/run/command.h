@@ -8,6 +8,7 @@
 #include "lockstep/cli/run/flags.h"
 #include "lockstep/core/interfaces.h"
 #include "lockstep/launch/agent.h"
+#include "lockstep/launch/placement.h"
 
 namespace lockstep::inline v0::cli {
 
@@ -15,6 +16,7 @@ namespace lockstep::inline v0::cli {
 struct MachineFacts {
   int cpus = 1;
   int gpus = 0;
+  std::vector<launch::Processor> processors;  // those that this process may use
   std::string host_name;
   std::string python;  // the interpreter; "": there is none
   std::vector<InterfaceAddress> addresses;
@@ -28,7 +30,7 @@ struct RunPlan {
   std::vector<std::string> notes;  // lines to tell the user about flags that have no effect
 };
 
-// Plans the launch. Pure, except that it checks whether the program exists.
+// Plans the launch. Pure, except that it checks whether the program exists, and reads a host file.
 // Throws: UsageError, InvalidArgument, LaunchError, one line each.
 RunPlan plan_run(const RunFlags& flags, const MachineFacts& machine);
 

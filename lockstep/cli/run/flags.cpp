@@ -3,12 +3,14 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <map>
 #include <set>
 
 #include "lockstep/cli/flag_syntax.h"
 #include "lockstep/cli/option_parsing.h"
+#include "lockstep/cli/run/habits.h"
 #include "lockstep/cli/usage.h"
 
 namespace lockstep::inline v0::cli {
@@ -26,8 +28,8 @@ class RunParser {
             "lockstep run") {
     app_.set_help_flag();
     app_.footer(
-        "Flags may be written with '-' or '_', and shortened where that is unambiguous. "
-        "torchrun's\n"
+        "Flags may be written with '-' or '_', and shortened where that is unambiguous (other\n"
+        "launchers' names are not shortened). torchrun's\n"
         "--local-addr, --monitor-interval, --start-method and --event-log-handler are accepted "
         "and\n"
         "change nothing; the rendezvous flags change nothing on one host.\n"
@@ -45,6 +47,17 @@ class RunParser {
          "others have ended. NAME alone: ROLE_NAME of all ranks",
          "NAME=COUNT[,restarts=N][,service]");
     flag("--no-pin", "", flags.no_pin, "Do not give each rank its share of the processors");
+    value("--bind-to", "", flags.bind_to,
+          "What a rank gets instead of its share: a core (core:N: N cores), a hwthread, all "
+          "processors of a numa node or socket, or none: not bound; :overload-allowed where ranks "
+          "may share cores",
+          "UNIT");
+    value(
+        "--map-by", "", flags.map_by,
+        "How ranks take cores and hosts: slot, core or hwthread in order, numa or socket by turns, "
+        "node: hosts by turns, ppr:N:node|socket|...: N ranks on each; :PE=N: N cores a rank",
+        "UNIT");
+    flag("--report-bindings", "", flags.report_bindings, "Say which processors each rank has");
     value("--max-restarts", "", flags.max_restarts,
           "Restart all ranks so often after a failure, or replace so many", "N");
     value("--on-failure", "", flags.on_failure,
@@ -99,9 +112,15 @@ class RunParser {
     flag("--use-env", "", unused_flag_, "The default: ranks learn their number from LOCAL_RANK");
     flag("--no-use-env", "", flags.no_use_env, "Also pass --local-rank=N to the program");
 
+    value("--wdir", "", flags.working_directory, "The ranks' working directory, on every host",
+          "DIR");
+
     app_.option_defaults()->group("Several hosts, started from here");
     value("--hosts", "-H", flags.hosts,
           "Hosts with their slots; other hosts' ranks are started through ssh", "HOST:SLOTS,...");
+    value("--hostfile", "", flags.host_file,
+          "The same from a file: a line 'HOST slots=N' or 'HOST:N' for each host", "FILE");
+    flag("--oversubscribe", "", flags.oversubscribe, "Allow more ranks than the hosts have slots");
     list("--export", "-x", flags.forward,
          "Pass this variable on to other hosts, besides LOCKSTEP_* (may be repeated)",
          "NAME[=VALUE]");
@@ -135,6 +154,8 @@ class RunParser {
           "This host's network interface towards the others, or its address", "NAME");
     value("--network-interface", "", flags.interface, "horovodrun's name of --interface", "NAME");
 
+    add_aliases(flags);
+
     app_.option_defaults()->group("Other");
     flag("--standalone", "", flags.standalone, "The default: one host");
     value("--numa-binding", "", flags.numa_binding,
@@ -153,15 +174,19 @@ class RunParser {
     }
     app_.option_defaults()->group("Other");
     flag("--help", "-h", flags.help, "This text");
+    flags_.insert(flags_.end(), named_flags().begin(), named_flags().end());
   }
 
   void parse(const std::vector<std::string>& arguments, const EnvLookup& env, RunFlags& flags) {
     const SplitCommandLine split = split_command_line(arguments, flags_);
+    refuse_several_programs(split);
     refuse_contradictions(split.flags);
     std::vector<std::string> words = split.flags, of_environment;
     for (const Flag& flag : flags_) {
       const auto given = [&](const std::string& word) { return is_of(word, flag.name); };
-      if (!flag.takes_value || std::any_of(split.flags.begin(), split.flags.end(), given)) continue;
+      if (!flag.takes_value || flag.foreign ||
+          std::any_of(split.flags.begin(), split.flags.end(), given))
+        continue;
       if (const auto value = env(environment_name(flag.name)); value && !value->empty())
         of_environment.push_back(flag.name + "=" + *value);
     }
@@ -170,7 +195,12 @@ class RunParser {
     flags.program = split.program;
     bool name_given = false;
     parse_options(app_, words);
-    flags.nproc_given = app_.get_option("--nproc-per-node")->count() > 0;
+    for (const auto& [name, setting] : settings_)
+      flags.nproc_given =
+          flags.nproc_given || (setting == &flags.nproc && app_.get_option(name)->count() > 0);
+    if (cpu_) flags.device = "cpu";
+    if (multi_gpu_) flags.device = "cuda";
+    if (cpu_ && multi_gpu_) throw UsageError("--cpu and --multi-gpu contradict each other");
     for (const std::string& role : roles_) {
       if (role.find('=') != std::string::npos || role.find(',') != std::string::npos) {
         flags.roles.push_back(role);
@@ -184,16 +214,76 @@ class RunParser {
                        ": give all roles a number of ranks, NAME=COUNT, or give one name for all");
   }
 
-  std::string help() const {
-    std::string text = help_of(app_, help_width());
-    const std::string options = "[OPTIONS]";
-    if (const auto at = text.find(options); at != std::string::npos) {
-      text.replace(at, options.size(), "[flags] program [arguments]");
+  std::string help() const { return with_program(help_of(app_, help_width())); }
+
+  OptionTable table() const {
+    OptionTable table = table_of(app_);
+    table.usage = with_program(table.usage);
+    // Of two letters: -np.
+    for (const Flag& flag : flags_) {
+      for (OptionRow& row : table.options) {
+        const bool here =
+            std::find(row.names.begin(), row.names.end(), flag.name) != row.names.end();
+        const bool known =
+            std::find(row.names.begin(), row.names.end(), flag.short_name) != row.names.end();
+        if (here && !known && !flag.short_name.empty())
+          row.names.insert(row.names.begin(), flag.short_name);
+      }
     }
-    return text;
+    return table;
   }
 
  private:
+  // Other launchers' names. They are not shortened, and PET_* does not set them.
+  void add_aliases(RunFlags& flags) {
+    const size_t first = flags_.size();
+    app_.option_defaults()->group("Names of mpirun, accelerate, deepspeed and horovodrun");
+    value("--np", "-n", flags.nproc, "mpirun's -n and -np: ranks", "N");
+    value("--host", "", flags.hosts, "mpirun's name of --hosts", "HOST:SLOTS,...");
+    value("--machinefile", "-f", flags.host_file, "mpirun's name of --hostfile", "FILE");
+    value("--npernode", "-N", flags.per_host, "Ranks on each host, also -ppn N", "N");
+    value("--output-filename", "", flags.log_dir, "mpirun's and horovodrun's name of --log-dir",
+          "DIR");
+    value("--num-processes", "", flags.processes, "accelerate's: ranks of all hosts together", "N");
+    value("--num-machines", "", flags.nnodes, "accelerate's name of --nnodes", "N");
+    value("--machine-rank", "", flags.node_rank, "accelerate's name of --node-rank", "N");
+    value("--main-process-ip", "", flags.master_addr, "accelerate's name of --master-addr", "HOST");
+    value("--main-process-port", "", flags.master_port, "accelerate's name of --master-port",
+          "PORT");
+    value("--num-cpu-threads-per-process", "", flags.threads, "accelerate's name of --threads",
+          "N");
+    value("--gpu-ids", "", flags.gpu_ids, "accelerate's: CUDA_VISIBLE_DEVICES of the ranks, or all",
+          "N,N,...");
+    flag("--cpu", "", cpu_, "accelerate's: LOCKSTEP_DEVICE=cpu for the ranks");
+    flag("--multi-gpu", "", multi_gpu_, "accelerate's: LOCKSTEP_DEVICE=cuda for the ranks");
+    value("--mixed-precision", "", flags.mixed_precision,
+          "accelerate's: only 'no'; the program chooses its precision", "no");
+    value("--num-gpus", "", flags.gpus, "deepspeed's: ranks on each host", "N");
+    value("--num-nodes", "", flags.first_hosts,
+          "deepspeed's: the first N hosts of --hostfile, or --nnodes", "N");
+    value("--include", "-i", flags.include, "deepspeed's: only these hosts and their GPUs",
+          "HOST:GPU,GPU@HOST");
+    value("--exclude", "-e", flags.exclude, "deepspeed's: all but these hosts and their GPUs",
+          "HOST:GPU,GPU@HOST");
+    value("--reset-limit", "", flags.max_restarts, "horovodrun's name of --max-restarts", "N");
+    app_.option_defaults()->group("");  // hides them from the help
+    for (const char* name : {"--allow-run-as-root", "--nooversubscribe", "--no-local-rank",
+                             "--bind-cores-to-rank", "--same-network"})
+      flag(name, "", unused_flag_, "Accepted");
+    for (const auto& [name, short_name, means] :
+         std::initializer_list<std::array<const char*, 3>>{{"--n", "-c", "--np"},
+                                                           {"--num-proc", "", "--np"},
+                                                           {"--ppn", "", "--npernode"},
+                                                           {"--perhost", "", "--npernode"},
+                                                           {"--slots-per-host", "", "--npernode"},
+                                                           {"--slots", "", "--npernode"},
+                                                           {"--wd", "", "--wdir"},
+                                                           {"--iface", "", "--interface"}})
+      flags_.push_back({.name = name, .short_name = short_name, .means = means});
+    flags_.push_back(
+        {.name = "--prepend-rank", .short_name = "-l", .takes_value = false, .means = "--prefix"});
+    for (size_t i = first; i < flags_.size(); ++i) flags_[i].foreign = true;
+  }
   template <typename T>
   void value(const std::string& name, const std::string& short_name, T& target,
              const std::string& help, const std::string& type) {
@@ -254,6 +344,12 @@ class RunParser {
     }
     flags_.push_back({name, "", takes_value});
   }
+  static std::string with_program(std::string text) {
+    const std::string options = "[OPTIONS]";
+    if (const auto at = text.find(options); at != std::string::npos)
+      text.replace(at, options.size(), "[flags] program [arguments]");
+    return text;
+  }
   // CLI11 requires single letters, so -np is replaced by the long name beforehand.
   static std::string with_short(const std::string& name, const std::string& short_name) {
     return short_name.size() == 2 ? short_name + "," + name : name;
@@ -271,6 +367,7 @@ class RunParser {
   std::vector<std::string> roles_;
   std::string unused_;
   bool unused_flag_ = false;
+  bool cpu_ = false, multi_gpu_ = false;
 };
 
 }  // namespace
@@ -279,6 +376,11 @@ RunFlags parse_run_flags(const std::vector<std::string>& arguments, const EnvLoo
   RunFlags flags;
   RunParser(flags).parse(arguments, env, flags);
   return flags;
+}
+
+OptionTable run_table() {
+  RunFlags flags;
+  return RunParser(flags).table();
 }
 
 std::string run_help() {

@@ -1,5 +1,5 @@
-// The flags of `lockstep run` as they were written: torchrun's under torchrun's names, and mpirun's
-// -np, -H, -x and --tag-output.
+// The flags of `lockstep run` as they were written: torchrun's under torchrun's names, and those of
+// mpirun, accelerate, deepspeed and horovodrun.
 #pragma once
 
 #include <memory>
@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/cli/option_table.h"
 #include "lockstep/core/env.h"
 
 namespace lockstep::inline v0::cli {
@@ -17,6 +18,19 @@ struct RunFlags {
   std::string nnodes = "1";
   std::optional<int> node_rank;
   std::string hosts;
+  std::string host_file;
+  bool oversubscribe = false;
+  std::optional<int> per_host;     // ranks on each host: mpirun's --npernode, MPICH's -ppn
+  std::optional<int> processes;    // of all hosts together: accelerate's --num_processes
+  std::optional<int> gpus;         // ranks on each host: deepspeed's --num_gpus
+  std::optional<int> first_hosts;  // of the list: deepspeed's --num_nodes
+  std::string include, exclude;    // deepspeed's HOST:GPU,GPU@HOST
+  std::string gpu_ids;             // accelerate's
+  std::string device;              // LOCKSTEP_DEVICE of the ranks; "": as in the environment
+  std::string mixed_precision;     // accelerate's
+  std::string bind_to, map_by;
+  bool report_bindings = false;
+  std::string working_directory;
   std::string backend;  // the ranks' LOCKSTEP_BACKEND; "": as in the environment
   std::string ssh_command;
   std::vector<std::string> forward;  // -x: NAME or NAME=VALUE
@@ -56,12 +70,17 @@ struct RunFlags {
   bool help = false;
   std::vector<std::string> refused;  // given flags of torchrun's that have no counterpart
   std::vector<std::string> program;  // the program and its arguments
+
+  // Whether they name the hosts, whose agents this command then starts.
+  bool names_hosts() const { return !hosts.empty() || !host_file.empty() || !include.empty(); }
 };
 
-// Parses the flags. A flag that is not given is looked up in PET_<NAME>, as torchrun does.
+// Parses the flags. A flag of torchrun's or Lockstep's own that is not given is looked up in
+// PET_<NAME>, as torchrun does.
 // Throws: UsageError.
 RunFlags parse_run_flags(const std::vector<std::string>& arguments, const EnvLookup& env);
 
 std::string run_help();
+OptionTable run_table();
 
 }  // namespace lockstep::inline v0::cli

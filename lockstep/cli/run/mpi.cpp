@@ -19,6 +19,9 @@ void check_mpi_flags(const RunFlags& flags, const RunPlan& plan) {
       {flags.tee != "0", "--tee"},
       {!flags.show_ranks.empty(), "--local-ranks-filter"},
       {flags.no_use_env, "--no-use-env"},
+      {!flags.bind_to.empty(), "--bind-to"},
+      {!flags.map_by.empty(), "--map-by"},
+      {flags.report_bindings, "--report-bindings"},
       {!flags.prefix_template.empty(), "--log-line-prefix-template"},
   };
   for (const auto& [given, name] : theirs) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <sstream>
 
+#include "lockstep/cli/run/host_choice.h"
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/named_file.h"
 #include "lockstep/launch/host_list.h"
@@ -206,19 +207,21 @@ bool is_this_host(const std::string& host, const MachineFacts& machine) {
          interface_of(machine.addresses, host).has_value();
 }
 
-NodesPlan by_host_list(const RunFlags& flags, const MachineFacts& machine,
+NodesPlan by_host_list(const RunFlags& flags, const MachineFacts& machine, const Mapping& mapping,
                        std::optional<int> nproc) {
+  const HostChoice choice = choose_hosts(flags, mapping.per_host, mapping.placing.oversubscribe);
   if (flags.nnodes != "1" || flags.node_rank.value_or(0) != 0 || !flags.rdzv_endpoint.empty()) {
-    throw UsageError(
-        "-H starts the other hosts' agents itself: leave --nnodes, --node-rank and "
-        "--rdzv-endpoint out");
+    throw UsageError(choice.source +
+                     " starts the other hosts' agents itself: leave --nnodes, --node-rank and "
+                     "--rdzv-endpoint out");
   }
-  const std::vector<HostSlots> hosts = launch::parse_hosts(flags.hosts);
   int slots = 0;
-  for (const HostSlots& host : hosts) slots += host.slots;
-  const std::vector<HostSlots> used = launch::fill_hosts(hosts, nproc.value_or(slots));
+  for (const HostSlots& host : choice.hosts) slots += host.slots;
+  const std::vector<HostSlots> used =
+      launch::fill_hosts(choice.hosts, nproc.value_or(slots), mapping.placing, choice.source);
   NodesPlan plan;
   plan.nproc = 0;
+  plan.devices = choice.devices;
   NodesOptions nodes;
   nodes.nodes = static_cast<int>(used.size());
   for (const HostSlots& host : used) {
@@ -229,8 +232,8 @@ NodesPlan by_host_list(const RunFlags& flags, const MachineFacts& machine,
       continue;
     }
     if (nodes.number) {
-      throw UsageError("-H " + flags.hosts + ": " + host.host + " and " +
-                       nodes.names[static_cast<size_t>(*nodes.number)] +
+      throw UsageError((flags.hosts.empty() ? choice.source : "-H " + flags.hosts) + ": " +
+                       host.host + " and " + nodes.names[static_cast<size_t>(*nodes.number)] +
                        " are both this host; name it once");
     }
     nodes.number = number;
@@ -250,7 +253,8 @@ NodesPlan by_host_list(const RunFlags& flags, const MachineFacts& machine,
 
 }  // namespace
 
-NodesPlan plan_nodes(const RunFlags& flags, const MachineFacts& machine, std::optional<int> nproc) {
+NodesPlan plan_nodes(const RunFlags& flags, const MachineFacts& machine, const Mapping& mapping,
+                     std::optional<int> nproc) {
   const std::string& backend = flags.rdzv_backend;
   const bool elected = backend == "etcd" || backend == "etcd-v2";
   if (!backend.empty() && backend != "static" && backend != "c10d" && !elected) {
@@ -258,8 +262,10 @@ NodesPlan plan_nodes(const RunFlags& flags, const MachineFacts& machine, std::op
                      " is not supported; there are static, c10d and etcd");
   }
   NodesPlan plan;
-  if (!flags.hosts.empty()) {
-    plan = by_host_list(flags, machine, nproc);
+  if (!flags.exclude.empty() && !flags.names_hosts())
+    throw UsageError("--exclude=" + flags.exclude + " needs the hosts: give --hostfile or -H");
+  if (flags.names_hosts()) {
+    plan = by_host_list(flags, machine, mapping, nproc);
   } else {
     const auto [least, count] = count_nodes(flags.nnodes);
     if (count == 1) {

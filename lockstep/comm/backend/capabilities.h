@@ -12,12 +12,13 @@
 
 namespace lockstep::inline v0 {
 
+// How an operation is done on a backend.
 enum class Support : uint8_t {
   kNative,       // the engine does it
   kComposed,     // Communicator makes it from what the engine does
   kUnsupported,  // refused with InvalidArgument before any byte is sent
 };
-const char* to_string(Support support);
+const char* to_string(Support support);  // "native", ...
 
 // The engine's own abilities; Communicator derives Support from them (compose.h).
 struct Capabilities {
@@ -43,6 +44,7 @@ struct Capabilities {
   uint32_t bool_reduce_ops = 0;        // bit i: ReduceOp(i) on bool, with the meaning of types.h
 };
 
+// The bit of a dtype or a reduction in the sets of Capabilities.
 constexpr uint32_t bit(at::ScalarType dtype) {
   return uint32_t{1} << static_cast<int>(dtype);
 }

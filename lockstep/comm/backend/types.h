@@ -16,6 +16,7 @@
 
 namespace lockstep::inline v0 {
 
+// The operations of a communicator.
 enum class Op : uint8_t {
   kBarrier,
   kBroadcast,
@@ -29,12 +30,14 @@ enum class Op : uint8_t {
   kSend,
   kRecv,
 };
+// The number of operations.
 inline constexpr int kOpCount = 11;
 
 // kAvg divides the sum by the number of ranks; floating point only. kBitAnd, kBitOr, kBitXor:
 // integers and bool only. On bool, sum and max are "or", product and min are "and" (as in PyTorch
 // over NCCL).
 enum class ReduceOp : uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBitAnd, kBitOr, kBitXor };
+// The number of reductions.
 inline constexpr int kReduceOpCount = 8;
 
 // The result that a receive from a rank would find now.
@@ -72,8 +75,9 @@ class LOCKSTEP_API Site {
     return {file, line};
   }
 
+  // As the compiler or the binding gave it.
   constexpr const char* file_name() const { return file_; }
-  constexpr uint32_t line() const { return line_; }
+  constexpr uint32_t line() const { return line_; }  // from 1; 0: unknown
 
  private:
   const char* file_ = "";

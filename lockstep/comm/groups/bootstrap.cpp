@@ -110,40 +110,6 @@ Rendezvous own_store(bool rank_zero, const HostPort& address, const Secret& secr
   return result;
 }
 
-// The message is "secret address address".
-Rendezvous meet_through_mpi(const Topology& place, const EnvLookup& env, Deadline deadline) {
-  const bool one_host = place.local_size == place.size;
-  Rendezvous result;
-  std::string word;
-  if (place.rank == 0) {
-    const Offer offer =
-        make_offer(interface_addresses(), env("LOCKSTEP_INTERFACE").value_or(""), one_host);
-    const Secret secret = Secret::generate();
-    result = own_store(true, {offer.listen, 0}, secret, deadline);
-    const uint16_t port = std::static_pointer_cast<TcpStoreServer>(result.keep)->address().port;
-    word = secret.text();
-    for (const std::string& address : offer.addresses) {
-      const std::string next = " " + HostPort{address, port}.to_string();
-      if (word.size() + next.size() <= mpi::kMaxWord) word += next;
-    }
-  }
-  try {
-    word = mpi::word_of_rank_zero(word, place.rank, place.size, deadline);
-  } catch (const LaunchError& error) {
-    throw InvalidArgument(master_advice(Launcher::kOpenMpi) +
-                          " (or make MPI loadable: " + error.what() + ")");
-  }
-  if (place.rank == 0) return result;
-  std::istringstream words(word);
-  std::string secret, address;
-  std::vector<HostPort> addresses;
-  words >> secret;
-  while (words >> address) addresses.push_back(parse_host_port(address));
-  if (addresses.empty()) throw StoreError("rank 0 named no store through MPI");
-  result.store = reach_store(addresses, Secret::from_text(secret), deadline);
-  return result;
-}
-
 }  // namespace
 
 std::shared_ptr<Store> reach_store(const std::vector<HostPort>& addresses, const Secret& secret,
@@ -172,6 +138,35 @@ std::shared_ptr<Store> reach_store(const std::vector<HostPort>& addresses, const
   } while (!deadline.expired());
   throw Timeout("rank 0 is not reached at any of its addresses, the last try: " + last +
                 "; LOCKSTEP_INTERFACE on its host chooses an interface");
+}
+
+// The message is "secret address address".
+Rendezvous meet_through_mpi(const mpi::World& world, bool one_host, const EnvLookup& env,
+                            Deadline deadline) {
+  Rendezvous result;
+  std::string word;
+  if (world.rank() == 0) {
+    const Offer offer =
+        make_offer(interface_addresses(), env("LOCKSTEP_INTERFACE").value_or(""), one_host);
+    const Secret secret = Secret::generate();
+    result = own_store(true, {offer.listen, 0}, secret, deadline);
+    const uint16_t port = std::static_pointer_cast<TcpStoreServer>(result.keep)->address().port;
+    word = secret.text();
+    for (const std::string& address : offer.addresses) {
+      const std::string next = " " + HostPort{address, port}.to_string();
+      if (word.size() + next.size() <= mpi::kMaxWord) word += next;
+    }
+  }
+  word = mpi::word_of_rank_zero(world, word, deadline);
+  if (world.rank() == 0) return result;
+  std::istringstream words(word);
+  std::string secret, address;
+  std::vector<HostPort> addresses;
+  words >> secret;
+  while (words >> address) addresses.push_back(parse_host_port(address));
+  if (addresses.empty()) throw StoreError("rank 0 named no store through MPI");
+  result.store = reach_store(addresses, Secret::from_text(secret), deadline);
+  return result;
 }
 
 std::shared_ptr<Store> kept_store(Rendezvous rendezvous) {
@@ -265,8 +260,16 @@ Rendezvous open_store(const Meeting& meeting, const InitOptions& options, const 
       return own_store(
           rank_zero, meeting.address,
           need_secret(options, env, "rank 0's store at " + meeting.address.to_string()), deadline);
-    case Meeting::Kind::kMpi:
-      return meet_through_mpi(meeting.topology, env, deadline);
+    case Meeting::Kind::kMpi: {
+      const Topology& place = meeting.topology;
+      try {
+        const auto world = mpi::world_of_job(place.rank, place.size, deadline);
+        return meet_through_mpi(*world, place.local_size == place.size, env, deadline);
+      } catch (const LaunchError& error) {
+        throw InvalidArgument(master_advice(Launcher::kOpenMpi) +
+                              " (or make MPI loadable: " + error.what() + ")");
+      }
+    }
     case Meeting::Kind::kFile: {
       auto file = std::make_shared<FileStore>(meeting.path);
       if (rank_zero && !meeting.own_file && file->add("lockstep/jobs", 1) > 1) {
@@ -306,20 +309,12 @@ Rendezvous open_store(const Meeting& meeting, const InitOptions& options, const 
   return {};
 }
 
-Topology find_topology(Store& store, int rank, int size, Deadline deadline) {
-  const std::string mine = host_identity();
-  store.set("host/" + std::to_string(rank), mine);
-  Topology topology{rank, size, 0, 0, 0};
+Topology topology_of_hosts(int rank, const std::vector<std::string>& hosts) {
+  const std::string& mine = hosts[static_cast<size_t>(rank)];
+  Topology topology{rank, static_cast<int>(hosts.size()), 0, 0, 0};
   std::vector<std::string> nodes;
-  for (int r = 0; r < size; ++r) {
-    std::string host;
-    try {
-      host = store.get("host/" + std::to_string(r), deadline);
-    } catch (const Timeout&) {
-      throw Timeout(
-          "rank " + std::to_string(r) + " of " + std::to_string(size) + " did not arrive within " +
-          std::to_string(static_cast<int>(deadline.timeout_seconds())) + " s; was it started?");
-    }
+  for (int r = 0; r < topology.size; ++r) {
+    const std::string& host = hosts[static_cast<size_t>(r)];
     if (std::find(nodes.begin(), nodes.end(), host) == nodes.end()) nodes.push_back(host);
     if (host != mine) continue;
     if (r < rank) ++topology.local_rank;
@@ -328,6 +323,21 @@ Topology find_topology(Store& store, int rank, int size, Deadline deadline) {
   topology.node_rank =
       static_cast<int>(std::find(nodes.begin(), nodes.end(), mine) - nodes.begin());
   return topology;
+}
+
+Topology find_topology(Store& store, int rank, int size, Deadline deadline) {
+  store.set("host/" + std::to_string(rank), host_identity());
+  std::vector<std::string> hosts;
+  for (int r = 0; r < size; ++r) {
+    try {
+      hosts.push_back(store.get("host/" + std::to_string(r), deadline));
+    } catch (const Timeout&) {
+      throw Timeout(
+          "rank " + std::to_string(r) + " of " + std::to_string(size) + " did not arrive within " +
+          std::to_string(static_cast<int>(deadline.timeout_seconds())) + " s; was it started?");
+    }
+  }
+  return topology_of_hosts(rank, hosts);
 }
 
 void refuse_to_join_again(Store& store, const Meeting& meeting) {

@@ -20,6 +20,10 @@
 
 namespace lockstep::inline v0 {
 
+namespace mpi {
+class World;
+}
+
 // How the ranks find each other. The decision depends on options and environment alone.
 struct Meeting {
   enum class Kind {
@@ -72,14 +76,12 @@ std::shared_ptr<Store> reach_store(const std::vector<HostPort>& addresses, const
 Rendezvous open_store(const Meeting& meeting, const InitOptions& options, const EnvLookup& env,
                       Deadline deadline);
 
-// Makes the communicator of the ranks that meet in `store`. The store must be new to them (a
-// PrefixStore) and may be null for a world of one. It is kept while the communicator or a group of
-// it lives.
-// Collective: all of those ranks.
-// Throws: InvalidArgument, StoreError, Timeout, PeerLost.
-Communicator connect(const std::shared_ptr<Store>& store, const Topology& topology,
-                     const InitOptions& options, CommunicatorOptions communicator,
-                     Deadline deadline, const Joining::AtStep& say = nullptr);
+// The same for the processes of an MPI communicator: rank 0 serves the store, and the others learn
+// through MPI where. `one_host`: they all share one, so that the store is not reached from others.
+// Collective: all ranks of the world.
+// Throws: InvalidArgument (LOCKSTEP_INTERFACE), Timeout, StoreError, PeerLost.
+Rendezvous meet_through_mpi(const mpi::World& world, bool one_host, const EnvLookup& env,
+                            Deadline deadline);
 
 // init() that calls `at_step` at each step, for tests.
 Communicator init_by_steps(const InitOptions& options, Joining::AtStep at_step);
@@ -87,6 +89,9 @@ Communicator init_by_steps(const InitOptions& options, Joining::AtStep at_step);
 // Equal on two processes that share a host: identifies the kernel and its host name, which differs
 // between containers on one kernel.
 std::string host_identity();
+
+// A rank's place among ranks whose host identities are `hosts`, by rank. Pure.
+Topology topology_of_hosts(int rank, const std::vector<std::string>& hosts);
 
 // Finds which ranks share a host, from the hosts' boot ids and names.
 // Collective: all ranks of the job.

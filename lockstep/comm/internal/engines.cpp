@@ -59,8 +59,9 @@ MpiOptions mpi_options(const EngineRequest& request, int rank, std::vector<int> 
   return {.rank = rank,
           .size = size,
           .local_size = request.topology.local_size,
-          .world_rank = request.job.rank,
-          .world_size = request.job.size,
+          .world = request.world,
+          .job_rank = request.job.rank,
+          .job_size = request.job.size,
           .members = std::move(members)};
 }
 

@@ -16,6 +16,10 @@
 
 namespace lockstep::inline v0 {
 
+namespace mpi {
+class World;
+}
+
 // The group of processes that an engine joins.
 struct EngineRequest {
   std::string backend;
@@ -26,6 +30,8 @@ struct EngineRequest {
   // The device chosen for this rank, whose tensors the engine then carries; nullopt: the engine
   // chooses.
   std::optional<at::Device> device = std::nullopt;
+  // The processes among which MPI carries data; null: those that mpirun or srun started.
+  std::shared_ptr<const mpi::World> world = nullptr;
   // Told the next step where it may take long; may be empty.
   std::function<void(const std::string& step)> say = nullptr;
 };

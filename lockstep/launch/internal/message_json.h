@@ -63,6 +63,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AgentMessage, generation, agent, introduction
                                    exit_code, text)
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FailureDrill, every, seed)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Binding, given, to, by, cores, overload)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Role, name, ranks, restarts, service)
 // What agents of other hosts are told. They find out the rest for their own host.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodesOptions, nodes, number, endpoints, secret, join_timeout,
@@ -71,6 +72,6 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LaunchOptions, command, program, nproc, roles
                                    stop_grace, max_restarts, spare_ranks, on_failure,
                                    simulate_failures, log_dir, allow_lost_logs, redirects, tee,
                                    show_ranks, prefix, prefix_template, substitute_local_rank, pin,
-                                   threads_per_rank, run_id, role)
+                                   binding, report_bindings, threads_per_rank, run_id, role)
 
 }  // namespace lockstep::inline v0::launch

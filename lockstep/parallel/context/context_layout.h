@@ -27,7 +27,7 @@ struct ContextChunk {
   int64_t begin = 0;
   int64_t end = 0;
 
-  int64_t size() const { return end - begin; }
+  int64_t size() const { return end - begin; }  // tokens
   bool operator==(const ContextChunk&) const = default;
 };
 // Chunk 0 .. 2 * parts - 1. Throws InvalidArgument: a length below 0, a chunk or a part that is none.
@@ -51,6 +51,7 @@ struct ContextRun {
 
   bool operator==(const ContextRun&) const = default;
 };
+// The runs of a batch, in order.
 LOCKSTEP_API std::vector<ContextRun> context_runs(const std::vector<int64_t>& lengths);
 
 // Of one sequence, which of a part's own rows look at which rows of another part (or of itself): queries
@@ -64,9 +65,10 @@ struct ContextBlock {
   int64_t keys = 0;
   bool causal = false;
 
-  bool empty() const { return queries == 0 || keys == 0; }
+  bool empty() const { return queries == 0 || keys == 0; }  // no pair of tokens is in it
   bool operator==(const ContextBlock&) const = default;
 };
+// Which rows of part `part` look at which rows of part `of_part`.
 LOCKSTEP_API ContextBlock context_block(int64_t length, int64_t part, int64_t of_part,
                                         int64_t parts);
 

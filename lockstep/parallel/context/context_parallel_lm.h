@@ -29,8 +29,9 @@
 
 namespace lockstep::inline v0 {
 
+// The options of context parallelism.
 struct ContextOptions {
-  ContextWay way = ContextWay::kRing;
+  ContextWay way = ContextWay::kRing;  // how ranks exchange keys and values
 };
 
 // Drawn from the default generator, with rank 0's values on all ranks. Collective. Throws InvalidArgument (check(config),

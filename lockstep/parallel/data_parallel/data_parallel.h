@@ -88,6 +88,7 @@ class DataParallel {
   auto operator()(Args&&... args) {
     return forward(std::forward<Args>(args)...);
   }
+  // The same as operator().
   template <typename... Args>
   auto forward(Args&&... args) {
     using data_parallel::Tensors;
@@ -115,8 +116,8 @@ class DataParallel {
   auto operator->() { return &*module_; }
   auto operator->() const { return &*module_; }
 
-  size_t replicas() const { return replicas_.size(); }
-  const DataParallelTraffic& traffic() const { return engine_->traffic(); }
+  size_t replicas() const { return replicas_.size(); }  // of the model, the first included
+  const DataParallelTraffic& traffic() const { return engine_->traffic(); }  // so far
 
  private:
   static std::shared_ptr<Module> pointer(const M& module) {

@@ -20,11 +20,12 @@ class Module;
 
 namespace lockstep::inline v0 {
 
+// The options of DataParallel.
 struct DataParallelOptions {
   // One replica on each; the model is on the first. Empty: all CUDA devices where the model is on
   // one, otherwise `replicas` times the CPU.
   std::vector<at::Device> devices = {};
-  int replicas = 2;
+  int replicas = 2;  // where `devices` is empty and the model is on the CPU
   // The device of inputs and outputs, on which gradients are added; the first device if unset.
   std::optional<at::Device> output_device = {};
   int64_t dim = 0;  // along which inputs are cut and outputs joined
@@ -41,6 +42,7 @@ struct DataParallelTraffic {
   int64_t gathered = 0;             // outputs, back
   int64_t scattered_gradients = 0;  // gradients of the outputs, out
   int64_t reduced = 0;              // gradients of parameters and inputs, back
+  // In both directions.
   int64_t total() const {
     return replicated + scattered + gathered + scattered_gradients + reduced;
   }
@@ -54,7 +56,7 @@ struct DataParallelTraffic {
 class LOCKSTEP_API ReplicaError : public Error {
  public:
   ReplicaError(const std::string& what, int replica) : Error(what), replica_(replica) {}
-  int replica() const noexcept { return replica_; }
+  int replica() const noexcept { return replica_; }  // from 0
 
  private:
   int replica_;
@@ -62,7 +64,9 @@ class LOCKSTEP_API ReplicaError : public Error {
 
 namespace data_parallel {
 
+// The tensors of a forward's arguments or results.
 using Tensors = std::vector<at::Tensor>;
+// A module that is shared.
 using ModulePtr = std::shared_ptr<torch::nn::Module>;
 
 // The devices that the options select for this module.
@@ -70,6 +74,7 @@ using ModulePtr = std::shared_ptr<torch::nn::Module>;
 LOCKSTEP_API std::vector<at::Device> devices_for(const torch::nn::Module& module,
                                                  const DataParallelOptions& options);
 
+// Runs the replicas of a model, each on a thread of its own.
 class LOCKSTEP_API Replicas {
  public:
   // There are as many `copies` as devices, with the module's parameters and buffers by name and
@@ -84,7 +89,7 @@ class LOCKSTEP_API Replicas {
   // result leads back to the inputs and the module's parameters.
   Tensors run(const Tensors& inputs, const Forward& forward);
 
-  const DataParallelTraffic& traffic() const;
+  const DataParallelTraffic& traffic() const;  // so far
 
  private:
   class State;

@@ -15,6 +15,7 @@
 
 namespace lockstep::inline v0 {
 
+// Gradients that one call carries.
 struct GradBucket {
   size_t index = 0;  // buckets are reduced in this order, on all ranks
   // One-dimensional, of one dtype: this rank's gradients one after another, each padded to a cache

@@ -24,13 +24,16 @@
 
 namespace lockstep::inline v0 {
 
-// Wraps any module with any forward(): M is a ModuleHolder (made by TORCH_MODULE) or a
-// std::shared_ptr to a module.
+// Wraps any model with any forward(). M is
+// - a ModuleHolder (made by TORCH_MODULE) or a std::shared_ptr to a module,
+// - a torch::jit::Module: TorchScript, from a file of Python or made here; operator() also takes
+//   plain tensors and returns the c10::IValue of its forward(),
+// - a TensorModel (flat/tensor_model.h): a list of named tensors and a function.
 //
 // Construction compares the ranks' models in names, shapes and dtypes (Mismatch that names the
 // first difference) and then copies rank 0's parameters and buffers to all, unless
 // DdpOptions::init_sync says that they are equal already. It makes a group of its own of the
-// communicator's ranks. A module without a parameter that requires a gradient is InvalidArgument:
+// communicator's ranks. A model without a parameter that requires a gradient is InvalidArgument:
 // was register_module() forgotten?
 // Collective: all ranks construct it.
 //
@@ -50,16 +53,17 @@ namespace lockstep::inline v0 {
 // Throws: backward throws the communicator's errors; the gradients are then unspecified.
 template <typename M>
 class DistributedDataParallel {
-  static_assert(ModulePointer<M>,
+  static_assert(WrappedModel<M>,
                 "DistributedDataParallel wraps a module: give its holder (TORCH_MODULE) or a "
-                "std::shared_ptr to it, then the communicator");
+                "std::shared_ptr to it, a torch::jit::Module or a TensorModel, then the "
+                "communicator");
 
  public:
   explicit DistributedDataParallel(M module, Communicator comm, DdpOptions options = {})
       : module_(std::move(module)),
         replica_(std::make_shared<internal::Replica>(
-            parameters_of(module_), to_named_tensors(module_->named_buffers()),
-            SyncBatchNormWatch(*module_), std::move(comm), std::move(options))) {}
+            parameters_of(module_), kind_of(module_), buffers_of(module_),
+            watch_sync_batch_norms(module_in(module_)), std::move(comm), std::move(options))) {}
   DistributedDataParallel(DistributedDataParallel&&) noexcept = default;
   DistributedDataParallel& operator=(DistributedDataParallel&&) noexcept = default;
 
@@ -70,14 +74,15 @@ class DistributedDataParallel {
   }
   template <typename... Args>
   auto forward(Args&&... args) {
-    return forward_by(flat::rows_of(args...),
-                      [&] { return module_->forward(std::forward<Args>(args)...); });
+    return forward_by(flat::rows_of(args...), [&] {
+      return flat::forward_of(module_in(module_), std::forward<Args>(args)...);
+    });
   }
   // The same where other code calls the module's forward, of `rows` samples: `compute` does so and
   // returns its output.
   template <typename Compute>
   auto forward_by(int64_t rows, const Compute& compute) {
-    const double weight = replica_->before_forward(*module_, rows);
+    const double weight = replica_->before_forward(module_, rows);
     auto output = compute();
     if (weight != 1) weigh(output, weight);
     watch(output);
@@ -87,8 +92,8 @@ class DistributedDataParallel {
   // The wrapped module, for state dicts and checkpoints.
   M& module() { return module_; }
   const M& module() const { return module_; }
-  auto operator->() { return &*module_; }
-  auto operator->() const { return &*module_; }
+  auto operator->() { return std::addressof(module_in(module_)); }
+  auto operator->() const { return std::addressof(module_in(module_)); }
 
   // While the guard lives, backward() does not communicate: gradients add up on this rank, and the
   // first backward after it averages all of them. All ranks must use it in the same backwards.
@@ -120,6 +125,7 @@ class DistributedDataParallel {
   // the loader's counter, not the loader.
   template <typename Loader>
     requires requires(const Loader& loader) { loader.batches_taken(); }
+  // The same for a function that counts the batches taken.
   void follow(const Loader& loader) {
     follow(loader.batches_taken());
   }

@@ -30,9 +30,10 @@ enum class DivideBy : uint8_t {
   kSamples,
 };
 
+// The options of DistributedDataParallel.
 struct DdpOptions {
-  flat::BucketSizes bucket_sizes = {};  // bytes: the first bucket, the others
-  Buffers buffers = Buffers::kBroadcast;
+  flat::BucketSizes bucket_sizes = {};    // bytes: the first bucket, the others
+  Buffers buffers = Buffers::kBroadcast;  // before each forward in training
   // At every N-th forward in training (with gradients enabled) the ranks' parameters are compared,
   // by 8 bytes, and Mismatch names the first that differs; 0: never.
   int64_t check_every = 0;

@@ -18,8 +18,9 @@
 
 namespace lockstep::inline v0 {
 
+// The options of make_power_sgd_hook().
 struct PowerSgdOptions {
-  int64_t rank = 2;
+  int64_t rank = 2;            // columns of the two thin matrices
   int64_t start_step = 10;     // this many reductions are plain averages before
   double min_compression = 2;  // gradients that shrink less are averaged without compression
   bool error_feedback = true;  // without it training is biased, and may not converge

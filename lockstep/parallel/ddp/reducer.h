@@ -36,10 +36,11 @@ struct JoinState;
 class ReducerState;
 }  // namespace internal
 
+// The options of a Reducer.
 struct ReducerOptions {
   flat::BucketSizes bucket_sizes = {};       // bytes: the first bucket, the others
   std::shared_ptr<CommHook> hook = nullptr;  // averages each bucket; null: a plain all_reduce
-  Unused unused = Unused::kLeave;
+  Unused unused = Unused::kLeave;            // for parameters that no rank used
   // Promises that every backward uses the same parameters, each equally often, as the first that
   // communicates. Then the ranks need not exchange which they used, and a gradient may arrive
   // several times in one backward (from nested ones). A broken promise is InvalidArgument.
@@ -88,7 +89,7 @@ class LOCKSTEP_API Reducer {
   // Whether a backward that began now would communicate.
   bool communicates() const;
 
-  ReducerTimes times() const;
+  ReducerTimes times() const;   // so far
   size_t bucket_count() const;  // 0 before the first backward that communicates
 
   // For ranks that run out of data (join.h). While a join protocol is set, it precedes every call

@@ -3,9 +3,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <torch/csrc/autograd/custom_function.h>
-#include <torch/nn/module.h>
-
-#include <unordered_set>
 
 #include "lockstep/comm/coalesced.h"
 #include "lockstep/comm/same_on_all_ranks.h"
@@ -17,17 +14,8 @@ namespace lockstep::inline v0 {
 namespace internal {
 namespace {
 
-// Each parameter once: a tied one has several names.
-NamedTensors those_with_gradients(NamedTensors parameters) {
-  std::unordered_set<const c10::TensorImpl*> seen;
-  std::erase_if(parameters, [&seen](const auto& entry) {
-    return !entry.second.requires_grad() || !seen.insert(entry.second.unsafeGetTensorImpl()).second;
-  });
-  return parameters;
-}
-
-flat::WrappedParameters wrapped(const NamedTensors& parameters) {
-  flat::WrappedParameters result("DistributedDataParallel", parameters);
+flat::WrappedParameters wrapped(const NamedTensors& parameters, ModelKind kind) {
+  flat::WrappedParameters result("DistributedDataParallel", parameters, kind);
   result.check_trained();
   return result;
 }
@@ -39,15 +27,15 @@ NamedTensors both(NamedTensors first, const NamedTensors& second) {
 
 }  // namespace
 
-Replica::Replica(NamedTensors parameters, NamedTensors buffers, SyncBatchNormWatch sync_batch_norms,
-                 Communicator comm, DdpOptions options)
-    : wrapped_(wrapped(parameters)),
+Replica::Replica(NamedTensors parameters, ModelKind kind, NamedTensors buffers,
+                 SyncBatchNormWatch sync_batch_norms, Communicator comm, DdpOptions options)
+    : wrapped_(wrapped(parameters, kind)),
       comm_(comm.size() == 1 ? std::move(comm) : comm.duplicate()),
       options_(std::move(options)),
       parameters_(std::move(parameters)),
       buffers_(std::move(buffers)),
       sync_batch_norms_(std::move(sync_batch_norms)),
-      reducer_((make_equal(), those_with_gradients(parameters_)), comm_,
+      reducer_((make_equal(), flat::trained_once(parameters_)), comm_,
                {.bucket_sizes = options_.bucket_sizes,
                 .hook = options_.hook,
                 .unused = options_.unused,
@@ -59,10 +47,8 @@ void Replica::make_equal() {
   broadcast_tensors(comm_, both(parameters_, buffers_));
 }
 
-double Replica::before_forward(const torch::nn::Module& module, int64_t samples) {
-  sync_batch_norms_.check();
-  if (at::GradMode::is_enabled()) wrapped_.check(module);
-  if (!reducer_.before_forward(module.is_training())) return 1;
+double Replica::before_forward(bool training, int64_t samples) {
+  if (!reducer_.before_forward(training)) return 1;
   const bool communicates = reducer_.communicates();
   const JoinState join_state = call_forward(samples, communicates);
   if (options_.check_every > 0 && reducer_.forwards() % options_.check_every == 0 && !uneven_)

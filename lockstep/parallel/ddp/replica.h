@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cstdint>
 #include <functional>
@@ -15,10 +16,6 @@
 #include "lockstep/parallel/ddp/reducer.h"
 #include "lockstep/parallel/ddp/sync_batch_norm_watch.h"
 
-namespace torch::nn {
-class Module;
-}
-
 namespace lockstep::inline v0::internal {
 
 class JoinProtocol;
@@ -29,12 +26,17 @@ class LOCKSTEP_API Replica {
   // Compares the ranks' tensors, then copies rank 0's to all.
   // Collective: all ranks call it.
   // Throws: InvalidArgument, before anything is sent, where no parameter requires a gradient.
-  Replica(NamedTensors parameters, NamedTensors buffers, SyncBatchNormWatch sync_batch_norms,
-          Communicator comm, DdpOptions options);
+  Replica(NamedTensors parameters, ModelKind kind, NamedTensors buffers,
+          SyncBatchNormWatch sync_batch_norms, Communicator comm, DdpOptions options);
 
   // Returns the weight of this rank's loss; equal weights are 1.
-  // Throws: InvalidArgument where the module's parameters are not those that were wrapped.
-  double before_forward(const torch::nn::Module& module, int64_t samples);
+  // Throws: InvalidArgument where the model's parameters are not those that were wrapped.
+  template <AnyModel M>
+  double before_forward(const M& model, int64_t samples) {
+    sync_batch_norms_.check();
+    if (at::GradMode::is_enabled()) wrapped_.check(model);
+    return before_forward(is_training(model), samples);
+  }
   Reducer& reducer() { return reducer_; }
   Communicator& comm() { return comm_; }
 
@@ -44,6 +46,7 @@ class LOCKSTEP_API Replica {
   void leave_join();
 
  private:
+  double before_forward(bool training, int64_t samples);
   void exchange_buffers(int source, int contributing, bool own_counts);
   JoinState call_forward(int64_t samples, bool communicates);
   void make_equal();

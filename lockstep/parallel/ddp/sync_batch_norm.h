@@ -49,6 +49,7 @@ struct SyncLayers;
 // other ranks have; SyncBatchNorm below accepts it.
 // Throws: InvalidArgument if `model` has no such layer.
 LOCKSTEP_API int64_t convert_sync_batch_norm(torch::nn::Module& model, const Communicator& comm);
+// The same for a module's holder.
 template <typename Holder>
   requires requires(Holder& holder) { holder->named_modules(); }
 int64_t convert_sync_batch_norm(Holder& model, const Communicator& comm) {
@@ -65,6 +66,8 @@ class LOCKSTEP_API SyncBatchNormImpl
  public:
   SyncBatchNormImpl(const torch::nn::BatchNormOptions& options, Communicator comm);
 
+  // Normalises over all ranks' rows. The result is shaped as the input.
+  // Collective: in training.
   at::Tensor forward(const at::Tensor& input);
   void pretty_print(std::ostream& stream) const override;
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -39,5 +40,14 @@ class LOCKSTEP_API SyncBatchNormWatch {
   std::vector<std::shared_ptr<internal::SyncLayers>> groups_;  // each once, in the model's order
   std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>> layers_;
 };
+
+// The watch of a module of libtorch; other models have no such layers.
+template <typename Module>
+SyncBatchNormWatch watch_sync_batch_norms(const Module& module) {
+  if constexpr (std::is_base_of_v<torch::nn::Module, Module>)
+    return SyncBatchNormWatch(module);
+  else
+    return {};
+}
 
 }  // namespace lockstep::inline v0

@@ -46,6 +46,7 @@ LOCKSTEP_API TransformerLm expert_parallel_lm(const TransformerLm& whole, const 
 struct LmGradients {
   NamedTensors experts, others;
 };
+// Divides a model's parameters by their names.
 LOCKSTEP_API LmGradients split_gradients(const NamedTensors& parameters);
 
 }  // namespace lockstep::inline v0

@@ -8,11 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/checkpoint/module_state.h"
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/comm/coalesced.h"
 #include "lockstep/comm/objects.h"
-#include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep::inline v0 {
@@ -49,15 +47,6 @@ std::vector<at::Tensor> values_of(const NamedTensors& tensors) {
 }
 
 }  // namespace
-
-void broadcast_parameters(const NamedTensors& tensors, Communicator& comm, int root) {
-  check_same_on_all_ranks(comm, tensors);
-  broadcast_coalesced(comm, values_of(tensors), root);
-}
-
-void broadcast_parameters(const torch::nn::Module& module, Communicator& comm, int root) {
-  broadcast_parameters(module_state(module), comm, root);
-}
 
 void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, Communicator& comm, int root) {
   const bool is_root = comm.rank() == root;

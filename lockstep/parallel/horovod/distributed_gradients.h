@@ -24,6 +24,7 @@
 
 namespace lockstep::inline v0 {
 
+// What becomes of the ranks' gradients.
 enum class GradientOp : uint8_t {
   kAverage,
   kSum,
@@ -34,9 +35,10 @@ enum class GradientOp : uint8_t {
 // once more.
 enum class Compression : uint8_t { kNone, kFloat16, kBFloat16 };
 
+// The options of DistributedGradients and DistributedOptimizer.
 struct DistributedGradientsOptions {
-  GradientOp op = GradientOp::kAverage;
-  Compression compression = Compression::kNone;
+  GradientOp op = GradientOp::kAverage;          // of the gradients
+  Compression compression = Compression::kNone;  // while they travel
   // Gradients of this many backwards add up on this rank before they are reduced. The result is
   // their sum: divide the loss for their mean.
   int64_t backward_passes_per_step = 1;

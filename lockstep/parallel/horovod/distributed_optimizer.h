@@ -69,6 +69,7 @@ class AroundFusedStep : public O {
   virtual void around(const std::function<void()>& take_step, bool has_closure) = 0;
 };
 
+// An O whose step() runs inside around().
 template <typename O>
 class AroundStep : public O {
  public:
@@ -78,6 +79,7 @@ class AroundStep : public O {
   virtual void around(const std::function<void()>& take_step, bool has_closure) = 0;
 };
 
+// What DistributedOptimizer<O> derives from.
 template <typename O>
 using Around =
     std::conditional_t<std::is_base_of_v<optim::FusedStep, O>, AroundFusedStep<O>, AroundStep<O>>;
@@ -153,6 +155,7 @@ class DistributedOptimizer final : public horovod::Around<O>, public PendingGrad
    private:
     bool& flag_;
   };
+  // The next step() does not wait for gradients, while the result lives.
   SkipSynchronize skip_synchronize() { return SkipSynchronize(skip_); }
 
   // Calls O's zero_grad(). A call through a torch::optim::Optimizer& is not checked, because its

@@ -57,9 +57,10 @@ class LOCKSTEP_API LogicalRanks {
   // models or counts differ.
   LogicalRanks(Communicator comm, std::shared_ptr<torch::nn::Module> model, int count);
 
-  int count() const { return count_; }
+  int count() const { return count_; }  // of all logical ranks
+  // How many this rank computes.
   int64_t own() const { return static_cast<int64_t>(streams_.size()); }
-  int64_t first() const { return comm_.rank() * own(); }
+  int64_t first() const { return comm_.rank() * own(); }  // the number of its first
 
   // Runs `compute`, the module's forward on the next logical rank's batch: default CPU generators
   // use that rank's stream, and the device's generator uses a seed from it. Does not communicate.

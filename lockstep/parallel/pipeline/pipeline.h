@@ -56,6 +56,7 @@ LOCKSTEP_API std::string to_string(const PipelineRows& rows);
 // Throws: InvalidArgument where the parts do not divide them.
 LOCKSTEP_API std::vector<int64_t> sizes_of(const PipelineRows& rows, int64_t of_micro_batch);
 
+// Which part of a batch is computed.
 struct MicroBatch {
   int index = 0;
   int64_t rows = 0;
@@ -90,8 +91,9 @@ struct PipelineTie {
   at::Tensor parameter;     // this rank's; undefined where it has neither chunk
 };
 
+// The options of a Pipeline.
 struct PipelineOptions {
-  PipelineDiscipline discipline = {};
+  PipelineDiscipline discipline = {};  // how far messages run ahead
   std::vector<PipelineTie> ties = {};  // the same list on all ranks
 };
 
@@ -143,7 +145,7 @@ class LOCKSTEP_API Pipeline {
   // Runs the forwards alone, in the schedule's order. Otherwise as step().
   double evaluate(const PipelineBatch& batch);
 
-  const PipelineSchedule& schedule() const;
+  const PipelineSchedule& schedule() const;  // the one that it runs
   // The actions of this rank's last step() or evaluate(), in order, each with the begin and end of
   // its computation, in seconds of the steady clock since the step began. Waiting precedes it, and
   // sending follows it.

@@ -31,7 +31,7 @@ class LOCKSTEP_API TensorParts {
   // `whole`: the whole model's names and shapes. Keeps the handle; sends nothing. Throws InvalidArgument: plan.check().
   TensorParts(Communicator comm, TensorPlan plan, const NamedShapes& whole);
 
-  const TensorPlan& plan() const { return plan_; }
+  const TensorPlan& plan() const { return plan_; }  // by which the model is divided
   // Of this rank. Throws InvalidArgument for a name that is none.
   PartSlice slice(const std::string& name) const;
   // Where this rank's slices are in a checkpoint (divided_state.h). What several parts have, the first writes. Along

@@ -31,6 +31,7 @@
 
 namespace lockstep::inline v0 {
 
+// How a module is divided.
 enum class TensorStyle : uint8_t {
   kWhole,
   kColumn,
@@ -47,6 +48,7 @@ enum class TensorStyle : uint8_t {
 LOCKSTEP_API bool is_of_rows(TensorStyle style);
 const char* to_string(TensorStyle style);  // "column"
 
+// A style for the modules of a name.
 struct TensorRule {
   std::string modules;  // a name of named_modules(), or with * for one part (name_pattern.h)
   TensorStyle style = TensorStyle::kWhole;
@@ -65,7 +67,7 @@ struct PartSlice {
   // The part before has the same indices: what the first one of them has counts, is written and gathered.
   bool repeated = false;
 
-  bool whole() const { return dim < 0; }
+  bool whole() const { return dim < 0; }                   // every part has all of it
   bool empty() const { return dim >= 0 && begin == end; }  // another part has all of it
   bool operator==(const PartSlice&) const = default;
 };
@@ -75,12 +77,14 @@ LOCKSTEP_API std::vector<int64_t> shape_of(const PartSlice& slice, std::vector<i
 // Parameters of a whole model: name and shape.
 using NamedShapes = std::vector<std::pair<std::string, std::vector<int64_t>>>;
 
+// What each part has, by rules.
 class LOCKSTEP_API TensorPlan {
  public:
   // Of several rules that mean a module the first counts; a module that none means is whole. Throws
   // InvalidArgument: kHeads without heads, heads below 0.
   explicit TensorPlan(std::vector<TensorRule> rules = {});
 
+  // In the order in which they are asked.
   const std::vector<TensorRule>& rules() const { return rules_; }
   // Of the module of that name; null: no rule means it.
   const TensorRule* rule_of(const std::string& module) const;

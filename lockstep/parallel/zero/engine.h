@@ -112,17 +112,21 @@ class Engine {
   }
   void eval() { train(false); }
 
-  ZeroOptimizer& optimizer() { return state_->optimizer(); }
-  Communicator& comm() { return state_->comm(); }
+  ZeroOptimizer& optimizer() { return state_->optimizer(); }     // the engine's own
+  Communicator& comm() { return state_->comm(); }                // the one that it was made with
   const ZeroConfig& config() const { return state_->config(); }  // resolved
+  // Samples of a step on all ranks.
   int64_t train_batch_size() const { return config().train_batch_size; }
+  // Samples of a forward on a rank.
   int64_t train_micro_batch_size() const { return config().train_micro_batch_size; }
+  // Forwards of a step on a rank.
   int64_t gradient_accumulation_steps() const { return config().gradient_accumulation_steps; }
 
   // Including skipped ones.
   int64_t global_steps() const { return state_->progress().global_steps; }
   int64_t skipped_steps() const { return state_->progress().skipped_steps; }  // fp16 overflow
   int64_t micro_steps() const { return state_->progress().micro_steps; }      // calls of step()
+  // Of all steps so far, on all ranks.
   int64_t global_samples() const { return global_steps() * train_batch_size(); }
   double learning_rate() const { return state_->learning_rate(); }  // for the next step
   double loss_scale() const { return state_->loss_scale(); }        // 1 except in fp16

@@ -41,6 +41,7 @@ struct StepReport {
   std::optional<double> grad_norm = std::nullopt;
 };
 
+// The counters of a training, which a checkpoint keeps.
 struct EngineProgress {
   int64_t micro_steps = 0;
   int64_t global_steps = 0;
@@ -49,11 +50,14 @@ struct EngineProgress {
   bool operator==(const EngineProgress&) const = default;
 };
 
+// The result of load_checkpoint().
 struct LoadedCheckpoint {
   std::string tag;
   std::string client_state;
 };
 
+// Module, optimizer, scaler, schedule and counters of an Engine, whose functions of the same names
+// call these.
 class LOCKSTEP_API EngineState {
  public:
   EngineState(torch::nn::Module& module, Communicator comm, const ZeroConfig& config,
@@ -61,22 +65,30 @@ class LOCKSTEP_API EngineState {
   EngineState(const EngineState&) = delete;
   EngineState& operator=(const EngineState&) = delete;
 
+  // Shares the buffers where a step begins.
   void before_forward(const torch::nn::Module& module);
+  // Rank 0's buffers to all; collective.
   void share_buffers() { lockstep::share_buffers(module_, comm_); }
+  // Forward computes under it.
   amp::Autocast autocast() const;
+  // Engine::backward().
   void backward(const at::Tensor& loss, std::optional<double> share);
+  // Engine::step().
   StepReport step();
+  // Engine::is_gradient_accumulation_boundary().
   bool at_boundary() const;
 
+  // Engine::save_checkpoint().
   void save(const std::filesystem::path& dir, std::string tag, const std::string& client_state);
+  // Engine::load_checkpoint().
   LoadedCheckpoint load(const std::filesystem::path& dir, std::string tag);
 
-  ZeroOptimizer& optimizer() { return *optimizer_; }
-  Communicator& comm() { return comm_; }
-  const ZeroConfig& config() const { return config_; }
-  const EngineProgress& progress() const { return progress_; }
-  double learning_rate() const;
-  double loss_scale() const;
+  ZeroOptimizer& optimizer() { return *optimizer_; }            // the engine's own
+  Communicator& comm() { return comm_; }                        // the one that it was made with
+  const ZeroConfig& config() const { return config_; }          // resolved
+  const EngineProgress& progress() const { return progress_; }  // so far
+  double learning_rate() const;                                 // for the next step
+  double loss_scale() const;                                    // 1 except in fp16
 
  private:
   StepReport step_optimizer();

@@ -10,6 +10,7 @@
 
 namespace lockstep::inline v0::zero {
 
+// The keys of `fp16` in DeepSpeed's JSON.
 struct LossScaleConfig {
   double loss_scale = 0;             // not 0: a constant scale; 0: dynamic, by the rest
   int64_t initial_scale_power = 16;  // the first scale is 2 to this power
@@ -31,17 +32,18 @@ struct LossScaleState {
   bool operator==(const LossScaleState&) const = default;
 };
 
+// The scale of the losses, and when it changes.
 class LOCKSTEP_API LossScaler {
  public:
   explicit LossScaler(const LossScaleConfig& config);
 
-  double scale() const { return state_.scale; }
+  double scale() const { return state_.scale; }  // of the next loss
   // Called once a step.
   // Throws: Error when a scale at its minimum would have to fall: the gradients are not finite at
   // any scale.
   void update(bool overflow);
 
-  const LossScaleState& state() const { return state_; }
+  const LossScaleState& state() const { return state_; }  // for a checkpoint
   // Throws InvalidArgument for a state that no scaler can have.
   void load_state(const LossScaleState& state);
 

@@ -91,6 +91,7 @@ struct ZeroUnits {
   bool reshard_after_forward = true;
 };
 
+// The options of a ZeroOptimizer.
 struct ZeroOptions {
   // What is divided. 0: nothing; gradients are all-reduced and every rank does the whole step. 1:
   // the optimizer's state. 2: gradients too: a rank keeps its part of the averages, and backward's
@@ -133,7 +134,7 @@ struct ZeroOptions {
   // False: nothing is reduced before step(), which allows any number of backwards per step,
   // including nested ones (activation checkpointing) that reach a parameter twice.
   bool overlap = true;
-  ZeroUnits units = {};
+  ZeroUnits units = {};  // stage 3: the modules whose parameters are fetched together; empty: none
   // Deferred initialization of divided parameters: writes the elements [begin, begin +
   // part.numel()) of the parameter with that name, in the order of memory, into `part` (1-D,
   // contiguous). A rank is asked for its own part only, and the parameters' former values are not
@@ -276,6 +277,7 @@ class LOCKSTEP_API ZeroOptimizer final : public torch::optim::Optimizer,
    private:
     std::shared_ptr<internal::ZeroState> state_;
   };
+  // Backwards while the result lives are not reduced.
   NoSync no_sync() { return NoSync(*this); }
 
   // While the result lives, all units are whole (ZeroUnits): each rank may read the parameters and
@@ -332,13 +334,15 @@ class LOCKSTEP_API ZeroOptimizer final : public torch::optim::Optimizer,
 
   // Elements of state that this rank keeps, including padding.
   int64_t state_numel() const;
-  size_t bucket_count() const;
+  size_t bucket_count() const;  // of this optimizer
+  // Bytes that this rank holds now.
   ZeroMemory memory() const;
   // plan_memory() of this optimizer, on these ranks.
   ZeroMemory planned_memory() const;
   // How the policy divided the parameters, for display: one line per rule, with the tensors and
   // bytes that it selected.
   const std::string& sharding() const { return sharding_; }
+  // The cost of averaging and stepping so far, in seconds.
   ZeroTimes times() const;
   CommunicatorStats stats() const;  // of its own communicator
   // Expires with the optimizer, for owners of a pointer to it.

@@ -33,10 +33,11 @@ enum class HostAccess {
   kNote,  // it is noted as a race, and the host goes on with what lies there
 };
 
+// The options of a FakeCuda.
 struct FakeCudaOptions {
-  int devices = 2;
-  int64_t memory_bytes = int64_t{4} << 30;  // of each device; more is out of memory
-  HostAccess host_access = HostAccess::kEnd;
+  int devices = 2;                            // that the host plays
+  int64_t memory_bytes = int64_t{4} << 30;    // of each device; more is out of memory
+  HostAccess host_access = HostAccess::kEnd;  // where host code touches a device's memory
   // Look at the stack at every operation, so that reports name the program's functions, and lines
   // where it was compiled with them (-g1): some microseconds each.
   bool callers = true;
@@ -52,9 +53,10 @@ enum class HostStop {
   kStream,        // a stream was
   kDevice,        // a device was
 };
-inline constexpr int kHostStops = 7;
-const char* name(HostStop cause);
+inline constexpr int kHostStops = 7;  // the number of causes
+const char* name(HostStop cause);     // "item", ...
 
+// What the devices were given.
 struct LOCKSTEP_API FakeCudaCounts {
   int64_t operations = 0;   // given to streams: kernels, fills, copies; views and empty() are none
   int64_t fallbacks = 0;    // of those, by the CPU's kernel of the same operator
@@ -65,6 +67,7 @@ struct LOCKSTEP_API FakeCudaCounts {
   int64_t replayed = 0;     // by those: operations of graphs
   std::array<int64_t, kHostStops> stops_by_cause{};
 
+  // Those with one cause, or all.
   int64_t stops(HostStop cause) const { return stops_by_cause[static_cast<size_t>(cause)]; }
   int64_t stops() const;
   // Those since `earlier`.
@@ -73,6 +76,7 @@ struct LOCKSTEP_API FakeCudaCounts {
   std::string text() const;
 };
 
+// What may go wrong.
 enum class RaceKind {
   kReadAfterWrite,   // it may read before what it needs is written
   kWriteAfterRead,   // it may write before another one has read
@@ -81,6 +85,7 @@ enum class RaceKind {
   kHostAccess,       // host code touched a device's memory, or pinned memory that is being copied
 };
 
+// Two operations in an order that nothing ensures.
 struct LOCKSTEP_API Race {
   RaceKind kind;
   std::string earlier;  // the operation, its device and stream, and who called it
@@ -101,7 +106,7 @@ class LOCKSTEP_API FakeCuda {
   // Whether this program's libtorch has no CUDA of its own.
   static bool possible();
 
-  const FakeCudaOptions& options() const;
+  const FakeCudaOptions& options() const;  // as given
 
   // Of the whole process, since the start.
   FakeCudaCounts counts() const;
@@ -129,9 +134,9 @@ class LOCKSTEP_API Counting {
   Counting(const Counting&) = delete;
   Counting& operator=(const Counting&) = delete;
 
-  FakeCudaCounts counts() const;
-  int64_t operations() const { return counts().operations; }
-  int64_t stops() const { return counts().stops(); }
+  FakeCudaCounts counts() const;                              // since the construction
+  int64_t operations() const { return counts().operations; }  // since the construction
+  int64_t stops() const { return counts().stops(); }          // since the construction
   int64_t stops(HostStop cause) const { return counts().stops(cause); }
   // Where the host stopped, in order: "item in aten::_local_scalar_dense on cuda:0, ...".
   std::vector<std::string> stop_places() const;

@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include "lockstep/cli/engine/bench/collectives_command.h"
+#include "lockstep/cli/option_table.h"
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/errors.h"
 
@@ -25,10 +26,12 @@ int bench_command(const Arguments& arguments) {
   if (kind == "rpc") return bench_rpc({arguments.begin() + 1, arguments.end()});
   return run_guarded("bench", [&]() -> int {
     if (kind == "--help" || kind == "-h") {
-      std::cout << "Usage: lockstep bench collectives|step|rpc [OPTIONS]\n\nMeasures collectives, "
-                   "whole training steps, or remote calls. 'lockstep bench collectives\n--help', "
-                   "'lockstep bench step --help' and 'lockstep bench rpc --help' say more.\n\n"
-                   "Example:\n  lockstep bench step --model bert-mini --nproc 2\n";
+      std::cout << cli::help_output(
+          "lockstep bench", {"collectives", "step", "rpc"},
+          "Usage: lockstep bench collectives|step|rpc [OPTIONS]\n\nMeasures collectives, "
+          "whole training steps, or remote calls. 'lockstep bench collectives\n--help', "
+          "'lockstep bench step --help' and 'lockstep bench rpc --help' say more.\n\n"
+          "Example:\n  lockstep bench step --model bert-mini --nproc 2\n");
       return 0;
     }
     if (kind.empty())

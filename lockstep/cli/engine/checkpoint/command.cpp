@@ -2,6 +2,7 @@
 
 #include <iostream>
 
+#include "lockstep/cli/option_table.h"
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/errors.h"
 
@@ -19,12 +20,13 @@ int checkpoint_command(const Arguments& arguments) {
   }
   return run_guarded("checkpoint", [&]() -> int {
     if (kind == "--help" || kind == "-h") {
-      std::cout
-          << "Usage: lockstep checkpoint inspect|convert|consolidate|reshard [OPTIONS]\n\nShows "
-             "what a checkpoint or a file of tensors holds, writes its tensors as a safetensors\n"
-             "file, or writes a checkpoint again in one file of a kind or in several. 'lockstep\n"
-             "checkpoint inspect --help' and so on say more.\n\nExample:\n  lockstep checkpoint "
-             "inspect runs/mnist\n";
+      std::cout << cli::help_output(
+          "lockstep checkpoint", {"inspect", "convert", "consolidate", "reshard"},
+          "Usage: lockstep checkpoint inspect|convert|consolidate|reshard [OPTIONS]\n\nShows "
+          "what a checkpoint or a file of tensors holds, writes its tensors as a safetensors\n"
+          "file, or writes a checkpoint again in one file of a kind or in several. 'lockstep\n"
+          "checkpoint inspect --help' and so on say more.\n\nExample:\n  lockstep checkpoint "
+          "inspect runs/mnist\n");
       return 0;
     }
     if (kind.empty())

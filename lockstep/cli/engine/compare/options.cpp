@@ -57,7 +57,9 @@ bench::ProgramExperiment CompareOptions::experiment() const {
 void refuse_chosen(const Arguments& arguments, std::initializer_list<const char*> chosen) {
   for (const std::string& argument : with_dashes(arguments)) {
     for (const std::string own : chosen) {
-      if (argument == own || argument.starts_with(own + "="))
+      // `lockstep train`, which gets these, takes a shortened option for the whole one.
+      const std::string name = argument.substr(0, argument.find('='));
+      if (name.size() > 2 && own.starts_with(name))
         throw InvalidArgument(argument + " does not go with compare, which chooses it");
     }
   }
@@ -70,7 +72,7 @@ std::string job_program(const fs::path& program) {
 }
 
 std::string lockstep_program() {
-  return job_program(self().parent_path().parent_path().parent_path() / "bin" / "lockstep");
+  return job_program(own_prefix() / "bin" / "lockstep");
 }
 
 }  // namespace lockstep::inline v0::engine

@@ -66,6 +66,13 @@ TrainConfig apply(TrainConfig config, const TrainArguments& arguments) {
   return config;
 }
 
+// "mnist|text|lm": what the table of the options says of the recipe.
+std::string recipe_words() {
+  std::string words;
+  for (const Recipe& recipe : recipes()) words += (words.empty() ? "" : "|") + recipe.name;
+  return words;
+}
+
 // The recipe decides which options exist, so it is looked for before they are parsed. If no
 // argument is a recipe's name, it is the first recipe, whose options --help shows.
 const Recipe& recipe_among(const Arguments& arguments) {
@@ -154,7 +161,7 @@ TrainArguments parse_train_arguments(const Arguments& arguments) {
   std::string dropout;
   app.add_option("recipe", result.recipe, "what to train: " + recipe_names_text())
       ->required()
-      ->type_name("NAME")
+      ->type_name(recipe_words())
       ->group(kDataGroup);
   struct Slot {
     const ConfigField* field;

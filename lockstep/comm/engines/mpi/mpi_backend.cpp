@@ -117,7 +117,7 @@ class MpiBackend final : public Backend {
 
   // Frees this process's objects: in Open MPI and MPICH that tells the peers nothing.
   ~MpiBackend() override {
-    if (!mpi::usable()) return;
+    if (!mpi::usable(mpi_)) return;
     const std::lock_guard lock(mpi::call_mutex());
     if (std::all_of(pending_.begin(), pending_.end(), [](const auto& op) { return op->done; }))
       mpi_.call.comm_free(&comm_);
@@ -373,39 +373,22 @@ void check_mpi(const Library& library, int code, const char* function) {
     throw PeerLost(std::string(function) + ": " + library.error_text(code), -1);
 }
 
-// Duplicates the communicator for this group, so that its messages match no others.
-mpi::Comm duplicate_world(const Library& library, Deadline deadline) {
-  mpi::Comm comm;
-  RequestHandle request = library.handle.request_null;
-  check_mpi(library, library.call.comm_idup(library.handle.world, &comm, &request),
-            "MPI_Comm_idup");
-  while (true) {
-    int done = 0;
-    mpi::Status status;
-    check_mpi(library, library.call.test(&request, &done, &status), "MPI_Comm_idup");
-    if (done != 0) return comm;
-    if (deadline.expired()) {
-      mpi::give_up_finalizing();
-      throw Timeout("connecting the ranks over mpi took longer than " +
-                    std::to_string(deadline.timeout_seconds()) + " s; were all ranks started?");
-    }
-    ::sched_yield();
-  }
-}
-
-mpi::Comm create_group(const Library& library, const std::vector<int>& members) {
+mpi::Comm create_group(const mpi::World& job, const std::vector<int>& members) {
+  const Library& library = job.library();
+  const std::lock_guard lock(mpi::call_mutex());
   mpi::Group world;
   mpi::Group group;
   mpi::Comm comm;
-  check_mpi(library, library.call.comm_group(library.handle.world, &world), "MPI_Comm_group");
+  check_mpi(library, library.call.comm_group(job.comm(), &world), "MPI_Comm_group");
   check_mpi(
       library,
       library.call.group_incl(world, static_cast<int>(members.size()), members.data(), &group),
       "MPI_Group_incl");
-  check_mpi(library, library.call.comm_create_group(library.handle.world, group, 0, &comm),
+  check_mpi(library, library.call.comm_create_group(job.comm(), group, 0, &comm),
             "MPI_Comm_create_group");
   library.call.group_free(&group);
   library.call.group_free(&world);
+  library.call.comm_set_errhandler(comm, library.handle.errors_return);
   return comm;
 }
 
@@ -413,15 +396,16 @@ mpi::Comm create_group(const Library& library, const std::vector<int>& members) 
 
 std::unique_ptr<Backend> make_mpi_backend(Store* store, const MpiOptions& options,
                                           Deadline deadline) {
-  const bool whole_job = options.members.empty();
   if (store != nullptr) store_barrier(*store, "mpi", options.size, deadline);
-  const Library& library = mpi::initialise(whole_job ? options.rank : options.world_rank,
-                                           whole_job ? options.size : options.world_size);
-  const std::lock_guard lock(mpi::call_mutex());
-  mpi::Comm comm =
-      whole_job ? duplicate_world(library, deadline) : create_group(library, options.members);
-  library.call.comm_set_errhandler(comm, library.handle.errors_return);
-  return std::make_unique<MpiBackend>(library, comm, options);
+  const bool whole_job = options.members.empty();
+  std::shared_ptr<const mpi::World> world = options.world;
+  if (!world) {
+    world = mpi::world_of_job(whole_job ? options.rank : options.job_rank,
+                              whole_job ? options.size : options.job_size);
+  }
+  const mpi::Comm comm = whole_job ? mpi::duplicate(world->library(), world->comm(), deadline)
+                                   : create_group(*world, options.members);
+  return std::make_unique<MpiBackend>(world->library(), comm, options);
 }
 
 }  // namespace lockstep::inline v0

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/comm/backend/backend.h"
+#include "lockstep/comm/engines/mpi/mpi_world.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/store/store.h"
 
@@ -18,16 +19,18 @@ struct MpiOptions {
   int rank = 0;  // in this group
   int size = 1;
   int local_size = 1;  // ranks on this host; decides whether waits may spin
+  // The job's processes. Null: those that mpirun or srun started.
+  std::shared_ptr<const mpi::World> world = nullptr;
   // For a group of some ranks of the job: the job's rank and size, and the members' ranks in the
   // job, in this group's order. Empty: the group is the job.
-  int world_rank = 0;
-  int world_size = 1;
+  int job_rank = 0;
+  int job_size = 1;
   std::vector<int> members = {};
 };
 
 // The ranks meet in `store` (new to this group, a PrefixStore; null for a group of one) before they
-// enter MPI, which has no deadlines. The first call of a process initialises MPI, and MPI_Finalize
-// runs when it exits with status 0. After Timeout, PeerLost or Mismatch MPI may still write into
+// enter MPI, which has no deadlines. Without a world, the first call of a process initialises MPI,
+// and MPI_Finalize runs when it exits with status 0. After Timeout, PeerLost or Mismatch MPI may still write into
 // the operation's memory: end the process.
 // Collective: all ranks of the group.
 // Throws: LaunchError (no MPI; not started by mpirun), Mismatch, Timeout, StoreError, PeerLost.

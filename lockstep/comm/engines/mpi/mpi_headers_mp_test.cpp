@@ -5,8 +5,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <string>
+#include <vector>
 
 #include "lockstep/comm/engines/mpi/mpi_library.h"
 #include "lockstep/core/errors.h"
@@ -18,13 +22,35 @@ namespace {
 
 using launch::MpiFamily;
 
+using mpi::Abi;
+
+constexpr Abi kAbis[] = {Abi::kOpenMpi, Abi::kMpich, Abi::kStandard};
+
+struct Header {
+  const char* name;
+  std::vector<std::string> compilers;  // the first that is there compiles it
+  const char* packages;                // to install for it
+};
+Header header_of(Abi abi) {
+  switch (abi) {
+    case Abi::kOpenMpi:
+      return {"open_mpi", {"mpicxx.openmpi"}, "apt install libopenmpi-dev"};
+    case Abi::kMpich:
+      return {"mpich", {"mpicxx.mpich"}, "apt install libmpich-dev"};
+    case Abi::kStandard:
+      break;
+  }
+  return {"standard",
+          {"mpicxx_abi", std::string(LOCKSTEP_MPI_ABI_ROOT) + "/bin/mpicxx_abi"},
+          "pip install --prefix build/mpi-abi 'mpich>=5'"};
+}
+
 std::string name_of(const ::testing::TestParamInfo<MpiFamily>& info) {
   return info.param == MpiFamily::kOpenMpi ? "open_mpi" : "mpich";
 }
 
-std::string assertions(MpiFamily family) {
-  const bool open_mpi = family == MpiFamily::kOpenMpi;
-  const mpi::Constants& constants = open_mpi ? mpi::kOpenMpiConstants : mpi::kMpichConstants;
+std::string assertions(Abi abi) {
+  const mpi::Constants constants = mpi::constants_of(abi);
   std::string text =
       "#include <mpi.h>\n"
       "#include <string_view>\n"
@@ -38,19 +64,30 @@ std::string assertions(MpiFamily family) {
   };
   for (const mpi::HandleRow& row : mpi::kHandles) {
     const std::string name = row.name;
-    if (open_mpi)
-      claim("has(TEXT(" + name + "), \"(" + row.open_mpi + ")\")");
-    else
-      claim("int(" + name + ") == " + std::to_string(row.mpich));
+    std::array<char, 16> digits{};
+    std::snprintf(digits.data(), digits.size(), "0x%08x", row.standard);
+    switch (abi) {
+      case Abi::kOpenMpi:
+        claim("has(TEXT(" + name + "), \"(" + row.open_mpi + ")\")");
+        break;
+      case Abi::kMpich:
+        claim("int(" + name + ") == " + std::to_string(row.mpich));
+        break;
+      case Abi::kStandard:
+        claim("has(TEXT(" + name + "), \")" + digits.data() + ")\")");
+        break;
+    }
   }
-  const std::string handle = open_mpi ? "void*" : "int";
+  const std::string handle = abi == Abi::kMpich ? "int" : "void*";
   for (const char* type :
        {"MPI_Comm", "MPI_Datatype", "MPI_Op", "MPI_Request", "MPI_Group", "MPI_Errhandler"})
     claim("sizeof(" + std::string(type) + ") == sizeof(" + handle + ")");
-  claim("has(TEXT(MPI_IN_PLACE), \") " + std::to_string(constants.in_place) + "\")");
+  const char* space = abi == Abi::kStandard ? "" : " ";
+  claim(std::string("has(TEXT(MPI_IN_PLACE), \")") + space + std::to_string(constants.in_place) +
+        "\")");
   claim("MPI_ERR_TRUNCATE == " + std::to_string(constants.error_truncate));
   claim("MPI_SUCCESS == " + std::to_string(mpi::kSuccess));
-  claim("MPI_THREAD_SERIALIZED == " + std::to_string(mpi::kThreadSerialized));
+  claim("MPI_THREAD_SERIALIZED == " + std::to_string(constants.thread_serialized));
   claim("MPI_MAX_ERROR_STRING <= " + std::to_string(mpi::kMostText));
   claim("MPI_MAX_LIBRARY_VERSION_STRING <= " + std::to_string(mpi::kMostText));
   claim("sizeof(MPI_Status) <= " + std::to_string(sizeof(mpi::Status)));
@@ -59,17 +96,19 @@ std::string assertions(MpiFamily family) {
   return text;
 }
 
-class MpiHeaders : public ::testing::TestWithParam<MpiFamily> {};
+class MpiHeaders : public ::testing::TestWithParam<Abi> {};
 
 TEST_P(MpiHeaders, SayWhatTheTableSays) {
-  const bool open_mpi = GetParam() == MpiFamily::kOpenMpi;
-  const std::string compiler = open_mpi ? "mpicxx.openmpi" : "mpicxx.mpich";
-  try {
-    find_program(compiler);
-  } catch (const LaunchError&) {
-    GTEST_SKIP() << "no " << compiler << ": apt install "
-                 << (open_mpi ? "libopenmpi-dev" : "libmpich-dev") << " to run this test";
+  const Header header = header_of(GetParam());
+  std::string compiler;
+  for (const std::string& one : header.compilers) {
+    try {
+      if (compiler.empty()) compiler = find_program(one);
+    } catch (const LaunchError&) {
+    }
   }
+  if (compiler.empty())
+    GTEST_SKIP() << "no " << header.compilers[0] << ": " << header.packages << " to run this test";
   const TestDirectory dir;
   const auto compile = [&](const std::string& source) {
     std::ofstream(dir / "check.cpp") << source;
@@ -85,11 +124,14 @@ TEST_P(MpiHeaders, SayWhatTheTableSays) {
     return Subprocess(options).wait(Deadline::seconds(120)).ok();
   };
   EXPECT_TRUE(compile(assertions(GetParam()))) << dir.read("output");
-  const MpiFamily other = open_mpi ? MpiFamily::kMpich : MpiFamily::kOpenMpi;
-  EXPECT_FALSE(compile(assertions(other))) << "the assertions tell the two apart";
+  for (const Abi other : kAbis) {
+    if (other == GetParam()) continue;
+    EXPECT_FALSE(compile(assertions(other))) << "the assertions tell them apart";
+  }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, MpiHeaders, ::testing::ValuesIn(launch::kMpiFamilies), name_of);
+INSTANTIATE_TEST_SUITE_P(Abis, MpiHeaders, ::testing::ValuesIn(kAbis),
+                         [](const auto& info) { return header_of(info.param).name; });
 
 class MpiLibraryLoaded : public ::testing::TestWithParam<MpiFamily> {};
 

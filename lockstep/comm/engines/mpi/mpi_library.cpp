@@ -7,13 +7,18 @@
 #include <type_traits>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/launch/mpi_family.h"
 
 namespace lockstep::inline v0::mpi {
 namespace {
 
+using launch::MpiFamily;
+
 constexpr const char* kKnown =
-    "backend mpi knows Open MPI 4 and 5, and MPICH with what shares its libmpi.so.12 (Intel MPI, "
-    "Cray MPICH, MVAPICH)";
+    "Lockstep knows Open MPI 4 and 5, MPICH with what shares its libmpi.so.12 (Intel MPI, Cray "
+    "MPICH, MVAPICH), and every libmpi_abi.so.1";
+
+constexpr const char* kStandardFile = "libmpi_abi.so.1";
 
 void* find_symbol(void* library, const std::string& file, const char* name) {
   void* symbol = ::dlsym(library, name);
@@ -60,6 +65,7 @@ LibraryChoice choose_library(const EnvLookup& env) {
   for (const MpiFamily family : families) {
     for (const std::string& file : launch::mpi_library_files(family)) choice.files.push_back(file);
   }
+  choice.files.emplace_back(kStandardFile);
   if (families.size() == 1) {
     const std::string name = to_string(families[0]);
     choice.reason =
@@ -84,51 +90,99 @@ std::string short_version(const std::string& text) {
   return result;
 }
 
-// Finds the library's family; sets name_.
-MpiFamily Library::identify(void* library, const std::string& file) {
-  // This function takes no handles, so either form of them works.
-  call.get_library_version = {find_symbol(library, file, "MPI_Get_library_version"),
-                              MpiFamily::kOpenMpi};
+// Finds the library's interface; sets abi_ and name_.
+void Library::identify(void* library) {
+  // These functions take no handles, so either form of them works.
+  void* version_of = find_symbol(library, file_, "MPI_Get_library_version");
+  identity_ = version_of;
+  call.get_library_version = {version_of, Abi::kStandard};
   std::array<char, kMostText + 1> text{};
   int length = 0;
   call.get_library_version(text.data(), &length);
   const std::string version = short_version(text.data());
-  name_ = version + " (" + file + ")";
+  name_ = version + " (" + file_ + ")";
+  // Of MPI 5.0; it gives -1 where the library is of another interface.
+  if (void* symbol = ::dlsym(library, "MPI_Abi_get_version")) {
+    int major = -1;
+    int minor = -1;
+    const Function<int(int*, int*)> get_version(symbol, Abi::kStandard);
+    if (get_version(&major, &minor) == kSuccess && major == 1) {
+      abi_ = Abi::kStandard;
+      return;
+    }
+  }
   const auto family = launch::family_of_version(text.data());
   const bool known_open_mpi =
       version.starts_with("Open MPI v4.") || version.starts_with("Open MPI v5.");
   if (!family || (family == MpiFamily::kOpenMpi && !known_open_mpi)) {
-    throw LaunchError(file + " is " + (version.empty() ? "an unknown MPI" : version) + ": " +
+    throw LaunchError(file_ + " is " + (version.empty() ? "an unknown MPI" : version) + ": " +
                       kKnown + "; LOCKSTEP_MPI_LIBRARY names another file");
   }
-  return *family;
+  abi_ = family == MpiFamily::kMpich ? Abi::kMpich : Abi::kOpenMpi;
 }
 
 Library::Library(const LibraryChoice& choice) {
   const Opened opened = open_library(choice);
-  const auto find = [&](const char* name) {
-    return find_symbol(opened.library, opened.file, name);
-  };
-  const MpiFamily family = identify(opened.library, opened.file);
-  constants_ = family == MpiFamily::kMpich ? kMpichConstants : kOpenMpiConstants;
+  file_ = opened.file;
+  load(opened.library);
+}
+
+Library::Library(void* library, std::string file) : file_(std::move(file)) {
+  load(library);
+}
+
+Library Library::of_program(const void* function) {
+  Dl_info info{};
+  if (function != nullptr && ::dladdr(function, &info) != 0) {
+    // The address may also be the executable's own entry for the function.
+    void* library = ::dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+    if (library != nullptr && ::dlsym(library, "MPI_Get_library_version") != nullptr)
+      return {library, info.dli_fname};
+  }
+  void* loaded = ::dlsym(RTLD_DEFAULT, "MPI_Get_library_version");
+  if (loaded == nullptr || ::dladdr(loaded, &info) == 0) {
+    throw LaunchError(
+        "this program shows no MPI: link it with MPI's shared library, or load that with "
+        "RTLD_GLOBAL, before it hands over a communicator");
+  }
+  return {RTLD_DEFAULT, info.dli_fname};
+}
+
+void Library::load(void* library) {
+  identify(library);
+  const auto find = [&](const char* name) { return find_symbol(library, file_, name); };
+  constants_ = constants_of(abi_);
   for (const HandleRow& row : kHandles) {
-    if (family == MpiFamily::kMpich)
-      (handle.*row.where).number = row.mpich;
-    else
-      (handle.*row.where).pointer = find(row.open_mpi);
+    switch (abi_) {
+      case Abi::kOpenMpi:
+        (handle.*row.where).pointer = find(row.open_mpi);
+        break;
+      case Abi::kMpich:
+        (handle.*row.where).number = row.mpich;
+        break;
+      case Abi::kStandard:
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): the standard's own value
+        (handle.*row.where).pointer = reinterpret_cast<void*>(static_cast<intptr_t>(row.standard));
+        break;
+    }
   }
   const auto load = [&](auto& target, const char* name) {
-    target = std::remove_reference_t<decltype(target)>(find(name), family);
+    target = std::remove_reference_t<decltype(target)>(find(name), abi_);
   };
   load(call.initialized, "MPI_Initialized");
   load(call.finalized, "MPI_Finalized");
   load(call.init_thread, "MPI_Init_thread");
   load(call.query_thread, "MPI_Query_thread");
+  load(call.is_thread_main, "MPI_Is_thread_main");
   load(call.finalize, "MPI_Finalize");
   load(call.error_string, "MPI_Error_string");
   load(call.error_class, "MPI_Error_class");
   load(call.comm_rank, "MPI_Comm_rank");
   load(call.comm_size, "MPI_Comm_size");
+  load(call.comm_test_inter, "MPI_Comm_test_inter");
+  // With MPICH's family the number is the handle, and MPI_Comm_f2c a macro.
+  if (abi_ != Abi::kMpich)
+    load(comm_of_number_, abi_ == Abi::kStandard ? "MPI_Comm_fromint" : "MPI_Comm_f2c");
   load(call.comm_idup, "MPI_Comm_idup");
   load(call.comm_free, "MPI_Comm_free");
   load(call.comm_set_errhandler, "MPI_Comm_set_errhandler");
@@ -183,6 +237,15 @@ bool Library::is_truncation(int code) const {
   int kind = 0;
   call.error_class(code, &kind);
   return kind == constants_.error_truncate;
+}
+
+bool Library::is_null(Comm comm) const {
+  return abi_ == Abi::kMpich ? comm.number == handle.comm_null.number
+                             : comm.pointer == handle.comm_null.pointer;
+}
+
+Comm Library::comm_of(int number) const {
+  return abi_ == Abi::kMpich ? Comm{.number = number} : comm_of_number_(number);
 }
 
 }  // namespace lockstep::inline v0::mpi

@@ -1,4 +1,5 @@
-// MPI, loaded at run time: Open MPI, or MPICH and its family. Not a public header.
+// MPI, loaded at run time: Open MPI, MPICH and its family, or any library of the standard's own
+// interface. Not a public header.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +18,13 @@ struct Functions {
   Function<int(int*)> finalized;
   Function<int(int*, char***, int, int*)> init_thread;
   Function<int(int*)> query_thread;
+  Function<int(int*)> is_thread_main;
   Function<int()> finalize;
   Function<int(int, char*, int*)> error_string;
   Function<int(int, int*)> error_class;
   Function<int(Comm, int*)> comm_rank;
   Function<int(Comm, int*)> comm_size;
+  Function<int(Comm, int*)> comm_test_inter;
   Function<int(Comm, Comm*, RequestHandle*)> comm_idup;
   Function<int(Comm*)> comm_free;
   Function<int(Comm, ErrorHandler)> comm_set_errhandler;
@@ -93,8 +96,13 @@ class Library {
  public:
   // A library that the program itself has loaded comes before the choice, unless the user chose:
   // two MPIs in one process conflict. Throws a one-line LaunchError if none of the files can be
-  // loaded, or if the library is neither Open MPI 4 or 5 nor of MPICH's family, or is incomplete.
+  // loaded, or if the library is neither Open MPI 4 or 5, nor of MPICH's family, nor of the
+  // standard's interface, or is incomplete.
   explicit Library(const LibraryChoice& choice);
+  // The library that the program is linked with, or has loaded. `function`: any function of it, as
+  // the program sees it; null: the first MPI in the program's scope.
+  // Throws: LaunchError, as above and where the program has no MPI.
+  static Library of_program(const void* function);
 
   Functions call{};
   Handles handle{};
@@ -104,16 +112,31 @@ class Library {
   }
   // "Open MPI v4.1.4 (libmpi.so.40)".
   const std::string& name() const { return name_; }
+  // Whether both are the same library, by whatever names it was found.
+  bool same_as(const Library& other) const { return identity_ == other.identity_; }
+  Abi abi() const { return abi_; }
+  // The value for MPI_Init_thread.
+  int thread_serialized() const { return constants_.thread_serialized; }
 
   int64_t received_bytes(const Status& status) const;
   // "MPI_ERR_TRUNCATE: message truncated".
   std::string error_text(int code) const;
   bool is_truncation(int code) const;
+  bool is_null(Comm comm) const;
+  // The communicator of an MPI_Fint: of the number that MPI_Comm_c2f() gives, MPI_Comm_toint() in
+  // the standard's interface.
+  Comm comm_of(int number) const;
 
  private:
-  MpiFamily identify(void* library, const std::string& file);
+  Library(void* library, std::string file);
+  void identify(void* library);
+  void load(void* library);
 
+  Abi abi_ = Abi::kOpenMpi;
   Constants constants_{};
+  Function<Comm(int)> comm_of_number_;
+  const void* identity_ = nullptr;  // the address of one of its functions
+  std::string file_;
   std::string name_;
 };
 

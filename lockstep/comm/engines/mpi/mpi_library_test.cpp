@@ -33,13 +33,13 @@ std::string reason_of(const mpi::LibraryChoice& choice) {
 
 TEST(MpiLibrary, IsTheLaunchers) {
   EXPECT_THAT(mpi::choose_library(environment({{"OMPI_COMM_WORLD_SIZE", "2"}})).files,
-              ElementsAre("libmpi.so.40"));
+              ElementsAre("libmpi.so.40", "libmpi_abi.so.1"));
   EXPECT_THAT(mpi::choose_library(environment({{"PMI_RANK", "0"}, {"MPI_LOCALRANKID", "0"}})).files,
-              ElementsAre("libmpi.so.12", "libmpich.so.12"));
+              ElementsAre("libmpi.so.12", "libmpich.so.12", "libmpi_abi.so.1"));
   EXPECT_THAT(mpi::choose_library(environment({{"PMI_RANK", "0"}})).files,
-              ElementsAre("libmpi.so.12", "libmpich.so.12", "libmpi.so.40"));
+              ElementsAre("libmpi.so.12", "libmpich.so.12", "libmpi.so.40", "libmpi_abi.so.1"));
   EXPECT_THAT(mpi::choose_library(environment({})).files,
-              ElementsAre("libmpi.so.40", "libmpi.so.12", "libmpich.so.12"));
+              ElementsAre("libmpi.so.40", "libmpi.so.12", "libmpich.so.12", "libmpi_abi.so.1"));
   EXPECT_THAT(mpi::choose_library(environment({{"OMPI_COMM_WORLD_SIZE", "2"},
                                                {"LOCKSTEP_MPI_LIBRARY", "/opt/libmpi.so"}}))
                   .files,
@@ -66,7 +66,7 @@ TEST(MpiLibrary, WithoutOneTheErrorNamesThePackages) {
 
 TEST(MpiLibrary, AnotherLibraryIsRefused) {
   EXPECT_THAT(reason_of({{"libc.so.6"}, "", "", true}),
-              HasSubstr("libc.so.6 has no MPI_Get_library_version: backend mpi knows"));
+              HasSubstr("libc.so.6 has no MPI_Get_library_version: Lockstep knows"));
 }
 
 TEST(MpiLibrary, VersionsInAWordOrTwo) {

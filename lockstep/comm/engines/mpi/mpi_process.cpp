@@ -41,7 +41,8 @@ void start(const Library& library, int size) {
   if (size == 1 && !launch::started_by_mpi_launcher(process_env()))
     ::setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
   int provided = 0;
-  const int code = library.call.init_thread(nullptr, nullptr, kThreadSerialized, &provided);
+  const int code =
+      library.call.init_thread(nullptr, nullptr, library.thread_serialized(), &provided);
   if (code != kSuccess) throw LaunchError("MPI_Init_thread: " + library.error_text(code));
   ::on_exit(at_exit, nullptr);
 }
@@ -59,7 +60,7 @@ std::string alone_text(const Library& library, int rank, int size) {
 
 }  // namespace
 
-const Library& initialise(int rank, int size) {
+std::shared_ptr<const World> world_of_job(int rank, int size) {
   Process& self = process();
   const std::lock_guard lock(self.mutex);
   if (size > 1 && !launch::started_by_mpi_launcher(process_env())) {
@@ -72,18 +73,32 @@ const Library& initialise(int rank, int size) {
   if (!self.library) self.library = std::make_unique<const Library>(choose_library(process_env()));
   const Library& library = *self.library;
   start(library, size);
-  if (!usable()) throw LaunchError("backend mpi: MPI_Finalize was called already");
+  if (!usable(library)) throw LaunchError("backend mpi: MPI_Finalize was called already");
+  const Comm comm = library.handle.world;
   int mpi_rank = 0;
   int mpi_size = 0;
-  library.call.comm_rank(library.handle.world, &mpi_rank);
-  library.call.comm_size(library.handle.world, &mpi_size);
+  library.call.comm_rank(comm, &mpi_rank);
+  library.call.comm_size(comm, &mpi_size);
   if (mpi_size == 1 && size > 1) throw Mismatch(alone_text(library, rank, size));
   if (mpi_rank != rank || mpi_size != size) {
     throw Mismatch("this is rank " + std::to_string(rank) + " of " + std::to_string(size) +
                    ", but MPI says rank " + std::to_string(mpi_rank) + " of " +
                    std::to_string(mpi_size) + "; start all ranks by one mpirun");
   }
-  return library;
+  return std::make_shared<const World>(library, comm, rank, size, false);
+}
+
+const Library& library_of_program(const void* function) {
+  Process& self = process();
+  const std::lock_guard lock(self.mutex);
+  auto found = std::make_unique<const Library>(Library::of_program(function));
+  if (!self.library) self.library = std::move(found);
+  if (found && !found->same_as(*self.library)) {
+    throw LaunchError("from_mpi: the communicator is of " + found->name() +
+                      ", but this process already uses " + self.library->name() +
+                      "; two MPIs in one process do not work");
+  }
+  return *self.library;
 }
 
 std::mutex& call_mutex() {
@@ -100,11 +115,9 @@ void give_up_finalizing() {
   process().broken = true;
 }
 
-bool usable() {
-  const Library* library = process().library.get();
-  if (library == nullptr) return false;
+bool usable(const Library& library) {
   int finalized = 0;
-  library->call.finalized(&finalized);
+  library.call.finalized(&finalized);
   return finalized == 0;
 }
 

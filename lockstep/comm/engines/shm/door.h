@@ -2,9 +2,6 @@
 // the host may connect to. Not a public header.
 #pragma once
 
-#include <sys/socket.h>
-#include <sys/un.h>
-
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -18,14 +15,6 @@ namespace lockstep::inline v0::shm {
 
 inline constexpr const char* kPurpose = "shm";  // the challenge's purpose
 
-// A Unix socket that does not block.
-UniqueFd make_socket();
-struct AbstractAddress {
-  explicit AbstractAddress(const std::string& name);
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
-  sockaddr_un address{};
-  socklen_t size = 0;
-};
 // Abstract sockets have no permissions, so the other end must at least belong to this user;
 // otherwise throws StoreError. Returns its process by the kernel's word; 0: not visible from here.
 int32_t same_users_process(int fd);

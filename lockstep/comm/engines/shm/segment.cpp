@@ -19,6 +19,8 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/net.h"
 #include "lockstep/core/secret.h"
+#include "lockstep/core/shared_memory.h"
+#include "lockstep/core/unix_socket.h"
 #include "lockstep/wire/challenge.h"
 
 namespace lockstep::inline v0::shm {
@@ -26,67 +28,15 @@ namespace {
 
 constexpr const char* kDoorKey = "door";         // the socket's abstract name
 constexpr const char* kSecretKey = "secret";     // the secret that both sides prove
-constexpr int kFdsAMessage = 64;                 // SCM_RIGHTS allows 253
 constexpr std::chrono::milliseconds kLook{100};  // between two looks at the store
 
-void send_fds(int socket, const std::vector<int>& fds, Deadline deadline) {
-  for (size_t begin = 0; begin < fds.size(); begin += kFdsAMessage) {
-    const size_t n = std::min<size_t>(kFdsAMessage, fds.size() - begin);
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kFdsAMessage)] = {};
-    char byte = 'F';
-    iovec data{&byte, 1};
-    msghdr message{};
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = CMSG_SPACE(sizeof(int) * n);
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int) * n);
-    std::memcpy(CMSG_DATA(header), fds.data() + begin, sizeof(int) * n);
-    while (::sendmsg(socket, &message, MSG_NOSIGNAL) < 0) {
-      if (errno == EAGAIN)
-        wait_ready(socket, POLLOUT, deadline, "handing out shared memory");
-      else if (errno != EINTR)
-        throw system_error("sendmsg", errno);
-    }
+// Rank 0's descriptors; PeerLost names it.
+std::vector<UniqueFd> from_rank_0(int socket, size_t count, Deadline deadline) {
+  try {
+    return receive_fds(socket, count, deadline, "waiting for rank 0 to hand out shared memory");
+  } catch (const PeerLost&) {
+    throw PeerLost("rank 0 went away while the shared memory was handed out", 0);
   }
-}
-
-std::vector<UniqueFd> receive_fds(int socket, size_t count, Deadline deadline) {
-  std::vector<UniqueFd> fds;
-  while (fds.size() < count) {
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kFdsAMessage)] = {};
-    char byte = 0;
-    iovec data{&byte, 1};
-    msghdr message{};
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    const ssize_t n = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-    if (n < 0 && errno == EAGAIN) {
-      wait_ready(socket, POLLIN, deadline, "waiting for rank 0 to hand out shared memory");
-      continue;
-    }
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw system_error("recvmsg", errno);
-    if (n == 0) throw PeerLost("rank 0 went away while the shared memory was handed out", 0);
-    const cmsghdr* header = CMSG_FIRSTHDR(&message);
-    const bool rights = header != nullptr && header->cmsg_type == SCM_RIGHTS;
-    const size_t got = rights ? (header->cmsg_len - CMSG_LEN(0)) / sizeof(int) : 0;
-    for (size_t i = 0; i < got; ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
-      fds.emplace_back(fd);
-    }
-    // The kernel drops the descriptors for which this process has no free number.
-    if ((message.msg_flags & MSG_CTRUNC) != 0)
-      throw system_error("shm: taking the descriptors of the group's memory", EMFILE);
-    if (!rights) throw StoreError("shm: a message without descriptors");
-  }
-  return fds;
 }
 
 // Where the system refuses so large a file (RLIMIT_FSIZE), an empty one stands for the missing
@@ -120,13 +70,7 @@ Segment::Segment(Store& store, int rank, int size, size_t bytes,
   UniqueFd reader(ends[0]);
   life_.reset(ends[1]);
   if (rank == 0) {
-    memfd_.reset(::memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    if (!memfd_) throw system_error("memfd_create", errno);
-    if (::ftruncate(memfd_.get(), static_cast<off_t>(bytes)) != 0)
-      throw system_error("ftruncate of shared memory", errno);
-    // Without seals a peer could shrink the mapped segment, which would raise SIGBUS.
-    if (::fcntl(memfd_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
-      throw system_error("F_ADD_SEALS", errno);
+    memfd_ = make_shared_memory("lockstep", bytes);
     map(bytes);
     initialise(memory_, argument);
     arena_ = make_arena(size);
@@ -203,7 +147,7 @@ void Segment::serve(Store& store, int size, UniqueFd own_reader, Deadline deadli
 void Segment::fetch(Store& store, int rank, int size, UniqueFd own_reader, Deadline deadline) {
   const std::string name = store.get(kDoorKey, deadline);
   const Secret secret = Secret::from_text(store.get(kSecretKey, deadline));
-  UniqueFd socket = make_socket();
+  UniqueFd socket = unix_socket();
   const AbstractAddress address(name);
   while (::connect(socket.get(), address.get(), address.size) != 0) {
     // Other ranks wait there, and poll() does not report when they have connected.
@@ -231,7 +175,7 @@ void Segment::fetch(Store& store, int rank, int size, UniqueFd own_reader, Deadl
   } catch (const PeerLost&) {
     throw PeerLost("rank 0 went away while the group was being made", 0);
   }
-  std::vector<UniqueFd> fds = receive_fds(socket.get(), static_cast<size_t>(size) + 2, deadline);
+  std::vector<UniqueFd> fds = from_rank_0(socket.get(), static_cast<size_t>(size) + 2, deadline);
   try {
     read_exact(socket.get(), pids_.data(), pids_.size() * sizeof pids_[0], deadline);
   } catch (const PeerLost&) {

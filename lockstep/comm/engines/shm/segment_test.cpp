@@ -14,6 +14,7 @@
 
 #include "lockstep/comm/engines/shm/door.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/unix_socket.h"
 #include "lockstep/store/hash_store.h"
 
 namespace lockstep::inline v0::shm {
@@ -24,7 +25,7 @@ Deadline soon() {
 }
 
 UniqueFd connected(const std::string& door) {
-  UniqueFd fd = make_socket();
+  UniqueFd fd = unix_socket();
   const AbstractAddress address(door);
   while (::connect(fd.get(), address.get(), address.size) != 0 && errno == EAGAIN)
     std::this_thread::yield();
@@ -62,7 +63,7 @@ TEST(Segment, ADoorThatLetsNobodyInIsLeftAtTheDeadline) {
   std::vector<UniqueFd> queue;
   const AbstractAddress address(door.name());
   do {
-    queue.push_back(make_socket());
+    queue.push_back(unix_socket());
   } while (::connect(queue.back().get(), address.get(), address.size) == 0);
   EXPECT_THROW(Segment(store, 1, 2, 4096, nullptr, nullptr, Deadline::seconds(0.2)), Timeout);
 }

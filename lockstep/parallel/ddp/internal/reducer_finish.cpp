@@ -8,7 +8,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/parallel/ddp/internal/reducer_state.h"
-#include "lockstep/parallel/ddp/internal/sparse_sum.h"
+#include "lockstep/replicas/sparse_sum.h"
 
 namespace lockstep::inline v0::internal {
 

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/ddp/internal/sparse_sum.h"
+#include "lockstep/replicas/sparse_sum.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sparse_coo_tensor.h>

@@ -1,0 +1,19 @@
+// What users of other launchers type that `lockstep run` knows and does not do: each flag with what
+// to use instead. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lockstep/cli/flag_syntax.h"
+
+namespace lockstep::inline v0::cli {
+
+// Flags of mpirun, accelerate, deepspeed and horovodrun, each with its `instead`.
+const std::vector<Flag>& named_flags();
+
+// Refuses mpirun's ':' between several programs. `program`: the program and its arguments.
+// Throws: UsageError.
+void refuse_several_programs(const SplitCommandLine& line);
+
+}  // namespace lockstep::inline v0::cli

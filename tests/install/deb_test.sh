@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# deb_test.sh BUILD LIBTORCH: the Debian packages of BUILD, installed into an empty Debian 12, run the README's first job with the
+# folder LIBTORCH, without a compiler. 77: skipped, and said why.
+set -euo pipefail
+build=$1
+libtorch=$2
+source_dir=$(cd "$(dirname "$0")/../.." && pwd)
+work=$build/install_test/deb
+
+skip() {
+  echo "Skipped: $1"
+  exit 77
+}
+[ "$(id -u)" = 0 ] || skip "only root can make a root folder of Debian"
+for command in debootstrap dpkg-buildpackage dh lintian; do
+  command -v "$command" >/dev/null || skip "$command is not here (apt-get install debootstrap dpkg-dev debhelper lintian)"
+done
+
+clean_up() {
+  umount "$work/root/proc" 2>/dev/null || true
+  umount "$work/root/opt/libtorch" 2>/dev/null || true
+}
+trap clean_up EXIT
+clean_up
+rm -rf --one-file-system "$work"
+mkdir -p "$work"
+"$source_dir/scripts/package" --deb --build "$build" --out "$work/debs"
+
+# The mirror that this machine uses itself.
+mirror=$(sed -n 's/^URIs: *\([^ ]*\).*/\1/p; s/^deb \(\[[^]]*\] \)\?\([^ ]*\) bookworm .*/\2/p' /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -n 1)
+[ -n "$mirror" ] || skip "this machine's apt has no mirror of Debian 12"
+debootstrap --variant=minbase bookworm "$work/root" "$mirror" >"$work/debootstrap.log" 2>&1 ||
+  skip "debootstrap failed: $(tail -n 1 "$work/debootstrap.log")"
+cp -r /etc/apt/apt.conf.d/. "$work/root/etc/apt/apt.conf.d/"
+mkdir -p "$work/root/debs" "$work/root/opt/libtorch"
+cp "$work"/debs/*.deb "$work/root/debs/"
+mount -t proc proc "$work/root/proc" || skip "/proc cannot be mounted in a root folder here"
+mount --bind "$libtorch" "$work/root/opt/libtorch"
+
+inside() { chroot "$work/root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root "$@"; }
+# Only the run-time packages: no compiler comes with them.
+inside sh -c "DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends /debs/liblockstep-torch*.deb /debs/lockstep_*.deb" >"$work/apt.log" 2>&1 ||
+  { tail -n 20 "$work/apt.log"; exit 1; }
+for compiler in g++ c++ cc; do
+  if inside sh -c "command -v $compiler"; then
+    echo "$compiler is there, which a compiler should not be"
+    exit 1
+  fi
+done
+inside lockstep train mnist --data digits --nproc 2 --epochs 1 --max-steps 20 --output /root/run
+inside test -f /root/run/result.json
+inside lockstep doctor | grep "libtorch" | grep "/opt/libtorch"
+inside ldd /usr/lib/liblockstep-torch*.so.0 | grep -v libtorch_cpu | grep -v libc10 | (! grep "not found")
+rm -rf --one-file-system "$work/root/debs"
+echo "The first job ran from the packages alone."
