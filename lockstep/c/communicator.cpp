@@ -10,6 +10,7 @@
 #include "lockstep/c/internal/guard.h"
 #include "lockstep/c/internal/handles.h"
 #include "lockstep/c/internal/options.h"
+#include "lockstep/comm/from_mpi.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/comm/job_store.h"
 #include "lockstep/core/errors.h"
@@ -37,6 +38,16 @@ InitOptions init_options(const lockstep_init_options* given) {
   if (options.rank != -1) result.rank = options.rank;
   if (options.world_size != -1) result.world_size = options.world_size;
   return result;
+}
+
+FromMpiOptions from_mpi_options(const lockstep_init_options* given) {
+  const InitOptions options = init_options(given);
+  if (options.init_method != "env://" || !options.secret.empty() || options.rank ||
+      options.world_size) {
+    throw InvalidArgument(
+        "init_method, secret, rank and world_size are MPI's: leave them out of the options");
+  }
+  return {.backend = options.backend, .timeout = options.timeout, .device = options.device};
 }
 
 // Puts a number of the communicator into `out`.
@@ -71,6 +82,16 @@ lockstep_status lockstep_init(const lockstep_init_options* options, lockstep_com
     lockstep_comm*& result = needed(comm, "comm");
     result = nullptr;
     result = new lockstep_comm{lockstep::init(c_api::init_options(options))};
+  });
+}
+
+lockstep_status lockstep_init_from_mpi_fint(int32_t mpi_comm, const lockstep_init_options* options,
+                                            const void* mpi_function, lockstep_comm** comm) {
+  return guarded([&] {
+    lockstep_comm*& result = needed(comm, "comm");
+    result = nullptr;
+    result = new lockstep_comm{
+        lockstep::from_mpi_fint(mpi_comm, c_api::from_mpi_options(options), mpi_function)};
   });
 }
 

@@ -1,12 +1,12 @@
-/* Names the caller's line in errors: each call of a function below is preceded by lockstep_site().
- * lockstep.h includes it; define LOCKSTEP_NO_SITES before, and it does not. A function's address, and
- * a name in parentheses, are the function itself. */
+// Names the caller's line in errors: each call of a function below is preceded by lockstep_site().
+// lockstep.h includes it; define LOCKSTEP_NO_SITES before, and it does not. A function's address,
+// and a name in parentheses, are the function itself.
 #ifndef LOCKSTEP_C_SITES_H
 #define LOCKSTEP_C_SITES_H
 
 #include "lockstep/c/base.h"
 
-/* clang-format off */
+// clang-format off
 #define lockstep_comm_split(...) (lockstep_site(__FILE__, __LINE__), lockstep_comm_split(__VA_ARGS__))
 #define lockstep_comm_duplicate(...) (lockstep_site(__FILE__, __LINE__), lockstep_comm_duplicate(__VA_ARGS__))
 #define lockstep_barrier(...) (lockstep_site(__FILE__, __LINE__), lockstep_barrier(__VA_ARGS__))
@@ -26,6 +26,6 @@
 #define lockstep_irecv(...) (lockstep_site(__FILE__, __LINE__), lockstep_irecv(__VA_ARGS__))
 #define lockstep_broadcast_arrays(...) (lockstep_site(__FILE__, __LINE__), lockstep_broadcast_arrays(__VA_ARGS__))
 #define lockstep_average_arrays(...) (lockstep_site(__FILE__, __LINE__), lockstep_average_arrays(__VA_ARGS__))
-/* clang-format on */
+// clang-format on
 
-#endif /* LOCKSTEP_C_SITES_H */
+#endif  // LOCKSTEP_C_SITES_H

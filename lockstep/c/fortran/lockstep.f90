@@ -62,7 +62,8 @@ module lockstep
     LOCKSTEP_MIN = 3, LOCKSTEP_MAX = 4, LOCKSTEP_BIT_AND = 5, LOCKSTEP_BIT_OR = 6, &
     LOCKSTEP_BIT_XOR = 7
 
-  public :: lockstep_init, lockstep_comm_free, lockstep_comm_rank, lockstep_comm_size, &
+  public :: lockstep_init, lockstep_init_from_mpi, lockstep_comm_free, lockstep_comm_rank, &
+    lockstep_comm_size, &
     lockstep_comm_local_rank, lockstep_comm_local_size, lockstep_comm_split, &
     lockstep_comm_duplicate, lockstep_comm_abort, lockstep_barrier, lockstep_all_reduce, &
     lockstep_broadcast, lockstep_reduce, lockstep_gather, lockstep_all_gather, &
@@ -96,6 +97,19 @@ contains
     call finish(c_init(comm%handle, c_text(backend), c_text(init_method), c_text(secret), &
       c_text(device), or_real(timeout_seconds, 0.0_c_double), or_default(rank, -1), &
       or_default(world_size, -1)), "lockstep_init", ierr)
+  end subroutine
+
+  ! The communicator of the processes of an MPI communicator: MPI_COMM_WORLD of `use mpi` or mpif.h,
+  ! or MPI_VAL of a type(MPI_Comm) of `use mpi_f08`. The program calls MPI_Init and MPI_Finalize.
+  subroutine lockstep_init_from_mpi(mpi_comm, comm, backend, device, timeout_seconds, ierr)
+    integer, intent(in) :: mpi_comm
+    type(lockstep_comm), intent(out) :: comm
+    character(*), intent(in), optional :: backend
+    character(*), intent(in), optional :: device
+    real(c_double), intent(in), optional :: timeout_seconds
+    integer, intent(out), optional :: ierr
+    call finish(c_init_mpi(comm%handle, int(mpi_comm, c_int32_t), c_text(backend), &
+      c_text(device), or_real(timeout_seconds, 0.0_c_double)), "lockstep_init_from_mpi", ierr)
   end subroutine
 
   subroutine lockstep_comm_free(comm, ierr)

@@ -71,6 +71,15 @@ lockstep_status lockstep_f_init(lockstep_comm** comm, const char* backend, const
   return lockstep_init(&options, comm);
 }
 
+lockstep_status lockstep_f_init_mpi(lockstep_comm** comm, int32_t mpi_comm, const char* backend,
+                                    const char* device, double timeout) {
+  lockstep_init_options options = LOCKSTEP_INIT_OPTIONS;
+  options.backend = *backend != '\0' ? backend : NULL;
+  options.device = *device != '\0' ? device : NULL;
+  options.timeout_seconds = timeout;
+  return lockstep_init_from_mpi_fint(mpi_comm, &options, NULL, comm);
+}
+
 lockstep_status lockstep_f_all_reduce(lockstep_comm* comm, const CFI_cdesc_t* a, int32_t op) {
   view v;
   return lockstep_all_reduce(comm, seen(a, &v), op);

@@ -19,6 +19,16 @@ module lockstep_functions
       integer(c_int32_t), value :: world_size
       integer(c_int) :: status
     end function
+    function c_init_mpi(comm, mpi_comm, backend, device, timeout_seconds) &
+        bind(c, name="lockstep_f_init_mpi") result(status)
+      import
+      type(c_ptr), intent(inout) :: comm
+      integer(c_int32_t), value :: mpi_comm
+      character(kind=c_char), intent(in) :: backend(*)
+      character(kind=c_char), intent(in) :: device(*)
+      real(c_double), value :: timeout_seconds
+      integer(c_int) :: status
+    end function
     function c_comm_free(comm) bind(c, name="lockstep_comm_free") result(status)
       import
       type(c_ptr), value :: comm
