@@ -87,6 +87,7 @@ enum { LOCKSTEP_CPU = 0, LOCKSTEP_CUDA = 1 };
 // The most dimensions of an array.
 #define LOCKSTEP_MAX_DIMS 16
 
+typedef struct lockstep_array lockstep_array;
 // A view of memory that the caller owns: functions neither keep the struct nor free what it points
 // to. A function reads or writes `data` until it returns; a non-blocking one until its work is
 // complete.
@@ -94,7 +95,6 @@ enum { LOCKSTEP_CPU = 0, LOCKSTEP_CUDA = 1 };
 //   double a[3][4];
 //   lockstep_array view = {.data = a, .shape = (int64_t[]){3, 4}, .ndim = 2,
 //                          .dtype = LOCKSTEP_FLOAT64};
-typedef struct lockstep_array lockstep_array;
 struct lockstep_array {
   void* data;            // may be NULL where the shape has no element
   const int64_t* shape;  // `ndim` sizes, each 0 or more; NULL if ndim is 0

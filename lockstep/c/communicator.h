@@ -25,9 +25,9 @@ typedef struct lockstep_comm lockstep_comm;    // a rank's handle of a group
 typedef struct lockstep_work lockstep_work;    // a non-blocking operation
 typedef struct lockstep_store lockstep_store;  // a connection to the job's store
 
+typedef struct lockstep_init_options lockstep_init_options;
 // How lockstep_init() joins the job. Start from LOCKSTEP_INIT_OPTIONS. Texts are copied; NULL is
 // the default.
-typedef struct lockstep_init_options lockstep_init_options;
 struct lockstep_init_options {
   size_t struct_size;  // of the struct that the caller was compiled with
   // "shm", "tcp", "hierarchical", "gloo", "mpi", "nccl", "local". NULL: LOCKSTEP_BACKEND, or what

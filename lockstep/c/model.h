@@ -32,8 +32,8 @@ typedef struct lockstep_model lockstep_model;
 LOCKSTEP_C_EXPORT lockstep_status lockstep_model_load(const char* path, const char* device,
                                                       lockstep_model** model);
 
-// The network that lockstep_model_mlp() makes. Start from LOCKSTEP_MLP_OPTIONS.
 typedef struct lockstep_mlp_options lockstep_mlp_options;
+// The network that lockstep_model_mlp() makes. Start from LOCKSTEP_MLP_OPTIONS.
 struct lockstep_mlp_options {
   size_t struct_size;      // of the struct that the caller was compiled with
   const int64_t* sizes;    // of the layers: inputs, hidden layers, outputs
@@ -94,8 +94,8 @@ typedef int (*lockstep_loss_function)(void* context, const lockstep_array* outpu
                                       int32_t target_count, lockstep_array* gradients,
                                       double* loss);
 
-// The loss and the optimizer. Start from LOCKSTEP_TRAINING_OPTIONS. The same on all ranks.
 typedef struct lockstep_training_options lockstep_training_options;
+// The loss and the optimizer. Start from LOCKSTEP_TRAINING_OPTIONS. The same on all ranks.
 struct lockstep_training_options {
   size_t struct_size;  // of the struct that the caller was compiled with
   // "mse", "l1", "cross_entropy", "nll": of the first output and the first target, a mean.

@@ -1,18 +1,18 @@
 ! Lockstep for Fortran: communicators, collectives, and TorchScript models that train on all ranks.
 !
-! It stands on the C interface; the headers of lockstep/c say more about each function, which has the same name
-! there.
+! It stands on the C interface, where each function has the same name; the headers of lockstep/c say
+! more.
 !
 ! - Errors: with `ierr`, the status is put there (LOCKSTEP_OK is 0) and lockstep_error() has the
 !   text. Without it the text goes to the error unit, and the program ends with `error stop 1`.
 ! - Arrays are of any rank up to 15, of real32, real64, int8 to int64 or logical(c_bool), contiguous
 !   or sections with a positive step. Nothing is copied. An array a(n1, ..., nk) is the tensor
-!   (nk, ..., n1): the same memory, seen in row-major order. So the last index counts parts, rows and
-!   samples: a batch of n samples with m numbers each is x(m, n).
+!   (nk, ..., n1): the same memory, seen in row-major order. So the last index counts parts, rows
+!   and samples: a batch of n samples with m numbers each is x(m, n).
 ! - Array arguments have no declared type, so the compiler cannot check it. Lockstep refuses others,
 !   and ranks whose types differ.
-! - Compile lockstep_functions.f90 before it, and lockstep_fortran.c with the C compiler that belongs
-!   to the Fortran compiler.
+! - Compile lockstep_functions.f90 before it, and lockstep_fortran.c with the C compiler that
+!   belongs to the Fortran compiler.
 module lockstep
   use, intrinsic :: iso_c_binding
   use, intrinsic :: iso_fortran_env, only: error_unit
@@ -355,7 +355,8 @@ contains
       "lockstep_broadcast_arrays", ierr)
   end subroutine
 
-  ! Replaces the arrays by their averages over the ranks, in few messages: an application's own gradients.
+  ! Replaces the arrays by their averages over the ranks, in few messages: an application's own
+  ! gradients.
   subroutine lockstep_average_arrays(comm, arrays, ierr)
     type(lockstep_comm), intent(in) :: comm
     type(lockstep_list), intent(in) :: arrays
@@ -451,7 +452,8 @@ contains
     call finish(c_model_forward(model%handle, input, output), "lockstep_model_forward", ierr)
   end subroutine
 
-  ! One step of all ranks. A rank without samples gives x(m, 0). `loss` is the mean over all ranks' samples.
+  ! One step of all ranks. A rank without samples gives x(m, 0). `loss` is the mean over all ranks'
+  ! samples.
   subroutine lockstep_model_train_step(model, input, target, loss, ierr)
     type(lockstep_model), intent(in) :: model
     type(*), dimension(..), intent(in) :: input

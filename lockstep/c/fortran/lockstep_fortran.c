@@ -1,6 +1,6 @@
-/* The C half of the module `lockstep`: turns the descriptors of Fortran's arrays into lockstep_array
- * and calls the C interface. It is compiled with the user's compilers, for a descriptor's layout is
- * the Fortran compiler's own.
+/* The C half of the module `lockstep`: turns the descriptors of Fortran's arrays into
+ * lockstep_array and calls the C interface. It is compiled with the user's compilers, for a
+ * descriptor's layout is the Fortran compiler's own.
  *
  * An array a(n1, n2, ..., nk) becomes the shape (nk, ..., n2, n1), whose last dimension is n1: the
  * same memory, in row-major order. Sections become strides. Nothing is copied.
@@ -38,8 +38,8 @@ static int32_t type_of(const CFI_cdesc_t* a) {
   }
 }
 
-/* The view of a descriptor, NULL for an argument that is absent. A stride that is no multiple of the
- * element, as in a component of an array of derived type, becomes -1, which is refused. */
+/* The view of a descriptor, NULL for an argument that is absent. A stride that is no multiple of
+ * the element, as in a component of an array of derived type, becomes -1, which is refused. */
 static const lockstep_array* seen(const CFI_cdesc_t* a, view* v) {
   if (a == NULL) return NULL;
   memset(v, 0, sizeof *v);
