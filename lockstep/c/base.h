@@ -87,7 +87,7 @@ enum { LOCKSTEP_CPU = 0, LOCKSTEP_CUDA = 1 };
 // The most dimensions of an array.
 #define LOCKSTEP_MAX_DIMS 16
 
-typedef struct lockstep_array lockstep_array;
+typedef struct lockstep_array lockstep_array;  // a view of memory
 // A view of memory that the caller owns: functions neither keep the struct nor free what it points
 // to. A function reads or writes `data` until it returns; a non-blocking one until its work is
 // complete.

@@ -25,7 +25,7 @@ typedef struct lockstep_comm lockstep_comm;    // a rank's handle of a group
 typedef struct lockstep_work lockstep_work;    // a non-blocking operation
 typedef struct lockstep_store lockstep_store;  // a connection to the job's store
 
-typedef struct lockstep_init_options lockstep_init_options;
+typedef struct lockstep_init_options lockstep_init_options;  // of lockstep_init()
 // How lockstep_init() joins the job. Start from LOCKSTEP_INIT_OPTIONS. Texts are copied; NULL is
 // the default.
 struct lockstep_init_options {

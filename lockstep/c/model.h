@@ -32,7 +32,7 @@ typedef struct lockstep_model lockstep_model;
 LOCKSTEP_C_EXPORT lockstep_status lockstep_model_load(const char* path, const char* device,
                                                       lockstep_model** model);
 
-typedef struct lockstep_mlp_options lockstep_mlp_options;
+typedef struct lockstep_mlp_options lockstep_mlp_options;  // of lockstep_model_mlp()
 // The network that lockstep_model_mlp() makes. Start from LOCKSTEP_MLP_OPTIONS.
 struct lockstep_mlp_options {
   size_t struct_size;      // of the struct that the caller was compiled with
@@ -94,7 +94,7 @@ typedef int (*lockstep_loss_function)(void* context, const lockstep_array* outpu
                                       int32_t target_count, lockstep_array* gradients,
                                       double* loss);
 
-typedef struct lockstep_training_options lockstep_training_options;
+typedef struct lockstep_training_options lockstep_training_options;  // loss and optimizer
 // The loss and the optimizer. Start from LOCKSTEP_TRAINING_OPTIONS. The same on all ranks.
 struct lockstep_training_options {
   size_t struct_size;  // of the struct that the caller was compiled with
