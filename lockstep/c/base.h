@@ -47,7 +47,7 @@ typedef enum lockstep_status {
   LOCKSTEP_INTERNAL_ERROR = 13
 } lockstep_status;
 
-// "LOCKSTEP_TIMEOUT" and so on; "unknown status" for another number. Never NULL.
+// The name of its constant; "unknown status" for another number. Never NULL.
 // Thread-safety: any thread.
 LOCKSTEP_C_EXPORT const char* lockstep_status_name(lockstep_status status);
 
