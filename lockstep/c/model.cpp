@@ -169,8 +169,9 @@ lockstep_status lockstep_model_start_training(lockstep_model* model, lockstep_co
     const lockstep::Communicator& with = needed(comm, "comm").comm;
     const lockstep_training_options options = c_api::known_options(
         &needed(given, "options"), LOCKSTEP_TRAINING_OPTIONS, "lockstep_training_options");
-    trained.training.reset();
-    trained.training = std::make_unique<c_api::Training>(trained.model, with, options);
+    // The former training stays if this one cannot be made.
+    auto training = std::make_unique<c_api::Training>(trained.model, with, options);
+    trained.training = std::move(training);
   });
 }
 
@@ -223,7 +224,7 @@ lockstep_status lockstep_model_restore(lockstep_model* model, const char* path) 
 
 lockstep_status lockstep_model_save_script(lockstep_model* model, const char* path) {
   return guarded([&] {
-    const lockstep_model& given = needed(model, "model");
+    lockstep_model& given = needed(model, "model");
     c_api::save_script(given.model, given.training.get(), &needed(path, "path"));
   });
 }

@@ -376,6 +376,10 @@ int check_model_mistakes(const char* folder) {
               "beta1");
   options.beta1 = 0.9;
   CHECK_OK(lockstep_model_start_training(model, comm, &options));
+  options.optimizer = "lion"; /* refused, and the training goes on */
+  CHECK_ERROR(lockstep_model_start_training(model, comm, &options), LOCKSTEP_INVALID_ARGUMENT,
+              "no optimizer 'lion'");
+  CHECK_OK(lockstep_model_train_step(model, &part.inputs, 1, &part.targets, 1, &loss));
   part.target_shape[1] = 1; /* mse would stretch it */
   CHECK_ERROR(lockstep_model_train_step(model, &part.inputs, 1, &part.targets, 1, &loss),
               LOCKSTEP_INVALID_ARGUMENT, "the target has the shape [4, 1]");

@@ -59,7 +59,8 @@ void restore_checkpoint(ScriptModel& model, Training* training, const std::strin
   model.set_state(checkpoint.model.tensors, path);
 }
 
-void save_script(const ScriptModel& model, Training* training, const std::string& path) {
+void save_script(ScriptModel& model, Training* training, const std::string& path) {
+  model.eval();
   once(training, [&] { model.save(path); });
 }
 

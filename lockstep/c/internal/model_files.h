@@ -12,6 +12,6 @@ class Training;
 // them; `training` may be null.
 void save_checkpoint(const ScriptModel& model, Training* training, const std::string& path);
 void restore_checkpoint(ScriptModel& model, Training* training, const std::string& path);
-void save_script(const ScriptModel& model, Training* training, const std::string& path);
+void save_script(ScriptModel& model, Training* training, const std::string& path);
 
 }  // namespace lockstep::inline v0::c_api
