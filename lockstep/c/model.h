@@ -167,8 +167,8 @@ LOCKSTEP_C_EXPORT lockstep_status lockstep_model_save(lockstep_model* model, con
 // Errors: CHECKPOINT_ERROR on all ranks if one cannot read it; the model is then as before.
 LOCKSTEP_C_EXPORT lockstep_status lockstep_model_restore(lockstep_model* model, const char* path);
 // Writes the model as a TorchScript file in evaluation mode, for inference elsewhere, whole or not
-// at all. Collective
-// as lockstep_model_save().
+// at all.
+// Collective: as lockstep_model_save().
 LOCKSTEP_C_EXPORT lockstep_status lockstep_model_save_script(lockstep_model* model,
                                                              const char* path);
 
