@@ -152,6 +152,7 @@ int check_training(void) {
   ((double*)bias.data)[3] = rank;
   CHECK_OK(lockstep_model_average(model, comm));
   CHECK_THAT(2 * ((double*)bias.data)[3] == size - 1);
+  CHECK_OK(lockstep_model_free(model));
   CHECK_OK(make_net((uint64_t)rank, &model));
   CHECK_OK(lockstep_model_broadcast(model, comm, 0));
   CHECK_THAT(difference(model, other) == 0);
