@@ -141,7 +141,11 @@ file(CONFIGURE OUTPUT "${generated}/LockstepConfigVersion.cmake" CONTENT "includ
 foreach(file IN ITEMS lockstepConfig lockstepConfigVersion LockstepConfig LockstepConfigVersion)
   install(FILES "${generated}/${file}.cmake" DESTINATION "${package_dir}" ${headers})
 endforeach()
-install(FILES "${PROJECT_SOURCE_DIR}/cmake/LockstepTorch.cmake" DESTINATION "${package_dir}" ${headers})
+install(FILES "${PROJECT_SOURCE_DIR}/cmake/LockstepTorch.cmake" "${PROJECT_SOURCE_DIR}/cmake/LockstepFortran.cmake"
+        DESTINATION "${package_dir}" ${headers})
+foreach(file IN ITEMS lockstep_functions.f90 lockstep.f90 lockstep_fortran.c)
+  install(FILES "${PROJECT_SOURCE_DIR}/lockstep/c/fortran/${file}" DESTINATION "${CMAKE_INSTALL_DATADIR}/lockstep/fortran" ${headers})
+endforeach()
 install(FILES "${generated}/lockstepBuild.cmake" DESTINATION "${build_dir}" ${headers})
 
 # The one for pkg-config, for the shared library: lockstep.pc is the release that was installed last.

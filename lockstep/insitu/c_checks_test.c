@@ -7,8 +7,8 @@
 /* What it expected, or "". */
 const char* lockstep_insitu_c_checks(const char* name);
 
-#define EXPECT(condition)                      \
-  do {                                         \
+#define EXPECT(condition)                            \
+  do {                                               \
     if (!(condition)) return "expected " #condition; \
   } while (0)
 
@@ -62,8 +62,7 @@ const char* lockstep_insitu_c_checks(const char* name) {
   memcpy(places[0], u, sizeof u);
   memcpy(places[1], &step, sizeof step);
   EXPECT(lockstep_insitu_commit(producer, error, sizeof error) == 0);
-  EXPECT(lockstep_insitu_commit(producer, error, sizeof error) ==
-         LOCKSTEP_INSITU_INVALID_ARGUMENT);
+  EXPECT(lockstep_insitu_commit(producer, error, sizeof error) == LOCKSTEP_INSITU_INVALID_ARGUMENT);
   EXPECT(lockstep_insitu_push(producer, arrays, 2, 1, &placed, error, sizeof error) == 0);
   EXPECT(placed == 0);
 

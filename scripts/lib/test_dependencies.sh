@@ -18,6 +18,8 @@ gdb                  command gdb
 slurm-wlm            command sbatch
 munge                file /usr/sbin/munged
 libgrpc++-dev        header grpcpp/generic/generic_stub.h
+gfortran             command gfortran
+abigail-tools        command abidiff
 pkg-config           command pkg-config
 zstd                 command zstd
 zsh                  command zsh

@@ -291,6 +291,41 @@ class Checks(unittest.TestCase):
         code, output = self.run_check("check-headers", "--build", build)
         self.assertEqual((code, output), (0, "ok: 1 headers\n"))
 
+    # -- the interface for C
+
+    def c_interface(self, change=lambda name, text: text):
+        """The tree's own interface, with each file changed."""
+        folder = os.path.join(self.root, "lockstep/c")
+        os.makedirs(folder)
+        for name in ("base.h", "communicator.h", "model.h", "lockstep.h", "lockstep_c.symbols", "lockstep_c.abi"):
+            with open(os.path.join(ROOT, "lockstep/c", name), encoding="utf-8") as f:
+                text = f.read()
+            with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
+                f.write(change(name, text))
+        done = subprocess.run([sys.executable, os.path.join(ROOT, "scripts/c-abi"), "--root", self.root], capture_output=True, text=True,
+                              check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    def test_interface_for_c(self):
+        status, output = self.c_interface()
+        self.assertIn(status, (0, 77), output)
+
+    def test_constant_with_another_number(self):
+        status, output = self.c_interface(lambda _, text: text.replace("LOCKSTEP_MAX = 4", "LOCKSTEP_MAX = 5"))
+        self.assertEqual(status, 1)
+        self.assertIn("LOCKSTEP_MAX=5 is declared, and not in lockstep_c.symbols", output)
+
+    def test_function_that_has_gone(self):
+        status, output = self.c_interface(lambda name, text: text + ("lockstep_frobnicate 0.1.0\n" if name.endswith("symbols") else ""))
+        self.assertEqual(status, 1)
+        self.assertIn("lockstep_frobnicate is in lockstep_c.symbols, and no header declares it", output)
+
+    @unittest.skipUnless(shutil.which("abidiff"), "abidiff is not here")
+    def test_field_of_another_type(self):
+        status, output = self.c_interface(lambda _, text: text.replace("int64_t* shape", "int32_t* shape"))
+        self.assertEqual(status, 1)
+        self.assertIn("the types of functions are not those of lockstep_c.abi", output)
+
     # -- formatting
 
     def test_formatting(self):

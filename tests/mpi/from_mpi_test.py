@@ -48,11 +48,11 @@ def what_is_left():
 
 
 class FromMpi(unittest.TestCase):
-    def run_ranks(self, mpi, ranks, scenario, *more, seconds=120, survivors=0):
+    def run_ranks(self, mpi, ranks, scenario, *more, seconds=120, survivors=0, language=""):
         """What each rank said, as lists of lines. `survivors`: so many go on when the launcher has ended."""
-        program = getattr(OPTIONS, mpi)
+        program = getattr(OPTIONS, mpi + language)
         if program is None:
-            self.skipTest(f"no program for {mpi}: its mpicxx was not there when this was configured")
+            self.skipTest(f"no program{language.replace('_', ' in ')} for {mpi}: its compilers were not there when this was configured")
         launcher = started_by(mpi, ranks)
         if shutil.which(launcher[0]) is None:
             self.skipTest(f"no {launcher[0]}")
@@ -105,6 +105,13 @@ class FromMpi(unittest.TestCase):
             with self.subTest(mpi):
                 check(mpi)
         self.assertEqual(what_is_left() - before, set(), "left behind")
+
+    def test_programs_in_c_and_fortran(self):
+        for language in ("_c", "_fortran"):
+            def check(mpi):
+                said = self.run_ranks(mpi, 3, "all", language=language)
+                self.assertEqual(said, {str(rank): ["all is well"] for rank in range(3)}, self.output)
+            self.for_each_mpi(check)
 
     def test_two_models_beside_the_programs_messages(self):
         def check(mpi):
@@ -180,7 +187,8 @@ class FromMpi(unittest.TestCase):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     for one in MPIS:
-        parser.add_argument(f"--{one}")
+        for language in ("", "-c", "-fortran"):
+            parser.add_argument(f"--{one}{language}")
     parser.add_argument("--standard-mpiexec")
     OPTIONS, rest = parser.parse_known_args()
     if not any(getattr(OPTIONS, one) for one in MPIS):
