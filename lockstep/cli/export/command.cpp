@@ -14,6 +14,7 @@
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/named_file.h"
+#include "lockstep/core/subprocess.h"
 #include "lockstep/core/text.h"
 
 namespace lockstep::inline v0::cli {
