@@ -8,6 +8,7 @@
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/completion.h"
 #include "lockstep/cli/doctor/command.h"
+#include "lockstep/cli/export/command.h"
 #include "lockstep/cli/flag_syntax.h"
 #include "lockstep/cli/manual.h"
 #include "lockstep/cli/option_parsing.h"
@@ -218,8 +219,8 @@ TEST(OptionParsing, ALongListBreaksBehindAComma) {
 }
 
 TEST(Help, FitsATerminalAndEndsWithAnExample) {
-  for (const std::string& text :
-       {help_text(), run_help(), doctor_help(), plan_help(), completion_help(), manual_help()})
+  for (const std::string& text : {help_text(), run_help(), doctor_help(), export_help(),
+                                  plan_help(), completion_help(), manual_help()})
     expect_help(text);
 }
 

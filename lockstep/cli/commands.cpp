@@ -6,6 +6,7 @@
 
 #include "lockstep/cli/completion.h"
 #include "lockstep/cli/doctor/command.h"
+#include "lockstep/cli/export/command.h"
 #include "lockstep/cli/libtorch_choice.h"
 #include "lockstep/cli/manual.h"
 #include "lockstep/cli/plan/command.h"
@@ -62,6 +63,7 @@ OwnCommand own_command(const std::string& name) {
   if (name == "run") return run_command;
   if (name == "doctor") return doctor_command;
   if (name == "plan") return plan_command;
+  if (name == "export") return export_command;
   if (name == "completion") return completion_command;
   if (name == "man") return manual_command;
   return nullptr;
@@ -101,6 +103,7 @@ const std::vector<Command>& commands() {
       {"compare", "run the same training in several ways, and compare them", kTools},
       {"diff", "find where two runs or two checkpoints part", kEngine},
       {"checkpoint", "look into a checkpoint, or convert its tensors", kEngine},
+      {"export", "write a checkpoint's model as an ONNX, pt2 or TorchScript file"},
       {"bench", "measure collectives, training steps or remote calls", kTools},
       {"verify", "check that every way to divide a model gives one process's numbers", kTools},
       {"plan", "show what a pipeline's schedule will do, before it runs"},

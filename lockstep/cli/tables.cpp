@@ -10,6 +10,7 @@
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/completion.h"
 #include "lockstep/cli/doctor/command.h"
+#include "lockstep/cli/export/command.h"
 #include "lockstep/cli/manual.h"
 #include "lockstep/cli/plan/command.h"
 #include "lockstep/cli/run/flags.h"
@@ -26,6 +27,7 @@ OptionTable own_table(const std::string& name) {
   if (name == "run") return run_table();
   if (name == "doctor") return doctor_table();
   if (name == "plan") return plan_table();
+  if (name == "export") return export_table();
   if (name == "completion") return completion_table();
   if (name == "man") return manual_table();
   throw Error("the command " + name + " has no table of its options");
