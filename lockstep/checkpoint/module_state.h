@@ -1,5 +1,6 @@
 // The parameters and buffers of a model, as a safetensors file under their names (which equal
-// Python's state_dict()). A model is one of any kind: a module, its holder, a TorchScript module, a
+// Python's state_dict(), except that of a TorchScript module non-persistent buffers and plain tensor
+// attributes are there too). A model is one of any kind: a module, its holder, a TorchScript module, a
 // TensorModel (flat/named_tensors.h); or the list of its tensors, with which all of this is done.
 #pragma once
 

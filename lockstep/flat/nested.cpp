@@ -64,6 +64,22 @@ void for_each_tensor_of(c10::IValue& value, const std::function<void(at::Tensor&
   }
 }
 
+bool holds_object(const c10::IValue& value) {
+  const auto any = [](const auto& elements) {
+    return std::any_of(elements.begin(), elements.end(),
+                       [](const c10::IValue& element) { return holds_object(element); });
+  };
+  if (value.isTuple()) return any(value.toTupleRef().elements());
+  if (value.isList()) return any(value.toListRef());
+  if (value.isGenericDict()) {
+    for (const auto& entry : value.toGenericDict()) {
+      if (holds_object(entry.value())) return true;
+    }
+    return false;
+  }
+  return value.isObject();
+}
+
 int64_t rows_of_first(const c10::IValue* values, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     int64_t rows = -1;

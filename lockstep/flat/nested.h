@@ -33,6 +33,8 @@ namespace lockstep::inline v0::flat {
 // for_each_tensor() of a value of TorchScript: a list, tuple or dictionary with a replaced tensor
 // is replaced by another one. Other objects' tensors are not found.
 LOCKSTEP_API void for_each_tensor_of(c10::IValue& value, const std::function<void(at::Tensor&)>& f);
+// Whether the value is or holds such an object.
+LOCKSTEP_API bool holds_object(const c10::IValue& value);
 // The rows of the first tensor in these values; -1 without one.
 LOCKSTEP_API int64_t rows_of_first(const c10::IValue* values, size_t count);
 

@@ -107,8 +107,7 @@ class Averager {
   }
 
   void average_sparse(const at::Tensor& parameter) {
-    at::Tensor sum =
-        internal::sum_sparse(comm_, parameter.grad(), parameter.sizes(), parameter.scalar_type());
+    at::Tensor sum = internal::sum_sparse(comm_, parameter.grad(), parameter);
     sum.div_(static_cast<double>(comm_.size()));
     parameter.mutable_grad() = std::move(sum);
   }
@@ -129,6 +128,8 @@ class Averager {
       flight.flat = only.view({-1});
     } else {
       flight.flat = memory(bucket);
+      // A gradient alone is as long here as on a rank where it is reduced in place.
+      if (only.defined()) flight.flat = flight.flat.narrow(0, 0, only.numel());
       for (const flat::Bucket::Slot& slot : bucket.slots) {
         const at::Tensor& gradient = parameters[slot.tensor].grad();
         const at::Tensor part =

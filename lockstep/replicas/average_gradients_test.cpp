@@ -138,6 +138,19 @@ TEST(AverageGradients, SparseOnesStaySparse) {
   });
 }
 
+TEST(AverageGradients, ARankWithoutASparseOneCountsAsZero) {
+  testing::run_threads(3, [](Communicator& comm) {
+    torch::nn::Embedding rows(torch::nn::EmbeddingOptions(6, 2).sparse(true));
+    if (comm.rank() != 1) rows(at::full({1}, comm.rank(), at::kLong)).sum().mul(3).backward();
+    average_gradients(rows, comm);
+    ASSERT_TRUE(rows->weight.grad().is_sparse());
+    const at::Tensor dense = rows->weight.grad().to_dense();
+    EXPECT_TRUE(dense[0].eq(1).all().item<bool>());
+    EXPECT_TRUE(dense[1].eq(0).all().item<bool>());
+    EXPECT_TRUE(dense[2].eq(1).all().item<bool>());
+  });
+}
+
 TEST(AverageGradients, ATiedParameterCountsOnce) {
   testing::run_threads(2, [](Communicator& comm) {
     at::Tensor weight = torch::ones({4}).set_requires_grad(true);

@@ -25,8 +25,8 @@ at::Tensor gather_rows(Communicator& comm, const at::Tensor& rows,
 
 }  // namespace
 
-at::Tensor sum_sparse(Communicator& comm, const at::Tensor& own, at::IntArrayRef shape,
-                      at::ScalarType dtype) {
+at::Tensor sum_sparse(Communicator& comm, const at::Tensor& own, const at::Tensor& parameter) {
+  const at::IntArrayRef shape = parameter.sizes();
   const at::Tensor mine = own.defined() ? own.detach().coalesce() : own;
   const at::Tensor facts = at::empty({1, 2}, at::kLong);
   facts[0][0] = mine.defined() ? mine._nnz() : -1;
@@ -46,10 +46,11 @@ at::Tensor sum_sparse(Communicator& comm, const at::Tensor& own, at::IntArrayRef
 
   std::vector<int64_t> row{0};
   for (size_t d = static_cast<size_t>(sparse_dim); d < shape.size(); ++d) row.push_back(shape[d]);
-  const at::Tensor indices =
-      mine.defined() ? mine.indices().t().contiguous() : at::empty({0, sparse_dim}, at::kLong);
-  const at::Tensor values =
-      mine.defined() ? mine.values().contiguous() : at::empty(row, at::TensorOptions(dtype));
+  const at::TensorOptions options =
+      at::TensorOptions(parameter.scalar_type()).device(parameter.device());
+  const at::Tensor indices = mine.defined() ? mine.indices().t().contiguous()
+                                            : at::empty({0, sparse_dim}, options.dtype(at::kLong));
+  const at::Tensor values = mine.defined() ? mine.values().contiguous() : at::empty(row, options);
   const at::Tensor all_indices = gather_rows(comm, indices, counts);
   const at::Tensor all_values = gather_rows(comm, values, counts);
   return at::sparse_coo_tensor(all_indices.t(), all_values, shape).coalesce();

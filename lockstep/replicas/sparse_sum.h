@@ -8,12 +8,12 @@
 
 namespace lockstep::inline v0::internal {
 
-// The sum of the ranks' COO tensors of one shape, coalesced, with the same bits on all ranks. An
-// undefined one contributes nothing; if all are undefined, so is the result.
+// The sum of the ranks' COO gradients of a parameter, coalesced, with the same bits on all ranks.
+// An undefined one contributes nothing; if all are undefined, so is the result. `parameter` gives
+// shape, dtype and device.
 // Collective: all ranks call it.
 // Throws: the communicator's errors, and InvalidArgument, on all ranks, if they differ in their
 // sparse dims.
-at::Tensor sum_sparse(Communicator& comm, const at::Tensor& own, at::IntArrayRef shape,
-                      at::ScalarType dtype);
+at::Tensor sum_sparse(Communicator& comm, const at::Tensor& own, const at::Tensor& parameter);
 
 }  // namespace lockstep::inline v0::internal

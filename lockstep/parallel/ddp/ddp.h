@@ -152,6 +152,9 @@ class DistributedDataParallel {
   }
   template <typename T>
   static void weigh(T& output, double weight) {
+    if constexpr (std::is_same_v<T, c10::IValue>) {
+      if (flat::holds_object(output)) internal::throw_cannot_weigh();
+    }
     bool any = false;
     flat::for_each_tensor(output, [weight, &any](at::Tensor& tensor) {
       tensor = internal::weigh_gradient(tensor, weight);

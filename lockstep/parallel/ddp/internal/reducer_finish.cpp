@@ -122,8 +122,7 @@ void ReducerState::settle_sparse() {
     at::Tensor own;
     if (gradient.arrivals > 0 || gradient.earlier) own = gradient.parameter.grad();
     if (own.defined() && !own.is_sparse()) own = own.to_sparse(1);
-    const at::Tensor sum =
-        sum_sparse(comm_, own, gradient.parameter.sizes(), gradient.parameter.scalar_type());
+    const at::Tensor sum = sum_sparse(comm_, own, gradient.parameter);
     if (sum.defined()) gradient.parameter.mutable_grad() = sum.div_(comm_.size());
   }
 }
