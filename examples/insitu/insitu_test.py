@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import sys
 import time
 
@@ -28,10 +29,15 @@ class Program:
         self.lines = []
 
     def await_line(self, text):
-        for line in self.process.stdout:
-            self.lines.append(line)
-            if text in line:
-                return
+        watch = threading.Timer(SECONDS, self.kill)
+        watch.start()
+        try:
+            for line in self.process.stdout:
+                self.lines.append(line)
+                if text in line:
+                    return
+        finally:
+            watch.cancel()
         fail(f"no line with '{text}' of {self.words}: {''.join(self.lines)}")
 
     def output(self):
@@ -64,7 +70,7 @@ def trainer(options, name, *words, ranks=None):
 
 
 def check_simulation(text, steps):
-    found = re.search(r"simulation: (\d+) steps, (\d+) samples produced, (\d+) dropped", text)
+    found = re.search(r"simulation: (\d+) steps, (\d+) samples produced, (\d+) (?:dropped|not placed)", text)
     if not found or int(found.group(1)) != steps or int(found.group(2)) != steps:
         fail(f"the simulation did not make and place its {steps} steps: {text}")
 

@@ -47,7 +47,8 @@ program simulation
   call insitu_close(ring, seconds, drained, stat, message)
   if (stat /= 0) call fail()
   call insitu_free(ring)
-  print '(a,i0,a,i0,a)', 'simulation: ', steps, ' steps, ', placed_steps, ' samples produced, 0 dropped'
+  print '(a,i0,a,i0,a,i0,a)', 'simulation: ', steps, ' steps, ', placed_steps, ' samples produced, ', &
+    steps - placed_steps, ' not placed'
 
 contains
 

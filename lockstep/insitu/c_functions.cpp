@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <new>
 #include <optional>
@@ -92,7 +93,11 @@ insitu::Schema schema_from(const lockstep_insitu_field* fields, int32_t count) {
 
 insitu::ProducerOptions options_from(const lockstep_insitu_options* options) {
   if (options == nullptr) return {};
-  if (options->size < sizeof(lockstep_insitu_options))
+  // The size of the first version: a program that was compiled for it goes on to work when fields
+  // are added.
+  constexpr size_t kFirst =
+      offsetof(lockstep_insitu_options, producers) + sizeof(lockstep_insitu_options::producers);
+  if (options->size < kFirst)
     throw InvalidArgument("insitu: begin the options with LOCKSTEP_INSITU_OPTIONS");
   return {.slots = options->slots,
           .on_full = static_cast<insitu::OnFull>(options->on_full),

@@ -86,10 +86,11 @@ Meeting meet(const std::string& name, const std::optional<Geometry>& geometry, D
     if (door == Door::kOpen) return meeting;
     taken = door == Door::kTaken;
     if (door == Door::kNobody && geometry) {
-      if (!meeting.memory) meeting.memory = RingMemory::make(*geometry);
       meeting.listener = unix_socket();
-      // The kernel gives the name to one; the others come back to it as visitors.
+      // The kernel gives the name to one, which makes the memory, and only then listens. The others
+      // find a name without a listener meanwhile, and come back to it as visitors.
       if (::bind(meeting.listener.get(), address.get(), address.size) == 0) {
+        meeting.memory = RingMemory::make(*geometry);
         if (::listen(meeting.listener.get(), kBacklog) != 0)
           throw system_error("insitu: listening as the ring '" + name + "'", errno);
         return meeting;
@@ -141,6 +142,9 @@ void Doorkeeper::serve() noexcept {
     std::array<pollfd, 2> ready{pollfd{listener_.get(), POLLIN, 0}, pollfd{stop_.get(), POLLIN, 0}};
     if (::poll(ready.data(), ready.size(), -1) < 0) continue;  // EINTR, or no memory for a moment
     if (ready[1].revents != 0) return;
+    if ((ready[0].revents & (POLLERR | POLLHUP | POLLNVAL)) != 0) return;  // a member has shut it
+    // The file description is shared: another member may have changed its mode.
+    ::fcntl(listener_.get(), F_SETFL, O_NONBLOCK);
     const UniqueFd visitor(
         ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (visitor) {

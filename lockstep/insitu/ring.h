@@ -206,7 +206,8 @@ class LOCKSTEP_API Consumer {
   // Throws: InvalidArgument if count is 0 or above slots().
   Batch take(size_t count, Deadline deadline);
   // Whether the stream has ended: the announced producers have closed or died, none lives, and no
-  // sample waits. A producer that attaches later begins it anew.
+  // sample waits. A producer that attaches later begins it anew; those who were announced count
+  // over the ring's life, so that then one producer is enough for an end.
   bool ended() const;
   // The counts of the whole ring.
   RingStats stats() const;

@@ -20,11 +20,12 @@ void expect_schema(const std::string& name, int memory, const Schema& schema);
 class RingMember {
  public:
   RingMember(Meeting meeting, bool producer)
-      : memory(std::move(meeting.memory), producer),
-        door(std::move(meeting.listener), memory.fd()) {}
+      : door(std::move(meeting.listener), meeting.memory.get()),
+        memory(std::move(meeting.memory), producer) {}
 
-  RingMemory memory;
+  // Before the memory: a process that cannot have a door has not been a member.
   Doorkeeper door;
+  RingMemory memory;
 };
 
 }  // namespace lockstep::inline v0::insitu

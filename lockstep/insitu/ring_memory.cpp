@@ -184,7 +184,9 @@ void RingMemory::enter(bool producer) {
       mark_lost(i);
       sweep_slots_of(i);
       const uint32_t before = record.state.load();
-      if (been_used(before) && record.producer.load() != 0) header().gone_producers.fetch_add(1);
+      // First the record no longer counts: a producer must not count twice, not even for a moment.
+      if (been_used(before) && record.producer.exchange(0) != 0)
+        header().gone_producers.fetch_add(1);
       uint32_t used = header().used_members.load();
       while (used <= i && !header().used_members.compare_exchange_weak(used, i + 1)) {
       }
@@ -270,7 +272,8 @@ void RingMemory::abandon(uint32_t slot) noexcept {
 
 // A producer fills a lower slot and then a higher one, behind and before a search that passes: the
 // search finds the second sample alone. But whatever its producer committed before it was there when
-// it was seen. So a sample is taken once a second search finds nothing older.
+// its number was given out. So a sample whose number is older than the search is taken, and another
+// one once a second search finds nothing older.
 std::optional<RingMemory::Taken> RingMemory::take() noexcept {
   const uint32_t count = slots();
   std::optional<uint32_t> before;
@@ -278,6 +281,7 @@ std::optional<RingMemory::Taken> RingMemory::take() noexcept {
   for (int scan = 0; scan < kRescans; ++scan) {
     std::optional<uint32_t> oldest;
     uint64_t oldest_bits = 0, oldest_number = 0;
+    const uint64_t given_out = header().next_number.load() & SlotWord::kNumberMask;
     for (uint32_t i = 0; i < count; ++i) {
       const uint64_t bits = words()[i].load();
       const SlotWord word = SlotWord::unpack(bits);
@@ -287,7 +291,8 @@ std::optional<RingMemory::Taken> RingMemory::take() noexcept {
       oldest_number = word.number;
     }
     if (!oldest) return std::nullopt;
-    const bool sure = before == oldest && before_bits == oldest_bits;
+    const bool sure =
+        oldest_number <= given_out || (before == oldest && before_bits == oldest_bits);
     before = oldest;
     before_bits = oldest_bits;
     if (!sure) continue;

@@ -140,6 +140,11 @@ contains
     if (present(on_full)) options%on_full = on_full
     if (present(producers)) options%producers = producers
     do i = 1, size(fields)
+      if (fields(i)%dims < 0 .or. fields(i)%dims > max_dims) then
+        stat = 1
+        message = 'insitu: the field '//trim(fields(i)%name)//' has more than 8 dims, or too long a name'
+        return
+      end if
       names(i) = trim(fields(i)%name)//c_null_char
       made(i)%name = c_loc(names(i))
       made(i)%dtype = fields(i)%dtype
