@@ -53,35 +53,31 @@ inside lockstep doctor | grep "libtorch" | grep "/opt/libtorch"
 inside ldd /usr/lib/liblockstep-torch*.so.0 | grep -v libtorch_cpu | grep -v libc10 | (! grep "not found")
 echo "The first job ran from the packages alone."
 
-# Programs in C++ and C, by pkg-config and by CMake, with Debian's compiler.
-inside sh -c "DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends /debs/liblockstep-dev_*.deb g++ cmake ninja-build pkg-config" \
+# Programs in C++, C and Fortran, by pkg-config and by CMake, with Debian's compilers.
+inside sh -c "DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends /debs/liblockstep-dev_*.deb g++ gfortran cmake ninja-build pkg-config" \
   >"$work/apt-dev.log" 2>&1 || { tail -n 20 "$work/apt-dev.log"; exit 1; }
-mkdir "$work/root/root/program"
-cp "$source_dir/tests/install/pkg_config/app.cpp" "$work/root/root/program/"
-cat >"$work/root/root/program/CMakeLists.txt" <<'END'
+program=$work/root/root/program
+mkdir "$program"
+cp "$source_dir/tests/install/pkg_config/app.cpp" "$source_dir/examples/c/regression.c" "$source_dir/examples/fortran/advection.f90" "$program/"
+cat >"$program/CMakeLists.txt" <<'END'
 cmake_minimum_required(VERSION 3.22)
-project(FromDebian LANGUAGES CXX)
-find_package(lockstep REQUIRED COMPONENTS comm)
+project(FromDebian LANGUAGES C CXX Fortran)
+find_package(lockstep REQUIRED COMPONENTS comm c)
 add_executable(app app.cpp)
 target_link_libraries(app PRIVATE lockstep::comm)
+add_executable(regression regression.c)
+target_link_libraries(regression PRIVATE lockstep::c m)
+add_executable(advection advection.f90)
+target_link_libraries(advection PRIVATE lockstep::fortran)
 END
-inside sh -c 'cd /root/program && g++ app.cpp -o app $(pkg-config --define-variable=torch_dir=/opt/libtorch --cflags --libs lockstep) && lockstep run -np 2 ./app' |
-  grep "2 ranks, sum 9"
-inside sh -c 'cd /root/program && LOCKSTEP_LIBTORCH=/opt/libtorch cmake -B build -G Ninja >cmake.log && cmake --build build >>cmake.log && lockstep run -np 2 build/app' | grep "2 ranks, sum 9" ||
-  { cat "$work/root/root/program/cmake.log"; exit 1; }
-if [ -f "$work/root/usr/include/lockstep/c/lockstep.h" ]; then
-  cat >"$work/root/root/program/version.c" <<'END'
-#include <lockstep/c/lockstep.h>
-#include <stdio.h>
-
-int main(void) {
-  printf("lockstep %s\n", lockstep_version());
-  return 0;
-}
-END
-  inside sh -c 'cd /root/program && gcc -std=c11 -Wall -Wextra -Wpedantic -Werror version.c -o version $(pkg-config --define-variable=torch_dir=/opt/libtorch --cflags --libs lockstep-c) && ./version' |
-    grep "lockstep 0"
-fi
+flags='$(pkg-config --define-variable=torch_dir=/opt/libtorch --cflags --libs'
+inside sh -c "cd /root/program && g++ app.cpp -o app $flags lockstep) && lockstep run -np 2 ./app" | grep "2 ranks, sum 9"
+inside sh -c "cd /root/program && gcc -std=c11 -Wall -Wextra -Wpedantic -Werror regression.c -o regression $flags lockstep-c) -lm && lockstep run -np 2 ./regression"
+inside sh -c 'cd /root/program && LOCKSTEP_LIBTORCH=/opt/libtorch cmake -B build -G Ninja >cmake.log 2>&1 && cmake --build build >>cmake.log 2>&1' ||
+  { tail -n 40 "$program/cmake.log"; exit 1; }
+inside lockstep run -np 2 /root/program/build/app | grep "2 ranks, sum 9"
+inside lockstep run -np 2 /root/program/build/regression
+inside lockstep run -np 2 /root/program/build/advection | grep "largest error in a step"
 umount "$work/root/proc" "$work/root/opt/libtorch"
 rm -rf --one-file-system "$work/root"
-echo "Programs by pkg-config and CMake ran on two ranks."
+echo "Programs in C++, C and Fortran ran on two ranks."

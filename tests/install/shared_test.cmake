@@ -92,7 +92,7 @@ if(count LESS 500)
 endif()
 
 # What the examples use is exported: their objects ask for no name of Lockstep that neither the library nor an example has.
-file(GLOB_RECURSE objects "${LOCKSTEP_BUILD}/examples/*.cpp.o")
+file(GLOB_RECURSE objects "${LOCKSTEP_BUILD}/examples/*.cpp.o" "${LOCKSTEP_BUILD}/examples/*.c.o")
 list(LENGTH objects count)
 if(count LESS 30)
   message(FATAL_ERROR "Only ${count} examples are built")
