@@ -108,8 +108,9 @@ def check_fresh_state_fails(folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--program", default=os.path.join(ROOT, "build/release/bin/tests/export_parity"))
-    parser.add_argument("--lockstep", default=os.path.join(ROOT, "build/release/bin/lockstep"))
+    parser.add_argument("--lockstep", help="the command [bin/lockstep of the build that has the program]")
     options = parser.parse_args()
+    options.lockstep = options.lockstep or os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(options.program))), "lockstep")
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([options.program, folder], check=True)
