@@ -117,7 +117,7 @@ std::filesystem::path python_for(const ExportFlags& flags, const std::filesystem
 }
 
 std::vector<std::string> python_command(const ExportFlags& flags, const std::string& python,
-                                    const std::string& program) {
+                                        const std::string& program) {
   // -B: nothing is left in the installation.
   std::vector<std::string> words{python, "-B", program, "--to=" + flags.format};
   if (!flags.output.empty()) words.push_back("--output=" + flags.output);
