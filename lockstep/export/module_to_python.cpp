@@ -38,24 +38,36 @@ void check_name(const std::string& name) {
 }
 
 // What kind of container a module is; nullptr: none.
-const char* container_kind(const torch::nn::Module& module) {
+const char* container_kind(const torch::nn::Module& module, const TwinOptions& options) {
   if (typeid(module) == typeid(torch::nn::SequentialImpl)) return "Sequential";
   if (typeid(module) == typeid(torch::nn::ModuleListImpl)) return "ModuleList";
   if (typeid(module) == typeid(torch::nn::ModuleDictImpl)) return "ModuleDict";
+  const auto& own = options.in_order;
+  if (dynamic_cast<const torch::nn::SequentialImpl*>(&module) != nullptr &&
+      std::find(own.begin(), own.end(), module.name()) != own.end())
+    return "Sequential";
   return nullptr;
+}
+
+// What to do about a module that cannot be written.
+std::string advice_for(const torch::nn::Module& module) {
+  if (typeid(module) == typeid(torch::nn::FunctionalImpl))
+    return ", whose function has no name (use a module, such as torch::nn::ReLU)";
+  if (dynamic_cast<const torch::nn::SequentialImpl*>(&module) != nullptr)
+    return ", a Sequential with a forward of its own (name it in TwinOptions::in_order if that only calls its modules)";
+  return ", which has a forward of its own or is not known";
 }
 
 class TwinWriter {
  public:
+  explicit TwinWriter(const TwinOptions& options) : options_(options) {}
+
   // "nn.Sequential(OrderedDict([...]))" or a layer's; what cannot be written goes to `problems`.
   std::string expression(const torch::nn::Module& module, const std::string& path, int depth) {
-    if (container_kind(module) != nullptr)
+    if (container_kind(module, options_) != nullptr)
       return "nn.Sequential(" + children(module, path, depth) + ")";
     if (const auto layer = internal::layer_text(module)) return *layer;
-    problems.push_back("'" + path + "' is a " + module.name() +
-                       (typeid(module) == typeid(torch::nn::FunctionalImpl)
-                            ? ", whose function has no name (use a module, such as torch::nn::ReLU)"
-                            : ", which has a forward of its own or is not known"));
+    problems.push_back("'" + path + "' is a " + module.name() + advice_for(module));
     return "None";
   }
 
@@ -65,7 +77,7 @@ class TwinWriter {
     std::string text = "OrderedDict([\n";
     for (const auto& child : module.named_children()) {
       const std::string below = path.empty() ? child.key() : path + "." + child.key();
-      const char* kind = container_kind(*child.value());
+      const char* kind = container_kind(*child.value(), options_);
       text += indent + "    (" + internal::python_string(child.key()) + ", " +
               expression(*child.value(), below, depth + 1) + ")," + said(kind) + "\n";
     }
@@ -79,14 +91,18 @@ class TwinWriter {
   }
 
   std::vector<std::string> problems;
+
+ private:
+  const TwinOptions& options_;
 };
 
 }  // namespace
 
-std::string module_to_python(const torch::nn::Module& module, const std::string& name) {
+std::string module_to_python(const torch::nn::Module& module, const std::string& name,
+                             const TwinOptions& options) {
   check_name(name);
-  const char* const kind = container_kind(module);
-  TwinWriter writer;
+  const char* const kind = container_kind(module, options);
+  TwinWriter writer(options);
   std::string body;
   if (kind != nullptr) {
     body = writer.children(module, "", 2);
@@ -95,8 +111,8 @@ std::string module_to_python(const torch::nn::Module& module, const std::string&
                           "; put it into a torch::nn::Sequential");
   } else {
     throw InvalidArgument("module_to_python: the module is a " + module.name() +
-                          ", which has a forward of its own or is not known; give a "
-                          "torch::nn::Sequential, or write the twin by hand");
+                          advice_for(module) +
+                          "; give a torch::nn::Sequential, or write the twin by hand");
   }
   if (!writer.problems.empty())
     throw InvalidArgument("module_to_python: " + joined(writer.problems, "; ") +

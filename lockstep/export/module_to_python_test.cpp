@@ -21,6 +21,16 @@ class OwnForwardImpl : public nn::Module {
 };
 TORCH_MODULE(OwnForward);
 
+// What libtorch advises where a Sequential is to be in another one.
+class InnerImpl : public nn::SequentialImpl {
+ public:
+  template <typename... Modules>
+  explicit InnerImpl(Modules&&... modules)
+      : nn::SequentialImpl(std::forward<Modules>(modules)...) {}
+  at::Tensor forward(const at::Tensor& x) { return nn::SequentialImpl::forward(x); }
+};
+TORCH_MODULE(Inner);
+
 class DerivedImpl : public nn::LinearImpl {
  public:
   DerivedImpl() : nn::LinearImpl(2, 2) {}
@@ -38,12 +48,11 @@ std::string refusal(const nn::Module& module, const std::string& name = "Net") {
 }
 
 TEST(ModuleToPython, ASequentialByItsNames) {
-  nn::Sequential inner(
-      nn::Conv2d(nn::Conv2dOptions(1, 2, {3, 5}).padding(torch::kSame).bias(false)),
-      nn::BatchNorm2d(nn::BatchNorm2dOptions(2).momentum(std::nullopt)));
+  Inner inner(nn::Conv2d(nn::Conv2dOptions(1, 2, {3, 5}).padding(torch::kSame).bias(false)),
+              nn::BatchNorm2d(nn::BatchNorm2dOptions(2).momentum(std::nullopt)));
   nn::Sequential net({{"begin", nn::AnyModule(inner)}, {"act", nn::AnyModule(nn::LeakyReLU())}});
   EXPECT_EQ(
-      module_to_python(*net, "Net"),
+      module_to_python(*net, "Net", {.in_order = {inner->name()}}),
       "from collections import OrderedDict\n"
       "\n"
       "from torch import nn\n"
@@ -73,7 +82,7 @@ TEST(ModuleToPython, ContainersWithoutAForwardAreSaid) {
       HasSubstr(
           "class Net(nn.Sequential):  # a ModuleList, whose modules are called in their order here"));
   nn::ModuleDict dict;
-  dict->insert("a \"b\"", nn::Linear(2, 3).ptr());
+  dict->update({{"a \"b\"", nn::Linear(2, 3).ptr()}});
   EXPECT_THAT(module_to_python(*dict, "Net"),
               AllOf(HasSubstr("# a ModuleDict"), HasSubstr("(\"a \\\"b\\\"\", nn.Linear(")));
 }
@@ -88,13 +97,18 @@ TEST(ModuleToPython, NumbersAreReadAsTheSame) {
 }
 
 TEST(ModuleToPython, NamesAllThatItCannotWrite) {
-  nn::Sequential inner(nn::ReLU(), OwnForward());
-  nn::Sequential net(nn::Linear(2, 2), inner, nn::Functional(torch::relu), Derived());
+  nn::ModuleDict net;
+  net->update({{"begin", nn::Linear(2, 2).ptr()},
+               {"inner", nn::Sequential(nn::ReLU(), OwnForward()).ptr()},
+               {"function", nn::Functional(torch::relu).ptr()},
+               {"derived", Derived().ptr()},
+               {"own", Inner(nn::ReLU()).ptr()}});
   const std::string error = refusal(*net);
-  EXPECT_THAT(error, AllOf(HasSubstr("'1.1' is a mine::Attention"),
-                           HasSubstr("'2' is a torch::nn::FunctionalImpl"), HasSubstr("'3' is a "),
-                           HasSubstr("by hand")));
-  EXPECT_THAT(error, testing::Not(HasSubstr("'0'")));
+  EXPECT_THAT(error, AllOf(HasSubstr("'inner.1' is a mine::Attention"),
+                           HasSubstr("'function' is a torch::nn::FunctionalImpl"),
+                           HasSubstr("'derived' is a "), HasSubstr("'own' is a "),
+                           HasSubstr("TwinOptions::in_order"), HasSubstr("by hand")));
+  EXPECT_THAT(error, testing::Not(HasSubstr("'begin'")));
 }
 
 TEST(ModuleToPython, TheModuleItself) {
@@ -104,7 +118,7 @@ TEST(ModuleToPython, TheModuleItself) {
 }
 
 TEST(ModuleToPython, NamesOfPythonClasses) {
-  const nn::Sequential net(nn::ReLU());
+  const nn::Sequential net(nn::ReLU{});
   for (const char* name : {"", "2d", "a-b", "class", "Net\nimport os", "make", "nn"})
     EXPECT_THAT(refusal(*net, name), HasSubstr("is no name for a Python class")) << name;
   EXPECT_THAT(module_to_python(*net, "_Net2"), HasSubstr("class _Net2("));

@@ -114,7 +114,7 @@ def read_optimizer(path):
     """The kind of the optimizer, its groups as dicts of options with "parameters" (names), and its tensors by name, as the file has them."""
     path = find(path)
     if os.path.isdir(path):
-        _refuse_slices(path, "optimizer.slices.json")
+        _refuse_slices(path, OPTIMIZER + ".index.json")
         path = os.path.join(path, OPTIMIZER)
     tensors, metadata = read_safetensors(path)
     groups = []

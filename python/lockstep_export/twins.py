@@ -140,19 +140,18 @@ def of_checkpoint(path):
     if not os.path.exists(file):
         raise ExportError(f"{directory}: has no config.json that says what model it is of; give its twin: --twin model.py --input ...")
     config = read_json(file)
+    kind = of_images if config.get("recipe") in ("mnist", "cifar") else KINDS.get(str(config.get("model_type")))
+    if kind is None:
+        raise ExportError(f"{file}: is of no model of Lockstep's recipes (mnist, cifar, text, lm); give its twin: --twin model.py --input ...")
     tensors = lockstep_checkpoint.read_model(directory)
     # As Lockstep computes them.
     tensors = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
     try:
-        if config.get("recipe") in ("mnist", "cifar"):
-            return of_images(config, tensors, directory)
-        if config.get("model_type") in KINDS:
-            return KINDS[config["model_type"]](config, tensors, directory)
+        return kind(config, tensors, directory)
     except KeyError as error:
         raise ExportError(f"{file}: lacks {error.args[0]}") from None
     except (TypeError, ValueError, ZeroDivisionError) as error:
         raise ExportError(f"{file}: has a value that makes no sense: {error}") from None
-    raise ExportError(f"{file}: is of no model of Lockstep's recipes (mnist, cifar, text, lm); give its twin: --twin model.py --input ...")
 
 
 def parse_input(text):

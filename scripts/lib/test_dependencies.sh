@@ -94,15 +94,17 @@ ensure_clang_format() {
 # What tests import, into .venv. Of TensorBoard what reads its files, no server.
 ensure_python_test_packages() {
   local python="$ROOT/.venv/bin/python"
-  local wants='expecttest, kubernetes_validate, numpy, safetensors, sklearn, tokenizers, transformers, tensorboard.backend.event_processing.event_accumulator'
+  local wants='expecttest, kubernetes_validate, numpy, onnx, onnxruntime, onnxscript, safetensors, sklearn, tokenizers, transformers, tensorboard.backend.event_processing.event_accumulator'
   if [ ! -x "$python" ]; then
     say "libtorch is not in .venv: tests that import Python packages use those that its own Python has."
     return
   fi
   if "$python" -c "import $wants" 2>/dev/null; then return; fi
-  say "Installing expecttest, numpy, safetensors, scikit-learn, transformers, kubernetes-validate and TensorBoard's reader into .venv, for the tests"
+  say "Installing expecttest, numpy, safetensors, scikit-learn, transformers, ONNX's packages, kubernetes-validate and TensorBoard's reader into .venv, for the tests"
   pip_quietly install expecttest numpy safetensors scikit-learn 'transformers>=5' ||
     say "pip could not install expecttest, numpy, safetensors, scikit-learn and transformers (log: build/pip.log)"
+  # Exported models are opened by ONNX Runtime.
+  pip_quietly install onnx onnxscript onnxruntime || say "pip could not install onnx, onnxscript and onnxruntime (log: build/pip.log)"
   # The manifests are held against the schemas of Kubernetes 1.34.
   pip_quietly install 'kubernetes-validate>=1.34' || say "pip could not install kubernetes-validate (log: build/pip.log)"
   pip_quietly install --no-deps tensorboard protobuf absl-py || say "pip could not install tensorboard (log: build/pip.log)"

@@ -116,8 +116,8 @@ std::filesystem::path python_for(const ExportFlags& flags, const std::filesystem
   throw InvalidArgument(no_python(found, minors, named));
 }
 
-std::vector<std::string> command_of(const ExportFlags& flags, const std::string& python,
-                                    const std::string& program) {
+std::vector<std::string> python_command(const ExportFlags& flags, const std::string& python,
+                                        const std::string& program) {
   // -B: nothing is left in the installation.
   std::vector<std::string> words{python, "-B", program, "--to=" + flags.format};
   if (!flags.output.empty()) words.push_back("--output=" + flags.output);
@@ -151,7 +151,7 @@ int export_command(const std::vector<std::string>& arguments) {
   if (!std::filesystem::exists(program / "__main__.py"))
     throw InvalidArgument(program.string() + " is missing; " + how_to_build(lockstep, "lockstep"));
   const std::filesystem::path python = python_for(flags, lockstep, built_with(program));
-  const auto words = command_of(flags, python.string(), program.string());
+  const auto words = python_command(flags, python.string(), program.string());
   std::vector<char*> argv;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
