@@ -1,6 +1,6 @@
 // Makes ranks start from the same state: one rank's parameters, buffers (broadcast_parameters()) and
-// optimizer state are copied to all. Before an evaluation and a save, share_buffers() (checkpoint/share_buffers.h) is
-// enough.
+// optimizer state are copied to all. Before an evaluation and a save, share_buffers()
+// (checkpoint/share_buffers.h) is enough.
 #pragma once
 
 #include "lockstep/comm/communicator.h"
