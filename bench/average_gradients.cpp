@@ -21,10 +21,11 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/init.h"
+#include "lockstep/comm/communicator.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/model/bert.h"
 #include "lockstep/model/resnet.h"
+#include "lockstep/mpi.h"
 #include "lockstep/parallel/ddp/gradient_averager.h"
 #include "lockstep/replicas/average_gradients.h"
 
@@ -214,7 +215,7 @@ void run(int argc, char** argv) {
     return;
   }
   at::set_num_threads(1);
-  Communicator comm = init();
+  Communicator comm = from_mpi(MPI_COMM_WORLD);
   nlohmann::json rows = nlohmann::json::array();
   for (const std::string& model : models) {
     rows.push_back(measure(comm, model, rounds, options));

@@ -13,7 +13,7 @@
 #include "lockstep/core/aside_file.h"
 #include "lockstep/model/simple_cnn.h"
 #include "lockstep/parallel/data_parallel/data_parallel.h"
-#include "lockstep/parallel/ddp/average_gradients.h"
+#include "lockstep/replicas/average_gradients.h"
 #include "lockstep/report/line_chart.h"
 #include "lockstep/testing/thread_ranks.h"
 

@@ -1,6 +1,6 @@
 // The book's first training program: every step of data parallelism by hand, as with mpi4py.
 #include <ATen/core/grad_mode.h>
-#include <lockstep/parallel/ddp/average_gradients.h>
+#include <lockstep/replicas/average_gradients.h>
 
 #include <sstream>
 

@@ -1,6 +1,6 @@
 // mnist_from_scratch with an all-reduce of its own: a ring of sends and receives between
 // neighbours (lockstep/comm/algorithms/ring.h) instead of the engine's.
-#include <lockstep/parallel/ddp/average_gradients.h>
+#include <lockstep/replicas/average_gradients.h>
 
 #include "mnist_training.h"
 

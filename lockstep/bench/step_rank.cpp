@@ -20,11 +20,11 @@
 #include "lockstep/device/choose.h"
 #include "lockstep/device/current.h"
 #include "lockstep/hooks/forward_hook.h"
-#include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/parallel/horovod/distributed_gradients.h"
 #include "lockstep/parallel/logical/logical_ranks.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
+#include "lockstep/replicas/average_gradients.h"
 
 namespace lockstep::inline v0::bench {
 namespace {

@@ -19,9 +19,9 @@
 #include "lockstep/core/mutex.h"
 #include "lockstep/mesh/mesh.h"
 #include "lockstep/model/plain_models.h"
-#include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
+#include "lockstep/replicas/average_gradients.h"
 #include "lockstep/shard/context_scope.h"
 #include "lockstep/testing/thread_ranks.h"
 

@@ -17,8 +17,8 @@
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/mesh/mesh.h"
 #include "lockstep/model/lm_values_test.h"
-#include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/tensor/tensor_part.h"
+#include "lockstep/replicas/average_gradients.h"
 #include "lockstep/shard/parallelize.h"
 #include "lockstep/testing/thread_ranks.h"
 

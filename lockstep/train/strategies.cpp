@@ -14,10 +14,10 @@
 #include "lockstep/core/stopwatch.h"
 #include "lockstep/core/text.h"
 #include "lockstep/flat/wrapped_parameters.h"
-#include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/parallel/horovod/distributed_gradients.h"
 #include "lockstep/parallel/logical/logical_ranks.h"
+#include "lockstep/replicas/average_gradients.h"
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/zero_strategy.h"
 

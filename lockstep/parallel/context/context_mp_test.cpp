@@ -7,7 +7,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/parallel/context/context_parallel_lm.h"
-#include "lockstep/parallel/ddp/average_gradients.h"
+#include "lockstep/replicas/average_gradients.h"
 #include "lockstep/testing/gtest_ranks.h"
 
 namespace lockstep::inline v0::context_mp_test {

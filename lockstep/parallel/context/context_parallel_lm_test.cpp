@@ -23,11 +23,11 @@
 #include "lockstep/model/vocabulary_loss.h"
 #include "lockstep/parallel/context/context_layout.h"
 #include "lockstep/parallel/context/token_part.h"
-#include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/parallel/pipeline/lm_chunks.h"
 #include "lockstep/parallel/pipeline/pipeline.h"
 #include "lockstep/plan/pipeline_schedule.h"
+#include "lockstep/replicas/average_gradients.h"
 #include "lockstep/shard/tensor_parallel_lm.h"
 #include "lockstep/testing/thread_ranks.h"
 

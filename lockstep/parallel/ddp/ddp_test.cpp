@@ -16,9 +16,9 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/hooks/forward_hook.h"
-#include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/ddp/average_parameters.h"
 #include "lockstep/parallel/ddp/ddp_test_support.h"
+#include "lockstep/replicas/average_gradients.h"
 #include "lockstep/testing/thread_ranks.h"
 
 namespace lockstep::inline v0::ddp_test {

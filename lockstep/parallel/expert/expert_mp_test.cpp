@@ -6,8 +6,8 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
-#include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/expert/expert_parallel_lm.h"
+#include "lockstep/replicas/average_gradients.h"
 #include "lockstep/testing/gtest_ranks.h"
 
 namespace lockstep::inline v0::expert_mp_test {

@@ -16,12 +16,12 @@
 #include "lockstep/flat/gradient_home.h"
 #include "lockstep/mesh/mesh.h"
 #include "lockstep/model/transformer_lm.h"
-#include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/ddp/reducer.h"
 #include "lockstep/parallel/pipeline/lm_chunks.h"
 #include "lockstep/parallel/pipeline/pipeline.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
 #include "lockstep/plan/pipeline_cut.h"
+#include "lockstep/replicas/average_gradients.h"
 #include "lockstep/testing/thread_ranks.h"
 
 namespace lockstep::inline v0::lm_pipeline_test {

@@ -20,9 +20,9 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/mesh/mesh.h"
-#include "lockstep/parallel/ddp/average_gradients.h"
 #include "lockstep/parallel/pipeline/sequential_chunks.h"
 #include "lockstep/plan/pipeline_cut.h"
+#include "lockstep/replicas/average_gradients.h"
 #include "lockstep/testing/thread_ranks.h"
 
 namespace lockstep::inline v0::pipeline_test {
