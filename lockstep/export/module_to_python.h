@@ -12,6 +12,7 @@ class Module;
 
 namespace lockstep::inline v0 {
 
+// What the writer may assume of a user's own modules.
 struct TwinOptions {
   // Types, as Module::name() gives them, that derive from Sequential and whose forward() calls their modules in their order
   // and does nothing else. libtorch's Sequential cannot be put into another one; such a class can.
