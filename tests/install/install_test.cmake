@@ -57,16 +57,20 @@ if(WAY STREQUAL "command_alone")
   list(FILTER installed EXCLUDE REGEX "^libexec/lockstep/torch-[^/]*/libtorch/lib/lib[^/]*[.]so")
   list(SORT installed)
   foreach(made IN ITEMS share/man/man1/lockstep.1 share/man/man1/lockstep-run.1 share/man/man1/lockstep-train.1
-          share/bash-completion/completions/lockstep share/fish/vendor_completions.d/lockstep.fish share/zsh/site-functions/_lockstep)
+          libexec/lockstep/export/__main__.py libexec/lockstep/export/lockstep_checkpoint.py share/bash-completion/completions/lockstep share/fish/vendor_completions.d/lockstep.fish share/zsh/site-functions/_lockstep)
     if(NOT made IN_LIST installed)
       message(FATAL_ERROR "${made} is not installed:\n${installed}")
     endif()
   endforeach()
+<<<<<<< HEAD
   list(FILTER installed EXCLUDE REGEX "^share/(man|bash-completion|fish|zsh)/")
   if(NOT "${installed}" MATCHES "libexec/lockstep/export/__main__[.]py")
     message(FATAL_ERROR "What lockstep export starts is not installed:\n${installed}")
   endif()
   list(FILTER installed EXCLUDE REGEX "^libexec/lockstep/export/[^/]*[.]py$")
+=======
+  list(FILTER installed EXCLUDE REGEX "^share/(man|bash-completion|fish|zsh)/|^libexec/lockstep/export/[a-z_]+[.]py$")
+>>>>>>> export
   list(TRANSFORM installed REPLACE "/torch-2[.][0-9]+/" "/torch-X/")
   if(NOT installed STREQUAL "bin/lockstep;libexec/lockstep/torch-X/lockstep-engine;share/doc/lockstep/LICENSE")
     message(FATAL_ERROR "Installed is ${installed}")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`lockstep export` of models that `lockstep train` has trained, against `lockstep predict`.
 
-A convolutional network on pictures, a BERT and a language model are trained some steps and exported to ONNX, pt2 and TorchScript. The files are
+A convolutional network and a ResNet on pictures, a BERT and a language model are trained some steps and exported to ONNX, pt2 and TorchScript. The files are
 opened by ONNX Runtime and PyTorch: on several batch sizes they give the logits of `lockstep predict` within 1e-5, and the language model
 continues a prompt as it does. With --llama and --bert, further shapes (shared heads of keys, biases, experts with a capacity, a shared expert,
 rotations, activations, padding) against Lockstep's models in C++. What cannot be exported is one line, and leaves nothing. Needs torch; exit
@@ -132,6 +132,17 @@ def check_pictures(options, folder):
     say("mnist", {format: max(same(f"mnist, {format}", torch.cat([forward(part) for part in pixels[:3].split(size)]), expected) for size in (1, 2, 3))
                   for format, forward in runs.items()})
     return run
+
+
+def check_resnet(options, folder):
+    run = os.path.join(folder, "cifar")
+    must(options, "train", "cifar", "--data", "shapes", "--model", "resnet18", "--nproc", "1", "--batch-size", "8", "--max-steps", "2", "--output", run)
+    file, record = os.path.join(run, "data", "test.bin"), 1 + 3 * 32 * 32
+    with open(file, "rb") as read:
+        records = torch.frombuffer(bytearray(read.read(3 * record)), dtype=torch.uint8).view(3, record)
+    expected = torch.tensor([predicted(options, folder, "--checkpoint", run, "--file", file, "--index", str(i))["logits"] for i in (0, 2)])
+    pixels = records[::2, 1:].reshape(2, 3, 32, 32).contiguous()
+    say("resnet18", {format: same(f"resnet18, {format}", forward(pixels), expected) for format, forward in export_here(options, folder, run).items()})
 
 
 def check_texts(options, folder):
@@ -314,8 +325,8 @@ def check_refusals(options, folder, run):
     with open(other, "w", encoding="utf-8") as file:
         file.write("#!/bin/sh\necho 1.2.3\n")
     os.chmod(other, 0o755)
-    refused(options, 2, f"{other} has torch 1.2.3", run, "--to", "onnx", "--python", other)
-    refused(options, 2, "not found", run, "--to", "onnx", "--python", os.path.join(place, "none"))
+    refused(options, 2, f"{other} has torch 1.2.3", run, "--to", "onnx", "--output", os.path.join(place, "fresh.onnx"), "--python", other)
+    refused(options, 2, "not found", run, "--to", "onnx", "--output", os.path.join(place, "fresh.onnx"), "--python", os.path.join(place, "none"))
     left = set(os.listdir(place)) - {"model.pt", "pickled", "damaged", "twin.py", "drawn.safetensors", "python"}
     if left:
         sys.exit(f"refused exports left {left}")
@@ -332,6 +343,7 @@ def main():
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         run = check_pictures(options, folder)
+        check_resnet(options, folder)
         check_texts(options, folder)
         check_language(options, folder)
         check_shapes(options, folder)
