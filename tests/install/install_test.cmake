@@ -62,15 +62,11 @@ if(WAY STREQUAL "command_alone")
       message(FATAL_ERROR "${made} is not installed:\n${installed}")
     endif()
   endforeach()
-<<<<<<< HEAD
   list(FILTER installed EXCLUDE REGEX "^share/(man|bash-completion|fish|zsh)/")
   if(NOT "${installed}" MATCHES "libexec/lockstep/export/__main__[.]py")
     message(FATAL_ERROR "What lockstep export starts is not installed:\n${installed}")
   endif()
   list(FILTER installed EXCLUDE REGEX "^libexec/lockstep/export/[^/]*[.]py$")
-=======
-  list(FILTER installed EXCLUDE REGEX "^share/(man|bash-completion|fish|zsh)/|^libexec/lockstep/export/[a-z_]+[.]py$")
->>>>>>> export
   list(TRANSFORM installed REPLACE "/torch-2[.][0-9]+/" "/torch-X/")
   if(NOT installed STREQUAL "bin/lockstep;libexec/lockstep/torch-X/lockstep-engine;share/doc/lockstep/LICENSE")
     message(FATAL_ERROR "Installed is ${installed}")
