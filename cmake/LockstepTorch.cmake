@@ -84,7 +84,7 @@ if(NOT LOCKSTEP_TORCH_DIR AND NOT _lockstep_torch_error)
     if(LOCKSTEP_PYTHON)
       execute_process(
         COMMAND ${LOCKSTEP_PYTHON} -c
-                "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')"
+                "import sys; sys.path[:] = [p for p in sys.path if p]; import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')"
         OUTPUT_VARIABLE _lockstep_dir OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
       _lockstep_try_torch("${_lockstep_dir}")
     endif()

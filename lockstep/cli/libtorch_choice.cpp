@@ -89,7 +89,9 @@ std::vector<fs::path> wheels_of(const fs::path& prefix) {
 // The folder of the torch that python3 would import, which is not imported for that.
 fs::path torch_of_python() {
   SubprocessOptions options;
+  // Without the current folder, whose files python3 -c would take for modules.
   options.command = {"python3", "-c",
+                     "import sys; sys.path[:] = [p for p in sys.path if p]; "
                      "import importlib.util as u; s = u.find_spec('torch'); "
                      "print(s.submodule_search_locations[0] if s else '')"};
   Pipe out = make_pipe();

@@ -16,6 +16,8 @@ struct Binding {
   // Ranks take cores in order (kCore), hardware threads in order (kHwthread), or cores from one
   // unit after another by turns (kNuma, kSocket).
   CpuUnit by = CpuUnit::kCore;
+  // With kNuma and kSocket: so many ranks follow each other on a unit; 0: they take turns.
+  int in_a_row = 0;
   int cores = 1;          // of a rank; hardware threads where either of the above is kHwthread
   bool overload = false;  // ranks may share cores, where there are fewer than they need
 

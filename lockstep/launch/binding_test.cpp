@@ -61,6 +61,17 @@ TEST(Binding, SocketsByTurnsOrInOrder) {
       << "in the order of cores, the first ranks are on the first socket";
 }
 
+TEST(Binding, RanksInARowOnAUnit) {
+  EXPECT_THAT(
+      lists_of({.given = true, .to = CpuUnit::kSocket, .by = CpuUnit::kSocket, .in_a_row = 2}, 4),
+      ElementsAre("0-3,8-11/2", "0-3,8-11/2", "4-7,12-15/2", "4-7,12-15/2"));
+  EXPECT_THAT(
+      lists_of({.given = true, .to = CpuUnit::kSocket, .by = CpuUnit::kSocket, .in_a_row = 2}, 3),
+      ElementsAre("0-3,8-11/2", "0-3,8-11/2", "4-7,12-15/4"));
+  EXPECT_THAT(lists_of({.given = true, .by = CpuUnit::kSocket, .in_a_row = 2}, 4),
+              ElementsAre("0,8/1", "1,9/1", "4,12/1", "5,13/1"));
+}
+
 TEST(Binding, CoresTakenFromNumaNodesByTurns) {
   EXPECT_THAT(lists_of({.given = true, .by = CpuUnit::kNuma}, 5),
               ElementsAre("0,8/1", "2,10/1", "4,12/1", "6,14/1", "1,9/1"));

@@ -53,21 +53,27 @@ std::vector<Processor> pieces_of(std::vector<Processor> processors, CpuUnit piec
   return pieces;
 }
 
-// Groups of `size` pieces, in the order in which ranks take them.
+// Groups of pieces, in the order in which ranks take them. `units_alone`: each piece is a whole
+// unit.
 std::vector<std::vector<Processor>> groups_of(const std::vector<Processor>& pieces,
-                                              const Binding& binding) {
+                                              const Binding& binding, bool units_alone) {
   const bool by_turns = binding.by == CpuUnit::kNuma || binding.by == CpuUnit::kSocket;
   std::map<int, std::vector<Processor>> units;
   for (const Processor& piece : pieces)
     units[by_turns ? unit_of(piece, binding.by) : 0].push_back(piece);
   const auto size = static_cast<size_t>(std::max(1, binding.cores));
+  const auto row = static_cast<size_t>(std::max(1, binding.in_a_row));
   std::vector<std::vector<Processor>> groups;
-  for (size_t begin = 0;; begin += size) {
+  for (size_t begin = 0;; begin += row * size) {
     const size_t before = groups.size();
     for (const auto& [unit, of_unit] : units) {
-      if (begin + size > of_unit.size()) continue;
-      const auto first = of_unit.begin() + static_cast<std::ptrdiff_t>(begin);
-      groups.emplace_back(first, first + static_cast<std::ptrdiff_t>(size));
+      for (size_t at = begin; at < begin + row * size; at += size) {
+        // A whole unit, which is one piece here, is given to each rank of the row.
+        const size_t from = units_alone ? 0 : at;
+        if (from + size > of_unit.size() || (units_alone && begin > 0)) break;
+        const auto first = of_unit.begin() + static_cast<std::ptrdiff_t>(from);
+        groups.emplace_back(first, first + static_cast<std::ptrdiff_t>(size));
+      }
     }
     if (groups.size() == before) return groups;
   }
@@ -88,7 +94,8 @@ std::vector<RankCpus> bound_cpus(const std::vector<Processor>& allowed, const Bi
   const bool whole_units = binding.to == CpuUnit::kNuma || binding.to == CpuUnit::kSocket;
   // Whole units by turns: each counts once, however many cores of it are allowed.
   const bool units_alone = whole_units && binding.by == binding.to && binding.cores <= 1;
-  const auto groups = groups_of(units_alone ? pieces_of(allowed, binding.to) : pieces, binding);
+  const auto groups =
+      groups_of(units_alone ? pieces_of(allowed, binding.to) : pieces, binding, units_alone);
   // Ranks that are bound to sockets share them anyway.
   const bool may_share = binding.overload || (whole_units && binding.cores <= 1);
   if (groups.empty() || (static_cast<int>(groups.size()) < ranks && !may_share)) {

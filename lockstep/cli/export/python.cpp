@@ -80,7 +80,9 @@ std::vector<fs::path> python_places(const fs::path& lockstep, const std::optiona
 std::string torch_version_of(const fs::path& python) {
   constexpr double kTimeout = 60;  // seconds; of a file system that sleeps
   SubprocessOptions options;
+  // Without the current folder, whose files python -c would take for modules.
   options.command = {python.string(), "-c",
+                     "import sys; sys.path[:] = [p for p in sys.path if p]; "
                      "import importlib.metadata as m; print(m.version('torch'))"};
   try {
     Pipe out = make_pipe();

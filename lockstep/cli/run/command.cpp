@@ -200,14 +200,19 @@ RunPlan plan_run(const RunFlags& given, const MachineFacts& machine) {
     options.simulate_failures = with_flag("--simulate-failures", [&] {
       return launch::parse_failure_drill(flags.simulate_failures);
     });
-  options.log_dir = flags.log_dir;
+  if (!flags.output_filename.empty() && !flags.log_dir.empty())
+    throw UsageError(
+        "--output-filename and --log-dir contradict each other; leave one of them out");
+  options.log_dir = flags.log_dir.empty() ? flags.output_filename : flags.log_dir;
   options.allow_lost_logs = flags.allow_lost_logs;
   // The agents of other hosts get it as well, and so do ranks without an agent.
   if (!flags.trace_dir.empty())
     options.env["LOCKSTEP_TRACE_DIR"] = std::filesystem::absolute(flags.trace_dir).string();
   options.redirects =
       with_flag("--redirects", [&] { return launch::parse_redirects(flags.redirects); });
-  options.tee = with_flag("--tee", [&] { return launch::parse_redirects(flags.tee); });
+  // Under mpirun each rank's output goes to its files and to the terminal.
+  const bool keep = !flags.output_filename.empty() && flags.redirects == "0" && flags.tee == "0";
+  options.tee = with_flag("--tee", [&] { return launch::parse_redirects(keep ? "3" : flags.tee); });
   options.show_ranks = ranks_to_show(flags.show_ranks);
   if (flags.prefix) options.prefix = launch::LinePrefix::kRank;
   if (flags.tag_output) options.prefix = launch::LinePrefix::kRankAndStream;
@@ -260,7 +265,8 @@ namespace {
 // folder that was left.
 RunFlags in_working_directory(RunFlags flags) {
   if (flags.working_directory.empty()) return flags;
-  for (std::string* path : {&flags.host_file, &flags.log_dir, &flags.trace_dir})
+  for (std::string* path :
+       {&flags.host_file, &flags.log_dir, &flags.output_filename, &flags.trace_dir})
     if (!path->empty()) *path = std::filesystem::absolute(*path).string();
   std::error_code error;
   std::filesystem::current_path(flags.working_directory, error);

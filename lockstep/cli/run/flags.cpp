@@ -242,8 +242,8 @@ class RunParser {
     value("--host", "", flags.hosts, "mpirun's name of --hosts", "HOST:SLOTS,...");
     value("--machinefile", "-f", flags.host_file, "mpirun's name of --hostfile", "FILE");
     value("--npernode", "-N", flags.per_host, "Ranks on each host, also -ppn N", "N");
-    value("--output-filename", "", flags.log_dir, "mpirun's and horovodrun's name of --log-dir",
-          "DIR");
+    value("--output-filename", "", flags.output_filename,
+          "mpirun's and horovodrun's: --log-dir with --tee 3", "DIR");
     value("--num-processes", "", flags.processes, "accelerate's: ranks of all hosts together", "N");
     value("--num-machines", "", flags.nnodes, "accelerate's name of --nnodes", "N");
     value("--machine-rank", "", flags.node_rank, "accelerate's name of --node-rank", "N");

@@ -50,6 +50,7 @@ struct RunFlags {
   std::string simulate_failures;
   double grace = 5;
   std::optional<double> stop_grace;  // 25, or grace where that is more
+  std::string output_filename;
   std::string log_dir;
   bool allow_lost_logs = false;
   std::string trace_dir;

@@ -160,7 +160,12 @@ TEST(Habits, Bindings) {
   EXPECT_EQ(bound("--bind-to core"), (launch::Binding{.given = true}));
   EXPECT_EQ(bound("-bind-to core:2 -np 4").cores, 2) << "MPICH's";
   EXPECT_TRUE(bound("--bind-to core:overload-allowed -np 9").overload);
-  EXPECT_EQ(bound("--bind-to socket").to, CpuUnit::kSocket);
+  EXPECT_EQ(bound("--bind-to socket"),
+            (launch::Binding{.given = true, .to = CpuUnit::kSocket, .by = CpuUnit::kSocket}))
+      << "ranks are dealt to the sockets by turns";
+  EXPECT_EQ(bound("--map-by ppr:2:socket").in_a_row, 2);
+  EXPECT_THAT(error_of("--map-by core --bind-to hwthread -np 2"),
+              HasSubstr("are dealt by --map-by=hwthread"));
   EXPECT_EQ(bound("--bind-to package:if-supported").to, CpuUnit::kSocket);
   EXPECT_FALSE(bound("--map-by slot -np 2").given) << "each has its share";
   EXPECT_FALSE(bound("--map-by node").given);
@@ -198,7 +203,7 @@ TEST(Habits, TheRestOfMpirunsWords) {
       "-iface eth0 -n 2 /bin/true -n 9");
   EXPECT_TRUE(flags.oversubscribe && flags.tag_output);
   EXPECT_EQ(flags.working_directory, "/tmp");
-  EXPECT_EQ(flags.log_dir, "l");
+  EXPECT_EQ(flags.output_filename, "l");
   EXPECT_EQ(flags.interface, "eth0");
   EXPECT_EQ(flags.nproc, "2");
   EXPECT_THAT(flags.program, ElementsAre("/bin/true", "-n", "9"));

@@ -57,6 +57,8 @@ void read_bind_to(const std::string& text, Mapping& mapping) {
                      "rank has its share of the processors");
   mapping.binding.given = true;
   mapping.binding.to = *unit;
+  // Without --map-by, ranks are dealt to what they are bound to, as mpirun deals them.
+  mapping.binding.by = *unit;
   for (size_t i = 1; i < words.size(); ++i) {
     if (words[i] == "overload-allowed") {
       mapping.binding.overload = true;
@@ -104,6 +106,11 @@ void read_map_by(const std::string& text, bool bound, Mapping& mapping) {
     mapping.per_unit = per;
     mapping.unit = unit;
     mapping.binding.by = unit;
+    mapping.binding.in_a_row = per.value_or(0);
+    if (bound && mapping.binding.to == CpuUnit::kHwthread && unit != CpuUnit::kHwthread)
+      throw UsageError("--map-by=" + text +
+                       " does not go with --bind-to=hwthread: ranks that have a hardware thread "
+                       "each are dealt by --map-by=hwthread");
     // As under Open MPI, ranks are bound to what they are mapped by.
     if (!bound) mapping.binding.to = unit;
     mapping.binding.given = mapping.pin;

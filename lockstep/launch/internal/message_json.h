@@ -63,7 +63,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AgentMessage, generation, agent, introduction
                                    exit_code, text)
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FailureDrill, every, seed)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Binding, given, to, by, cores, overload)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Binding, given, to, by, in_a_row, cores, overload)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Role, name, ranks, restarts, service)
 // What agents of other hosts are told. They find out the rest for their own host.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodesOptions, nodes, number, endpoints, secret, join_timeout,
