@@ -11,6 +11,7 @@
 
 #include "backend.h"
 #include "lockstep/comm/groups/bootstrap.h"
+#include "lockstep/comm/groups/connection.h"
 #include "lockstep/core/env.h"
 #include "lockstep/store/prefix_store.h"
 #include "lockstep/trace/call_board.h"
@@ -39,7 +40,7 @@ c10::intrusive_ptr<c10d::Backend> connect_group(const c10::intrusive_ptr<c10d::S
   const auto milliseconds =
       std::chrono::duration_cast<std::chrono::milliseconds>(deadline.timeout());
   Topology topology{rank, size, 0, 1, 0};
-  const InitOptions options{.timeout = deadline.timeout()};
+  const Connection connection{.timeout = deadline.timeout()};
   std::shared_ptr<Store> store;
   if (size > 1) {
     store = std::make_shared<PrefixStore>("lockstep", std::make_shared<StoreView>(torch_store));
@@ -47,7 +48,7 @@ c10::intrusive_ptr<c10d::Backend> connect_group(const c10::intrusive_ptr<c10d::S
   }
   CommunicatorOptions communicator{.timeout = deadline.timeout()};
   if (world) show_calls(communicator, topology);
-  Communicator comm = connect(store, topology, options, std::move(communicator), deadline);
+  Communicator comm = connect(store, topology, connection, std::move(communicator), deadline);
   return c10::make_intrusive<LockstepBackend>(std::move(comm), milliseconds);
 }
 
