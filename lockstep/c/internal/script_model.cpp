@@ -75,7 +75,7 @@ std::vector<at::Tensor> ScriptModel::forward(const std::vector<at::Tensor>& inpu
   std::vector<at::Tensor> outputs = result_tensors(module_.forward(std::move(values)));
   for (at::Tensor& output : outputs) {
     for (const at::Tensor& input : inputs) {
-      if (!output.is_alias_of(input)) continue;
+      if (!output.has_storage() || !output.is_alias_of(input)) continue;
       output = output.clone();
       break;
     }
