@@ -1,5 +1,7 @@
 #include "lockstep/c/internal/model_files.h"
 
+#include <ATen/ops/full.h>
+
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -73,7 +75,9 @@ void restore_checkpoint(ScriptModel& model, Training* training, const std::strin
     };
     training->together(read, other);
     // Each rank may have read a file of its own.
-    check_equal_values(training->comm(), checkpoint.model.tensors, path);
+    NamedTensors compared = checkpoint.model.tensors;
+    compared.emplace_back("steps", at::full({1}, steps, at::kLong));
+    check_equal_values(training->comm(), compared, path);
     training->together([&] { training->restore(checkpoint.optimizer, steps, path); }, other);
   }
   model.set_state(checkpoint.model.tensors, path);

@@ -118,9 +118,10 @@ ComparedOptions compared(const lockstep_training_options& options) {
           options.nesterov != 0 ? 1 : 0};
 }
 
-// Rank `own` has these options, or none if it cannot start: so that no rank waits for one that has
-// failed. All ranks call it, and all throw if one does, but for those without options, which have an
-// error of their own.
+// Compares the options of all ranks. `own`: this rank's; none if it cannot start, so that no rank
+// waits for one that has failed. Returns on a rank without options, which has its own error.
+// Collective: all ranks call it.
+// Throws: Mismatch, on all ranks that have options alike.
 void check_same_options(Communicator& comm, const std::optional<ComparedOptions>& own) {
   constexpr auto kColumns = static_cast<int64_t>(kComparedOptions.size()) + 1;
   const at::Tensor row = at::zeros({1, kColumns}, at::kLong);
