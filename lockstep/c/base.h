@@ -10,7 +10,7 @@
 
 // The number of the binary interface. It rises when a program must be compiled anew: a function has
 // gone, or takes other arguments. New functions, and new fields at the end of option structs, do
-// not raise it.
+// not raise it. The default of every such later field is zero.
 #define LOCKSTEP_C_ABI 1
 
 #ifdef __cplusplus

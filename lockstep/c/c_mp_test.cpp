@@ -91,6 +91,12 @@ TEST(CModel, TheCallersLoss) {
 TEST(CModel, AFailedForwardIsEveryRanks) {
   on_ranks(2, check_failed_forward);
 }
+TEST(CModel, UnlikeOptionsAreSeen) {
+  on_ranks(2, check_unlike_options);
+}
+TEST(CModel, UnlikeOptionsOfThreeAreSeen) {
+  on_ranks(3, check_unlike_options);
+}
 TEST(CModel, Checkpoints) {
   with_folder(2, [](const std::string& folder) { return check_checkpoint(folder.c_str()); });
 }
@@ -137,6 +143,12 @@ def forward(self, x):
       const int64_t shape[2] = {rank == 0 && step % 2 == 1 ? 0 : 2, 1}, one[2] = {1, 1};
       lockstep_array in{x, shape, nullptr, 2, LOCKSTEP_FLOAT64, 0, 0};
       lockstep_array wanted{t, shape, nullptr, 2, LOCKSTEP_FLOAT64, 0, 0};
+      // A step that fails on rank 1 after rank 0's forward leaves the statistics alone.
+      lockstep_array unknown = wanted;
+      unknown.dtype = 99;
+      CHECK_THAT(
+          lockstep_model_train_step(model, &in, 1, rank == 1 ? &unknown : &wanted, 1, nullptr) ==
+          (rank == 1 ? LOCKSTEP_INVALID_ARGUMENT : LOCKSTEP_MISMATCH));
       CHECK_OK(lockstep_model_train_step(model, &in, 1, &wanted, 1, nullptr));
       const double source = step % 2 == 1 ? 1 : 0;
       mean = 0.5 * mean + 0.5 * (2 + source + step);

@@ -10,7 +10,9 @@
 #include <thread>
 
 #include "lockstep/c/checks_test.h"
+#include "lockstep/c/internal/arrays.h"
 #include "lockstep/c/lockstep.h"
+#include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 
 namespace lockstep::inline v0::c_test {
@@ -54,6 +56,56 @@ TEST(C, EachThreadHasItsOwnError) {
     EXPECT_STREQ(lockstep_last_error(), "model is NULL");
   }).join();
   EXPECT_EQ(lockstep_last_error(), own);
+}
+
+// An object whose destructor runs when its thread ends, after those of objects made later.
+struct CallsLockstep {
+  std::string* text = nullptr;
+  ~CallsLockstep() {
+    if (text == nullptr) return;
+    lockstep_model* model = nullptr;
+    lockstep_model_load("/no/such/file/with/such/a/long/name.pt", "cpu", &model);
+    *text = lockstep_last_error();
+  }
+};
+
+TEST(C, AnErrorAtTheEndOfAThreadHasItsText) {
+  std::string text;
+  std::thread([&text] {
+    thread_local CallsLockstep at_end;
+    at_end.text = &text;
+    lockstep_model* model = nullptr;
+    EXPECT_EQ(lockstep_model_load("/no/such/file/either", "cpu", &model), LOCKSTEP_DATA_ERROR);
+  }).join();
+  EXPECT_EQ(text, "/no/such/file/with/such/a/long/name.pt: there is no such TorchScript file");
+}
+
+TEST(C, ALongErrorIsCutBetweenCharacters) {
+  for (const char* prefix : {"", "x"}) {
+    std::string path = prefix;
+    while (path.size() < 6000) path += "é";
+    lockstep_model* model = nullptr;
+    EXPECT_EQ(lockstep_model_load(path.c_str(), "cpu", &model), LOCKSTEP_DATA_ERROR);
+    const std::string text = lockstep_last_error();
+    EXPECT_GT(text.size(), 4000U);
+    EXPECT_LT(text.size(), 4096U);
+    EXPECT_EQ(text.substr(text.size() - 2), "é");
+  }
+}
+
+TEST(CModel, CudaIsTheDeviceOfTheRank) {
+  using c_api::device_of;
+  const device::VisibleDevices none{}, one{.has_cuda = true, .cuda = 1},
+      four{.has_cuda = true, .cuda = 4};
+  EXPECT_EQ(device_of("cuda", 2, four), at::Device("cuda:2"));
+  EXPECT_EQ(device_of("auto", 5, four), at::Device("cuda:1"));
+  EXPECT_EQ(device_of("cuda:3", 0, four), at::Device("cuda:3"));
+  EXPECT_EQ(device_of("cuda", std::nullopt, one), at::Device("cuda:0"));
+  EXPECT_EQ(device_of("cuda:3", std::nullopt, four), at::Device("cuda:3"));
+  EXPECT_EQ(device_of("auto", std::nullopt, none), at::Device("cpu"));
+  EXPECT_EQ(device_of(nullptr, std::nullopt, four), at::Device("cpu"));
+  EXPECT_THROW(device_of("cuda", std::nullopt, four), InvalidArgument);
+  EXPECT_THROW(device_of("auto", std::nullopt, four), InvalidArgument);
 }
 
 // A view of a DLPack tensor of any strides, through which a collective writes.
@@ -122,6 +174,31 @@ def forward(self, x):
   size = 3;
   EXPECT_EQ(lockstep_model_forward(model, &input, 1, outputs, 2), LOCKSTEP_TORCH_ERROR);
   EXPECT_NE(std::string(lockstep_last_error()).find("three is too many"), std::string::npos);
+  EXPECT_EQ(lockstep_model_free(model), LOCKSTEP_OK);
+}
+
+// The result is the model's, and stays when the caller's array changes.
+TEST(CModel, AnOutputThatIsTheInputIsCopied) {
+  torch::jit::Module module("Same");
+  module.define("def forward(self, x):\n  return x.view(-1)\n");
+  const TestDirectory folder;
+  const std::string path = folder / "same.pt";
+  module.save(path);
+  lockstep_model* model = nullptr;
+  ASSERT_EQ(lockstep_model_load(path.c_str(), "cpu", &model), LOCKSTEP_OK) << lockstep_last_error();
+  double values[2] = {1, 2};
+  const int64_t size = 2;
+  lockstep_array input{};
+  input.data = values;
+  input.shape = &size;
+  input.ndim = 1;
+  input.dtype = LOCKSTEP_FLOAT64;
+  lockstep_array output{};
+  ASSERT_EQ(lockstep_model_forward(model, &input, 1, &output, 1), LOCKSTEP_OK)
+      << lockstep_last_error();
+  values[1] = 7;
+  EXPECT_NE(output.data, values);
+  EXPECT_EQ(static_cast<double*>(output.data)[1], 2);
   EXPECT_EQ(lockstep_model_free(model), LOCKSTEP_OK);
 }
 

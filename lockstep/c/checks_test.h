@@ -26,6 +26,8 @@ int check_lost_peer(void);
 int check_training(void);
 int check_loss_function(void);
 int check_failed_forward(void);
+/* Two ranks or more: a rank's options, learning rate or loss are others than those of the rest. */
+int check_unlike_options(void);
 /* `folder` is the same for all ranks. */
 int check_checkpoint(const char* folder);
 int check_model_mistakes(const char* folder);

@@ -24,6 +24,8 @@ void check_timeout(double seconds) {
   throw InvalidArgument("timeout_seconds is " + std::to_string(seconds) + "; give 0 or more");
 }
 
+static_assert(LOCKSTEP_C_ENDS_WITH(lockstep_init_options, world_size));
+
 InitOptions init_options(const lockstep_init_options* given) {
   const lockstep_init_options options =
       known_options(given, LOCKSTEP_INIT_OPTIONS, "lockstep_init_options");

@@ -42,6 +42,8 @@ Training& training_of(lockstep_model* model) {
   throw InvalidArgument("the model is not in training: call lockstep_model_start_training first");
 }
 
+static_assert(LOCKSTEP_C_ENDS_WITH(lockstep_mlp_options, dtype));
+
 lockstep_model* new_model(torch::jit::Module module, at::Device device) {
   return new lockstep_model{ScriptModel(std::move(module), device)};
 }
@@ -167,10 +169,8 @@ lockstep_status lockstep_model_start_training(lockstep_model* model, lockstep_co
   return guarded([&] {
     lockstep_model& trained = needed(model, "model");
     const lockstep::Communicator& with = needed(comm, "comm").comm;
-    const lockstep_training_options options = c_api::known_options(
-        &needed(given, "options"), LOCKSTEP_TRAINING_OPTIONS, "lockstep_training_options");
     // The former training stays if this one cannot be made.
-    auto training = std::make_unique<c_api::Training>(trained.model, with, options);
+    auto training = std::make_unique<c_api::Training>(trained.model, with, given);
     trained.training = std::move(training);
   });
 }

@@ -26,8 +26,11 @@ extern "C" {
 typedef struct lockstep_model lockstep_model;
 
 // Reads a TorchScript file, as torch.jit.save of Python and lockstep_model_save_script() write it.
-// `device`: "cpu", "cuda", "cuda:1"; NULL: the CPU. `*model` is the caller's, to be freed with
-// lockstep_model_free(); NULL after an error.
+// `device`: "cpu"; "cuda:1", that CUDA device; "cuda", the one of this rank, where the ranks of a
+// host share the devices in order of their numbers on it, as the launcher's environment gives them;
+// "auto", "cuda" if a device is visible, and otherwise "cpu"; NULL: the CPU. A process that no
+// launcher has started and that sees several devices gives a number. `*model` is the caller's, to
+// be freed with lockstep_model_free(); NULL after an error.
 // Errors: DATA_ERROR for a file that is missing or is no TorchScript; INVALID_ARGUMENT.
 LOCKSTEP_C_EXPORT lockstep_status lockstep_model_load(const char* path, const char* device,
                                                       lockstep_model** model);
@@ -57,8 +60,8 @@ LOCKSTEP_C_EXPORT lockstep_status lockstep_model_mlp(const lockstep_mlp_options*
 LOCKSTEP_C_EXPORT lockstep_status lockstep_model_free(lockstep_model* model);
 
 // The parameters, in the model's order. `*name` and `*array` are the model's and valid until it is
-// freed, trained for the first time (start_training moves the parameters) or loaded from a
-// checkpoint. `array` is a view: writing to it changes the parameter.
+// freed; `*array` also no longer than to the next lockstep_model_start_training(), which moves the
+// parameters. `array` is a view: writing to it changes the parameter.
 LOCKSTEP_C_EXPORT lockstep_status lockstep_model_parameter_count(lockstep_model* model,
                                                                  int32_t* count);
 LOCKSTEP_C_EXPORT lockstep_status lockstep_model_parameter(lockstep_model* model, int32_t index,
@@ -78,7 +81,8 @@ LOCKSTEP_C_EXPORT lockstep_status lockstep_model_average(lockstep_model* model,
 
 // Computes the model's outputs for evaluation, without gradients. An output whose `data` is not
 // NULL gets the values copied, and must have the output's shape. An output whose `data` is NULL
-// becomes a view of the result, the model's, valid until its next forward. Local.
+// becomes a view of the result, the model's, valid until its next forward; it shares no memory with
+// an input. Local.
 LOCKSTEP_C_EXPORT lockstep_status lockstep_model_forward(lockstep_model* model,
                                                          const lockstep_array* inputs,
                                                          int32_t input_count,
@@ -95,7 +99,8 @@ typedef int (*lockstep_loss_function)(void* context, const lockstep_array* outpu
                                       double* loss);
 
 typedef struct lockstep_training_options lockstep_training_options;  // loss and optimizer
-// The loss and the optimizer. Start from LOCKSTEP_TRAINING_OPTIONS. The same on all ranks.
+// The loss and the optimizer. Start from LOCKSTEP_TRAINING_OPTIONS. The same on all ranks, which is
+// compared, except that loss_function, loss_context and a file's path are each rank's own.
 struct lockstep_training_options {
   size_t struct_size;  // of the struct that the caller was compiled with
   // "mse", "l1", "cross_entropy", "nll": of the first output and the first target, a mean.
@@ -113,17 +118,33 @@ struct lockstep_training_options {
   double epsilon;            // added to the root of that mean
   double max_gradient_norm;  // gradients are clipped to this global norm; 0: not
   int32_t nesterov;          // sgd: 1 for Nesterov's momentum
+  int32_t reserved;          // 0
 };
 
 // The defaults of lockstep_training_options.
-#define LOCKSTEP_TRAINING_OPTIONS \
-  {sizeof(lockstep_training_options), NULL, NULL, NULL, "adam", 1e-3, 0, 0, 0.9, 0.999, 1e-8, 0, 0}
+#define LOCKSTEP_TRAINING_OPTIONS     \
+  {sizeof(lockstep_training_options), \
+   NULL,                              \
+   NULL,                              \
+   NULL,                              \
+   "adam",                            \
+   1e-3,                              \
+   0,                                 \
+   0,                                 \
+   0.9,                               \
+   0.999,                             \
+   1e-8,                              \
+   0,                                 \
+   0,                                 \
+   0}
 
 // Makes the model ready for train_step: compares the ranks' models, copies rank 0's parameters and
 // buffers to all, and makes the optimizer. The model uses a duplicate of `comm` from now on. A
 // second call starts with a new optimizer.
 // Collective: all ranks of `comm`.
-// Errors: INVALID_ARGUMENT for a model in which nothing can be trained; MISMATCH.
+// Errors: INVALID_ARGUMENT for a model in which nothing can be trained, and for an option; MISMATCH
+// for ranks with different models or options. If a rank cannot start, it returns the reason, and all
+// others MISMATCH that names it. A former training is then as before.
 LOCKSTEP_C_EXPORT lockstep_status lockstep_model_start_training(
     lockstep_model* model, lockstep_comm* comm, const lockstep_training_options* options);
 
@@ -133,8 +154,9 @@ LOCKSTEP_C_EXPORT lockstep_status lockstep_model_start_training(
 // the mean over all ranks' rows before the step; NULL if it is not wanted.
 // Collective: all ranks.
 // Errors: if a rank cannot compute its forward or its loss, it returns the reason, all others
-// MISMATCH that names it, and nothing has changed: the next step may follow. INVALID_ARGUMENT on
-// all ranks if none has a row.
+// MISMATCH that names it, and nothing has changed: the next step may follow. So it is if ranks have
+// different learning rates or numbers of steps: MISMATCH on all. INVALID_ARGUMENT on all ranks if
+// none has a row.
 LOCKSTEP_C_EXPORT lockstep_status lockstep_model_train_step(lockstep_model* model,
                                                             const lockstep_array* inputs,
                                                             int32_t input_count,
@@ -143,6 +165,7 @@ LOCKSTEP_C_EXPORT lockstep_status lockstep_model_train_step(lockstep_model* mode
 
 // The mean loss over all ranks' rows, without a step, in evaluation mode. Ranks may have 0 rows.
 // Collective: all ranks of a model in training.
+// Errors: as lockstep_model_train_step().
 LOCKSTEP_C_EXPORT lockstep_status lockstep_model_evaluate(lockstep_model* model,
                                                           const lockstep_array* inputs,
                                                           int32_t input_count,
@@ -156,15 +179,18 @@ LOCKSTEP_C_EXPORT lockstep_status lockstep_model_set_learning_rate(lockstep_mode
 LOCKSTEP_C_EXPORT lockstep_status lockstep_model_steps(const lockstep_model* model, int64_t* steps);
 
 // Writes a checkpoint, a directory (model.safetensors, optimizer.safetensors, trainer.json), whole
-// or not at all, in place of a former one. Rank 0 writes; the others wait and learn of its failure.
+// or not at all, in place of a former one. Anything else at `path` but an empty folder is refused.
+// Rank 0 writes; the others wait and learn of its failure.
 // Collective: all ranks of a model in training. A model that is not in training is written by the
 // calling process alone.
-// Errors: SYSTEM_ERROR, CHECKPOINT_ERROR; the former checkpoint is then unchanged.
+// Errors: INVALID_ARGUMENT (on the other ranks CHECKPOINT_ERROR) for a path at which something else
+// is, SYSTEM_ERROR, CHECKPOINT_ERROR; what was at `path` is then unchanged.
 LOCKSTEP_C_EXPORT lockstep_status lockstep_model_save(lockstep_model* model, const char* path);
 // Reads it: parameters, buffers and, in training, the optimizer's state and the number of steps.
 // Every rank reads the files.
 // Collective: all ranks of a model in training.
-// Errors: CHECKPOINT_ERROR on all ranks if one cannot read it; the model is then as before.
+// Errors: CHECKPOINT_ERROR on all ranks if one cannot read it, MISMATCH if they have read different
+// models; the model is then as before.
 LOCKSTEP_C_EXPORT lockstep_status lockstep_model_restore(lockstep_model* model, const char* path);
 // Writes the model as a TorchScript file in evaluation mode, for inference elsewhere, whole or not
 // at all.

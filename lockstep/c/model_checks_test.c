@@ -270,6 +270,54 @@ int check_failed_forward(void) {
   return 0;
 }
 
+int check_unlike_options(void) {
+  lockstep_comm *comm = NULL, *alone = NULL;
+  int32_t rank = 0, size = 0;
+  if (join_job(&comm, &alone, &rank, &size) != 0) return 1;
+  CHECK_THAT(size > 1);
+  lockstep_model* model = NULL;
+  CHECK_OK(make_net(1, &model));
+  lockstep_training_options options = LOCKSTEP_TRAINING_OPTIONS;
+  options.loss = "mse";
+  options.beta2 = rank == 1 ? 0.99 : 0.999;
+  CHECK_ERROR(lockstep_model_start_training(model, comm, &options), LOCKSTEP_MISMATCH,
+              "ranks 0 and 1 start a training with different options: beta2");
+  options.beta2 = 0.999;
+  options.loss = rank == 0 ? "l1" : "mse";
+  CHECK_ERROR(lockstep_model_start_training(model, comm, &options), LOCKSTEP_MISMATCH,
+              "options: loss");
+  options.loss = "mse";
+  /* The last rank cannot start, and none waits for it. */
+  const int last = rank == size - 1;
+  char words[64];
+  snprintf(words, sizeof words, "rank %d could not start", (int)size - 1);
+  options.optimizer = last ? "lion" : "adam";
+  CHECK_ERROR(lockstep_model_start_training(model, comm, &options),
+              last ? LOCKSTEP_INVALID_ARGUMENT : LOCKSTEP_MISMATCH,
+              last ? "no optimizer 'lion'" : words);
+  options.optimizer = "adam";
+  options.reserved = last;
+  CHECK_ERROR(lockstep_model_start_training(model, comm, &options),
+              last ? LOCKSTEP_INVALID_ARGUMENT : LOCKSTEP_MISMATCH, last ? "reserved is 1" : words);
+  options.reserved = 0;
+  CHECK_OK(lockstep_model_start_training(model, comm, &options));
+  batch part;
+  fill_part(&part, 0, rank, size);
+  CHECK_OK(lockstep_model_train_step(model, &part.inputs, 1, &part.targets, 1, NULL));
+  CHECK_OK(lockstep_model_set_learning_rate(model, last ? 0.5 : 0.25));
+  CHECK_ERROR(lockstep_model_train_step(model, &part.inputs, 1, &part.targets, 1, NULL),
+              LOCKSTEP_MISMATCH, "the learning rate is 0.25 on rank 0 and 0.5");
+  int64_t steps = 0;
+  CHECK_OK(lockstep_model_steps(model, &steps));
+  CHECK_THAT(steps == 1);
+  CHECK_OK(lockstep_model_set_learning_rate(model, 0.25));
+  CHECK_OK(lockstep_model_train_step(model, &part.inputs, 1, &part.targets, 1, NULL));
+  CHECK_OK(lockstep_model_free(model));
+  CHECK_OK(lockstep_comm_free(alone));
+  CHECK_OK(lockstep_comm_free(comm));
+  return 0;
+}
+
 int check_checkpoint(const char* folder) {
   lockstep_comm *comm = NULL, *alone = NULL;
   int32_t rank = 0, size = 0;
@@ -326,6 +374,14 @@ int check_checkpoint(const char* folder) {
   const lockstep_status refused = lockstep_model_save(model, missing);
   CHECK_THAT(refused == LOCKSTEP_SYSTEM_ERROR);
   CHECK_THAT(strstr(lockstep_last_error(), "net.pt") != NULL);
+
+  /* What is no checkpoint is not replaced: a file, and a folder with foreign files in it. */
+  const lockstep_status mine = rank == 0 ? LOCKSTEP_INVALID_ARGUMENT : LOCKSTEP_CHECKPOINT_ERROR;
+  CHECK_ERROR(lockstep_model_save(model, script), mine, "is no checkpoint");
+  CHECK_ERROR(lockstep_model_save(model, folder), mine, "is no checkpoint");
+  CHECK_OK(lockstep_model_free(loaded));
+  CHECK_OK(lockstep_model_load(script, NULL, &loaded));
+  CHECK_THAT(difference(model, loaded) == 0);
   CHECK_OK(lockstep_model_free(model));
   CHECK_OK(lockstep_model_free(resumed));
   CHECK_OK(lockstep_model_free(loaded));

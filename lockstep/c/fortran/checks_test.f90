@@ -199,13 +199,23 @@ contains
 
   subroutine check_store()
     type(lockstep_store) :: store
-    character(20) :: value
+    character(20) :: value, padded_key
+    character(2) :: short
     integer(int64) :: count
+    integer :: ierr
     call lockstep_store_open(30d0, store)
     if (rank == n - 1) call lockstep_store_set(store, "greeting", "hello")
     call lockstep_store_wait(store, "greeting", 30d0)
     call lockstep_store_get(store, "greeting", 30d0, value)
     call check(value == "hello", "the store's value")
+    padded_key = "greeting"
+    value = ""
+    call lockstep_store_get(store, padded_key, 30d0, value)
+    call check(value == "hello", "a key in a longer variable")
+    if (rank == 0) call lockstep_store_set(store, "blanks", "ab  ")
+    call lockstep_store_get(store, "blanks", 30d0, short, ierr)
+    call check(ierr == LOCKSTEP_INVALID_ARGUMENT, "a value keeps its trailing blanks")
+    call check(index(lockstep_error(), "has 4 bytes") > 0, "... all of them")
     call lockstep_store_add(store, "count", 1_int64, count)
     call check(count >= 1 .and. count <= n, "the store's sum")
     call lockstep_barrier(comm)
@@ -217,11 +227,13 @@ contains
     character(*), intent(in) :: folder
     type(lockstep_model) :: together, single, loaded
     type(lockstep_comm) :: alone
+    character(12) :: activation  ! longer than its text
     real(real64) :: x(2, 8), y(1, 8), expected(1, 8), result(1, 8), loss, other, first
     integer :: step, i, from, to, count
     integer(int64) :: steps
+    activation = "tanh"
     call lockstep_comm_split(comm, rank, 0, alone)
-    call lockstep_model_mlp([2, 6, 1], together, seed=rank + 1)
+    call lockstep_model_mlp([2, 6, 1], together, activation=activation, seed=rank + 1)
     call lockstep_model_mlp([2, 6, 1], single, seed=1)
     call lockstep_model_start_training(together, comm, loss="mse", learning_rate=0.05d0)
     call lockstep_model_start_training(single, alone, loss="mse", learning_rate=0.05d0)

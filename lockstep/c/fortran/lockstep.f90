@@ -11,6 +11,7 @@
 !   and samples: a batch of n samples with m numbers each is x(m, n).
 ! - Array arguments have no declared type, so the compiler cannot check it. Lockstep refuses others,
 !   and ranks whose types differ.
+! - Trailing blanks are no part of a text, so a character variable of any length can have it.
 ! - Compile lockstep_functions.f90 before it, and lockstep_fortran.c with the C compiler that
 !   belongs to the Fortran compiler.
 module lockstep
@@ -276,7 +277,7 @@ contains
   ! Without waiting. Declare the actual array asynchronous, and leave it alone until work_wait.
   subroutine lockstep_all_reduce_start(comm, a, reduction, work, ierr)
     type(lockstep_comm), intent(in) :: comm
-    type(*), dimension(..), intent(in), asynchronous :: a
+    type(*), dimension(..), asynchronous :: a
     integer, intent(in) :: reduction
     type(lockstep_work), intent(out) :: work
     integer, intent(out), optional :: ierr
@@ -286,7 +287,7 @@ contains
 
   subroutine lockstep_broadcast_start(comm, a, root, work, ierr)
     type(lockstep_comm), intent(in) :: comm
-    type(*), dimension(..), intent(in), asynchronous :: a
+    type(*), dimension(..), asynchronous :: a
     integer, intent(in) :: root
     type(lockstep_work), intent(out) :: work
     integer, intent(out), optional :: ierr
@@ -307,7 +308,7 @@ contains
 
   subroutine lockstep_irecv(comm, a, source, tag, work, ierr)
     type(lockstep_comm), intent(in) :: comm
-    type(*), dimension(..), intent(in), asynchronous :: a
+    type(*), dimension(..), asynchronous :: a
     integer, intent(in) :: source
     integer, intent(in) :: tag
     type(lockstep_work), intent(out) :: work
@@ -340,7 +341,7 @@ contains
   ! Adds an array, which must be a target.
   subroutine lockstep_list_add(list, a, name, ierr)
     type(lockstep_list), intent(inout) :: list
-    type(*), dimension(..), intent(in), target :: a
+    type(*), dimension(..), target :: a
     character(*), intent(in), optional :: name
     integer, intent(out), optional :: ierr
     call finish(c_list_add(list%handle, a, c_text(name)), "lockstep_list_add", ierr)
@@ -522,12 +523,12 @@ contains
       ierr)
   end subroutine
 
-  ! Puts the bytes of `value` at `key`.
+  ! Puts the bytes of `value` at `key`, trailing blanks included.
   subroutine lockstep_store_set(store, key, value, ierr)
     type(lockstep_store), intent(in) :: store
     character(*), intent(in) :: key, value
     integer, intent(out), optional :: ierr
-    call finish(c_store_set(store%handle, c_text(key), c_text(value), len(value, c_size_t)), &
+    call finish(c_store_set(store%handle, c_text(key), value, len(value, c_size_t)), &
       "lockstep_store_set", ierr)
   end subroutine
 
@@ -639,12 +640,12 @@ contains
     end do
   end function
 
-  ! A text for C; an empty one for an argument that is absent.
+  ! A text for C, without its trailing blanks; an empty one for an argument that is absent.
   function c_text(text) result(copy)
     character(*), intent(in), optional :: text
     character(:, kind=c_char), allocatable :: copy
     copy = c_null_char
-    if (present(text)) copy = text//c_null_char
+    if (present(text)) copy = trim(text)//c_null_char
   end function
 
   integer(c_int32_t) function or_default(value, otherwise)

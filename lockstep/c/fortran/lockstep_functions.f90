@@ -174,7 +174,7 @@ module lockstep_functions
         bind(c, name="lockstep_f_all_reduce_start") result(status)
       import
       type(c_ptr), value :: comm
-      type(*), dimension(..), intent(in), asynchronous :: a
+      type(*), dimension(..), asynchronous :: a
       integer(c_int32_t), value :: reduction
       type(c_ptr), intent(inout) :: work
       integer(c_int) :: status
@@ -183,7 +183,7 @@ module lockstep_functions
         bind(c, name="lockstep_f_broadcast_start") result(status)
       import
       type(c_ptr), value :: comm
-      type(*), dimension(..), intent(in), asynchronous :: a
+      type(*), dimension(..), asynchronous :: a
       integer(c_int32_t), value :: root
       type(c_ptr), intent(inout) :: work
       integer(c_int) :: status
@@ -202,7 +202,7 @@ module lockstep_functions
         name="lockstep_f_irecv") result(status)
       import
       type(c_ptr), value :: comm
-      type(*), dimension(..), intent(in), asynchronous :: a
+      type(*), dimension(..), asynchronous :: a
       integer(c_int32_t), value :: source
       integer(c_int32_t), value :: tag
       type(c_ptr), intent(inout) :: work
@@ -227,7 +227,7 @@ module lockstep_functions
     function c_list_add(list, a, name) bind(c, name="lockstep_f_list_add") result(status)
       import
       type(c_ptr), intent(inout) :: list
-      type(*), dimension(..), intent(in), target :: a
+      type(*), dimension(..), target :: a
       character(kind=c_char), intent(in) :: name(*)
       integer(c_int) :: status
     end function

@@ -13,6 +13,7 @@
 #include "lockstep/c/internal/options.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/device/choose.h"
+#include "lockstep/launch/job_environment.h"
 
 namespace lockstep::inline v0::c_api {
 namespace {
@@ -187,8 +188,25 @@ lockstep_array array_of(const at::Tensor& tensor) {
   return array;
 }
 
+at::Device device_of(const char* device, std::optional<int> local_rank,
+                     const device::VisibleDevices& visible) {
+  const std::string request = text_or(device, "cpu");
+  if (!local_rank && visible.has_cuda && visible.cuda > 1 &&
+      (request == "cuda" || request == "auto")) {
+    throw InvalidArgument(
+        "device '" + request + "': no launcher has started this process, and it " + "sees " +
+        number(visible.cuda) + " CUDA devices; give the number of one, such as cuda:0");
+  }
+  return device::choose_device(request, local_rank.value_or(0), visible);
+}
+
 at::Device device_of(const char* device) {
-  return device::choose_device(text_or(device, "cpu"), /*local_rank=*/0);
+  const std::string request = text_or(device, "cpu");
+  if (request != "cuda" && request != "auto") return device::choose_device(request, 0);
+  const launch::JobEnvironment job = launch::job_environment();
+  std::optional<int> local_rank;
+  if (job.launcher != launch::Launcher::kNone) local_rank = job.local_rank;
+  return device_of(device, local_rank, device::visible_devices());
 }
 
 }  // namespace lockstep::inline v0::c_api

@@ -4,10 +4,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lockstep/c/base.h"
+#include "lockstep/device/choose.h"
 #include "lockstep/flat/named_tensors.h"
 
 namespace lockstep::inline v0::c_api {
@@ -28,7 +30,13 @@ lockstep_array array_of(const at::Tensor& tensor);
 
 at::ScalarType dtype_of(int32_t dtype, const std::string& name);
 
-// "cpu", "cuda", "cuda:1", "auto" or NULL.
+// The device of a model: "cpu", "cuda", "cuda:1", "auto" or NULL. `local_rank` is this rank's number
+// on its host, where it is known. Pure.
+// Throws: InvalidArgument as choose_device(), and if a rank of unknown number would have to choose
+// among several devices.
+at::Device device_of(const char* device, std::optional<int> local_rank,
+                     const device::VisibleDevices& visible);
+// The same for this process, of the job's environment.
 at::Device device_of(const char* device);
 
 }  // namespace lockstep::inline v0::c_api

@@ -2,7 +2,11 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
 #include <new>
+#include <type_traits>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
@@ -10,29 +14,32 @@
 namespace lockstep::inline v0::c_api {
 namespace {
 
-// Of the calling thread. C has no place for an error's text but this one.
+// Of the calling thread. C has no place for an error's text but this one. It needs no memory and has
+// no destructor: a program may call Lockstep while a thread's objects are destroyed.
 struct LastCall {
-  std::string error;
-  const char* fixed = nullptr;  // in place of `error`, where there was no memory for it
+  char error[4096] = "";  // cut short where it is longer
   const char* file = "";
   uint32_t line = 0;
 };
-thread_local LastCall last_call;
+static_assert(std::is_trivially_destructible_v<LastCall>);
+constinit thread_local LastCall last_call;
 
 lockstep_status keep(lockstep_status status, const char* text) noexcept {
-  try {
-    last_call.error = *text != '\0' ? text : "an exception without a message";
-  } catch (...) {
-    last_call.fixed = "no memory is left, not even for the error's text";
-  }
+  if (*text == '\0') text = "an exception without a message";
+  const size_t room = sizeof last_call.error - 1;
+  size_t size = std::min(std::strlen(text), room);
+  // Not in the middle of a character of UTF-8.
+  if (size == room)
+    while (size > 0 && (static_cast<unsigned char>(text[size]) & 0xC0) == 0x80) --size;
+  std::memcpy(last_call.error, text, size);
+  last_call.error[size] = '\0';
   return status;
 }
 
 }  // namespace
 
 void begin_call() noexcept {
-  last_call.error.clear();
-  last_call.fixed = nullptr;
+  last_call.error[0] = '\0';
 }
 
 void end_call() noexcept {
@@ -78,6 +85,8 @@ lockstep_status status_of_current_exception() noexcept {
   } catch (const Error& error) {
     // Such as gradients that are not finite: the reason is in the data.
     return keep(LOCKSTEP_DATA_ERROR, error.what());
+  } catch (const std::filesystem::filesystem_error& error) {
+    return keep(LOCKSTEP_DATA_ERROR, error.what());
   } catch (const std::logic_error& error) {
     return keep(LOCKSTEP_INTERNAL_ERROR, error.what());
   } catch (const std::exception& error) {
@@ -93,7 +102,7 @@ lockstep_status status_of_current_exception() noexcept {
 using lockstep::c_api::last_call;
 
 const char* lockstep_last_error(void) {
-  return last_call.fixed != nullptr ? last_call.fixed : last_call.error.c_str();
+  return last_call.error;
 }
 
 void lockstep_site(const char* file, uint32_t line) {

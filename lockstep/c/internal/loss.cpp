@@ -103,13 +103,7 @@ Loss of_function(lockstep_loss_function function, void* context) {
   };
 }
 
-}  // namespace
-
-Loss make_loss(const std::string& name, lockstep_loss_function function, void* context,
-               at::Device device) {
-  if (name.empty() == (function == nullptr))
-    throw InvalidArgument("give either loss or loss_function");
-  if (function != nullptr) return of_function(function, context);
+const std::map<std::string, Loss>& built_in_losses() {
   static const std::map<std::string, Loss> kLosses{
       {"mse", built_in([](const at::Tensor& output, const at::Tensor& target) {
          return at::mse_loss(output, of_shape(target, output));
@@ -123,7 +117,22 @@ Loss make_loss(const std::string& name, lockstep_loss_function function, void* c
       {"nll", built_in([](const at::Tensor& output, const at::Tensor& target) {
          return at::nll_loss(output, target);
        })}};
-  if (const auto found = kLosses.find(name); found != kLosses.end()) return found->second;
+  return kLosses;
+}
+
+}  // namespace
+
+bool is_built_in_loss(const std::string& name) {
+  return built_in_losses().contains(name);
+}
+
+Loss make_loss(const std::string& name, lockstep_loss_function function, void* context,
+               at::Device device) {
+  if (name.empty() == (function == nullptr))
+    throw InvalidArgument("give either loss or loss_function");
+  if (function != nullptr) return of_function(function, context);
+  const std::map<std::string, Loss>& losses = built_in_losses();
+  if (const auto found = losses.find(name); found != losses.end()) return found->second;
   if (!std::filesystem::exists(name)) {
     throw InvalidArgument("there is no loss '" + name +
                           "'; give mse, l1, cross_entropy, nll or a TorchScript file");

@@ -21,6 +21,9 @@ struct LossValue {
 using Loss = std::function<LossValue(const std::vector<at::Tensor>& outputs,
                                      const std::vector<at::Tensor>& targets)>;
 
+// "mse", "l1", "cross_entropy" or "nll".
+bool is_built_in_loss(const std::string& name);
+
 // Throws: InvalidArgument for no loss or two, or a name that is neither a loss nor a file;
 // DataError for a file that is no TorchScript.
 Loss make_loss(const std::string& name, lockstep_loss_function function, void* context,

@@ -35,6 +35,11 @@ Options known_options(const Options* given, const Options& defaults, const std::
   return known;
 }
 
+// True if nothing follows `last` in its struct. Bytes after it would be padding, which a caller does
+// not set, and which an option of a newer header would be read from.
+#define LOCKSTEP_C_ENDS_WITH(Options, last) \
+  (offsetof(Options, last) + sizeof(Options::last) == sizeof(Options))
+
 inline std::string text_or(const char* text, const char* otherwise) {
   return text != nullptr ? text : otherwise;
 }

@@ -72,7 +72,15 @@ std::vector<at::Tensor> result_tensors(const c10::IValue& result) {
 std::vector<at::Tensor> ScriptModel::forward(const std::vector<at::Tensor>& inputs) {
   std::vector<c10::IValue> values;
   for (const at::Tensor& input : inputs) values.emplace_back(input.to(device_));
-  return result_tensors(module_.forward(std::move(values)));
+  std::vector<at::Tensor> outputs = result_tensors(module_.forward(std::move(values)));
+  for (at::Tensor& output : outputs) {
+    for (const at::Tensor& input : inputs) {
+      if (!output.has_storage() || !output.is_alias_of(input)) continue;
+      output = output.clone();
+      break;
+    }
+  }
+  return outputs;
 }
 
 void ScriptModel::check_state(const NamedTensors& state, const std::string& source) const {

@@ -24,7 +24,8 @@ class ScriptModel {
   // The parameters that require gradients, each once.
   NamedTensors trained() const;
 
-  // In the mode that train() or eval() has set. The outputs: a tensor, or those of a tuple or list.
+  // In the mode that train() or eval() has set. The outputs: a tensor, or those of a tuple or list;
+  // none shares memory with an input.
   // Throws: InvalidArgument for another result; what the model throws.
   std::vector<at::Tensor> forward(const std::vector<at::Tensor>& inputs);
   void train() { module_.train(); }

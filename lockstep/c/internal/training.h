@@ -27,8 +27,9 @@ class Training {
  public:
   // `model` must outlive it.
   // Collective: all ranks construct it.
-  // Throws: InvalidArgument before anything is sent; Mismatch for ranks with different models.
-  Training(ScriptModel& model, Communicator comm, const lockstep_training_options& options);
+  // Throws: InvalidArgument for an option or a model without parameters to train, and Mismatch on
+  // the other ranks; Mismatch for ranks with different models or options.
+  Training(ScriptModel& model, Communicator comm, const lockstep_training_options* options);
   ~Training();
   Training(const Training&) = delete;
   Training& operator=(const Training&) = delete;
@@ -59,6 +60,7 @@ class Training {
   Part compute(const Batch& inputs, const Batch& targets);
   Whole exchange(const Part& part);
   void backward(const Part& part, double weight);
+  double learning_rate() const;
 
   ScriptModel& model_;
   Communicator comm_;
