@@ -6,17 +6,12 @@ from torch import nn
 from torch.nn import functional as F
 
 
-def frequencies(config, width):
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    theta = rope.get("rope_theta", config.get("rope_theta", 1e6 if config["model_type"] == "mixtral" else 1e4))
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    plain = (torch.tensor(float(theta)) ** (torch.arange(0, width, 2).float() / width)).reciprocal()
-    if kind == "default":
+def frequencies(rope, width):
+    plain = (torch.tensor(rope["theta"]) ** (torch.arange(0, width, 2).float() / width)).reciprocal()
+    if rope["type"] == "default":
         return plain
-    if kind == "linear":
+    if rope["type"] == "linear":
         return plain / rope["factor"]
-    if kind != "llama3":
-        raise ValueError(f"positions are scaled by '{kind}'; known are default, linear and llama3")
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
     share = ((rope["original_max_position_embeddings"] / (2 * math.pi / plain) - low) / (high - low)).clamp(0, 1)
     return (1 - share) * (plain / rope["factor"]) + share * plain
@@ -38,10 +33,10 @@ class RmsNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    def __init__(self, config, width):
+    def __init__(self, config):
         super().__init__()
-        self.width = width
-        heads, keys, bias = config["num_attention_heads"], config.get("num_key_value_heads") or config["num_attention_heads"], config.get("attention_bias", False)
+        width = self.width = config["head_dim"]
+        heads, keys, bias = config["num_attention_heads"], config["num_key_value_heads"], config["attention_bias"]
         self.group = heads // keys
         self.q_proj = nn.Linear(config["hidden_size"], heads * width, bias=bias)
         self.k_proj = nn.Linear(config["hidden_size"], keys * width, bias=bias)
@@ -77,12 +72,11 @@ class SparseMlp(nn.Module):
         super().__init__()
         width = config["hidden_size"]
         names = ("gate_proj", "up_proj", "down_proj") if shared else ("w1", "w3", "w2")
-        inner = config["moe_intermediate_size"] if shared else config["intermediate_size"]
-        self.count = config["num_experts" if shared else "num_local_experts"]
-        self.chosen = config.get("num_experts_per_tok", 4 if shared else 2)
-        self.capacity = config.get("capacity_factor", 0)
+        self.count = config["num_local_experts"]
+        self.chosen = config["num_experts_per_tok"]
+        self.capacity = config["capacity_factor"]
         self.gate = nn.Linear(width, self.count, bias=False)
-        self.experts = nn.ModuleList(Mlp(width, inner, names) for _ in range(self.count))
+        self.experts = nn.ModuleList(Mlp(width, config["intermediate_size"], names) for _ in range(self.count))
         if shared:
             self.shared_expert = Mlp(width, config["shared_expert_intermediate_size"])
             self.shared_expert_gate = nn.Linear(width, 1, bias=False)
@@ -109,14 +103,14 @@ class SparseMlp(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, config, width):
+    def __init__(self, config):
         super().__init__()
-        hidden, epsilon, kind = config["hidden_size"], config.get("rms_norm_eps", 1e-6), config["model_type"]
+        hidden, epsilon, kind = config["hidden_size"], config["rms_norm_eps"], config["model_type"]
         self.input_layernorm = RmsNorm(hidden, epsilon)
         self.post_attention_layernorm = RmsNorm(hidden, epsilon)
-        self.self_attn = Attention(config, width)
+        self.self_attn = Attention(config)
         self.block = "block_sparse_moe" if kind == "mixtral" else "mlp"
-        self.add_module(self.block, Mlp(hidden, config["intermediate_size"], bias=config.get("mlp_bias", False)) if kind == "llama" else
+        self.add_module(self.block, Mlp(hidden, config["intermediate_size"], bias=config["mlp_bias"]) if kind == "llama" else
                         SparseMlp(config, kind == "qwen2_moe"))
 
     def forward(self, x, cosines, sines):
@@ -125,16 +119,18 @@ class Layer(nn.Module):
 
 
 class TransformerLm(nn.Module):
+    """Of what lm_config.read() gives."""
+
     def __init__(self, config):
         super().__init__()
-        hidden, width = config["hidden_size"], config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+        hidden = config["hidden_size"]
         self.model = nn.ModuleDict({
             "embed_tokens": nn.Embedding(config["vocab_size"], hidden),
-            "layers": nn.ModuleList(Layer(config, width) for _ in range(config["num_hidden_layers"])),
-            "norm": RmsNorm(hidden, config.get("rms_norm_eps", 1e-6)),
+            "layers": nn.ModuleList(Layer(config) for _ in range(config["num_hidden_layers"])),
+            "norm": RmsNorm(hidden, config["rms_norm_eps"]),
         })
-        self.lm_head = None if config.get("tie_word_embeddings", False) else nn.Linear(hidden, config["vocab_size"], bias=False)
-        self.register_buffer("frequencies", frequencies(config, width), persistent=False)
+        self.lm_head = None if config["tie_word_embeddings"] else nn.Linear(hidden, config["vocab_size"], bias=False)
+        self.register_buffer("frequencies", frequencies(config["rope"], config["head_dim"]), persistent=False)
 
     def forward(self, input_ids):
         angles = torch.outer(torch.arange(input_ids.shape[1], device=input_ids.device).float(), self.frequencies)

@@ -6,6 +6,7 @@ import os
 
 import torch
 
+import lm_config
 import lockstep_checkpoint
 from bert_twin import ACTIVATIONS, BertClassifier
 from image_twins import OfPixels, ResNet, SimpleCnn
@@ -71,8 +72,8 @@ def read_json(path):
     return found
 
 
-def fill(model, tensors, source):
-    """Takes exactly the tensors that the twin has."""
+def fill(model, tensors, source, assign=False):
+    """Takes exactly the tensors that the twin has; with assign also their types."""
     own = model.state_dict()
     missing, left = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     if missing or left:
@@ -81,8 +82,10 @@ def fill(model, tensors, source):
     for name, tensor in tensors.items():
         if tensor.shape != own[name].shape:
             raise ExportError(f"{source}: {name} has the shape {list(tensor.shape)}, and the model's is {list(own[name].shape)}")
-    model.load_state_dict(tensors)
-    return model.eval().requires_grad_(False)
+        if tensor.is_floating_point() != own[name].is_floating_point():
+            raise ExportError(f"{source}: {name} is of {str(tensor.dtype).removeprefix('torch.')}, and the model's of {str(own[name].dtype).removeprefix('torch.')}")
+    model.requires_grad_(False).load_state_dict(tensors, assign=assign)
+    return model.eval()
 
 
 def of_images(config, tensors, source):
@@ -117,16 +120,15 @@ def of_texts(config, tensors, source):
 
 
 def of_language(config, tensors, source):
-    if config.get("hidden_act", "silu") != "silu":
-        raise ExportError(f"{source}: hidden_act '{config['hidden_act']}' is unknown; known is silu")
-    if config.get("tie_word_embeddings"):
-        tensors.pop("lm_head.weight", None)
     try:
-        model = TransformerLm(config)
-    except ValueError as error:
-        raise ExportError(f"{source}: {error}") from None
-    return Twin("TransformerLm", fill(model, tensors, source), [Input("input_ids", torch.int64, ("batch", "sequence"), high=config["vocab_size"])], ["logits"],
-                {"sequence": config.get("max_position_embeddings", 2048)})
+        config = lm_config.read(config)
+    except lm_config.ConfigError as error:
+        raise ExportError(f"{os.path.join(source, 'config.json')}: {error}") from None
+    if config["tie_word_embeddings"]:
+        tensors.pop("lm_head.weight", None)
+    model = fill(TransformerLm(config), tensors, source)
+    return Twin("TransformerLm", model, [Input("input_ids", torch.int64, ("batch", "sequence"), high=config["vocab_size"])], ["logits"],
+                {"sequence": config["max_position_embeddings"]})
 
 
 KINDS = {"bert": of_texts, "llama": of_language, "mixtral": of_language, "qwen2_moe": of_language}
@@ -180,7 +182,6 @@ def of_user(path, file, inputs):
         raise ExportError(f"{file}: make() gives no model: {type(error).__name__}: {error}".splitlines()[0]) from None
     if not isinstance(model, torch.nn.Module):
         raise ExportError(f"{file}: make() gives a {type(model).__name__}, and no torch.nn.Module")
-    tensors = lockstep_checkpoint.read_model(path)
-    wide = [tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()]
-    model = fill(model.to(wide[0]) if wide else model, tensors, path)
+    # Each tensor keeps the type that it has in the file.
+    model = fill(model, lockstep_checkpoint.read_model(path), path, assign=True)
     return Twin(type(model).__name__, model, [parse_input(text) for text in inputs], ["output"])
