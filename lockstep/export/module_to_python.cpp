@@ -13,6 +13,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
+#include "lockstep/core/utf8.h"
 #include "lockstep/export/layer_text.h"
 
 namespace lockstep::inline v0 {
@@ -33,7 +34,7 @@ void check_name(const std::string& name) {
       std::find(kKeywords.begin(), kKeywords.end(), name) == kKeywords.end();
   // Those that the text has already.
   if (is_name && name != "make" && name != "nn" && name != "OrderedDict") return;
-  throw InvalidArgument("module_to_python: '" + name +
+  throw InvalidArgument("module_to_python: '" + printable(name) +
                         "' is no name for a Python class here; give one such as Net");
 }
 

@@ -76,9 +76,11 @@ TEST(NamedTensors, OfModelsOfEveryKind) {
   inner.register_buffer("mean", at::ones({3}));
   script.register_module("inner", inner);
   script.register_parameter("shift", at::ones({1}), false);
+  script.register_attribute("training", c10::BoolType::get(), true);  // as every loaded one has
   EXPECT_EQ(kind_of(script), ModelKind::kScript);
-  EXPECT_EQ(names(parameters_of(script)), (Names{"shift", "inner.w"}));
-  EXPECT_EQ(names(state_of(script)), (Names{"shift", "inner.w", "inner.mean"}));
+  EXPECT_TRUE(is_training(script));
+  EXPECT_EQ(names(parameters_of(script)), (Names{"inner.w", "shift"}));
+  EXPECT_EQ(names(state_of(script)), (Names{"inner.w", "shift", "inner.mean"}));
   script.eval();
   EXPECT_FALSE(is_training(script));
 
