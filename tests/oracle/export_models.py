@@ -492,7 +492,7 @@ def check_refusals(options, folder, run):
         file.write("#!/bin/sh\necho 1.2.3\n")
     os.chmod(other, 0o755)
     refused(options, 2, f"{other} has torch 1.2.3", run, "--to", "onnx", "--output", os.path.join(place, "fresh.onnx"), "--python", other)
-    refused(options, 2, "not found", run, "--to", "onnx", "--output", os.path.join(place, "fresh.onnx"), "--python", os.path.join(place, "none"))
+    refused(options, 2, "No such file or directory", run, "--to", "onnx", "--output", os.path.join(place, "fresh.onnx"), "--python", os.path.join(place, "none"))
     left = set(os.listdir(place)) - {"model.pt", "pickled", "damaged", "twin.py", "drawn.safetensors", "python"}
     if left:
         sys.exit(f"refused exports left {left}")
