@@ -40,7 +40,7 @@ c10::intrusive_ptr<c10d::Backend> connect_group(const c10::intrusive_ptr<c10d::S
   const auto milliseconds =
       std::chrono::duration_cast<std::chrono::milliseconds>(deadline.timeout());
   Topology topology{rank, size, 0, 1, 0};
-  const Connection connection{.timeout = deadline.timeout()};
+  const Connection connection{.backend = "", .timeout = deadline.timeout()};
   std::shared_ptr<Store> store;
   if (size > 1) {
     store = std::make_shared<PrefixStore>("lockstep", std::make_shared<StoreView>(torch_store));
