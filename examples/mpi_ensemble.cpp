@@ -11,6 +11,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -67,7 +68,12 @@ void run(int argc, char** argv) {
   app.add_option("--members", members, "of the ensemble, over all ranks");
   app.add_option("--steps", steps, "of the models, each with a step of training");
   app.add_option("--output", output, "a safetensors file for the network, which rank 0 writes");
-  app.parse(argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (app.exit(error) != 0) throw std::runtime_error("wrong arguments");
+    return;
+  }
 
   int rank = 0, ranks = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);

@@ -88,8 +88,9 @@ def shown(text, flag):
 
 def example(word):
     name = os.path.basename(word)
-    for folder in ("examples", "examples/rpc", "examples/text_classification", "bench"):
-        if os.path.exists(os.path.join(ROOT, folder, name + ".cpp")):
+    for folder in ("examples", "examples/rpc", "examples/text_classification", "examples/insitu", "examples/c", "examples/fortran",
+                   "bench"):
+        if any(os.path.exists(os.path.join(ROOT, folder, name + ending)) for ending in (".cpp", ".c", ".f90")):
             return os.path.join(bin_folder, folder, name)
     return None
 
