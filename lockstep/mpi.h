@@ -22,11 +22,17 @@ namespace lockstep::inline v0 {
 
 // Collective: all processes of `comm`.
 inline Communicator from_mpi(MPI_Comm comm, const FromMpiOptions& options = {}) {
+  // Before MPI_Init the conversion would end the program; from_mpi_fint() refuses then.
+  int initialized = 0;
+  int number = 0;
+  MPI_Initialized(&initialized);
+  if (initialized != 0) {
 #ifdef MPI_ABI_VERSION
-  const int number = MPI_Comm_toint(comm);
+    number = MPI_Comm_toint(comm);
 #else
-  const int number = static_cast<int>(MPI_Comm_c2f(comm));
+    number = static_cast<int>(MPI_Comm_c2f(comm));
 #endif
+  }
   return from_mpi_fint(number, options, reinterpret_cast<const void*>(&MPI_Get_library_version));
 }
 

@@ -12,11 +12,17 @@
 static inline lockstep_status lockstep_init_from_mpi(MPI_Comm mpi_comm,
                                                      const lockstep_init_options* options,
                                                      lockstep_comm** comm) {
+  // Before MPI_Init the conversion would end the program; lockstep_init_from_mpi_fint() refuses then.
+  int initialized = 0;
+  int32_t number = 0;
+  MPI_Initialized(&initialized);
+  if (initialized) {
 #ifdef MPI_ABI_VERSION
-  const int32_t number = (int32_t)MPI_Comm_toint(mpi_comm);
+    number = (int32_t)MPI_Comm_toint(mpi_comm);
 #else
-  const int32_t number = (int32_t)MPI_Comm_c2f(mpi_comm);
+    number = (int32_t)MPI_Comm_c2f(mpi_comm);
 #endif
+  }
   // A function's address as an object's: what dlsym of POSIX gives too.
   union {
     int (*function)(char*, int*);

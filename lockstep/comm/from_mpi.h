@@ -44,7 +44,7 @@ struct FromMpiOptions {
 // hierarchical:mpi in this function only; their communicators may be used by any thread and outlive
 // MPI_Finalize. MPI_THREAD_FUNNELED suffices: below MPI_THREAD_SERIALIZED this function, and with
 // the two backends every call of the communicator and its destructor, must be on the thread that
-// called MPI_Init (InvalidArgument otherwise; gradients of a device are averaged on a thread of
+// called MPI_Init (InvalidArgument otherwise, after which the communicator is not used; gradients of a device are averaged on a thread of
 // libtorch's). With MPI_THREAD_SERIALIZED the program sees to it that none of its threads is in MPI
 // meanwhile. With the two backends making a group of some of the ranks has no deadline, since
 // MPI_Comm_create_group has none.

@@ -167,7 +167,6 @@ class FromMpi(unittest.TestCase):
         def check(mpi):
             for lines in self.run_ranks(mpi, 2, "other_thread").values():
                 self.assertRegex(lines[0], "all_reduce .*: this thread may not call MPI", self.output)
-                self.assertEqual(lines[1:], ["sum 2"])
 
         self.for_each_mpi(check)
 
