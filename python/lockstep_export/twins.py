@@ -79,9 +79,13 @@ def fill(model, tensors, source, assign=False):
     if missing or left:
         raise ExportError(f"{source}: {'lacks ' + missing[0] if missing else 'has ' + left[0]}, {'which the model has' if missing else 'which the model lacks'}"
                           + (f"; so it is with {max(len(missing), len(left)) - 1} more" if max(len(missing), len(left)) > 1 else ""))
+    tensors = dict(tensors)
     for name, tensor in tensors.items():
         if tensor.shape != own[name].shape:
             raise ExportError(f"{source}: {name} has the shape {list(tensor.shape)}, and the model's is {list(own[name].shape)}")
+        if tensor.is_floating_point() and not own[name].is_floating_point() and bool((tensor == tensor.round()).all()):
+            # In C++ Module::to(dtype) converts counters too.
+            tensor = tensors[name] = tensor.to(own[name].dtype)
         if tensor.is_floating_point() != own[name].is_floating_point():
             raise ExportError(f"{source}: {name} is of {str(tensor.dtype).removeprefix('torch.')}, and the model's of {str(own[name].dtype).removeprefix('torch.')}")
     model.requires_grad_(False).load_state_dict(tensors, assign=assign)
