@@ -23,7 +23,7 @@ class LeftOutSteps;
 // A torch::optim optimizer (Torch, made with Options) whose parameters lie in flat buffers.
 // Instantiated in fused_optimizer.cpp. Derived classes implement the step itself.
 template <typename Torch, typename Options>
-class FusedOptimizer : public Torch, public FusedStep, public StepsOnDevice {
+class LOCKSTEP_API FusedOptimizer : public Torch, public FusedStep, public StepsOnDevice {
  public:
   // Throw InvalidArgument for a parameter that occurs twice, shares memory with another, is sparse
   // or not floating-point.

@@ -241,7 +241,7 @@ bool Library::is_truncation(int code) const {
 
 bool Library::is_null(Comm comm) const {
   return abi_ == Abi::kMpich ? comm.number == handle.comm_null.number
-                             : comm.pointer == handle.comm_null.pointer;
+                             : comm.pointer == nullptr || comm.pointer == handle.comm_null.pointer;
 }
 
 Comm Library::comm_of(int number) const {
