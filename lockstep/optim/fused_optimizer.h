@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/flat/steps_on_device.h"
 #include "lockstep/optim/fused_options.h"
 #include "lockstep/optim/fused_step.h"
