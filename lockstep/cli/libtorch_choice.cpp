@@ -1,17 +1,14 @@
 #include "lockstep/cli/libtorch_choice.h"
 
-#include <poll.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <fstream>
 #include <sstream>
 #include <tuple>
 
+#include "lockstep/cli/child_output.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/core/errors.h"
-#include "lockstep/core/subprocess.h"
 #include "lockstep/core/text.h"
 #include "lockstep/launch/rank_environment.h"
 
@@ -88,32 +85,10 @@ std::vector<fs::path> wheels_of(const fs::path& prefix) {
 
 // The folder of the torch that python3 would import, which is not imported for that.
 fs::path torch_of_python() {
-  SubprocessOptions options;
-  // Without the current folder, whose files python3 -c would take for modules.
-  options.command = {"python3", "-c",
-                     "import sys; sys.path[:] = [p for p in sys.path if p]; "
-                     "import importlib.util as u; s = u.find_spec('torch'); "
-                     "print(s.submodule_search_locations[0] if s else '')"};
-  Pipe out = make_pipe();
-  options.stdout_fd = out.write.get();
-  std::string text;
-  try {
-    Subprocess process(options);
-    out.write.reset();
-    const Deadline deadline = Deadline::seconds(kPythonTimeout);
-    while (true) {
-      pollfd waiting{out.read.get(), POLLIN, 0};
-      if (::poll(&waiting, 1, deadline.poll_ms()) <= 0) return {};
-      std::array<char, 4096> buffer;
-      const ssize_t n = ::read(out.read.get(), buffer.data(), buffer.size());
-      if (n <= 0) break;
-      text.append(buffer.data(), static_cast<size_t>(n));
-    }
-    if (!process.wait(deadline).ok()) return {};
-  } catch (const Error&) {
-    return {};  // there is no python3
-  }
-  return text.substr(0, text.find('\n'));
+  return line_of_python("python3",
+                        "import importlib.util as u; s = u.find_spec('torch'); "
+                        "print(s.submodule_search_locations[0] if s else '')",
+                        kPythonTimeout, PythonErrors::kShown);
 }
 
 std::vector<std::string> minors_of(const std::vector<TorchBuild>& builds) {

@@ -1,12 +1,9 @@
 #include "lockstep/cli/tables.h"
 
-#include <poll.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <filesystem>
 #include <utility>
 
+#include "lockstep/cli/child_output.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/completion.h"
 #include "lockstep/cli/doctor/command.h"
@@ -31,18 +28,6 @@ OptionTable own_table(const std::string& name) {
   if (name == "completion") return completion_table();
   if (name == "man") return manual_table();
   throw Error("the command " + name + " has no table of its options");
-}
-
-std::string read_all(int fd, Deadline deadline) {
-  std::string text;
-  for (char buffer[4096];;) {
-    pollfd ready{.fd = fd, .events = POLLIN, .revents = 0};
-    if (::poll(&ready, 1, deadline.poll_ms()) == 0) throw Timeout("a command does not answer");
-    const ssize_t n = ::read(fd, buffer, sizeof buffer);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return text;
-    text.append(buffer, static_cast<size_t>(n));
-  }
 }
 
 struct Answer {

@@ -17,8 +17,8 @@ for command in debootstrap dpkg-buildpackage dh lintian; do
 done
 
 clean_up() {
-  umount "$work/root/proc" 2>/dev/null || true
-  umount "$work/root/opt/libtorch" 2>/dev/null || true
+  umount "$work/debian/proc" 2>/dev/null || true
+  umount "$work/debian/opt/libtorch" 2>/dev/null || true
 }
 trap clean_up EXIT
 clean_up
@@ -29,15 +29,15 @@ mkdir -p "$work"
 # The mirror that this machine uses itself.
 mirror=$(sed -n 's/^URIs: *\([^ ]*\).*/\1/p; s/^deb \(\[[^]]*\] \)\?\([^ ]*\) bookworm .*/\2/p' /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -n 1)
 [ -n "$mirror" ] || skip "this machine's apt has no mirror of Debian 12"
-debootstrap --variant=minbase bookworm "$work/root" "$mirror" >"$work/debootstrap.log" 2>&1 ||
+debootstrap --variant=minbase bookworm "$work/debian" "$mirror" >"$work/debootstrap.log" 2>&1 ||
   skip "debootstrap failed: $(tail -n 1 "$work/debootstrap.log")"
-cp -r /etc/apt/apt.conf.d/. "$work/root/etc/apt/apt.conf.d/"
-mkdir -p "$work/root/debs" "$work/root/opt/libtorch"
-cp "$work"/debs/*.deb "$work/root/debs/"
-mount -t proc proc "$work/root/proc" || skip "/proc cannot be mounted in a root folder here"
-mount --bind "$libtorch" "$work/root/opt/libtorch"
+cp -r /etc/apt/apt.conf.d/. "$work/debian/etc/apt/apt.conf.d/"
+mkdir -p "$work/debian/debs" "$work/debian/opt/libtorch"
+cp "$work"/debs/*.deb "$work/debian/debs/"
+mount -t proc proc "$work/debian/proc" || skip "/proc cannot be mounted in a root folder here"
+mount --bind "$libtorch" "$work/debian/opt/libtorch"
 
-inside() { chroot "$work/root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root "$@"; }
+inside() { chroot "$work/debian" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root "$@"; }
 # Only the run-time packages: no compiler comes with them.
 inside sh -c "DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends /debs/liblockstep-torch*.deb /debs/lockstep_*.deb" >"$work/apt.log" 2>&1 ||
   { tail -n 20 "$work/apt.log"; exit 1; }
@@ -56,7 +56,7 @@ echo "The first job ran from the packages alone."
 # Programs in C++, C and Fortran, by pkg-config and by CMake, with Debian's compilers.
 inside sh -c "DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends /debs/liblockstep-dev_*.deb g++ gfortran cmake ninja-build pkg-config" \
   >"$work/apt-dev.log" 2>&1 || { tail -n 20 "$work/apt-dev.log"; exit 1; }
-program=$work/root/root/program
+program=$work/debian/root/program
 mkdir "$program"
 cp "$source_dir/tests/install/pkg_config/app.cpp" "$source_dir/examples/c/regression.c" "$source_dir/examples/fortran/advection.f90" "$program/"
 cat >"$program/CMakeLists.txt" <<'END'
@@ -78,6 +78,6 @@ inside sh -c 'cd /root/program && LOCKSTEP_LIBTORCH=/opt/libtorch cmake -B build
 inside lockstep run -np 2 /root/program/build/app | grep "2 ranks, sum 9"
 inside lockstep run -np 2 /root/program/build/regression
 inside lockstep run -np 2 /root/program/build/advection | grep "largest error in a step"
-umount "$work/root/proc" "$work/root/opt/libtorch"
-rm -rf --one-file-system "$work/root"
+umount "$work/debian/proc" "$work/debian/opt/libtorch"
+rm -rf --one-file-system "$work/debian"
 echo "Programs in C++, C and Fortran ran on two ranks."

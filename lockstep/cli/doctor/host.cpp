@@ -1,4 +1,5 @@
 #include "lockstep/cli/doctor/host.h"
+#include "lockstep/cli/child_output.h"
 
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -331,14 +332,7 @@ std::string libtorch_of(const EngineStart& start) {
     Subprocess process(options);
     out.write.reset();
     const Deadline deadline = Deadline::seconds(kProbeTimeout);
-    while (true) {
-      pollfd waiting{out.read.get(), POLLIN, 0};
-      if (::poll(&waiting, 1, deadline.poll_ms()) <= 0) return "";
-      char buffer[4096];
-      const ssize_t n = ::read(out.read.get(), buffer, sizeof buffer);
-      if (n <= 0) break;
-      text.append(buffer, static_cast<size_t>(n));
-    }
+    text = read_all(out.read.get(), deadline);
     process.wait(deadline);
   } catch (const Error&) {
     return "";

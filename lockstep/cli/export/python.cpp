@@ -1,15 +1,11 @@
 #include "lockstep/cli/export/python.h"
 
-#include <fcntl.h>
-#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 
+#include "lockstep/cli/child_output.h"
 #include "lockstep/cli/libtorch_choice.h"
-#include "lockstep/core/errors.h"
-#include "lockstep/core/subprocess.h"
 #include "lockstep/core/text.h"
 
 namespace lockstep::inline v0::cli {
@@ -79,32 +75,8 @@ std::vector<fs::path> python_places(const fs::path& lockstep, const std::optiona
 
 std::string torch_version_of(const fs::path& python) {
   constexpr double kTimeout = 60;  // seconds; of a file system that sleeps
-  SubprocessOptions options;
-  // Without the current folder, whose files python -c would take for modules.
-  options.command = {python.string(), "-c",
-                     "import sys; sys.path[:] = [p for p in sys.path if p]; "
-                     "import importlib.metadata as m; print(m.version('torch'))"};
-  try {
-    Pipe out = make_pipe();
-    const UniqueFd nothing(::open("/dev/null", O_WRONLY | O_CLOEXEC));
-    options.stdout_fd = out.write.get();
-    options.stderr_fd = nothing.get();
-    Subprocess process(options);
-    out.write.reset();
-    const Deadline deadline = Deadline::seconds(kTimeout);
-    std::string text;
-    for (std::array<char, 4096> buffer;;) {
-      pollfd waiting{.fd = out.read.get(), .events = POLLIN, .revents = 0};
-      if (::poll(&waiting, 1, deadline.poll_ms()) <= 0) return "";
-      const ssize_t n = ::read(out.read.get(), buffer.data(), buffer.size());
-      if (n <= 0) break;
-      text.append(buffer.data(), static_cast<size_t>(n));
-    }
-    if (!process.wait(deadline).ok()) return "";
-    return text.substr(0, text.find('\n'));
-  } catch (const Error&) {
-    return "";  // it cannot be started, or does not end
-  }
+  return line_of_python(python, "import importlib.metadata as m; print(m.version('torch'))",
+                        kTimeout, PythonErrors::kHidden);
 }
 
 }  // namespace lockstep::inline v0::cli
