@@ -8,10 +8,10 @@
 // sixteen of those steps at once.
 #include <lockstep/insitu/ring.h>
 
+#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <string>
@@ -84,13 +84,12 @@ int simulate(const Settings& settings) {
 
 int main(int argc, char** argv) {
   Settings settings;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string word = argv[i];
-    if (word == "--ring") settings.ring = argv[i + 1];
-    if (word == "--steps") settings.steps = std::atoi(argv[i + 1]);
-    if (word == "--seconds") settings.seconds = std::atof(argv[i + 1]);
-    if (word == "--pause-ms") settings.pause_ms = std::atoi(argv[i + 1]);
-  }
+  CLI::App app("steps a field, and hands it to whoever trains");
+  app.add_option("--ring", settings.ring, "the ring's name");
+  app.add_option("--steps", settings.steps, "samples to make");
+  app.add_option("--seconds", settings.seconds, "to wait at the end for the trainer");
+  app.add_option("--pause-ms", settings.pause_ms, "after each step");
+  CLI11_PARSE(app, argc, argv);
   try {
     return simulate(settings);
   } catch (const std::exception& error) {

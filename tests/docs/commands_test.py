@@ -110,7 +110,7 @@ def check_program(words):
     program = example(words[0]) if words else None
     if words and words[0].startswith("build/release/bin/") and not program:
         raise Problem(f"there is no {words[0]}")
-    if program and flags_of(words[1:]) and "/insitu/" not in program:  # these two have no help
+    if program and flags_of(words[1:]):
         if not os.path.exists(program):
             raise Problem(f"{program} is not built")
         unknown_flags(os.path.basename(program), words[1:], help_of(program).stdout)

@@ -6,6 +6,8 @@
 
 #include "lockstep/cli/child_output.h"
 #include "lockstep/cli/libtorch_choice.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/subprocess.h"
 #include "lockstep/core/text.h"
 
 namespace lockstep::inline v0::cli {
