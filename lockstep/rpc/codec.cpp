@@ -182,7 +182,12 @@ std::string type_name(const std::type_info& type) {
   int status = 0;
   const std::unique_ptr<char, void (*)(void*)> name(
       abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), std::free);
-  return name ? name.get() : type.name();
+  std::string text = name ? name.get() : type.name();
+  // The inline namespace of the ABI is no part of what users write, and differs between releases.
+  constexpr std::string_view kAbi = "lockstep::v0::";
+  for (size_t at = text.find(kAbi); at != std::string::npos; at = text.find(kAbi, at))
+    text.erase(at + std::string_view("lockstep::").size(), std::string_view("v0::").size());
+  return text;
 }
 
 void internal::does_not_fit(const char* type, int64_t value) {

@@ -283,7 +283,7 @@ class Checks(unittest.TestCase):
         compiler = shutil.which(os.environ.get("CXX", "c++"))
         with open(os.path.join(build, "compile_commands.json"), "w", encoding="utf-8") as f:
             f.write(f'[{{"directory": "{build}", "command": "{compiler} -I{self.root} -std=c++20 -O3 '
-                    f'-o lockstep/low/CMakeFiles/lockstep_low.dir/a.o -c {self.root}/lockstep/low/a.cpp", "file": "a"}}]')
+                    f'-o lockstep/low/CMakeFiles/lockstep_low.dir/a.o -c {self.root}/lockstep/low/a.cpp", "file": "a.cpp"}}]')
         code, output = self.run_check("check-headers", "--build", build)
         self.assertEqual(code, 1, output)
         self.assertIn("lockstep/low/a.h does not compile alone", output)

@@ -24,6 +24,7 @@ static int run(int rank, int size) {
   CHECK(lockstep_init_from_mpi(MPI_COMM_WORLD, &options, &comm) == LOCKSTEP_INVALID_ARGUMENT);
   CHECK(strstr(lockstep_last_error(), "MPI's") != NULL && comm == NULL);
   CHECK(lockstep_init_from_mpi(MPI_COMM_NULL, NULL, &comm) == LOCKSTEP_INVALID_ARGUMENT);
+  CHECK(strstr(lockstep_last_error(), "MPI_COMM_NULL") != NULL && comm == NULL);
   options.rank = -1;
   options.timeout_seconds = 60;
   CHECK(lockstep_init_from_mpi(MPI_COMM_WORLD, &options, &comm) == LOCKSTEP_OK);
@@ -48,6 +49,17 @@ static int run(int rank, int size) {
   int message = rank, sum = 0;
   MPI_Allreduce(&message, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   CHECK(sum == size * (size - 1) / 2);
+
+  /* Over MPI itself, with a datatype and an operation that this program names too. */
+  options.backend = "mpi";
+  lockstep_comm* carried = NULL;
+  CHECK(lockstep_init_from_mpi(MPI_COMM_WORLD, &options, &carried) == LOCKSTEP_OK);
+  double value = rank + 1, own_sum = 0;
+  MPI_Allreduce(&value, &own_sum, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+  lockstep_array one = {.data = &value, .ndim = 0, .dtype = LOCKSTEP_FLOAT64};
+  CHECK(lockstep_all_reduce(carried, &one, LOCKSTEP_SUM) == LOCKSTEP_OK);
+  CHECK(value == own_sum && own_sum == size * (size + 1) / 2);
+  CHECK(lockstep_comm_free(carried) == LOCKSTEP_OK);
   MPI_Finalize();
   /* It outlives MPI, for its own engines carry the data. */
   CHECK(lockstep_barrier(comm) == LOCKSTEP_OK);

@@ -243,8 +243,9 @@ LANGUAGE = {
                   "shared_expert_intermediate_size": 32, "norm_topk_prob": True, "qkv_bias": False, "use_sliding_window": False, "decoder_sparse_step": 1,
                   "mlp_only_layers": []},
 }
-BERTS = {"gelu_new": {"model_type": "bert", "type_vocab_size": 2, "hidden_act": "gelu_new", "id2label": {"0": "a", "1": "b", "2": "c"}},
-         "relu": {"model_type": "bert", "type_vocab_size": 2, "hidden_act": "relu", "layer_norm_eps": 1e-6}}
+# Without dropout, for the program in C++ runs the model as in training.
+BERTS = {"gelu_new": {"model_type": "bert", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "type_vocab_size": 2, "hidden_act": "gelu_new", "id2label": {"0": "a", "1": "b", "2": "c"}},
+         "relu": {"model_type": "bert", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "type_vocab_size": 2, "hidden_act": "relu", "layer_norm_eps": 1e-6}}
 
 
 def write_random(folder, name, config, model):

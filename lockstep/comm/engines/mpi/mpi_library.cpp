@@ -26,6 +26,14 @@ void* find_symbol(void* library, const std::string& file, const char* name) {
   return symbol;
 }
 
+// Where this program has the library's object `name`: an executable that names it
+// may hold the copy that all use, the library too (a copy relocation), so the global scope is asked
+// before the library.
+void* find_object(void* library, const std::string& file, const char* name) {
+  void* object = ::dlsym(RTLD_DEFAULT, name);
+  return object != nullptr ? object : find_symbol(library, file, name);
+}
+
 struct Opened {
   void* library = nullptr;
   std::string file;
@@ -155,7 +163,7 @@ void Library::load(void* library) {
   for (const HandleRow& row : kHandles) {
     switch (abi_) {
       case Abi::kOpenMpi:
-        (handle.*row.where).pointer = find(row.open_mpi);
+        (handle.*row.where).pointer = find_object(library, file_, row.open_mpi);
         break;
       case Abi::kMpich:
         (handle.*row.where).number = row.mpich;
