@@ -6,9 +6,10 @@ opened by ONNX Runtime and PyTorch: on several batch sizes they give the logits 
 continues a prompt as it does. With --llama and --bert, further shapes (shared heads of keys, biases, experts with a capacity, a shared expert,
 rotations, activations, padding) against Lockstep's models in C++. What cannot be exported is one line, and leaves nothing. Needs torch,
 onnx, onnxscript, onnxruntime, transformers and safetensors. Where one of them cannot be imported, its parts are left out, the rest runs, and the
-exit status is 77, with the names.
+exit status is 77, with the names. With --short, only the convolutional network is trained and goes to all formats, and the further shapes go to
+TorchScript.
 
-    tests/oracle/export_models.py [--lockstep build/release/bin/lockstep] [--llama .../llama_parity] [--bert .../bert_parity]
+    tests/oracle/export_models.py [--short] [--lockstep build/release/bin/lockstep] [--llama .../llama_parity] [--bert .../bert_parity]
 """
 import argparse
 import importlib
@@ -90,13 +91,13 @@ def export(options, folder, checkpoint):
     return runs
 
 
-def export_here(options, folder, checkpoint):
+def export_here(formats, folder, checkpoint):
     """The same in this process, which has imported PyTorch already."""
     import formats as writers
     import twins
 
     runs = {}
-    for format in options.formats:
+    for format in formats:
         output = os.path.join(folder, os.path.basename(checkpoint) + SUFFIX[format])
         writers.write(twins.of_checkpoint(checkpoint), format, output)
         runs[format] = opened(output)
@@ -146,7 +147,7 @@ def check_resnet(options, folder):
         records = torch.frombuffer(bytearray(read.read(3 * record)), dtype=torch.uint8).view(3, record)
     expected = torch.tensor([predicted(options, folder, "--checkpoint", run, "--file", file, "--index", str(i))["logits"] for i in (0, 2)])
     pixels = records[::2, 1:].reshape(2, 3, 32, 32).contiguous()
-    say("resnet18", {format: same(f"resnet18, {format}", forward(pixels), expected) for format, forward in export_here(options, folder, run).items()})
+    say("resnet18", {format: same(f"resnet18, {format}", forward(pixels), expected) for format, forward in export_here(options.formats, folder, run).items()})
 
 
 def check_texts(options, folder):
@@ -261,17 +262,17 @@ def write_random(folder, name, config, model):
     return checkpoint
 
 
-def check_shapes(options, folder):
+def check_shapes(options, folder, formats):
     if "safetensors" in options.missing:
         return
     for name, more in LANGUAGE.items() if options.llama else ():
         config = {**SMALL, **more}
         checkpoint = write_random(folder, name, config, lm_twin.TransformerLm(lm_config.read(config)))
-        check_model(options, folder, checkpoint, name, options.llama, export_here(options, folder, checkpoint))
+        check_model(options, folder, checkpoint, name, options.llama, export_here(formats, folder, checkpoint))
     for name, more in BERTS.items() if options.bert else ():
         config = {**SMALL, **more}
         checkpoint = write_random(folder, name, config, bert_twin.BertClassifier(config, len(more.get("id2label", "ab"))))
-        check_model(options, folder, checkpoint, name, options.bert, export_here(options, folder, checkpoint))
+        check_model(options, folder, checkpoint, name, options.bert, export_here(formats, folder, checkpoint))
 
 
 def write_tensors(path, tensors):
@@ -505,18 +506,20 @@ def main():
     parser.add_argument("--lockstep", default=os.path.join(ROOT, "build/release/bin/lockstep"))
     parser.add_argument("--llama", help="the program llama_parity, for further shapes")
     parser.add_argument("--bert", help="the program bert_parity, for further shapes")
+    parser.add_argument("--short", action="store_true", help="one trained model, and the further shapes in TorchScript")
     options = parser.parse_args()
     options.missing = missing_packages()
     options.formats = [name for name in SUFFIX if name != "onnx" or not {"onnx", "onnxscript", "onnxruntime"} & options.missing.keys()]
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         run = check_pictures(options, folder)
-        check_resnet(options, folder)
-        check_texts(options, folder)
-        check_language(options, folder)
-        check_shapes(options, folder)
+        if not options.short:
+            check_resnet(options, folder)
+            check_texts(options, folder)
+            check_language(options, folder)
+            check_types(options, folder)
+        check_shapes(options, folder, ["torchscript"] if options.short else options.formats)
         check_language_configs(folder)
-        check_types(options, folder)
         check_twin_refusals(options, folder)
         check_refusals(options, folder, run)
     if options.missing:
