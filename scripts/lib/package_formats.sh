@@ -1,5 +1,26 @@
 # shellcheck shell=bash
-# The formats of scripts/package, which sources this file and sets: version, minors and torches (of each of builds), out, work.
+# The formats of scripts/package, which sources this file and sets: formats, site, version, minors and torches (of each of builds),
+# out, work.
+
+# check_tools: before anything is built.
+check_tools() {
+  local command
+  if [[ " ${formats[*]} " == *" deb "* ]]; then
+    for command in dpkg-buildpackage dh; do
+      has_command "$command" || stop 2 "package: --deb needs $command (apt-get install dpkg-dev debhelper)"
+    done
+  fi
+  if [ "$site" = 1 ] && ! has_command doxygen; then
+    stop 2 "package: the documentation's site needs doxygen (apt-get install doxygen); --no-site packs without it"
+  fi
+}
+
+# install_site PREFIX: unless --no-site.
+install_site() {
+  if [ "$site" = 0 ]; then return 0; fi
+  mkdir -p "$1/share/doc/lockstep"
+  cp -r "$work/site" "$1/share/doc/lockstep/html"
+}
 
 # install_into PREFIX: everything but libtorch, of every build.
 install_into() {
@@ -43,6 +64,7 @@ make_tarball() {
   local name file
   name="lockstep-$version-torch$(IFS=-; echo "${minors[*]}")-linux-$(architecture)"
   install_into "$work/$name"
+  install_site "$work/$name"
   strip_below "$work/$name"
   check_no_paths "$work/$name"
   local -a options=(--sort=name --owner=0 --group=0 --numeric-owner "--mtime=@$SOURCE_DATE_EPOCH" -C "$work")
@@ -57,20 +79,18 @@ make_tarball() {
 }
 
 make_deb() {
-  local command minor folder=$work/deb/lockstep-$version log=$work/deb.log
-  for command in dpkg-buildpackage dh; do
-    has_command "$command" || stop 2 "package: --deb needs $command (apt-get install dpkg-dev debhelper)"
-  done
+  local soversion minor folder=$work/deb/lockstep-$version log=$work/deb.log
+  soversion=$(sed -n 's/^set(LOCKSTEP_SOVERSION \([0-9]*\))$/\1/p' cmake/LockstepShared.cmake)
   mkdir -p "$folder/debian"
   cp -r packaging/debian/. "$folder/debian/"
-  rm "$folder"/debian/*.in "$folder/debian/c_functions.txt"
+  rm "$folder"/debian/*.in
   local libraries="" depends=""
   for minor in "${minors[@]}"; do
-    local name=liblockstep-torch$minor-0
-    libraries+=$(sed "s/@MINOR@/$minor/g" packaging/debian/library.in)$'\n\n'
+    local name=liblockstep-torch$minor-$soversion
+    libraries+=$(sed "s/@MINOR@/$minor/g; s/@SOVERSION@/$soversion/g" packaging/debian/library.in)$'\n\n'
     depends+="${depends:+, }$name (= \${binary:Version})"
     echo "usr/lib/liblockstep-torch$minor.so.*" >"$folder/debian/$name.install"
-    sed "s/@MINOR@/$minor/g" packaging/debian/library.symbols.in >"$folder/debian/$name.symbols"
+    sed "s/@MINOR@/$minor/g; s/@SOVERSION@/$soversion/g" packaging/debian/library.symbols.in >"$folder/debian/$name.symbols"
     c_functions >>"$folder/debian/$name.symbols"
     sed "s/@PACKAGE@/$name/" packaging/debian/library.lintian-overrides.in >"$folder/debian/$name.lintian-overrides"
   done
@@ -81,6 +101,7 @@ make_deb() {
   printf 'lockstep (%s) unstable; urgency=medium\n\n  * Version %s.\n\n -- %s  %s\n' \
     "$version" "$version" "$maintainer" "$(date -R -u -d "@$SOURCE_DATE_EPOCH")" >"$folder/debian/changelog"
   install_into "$folder/staged/usr"
+  install_site "$folder/staged/usr"
   rm "$folder/staged/usr/share/doc/lockstep/LICENSE"
   check_no_paths "$folder/staged"
   # Where Debian's zsh looks.
@@ -91,6 +112,10 @@ make_deb() {
   for part in man bash-completion zsh fish; do
     if [ -d "$folder/staged/usr/share/$part" ]; then echo "usr/share/$part" >>"$folder/debian/lockstep.install"; fi
   done
+  if [ "$site" = 0 ]; then
+    sed -i '/^Package: lockstep-doc$/,/^$/d' "$folder/debian/control"
+    rm "$folder"/debian/lockstep-doc.*
+  fi
   # libtorch alone, without what else lies beside it, such as a libgomp that is a Debian package's as well.
   mkdir "$work/libtorch"
   ln -s "${torches[0]}"/lib/libtorch_*.so "${torches[0]}"/lib/libc10*.so "$work/libtorch/"
@@ -110,10 +135,7 @@ make_deb() {
 
 # The C functions as lines of a symbols file.
 c_functions() {
-  local list
-  for list in packaging/debian/c_functions.txt lockstep/c/lockstep_c.symbols; do
-    if [ -f "$list" ]; then awk '/^lockstep_[a-z0-9_]+ / { print " " $1 "@Base " $2 }' "$list"; fi
-  done | sort
+  awk '/^lockstep_[a-z0-9_]+ / { print " " $1 "@Base " $2 }' lockstep/c/lockstep_c.symbols
 }
 
 make_wheel() {

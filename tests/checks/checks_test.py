@@ -295,12 +295,13 @@ class Checks(unittest.TestCase):
 
     def c_interface(self, change=lambda name, text: text):
         """The tree's own interface, with each file changed."""
-        folder = os.path.join(self.root, "lockstep/c")
-        os.makedirs(folder)
-        for name in ("base.h", "communicator.h", "model.h", "lockstep.h", "lockstep_c.symbols", "lockstep_c.abi"):
-            with open(os.path.join(ROOT, "lockstep/c", name), encoding="utf-8") as f:
+        for name in ("c/base.h", "c/communicator.h", "c/model.h", "c/lockstep.h", "insitu/lockstep_insitu.h", "c/lockstep_c.symbols",
+                     "c/lockstep_c.abi"):
+            with open(os.path.join(ROOT, "lockstep", name), encoding="utf-8") as f:
                 text = f.read()
-            with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
+            copy = os.path.join(self.root, "lockstep", name)
+            os.makedirs(os.path.dirname(copy), exist_ok=True)
+            with open(copy, "w", encoding="utf-8") as f:
                 f.write(change(name, text))
         done = subprocess.run([sys.executable, os.path.join(ROOT, "scripts/c-abi"), "--root", self.root], capture_output=True, text=True,
                               check=False)
@@ -314,6 +315,11 @@ class Checks(unittest.TestCase):
         status, output = self.c_interface(lambda _, text: text.replace("LOCKSTEP_MAX = 4", "LOCKSTEP_MAX = 5"))
         self.assertEqual(status, 1)
         self.assertIn("LOCKSTEP_MAX=5 is declared, and not in lockstep_c.symbols", output)
+
+    def test_type_of_the_interface_in_situ(self):
+        status, output = self.c_interface(lambda _, text: text.replace("LOCKSTEP_INSITU_BOOL = 10", "LOCKSTEP_INSITU_BOOL = 11"))
+        self.assertEqual(status, 1)
+        self.assertIn("LOCKSTEP_INSITU_BOOL=11 is declared, and not in lockstep_c.symbols", output)
 
     def test_function_that_has_gone(self):
         status, output = self.c_interface(lambda name, text: text + ("lockstep_frobnicate 0.1.0\n" if name.endswith("symbols") else ""))

@@ -50,7 +50,7 @@ done
 inside lockstep train mnist --data digits --nproc 2 --epochs 1 --max-steps 20 --output /root/run
 inside test -f /root/run/result.json
 inside lockstep doctor | grep "libtorch" | grep "/opt/libtorch"
-inside ldd /usr/lib/liblockstep-torch*.so.0 | grep -v libtorch_cpu | grep -v libc10 | (! grep "not found")
+inside ldd /usr/lib/liblockstep-torch*.so.[0-9] | grep -v libtorch_cpu | grep -v libc10 | (! grep "not found")
 echo "The first job ran from the packages alone."
 
 # Programs in C++, C and Fortran, by pkg-config and by CMake, with Debian's compilers.

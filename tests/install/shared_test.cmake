@@ -75,7 +75,7 @@ if(found)
 endif()
 
 # The library exports Lockstep's names, and no others.
-file(GLOB_RECURSE library "${prefix}/liblockstep-torch*.so.0")
+file(GLOB_RECURSE library "${prefix}/liblockstep-torch*.so.[0-9]")
 run(nm -D --defined-only "${library}")
 string(REPLACE "\n" ";" lines "${out}")
 set(exported "")

@@ -32,7 +32,7 @@ for i in 0 1; do
   program "$i" "${torches[$i]}" >"$work/cmake.log"
   cmake --build "$work/program/$i" >>"$work/cmake.log"
   "$work/program/$i/app" | grep "1 ranks, sum 3"
-  ldd "$work/program/$i/app" | grep "liblockstep-torch${minors[$i]}.so.0 => $prefix/"
+  ldd "$work/program/$i/app" | grep "liblockstep-torch${minors[$i]}.so.[0-9]* => $prefix/"
   LOCKSTEP_LIBTORCH=${torches[$i]} "$prefix/bin/lockstep" doctor |
     grep "installed for libtorch ${minors[0]} and ${minors[1]}; libtorch ${minors[$i]}[.]"
   LOCKSTEP_LIBTORCH=${torches[$i]} "$prefix/bin/lockstep" train mnist --data digits --nproc 2 --epochs 1 --max-steps 2 --output "$work/run$i"
