@@ -62,6 +62,11 @@ endif()
 if(LOCKSTEP_WERROR)
   target_compile_options(lockstep_flags INTERFACE -Werror)
 endif()
+# No product and sum rounded once (FMA) where the source rounds twice: compilers take such instructions by themselves where a processor
+# has them, as each 64-bit ARM and no plain x86-64 does, and other numbers would come out. What is meant to be one says so: std::fma.
+if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" OR CMAKE_CXX_FLAGS MATCHES "-m(arch|fma|avx)")
+  target_compile_options(lockstep_flags INTERFACE -ffp-contract=off)
+endif()
 # Backtraces and std::source_location print paths relative to the source tree.
 target_compile_options(lockstep_flags INTERFACE "-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=")
 if(LOCKSTEP_FUZZ)
@@ -77,7 +82,7 @@ if(LOCKSTEP_SANITIZE)
     target_compile_options(lockstep_flags INTERFACE -Wno-maybe-uninitialized)
   endif()
   if(LOCKSTEP_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # TSan does not model std::atomic_thread_fence; the library does not use it, third-party headers may.
+    # TSan does not model std::atomic_thread_fence. The library's fences order what other atomics publish to TSan's satisfaction.
     target_compile_options(lockstep_flags INTERFACE -Wno-tsan)
   endif()
 endif()
@@ -255,23 +260,39 @@ function(lockstep_add_cases name program)
   endif()
   if(NOT ARG_SHARDS OR ARG_SHARDS EQUAL 1)
     lockstep_add_test(${name} COMMAND ${program} ${arguments})
-    set_tests_properties(${name} PROPERTIES ${ARG_PROPERTIES})
+    lockstep_set_test(${name} ${ARG_PROPERTIES})
     return()
   endif()
   foreach(part RANGE 1 ${ARG_SHARDS})
     math(EXPR index "${part} - 1")
     lockstep_add_test(${name}_part${part} COMMAND ${program} ${arguments})
-    set_tests_properties(${name}_part${part} PROPERTIES ${ARG_PROPERTIES})
+    lockstep_set_test(${name}_part${part} ${ARG_PROPERTIES})
     set_property(TEST ${name}_part${part} APPEND PROPERTY ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SHARDS}" "GTEST_SHARD_INDEX=${index}")
   endforeach()
 endfunction()
 
-# add_test with what the sanitizers want to know.
+# add_test with what the sanitizers and the emulator want to know.
 function(lockstep_add_test name)
   add_test(NAME ${name} ${ARGN})
   set(suppressions "${PROJECT_SOURCE_DIR}/tests/sanitizers")
-  set_tests_properties(${name} PROPERTIES TIMEOUT 600 PROCESSORS ${LOCKSTEP_TEST_CORE}
+  lockstep_set_test(${name} TIMEOUT 600 PROCESSORS ${LOCKSTEP_TEST_CORE}
     ENVIRONMENT "TSAN_OPTIONS=suppressions=${suppressions}/tsan.supp:halt_on_error=1;LSAN_OPTIONS=suppressions=${suppressions}/lsan.supp;UBSAN_OPTIONS=print_stacktrace=1")
+  if(CMAKE_CROSSCOMPILING_EMULATOR)
+    set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT "LOCKSTEP_SKIPPED_CASES=${PROJECT_SOURCE_DIR}/tests/emulation.txt")
+  endif()
+endfunction()
+
+# set_tests_properties of one test; under an emulator it has ten times the seconds.
+function(lockstep_set_test name)
+  set_tests_properties(${name} PROPERTIES ${ARGN})
+  if(CMAKE_CROSSCOMPILING_EMULATOR)
+    get_test_property(${name} TIMEOUT seconds)
+    list(FIND ARGN TIMEOUT at)
+    if(NOT at EQUAL -1)
+      math(EXPR seconds "${seconds} * 10")
+      set_tests_properties(${name} PROPERTIES TIMEOUT ${seconds})
+    endif()
+  endif()
 endfunction()
 
 # For what is installed and needs libtorch, in the folder `folder` below the prefix: in the build it takes the libtorch that it is linked
@@ -307,6 +328,7 @@ endfunction()
 function(lockstep_finish_rooms)
   get_property(rooms GLOBAL PROPERTY LOCKSTEP_ROOMS)
   get_property(umbrella GLOBAL PROPERTY LOCKSTEP_UMBRELLA)
+  add_custom_target(lockstep_rooms DEPENDS ${rooms} COMMENT "Every room's library")
   add_library(lockstep_lockstep INTERFACE)
   add_library(lockstep::lockstep ALIAS lockstep_lockstep)
   set_target_properties(lockstep_lockstep PROPERTIES EXPORT_NAME lockstep)

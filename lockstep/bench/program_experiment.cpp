@@ -144,12 +144,18 @@ std::string today() {
   return {text, std::strftime(text, sizeof text, "%Y-%m-%d", &parts)};
 }
 
-// Reads "model name : Intel(R) ...", which the kernel shows on x86.
+// Reads "model name : Intel(R) ...", which the kernel shows on x86; of ARM it shows numbers alone:
+// "ARM 0x41/0xd40".
 std::string processor_name() {
   std::ifstream file("/proc/cpuinfo");
+  std::string implementer;
   for (std::string line; std::getline(file, line);) {
     const size_t colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+    if (colon == std::string::npos) continue;
+    const std::string value = line.substr(colon + 2);
+    if (line.starts_with("model name")) return value;
+    if (line.starts_with("CPU implementer")) implementer = value;
+    if (line.starts_with("CPU part")) return "ARM " + implementer + "/" + value;
   }
   return {};
 }

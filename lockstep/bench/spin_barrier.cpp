@@ -14,6 +14,7 @@
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/ticks.h"
 #include "lockstep/core/unique_fd.h"
 
 namespace lockstep::inline v0::bench {
@@ -72,9 +73,7 @@ void SpinBarrier::pass() {
   const Deadline deadline = Deadline::after(comm_.timeout());
   for (int64_t i = 1; page_->opened.load(std::memory_order_acquire) == turn; ++i) {
     if (spin_ && i < 1'000'000) {
-#if defined(__x86_64__) || defined(__i386__)
-      __builtin_ia32_pause();
-#endif
+      cpu_pause();
       continue;
     }
     ::sched_yield();

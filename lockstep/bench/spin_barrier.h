@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/cache_line.h"
 
 namespace lockstep::inline v0::bench {
 
@@ -26,8 +27,8 @@ class SpinBarrier {
 
  private:
   struct Page {
-    alignas(128) std::atomic<int32_t> arrived;
-    alignas(128) std::atomic<int32_t> opened;  // number of openings
+    alignas(kLinePair) std::atomic<int32_t> arrived;
+    alignas(kLinePair) std::atomic<int32_t> opened;  // number of openings
   };
   Communicator& comm_;
   Page* page_ = nullptr;  // null across hosts

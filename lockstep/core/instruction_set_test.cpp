@@ -15,10 +15,17 @@ EnvLookup with(std::optional<std::string> value) {
 }
 
 TEST(InstructionSet, IsLimitedByTheEnvironment) {
-  EXPECT_EQ(instruction_set_limit(with(std::nullopt)), InstructionSet::kAvx512);
+  EXPECT_EQ(instruction_set_limit(with(std::nullopt)), instruction_sets().back());
+  for (const InstructionSet set : instruction_sets())
+    EXPECT_EQ(instruction_set_limit(with(std::string(name_of(set)))), set) << name_of(set);
+#if defined(__x86_64__)
   EXPECT_EQ(instruction_set_limit(with("avx512")), InstructionSet::kAvx512);
   EXPECT_EQ(instruction_set_limit(with("avx2")), InstructionSet::kAvx2);
-  EXPECT_EQ(instruction_set_limit(with("default")), InstructionSet::kDefault);
+  EXPECT_THROW(instruction_set_limit(with("neon")), InvalidArgument);
+#elif defined(__aarch64__)
+  EXPECT_EQ(instruction_set_limit(with("neon")), InstructionSet::kNeon);
+  EXPECT_THROW(instruction_set_limit(with("avx2")), InvalidArgument);
+#endif
   for (const char* bad : {"AVX2", "sse4", "avx512f"}) {
     try {
       instruction_set_limit(with(bad));
@@ -28,6 +35,15 @@ TEST(InstructionSet, IsLimitedByTheEnvironment) {
                                                      std::string(bad) + "'; it is one of default"));
     }
   }
+}
+
+TEST(InstructionSet, WhatIsUsedIsWithinTheLimit) {
+  EXPECT_EQ(instruction_set_used(with("default")), InstructionSet::kDefault);
+  for (const InstructionSet set : instruction_sets())
+    EXPECT_LE(instruction_set_used(with(std::string(name_of(set)))), set);
+#if defined(__aarch64__)
+  EXPECT_EQ(instruction_set_used(with(std::nullopt)), InstructionSet::kNeon);
+#endif
 }
 
 }  // namespace

@@ -22,9 +22,10 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free);
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
 constexpr uint64_t kMagic = 0x676e69722d736c0aULL;
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr uint64_t kMaxRing = uint64_t{1} << 44;
-constexpr size_t kPage = 4096;
+constexpr size_t kPage =
+    4096;  // an alignment; pages of 64 KiB, as some ARM kernels have, do not matter
 constexpr std::chrono::milliseconds kSlice{50};  // between two looks at who lives
 constexpr int kRescans = 64;                     // of a search that others overtake
 constexpr uint32_t kStateBits = 8;

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "lockstep/core/cache_line.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/shared_memory.h"
 #include "lockstep/core/ticks.h"
@@ -40,7 +41,7 @@ struct Event {
   void raise() noexcept;
 };
 
-struct alignas(64) MemberRecord {
+struct alignas(kLinePair) MemberRecord {
   std::atomic<uint32_t> state;  // MemberState, and above it how many members have been here
   std::atomic<uint32_t> producer;
   std::atomic<int32_t> pid;
@@ -59,10 +60,10 @@ struct RingHeader {
   uint32_t schema_bytes;
   std::array<std::byte, kMaxEncodedSchema> schema;
 
-  alignas(64) std::atomic<uint64_t> next_number;
-  alignas(64) Event data;   // a sample was committed, or the end came nearer
-  alignas(64) Event space;  // a slot became free
-  alignas(64) std::atomic<uint64_t> produced;
+  alignas(kLinePair) std::atomic<uint64_t> next_number;
+  alignas(kLinePair) Event data;   // a sample was committed, or the end came nearer
+  alignas(kLinePair) Event space;  // a slot became free
+  alignas(kLinePair) std::atomic<uint64_t> produced;
   std::atomic<uint64_t> dropped;
   std::atomic<uint64_t> consumed;
   std::atomic<uint64_t> abandoned;

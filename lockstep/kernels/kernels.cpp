@@ -18,6 +18,10 @@ extern const Kernels kTable;
 namespace isa_avx512 {  // F, BW, DQ, VL
 extern const Kernels kTable;
 }
+#elif defined(__aarch64__)
+namespace isa_neon {  // every processor has it
+extern const Kernels kTable;
+}
 #endif
 
 KernelList all_kernels() {
@@ -31,6 +35,9 @@ KernelList all_kernels() {
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     return wide ? 3 : 2;
   }();
+#elif defined(__aarch64__)
+  static const Kernels* const kTables[] = {&isa_baseline::kTable, &isa_neon::kTable};
+  static const int kCount = 2;
 #else
   static const Kernels* const kTables[] = {&isa_baseline::kTable};
   static const int kCount = 1;

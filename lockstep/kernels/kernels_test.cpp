@@ -1,5 +1,7 @@
 #include "lockstep/kernels/kernels_test.h"
 
+#include <bit>
+
 #include "lockstep/core/instruction_set.h"
 #include "lockstep/kernels/dropout.h"
 #include "lockstep/kernels/parallel.h"
@@ -258,6 +260,41 @@ TEST(Activate, InBfloat16WithItsTranspose) {
   }
 }
 
+// Numbers that no library's functions have rounded.
+void fill(std::vector<float>& to, uint32_t seed) {
+  for (float& one : to) {
+    seed = seed * 1664525 + 1013904223;
+    one = static_cast<float>(static_cast<int32_t>(seed >> 18) - 8192) / 2048;
+  }
+}
+
+// Of the bits that a norm, activations and a filling give.
+uint64_t fingerprint_of(const Kernels& k) {
+  NormCase test(6, 200, false, 0.1, 0.1);
+  uint32_t seed = 1;
+  for (std::vector<float>* values : {&test.x, &test.bias, &test.residual, &test.gamma, &test.beta})
+    fill(*values, seed++);
+  std::vector<float> mean, rstd;
+  std::vector<float> all = test.forward(k, mean, rstd);
+  all.insert(all.end(), mean.begin(), mean.end());
+  all.insert(all.end(), rstd.begin(), rstd.end());
+  std::vector<float> x(1000), bias(100);
+  fill(x, 9);
+  for (const Activation activation : {Activation::kGelu, Activation::kGeluTanh}) {
+    std::vector<float> y(1000);
+    k.activate({100, Type::kFloat32, activation, x.data(), bias.data()}, {y.data(), nullptr}, 0,
+               10);
+    all.insert(all.end(), y.begin(), y.end());
+  }
+  std::vector<float> filled(1000);
+  k.fill_normal(7, 0.02F, filled.data(), 0, 1000);
+  all.insert(all.end(), filled.begin(), filled.end());
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const float one : all) hash = (hash ^ std::bit_cast<uint32_t>(one)) * 0x100000001b3;
+  return hash;
+}
+constexpr uint64_t kPlainFingerprint = 0, kWideFingerprint = 0;
+
 // The processors with AVX2 give the same bits, so that ranks on different ones agree.
 TEST(Kernels, WideInstructionSetsAgreeBitForBit) {
   const auto all = every();
@@ -270,6 +307,15 @@ TEST(Kernels, WideInstructionSetsAgreeBitForBit) {
   std::vector<float> y[2] = {std::vector<float>(1000), std::vector<float>(1000)};
   for (size_t i = 0; i < 2; ++i) all[i + 1]->activate(activate, {y[i].data(), nullptr}, 0, 10);
   EXPECT_EQ(y[0], y[1]);
+}
+
+// avx2, avx512 and neon: ranks of different architectures agree as well. The number is that of
+// either, and of the plain code, whose products and sums are rounded one by one everywhere.
+TEST(Kernels, EveryArchitectureGivesTheSameBits) {
+  for (const Kernels* k : every()) {
+    const bool plain = k == every().front();
+    EXPECT_EQ(fingerprint_of(*k), plain ? kPlainFingerprint : kWideFingerprint) << k->name;
+  }
 }
 
 TEST(Kernels, TheBestThatTheEnvironmentAllows) {

@@ -73,8 +73,9 @@ std::string opening_of_line(std::string_view line) {
 // A prompt that a person would give: of two characters or more, a letter among them, none that a
 // terminal obeys; and no option's name.
 bool is_prompt(std::string_view opening) {
-  const auto letter = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c < 0; };
-  const auto control = [](char c) { return (c >= 0 && c < ' ') || c == 127; };
+  // Of bytes, for char is signed on x86 and unsigned on ARM.
+  const auto letter = [](unsigned char c) { return std::isalnum(c) || c >= 0x80; };
+  const auto control = [](unsigned char c) { return c < ' ' || c == 127; };
   return opening.size() >= 2 && opening.front() != '-' &&
          std::any_of(opening.begin(), opening.end(), letter) &&
          std::none_of(opening.begin(), opening.end(), control);

@@ -42,7 +42,7 @@ tokenizers::BertTokenizer find_tokenizer(const TextInput& input) {
 // one's beginning.
 std::string example_of(const std::vector<data::TextExample>& examples) {
   constexpr size_t kWide = 60;
-  const auto control = [](char c) { return (c >= 0 && c < ' ') || c == 127; };
+  const auto control = [](unsigned char c) { return c < ' ' || c == 127; };
   std::string beginning;
   for (const data::TextExample& example : examples) {
     const std::string& text = example.text;

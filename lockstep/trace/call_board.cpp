@@ -15,6 +15,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "lockstep/core/cache_line.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/shared_memory.h"
 #include "lockstep/core/ticks.h"
@@ -22,7 +23,7 @@
 namespace lockstep::inline v0::trace {
 namespace {
 
-constexpr uint64_t kMagic = 0x3544524f42534c4c;  // "LLSBORD5"
+constexpr uint64_t kMagic = 0x3644524f42534c4c;  // "LLSBORD6"
 constexpr int kMaxRanks = 1 << 14;
 constexpr size_t kWords = sizeof(CallRecord) / sizeof(uint64_t);
 
@@ -47,7 +48,7 @@ struct Entry {
 
 constexpr size_t kStepWords = 16;
 
-struct alignas(64) Slot {
+struct alignas(kLinePair) Slot {
   std::atomic<uint64_t> calls;  // calls begun so far
   std::atomic<uint64_t> pid;
   std::atomic<uint64_t> entered_ticks;
@@ -63,7 +64,7 @@ struct alignas(64) Slot {
 
 constexpr uint64_t kRemote = uint64_t{1} << 63;  // set in the number of a remote call
 
-constexpr size_t kHeaderSize = 64;
+constexpr size_t kHeaderSize = kLinePair;
 constexpr size_t kEndedWord = offsetof(CallRecord, ended) / sizeof(uint64_t);
 
 size_t board_size(int ranks) {

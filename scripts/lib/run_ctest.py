@@ -19,8 +19,9 @@ from test_results import ALONE, BESIDE, count, program_of, read_results, second_
 COSTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "test_costs.txt")
 LINES = 120  # of a case's own output, from its end
 MOST = 5
-SECONDS = 180  # for a case's second try
-SECONDS_OF_A_TEST = 300
+PATIENCE = int(os.environ.get("LOCKSTEP_TEST_PATIENCE", "1"))  # how much slower an emulator may be
+SECONDS = 180 * PATIENCE  # for a case's second try
+SECONDS_OF_A_TEST = 300 * PATIENCE
 # ctest's own lines: a test starts; a test has ended, well or not; the closing lines.
 STARTS = re.compile(r"^ +Start +\d+: ")
 ENDED = re.compile(r"^ *\d+/\d+ Test +#\d+: (\S+) \.+ *(.*)$")

@@ -30,10 +30,16 @@ bool has(const std::vector<InterfaceAddress>& all, const std::string& address) {
 }
 
 Finding judge_versions(const HostFacts& facts) {
-  Finding finding{Level::kOk, "versions", "lockstep " + facts.version + ", " + facts.compiler, ""};
+  Finding finding{Level::kOk, "versions",
+                  "lockstep " + facts.version + ", " + facts.compiler +
+                      (facts.kernels.empty() ? "" : ", kernels with " + facts.kernels),
+                  ""};
   if (!facts.builds.empty())
     finding.found += "; installed for libtorch " + joined(facts.builds, " and ");
-  if (!facts.engine_error.empty()) {
+  if (!facts.kernels_error.empty()) {
+    finding.level = Level::kProblem;
+    finding.todo = facts.kernels_error;
+  } else if (!facts.engine_error.empty()) {
     finding.level = Level::kProblem;
     finding.todo = facts.engine_error;
   } else if (facts.engine.empty()) {

@@ -68,6 +68,9 @@ TEST(Judge, WhatIsNotAsItShouldBeIsFoundWithWhatToDo) {
     const char* todo;
   };
   const std::vector<Case> cases = {
+      {"versions", [](auto& f) { f.kernels = "neon"; }, Level::kOk, "kernels with neon", ""},
+      {"versions", [](auto& f) { f.kernels_error = "it is one of default"; }, Level::kProblem, "",
+       "it is one of default"},
       {"versions", [](auto& f) { f.engine = ""; }, Level::kWarning, "not installed", "quickstart"},
       {"versions", [](auto& f) { f.libtorch = ""; }, Level::kProblem, "libtorch was not found",
        "LD_LIBRARY_PATH"},

@@ -33,6 +33,7 @@
 #include "lockstep/cli/libtorch_choice.h"
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/instruction_set.h"
 #include "lockstep/core/memory_limit.h"
 #include "lockstep/core/subprocess.h"
 #include "lockstep/launch/mpirun.h"
@@ -360,6 +361,11 @@ void look_at_versions(HostFacts& facts) {
 #else
   facts.compiler = "gcc " __VERSION__;
 #endif
+  try {
+    facts.kernels = name_of(instruction_set_used(process_env()));
+  } catch (const InvalidArgument& error) {
+    facts.kernels_error = error.what();
+  }
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error) return;

@@ -31,6 +31,8 @@ struct LibraryFacts {
 struct HostFacts {
   std::string version;  // Lockstep's
   std::string compiler;
+  std::string kernels;              // the instruction set that they use (core/instruction_set.h)
+  std::string kernels_error;        // why they use none, and what to do
   std::string libtorch;             // the path that the engine finds; "": none
   std::string engine;               // path; "": missing
   std::string engine_error;         // why the engine does not start, and what to do

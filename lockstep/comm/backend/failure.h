@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "lockstep/core/cache_line.h"
 #include "lockstep/core/errors.h"
 
 namespace lockstep::inline v0 {
@@ -50,7 +51,7 @@ int blamed_rank(Failure kind, int reporter, int lost) noexcept;
 // The first failure of a group, in memory that its ranks share. Zeroed memory holds none. It is
 // lock-free: a rank that dies inside loses its own report only.
 struct FailureBoard {
-  alignas(128) std::atomic<uint32_t> state;  // 0: none, kWriting, or a Failure
+  alignas(kLinePair) std::atomic<uint32_t> state;  // 0: none, kWriting, or a Failure
   int32_t reporter;   // valid, like the fields below, once the state is a Failure
   int32_t lost_rank;  // the lost or late rank; -1: none
   char text[1024];

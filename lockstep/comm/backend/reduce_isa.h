@@ -17,6 +17,8 @@
 
 #if defined(__F16C__)
 #include <immintrin.h>
+#elif defined(LOCKSTEP_NEON)
+#include <arm_neon.h>
 #endif
 
 #include "lockstep/comm/backend/reduce_isa_table.h"
@@ -246,6 +248,15 @@ struct AsFp16 {
     _mm_storeu_si128(static_cast<__m128i*>(to), _mm256_cvtps_ph(reinterpret_cast<__m256>(v), 0));
   }
 #endif
+#elif defined(LOCKSTEP_NEON)
+  static constexpr int kHalf = 4;
+  static Floats widen(const void* from) {
+    const uint16x4_t halves = load<uint16x4_t>(from);
+    return reinterpret_cast<Floats>(vcvt_f32_f16(vreinterpret_f16_u16(halves)));
+  }
+  static void narrow(void* to, Floats v) {
+    store(to, vreinterpret_u16_f16(vcvt_f16_f32(reinterpret_cast<float32x4_t>(v))));
+  }
 #else
   static constexpr int kHalf = kWidth;
   static Floats widen(const void* from) {

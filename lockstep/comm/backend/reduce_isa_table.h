@@ -43,6 +43,10 @@ void reduce(ReduceArguments arguments);
 namespace isa_avx512 {  // F, BW, VL, with F16C
 void reduce(ReduceArguments arguments);
 }
+#elif defined(__aarch64__)
+namespace isa_neon {  // every processor has it; with the conversions of float16
+void reduce(ReduceArguments arguments);
+}
 #endif
 
 }  // namespace lockstep::inline v0

@@ -69,6 +69,8 @@ Kernel best_kernel() {
     return isa_avx512::reduce;
   }
   if (avx2) return isa_avx2::reduce;
+#elif defined(__aarch64__)
+  if (instruction_set_limit(process_env()) >= InstructionSet::kNeon) return isa_neon::reduce;
 #endif
   return isa_baseline::reduce;
 }

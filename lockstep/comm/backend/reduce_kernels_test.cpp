@@ -81,6 +81,8 @@ std::vector<std::pair<const char*, Kernel>> kernels() {
         __builtin_cpu_supports("avx512vl"))
       result.emplace_back("avx512", isa_avx512::reduce);
   }
+#elif defined(__aarch64__)
+  result.emplace_back("neon", isa_neon::reduce);
 #endif
   return result;
 }

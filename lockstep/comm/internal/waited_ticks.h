@@ -20,10 +20,10 @@ struct TickMoment {
 // took long came in between, such as another process on this core; the closest reading counts.
 template <typename ReadTicks, typename ReadTime>
 TickMoment read_moment(ReadTicks&& read_ticks, ReadTime&& read_time) noexcept {
-  constexpr uint64_t kClose = 10'000;  // a few microseconds
+  const uint64_t close = about_ticks(std::chrono::microseconds(4));
   TickMoment closest;
   uint64_t least = UINT64_MAX;
-  for (int i = 0; i < 8 && least > kClose; ++i) {
+  for (int i = 0; i < 8 && least > close; ++i) {
     const uint64_t before = read_ticks();
     const auto time = read_time();
     const uint64_t apart = read_ticks() - before;

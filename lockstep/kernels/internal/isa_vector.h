@@ -20,6 +20,8 @@
 
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(LOCKSTEP_NEON)
+#include <arm_neon.h>
 #endif
 
 #define LOCKSTEP_INLINE __attribute__((always_inline)) inline
@@ -113,6 +115,8 @@ LOCKSTEP_INLINE Floats square_root(Floats v) {
   LOCKSTEP_EACH v.part[k] = _mm512_sqrt_ps(v.part[k]);
 #elif defined(__AVX2__)
   LOCKSTEP_EACH v.part[k] = _mm256_sqrt_ps(v.part[k]);
+#elif defined(LOCKSTEP_NEON)
+  LOCKSTEP_EACH v.part[k] = vsqrtq_f32(v.part[k]);
 #else
   LOCKSTEP_EACH for (int i = 0; i < kNative; ++i) v.part[k][i] = __builtin_sqrtf(v.part[k][i]);
 #endif
@@ -125,6 +129,8 @@ LOCKSTEP_INLINE Floats fused(Floats a, Floats b, Floats c) {
   LOCKSTEP_EACH a.part[k] = _mm512_fmadd_ps(a.part[k], b.part[k], c.part[k]);
 #elif defined(__FMA__)
   LOCKSTEP_EACH a.part[k] = _mm256_fmadd_ps(a.part[k], b.part[k], c.part[k]);
+#elif defined(LOCKSTEP_NEON)
+  LOCKSTEP_EACH a.part[k] = vfmaq_f32(c.part[k], a.part[k], b.part[k]);
 #else
   LOCKSTEP_EACH a.part[k] = a.part[k] * b.part[k] + c.part[k];
 #endif

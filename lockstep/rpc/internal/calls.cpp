@@ -177,7 +177,9 @@ void Calls::call(const std::string& to, const Request& request, Writer& argument
       call->state().sent_with(copies.read);
     }
     call->begun = Deadline::Clock::now();
-    const int64_t in_flight = call->link->calls.fetch_add(1, std::memory_order_relaxed);
+    // Before send() looks whether a thread reads; that thread looks for calls after it has stopped
+    // (hand_back()). One of the two sees the other, in every order of memory.
+    const int64_t in_flight = call->link->calls.fetch_add(1, std::memory_order_seq_cst);
     if (call->within) nested_.fetch_add(1, std::memory_order_relaxed);
     entered = true;
     if (table_.insert(call)) keep_time();

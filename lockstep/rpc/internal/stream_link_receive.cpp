@@ -113,7 +113,7 @@ bool StreamLink::begin_reading(const std::function<bool()>& done) {
 
 bool StreamLink::receive_until(const std::function<bool()>& done, Deadline deadline) {
   if (!begin_reading(done)) return done();
-  if (looked_at_.load(std::memory_order_relaxed)) look(false);
+  if (looked_at_.load()) look(false);
   const std::shared_ptr<Link> self = shared_from_this();
   bool is = done();
   while (!is && !lost()) {
@@ -139,9 +139,7 @@ void StreamLink::hand_back() {
   if (lost()) return;
   // Where the leader watches already, data may have arrived while this thread was reading, and its
   // event may be lost.
-  if (others_wait_.exchange(false) || looked_at_.load() ||
-      calls.load(std::memory_order_relaxed) > 0)
-    return look(true);
+  if (others_wait_.exchange(false) || looked_at_.load() || calls.load() > 0) return look(true);
   if (handing_back_.exchange(true)) return;
   context_->reactor.at(Reactor::Clock::now() + kHandedBack, task_of([weak = weak_from_this()] {
                          const auto self = weak.lock();

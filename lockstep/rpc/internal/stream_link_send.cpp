@@ -122,8 +122,7 @@ bool StreamLink::send(const MessageHead& message, std::string_view body, std::st
   }
   if (write_now) write();
   if (ask && !written_soon.exchange(true)) context_->write_soon(shared_from_this());
-  if (when != When::kMine && !looked_at_.load(std::memory_order_relaxed) && !reading_.load())
-    look(true);
+  if (when != When::kMine && !looked_at_.load() && !reading_.load()) look(true);
   return true;
 }
 

@@ -9,6 +9,7 @@
 
 #include "lockstep/comm/backend/backend.h"
 #include "lockstep/comm/engines/peer/cuda_ipc.h"
+#include "lockstep/core/cache_line.h"
 
 namespace lockstep::inline v0::peer {
 
@@ -38,10 +39,10 @@ inline constexpr int kMeetingSteps = 2;
 struct Seat {
   static constexpr int kMostSymmetric = 256;
 
-  alignas(128) std::atomic<uint32_t> left;  // its device has finished all its work
-  std::atomic<uint32_t> closed;             // it has closed all other ranks' blocks
-  std::atomic<int64_t> taken;               // windows behind which it has recorded kTaken
-  uint64_t process;                         // own_process()
+  alignas(kLinePair) std::atomic<uint32_t> left;  // its device has finished all its work
+  std::atomic<uint32_t> closed;                   // it has closed all other ranks' blocks
+  std::atomic<int64_t> taken;                     // windows behind which it has recorded kTaken
+  uint64_t process;                               // own_process()
   int32_t device;
   ShownMemory block;
   CudaEvent events[kMarks][kSlots];

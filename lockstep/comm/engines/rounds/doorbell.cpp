@@ -18,6 +18,9 @@ void Doorbell::announce() {
   seen_ = state.doorbell.load(std::memory_order_seq_cst);
   state.asleep.store(1, std::memory_order_seq_cst);
   region_.header().sleepers.fetch_add(1, std::memory_order_seq_cst);
+  // The caller looks once more by acquire loads. x86 lets no load overtake the addition; ARM does
+  // (ldapr, or a load after an LSE atomic), and both sides could miss each other.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 void Doorbell::sleep(std::chrono::nanoseconds longest) {

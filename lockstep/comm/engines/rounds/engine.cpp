@@ -221,6 +221,10 @@ bool Engine::may_post(uint64_t number) {
 bool Engine::post(Operation& op) {
   if (!may_post(op.number)) return false;
   CallDescriptor& descriptor = region_.descriptor(rank_, op.number);
+  // A rank that looks far back for an error's text copies a record, and then knows by `posted`
+  // whether it has been overwritten: the stores below must not overtake the former call's `posted`
+  // (posted(), engine_wait.cpp). On x86 no store overtakes another, and this is no instruction.
+  std::atomic_thread_fence(std::memory_order_release);
   descriptor.fingerprint = op.record.fingerprint;
   descriptor.history = op.history;
   descriptor.offset = op.window.offset;

@@ -25,10 +25,11 @@ void Engine::show_lines(Operation& op) {
   op.phase = Operation::Phase::kLines;
 }
 
-// Wakes ranks that fell asleep before this rank's LL buffers were written. The stored value is
-// unchanged, but earlier stores are visible once the sleepers are looked for.
+// Wakes ranks that fell asleep before this rank's LL buffers were written. Their flags were stored
+// with release alone; after the fence, as Doorbell::announce() has one, either this rank sees the
+// sleeper or the sleeper sees the flags.
 void Engine::ring_for_ll() {
-  own_.posted.store(own_.posted.load(std::memory_order_relaxed), std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   doorbell_.ring();
 }
 

@@ -135,7 +135,7 @@ void Engine::wait(const bool& done, const Call& call, Deadline deadline) {
 void Engine::check_slowly(const bool& done, const Call& call) {
   const bool pair = call.op == Op::kSend || call.op == Op::kRecv;
   own_.peer_then.store(pair ? call.peer + 1 : 0, std::memory_order_relaxed);
-  own_.looked.store(now_ns(), std::memory_order_relaxed);
+  own_.looked.store(now_ns(), std::memory_order_release);  // after the peer that it looked for
   check_aborted();
   if (!queue_.empty()) compare_descriptors(*queue_.front());
   check_lost(done, call);
@@ -164,7 +164,7 @@ std::vector<int> Engine::culprits(const Call& call, Deadline::Duration silence) 
   const int64_t since = now_ns() - silence.count();
   const auto waits = [&](int r) {
     const RankState& state = region_.rank(r);
-    return state.looked.load(std::memory_order_relaxed) > since &&
+    return state.looked.load(std::memory_order_acquire) > since &&
            stopped_by(state.pid.load(std::memory_order_relaxed)).empty();
   };
   const std::vector<int> direct = awaited(call);

@@ -20,13 +20,14 @@
 #include <string>
 
 #include "lockstep/comm/backend/failure.h"
+#include "lockstep/core/cache_line.h"
 #include "lockstep/trace/call_record.h"
 
 namespace lockstep::inline v0::rounds {
 
 inline constexpr int kSlots = 4;  // staged rounds that a rank may be ahead of the slowest reader
 inline constexpr int kDescriptors = 64;  // calls that a rank may be ahead of the slowest rank
-inline constexpr size_t kLine = 128;     // two cache lines: the hardware fetches them in pairs
+inline constexpr size_t kLine = kLinePair;
 inline constexpr int kLinesARank = 56;
 inline constexpr int64_t kLinePayload = 56;
 inline constexpr int64_t kLineCapacity = kLinesARank * kLinePayload;  // 3136 bytes

@@ -108,10 +108,9 @@ void ProcessPeerMemory::check_alive(int rank, int error) const {
 // Each check costs a system call. A process id is not reused within microseconds: its owner must
 // die and be waited for, and all other ids must be used first.
 void ProcessPeerMemory::check_alive_soon(int rank) const {
-  constexpr uint64_t kTicks = 50'000;
   uint64_t& seen = seen_alive_[static_cast<size_t>(rank)];
   const uint64_t now = ticks();
-  if (now - seen < kTicks) return;
+  if (now - seen < about_ticks(std::chrono::microseconds(20))) return;
   check_alive(rank);
   seen = now;
 }

@@ -8,19 +8,19 @@
 
 #include "lockstep/comm/backend/mismatch_text.h"
 #include "lockstep/comm/engines/shm/segment.h"
+#include "lockstep/core/cache_line.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/process_state.h"
 
 namespace lockstep::inline v0::side_channel {
 namespace {
 
-constexpr size_t kSideLine = 128;
 constexpr uint64_t kDepth = 32;  // collectives that a rank may show ahead of the slowest one
 
 // Written only by its rank, and read by all.
 struct RankBoard {
-  alignas(kSideLine) std::atomic<uint64_t> published;  // collectives shown
-  alignas(kSideLine) std::atomic<uint64_t> checked;    // collectives that this rank has compared
+  alignas(kLinePair) std::atomic<uint64_t> published;  // collectives shown
+  alignas(kLinePair) std::atomic<uint64_t> checked;    // collectives that this rank has compared
   std::atomic<uint64_t> finished;
   std::atomic<uint32_t> departed;
   std::atomic<int32_t> pid;
@@ -28,7 +28,7 @@ struct RankBoard {
   struct alignas(64) Slot {     // the compared fields lie in one cache line
     CallRecord record;
   };
-  alignas(kSideLine) Slot slots[kDepth];
+  alignas(kLinePair) Slot slots[kDepth];
 };
 
 struct Layout {

@@ -19,6 +19,18 @@ bool was_write(const void* context) {
 #if defined(__x86_64__)
   constexpr greg_t kWrite = 2;  // of a page fault's error code
   return (static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_ERR] & kWrite) != 0;
+#elif defined(__aarch64__)
+  // The fault's syndrome is one of several records; bit 6 of it: the access was a write.
+  const auto* at = static_cast<const ucontext_t*>(context)->uc_mcontext.__reserved;
+  const auto* const end = at + sizeof(ucontext_t{}.uc_mcontext.__reserved);
+  while (at + sizeof(esr_context) <= end) {
+    const auto* const head = reinterpret_cast<const _aarch64_ctx*>(at);
+    if (head->magic == ESR_MAGIC)
+      return (reinterpret_cast<const esr_context*>(at)->esr & (1U << 6)) != 0;
+    if (head->magic == 0 || head->size == 0) break;
+    at += head->size;
+  }
+  return false;
 #else
   (void)context;
   return false;

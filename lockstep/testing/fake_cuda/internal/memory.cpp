@@ -15,11 +15,12 @@
 namespace lockstep::inline v0::testing::fake {
 namespace {
 
-constexpr size_t kPage = 4096;
 // Addresses are plenty: memory that was freed is handed out again as late as that allows.
 constexpr size_t kAddressesPerByte = 4;
 
+// Blocks are opened and shut page by page; some ARM kernels have pages of 64 KiB.
 size_t whole_pages(size_t bytes) {
+  static const auto kPage = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   return (bytes + kPage - 1) / kPage * kPage;
 }
 
