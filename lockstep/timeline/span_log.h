@@ -24,7 +24,7 @@ enum class SpanKind : uint32_t {
   kOperator,  // of libtorch
 };
 
-struct Span {
+struct LOCKSTEP_API Span {
   static constexpr size_t kNameBytes = 48;
 
   uint64_t begun = 0;  // ticks()
@@ -38,7 +38,7 @@ struct Span {
 };
 
 // Copies the name, cut where it is too long.
-void put_name(std::string_view name, std::array<char, Span::kNameBytes>& to) noexcept;
+LOCKSTEP_API void put_name(std::string_view name, std::array<char, Span::kNameBytes>& to) noexcept;
 
 // Thread-safety: any thread; start() and stop() one thread at a time.
 class LOCKSTEP_API SpanLog {

@@ -216,10 +216,9 @@ StepResult TrainLoop::step() {
   trace(Next::kStep);
   const auto start = Clock::now();
   const double waited = comm_.waited();
-  StepResult result = [&] {
-    const TimelineSpan span(options_.timeline.get(), "step", state_.step + 1);
-    return task_.step();
-  }();
+  std::optional<TimelineSpan> span(std::in_place, options_.timeline.get(), "step", state_.step + 1);
+  StepResult result = task_.step();
+  span.reset();
   if (options_.timeline) options_.timeline->collect();
   result.own = seconds_between(start, Clock::now()) - (comm_.waited() - waited);
   return result;
