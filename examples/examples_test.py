@@ -159,6 +159,58 @@ def ddp_linear(job):
                  [f"rank {r} of {ranks}: loss #, parameters equal on all ranks" for r in range(ranks)])
 
 
+def check_trace(file, ranks):
+    """That the file is as the Trace Event Format asks for, and that the events of a track lie within each other or apart.
+    Returns its complete events."""
+    with open(file, encoding="utf-8") as f:
+        trace = json.load(f)
+    tracks, complete = {}, []
+    for event in trace["traceEvents"]:
+        where = (event["pid"], event["tid"])
+        if event["ph"] == "M":
+            if event["name"] == "thread_name":
+                tracks[where] = (event["args"]["name"], [])
+            continue
+        expect("phase", event["ph"], "X")
+        for field, kind in (("name", str), ("cat", str), ("ts", (int, float)), ("dur", (int, float))):
+            if not isinstance(event[field], kind):
+                sys.exit(f"{file}: {field} of {event}")
+        tracks[where][1].append(event)
+        complete.append(event)
+    expect("ranks with a loop", sorted(pid for (pid, _), (name, _) in tracks.items() if name == "loop"), list(range(ranks)))
+    for (pid, _), (name, events) in tracks.items():
+        open_until = []
+        for event in sorted(events, key=lambda e: (e["ts"], -e["dur"])):
+            end = event["ts"] + event["dur"]
+            # Times are nanoseconds, written with three digits behind the point.
+            while open_until and open_until[-1] <= event["ts"] + 1e-4:
+                open_until.pop()
+            if open_until and end > open_until[-1] + 1e-4:
+                sys.exit(f"{file}: {event} crosses another event of track {name} of rank {pid}")
+            open_until.append(end)
+    return complete
+
+
+def timeline(job):
+    ranks = job.ranks or 2
+    expect("timeline", job.output("timeline"), f"wrote trace.json of {ranks} ranks\n")
+    events = check_trace("trace.json", ranks)
+    for rank in range(ranks):
+        own = [event for event in events if event["pid"] == rank]
+        expect("steps", [event["args"]["number"] for event in own if event["name"] == "step" and event["cat"] == "loop"], [3, 4, 5])
+        for part in ("forward", "backward", "optimizer"):
+            expect(part, sum(event["name"] == part and event["cat"] == "loop" for event in own), 3)
+            # When the device did it.
+            expect(f"{part} on a device", sum(event["name"] == part and event["cat"] == "device" for event in own),
+                   3 if job.way == "device" else 0)
+        if not any(event["cat"] == "collective" and "bucket" in event["name"] for event in own):
+            sys.exit(f"rank {rank} has no bucket")
+    done = subprocess.run([f"{job.options.bin}/lockstep", "doctor", "--trace", "."], stdout=subprocess.PIPE, encoding="utf-8", timeout=60)
+    expect("doctor", done.returncode, 0)
+    if f"Timeline of {ranks} ranks, steps 3:5" not in done.stdout or "hidden behind the ranks' own work" not in done.stdout:
+        sys.exit(done.stdout)
+
+
 def mixed_precision(job):
     ranks = job.ranks or 2
     losses = re.findall(r"loss (\d\.\d\d) to (\d\.\d\d)", job.output("mixed_precision"))
@@ -607,7 +659,7 @@ def main():
                                         ddp_linear, uneven_inputs, mixed_precision, fine_tuning, language_model,
                                         pipeline, checkpoint, resume, mnist_from_scratch, mnist_ring, mnist_ddp, cifar_mpi, cifar_ddp,
                                         cifar_horovod, cooperation, parameter_averaging, zero, tensor_parallel,
-                                        expert_parallel, context_parallel, divided_checkpoint, divided_models, products, recovery, recovery_divided, roles,
+                                        expert_parallel, context_parallel, divided_checkpoint, divided_models, products, recovery, recovery_divided, roles, timeline,
                                         calls, reinforce, split_rnn, parameter_server, pipeline_resnet, ddp_embedding)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True, type=os.path.abspath)

@@ -91,6 +91,7 @@
 #include "lockstep/replicas/average_gradients.h"
 #include "lockstep/replicas/broadcast_parameters.h"
 #include "lockstep/shard/tensor_parallel_lm.h"
+#include "lockstep/timeline/timeline.h"
 #include "lockstep/tokenizers/bert_tokenizer.h"
 #include "lockstep/tokenizers/byte_level_bpe.h"
 #include "lockstep/train/accelerator.h"

@@ -121,7 +121,7 @@ const std::vector<std::string>& step_models() {
 const std::vector<std::string>& step_strategies() {
   static const auto kStrategies = parse_names(
       "--strategy",
-      "ddp,ddp-bf16,zero1,zero2,zero3,zero3-bf16,average,horovod,logical,independent,in-step,"
+      "ddp,ddp-bf16,ddp-timeline-off,ddp-timeline,ddp-timeline-operators,zero1,zero2,zero3,zero3-bf16,average,horovod,logical,independent,in-step,"
       "single,pytorch-ddp,pytorch-ddp-bf16,pytorch-fsdp2,pytorch-fsdp2-bf16,pytorch-average,"
       "pytorch-independent,pytorch-single,deepspeed-zero3");
   return kStrategies;

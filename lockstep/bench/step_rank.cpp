@@ -25,6 +25,7 @@
 #include "lockstep/parallel/logical/logical_ranks.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
 #include "lockstep/replicas/average_gradients.h"
+#include "lockstep/timeline/timeline.h"
 
 namespace lockstep::inline v0::bench {
 namespace {
@@ -73,7 +74,13 @@ class ModelContest final : public Contest {
     model_->to(device_);
     data_ = data_.to(device_);
     labels_ = labels_.to(device_);
-    const std::string way = work.strategy.substr(0, work.strategy.find("-bf16"));
+    const bool marked = work.strategy.starts_with("ddp-timeline");
+    const std::string way = marked ? "ddp" : work.strategy.substr(0, work.strategy.find("-bf16"));
+    if (marked) {
+      timeline_ = std::make_unique<Timeline>(
+          TimelineOptions{.operators = work.strategy.ends_with("-operators")});
+      traced_ = !work.strategy.ends_with("-off");
+    }
     const bool ddp = way == "ddp", zero = way.starts_with("zero");
     if (ddp || zero || in_step_ || way == "average" || way == "horovod" || way == "logical")
       comm_ = init({.device = work.device});
@@ -98,13 +105,20 @@ class ModelContest final : public Contest {
   }
 
   StepParts step(int64_t number) override {
+    // A trace of a run is one of some steps.
+    constexpr int64_t kTracedSteps = 50;
+    if (traced_ && number % kTracedSteps == 0) timeline_->start(*comm_);
     StepParts parts;
     const auto start = Clock::now();
+    std::optional<TimelineSpan> step(std::in_place, timeline_.get(), "step", number);
+    std::optional<TimelineSpan> part(std::in_place, timeline_.get(), "data");
     const at::Tensor data = data_[number % kStepBatches], label = labels_[number % kStepBatches];
     const auto ready = Clock::now();
+    part.emplace(timeline_.get(), "forward");
     optimizer_->zero_grad();
     const at::Tensor loss = loss_of(data, label);
     const auto forward = Clock::now();
+    part.emplace(timeline_.get(), "backward");
     const ReducerTimes before = ddp_ ? ddp_->times() : ReducerTimes{};
     const ZeroTimes zero_before = zero_ != nullptr ? zero_->times() : ZeroTimes{};
     if (logical_)
@@ -123,8 +137,12 @@ class ModelContest final : public Contest {
     else if (comm_ && !ddp_)
       average_gradients(model_, *comm_);
     const auto averaged = Clock::now();
+    part.emplace(timeline_.get(), "optimizer");
     optimizer_->step();
     (void)loss.item<double>();  // a training loop reads its loss
+    part.reset();
+    step.reset();
+    if (timeline_) timeline_->collect();
     const auto end = Clock::now();
     parts.data = ms_between(start, ready);
     parts.forward = ms_between(ready, forward);
@@ -169,6 +187,8 @@ class ModelContest final : public Contest {
   std::optional<LogicalRanks> logical_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   ZeroOptimizer* zero_ = nullptr;  // optimizer_, where it is one
+  std::unique_ptr<Timeline> timeline_;
+  bool traced_ = false;  // it is started
 };
 
 std::unique_ptr<Contest> make_contest(const StepWork& work) {

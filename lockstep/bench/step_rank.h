@@ -8,9 +8,10 @@
 namespace lockstep::inline v0::bench {
 
 struct StepWork {
-  std::string model;     // one of step_models()
-  std::string strategy;  // ddp, ddp-bf16, average, horovod, independent, in-step, single
-  int64_t batch = 0;     // samples of this process's step
+  std::string model;  // one of step_models()
+  std::string
+      strategy;       // ddp, ddp-bf16, ddp-timeline, average, horovod, independent, in-step, single
+  int64_t batch = 0;  // samples of this process's step
   int threads = 1;
   bool fused = true;             // Lockstep's optimizer instead of torch::optim's
   std::vector<int> copies = {};  // ZeroOptions::copies

@@ -225,7 +225,12 @@ void CheckpointWriter::start(const fs::path& path, const Checkpoint& share,
     if (rank == 0) job_->rest = internal::rest_to_write(share);
     if (options.snapshot) take_snapshot();
     job_->given.record();
-    job_->thread = std::thread([job = job_.get()] { job->run(); });
+    job_->thread = std::thread([job = job_.get(), around = options.around] {
+      if (around)
+        around([job] { job->run(); });
+      else
+        job->run();
+    });
   } catch (...) {
     job_->fail();  // reported by wait(), where all ranks meet
     // Copies that were submitted already use the memory until they end.

@@ -37,6 +37,9 @@ struct WriteOptions {
   // Rank 0 calls it, on the writer's thread, once the checkpoint is in place; wait() rethrows its
   // exception. It must not communicate.
   std::function<void()> published = {};
+  // Called on the writer's thread with its work, which it must run once. For those who measure it.
+  // It must not throw. Empty: the work runs by itself.
+  std::function<void(const std::function<void()>& work)> around = {};
 };
 
 // Not copyable, not movable.

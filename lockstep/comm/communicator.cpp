@@ -49,6 +49,9 @@ CommunicatorStats Communicator::stats() const {
 double Communicator::waited() const {
   return impl_->waited();
 }
+std::pair<std::shared_ptr<trace::CallBoard>, int> Communicator::call_board() const {
+  return {impl_->options().board, impl_->options().board_rank};
+}
 std::chrono::nanoseconds Communicator::timeout() const {
   return impl_->options().timeout;
 }

@@ -52,6 +52,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/backend/capabilities.h"
@@ -157,6 +158,10 @@ class LOCKSTEP_API Communicator final {
   // end on a device's stream, only the host's waits count.
   // Thread-safety: any thread.
   double waited() const;
+  // The flight recorder's board, on which this rank's calls are recorded over all communicators of
+  // the same init(), and the rank's place on it. Null: they are not recorded.
+  // Thread-safety: any thread.
+  std::pair<std::shared_ptr<trace::CallBoard>, int> call_board() const;
   // CommunicatorOptions::timeout.
   std::chrono::nanoseconds timeout() const;
 

@@ -10,6 +10,7 @@
 #include "lockstep/comm/engines/rounds/region.h"
 #include "lockstep/comm/internal/group_maker.h"
 #include "lockstep/core/mutex.h"
+#include "lockstep/trace/call_board.h"
 
 namespace lockstep::inline v0 {
 
@@ -27,6 +28,7 @@ void run_ranks_as_threads(int size, const std::function<void(Communicator&)>& fn
   const std::shared_ptr<GroupMaker> groups = make_local_groups();
   std::vector<int> all_ranks(static_cast<size_t>(size));
   std::iota(all_ranks.begin(), all_ranks.end(), 0);
+  const auto board = std::make_shared<trace::CallBoard>(trace::CallBoard::create(size));
   Mutex mutex;
   std::exception_ptr first;  // guarded by mutex
   std::vector<std::thread> threads;
@@ -35,7 +37,7 @@ void run_ranks_as_threads(int size, const std::function<void(Communicator&)>& fn
       auto origin = std::make_shared<GroupOrigin>(
           GroupOrigin{.maker = groups, .name = "all", .members = all_ranks});
       Communicator comm(std::move(backend), Topology{rank, size, rank, size, 0},
-                        {.timeout = timeout, .origin = std::move(origin)});
+                        {.timeout = timeout, .board = board, .origin = std::move(origin)});
       try {
         fn(comm);
       } catch (const std::exception& error) {

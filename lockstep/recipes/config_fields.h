@@ -205,6 +205,14 @@ constexpr auto kFields = [](auto& config, const auto& each) {
   visit("save_every",
         {kOutputGroup, "steps between checkpoints within an epoch; 0: after each epoch only"},
         config.save_every, at_least(0));
+  visit("trace_steps",
+        {kOutputGroup,
+         "write a timeline of these steps, of all ranks, to OUTPUT/trace.json, for "
+         "ui.perfetto.dev and lockstep doctor --trace",
+         "FIRST:LAST"},
+        config.trace_steps);
+  visit("trace_operators", {kOutputGroup, "with libtorch's operators, which makes steps slower"},
+        config.trace_operators);
   visit("async_save",
         {kOutputGroup, "go on training while a checkpoint is written, of a copy in memory"},
         config.async_save);

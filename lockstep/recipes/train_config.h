@@ -80,6 +80,8 @@ struct TrainConfig {
   // A rank that stays so many times slower than the others ends, to be started anew (straggler.h);
   // 0: none does.
   double evict_stragglers = 0;
+  std::string trace_steps;  // "10:12": a timeline of these steps in output/trace.json; "": none
+  bool trace_operators = false;  // with libtorch's operators
   // A .safetensors or .pt file, or a checkpoint, with the model's first parameters; "": drawn from
   // seed. Images only.
   std::string init_from;

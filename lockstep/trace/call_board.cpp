@@ -66,6 +66,7 @@ constexpr uint64_t kRemote = uint64_t{1} << 63;  // set in the number of a remot
 
 constexpr size_t kHeaderSize = kLinePair;
 constexpr size_t kEndedWord = offsetof(CallRecord, ended) / sizeof(uint64_t);
+constexpr size_t kWaitedWord = offsetof(CallRecord, waited) / sizeof(uint64_t);
 
 size_t board_size(int ranks) {
   return kHeaderSize + sizeof(Slot) * static_cast<size_t>(ranks);
@@ -140,6 +141,7 @@ struct CallBoard::Mapping {
   int ranks;
   size_t size;
   void* base = nullptr;
+  std::atomic<int> watchers{0};
 };
 
 CallBoard::CallBoard(std::unique_ptr<Mapping> mapping) : mapping_(std::move(mapping)) {}
@@ -262,23 +264,54 @@ uint64_t CallBoard::begin(int local_rank, const CallRecord& record) noexcept {
 }
 
 void CallBoard::end(int local_rank, uint64_t call, uint64_t ticks) noexcept {
+  put(local_rank, call, kEndedWord, ticks);
+}
+
+void CallBoard::wait(int local_rank, uint64_t call, uint64_t ticks) noexcept {
+  put(local_rank, call, kWaitedWord, ticks);
+}
+
+void CallBoard::put(int local_rank, uint64_t call, size_t word, uint64_t ticks) noexcept {
   Slot* slot = mapping_->slot(local_rank);
   if (slot == nullptr || call == kNoRoom) return;
   const uint64_t i = call & ~kRemote;
   Entry& entry = call == i ? slot->entries[i % kRecords] : slot->remote[i % kRemoteRecords];
   if (entry.stamp.load(std::memory_order_relaxed) == 2 * i + 2)
-    entry.words[kEndedWord].store(ticks, std::memory_order_release);
+    entry.words[word].store(ticks, std::memory_order_release);
+}
+
+void CallBoard::watch_ends(bool on) noexcept {
+  mapping_->watchers.fetch_add(on ? 1 : -1, std::memory_order_relaxed);
+}
+
+bool CallBoard::watches_ends() const noexcept {
+  return mapping_->watchers.load(std::memory_order_relaxed) > 0;
+}
+
+uint64_t CallBoard::calls(int local_rank) const noexcept {
+  const Slot* slot = mapping_->slot(local_rank);
+  return slot == nullptr ? 0 : slot->calls.load(std::memory_order_acquire);
+}
+
+std::vector<std::pair<uint64_t, CallRecord>> CallBoard::records_from(int local_rank,
+                                                                     uint64_t first) const {
+  std::vector<std::pair<uint64_t, CallRecord>> result;
+  const Slot* slot = mapping_->slot(local_rank);
+  if (slot == nullptr) return result;
+  const uint64_t calls = slot->calls.load(std::memory_order_acquire);
+  CallRecord record;
+  for (uint64_t i = std::max(first, calls > kRecords ? calls - kRecords : 0); i < calls; ++i) {
+    if (read_entry(slot->entries[i % kRecords], i, record)) result.emplace_back(i, record);
+  }
+  return result;
 }
 
 std::vector<CallRecord> CallBoard::records(int local_rank) const {
   std::vector<CallRecord> result;
   const Slot* slot = mapping_->slot(local_rank);
   if (slot == nullptr) return result;
-  const uint64_t calls = slot->calls.load(std::memory_order_acquire);
+  for (const auto& [number, record] : records_from(local_rank, 0)) result.push_back(record);
   CallRecord record;
-  for (uint64_t i = calls > kRecords ? calls - kRecords : 0; i < calls; ++i) {
-    if (read_entry(slot->entries[i % kRecords], i, record)) result.push_back(record);
-  }
   for (const Entry& entry : slot->remote) {
     const uint64_t stamp = entry.stamp.load(std::memory_order_acquire);
     if (stamp != 0 && read_entry(entry, stamp / 2 - 1, record)) result.push_back(record);

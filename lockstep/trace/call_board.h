@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/env.h"
@@ -84,6 +85,16 @@ class LOCKSTEP_API CallBoard {
   uint64_t begin(int local_rank, const CallRecord& record) noexcept;
   // Records that the call has ended, at `ticks`. Does nothing for kNoRoom.
   void end(int local_rank, uint64_t call, uint64_t ticks) noexcept;
+  // Records that the rank waits in the call from `ticks` on.
+  void wait(int local_rank, uint64_t call, uint64_t ticks) noexcept;
+
+  // Whether this process's communicators look at each of their calls whether its pending ones have
+  // ended, so that `ended` is when a call ended and not when the rank came to wait for it. Off at
+  // first, as each look asks the engine about every pending call. Counts: each watch_ends(true) is
+  // taken back by one watch_ends(false).
+  // Thread-safety: any thread.
+  void watch_ends(bool on) noexcept;
+  bool watches_ends() const noexcept;
 
   // The rank's step in init(); "": it has finished. A long text is cut. One thread of the rank
   // calls it.
@@ -100,6 +111,11 @@ class LOCKSTEP_API CallBoard {
   BoardRecord read(int local_rank) const;
   // The rank's last whole calls, oldest first, followed by the remote ones.
   std::vector<CallRecord> records(int local_rank) const;
+  // How many calls the rank has begun, remote ones aside.
+  uint64_t calls(int local_rank) const noexcept;
+  // The rank's whole calls from number `first` on (from 0), as far as they are kept, oldest first,
+  // with their numbers; without remote ones.
+  std::vector<std::pair<uint64_t, CallRecord>> records_from(int local_rank, uint64_t first) const;
   uint32_t pid(int local_rank) const noexcept;
   // When the rank entered.
   BoardClock entered(int local_rank) const noexcept;
@@ -108,6 +124,8 @@ class LOCKSTEP_API CallBoard {
   struct Mapping;
   explicit CallBoard(std::unique_ptr<Mapping> mapping);
   static std::optional<CallBoard> map(UniqueFd fd, bool to_write);
+  // Sets a word of a call that is still kept.
+  void put(int local_rank, uint64_t call, size_t word, uint64_t ticks) noexcept;
   std::unique_ptr<Mapping> mapping_;
 };
 

@@ -27,8 +27,8 @@ optim::StepSpec spec_of(const AcceleratorOptions& options) {
 Accelerator::Accelerator(const AcceleratorOptions& options) : Accelerator(init(), options) {}
 
 Accelerator::Accelerator(Communicator comm, const AcceleratorOptions& options)
-    : state_(std::make_shared<AcceleratorState>(std::move(comm), spec_of(options),
-                                                options.strategy)) {}
+    : state_(std::make_shared<AcceleratorState>(std::move(comm), spec_of(options), options.strategy,
+                                                options.timeline)) {}
 
 at::Tensor Accelerator::gather(const at::Tensor& tensor) {
   return comm().all_gather(tensor.contiguous());

@@ -33,6 +33,7 @@
 #include "lockstep/core/export.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/flat/module_pointer.h"
+#include "lockstep/timeline/timeline.h"
 #include "lockstep/train/accelerator_state.h"
 #include "lockstep/train/prepared.h"
 #include "lockstep/train/run_state.h"
@@ -49,6 +50,9 @@ struct AcceleratorOptions {
   // Its losses are those of the model's forward with targets, within backward([&] { return loss;
   // }).
   std::shared_ptr<Strategy> strategy = nullptr;
+  // What was prepared marks its work in it: data, forward, backward, optimizer, checkpoint. The
+  // loop starts it, marks its steps, and writes it (timeline.h). Null: nothing is marked.
+  std::shared_ptr<Timeline> timeline = nullptr;
 };
 
 // Not copyable.

@@ -24,9 +24,11 @@ constexpr const char* kPlaces = "accelerator.json";
 }  // namespace
 
 AcceleratorState::AcceleratorState(Communicator communicator, const optim::StepSpec& spec,
-                                   std::shared_ptr<Strategy> way)
+                                   std::shared_ptr<Strategy> way,
+                                   std::shared_ptr<Timeline> its_timeline)
     : comm(std::move(communicator)),
       strategy(way ? std::move(way) : make_strategy("ddp")),
+      timeline(std::move(its_timeline)),
       data_ranks(strategy->placement().data_ranks(comm)),
       autocast_(autocast_of(spec.precision, comm.device())),
       accumulation_(spec.accumulation),
@@ -55,9 +57,11 @@ at::Tensor AcceleratorState::backward(const std::function<at::Tensor()>& loss,
   if (share) check_share("Accelerator::backward", *share);
   for (const auto& loop : loops_) loop->trains = true;  // outer ones by what is trained within
   at::Tensor found;
+  std::optional<TimelineSpan> span;  // from where the loss is there
   strategy->gradients().compute(
       [&] {
         found = loss();
+        span.emplace(timeline.get(), "backward");
         return weighed_loss(found, share, data_ranks.size(), group_);
       },
       scaler());
@@ -67,6 +71,7 @@ at::Tensor AcceleratorState::backward(const std::function<at::Tensor()>& loss,
 
 bool AcceleratorState::step(torch::optim::Optimizer& optimizer, std::optional<double> max_norm) {
   if (!synchronizes_) return false;
+  const TimelineSpan span(timeline.get(), "optimizer");
   return strategy->state().step(optimizer, {.max_norm = max_norm, .scaler = scaler()});
 }
 
@@ -177,6 +182,7 @@ StepMemory AcceleratorState::memory() const {
 
 void AcceleratorState::save(const std::filesystem::path& path, const CheckpointFiles& files) {
   check_complete("save_state");
+  const TimelineSpan span(timeline.get(), "checkpoint");
   nlohmann::ordered_json places = nlohmann::ordered_json::array();
   for (const auto& place : places_)
     places.push_back(

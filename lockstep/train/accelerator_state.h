@@ -18,6 +18,7 @@
 #include "lockstep/core/export.h"
 #include "lockstep/flat/live_bytes.h"
 #include "lockstep/optim/step_spec.h"
+#include "lockstep/timeline/timeline.h"
 #include "lockstep/train/run_state.h"
 #include "lockstep/train/step_memory.h"
 #include "lockstep/train/stop_agreement.h"
@@ -54,7 +55,7 @@ class LOCKSTEP_API AcceleratorState {
  public:
   // Of `spec` the precision and the accumulation; the optimizer is the caller's.
   AcceleratorState(Communicator communicator, const optim::StepSpec& spec,
-                   std::shared_ptr<Strategy> way);
+                   std::shared_ptr<Strategy> way, std::shared_ptr<Timeline> its_timeline = nullptr);
 
   // Under which the model computes; nullopt: in float32.
   std::optional<amp::AutocastSettings> autocast() const { return autocast_; }
@@ -96,6 +97,7 @@ class LOCKSTEP_API AcceleratorState {
   // Runs a forward. Counts the bytes that the first one with gradients leaves.
   template <typename Compute>
   auto forward(const Compute& compute) {
+    const TimelineSpan span(timeline.get(), "forward");
     if (activations_ || !at::GradMode::is_enabled()) return compute();
     const LiveBytes live;
     auto output = compute();
@@ -105,7 +107,8 @@ class LOCKSTEP_API AcceleratorState {
 
   Communicator comm;
   const std::shared_ptr<Strategy> strategy;
-  Communicator data_ranks;  // StrategyPlacement::data_ranks()
+  const std::shared_ptr<Timeline> timeline;  // may be null
+  Communicator data_ranks;                   // StrategyPlacement::data_ranks()
 
  private:
   amp::GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }

@@ -40,6 +40,16 @@ Checkpoint share_of(const TrainingRun& run) {
   return checkpoint;
 }
 
+// WriteOptions::around.
+std::function<void(const std::function<void()>&)> marked_writing(
+    const std::shared_ptr<Timeline>& timeline) {
+  if (!timeline) return {};
+  return [timeline](const std::function<void()>& work) {
+    const TimelineSpan span(timeline.get(), "checkpoint write");
+    work();
+  };
+}
+
 // This rank's sums: its own, or, where there were other ranks, all of them on rank 0.
 void take_over(TrainLoop& trainer, const at::Tensor& sums, const Communicator& comm) {
   at::Tensor mine;
@@ -90,11 +100,12 @@ bool goes_on_from_last(Communicator& comm, const std::filesystem::path& root,
 }
 
 CheckpointCallback::CheckpointCallback(TrainingRun run, std::filesystem::path folder, int64_t limit,
-                                       bool async)
+                                       bool async, std::shared_ptr<Timeline> timeline)
     : run_(std::move(run)),
       folder_(std::move(folder)),
       limit_(limit),
       async_(async),
+      timeline_(std::move(timeline)),
       writer_(run_.run.comm()) {}
 
 void CheckpointCallback::on_save(TrainerState& state, bool best) {
@@ -105,10 +116,11 @@ void CheckpointCallback::on_save(TrainerState& state, bool best) {
   const auto whole = run_.run.strategy().placement().as_saved();
   const int64_t step = state.step;
   const SeriesOptions series{.best = best, .limit = limit_};
-  writer_.start(checkpoint_of_step(folder_, step), share_of(run_),
-                {.snapshot = async_, .published = [folder = folder_, step, series] {
-                   continue_series(folder, step, series);
-                 }});
+  writer_.start(
+      checkpoint_of_step(folder_, step), share_of(run_),
+      {.snapshot = async_,
+       .published = [folder = folder_, step, series] { continue_series(folder, step, series); },
+       .around = marked_writing(timeline_)});
   if (!async_) writer_.wait();
 }
 

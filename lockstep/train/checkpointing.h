@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 
 #include "lockstep/checkpoint/checkpoint_writer.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/timeline/timeline.h"
 #include "lockstep/train/model_on_ranks.h"
 #include "lockstep/train/run_state.h"
 #include "lockstep/train/train_loop.h"
@@ -41,9 +43,9 @@ bool goes_on_from_last(Communicator& comm, const std::filesystem::path& root,
 class CheckpointCallback final : public TrainCallback {
  public:
   // `async`: training continues while a copy is written. An error of the writing is thrown by the
-  // next save, or at the end.
+  // next save, or at the end. `timeline`: gets the writing as a span; may be null.
   CheckpointCallback(TrainingRun run, std::filesystem::path folder, int64_t limit,
-                     bool async = false);
+                     bool async = false, std::shared_ptr<Timeline> timeline = nullptr);
   void on_save(TrainerState& state, bool best) override;
   void on_end(const TrainerState& state) override;
 
@@ -52,6 +54,7 @@ class CheckpointCallback final : public TrainCallback {
   std::filesystem::path folder_;
   int64_t limit_;
   bool async_;
+  std::shared_ptr<Timeline> timeline_;
   CheckpointWriter writer_;
 };
 

@@ -121,7 +121,7 @@ LoopEnd run_loop(LoopRun run) {
   for (const auto& callback : run.callbacks) loop.add(callback);
   if (output.saves)
     loop.add(std::make_shared<CheckpointCallback>(saved, output.checkpoints, output.kept,
-                                                  output.async_save));
+                                                  output.async_save, run.spec.loop.timeline));
 
   const ModelOnRanks::Training training(model, loop);
   LoopEnd end{.first_step = loop.state().step, .first_samples = loop.state().samples};

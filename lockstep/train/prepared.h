@@ -116,7 +116,10 @@ class PreparedLoader {
     data::BatchOf<D>& operator*() const { return *it_; }
     data::BatchOf<D>* operator->() const { return &*it_; }
     Iterator& operator++() {
-      ++it_;
+      {
+        const TimelineSpan span(owner_->state_->timeline.get(), "data");
+        ++it_;
+      }
       moved();
       return *this;
     }
@@ -152,6 +155,7 @@ class PreparedLoader {
     parts_->loader.skip(place_->taken);
     place_->batches = batches();
     place_->last_step_samples = parts_->shards.last_step_samples();
+    const TimelineSpan span(state_->timeline.get(), "data");
     return Iterator(this, parts_->loader.begin());
   }
   std::default_sentinel_t end() const { return {}; }

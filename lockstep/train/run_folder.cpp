@@ -68,7 +68,7 @@ std::vector<std::string> parts_of(const RunFolder& folder) {
   for (const fs::path& part :
        {folder.checkpoints(), folder.metrics(), folder.config(), folder.result(), folder.report(),
         in_chinese(folder.report()), folder.memory(), in_chinese(folder.memory()),
-        folder.tensorboard(), folder.job(), folder.requeue()})
+        folder.tensorboard(), folder.trace(), folder.job(), folder.requeue()})
     parts.push_back(part.filename().string());
   return parts;
 }

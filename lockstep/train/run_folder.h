@@ -29,6 +29,7 @@ struct RunFolder {
   std::filesystem::path requeue() const { return root / "requeue"; }    // requeue_note.h
   std::filesystem::path job() const { return root / "job.json"; }       // the job that writes here
   std::filesystem::path tensorboard() const { return root / "tensorboard"; }  // event files
+  std::filesystem::path trace() const { return root / "trace.json"; }  // a timeline of all ranks
 };
 
 // The names of all of these.

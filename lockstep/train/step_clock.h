@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "lockstep/flat/live_bytes.h"
+#include "lockstep/timeline/timeline.h"
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/train_loop.h"
 
@@ -20,19 +22,26 @@ namespace lockstep::inline v0 {
 //
 // The time in which the strategy waited for other ranks is not part of backward and optimizer. Each
 // function may be called several times, also within another, which then does not count that time.
-// They return what `work` returns.
+// They return what `work` returns. A timeline gets them as spans; there a backward begins where the
+// forward within it has ended.
 class StepClock {
  public:
-  // `count`: also counts the bytes that a forward leaves.
-  explicit StepClock(Strategy& strategy, bool count = false)
-      : strategy_(strategy), waited_(strategy.gradients().waiting()), counts_(count) {}
+  // `count`: also counts the bytes that a forward leaves. `timeline`: may be null.
+  explicit StepClock(Strategy& strategy, bool count = false, Timeline* timeline = nullptr)
+      : strategy_(strategy),
+        waited_(strategy.gradients().waiting()),
+        counts_(count),
+        timeline_(timeline) {}
 
   template <typename Work>
   auto data(const Work& work) {
+    const TimelineSpan span(timeline_, "data");
     return timed(times_.data, work);
   }
   template <typename Work>
   auto forward(const Work& work) {
+    const AfterForward after(*this);
+    const TimelineSpan span(timeline_, "forward");
     if (!counts_) return timed(times_.forward, work);
     const LiveBytes live;
     auto result = timed(times_.forward, work);
@@ -41,10 +50,12 @@ class StepClock {
   }
   template <typename Work>
   auto backward(const Work& work) {
+    const WithinBackward within(*this);
     return timed(times_.backward, work);
   }
   template <typename Work>
   auto optimizer(const Work& work) {
+    const TimelineSpan span(timeline_, "optimizer");
     return timed(times_.optimizer, work);
   }
   const StepTimes& times() const { return times_; }
@@ -76,10 +87,32 @@ class StepClock {
     std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
   };
 
+  // The span of a backward, from the end of its forward to its own.
+  struct WithinBackward {
+    explicit WithinBackward(StepClock& the_clock) : clock(the_clock) { clock.in_backward_ = true; }
+    WithinBackward(const WithinBackward&) = delete;
+    ~WithinBackward() {
+      clock.in_backward_ = false;
+      clock.backward_.reset();
+    }
+    StepClock& clock;
+  };
+  struct AfterForward {
+    explicit AfterForward(StepClock& the_clock) : clock(the_clock) { clock.backward_.reset(); }
+    AfterForward(const AfterForward&) = delete;
+    ~AfterForward() {
+      if (clock.in_backward_) clock.backward_.emplace(clock.timeline_, "backward");
+    }
+    StepClock& clock;
+  };
+
   Strategy& strategy_;
   double waited_;
   double inner_ = 0;  // seconds of those within the one that is under way
   bool counts_;
+  Timeline* timeline_;
+  bool in_backward_ = false;
+  std::optional<TimelineSpan> backward_;
   int64_t activations_ = 0;
   StepTimes times_;
 };

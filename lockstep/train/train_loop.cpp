@@ -2,11 +2,13 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/log.h"
 
 namespace lockstep::inline v0 {
 namespace {
@@ -42,6 +44,8 @@ TrainLoop::TrainLoop(Communicator comm, TrainTask task, TrainLoopOptions options
         "TrainLoop: epochs, max_steps, save_every and evaluate_every must be 0 or more, log_every "
         "1 or more");
   }
+  if (options_.trace_steps && (!options_.timeline || options_.trace_file.empty()))
+    throw InvalidArgument("TrainLoop: trace_steps need a timeline and a trace_file");
   state_ = {.steps_per_epoch = task_.steps_per_epoch};
 }
 
@@ -64,6 +68,7 @@ void TrainLoop::run() {
   }
   control_ = {};
   stopped_by_ = 0;
+  begun_step_ = state_.step;
   saved_step_ = -1;
   std::optional<StopSignals> signals;
   agreement_.reset();
@@ -78,6 +83,7 @@ void TrainLoop::run() {
   // Behind the last save: a run that goes on from there logs as one that never ended.
   const bool due = state_.step % options_.log_every == 0;
   if (options_.log_ends && stopped_by_ == 0 && !due && state_.step > 1) log(Logged::kBeside);
+  trace(Next::kEnd);
   for (auto& callback : callbacks_) callback->on_end(state_);
 }
 
@@ -188,10 +194,32 @@ void TrainLoop::finish_step(const StepResult& result) {
   }
 }
 
+// Where ranks were replaced, all of them come here with the same state, also those that have not
+// seen the first of these steps.
+void TrainLoop::trace(Next next) {
+  if (!options_.trace_steps) return;
+  const auto [first, last] = *options_.trace_steps;
+  Timeline& timeline = *options_.timeline;
+  const TraceSteps shown{std::max(first, begun_step_ + 1), std::min(last, state_.step)};
+  const bool any = shown.first <= shown.last;
+  if (next == Next::kEnd && !any && comm_.rank() == 0)
+    log_warning("there is no trace of the steps " + to_string(*options_.trace_steps) +
+                ": this run went from step " + std::to_string(begun_step_) + " to step " +
+                std::to_string(state_.step));
+  if (any && (state_.step == last || (next == Next::kEnd && state_.step < last)))
+    timeline.write(comm_, options_.trace_file, to_string(shown));
+  if (next == Next::kStep && first <= state_.step + 1 && state_.step < last && !timeline.on())
+    timeline.start(comm_);
+}
+
 StepResult TrainLoop::step() {
+  trace(Next::kStep);
   const auto start = Clock::now();
   const double waited = comm_.waited();
+  std::optional<TimelineSpan> span(std::in_place, options_.timeline.get(), "step", state_.step + 1);
   StepResult result = task_.step();
+  span.reset();
+  if (options_.timeline) options_.timeline->collect();
   result.own = seconds_between(start, Clock::now()) - (comm_.waited() - waited);
   return result;
 }
@@ -217,6 +245,7 @@ void TrainLoop::heed_signals() {
 }
 
 Evaluation TrainLoop::evaluate() {
+  const TimelineSpan span(options_.timeline.get(), "evaluation");
   count_samples();
   Evaluation evaluation = task_.evaluate();
   const double score = options_.score ? options_.score(evaluation) : evaluation.accuracy;
@@ -256,6 +285,7 @@ void TrainLoop::end_epoch(double seconds, int64_t samples_before) {
 }
 
 void TrainLoop::log(Logged how) {
+  const TimelineSpan span(options_.timeline.get(), "log");
   const auto now = Clock::now();
   LogEvent event;
   const RunningLoss all = reduce(since_log_);
@@ -302,6 +332,7 @@ void TrainLoop::count_samples() {
 }
 
 void TrainLoop::save(bool best) {
+  const TimelineSpan span(options_.timeline.get(), "checkpoint");
   saved_step_ = state_.step;
   count_samples();
   count_time();

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -13,6 +14,8 @@
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/core/export.h"
+#include "lockstep/timeline/timeline.h"
+#include "lockstep/timeline/trace_steps.h"
 #include "lockstep/train/evaluation.h"
 #include "lockstep/train/loop_point.h"
 #include "lockstep/train/metrics.h"
@@ -128,6 +131,14 @@ struct TrainLoopOptions {
   // an epoch they evaluate before. The process listens for SIGTERM and SIGUSR1 (stop_signals.h)
   // during run(). Empty, on all ranks: it does not.
   std::function<int()> stop_signal = StopSignals::received;
+  // The loop marks its steps, logs, evaluations and checkpoints in it, and TrainStep the parts of a
+  // step. Null: nothing is marked.
+  std::shared_ptr<Timeline> timeline = nullptr;
+  // The steps that the timeline shows, with what lies between them and before the step after the
+  // last. The loop starts it and writes `trace_file`; a resumed run shows those that it trains
+  // itself. nullopt: others start and stop it.
+  std::optional<TraceSteps> trace_steps = {};
+  std::filesystem::path trace_file = {};
 };
 
 class LOCKSTEP_API TrainLoop {
@@ -142,7 +153,8 @@ class LOCKSTEP_API TrainLoop {
 
   // Trains to the end, from where state() says.
   // Collective: all ranks.
-  // Throws: what the task and the callbacks throw; Error if the loss of a log is not finite.
+  // Throws: what the task and the callbacks throw; Error if the loss of a log is not finite; as
+  // Timeline::write().
   void run();
   // The signal that stopped the latest run(), the same on all ranks; 0: none.
   int stopped_by() const { return stopped_by_; }
@@ -174,6 +186,8 @@ class LOCKSTEP_API TrainLoop {
   LoopPoint counted(const StepResult& result) const;  // without the callbacks
   void finish_step(const StepResult& result);
   StepResult step();
+  enum class Next : uint8_t { kStep, kEnd };
+  void trace(Next next);
   void after_step();
   void heed_signals();
   Evaluation evaluate();
@@ -194,6 +208,7 @@ class LOCKSTEP_API TrainLoop {
   TrainControl control_;
   std::optional<StopAgreement> agreement_;  // of the latest run()
   int stopped_by_ = 0;
+  int64_t begun_step_ = 0;               // state_.step when the latest run() began
   int64_t saved_step_ = -1;              // when the latest save was
   int64_t evaluated_step_ = -1;          // when the latest evaluation was
   bool best_now_ = false;                // and that it was the best

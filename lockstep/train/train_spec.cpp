@@ -26,6 +26,20 @@ TrainLoopOptions loop_options(const TrainSpec& spec, int64_t steps_per_epoch) {
   return options;
 }
 
+void check_trace(const std::string& steps, bool operators) {
+  if (!steps.empty()) (void)parse_trace_steps(steps, "trace_steps");
+  if (operators && steps.empty())
+    throw InvalidArgument("trace_operators is on, and no steps are traced; give trace_steps, too");
+}
+
+void add_trace(TrainLoopOptions& loop, const std::string& steps, bool operators,
+               const std::filesystem::path& file) {
+  if (steps.empty()) return;
+  loop.timeline = std::make_shared<Timeline>(TimelineOptions{.operators = operators});
+  loop.trace_steps = parse_trace_steps(steps, "trace_steps");
+  loop.trace_file = file;
+}
+
 std::optional<amp::AutocastSettings> autocast_of(optim::Precision precision, at::Device device) {
   if (precision == optim::Precision::kFloat32) return std::nullopt;
   return amp::AutocastSettings{

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "lockstep/amp/autocast.h"
@@ -68,6 +69,13 @@ struct RunSteps {
 LOCKSTEP_API RunSteps run_steps(const TrainSpec& spec, int64_t per_epoch);
 // The loop of a run, with the epochs and steps of `spec`.
 LOCKSTEP_API TrainLoopOptions loop_options(const TrainSpec& spec, int64_t steps_per_epoch);
+
+// Lets the loop show these steps ("10:12"; "": none) in `file`. check_trace() throws
+// InvalidArgument, which begins with the setting's name, for other texts, and for operators without
+// steps.
+LOCKSTEP_API void check_trace(const std::string& steps, bool operators);
+LOCKSTEP_API void add_trace(TrainLoopOptions& loop, const std::string& steps, bool operators,
+                            const std::filesystem::path& file);
 
 // nullopt: forward computes in float32.
 LOCKSTEP_API std::optional<amp::AutocastSettings> autocast_of(optim::Precision precision,

@@ -75,7 +75,7 @@ int64_t TrainStep::batches_of(int64_t step_in_epoch) const {
 StepResult TrainStep::take(int64_t step, const Batches& batches) {
   ModelOnRanks& run = parts_.run;
   Strategy& strategy = run.strategy();
-  StepClock clock(strategy, !std::exchange(counted_, true));
+  StepClock clock(strategy, !std::exchange(counted_, true), parts_.spec.loop.timeline.get());
   const auto next = [&] { clock.data(batches.next); };
   run.optimizer().zero_grad();
 

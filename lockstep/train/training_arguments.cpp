@@ -54,6 +54,8 @@ constexpr auto kArguments = [](auto& a, const auto& each) {
   visit("stop_on_signals", a.stop_on_signals);
   visit("check_replicas", a.check_replicas, at_least(0));
   visit("evict_stragglers", a.evict_stragglers);
+  visit("trace_steps", a.trace_steps);
+  visit("trace_operators", a.trace_operators);
   visit("resume_from_checkpoint", a.resume_from_checkpoint);
 };
 
@@ -202,6 +204,7 @@ void check(const TrainingArguments& a) {
   if (a.bf16 && a.fp16) throw InvalidArgument("bf16 and fp16 are both on; choose one");
   if (a.evict_stragglers != 0)
     settings::check_value("evict_stragglers", a.evict_stragglers, settings::at_least(1.01));
+  check_trace(a.trace_steps, a.trace_operators);
   if (a.metric_for_best_model.empty())
     settings::refuse("metric_for_best_model", "", "a metric's name");
   check_strategies(a);

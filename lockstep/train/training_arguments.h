@@ -61,6 +61,10 @@ struct TrainingArguments {
   // A rank that stays so many times slower than the others ends itself, so that the launcher starts
   // it anew (straggler.h); 0: none does. Not in transformers.
   double evict_stragglers = 0;
+  // "10:12": a timeline of these steps, of all ranks, in output_dir/trace.json (timeline.h); "":
+  // none. Not in transformers.
+  std::string trace_steps = {};
+  bool trace_operators = false;  // with libtorch's operators. Not in transformers
   std::string resume_from_checkpoint =
       {};  // "": start anew; "true": the latest of output_dir; a path
 

@@ -11,6 +11,7 @@
 #include "lockstep/cli/doctor/checks.h"
 #include "lockstep/cli/doctor/findings.h"
 #include "lockstep/cli/doctor/live_jobs.h"
+#include "lockstep/cli/doctor/overlap.h"
 #include "lockstep/cli/doctor/peer.h"
 #include "lockstep/cli/doctor/trace.h"
 #include "lockstep/cli/option_parsing.h"
@@ -57,7 +58,8 @@ class DoctorParser {
     add_example(app_, {"lockstep doctor", "lockstep doctor --trace traces"});
     app_.add_option("--trace", flags.trace,
                     "Merge the traces of a job's ranks (lockstep run --trace-dir) and say where "
-                    "they fell out of step")
+                    "they fell out of step; of a timeline (DIR/trace.json) say how much "
+                    "communication was hidden")
         ->type_name("DIR");
     live_ = app_.add_option("--live", flags.live_pid,
                             "Show what the ranks of a running job on this host are in, and for "
@@ -136,7 +138,25 @@ std::string why_no_traces(const std::filesystem::path& folder) {
   return error ? "" : "No traces in " + folder.string() + ": " + when + ".";
 }
 
+// What a timeline says, if there is one.
+bool look_at_timeline(const DoctorFlags& flags, nlohmann::ordered_json& json) {
+  const auto overlap = read_overlap(flags.trace);
+  if (!overlap) return false;
+  write_for_people(printable_lines(format_overlap(*overlap, columns_of(STDOUT_FILENO, SIZE_MAX))),
+                   {flags.json});
+  json["timeline"] = json_of(*overlap);
+  return true;
+}
+
 int look_at_traces(const DoctorFlags& flags) {
+  nlohmann::ordered_json timeline = nlohmann::ordered_json::object();
+  const bool found = look_at_timeline(flags, timeline);
+  const bool alone = found && !std::filesystem::is_directory(flags.trace);
+  if (alone || (found && !why_no_traces(flags.trace).empty())) {
+    write_json(flags, timeline);
+    return 0;
+  }
+  if (found) write_for_people("\n", {flags.json});
   if (const std::string why = why_no_traces(flags.trace); !why.empty()) {
     TraceReport nothing;
     nothing.verdict = {why};
@@ -147,7 +167,9 @@ int look_at_traces(const DoctorFlags& flags) {
   const TraceReport report = merge_traces(trace::read_traces(flags.trace));
   write_for_people(printable_lines(format_report(report, columns_of(STDOUT_FILENO, SIZE_MAX))),
                    {flags.json});
-  write_json(flags, json_of(report));
+  nlohmann::ordered_json json = json_of(report);
+  json.update(timeline);
+  write_json(flags, json);
   return report.wrong ? 1 : 0;
 }
 

@@ -199,9 +199,10 @@ void Communicator::Impl::number(Op op, uint64_t bytes, Call& call) {
 }
 
 // Completes the call's record for the board and the engine; returns its slot on the board.
-uint64_t Communicator::Impl::record(Call& call, trace::CallRecord& record) {
+uint64_t Communicator::Impl::record(Call& call, trace::CallRecord& record, bool waits) {
   record.group = group_;
   record.begun = ticks();
+  if (waits) record.waited = record.begun;
   call.record = &record;
   return options_.board ? options_.board->begin(options_.board_rank, record) : 0;
 }
@@ -210,13 +211,14 @@ void Communicator::Impl::submit(const std::shared_ptr<PendingOp>& operation, uin
                                 Call& call) {
   number(call.op, bytes, call);
   trace::CallRecord its_record = make_record(call);
-  operation->call = record(call, its_record);
+  operation->call = record(call, its_record, /*waits=*/false);
   try {
     operation->request = backend_->start(call);
   } catch (...) {
     std::rethrow_exception(set_broken());
   }
   operation->place = pending_ops_.insert(pending_ops_.end(), operation);
+  note_ends();
   note_pending_ops();
 }
 
@@ -326,7 +328,7 @@ void Communicator::Impl::run_in_place(Op op, const at::Tensor& tensor, ReduceOp 
 void Communicator::Impl::run_call(Call& call, std::initializer_list<const at::Tensor*> tensors) {
   backend_->show(call);
   trace::CallRecord its_record = make_record(call);
-  const uint64_t place = record(call, its_record);
+  const uint64_t place = record(call, its_record, /*waits=*/true);
   try {
     backend_->run(call, options_.timeout);
   } catch (...) {
@@ -339,13 +341,17 @@ void Communicator::Impl::run_call(Call& call, std::initializer_list<const at::Te
   const uint64_t ended = ticks();
   waited_->add(ended - its_record.begun);
   if (options_.board) options_.board->end(options_.board_rank, place, ended);
+  note_ends();
 }
 
 void Communicator::Impl::wait(PendingOp& operation, Deadline deadline) {
   const bool captured = !operation.done && orders_capture(operation);
   if (const Entry entry(*this); !operation.done) {
     throw_if_broken();
+    note_ends();
     const uint64_t begun = ticks();
+    if (options_.board && !operation.over && !operation.ordered)
+      options_.board->wait(options_.board_rank, operation.call, begun);
     try {
       if (operation.ordered) {
         if (auto tail = operation.request->order(deadline))
@@ -428,7 +434,8 @@ void Communicator::Impl::complete(PendingOp& operation) {
   operation.keep.clear();
   pending_ops_.erase(operation.place);
   note_pending_ops();
-  if (options_.board && !trails) options_.board->end(options_.board_rank, operation.call, ticks());
+  if (options_.board && !trails && !operation.end_noted)
+    options_.board->end(options_.board_rank, operation.call, ticks());
 }
 
 // Called after complete(), not inside it, because of launch().

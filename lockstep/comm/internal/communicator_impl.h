@@ -51,7 +51,8 @@ struct PendingOp {
   bool ordered = false;          // its wait orders the device's stream
   uint64_t capture = 0;          // the capture that it is part of; 0: none
   bool done = false;
-  bool over = false;  // complete in the engine, though no wait has returned for it yet
+  bool over = false;       // complete in the engine, though no wait has returned for it yet
+  bool end_noted = false;  // on the board
   std::list<std::shared_ptr<PendingOp>>::iterator place;  // in the list of pending operations
 };
 
@@ -115,7 +116,8 @@ class Communicator::Impl final : private SiblingProgress, private JobProgress::M
   const std::string& group() const noexcept override;
   uint64_t called() const noexcept override { return collectives_.load(); }
   void note_pending_ops();  // called after a pending operation was added or has ended
-  static bool over(PendingOp& operation) noexcept;
+  bool over(PendingOp& operation) noexcept;
+  void note_ends() noexcept;  // of pending operations, where the board wants to know them
   Plan check(const OpArgs& args) const;
   // The capture that this thread's call is part of, or null. Throws if the call cannot be captured.
   device::Capture* capture_of(const OpArgs& args) const;
@@ -161,7 +163,8 @@ class Communicator::Impl final : private SiblingProgress, private JobProgress::M
   void throw_if_broken() const {
     if (const std::exception_ptr* error = broken_.get()) std::rethrow_exception(*error);
   }
-  uint64_t record(Call& call, trace::CallRecord& record);
+  // `waits`: the rank is in the call until it ends.
+  uint64_t record(Call& call, trace::CallRecord& record, bool waits);
   // Numbers, records and starts the call of this operation, which is pending afterwards. Called
   // from inside.
   void submit(const std::shared_ptr<PendingOp>& operation, uint64_t bytes, Call& call);

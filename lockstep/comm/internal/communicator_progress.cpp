@@ -7,12 +7,17 @@
 #include "lockstep/comm/internal/communicator_impl.h"
 #include "lockstep/comm/internal/group_maker.h"
 #include "lockstep/core/text.h"
+#include "lockstep/core/ticks.h"
+#include "lockstep/trace/call_board.h"
 
 namespace lockstep::inline v0 {
 
 void Communicator::Impl::progress() {
   const Entry entry(*this);
-  if (broken_.get() == nullptr && !pending_ops_.empty()) backend_->progress();
+  if (broken_.get() == nullptr && !pending_ops_.empty()) {
+    backend_->progress();
+    note_ends();
+  }
   progress_siblings(this);
 }
 
@@ -23,8 +28,20 @@ bool Communicator::Impl::over(PendingOp& operation) noexcept {
     operation.over = operation.request->poll();
   } catch (...) {
     operation.over = true;
+    return true;
+  }
+  if (operation.over && options_.board) {
+    options_.board->end(options_.board_rank, operation.call, ticks());
+    operation.end_noted = true;
   }
   return operation.over;
+}
+
+void Communicator::Impl::note_ends() noexcept {
+  if (!options_.board || !options_.board->watches_ends()) return;
+  // What ends on a device's stream is watched there, and asks nothing while it is captured.
+  for (const auto& operation : pending_ops_)
+    if (!operation->ordered && operation->capture == 0) over(*operation);
 }
 
 void Communicator::Impl::note_pending_ops() {
@@ -86,7 +103,7 @@ bool Communicator::Impl::move_if_free() noexcept {
   backend_->progress();
   entered_ = broken_.get() == nullptr &&
              std::any_of(pending_ops_.begin(), pending_ops_.end(),
-                         [](const auto& operation) { return !over(*operation); });
+                         [this](const auto& operation) { return !over(*operation); });
   const bool more = entered_;
   inside_.store(kNobody, std::memory_order_release);
   return more;

@@ -1,0 +1,100 @@
+#include "lockstep/timeline/call_events.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+namespace lockstep::inline v0::timeline {
+namespace {
+
+template <size_t kSize>
+std::string text_in(const char (&field)[kSize]) {
+  return {field, ::strnlen(field, kSize)};
+}
+
+// 0 for a name that is not known.
+int64_t bytes_of(std::string_view dtype) {
+  struct Size {
+    std::string_view name;
+    int64_t bytes;
+  };
+  static constexpr Size kSizes[] = {
+      {"float64", 8}, {"float32", 4}, {"float16", 2}, {"bfloat16", 2},  {"int64", 8},
+      {"int32", 4},   {"int16", 2},   {"int8", 1},    {"uint8", 1},     {"uint16", 2},
+      {"uint32", 4},  {"uint64", 8},  {"bool", 1},    {"complex64", 8}, {"complex128", 16}};
+  for (const Size& size : kSizes)
+    if (size.name == dtype) return size.bytes;
+  return 0;
+}
+
+struct CallKind {
+  TrackKind track;
+  const char* category;
+};
+CallKind kind_of(const trace::CallRecord& call) {
+  if (trace::is_remote(call)) return {TrackKind::kRemote, kRemoteCall};
+  if (call.moving != 0) return {TrackKind::kMessages, kMessage};
+  return {TrackKind::kCollectives, kCollective};
+}
+
+Event event_of(const trace::CallRecord& call) {
+  const CallKind kind = kind_of(call);
+  const std::string note = text_in(call.note), dtype = text_in(call.dtype);
+  Event event{.name = text_in(call.op), .category = kind.category, .track = kind.track};
+  if (!note.empty()) event.name += ": " + note;
+  if (trace::is_remote(call)) return event;
+  event.numbers = {{"call", static_cast<int64_t>(call.sequence)}, {"group", call.group}};
+  if (const int64_t bytes = bytes_of(dtype); bytes > 0)
+    event.numbers.emplace_back("bytes", bytes * call.elements);
+  if (call.root >= 0) event.numbers.emplace_back("root", call.root);
+  if (call.moving != 0) {
+    event.numbers.emplace_back("peer", call.peer);
+    event.numbers.emplace_back("tag", call.tag);
+  }
+  event.texts.emplace_back("what", trace::describe(call));
+  return event;
+}
+
+}  // namespace
+
+std::vector<Event> events_of(const std::vector<trace::CallRecord>& calls, const Window& window,
+                             const TickClock& clock) {
+  std::vector<Event> events;
+  for (const trace::CallRecord& call : calls) {
+    const bool pending = call.ended == 0 || call.ended > window.ended;
+    const uint64_t end = pending ? window.ended : call.ended;
+    if (call.begun >= window.ended || end <= window.begun) continue;
+    Event event = event_of(call);
+    event.begin_ns = clock.ns(std::max(call.begun, window.begun));
+    event.end_ns = clock.ns(end);
+    if (pending) event.numbers.emplace_back("pending", 1);
+    if (call.waited != 0 && call.waited < end) {
+      Event wait = event;
+      wait.category = kWait;
+      wait.track = TrackKind::kWaits;
+      wait.begin_ns = clock.ns(std::max(call.waited, window.begun));
+      events.push_back(std::move(wait));
+    }
+    events.push_back(std::move(event));
+  }
+  return events;
+}
+
+std::vector<Event> events_of(const std::vector<Span>& spans, const TickClock& clock) {
+  std::vector<Event> events;
+  events.reserve(spans.size());
+  for (const Span& span : spans) {
+    Event& event = events.emplace_back();
+    event.name = span.text();
+    event.category = span.kind == SpanKind::kOperator ? kOperator : kMarked;
+    event.track = span.thread == 0 ? TrackKind::kLoop : TrackKind::kThread;
+    event.thread = static_cast<int>(span.thread);
+    event.begin_ns = clock.ns(span.begun);
+    event.end_ns = clock.ns(span.ended);
+    if (span.number >= 0) event.numbers.emplace_back("number", span.number);
+  }
+  return events;
+}
+
+}  // namespace lockstep::inline v0::timeline

@@ -1,0 +1,27 @@
+// The flight recorder's calls and a log's spans as events of a trace. Pure.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/timeline/chrome_trace.h"
+#include "lockstep/timeline/clock_offset.h"
+#include "lockstep/timeline/span_log.h"
+#include "lockstep/trace/call_record.h"
+
+namespace lockstep::inline v0::timeline {
+
+// What was recorded from `begun` to `ended`, in ticks.
+struct Window {
+  uint64_t begun = 0;
+  uint64_t ended = 0;
+};
+
+// A call is one event, cut to the window, and another one for the time in which the rank waited in
+// it. A call that had not ended by the window's end has the number "pending" 1.
+LOCKSTEP_API std::vector<Event> events_of(const std::vector<trace::CallRecord>& calls,
+                                          const Window& window, const TickClock& clock);
+LOCKSTEP_API std::vector<Event> events_of(const std::vector<Span>& spans, const TickClock& clock);
+
+}  // namespace lockstep::inline v0::timeline

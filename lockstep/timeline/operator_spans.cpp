@@ -1,0 +1,59 @@
+#include "lockstep/timeline/operator_spans.h"
+
+#include <ATen/record_function.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+namespace lockstep::inline v0::timeline {
+namespace {
+
+// How a callback, which is a plain function, finds the log. libtorch hands it on to the threads of
+// autograd.
+struct LogInfo final : c10::DebugInfoBase {
+  explicit LogInfo(SpanLog& the_log) : log(the_log) {}
+  SpanLog& log;
+};
+
+struct RunningOperator final : at::ObserverContext {
+  RunningOperator(SpanLog& the_log, uint64_t now) : log(the_log), begun(now) {}
+  SpanLog& log;
+  uint64_t begun;
+};
+
+std::unique_ptr<at::ObserverContext> begin_operator(const at::RecordFunction&) {
+  auto* info =
+      dynamic_cast<LogInfo*>(c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE));
+  if (info == nullptr || !info->log.on()) return nullptr;
+  return std::make_unique<RunningOperator>(info->log, ticks());
+}
+
+void end_operator(const at::RecordFunction& function, at::ObserverContext* context) {
+  const auto* running = static_cast<const RunningOperator*>(context);
+  if (running != nullptr)
+    running->log.add(function.name(), running->begun, ticks(), -1, SpanKind::kOperator);
+}
+
+at::CallbackHandle add_callback() {
+  return at::addThreadLocalCallback(
+      at::RecordFunctionCallback(begin_operator, end_operator)
+          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
+                   at::RecordScope::USER_SCOPE}));
+}
+
+}  // namespace
+
+struct OperatorSpans::Registration {
+  explicit Registration(SpanLog& log)
+      : info(c10::DebugInfoKind::PROFILER_STATE, std::make_shared<LogInfo>(log)),
+        callback(add_callback()) {}
+  ~Registration() { at::removeCallback(callback); }
+  Registration(const Registration&) = delete;
+  Registration& operator=(const Registration&) = delete;
+
+  c10::DebugInfoGuard info;
+  at::CallbackHandle callback;
+};
+
+OperatorSpans::OperatorSpans(SpanLog& log) : registration_(std::make_unique<Registration>(log)) {}
+OperatorSpans::~OperatorSpans() = default;
+
+}  // namespace lockstep::inline v0::timeline

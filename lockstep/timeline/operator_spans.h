@@ -1,0 +1,27 @@
+// OperatorSpans: libtorch's operators as spans of a log.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "lockstep/timeline/span_log.h"
+
+namespace lockstep::inline v0::timeline {
+
+// While it lives, the operators and the backward functions that this thread runs, and that autograd
+// runs for it on other threads, are spans of the log. It takes libtorch's slot for a profiler's
+// state on this thread, so that another profiler started within it ends before it.
+// Requires: made and destroyed on one thread; the log outlives it.
+class OperatorSpans {
+ public:
+  explicit OperatorSpans(SpanLog& log);
+  ~OperatorSpans();
+  OperatorSpans(const OperatorSpans&) = delete;
+  OperatorSpans& operator=(const OperatorSpans&) = delete;
+
+ private:
+  struct Registration;
+  std::unique_ptr<Registration> registration_;
+};
+
+}  // namespace lockstep::inline v0::timeline

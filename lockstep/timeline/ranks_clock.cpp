@@ -1,0 +1,66 @@
+#include "lockstep/timeline/ranks_clock.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include <ctime>
+#include <map>
+#include <vector>
+
+namespace lockstep::inline v0::timeline {
+namespace {
+
+constexpr int kTrips = 32;
+constexpr int kTag = 0x74696d65;  // apart from a program's own messages
+
+}  // namespace
+
+int64_t monotonic_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+ClockOffset measure_clock(Communicator& comm, int asker, int other,
+                          const std::function<int64_t()>& clock) {
+  const at::Tensor time = at::zeros({1}, at::kLong);
+  if (comm.rank() != asker) {
+    for (int i = 0; i < kTrips; ++i) {
+      comm.recv(time, asker, kTag);
+      time.fill_(clock());
+      comm.send(time, asker, kTag);
+    }
+    return {};
+  }
+  std::vector<PingPong> trips;
+  for (int i = 0; i < kTrips; ++i) {
+    PingPong& trip = trips.emplace_back();
+    trip.asked_ns = clock();
+    comm.send(time, other, kTag);
+    comm.recv(time, other, kTag);
+    trip.answered_ns = clock();
+    trip.their_ns = time.item<int64_t>();
+  }
+  return clock_offset(std::move(trips));
+}
+
+ClockOffset clock_of_rank(Communicator& comm) {
+  const at::Tensor hosts = comm.all_gather(at::full({1}, comm.node_rank(), at::kLong));
+  const auto* host = hosts.const_data_ptr<int64_t>();
+  std::map<int64_t, int> first;  // rank of each host
+  for (int rank = 0; rank < comm.size(); ++rank) first.emplace(host[rank], rank);
+  // The offset and its error by rank, of the first ranks of hosts.
+  const at::Tensor offsets = at::zeros({comm.size(), 2}, at::kLong);
+  auto* all = offsets.mutable_data_ptr<int64_t>();
+  for (const auto& [node, rank] : first) {
+    if (rank == 0 || (comm.rank() != 0 && comm.rank() != rank)) continue;
+    const ClockOffset offset = measure_clock(comm, 0, rank);
+    all[2 * rank] = offset.ns;
+    all[2 * rank + 1] = offset.error_ns;
+  }
+  comm.broadcast(offsets, 0);
+  const int own = first.at(comm.node_rank());
+  return {.ns = all[2 * own], .error_ns = all[2 * own + 1]};
+}
+
+}  // namespace lockstep::inline v0::timeline

@@ -1,0 +1,137 @@
+// Timeline: what each rank of a job did and when, as one file for ui.perfetto.dev.
+//
+//   lockstep::Timeline timeline;
+//   timeline.start(comm);
+//   for (...) {
+//     const auto step = timeline.span("step", number);
+//     { const auto span = timeline.span("forward"); loss = ...; }
+//     { const auto span = timeline.span("backward"); loss.backward(); }
+//     timeline.collect();
+//   }
+//   timeline.stop();
+//   timeline.write(comm, "trace.json");
+//
+// Collectives, messages and the waits for them come from the flight recorder (trace/call_board.h),
+// which is always on. What else is to be seen is marked by spans: TrainLoop, Trainer and
+// Accelerator mark their parts in a Timeline that they are given. While it is off, a span costs one
+// relaxed load and a branch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
+#include "lockstep/timeline/clock_offset.h"
+#include "lockstep/timeline/span_log.h"
+#include "lockstep/trace/call_record.h"
+
+namespace lockstep::inline v0 {
+class Timeline;
+namespace timeline {
+class OperatorSpans;
+class DeviceSpans;
+struct RankEvents;
+}  // namespace timeline
+
+struct TimelineOptions {
+  size_t capacity = size_t{1} << 16;  // spans of a rank; further ones are counted and dropped
+  // libtorch's operators are spans too, of the thread that calls start() and those that autograd
+  // runs for it. Some microseconds each.
+  bool operators = false;
+};
+
+// A part of the program, from its construction to the end of its scope. The destructor only writes
+// into memory.
+class [[nodiscard]] LOCKSTEP_API TimelineSpan {
+ public:
+  // `timeline`: outlives the span; null: marks nothing. `name` is copied, and cut after 47 bytes.
+  // `number`: of the step, or what else the program counts; -1: none.
+  inline TimelineSpan(Timeline* timeline, std::string_view name, int64_t number = -1) noexcept;
+  ~TimelineSpan() {
+    if (device_ != nullptr) end_on_device();
+  }
+  TimelineSpan(const TimelineSpan&) = delete;
+  TimelineSpan& operator=(const TimelineSpan&) = delete;
+
+ private:
+  void begin_on_device(std::string_view name, int64_t number) noexcept;
+  void end_on_device() noexcept;
+
+  std::shared_ptr<timeline::DeviceSpans> device_;  // where the device measures the span, too
+  size_t place_ = 0;                               // there
+  timeline::ScopedSpan span_;
+};
+
+// Not copyable. It belongs to the loop that trains: there is none of the process.
+// Thread-safety: span() any thread; all else the communicator's thread.
+class LOCKSTEP_API Timeline {
+ public:
+  explicit Timeline(const TimelineOptions& options = {});
+  ~Timeline();  // stops, and does not communicate
+  Timeline(const Timeline&) = delete;
+  Timeline& operator=(const Timeline&) = delete;
+
+  // Begins, and forgets what was recorded before. `comm`: any communicator of the job; the calls of
+  // all communicators of the same init() are recorded. Does not communicate, so ranks may begin one
+  // after another. Where the ranks train on a device, it waits until the device has done what it
+  // was given.
+  // Throws: std::bad_alloc without memory for the spans.
+  void start(const Communicator& comm);
+  // Ends. Spans that have not ended by then are left out. Does nothing while it is off.
+  void stop() noexcept;
+  bool on() const noexcept { return log_.on(); }
+
+  // Marks a part of the program; the result marks it as long as it lives. The names that others
+  // look for: "step", "data", "forward", "backward", "optimizer", "evaluation", "checkpoint".
+  TimelineSpan span(std::string_view name, int64_t number = -1) { return {this, name, number}; }
+
+  // Takes over the calls that have been made since the last collect(). The flight recorder keeps
+  // the last 1,024 of a rank, so a loop calls it after every step; calls that were overwritten are
+  // counted in the file. Does nothing while it is off, and does not communicate.
+  void collect();
+
+  // Stops, and writes the events of all ranks, on rank 0, as the file `path`, whole or not at all.
+  // Between hosts the offset of the clocks is measured by messages, and written into the file. A
+  // rank that was never started has no events. `steps`: what the file says about its steps. After
+  // it, nothing is kept.
+  // Collective: all ranks of `comm`, which is the whole job.
+  // Throws: Error on all ranks if rank 0 cannot write; as the communicator.
+  void write(Communicator& comm, const std::filesystem::path& path, const std::string& steps = "");
+
+ private:
+  friend class TimelineSpan;
+  void take_calls();
+  // What this rank gives to the file, in its own clock.
+  timeline::RankEvents recorded(int rank) const;
+
+  const TimelineOptions options_;
+  timeline::SpanLog log_;
+  std::unique_ptr<timeline::OperatorSpans> operators_;  // while it is on
+  std::shared_ptr<timeline::DeviceSpans> device_;       // null: the ranks train on the host
+  std::shared_ptr<trace::CallBoard> board_;
+  int place_ = 0;                                // on the board
+  uint64_t first_call_ = 0;                      // the first since start()
+  uint64_t next_call_ = 0;                       // from which calls are to be read again
+  std::map<uint64_t, trace::CallRecord> calls_;  // by number
+  std::vector<trace::CallRecord> remote_;
+  timeline::ClockReading begun_, ended_;  // begun_.ticks 0: nothing is kept
+};
+
+inline TimelineSpan::TimelineSpan(Timeline* timeline, std::string_view name,
+                                  int64_t number) noexcept
+    : span_(timeline == nullptr ? nullptr : &timeline->log_, name, number) {
+  if (timeline == nullptr || !timeline->on() || timeline->device_ == nullptr) return;
+  device_ = timeline->device_;
+  begin_on_device(name, number);
+}
+
+}  // namespace lockstep::inline v0
