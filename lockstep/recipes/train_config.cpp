@@ -35,7 +35,8 @@ bool changeable(const TrainConfig& config, std::string_view name) {
       "check_replicas", "evict_stragglers", "workers",
       "timeout",        "init_from",        "gradient_checkpointing",
       "mesh",           "pipe_schedule",    "micro_batches",
-      "divided_rows",   "strategy",         "offload_checkpoints"};
+      "divided_rows",   "strategy",         "offload_checkpoints",
+      "metrics_port"};
   // A schedule that falls is one of all epochs.
   if (name == "epochs" && config.schedule != "constant") return false;
   return names.count(name) != 0;
@@ -168,7 +169,8 @@ TrainSpec spec_of(const TrainConfig& config) {
                  .checkpoints = folder.checkpoints(),
                  .kept = kKept,
                  .async_save = config.async_save,
-                 .tensorboard = true}};
+                 .tensorboard = true,
+                 .metrics_port = config.metrics_port}};
   optim::OptimizerSpec& optimizer = spec.step.optimizer;
   if (images) {
     optimizer.type = optim::OptimizerType::kSgd;

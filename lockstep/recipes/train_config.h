@@ -80,6 +80,9 @@ struct TrainConfig {
   // A rank that stays so many times slower than the others ends, to be started anew (straggler.h);
   // 0: none does.
   double evict_stragglers = 0;
+  // A rank serves its metrics on this port plus its local rank (train/prometheus_callback.h); 0:
+  // none.
+  int64_t metrics_port = 0;
   // A .safetensors or .pt file, or a checkpoint, with the model's first parameters; "": drawn from
   // seed. Images only.
   std::string init_from;

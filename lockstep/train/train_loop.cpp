@@ -192,7 +192,8 @@ StepResult TrainLoop::step() {
   const auto start = Clock::now();
   const double waited = comm_.waited();
   StepResult result = task_.step();
-  result.own = seconds_between(start, Clock::now()) - (comm_.waited() - waited);
+  result.seconds = seconds_between(start, Clock::now());
+  result.own = result.seconds - (comm_.waited() - waited);
   return result;
 }
 

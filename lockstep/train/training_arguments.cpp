@@ -54,6 +54,7 @@ constexpr auto kArguments = [](auto& a, const auto& each) {
   visit("stop_on_signals", a.stop_on_signals);
   visit("check_replicas", a.check_replicas, at_least(0));
   visit("evict_stragglers", a.evict_stragglers);
+  visit("metrics_port", a.metrics_port, between(0, 65535));
   visit("resume_from_checkpoint", a.resume_from_checkpoint);
 };
 

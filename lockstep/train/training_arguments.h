@@ -61,6 +61,9 @@ struct TrainingArguments {
   // A rank that stays so many times slower than the others ends itself, so that the launcher starts
   // it anew (straggler.h); 0: none does. Not in transformers.
   double evict_stragglers = 0;
+  // A rank serves its metrics on this port of the loopback interface plus its local rank
+  // (prometheus_callback.h); 0: no rank does. Not in transformers.
+  int64_t metrics_port = 0;
   std::string resume_from_checkpoint =
       {};  // "": start anew; "true": the latest of output_dir; a path
 
