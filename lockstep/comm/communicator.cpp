@@ -46,6 +46,9 @@ const Capabilities& Communicator::host_capabilities() const {
 CommunicatorStats Communicator::stats() const {
   return impl_->stats();
 }
+CommunicatorStats Communicator::job_stats() const {
+  return impl_->job_stats();
+}
 double Communicator::waited() const {
   return impl_->waited();
 }

@@ -153,6 +153,10 @@ class LOCKSTEP_API Communicator final {
                   bool v_form = false) const;
   // The calls of this rank so far.
   CommunicatorStats stats() const;
+  // Those of all communicators of the same init() that this rank has used, also of those that are
+  // gone: of duplicates that DistributedDataParallel and others have made, too.
+  // Thread-safety: any thread.
+  CommunicatorStats job_stats() const;
   // Seconds that this rank has spent in blocking calls and waits, transfers included, over all
   // communicators of the same init(); the rest of a step is the rank's own work. Where operations
   // end on a device's stream, only the host's waits count.

@@ -145,6 +145,25 @@ TEST(Groups, InterleavedCallsKeepTheirOwnNumbers) {
   });
 }
 
+TEST(Groups, AJobsCallsAreThoseOfAllItsGroups) {
+  testing::run_threads(2, [](Communicator& comm) {
+    const auto sent = [](const Communicator& of) { return of.job_stats().of(Op::kAllToAll); };
+    comm.all_to_all(at::zeros({2, 5}, at::kByte));
+    EXPECT_EQ(sent(comm).bytes, 10u);
+    {
+      Communicator other = comm.duplicate();
+      other.all_to_all(at::zeros({2, 50}, at::kByte));
+      EXPECT_EQ(other.stats().of(Op::kAllToAll).calls, 1u);
+      EXPECT_EQ(sent(other).calls, 2u);
+      EXPECT_EQ(sent(comm).bytes, 110u);
+    }
+    comm.all_to_all(at::zeros({2, 500}, at::kByte));
+    EXPECT_EQ(sent(comm).calls, 3u) << "with those of the group that is gone";
+    EXPECT_EQ(sent(comm).bytes, 1110u);
+    EXPECT_EQ(comm.stats().of(Op::kAllToAll).bytes, 1010u);
+  });
+}
+
 TEST(Groups, MayBeWaitedInInOppositeOrders) {
   for (const int size : {1, 2, 5})
     testing::run_threads(size, wait_in_opposite_orders, {.timeout = std::chrono::seconds(20)});

@@ -225,6 +225,11 @@ constexpr auto kFields = [](auto& config, const auto& each) {
          "end a rank that stays so many times slower than the others, for lockstep run "
          "--max-restarts to start it anew; 0: never"},
         config.evict_stragglers);
+  visit("metrics_port",
+        {kOutputGroup,
+         "each rank serves its metrics for Prometheus at http://127.0.0.1:PORT/metrics, with the "
+         "port N plus the rank's number on its host; 0: none does"},
+        config.metrics_port, between(0, 65535));
   if (images)
     visit("init_from",
           {kDataGroup, ".safetensors or .pt file, or checkpoint, of parameters to start from",

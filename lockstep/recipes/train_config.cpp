@@ -36,7 +36,7 @@ bool changeable(const TrainConfig& config, std::string_view name) {
       "timeout",        "init_from",        "gradient_checkpointing",
       "mesh",           "pipe_schedule",    "micro_batches",
       "divided_rows",   "strategy",         "offload_checkpoints",
-      "trace_steps",    "trace_operators"};
+      "trace_steps",    "trace_operators",  "metrics_port"};
   // A schedule that falls is one of all epochs.
   if (name == "epochs" && config.schedule != "constant") return false;
   return names.count(name) != 0;
@@ -169,7 +169,8 @@ TrainSpec spec_of(const TrainConfig& config) {
                  .checkpoints = folder.checkpoints(),
                  .kept = kKept,
                  .async_save = config.async_save,
-                 .tensorboard = true}};
+                 .tensorboard = true,
+                 .metrics_port = config.metrics_port}};
   add_trace(spec.loop, config.trace_steps, config.trace_operators, folder.trace());
   optim::OptimizerSpec& optimizer = spec.step.optimizer;
   if (images) {

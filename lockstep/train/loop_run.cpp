@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdint>
 #include <utility>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
@@ -13,6 +14,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/train/checkpointing.h"
 #include "lockstep/train/memory_report.h"
+#include "lockstep/train/prometheus_callback.h"
 #include "lockstep/train/replica_check.h"
 #include "lockstep/train/requeue_note.h"
 #include "lockstep/train/run_folder.h"
@@ -74,6 +76,20 @@ void add_records(const LoopRun& run, TrainLoop& loop, Start start) {
   loop.add(std::make_shared<TensorBoardCallback>(TensorBoardWriter(folder.tensorboard(), options)));
 }
 
+// Those of this rank. `says`: rank 0 writes where they are.
+std::shared_ptr<TrainCallback> served_metrics(const Communicator& comm, int64_t first, bool says) {
+  const int64_t port = first + comm.local_rank();
+  if (port > UINT16_MAX)
+    throw InvalidArgument("metrics_port is " + std::to_string(first) + ", and local rank " +
+                          std::to_string(comm.local_rank()) + " has no port; give at most " +
+                          std::to_string(UINT16_MAX - comm.local_size() + 1));
+  auto callback = std::make_shared<PrometheusCallback>(comm, static_cast<uint16_t>(port));
+  if (says && comm.rank() == 0)
+    say("metrics: http://127.0.0.1:" + std::to_string(port) + "/metrics" +
+        (comm.local_size() > 1 ? ", and the other ranks' on the ports after it" : ""));
+  return callback;
+}
+
 void add_progress(const LoopRun& run, const TrainLoopOptions& options, TrainLoop& loop) {
   loop.add(std::make_shared<ProgressCallback>(
       ProgressCallbackOptions{.terminal = run.terminal,
@@ -102,6 +118,7 @@ LoopEnd run_loop(LoopRun run) {
   if (const auto check = replica_check(comm, model.model(), strategy, run.spec.check_replicas))
     loop.add(check);
   if (comm.size() > 1) loop.add(straggler_report(comm, run.spec.evict_stragglers));
+  if (output.metrics_port > 0) loop.add(served_metrics(comm, output.metrics_port, says));
   on_root(comm, [&] {
     start_folder(run, start);
     add_records(run, loop, start);

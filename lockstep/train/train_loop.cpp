@@ -219,8 +219,9 @@ StepResult TrainLoop::step() {
   std::optional<TimelineSpan> span(std::in_place, options_.timeline.get(), "step", state_.step + 1);
   StepResult result = task_.step();
   span.reset();
+  result.seconds = seconds_between(start, Clock::now());
+  result.own = result.seconds - (comm_.waited() - waited);
   if (options_.timeline) options_.timeline->collect();
-  result.own = seconds_between(start, Clock::now()) - (comm_.waited() - waited);
   return result;
 }
 

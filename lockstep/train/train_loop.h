@@ -45,6 +45,7 @@ struct StepResult {
   StepTimes times = {};  // zeros if the task does not measure them
   // Seconds outside of communicators' calls; TrainLoop measures them.
   double own = 0;
+  double seconds = 0;  // of the step; TrainLoop measures them
   // Bytes that a forward left for its backward; counted in the first step, 0 in the others.
   int64_t activations = 0;
 };

@@ -46,6 +46,9 @@ struct LOCKSTEP_API TrainSpec {
     std::optional<std::filesystem::path> resume = {};  // a checkpoint to continue from
     bool tensorboard = false;
     bool progress = true;  // on rank 0's stderr: a line of the memory, and a bar
+    // A rank serves its metrics on this port plus its local rank (prometheus_callback.h); 0: no
+    // rank does.
+    int64_t metrics_port = 0;
   };
 
   Data data = {};

@@ -48,7 +48,8 @@ TrainSpec spec_of(const TrainingArguments& args) {
                  .saves = args.save_strategy != "no",
                  .kept = args.save_total_limit,
                  .async_save = args.async_save,
-                 .progress = !args.disable_tqdm}};
+                 .progress = !args.disable_tqdm,
+                 .metrics_port = args.metrics_port}};
   optim::ScheduleSpec& schedule = spec.step.schedule;
   if (args.lr_scheduler_type != "constant") {
     if (args.lr_scheduler_type != "constant_with_warmup") schedule.name = args.lr_scheduler_type;

@@ -16,6 +16,8 @@
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
+#include "lockstep/report/http_get_test.h"
+#include "lockstep/report/metrics_endpoint.h"
 #include "lockstep/testing/thread_ranks.h"
 #include "lockstep/train/normed_net.h"
 #include "lockstep/train/requeue_note.h"
@@ -125,6 +127,50 @@ TEST_F(TrainerTest, EvaluatesEverySampleOnceOnAnyNumberOfRanks) {
         EXPECT_TRUE(find_metric(metrics, name)) << name;
     });
   }
+}
+
+// Asks, after each step, the metrics of all ranks.
+class AsksForMetrics final : public TrainCallback {
+ public:
+  AsksForMetrics(int64_t port, int ranks) : port_(port), ranks_(ranks) {}
+  void on_step(const TrainerState& state, const StepResult&) override {
+    if (state.step != 4) return;
+    for (int rank = 0; rank < ranks_; ++rank) {
+      const std::string text = http_get(static_cast<uint16_t>(port_ + rank));
+      if (text.find("lockstep_step{rank=\"" + std::to_string(rank) + "\"} ") != std::string::npos)
+        ++found;
+    }
+  }
+  int found = 0;
+
+ private:
+  int64_t port_;
+  int ranks_;
+};
+
+TEST_F(TrainerTest, ServesMetricsOfEachRankWhileItTrains) {
+  const Points points(32);
+  auto args = arguments();
+  while (true) {
+    args.metrics_port = MetricsEndpoint(0, [] { return std::string(); }).port();
+    try {
+      check_metrics_ports("metrics_port", args.metrics_port, 2);
+      break;
+    } catch (const InvalidArgument&) {  // another port
+    }
+  }
+  testing::run_threads(2, [&](Communicator& comm) {
+    const auto asks = std::make_shared<AsksForMetrics>(args.metrics_port, comm.size());
+    PointsTrainer trainer({.model = make_model(),
+                           .comm = comm,
+                           .args = args,
+                           .train_dataset = &points,
+                           .callbacks = {asks}});
+    EXPECT_EQ(trainer.train().global_step, 8);
+    EXPECT_EQ(asks->found, 2);
+    comm.barrier();
+    check_metrics_ports("metrics_port", args.metrics_port + comm.rank(), 1);  // they are free again
+  });
 }
 
 TEST_F(TrainerTest, AFormerRunStays) {

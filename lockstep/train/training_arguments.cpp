@@ -56,6 +56,7 @@ constexpr auto kArguments = [](auto& a, const auto& each) {
   visit("evict_stragglers", a.evict_stragglers);
   visit("trace_steps", a.trace_steps);
   visit("trace_operators", a.trace_operators);
+  visit("metrics_port", a.metrics_port, between(0, 65535));
   visit("resume_from_checkpoint", a.resume_from_checkpoint);
 };
 

@@ -65,6 +65,9 @@ struct TrainingArguments {
   // none. Not in transformers.
   std::string trace_steps = {};
   bool trace_operators = false;  // with libtorch's operators. Not in transformers
+  // A rank serves its metrics on this port of the loopback interface plus its local rank
+  // (prometheus_callback.h); 0: no rank does. Not in transformers.
+  int64_t metrics_port = 0;
   std::string resume_from_checkpoint =
       {};  // "": start anew; "true": the latest of output_dir; a path
 

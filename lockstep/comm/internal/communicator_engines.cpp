@@ -20,13 +20,8 @@ constexpr auto kAbortAtMost = std::chrono::seconds(1);
 }  // namespace
 
 CommunicatorStats Communicator::Impl::stats() const {
-  CommunicatorStats all = stats_;
-  if (!host_) return all;
-  all.collectives += host_->stats_.collectives;
-  for (size_t op = 0; op < all.by_op.size(); ++op) {
-    all.by_op[op].calls += host_->stats_.by_op[op].calls;
-    all.by_op[op].bytes += host_->stats_.by_op[op].bytes;
-  }
+  CommunicatorStats all = counters_.read();
+  if (host_) add_calls(all, host_->counters_.read());
   return all;
 }
 

@@ -192,10 +192,7 @@ void Communicator::Impl::number(Op op, uint64_t bytes, Call& call) {
   if (!message)
     collectives_.store(collectives_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   call.sequence = message ? ++messages_ : collectives_.load(std::memory_order_relaxed);
-  if (!message) ++stats_.collectives;
-  CommunicatorStats::Calls& calls = stats_.by_op[static_cast<size_t>(op)];
-  ++calls.calls;
-  calls.bytes += bytes;
+  counters_.count(op, bytes);
 }
 
 // Completes the call's record for the board and the engine; returns its slot on the board.

@@ -19,6 +19,7 @@
 #include "lockstep/comm/internal/compose.h"
 #include "lockstep/comm/internal/device_watch.h"
 #include "lockstep/comm/internal/job_progress.h"
+#include "lockstep/comm/internal/op_counters.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/mutex.h"
 #include "lockstep/core/set_once.h"
@@ -100,6 +101,7 @@ class Communicator::Impl final : private SiblingProgress, private JobProgress::M
     return host_ ? host_->capabilities() : capabilities();
   }
   CommunicatorStats stats() const;
+  CommunicatorStats job_stats() const { return job_ ? job_->stats() : stats(); }
   double waited() const { return waited_->seconds(); }
 
  private:
@@ -115,6 +117,7 @@ class Communicator::Impl final : private SiblingProgress, private JobProgress::M
   bool move_if_free() noexcept override;
   const std::string& group() const noexcept override;
   uint64_t called() const noexcept override { return collectives_.load(); }
+  CommunicatorStats counted() const noexcept override { return counters_.read(); }
   void note_pending_ops();  // called after a pending operation was added or has ended
   bool over(PendingOp& operation) noexcept;
   void note_ends() noexcept;  // of pending operations, where the board wants to know them
@@ -171,7 +174,7 @@ class Communicator::Impl final : private SiblingProgress, private JobProgress::M
 
   Topology topology_;
   CommunicatorOptions options_;
-  CommunicatorStats stats_;
+  OpCounters counters_;
   std::atomic<uint64_t> collectives_{0};  // read by other threads
   uint64_t messages_ = 0;
   uint32_t group_ = 0;                              // the number of the group in the records

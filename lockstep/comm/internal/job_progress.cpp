@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "lockstep/comm/internal/op_counters.h"
+
 namespace lockstep::inline v0 {
 
 void JobProgress::count_moving() noexcept {
@@ -16,10 +18,17 @@ void JobProgress::add(Member& member) {
 
 void JobProgress::remove(Member& member) noexcept {
   MutexLock lock(mutex_);
-  std::erase(members_, &member);
+  if (std::erase(members_, &member) > 0) add_calls(of_removed_, member.counted());
   std::erase(moving_, &member);
   count_moving();
   while (member.users_ > 0) left_.wait(lock);
+}
+
+CommunicatorStats JobProgress::stats() {
+  const MutexLock lock(mutex_);
+  CommunicatorStats all = of_removed_;
+  for (const Member* member : members_) add_calls(all, member->counted());
+  return all;
 }
 
 void JobProgress::enter(Member& member) {

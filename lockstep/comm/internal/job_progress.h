@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/comm/communicator.h"
 #include "lockstep/comm/internal/deadlock_detector.h"
 #include "lockstep/comm/internal/waited_ticks.h"
 #include "lockstep/core/mutex.h"
@@ -31,6 +32,8 @@ class JobProgress {
     virtual bool move_if_free() noexcept = 0;
     virtual const std::string& group() const noexcept = 0;  // its name, equal on all ranks
     virtual uint64_t called() const noexcept = 0;           // collectives so far
+    // Its calls so far, from any thread.
+    virtual CommunicatorStats counted() const noexcept = 0;
 
    private:
     friend class JobProgress;
@@ -56,6 +59,8 @@ class JobProgress {
   // Progresses all members except `self`; does nothing if another thread is doing so.
   void move_others(const Member& self) noexcept;
 
+  // The calls of all members, also of those that were removed.
+  CommunicatorStats stats();
   // Time spent in calls and waits of all members.
   WaitedTicks& waited() noexcept { return waited_; }
 
@@ -82,6 +87,7 @@ class JobProgress {
   ConditionVariable left_;  // signalled when a member is no longer being progressed
   bool moving_others_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   std::vector<Member*> members_ LOCKSTEP_GUARDED_BY(mutex_);
+  CommunicatorStats of_removed_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<Member*> moving_ LOCKSTEP_GUARDED_BY(mutex_);  // members with pending operations
   Mutex deadlocks_mutex_;
   DeadlockDetector deadlocks_ LOCKSTEP_GUARDED_BY(deadlocks_mutex_);

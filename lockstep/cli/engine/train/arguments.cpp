@@ -20,6 +20,7 @@
 #include "lockstep/recipes/recipe_actions.h"
 #include "lockstep/recipes/recipe_run.h"
 #include "lockstep/recipes/recipes.h"
+#include "lockstep/report/metrics_endpoint.h"
 #include "lockstep/train/run_claim.h"
 #include "lockstep/train/run_folder.h"
 
@@ -339,6 +340,10 @@ OutputFolder check_train_input(const TrainPlan& plan, const TrainArguments& argu
   under_options(arguments, [&] { actions.check_model(config); });
   OutputFolder output = under_options(arguments, [&] { return OutputFolder(config.output); });
   (void)RunClaim(config.output, process_env());
+  under_options(arguments, [&] {
+    if (config.metrics_port > 0)
+      check_metrics_ports("metrics_port", config.metrics_port, config.nproc);
+  });
   check_output_file(arguments.json);
   check_output_file(arguments.record);
   if (arguments.resume) read_checkpoint(RunFolder{config.output}.last());

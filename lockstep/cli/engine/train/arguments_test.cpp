@@ -11,14 +11,17 @@
 #include "lockstep/core/text.h"
 #include "lockstep/data/digits.h"
 #include "lockstep/recipes/recipes.h"
+#include "lockstep/report/metrics_endpoint.h"
 #include "lockstep/train/run_folder.h"
 #include "lockstep/train/trainer_state.h"
 
 namespace lockstep::inline v0::engine::train_arguments_test {
 
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 template <class Fn>
 std::string error_of(Fn&& fn) {
@@ -342,6 +345,18 @@ TEST(TrainArguments, InputIsCheckedBeforeAnythingStarts) {
               HasSubstr("give a directory that can be written"));
   EXPECT_EQ(check({"--data", "digits"}), "no error");
   EXPECT_THAT(check({"--data", "digits", "--init-from", dir / "file"}), HasSubstr("too short"));
+  {
+    const MetricsEndpoint taken(0, [] { return std::string(); });
+    const std::string port = std::to_string(taken.port());
+    EXPECT_THAT(
+        check({"--data", "digits", "--metrics-port", port}),
+        AllOf(StartsWith("--metrics-port is " + port + ": port " + port + " of 127.0.0.1 is taken"),
+              EndsWith("; give another")));
+  }
+  EXPECT_EQ(check({"--data", "digits", "--metrics-port", "65534", "--nproc", "3"}),
+            "--metrics-port is 65534; give 1 to 65533");
+  EXPECT_EQ(check({"--data", "digits", "--metrics-port", "-1"}),
+            "--metrics-port is -1; give 0 to 65535");
   EXPECT_EQ(check({"--data", "digits", "--nproc", "100000"}),
             "--nproc is 100000; give at most 1024, the ranks of one host");
   write_safetensors(dir / "other", {{"fc.weight", at::ones({2, 2})}});
