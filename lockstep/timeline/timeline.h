@@ -32,7 +32,7 @@
 #include "lockstep/core/export.h"
 #include "lockstep/timeline/clock_offset.h"
 #include "lockstep/timeline/span_log.h"
-#include "lockstep/trace/call_record.h"
+#include "lockstep/trace/call_board.h"
 
 namespace lockstep::inline v0 {
 class Timeline;
@@ -118,11 +118,11 @@ class LOCKSTEP_API Timeline {
   std::unique_ptr<timeline::OperatorSpans> operators_;  // while it is on
   std::shared_ptr<timeline::DeviceSpans> device_;       // null: the ranks train on the host
   std::shared_ptr<trace::CallBoard> board_;
-  int place_ = 0;                                // on the board
-  uint64_t first_call_ = 0;                      // the first since start()
-  uint64_t next_call_ = 0;                       // from which calls are to be read again
-  std::map<uint64_t, trace::CallRecord> calls_;  // by number
-  std::vector<trace::CallRecord> remote_;
+  int place_ = 0;                              // on the board
+  uint64_t first_call_ = 0;                    // the first since start()
+  uint64_t next_call_ = 0;                     // from which calls are to be read again
+  std::map<uint64_t, trace::KeptCall> calls_;  // by number
+  std::vector<trace::KeptCall> remote_;
   timeline::ClockReading begun_, ended_;  // begun_.ticks 0: nothing is kept
 };
 
