@@ -42,6 +42,7 @@ class DeviceSpans;
 struct RankEvents;
 }  // namespace timeline
 
+// How much a Timeline takes.
 struct TimelineOptions {
   size_t capacity = size_t{1} << 16;  // spans of a rank; further ones are counted and dropped
   // libtorch's operators are spans too, of the thread that calls start() and those that autograd
@@ -88,7 +89,7 @@ class LOCKSTEP_API Timeline {
   void start(const Communicator& comm);
   // Ends. Spans that have not ended by then are left out. Does nothing while it is off.
   void stop() noexcept;
-  bool on() const noexcept { return log_.on(); }
+  bool on() const noexcept { return log_.on(); }  // between start() and stop()
 
   // Marks a part of the program; the result marks it as long as it lives. The names that others
   // look for: "step", "data", "forward", "backward", "optimizer", "evaluation", "checkpoint".

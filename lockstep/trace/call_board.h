@@ -103,7 +103,7 @@ class LOCKSTEP_API CallBoard {
   // taken back by one watch_ends(false).
   // Thread-safety: any thread.
   void watch_ends(bool on) noexcept;
-  bool watches_ends() const noexcept;
+  bool watches_ends() const noexcept;  // whether anyone has asked for it
 
   // The rank's step in init(); "": it has finished. A long text is cut. One thread of the rank
   // calls it.
