@@ -58,10 +58,10 @@ Event event_of(const trace::CallRecord& call) {
 
 }  // namespace
 
-std::vector<Event> events_of(const std::vector<trace::CallRecord>& calls, const Window& window,
+std::vector<Event> events_of(const std::vector<trace::KeptCall>& calls, const Window& window,
                              const TickClock& clock) {
   std::vector<Event> events;
-  for (const trace::CallRecord& call : calls) {
+  for (const auto& [number, call, waited] : calls) {
     const bool pending = call.ended == 0 || call.ended > window.ended;
     const uint64_t end = pending ? window.ended : call.ended;
     if (call.begun >= window.ended || end <= window.begun) continue;
@@ -69,11 +69,11 @@ std::vector<Event> events_of(const std::vector<trace::CallRecord>& calls, const 
     event.begin_ns = clock.ns(std::max(call.begun, window.begun));
     event.end_ns = clock.ns(end);
     if (pending) event.numbers.emplace_back("pending", 1);
-    if (call.waited != 0 && call.waited < end) {
+    if (waited != 0 && waited < end) {
       Event wait = event;
       wait.category = kWait;
       wait.track = TrackKind::kWaits;
-      wait.begin_ns = clock.ns(std::max(call.waited, window.begun));
+      wait.begin_ns = clock.ns(std::max(waited, window.begun));
       events.push_back(std::move(wait));
     }
     events.push_back(std::move(event));

@@ -8,7 +8,7 @@
 #include "lockstep/timeline/chrome_trace.h"
 #include "lockstep/timeline/clock_offset.h"
 #include "lockstep/timeline/span_log.h"
-#include "lockstep/trace/call_record.h"
+#include "lockstep/trace/call_board.h"
 
 namespace lockstep::inline v0::timeline {
 
@@ -20,7 +20,7 @@ struct Window {
 
 // A call is one event, cut to the window, and another one for the time in which the rank waited in
 // it. A call that had not ended by the window's end has the number "pending" 1.
-LOCKSTEP_API std::vector<Event> events_of(const std::vector<trace::CallRecord>& calls,
+LOCKSTEP_API std::vector<Event> events_of(const std::vector<trace::KeptCall>& calls,
                                           const Window& window, const TickClock& clock);
 LOCKSTEP_API std::vector<Event> events_of(const std::vector<Span>& spans, const TickClock& clock);
 

@@ -14,17 +14,16 @@ using ::testing::Pair;
 const TickClock kClock({.ticks = 0, .ns = 0}, {.ticks = 1'000'000, .ns = 1'000'000});
 constexpr Window kWindow{.begun = 1000, .ended = 9000};
 
-trace::CallRecord call(uint64_t begun, uint64_t ended, uint64_t waited = 0) {
+trace::KeptCall call(uint64_t begun, uint64_t ended, uint64_t waited = 0) {
   trace::CallRecord record;
   record.sequence = 7;
   record.begun = begun;
   record.ended = ended;
-  record.waited = waited;
   record.elements = 10;
   std::string("all_reduce").copy(record.op, sizeof record.op - 1);
   std::string("float32").copy(record.dtype, sizeof record.dtype - 1);
   std::string("bucket 3 of step 17").copy(record.note, sizeof record.note - 1);
-  return record;
+  return {.number = 0, .record = record, .waited = waited};
 }
 
 TEST(CallEvents, ACallAndTheWaitForIt) {
@@ -59,11 +58,11 @@ TEST(CallEvents, AreCutToTheWindow) {
 }
 
 TEST(CallEvents, MessagesAndRemoteCallsHaveTheirTracks) {
-  trace::CallRecord send = call(2000, 3000);
-  send.moving = 1;
-  send.peer = 4;
-  trace::CallRecord remote = call(2000, 3000);
-  remote.moving = 3;
+  trace::KeptCall send = call(2000, 3000);
+  send.record.moving = 1;
+  send.record.peer = 4;
+  trace::KeptCall remote = call(2000, 3000);
+  remote.record.moving = 3;
   const auto events = events_of({send, remote}, kWindow, kClock);
   ASSERT_EQ(events.size(), 2U);
   EXPECT_EQ(events[0].track, TrackKind::kMessages);

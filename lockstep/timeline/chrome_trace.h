@@ -25,7 +25,7 @@ enum class TrackKind : int {
   kRemote,       // remote calls
   kDevice,       // when a device did what was marked
 };
-inline constexpr int kTrackKinds = 7;
+inline constexpr int kTrackKinds = 7;  // their number
 
 // Categories, by which a reader finds events.
 inline constexpr const char *kMarked = "loop", *kOperator = "operator", *kCollective = "collective",
@@ -76,6 +76,7 @@ struct ReadEvent {
   int64_t end_ns = 0;
   int64_t step = -1;  // the number of a marked step
 };
+// A file as it was read.
 struct ReadTrace {
   std::vector<ReadEvent> events;
   std::string steps;

@@ -20,7 +20,7 @@ LOCKSTEP_API ClockReading read_clocks() noexcept;
 class LOCKSTEP_API TickClock {
  public:
   TickClock(const ClockReading& first, const ClockReading& last);
-  int64_t ns(uint64_t ticks) const;
+  int64_t ns(uint64_t ticks) const;  // CLOCK_MONOTONIC
 
  private:
   ClockReading last_;

@@ -6,6 +6,12 @@
 namespace lockstep::inline v0::timeline {
 namespace {
 
+// The kinds of information are libtorch's. It reads PROFILER_STATE as a profiler's own class;
+// nothing of its own reads or writes this one.
+c10::DebugInfoKind log_kind() {
+  return c10::DebugInfoKind::PRODUCER_INFO;
+}
+
 // How a callback, which is a plain function, finds the log. libtorch hands it on to the threads of
 // autograd.
 struct LogInfo final : c10::DebugInfoBase {
@@ -20,8 +26,7 @@ struct RunningOperator final : at::ObserverContext {
 };
 
 std::unique_ptr<at::ObserverContext> begin_operator(const at::RecordFunction&) {
-  auto* info =
-      dynamic_cast<LogInfo*>(c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE));
+  auto* info = dynamic_cast<LogInfo*>(c10::ThreadLocalDebugInfo::get(log_kind()));
   if (info == nullptr || !info->log.on()) return nullptr;
   return std::make_unique<RunningOperator>(info->log, ticks());
 }
@@ -43,8 +48,7 @@ at::CallbackHandle add_callback() {
 
 struct OperatorSpans::Registration {
   explicit Registration(SpanLog& log)
-      : info(c10::DebugInfoKind::PROFILER_STATE, std::make_shared<LogInfo>(log)),
-        callback(add_callback()) {}
+      : info(log_kind(), std::make_shared<LogInfo>(log)), callback(add_callback()) {}
   ~Registration() { at::removeCallback(callback); }
   Registration(const Registration&) = delete;
   Registration& operator=(const Registration&) = delete;

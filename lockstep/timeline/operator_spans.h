@@ -9,8 +9,8 @@
 namespace lockstep::inline v0::timeline {
 
 // While it lives, the operators and the backward functions that this thread runs, and that autograd
-// runs for it on other threads, are spans of the log. It takes libtorch's slot for a profiler's
-// state on this thread, so that another profiler started within it ends before it.
+// runs for it on other threads, are spans of the log. It keeps something in libtorch's information of
+// the thread: what others put there meanwhile, such as a profiler, ends before it.
 // Requires: made and destroyed on one thread; the log outlives it.
 class OperatorSpans {
  public:

@@ -19,11 +19,13 @@
 
 namespace lockstep::inline v0::timeline {
 
+// Who has marked a span.
 enum class SpanKind : uint32_t {
   kMarked,    // a part of the program, marked by it
   kOperator,  // of libtorch
 };
 
+// What ran from one moment to another.
 struct LOCKSTEP_API Span {
   static constexpr size_t kNameBytes = 48;
 
@@ -34,7 +36,7 @@ struct LOCKSTEP_API Span {
   SpanKind kind = SpanKind::kMarked;
   std::array<char, kNameBytes> name = {};  // NUL-terminated; longer ones are cut
 
-  std::string_view text() const;
+  std::string_view text() const;  // the name
 };
 
 // Copies the name, cut where it is too long.
@@ -48,9 +50,11 @@ class LOCKSTEP_API SpanLog {
   SpanLog(const SpanLog&) = delete;
   SpanLog& operator=(const SpanLog&) = delete;
 
+  // Whether spans are taken.
   bool on() const noexcept { return on_.load(std::memory_order_relaxed); }
   // Forgets what there was, and takes the memory for `capacity` spans, which it keeps.
   void start();
+  // Takes no more; what there is stays.
   void stop() noexcept;
   // Does nothing while the log is off, and for a span that had begun before start().
   void add(std::string_view name, uint64_t begun, uint64_t ended, int64_t number = -1,

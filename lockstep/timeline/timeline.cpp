@@ -121,7 +121,7 @@ void Timeline::stop() noexcept {
   try {
     take_calls();
     for (const trace::CallRecord& call : board_->records(place_))
-      if (trace::is_remote(call)) remote_.push_back(call);
+      if (trace::is_remote(call)) remote_.push_back({.number = 0, .record = call});
   } catch (const std::exception&) {  // out of memory: the calls count as lost
   }
 }
@@ -131,12 +131,11 @@ void Timeline::collect() {
 }
 
 void Timeline::take_calls() {
-  const auto fresh = board_->records_from(place_, next_call_);
   bool pending = false;
-  for (const auto& [number, call] : fresh) {
-    calls_[number] = call;
-    pending = pending || call.ended == 0;
-    if (!pending) next_call_ = number + 1;
+  for (const trace::KeptCall& call : board_->calls_from(place_, next_call_)) {
+    calls_[call.number] = call;
+    pending = pending || call.record.ended == 0;
+    if (!pending) next_call_ = call.number + 1;
   }
 }
 
@@ -145,7 +144,7 @@ RankEvents Timeline::recorded(int rank) const {
   if (begun_.ticks == 0) return own;
   const TickClock clock(begun_, ended_);
   const Window window{begun_.ticks, ended_.ticks};
-  std::vector<trace::CallRecord> calls;
+  std::vector<trace::KeptCall> calls;
   for (const auto& [number, call] : calls_) calls.push_back(call);
   own.lost_spans = log_.lost();
   if (board_) {

@@ -32,7 +32,7 @@
 #include "lockstep/core/export.h"
 #include "lockstep/timeline/clock_offset.h"
 #include "lockstep/timeline/span_log.h"
-#include "lockstep/trace/call_record.h"
+#include "lockstep/trace/call_board.h"
 
 namespace lockstep::inline v0 {
 class Timeline;
@@ -42,6 +42,7 @@ class DeviceSpans;
 struct RankEvents;
 }  // namespace timeline
 
+// How much a Timeline takes.
 struct TimelineOptions {
   size_t capacity = size_t{1} << 16;  // spans of a rank; further ones are counted and dropped
   // libtorch's operators are spans too, of the thread that calls start() and those that autograd
@@ -88,7 +89,7 @@ class LOCKSTEP_API Timeline {
   void start(const Communicator& comm);
   // Ends. Spans that have not ended by then are left out. Does nothing while it is off.
   void stop() noexcept;
-  bool on() const noexcept { return log_.on(); }
+  bool on() const noexcept { return log_.on(); }  // between start() and stop()
 
   // Marks a part of the program; the result marks it as long as it lives. The names that others
   // look for: "step", "data", "forward", "backward", "optimizer", "evaluation", "checkpoint".
@@ -118,11 +119,11 @@ class LOCKSTEP_API Timeline {
   std::unique_ptr<timeline::OperatorSpans> operators_;  // while it is on
   std::shared_ptr<timeline::DeviceSpans> device_;       // null: the ranks train on the host
   std::shared_ptr<trace::CallBoard> board_;
-  int place_ = 0;                                // on the board
-  uint64_t first_call_ = 0;                      // the first since start()
-  uint64_t next_call_ = 0;                       // from which calls are to be read again
-  std::map<uint64_t, trace::CallRecord> calls_;  // by number
-  std::vector<trace::CallRecord> remote_;
+  int place_ = 0;                              // on the board
+  uint64_t first_call_ = 0;                    // the first since start()
+  uint64_t next_call_ = 0;                     // from which calls are to be read again
+  std::map<uint64_t, trace::KeptCall> calls_;  // by number
+  std::vector<trace::KeptCall> remote_;
   timeline::ClockReading begun_, ended_;  // begun_.ticks 0: nothing is kept
 };
 

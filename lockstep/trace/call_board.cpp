@@ -44,6 +44,7 @@ struct Header {
 struct Entry {
   std::atomic<uint64_t> stamp;
   std::array<std::atomic<uint64_t>, kWords> words;
+  std::atomic<uint64_t> waited;  // of the same call: KeptCall's
 };
 
 constexpr size_t kStepWords = 16;
@@ -66,27 +67,37 @@ constexpr uint64_t kRemote = uint64_t{1} << 63;  // set in the number of a remot
 
 constexpr size_t kHeaderSize = kLinePair;
 constexpr size_t kEndedWord = offsetof(CallRecord, ended) / sizeof(uint64_t);
-constexpr size_t kWaitedWord = offsetof(CallRecord, waited) / sizeof(uint64_t);
 
 size_t board_size(int ranks) {
   return kHeaderSize + sizeof(Slot) * static_cast<size_t>(ranks);
 }
 
 // Reads call i, if it is there and complete.
-bool read_entry(const Entry& entry, uint64_t i, CallRecord& record) {
+bool read_entry(const Entry& entry, uint64_t i, CallRecord& record, uint64_t* waited = nullptr) {
   if (entry.stamp.load(std::memory_order_acquire) != 2 * i + 2) return false;
   Words words;
   for (size_t w = 0; w < kWords; ++w) words[w] = entry.words[w].load(std::memory_order_acquire);
+  if (waited != nullptr) *waited = entry.waited.load(std::memory_order_acquire);
   if (entry.stamp.load(std::memory_order_acquire) != 2 * i + 2) return false;
   record = std::bit_cast<CallRecord>(words);
   return true;
 }
 
 // The entry's stamp is 2 i + 1.
-void write_entry(Entry& entry, uint64_t i, const CallRecord& record) {
+void write_entry(Entry& entry, uint64_t i, const CallRecord& record, bool waits = false) {
   const auto words = std::bit_cast<Words>(record);
+  entry.waited.store(waits ? record.begun : 0, std::memory_order_release);
   for (size_t w = 0; w < kWords; ++w) entry.words[w].store(words[w], std::memory_order_release);
   entry.stamp.store(2 * i + 2, std::memory_order_release);
+}
+
+// The entry of a call that is still kept, or null.
+Entry* entry_of(Slot* slot, uint64_t call) {
+  if (slot == nullptr || call == CallBoard::kNoRoom) return nullptr;
+  const uint64_t i = call & ~kRemote;
+  Entry& entry = call == i ? slot->entries[i % CallBoard::kRecords]
+                           : slot->remote[i % CallBoard::kRemoteRecords];
+  return entry.stamp.load(std::memory_order_relaxed) == 2 * i + 2 ? &entry : nullptr;
 }
 
 // Takes the slot of a call that has ended.
@@ -252,32 +263,25 @@ CallBoard::Presence CallBoard::presence(int local_rank) const noexcept {
                          : static_cast<Presence>(slot->presence.load(std::memory_order_acquire));
 }
 
-uint64_t CallBoard::begin(int local_rank, const CallRecord& record) noexcept {
+uint64_t CallBoard::begin(int local_rank, const CallRecord& record, bool waits) noexcept {
   Slot* slot = mapping_->slot(local_rank);
   if (slot == nullptr) return 0;
   if (is_remote(record)) return begin_remote(*slot, record);
   const uint64_t i = slot->calls.fetch_add(1, std::memory_order_relaxed);
   Entry& entry = slot->entries[i % kRecords];
   entry.stamp.store(2 * i + 1, std::memory_order_relaxed);
-  write_entry(entry, i, record);
+  write_entry(entry, i, record, waits);
   return i;
 }
 
 void CallBoard::end(int local_rank, uint64_t call, uint64_t ticks) noexcept {
-  put(local_rank, call, kEndedWord, ticks);
+  if (Entry* entry = entry_of(mapping_->slot(local_rank), call))
+    entry->words[kEndedWord].store(ticks, std::memory_order_release);
 }
 
 void CallBoard::wait(int local_rank, uint64_t call, uint64_t ticks) noexcept {
-  put(local_rank, call, kWaitedWord, ticks);
-}
-
-void CallBoard::put(int local_rank, uint64_t call, size_t word, uint64_t ticks) noexcept {
-  Slot* slot = mapping_->slot(local_rank);
-  if (slot == nullptr || call == kNoRoom) return;
-  const uint64_t i = call & ~kRemote;
-  Entry& entry = call == i ? slot->entries[i % kRecords] : slot->remote[i % kRemoteRecords];
-  if (entry.stamp.load(std::memory_order_relaxed) == 2 * i + 2)
-    entry.words[word].store(ticks, std::memory_order_release);
+  if (Entry* entry = entry_of(mapping_->slot(local_rank), call))
+    entry->waited.store(ticks, std::memory_order_release);
 }
 
 void CallBoard::watch_ends(bool on) noexcept {
@@ -293,15 +297,16 @@ uint64_t CallBoard::calls(int local_rank) const noexcept {
   return slot == nullptr ? 0 : slot->calls.load(std::memory_order_acquire);
 }
 
-std::vector<std::pair<uint64_t, CallRecord>> CallBoard::records_from(int local_rank,
-                                                                     uint64_t first) const {
-  std::vector<std::pair<uint64_t, CallRecord>> result;
+std::vector<KeptCall> CallBoard::calls_from(int local_rank, uint64_t first) const {
+  std::vector<KeptCall> result;
   const Slot* slot = mapping_->slot(local_rank);
   if (slot == nullptr) return result;
   const uint64_t calls = slot->calls.load(std::memory_order_acquire);
-  CallRecord record;
+  KeptCall call;
   for (uint64_t i = std::max(first, calls > kRecords ? calls - kRecords : 0); i < calls; ++i) {
-    if (read_entry(slot->entries[i % kRecords], i, record)) result.emplace_back(i, record);
+    call.number = i;
+    if (read_entry(slot->entries[i % kRecords], i, call.record, &call.waited))
+      result.push_back(call);
   }
   return result;
 }
@@ -310,7 +315,7 @@ std::vector<CallRecord> CallBoard::records(int local_rank) const {
   std::vector<CallRecord> result;
   const Slot* slot = mapping_->slot(local_rank);
   if (slot == nullptr) return result;
-  for (const auto& [number, record] : records_from(local_rank, 0)) result.push_back(record);
+  for (const KeptCall& call : calls_from(local_rank, 0)) result.push_back(call.record);
   CallRecord record;
   for (const Entry& entry : slot->remote) {
     const uint64_t stamp = entry.stamp.load(std::memory_order_acquire);

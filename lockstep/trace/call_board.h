@@ -16,7 +16,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "lockstep/core/env.h"
@@ -41,6 +40,15 @@ struct BoardRecord {
 struct BoardClock {
   uint64_t ticks = 0;
   int64_t unix_ns = 0;
+};
+
+// A call that the board keeps.
+struct KeptCall {
+  uint64_t number = 0;  // among the rank's calls, from 0
+  CallRecord record;
+  // ticks(): when the rank began to wait in it. 0: it has not waited, or it came when the call had
+  // ended.
+  uint64_t waited = 0;
 };
 
 class LOCKSTEP_API CallBoard {
@@ -82,7 +90,8 @@ class LOCKSTEP_API CallBoard {
   // nanoseconds and no system call. Does nothing for a rank that the board does not have. kNoRoom:
   // too many remote calls are pending.
   // Thread-safety: any thread of the rank.
-  uint64_t begin(int local_rank, const CallRecord& record) noexcept;
+  // `waits`: the rank waits in it from the beginning.
+  uint64_t begin(int local_rank, const CallRecord& record, bool waits = false) noexcept;
   // Records that the call has ended, at `ticks`. Does nothing for kNoRoom.
   void end(int local_rank, uint64_t call, uint64_t ticks) noexcept;
   // Records that the rank waits in the call from `ticks` on.
@@ -94,7 +103,7 @@ class LOCKSTEP_API CallBoard {
   // taken back by one watch_ends(false).
   // Thread-safety: any thread.
   void watch_ends(bool on) noexcept;
-  bool watches_ends() const noexcept;
+  bool watches_ends() const noexcept;  // whether anyone has asked for it
 
   // The rank's step in init(); "": it has finished. A long text is cut. One thread of the rank
   // calls it.
@@ -113,9 +122,9 @@ class LOCKSTEP_API CallBoard {
   std::vector<CallRecord> records(int local_rank) const;
   // How many calls the rank has begun, remote ones aside.
   uint64_t calls(int local_rank) const noexcept;
-  // The rank's whole calls from number `first` on (from 0), as far as they are kept, oldest first,
-  // with their numbers; without remote ones.
-  std::vector<std::pair<uint64_t, CallRecord>> records_from(int local_rank, uint64_t first) const;
+  // The rank's whole calls from number `first` on, as far as they are kept, oldest first; without
+  // remote ones.
+  std::vector<KeptCall> calls_from(int local_rank, uint64_t first) const;
   uint32_t pid(int local_rank) const noexcept;
   // When the rank entered.
   BoardClock entered(int local_rank) const noexcept;
@@ -124,8 +133,6 @@ class LOCKSTEP_API CallBoard {
   struct Mapping;
   explicit CallBoard(std::unique_ptr<Mapping> mapping);
   static std::optional<CallBoard> map(UniqueFd fd, bool to_write);
-  // Sets a word of a call that is still kept.
-  void put(int local_rank, uint64_t call, size_t word, uint64_t ticks) noexcept;
   std::unique_ptr<Mapping> mapping_;
 };
 

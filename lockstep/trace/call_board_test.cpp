@@ -123,6 +123,46 @@ TEST(CallBoard, KeepsTheLastCallsInOrder) {
   }
 }
 
+TEST(CallBoard, TellsWhenTheRankBeganToWait) {
+  CallBoard board = CallBoard::create(1);
+  CallRecord first = record(1, "all_reduce");
+  first.begun = 100;
+  const uint64_t pending = board.begin(0, first);
+  CallRecord second = record(2, "barrier");
+  second.begun = 200;
+  board.begin(0, second, /*waits=*/true);
+  EXPECT_EQ(board.calls(0), 2u);
+  std::vector<KeptCall> calls = board.calls_from(0, 0);
+  ASSERT_EQ(calls.size(), 2u);
+  EXPECT_EQ(calls[0].waited, 0u);
+  EXPECT_EQ(calls[1].waited, 200u);
+  board.wait(0, pending, 300);
+  calls = board.calls_from(0, 0);
+  EXPECT_EQ(calls[0].waited, 300u);
+  EXPECT_EQ(calls[0].record.ended, 0u);
+  // A later call in its place has waited for itself alone.
+  for (uint64_t i = 3; i <= CallBoard::kRecords + 1; ++i) board.begin(0, record(i, "x"));
+  board.wait(0, pending, 400);
+  calls = board.calls_from(0, CallBoard::kRecords - 1);
+  ASSERT_EQ(calls.size(), 2u);
+  EXPECT_EQ(calls[1].number, CallBoard::kRecords);
+  EXPECT_EQ(calls[1].waited, 0u);
+  EXPECT_TRUE(board.calls_from(0, CallBoard::kRecords + 1).empty());
+  EXPECT_EQ(board.calls(7), 0u);
+  EXPECT_TRUE(board.calls_from(7, 0).empty());
+}
+
+TEST(CallBoard, EndsAreWatchedAsLongAsSomeoneAsksForIt) {
+  CallBoard board = CallBoard::create(1);
+  EXPECT_FALSE(board.watches_ends());
+  board.watch_ends(true);
+  board.watch_ends(true);
+  board.watch_ends(false);
+  EXPECT_TRUE(board.watches_ends());
+  board.watch_ends(false);
+  EXPECT_FALSE(board.watches_ends());
+}
+
 TEST(CallBoard, ALateEndDoesNotTouchWhatTookItsPlace) {
   CallBoard board = CallBoard::create(1);
   const uint64_t first = board.begin(0, record(1, "x"));

@@ -15,9 +15,6 @@ struct LOCKSTEP_API CallRecord {
   uint64_t fingerprint = 0;  // equal on all ranks that make the same call
   uint64_t begun = 0;        // ticks() (core/ticks.h)
   uint64_t ended = 0;        // ticks(); 0: not ended
-  // ticks(): when the rank began to wait in it. 0: it has not waited, or it came when the call had
-  // ended.
-  uint64_t waited = 0;
   int64_t elements = 0;
   int32_t root = -1;
   int32_t peer = -1;
@@ -32,7 +29,7 @@ struct LOCKSTEP_API CallRecord {
   char file[44] = {};  // the last part of the path
   char note[48] = {};  // the library's name for the call: "bucket 3 of step 17"
 };
-static_assert(sizeof(CallRecord) == 200);
+static_assert(sizeof(CallRecord) == 192);
 
 // Whether it is a remote call, which belongs to no communicator: recorded once it takes long, with
 // its function and peer in `note`.

@@ -62,8 +62,7 @@ Json json_of(const CallRecord& call) {
           {"line", call.line},
           {"note", text_of(call.note)},
           {"begun", call.begun},
-          {"ended", call.ended},
-          {"waited", call.waited}};
+          {"ended", call.ended}};
 }
 
 CallRecord call_of(const Json& json) {
@@ -84,7 +83,6 @@ CallRecord call_of(const Json& json) {
   copy_text(json.at("note").get<std::string>(), call.note);
   json.at("begun").get_to(call.begun);
   json.at("ended").get_to(call.ended);
-  call.waited = json.value("waited", uint64_t{0});
   return call;
 }
 

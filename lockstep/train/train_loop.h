@@ -139,7 +139,7 @@ struct TrainLoopOptions {
   // last. The loop starts it and writes `trace_file`; a resumed run shows those that it trains
   // itself. nullopt: others start and stop it.
   std::optional<TraceSteps> trace_steps = {};
-  std::filesystem::path trace_file = {};
+  std::filesystem::path trace_file = {};  // where rank 0 writes them
 };
 
 class LOCKSTEP_API TrainLoop {

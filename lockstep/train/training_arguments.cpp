@@ -8,6 +8,7 @@
 #include "lockstep/core/json_object.h"
 #include "lockstep/core/text.h"
 #include "lockstep/train/settings.h"
+#include "lockstep/train/train_spec.h"
 
 namespace lockstep::inline v0 {
 namespace {

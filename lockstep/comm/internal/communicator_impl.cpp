@@ -199,9 +199,8 @@ void Communicator::Impl::number(Op op, uint64_t bytes, Call& call) {
 uint64_t Communicator::Impl::record(Call& call, trace::CallRecord& record, bool waits) {
   record.group = group_;
   record.begun = ticks();
-  if (waits) record.waited = record.begun;
   call.record = &record;
-  return options_.board ? options_.board->begin(options_.board_rank, record) : 0;
+  return options_.board ? options_.board->begin(options_.board_rank, record, waits) : 0;
 }
 
 void Communicator::Impl::submit(const std::shared_ptr<PendingOp>& operation, uint64_t bytes,
