@@ -3,13 +3,14 @@
 usage: emulated.py COMMAND...
 
 The kernel learns it (binfmt_misc) in a user namespace of the command's own, so that nothing changes for the rest of the machine and
-nobody needs to be root: Linux 6.7 or newer. Where qemu-user-binfmt has told the whole machine already, nothing is done. Exit status 77,
-and a line, where neither can be.
+nobody needs to be root: Linux 6.7 or newer, or older where qemu-user-binfmt has told the whole machine. Exit status 77, and a line, where
+neither is so. /proc/cpuinfo is an ARM processor's there: libtorch reads it, and reads past the end of what x86's makes of it.
 """
 import ctypes
 import os
 import shutil
 import sys
+import tempfile
 
 QEMU = "qemu-aarch64"
 FOLDER = "/proc/sys/fs/binfmt_misc"
@@ -20,6 +21,20 @@ MAGIC = r"\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x0
 MASK = r"\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff"
 # Vectors of 128 bits, as most such processors have; pointer authentication by its own algorithm would cost a third of the time.
 PROCESSOR = "max,pauth-impdef=on,sve-default-vector-length=16"
+
+
+# Of each processor, as the kernel shows a Neoverse N1.
+CPUINFO = """processor\t: {number}
+BogoMIPS\t: 50.00
+Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp ssbs
+CPU implementer\t: 0x41
+CPU architecture: 8
+CPU variant\t: 0x3
+CPU part\t: 0xd0c
+CPU revision\t: 1
+
+"""
+MS_BIND = 0x1000
 
 
 def known():
@@ -43,7 +58,7 @@ def map_ids(process, user, group):
             f.write(f"{first} {first} {count}")
 
 
-def teach(qemu):
+def teach(qemu, already):
     libc = ctypes.CDLL(None, use_errno=True)
     user, group, here = os.getuid(), os.getgid(), os.getpid()
     ready, tell = os.pipe()
@@ -63,6 +78,12 @@ def teach(qemu):
     os.close(tell)
     if os.waitpid(helper, 0)[1] != 0:
         raise OSError("the users could not be mapped")
+    with tempfile.NamedTemporaryFile("w", encoding="ascii") as info:
+        info.write("".join(CPUINFO.format(number=i) for i in range(os.cpu_count())))
+        info.flush()
+        check(libc.mount(info.name.encode(), b"/proc/cpuinfo", None, MS_BIND, None), "an ARM processor's /proc/cpuinfo")
+    if already:
+        return
     check(libc.mount(b"none", FOLDER.encode(), b"binfmt_misc", 0, None), "mount of binfmt_misc")
     with open(f"{FOLDER}/register", "w", encoding="ascii") as f:
         f.write(f":{QEMU}:M::{MAGIC}:{MASK}:{qemu}:OF")
@@ -73,12 +94,11 @@ def main():
     if not qemu:
         print(f"emulated: {QEMU} is not here (apt-get install qemu-user)")
         return 77
-    if not known():
-        try:
-            teach(qemu)
-        except OSError as error:
-            print(f"emulated: the kernel does not start programs for ARM, and cannot learn it here ({error}): install qemu-user-binfmt")
-            return 77
+    try:
+        teach(qemu, known())
+    except OSError as error:
+        print(f"emulated: the kernel does not start programs for ARM, and cannot learn it here ({error})")
+        return 77
     os.environ.setdefault("QEMU_LD_PREFIX", PREFIX)
     os.environ.setdefault("QEMU_CPU", PROCESSOR)
     os.execvp(sys.argv[1], sys.argv[1:])
