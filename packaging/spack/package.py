@@ -13,6 +13,7 @@ class Lockstep(CMakePackage):
 
     variant("shared", default=True, description="Build one shared library instead of static ones")
 
+    depends_on("c", type="build")
     depends_on("cxx", type="build")
     depends_on("cmake@3.22:", type="build")
     depends_on("ninja", type="build")

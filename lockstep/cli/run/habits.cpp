@@ -46,6 +46,9 @@ std::vector<Flag> mpiruns() {
       "NAME=COUNT for each part");
   add(flags, {"--display-map", "--display-allocation", "--display"},
       "is Open MPI's; use --report-bindings, or --prefix to see each rank's number");
+  add(flags, {"--npersocket"}, "is Open MPI's; use --map-by ppr:N:package");
+  add(flags, {"--xml", "--xml-file"},
+      "is Open MPI's; use --log-dir DIR for a file of each rank's output, or --prefix");
   add(flags, {"--timeout"},
       "is not supported by lockstep run; start it as 'timeout SECONDS lockstep run ...'");
   add(flags, {"--launcher"},

@@ -103,6 +103,9 @@ TEST(Habits, AHostFileIsAHostList) {
   EXPECT_THAT(error_of("--num_nodes 3 --hostfile " + file), HasSubstr("has 2 hosts"));
   EXPECT_EQ(error_of("-H a --hostfile " + file),
             "-H a and --hostfile=" + file + " both name the hosts; give one of them");
+  EXPECT_EQ(error_of("-H " + file),
+            "-H " + file + " is a file, and -H takes hosts; give --hostfile=" + file)
+      << "deepspeed's -H";
   EXPECT_THAT(error_of("--hostfile /nowhere"), HasSubstr("--hostfile: cannot read /nowhere"));
   for (const char* flag : {"--host", "-host", "-H", "--hosts", "-hosts"})
     EXPECT_EQ(hosts_of(std::string(flag) + " here:2,b:2"), "here=2 b=2") << flag;
@@ -145,6 +148,9 @@ TEST(Habits, AcceleratesMachines) {
   EXPECT_EQ(options.env.at("LOCKSTEP_DEVICE"), "cuda");
   EXPECT_EQ(plan("--cpu").env.at("LOCKSTEP_DEVICE"), "cpu");
   EXPECT_FALSE(plan("--gpu_ids all").env.contains("CUDA_VISIBLE_DEVICES"));
+  EXPECT_EQ(plan("--gpu_ids 0,2,3").nproc, 3) << "a rank for each";
+  EXPECT_EQ(plan("--gpu_ids 0,2,3 -np 2").nproc, 2);
+  EXPECT_EQ(flags_of("--multi_gpu x").device, "cuda");
   EXPECT_THAT(error_of("--num_processes 3 --num_machines 2 --machine_rank 0 --main_process_ip a"),
               HasSubstr("--num-processes=3 does not divide among --num-machines=2"));
   EXPECT_THAT(error_of("--num_processes 3 -np 3"), HasSubstr("contradict each other"));
@@ -193,8 +199,10 @@ TEST(Habits, Bindings) {
               HasSubstr("needs to know the processors of the other hosts"));
   EXPECT_THAT(error_of("--map-by slot:PE=2 --bind-to none"), HasSubstr("leave one of them out"));
   EXPECT_THAT(error_of("--no-pin --bind-to core"), HasSubstr("contradict each other"));
-  EXPECT_THAT(error_of("--backend mpi --bind-to core"),
-              HasSubstr("does not go with --backend mpi"));
+  for (const char* flag : {"--bind-to core", "--spare-ranks 1", "--trace-dir t", "--stop-grace 9",
+                           "--on-failure restart", "--allow-lost-logs"})
+    EXPECT_THAT(error_of(std::string("--backend mpi ") + flag),
+                HasSubstr("does not go with --backend mpi"));
 }
 
 TEST(Habits, TheRestOfMpirunsWords) {
@@ -226,6 +234,7 @@ TEST(Habits, EveryNamedFlagSaysWhatToDo) {
     EXPECT_THAT(error_of(flag.name + "=a"), StartsWith(flag.name)) << "also with '='";
   }
   EXPECT_THAT(error_of("--min-np 2"), HasSubstr("--nnodes MIN:MAX"));
+  EXPECT_THAT(error_of("-npersocket 2"), HasSubstr("--map-by ppr:N:package"));
   EXPECT_THAT(error_of("-mca btl tcp"), StartsWith("-mca sets a parameter of Open MPI"));
   EXPECT_THAT(error_of("--host-discovery-script ./d.sh"), HasSubstr("--rdzv-endpoint"));
   EXPECT_THAT(error_of("--gloo -np 2"), HasSubstr("--backend gloo"));

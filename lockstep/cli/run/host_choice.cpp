@@ -1,10 +1,12 @@
 #include "lockstep/cli/run/host_choice.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <numeric>
 #include <set>
 #include <sstream>
+#include <system_error>
 
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/env.h"
@@ -58,6 +60,10 @@ HostChoice named_hosts(const RunFlags& flags) {
   if (!flags.hosts.empty() && !flags.host_file.empty())
     throw UsageError("-H " + flags.hosts + " and --hostfile=" + flags.host_file +
                      " both name the hosts; give one of them");
+  std::error_code none;
+  if (!flags.hosts.empty() && std::filesystem::is_regular_file(flags.hosts, none))
+    throw UsageError("-H " + flags.hosts + " is a file, and -H takes hosts; give --hostfile=" +
+                     flags.hosts);
   if (!flags.hosts.empty())
     return {.hosts = launch::parse_hosts(flags.hosts), .source = "-H", .devices = {}};
   if (flags.host_file.empty()) return {};

@@ -75,6 +75,17 @@ void settle_total(RunFlags& flags) {
   flags.nproc_given = true;
 }
 
+// accelerate starts a rank for each GPU that it is given, where nothing says how many.
+void settle_gpus(RunFlags& flags) {
+  if (flags.nproc_given || flags.names_hosts()) return;
+  const bool some = !flags.gpu_ids.empty() && flags.gpu_ids != "all";
+  if (!some && flags.device != "cuda") return;
+  flags.nproc =
+      some ? std::to_string(1 + std::count(flags.gpu_ids.begin(), flags.gpu_ids.end(), ','))
+           : "gpu";
+  flags.nproc_given = true;
+}
+
 void settle_host_count(RunFlags& flags) {
   check_count("--num-nodes", flags.first_hosts);
   if (!flags.first_hosts || flags.names_hosts()) return;
@@ -105,6 +116,7 @@ SettledFlags settle(const RunFlags& given, const MachineFacts& machine) {
   settle_total(flags);
   settle_per_host(flags, mapping);
   settle_per_unit(flags, mapping, machine);
+  settle_gpus(flags);
   return settled;
 }
 
