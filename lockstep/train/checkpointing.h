@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 
 #include "lockstep/checkpoint/checkpoint_writer.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/optim/exponential_average.h"
 #include "lockstep/train/model_on_ranks.h"
 #include "lockstep/train/run_state.h"
 #include "lockstep/train/train_loop.h"
@@ -18,6 +20,7 @@ struct TrainingRun {
   ModelOnRanks& run;
   TrainLoop& loop;
   CheckpointFiles files = {};
+  std::shared_ptr<optim::ExponentialAverage> average = nullptr;  // averaged_model.h; null: none
 };
 
 // Every rank reads the checkpoint and takes its part of it. The steps that follow equal those of
