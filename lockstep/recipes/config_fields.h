@@ -171,6 +171,11 @@ constexpr auto kFields = [](auto& config, const auto& each) {
           {kTrainingGroup,
            "gradients are scaled down to this norm of all of them together; 0: never"},
           config.clip, at_least(0));
+  visit("ema",
+        {kTrainingGroup,
+         "decay of a moving average of the parameters, such as 0.999, which is evaluated and saved "
+         "in their place; 0: none"},
+        config.ema, from_below(0, 1));
   visit("schedule", {kTrainingGroup, "the learning rate after the warm-up"}, config.schedule,
         one_of("constant|linear|cosine"));
   if (images)

@@ -189,6 +189,66 @@ TEST(MnistRecipe, ResumedEqualsUninterruptedBitForBit) {
   EXPECT_EQ(losses(whole), losses(parts));
 }
 
+// The average is what is evaluated and saved; training goes on as without it.
+TEST(MnistRecipe, AnAverageOfTheParametersIsSavedAndTheRunGoesOnBitForBit) {
+  const TestDirectory dir;
+  const TrainConfig plain = small(dir, "plain", 2);
+  train(plain);
+  TrainConfig whole = small(dir, "whole", 2);
+  whole.ema = 0.5;
+  train(whole);
+  EXPECT_EQ(losses(whole), losses(plain));
+  const Checkpoint saved = read_checkpoint(RunFolder{whole.output}.last()),
+                   trained = read_checkpoint(RunFolder{plain.output}.last());
+  const Safetensors& training = saved.tensors.at("training");
+  ASSERT_FALSE(training.tensors.empty());
+  for (const auto& [name, tensor] : training.tensors) {
+    EXPECT_TRUE(tensor.equal(*trained.model.find(name))) << name;
+    const at::Tensor& averaged = *saved.model.find(name);
+    EXPECT_FALSE(averaged.equal(tensor)) << name;
+    EXPECT_TRUE(averaged.allclose(tensor, 0.1, 0.1)) << name;
+  }
+  const auto evaluations = [](const TrainConfig& config) {
+    std::vector<double> values;
+    for (const auto& line : recipe_runs_test::metrics_of(config, "test"))
+      values.push_back(line.at("loss"));
+    return values;
+  };
+  EXPECT_NE(evaluations(whole), evaluations(plain));
+
+  for (const bool async_save : {false, true}) {
+    TrainConfig parts = small(dir, "parts", 2);
+    parts.ema = 0.5;
+    parts.async_save = async_save;
+    parts.max_steps = 6;  // within the second epoch
+    train(parts);
+    parts.max_steps = 0;
+    train(parts, true);
+    expect_same(RunFolder{whole.output}.last(), RunFolder{parts.output}.last());
+    const Checkpoint resumed = read_checkpoint(RunFolder{parts.output}.last());
+    for (const auto& [name, tensor] : training.tensors)
+      EXPECT_TRUE(tensor.equal(*resumed.tensors.at("training").find(name))) << name;
+    EXPECT_EQ(resumed.tensors.at("training").metadata, training.metadata);
+    EXPECT_EQ(evaluations(parts).back(), evaluations(whole).back());
+  }
+
+  TrainConfig later = plain;
+  later.epochs = 3;
+  later.ema = 0.5;
+  EXPECT_THAT(message_of<CheckpointError>([&] { train(later, true); }),
+              ::testing::HasSubstr("has no training.safetensors"));
+  EXPECT_THAT(message_of<InvalidArgument>([&] { check_resumable(plain, later); }),
+              ::testing::HasSubstr("ema was 0.0 and is now 0.5"));
+  for (const std::string strategy : {"zero3", "fsdp"}) {
+    TrainConfig divided = whole;
+    divided.strategy = strategy;
+    EXPECT_EQ(message_of<InvalidArgument>([&] { resolved(divided); }),
+              "ema is 0.5; give 0 where ranks divide or share one copy of the parameters, as with "
+              "strategy " +
+                  strategy);
+  }
+}
+
 TEST(MnistRecipe, PartitionGivesEveryRankItsPart) {
   const TestDirectory dir;
   TrainConfig config = small(dir, "run", 2);

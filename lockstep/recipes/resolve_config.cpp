@@ -251,6 +251,10 @@ TrainConfig resolved(const TrainConfig& given) {
     refuse("check_replicas", std::to_string(config.check_replicas),
            "0 where ranks divide or share one copy of the parameters, as with strategy " +
                config.strategy + (config.mesh.empty() ? "" : " and mesh '" + config.mesh + "'"));
+  if (config.ema > 0 && (divides_parameters(config.strategy) || divides_model(config)))
+    refuse("ema", number_text(config.ema),
+           "0 where ranks divide or share one copy of the parameters, as with strategy " +
+               config.strategy + (config.mesh.empty() ? "" : " and mesh '" + config.mesh + "'"));
   if (config.evict_stragglers != 0 &&
       !(config.evict_stragglers > 1 && std::isfinite(config.evict_stragglers)))
     refuse("evict_stragglers", number_text(config.evict_stragglers),

@@ -165,6 +165,7 @@ TrainSpec spec_of(const TrainConfig& config) {
                             const Evaluation& evaluation) { return score_of(recipe, evaluation); }},
       .check_replicas = config.check_replicas,
       .evict_stragglers = config.evict_stragglers,
+      .ema = config.ema,
       .output = {.folder = folder.root,
                  .checkpoints = folder.checkpoints(),
                  .kept = kKept,

@@ -71,10 +71,12 @@ struct TrainConfig {
   bool gradient_checkpointing = false;  // blocks are computed again in backward; also for texts
   bool offload_checkpoints = false;     // their inputs are in pinned memory meanwhile; likewise
   double clip = 1;                      // the gradients' largest global norm; 0: unlimited
-  int64_t max_steps = 0;                // optimizer steps in all; 0: no limit
-  int64_t log_every = 50;               // steps
-  int64_t save_every = 0;               // steps; 0: after each epoch
-  bool async_save = false;              // training continues while a checkpoint is written
+  // The decay of an average of the parameters that is evaluated and saved (TrainSpec::ema); 0: none.
+  double ema = 0;
+  int64_t max_steps = 0;    // optimizer steps in all; 0: no limit
+  int64_t log_every = 50;   // steps
+  int64_t save_every = 0;   // steps; 0: after each epoch
+  bool async_save = false;  // training continues while a checkpoint is written
   // Steps between two comparisons of all ranks' parameters (replica_check.h); 0: none.
   int64_t check_replicas = 0;
   // A rank that stays so many times slower than the others ends, to be started anew (straggler.h);

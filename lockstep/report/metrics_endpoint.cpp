@@ -77,6 +77,7 @@ class MetricsEndpoint::Server {
     std::string received = {};
     std::string answer = {};
     size_t sent = 0;
+    bool ended = false;     // the client sends nothing more
     bool answered = false;  // the end of the client's bytes is left, lest it lose the answer
     bool over = false;
   };
@@ -97,16 +98,19 @@ class MetricsEndpoint::Server {
   }
 
   void advance(Connection& connection) const {
+    if (connection.answer.empty() || connection.answered) receive(connection);
+    if (connection.over) return;
     if (connection.answered) {
-      receive(connection);
       connection.received.clear();
+      connection.over = connection.ended;
       return;
     }
     if (connection.answer.empty()) {
-      receive(connection);
-      if (connection.over) return;
       auto answer = http_answer(connection.received, [this] { return endpoint_.text_(); });
-      if (!answer) return;
+      if (!answer) {
+        connection.over = connection.ended;
+        return;
+      }
       connection.answer = std::move(*answer);
     }
     send(connection);
@@ -121,7 +125,8 @@ class MetricsEndpoint::Server {
         connection.received.append(bytes.data(), static_cast<size_t>(got));
         continue;
       }
-      connection.over = got == 0 || errno != EAGAIN;
+      connection.ended = got == 0;
+      connection.over = got < 0 && errno != EAGAIN;
       return;
     }
   }

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <chrono>
@@ -51,6 +52,20 @@ TEST(MetricsEndpoint, ReadsARequestInPiecesAndWritesALongAnswer) {
   const UniqueFd fd = connect_to(endpoint);
   for (const char c : kGet) write_exact(fd.get(), &c, 1, http_deadline());
   EXPECT_THAT(read_http_answer(fd.get()), EndsWith("\r\n\r\n" + text));
+}
+
+TEST(MetricsEndpoint, AClientMayEndItsSide) {
+  const MetricsEndpoint endpoint(0, [] { return std::string("a 1\n"); });
+  for (const std::string& request : {kGet, kGet.substr(0, 10)}) {
+    const UniqueFd fd = connect_to(endpoint);
+    write_exact(fd.get(), request.data(), request.size(), http_deadline());
+    ASSERT_EQ(::shutdown(fd.get(), SHUT_WR), 0);
+    const std::string answer = read_http_answer(fd.get());
+    if (request == kGet)
+      EXPECT_THAT(answer, EndsWith("a 1\n"));
+    else
+      EXPECT_EQ(answer, "") << "half a request is none";
+  }
 }
 
 TEST(MetricsEndpoint, ListensOnTheLoopbackInterfaceOnly) {

@@ -13,11 +13,14 @@ namespace lockstep::inline v0 {
 // The media type of the text.
 inline constexpr const char* kPrometheusMediaType = "text/plain; version=0.0.4; charset=utf-8";
 
+// The names of labels with their values.
 using MetricLabels = std::vector<std::pair<std::string, std::string>>;
 
 // A metric by its name, with a value for each set of labels.
 struct MetricFamily {
+  // A counter only rises, but begins anew with the process.
   enum class Type { kCounter, kGauge };
+  // A value.
   struct Sample {
     MetricLabels labels = {};
     double value = 0;

@@ -3,12 +3,14 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <optional>
 #include <utility>
 
 #include "lockstep/checkpoint/checkpoint_series.h"
 #include "lockstep/checkpoint/on_root.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/train/averaged_model.h"
 #include "lockstep/train/run_folder.h"
 #include "lockstep/train/strategy.h"
 
@@ -35,6 +37,7 @@ Checkpoint share_of(const TrainingRun& run) {
   Checkpoint checkpoint =
       share_of_run_state(model.strategy(), model.optimizer(), model.scaler(), run.files);
   if (model.comm().rank() != 0) return checkpoint;
+  if (run.average) add_training_parameters(*run.average, checkpoint);
   checkpoint.ranks.tensors.emplace_back(kSums, sums);
   checkpoint.trainer_json = to_json(run.loop.state());
   return checkpoint;
@@ -74,7 +77,7 @@ void check_steps(const TrainerState& saved, TrainLoop& trainer, const std::strin
 
 void restore_training(const TrainingRun& run, const std::filesystem::path& path) {
   ModelOnRanks& model = run.run;
-  const Checkpoint checkpoint =
+  Checkpoint checkpoint =
       read_checkpoint(path, CheckpointParts::kAll, model_form(model.strategy()));
   const std::string source = path.string();
   auto state = trainer_state_from_json(checkpoint.trainer_json, source + "/trainer.json");
@@ -83,6 +86,7 @@ void restore_training(const TrainingRun& run, const std::filesystem::path& path)
     throw CheckpointError(source + ": " + kSums + " is damaged");
   check_steps(state, run.loop, source);
   state.steps_per_epoch = run.loop.state().steps_per_epoch;
+  if (run.average) take_average(*run.average, model.model(), checkpoint, source);
   restore_run_state(checkpoint, source, model.strategy(), model.optimizer(), model.scaler());
   take_over(run.loop, sums, model.comm());
   run.loop.state() = state;
@@ -114,6 +118,8 @@ void CheckpointCallback::on_save(TrainerState& state, bool best) {
   on_root(run_.run.comm(), [this] { run_.run.check_claim(); });
   run_.run.strategy().state().check_steps();
   const auto whole = run_.run.strategy().placement().as_saved();
+  std::optional<optim::ExponentialAverage::InModel> averaged;
+  if (run_.average) averaged.emplace(*run_.average);
   const int64_t step = state.step;
   const SeriesOptions series{.best = best, .limit = limit_};
   writer_.start(

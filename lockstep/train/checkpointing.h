@@ -8,6 +8,7 @@
 
 #include "lockstep/checkpoint/checkpoint_writer.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/optim/exponential_average.h"
 #include "lockstep/timeline/timeline.h"
 #include "lockstep/train/model_on_ranks.h"
 #include "lockstep/train/run_state.h"
@@ -20,6 +21,7 @@ struct TrainingRun {
   ModelOnRanks& run;
   TrainLoop& loop;
   CheckpointFiles files = {};
+  std::shared_ptr<optim::ExponentialAverage> average = nullptr;  // averaged_model.h; null: none
 };
 
 // Every rank reads the checkpoint and takes its part of it. The steps that follow equal those of

@@ -12,6 +12,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/train/averaged_model.h"
 #include "lockstep/train/checkpointing.h"
 #include "lockstep/train/memory_report.h"
 #include "lockstep/train/prometheus_callback.h"
@@ -110,11 +111,15 @@ LoopEnd run_loop(LoopRun run) {
   const TrainSpec::Output& output = run.spec.output;
   on_root(comm, [&] { model.claim(output.folder); });
   const TrainLoopOptions options = loop_options(run.spec, run.task.steps_per_epoch);
+  const auto average = average_of_run(model, run.spec.ema);
+  if (average && run.task.evaluate)
+    run.task.evaluate = of_average(average, std::move(run.task.evaluate));
   TrainLoop loop(comm, run.task, options, run.state);
-  const TrainingRun saved{.run = model, .loop = loop, .files = run.files};
+  const TrainingRun saved{.run = model, .loop = loop, .files = run.files, .average = average};
   const Start start = find_start(run, saved);
   const bool says = output.progress && !model.has_room() && start != Start::kInPlace;
 
+  if (average) loop.add(std::make_shared<AverageCallback>(average));
   if (const auto check = replica_check(comm, model.model(), strategy, run.spec.check_replicas))
     loop.add(check);
   if (comm.size() > 1) loop.add(straggler_report(comm, run.spec.evict_stragglers));

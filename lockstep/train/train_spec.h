@@ -60,6 +60,9 @@ struct LOCKSTEP_API TrainSpec {
   TrainLoopOptions loop = {};   // its epochs and max_steps are those of loop_options()
   int64_t check_replicas = 0;   // steps (replica_check.h); 0: never
   double evict_stragglers = 0;  // straggler.h; 0: never
+  // The decay of an average of the parameters (optim/exponential_average.h) that is evaluated and
+  // saved as the model; 0: none.
+  double ema = 0;
   Output output = {};
 };
 

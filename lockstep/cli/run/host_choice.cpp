@@ -62,8 +62,8 @@ HostChoice named_hosts(const RunFlags& flags) {
                      " both name the hosts; give one of them");
   std::error_code none;
   if (!flags.hosts.empty() && std::filesystem::is_regular_file(flags.hosts, none))
-    throw UsageError("-H " + flags.hosts + " is a file, and -H takes hosts; give --hostfile=" +
-                     flags.hosts);
+    throw UsageError("-H " + flags.hosts +
+                     " is a file, and -H takes hosts; give --hostfile=" + flags.hosts);
   if (!flags.hosts.empty())
     return {.hosts = launch::parse_hosts(flags.hosts), .source = "-H", .devices = {}};
   if (flags.host_file.empty()) return {};

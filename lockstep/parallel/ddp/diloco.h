@@ -1,0 +1,102 @@
+// DiLoCo: ranks train separately for H steps, and an outer optimizer then takes one step along the
+// average of what they have changed. Ranks communicate once in H steps: for slow links between
+// them, and hosts far apart. (Douillard et al., "DiLoCo: Distributed Low-Communication Training of
+// Language Models", 2023, arXiv:2311.08105.)
+//
+//   DiLoCo diloco(model, comm, {.period = 500});    // all ranks get rank 0's parameters
+//   for (...) {
+//     inner.zero_grad();
+//     loss(net(batch)).backward();                   // not averaged: net is not wrapped
+//     inner.step();                                  // AdamW in the paper
+//     if (diloco.step()) save_and_evaluate();        // now all ranks have the same parameters
+//   }
+//
+// With P, the parameters after the last outer step, and p, those of a rank now, an outer step is
+//
+//   d  =  the ranks' average of P - p               (the outer gradient)
+//   v <-  momentum v + d                            (v is d in the first outer step)
+//   P <-  P - lr (d + momentum v)                   (Nesterov; without it: P - lr v)
+//   p <-  P
+//
+// which are the updates of torch.optim.SGD(lr, momentum, nesterov=True) with d as the gradient.
+// With lr 1 and momentum 0, P becomes the average of the ranks' parameters, as
+// average_parameters() computes it up to rounding. The inner optimizers' states stay as they are on
+// each rank.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
+#include "lockstep/flat/named_tensors.h"
+
+namespace lockstep::inline v0 {
+
+// The defaults are the paper's.
+struct DiLoCoOptions {
+  int64_t period = 500;   // H, inner steps
+  double lr = 0.7;        // of the outer optimizer
+  double momentum = 0.9;  // likewise; 0 to less than 1
+  bool nesterov = true;   // otherwise the momentum is that of SGD
+};
+
+// Lifetime: it keeps the parameters' tensors, not the model. Optimizers may move their memory, as
+// set_data() does.
+// Cost: memory for two copies of the parameters (one without momentum), in float32 where they have
+// 16 bits; for each outer step an all_reduce of the parameters' bytes.
+// Thread-safety: one thread, the communicator's.
+class LOCKSTEP_API DiLoCo {
+ public:
+  // All ranks get rank 0's parameters. A tensor that is there under several names counts once.
+  // Collective: all ranks call it.
+  // Throws: InvalidArgument for options out of range, and for parameters that are not of floating
+  // point; Mismatch, on all ranks, that names the first parameter in which ranks differ.
+  DiLoCo(const NamedTensors& parameters, Communicator comm, const DiLoCoOptions& options = {});
+  // The same for a module, or a holder of one.
+  template <ModuleOrHolder M>
+  DiLoCo(M& module, Communicator comm, const DiLoCoOptions& options = {})
+      : DiLoCo(parameters_of(module), std::move(comm), options) {}
+  DiLoCo(const DiLoCo&) = delete;
+  DiLoCo& operator=(const DiLoCo&) = delete;
+
+  // Called after each step of the inner optimizer. Every period-th call takes an outer step, and
+  // returns true.
+  // Collective: all ranks, equally often.
+  bool step(Communicator::Site site = Communicator::Site::current());
+
+  // Takes an outer step now, and begins a new period: at the end of training, for example.
+  // Collective: all ranks call it.
+  // Throws: the communicator's errors; the parameters are then unspecified. Those of the last outer
+  // step are still in state().
+  void outer_step(Communicator::Site site = Communicator::Site::current());
+
+  int64_t inner_steps() const { return inner_steps_; }  // since the last outer step
+  int64_t outer_steps() const { return outer_steps_; }  // so far
+
+  // The outer optimizer by name, for a file: "outer.NAME" has the parameters of the last outer step,
+  // "momentum.NAME" the momentum, "steps" (int64, [2]) the inner and the outer steps. Views, equal
+  // on all ranks. To resume a run at an outer step, save them with the model, and each rank's inner
+  // optimizer; within a period each rank has parameters of its own.
+  NamedTensors state() const;
+  // Continues from a state. Does not change the model's parameters.
+  // Throws: InvalidArgument that names the first tensor that is missing, is left over, or has
+  // another shape or type; nothing is changed then.
+  void load_state(const NamedTensors& state);
+
+ private:
+  Communicator comm_;
+  DiLoCoOptions options_;
+  std::vector<std::string> names_;
+  std::vector<at::Tensor> parameters_;
+  std::vector<at::Tensor> outer_;
+  std::vector<at::Tensor> momentum_;  // empty where options_.momentum is 0
+  int64_t inner_steps_ = 0;
+  int64_t outer_steps_ = 0;
+};
+
+}  // namespace lockstep::inline v0

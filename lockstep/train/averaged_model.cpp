@@ -1,0 +1,74 @@
+#include "lockstep/train/averaged_model.h"
+
+#include <torch/nn/module.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/train/strategy.h"
+
+namespace lockstep::inline v0 {
+namespace {
+
+constexpr const char* kTraining = "training";  // training.safetensors
+
+}  // namespace
+
+std::shared_ptr<optim::ExponentialAverage> average_of_run(ModelOnRanks& run, double decay) {
+  if (decay == 0) return nullptr;
+  const auto refuse = [decay](const std::string& why) {
+    throw InvalidArgument("ema is " + nlohmann::json(decay).dump() + ", but " + why);
+  };
+  const Strategy& strategy = run.strategy();
+  if (strategy.traits().divides_model || divides_parameters(strategy.name()))
+    refuse("under strategy " + strategy.name() +
+           " the ranks divide or share one copy of the parameters; take a strategy in which each "
+           "has its own, such as ddp or zero2");
+  if (run.recovers())
+    refuse(
+        "ranks that die are replaced, and a new one would have no average; leave out "
+        "--on-failure replace, or ema");
+  const NamedTensors parameters = parameters_of(run.model());
+  for (const auto& [name, parameter] : parameters)
+    if (parameter.element_size() < 4) refuse(name + " has 16 bits; give 0");
+  return std::make_shared<optim::ExponentialAverage>(
+      parameters, optim::ExponentialAverageOptions{.decay = decay, .warm_up = true});
+}
+
+std::function<Evaluation()> of_average(std::shared_ptr<optim::ExponentialAverage> average,
+                                       std::function<Evaluation()> evaluate) {
+  return [average = std::move(average), evaluate = std::move(evaluate)] {
+    const auto in_model = average->in_model();
+    return evaluate();
+  };
+}
+
+void add_training_parameters(const optim::ExponentialAverage& average, Checkpoint& checkpoint) {
+  Safetensors& training = checkpoint.tensors[kTraining];
+  training = {.tensors = average.training_parameters(), .metadata = average.state().metadata};
+  sort_by_name(&training.tensors);
+}
+
+void take_average(optim::ExponentialAverage& average, const torch::nn::Module& model,
+                  Checkpoint& checkpoint, const std::string& source) {
+  const auto training = checkpoint.tensors.find(kTraining);
+  if (training == checkpoint.tensors.end())
+    throw CheckpointError(source + ": has no " + kTraining +
+                          ".safetensors, since its run had no average of the parameters");
+  std::map<const at::TensorImpl*, std::string> first;  // the name under which the average has it
+  Safetensors averages{.metadata = training->second.metadata};
+  for (const auto& [name, parameter] : parameters_of(model)) {
+    const auto [own, is_first] = first.emplace(parameter.unsafeGetTensorImpl(), name);
+    const at::Tensor* trained = training->second.find(own->second);
+    for (auto& [key, tensor] : checkpoint.model.tensors) {
+      if (key != name || trained == nullptr) continue;
+      if (is_first) averages.tensors.emplace_back(name, tensor);
+      tensor = *trained;
+    }
+  }
+  average.load(averages, source);
+}
+
+}  // namespace lockstep::inline v0
