@@ -16,6 +16,7 @@
 #include "lockstep/recipes/train_config.h"
 #include "lockstep/train/settings.h"
 #include "lockstep/train/strategy.h"
+#include "lockstep/train/train_spec.h"
 
 namespace lockstep::inline v0 {
 namespace {
