@@ -129,6 +129,7 @@ std::string format_file(const std::vector<std::string>& events,
                         {"clock_ahead_us", micros(rank.ahead_ns)},
                         {"clock_error_us", micros(rank.ahead_error_ns)},
                         {"lost_spans", rank.lost_spans},
+                        {"lost_operators", rank.lost_operators},
                         {"lost_calls", rank.lost_calls}});
   std::string text = "{\"traceEvents\":[\n";
   bool first = true;
@@ -158,6 +159,7 @@ ReadTrace parse_file(const std::string& text, const std::string& name) {
     other.at("steps").get_to(trace.steps);
     for (const Json& rank : other.at("ranks")) {
       trace.lost_spans += rank.at("lost_spans").get<int64_t>();
+      trace.lost_operators += rank.at("lost_operators").get<int64_t>();
       trace.lost_calls += rank.at("lost_calls").get<int64_t>();
       trace.clock_error_ns = std::max<int64_t>(trace.clock_error_ns, ns(rank.at("clock_error_us")));
     }

@@ -3,7 +3,7 @@
 //
 // The file: {"traceEvents": [...], "displayTimeUnit": "ms", "otherData": {"lockstep_trace": 1,
 // "steps", "ranks": [{"rank", "host", "clock_ahead_us", "clock_error_us", "lost_spans",
-// "lost_calls"}]}}. Times are microseconds of rank 0's host since the first rank began.
+// "lost_operators", "lost_calls"}]}}. Times are microseconds of rank 0's host since the first rank began.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +51,8 @@ struct RankEvents {
   std::vector<Event> events;
   int64_t ahead_ns = 0;  // of its host's clock to rank 0's
   int64_t ahead_error_ns = 0;
-  uint64_t lost_spans = 0;
+  uint64_t lost_spans = 0;      // marked ones, also those of a device
+  uint64_t lost_operators = 0;  // libtorch's
   uint64_t lost_calls = 0;
 };
 
@@ -80,7 +81,7 @@ struct ReadEvent {
 struct ReadTrace {
   std::vector<ReadEvent> events;
   std::string steps;
-  int64_t lost_spans = 0, lost_calls = 0;  // of all ranks
+  int64_t lost_spans = 0, lost_operators = 0, lost_calls = 0;  // of all ranks
   int64_t clock_error_ns = 0;              // the greatest
 };
 // Throws: DataError that begins with `name`: for what is not a trace of this kind.

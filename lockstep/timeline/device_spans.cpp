@@ -23,9 +23,13 @@ c10::Event DeviceSpans::make_event() const {
 }
 
 size_t DeviceSpans::begin(std::string_view name, int64_t number) noexcept {
-  if (std::this_thread::get_id() != thread_ || pairs_.size() == kMost) return kNone;
+  if (std::this_thread::get_id() != thread_) return kNone;
   try {
     if (device::captures_here()) return kNone;
+    if (pairs_.size() == kMost) {
+      ++lost_;
+      return kNone;
+    }
     Pair pair{.span = {}, .first = make_event(), .last = make_event()};
     put_name(name, pair.span.name);
     pair.span.number = number;
@@ -39,7 +43,7 @@ size_t DeviceSpans::begin(std::string_view name, int64_t number) noexcept {
 }
 
 void DeviceSpans::end(size_t place) noexcept {
-  if (place >= pairs_.size() || std::this_thread::get_id() != thread_) return;
+  if (std::this_thread::get_id() != thread_ || place >= pairs_.size()) return;
   try {
     if (device::captures_here()) return;
     pairs_[place].last.record(device::current_stream(device_));

@@ -33,6 +33,7 @@ class DeviceSpans {
   void end(size_t place) noexcept;
   // Waits for the device. `clock` converts ticks of this host.
   std::vector<Event> events(const TickClock& clock) const;
+  uint64_t lost() const { return lost_; }  // spans beyond kMost
 
  private:
   struct Pair {
@@ -47,6 +48,7 @@ class DeviceSpans {
   c10::Event base_;
   uint64_t base_ticks_ = 0;
   std::vector<Pair> pairs_;
+  uint64_t lost_ = 0;
 };
 
 }  // namespace lockstep::inline v0::timeline

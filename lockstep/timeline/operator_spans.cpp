@@ -3,6 +3,8 @@
 #include <ATen/record_function.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
+#include <utility>
+
 namespace lockstep::inline v0::timeline {
 namespace {
 
@@ -13,28 +15,29 @@ c10::DebugInfoKind log_kind() {
 }
 
 // How a callback, which is a plain function, finds the log. libtorch hands it on to the threads of
-// autograd.
+// autograd, which may keep it for longer than the registration.
 struct LogInfo final : c10::DebugInfoBase {
-  explicit LogInfo(SpanLog& the_log) : log(the_log) {}
-  SpanLog& log;
+  explicit LogInfo(std::shared_ptr<SpanLog> the_log) : log(std::move(the_log)) {}
+  std::shared_ptr<SpanLog> log;
 };
 
 struct RunningOperator final : at::ObserverContext {
-  RunningOperator(SpanLog& the_log, uint64_t now) : log(the_log), begun(now) {}
-  SpanLog& log;
+  RunningOperator(std::shared_ptr<SpanLog> the_log, uint64_t now)
+      : log(std::move(the_log)), begun(now) {}
+  std::shared_ptr<SpanLog> log;
   uint64_t begun;
 };
 
 std::unique_ptr<at::ObserverContext> begin_operator(const at::RecordFunction&) {
   auto* info = dynamic_cast<LogInfo*>(c10::ThreadLocalDebugInfo::get(log_kind()));
-  if (info == nullptr || !info->log.on()) return nullptr;
+  if (info == nullptr || !info->log->on()) return nullptr;
   return std::make_unique<RunningOperator>(info->log, ticks());
 }
 
 void end_operator(const at::RecordFunction& function, at::ObserverContext* context) {
   const auto* running = static_cast<const RunningOperator*>(context);
   if (running != nullptr)
-    running->log.add(function.name(), running->begun, ticks(), -1, SpanKind::kOperator);
+    running->log->add(function.name(), running->begun, ticks(), -1, SpanKind::kOperator);
 }
 
 at::CallbackHandle add_callback() {
@@ -47,8 +50,8 @@ at::CallbackHandle add_callback() {
 }  // namespace
 
 struct OperatorSpans::Registration {
-  explicit Registration(SpanLog& log)
-      : info(log_kind(), std::make_shared<LogInfo>(log)), callback(add_callback()) {}
+  explicit Registration(std::shared_ptr<SpanLog> log)
+      : info(log_kind(), std::make_shared<LogInfo>(std::move(log))), callback(add_callback()) {}
   ~Registration() { at::removeCallback(callback); }
   Registration(const Registration&) = delete;
   Registration& operator=(const Registration&) = delete;
@@ -57,7 +60,8 @@ struct OperatorSpans::Registration {
   at::CallbackHandle callback;
 };
 
-OperatorSpans::OperatorSpans(SpanLog& log) : registration_(std::make_unique<Registration>(log)) {}
+OperatorSpans::OperatorSpans(std::shared_ptr<SpanLog> log)
+    : registration_(std::make_unique<Registration>(std::move(log))) {}
 OperatorSpans::~OperatorSpans() = default;
 
 }  // namespace lockstep::inline v0::timeline

@@ -42,19 +42,26 @@ int64_t length(const Intervals& intervals) {
 
 // What a rank did.
 struct RankTimes {
-  Intervals steps, backward, collectives, waits, all;
+  struct Marked {
+    Intervals steps, backward;
+  };
+  Marked host, device;
+  Intervals collectives, waits, all;
 };
 
 RankOverlap overlap_of(int rank, const RankTimes& times) {
-  RankOverlap overlap{.rank = rank, .steps = static_cast<int64_t>(times.steps.size())};
-  Intervals window = together(times.steps);
+  // Where the device has them, both are its own: the host is ahead of it.
+  const bool on_device = !times.device.backward.empty() && !times.device.steps.empty();
+  const RankTimes::Marked& marked = on_device ? times.device : times.host;
+  RankOverlap overlap{.rank = rank, .steps = static_cast<int64_t>(marked.steps.size())};
+  Intervals window = together(marked.steps);
   if (window.empty()) {
     const Intervals all = together(times.all);
     if (!all.empty()) window.emplace_back(all.front().first, all.back().second);
   }
   const Intervals communication = common(together(times.collectives), window);
   const Intervals waits = common(communication, together(times.waits));
-  const Intervals backward = common(communication, together(times.backward));
+  const Intervals backward = common(communication, together(marked.backward));
   const auto within = [&](const std::pair<int64_t, int64_t>& call) {
     return !common({call}, window).empty();
   };
@@ -78,9 +85,11 @@ std::vector<RankOverlap> overlap_of(const std::vector<ReadEvent>& events) {
     times.all.push_back(when);
     if (event.category == kCollective) times.collectives.push_back(when);
     if (event.category == kWait) times.waits.push_back(when);
-    if (event.category != kMarked) continue;
-    if (event.name == "step") times.steps.push_back(when);
-    if (event.name == "backward") times.backward.push_back(when);
+    if (event.category != kMarked && event.category != kOnDevice) continue;
+    RankTimes::Marked& marked = event.category == kMarked ? times.host : times.device;
+    if (event.name == "step") marked.steps.push_back(when);
+    if (event.name == "backward" || event.name == "forward and backward")
+      marked.backward.push_back(when);
   }
   std::vector<RankOverlap> result;
   for (const auto& [rank, times] : ranks) result.push_back(overlap_of(rank, times));

@@ -24,7 +24,9 @@ struct RankOverlap {
   int64_t waited_in_backward = 0;  // of `waited`, within backward: mostly at its end
 };
 
-// By rank. Only what is within a marked step counts, where steps are marked.
+// By rank. Backward is what is marked as "backward", or as "forward and backward" where one call
+// does both; on a device, which does it later than the host marks it, the device's spans of these
+// names, and of "step", count. Only what is within a marked step counts, where steps are marked.
 LOCKSTEP_API std::vector<RankOverlap> overlap_of(const std::vector<ReadEvent>& events);
 
 }  // namespace lockstep::inline v0::timeline

@@ -75,12 +75,25 @@ TEST(Overlap, RanksAreApart) {
   EXPECT_EQ(ranks[2].communication, 0);
 }
 
-TEST(Overlap, MarksOfADeviceAndOperatorsAreNoBackward) {
+TEST(Overlap, OfADeviceItsOwnSpansCount) {
   std::vector<ReadEvent> events{
-      event(0, kMarked, "step", 0, 100), event(0, kOnDevice, "backward", 0, 100),
-      event(0, kOperator, "backward", 0, 100), event(0, kCollective, "all_reduce", 0, 50)};
-  EXPECT_EQ(overlap_of(events).at(0).hidden, 0);
-  EXPECT_EQ(overlap_of(events).at(0).beside, 50);
+      event(0, kMarked, "step", 0, 20), event(0, kMarked, "backward", 5, 15),
+      event(0, kOnDevice, "step", 10, 100), event(0, kOnDevice, "backward", 40, 80),
+      event(0, kCollective, "all_reduce", 50, 90)};
+  const RankOverlap rank = overlap_of(events).at(0);
+  EXPECT_EQ(rank.time, 90);
+  EXPECT_EQ(rank.communication, 40);
+  EXPECT_EQ(rank.hidden, 30);
+  EXPECT_EQ(rank.beside, 10);
+}
+
+TEST(Overlap, OneCallMayDoBothAndOperatorsAreNeither) {
+  std::vector<ReadEvent> events{event(0, kMarked, "step", 0, 100),
+                                event(0, kMarked, "forward and backward", 0, 30),
+                                event(0, kOperator, "backward", 0, 100),
+                                event(0, kCollective, "all_reduce", 0, 50)};
+  EXPECT_EQ(overlap_of(events).at(0).hidden, 30);
+  EXPECT_EQ(overlap_of(events).at(0).beside, 20);
 }
 
 }  // namespace lockstep::inline v0::timeline::overlap_test

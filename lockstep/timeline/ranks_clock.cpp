@@ -4,14 +4,31 @@
 #include <ATen/ops/zeros.h>
 
 #include <ctime>
+#include <filesystem>
+#include <fstream>
 #include <map>
+#include <string>
 #include <vector>
+
+#include "lockstep/comm/backend/types.h"
+#include "lockstep/trace/trace_file.h"
 
 namespace lockstep::inline v0::timeline {
 namespace {
 
 constexpr int kTrips = 32;
-constexpr int kTag = 0x74696d65;  // apart from a program's own messages
+constexpr int kTag = 0x7469;  // apart from a program's own messages; MPI allows up to 32,767
+
+// A number of the clock that this process reads: of the kernel, and of its name space of times.
+// Local ranks do not tell of it, since a launcher may leave them out.
+int64_t this_clock() {
+  std::string name;
+  if (std::ifstream file("/proc/sys/kernel/random/boot_id"); !std::getline(file, name))
+    name = trace::host_name();
+  std::error_code ignored;
+  name += std::filesystem::read_symlink("/proc/self/ns/time", ignored).string();
+  return static_cast<int64_t>(fingerprint(name));
+}
 
 }  // namespace
 
@@ -45,21 +62,21 @@ ClockOffset measure_clock(Communicator& comm, int asker, int other,
 }
 
 ClockOffset clock_of_rank(Communicator& comm) {
-  const at::Tensor hosts = comm.all_gather(at::full({1}, comm.node_rank(), at::kLong));
+  const at::Tensor hosts = comm.all_gather(at::full({1}, this_clock(), at::kLong));
   const auto* host = hosts.const_data_ptr<int64_t>();
-  std::map<int64_t, int> first;  // rank of each host
+  std::map<int64_t, int> first;  // rank of each clock
   for (int rank = 0; rank < comm.size(); ++rank) first.emplace(host[rank], rank);
   // The offset and its error by rank, of the first ranks of hosts.
   const at::Tensor offsets = at::zeros({comm.size(), 2}, at::kLong);
   auto* all = offsets.mutable_data_ptr<int64_t>();
-  for (const auto& [node, rank] : first) {
+  for (const auto& [clock, rank] : first) {
     if (rank == 0 || (comm.rank() != 0 && comm.rank() != rank)) continue;
     const ClockOffset offset = measure_clock(comm, 0, rank);
     all[2 * rank] = offset.ns;
     all[2 * rank + 1] = offset.error_ns;
   }
   comm.broadcast(offsets, 0);
-  const int own = first.at(comm.node_rank());
+  const int own = first.at(host[comm.rank()]);
   return {.ns = all[2 * own], .error_ns = all[2 * own + 1]};
 }
 

@@ -17,8 +17,8 @@ int64_t monotonic_ns();
 ClockOffset measure_clock(Communicator& comm, int asker, int other,
                           const std::function<int64_t()>& clock = monotonic_ns);
 
-// By how much the clock of this rank's host is ahead of that of rank 0's host: 0 for the ranks of
-// rank 0's host, and measured with one rank of each other host.
+// By how much the clock of this rank's host is ahead of that of rank 0's host: 0 for ranks that
+// read the same clock, those of one kernel, and measured with one rank for each other clock.
 // Collective: all ranks call it.
 ClockOffset clock_of_rank(Communicator& comm);
 

@@ -28,16 +28,18 @@ void put_name(std::string_view name, std::array<char, Span::kNameBytes>& to) noe
   to[size] = '\0';
 }
 
-SpanLog::SpanLog(size_t capacity) : capacity_(capacity) {}
+SpanLog::SpanLog(size_t capacity, size_t operators) : capacity_{capacity, operators} {}
 
 void SpanLog::start() {
   const MutexLock lock(mutex_);
-  spans_.clear();
-  spans_.reserve(capacity_);
+  for (size_t kind = 0; kind < kKinds; ++kind) {
+    kept_[kind].spans.clear();
+    kept_[kind].spans.reserve(capacity_[kind]);
+    kept_[kind].lost = 0;
+  }
   threads_.clear();
   threads_.reserve(kThreads);
   threads_.push_back(std::this_thread::get_id());
-  lost_ = 0;
   started_ = ticks();
   on_.store(true, std::memory_order_relaxed);
 }
@@ -52,8 +54,9 @@ void SpanLog::add(std::string_view name, uint64_t begun, uint64_t ended, int64_t
   const std::thread::id self = std::this_thread::get_id();
   const MutexLock lock(mutex_);
   if (begun < started_) return;
-  if (spans_.size() == capacity_) {
-    ++lost_;
+  Kept& kept = kept_[static_cast<size_t>(kind)];
+  if (kept.spans.size() == capacity_[static_cast<size_t>(kind)]) {
+    ++kept.lost;
     return;
   }
   auto thread = std::find(threads_.begin(), threads_.end(), self);
@@ -61,7 +64,7 @@ void SpanLog::add(std::string_view name, uint64_t begun, uint64_t ended, int64_t
     if (threads_.size() < kThreads) threads_.push_back(self);
     thread = threads_.end() - 1;
   }
-  Span& span = spans_.emplace_back();
+  Span& span = kept.spans.emplace_back();
   span.begun = begun;
   span.ended = ended;
   span.number = number;
@@ -72,12 +75,14 @@ void SpanLog::add(std::string_view name, uint64_t begun, uint64_t ended, int64_t
 
 std::vector<Span> SpanLog::spans() const {
   const MutexLock lock(mutex_);
-  return spans_;
+  std::vector<Span> all;
+  for (const Kept& kept : kept_) all.insert(all.end(), kept.spans.begin(), kept.spans.end());
+  return all;
 }
 
-uint64_t SpanLog::lost() const {
+uint64_t SpanLog::lost(SpanKind kind) const {
   const MutexLock lock(mutex_);
-  return lost_;
+  return kept_[static_cast<size_t>(kind)].lost;
 }
 
 void ScopedSpan::begin(SpanLog& log, std::string_view name, int64_t number) noexcept {

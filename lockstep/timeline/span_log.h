@@ -45,14 +45,15 @@ LOCKSTEP_API void put_name(std::string_view name, std::array<char, Span::kNameBy
 // Thread-safety: any thread; start() and stop() one thread at a time.
 class LOCKSTEP_API SpanLog {
  public:
-  // `capacity`: spans from one start() to the next; further ones are counted and dropped.
-  explicit SpanLog(size_t capacity);
+  // `capacity`: spans from one start() to the next; further ones are counted and dropped. Operators
+  // have room of their own, since they would fill it before what they lie in has ended.
+  explicit SpanLog(size_t capacity, size_t operators = 0);
   SpanLog(const SpanLog&) = delete;
   SpanLog& operator=(const SpanLog&) = delete;
 
   // Whether spans are taken.
   bool on() const noexcept { return on_.load(std::memory_order_relaxed); }
-  // Forgets what there was, and takes the memory for `capacity` spans, which it keeps.
+  // Forgets what there was, and takes the memory for all spans, which it keeps.
   void start();
   // Takes no more; what there is stays.
   void stop() noexcept;
@@ -60,17 +61,22 @@ class LOCKSTEP_API SpanLog {
   void add(std::string_view name, uint64_t begun, uint64_t ended, int64_t number = -1,
            SpanKind kind = SpanKind::kMarked) noexcept;
 
-  std::vector<Span> spans() const;  // since start(), in the order of their ends
-  uint64_t lost() const;            // spans that found no room since start()
+  std::vector<Span> spans() const;    // since start(), each kind in the order of their ends
+  uint64_t lost(SpanKind kind) const;  // spans of a kind that found no room since start()
 
  private:
-  const size_t capacity_;
+  static constexpr size_t kKinds = 2;
+  struct Kept {
+    std::vector<Span> spans;
+    uint64_t lost = 0;
+  };
+
+  const std::array<size_t, kKinds> capacity_;
   std::atomic<bool> on_{false};
   mutable Mutex mutex_;
-  std::vector<Span> spans_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::array<Kept, kKinds> kept_ LOCKSTEP_GUARDED_BY(mutex_);  // by SpanKind
   std::vector<std::thread::id> threads_ LOCKSTEP_GUARDED_BY(mutex_);
   uint64_t started_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // ticks()
-  uint64_t lost_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
 };
 
 // Marks a span from here to the end of its scope.

@@ -59,10 +59,21 @@ TEST(SpanLog, CountsWhatFindsNoRoom) {
   for (int i = 0; i < 5; ++i) const ScopedSpan span(&log, "x", i);
   EXPECT_EQ(log.spans().size(), 3U);
   EXPECT_EQ(log.spans().back().number, 2);
-  EXPECT_EQ(log.lost(), 2U);
+  EXPECT_EQ(log.lost(SpanKind::kMarked), 2U);
   log.start();
-  EXPECT_EQ(log.lost(), 0U);
+  EXPECT_EQ(log.lost(SpanKind::kMarked), 0U);
   EXPECT_TRUE(log.spans().empty());
+}
+
+TEST(SpanLog, OperatorsTakeNoRoomOfMarkedSpans) {
+  SpanLog log(1, 2);
+  log.start();
+  for (int i = 0; i < 5; ++i) log.add("mm", ticks(), ticks(), -1, SpanKind::kOperator);
+  { const ScopedSpan span(&log, "forward"); }
+  EXPECT_EQ(log.lost(SpanKind::kOperator), 3U);
+  EXPECT_EQ(log.lost(SpanKind::kMarked), 0U);
+  ASSERT_EQ(log.spans().size(), 3U);
+  EXPECT_EQ(log.spans()[0].text(), "forward");
 }
 
 TEST(SpanLog, CutsNamesBetweenCharacters) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/comm/objects.h"
@@ -29,6 +30,7 @@ nlohmann::json json_of(const RankEvents& rank, size_t bytes) {
           {"ahead", rank.ahead_ns},
           {"error", rank.ahead_error_ns},
           {"spans", rank.lost_spans},
+          {"operators", rank.lost_operators},
           {"calls", rank.lost_calls},
           {"bytes", bytes}};
 }
@@ -40,6 +42,7 @@ RankEvents rank_of(const nlohmann::json& json) {
   json.at("ahead").get_to(rank.ahead_ns);
   json.at("error").get_to(rank.ahead_error_ns);
   json.at("spans").get_to(rank.lost_spans);
+  json.at("operators").get_to(rank.lost_operators);
   json.at("calls").get_to(rank.lost_calls);
   return rank;
 }
@@ -51,18 +54,33 @@ int64_t least_of_ranks(Communicator& comm, int64_t own) {
   return least.item<int64_t>();
 }
 
-// What rank 0 writes: the texts of all ranks, and what they say of themselves. Empty elsewhere.
-// Collective.
-std::string gather_file(Communicator& comm, const RankEvents& rank, const std::string& text,
-                        const std::string& steps) {
-  const std::vector<nlohmann::json> told = gather_object(comm, json_of(rank, text.size()), 0);
-  const at::Tensor own = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
-  if (!text.empty()) std::memcpy(own.mutable_data_ptr(), text.data(), text.size());
-  const at::Tensor all = comm.gatherv(own, 0);
-  if (comm.rank() != 0) return {};
+// Throws TimelineError on all ranks if one of them has an error to tell. Collective.
+void agree_on(Communicator& comm, const std::string& error) {
+  std::string all;
+  for (const nlohmann::json& told : all_gather_object(comm, error)) {
+    const auto text = told.get<std::string>();
+    if (all.empty() && !text.empty()) all = text;
+  }
+  if (!all.empty()) throw TimelineError("Timeline::write(): " + all);
+}
+
+// Returns the error of `work`; "": it had none.
+template <typename Work>
+std::string error_of(const Communicator& comm, const Work& work) {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    return "rank " + std::to_string(comm.rank()) + ": " + error.what();
+  }
+  return "";
+}
+
+// The file of the texts of all ranks, which follow each other, and of what they say of themselves.
+std::string file_of(const std::vector<nlohmann::json>& told, const at::Tensor& texts,
+                    const std::string& steps) {
   std::vector<std::string> events;
   std::vector<RankEvents> ranks;
-  const char* next = reinterpret_cast<const char*>(all.const_data_ptr<uint8_t>());
+  const char* next = reinterpret_cast<const char*>(texts.const_data_ptr<uint8_t>());
   for (const nlohmann::json& json : told) {
     ranks.push_back(rank_of(json));
     const auto size = json.at("bytes").get<size_t>();
@@ -82,7 +100,10 @@ void TimelineSpan::end_on_device() noexcept {
   device_->end(place_);
 }
 
-Timeline::Timeline(const TimelineOptions& options) : options_(options), log_(options.capacity) {}
+Timeline::Timeline(const TimelineOptions& options)
+    : options_(options),
+      log_(std::make_shared<SpanLog>(options.capacity,
+                                     options.operators ? options.operator_capacity : 0)) {}
 
 Timeline::~Timeline() {
   stop();
@@ -90,23 +111,24 @@ Timeline::~Timeline() {
 
 void Timeline::start(const Communicator& comm) {
   stop();
-  calls_.clear();
-  remote_.clear();
+  forget();
   std::tie(board_, place_) = comm.call_board();
-  device_.reset();
-  if (!comm.device().is_cpu()) device_ = std::make_shared<DeviceSpans>(comm.device());
+  if (!comm.device().is_cpu()) {
+    device_ = std::make_shared<DeviceSpans>(comm.device());
+    device_thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  }
   if (board_) {
     board_->watch_ends(true);
-    first_call_ = next_call_ = board_->calls(place_);
+    first_call_ = next_call_ = seen_calls_ = board_->calls(place_);
   }
   begun_ = read_clocks();
   try {
-    log_.start();
+    log_->start();
     if (options_.operators) operators_ = std::make_unique<OperatorSpans>(log_);
   } catch (...) {
-    log_.stop();
+    log_->stop();
     if (board_) board_->watch_ends(false);
-    begun_ = {};
+    forget();
     throw;
   }
 }
@@ -114,7 +136,7 @@ void Timeline::start(const Communicator& comm) {
 void Timeline::stop() noexcept {
   if (!on()) return;
   operators_.reset();
-  log_.stop();
+  log_->stop();
   ended_ = read_clocks();
   if (!board_) return;
   board_->watch_ends(false);
@@ -126,14 +148,29 @@ void Timeline::stop() noexcept {
   }
 }
 
+void Timeline::forget() noexcept {
+  begun_ = {};
+  calls_.clear();
+  remote_.clear();
+  device_thread_.store({}, std::memory_order_relaxed);
+  device_.reset();
+}
+
 void Timeline::collect() {
   if (on() && board_) take_calls();
 }
 
 void Timeline::take_calls() {
+  seen_calls_ = board_->calls(place_);
+  // What was pending at the last reading and is kept no more has an end that is not known.
+  constexpr uint64_t kKept = trace::CallBoard::kRecords;
+  const uint64_t oldest = seen_calls_ > kKept ? seen_calls_ - kKept : 0;
+  for (auto it = calls_.lower_bound(next_call_); it != calls_.end() && it->first < oldest;)
+    it = it->second.record.ended == 0 ? calls_.erase(it) : std::next(it);
   bool pending = false;
   for (const trace::KeptCall& call : board_->calls_from(place_, next_call_)) {
-    calls_[call.number] = call;
+    const bool known = calls_.count(call.number) != 0;
+    if (known || calls_.size() < options_.capacity) calls_[call.number] = call;
     pending = pending || call.record.ended == 0;
     if (!pending) next_call_ = call.number + 1;
   }
@@ -146,13 +183,11 @@ RankEvents Timeline::recorded(int rank) const {
   const Window window{begun_.ticks, ended_.ticks};
   std::vector<trace::KeptCall> calls;
   for (const auto& [number, call] : calls_) calls.push_back(call);
-  own.lost_spans = log_.lost();
-  if (board_) {
-    const uint64_t last = calls_.empty() ? first_call_ : calls_.rbegin()->first + 1;
-    own.lost_calls = last - first_call_ - calls_.size();
-  }
+  own.lost_spans = log_->lost(SpanKind::kMarked) + (device_ ? device_->lost() : 0);
+  own.lost_operators = log_->lost(SpanKind::kOperator);
+  if (board_) own.lost_calls = seen_calls_ - first_call_ - calls_.size();
   calls.insert(calls.end(), remote_.begin(), remote_.end());
-  own.events = events_of(log_.spans(), clock);
+  own.events = events_of(log_->spans(), clock);
   const auto add = [&](std::vector<Event> more) {
     std::move(more.begin(), more.end(), std::back_inserter(own.events));
   };
@@ -164,29 +199,30 @@ RankEvents Timeline::recorded(int rank) const {
 void Timeline::write(Communicator& comm, const std::filesystem::path& path,
                      const std::string& steps) {
   stop();
-  RankEvents own = recorded(comm.rank());
   const ClockOffset ahead = clock_of_rank(comm);
-  own.ahead_ns = ahead.ns;
-  own.ahead_error_ns = ahead.error_ns;
   const bool has = begun_.ticks != 0;
   const int64_t base = least_of_ranks(comm, has ? begun_.ns - ahead.ns : INT64_MAX);
   if (base == INT64_MAX)
     throw InvalidArgument("Timeline::write(): no rank has started the timeline; call start()");
-  const std::string file = gather_file(comm, own, format_events(own, base), steps);
-  std::string error;
-  if (comm.rank() == 0) {
-    try {
-      write_file_aside(path, file);
-    } catch (const std::exception& failure) {
-      error = failure.what();
-    }
-  }
-  error = broadcast_object(comm, error, 0).get<std::string>();
-  begun_ = {};
-  calls_.clear();
-  remote_.clear();
-  device_.reset();
-  if (!error.empty()) throw Error("Timeline::write(): " + error);
+  nlohmann::json told;
+  at::Tensor text;
+  const std::string failed = error_of(comm, [&] {
+    RankEvents own = recorded(comm.rank());
+    own.ahead_ns = ahead.ns;
+    own.ahead_error_ns = ahead.error_ns;
+    const std::string events = format_events(own, base);
+    text = at::empty({static_cast<int64_t>(events.size())}, at::kByte);
+    std::memcpy(text.mutable_data_ptr(), events.data(), events.size());
+    told = json_of(own, events.size());
+  });
+  forget();
+  agree_on(comm, failed);
+  const std::vector<nlohmann::json> all = gather_object(comm, told, 0);
+  const at::Tensor texts = comm.gatherv(text, 0);
+  const std::string unwritten = error_of(comm, [&] {
+    if (comm.rank() == 0) write_file_aside(path, file_of(all, texts, steps));
+  });
+  agree_on(comm, unwritten);
 }
 
 }  // namespace lockstep::inline v0

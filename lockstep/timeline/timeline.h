@@ -17,6 +17,7 @@
 // relaxed load and a branch.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -25,10 +26,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/errors.h"
 #include "lockstep/core/export.h"
 #include "lockstep/timeline/clock_offset.h"
 #include "lockstep/timeline/span_log.h"
@@ -42,12 +45,20 @@ class DeviceSpans;
 struct RankEvents;
 }  // namespace timeline
 
+// A trace that could not be made or written. All ranks throw it, and the communicator is as it was.
+class LOCKSTEP_API TimelineError final : public Error {
+ public:
+  using Error::Error;
+};
+
 // How much a Timeline takes.
 struct TimelineOptions {
-  size_t capacity = size_t{1} << 16;  // spans of a rank; further ones are counted and dropped
-  // libtorch's operators are spans too, of the thread that calls start() and those that autograd
-  // runs for it. Some microseconds each.
+  // Marked spans of a rank, and calls; further ones are counted and dropped.
+  size_t capacity = size_t{1} << 16;
+  // libtorch's operators are spans too: those of the thread that calls start(), and of the threads
+  // of autograd that work for it.
   bool operators = false;
+  size_t operator_capacity = size_t{1} << 17;  // with `operators`: their number
 };
 
 // A part of the program, from its construction to the end of its scope. The destructor only writes
@@ -73,7 +84,8 @@ class [[nodiscard]] LOCKSTEP_API TimelineSpan {
 };
 
 // Not copyable. It belongs to the loop that trains: there is none of the process.
-// Thread-safety: span() any thread; all else the communicator's thread.
+// Thread-safety: span() any thread; all else the communicator's thread. With `operators`, start(),
+// stop(), write() and the destructor are on one thread, where libtorch keeps something meanwhile.
 class LOCKSTEP_API Timeline {
  public:
   explicit Timeline(const TimelineOptions& options = {});
@@ -89,7 +101,7 @@ class LOCKSTEP_API Timeline {
   void start(const Communicator& comm);
   // Ends. Spans that have not ended by then are left out. Does nothing while it is off.
   void stop() noexcept;
-  bool on() const noexcept { return log_.on(); }  // between start() and stop()
+  bool on() const noexcept { return log_->on(); }  // between start() and stop()
 
   // Marks a part of the program; the result marks it as long as it lives. The names that others
   // look for: "step", "data", "forward", "backward", "optimizer", "evaluation", "checkpoint".
@@ -105,23 +117,29 @@ class LOCKSTEP_API Timeline {
   // rank that was never started has no events. `steps`: what the file says about its steps. After
   // it, nothing is kept.
   // Collective: all ranks of `comm`, which is the whole job.
-  // Throws: Error on all ranks if rank 0 cannot write; as the communicator.
+  // Throws: TimelineError on all ranks if one cannot make its part, or rank 0 cannot write;
+  // InvalidArgument if no rank has started it; as the communicator.
   void write(Communicator& comm, const std::filesystem::path& path, const std::string& steps = "");
 
  private:
   friend class TimelineSpan;
   void take_calls();
+  void forget() noexcept;
   // What this rank gives to the file, in its own clock.
   timeline::RankEvents recorded(int rank) const;
 
   const TimelineOptions options_;
-  timeline::SpanLog log_;
+  // Shared, because libtorch may keep it on other threads.
+  const std::shared_ptr<timeline::SpanLog> log_;
   std::unique_ptr<timeline::OperatorSpans> operators_;  // while it is on
   std::shared_ptr<timeline::DeviceSpans> device_;       // null: the ranks train on the host
+  // The thread that may use device_; none: it is null.
+  std::atomic<std::thread::id> device_thread_{};
   std::shared_ptr<trace::CallBoard> board_;
   int place_ = 0;                              // on the board
   uint64_t first_call_ = 0;                    // the first since start()
   uint64_t next_call_ = 0;                     // from which calls are to be read again
+  uint64_t seen_calls_ = 0;  // calls up to the latest reading
   std::map<uint64_t, trace::KeptCall> calls_;  // by number
   std::vector<trace::KeptCall> remote_;
   timeline::ClockReading begun_, ended_;  // begun_.ticks 0: nothing is kept
@@ -129,8 +147,10 @@ class LOCKSTEP_API Timeline {
 
 inline TimelineSpan::TimelineSpan(Timeline* timeline, std::string_view name,
                                   int64_t number) noexcept
-    : span_(timeline == nullptr ? nullptr : &timeline->log_, name, number) {
-  if (timeline == nullptr || !timeline->on() || timeline->device_ == nullptr) return;
+    : span_(timeline == nullptr ? nullptr : timeline->log_.get(), name, number) {
+  if (timeline == nullptr || !timeline->on()) return;
+  if (timeline->device_thread_.load(std::memory_order_relaxed) != std::this_thread::get_id())
+    return;
   device_ = timeline->device_;
   begin_on_device(name, number);
 }
