@@ -82,7 +82,7 @@ struct ReadTrace {
   std::vector<ReadEvent> events;
   std::string steps;
   int64_t lost_spans = 0, lost_operators = 0, lost_calls = 0;  // of all ranks
-  int64_t clock_error_ns = 0;              // the greatest
+  int64_t clock_error_ns = 0;                                  // the greatest
 };
 // Throws: DataError that begins with `name`: for what is not a trace of this kind.
 LOCKSTEP_API ReadTrace parse_file(const std::string& text, const std::string& name);

@@ -88,10 +88,9 @@ TEST(Overlap, OfADeviceItsOwnSpansCount) {
 }
 
 TEST(Overlap, OneCallMayDoBothAndOperatorsAreNeither) {
-  std::vector<ReadEvent> events{event(0, kMarked, "step", 0, 100),
-                                event(0, kMarked, "forward and backward", 0, 30),
-                                event(0, kOperator, "backward", 0, 100),
-                                event(0, kCollective, "all_reduce", 0, 50)};
+  std::vector<ReadEvent> events{
+      event(0, kMarked, "step", 0, 100), event(0, kMarked, "forward and backward", 0, 30),
+      event(0, kOperator, "backward", 0, 100), event(0, kCollective, "all_reduce", 0, 50)};
   EXPECT_EQ(overlap_of(events).at(0).hidden, 30);
   EXPECT_EQ(overlap_of(events).at(0).beside, 20);
 }

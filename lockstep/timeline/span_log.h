@@ -61,7 +61,7 @@ class LOCKSTEP_API SpanLog {
   void add(std::string_view name, uint64_t begun, uint64_t ended, int64_t number = -1,
            SpanKind kind = SpanKind::kMarked) noexcept;
 
-  std::vector<Span> spans() const;    // since start(), each kind in the order of their ends
+  std::vector<Span> spans() const;     // since start(), each kind in the order of their ends
   uint64_t lost(SpanKind kind) const;  // spans of a kind that found no room since start()
 
  private:

@@ -69,7 +69,9 @@ TEST(SpanLog, OperatorsTakeNoRoomOfMarkedSpans) {
   SpanLog log(1, 2);
   log.start();
   for (int i = 0; i < 5; ++i) log.add("mm", ticks(), ticks(), -1, SpanKind::kOperator);
-  { const ScopedSpan span(&log, "forward"); }
+  {
+    const ScopedSpan span(&log, "forward");
+  }
   EXPECT_EQ(log.lost(SpanKind::kOperator), 3U);
   EXPECT_EQ(log.lost(SpanKind::kMarked), 0U);
   ASSERT_EQ(log.spans().size(), 3U);

@@ -25,14 +25,10 @@ using namespace timeline;
 namespace {
 
 nlohmann::json json_of(const RankEvents& rank, size_t bytes) {
-  return {{"rank", rank.rank},
-          {"host", rank.host},
-          {"ahead", rank.ahead_ns},
-          {"error", rank.ahead_error_ns},
-          {"spans", rank.lost_spans},
-          {"operators", rank.lost_operators},
-          {"calls", rank.lost_calls},
-          {"bytes", bytes}};
+  return {{"rank", rank.rank},        {"host", rank.host},
+          {"ahead", rank.ahead_ns},   {"error", rank.ahead_error_ns},
+          {"spans", rank.lost_spans}, {"operators", rank.lost_operators},
+          {"calls", rank.lost_calls}, {"bytes", bytes}};
 }
 
 RankEvents rank_of(const nlohmann::json& json) {

@@ -139,7 +139,7 @@ class LOCKSTEP_API Timeline {
   int place_ = 0;                              // on the board
   uint64_t first_call_ = 0;                    // the first since start()
   uint64_t next_call_ = 0;                     // from which calls are to be read again
-  uint64_t seen_calls_ = 0;  // calls up to the latest reading
+  uint64_t seen_calls_ = 0;                    // calls up to the latest reading
   std::map<uint64_t, trace::KeptCall> calls_;  // by number
   std::vector<trace::KeptCall> remote_;
   timeline::ClockReading begun_, ended_;  // begun_.ticks 0: nothing is kept

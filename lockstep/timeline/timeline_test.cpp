@@ -155,6 +155,40 @@ TEST(Timeline, TellsOfCallsThatWereOverwritten) {
   EXPECT_EQ(barriers, 2 * (600 + 1024));
 }
 
+TEST(Timeline, ACallThatWasOverwrittenWhilePendingHasNoEnd) {
+  const TestDirectory dir;
+  const std::string path = dir / "trace.json";
+  testing::run_threads(2, [&](Communicator& comm) {
+    Timeline timeline;
+    timeline.start(comm);
+    const at::Tensor message = at::ones({4});
+    Work received;
+    if (comm.rank() == 0) received = comm.irecv(message, 1);
+    for (int i = 0; i < 3; ++i) {
+      timeline.collect();
+      for (int k = 0; k < 800; ++k) comm.barrier();
+    }
+    if (comm.rank() == 1) comm.send(message, 0);
+    if (comm.rank() == 0) received.wait();
+    timeline.write(comm, path);
+  });
+  const ReadTrace trace = read(path);
+  EXPECT_EQ(trace.lost_calls, 1);
+  EXPECT_TRUE(named(trace, 0, "recv").empty()) << "it would last to the end of the trace";
+  EXPECT_EQ(named(trace, 1, "send").size(), 2U) << "the message, and the wait in it";
+}
+
+TEST(Timeline, ItsCapacityBoundsCallsToo) {
+  const TestDirectory dir;
+  testing::run_threads(2, [&](Communicator& comm) {
+    Timeline timeline({.capacity = 10});
+    timeline.start(comm);
+    for (int i = 0; i < 25; ++i) comm.barrier();
+    timeline.write(comm, dir / "trace.json");
+  });
+  EXPECT_EQ(read(dir / "trace.json").lost_calls, 2 * 15);
+}
+
 TEST(Timeline, OperatorsAreSpansWhereTheyAreAskedFor) {
   const TestDirectory dir;
   for (const bool operators : {false, true}) {

@@ -57,11 +57,14 @@ at::Tensor AcceleratorState::backward(const std::function<at::Tensor()>& loss,
   if (share) check_share("Accelerator::backward", *share);
   for (const auto& loop : loops_) loop->trains = true;  // outer ones by what is trained within
   at::Tensor found;
-  std::optional<TimelineSpan> span;  // from where the loss is there
+  // From where the loss is there; a divided model's is computed together with the gradients.
+  std::optional<TimelineSpan> span;
+  const bool in_one = strategy->traits().divides_model;
+  if (in_one) span.emplace(timeline.get(), "forward and backward");
   strategy->gradients().compute(
       [&] {
         found = loss();
-        span.emplace(timeline.get(), "backward");
+        if (!in_one) span.emplace(timeline.get(), "backward");
         return weighed_loss(found, share, data_ranks.size(), group_);
       },
       scaler());

@@ -97,7 +97,8 @@ class LOCKSTEP_API AcceleratorState {
   // Runs a forward. Counts the bytes that the first one with gradients leaves.
   template <typename Compute>
   auto forward(const Compute& compute) {
-    const TimelineSpan span(timeline.get(), "forward");
+    const bool in_one = strategy->traits().divides_model && at::GradMode::is_enabled();
+    const TimelineSpan span(in_one ? nullptr : timeline.get(), "forward");
     if (activations_ || !at::GradMode::is_enabled()) return compute();
     const LiveBytes live;
     auto output = compute();

@@ -23,7 +23,8 @@ namespace lockstep::inline v0 {
 // The time in which the strategy waited for other ranks is not part of backward and optimizer. Each
 // function may be called several times, also within another, which then does not count that time.
 // They return what `work` returns. A timeline gets them as spans; there a backward begins where the
-// forward within it has ended.
+// forward within it has ended. Where the model is divided, one call computes the loss and the
+// gradients, and both are one span.
 class StepClock {
  public:
   // `count`: also counts the bytes that a forward leaves. `timeline`: may be null.
@@ -31,6 +32,7 @@ class StepClock {
       : strategy_(strategy),
         waited_(strategy.gradients().waiting()),
         counts_(count),
+        in_one_(strategy.traits().divides_model),
         timeline_(timeline) {}
 
   template <typename Work>
@@ -41,7 +43,7 @@ class StepClock {
   template <typename Work>
   auto forward(const Work& work) {
     const AfterForward after(*this);
-    const TimelineSpan span(timeline_, "forward");
+    const TimelineSpan span(in_backward_ && in_one_ ? nullptr : timeline_, "forward");
     if (!counts_) return timed(times_.forward, work);
     const LiveBytes live;
     auto result = timed(times_.forward, work);
@@ -89,7 +91,10 @@ class StepClock {
 
   // The span of a backward, from the end of its forward to its own.
   struct WithinBackward {
-    explicit WithinBackward(StepClock& the_clock) : clock(the_clock) { clock.in_backward_ = true; }
+    explicit WithinBackward(StepClock& the_clock) : clock(the_clock) {
+      clock.in_backward_ = true;
+      if (clock.in_one_) clock.backward_.emplace(clock.timeline_, "forward and backward");
+    }
     WithinBackward(const WithinBackward&) = delete;
     ~WithinBackward() {
       clock.in_backward_ = false;
@@ -98,10 +103,13 @@ class StepClock {
     StepClock& clock;
   };
   struct AfterForward {
-    explicit AfterForward(StepClock& the_clock) : clock(the_clock) { clock.backward_.reset(); }
+    explicit AfterForward(StepClock& the_clock) : clock(the_clock) {
+      if (!clock.in_one_) clock.backward_.reset();
+    }
     AfterForward(const AfterForward&) = delete;
     ~AfterForward() {
-      if (clock.in_backward_) clock.backward_.emplace(clock.timeline_, "backward");
+      if (clock.in_backward_ && !clock.in_one_)
+        clock.backward_.emplace(clock.timeline_, "backward");
     }
     StepClock& clock;
   };
@@ -110,6 +118,7 @@ class StepClock {
   double waited_;
   double inner_ = 0;  // seconds of those within the one that is under way
   bool counts_;
+  bool in_one_;  // one call computes the loss and the gradients
   Timeline* timeline_;
   bool in_backward_ = false;
   std::optional<TimelineSpan> backward_;

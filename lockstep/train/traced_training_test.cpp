@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
@@ -109,6 +110,39 @@ TEST(TracedLoop, AResumedRunShowsItsOwnSteps) {
   });
   EXPECT_EQ(read(dir / "part.json").steps, "5:5");
   EXPECT_FALSE(fs::exists(dir / "past.json")) << "a former run's trace stays as it is";
+}
+
+// As where a rank dies and all go on from an earlier point.
+TEST(TracedLoop, AStepThatFailsEndsTheTimelineAndTheNextRunBeginsAnew) {
+  const TestDirectory dir;
+  testing::run_threads(2, [&](Communicator& comm) {
+    bool fails = true;
+    TrainTask task = two_epochs_of(6);
+    int64_t steps = 0;
+    task.step = [&]() -> StepResult {
+      if (++steps == 3 && std::exchange(fails, false)) throw Error("a step fails");
+      return {.loss = 1.0, .samples = 1};
+    };
+    TrainLoopOptions options = traced({2, 5}, dir / "trace.json");
+    TrainLoop loop(comm, task, options);
+    EXPECT_THROW(loop.run(), Error);
+    EXPECT_FALSE(options.timeline->on());
+    loop.run();
+  });
+  const ReadTrace trace = read(dir / "trace.json");
+  EXPECT_EQ(trace.steps, "3:5") << "step 2 was of the run that failed";
+  auto events = marked(trace, 1);
+  ASSERT_EQ(events["step"].size(), 3U);
+  EXPECT_EQ(events["step"][0].step, 3);
+}
+
+TEST(TracedLoop, ATraceThatCannotBeWrittenIsAWarning) {
+  const TestDirectory dir;
+  testing::run_threads(2, [&](Communicator& comm) {
+    TrainLoop loop(comm, two_epochs_of(3), traced({2, 3}, dir / "nowhere/trace.json"));
+    loop.run();
+    EXPECT_EQ(loop.state().step, 6);
+  });
 }
 
 TEST(TracedLoop, NeedsATimelineAndAFile) {

@@ -69,6 +69,15 @@ void TrainLoop::run() {
   control_ = {};
   stopped_by_ = 0;
   begun_step_ = state_.step;
+  // Also on the way out of a step that failed: what the timeline holds then is of no use.
+  struct Stop {
+    TrainLoopOptions& options;
+    void now() const noexcept {
+      if (options.trace_steps) options.timeline->stop();
+    }
+    ~Stop() { now(); }
+  } const stop{options_};
+  stop.now();
   saved_step_ = -1;
   std::optional<StopSignals> signals;
   agreement_.reset();
@@ -83,8 +92,8 @@ void TrainLoop::run() {
   // Behind the last save: a run that goes on from there logs as one that never ended.
   const bool due = state_.step % options_.log_every == 0;
   if (options_.log_ends && stopped_by_ == 0 && !due && state_.step > 1) log(Logged::kBeside);
-  trace(Next::kEnd);
   for (auto& callback : callbacks_) callback->on_end(state_);
+  trace(Next::kEnd);
 }
 
 void TrainLoop::run_epoch() {
@@ -194,22 +203,35 @@ void TrainLoop::finish_step(const StepResult& result) {
   }
 }
 
-// Where ranks were replaced, all of them come here with the same state, also those that have not
-// seen the first of these steps.
+// Where ranks were replaced, all of them come here with the same state, and begin anew: a trace has
+// the steps that all of them have taken since.
 void TrainLoop::trace(Next next) {
   if (!options_.trace_steps) return;
+  const auto start = Clock::now();
   const auto [first, last] = *options_.trace_steps;
-  Timeline& timeline = *options_.timeline;
   const TraceSteps shown{std::max(first, begun_step_ + 1), std::min(last, state_.step)};
   const bool any = shown.first <= shown.last;
-  if (next == Next::kEnd && !any && comm_.rank() == 0)
+  if (any && (state_.step == last || (next == Next::kEnd && state_.step < last)))
+    write_trace(shown);
+  std::error_code ignored;
+  if (next == Next::kEnd && !any && comm_.rank() == 0 &&
+      !std::filesystem::exists(options_.trace_file, ignored))
     log_warning("there is no trace of the steps " + to_string(*options_.trace_steps) +
                 ": this run went from step " + std::to_string(begun_step_) + " to step " +
                 std::to_string(state_.step));
-  if (any && (state_.step == last || (next == Next::kEnd && state_.step < last)))
-    timeline.write(comm_, options_.trace_file, to_string(shown));
+  Timeline& timeline = *options_.timeline;
   if (next == Next::kStep && first <= state_.step + 1 && state_.step < last && !timeline.on())
     timeline.start(comm_);
+  log_clock_ += Clock::now() - start;
+}
+
+void TrainLoop::write_trace(const TraceSteps& shown) {
+  try {
+    options_.timeline->write(comm_, options_.trace_file, to_string(shown));
+  } catch (const TimelineError& error) {  // the same on all ranks
+    if (comm_.rank() == 0)
+      log_warning(std::string(error.what()) + "; training goes on without the trace");
+  }
 }
 
 StepResult TrainLoop::step() {

@@ -136,8 +136,9 @@ struct TrainLoopOptions {
   // step. Null: nothing is marked.
   std::shared_ptr<Timeline> timeline = nullptr;
   // The steps that the timeline shows, with what lies between them and before the step after the
-  // last. The loop starts it and writes `trace_file`; a resumed run shows those that it trains
-  // itself. nullopt: others start and stop it.
+  // last. The loop starts it and writes `trace_file`; a trace that cannot be written is a warning. A
+  // resumed run, and one that goes on where ranks were replaced, shows those that it trains itself.
+  // nullopt: others start and stop it.
   std::optional<TraceSteps> trace_steps = {};
   std::filesystem::path trace_file = {};  // where rank 0 writes them
 };
@@ -154,8 +155,8 @@ class LOCKSTEP_API TrainLoop {
 
   // Trains to the end, from where state() says.
   // Collective: all ranks.
-  // Throws: what the task and the callbacks throw; Error if the loss of a log is not finite; as
-  // Timeline::write().
+  // Throws: what the task and the callbacks throw; Error if the loss of a log is not finite; what
+  // the communicator throws.
   void run();
   // The signal that stopped the latest run(), the same on all ranks; 0: none.
   int stopped_by() const { return stopped_by_; }
@@ -189,6 +190,7 @@ class LOCKSTEP_API TrainLoop {
   StepResult step();
   enum class Next : uint8_t { kStep, kEnd };
   void trace(Next next);
+  void write_trace(const TraceSteps& shown);
   void after_step();
   void heed_signals();
   Evaluation evaluate();

@@ -109,6 +109,7 @@ std::vector<std::string> parts_of_run(const std::filesystem::path& folder) {
   std::vector<std::string> parts{RunFolder{}.metrics().string(),
                                  RunFolder{}.memory().string(),
                                  in_chinese(RunFolder{}.memory()).string(),
+                                 RunFolder{}.trace().string(),
                                  RunFolder{}.job().string(),
                                  "last",
                                  "best",

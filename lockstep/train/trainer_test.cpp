@@ -178,6 +178,7 @@ TEST_F(TrainerTest, AFormerRunStays) {
   auto args = arguments();
   args.save_strategy = "epoch";
   args.save_total_limit = 1;
+  args.trace_steps = "1";
   for (int run = 0; run < 3; ++run) {
     args.num_train_epochs = run + 1;
     testing::run_threads(1, [&](Communicator& comm) {
@@ -190,6 +191,7 @@ TEST_F(TrainerTest, AFormerRunStays) {
   EXPECT_TRUE(checkpoint_exists(checkpoint_of_step(folder_ / "previous", 4)));
   EXPECT_TRUE(checkpoint_exists(checkpoint_of_step(folder_ / "previous-1", 2)));
   for (const char* name : {"metrics.jsonl", "previous/metrics.jsonl", "previous-1/metrics.jsonl",
+                           "trace.json", "previous/trace.json", "previous-1/trace.json",
                            "memory.svg", "previous/memory.svg", "previous/memory_zh.svg"})
     EXPECT_TRUE(fs::exists(folder_ / name)) << name;
 }

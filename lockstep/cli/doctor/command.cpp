@@ -140,7 +140,15 @@ std::string why_no_traces(const std::filesystem::path& folder) {
 
 // What a timeline says, if there is one.
 bool look_at_timeline(const DoctorFlags& flags, nlohmann::ordered_json& json) {
-  const auto overlap = read_overlap(flags.trace);
+  std::optional<OverlapReport> overlap;
+  try {
+    overlap = read_overlap(flags.trace);
+  } catch (const DataError& error) {
+    // In a folder another program's file may have this name.
+    if (!std::filesystem::is_directory(flags.trace) || !why_no_traces(flags.trace).empty()) throw;
+    write_for_people(printable_lines(std::string(error.what()) + "\n"), {flags.json});
+    return false;
+  }
   if (!overlap) return false;
   write_for_people(printable_lines(format_overlap(*overlap, columns_of(STDOUT_FILENO, SIZE_MAX))),
                    {flags.json});

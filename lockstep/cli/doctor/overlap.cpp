@@ -101,6 +101,12 @@ std::string format_overlap(const OverlapReport& report, size_t columns) {
   std::string text = wrapped(head_of(report), 0, 0, columns) + "\n\n";
   const auto say = [&](const std::string& line) { text += wrapped(line, 0, 0, columns) + "\n"; };
   if (report.ranks.empty()) return text + "It has no events.\n";
+  if (report.trace.lost_spans > 0) {
+    say(std::to_string(report.trace.lost_spans) +
+        " marked spans found no room, so that it does not tell what was hidden: trace fewer steps, "
+        "or give the Timeline a greater capacity.");
+    return text;
+  }
   text += table_of(report.ranks) + "\n";
   int64_t communication = 0, waited = 0, steps = 0;
   for (const RankOverlap& rank : report.ranks) {
@@ -118,9 +124,9 @@ std::string format_overlap(const OverlapReport& report, size_t columns) {
         " of the time in collectives was hidden behind the ranks' own work.");
   }
   if (steps == 0) say("No steps are marked, so that the whole time counts.");
-  if (report.trace.lost_spans > 0)
-    say(std::to_string(report.trace.lost_spans) +
-        " spans found no room and are missing; trace fewer steps, or without operators.");
+  if (report.trace.lost_operators > 0)
+    say(std::to_string(report.trace.lost_operators) +
+        " operators found no room and are missing; trace fewer steps.");
   if (report.trace.lost_calls > 0)
     say(std::to_string(report.trace.lost_calls) +
         " calls were overwritten before they were read; call Timeline::collect() more often.");
@@ -129,19 +135,22 @@ std::string format_overlap(const OverlapReport& report, size_t columns) {
 
 nlohmann::ordered_json json_of(const OverlapReport& report) {
   nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
+  const bool tells = report.trace.lost_spans == 0;
   for (const RankOverlap& rank : report.ranks)
-    ranks.push_back({{"rank", rank.rank},
-                     {"steps", rank.steps},
-                     {"time_ns", rank.time},
-                     {"collectives", rank.collectives},
-                     {"communication_ns", rank.communication},
-                     {"hidden_in_backward_ns", rank.hidden},
-                     {"beside_other_work_ns", rank.beside},
-                     {"waited_ns", rank.waited},
-                     {"waited_in_backward_ns", rank.waited_in_backward}});
+    if (tells)
+      ranks.push_back({{"rank", rank.rank},
+                       {"steps", rank.steps},
+                       {"time_ns", rank.time},
+                       {"collectives", rank.collectives},
+                       {"communication_ns", rank.communication},
+                       {"hidden_in_backward_ns", rank.hidden},
+                       {"beside_other_work_ns", rank.beside},
+                       {"waited_ns", rank.waited},
+                       {"waited_in_backward_ns", rank.waited_in_backward}});
   return {{"file", report.file},
           {"steps", report.trace.steps},
           {"lost_spans", report.trace.lost_spans},
+          {"lost_operators", report.trace.lost_operators},
           {"lost_calls", report.trace.lost_calls},
           {"clock_error_ns", report.trace.clock_error_ns},
           {"ranks", ranks}};

@@ -56,12 +56,17 @@ TEST(DoctorOverlap, BarsAreAsLongAsTheCommunication) {
 
 TEST(DoctorOverlap, TellsWhatIsMissing) {
   OverlapReport report = two_ranks();
-  report.trace.lost_spans = 7;
+  report.trace.lost_operators = 7;
   report.trace.lost_calls = 9;
   for (auto& rank : report.ranks) rank.steps = 0;
   EXPECT_THAT(format_overlap(report, 100),
-              AllOf(HasSubstr("7 spans found no room"), HasSubstr("9 calls were overwritten"),
+              AllOf(HasSubstr("7 operators found no room"), HasSubstr("9 calls were overwritten"),
                     HasSubstr("No steps are marked")));
+  report.trace.lost_spans = 3;
+  EXPECT_THAT(format_overlap(report, 100), AllOf(HasSubstr("3 marked spans found no room"),
+                                                 Not(HasSubstr("hidden\n")), Not(HasSubstr("#"))));
+  EXPECT_TRUE(json_of(report)["ranks"].empty());
+  report.trace.lost_spans = 0;
   for (auto& rank : report.ranks) rank = {.rank = rank.rank, .steps = 1};
   EXPECT_THAT(format_overlap(report), HasSubstr("There was no collective"));
   report.ranks.clear();

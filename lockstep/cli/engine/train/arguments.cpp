@@ -287,6 +287,8 @@ TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ra
                             recipe.name + "; give that recipe");
     }
     plan.config = recorded;
+    plan.config.trace_steps.clear();  // of the steps of then; an option asks for those of now
+    plan.config.trace_operators = false;
     plan.config.output = folder.root.string();
   }
   plan.config = apply(plan.config, arguments);
