@@ -42,17 +42,18 @@ TEST(PrometheusCallback, ServesWhatEachRankDoes) {
     std::map<std::string, double> at_first = values_of(http_get(served->port())), at_third;
     int64_t step = 0;
     // Rank r has r + 1 samples a step, of loss n + 10 r.
-    TrainTask task{.steps_per_epoch = 4,
-                   .begin_epoch = [](int64_t, int64_t) {},
-                   .step = [&]() -> StepResult {
-                     if (step == 3) at_third = values_of(http_get(served->port()));
-                     ++step;
-                     of_gradients.all_to_all(at::zeros({2, 50}, at::kByte));
-                     return {.loss = static_cast<double>(step + 10 * comm.rank()),
-                             .samples = comm.rank() + 1,
-                             .times = {.data = 0.5, .waiting = 0.25}};
-                   },
-                   .evaluate = [] { return Evaluation{.loss = 1.5, .accuracy = 0.75}; }};
+    TrainTask task{
+        .steps_per_epoch = 4,
+        .begin_epoch = [](int64_t, int64_t) {},
+        .step = [&]() -> StepResult {
+          if (step == 3) at_third = values_of(http_get(served->port()));
+          ++step;
+          of_gradients.all_to_all(at::zeros({2, 50}, at::kByte));
+          return {.loss = static_cast<double>(step + 10 * comm.rank()),
+                  .samples = comm.rank() + 1,
+                  .times = {.data = 0.5, .waiting = 0.25}};
+        },
+        .evaluate = [] { return Evaluation{.loss = 1.5, .accuracy = 0.75, .confusion = {}}; }};
     TrainLoop loop(comm, task, {.epochs = 1, .log_every = 2, .stop_signal = nullptr});
     loop.add(served);
     loop.run();

@@ -26,7 +26,7 @@ aarch64_apt() {
 ensure_aarch64_root() {
   local root="$ROOT/build/aarch64-root" package link
   local -a packages
-  read -ra packages <<<"$(aarch64_libraries)"
+  mapfile -t packages < <(aarch64_libraries)
   if [ -e "$root/complete" ]; then return; fi
   say "Fetching ${#packages[@]} of Debian's packages for ARM into build/aarch64-root (6 MB)"
   rm -rf "$root" "$root.partial"

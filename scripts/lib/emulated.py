@@ -46,28 +46,21 @@ def check(result, what):
         raise OSError(ctypes.get_errno(), what)
 
 
-def map_ids(process, user, group):
-    """As they are outside: all of them for root, and for others their own."""
-    count = 4294967295 if user == 0 else 1
-    if user != 0:
-        with open(f"/proc/{process}/setgroups", "w", encoding="ascii") as f:
-            f.write("deny")
-    for kind, own in (("uid_map", user), ("gid_map", group)):
-        first = 0 if user == 0 else own
-        with open(f"/proc/{process}/{kind}", "w", encoding="ascii") as f:
-            f.write(f"{first} {first} {count}")
+def write(path, text):
+    with open(path, "w", encoding="ascii") as f:
+        f.write(text)
 
 
-def teach(qemu, already):
-    libc = ctypes.CDLL(None, use_errno=True)
-    user, group, here = os.getuid(), os.getgid(), os.getpid()
+def enter_as_root(libc):
+    """A namespace with all users and groups as they are outside: only who stays outside may say so."""
     ready, tell = os.pipe()
-    helper = os.fork()  # outside of the new namespace, as who may write the maps
+    here, helper = os.getpid(), os.fork()
     if helper == 0:
         os.close(tell)
         try:
             if os.read(ready, 1):
-                map_ids(here, user, group)
+                for kind in ("uid_map", "gid_map"):
+                    write(f"/proc/{here}/{kind}", "0 0 4294967295")
             os._exit(0)
         except OSError as error:
             print(f"emulated: {error}", file=sys.stderr)
@@ -78,15 +71,32 @@ def teach(qemu, already):
     os.close(tell)
     if os.waitpid(helper, 0)[1] != 0:
         raise OSError("the users could not be mapped")
+
+
+def map_own(inside, outside):
+    write("/proc/self/setgroups", "deny")
+    for kind, to, own in (("uid_map", inside[0], outside[0]), ("gid_map", inside[1], outside[1])):
+        write(f"/proc/self/{kind}", f"{to} {own} 1")
+
+
+def teach(qemu, already):
+    libc = ctypes.CDLL(None, use_errno=True)
+    own = (os.getuid(), os.getgid())
+    if own[0] == 0:
+        enter_as_root(libc)
+    else:
+        check(libc.unshare(CLONE_NEWUSER | CLONE_NEWNS), "unshare")
+        map_own((0, 0), own)
     with tempfile.NamedTemporaryFile("w", encoding="ascii") as info:
         info.write("".join(CPUINFO.format(number=i) for i in range(os.cpu_count())))
         info.flush()
         check(libc.mount(info.name.encode(), b"/proc/cpuinfo", None, MS_BIND, None), "an ARM processor's /proc/cpuinfo")
-    if already:
-        return
-    check(libc.mount(b"none", FOLDER.encode(), b"binfmt_misc", 0, None), "mount of binfmt_misc")
-    with open(f"{FOLDER}/register", "w", encoding="ascii") as f:
-        f.write(f":{QEMU}:M::{MAGIC}:{MASK}:{qemu}:OF")
+    if not already:
+        check(libc.mount(b"none", FOLDER.encode(), b"binfmt_misc", 0, None), "mount of binfmt_misc")
+        write(f"{FOLDER}/register", f":{QEMU}:M::{MAGIC}:{MASK}:{qemu}:OF")
+    if own[0] != 0:  # and back: a namespace within it, in which the user is nobody else than outside
+        check(libc.unshare(CLONE_NEWUSER), "unshare")
+        map_own(own, (0, 0))
 
 
 def main():

@@ -63,6 +63,9 @@ class SharedChannel final : public SideChannel {
         slowest_ = std::min(slowest_, board(r).checked.load(std::memory_order_acquire));
       if (number > slowest_ + kDepth) return false;
     }
+    // Whoever copies a record meanwhile knows by `published` that it is overwritten (whereabouts()):
+    // the stores below must not overtake the former call's `published`. x86 reorders no stores.
+    std::atomic_thread_fence(std::memory_order_release);
     board(rank_).slots[number % kDepth].record = record;
     board(rank_).published.store(number, std::memory_order_release);
     return true;
@@ -141,9 +144,17 @@ class SharedChannel final : public SideChannel {
     const RankBoard& state = board(rank);
     std::string text = "rank " + std::to_string(rank) + " (" +
                        pid_words(state.pid.load(std::memory_order_relaxed)) + ")";
-    const uint64_t published = state.published.load(std::memory_order_acquire);
+    uint64_t published = state.published.load(std::memory_order_acquire);
     if (published == 0) return text + ", which has called no collective yet";
-    return text + ", whose last collective was " + numbered(record_of(rank, published));
+    while (true) {
+      const CallRecord record = record_of(rank, published);
+      std::atomic_thread_fence(std::memory_order_acquire);
+      // The call after `last` may be overwriting its place.
+      const uint64_t last = state.published.load(std::memory_order_acquire);
+      if (last + 1 < published + kDepth)
+        return text + ", whose last collective was " + numbered(record);
+      published = last;
+    }
   }
 
   bool lost(int rank) const override {
