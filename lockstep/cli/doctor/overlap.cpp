@@ -27,7 +27,7 @@ std::string ms(int64_t ns, const RankOverlap& rank) {
       static_cast<double>(ns) / 1e6 / static_cast<double>(std::max<int64_t>(1, rank.steps)), 2);
 }
 
-std::string table_of(const std::vector<RankOverlap>& ranks) {
+std::string overlap_table(const std::vector<RankOverlap>& ranks) {
   Table table({{"rank"},
                {"steps"},
                {"ms a step"},
@@ -107,7 +107,7 @@ std::string format_overlap(const OverlapReport& report, size_t columns) {
         "or give the Timeline a greater capacity.");
     return text;
   }
-  text += table_of(report.ranks) + "\n";
+  text += overlap_table(report.ranks) + "\n";
   int64_t communication = 0, waited = 0, steps = 0;
   for (const RankOverlap& rank : report.ranks) {
     communication += rank.communication;
