@@ -1,6 +1,7 @@
 #include "lockstep/parallel/ddp/diloco.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -30,7 +31,24 @@ at::ScalarType outer_type(const at::Tensor& parameter) {
   return type == at::kHalf || type == at::kBFloat16 ? at::kFloat : type;
 }
 
+// Ranks with other options would go on with other parameters, and nothing else would tell.
+void check_same_options(Communicator& comm, const DiLoCoOptions& options) {
+  const auto number = [](double value) { return at::scalar_tensor(value, at::kDouble); };
+  check_equal_values(comm,
+                     {{"the option period", number(static_cast<double>(options.period))},
+                      {"the option lr", number(options.lr)},
+                      {"the option momentum", number(options.momentum)},
+                      {"the option nesterov", number(options.nesterov ? 1 : 0)}},
+                     "the beginning of DiLoCo");
+}
+
 constexpr const char *kOuter = "outer.", *kMomentum = "momentum.", *kSteps = "steps";
+
+const at::Tensor* find(const NamedTensors& in, const std::string& name) {
+  for (const auto& [key, tensor] : in)
+    if (key == name) return &tensor;
+  return nullptr;
+}
 
 }  // namespace
 
@@ -39,15 +57,19 @@ DiLoCo::DiLoCo(const NamedTensors& parameters, Communicator comm, const DiLoCoOp
   check_diloco(options);
   NamedTensors once;
   std::set<const at::TensorImpl*> seen;
+  std::set<const void*> places;
   for (const auto& [name, parameter] : parameters) {
     if (!parameter.is_floating_point())
       throw InvalidArgument("DiLoCo: " + name + " is not of floating point");
     if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+    if (parameter.numel() > 0 && !places.insert(parameter.const_data_ptr()).second)
+      throw InvalidArgument("DiLoCo: " + name + " shares its memory with another parameter");
     once.emplace_back(name, parameter);
     names_.push_back(name);
     parameters_.push_back(parameter);
   }
   check_same_on_all_ranks(comm_, once);
+  check_same_options(comm_, options_);
   const at::NoGradGuard no_grad;
   broadcast_tensors(comm_, once);
   for (const at::Tensor& parameter : parameters_) {
@@ -64,16 +86,24 @@ bool DiLoCo::step(Communicator::Site site) {
   return true;
 }
 
-// The differences are in the parameters' own memory where that has their type.
+// The differences are in the parameters' own memory where that has their type. They are those to
+// what the ranks began with, which has fewer bits than the outer parameters where the model's are
+// short.
 void DiLoCo::outer_step(Communicator::Site site) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> differences;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor parameter = parameters_[i].detach();
     differences.push_back(parameter.to(outer_[i].scalar_type()));
-    differences[i].neg_().add_(outer_[i]);
+    differences[i].neg_().add_(outer_[i].to(parameter.scalar_type()));
   }
-  all_reduce_coalesced(comm_, differences, ReduceOp::kAvg, site);
+  try {
+    all_reduce_coalesced(comm_, differences, ReduceOp::kAvg, site);
+  } catch (...) {
+    for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].copy_(outer_[i]);
+    inner_steps_ = 0;
+    throw;
+  }
   for (size_t i = 0; i < parameters_.size(); ++i) {
     at::Tensor& gradient = differences[i];
     if (options_.momentum > 0) {
@@ -98,26 +128,38 @@ NamedTensors DiLoCo::state() const {
   return state;
 }
 
-void DiLoCo::load_state(const NamedTensors& state) {
+// What keeps this rank from continuing with `state`; "" for nothing.
+std::string DiLoCo::objection(const NamedTensors& state) const {
   const NamedTensors mine = this->state();
-  const auto find = [](const NamedTensors& in, const std::string& name) -> const at::Tensor* {
-    for (const auto& [key, tensor] : in)
-      if (key == name) return &tensor;
-    return nullptr;
-  };
   for (const auto& [name, tensor] : mine) {
     const at::Tensor* found = find(state, name);
-    if (found == nullptr) throw InvalidArgument("DiLoCo: the state has no " + name);
+    if (found == nullptr) return "the state has no " + name;
     if (found->sizes() != tensor.sizes() || found->scalar_type() != tensor.scalar_type())
-      throw InvalidArgument("DiLoCo: " + name + " of the state has another shape or type");
+      return name + " of the state has another shape or type";
   }
   for (const auto& [name, tensor] : state)
-    if (find(mine, name) == nullptr)
-      throw InvalidArgument("DiLoCo: the state has " + name + ", and this has not");
-  const at::NoGradGuard no_grad;
+    if (find(mine, name) == nullptr) return "the state has " + name + ", and this has not";
   const at::Tensor steps = find(state, kSteps)->cpu();
-  inner_steps_ = steps[0].item<int64_t>();
-  outer_steps_ = steps[1].item<int64_t>();
+  if (steps[0].item<int64_t>() != 0 || steps[1].item<int64_t>() < 0)
+    return "the state was taken " + std::to_string(steps[0].item<int64_t>()) +
+           " inner steps after an outer one, when each rank had parameters of its own; take it "
+           "behind an outer step";
+  return "";
+}
+
+void DiLoCo::load_state(const NamedTensors& state) {
+  const std::string own = objection(state);
+  at::Tensor refused = at::scalar_tensor(own.empty() ? 0 : 1, at::kLong);
+  comm_.all_reduce(refused, ReduceOp::kMax);
+  if (!own.empty()) throw InvalidArgument("DiLoCo: " + own);
+  if (refused.item<int64_t>() != 0)
+    throw InvalidArgument("DiLoCo: another rank refuses its state, and says why");
+  NamedTensors ordered;
+  for (const auto& [name, tensor] : this->state()) ordered.emplace_back(name, *find(state, name));
+  check_equal_values(comm_, ordered, "the state of DiLoCo");
+  const at::NoGradGuard no_grad;
+  inner_steps_ = 0;
+  outer_steps_ = find(state, kSteps)->cpu()[1].item<int64_t>();
   for (size_t i = 0; i < outer_.size(); ++i) outer_[i].copy_(*find(state, kOuter + names_[i]));
   for (size_t i = 0; i < momentum_.size(); ++i)
     momentum_[i].copy_(*find(state, kMomentum + names_[i]));

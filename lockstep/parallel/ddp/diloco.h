@@ -21,7 +21,9 @@
 // which are the updates of torch.optim.SGD(lr, momentum, nesterov=True) with d as the gradient.
 // With lr 1 and momentum 0, P becomes the average of the ranks' parameters, as
 // average_parameters() computes it up to rounding. The inner optimizers' states stay as they are on
-// each rank.
+// each rank, and so do buffers, such as BatchNorm's running statistics: average those, or send
+// rank 0's, before the model is evaluated or saved. P has float32 where p has 16 bits, and d is then
+// counted from what p was after the last outer step.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -55,7 +57,8 @@ class LOCKSTEP_API DiLoCo {
   // All ranks get rank 0's parameters. A tensor that is there under several names counts once.
   // Collective: all ranks call it.
   // Throws: InvalidArgument for options out of range, and for parameters that are not of floating
-  // point; Mismatch, on all ranks, that names the first parameter in which ranks differ.
+  // point or share memory; Mismatch, on all ranks, that names the first parameter or option in
+  // which ranks differ.
   DiLoCo(const NamedTensors& parameters, Communicator comm, const DiLoCoOptions& options = {});
   // The same for a module, or a holder of one.
   template <ModuleOrHolder M>
@@ -71,8 +74,7 @@ class LOCKSTEP_API DiLoCo {
 
   // Takes an outer step now, and begins a new period: at the end of training, for example.
   // Collective: all ranks call it.
-  // Throws: the communicator's errors; the parameters are then unspecified. Those of the last outer
-  // step are still in state().
+  // Throws: the communicator's errors; the parameters are then those of the last outer step.
   void outer_step(Communicator::Site site = Communicator::Site::current());
 
   int64_t inner_steps() const { return inner_steps_; }  // since the last outer step
@@ -83,12 +85,17 @@ class LOCKSTEP_API DiLoCo {
   // on all ranks. To resume a run at an outer step, save them with the model, and each rank's inner
   // optimizer; within a period each rank has parameters of its own.
   NamedTensors state() const;
-  // Continues from a state. Does not change the model's parameters.
-  // Throws: InvalidArgument that names the first tensor that is missing, is left over, or has
-  // another shape or type; nothing is changed then.
+  // Continues from a state that was taken behind an outer step. Does not change the model's
+  // parameters.
+  // Collective: all ranks, with the same state.
+  // Throws, on all ranks, with nothing changed: InvalidArgument that names the first tensor that is
+  // missing, is left over, or has another shape or type, or says that the state was taken within a
+  // period; Mismatch where the ranks' states differ.
   void load_state(const NamedTensors& state);
 
  private:
+  std::string objection(const NamedTensors& state) const;
+
   Communicator comm_;
   DiLoCoOptions options_;
   std::vector<std::string> names_;

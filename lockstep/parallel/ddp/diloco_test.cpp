@@ -145,6 +145,20 @@ TEST(DiLoCo, ShortFloatsHaveALongerOuterCopy) {
   });
 }
 
+// The rounding of the model's parameters is no change of them.
+TEST(DiLoCo, NoChangeIsNoOuterStepWithShortFloats) {
+  testing::run_threads(2, [](Communicator& comm) {
+    const at::Tensor p = at::ones({3}, at::kBFloat16);
+    DiLoCo diloco({{"p", p}}, comm, {.period = 1, .lr = 1.0 / 1024, .momentum = 0});
+    p.add_(1);
+    diloco.step();
+    const at::Tensor outer = diloco.state()[1].second.clone();
+    EXPECT_FALSE(at::equal(outer, outer.to(at::kBFloat16).to(at::kFloat))) << "it is between two";
+    for (int step = 0; step < 8; ++step) diloco.step();
+    EXPECT_TRUE(at::equal(diloco.state()[1].second, outer));
+  });
+}
+
 TEST(DiLoCo, ContinuesFromAState) {
   testing::run_threads(2, [](Communicator& comm) {
     const DiLoCoOptions options{.period = 2};
@@ -177,6 +191,16 @@ TEST(DiLoCo, ContinuesFromAState) {
     EXPECT_EQ(refused(more), "DiLoCo: the state has outer.q, and this has not");
     others[1].second = at::zeros({3}, kDouble);
     EXPECT_EQ(refused(others), "DiLoCo: outer.p of the state has another shape or type");
+    NamedTensors within = state;
+    within[0].second = at::tensor({1, 2}, at::kLong);
+    EXPECT_THAT(refused(within), HasSubstr("was taken 1 inner steps after an outer one"));
+    EXPECT_EQ(
+        message_of<InvalidArgument>([&] { later.load_state(comm.rank() == 0 ? less : state); }),
+        comm.rank() == 0 ? "DiLoCo: the state has no momentum.p"
+                         : "DiLoCo: another rank refuses its state, and says why");
+    NamedTensors rank_own = state;
+    rank_own[1].second = at::full({2}, 1.0 + comm.rank(), kDouble);
+    EXPECT_THAT(message_of<Mismatch>([&] { later.load_state(rank_own); }), HasSubstr("outer.p"));
     EXPECT_EQ(later.outer_steps(), 4) << "unchanged";
   });
 }
@@ -196,6 +220,12 @@ TEST(DiLoCo, MistakesAreRefused) {
         "DiLoCo: n is not of floating point");
     EXPECT_THAT(message_of<Mismatch>([&] { DiLoCo({{"p", at::zeros({comm.rank() + 2})}}, comm); }),
                 HasSubstr("p"));
+    EXPECT_THAT(message_of<Mismatch>([&] { DiLoCo(one, comm, {.lr = 0.5 + comm.rank()}); }),
+                HasSubstr("the option lr"));
+    const at::Tensor memory = at::zeros({2});
+    EXPECT_THAT(message_of<InvalidArgument>(
+                    [&] { DiLoCo({{"a", memory}, {"b", memory.view({2})}}, comm); }),
+                HasSubstr("b shares its memory"));
   });
 }
 
