@@ -199,7 +199,7 @@ TEST(Habits, Bindings) {
               HasSubstr("needs to know the processors of the other hosts"));
   EXPECT_THAT(error_of("--map-by slot:PE=2 --bind-to none"), HasSubstr("leave one of them out"));
   EXPECT_THAT(error_of("--no-pin --bind-to core"), HasSubstr("contradict each other"));
-  for (const char* flag : {"--bind-to core", "--spare-ranks 1", "--trace-dir t", "--stop-grace 9",
+  for (const char* flag : {"--bind-to core", "--trace-dir t", "--stop-grace 9",
                            "--on-failure restart", "--allow-lost-logs"})
     EXPECT_THAT(error_of(std::string("--backend mpi ") + flag),
                 HasSubstr("does not go with --backend mpi"));

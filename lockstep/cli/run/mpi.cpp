@@ -17,7 +17,6 @@ void check_mpi_flags(const RunFlags& flags, const RunPlan& plan) {
       {!flags.log_dir.empty(), "--log-dir"},
       {!flags.output_filename.empty(), "--output-filename"},
       {!flags.on_failure.empty() && flags.on_failure != "stop", "--on-failure"},
-      {flags.spare_ranks > 0, "--spare-ranks"},
       {flags.stop_grace.has_value(), "--stop-grace"},
       {flags.allow_lost_logs, "--allow-lost-logs"},
       {!flags.trace_dir.empty(), "--trace-dir"},
