@@ -61,7 +61,9 @@ void ExponentialAverage::update() {
         "ExponentialAverage: the average is in the model; end its InModel before update()");
   const at::NoGradGuard no_grad;
   if (averages_.empty()) {
-    for (const at::Tensor& parameter : parameters_) averages_.push_back(new_average(parameter));
+    std::vector<at::Tensor> averages;
+    for (const at::Tensor& parameter : parameters_) averages.push_back(new_average(parameter));
+    averages_ = std::move(averages);
   }
   const double weight = 1 - next_decay();
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -84,19 +86,27 @@ ExponentialAverage::InModel::InModel(ExponentialAverage& average) : average_(ave
   for (const at::Tensor& parameter : average.parameters_)
     kept.push_back(parameter.detach().clone());
   average.kept_ = std::move(kept);
-  for (size_t i = 0; i < average.parameters_.size(); ++i)
-    average.parameters_[i].copy_(average.averages_[i]);
+  try {
+    for (size_t i = 0; i < average.parameters_.size(); ++i)
+      average.parameters_[i].copy_(average.averages_[i]);
+  } catch (...) {
+    average.put_back();
+    throw;
+  }
 }
 
 ExponentialAverage::InModel::~InModel() {
+  average_.put_back();
+}
+
+void ExponentialAverage::put_back() noexcept {
   const at::NoGradGuard no_grad;
   try {
-    for (size_t i = 0; i < average_.parameters_.size(); ++i)
-      average_.parameters_[i].copy_(average_.kept_[i]);
+    for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].copy_(kept_[i]);
   } catch (const std::exception& error) {  // of a device; its next call throws, too
     log_warning(std::string("the parameters of training are not put back: ") + error.what());
   }
-  average_.kept_.clear();
+  kept_.clear();
 }
 
 NamedTensors ExponentialAverage::averages() const {

@@ -94,6 +94,8 @@ class LOCKSTEP_API ExponentialAverage {
   void load(const Safetensors& state, const std::string& source);
 
  private:
+  void put_back() noexcept;
+
   ExponentialAverageOptions options_;
   std::vector<std::string> names_;
   std::vector<at::Tensor> parameters_;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "lockstep/comm/agree.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/train/strategy.h"
 
@@ -21,6 +22,7 @@ std::shared_ptr<optim::ExponentialAverage> average_of_run(ModelOnRanks& run, dou
   const auto refuse = [decay](const std::string& why) {
     throw InvalidArgument("ema is " + nlohmann::json(decay).dump() + ", but " + why);
   };
+  agree(run.comm(), "ema " + nlohmann::json(decay).dump());
   const Strategy& strategy = run.strategy();
   if (strategy.traits().divides_model || divides_parameters(strategy.name()))
     refuse("under strategy " + strategy.name() +

@@ -4,10 +4,14 @@
 
 #include <chrono>
 #include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/on_root.h"
+#include "lockstep/comm/objects.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
@@ -78,13 +82,26 @@ void add_records(const LoopRun& run, TrainLoop& loop, Start start) {
 }
 
 // Those of this rank. `says`: rank 0 writes where they are.
-std::shared_ptr<TrainCallback> served_metrics(const Communicator& comm, int64_t first, bool says) {
+std::shared_ptr<TrainCallback> served_metrics(Communicator& comm, int64_t first, bool says) {
   const int64_t port = first + comm.local_rank();
-  if (port > UINT16_MAX)
-    throw InvalidArgument("metrics_port is " + std::to_string(first) + ", and local rank " +
-                          std::to_string(comm.local_rank()) + " has no port; give at most " +
-                          std::to_string(UINT16_MAX - comm.local_size() + 1));
-  auto callback = std::make_shared<PrometheusCallback>(comm, static_cast<uint16_t>(port));
+  std::shared_ptr<PrometheusCallback> callback;
+  std::string problem;
+  try {
+    if (port > UINT16_MAX)
+      throw InvalidArgument("metrics_port is " + std::to_string(first) + ", and local rank " +
+                            std::to_string(comm.local_rank()) + " has no port; give at most " +
+                            std::to_string(UINT16_MAX - comm.local_size() + 1));
+    callback = std::make_shared<PrometheusCallback>(comm, static_cast<uint16_t>(port));
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  // A port may be taken on one host only; the other ranks would wait for this one in vain.
+  const std::vector<nlohmann::json> problems = all_gather_object(comm, problem);
+  for (size_t rank = 0; rank < problems.size(); ++rank) {
+    if (problems[rank] != "")
+      throw InvalidArgument("rank " + std::to_string(rank) + ": " +
+                            problems[rank].get<std::string>());
+  }
   if (says && comm.rank() == 0)
     say("metrics: http://127.0.0.1:" + std::to_string(port) + "/metrics" +
         (comm.local_size() > 1 ? ", and the other ranks' on the ports after it" : ""));
