@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Runs a command where the kernel starts programs for 64-bit ARM by QEMU's user-mode emulation, those that tests start included.
 
 usage: emulated.py COMMAND...
