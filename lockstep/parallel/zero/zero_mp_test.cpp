@@ -74,15 +74,18 @@ void expect_one_process_by_units(Communicator& comm, bool reshard, std::vector<i
 
 constexpr double kMiB = 1 << 20;
 
-// This process's proportional share of all its memory, in bytes (proc(5), smaps_rollup), without
-// free memory that malloc only keeps.
+// This process's proportional share of its memory, in bytes (proc(5), smaps_rollup), without free
+// memory that malloc only keeps, and without mapped files: the share of libtorch's code changes when
+// other processes begin or end.
 double proportional_bytes() {
   ::malloc_trim(0);
+  double kib = 0;
   std::ifstream rollup("/proc/self/smaps_rollup");
   for (std::string line; std::getline(rollup, line);) {
-    if (line.starts_with("Pss:")) return std::stod(line.substr(4)) * 1024;
+    for (const std::string kind : {"Pss_Anon:", "Pss_Shmem:"})
+      if (line.starts_with(kind)) kib += std::stod(line.substr(kind.size()));
   }
-  return -1;
+  return kib * 1024;
 }
 
 double sum_over_ranks(Communicator& comm, double mine) {
