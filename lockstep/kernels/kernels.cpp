@@ -28,20 +28,18 @@ KernelList all_kernels() {
 #if defined(__x86_64__)
   static const Kernels* const kTables[] = {&isa_baseline::kTable, &isa_avx2::kTable,
                                            &isa_avx512::kTable};
-  static const int kCount = [] {
-    __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return 1;
-    const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    return wide ? 3 : 2;
-  }();
 #elif defined(__aarch64__)
   static const Kernels* const kTables[] = {&isa_baseline::kTable, &isa_neon::kTable};
-  static const int kCount = 2;
 #else
   static const Kernels* const kTables[] = {&isa_baseline::kTable};
-  static const int kCount = 1;
 #endif
+  // instruction_sets() has them in the tables' order.
+  static const int kCount = [] {
+    const auto sets = instruction_sets();
+    const InstructionSet newest =
+        instruction_set_used([](std::string_view) { return std::nullopt; });
+    return 1 + static_cast<int>(std::find(sets.begin(), sets.end(), newest) - sets.begin());
+  }();
   return {kTables, kCount};
 }
 

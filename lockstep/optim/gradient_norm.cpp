@@ -79,8 +79,8 @@ template <typename T>
 template <typename T>
 double (*chunk_function())(const T*, int64_t) {
 #if defined(__x86_64__)
-  static const bool kAllowed = instruction_set_limit(process_env()) >= InstructionSet::kAvx2;
-  if (kAllowed && __builtin_cpu_supports("avx2")) return avx2_chunk<T>;
+  static const bool kWide = instruction_set_used(process_env()) >= InstructionSet::kAvx2;
+  if (kWide) return avx2_chunk<T>;
 #endif
   return baseline_chunk<T>;
 }

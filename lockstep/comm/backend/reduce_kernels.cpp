@@ -59,18 +59,12 @@ ReduceKind reduce_kind(ReduceOp op) {
 using Kernel = void (*)(ReduceArguments);
 
 Kernel best_kernel() {
+  [[maybe_unused]] const InstructionSet set = instruction_set_used(process_env());
 #if defined(__x86_64__)
-  __builtin_cpu_init();
-  const InstructionSet limit = instruction_set_limit(process_env());
-  const bool avx2 = limit >= InstructionSet::kAvx2 && __builtin_cpu_supports("avx2") &&
-                    __builtin_cpu_supports("f16c");
-  if (avx2 && limit >= InstructionSet::kAvx512 && __builtin_cpu_supports("avx512f") &&
-      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) {
-    return isa_avx512::reduce;
-  }
-  if (avx2) return isa_avx2::reduce;
+  if (set == InstructionSet::kAvx512) return isa_avx512::reduce;
+  if (set == InstructionSet::kAvx2) return isa_avx2::reduce;
 #elif defined(__aarch64__)
-  if (instruction_set_limit(process_env()) >= InstructionSet::kNeon) return isa_neon::reduce;
+  if (set == InstructionSet::kNeon) return isa_neon::reduce;
 #endif
   return isa_baseline::reduce;
 }
