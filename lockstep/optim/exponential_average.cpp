@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <exception>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/flat/distinct_tensors.h"
 
 namespace lockstep::inline v0::optim {
 namespace {
@@ -41,9 +41,7 @@ ExponentialAverage::ExponentialAverage(const NamedTensors& parameters,
   if (!(options.decay >= 0 && options.decay < 1))
     throw InvalidArgument("ExponentialAverage: decay is " + std::to_string(options.decay) +
                           "; give 0 or more, and less than 1");
-  std::set<const at::TensorImpl*> seen;
-  for (const auto& [name, parameter] : parameters) {
-    if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+  for (const auto& [name, parameter] : distinct_tensors(parameters)) {
     names_.push_back(name);
     parameters_.push_back(parameter);
   }

@@ -9,13 +9,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <sstream>
 
 #include "lockstep/comm/agree.h"
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/device/memory.h"
+#include "lockstep/flat/distinct_tensors.h"
 #include "lockstep/hooks/layer_hook.h"
 #include "lockstep/parallel/pipeline/sequential_chunks.h"
 #include "lockstep/plan/pipeline_cut.h"
@@ -187,11 +187,7 @@ bool drops_values(const torch::nn::Module& module) {
 namespace internal {
 
 NamedTensors parameters_once(const torch::nn::Module& model) {
-  NamedTensors once;
-  std::set<const c10::TensorImpl*> seen;
-  for (const auto& item : parameters_of(model))
-    if (seen.insert(item.second.unsafeGetTensorImpl()).second) once.push_back(item);
-  return once;
+  return distinct_tensors(parameters_of(model));
 }
 
 }  // namespace internal

@@ -7,13 +7,13 @@
 
 #include <deque>
 #include <string>
-#include <unordered_set>
 #include <vector>
 
 #include "lockstep/comm/coalesced.h"
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/comm/work.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/flat/distinct_tensors.h"
 #include "lockstep/replicas/gradient_plan.h"
 #include "lockstep/replicas/sparse_sum.h"
 
@@ -194,9 +194,7 @@ void average_gradients(const NamedTensors& parameters, Communicator& comm, Avera
                           std::to_string(options.bucket_bytes) + "; give 0 or more");
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> tensors;
-  std::unordered_set<const c10::TensorImpl*> seen;
-  for (const auto& [name, tensor] : parameters)
-    if (seen.insert(tensor.unsafeGetTensorImpl()).second) tensors.push_back(tensor);
+  for (const auto& [name, tensor] : distinct_tensors(parameters)) tensors.push_back(tensor);
   const Present present = exchange(tensors, parameters, comm, site);
 
   Averager averager(comm, options, site);

@@ -11,6 +11,7 @@
 #include "lockstep/comm/coalesced.h"
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/flat/distinct_tensors.h"
 
 namespace lockstep::inline v0 {
 namespace {
@@ -55,16 +56,13 @@ const at::Tensor* find(const NamedTensors& in, const std::string& name) {
 DiLoCo::DiLoCo(const NamedTensors& parameters, Communicator comm, const DiLoCoOptions& options)
     : comm_(std::move(comm)), options_(options) {
   check_diloco(options);
-  NamedTensors once;
-  std::set<const at::TensorImpl*> seen;
+  const NamedTensors once = distinct_tensors(parameters);
   std::set<const void*> places;
-  for (const auto& [name, parameter] : parameters) {
+  for (const auto& [name, parameter] : once) {
     if (!parameter.is_floating_point())
       throw InvalidArgument("DiLoCo: " + name + " is not of floating point");
-    if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
     if (parameter.numel() > 0 && !places.insert(parameter.const_data_ptr()).second)
       throw InvalidArgument("DiLoCo: " + name + " shares its memory with another parameter");
-    once.emplace_back(name, parameter);
     names_.push_back(name);
     parameters_.push_back(parameter);
   }
