@@ -9,6 +9,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/comm/first_error.h"
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
@@ -52,21 +53,17 @@ int64_t least_of_ranks(Communicator& comm, int64_t own) {
 
 // Throws TimelineError on all ranks if one of them has an error to tell. Collective.
 void agree_on(Communicator& comm, const std::string& error) {
-  std::string all;
-  for (const nlohmann::json& told : all_gather_object(comm, error)) {
-    const auto text = told.get<std::string>();
-    if (all.empty() && !text.empty()) all = text;
-  }
-  if (!all.empty()) throw TimelineError("Timeline::write(): " + all);
+  const std::string first = first_error(comm, error);
+  if (!first.empty()) throw TimelineError("Timeline::write(): " + first);
 }
 
 // Returns the error of `work`; "": it had none.
 template <typename Work>
-std::string error_of(const Communicator& comm, const Work& work) {
+std::string error_of(const Work& work) {
   try {
     work();
   } catch (const std::exception& error) {
-    return "rank " + std::to_string(comm.rank()) + ": " + error.what();
+    return error.what();
   }
   return "";
 }
@@ -202,7 +199,7 @@ void Timeline::write(Communicator& comm, const std::filesystem::path& path,
     throw InvalidArgument("Timeline::write(): no rank has started the timeline; call start()");
   nlohmann::json told;
   at::Tensor text;
-  const std::string failed = error_of(comm, [&] {
+  const std::string failed = error_of([&] {
     RankEvents own = recorded(comm.rank());
     own.ahead_ns = ahead.ns;
     own.ahead_error_ns = ahead.error_ns;
@@ -215,7 +212,7 @@ void Timeline::write(Communicator& comm, const std::filesystem::path& path,
   agree_on(comm, failed);
   const std::vector<nlohmann::json> all = gather_object(comm, told, 0);
   const at::Tensor texts = comm.gatherv(text, 0);
-  const std::string unwritten = error_of(comm, [&] {
+  const std::string unwritten = error_of([&] {
     if (comm.rank() == 0) write_file_aside(path, file_of(all, texts, steps));
   });
   agree_on(comm, unwritten);

@@ -4,14 +4,12 @@
 
 #include <chrono>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/on_root.h"
-#include "lockstep/comm/objects.h"
+#include "lockstep/comm/first_error.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
@@ -96,12 +94,8 @@ std::shared_ptr<TrainCallback> served_metrics(Communicator& comm, int64_t first,
     problem = error.what();
   }
   // A port may be taken on one host only; the other ranks would wait for this one in vain.
-  const std::vector<nlohmann::json> problems = all_gather_object(comm, problem);
-  for (size_t rank = 0; rank < problems.size(); ++rank) {
-    if (problems[rank] != "")
-      throw InvalidArgument("rank " + std::to_string(rank) + ": " +
-                            problems[rank].get<std::string>());
-  }
+  const std::string first_problem = first_error(comm, problem);
+  if (!first_problem.empty()) throw InvalidArgument(first_problem);
   if (says && comm.rank() == 0)
     say("metrics: http://127.0.0.1:" + std::to_string(port) + "/metrics" +
         (comm.local_size() > 1 ? ", and the other ranks' on the ports after it" : ""));
