@@ -78,6 +78,12 @@ std::string printable(std::string_view text, size_t most) {
   return shown;
 }
 
+size_t whole_characters(std::string_view text, size_t most) noexcept {
+  if (text.size() <= most) return text.size();
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xc0U) == 0x80U) --most;
+  return most;
+}
+
 void append_utf8(std::string& text, char32_t code) {
   const auto byte = [&](char32_t value) { text += static_cast<char>(value); };
   if (code < 0x80) {

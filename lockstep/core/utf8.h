@@ -30,6 +30,9 @@ std::optional<size_t> malformed_utf8(std::string_view text);
 // line's direction) and malformed UTF-8 become '?', and after `most` bytes "..." follows.
 std::string printable(std::string_view text, size_t most = std::string_view::npos);
 
+// The length of the longest beginning of at most `most` bytes that ends between two characters.
+size_t whole_characters(std::string_view text, size_t most) noexcept;
+
 // Appends the character (at most U+10FFFF).
 void append_utf8(std::string& text, char32_t code);
 

@@ -1,17 +1,13 @@
 #include "lockstep/timeline/call_events.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <string_view>
 
+#include "lockstep/trace/field_text.h"
+
 namespace lockstep::inline v0::timeline {
 namespace {
-
-template <size_t kSize>
-std::string text_in(const char (&field)[kSize]) {
-  return {field, ::strnlen(field, kSize)};
-}
 
 // 0 for a name that is not known.
 int64_t bytes_of(std::string_view dtype) {
@@ -40,8 +36,8 @@ CallKind kind_of(const trace::CallRecord& call) {
 
 Event event_of(const trace::CallRecord& call) {
   const CallKind kind = kind_of(call);
-  const std::string note = text_in(call.note), dtype = text_in(call.dtype);
-  Event event{.name = text_in(call.op), .category = kind.category, .track = kind.track};
+  const std::string note = trace::field_text(call.note), dtype = trace::field_text(call.dtype);
+  Event event{.name = trace::field_text(call.op), .category = kind.category, .track = kind.track};
   if (!note.empty()) event.name += ": " + note;
   if (trace::is_remote(call)) return event;
   event.numbers = {{"call", static_cast<int64_t>(call.sequence)}, {"group", call.group}};

@@ -20,18 +20,23 @@ int64_t offset_of(const PingPong& ping) {
 
 }  // namespace
 
+int64_t monotonic_ns() noexcept {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
 ClockReading read_clocks() noexcept {
   ClockReading closest;
   uint64_t least = UINT64_MAX;
   // What comes in between, such as another process on this core, spoils a reading.
   for (int i = 0; i < 8; ++i) {
-    timespec now{};
     const uint64_t before = ticks();
-    ::clock_gettime(CLOCK_MONOTONIC, &now);
+    const int64_t now_ns = monotonic_ns();
     const uint64_t apart = ticks() - before;
     if (apart >= least) continue;
     least = apart;
-    closest = {before + apart / 2, int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec};
+    closest = {before + apart / 2, now_ns};
   }
   return closest;
 }

@@ -9,6 +9,9 @@
 
 namespace lockstep::inline v0::timeline {
 
+// This host's CLOCK_MONOTONIC in nanoseconds.
+LOCKSTEP_API int64_t monotonic_ns() noexcept;
+
 // One moment on both clocks of a host.
 struct ClockReading {
   uint64_t ticks = 0;  // core/ticks.h

@@ -3,7 +3,6 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
-#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -31,12 +30,6 @@ int64_t this_clock() {
 }
 
 }  // namespace
-
-int64_t monotonic_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 ClockOffset measure_clock(Communicator& comm, int asker, int other,
                           const std::function<int64_t()>& clock) {

@@ -9,9 +9,6 @@
 
 namespace lockstep::inline v0::timeline {
 
-// This host's CLOCK_MONOTONIC in nanoseconds.
-int64_t monotonic_ns();
-
 // By how much the clock of rank `other` is ahead of rank `asker`'s, from some round trips of a
 // message; both ranks call it. The asker gets the result, the other one zeros.
 ClockOffset measure_clock(Communicator& comm, int asker, int other,

@@ -3,16 +3,13 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lockstep/core/utf8.h"
+
 namespace lockstep::inline v0::timeline {
 namespace {
 
 // More threads share the number of the last.
 constexpr size_t kThreads = 256;
-
-// In the middle of a character of UTF-8.
-bool within_character(char c) {
-  return (static_cast<unsigned char>(c) & 0xc0U) == 0x80U;
-}
 
 }  // namespace
 
@@ -21,9 +18,7 @@ std::string_view Span::text() const {
 }
 
 void put_name(std::string_view name, std::array<char, Span::kNameBytes>& to) noexcept {
-  size_t size = std::min(name.size(), to.size() - 1);
-  if (size < name.size())
-    while (size > 0 && within_character(name[size])) --size;
+  const size_t size = whole_characters(name, to.size() - 1);
   std::copy_n(name.data(), size, to.data());
   to[size] = '\0';
 }

@@ -14,6 +14,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/named_file.h"
 #include "lockstep/core/ticks.h"
+#include "lockstep/trace/field_text.h"
 
 namespace lockstep::inline v0::trace {
 namespace {
@@ -22,11 +23,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kTraceVersion = 1;
 constexpr int kMaxTraceRanks = 1 << 24;
-
-template <size_t kSize>
-std::string text_of(const char (&field)[kSize]) {
-  return {field, ::strnlen(field, kSize)};
-}
 
 template <size_t kSize>
 void copy_text(const std::string& text, char (&field)[kSize]) {
@@ -50,17 +46,17 @@ Json json_of(const CallRecord& call) {
   return {{"group", call.group},
           {"sequence", call.sequence},
           {"fingerprint", hex(call.fingerprint)},
-          {"op", text_of(call.op)},
-          {"reduce", text_of(call.reduce)},
-          {"dtype", text_of(call.dtype)},
+          {"op", field_text(call.op)},
+          {"reduce", field_text(call.reduce)},
+          {"dtype", field_text(call.dtype)},
           {"elements", call.elements},
           {"root", call.root},
           {"peer", call.peer},
           {"tag", call.tag},
           {"moving", call.moving},
-          {"file", text_of(call.file)},
+          {"file", field_text(call.file)},
           {"line", call.line},
-          {"note", text_of(call.note)},
+          {"note", field_text(call.note)},
           {"begun", call.begun},
           {"ended", call.ended}};
 }

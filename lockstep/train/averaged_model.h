@@ -15,8 +15,9 @@
 
 namespace lockstep::inline v0 {
 
-// The average for a run, with the warm-up; null for a decay of 0. Does not communicate.
-// Throws: InvalidArgument where ranks divide or share the parameters, where they are replaced, and
+// The average for a run, with the warm-up; null for a decay of 0.
+// Collective: all ranks, with the same decay.
+// Throws: Mismatch for different decays; InvalidArgument where ranks divide or share the parameters, where they are replaced, and
 // for parameters of 16 bits.
 std::shared_ptr<optim::ExponentialAverage> average_of_run(ModelOnRanks& run, double decay);
 

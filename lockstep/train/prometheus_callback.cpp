@@ -51,22 +51,19 @@ class Families {
 };
 
 void add_calls_by_op(Families& families, const CommunicatorStats& stats) {
-  Family calls{.name = "lockstep_op_calls_total",
-               .type = Family::Type::kCounter,
-               .help = "Calls of this rank, by operation."};
-  Family bytes{.name = "lockstep_op_bytes_total",
-               .type = Family::Type::kCounter,
-               .help = "Payload bytes of these calls; the algorithm's traffic is not counted."};
-  for (int i = 0; i < kOpCount; ++i) {
-    const Op op = static_cast<Op>(i);
-    const CommunicatorStats::Calls& of = stats.of(op);
-    calls.samples.push_back(
-        families.sample({{"op", to_string(op)}}, static_cast<double>(of.calls)));
-    bytes.samples.push_back(
-        families.sample({{"op", to_string(op)}}, static_cast<double>(of.bytes)));
-  }
-  for (const Family& family : {calls, bytes})
-    families.add(family.name.c_str(), family.type, family.help.c_str()).samples = family.samples;
+  const auto add = [&](const char* name, const char* help, auto CommunicatorStats::Calls::* count) {
+    Family& family = families.add(name, Family::Type::kCounter, help);
+    for (int i = 0; i < kOpCount; ++i) {
+      const Op op = static_cast<Op>(i);
+      family.samples.push_back(
+          families.sample({{"op", to_string(op)}}, static_cast<double>(stats.of(op).*count)));
+    }
+  };
+  add("lockstep_op_calls_total", "Calls of this rank, by operation.",
+      &CommunicatorStats::Calls::calls);
+  add("lockstep_op_bytes_total",
+      "Payload bytes of these calls; the algorithm's traffic is not counted.",
+      &CommunicatorStats::Calls::bytes);
 }
 
 }  // namespace

@@ -47,8 +47,8 @@ for compiler in g++ c++ cc; do
     exit 1
   fi
 done
-inside lockstep train mnist --data digits --nproc 2 --epochs 1 --max-steps 20 --output /root/run
-inside test -f /root/run/result.json
+inside lockstep train mnist --data digits --nproc 2 --epochs 1 --max-steps 20 --output /srv/run
+inside test -f /srv/run/result.json
 inside lockstep doctor | grep "libtorch" | grep "/opt/libtorch"
 inside ldd /usr/lib/liblockstep-torch*.so.[0-9] | grep -v libtorch_cpu | grep -v libc10 | (! grep "not found")
 echo "The first job ran from the packages alone."
@@ -56,7 +56,7 @@ echo "The first job ran from the packages alone."
 # Programs in C++, C and Fortran, by pkg-config and by CMake, with Debian's compilers.
 inside sh -c "DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends /debs/liblockstep-dev_*.deb g++ gfortran cmake ninja-build pkg-config" \
   >"$work/apt-dev.log" 2>&1 || { tail -n 20 "$work/apt-dev.log"; exit 1; }
-program=$work/debian/root/program
+program=$work/debian/srv/program
 mkdir "$program"
 cp "$source_dir/tests/install/pkg_config/app.cpp" "$source_dir/examples/c/regression.c" "$source_dir/examples/fortran/advection.f90" "$program/"
 cat >"$program/CMakeLists.txt" <<'END'
@@ -71,13 +71,13 @@ add_executable(advection advection.f90)
 target_link_libraries(advection PRIVATE lockstep::fortran)
 END
 flags='$(pkg-config --define-variable=torch_dir=/opt/libtorch --cflags --libs'
-inside sh -c "cd /root/program && g++ app.cpp -o app $flags lockstep) && lockstep run -np 2 ./app" | grep "2 ranks, sum 9"
-inside sh -c "cd /root/program && gcc -std=c11 -Wall -Wextra -Wpedantic -Werror regression.c -o regression $flags lockstep-c) -lm && lockstep run -np 2 ./regression"
-inside sh -c 'cd /root/program && LOCKSTEP_LIBTORCH=/opt/libtorch cmake -B build -G Ninja >cmake.log 2>&1 && cmake --build build >>cmake.log 2>&1' ||
+inside sh -c "cd /srv/program && g++ app.cpp -o app $flags lockstep) && lockstep run -np 2 ./app" | grep "2 ranks, sum 9"
+inside sh -c "cd /srv/program && gcc -std=c11 -Wall -Wextra -Wpedantic -Werror regression.c -o regression $flags lockstep-c) -lm && lockstep run -np 2 ./regression"
+inside sh -c 'cd /srv/program && LOCKSTEP_LIBTORCH=/opt/libtorch cmake -B build -G Ninja >cmake.log 2>&1 && cmake --build build >>cmake.log 2>&1' ||
   { tail -n 40 "$program/cmake.log"; exit 1; }
-inside lockstep run -np 2 /root/program/build/app | grep "2 ranks, sum 9"
-inside lockstep run -np 2 /root/program/build/regression
-inside lockstep run -np 2 /root/program/build/advection | grep "largest error in a step"
+inside lockstep run -np 2 /srv/program/build/app | grep "2 ranks, sum 9"
+inside lockstep run -np 2 /srv/program/build/regression
+inside lockstep run -np 2 /srv/program/build/advection | grep "largest error in a step"
 umount "$work/debian/proc" "$work/debian/opt/libtorch"
 rm -rf --one-file-system "$work/debian"
 echo "Programs in C++, C and Fortran ran on two ranks."

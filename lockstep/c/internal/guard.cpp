@@ -2,7 +2,6 @@
 
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <new>
@@ -10,6 +9,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/utf8.h"
 
 namespace lockstep::inline v0::c_api {
 namespace {
@@ -26,11 +26,7 @@ constinit thread_local LastCall last_call;
 
 lockstep_status keep(lockstep_status status, const char* text) noexcept {
   if (*text == '\0') text = "an exception without a message";
-  const size_t room = sizeof last_call.error - 1;
-  size_t size = std::min(std::strlen(text), room);
-  // Not in the middle of a character of UTF-8.
-  if (size == room)
-    while (size > 0 && (static_cast<unsigned char>(text[size]) & 0xC0) == 0x80) --size;
+  const size_t size = whole_characters(text, sizeof last_call.error - 1);
   std::memcpy(last_call.error, text, size);
   last_call.error[size] = '\0';
   return status;
