@@ -63,10 +63,8 @@ if(LOCKSTEP_WERROR)
   target_compile_options(lockstep_flags INTERFACE -Werror)
 endif()
 # No product and sum rounded once (FMA) where the source rounds twice: compilers take such instructions by themselves where a processor
-# has them, as each 64-bit ARM and no plain x86-64 does, and other numbers would come out. What is meant to be one says so: std::fma.
-if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" OR CMAKE_CXX_FLAGS MATCHES "-m(arch|fma|avx)")
-  target_compile_options(lockstep_flags INTERFACE -ffp-contract=off)
-endif()
+# has them, and other numbers would come out. What is meant to be one says so: std::fma.
+target_compile_options(lockstep_flags INTERFACE -ffp-contract=off)
 # Backtraces and std::source_location print paths relative to the source tree.
 target_compile_options(lockstep_flags INTERFACE "-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=")
 if(LOCKSTEP_FUZZ)

@@ -14,6 +14,10 @@ stop() {
   exit "$code"
 }
 
+# `set -e` ends a script without a word. A command that fails where none was expected to is named, so that nobody sees a prompt and no reason.
+set -E
+trap 'status=$?; printf "%s: line %s: this failed with exit code %s: %s\n" "${BASH_SOURCE[0]}" "$LINENO" "$status" "$BASH_COMMAND" >&2' ERR
+
 seconds_since() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }'; }
 
 # Compile jobs: one a core, but no more than memory holds (a file that includes torch.h takes up to 1.5 GB).
@@ -34,7 +38,7 @@ build_jobs() {
 configure() {
   local preset=$1 build="$ROOT/build/$1" key
   shift
-  key="$ROOT|$(cksum <"$ROOT/CMakePresets.json")|$TORCH_FOLDER|${CXX:-}|${CXXFLAGS:-}|$(command -v mpirun || true)|$(ls "$ROOT/build/mpi-abi/bin" 2>/dev/null | cksum)|$*"
+  key="$ROOT|$(cksum <"$ROOT/CMakePresets.json")|$TORCH_FOLDER|${CXX:-}|${CXXFLAGS:-}|$(command -v mpirun || true)|$({ ls "$ROOT/build/mpi-abi/bin" 2>/dev/null || true; } | cksum)|$*"
   if [ -f "$build/build.ninja" ] && [ "$(cat "$build/configured.txt" 2>/dev/null)" = "$key" ]; then
     return
   fi

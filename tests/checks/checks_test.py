@@ -389,6 +389,35 @@ class Quickstart(unittest.TestCase):
             if code:
                 self.assertIn(f"needs g++ 11 or clang 16, or newer; {compiler} is version {version}.", output)
 
+    def test_a_fresh_clone_is_built(self):
+        """The first command on a machine that has the dependencies and nothing of a former build."""
+        for name in ("scripts", "CMakePresets.json"):
+            (shutil.copytree if os.path.isdir(os.path.join(ROOT, name)) else shutil.copy)(os.path.join(ROOT, name), os.path.join(self.root, name))
+        programs = os.path.join(self.root, "programs")
+        os.mkdir(programs)
+        for name, does in (("cmake", 'if [ "$1" = --version ]; then echo "cmake version 3.25.1"; else touch build/release/build.ninja; fi'),
+                           ("ninja", 'echo "@1/1@ c++"')):
+            with open(os.path.join(programs, name), "w", encoding="utf-8") as f:
+                f.write(f"#!/bin/sh\n{does}\n")
+            os.chmod(os.path.join(programs, name), 0o755)
+        torch = os.path.join(ROOT, ".venv/lib")
+        torch = [os.path.join(folder, "torch") for folder, names, _ in os.walk(torch) if os.path.basename(folder) == "site-packages" and
+                 "torch" in names]
+        libtorch = os.environ.get("LOCKSTEP_LIBTORCH") or (torch[0] if torch else "")
+        if not libtorch:
+            self.skipTest("no libtorch in .venv and no LOCKSTEP_LIBTORCH")
+        done = subprocess.run(["bash", os.path.join(self.root, "scripts/quickstart"), "--build-only"], capture_output=True, text=True, check=False,
+                              env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "LOCKSTEP_LIBTORCH": libtorch})
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("Configuring build/release\n", done.stdout)
+        self.assertIn("build/release/bin/lockstep is there", done.stdout)
+
+    def test_no_script_ends_without_a_word(self):
+        got, output = self.ask("inner() { false; }; inner; echo not reached")
+        self.assertEqual(got, 1)
+        self.assertIn("this failed with exit code 1: false", output)
+        self.assertNotIn("not reached", output)
+
     def test_how_long_it_will_take(self):
         for asked, said in (("4 111 60", ""), ("30 60 9", ""), ("10 100 20", ", about 3 min left"), ("50 100 180", ", about 3 min left"),
                             ("90 100 180", ", less than a minute left")):
