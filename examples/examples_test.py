@@ -159,6 +159,39 @@ def ddp_linear(job):
                  [f"rank {r} of {ranks}: loss #, parameters equal on all ranks" for r in range(ranks)])
 
 
+# Writes a model for the example, and says how well what the example saved has learned.
+SCRIPTED = """
+import sys, torch
+torch.manual_seed(1)
+model = torch.nn.Sequential(torch.nn.Linear(2, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
+if sys.argv[1] == "write":
+    torch.jit.script(model).save(sys.argv[2])
+else:
+    x = torch.rand(1000, 2) * 2 - 1
+    print((torch.jit.load(sys.argv[2])(x) - x.prod(1, keepdim=True)).square().mean().item())
+"""
+
+
+def torchscript(job):
+    def losses(text):
+        got = re.fullmatch(r"step 0: loss (\d\.\d{3})\nstep 300: loss (\d\.\d{3})\n(saved as trained.pt\n)?", text)
+        if not got or float(got[2]) > 0.02 or float(got[2]) > float(got[1]) / 4:
+            sys.exit(f"torchscript has not learned:\n{text}")
+
+    losses(job.output("torchscript"))
+    if job.way != "run" or job.ranks != 2:
+        return
+    try:
+        subprocess.run([job.options.python, "-c", SCRIPTED, "write", "model.pt"], check=True, stderr=subprocess.PIPE)
+    except (OSError, subprocess.CalledProcessError):
+        print(f"torchscript: {job.options.python} has no torch, so no file of Python's was trained")
+        return
+    losses(job.output("torchscript", "model.pt", "trained.pt"))
+    error = subprocess.run([job.options.python, "-c", SCRIPTED, "read", "trained.pt"], check=True, stdout=subprocess.PIPE, encoding="utf-8")
+    if float(error.stdout) > 0.02:
+        sys.exit(f"Python finds an error of {error.stdout} in what torchscript has saved")
+
+
 def check_trace(file, ranks):
     """That the file is as the Trace Event Format asks for, and that the events of a track lie within each other or apart.
     Returns its complete events."""
@@ -612,7 +645,7 @@ def recovery_divided(job):
 
 
 # Those that take words and no flags.
-WITH_WORDS = ("checkpoint", "context_parallel", "cooperation", "divided_checkpoint", "divided_models", "language_model", "pipeline", "zero",
+WITH_WORDS = ("checkpoint", "context_parallel", "cooperation", "divided_checkpoint", "divided_models", "language_model", "pipeline", "torchscript", "zero",
               "pipeline_resnet", "split_rnn")
 
 
@@ -656,7 +689,7 @@ def missing(options, way):
 
 def main():
     examples = {f.__name__: f for f in (partitioner, hello_world, matrix, primitives, groups, data_parallel, model_parallel,
-                                        ddp_linear, uneven_inputs, mixed_precision, fine_tuning, language_model,
+                                        ddp_linear, torchscript, uneven_inputs, mixed_precision, fine_tuning, language_model,
                                         pipeline, checkpoint, resume, mnist_from_scratch, mnist_ring, mnist_ddp, cifar_mpi, cifar_ddp,
                                         cifar_horovod, cooperation, parameter_averaging, zero, tensor_parallel,
                                         expert_parallel, context_parallel, divided_checkpoint, divided_models, products, recovery, recovery_divided, roles, timeline,
@@ -664,6 +697,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True, type=os.path.abspath)
     parser.add_argument("--launcher", default="")
+    parser.add_argument("--python", default=sys.executable, help="one that has torch, for what PyTorch reads and writes")
     parser.add_argument("example", choices=examples)
     parser.add_argument("way", choices=["alone", "run", *MPIRUNS, "torchrun", "device"])
     options = parser.parse_args()

@@ -14,7 +14,7 @@
 namespace lockstep::inline v0::data {
 namespace {
 
-constexpr int kSide = 28;
+constexpr int kDigitSide = 28;
 constexpr int kStepsPerSpan = 6;  // line segments of a curve between two of its points
 
 // Draws a sample.
@@ -97,7 +97,7 @@ std::vector<StrokePoint> flatten(const Stroke& stroke, float jitter, Pen& pen) {
   return chain;
 }
 
-using Canvas = std::array<float, kSide * kSide>;  // ink, 0..1
+using Canvas = std::array<float, kDigitSide * kDigitSide>;  // ink, 0..1
 
 // Draws a line from a to b, `radius` wide on each side, whose edge fades over 2 * `soft` pixels.
 void draw_line(Canvas& canvas, StrokePoint a, StrokePoint b, float radius, float soft, float ink) {
@@ -106,7 +106,7 @@ void draw_line(Canvas& canvas, StrokePoint a, StrokePoint b, float radius, float
     return std::max(0, static_cast<int>(std::floor(std::min(p, q) - reach)));
   };
   const auto end = [&](float p, float q) {
-    return std::min(kSide, static_cast<int>(std::floor(std::max(p, q) + reach)) + 1);
+    return std::min(kDigitSide, static_cast<int>(std::floor(std::max(p, q) + reach)) + 1);
   };
   const int x_first = first(a.x, b.x), x_end = end(a.x, b.x), y_end = end(a.y, b.y);
   for (int y = first(a.y, b.y); y < y_end; ++y) {
@@ -117,7 +117,7 @@ void draw_line(Canvas& canvas, StrokePoint a, StrokePoint b, float radius, float
       const float ex = px - t * dx, ey = py - t * dy, distance2 = ex * ex + ey * ey;
       if (distance2 >= reach * reach) continue;
       const float cover = std::min(1.0F, (reach - std::sqrt(distance2)) / (2.0F * soft)) * ink;
-      float& pixel = canvas[static_cast<size_t>(y) * kSide + static_cast<size_t>(x)];
+      float& pixel = canvas[static_cast<size_t>(y) * kDigitSide + static_cast<size_t>(x)];
       pixel = std::max(pixel, cover);
     }
   }
@@ -165,13 +165,15 @@ Digits render_digits(int64_t count, int64_t seed, DigitsSplit split) {
   std::array<std::vector<Glyph>, 10> glyphs;
   for (int digit = 0; digit < 10; ++digit) glyphs[static_cast<size_t>(digit)] = digit_glyphs(digit);
   Digits digits;
-  digits.images.resize(static_cast<size_t>(count) * kSide * kSide);
+  digits.images.resize(static_cast<size_t>(count) * kDigitSide * kDigitSide);
   digits.labels.resize(static_cast<size_t>(count));
   for (size_t i = 0; i < digits.labels.size(); ++i) {
     Pen pen(static_cast<uint64_t>(seed), split == DigitsSplit::kTrain ? 1 : 2, i);
     const size_t digit = pen.below(10);
     const Glyph& glyph = glyphs[digit][pen.below(glyphs[digit].size())];
-    draw_sample(glyph, pen, std::span(digits.images).subspan(i * kSide * kSide, kSide * kSide));
+    draw_sample(
+        glyph, pen,
+        std::span(digits.images).subspan(i * kDigitSide * kDigitSide, kDigitSide * kDigitSide));
     digits.labels[i] = static_cast<uint8_t>(digit);
   }
   return digits;

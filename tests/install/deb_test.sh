@@ -53,18 +53,21 @@ inside lockstep doctor | grep "libtorch" | grep "/opt/libtorch"
 inside ldd /usr/lib/liblockstep-torch*.so.[0-9] | grep -v libtorch_cpu | grep -v libc10 | (! grep "not found")
 echo "The first job ran from the packages alone."
 
-# Programs in C++, C and Fortran, by pkg-config and by CMake, with Debian's compilers.
+# Programs in C++, with TorchScript too, in C and Fortran, by pkg-config and by CMake, with Debian's compilers.
 inside sh -c "DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends /debs/liblockstep-dev_*.deb g++ gfortran cmake ninja-build pkg-config" \
   >"$work/apt-dev.log" 2>&1 || { tail -n 20 "$work/apt-dev.log"; exit 1; }
 program=$work/debian/srv/program
 mkdir "$program"
-cp "$source_dir/tests/install/pkg_config/app.cpp" "$source_dir/examples/c/regression.c" "$source_dir/examples/fortran/advection.f90" "$program/"
+cp "$source_dir/tests/install/pkg_config/app.cpp" "$source_dir/examples/c/regression.c" "$source_dir/examples/fortran/advection.f90" \
+  "$source_dir/examples/torchscript.cpp" "$source_dir/examples/on_ranks.h" "$source_dir/examples/usage.h" "$program/"
 cat >"$program/CMakeLists.txt" <<'END'
 cmake_minimum_required(VERSION 3.22)
 project(FromDebian LANGUAGES C CXX Fortran)
 find_package(lockstep REQUIRED COMPONENTS comm c)
 add_executable(app app.cpp)
 target_link_libraries(app PRIVATE lockstep::comm)
+add_executable(torchscript torchscript.cpp)
+target_link_libraries(torchscript PRIVATE lockstep::lockstep)
 add_executable(regression regression.c)
 target_link_libraries(regression PRIVATE lockstep::c m)
 add_executable(advection advection.f90)
@@ -76,8 +79,9 @@ inside sh -c "cd /srv/program && gcc -std=c11 -Wall -Wextra -Wpedantic -Werror r
 inside sh -c 'cd /srv/program && LOCKSTEP_LIBTORCH=/opt/libtorch cmake -B build -G Ninja >cmake.log 2>&1 && cmake --build build >>cmake.log 2>&1' ||
   { tail -n 40 "$program/cmake.log"; exit 1; }
 inside lockstep run -np 2 /srv/program/build/app | grep "2 ranks, sum 9"
+inside lockstep run -np 2 /srv/program/build/torchscript | grep "step 300: loss 0.0"
 inside lockstep run -np 2 /srv/program/build/regression
 inside lockstep run -np 2 /srv/program/build/advection | grep "largest error in a step"
 umount "$work/debian/proc" "$work/debian/opt/libtorch"
 rm -rf --one-file-system "$work/debian"
-echo "Programs in C++, C and Fortran ran on two ranks."
+echo "Programs in C++, TorchScript, C and Fortran ran on two ranks."
