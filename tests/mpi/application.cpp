@@ -213,10 +213,34 @@ void differ(Report& report, lockstep::FromMpiOptions options) {
   say_refusal(report, [&] { lockstep::from_mpi(MPI_COMM_WORLD, options); });
 }
 
-// Backend mpi under MPI_THREAD_FUNNELED, from a thread that must not call MPI.
-void other_thread(Report& report) {
-  lockstep::Communicator comm = lockstep::from_mpi(MPI_COMM_WORLD, {.backend = "mpi"});
-  std::thread([&] { say_refusal(report, [&] { comm.all_reduce(torch::ones({3})); }); }).join();
+// Backend mpi under MPI_THREAD_FUNNELED. Rank 0 makes each call on a thread that must not call MPI
+// first; the group stays in step.
+void other_thread(Report& report, lockstep::FromMpiOptions options) {
+  options.backend = "mpi";
+  std::optional<lockstep::Communicator> comm = lockstep::from_mpi(MPI_COMM_WORLD, options);
+  const auto refused = [&](const auto& call) {
+    if (comm->rank() != 0) return;
+    std::thread([&] { say_refusal(report, call); }).join();
+  };
+  const auto add_up = [&](lockstep::Communicator group) {
+    const at::Tensor sum = torch::full({1}, group.rank() + 1, torch::kLong);
+    group.all_reduce(sum);
+    return sum.item<int64_t>() == group.size() * (group.size() + 1) / 2 ? "right" : "wrong";
+  };
+  refused([&] { comm->all_reduce(torch::ones({3})); });
+  report.say(std::string("sum: ") + add_up(*comm));
+  at::Tensor one = torch::ones({3});
+  lockstep::Work work = comm->iall_reduce(one);
+  refused([&] { work.wait(); });
+  refused([&] { work.test(); });
+  refused([&] { comm->progress(); });
+  work.wait();
+  report.say(std::string("work: ") +
+             (one[2].item<float>() == static_cast<float>(comm->size()) ? "right" : "wrong"));
+  refused([&] { comm->split(0, -comm->rank()); });
+  report.say(std::string("group: ") + add_up(*comm->split(0, -comm->rank())));
+  std::thread([&] { comm.reset(); }).join();
+  report.say("freed");
 }
 
 // Rank 1 dies; the others get an exception, and end in order.
@@ -283,7 +307,7 @@ int main(int argc, char** argv) {
   if (scenario == "killed") killed(report, options);
   if (scenario == "late") late(report, options);
   if (scenario == "differ") differ(report, options);
-  if (scenario == "other_thread") other_thread(report);
+  if (scenario == "other_thread") other_thread(report, options);
   // MPI_Finalize would wait for a rank that is gone.
   if (scenario == "killed" || scenario == "late") ::_exit(0);
   if (scenario == "trainers") {

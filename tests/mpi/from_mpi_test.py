@@ -162,9 +162,17 @@ class FromMpi(unittest.TestCase):
         self.for_each_mpi(check)
 
     def test_a_thread_that_mpi_forbids(self):
+        """Its calls are refused before they are made, so that the ranks stay in step."""
         def check(mpi):
-            for lines in self.run_ranks(mpi, 2, "other_thread").values():
-                self.assertRegex(lines[0], "all_reduce .*: this thread may not call MPI", self.output)
+            said = self.run_ranks(mpi, 2, "other_thread")
+            right = ["sum: right", "work: right", "group: right", "freed"]
+            self.assertEqual(said["rank1"], right, self.output)
+            refused = [line for line in said["rank0"] if line not in right]
+            self.assertEqual([line for line in said["rank0"] if line in right], right, self.output)
+            calls = ("all_reduce", "wait", "test", "progress", "split")
+            self.assertEqual(len(refused), len(calls), refused)
+            for line, call in zip(refused, calls):
+                self.assertRegex(line, f"^{call}: this thread may not call MPI: ", self.output)
 
         self.for_each_mpi(check)
 

@@ -116,22 +116,25 @@ class MpiBackend final : public Backend {
         rank_(options.rank),
         spins_(options.local_size <= usable_cpu_count() ? 2000 : 0) {}
 
-  // Frees this process's objects: in Open MPI and MPICH that tells the peers nothing.
+  // Frees this process's objects: in Open MPI and MPICH that tells the peers nothing. On a thread
+  // that may not call MPI they are left to MPI_Finalize.
   ~MpiBackend() override {
-    if (!mpi::usable(mpi_)) return;
-    const std::lock_guard lock(mpi::call_mutex());
-    if (std::all_of(pending_.begin(), pending_.end(), [](const auto& op) { return op->done; }))
-      mpi_.call.comm_free(&comm_);
-    else
+    if (!std::all_of(pending_.begin(), pending_.end(), [](const auto& op) { return op->done; })) {
       mpi::give_up_finalizing();
+      return;
+    }
+    if (refuses_caller() != nullptr) return;
+    const std::lock_guard lock(mpi::call_mutex());
+    mpi_.call.comm_free(&comm_);
   }
 
   const Capabilities& capabilities() const override { return capabilities_; }
 
+  const char* refuses_caller() const noexcept override { return world_->refuses_caller(); }
+
   std::unique_ptr<Request> start(const Call& call) override {
     auto op = std::make_shared<MpiOperation>();
     op->text = "#" + std::to_string(call.sequence) + " " + describe(call) + " over mpi";
-    world_->check_thread(op->text);
     const std::lock_guard lock(mpi::call_mutex());
     submit(call, *op);
     pending_.push_back(op);
