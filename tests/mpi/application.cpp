@@ -22,6 +22,18 @@
 
 namespace {
 
+bool stops_in_create_group = false;
+
+}  // namespace
+
+// In place of MPI's own where Lockstep looks for MPI in the program's scope.
+extern "C" int MPI_Comm_create_group(MPI_Comm comm, MPI_Group group, int tag, MPI_Comm* made) {
+  while (stops_in_create_group) ::pause();
+  return PMPI_Comm_create_group(comm, group, tag, made);
+}
+
+namespace {
+
 constexpr int kSteps = 5;
 constexpr int64_t kRows = 12;  // of all ranks together
 
@@ -243,6 +255,28 @@ void other_thread(Report& report, lockstep::FromMpiOptions options) {
   report.say("freed");
 }
 
+// A group of which rank 1 comes to all but MPI's own call.
+void stuck(Report& report) {
+  {
+    lockstep::Communicator comm = lockstep::from_mpi_fint(
+        MPI_Comm_c2f(MPI_COMM_WORLD), {.backend = "mpi", .timeout = std::chrono::seconds(3)});
+    stops_in_create_group = comm.rank() == 1;
+    const auto say = [&](const auto& call) {
+      try {
+        call();
+        report.say("no error");
+      } catch (const std::exception& error) {
+        const bool timeout = dynamic_cast<const lockstep::Timeout*>(&error) != nullptr;
+        report.say((timeout ? "Timeout: " : "another error: ") + std::string(error.what()));
+      }
+    };
+    say([&] { comm.split(0, -comm.rank()); });
+    say([&] { comm.barrier(); });
+    say([&] { lockstep::from_mpi(MPI_COMM_WORLD, {.timeout = std::chrono::seconds(3)}); });
+  }
+  report.say("freed");
+}
+
 // Rank 1 dies; the others get an exception, and end in order.
 void killed(Report& report, const lockstep::FromMpiOptions& options) {
   lockstep::Communicator comm = lockstep::from_mpi(MPI_COMM_WORLD, options);
@@ -298,7 +332,9 @@ int main(int argc, char** argv) {
     return 0;
   }
   int level = 0;
-  MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &level);
+  MPI_Init_thread(&argc, &argv,
+                  scenario == "stuck_serialized" ? MPI_THREAD_SERIALIZED : MPI_THREAD_FUNNELED,
+                  &level);
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   Report report(argv[2], place_in(MPI_COMM_WORLD).rank);
   lockstep::FromMpiOptions options{.timeout = std::chrono::seconds(30)};
@@ -308,8 +344,9 @@ int main(int argc, char** argv) {
   if (scenario == "late") late(report, options);
   if (scenario == "differ") differ(report, options);
   if (scenario == "other_thread") other_thread(report, options);
+  if (scenario.starts_with("stuck")) stuck(report);
   // MPI_Finalize would wait for a rank that is gone.
-  if (scenario == "killed" || scenario == "late") ::_exit(0);
+  if (scenario == "killed" || scenario == "late" || scenario.starts_with("stuck")) ::_exit(0);
   if (scenario == "trainers") {
     trainers(report, options);
     return 0;

@@ -51,12 +51,13 @@ World::World(const Library& library, Comm comm, int rank, int size, bool duplica
       any_thread_(!duplicate || takes_serialized_threads(library)) {}
 
 World::~World() {
-  if (!duplicate_ || unfinished_ || refuses_caller() != nullptr) return;
+  if (!duplicate_ || unfinished_ || !usable(library_) || refuses_caller() != nullptr) return;
   const std::lock_guard lock(call_mutex());
-  library_.call.comm_free(&comm_);
+  if (answering()) library_.call.comm_free(&comm_);
 }
 
 const char* World::refuses_caller() const noexcept {
+  if (!answering()) return nullptr;  // the call says so
   if (!usable(library_)) return "MPI_Finalize was called already";
   if (any_thread_ || is_main_thread(library_)) return nullptr;
   return "this thread may not call MPI: call it on the thread that called MPI_Init, or initialise "
@@ -73,6 +74,7 @@ Comm duplicate(const Library& library, Comm comm, Deadline deadline) {
   pending->request = library.handle.request_null;
   {
     const std::lock_guard lock(call_mutex());
+    check_answering();
     check(library, library.call.comm_idup(comm, &pending->comm, &pending->request),
           "MPI_Comm_idup");
   }
@@ -80,6 +82,7 @@ Comm duplicate(const Library& library, Comm comm, Deadline deadline) {
     int done = 0;
     {
       const std::lock_guard lock(call_mutex());
+      check_answering();
       Status status;
       check(library, library.call.test(&pending->request, &done, &status), "MPI_Comm_idup");
       if (done != 0) {

@@ -28,7 +28,7 @@ class World {
 
   // An operation on it was given up, and MPI may still work on it.
   void leave_to_mpi() const { unfinished_ = true; }
-  // Backend::refuses_caller(): the program's MPI allows calls of its main thread alone
+  // Backend::refuses_caller(), while MPI answers: the program's MPI allows calls of its main thread alone
   // (MPI_THREAD_SINGLE and MPI_THREAD_FUNNELED) and this is another one, or MPI is finalised.
   const char* refuses_caller() const noexcept;
   // Whether MPI allows calls of any thread, one at a time.
