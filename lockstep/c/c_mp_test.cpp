@@ -108,7 +108,8 @@ TEST(CModel, NullOfOneRankIsEveryRanks) {
   with_folder(2, [](const std::string& folder) { return check_null_in_models(folder.c_str()); });
 }
 TEST(CModel, UnlikeOptimizersInCheckpointsAreSeen) {
-  with_folder(3, [](const std::string& folder) { return check_unlike_checkpoints(folder.c_str()); });
+  with_folder(3,
+              [](const std::string& folder) { return check_unlike_checkpoints(folder.c_str()); });
 }
 
 TEST(CModel, ALossFromAFile) {

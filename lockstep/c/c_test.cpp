@@ -13,8 +13,8 @@
 #include "lockstep/c/internal/arrays.h"
 #include "lockstep/c/lockstep.h"
 #include "lockstep/core/errors.h"
-#include "lockstep/device/choose.h"
 #include "lockstep/core/internal/test_support.h"
+#include "lockstep/device/choose.h"
 
 namespace lockstep::inline v0::c_test {
 namespace {
@@ -144,9 +144,9 @@ TEST(C, DlpackTensorsAreViews) {
   refused(kDLCUDAManaged, "it is on CUDA's managed memory");
   // The memory is the CPU's.
   const device::VisibleDevices visible = device::visible_devices();
-  refused(kDLCUDA, !visible.has_cuda    ? "'cuda:0': this program's libtorch is a CPU build"
-                   : visible.cuda == 0  ? "'cuda:0': this process sees no CUDA device"
-                                        : "data is no memory of cuda:0");
+  refused(kDLCUDA, !visible.has_cuda   ? "'cuda:0': this program's libtorch is a CPU build"
+                   : visible.cuda == 0 ? "'cuda:0': this process sees no CUDA device"
+                                       : "data is no memory of cuda:0");
   managed->dl_tensor.device.device_type = kDLCUDAHost;
   EXPECT_EQ(lockstep_array_from_dlpack(managed, &array), LOCKSTEP_OK) << lockstep_last_error();
   EXPECT_EQ(array.device_type, LOCKSTEP_CPU);

@@ -202,12 +202,11 @@ lockstep_status lockstep_model_evaluate(lockstep_model* model, const lockstep_ar
                                         int32_t target_count, double* loss) {
   return guarded([&] {
     c_api::Training& training = c_api::training_of(model);
-    const double mean =
-        training.evaluate([&] { return tensors_of(inputs, input_count, "inputs"); },
-                          [&] {
-                            needed(loss, "loss");
-                            return tensors_of(targets, target_count, "targets");
-                          });
+    const double mean = training.evaluate([&] { return tensors_of(inputs, input_count, "inputs"); },
+                                          [&] {
+                                            needed(loss, "loss");
+                                            return tensors_of(targets, target_count, "targets");
+                                          });
     *loss = mean;
   });
 }

@@ -488,8 +488,9 @@ int check_null_in_models(const char* folder) {
   fill_part(&part, 0, rank, size);
   double loss = 0;
   snprintf(words, sizeof words, "rank %d could not compute", (int)size - 1);
-  CHECK_ERROR(lockstep_model_evaluate(model, &part.inputs, 1, &part.targets, 1, last ? NULL : &loss),
-              last ? LOCKSTEP_INVALID_ARGUMENT : LOCKSTEP_MISMATCH, last ? "loss is NULL" : words);
+  CHECK_ERROR(
+      lockstep_model_evaluate(model, &part.inputs, 1, &part.targets, 1, last ? NULL : &loss),
+      last ? LOCKSTEP_INVALID_ARGUMENT : LOCKSTEP_MISMATCH, last ? "loss is NULL" : words);
   CHECK_ERROR(lockstep_model_save(model, rank == 0 ? NULL : path),
               rank == 0 ? LOCKSTEP_INVALID_ARGUMENT : LOCKSTEP_CHECKPOINT_ERROR, "path is NULL");
   CHECK_ERROR(lockstep_model_save_script(model, rank == 0 ? NULL : path),

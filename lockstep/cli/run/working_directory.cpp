@@ -69,8 +69,7 @@ std::string absolute_conf(const std::string& conf, const fs::path& here) {
                       std::find(kFilesOfConf.begin(), kFilesOfConf.end(),
                                 std::string_view(pair).substr(0, equals)) != kFilesOfConf.end();
     result += begin == 0 ? "" : ",";
-    result +=
-        file ? pair.substr(0, equals + 1) + absolute(pair.substr(equals + 1), here) : pair;
+    result += file ? pair.substr(0, equals + 1) + absolute(pair.substr(equals + 1), here) : pair;
     begin = end + 1;
   }
   return result;
@@ -88,8 +87,8 @@ RunFlags with_absolute_paths(RunFlags flags, const fs::path& here) {
     const size_t equals = variable.find('=');
     if (equals == std::string::npos) continue;
     if (const PathVariable* known = path_variable(std::string_view(variable).substr(0, equals)))
-      variable = variable.substr(0, equals + 1) +
-                 absolute(variable.substr(equals + 1), known->kind, here);
+      variable =
+          variable.substr(0, equals + 1) + absolute(variable.substr(equals + 1), known->kind, here);
   }
   return flags;
 }

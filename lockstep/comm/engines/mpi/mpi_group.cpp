@@ -106,8 +106,9 @@ Comm create_group(const World& job, const std::vector<int>& members, Deadline de
     comm = create_aside(job, group, patience, stuck);
   } else {
     const EndsProcess watch(
-        patience, stuck + "nothing can take this program's only thread for MPI out of the call, so "
-                          "Lockstep ends the process (with MPI_THREAD_SERIALIZED it throws)");
+        patience, stuck +
+                      "nothing can take this program's only thread for MPI out of the call, so "
+                      "Lockstep ends the process (with MPI_THREAD_SERIALIZED it throws)");
     check(library, library.call.comm_create_group(job.comm(), group, 0, &comm),
           "MPI_Comm_create_group");
   }
