@@ -259,7 +259,7 @@ void other_thread(Report& report, lockstep::FromMpiOptions options) {
 void stuck(Report& report) {
   {
     lockstep::Communicator comm = lockstep::from_mpi_fint(
-        MPI_Comm_c2f(MPI_COMM_WORLD), {.backend = "mpi", .timeout = std::chrono::seconds(3)});
+        MPI_Comm_c2f(MPI_COMM_WORLD), {.backend = "mpi", .timeout = std::chrono::seconds(8)});
     stops_in_create_group = comm.rank() == 1;
     const auto say = [&](const auto& call) {
       try {
@@ -272,7 +272,7 @@ void stuck(Report& report) {
     };
     say([&] { comm.split(0, -comm.rank()); });
     say([&] { comm.barrier(); });
-    say([&] { lockstep::from_mpi(MPI_COMM_WORLD, {.timeout = std::chrono::seconds(3)}); });
+    say([&] { lockstep::from_mpi(MPI_COMM_WORLD, {.timeout = std::chrono::seconds(8)}); });
   }
   report.say("freed");
 }

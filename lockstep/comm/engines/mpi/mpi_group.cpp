@@ -21,10 +21,6 @@
 namespace lockstep::inline v0::mpi {
 namespace {
 
-void check(const Library& library, int code, const char* function) {
-  if (code != kSuccess) throw PeerLost(std::string(function) + ": " + library.error_text(code), -1);
-}
-
 std::string stuck_text(const World& job, const std::vector<int>& members,
                        std::chrono::nanoseconds patience) {
   std::ostringstream text;
@@ -53,7 +49,7 @@ Comm create_aside(const World& job, Group group, std::chrono::nanoseconds patien
     stop_answering(stuck + "end this process");
     check_answering();
   }
-  check(job.library(), code.get(), "MPI_Comm_create_group");
+  check_success(job.library(), code.get(), "MPI_Comm_create_group");
   return creation->comm;
 }
 
@@ -98,10 +94,11 @@ Comm create_group(const World& job, const std::vector<int>& members, Deadline de
   Group world;
   Group group;
   Comm comm;
-  check(library, library.call.comm_group(job.comm(), &world), "MPI_Comm_group");
-  check(library,
-        library.call.group_incl(world, static_cast<int>(members.size()), members.data(), &group),
-        "MPI_Group_incl");
+  check_success(library, library.call.comm_group(job.comm(), &world), "MPI_Comm_group");
+  check_success(
+      library,
+      library.call.group_incl(world, static_cast<int>(members.size()), members.data(), &group),
+      "MPI_Group_incl");
   if (job.takes_any_thread()) {
     comm = create_aside(job, group, patience, stuck);
   } else {
@@ -109,8 +106,8 @@ Comm create_group(const World& job, const std::vector<int>& members, Deadline de
         patience, stuck +
                       "nothing can take this program's only thread for MPI out of the call, so "
                       "Lockstep ends the process (with MPI_THREAD_SERIALIZED it throws)");
-    check(library, library.call.comm_create_group(job.comm(), group, 0, &comm),
-          "MPI_Comm_create_group");
+    check_success(library, library.call.comm_create_group(job.comm(), group, 0, &comm),
+                  "MPI_Comm_create_group");
   }
   library.call.group_free(&group);
   library.call.group_free(&world);

@@ -130,6 +130,10 @@ void check_answering() {
   if (const std::string* why = process().stuck.get()) throw Timeout(*why);
 }
 
+void check_success(const Library& library, int code, const char* function) {
+  if (code != kSuccess) throw PeerLost(std::string(function) + ": " + library.error_text(code), -1);
+}
+
 bool usable(const Library& library) {
   if (!answering()) return false;
   int finalized = 0;

@@ -39,6 +39,9 @@ bool answering() noexcept;
 // Throws Timeout with that reason. Call it with call_mutex() held, since the call held it.
 void check_answering();
 
+// Throws PeerLost with MPI's text, after the function's name, for a code that is no success.
+void check_success(const Library& library, int code, const char* function);
+
 // "Open MPI v4.1.4 (libmpi.so.40)"; "" while no MPI is loaded.
 std::string library_name();
 

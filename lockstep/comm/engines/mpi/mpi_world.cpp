@@ -10,10 +10,6 @@
 namespace lockstep::inline v0::mpi {
 namespace {
 
-void check(const Library& library, int code, const char* function) {
-  if (code != kSuccess) throw PeerLost(std::string(function) + ": " + library.error_text(code), -1);
-}
-
 void check_initialised(const Library& library) {
   int initialised = 0;
   int finalised = 0;
@@ -75,8 +71,8 @@ Comm duplicate(const Library& library, Comm comm, Deadline deadline) {
   {
     const std::lock_guard lock(call_mutex());
     check_answering();
-    check(library, library.call.comm_idup(comm, &pending->comm, &pending->request),
-          "MPI_Comm_idup");
+    check_success(library, library.call.comm_idup(comm, &pending->comm, &pending->request),
+                  "MPI_Comm_idup");
   }
   while (true) {
     int done = 0;
@@ -84,7 +80,7 @@ Comm duplicate(const Library& library, Comm comm, Deadline deadline) {
       const std::lock_guard lock(call_mutex());
       check_answering();
       Status status;
-      check(library, library.call.test(&pending->request, &done, &status), "MPI_Comm_idup");
+      check_success(library, library.call.test(&pending->request, &done, &status), "MPI_Comm_idup");
       if (done != 0) {
         library.call.comm_set_errhandler(pending->comm, library.handle.errors_return);
         return pending->comm;
@@ -118,13 +114,14 @@ std::shared_ptr<const World> world_of(int number, const void* function, Deadline
   int between_groups = 0;
   int rank = 0;
   int size = 0;
-  check(library, library.call.comm_test_inter(comm, &between_groups), "MPI_Comm_test_inter");
+  check_success(library, library.call.comm_test_inter(comm, &between_groups),
+                "MPI_Comm_test_inter");
   if (between_groups != 0) {
     throw InvalidArgument(
         "from_mpi: this is an intercommunicator; MPI_Intercomm_merge makes one group of its two");
   }
-  check(library, library.call.comm_rank(comm, &rank), "MPI_Comm_rank");
-  check(library, library.call.comm_size(comm, &size), "MPI_Comm_size");
+  check_success(library, library.call.comm_rank(comm, &rank), "MPI_Comm_rank");
+  check_success(library, library.call.comm_size(comm, &size), "MPI_Comm_size");
   return std::make_shared<const World>(library, duplicate(library, comm, deadline), rank, size,
                                        true);
 }
