@@ -92,6 +92,12 @@ typedef struct lockstep_array lockstep_array;  // a view of memory
 // to. A function reads or writes `data` until it returns; a non-blocking one until its work is
 // complete.
 //
+// CUDA arrays have no stream of their own: Lockstep works in the order of the device's default
+// stream. What the program's other streams, or a DLPack tensor's producer, write to the memory is
+// complete before the call, and later work on other streams, or of the host, waits for the default
+// stream (cudaStreamSynchronize(0)) first. A CUDA array is INVALID_ARGUMENT in a process that sees
+// no such device.
+//
 //   double a[3][4];
 //   lockstep_array view = {.data = a, .shape = (int64_t[]){3, 4}, .ndim = 2,
 //                          .dtype = LOCKSTEP_FLOAT64};
@@ -116,8 +122,10 @@ struct DLManagedTensorVersioned;
 // Fills `out` with a view of a DLPack tensor. The tensor stays the caller's, who calls its deleter
 // once the view is not used any more; `out` points into it. The versioned form is DLPack 1.x.
 // Thread-safety: any thread.
-// Errors: INVALID_ARGUMENT for a device other than the CPU or CUDA, a type that lockstep_array
-// lacks, vectors of elements, and another major version.
+// Errors: INVALID_ARGUMENT for a device other than the CPU, memory of the CPU that CUDA has pinned,
+// or CUDA (ROCm, oneAPI, CUDA's managed memory and others are named), for a CUDA device that this
+// process does not see, a type that lockstep_array lacks, vectors of elements, and another major
+// version.
 LOCKSTEP_C_EXPORT lockstep_status lockstep_array_from_dlpack(const struct DLManagedTensor* tensor,
                                                              lockstep_array* out);
 LOCKSTEP_C_EXPORT lockstep_status lockstep_array_from_dlpack_versioned(

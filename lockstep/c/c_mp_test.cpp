@@ -75,6 +75,9 @@ TEST(C, AMismatchNamesTheLinesOfC) {
 TEST(C, AbortReachesTheOthers) {
   on_ranks(2, check_abort);
 }
+TEST(C, ANullHandleOfOneRankIsNamedByTheOthers) {
+  on_ranks(2, check_null_handles);
+}
 TEST(C, AKilledRankIsPeerLost) {
   on_ranks(2, check_lost_peer, {{1, SIGKILL}});
 }
@@ -99,6 +102,14 @@ TEST(CModel, UnlikeOptionsOfThreeAreSeen) {
 }
 TEST(CModel, Checkpoints) {
   with_folder(2, [](const std::string& folder) { return check_checkpoint(folder.c_str()); });
+}
+
+TEST(CModel, NullOfOneRankIsEveryRanks) {
+  with_folder(2, [](const std::string& folder) { return check_null_in_models(folder.c_str()); });
+}
+TEST(CModel, UnlikeOptimizersInCheckpointsAreSeen) {
+  with_folder(3,
+              [](const std::string& folder) { return check_unlike_checkpoints(folder.c_str()); });
 }
 
 TEST(CModel, ALossFromAFile) {

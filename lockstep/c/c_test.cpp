@@ -14,6 +14,7 @@
 #include "lockstep/c/lockstep.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
+#include "lockstep/device/choose.h"
 
 namespace lockstep::inline v0::c_test {
 namespace {
@@ -131,8 +132,24 @@ TEST(C, DlpackTensorsAreViews) {
   managed->dl_tensor.dtype = {kDLBfloat, 16, 1};
   EXPECT_EQ(lockstep_array_from_dlpack(managed, &array), LOCKSTEP_OK);
   EXPECT_EQ(array.dtype, LOCKSTEP_BFLOAT16);
-  managed->dl_tensor.device.device_type = kDLVulkan;
-  EXPECT_EQ(lockstep_array_from_dlpack(managed, &array), LOCKSTEP_INVALID_ARGUMENT);
+  const auto refused = [&](DLDeviceType type, const char* words) {
+    managed->dl_tensor.device.device_type = type;
+    EXPECT_EQ(lockstep_array_from_dlpack(managed, &array), LOCKSTEP_INVALID_ARGUMENT) << words;
+    const std::string line = lockstep_last_error();
+    EXPECT_NE(line.find(words), std::string::npos) << line;
+    EXPECT_EQ(line.find('\n'), std::string::npos) << line;
+  };
+  refused(kDLVulkan, "it is on Vulkan (DLPack's device type 7)");
+  refused(kDLROCM, "it is on ROCm (DLPack's device type 10)");
+  refused(kDLCUDAManaged, "it is on CUDA's managed memory");
+  // The memory is the CPU's.
+  const device::VisibleDevices visible = device::visible_devices();
+  refused(kDLCUDA, !visible.has_cuda   ? "'cuda:0': this program's libtorch is a CPU build"
+                   : visible.cuda == 0 ? "'cuda:0': this process sees no CUDA device"
+                                       : "data is no memory of cuda:0");
+  managed->dl_tensor.device.device_type = kDLCUDAHost;
+  EXPECT_EQ(lockstep_array_from_dlpack(managed, &array), LOCKSTEP_OK) << lockstep_last_error();
+  EXPECT_EQ(array.device_type, LOCKSTEP_CPU);
   managed->deleter(managed);
 
   DLManagedTensorVersioned* versioned = at::toDLPackVersioned(tensor);

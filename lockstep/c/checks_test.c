@@ -396,3 +396,45 @@ int check_lost_peer(void) {
   CHECK_OK(lockstep_comm_free(comm));
   return 0;
 }
+
+int check_null_handles(void) {
+  lockstep_comm* comm = NULL;
+  lockstep_init_options options = LOCKSTEP_INIT_OPTIONS;
+  options.timeout_seconds = 2;
+  CHECK_OK(lockstep_init(&options, &comm));
+  int32_t rank = 0, size = 0;
+  CHECK_OK(lockstep_comm_rank(comm, &rank));
+  CHECK_OK(lockstep_comm_size(comm, &size));
+  const int64_t one[1] = {1};
+  double x = 1;
+  lockstep_array array = vector_of(&x, one, LOCKSTEP_FLOAT64);
+  const int last = rank == size - 1;
+  /* A refused call has not been made: the right one follows, and all are in step. */
+  if (last) {
+    CHECK_ERROR(lockstep_all_reduce(NULL, &array, LOCKSTEP_SUM), LOCKSTEP_INVALID_ARGUMENT,
+                "comm is NULL");
+    CHECK_ERROR(lockstep_all_reduce(comm, NULL, LOCKSTEP_SUM), LOCKSTEP_INVALID_ARGUMENT,
+                "array is NULL");
+    CHECK_ERROR(lockstep_comm_split(comm, 0, 0, NULL), LOCKSTEP_INVALID_ARGUMENT, "group is NULL");
+    CHECK_ERROR(lockstep_broadcast_arrays(comm, NULL, 1, NULL, 0), LOCKSTEP_INVALID_ARGUMENT,
+                "arrays is NULL");
+  }
+  CHECK_OK(lockstep_all_reduce(comm, &array, LOCKSTEP_SUM));
+  CHECK_THAT(x == size);
+  /* If none follows, the others' time-out names the rank. */
+  char words[64];
+  snprintf(words, sizeof words, "rank %d", (int)size - 1);
+  lockstep_store* store = NULL;
+  CHECK_OK(lockstep_store_open(60, &store));
+  if (last) {
+    CHECK_ERROR(lockstep_all_reduce(NULL, &array, LOCKSTEP_SUM), LOCKSTEP_INVALID_ARGUMENT,
+                "comm is NULL");
+    CHECK_OK(lockstep_store_wait(store, "timed out", 60)); /* it lives, and calls nothing */
+  } else {
+    CHECK_ERROR(lockstep_all_reduce(comm, &array, LOCKSTEP_SUM), LOCKSTEP_TIMEOUT, words);
+    CHECK_OK(lockstep_store_set(store, "timed out", NULL, 0));
+  }
+  CHECK_OK(lockstep_store_free(store));
+  CHECK_OK(lockstep_comm_free(comm));
+  return 0;
+}

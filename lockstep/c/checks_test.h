@@ -28,6 +28,12 @@ int check_loss_function(void);
 int check_failed_forward(void);
 /* Two ranks or more: a rank's options, learning rate or loss are others than those of the rest. */
 int check_unlike_options(void);
+/* Two ranks or more: the last one has NULL for a handle. */
+int check_null_handles(void);
+/* Two ranks or more: each rank restores a checkpoint of its own. */
+int check_unlike_checkpoints(const char* folder);
+/* Two ranks or more: a rank has NULL in a call of a model. */
+int check_null_in_models(const char* folder);
 /* `folder` is the same for all ranks. */
 int check_checkpoint(const char* folder);
 int check_model_mistakes(const char* folder);

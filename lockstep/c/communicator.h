@@ -10,6 +10,9 @@
 // - INVALID_ARGUMENT comes before anything is sent and leaves the communicator as it was. After
 //   TIMEOUT, PEER_LOST and MISMATCH it is broken: the contents of the arrays are undefined, and
 //   every later call returns the same error at once. Free it, and make another or end.
+// - NULL for a handle, an array or a result is INVALID_ARGUMENT on that rank at once, as every
+//   mistake is. The other ranks, for whom it has not called, wait until it calls rightly, or until
+//   their time-out, whose text names it.
 // - Thread-safety: one thread at a time for a communicator and everything made from it, but for
 //   lockstep_comm_abort(). A second thread inside a call gets INVALID_ARGUMENT.
 #ifndef LOCKSTEP_C_COMMUNICATOR_H

@@ -42,6 +42,15 @@ Training& training_of(lockstep_model* model) {
   throw InvalidArgument("the model is not in training: call lockstep_model_start_training first");
 }
 
+// The other ranks, which compare their models, find that this one has none.
+void show_no_model(Communicator& comm) {
+  try {
+    check_same_on_all_ranks(comm, {});
+  } catch (const Error&) {
+    // The caller's own mistake is said instead.
+  }
+}
+
 static_assert(LOCKSTEP_C_ENDS_WITH(lockstep_mlp_options, dtype));
 
 lockstep_model* new_model(torch::jit::Module module, at::Device device) {
@@ -128,6 +137,7 @@ lockstep_status lockstep_model_parameter(lockstep_model* model, int32_t index, c
 
 lockstep_status lockstep_model_broadcast(lockstep_model* model, lockstep_comm* comm, int32_t root) {
   return guarded([&] {
+    if (model == nullptr && comm != nullptr) c_api::show_no_model(comm->comm);
     const c_api::ScriptModel& given = needed(model, "model").model;
     lockstep::Communicator& with = needed(comm, "comm").comm;
     lockstep::check_same_on_all_ranks(with, given.state());
@@ -167,6 +177,7 @@ lockstep_status lockstep_model_forward(lockstep_model* model, const lockstep_arr
 lockstep_status lockstep_model_start_training(lockstep_model* model, lockstep_comm* comm,
                                               const lockstep_training_options* given) {
   return guarded([&] {
+    if (model == nullptr && comm != nullptr) c_api::Training::leave_out(comm->comm);
     lockstep_model& trained = needed(model, "model");
     const lockstep::Communicator& with = needed(comm, "comm").comm;
     // The former training stays if this one cannot be made.
@@ -191,9 +202,12 @@ lockstep_status lockstep_model_evaluate(lockstep_model* model, const lockstep_ar
                                         int32_t target_count, double* loss) {
   return guarded([&] {
     c_api::Training& training = c_api::training_of(model);
-    double& result = needed(loss, "loss");
-    result = training.evaluate([&] { return tensors_of(inputs, input_count, "inputs"); },
-                               [&] { return tensors_of(targets, target_count, "targets"); });
+    const double mean = training.evaluate([&] { return tensors_of(inputs, input_count, "inputs"); },
+                                          [&] {
+                                            needed(loss, "loss");
+                                            return tensors_of(targets, target_count, "targets");
+                                          });
+    *loss = mean;
   });
 }
 
@@ -211,20 +225,20 @@ lockstep_status lockstep_model_steps(const lockstep_model* model, int64_t* steps
 lockstep_status lockstep_model_save(lockstep_model* model, const char* path) {
   return guarded([&] {
     const lockstep_model& given = needed(model, "model");
-    c_api::save_checkpoint(given.model, given.training.get(), &needed(path, "path"));
+    c_api::save_checkpoint(given.model, given.training.get(), path);
   });
 }
 
 lockstep_status lockstep_model_restore(lockstep_model* model, const char* path) {
   return guarded([&] {
     lockstep_model& given = needed(model, "model");
-    c_api::restore_checkpoint(given.model, given.training.get(), &needed(path, "path"));
+    c_api::restore_checkpoint(given.model, given.training.get(), path);
   });
 }
 
 lockstep_status lockstep_model_save_script(lockstep_model* model, const char* path) {
   return guarded([&] {
     lockstep_model& given = needed(model, "model");
-    c_api::save_script(given.model, given.training.get(), &needed(path, "path"));
+    c_api::save_script(given.model, given.training.get(), path);
   });
 }

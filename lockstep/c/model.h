@@ -11,6 +11,9 @@
 // Common to all functions here:
 // - "Rows" are the size of the first input's first dimension: the rank's samples.
 // - Arrays are read where they are; on another device than the model's they are copied.
+// - A NULL model is INVALID_ARGUMENT on its rank. The other ranks get a MISMATCH that names it where
+//   the call has a communicator and compares the models (broadcast, start_training); elsewhere
+//   their time-out names it. Other mistakes of a rank in a collective call reach all ranks at once.
 // - Thread-safety: one thread at a time for a model and its communicator.
 #ifndef LOCKSTEP_C_MODEL_H
 #define LOCKSTEP_C_MODEL_H
@@ -184,13 +187,15 @@ LOCKSTEP_C_EXPORT lockstep_status lockstep_model_steps(const lockstep_model* mod
 // Collective: all ranks of a model in training. A model that is not in training is written by the
 // calling process alone.
 // Errors: INVALID_ARGUMENT (on the other ranks CHECKPOINT_ERROR) for a path at which something else
-// is, SYSTEM_ERROR, CHECKPOINT_ERROR; what was at `path` is then unchanged.
+// is and for a NULL path, SYSTEM_ERROR, CHECKPOINT_ERROR; what was at `path` is then unchanged. Rank
+// 0's path counts.
 LOCKSTEP_C_EXPORT lockstep_status lockstep_model_save(lockstep_model* model, const char* path);
 // Reads it: parameters, buffers and, in training, the optimizer's state and the number of steps.
 // Every rank reads the files.
 // Collective: all ranks of a model in training.
 // Errors: CHECKPOINT_ERROR on all ranks if one cannot read it, MISMATCH if they have read different
-// models; the model is then as before.
+// models or states of the optimizer, with the first difference; the model and its training are then
+// as before.
 LOCKSTEP_C_EXPORT lockstep_status lockstep_model_restore(lockstep_model* model, const char* path);
 // Writes the model as a TorchScript file in evaluation mode, for inference elsewhere, whole or not
 // at all.

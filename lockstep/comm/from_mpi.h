@@ -44,10 +44,18 @@ struct FromMpiOptions {
 // hierarchical:mpi in this function only; their communicators may be used by any thread and outlive
 // MPI_Finalize. MPI_THREAD_FUNNELED suffices: below MPI_THREAD_SERIALIZED this function, and with
 // the two backends every call of the communicator and its destructor, must be on the thread that
-// called MPI_Init (InvalidArgument otherwise, after which the communicator is not used; gradients of a device are averaged on a thread of
-// libtorch's). With MPI_THREAD_SERIALIZED the program sees to it that none of its threads is in MPI
-// meanwhile. With the two backends making a group of some of the ranks has no deadline, since
-// MPI_Comm_create_group has none.
+// called MPI_Init. Otherwise a call is InvalidArgument before it is made, so that the same call on
+// that thread may follow and the group stays in step, and a destructor leaves its communicator to
+// MPI_Finalize. The tensors of a device are carried on a thread of Lockstep's, and a device's
+// gradients are averaged on one of libtorch's: both need MPI_THREAD_SERIALIZED, without which a
+// device is refused (InvalidArgument). With MPI_THREAD_SERIALIZED the program sees to it that none
+// of its threads is in MPI meanwhile.
+//
+// With the two backends the members of a new group call MPI_Comm_create_group, which blocks and has
+// no deadline. A member that does not come is a Timeout before it. If one stops inside it, the
+// others throw Timeout at the deadline, and all later calls of these backends in the process do;
+// below MPI_THREAD_SERIALIZED, where nothing can take the thread out of the call, a line on stderr
+// says so and the process ends with exit code 1.
 //
 // `mpi_function`: the address of any MPI function, as the program sees it, which finds the library
 // (lockstep/mpi.h gives it). Null: the MPI in the program's own scope, or loaded with RTLD_GLOBAL.

@@ -141,6 +141,37 @@ TEST(Init, AWrongSecretIsRefused) {
   });
 }
 
+// As when a launcher sends the variable to a host of another architecture: all ranks learn of it
+// before there is a communicator.
+TEST(Init, AnInstructionSetThatOneHostLacksIsRefusedOnAll) {
+#if defined(__aarch64__)
+  constexpr const char* kOther = "avx2";
+#else
+  constexpr const char* kOther = "neon";
+#endif
+  testing::expect_lone_ranks(2, [] {
+    const bool other = std::string(std::getenv("RANK")) == "1";
+    if (other) ::setenv("LOCKSTEP_CPU_CAPABILITY", kOther, 1);
+    const std::string line = std::string("LOCKSTEP_CPU_CAPABILITY is '") + kOther + "'";
+    const auto start = std::chrono::steady_clock::now();
+    std::string text = "no exception";
+    try {
+      init({.backend = "shm"});
+    } catch (const InvalidArgument& error) {
+      text = error.what();
+      EXPECT_TRUE(other) << text;
+      EXPECT_EQ(text.rfind(line, 0), 0u) << text;
+    } catch (const PeerLost& error) {
+      text = error.what();
+      EXPECT_FALSE(other) << text;
+      EXPECT_EQ(error.rank(), 1);
+    }
+    EXPECT_NE(text.find(line), std::string::npos) << text;
+    EXPECT_NE(text.find("on host "), std::string::npos) << text;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+  });
+}
+
 // The survivors' error, and its delay, when a rank dies by SIGKILL in the middle of a collective.
 void expect_peer_lost(const std::string& backend) {
   const auto start = std::chrono::steady_clock::now();

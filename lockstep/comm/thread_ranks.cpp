@@ -9,6 +9,7 @@
 #include "lockstep/comm/engines/local/local_backend.h"
 #include "lockstep/comm/engines/rounds/region.h"
 #include "lockstep/comm/internal/group_maker.h"
+#include "lockstep/core/instruction_set.h"
 #include "lockstep/core/mutex.h"
 #include "lockstep/trace/call_board.h"
 
@@ -16,6 +17,7 @@ namespace lockstep::inline v0 {
 
 void run_ranks_as_threads(int size, const std::function<void(Communicator&)>& fn,
                           std::chrono::nanoseconds timeout, uint32_t slot_bytes) {
+  (void)instruction_set_limit(process_env());  // before a rank waits for another's reduction
   rounds::Tuning tuning;
   rounds::RegionShape shape = rounds::default_shape(size);
   if (slot_bytes != 0) {

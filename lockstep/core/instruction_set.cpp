@@ -1,5 +1,7 @@
 #include "lockstep/core/instruction_set.h"
 
+#include <sys/utsname.h>
+
 #include <string>
 
 #include "lockstep/core/errors.h"
@@ -57,8 +59,12 @@ InstructionSet instruction_set_limit(const EnvLookup& env) {
     if (*value == name_of(set)) return set;
     names += std::string(name_of(set)) + ", ";
   }
+  // The host, since a launcher may have sent the variable to hosts of another architecture.
+  utsname host{};
+  ::uname(&host);
   throw InvalidArgument("LOCKSTEP_CPU_CAPABILITY is '" + *value + "'; it is one of " + names +
-                        "or unset");
+                        "or unset on host " + host.nodename + ", whose processor is " +
+                        host.machine);
 }
 
 InstructionSet instruction_set_used(const EnvLookup& env) {

@@ -23,7 +23,7 @@ std::span<const InstructionSet> instruction_sets();
 // The newest set that kernels may use, if the processor has it: LOCKSTEP_CPU_CAPABILITY, one of
 // instruction_sets() by its name, which are libtorch's for ATEN_CPU_CAPABILITY on x86-64. The last
 // of them where it is unset.
-// Throws: InvalidArgument for another value.
+// Throws: InvalidArgument for another value, with the host and its processor's architecture.
 InstructionSet instruction_set_limit(const EnvLookup& env);
 
 // The set that kernels do use: the newest that this processor has, within the limit.

@@ -33,6 +33,7 @@ TEST(InstructionSet, IsLimitedByTheEnvironment) {
     } catch (const InvalidArgument& error) {
       EXPECT_THAT(error.what(), ::testing::HasSubstr("LOCKSTEP_CPU_CAPABILITY is '" +
                                                      std::string(bad) + "'; it is one of default"));
+      EXPECT_THAT(error.what(), ::testing::ContainsRegex("on host .+, whose processor is .+"));
     }
   }
 }

@@ -22,6 +22,18 @@
 
 namespace {
 
+bool stops_in_create_group = false;
+
+}  // namespace
+
+// In place of MPI's own where Lockstep looks for MPI in the program's scope.
+extern "C" int MPI_Comm_create_group(MPI_Comm comm, MPI_Group group, int tag, MPI_Comm* made) {
+  while (stops_in_create_group) ::pause();
+  return PMPI_Comm_create_group(comm, group, tag, made);
+}
+
+namespace {
+
 constexpr int kSteps = 5;
 constexpr int64_t kRows = 12;  // of all ranks together
 
@@ -213,10 +225,56 @@ void differ(Report& report, lockstep::FromMpiOptions options) {
   say_refusal(report, [&] { lockstep::from_mpi(MPI_COMM_WORLD, options); });
 }
 
-// Backend mpi under MPI_THREAD_FUNNELED, from a thread that must not call MPI.
-void other_thread(Report& report) {
-  lockstep::Communicator comm = lockstep::from_mpi(MPI_COMM_WORLD, {.backend = "mpi"});
-  std::thread([&] { say_refusal(report, [&] { comm.all_reduce(torch::ones({3})); }); }).join();
+// Backend mpi under MPI_THREAD_FUNNELED. Rank 0 makes each call on a thread that must not call MPI
+// first; the group stays in step.
+void other_thread(Report& report, lockstep::FromMpiOptions options) {
+  options.backend = "mpi";
+  std::optional<lockstep::Communicator> comm = lockstep::from_mpi(MPI_COMM_WORLD, options);
+  const auto refused = [&](const auto& call) {
+    if (comm->rank() != 0) return;
+    std::thread([&] { say_refusal(report, call); }).join();
+  };
+  const auto add_up = [&](lockstep::Communicator group) {
+    const at::Tensor sum = torch::full({1}, group.rank() + 1, torch::kLong);
+    group.all_reduce(sum);
+    return sum.item<int64_t>() == group.size() * (group.size() + 1) / 2 ? "right" : "wrong";
+  };
+  refused([&] { comm->all_reduce(torch::ones({3})); });
+  report.say(std::string("sum: ") + add_up(*comm));
+  at::Tensor one = torch::ones({3});
+  lockstep::Work work = comm->iall_reduce(one);
+  refused([&] { work.wait(); });
+  refused([&] { work.test(); });
+  refused([&] { comm->progress(); });
+  work.wait();
+  report.say(std::string("work: ") +
+             (one[2].item<float>() == static_cast<float>(comm->size()) ? "right" : "wrong"));
+  refused([&] { comm->split(0, -comm->rank()); });
+  report.say(std::string("group: ") + add_up(*comm->split(0, -comm->rank())));
+  std::thread([&] { comm.reset(); }).join();
+  report.say("freed");
+}
+
+// A group of which rank 1 comes to all but MPI's own call.
+void stuck(Report& report) {
+  {
+    lockstep::Communicator comm = lockstep::from_mpi_fint(
+        MPI_Comm_c2f(MPI_COMM_WORLD), {.backend = "mpi", .timeout = std::chrono::seconds(8)});
+    stops_in_create_group = comm.rank() == 1;
+    const auto say = [&](const auto& call) {
+      try {
+        call();
+        report.say("no error");
+      } catch (const std::exception& error) {
+        const bool timeout = dynamic_cast<const lockstep::Timeout*>(&error) != nullptr;
+        report.say((timeout ? "Timeout: " : "another error: ") + std::string(error.what()));
+      }
+    };
+    say([&] { comm.split(0, -comm.rank()); });
+    say([&] { comm.barrier(); });
+    say([&] { lockstep::from_mpi(MPI_COMM_WORLD, {.timeout = std::chrono::seconds(8)}); });
+  }
+  report.say("freed");
 }
 
 // Rank 1 dies; the others get an exception, and end in order.
@@ -274,7 +332,9 @@ int main(int argc, char** argv) {
     return 0;
   }
   int level = 0;
-  MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &level);
+  MPI_Init_thread(&argc, &argv,
+                  scenario == "stuck_serialized" ? MPI_THREAD_SERIALIZED : MPI_THREAD_FUNNELED,
+                  &level);
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   Report report(argv[2], place_in(MPI_COMM_WORLD).rank);
   lockstep::FromMpiOptions options{.timeout = std::chrono::seconds(30)};
@@ -283,9 +343,10 @@ int main(int argc, char** argv) {
   if (scenario == "killed") killed(report, options);
   if (scenario == "late") late(report, options);
   if (scenario == "differ") differ(report, options);
-  if (scenario == "other_thread") other_thread(report);
+  if (scenario == "other_thread") other_thread(report, options);
+  if (scenario.starts_with("stuck")) stuck(report);
   // MPI_Finalize would wait for a rank that is gone.
-  if (scenario == "killed" || scenario == "late") ::_exit(0);
+  if (scenario == "killed" || scenario == "late" || scenario.starts_with("stuck")) ::_exit(0);
   if (scenario == "trainers") {
     trainers(report, options);
     return 0;

@@ -162,9 +162,37 @@ class FromMpi(unittest.TestCase):
         self.for_each_mpi(check)
 
     def test_a_thread_that_mpi_forbids(self):
+        """Its calls are refused before they are made, so that the ranks stay in step."""
         def check(mpi):
-            for lines in self.run_ranks(mpi, 2, "other_thread").values():
-                self.assertRegex(lines[0], "all_reduce .*: this thread may not call MPI", self.output)
+            said = self.run_ranks(mpi, 2, "other_thread")
+            right = ["sum: right", "work: right", "group: right", "freed"]
+            self.assertEqual(said["rank1"], right, self.output)
+            refused = [line for line in said["rank0"] if line not in right]
+            self.assertEqual([line for line in said["rank0"] if line in right], right, self.output)
+            calls = ("all_reduce", "wait", "test", "progress", "split")
+            self.assertEqual(len(refused), len(calls), refused)
+            for line, call in zip(refused, calls):
+                self.assertRegex(line, f"^{call}: this thread may not call MPI: ", self.output)
+
+        self.for_each_mpi(check)
+
+    def test_a_member_that_stops_while_mpi_makes_a_group(self):
+        """MPI_Comm_create_group has no deadline."""
+        def check(mpi):
+            what = "MPI_Comm_create_group on rank [01], for the group of ranks 1 0 of 2, has not returned for [0-9.]+ s"
+            said = self.run_ranks(mpi, 2, "stuck_serialized")
+            self.assertEqual(len(said), 2)
+            for lines in said.values():
+                self.assertEqual(len(lines), 4, self.output)
+                for line in lines[:3]:
+                    self.assertRegex(line, f"^Timeout: .*{what}.*end this process", self.output)
+                self.assertEqual(lines[3], "freed")
+            self.assertLess(self.took, 60)
+            # Where MPI allows one thread alone, the process ends.
+            said = self.run_ranks(mpi, 2, "stuck_funneled")
+            self.assertEqual(said, {"rank0": [], "rank1": []}, self.output)
+            self.assertRegex(self.output, f"{what}.*so Lockstep ends the process")
+            self.assertLess(self.took, 60)
 
         self.for_each_mpi(check)
 

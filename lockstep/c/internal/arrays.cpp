@@ -42,7 +42,7 @@ at::Device device_of(const lockstep_array& array, const std::string& name) {
   if (array.device_type == LOCKSTEP_CPU) return at::kCPU;
   if (array.device_type == LOCKSTEP_CUDA && array.device_index >= 0 &&
       array.device_index <= std::numeric_limits<c10::DeviceIndex>::max())
-    return {at::kCUDA, static_cast<c10::DeviceIndex>(array.device_index)};
+    return device::choose_device("cuda:" + number(array.device_index), 0, name + ": device");
   throw InvalidArgument(name + ": there is no device type " + number(array.device_type) +
                         ", index " + number(array.device_index));
 }
@@ -72,6 +72,18 @@ int64_t check_shape(const lockstep_array& array, int64_t element, const std::str
   return elements;
 }
 
+std::string device_text(int type) {
+  const char* name = type == kDLOpenCL        ? "OpenCL"
+                     : type == kDLVulkan      ? "Vulkan"
+                     : type == kDLMetal       ? "Metal"
+                     : type == kDLROCM        ? "ROCm"
+                     : type == kDLROCMHost    ? "ROCm's memory of the CPU"
+                     : type == kDLCUDAManaged ? "CUDA's managed memory"
+                     : type == kDLOneAPI      ? "oneAPI"
+                                              : "an unknown device";
+  return std::string(name) + " (DLPack's device type " + number(type) + ")";
+}
+
 lockstep_array view_of(const DLTensor& tensor) {
   if (tensor.dtype.lanes != 1) {
     throw InvalidArgument("DLPack tensor: elements of " + number(tensor.dtype.lanes) +
@@ -96,8 +108,9 @@ lockstep_array view_of(const DLTensor& tensor) {
     array.device_type = LOCKSTEP_CUDA;
     array.device_index = tensor.device.device_id;
   } else if (tensor.device.device_type != kDLCPU && tensor.device.device_type != kDLCUDAHost) {
-    throw InvalidArgument("DLPack tensor: device type " + number(tensor.device.device_type) +
-                          "; the CPU (1, 3) and CUDA (2) are known");
+    throw InvalidArgument("DLPack tensor: it is on " + device_text(tensor.device.device_type) +
+                          "; the CPU (1), memory of the CPU that CUDA has pinned (3) and CUDA (2) "
+                          "are known, so copy it to one of these");
   }
   array.data =
       tensor.data == nullptr ? nullptr : static_cast<char*>(tensor.data) + tensor.byte_offset;
@@ -140,8 +153,14 @@ at::Tensor tensor_of(const lockstep_array* given, const std::string& name) {
   const at::IntArrayRef shape(array.shape, dims);
   const auto options = at::TensorOptions().dtype(type).device(device_of(array, name));
   if (elements == 0) return at::empty(shape, options);
-  if (array.strides == nullptr) return at::from_blob(array.data, shape, options);
-  return at::from_blob(array.data, shape, at::IntArrayRef(array.strides, dims), options);
+  try {
+    if (array.strides == nullptr) return at::from_blob(array.data, shape, options);
+    return at::from_blob(array.data, shape, at::IntArrayRef(array.strides, dims), options);
+  } catch (const c10::Error& error) {  // CUDA knows where its memory is
+    const std::string why = error.what_without_backtrace();
+    throw InvalidArgument(name + ": data is no memory of " + options.device().str() + ": " +
+                          why.substr(0, why.find('\n')));
+  }
 }
 
 at::Tensor written_tensor(const lockstep_array* array, const std::string& name) {

@@ -215,6 +215,14 @@ Training::Training(ScriptModel& model, Communicator comm, const lockstep_trainin
   optimizer_ = optim::make_fused({torch::optim::OptimizerParamGroup(parameters_)}, *algorithm);
 }
 
+void Training::leave_out(Communicator& comm) noexcept {
+  try {
+    check_same_options(comm, std::nullopt);
+  } catch (const std::exception&) {
+    // A broken communicator: the others have learned of it.
+  }
+}
+
 Training::~Training() = default;
 
 Training::Part Training::compute(const Batch& inputs, const Batch& targets) {

@@ -30,6 +30,10 @@ class Training {
   // Throws: InvalidArgument for an option or a model without parameters to train, and Mismatch on
   // the other ranks; Mismatch for ranks with different models or options.
   Training(ScriptModel& model, Communicator comm, const lockstep_training_options* options);
+  // For a rank that has no model: the others, which construct theirs, get the Mismatch of a rank
+  // that cannot start. Throws nothing; the caller says what was wrong.
+  // Collective, with the constructor.
+  static void leave_out(Communicator& comm) noexcept;
   ~Training();
   Training(const Training&) = delete;
   Training& operator=(const Training&) = delete;

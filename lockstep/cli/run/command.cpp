@@ -11,6 +11,7 @@
 #include "lockstep/cli/run/mpi.h"
 #include "lockstep/cli/run/nodes.h"
 #include "lockstep/cli/run/settle.h"
+#include "lockstep/cli/run/working_directory.h"
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/log.h"
@@ -259,25 +260,6 @@ RunPlan plan_run(const RunFlags& given, const MachineFacts& machine) {
   return plan;
 }
 
-namespace {
-
-// Enters --wdir, in which the program is looked for. The paths of the other flags are those of the
-// folder that was left.
-RunFlags in_working_directory(RunFlags flags) {
-  if (flags.working_directory.empty()) return flags;
-  for (std::string* path :
-       {&flags.host_file, &flags.log_dir, &flags.output_filename, &flags.trace_dir})
-    if (!path->empty()) *path = std::filesystem::absolute(*path).string();
-  std::error_code error;
-  std::filesystem::current_path(flags.working_directory, error);
-  if (error)
-    throw UsageError("--wdir=" + flags.working_directory +
-                     " cannot be entered: " + error.message());
-  return flags;
-}
-
-}  // namespace
-
 int run_command(const std::vector<std::string>& arguments) {
   if (arguments == std::vector<std::string>{launch::kRemoteAgentFlag})
     return launch::run_remote_agent(STDIN_FILENO);
@@ -286,7 +268,8 @@ int run_command(const std::vector<std::string>& arguments) {
     write_stdout(help_output(run_table(), run_help()));
     return 0;
   }
-  const RunPlan plan = plan_run(in_working_directory(flags), machine_facts());
+  const RunFlags there = in_working_directory(flags);  // before the environment is read
+  const RunPlan plan = plan_run(there, machine_facts());
   for (const std::string& note : plan.notes) write_all(STDERR_FILENO, "[lockstep] " + note + "\n");
   return plan.by_mpirun ? run_by_mpirun(plan) : launch::launch(plan.options).exit_code;
 }

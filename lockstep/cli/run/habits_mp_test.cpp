@@ -80,5 +80,31 @@ TEST(LockstepRunHabits, TheWorkingDirectoryIsTheRanksAndItsProgramIsLookedForThe
   EXPECT_THAT(nowhere.err, HasSubstr("cannot be entered: No such file or directory"));
 }
 
+TEST(LockstepRunHabits, PathsInVariablesAreOfTheFolderWhereTheCommandWasTyped) {
+  const TestDirectory folder;
+  std::filesystem::create_directory(folder.path() / "work");
+  folder.write("secret", "a-secret-of-some-length\n");
+  std::filesystem::permissions(folder.path() / "secret", std::filesystem::perms::owner_read |
+                                                             std::filesystem::perms::owner_write);
+  const std::string here = std::filesystem::canonical(folder.path()).string();
+  const Ended ended = run({"env", "-C", here, "LOCKSTEP_LIBTORCH=torch", lockstep_program(), "run",
+                           "--wdir", "work", "/bin/sh", "-c", "echo $LOCKSTEP_LIBTORCH; pwd"});
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_EQ(ended.out, here + "/torch\n" + here + "/work\n");
+  // The agent reads the secret, and fails only because the other host does not come.
+  const auto alone = [&](const std::string& secret) {
+    return run({"env", "-C", here, "LOCKSTEP_SECRET_FILE=" + secret, lockstep_program(), "run",
+                "--wdir", "work", "--nnodes", "2", "--node-rank", "1", "--master-addr", "127.0.0.1",
+                "--master-port", "1", "--rdzv-conf", "join_timeout=1", "/bin/true"});
+  };
+  const Ended unread = alone("absent");
+  EXPECT_EQ(unread.code, 2);
+  EXPECT_THAT(unread.err,
+              testing::AllOf(HasSubstr("LOCKSTEP_SECRET_FILE"), HasSubstr(here + "/absent")));
+  const Ended read = alone("secret");
+  EXPECT_EQ(read.code, 1);
+  EXPECT_THAT(read.err, testing::Not(HasSubstr("LOCKSTEP_SECRET_FILE")));
+}
+
 }  // namespace habits_mp_test
 }  // namespace lockstep::inline v0::cli

@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <map>
 #include <sstream>
 
 #include "lockstep/cli/run/command.h"
+#include "lockstep/cli/run/working_directory.h"
 #include "lockstep/cli/usage.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
@@ -252,6 +254,42 @@ TEST(Habits, ForeignNamesAreNotShortened) {
     return name == "PET_NUM_GPUS" ? std::optional<std::string>("7") : std::nullopt;
   };
   EXPECT_FALSE(parse_run_flags({"x"}, env).gpus.has_value()) << "PET_* is torchrun's";
+}
+
+TEST(RunHabits, PathsAreRelativeToWhereTheyWereTyped) {
+  const RunFlags flags = with_absolute_paths(
+      flags_of("--wdir sub --hostfile hosts --log-dir ../logs --trace-dir /t "
+               "--ssh-command ./ssh/myssh,x -x LOCKSTEP_LIBTORCH=torch -x OTHER=torch "
+               "-x LOCKSTEP_SECRET_FILE --rdzv-conf "
+               "cert=c.pem,key=/k.pem,join_timeout=5,password-file=./p /bin/true"),
+      "/home/me");
+  EXPECT_EQ(flags.working_directory, "sub");
+  EXPECT_EQ(flags.host_file, "/home/me/hosts");
+  EXPECT_EQ(flags.log_dir, "/home/logs");
+  EXPECT_EQ(flags.output_filename, "");
+  EXPECT_EQ(flags.trace_dir, "/t");
+  EXPECT_EQ(flags.ssh_command, "/home/me/ssh/myssh,x");
+  EXPECT_THAT(flags.forward, ElementsAre("LOCKSTEP_LIBTORCH=/home/me/torch", "OTHER=torch",
+                                         "LOCKSTEP_SECRET_FILE"));
+  EXPECT_EQ(flags.rdzv_conf,
+            "cert=/home/me/c.pem,key=/k.pem,join_timeout=5,password-file=/home/me/p");
+
+  const std::map<std::string, std::string> variables = {
+      {"LOCKSTEP_SECRET_FILE", "secret"},   {"LOCKSTEP_LIBTORCH", "../torch"},
+      {"LOCKSTEP_TRACE_DIR", "/traces"},    {"LOCKSTEP_MPI_LIBRARY", "libmpi.so.12"},
+      {"LOCKSTEP_NCCL", "lib/libnccl.so"},  {"LOCKSTEP_MPIRUN", "mpirun.mpich"},
+      {"LOCKSTEP_SSH", "./myssh -i a/key"}, {"LOCKSTEP_BACKEND", "a/b"}};
+  const auto changed = absolute_variables(
+      [&](std::string_view name) -> std::optional<std::string> {
+        const auto found = variables.find(std::string(name));
+        return found == variables.end() ? std::nullopt : std::optional(found->second);
+      },
+      "/home/me");
+  EXPECT_THAT(changed, testing::UnorderedElementsAre(
+                           testing::Pair("LOCKSTEP_SECRET_FILE", "/home/me/secret"),
+                           testing::Pair("LOCKSTEP_LIBTORCH", "/home/torch"),
+                           testing::Pair("LOCKSTEP_NCCL", "/home/me/lib/libnccl.so"),
+                           testing::Pair("LOCKSTEP_SSH", "/home/me/myssh -i a/key")));
 }
 
 }  // namespace habits_test

@@ -96,6 +96,12 @@ class Backend {
   // Null unless capabilities() say `stream_ordered`. Owned by the engine.
   virtual DeviceOrder* device_order() { return nullptr; }
 
+  // Why this thread may not call the engine now, as the end of an error's line ("this thread may
+  // not call MPI: ..."); null where it may. Communicator asks before it numbers a call or begins a
+  // wait, so that a refused one leaves the group in step: the other ranks still wait for it.
+  // Callable from any thread, in any state. Never blocks.
+  virtual const char* refuses_caller() const noexcept { return nullptr; }
+
   // Starts an operation that capabilities() call native. Never blocks. Communicator has checked the
   // arguments.
   virtual std::unique_ptr<Request> start(const Call& call) = 0;

@@ -10,6 +10,7 @@
 #include "lockstep/comm/internal/engines.h"
 #include "lockstep/comm/internal/group_maker.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/instruction_set.h"
 #include "lockstep/device/choose.h"
 #include "lockstep/store/prefix_store.h"
 #include "lockstep/trace/call_board.h"
@@ -112,6 +113,8 @@ Communicator connect(const std::shared_ptr<Store>& store, const Topology& topolo
     if (say) say(what);
   };
   const auto join = [&](const std::shared_ptr<Store>& meeting) {
+    // Here, where the others learn of it: in the first reduction they would wait.
+    (void)instruction_set_limit(process_env());
     std::string name = choose_backend(connection.backend, process_env(), topology);
     if (name.empty()) {
       if (meeting && topology.local_size != topology.size) step("exchanging who shares a host");

@@ -78,6 +78,7 @@ std::optional<Communicator> Communicator::make_group(int kind, uint64_t signatur
                           ": this communicator was made without a way to make groups; use one from "
                           "init() or run_threads()");
   }
+  impl_->check_caller(kKindNames[kind]);
   // The requests and hosts of all ranks, in one exchange.
   constexpr size_t kFields = 5;
   const std::vector<int64_t> all =

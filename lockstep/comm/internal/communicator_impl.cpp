@@ -257,14 +257,20 @@ Communicator::Impl& Communicator::Impl::carrier(const OpArgs& args) {
   return *host_;
 }
 
+void Communicator::Impl::refuse_caller(const char* what, const char* why) {
+  throw InvalidArgument(std::string(what) + ": " + why);
+}
+
 std::shared_ptr<PendingOp> Communicator::Impl::start(const OpArgs& args) {
   throw_if_broken();
+  check_caller(to_string(args.op));
   return launch(args, check(args));
 }
 
 void Communicator::Impl::run(const OpArgs& args) {
   if (Impl& carrier = this->carrier(args); &carrier != this) return carrier.run(args);
   throw_if_broken();
+  check_caller(to_string(args.op));
   const Plan plan = check(args);
   const auto ready = [this](const at::Tensor& t) {
     return !t.defined() || (t.is_contiguous() && t.device() == device_);
@@ -306,6 +312,7 @@ void Communicator::Impl::run_in_place(Op op, const at::Tensor& tensor, ReduceOp 
     return run(args);
   }
   check_host_alone();
+  check_caller(to_string(op));
   const Entry entry(*this);
   throw_if_broken();
   Call call;
@@ -344,6 +351,7 @@ void Communicator::Impl::wait(PendingOp& operation, Deadline deadline) {
   const bool captured = !operation.done && orders_capture(operation);
   if (const Entry entry(*this); !operation.done) {
     throw_if_broken();
+    check_caller("wait");
     note_ends();
     const uint64_t begun = ticks();
     if (options_.board && !operation.over && !operation.ordered)
@@ -374,6 +382,7 @@ bool Communicator::Impl::test(PendingOp& operation) {
   }
   if (const Entry entry(*this); !operation.done) {
     throw_if_broken();
+    check_caller("test");
     try {
       if (!operation.request->poll()) {
         progress_siblings(this);
@@ -443,6 +452,7 @@ void Communicator::Impl::finish(PendingOp& operation) {
 
 Probe Communicator::Impl::probe(int src, int tag) {
   if (host_) return host_->probe(src, tag);
+  check_caller("probe");
   const Entry entry(*this);
   throw_if_broken();
   if (!capabilities().probe) {

@@ -91,6 +91,11 @@ class Communicator::Impl final : private SiblingProgress, private JobProgress::M
   // Whether an engine knows that the rank is lost.
   bool lost(int rank) const;
   void throw_if_any_broken();  // for this communicator or a duplicate
+  // Throws InvalidArgument, which begins with `what`, where this thread may not call the engine.
+  // Nothing has been sent or numbered then.
+  void check_caller(const char* what) const {
+    if (const char* why = backend_->refuses_caller()) refuse_caller(what, why);
+  }
   // Registers a duplicate, which abort() reaches too.
   void add_duplicate(const std::shared_ptr<Impl>& duplicate);
 
@@ -118,6 +123,7 @@ class Communicator::Impl final : private SiblingProgress, private JobProgress::M
   const std::string& group() const noexcept override;
   uint64_t called() const noexcept override { return collectives_.load(); }
   CommunicatorStats counted() const noexcept override { return counters_.read(); }
+  [[noreturn]] static void refuse_caller(const char* what, const char* why);
   void note_pending_ops();  // called after a pending operation was added or has ended
   bool over(PendingOp& operation) noexcept;
   void note_ends() noexcept;  // of pending operations, where the board wants to know them

@@ -42,6 +42,7 @@ int64_t bytes_of_shape(const std::string& who, at::IntArrayRef shape, at::Scalar
 SymmetricMemory Communicator::Impl::allocate_together(const char* who, int64_t bytes,
                                                       SymmetricMemory (Backend::*allocate)(int64_t),
                                                       Site site) {
+  check_caller(who);
   SymmetricMemory memory;
   std::exception_ptr failure;
   if (bytes > 0) {

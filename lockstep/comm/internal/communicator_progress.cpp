@@ -13,6 +13,7 @@
 namespace lockstep::inline v0 {
 
 void Communicator::Impl::progress() {
+  check_caller("progress");
   const Entry entry(*this);
   if (broken_.get() == nullptr && !pending_ops_.empty()) {
     backend_->progress();
@@ -99,6 +100,8 @@ const std::string& Communicator::Impl::group() const noexcept {
 
 bool Communicator::Impl::move_if_free() noexcept {
   int found = kNobody;
+  // A thread of another communicator's may not be one of this engine's.
+  if (backend_->refuses_caller() != nullptr) return true;
   if (!inside_.compare_exchange_strong(found, kSibling, std::memory_order_acq_rel)) return true;
   backend_->progress();
   entered_ = broken_.get() == nullptr &&

@@ -56,6 +56,7 @@ Communicator Communicator::shrink(Deadline deadline) {
         "shrink: this communicator was made without a way to make groups; use one from init() or "
         "run_threads()");
   }
+  impl_->check_caller("shrink");
   abort("rank " + std::to_string(rank()) + " left it for shrink()");
   const Deadline announce = Deadline::after(deadline.remaining() / 2);
   const uint64_t attempt = ++origin->shrinks;

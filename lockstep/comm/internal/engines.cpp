@@ -117,6 +117,12 @@ std::unique_ptr<Backend> make_engine(const EngineRequest& request, std::shared_p
   };
   if (request.backend == "peer" && place.size == 1) return make_lone_device_backend(device());
   if (request.device && !request.device->is_cpu() && !is_of_devices(request.backend)) {
+    if (request.world && !request.world->takes_any_thread()) {
+      throw InvalidArgument(
+          "backend " + request.backend + " carries the tensors of " + request.device->str() +
+          " on a thread of Lockstep's, which this program's MPI does not allow; initialise MPI "
+          "with MPI_THREAD_SERIALIZED, or take another backend");
+    }
     EngineRequest on_host = request;
     on_host.device = std::nullopt;
     return make_staged_backend(make_engine(on_host, std::move(store), deadline), *request.device,

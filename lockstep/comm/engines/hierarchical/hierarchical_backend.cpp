@@ -442,6 +442,11 @@ void HierarchicalBackend::progress() {
   }
 }
 
+// The carriers are of one kind, and the engines beside them take any thread.
+const char* HierarchicalBackend::refuses_caller() const noexcept {
+  return carriers_.everybody ? carriers_.everybody->refuses_caller() : nullptr;
+}
+
 bool HierarchicalBackend::lost(int rank) const {
   return between_->lost(rank);
 }

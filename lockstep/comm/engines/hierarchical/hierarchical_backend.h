@@ -44,6 +44,7 @@ class HierarchicalBackend final : public Backend {
   ~HierarchicalBackend() override;
 
   const Capabilities& capabilities() const override { return capabilities_; }
+  const char* refuses_caller() const noexcept override;
   std::unique_ptr<Request> start(const Call& call) override;
   SymmetricMemory allocate_shared(int64_t bytes) override;
   void progress() override;

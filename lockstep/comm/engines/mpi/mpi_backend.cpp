@@ -11,7 +11,9 @@
 #include <thread>
 
 #include "lockstep/comm/backend/foreign_capabilities.h"
+#include "lockstep/comm/engines/mpi/mpi_group.h"
 #include "lockstep/comm/engines/mpi/mpi_library.h"
+#include "lockstep/comm/engines/mpi/mpi_meeting.h"
 #include "lockstep/comm/engines/mpi/mpi_process.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/cpus.h"
@@ -116,23 +118,28 @@ class MpiBackend final : public Backend {
         rank_(options.rank),
         spins_(options.local_size <= usable_cpu_count() ? 2000 : 0) {}
 
-  // Frees this process's objects: in Open MPI and MPICH that tells the peers nothing.
+  // Frees this process's objects: in Open MPI and MPICH that tells the peers nothing. On a thread
+  // that may not call MPI they are left to MPI_Finalize.
   ~MpiBackend() override {
-    if (!mpi::usable(mpi_)) return;
-    const std::lock_guard lock(mpi::call_mutex());
-    if (std::all_of(pending_.begin(), pending_.end(), [](const auto& op) { return op->done; }))
-      mpi_.call.comm_free(&comm_);
-    else
+    if (!std::all_of(pending_.begin(), pending_.end(), [](const auto& op) { return op->done; })) {
       mpi::give_up_finalizing();
+      return;
+    }
+    if (!mpi::usable(mpi_) || refuses_caller() != nullptr) return;
+    const std::lock_guard lock(mpi::call_mutex());
+    if (!mpi::answering()) return;
+    mpi_.call.comm_free(&comm_);
   }
 
   const Capabilities& capabilities() const override { return capabilities_; }
 
+  const char* refuses_caller() const noexcept override { return world_->refuses_caller(); }
+
   std::unique_ptr<Request> start(const Call& call) override {
     auto op = std::make_shared<MpiOperation>();
     op->text = "#" + std::to_string(call.sequence) + " " + describe(call) + " over mpi";
-    world_->check_thread(op->text);
     const std::lock_guard lock(mpi::call_mutex());
+    mpi::check_answering();
     submit(call, *op);
     pending_.push_back(op);
     return std::make_unique<MpiRequest>(*this, std::move(op));
@@ -140,6 +147,7 @@ class MpiBackend final : public Backend {
 
   void progress() override {
     const std::lock_guard lock(mpi::call_mutex());
+    if (!mpi::answering()) return;  // requests say so
     for (const auto& op : pending_) advance(*op);
     pending_.remove_if([](const auto& op) { return op->done; });
   }
@@ -155,6 +163,7 @@ class MpiBackend final : public Backend {
     bool poll() override {
       backend_.progress();
       if (op_->error) std::rethrow_exception(op_->error);
+      if (!op_->done) mpi::check_answering();
       return op_->done;
     }
     void wait(Deadline deadline) override { backend_.wait(*op_, deadline); }
@@ -170,6 +179,7 @@ class MpiBackend final : public Backend {
     for (int64_t turn = 1; !op.done; ++turn) {
       {
         const std::lock_guard lock(mpi::call_mutex());
+        mpi::check_answering();
         advance(op);
       }
       if (op.done) break;
@@ -371,30 +381,6 @@ class MpiBackend final : public Backend {
   std::list<std::shared_ptr<MpiOperation>> pending_;
 };
 
-void check_mpi(const Library& library, int code, const char* function) {
-  if (code != mpi::kSuccess)
-    throw PeerLost(std::string(function) + ": " + library.error_text(code), -1);
-}
-
-mpi::Comm create_group(const mpi::World& job, const std::vector<int>& members) {
-  const Library& library = job.library();
-  const std::lock_guard lock(mpi::call_mutex());
-  mpi::Group world;
-  mpi::Group group;
-  mpi::Comm comm;
-  check_mpi(library, library.call.comm_group(job.comm(), &world), "MPI_Comm_group");
-  check_mpi(
-      library,
-      library.call.group_incl(world, static_cast<int>(members.size()), members.data(), &group),
-      "MPI_Group_incl");
-  check_mpi(library, library.call.comm_create_group(job.comm(), group, 0, &comm),
-            "MPI_Comm_create_group");
-  library.call.group_free(&group);
-  library.call.group_free(&world);
-  library.call.comm_set_errhandler(comm, library.handle.errors_return);
-  return comm;
-}
-
 }  // namespace
 
 std::unique_ptr<Backend> make_mpi_backend(Store* store, const MpiOptions& options,
@@ -404,10 +390,10 @@ std::unique_ptr<Backend> make_mpi_backend(Store* store, const MpiOptions& option
   std::shared_ptr<const mpi::World> world = options.world;
   if (!world) {
     world = mpi::world_of_job(whole_job ? options.rank : options.job_rank,
-                              whole_job ? options.size : options.job_size);
+                              whole_job ? options.size : options.job_size, deadline);
   }
   const mpi::Comm comm = whole_job ? mpi::duplicate(world->library(), world->comm(), deadline)
-                                   : create_group(*world, options.members);
+                                   : mpi::create_group(*world, options.members, deadline);
   return std::make_unique<MpiBackend>(std::move(world), comm, options);
 }
 

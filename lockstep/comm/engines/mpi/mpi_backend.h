@@ -29,7 +29,7 @@ struct MpiOptions {
 };
 
 // The ranks meet in `store` (new to this group, a PrefixStore; null for a group of one) before they
-// enter MPI, which has no deadlines. Without a world, the first call of a process initialises MPI,
+// enter MPI, where making a group of some ranks has no deadline (mpi_group.h). Without a world, the first call of a process initialises MPI,
 // and MPI_Finalize runs when it exits with status 0. After Timeout, PeerLost or Mismatch MPI may still write into
 // the operation's memory: end the process.
 // Collective: all ranks of the group.

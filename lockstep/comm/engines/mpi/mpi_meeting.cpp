@@ -43,12 +43,14 @@ void complete(const World& world, std::unique_ptr<Exchange>& exchange, const cha
   };
   {
     const std::lock_guard lock(call_mutex());
+    check_answering();
     check(function, start(*exchange));
   }
   while (true) {
     int done = 0;
     {
       const std::lock_guard lock(call_mutex());
+      check_answering();
       Status status;
       check("MPI_Test", call.test(&exchange->request, &done, &status));
     }

@@ -7,6 +7,7 @@
 
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/set_once.h"
 #include "lockstep/launch/mpi_family.h"
 
 namespace lockstep::inline v0::mpi {
@@ -18,6 +19,7 @@ struct Process {
   std::mutex calls;
   std::unique_ptr<const Library> library;  // guarded by mutex until it is set, then constant
   std::atomic<bool> broken{false};
+  SetOnce<std::string> stuck;  // why a call has not come back
 };
 
 // Never destroyed: the exit handler needs it.
@@ -115,7 +117,25 @@ void give_up_finalizing() {
   process().broken = true;
 }
 
+void stop_answering(const std::string& why) {
+  give_up_finalizing();
+  process().stuck.set(why);
+}
+
+bool answering() noexcept {
+  return process().stuck.get() == nullptr;
+}
+
+void check_answering() {
+  if (const std::string* why = process().stuck.get()) throw Timeout(*why);
+}
+
+void check_success(const Library& library, int code, const char* function) {
+  if (code != kSuccess) throw PeerLost(std::string(function) + ": " + library.error_text(code), -1);
+}
+
 bool usable(const Library& library) {
+  if (!answering()) return false;
   int finalized = 0;
   library.call.finalized(&finalized);
   return finalized == 0;

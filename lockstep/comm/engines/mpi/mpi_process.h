@@ -32,12 +32,22 @@ const Library& library_of_program(const void* function);
 // only, and two communicators may belong to two threads.
 std::mutex& call_mutex();
 
+// Says that a call of this process has not come back, and why. No call into MPI may follow: it
+// would be a second one at a time.
+void stop_answering(const std::string& why);
+bool answering() noexcept;
+// Throws Timeout with that reason. Call it with call_mutex() held, since the call held it.
+void check_answering();
+
+// Throws PeerLost with MPI's text, after the function's name, for a code that is no success.
+void check_success(const Library& library, int code, const char* function);
+
 // "Open MPI v4.1.4 (libmpi.so.40)"; "" while no MPI is loaded.
 std::string library_name();
 
 // Lets the process end without MPI_Finalize, which could wait for ever after a failed operation.
 void give_up_finalizing();
-// Whether MPI can still be called, that is, it has not been finalised.
+// Whether MPI can still be called: it has not been finalised, and no call has failed to come back.
 bool usable(const Library& library);
 
 }  // namespace lockstep::inline v0::mpi

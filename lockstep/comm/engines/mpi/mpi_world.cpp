@@ -10,10 +10,6 @@
 namespace lockstep::inline v0::mpi {
 namespace {
 
-void check(const Library& library, int code, const char* function) {
-  if (code != kSuccess) throw PeerLost(std::string(function) + ": " + library.error_text(code), -1);
-}
-
 void check_initialised(const Library& library) {
   int initialised = 0;
   int finalised = 0;
@@ -25,28 +21,43 @@ void check_initialised(const Library& library) {
   if (finalised != 0) throw InvalidArgument("from_mpi: MPI_Finalize was called already");
 }
 
-// Below MPI_THREAD_SERIALIZED the thread that initialised MPI is the only one that may call it.
-bool this_thread_may_call(const Library& library) {
+bool takes_serialized_threads(const Library& library) {
   int level = 0;
-  int main = 0;
   library.call.query_thread(&level);
+  return level >= library.thread_serialized();
+}
+
+// Below MPI_THREAD_SERIALIZED the thread that initialised MPI is the only one that may call it.
+bool is_main_thread(const Library& library) {
+  int main = 0;
   library.call.is_thread_main(&main);
-  return level >= library.thread_serialized() || main != 0;
+  return main != 0;
 }
 
 }  // namespace
 
+World::World(const Library& library, Comm comm, int rank, int size, bool duplicate)
+    : library_(library),
+      comm_(comm),
+      rank_(rank),
+      size_(size),
+      duplicate_(duplicate),
+      // Where Lockstep has initialised MPI, it has asked for that level, and no thread but its own
+      // calls MPI.
+      any_thread_(!duplicate || takes_serialized_threads(library)) {}
+
 World::~World() {
-  if (!duplicate_ || unfinished_ || !usable(library_)) return;
+  if (!duplicate_ || unfinished_ || !usable(library_) || refuses_caller() != nullptr) return;
   const std::lock_guard lock(call_mutex());
-  library_.call.comm_free(&comm_);
+  if (answering()) library_.call.comm_free(&comm_);
 }
 
-void World::check_thread(const std::string& what) const {
-  if (!duplicate_ || this_thread_may_call(library_)) return;
-  throw InvalidArgument(what +
-                        ": this thread may not call MPI: call it on the thread that called "
-                        "MPI_Init, or initialise MPI with MPI_THREAD_SERIALIZED");
+const char* World::refuses_caller() const noexcept {
+  if (!answering()) return nullptr;  // the call says so
+  if (!usable(library_)) return "MPI_Finalize was called already";
+  if (any_thread_ || is_main_thread(library_)) return nullptr;
+  return "this thread may not call MPI: call it on the thread that called MPI_Init, or initialise "
+         "MPI with MPI_THREAD_SERIALIZED";
 }
 
 Comm duplicate(const Library& library, Comm comm, Deadline deadline) {
@@ -59,15 +70,17 @@ Comm duplicate(const Library& library, Comm comm, Deadline deadline) {
   pending->request = library.handle.request_null;
   {
     const std::lock_guard lock(call_mutex());
-    check(library, library.call.comm_idup(comm, &pending->comm, &pending->request),
-          "MPI_Comm_idup");
+    check_answering();
+    check_success(library, library.call.comm_idup(comm, &pending->comm, &pending->request),
+                  "MPI_Comm_idup");
   }
   while (true) {
     int done = 0;
     {
       const std::lock_guard lock(call_mutex());
+      check_answering();
       Status status;
-      check(library, library.call.test(&pending->request, &done, &status), "MPI_Comm_idup");
+      check_success(library, library.call.test(&pending->request, &done, &status), "MPI_Comm_idup");
       if (done != 0) {
         library.call.comm_set_errhandler(pending->comm, library.handle.errors_return);
         return pending->comm;
@@ -87,7 +100,7 @@ Comm duplicate(const Library& library, Comm comm, Deadline deadline) {
 std::shared_ptr<const World> world_of(int number, const void* function, Deadline deadline) {
   const Library& library = library_of_program(function);
   check_initialised(library);
-  if (!this_thread_may_call(library)) {
+  if (!takes_serialized_threads(library) && !is_main_thread(library)) {
     throw InvalidArgument(
         "from_mpi: this thread may not call MPI: call from_mpi on the thread that called MPI_Init, "
         "or initialise MPI with MPI_THREAD_SERIALIZED");
@@ -101,13 +114,14 @@ std::shared_ptr<const World> world_of(int number, const void* function, Deadline
   int between_groups = 0;
   int rank = 0;
   int size = 0;
-  check(library, library.call.comm_test_inter(comm, &between_groups), "MPI_Comm_test_inter");
+  check_success(library, library.call.comm_test_inter(comm, &between_groups),
+                "MPI_Comm_test_inter");
   if (between_groups != 0) {
     throw InvalidArgument(
         "from_mpi: this is an intercommunicator; MPI_Intercomm_merge makes one group of its two");
   }
-  check(library, library.call.comm_rank(comm, &rank), "MPI_Comm_rank");
-  check(library, library.call.comm_size(comm, &size), "MPI_Comm_size");
+  check_success(library, library.call.comm_rank(comm, &rank), "MPI_Comm_rank");
+  check_success(library, library.call.comm_size(comm, &size), "MPI_Comm_size");
   return std::make_shared<const World>(library, duplicate(library, comm, deadline), rank, size,
                                        true);
 }

@@ -11,13 +11,12 @@
 
 namespace lockstep::inline v0::mpi {
 
-// The last owner frees the communicator, if it is a duplicate, nothing on it is unfinished and MPI
-// can still be called; that tells the peers nothing in Open MPI and MPICH.
+// The last owner frees the communicator, if it is a duplicate, nothing on it is unfinished and its
+// thread may call MPI; that tells the peers nothing in Open MPI and MPICH.
 class World {
  public:
   // `duplicate`: nothing else uses the communicator. `library` outlives the object.
-  World(const Library& library, Comm comm, int rank, int size, bool duplicate)
-      : library_(library), comm_(comm), rank_(rank), size_(size), duplicate_(duplicate) {}
+  World(const Library& library, Comm comm, int rank, int size, bool duplicate);
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -29,9 +28,11 @@ class World {
 
   // An operation on it was given up, and MPI may still work on it.
   void leave_to_mpi() const { unfinished_ = true; }
-  // Throws InvalidArgument where the program's MPI allows calls of its main thread alone
-  // (MPI_THREAD_SINGLE and MPI_THREAD_FUNNELED) and this is another one.
-  void check_thread(const std::string& what) const;
+  // Backend::refuses_caller(), while MPI answers: the program's MPI allows calls of its main thread alone
+  // (MPI_THREAD_SINGLE and MPI_THREAD_FUNNELED) and this is another one, or MPI is finalised.
+  const char* refuses_caller() const noexcept;
+  // Whether MPI allows calls of any thread, one at a time.
+  bool takes_any_thread() const { return any_thread_; }
 
  private:
   const Library& library_;
@@ -39,6 +40,7 @@ class World {
   int rank_;
   int size_;
   bool duplicate_;
+  bool any_thread_;
   mutable std::atomic<bool> unfinished_ = false;
 };
 

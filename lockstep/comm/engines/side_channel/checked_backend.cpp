@@ -50,6 +50,7 @@ class CheckedBackend final : public Backend {
         spins_(spin ? kSideSpins : 0) {}
 
   const Capabilities& capabilities() const override { return inner_->capabilities(); }
+  const char* refuses_caller() const noexcept override { return inner_->refuses_caller(); }
 
   std::unique_ptr<Request> start(const Call& call) override {
     throw_if_broken();
