@@ -218,6 +218,11 @@ constexpr auto kFields = [](auto& config, const auto& each) {
         config.trace_steps);
   visit("trace_operators", {kOutputGroup, "with libtorch's operators, which makes steps slower"},
         config.trace_operators);
+  visit("nvtx",
+        {kOutputGroup,
+         "mark the parts of steps and the calls between ranks as NVTX ranges, for nsys profile; "
+         "needs a libtorch with CUDA"},
+        config.nvtx);
   visit("async_save",
         {kOutputGroup, "go on training while a checkpoint is written, of a copy in memory"},
         config.async_save);

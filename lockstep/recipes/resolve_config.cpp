@@ -247,7 +247,7 @@ TrainConfig resolved(const TrainConfig& given) {
   if (config.backend == "local" && config.nproc > 1)
     refuse("backend", "'local'",
            "shm, tcp, hierarchical, gloo, nccl or peer: local is for one rank");
-  check_trace(config.trace_steps, config.trace_operators);
+  check_trace(config.trace_steps, config.trace_operators, config.nvtx);
   if (config.check_replicas > 0 && (divides_parameters(config.strategy) || divides_model(config)))
     refuse("check_replicas", std::to_string(config.check_replicas),
            "0 where ranks divide or share one copy of the parameters, as with strategy " +

@@ -36,7 +36,8 @@ bool changeable(const TrainConfig& config, std::string_view name) {
       "timeout",        "init_from",        "gradient_checkpointing",
       "mesh",           "pipe_schedule",    "micro_batches",
       "divided_rows",   "strategy",         "offload_checkpoints",
-      "trace_steps",    "trace_operators",  "metrics_port"};
+      "trace_steps",    "trace_operators",  "nvtx",
+      "metrics_port"};
   // A schedule that falls is one of all epochs.
   if (name == "epochs" && config.schedule != "constant") return false;
   return names.count(name) != 0;
@@ -172,7 +173,7 @@ TrainSpec spec_of(const TrainConfig& config) {
                  .async_save = config.async_save,
                  .tensorboard = true,
                  .metrics_port = config.metrics_port}};
-  add_trace(spec.loop, config.trace_steps, config.trace_operators, folder.trace());
+  add_trace(spec.loop, config.trace_steps, config.trace_operators, config.nvtx, folder.trace());
   optim::OptimizerSpec& optimizer = spec.step.optimizer;
   if (images) {
     optimizer.type = optim::OptimizerType::kSgd;

@@ -84,6 +84,7 @@ struct TrainConfig {
   double evict_stragglers = 0;
   std::string trace_steps;  // "10:12": a timeline of these steps in output/trace.json; "": none
   bool trace_operators = false;  // with libtorch's operators
+  bool nvtx = false;             // steps and calls are NVTX ranges (TimelineOptions::nvtx)
   // A rank serves its metrics on this port plus its local rank (train/prometheus_callback.h); 0:
   // none.
   int64_t metrics_port = 0;

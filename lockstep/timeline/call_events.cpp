@@ -36,9 +36,8 @@ CallKind kind_of(const trace::CallRecord& call) {
 
 Event event_of(const trace::CallRecord& call) {
   const CallKind kind = kind_of(call);
-  const std::string note = trace::field_text(call.note), dtype = trace::field_text(call.dtype);
-  Event event{.name = trace::field_text(call.op), .category = kind.category, .track = kind.track};
-  if (!note.empty()) event.name += ": " + note;
+  const std::string dtype = trace::field_text(call.dtype);
+  Event event{.name = trace::title(call), .category = kind.category, .track = kind.track};
   if (trace::is_remote(call)) return event;
   event.numbers = {{"call", static_cast<int64_t>(call.sequence)}, {"group", call.group}};
   if (const int64_t bytes = bytes_of(dtype); bytes > 0)
@@ -57,14 +56,19 @@ Event event_of(const trace::CallRecord& call) {
 std::vector<Event> events_of(const std::vector<trace::KeptCall>& calls, const Window& window,
                              const TickClock& clock) {
   std::vector<Event> events;
-  for (const auto& [number, call, waited] : calls) {
-    const bool pending = call.ended == 0 || call.ended > window.ended;
-    const uint64_t end = pending ? window.ended : call.ended;
+  for (const auto& [number, call, waited, abandoned] : calls) {
+    const uint64_t over = call.ended != 0 ? call.ended : abandoned;
+    const bool pending = over == 0 || over > window.ended;
+    const uint64_t end = pending ? window.ended : over;
     if (call.begun >= window.ended || end <= window.begun) continue;
     Event event = event_of(call);
     event.begin_ns = clock.ns(std::max(call.begun, window.begun));
     event.end_ns = clock.ns(end);
-    if (pending) event.numbers.emplace_back("pending", 1);
+    if (call.begun < window.begun) event.numbers.emplace_back("begun_before", 1);
+    if (pending)
+      event.numbers.emplace_back("pending", 1);
+    else if (call.ended == 0)
+      event.numbers.emplace_back("abandoned", 1);
     if (waited != 0 && waited < end) {
       Event wait = event;
       wait.category = kWait;

@@ -19,7 +19,9 @@ struct Window {
 };
 
 // A call is one event, cut to the window, and another one for the time in which the rank waited in
-// it. A call that had not ended by the window's end has the number "pending" 1.
+// it. A call that was under way when the window began has the number "begun_before" 1, one that had
+// not ended by its end "pending" 1, and one that never ended, since its communicator broke,
+// "abandoned" 1.
 LOCKSTEP_API std::vector<Event> events_of(const std::vector<trace::KeptCall>& calls,
                                           const Window& window, const TickClock& clock);
 LOCKSTEP_API std::vector<Event> events_of(const std::vector<Span>& spans, const TickClock& clock);

@@ -8,6 +8,7 @@
 namespace lockstep::inline v0::timeline::call_events_test {
 
 using ::testing::Contains;
+using ::testing::Not;
 using ::testing::Pair;
 
 // A tick is a nanosecond.
@@ -52,9 +53,24 @@ TEST(CallEvents, AreCutToTheWindow) {
   ASSERT_EQ(events.size(), 3U);
   EXPECT_EQ(events[0].begin_ns, 1000);
   EXPECT_EQ(events[1].begin_ns, 1000);
+  EXPECT_THAT(events[1].numbers, Contains(Pair("begun_before", 1)));
   EXPECT_EQ(events[2].begin_ns, 8000);
   EXPECT_EQ(events[2].end_ns, 9000);
   EXPECT_THAT(events[2].numbers, Contains(Pair("pending", 1)));
+  EXPECT_THAT(events[2].numbers, Not(Contains(Pair("begun_before", 1))));
+}
+
+TEST(CallEvents, ACallWhoseCommunicatorBrokeEndsThere) {
+  trace::KeptCall broken = call(2000, 0, 3000), before = call(300, 0);
+  broken.abandoned = 5000;
+  before.abandoned = 900;
+  const auto events = events_of({before, broken}, kWindow, kClock);
+  ASSERT_EQ(events.size(), 2U);
+  EXPECT_EQ(events[0].category, kWait);
+  EXPECT_EQ(events[0].end_ns, 5000);
+  EXPECT_EQ(events[1].end_ns, 5000);
+  EXPECT_THAT(events[1].numbers, Contains(Pair("abandoned", 1)));
+  EXPECT_THAT(events[1].numbers, Not(Contains(Pair("pending", 1))));
 }
 
 TEST(CallEvents, MessagesAndRemoteCallsHaveTheirTracks) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <utility>
 
 #include "lockstep/core/errors.h"
 
@@ -14,8 +15,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kTraceVersion = 1;
-constexpr int kKindStride = 1000;  // numbers of threads for each kind of track
-constexpr int kThreadStride = 4;   // and for each thread's lanes
+// A greater number of microseconds cannot be one of a trace, and its nanoseconds may not fit.
+constexpr double kLongest = 1e15;
 
 // A time of the format: microseconds, with nanoseconds behind the point.
 double micros(int64_t ns) {
@@ -26,26 +27,14 @@ std::string dumped(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// A track: of which kind and thread, and which lane.
-struct TrackKey {
-  TrackKind kind = TrackKind::kLoop;
-  int thread = 0;
-  int lane = 0;
-
-  // Tracks stand in the order of their numbers.
-  int number() const {
-    const int within = kind == TrackKind::kThread ? thread * kThreadStride + lane : lane;
-    return 1 + static_cast<int>(kind) * kKindStride + std::min(within, kKindStride - 1);
-  }
-  std::string name() const {
-    static const char* const kNames[kTrackKinds] = {"loop",     "thread", "collectives", "waits",
-                                                    "messages", "remote", "device"};
-    std::string text = kNames[static_cast<int>(kind)];
-    if (kind == TrackKind::kThread) text += " " + std::to_string(thread);
-    if (lane > 0) text += " (" + std::to_string(lane + 1) + ")";
-    return text;
-  }
-};
+std::string track_name(TrackKind kind, int thread, int lane) {
+  static const char* const kNames[kTrackKinds] = {"loop",     "thread", "collectives", "waits",
+                                                  "messages", "remote", "device"};
+  std::string text = kNames[static_cast<int>(kind)];
+  if (kind == TrackKind::kThread) text += " " + std::to_string(thread);
+  if (lane > 0) text += " (" + std::to_string(lane + 1) + ")";
+  return text;
+}
 
 Json named(const char* what, int rank, int track, const Json& arguments) {
   return {{"name", what}, {"ph", "M"}, {"pid", rank}, {"tid", track}, {"args", arguments}};
@@ -64,6 +53,12 @@ Json json_of(const Event& event, int rank, int track, int64_t base_ns, int64_t a
   for (const auto& [name, value] : event.texts) arguments[name] = value;
   if (!arguments.empty()) json["args"] = arguments;
   return json;
+}
+
+// PyTorch's profiler and others write the same format, without what the reader asks for.
+bool is_ours(const Json& json) {
+  const auto other = json.is_object() ? json.find("otherData") : json.end();
+  return other != json.end() && other->is_object() && other->contains("lockstep_trace");
 }
 
 }  // namespace
@@ -104,24 +99,24 @@ std::string format_events(const RankEvents& rank, int64_t base_ns) {
       "rank " + std::to_string(rank.rank) + (rank.host.empty() ? "" : " on " + rank.host);
   add(named("process_name", rank.rank, 0, {{"name", title}}));
   add(named("process_sort_index", rank.rank, 0, {{"sort_index", rank.rank}}));
-  for (auto& [kind_and_thread, events] : by_track) {
+  int next_track = 1;  // tracks stand in the order of their numbers
+  for (const auto& [kind_and_thread, events] : by_track) {
     const auto kind = static_cast<TrackKind>(kind_and_thread.first);
     const std::vector<int> lanes = lanes_of(events);
-    const int most = *std::max_element(lanes.begin(), lanes.end());
-    const auto track = [&](int lane) { return TrackKey{kind, kind_and_thread.second, lane}; };
-    for (int lane = 0; lane <= most; ++lane) {
-      add(named("thread_name", rank.rank, track(lane).number(), {{"name", track(lane).name()}}));
-      add(named("thread_sort_index", rank.rank, track(lane).number(),
-                {{"sort_index", track(lane).number()}}));
+    const int first = next_track;
+    next_track += 1 + *std::max_element(lanes.begin(), lanes.end());
+    for (int track = first; track < next_track; ++track) {
+      const std::string name = track_name(kind, kind_and_thread.second, track - first);
+      add(named("thread_name", rank.rank, track, {{"name", name}}));
+      add(named("thread_sort_index", rank.rank, track, {{"sort_index", track}}));
     }
     for (size_t i = 0; i < events.size(); ++i)
-      add(json_of(events[i], rank.rank, track(lanes[i]).number(), base_ns, rank.ahead_ns));
+      add(json_of(events[i], rank.rank, first + lanes[i], base_ns, rank.ahead_ns));
   }
   return text;
 }
 
-std::string format_file(const std::vector<std::string>& events,
-                        const std::vector<RankEvents>& ranks, const std::string& steps) {
+std::string file_end(const std::vector<RankEvents>& ranks, const std::string& steps) {
   Json of_ranks = Json::array();
   for (const RankEvents& rank : ranks)
     of_ranks.push_back({{"rank", rank.rank},
@@ -131,15 +126,20 @@ std::string format_file(const std::vector<std::string>& events,
                         {"lost_spans", rank.lost_spans},
                         {"lost_operators", rank.lost_operators},
                         {"lost_calls", rank.lost_calls}});
-  std::string text = "{\"traceEvents\":[\n";
+  const Json other = {{"lockstep_trace", kTraceVersion}, {"steps", steps}, {"ranks", of_ranks}};
+  return "\n],\n\"displayTimeUnit\":\"ms\",\n\"otherData\":" + dumped(other) + "}\n";
+}
+
+std::string format_file(const std::vector<std::string>& events,
+                        const std::vector<RankEvents>& ranks, const std::string& steps) {
+  std::string text(kFileBegin);
   bool first = true;
   for (const std::string& lines : events) {
     if (lines.empty()) continue;
-    text += (first ? "" : ",\n") + lines;
-    first = false;
+    if (!std::exchange(first, false)) text += kFileBetween;
+    text += lines;
   }
-  const Json other = {{"lockstep_trace", kTraceVersion}, {"steps", steps}, {"ranks", of_ranks}};
-  return text + "\n],\n\"displayTimeUnit\":\"ms\",\n\"otherData\":" + dumped(other) + "}\n";
+  return text + file_end(ranks, steps);
 }
 
 ReadTrace parse_file(const std::string& text, const std::string& name) {
@@ -147,9 +147,17 @@ ReadTrace parse_file(const std::string& text, const std::string& name) {
     return DataError(name + ": " + what +
                      "; lockstep train --trace-steps and lockstep::Timeline write such a file");
   };
+  if (text.empty()) throw wrong("empty");
   const Json json = Json::parse(text, nullptr, false);
-  if (json.is_discarded()) throw wrong("not JSON, or cut off");
-  const auto ns = [](const Json& value) { return std::llround(value.get<double>() * 1000); };
+  const bool begins_well = text.find_first_of("{[") == text.find_first_not_of(" \t\r\n");
+  if (json.is_discarded()) throw wrong(begins_well ? "not JSON, or cut off" : "not JSON");
+  if (!is_ours(json))
+    throw wrong("a trace of another program, or none: it has no otherData.lockstep_trace");
+  const auto ns = [&](const Json& value) {
+    const auto us = value.get<double>();
+    if (!(std::abs(us) <= kLongest)) throw wrong("a time in it is out of range");
+    return std::llround(us * 1000);
+  };
   ReadTrace trace;
   try {
     const Json& other = json.at("otherData");

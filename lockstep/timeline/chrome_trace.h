@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -63,7 +64,11 @@ LOCKSTEP_API std::vector<int> lanes_of(const std::vector<Event>& events);
 // The lines of a rank's events and of its tracks' names, separated by ",\n"; "" for none.
 // `base_ns`: time 0 of the file, on rank 0's clock.
 LOCKSTEP_API std::string format_events(const RankEvents& rank, int64_t base_ns);
-// A whole file of what format_events() has given for each rank. `ranks`: without their events.
+// A file: its begin, the lines of the ranks that have some, with kFileBetween between them, and its
+// end. `ranks`: without their events.
+inline constexpr std::string_view kFileBegin = "{\"traceEvents\":[\n", kFileBetween = ",\n";
+LOCKSTEP_API std::string file_end(const std::vector<RankEvents>& ranks, const std::string& steps);
+// The whole file of what format_events() has given for each rank.
 LOCKSTEP_API std::string format_file(const std::vector<std::string>& events,
                                      const std::vector<RankEvents>& ranks,
                                      const std::string& steps);

@@ -109,10 +109,52 @@ TEST(ChromeTrace, ADamagedFileIsNamed) {
     return std::string("no error");
   };
   EXPECT_THAT(error_of("{\"traceEvents\":["), HasSubstr("t/trace.json: not JSON, or cut off; "));
-  EXPECT_THAT(error_of("{\"traceEvents\":[]}"), HasSubstr("t/trace.json: not as expected"));
+  EXPECT_THAT(error_of(""), HasSubstr("t/trace.json: empty; "));
+  EXPECT_THAT(error_of(R"({"traceEvents":[],"otherData":{"lockstep_trace":1,"steps":"1:2"}})"),
+              HasSubstr("t/trace.json: not as expected"));
   EXPECT_THAT(error_of(R"({"traceEvents":[],"otherData":{"lockstep_trace":99}})"),
               HasSubstr("version 99 is not known, only 1"));
-  EXPECT_THAT(error_of("[]"), HasSubstr("not as expected"));
+  const auto with_event = [](const std::string& event) {
+    return R"({"traceEvents":[)" + event +
+           R"(],"otherData":{"lockstep_trace":1,"steps":"","ranks":[]}})";
+  };
+  const std::string begin = R"({"ph":"X","pid":0,"tid":1,"name":"step","cat":"loop",)";
+  EXPECT_EQ(error_of(with_event(begin + R"("ts":1,"dur":2})")), "no error");
+  EXPECT_THAT(error_of(with_event(begin + R"("ts":1})")), HasSubstr("not as expected"));
+  EXPECT_THAT(error_of(with_event(begin + R"("ts":"1","dur":2})")), HasSubstr("not as expected"));
+  EXPECT_THAT(error_of(with_event(begin + R"("ts":1e300,"dur":2})")), HasSubstr("out of range"));
+}
+
+TEST(ChromeTrace, EachOfManyThreadsAndLanesHasATrackOfItsOwn) {
+  constexpr int kThreads = 1200;
+  std::vector<Event> events;
+  for (int thread = 1; thread <= kThreads; ++thread) {
+    // The spans of some threads cross, in more lanes than one.
+    for (int lane = 0; lane < (thread % 2 == 0 ? 6 : 1); ++lane) {
+      events.push_back(event("work", 10 * lane, 100 + 10 * lane, TrackKind::kThread));
+      events.back().thread = thread;
+    }
+  }
+  events.push_back(event("all_reduce", 0, 10, TrackKind::kCollectives, kCollective));
+  const RankEvents rank = rank_events(0, events);
+  const auto json =
+      nlohmann::json::parse(format_file({format_events(rank, 0)}, {rank}, "")).at("traceEvents");
+  std::map<int, std::string> names;
+  std::map<int, int> on_track;
+  for (const auto& event : json) {
+    const int track = event.at("tid");
+    if (event.at("name") == "thread_name") {
+      EXPECT_TRUE(names.emplace(track, event.at("args").at("name")).second) << "named twice";
+    } else if (event.at("ph") == "X") {
+      ++on_track[track];
+    }
+  }
+  EXPECT_EQ(names.size(), kThreads / 2 * 7 + 1U);
+  EXPECT_EQ(on_track.size(), names.size());
+  for (const auto& [track, count] : on_track) EXPECT_EQ(count, 1) << names[track];
+  std::set<std::string> different;
+  for (const auto& [track, name] : names) different.insert(name);
+  EXPECT_EQ(different.size(), names.size());
 }
 
 }  // namespace lockstep::inline v0::timeline::chrome_trace_test

@@ -2,14 +2,32 @@
 
 #include <algorithm>
 #include <cstring>
+#include <unordered_map>
+#include <utility>
 
 #include "lockstep/core/utf8.h"
 
 namespace lockstep::inline v0::timeline {
 namespace {
 
-// More threads share the number of the last.
-constexpr size_t kThreads = 256;
+// `threads`: of each span.
+std::unordered_map<std::thread::id, uint32_t> numbers_of(
+    std::thread::id first, const std::vector<Span>& spans,
+    const std::vector<std::thread::id>& threads) {
+  std::unordered_map<std::thread::id, uint64_t> begun;  // when a thread's first span ended
+  for (size_t i = 0; i < spans.size(); ++i) {
+    const auto [thread, is_new] = begun.emplace(threads[i], spans[i].ended);
+    if (!is_new) thread->second = std::min(thread->second, spans[i].ended);
+  }
+  std::vector<std::pair<uint64_t, std::thread::id>> order;
+  for (const auto& [thread, when] : begun)
+    if (thread != first) order.emplace_back(when, thread);
+  std::sort(order.begin(), order.end());
+  std::unordered_map<std::thread::id, uint32_t> numbers{{first, 0}};
+  for (const auto& [when, thread] : order)
+    numbers.emplace(thread, static_cast<uint32_t>(numbers.size()));
+  return numbers;
+}
 
 }  // namespace
 
@@ -30,11 +48,11 @@ void SpanLog::start() {
   for (size_t kind = 0; kind < kKinds; ++kind) {
     kept_[kind].spans.clear();
     kept_[kind].spans.reserve(capacity_[kind]);
+    kept_[kind].threads.clear();
+    kept_[kind].threads.reserve(capacity_[kind]);
     kept_[kind].lost = 0;
   }
-  threads_.clear();
-  threads_.reserve(kThreads);
-  threads_.push_back(std::this_thread::get_id());
+  first_thread_ = std::this_thread::get_id();
   started_ = ticks();
   on_.store(true, std::memory_order_relaxed);
 }
@@ -46,7 +64,6 @@ void SpanLog::stop() noexcept {
 void SpanLog::add(std::string_view name, uint64_t begun, uint64_t ended, int64_t number,
                   SpanKind kind) noexcept {
   if (!on()) return;
-  const std::thread::id self = std::this_thread::get_id();
   const MutexLock lock(mutex_);
   if (begun < started_) return;
   Kept& kept = kept_[static_cast<size_t>(kind)];
@@ -54,16 +71,11 @@ void SpanLog::add(std::string_view name, uint64_t begun, uint64_t ended, int64_t
     ++kept.lost;
     return;
   }
-  auto thread = std::find(threads_.begin(), threads_.end(), self);
-  if (thread == threads_.end()) {
-    if (threads_.size() < kThreads) threads_.push_back(self);
-    thread = threads_.end() - 1;
-  }
+  kept.threads.push_back(std::this_thread::get_id());
   Span& span = kept.spans.emplace_back();
   span.begun = begun;
   span.ended = ended;
   span.number = number;
-  span.thread = static_cast<uint32_t>(thread - threads_.begin());
   span.kind = kind;
   put_name(name, span.name);
 }
@@ -71,7 +83,14 @@ void SpanLog::add(std::string_view name, uint64_t begun, uint64_t ended, int64_t
 std::vector<Span> SpanLog::spans() const {
   const MutexLock lock(mutex_);
   std::vector<Span> all;
-  for (const Kept& kept : kept_) all.insert(all.end(), kept.spans.begin(), kept.spans.end());
+  std::vector<std::thread::id> threads;
+  for (const Kept& kept : kept_) {
+    all.insert(all.end(), kept.spans.begin(), kept.spans.end());
+    threads.insert(threads.end(), kept.threads.begin(), kept.threads.end());
+  }
+  const std::unordered_map<std::thread::id, uint32_t> numbers =
+      numbers_of(first_thread_, all, threads);
+  for (size_t i = 0; i < all.size(); ++i) all[i].thread = numbers.at(threads[i]);
   return all;
 }
 

@@ -32,7 +32,8 @@ struct LOCKSTEP_API Span {
   uint64_t begun = 0;  // ticks()
   uint64_t ended = 0;
   int64_t number = -1;  // of the step, or what else the program counts; -1: none
-  uint32_t thread = 0;  // 0: the one that started the log; the others in the order of their spans
+  uint32_t thread =
+      0;  // 0: the one that started the log; the others by when their first spans ended
   SpanKind kind = SpanKind::kMarked;
   std::array<char, kNameBytes> name = {};  // NUL-terminated; longer ones are cut
 
@@ -67,7 +68,8 @@ class LOCKSTEP_API SpanLog {
  private:
   static constexpr size_t kKinds = 2;
   struct Kept {
-    std::vector<Span> spans;
+    std::vector<Span> spans;  // without the numbers of their threads
+    std::vector<std::thread::id> threads;
     uint64_t lost = 0;
   };
 
@@ -75,8 +77,8 @@ class LOCKSTEP_API SpanLog {
   std::atomic<bool> on_{false};
   mutable Mutex mutex_;
   std::array<Kept, kKinds> kept_ LOCKSTEP_GUARDED_BY(mutex_);  // by SpanKind
-  std::vector<std::thread::id> threads_ LOCKSTEP_GUARDED_BY(mutex_);
-  uint64_t started_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // ticks()
+  std::thread::id first_thread_ LOCKSTEP_GUARDED_BY(mutex_);   // which started the log
+  uint64_t started_ LOCKSTEP_GUARDED_BY(mutex_) = 0;           // ticks()
 };
 
 // Marks a span from here to the end of its scope.

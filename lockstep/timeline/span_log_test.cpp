@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <latch>
+#include <map>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -114,6 +117,55 @@ TEST(SpanLog, ThreadsHaveNumbers) {
     ASSERT_NE(span.thread, 0U);
     EXPECT_EQ(span.number, next[span.thread]++) << "a thread's spans are in order";
   }
+}
+
+TEST(SpanLog, EachOfManyThreadsHasItsOwnNumber) {
+  constexpr size_t kThreads = 300;
+  SpanLog log(2 * kThreads, 1);
+  log.start();
+  std::vector<std::thread> threads;
+  std::latch all(kThreads);  // so that no thread takes over the identity of one that has ended
+  for (size_t t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      {
+        const ScopedSpan span(&log, "work", static_cast<int64_t>(t));
+      }
+      all.arrive_and_wait();
+      const ScopedSpan span(&log, "more work", static_cast<int64_t>(t));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::map<uint32_t, std::set<int64_t>> by_number;
+  for (const Span& span : log.spans()) by_number[span.thread].insert(span.number);
+  EXPECT_EQ(by_number.size(), kThreads);
+  EXPECT_EQ(by_number.begin()->first, 1U) << "0 is the thread that started the log";
+  EXPECT_EQ(by_number.rbegin()->first, kThreads);
+  for (const auto& [number, of_thread] : by_number) EXPECT_EQ(of_thread.size(), 1U);
+}
+
+TEST(SpanLog, ThreadsAreNumberedByTheirFirstSpansOfEitherKind) {
+  SpanLog log(4, 4);
+  log.start();
+  std::latch all(3);
+  std::vector<std::thread> threads;
+  const auto add_on_a_thread = [&](const char* name, SpanKind kind) {
+    const size_t before = log.spans().size();
+    threads.emplace_back([&log, &all, name, kind] {
+      log.add(name, ticks(), ticks(), -1, kind);
+      all.arrive_and_wait();
+    });
+    while (log.spans().size() == before) std::this_thread::yield();
+  };
+  add_on_a_thread("mm", SpanKind::kOperator);
+  add_on_a_thread("first", SpanKind::kMarked);
+  add_on_a_thread("second", SpanKind::kMarked);
+  for (std::thread& thread : threads) thread.join();
+  const auto spans = log.spans();
+  ASSERT_EQ(spans.size(), 3U);
+  EXPECT_EQ(spans[0].text(), "first");
+  EXPECT_EQ(spans[1].text(), "second");
+  EXPECT_LT(spans[0].thread, spans[1].thread);
+  EXPECT_EQ(spans[2].thread, 1U) << "its span was the first, though operators are listed last";
 }
 
 }  // namespace lockstep::inline v0::timeline::span_log_test

@@ -8,11 +8,15 @@
 #include <exception>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <tuple>
+#include <utility>
 
 #include "lockstep/comm/first_error.h"
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/timeline/call_collector.h"
 #include "lockstep/timeline/call_events.h"
 #include "lockstep/timeline/chrome_trace.h"
 #include "lockstep/timeline/device_spans.h"
@@ -25,11 +29,11 @@ namespace lockstep::inline v0 {
 using namespace timeline;
 namespace {
 
-nlohmann::json json_of(const RankEvents& rank, size_t bytes) {
+nlohmann::json json_of(const RankEvents& rank) {
   return {{"rank", rank.rank},        {"host", rank.host},
           {"ahead", rank.ahead_ns},   {"error", rank.ahead_error_ns},
           {"spans", rank.lost_spans}, {"operators", rank.lost_operators},
-          {"calls", rank.lost_calls}, {"bytes", bytes}};
+          {"calls", rank.lost_calls}};
 }
 
 RankEvents rank_of(const nlohmann::json& json) {
@@ -68,22 +72,60 @@ std::string error_of(const Work& work) {
   return "";
 }
 
-// The file of the texts of all ranks, which follow each other, and of what they say of themselves.
-std::string file_of(const std::vector<nlohmann::json>& told, const at::Tensor& texts,
-                    const std::string& steps) {
-  std::vector<std::string> events;
-  std::vector<RankEvents> ranks;
-  const char* next = reinterpret_cast<const char*>(texts.const_data_ptr<uint8_t>());
-  for (const nlohmann::json& json : told) {
-    ranks.push_back(rank_of(json));
-    const auto size = json.at("bytes").get<size_t>();
-    events.emplace_back(next, size);
-    next += size;
-  }
-  return format_file(events, ranks, steps);
+at::Tensor tensor_of(const std::string& text) {
+  at::Tensor tensor = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
+  if (!text.empty()) std::memcpy(tensor.mutable_data_ptr(), text.data(), text.size());
+  return tensor;
 }
 
+std::string_view text_of(const at::Tensor& tensor) {
+  return {reinterpret_cast<const char*>(tensor.const_data_ptr<uint8_t>()),
+          static_cast<size_t>(tensor.numel())};
+}
+
+// The file that rank 0 writes. After an error it writes nothing more, and keeps it for all ranks.
+class WrittenFile {
+ public:
+  explicit WrittenFile(const std::filesystem::path& path) {
+    error_ = error_of([&] {
+      file_ = std::make_unique<AsideFile>(path);
+      file_->write(kFileBegin);
+    });
+  }
+  void add(std::string_view events) {
+    if (!error_.empty() || events.empty()) return;
+    error_ = error_of([&] {
+      if (!std::exchange(first_, false)) file_->write(kFileBetween);
+      file_->write(events);
+    });
+  }
+  void finish(const std::vector<nlohmann::json>& told, const std::string& steps) {
+    if (!error_.empty()) return;
+    error_ = error_of([&] {
+      std::vector<RankEvents> ranks;
+      for (const nlohmann::json& json : told) ranks.push_back(rank_of(json));
+      file_->write(file_end(ranks, steps));
+      file_->commit();
+    });
+  }
+  const std::string& error() const { return error_; }
+
+ private:
+  std::unique_ptr<AsideFile> file_;
+  bool first_ = true;  // no rank's events are in it
+  std::string error_;
+};
+
 }  // namespace
+
+void TimelineSpan::begin_range(std::string_view name, int64_t number) noexcept {
+  try {
+    std::string text(name);
+    if (number >= 0) text += " " + std::to_string(number);
+    range_.begin(text.c_str());
+  } catch (const std::exception&) {  // out of memory: it has no range
+  }
+}
 
 void TimelineSpan::begin_on_device(std::string_view name, int64_t number) noexcept {
   place_ = device_->begin(name, number);
@@ -96,26 +138,41 @@ void TimelineSpan::end_on_device() noexcept {
 Timeline::Timeline(const TimelineOptions& options)
     : options_(options),
       log_(std::make_shared<SpanLog>(options.capacity,
-                                     options.operators ? options.operator_capacity : 0)) {}
+                                     options.operators ? options.operator_capacity : 0)) {
+  check(options);
+}
 
 Timeline::~Timeline() {
   stop();
+  if (marked_board_) marked_board_->mark_calls(false);
+}
+
+void Timeline::check(const TimelineOptions& options) {
+  if (options.nvtx) device::require_nvtx("nvtx");
+}
+
+void Timeline::mark_calls(const Communicator& comm) {
+  if (!options_.nvtx) return;
+  const std::shared_ptr<trace::CallBoard> board = comm.call_board().first;
+  if (board == marked_board_) return;
+  if (board) board->mark_calls(true);
+  if (marked_board_) marked_board_->mark_calls(false);
+  marked_board_ = board;
 }
 
 void Timeline::start(const Communicator& comm) {
   stop();
   forget();
+  mark_calls(comm);
   std::tie(board_, place_) = comm.call_board();
   if (!comm.device().is_cpu()) {
     device_ = std::make_shared<DeviceSpans>(comm.device());
     device_thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   }
-  if (board_) {
-    board_->watch_ends(true);
-    first_call_ = next_call_ = seen_calls_ = board_->calls(place_);
-  }
-  begun_ = read_clocks();
+  if (board_) board_->watch_ends(true);
   try {
+    if (board_) calls_ = std::make_unique<CallCollector>(board_, place_, options_.capacity);
+    begun_ = read_clocks();
     log_->start();
     if (options_.operators) operators_ = std::make_unique<OperatorSpans>(log_);
   } catch (...) {
@@ -134,7 +191,7 @@ void Timeline::stop() noexcept {
   if (!board_) return;
   board_->watch_ends(false);
   try {
-    take_calls();
+    calls_->finish();
     for (const trace::CallRecord& call : board_->records(place_))
       if (trace::is_remote(call)) remote_.push_back({.number = 0, .record = call});
   } catch (const std::exception&) {  // out of memory: the calls count as lost
@@ -143,30 +200,14 @@ void Timeline::stop() noexcept {
 
 void Timeline::forget() noexcept {
   begun_ = {};
-  calls_.clear();
+  calls_.reset();
   remote_.clear();
   device_thread_.store({}, std::memory_order_relaxed);
   device_.reset();
 }
 
 void Timeline::collect() {
-  if (on() && board_) take_calls();
-}
-
-void Timeline::take_calls() {
-  seen_calls_ = board_->calls(place_);
-  // What was pending at the last reading and is kept no more has an end that is not known.
-  constexpr uint64_t kKept = trace::CallBoard::kRecords;
-  const uint64_t oldest = seen_calls_ > kKept ? seen_calls_ - kKept : 0;
-  for (auto it = calls_.lower_bound(next_call_); it != calls_.end() && it->first < oldest;)
-    it = it->second.record.ended == 0 ? calls_.erase(it) : std::next(it);
-  bool pending = false;
-  for (const trace::KeptCall& call : board_->calls_from(place_, next_call_)) {
-    const bool known = calls_.count(call.number) != 0;
-    if (known || calls_.size() < options_.capacity) calls_[call.number] = call;
-    pending = pending || call.record.ended == 0;
-    if (!pending) next_call_ = call.number + 1;
-  }
+  if (on() && calls_) calls_->collect();
 }
 
 RankEvents Timeline::recorded(int rank) const {
@@ -175,10 +216,12 @@ RankEvents Timeline::recorded(int rank) const {
   const TickClock clock(begun_, ended_);
   const Window window{begun_.ticks, ended_.ticks};
   std::vector<trace::KeptCall> calls;
-  for (const auto& [number, call] : calls_) calls.push_back(call);
+  if (calls_) {
+    calls = calls_->calls();
+    own.lost_calls = calls_->lost();
+  }
   own.lost_spans = log_->lost(SpanKind::kMarked) + (device_ ? device_->lost() : 0);
   own.lost_operators = log_->lost(SpanKind::kOperator);
-  if (board_) own.lost_calls = seen_calls_ - first_call_ - calls_.size();
   calls.insert(calls.end(), remote_.begin(), remote_.end());
   own.events = events_of(log_->spans(), clock);
   const auto add = [&](std::vector<Event> more) {
@@ -198,24 +241,31 @@ void Timeline::write(Communicator& comm, const std::filesystem::path& path,
   if (base == INT64_MAX)
     throw InvalidArgument("Timeline::write(): no rank has started the timeline; call start()");
   nlohmann::json told;
-  at::Tensor text;
+  const at::Tensor none = at::empty({0}, at::kByte);
+  at::Tensor text = none;
   const std::string failed = error_of([&] {
     RankEvents own = recorded(comm.rank());
     own.ahead_ns = ahead.ns;
     own.ahead_error_ns = ahead.error_ns;
-    const std::string events = format_events(own, base);
-    text = at::empty({static_cast<int64_t>(events.size())}, at::kByte);
-    std::memcpy(text.mutable_data_ptr(), events.data(), events.size());
-    told = json_of(own, events.size());
+    text = tensor_of(format_events(own, base));
+    own.events.clear();
+    told = json_of(own);
   });
   forget();
   agree_on(comm, failed);
   const std::vector<nlohmann::json> all = gather_object(comm, told, 0);
-  const at::Tensor texts = comm.gatherv(text, 0);
-  const std::string unwritten = error_of([&] {
-    if (comm.rank() == 0) write_file_aside(path, file_of(all, texts, steps));
-  });
-  agree_on(comm, unwritten);
+  std::optional<WrittenFile> file;
+  if (comm.rank() == 0) {
+    file.emplace(path);
+    file->add(text_of(std::exchange(text, none)));
+  }
+  // Rank 0 takes what the others have even where it cannot write: they give it without asking.
+  for (int rank = 1; rank < comm.size(); ++rank) {
+    const at::Tensor part = comm.gatherv(comm.rank() == rank ? text : none, 0);
+    if (file) file->add(text_of(part));
+  }
+  if (file) file->finish(all, steps);
+  agree_on(comm, file ? file->error() : "");
 }
 
 }  // namespace lockstep::inline v0

@@ -14,25 +14,26 @@
 // Collectives, messages and the waits for them come from the flight recorder (trace/call_board.h),
 // which is always on. What else is to be seen is marked by spans: TrainLoop, Trainer and
 // Accelerator mark their parts in a Timeline that they are given. While it is off, a span costs one
-// relaxed load and a branch.
+// relaxed load and two branches.
+//
+// With TimelineOptions::nvtx the spans and the communicators' calls are NVTX ranges, too, for NVIDIA
+// Nsight Systems, also while the timeline is off.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/export.h"
+#include "lockstep/device/nvtx.h"
 #include "lockstep/timeline/clock_offset.h"
 #include "lockstep/timeline/span_log.h"
 #include "lockstep/trace/call_board.h"
@@ -40,6 +41,7 @@
 namespace lockstep::inline v0 {
 class Timeline;
 namespace timeline {
+class CallCollector;
 class OperatorSpans;
 class DeviceSpans;
 struct RankEvents;
@@ -59,6 +61,9 @@ struct TimelineOptions {
   // of autograd that work for it.
   bool operators = false;
   size_t operator_capacity = size_t{1} << 17;  // with `operators`: their number
+  // Spans are NVTX ranges of their threads, named "forward" or "step 12", whether the timeline is on
+  // or not; so are calls, after mark_calls(). It needs a libtorch with CUDA, and no device.
+  bool nvtx = false;
 };
 
 // A part of the program, from its construction to the end of its scope. The destructor only writes
@@ -75,9 +80,11 @@ class [[nodiscard]] LOCKSTEP_API TimelineSpan {
   TimelineSpan& operator=(const TimelineSpan&) = delete;
 
  private:
+  void begin_range(std::string_view name, int64_t number) noexcept;
   void begin_on_device(std::string_view name, int64_t number) noexcept;
   void end_on_device() noexcept;
 
+  device::NvtxRange range_;
   std::shared_ptr<timeline::DeviceSpans> device_;  // where the device measures the span, too
   size_t place_ = 0;                               // there
   timeline::ScopedSpan span_;
@@ -88,20 +95,30 @@ class [[nodiscard]] LOCKSTEP_API TimelineSpan {
 // stop(), write() and the destructor are on one thread, where libtorch keeps something meanwhile.
 class LOCKSTEP_API Timeline {
  public:
+  // Throws: as check().
   explicit Timeline(const TimelineOptions& options = {});
   ~Timeline();  // stops, and does not communicate
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
 
+  // Throws: InvalidArgument, which begins with the option, for what this libtorch cannot do.
+  static void check(const TimelineOptions& options);
+
   // Begins, and forgets what was recorded before. `comm`: any communicator of the job; the calls of
-  // all communicators of the same init() are recorded. Does not communicate, so ranks may begin one
-  // after another. Where the ranks train on a device, it waits until the device has done what it
-  // was given.
+  // all communicators of the same init() are recorded, also those that are under way. Does not
+  // communicate, so ranks may begin one after another. Where the ranks train on a device, it waits
+  // until the device has done what it was given.
   // Throws: std::bad_alloc without memory for the spans.
   void start(const Communicator& comm);
   // Ends. Spans that have not ended by then are left out. Does nothing while it is off.
   void stop() noexcept;
   bool on() const noexcept { return log_->on(); }  // between start() and stop()
+
+  // With TimelineOptions::nvtx, the host's parts of the calls of all communicators of the same
+  // init() are NVTX ranges from now on: a blocking call, the start of another one, and the wait for
+  // it. start() does the same. The last communicator counts, until the timeline is gone; ranks that
+  // are threads of one process mark together. Does nothing without nvtx, and does not communicate.
+  void mark_calls(const Communicator& comm);
 
   // Marks a part of the program; the result marks it as long as it lives. The names that others
   // look for: "step", "data", "forward", "backward", "optimizer", "evaluation", "checkpoint".
@@ -113,6 +130,7 @@ class LOCKSTEP_API Timeline {
   void collect();
 
   // Stops, and writes the events of all ranks, on rank 0, as the file `path`, whole or not at all.
+  // The ranks' parts come to rank 0 one after another, so that it holds one at a time.
   // Between hosts the offset of the clocks is measured by messages, and written into the file. A
   // rank that was never started has no events. `steps`: what the file says about its steps. After
   // it, nothing is kept.
@@ -123,7 +141,6 @@ class LOCKSTEP_API Timeline {
 
  private:
   friend class TimelineSpan;
-  void take_calls();
   void forget() noexcept;
   // What this rank gives to the file, in its own clock.
   timeline::RankEvents recorded(int rank) const;
@@ -136,19 +153,19 @@ class LOCKSTEP_API Timeline {
   // The thread that may use device_; none: it is null.
   std::atomic<std::thread::id> device_thread_{};
   std::shared_ptr<trace::CallBoard> board_;
-  int place_ = 0;                              // on the board
-  uint64_t first_call_ = 0;                    // the first since start()
-  uint64_t next_call_ = 0;                     // from which calls are to be read again
-  uint64_t seen_calls_ = 0;                    // calls up to the latest reading
-  std::map<uint64_t, trace::KeptCall> calls_;  // by number
+  int place_ = 0;                                   // on the board
+  std::unique_ptr<timeline::CallCollector> calls_;  // null: none are recorded
   std::vector<trace::KeptCall> remote_;
-  timeline::ClockReading begun_, ended_;  // begun_.ticks 0: nothing is kept
+  std::shared_ptr<trace::CallBoard> marked_board_;  // whose communicators mark their calls
+  timeline::ClockReading begun_, ended_;            // begun_.ticks 0: nothing is kept
 };
 
 inline TimelineSpan::TimelineSpan(Timeline* timeline, std::string_view name,
                                   int64_t number) noexcept
     : span_(timeline == nullptr ? nullptr : timeline->log_.get(), name, number) {
-  if (timeline == nullptr || !timeline->on()) return;
+  if (timeline == nullptr) return;
+  if (timeline->options_.nvtx) begin_range(name, number);
+  if (!timeline->on()) return;
   if (timeline->device_thread_.load(std::memory_order_relaxed) != std::this_thread::get_id())
     return;
   device_ = timeline->device_;

@@ -14,6 +14,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/named_file.h"
+#include "lockstep/device/fake_nvtx_test.h"
 #include "lockstep/testing/thread_ranks.h"
 #include "lockstep/timeline/chrome_trace.h"
 #include "lockstep/timeline/overlap.h"
@@ -178,6 +179,63 @@ TEST(Timeline, ACallThatWasOverwrittenWhilePendingHasNoEnd) {
   EXPECT_EQ(named(trace, 1, "send").size(), 2U) << "the message, and the wait in it";
 }
 
+TEST(Timeline, ACallThatWasUnderWayIsCutAtTheStart) {
+  const TestDirectory dir;
+  const std::string path = dir / "trace.json";
+  testing::run_threads(2, [&](Communicator& comm) {
+    Timeline timeline;
+    const at::Tensor message = at::ones({4});
+    comm.barrier();  // ended before
+    Work received;
+    if (comm.rank() == 0) received = comm.irecv(message, 1);
+    timeline.start(comm);
+    comm.barrier();
+    if (comm.rank() == 1) comm.send(message, 0);
+    if (comm.rank() == 0) received.wait();
+    {
+      const auto span = timeline.span("after");
+    }
+    timeline.write(comm, path);
+  });
+  const ReadTrace trace = read(path);
+  EXPECT_EQ(trace.lost_calls, 0);
+  const auto received = named(trace, 0, "recv"), after = named(trace, 0, "after");
+  ASSERT_GE(received.size(), 1U);
+  for (const ReadEvent& event : received) {
+    EXPECT_GE(event.begin_ns, -1000) << "time 0 is when the first rank began";
+    EXPECT_LE(event.end_ns, after.at(0).begin_ns + 1000);
+  }
+  EXPECT_EQ(named(trace, 0, "barrier").size(), 2U) << "the second, and the wait in it";
+}
+
+TEST(Timeline, ACallWhoseCommunicatorBrokeOrIsGoneIsNotUnderWay) {
+  const TestDirectory dir;
+  testing::run_threads(2, [&](Communicator& comm) {
+    Timeline timeline;
+    const at::Tensor message = at::ones({4});
+    Communicator broken = comm.duplicate(), later = comm.duplicate();
+    Work never, not_yet;
+    if (comm.rank() == 0) {
+      never = broken.irecv(message, 1);
+      broken.abort("the test breaks it");
+    }
+    timeline.start(comm);
+    if (comm.rank() == 0) {
+      not_yet = later.irecv(message, 1);
+      later.abort("the test breaks it, too");
+    }
+    {
+      const auto span = timeline.span("after");
+    }
+    timeline.write(comm, dir / "trace.json");
+  });
+  const ReadTrace trace = read(dir / "trace.json");
+  EXPECT_EQ(trace.lost_calls, 0);
+  const auto received = named(trace, 0, "recv"), after = named(trace, 0, "after");
+  ASSERT_EQ(received.size(), 1U) << "nobody can be waiting for the other";
+  EXPECT_LE(received[0].end_ns, after.at(0).begin_ns + 1000);
+}
+
 TEST(Timeline, ItsCapacityBoundsCallsToo) {
   const TestDirectory dir;
   testing::run_threads(2, [&](Communicator& comm) {
@@ -257,6 +315,72 @@ TEST(Timeline, MistakesAndFaultsAreErrorsOnAllRanks) {
   const ReadTrace trace = read(dir / "one.json");
   EXPECT_EQ(named(trace, 0, "alone").size(), 0U);
   EXPECT_EQ(named(trace, 1, "alone").size(), 1U);
+}
+
+TEST(TimelineNvtx, NeedsALibtorchWithCuda) {
+  if (device::has_nvtx()) GTEST_SKIP() << "this libtorch was built with CUDA";
+  EXPECT_THROW(Timeline({.nvtx = true}), InvalidArgument);
+  EXPECT_THROW(Timeline::check({.nvtx = true}), InvalidArgument);
+  Timeline::check({.operators = true});
+}
+
+// The calls of a rank's thread that go with a step.
+void take_step(Timeline& timeline, Communicator& comm) {
+  const auto step = timeline.span("step", 3);
+  {
+    const auto span = timeline.span("forward");
+  }
+  comm.all_reduce(at::ones({8}));
+  Work work = [&] {
+    const auto span = timeline.span("backward");
+    return comm.iall_reduce(at::ones({8}), ReduceOp::kSum, call_note("bucket 0"));
+  }();
+  work.wait();
+}
+
+TEST(TimelineNvtx, SpansAndCallsAreRangesWhetherItIsOnOrNot) {
+  const TestDirectory dir;
+  const device::FakeNvtx nvtx;
+  testing::run_threads(2, [&](Communicator& comm) {
+    Timeline timeline({.nvtx = true});
+    timeline.mark_calls(comm);
+    timeline.mark_calls(comm);  // once more changes nothing
+    take_step(timeline, comm);
+    const std::vector<std::string> step{"step 3",
+                                        "step 3/forward",
+                                        "step 3/all_reduce",
+                                        "step 3/backward",
+                                        "step 3/backward/all_reduce: bucket 0",
+                                        "step 3/wait: all_reduce"};
+    EXPECT_EQ(nvtx.ranges(), step);
+    timeline.start(comm);
+    take_step(timeline, comm);
+    std::vector<std::string> both = step;
+    both.insert(both.end(), step.begin(), step.end());
+    EXPECT_EQ(nvtx.ranges(), both);
+    timeline.write(comm, dir / "trace.json");
+  });
+  EXPECT_EQ(nvtx.open(), 0U);
+  EXPECT_EQ(named(read(dir / "trace.json"), 0, "step").size(), 1U) << "the first was not traced";
+}
+
+TEST(TimelineNvtx, ThereIsNoneWithoutItAndNoneAfterTheTimelineIsGone) {
+  const device::FakeNvtx nvtx;
+  testing::run_threads(1, [&](Communicator& comm) {
+    Timeline plain;
+    plain.mark_calls(comm);
+    plain.start(comm);
+    take_step(plain, comm);
+    EXPECT_TRUE(nvtx.ranges().empty());
+    {
+      Timeline timeline({.nvtx = true});
+      timeline.mark_calls(comm);
+      comm.barrier();
+      EXPECT_THAT(nvtx.ranges(), ::testing::ElementsAre("barrier"));
+    }
+    take_step(plain, comm);
+    EXPECT_EQ(nvtx.ranges().size(), 1U);
+  });
 }
 
 TEST(RanksClock, AnotherHostsClockIsMeasured) {

@@ -23,7 +23,7 @@
 namespace lockstep::inline v0::trace {
 namespace {
 
-constexpr uint64_t kMagic = 0x3644524f42534c4c;  // "LLSBORD6"
+constexpr uint64_t kMagic = 0x3744524f42534c4c;  // "LLSBORD7"
 constexpr int kMaxRanks = 1 << 14;
 constexpr size_t kWords = sizeof(CallRecord) / sizeof(uint64_t);
 
@@ -44,7 +44,9 @@ struct Header {
 struct Entry {
   std::atomic<uint64_t> stamp;
   std::array<std::atomic<uint64_t>, kWords> words;
-  std::atomic<uint64_t> waited;  // of the same call: KeptCall's
+  // Of the same call: KeptCall's.
+  std::atomic<uint64_t> waited;
+  std::atomic<uint64_t> abandoned;
 };
 
 constexpr size_t kStepWords = 16;
@@ -73,13 +75,14 @@ size_t board_size(int ranks) {
 }
 
 // Reads call i, if it is there and complete.
-bool read_entry(const Entry& entry, uint64_t i, CallRecord& record, uint64_t* waited = nullptr) {
+bool read_entry(const Entry& entry, uint64_t i, KeptCall& call) {
   if (entry.stamp.load(std::memory_order_acquire) != 2 * i + 2) return false;
   Words words;
   for (size_t w = 0; w < kWords; ++w) words[w] = entry.words[w].load(std::memory_order_acquire);
-  if (waited != nullptr) *waited = entry.waited.load(std::memory_order_acquire);
+  const uint64_t waited = entry.waited.load(std::memory_order_acquire);
+  const uint64_t abandoned = entry.abandoned.load(std::memory_order_acquire);
   if (entry.stamp.load(std::memory_order_acquire) != 2 * i + 2) return false;
-  record = std::bit_cast<CallRecord>(words);
+  call = {i, std::bit_cast<CallRecord>(words), waited, abandoned};
   return true;
 }
 
@@ -87,6 +90,7 @@ bool read_entry(const Entry& entry, uint64_t i, CallRecord& record, uint64_t* wa
 void write_entry(Entry& entry, uint64_t i, const CallRecord& record, bool waits = false) {
   const auto words = std::bit_cast<Words>(record);
   entry.waited.store(waits ? record.begun : 0, std::memory_order_release);
+  entry.abandoned.store(0, std::memory_order_release);
   for (size_t w = 0; w < kWords; ++w) entry.words[w].store(words[w], std::memory_order_release);
   entry.stamp.store(2 * i + 2, std::memory_order_release);
 }
@@ -153,6 +157,7 @@ struct CallBoard::Mapping {
   size_t size;
   void* base = nullptr;
   std::atomic<int> watchers{0};
+  std::atomic<int> markers{0};
 };
 
 CallBoard::CallBoard(std::unique_ptr<Mapping> mapping) : mapping_(std::move(mapping)) {}
@@ -284,12 +289,26 @@ void CallBoard::wait(int local_rank, uint64_t call, uint64_t ticks) noexcept {
     entry->waited.store(ticks, std::memory_order_release);
 }
 
+void CallBoard::abandon(int local_rank, uint64_t call, uint64_t ticks) noexcept {
+  Entry* entry = entry_of(mapping_->slot(local_rank), call);
+  if (entry != nullptr && entry->abandoned.load(std::memory_order_relaxed) == 0)
+    entry->abandoned.store(ticks, std::memory_order_release);
+}
+
 void CallBoard::watch_ends(bool on) noexcept {
   mapping_->watchers.fetch_add(on ? 1 : -1, std::memory_order_relaxed);
 }
 
 bool CallBoard::watches_ends() const noexcept {
   return mapping_->watchers.load(std::memory_order_relaxed) > 0;
+}
+
+void CallBoard::mark_calls(bool on) noexcept {
+  mapping_->markers.fetch_add(on ? 1 : -1, std::memory_order_relaxed);
+}
+
+bool CallBoard::marks_calls() const noexcept {
+  return mapping_->markers.load(std::memory_order_relaxed) > 0;
 }
 
 uint64_t CallBoard::calls(int local_rank) const noexcept {
@@ -304,9 +323,7 @@ std::vector<KeptCall> CallBoard::calls_from(int local_rank, uint64_t first) cons
   const uint64_t calls = slot->calls.load(std::memory_order_acquire);
   KeptCall call;
   for (uint64_t i = std::max(first, calls > kRecords ? calls - kRecords : 0); i < calls; ++i) {
-    call.number = i;
-    if (read_entry(slot->entries[i % kRecords], i, call.record, &call.waited))
-      result.push_back(call);
+    if (read_entry(slot->entries[i % kRecords], i, call)) result.push_back(call);
   }
   return result;
 }
@@ -316,10 +333,10 @@ std::vector<CallRecord> CallBoard::records(int local_rank) const {
   const Slot* slot = mapping_->slot(local_rank);
   if (slot == nullptr) return result;
   for (const KeptCall& call : calls_from(local_rank, 0)) result.push_back(call.record);
-  CallRecord record;
+  KeptCall call;
   for (const Entry& entry : slot->remote) {
     const uint64_t stamp = entry.stamp.load(std::memory_order_acquire);
-    if (stamp != 0 && read_entry(entry, stamp / 2 - 1, record)) result.push_back(record);
+    if (stamp != 0 && read_entry(entry, stamp / 2 - 1, call)) result.push_back(call.record);
   }
   return result;
 }
@@ -334,14 +351,14 @@ BoardRecord CallBoard::read(int local_rank) const {
   result.gave_up = gave_up != 0;
   if (result.gave_up) result.late = static_cast<int>(gave_up - 2);
   const uint64_t calls = slot->calls.load(std::memory_order_acquire);
-  CallRecord record;
+  KeptCall call;
   // The last one may be incomplete; remote calls are reported by the trace, not here.
   constexpr uint64_t kLookedAt = 64;
   for (uint64_t i = calls; i > 0 && i + kLookedAt > calls; --i) {
-    if (!read_entry(slot->entries[(i - 1) % kRecords], i - 1, record)) continue;
-    result.sequence = record.sequence;
-    result.state = record.ended == 0 ? 1 : 2;
-    result.call = describe(record);
+    if (!read_entry(slot->entries[(i - 1) % kRecords], i - 1, call)) continue;
+    result.sequence = call.record.sequence;
+    result.state = call.record.ended == 0 ? 1 : 2;
+    result.call = describe(call.record);
     break;
   }
   return result;

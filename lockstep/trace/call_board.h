@@ -49,6 +49,12 @@ struct KeptCall {
   // ticks(): when the rank began to wait in it. 0: it has not waited, or it came when the call had
   // ended.
   uint64_t waited = 0;
+  // ticks(): when it was clear that the call will not end, since its communicator broke or is gone.
+  // 0: it has ended, or can still end.
+  uint64_t abandoned = 0;
+
+  // Whether it can still end.
+  bool under_way() const { return record.ended == 0 && abandoned == 0; }
 };
 
 class LOCKSTEP_API CallBoard {
@@ -96,6 +102,9 @@ class LOCKSTEP_API CallBoard {
   void end(int local_rank, uint64_t call, uint64_t ticks) noexcept;
   // Records that the rank waits in the call from `ticks` on.
   void wait(int local_rank, uint64_t call, uint64_t ticks) noexcept;
+  // Records at `ticks` that a call which has not ended will not end: its communicator broke or is
+  // gone. Its record says as before that the rank is inside.
+  void abandon(int local_rank, uint64_t call, uint64_t ticks) noexcept;
 
   // Whether this process's communicators look at each of their calls whether its pending ones have
   // ended, so that `ended` is when a call ended and not when the rank came to wait for it. Off at
@@ -104,6 +113,11 @@ class LOCKSTEP_API CallBoard {
   // Thread-safety: any thread.
   void watch_ends(bool on) noexcept;
   bool watches_ends() const noexcept;  // whether anyone has asked for it
+  // Whether this process's communicators mark the host's part of their calls for a profiler
+  // (device/nvtx.h). Off at first. Counts like watch_ends().
+  // Thread-safety: any thread.
+  void mark_calls(bool on) noexcept;
+  bool marks_calls() const noexcept;  // whether anyone has asked for it
 
   // The rank's step in init(); "": it has finished. A long text is cut. One thread of the rank
   // calls it.
@@ -123,7 +137,7 @@ class LOCKSTEP_API CallBoard {
   // How many calls the rank has begun, remote ones aside.
   uint64_t calls(int local_rank) const noexcept;
   // The rank's whole calls from number `first` on, as far as they are kept, oldest first; without
-  // remote ones.
+  // remote ones. One that another thread is just recording is left out.
   std::vector<KeptCall> calls_from(int local_rank, uint64_t first) const;
   uint32_t pid(int local_rank) const noexcept;
   // When the rank entered.

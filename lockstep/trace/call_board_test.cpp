@@ -152,6 +152,38 @@ TEST(CallBoard, TellsWhenTheRankBeganToWait) {
   EXPECT_TRUE(board.calls_from(7, 0).empty());
 }
 
+TEST(CallBoard, TellsOfCallsThatWillNotEnd) {
+  CallBoard board = CallBoard::create(1);
+  const uint64_t first = board.begin(0, record(1, "all_reduce"));
+  const uint64_t second = board.begin(0, record(2, "barrier"));
+  board.end(0, second, 90);
+  EXPECT_TRUE(board.calls_from(0, 0)[0].under_way());
+  board.abandon(0, first, 70);
+  board.abandon(0, first, 80);  // the first time counts
+  std::vector<KeptCall> calls = board.calls_from(0, 0);
+  ASSERT_EQ(calls.size(), 2u);
+  EXPECT_FALSE(calls[0].under_way());
+  EXPECT_EQ(calls[0].abandoned, 70u);
+  EXPECT_EQ(calls[0].record.ended, 0u) << "the rank was inside when it was left";
+  EXPECT_FALSE(calls[1].under_way());
+  EXPECT_EQ(calls[1].abandoned, 0u);
+  for (uint64_t i = 3; i <= CallBoard::kRecords + 1; ++i) board.begin(0, record(i, "x"));
+  board.abandon(0, first, 99);
+  for (const KeptCall& call : board.calls_from(0, 2)) ASSERT_TRUE(call.under_way());
+}
+
+TEST(CallBoard, CallsAreMarkedAsLongAsSomeoneAsksForIt) {
+  CallBoard board = CallBoard::create(1);
+  EXPECT_FALSE(board.marks_calls());
+  board.mark_calls(true);
+  board.mark_calls(true);
+  board.mark_calls(false);
+  EXPECT_TRUE(board.marks_calls());
+  EXPECT_FALSE(board.watches_ends());
+  board.mark_calls(false);
+  EXPECT_FALSE(board.marks_calls());
+}
+
 TEST(CallBoard, EndsAreWatchedAsLongAsSomeoneAsksForIt) {
   CallBoard board = CallBoard::create(1);
   EXPECT_FALSE(board.watches_ends());

@@ -3,6 +3,12 @@
 #include "lockstep/trace/field_text.h"
 
 namespace lockstep::inline v0::trace {
+
+std::string title(const CallRecord& record) {
+  const std::string note = field_text(record.note);
+  return field_text(record.op) + (note.empty() ? "" : ": " + note);
+}
+
 std::string describe(const CallRecord& record) {
   std::string text = field_text(record.op);
   if (is_remote(record)) return text + " " + field_text(record.note);

@@ -37,6 +37,8 @@ inline bool is_remote(const CallRecord& record) {
   return record.moving == 3 || record.moving == 4;
 }
 
+// "all_reduce: bucket 3 of step 17", or "all_reduce" without a note.
+LOCKSTEP_API std::string title(const CallRecord& record);
 // "all_reduce sum float32 x 421642 at trainer.cpp:120"; "rpc 'pull' on 'ps'".
 LOCKSTEP_API std::string describe(const CallRecord& record);
 

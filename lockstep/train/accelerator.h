@@ -51,7 +51,8 @@ struct AcceleratorOptions {
   // }).
   std::shared_ptr<Strategy> strategy = nullptr;
   // What was prepared marks its work in it: data, forward, backward, optimizer, checkpoint. The
-  // loop starts it, marks its steps, and writes it (timeline.h). Null: nothing is marked.
+  // loop starts it, marks its steps, and writes it (timeline.h). With TimelineOptions::nvtx these
+  // parts and the calls are NVTX ranges. Null: nothing is marked.
   std::shared_ptr<Timeline> timeline = nullptr;
 };
 

@@ -40,6 +40,7 @@ AcceleratorState::AcceleratorState(Communicator communicator, const optim::StepS
   const bool float16 = spec.precision == optim::Precision::kFloat16;
   check_step(*strategy, "Accelerator", accumulation_, float16);
   if (float16) scaler_.emplace(comm);
+  if (timeline) timeline->mark_calls(comm);
 }
 
 int AcceleratorState::stop_signal() {

@@ -13,6 +13,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/named_file.h"
+#include "lockstep/device/fake_nvtx_test.h"
 #include "lockstep/testing/thread_ranks.h"
 #include "lockstep/timeline/chrome_trace.h"
 #include "lockstep/timeline/overlap.h"
@@ -24,7 +25,9 @@
 namespace lockstep::inline v0::traced_training_test {
 
 namespace fs = std::filesystem;
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 using timeline::ReadEvent;
 using timeline::ReadTrace;
 
@@ -211,6 +214,44 @@ TEST(TracedTrainer, PartsOfAStepAndTheWritingOfACheckpoint) {
   }
 }
 
+struct SeesRanges : TrainCallback {
+  explicit SeesRanges(const device::FakeNvtx& the_nvtx) : nvtx(the_nvtx) {}
+  void on_end(const TrainerState&) override { seen = nvtx.ranges(); }
+  const device::FakeNvtx& nvtx;
+  std::vector<std::string> seen;  // of the rank's thread
+};
+
+TEST(TracedTrainer, NvtxMarksAllStepsAndWritesNothing) {
+  const TestDirectory dir;
+  const Points points;
+  const device::FakeNvtx nvtx;
+  testing::run_threads(2, [&](Communicator& comm) {
+    const auto sees = std::make_shared<SeesRanges>(nvtx);
+    Trainer<torch::nn::Linear, Points, ClassLoss> trainer(
+        {.model = make_model(),
+         .comm = comm,
+         .args = {.output_dir = dir / "run",
+                  .per_device_train_batch_size = 4,
+                  .max_steps = 2,
+                  .save_steps = 2,
+                  .disable_tqdm = true,
+                  .nvtx = true},
+         .train_dataset = &points,
+         .callbacks = {sees}});
+    EXPECT_NE(trainer.timeline(), nullptr) << "callbacks may mark parts of their own";
+    trainer.train();
+    for (const std::string step : {"step 1", "step 2"}) {
+      EXPECT_THAT(sees->seen, Contains(step));
+      for (const char* part : {"/data", "/forward", "/backward", "/optimizer"})
+        EXPECT_THAT(sees->seen, Contains(step + part));
+      EXPECT_THAT(sees->seen, Contains(StartsWith(step + "/backward/all_reduce: bucket 0")));
+    }
+    EXPECT_THAT(sees->seen, Contains("checkpoint"));
+  });
+  EXPECT_EQ(nvtx.open(), 0U);
+  EXPECT_FALSE(fs::exists(dir / "run/trace.json"));
+}
+
 TEST(TracedTrainer, MistakesAreNamed) {
   const auto error_of = [](TrainingArguments args) -> std::string {
     try {
@@ -224,6 +265,10 @@ TEST(TracedTrainer, MistakesAreNamed) {
   EXPECT_THAT(error_of({.trace_operators = true}),
               HasSubstr("trace_operators is on, and no steps"));
   EXPECT_EQ(error_of({.trace_steps = "1:3", .trace_operators = true}), "no error");
+  if (!device::has_nvtx())
+    EXPECT_THAT(error_of({.nvtx = true}), HasSubstr("nvtx is on, and this libtorch was built"));
+  const device::FakeNvtx nvtx;
+  EXPECT_EQ(error_of({.nvtx = true}), "no error");
 }
 
 TEST(TracedAccelerator, MarksWhatWasPrepared) {

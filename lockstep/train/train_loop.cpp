@@ -78,6 +78,7 @@ void TrainLoop::run() {
     ~Stop() { now(); }
   } const stop{options_};
   stop.now();
+  if (options_.timeline) options_.timeline->mark_calls(comm_);
   saved_step_ = -1;
   std::optional<StopSignals> signals;
   agreement_.reset();

@@ -133,7 +133,8 @@ struct TrainLoopOptions {
   // during run(). Empty, on all ranks: it does not.
   std::function<int()> stop_signal = StopSignals::received;
   // The loop marks its steps, logs, evaluations and checkpoints in it, and TrainStep the parts of a
-  // step. Null: nothing is marked.
+  // step. With TimelineOptions::nvtx all of them are NVTX ranges, whichever steps are traced. Null:
+  // nothing is marked.
   std::shared_ptr<Timeline> timeline = nullptr;
   // The steps that the timeline shows, with what lies between them and before the step after the
   // last. The loop starts it and writes `trace_file`; a trace that cannot be written is a warning. A

@@ -26,16 +26,18 @@ TrainLoopOptions loop_options(const TrainSpec& spec, int64_t steps_per_epoch) {
   return options;
 }
 
-void check_trace(const std::string& steps, bool operators) {
+void check_trace(const std::string& steps, bool operators, bool nvtx) {
   if (!steps.empty()) (void)parse_trace_steps(steps, "trace_steps");
   if (operators && steps.empty())
     throw InvalidArgument("trace_operators is on, and no steps are traced; give trace_steps, too");
+  Timeline::check({.nvtx = nvtx});
 }
 
-void add_trace(TrainLoopOptions& loop, const std::string& steps, bool operators,
+void add_trace(TrainLoopOptions& loop, const std::string& steps, bool operators, bool nvtx,
                const std::filesystem::path& file) {
+  if (steps.empty() && !nvtx) return;
+  loop.timeline = std::make_shared<Timeline>(TimelineOptions{.operators = operators, .nvtx = nvtx});
   if (steps.empty()) return;
-  loop.timeline = std::make_shared<Timeline>(TimelineOptions{.operators = operators});
   loop.trace_steps = parse_trace_steps(steps, "trace_steps");
   loop.trace_file = file;
 }

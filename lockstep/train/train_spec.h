@@ -76,12 +76,12 @@ LOCKSTEP_API RunSteps run_steps(const TrainSpec& spec, int64_t per_epoch);
 // The loop of a run, with the epochs and steps of `spec`.
 LOCKSTEP_API TrainLoopOptions loop_options(const TrainSpec& spec, int64_t steps_per_epoch);
 
-// Lets the loop show these steps ("10:12"; "": none) in `file`. check_trace() throws
-// InvalidArgument, which begins with the setting's name, for other texts, and for operators without
-// steps.
-LOCKSTEP_API void check_trace(const std::string& steps, bool operators);
+// Lets the loop show these steps ("10:12"; "": none) in `file`, and with `nvtx` all steps as NVTX
+// ranges. check_trace() throws InvalidArgument, which begins with the setting's name, for other
+// texts, for operators without steps, and for nvtx where libtorch has none.
+LOCKSTEP_API void check_trace(const std::string& steps, bool operators, bool nvtx);
 LOCKSTEP_API void add_trace(TrainLoopOptions& loop, const std::string& steps, bool operators,
-                            const std::filesystem::path& file);
+                            bool nvtx, const std::filesystem::path& file);
 
 // nullopt: forward computes in float32.
 LOCKSTEP_API std::optional<amp::AutocastSettings> autocast_of(optim::Precision precision,

@@ -59,7 +59,7 @@ class LOCKSTEP_API TrainerCore {
   // The one that takes the steps.
   torch::optim::Optimizer& optimizer() { return run_.optimizer(); }
   // Where the parts of the run are marked, for spans of the caller's own (TimelineSpan); null
-  // without args.trace_steps.
+  // without args.trace_steps and args.nvtx.
   Timeline* timeline() const { return spec_.loop.timeline.get(); }
   // The present ranks, which are others than at first if ranks were replaced.
   Communicator& comm() { return run_.comm(); }

@@ -56,7 +56,7 @@ TrainSpec spec_of(const TrainingArguments& args) {
     schedule.warmup_steps = args.warmup_steps;
     schedule.warmup_ratio = args.warmup_ratio;
   }
-  add_trace(spec.loop, args.trace_steps, args.trace_operators, output / "trace.json");
+  add_trace(spec.loop, args.trace_steps, args.trace_operators, args.nvtx, output / "trace.json");
   if (!args.stop_on_signals) spec.loop.stop_signal = nullptr;
   if (args.resume_from_checkpoint == "true")
     spec.output.resume = output / "last";

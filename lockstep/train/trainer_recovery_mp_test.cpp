@@ -24,12 +24,15 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
+#include "lockstep/core/named_file.h"
 #include "lockstep/core/subprocess.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
 #include "lockstep/recover/test_net.h"
 #include "lockstep/testing/gtest_ranks.h"
 #include "lockstep/testing/long_tests.h"
 #include "lockstep/testing/preloaded.h"
+#include "lockstep/timeline/chrome_trace.h"
+#include "lockstep/timeline/overlap.h"
 #include "lockstep/trace/call_board.h"
 #include "lockstep/train/trainer.h"
 
@@ -169,6 +172,7 @@ struct How {
   bool resume = false;
   int64_t max_steps = kSteps;
   int64_t copy_every = 4;
+  std::string trace_steps = "";
 };
 
 void train(Communicator& comm, const std::string& name, const How& how) {
@@ -195,6 +199,7 @@ void train(Communicator& comm, const std::string& name, const How& how) {
                                .async_save = how.async_save,
                                .dataloader_num_workers = how.workers,
                                .disable_tqdm = true,
+                               .trace_steps = how.trace_steps,
                                .resume_from_checkpoint = how.resume ? "true" : ""};
   moments.at("starting", 0);
   Net net(kWidth);
@@ -348,6 +353,26 @@ TEST_F(TrainerRecovery, WithLogicalRanksStreamsIncluded) {
   killed.replacements = 5;
   run("killed", killed);
   expect_same("killed", "undisturbed", 2);
+}
+
+// Ranks are replaced within the traced steps. What the timelines of the others had by then is left
+// out, and so are the calls that the dead rank has left them in.
+TEST_F(TrainerRecovery, ATraceHasTheStepsOfAllRanksSinceTheReplacement) {
+  const How how{
+      .deaths = {{"backward", 6, 1, 0}}, .replacements = 2, .max_steps = 10, .trace_steps = "3:9"};
+  run("traced", how);
+  if (in_rank() || HasFailure()) return;
+  const std::string file = root_ / "traced" / "trace.json";
+  const timeline::ReadTrace trace = timeline::parse_file(read_named_file(file), file);
+  EXPECT_EQ(trace.steps, "6:9");
+  EXPECT_EQ(trace.lost_calls, 0);
+  const std::vector<timeline::RankOverlap> ranks = timeline::overlap_of(trace.events);
+  ASSERT_EQ(ranks.size(), static_cast<size_t>(kRanks));
+  for (const timeline::RankOverlap& rank : ranks) {
+    EXPECT_EQ(rank.steps, 4) << "rank " << rank.rank;
+    EXPECT_GE(rank.collectives, 4) << "rank " << rank.rank;
+    EXPECT_LT(rank.communication, rank.time) << "rank " << rank.rank << " is in no call for ever";
+  }
 }
 
 // A rank that dies before the run has begun makes its others begin again, too; nothing has been

@@ -57,6 +57,7 @@ constexpr auto kArguments = [](auto& a, const auto& each) {
   visit("evict_stragglers", a.evict_stragglers);
   visit("trace_steps", a.trace_steps);
   visit("trace_operators", a.trace_operators);
+  visit("nvtx", a.nvtx);
   visit("metrics_port", a.metrics_port, between(0, 65535));
   visit("resume_from_checkpoint", a.resume_from_checkpoint);
 };
@@ -206,7 +207,7 @@ void check(const TrainingArguments& a) {
   if (a.bf16 && a.fp16) throw InvalidArgument("bf16 and fp16 are both on; choose one");
   if (a.evict_stragglers != 0)
     settings::check_value("evict_stragglers", a.evict_stragglers, settings::at_least(1.01));
-  check_trace(a.trace_steps, a.trace_operators);
+  check_trace(a.trace_steps, a.trace_operators, a.nvtx);
   if (a.metric_for_best_model.empty())
     settings::refuse("metric_for_best_model", "", "a metric's name");
   check_strategies(a);

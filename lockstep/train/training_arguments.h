@@ -65,6 +65,9 @@ struct TrainingArguments {
   // none. Not in transformers.
   std::string trace_steps = {};
   bool trace_operators = false;  // with libtorch's operators. Not in transformers
+  // The parts of all steps and the communicators' calls are NVTX ranges, for Nsight Systems; needs a
+  // libtorch with CUDA. Not in transformers.
+  bool nvtx = false;
   // A rank serves its metrics on this port of the loopback interface plus its local rank
   // (prometheus_callback.h); 0: no rank does. Not in transformers.
   int64_t metrics_port = 0;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -145,6 +146,20 @@ TEST(LockstepDoctor, ATraceFolderThatIsNoneIsAnError) {
   const Ended ended = Doctor({"--trace", "/no/such/folder"}).finish();
   EXPECT_EQ(ended.code, 1);
   EXPECT_THAT(ended.out, HasSubstr("lockstep doctor: /no/such/folder cannot be read"));
+}
+
+TEST(LockstepDoctor, ATimelineOfAnotherProgramIsOneLine) {
+  const TestDirectory folder;
+  const std::string file =
+      folder.write("trace.json", R"({"schemaVersion":1,"traceEvents":[],"traceName":"x"})");
+  for (const std::string given : {file, folder.path().string()}) {
+    const Ended ended = Doctor({"--trace", given}).finish();
+    EXPECT_EQ(ended.code, 1);
+    EXPECT_EQ(std::count(ended.out.begin(), ended.out.end(), '\n'), 1) << ended.out;
+    EXPECT_THAT(ended.out, HasSubstr("lockstep doctor: " + file +
+                                     ": a trace of another program, or none: it has no "
+                                     "otherData.lockstep_trace; lockstep train --trace-steps"));
+  }
 }
 
 }  // namespace doctor_mp_test

@@ -101,4 +101,61 @@ TEST(DoctorOverlap, FindsTheFileOfAFolder) {
   EXPECT_THROW(read_overlap(dir.path()), DataError);
 }
 
+// Each is named in one line that tells of which file it speaks.
+TEST(DoctorOverlap, AFileOfAnotherProgramOrADamagedOneIsNamed) {
+  const TestDirectory dir;
+  const auto error_of = [&](const std::string& text) -> std::string {
+    const auto path = dir.write("trace.json", text);
+    try {
+      read_overlap(path);
+    } catch (const DataError& error) {
+      const std::string said = error.what();
+      EXPECT_EQ(said.find('\n'), std::string::npos) << said;
+      EXPECT_EQ(said.rfind(path.string() + ": ", 0), 0U) << said;
+      EXPECT_THAT(said, HasSubstr("; lockstep train --trace-steps and "));
+      return said.substr(path.string().size() + 2);
+    }
+    return "no error";
+  };
+  // PyTorch's profiler (export_chrome_trace).
+  const std::string profiler = R"({
+  "schemaVersion": 1,
+  "deviceProperties": [],
+  "displayTimeUnit": "ms",
+  "baseTimeNanoseconds": 1750000000000000000,
+  "traceEvents": [
+  {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 71, "tid": 71, "ts": 5.25, "dur": 2.5,
+   "args": {"External id": 1}},
+  {"ph": "i", "s": "t", "name": "[memory]", "pid": 71, "tid": 71, "ts": 5.5, "args": {}},
+  {"ph": "M", "name": "process_name", "pid": "Spans", "tid": 0, "ts": 0, "args": {"name": "python"}}
+  ], "traceName": "trace.json"})";
+  const auto another = HasSubstr("a trace of another program, or none");
+  EXPECT_THAT(error_of(profiler), another);
+  // Chrome's form without an object around it.
+  EXPECT_THAT(error_of(R"([{"ph":"B","name":"a","pid":1,"tid":1,"ts":0}])"), another);
+  EXPECT_THAT(error_of(R"({"traceEvents":[],"otherData":{"version":"My Application v1.0"}})"),
+              another);
+  EXPECT_THAT(error_of(R"({"traceEvents":[],"otherData":"a text"})"), another);
+  EXPECT_THAT(error_of("17"), another);
+  // The flight recorder's file of a rank.
+  EXPECT_THAT(error_of(R"({"version":1,"rank":0,"world_size":1,"calls":[]})"), another);
+  // Perfetto's own format is binary: packets of protocol buffers. Others are compressed.
+  EXPECT_THAT(error_of(std::string("\x0a\x1a\x08\x01\x50\x01\xc2\x02\x00", 9)),
+              HasSubstr("not JSON;"));
+  EXPECT_THAT(error_of("\x1f\x8b\x08"), HasSubstr("not JSON;"));
+  EXPECT_THAT(error_of("a text\n"), HasSubstr("not JSON;"));
+  EXPECT_THAT(error_of(""), HasSubstr("empty;"));
+  EXPECT_THAT(error_of(std::string(100'000, '[')), HasSubstr("not JSON, or cut off;"));
+
+  timeline::RankEvents rank;
+  rank.events.push_back({.name = "step", .category = timeline::kMarked, .end_ns = 1000});
+  const std::string whole = timeline::format_file({timeline::format_events(rank, 0)}, {rank}, "1");
+  EXPECT_EQ(error_of(whole), "no error");
+  for (size_t size = 1; size + 2 < whole.size(); size += 7)
+    EXPECT_THAT(error_of(whole.substr(0, size)), HasSubstr("not JSON, or cut off;")) << size;
+  std::string other = whole;
+  other.replace(other.find("\"ts\":"), 5, "\"when\":");
+  EXPECT_THAT(error_of(other), HasSubstr("not as expected"));
+}
+
 }  // namespace lockstep::inline v0::cli::doctor_overlap_test

@@ -19,6 +19,7 @@
 #include "lockstep/core/mutex.h"
 #include "lockstep/core/text.h"
 #include "lockstep/core/ticks.h"
+#include "lockstep/device/nvtx.h"
 #include "lockstep/trace/call_board.h"
 
 namespace lockstep::inline v0 {
@@ -102,6 +103,7 @@ Communicator::Impl::~Impl() {
     if (broken_.get() == nullptr) watch_->drain();
     watch_->stop();
   }
+  abandon_pending_ops();
   if (backend_->close()) {
     // Before the watch, which then keeps the operations that are still not complete.
     backend_.reset();
@@ -207,11 +209,16 @@ void Communicator::Impl::submit(const std::shared_ptr<PendingOp>& operation, uin
                                 Call& call) {
   number(call.op, bytes, call);
   trace::CallRecord its_record = make_record(call);
+  device::NvtxRange range;
+  if (marks_calls()) range.begin(trace::title(its_record).c_str());
   operation->call = record(call, its_record, /*waits=*/false);
+  operation->op = call.op;
   try {
     operation->request = backend_->start(call);
   } catch (...) {
-    std::rethrow_exception(set_broken());
+    const std::exception_ptr error = set_broken();
+    abandon(operation->call);
+    std::rethrow_exception(error);
   }
   operation->place = pending_ops_.insert(pending_ops_.end(), operation);
   note_ends();
@@ -331,6 +338,8 @@ void Communicator::Impl::run_in_place(Op op, const at::Tensor& tensor, ReduceOp 
 void Communicator::Impl::run_call(Call& call, std::initializer_list<const at::Tensor*> tensors) {
   backend_->show(call);
   trace::CallRecord its_record = make_record(call);
+  device::NvtxRange range;
+  if (marks_calls()) range.begin(trace::title(its_record).c_str());
   const uint64_t place = record(call, its_record, /*waits=*/true);
   try {
     backend_->run(call, options_.timeout);
@@ -338,6 +347,8 @@ void Communicator::Impl::run_call(Call& call, std::initializer_list<const at::Te
     const std::exception_ptr error = set_broken();
     // Some engines access the tensors until the operations have ended.
     pending_ops_.push_back(std::make_shared<PendingOp>());
+    pending_ops_.back()->call = place;
+    abandon(place);
     for (const at::Tensor* tensor : tensors) pending_ops_.back()->keep.push_back(*tensor);
     std::rethrow_exception(error);
   }
@@ -353,6 +364,8 @@ void Communicator::Impl::wait(PendingOp& operation, Deadline deadline) {
     throw_if_broken();
     check_caller("wait");
     note_ends();
+    device::NvtxRange range;
+    if (marks_calls()) range.begin(("wait: " + std::string(to_string(operation.op))).c_str());
     const uint64_t begun = ticks();
     if (options_.board && !operation.over && !operation.ordered)
       options_.board->wait(options_.board_rank, operation.call, begun);

@@ -49,6 +49,7 @@ struct PendingOp {
   std::vector<at::Tensor> keep;
   std::function<void()> finish;  // puts staged results into the caller's tensors
   uint64_t call = 0;             // its number on the call board
+  Op op = Op::kBarrier;          // as the engine carries it
   bool ordered = false;          // its wait orders the device's stream
   uint64_t capture = 0;          // the capture that it is part of; 0: none
   bool done = false;
@@ -127,6 +128,11 @@ class Communicator::Impl final : private SiblingProgress, private JobProgress::M
   void note_pending_ops();  // called after a pending operation was added or has ended
   bool over(PendingOp& operation) noexcept;
   void note_ends() noexcept;  // of pending operations, where the board wants to know them
+  // Tells the board that the call will not end; the second one, that no pending operation will.
+  void abandon(uint64_t call) noexcept;
+  void abandon_pending_ops() noexcept;
+  // Whether a profiler is to see the host's part of the calls.
+  bool marks_calls() const noexcept;
   Plan check(const OpArgs& args) const;
   // The capture that this thread's call is part of, or null. Throws if the call cannot be captured.
   device::Capture* capture_of(const OpArgs& args) const;

@@ -45,7 +45,21 @@ void Communicator::Impl::note_ends() noexcept {
     if (!operation->ordered && operation->capture == 0) over(*operation);
 }
 
+void Communicator::Impl::abandon(uint64_t call) noexcept {
+  if (options_.board) options_.board->abandon(options_.board_rank, call, ticks());
+}
+
+void Communicator::Impl::abandon_pending_ops() noexcept {
+  for (const auto& operation : pending_ops_) abandon(operation->call);
+  if (watch_) watch_->each_call([this](uint64_t call) { abandon(call); });
+}
+
+bool Communicator::Impl::marks_calls() const noexcept {
+  return options_.board && options_.board->marks_calls();
+}
+
 void Communicator::Impl::note_pending_ops() {
+  if (broken_.get() != nullptr) abandon_pending_ops();
   const bool under_way = broken_.get() == nullptr &&
                          std::any_of(pending_ops_.begin(), pending_ops_.end(),
                                      [](const auto& operation) { return !operation->over; });

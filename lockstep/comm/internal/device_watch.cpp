@@ -47,6 +47,11 @@ class DeviceWatch::State {
     }
   }
 
+  void each_call(const std::function<void(uint64_t)>& found) const {
+    const MutexLock lock(mutex_);
+    for (const Operation& operation : operations_) found(operation.call);
+  }
+
   void stop() noexcept {
     std::thread thread;
     {
@@ -144,7 +149,7 @@ class DeviceWatch::State {
   }
 
   const Look look_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   ConditionVariable changed_;
   // A deque, so that the front keeps its address while others are added.
   std::deque<Operation> operations_ LOCKSTEP_GUARDED_BY(mutex_);
@@ -166,6 +171,10 @@ void DeviceWatch::add(Operation operation) {
 
 void DeviceWatch::drain() {
   state_->drain();
+}
+
+void DeviceWatch::each_call(const std::function<void(uint64_t)>& found) const {
+  state_->each_call(found);
 }
 
 void DeviceWatch::stop() noexcept {

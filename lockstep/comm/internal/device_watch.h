@@ -46,6 +46,8 @@ class DeviceWatch {
   void add(Operation operation);
   // Waits until all operations are complete or one has failed, at most until their deadlines.
   void drain();
+  // Calls `found` with the number of each operation that is not complete.
+  void each_call(const std::function<void(uint64_t call)>& found) const;
   // Releases the requests, so that their engine may end before the watch; no operation is checked
   // any more.
   void stop() noexcept;

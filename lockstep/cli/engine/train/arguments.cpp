@@ -289,6 +289,7 @@ TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ra
     plan.config = recorded;
     plan.config.trace_steps.clear();  // of the steps of then; an option asks for those of now
     plan.config.trace_operators = false;
+    plan.config.nvtx = false;
     plan.config.output = folder.root.string();
   }
   plan.config = apply(plan.config, arguments);
