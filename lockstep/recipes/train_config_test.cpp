@@ -133,8 +133,8 @@ TEST(TrainConfig, NonsenseIsNamed) {
   EXPECT_THAT(with("nproc", "129"), HasSubstr("nproc is 129, which leaves nothing"));
   EXPECT_THAT(with("strategy", "x"),
               HasSubstr("strategy 'x' is unknown; choose ddp, average, "
-                        "ring, naive-ring, horovod, zero1, zero2, zero3, fsdp or "
-                        "logical8"));
+                        "ring, naive-ring, horovod, zero1, zero2, zero3, fsdp, diloco "
+                        "or logical8"));
   for (const auto& [field, text] :
        std::initializer_list<std::pair<const char*, const char*>>{{"recipe", "x"},
                                                                   {"data", ""},

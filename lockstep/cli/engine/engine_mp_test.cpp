@@ -507,7 +507,7 @@ TEST(Engine, BadInputIsOneLineAndExitCodeTwo) {
   expect_line({"train", "mnist", "--data", digits, "--nproc", "0"}, "nproc is 0");
   expect_line(
       train(dir, "o", {"--strategy", "x"}),
-      "choose ddp, average, ring, naive-ring, horovod, zero1, zero2, zero3, fsdp or logical8");
+      "choose ddp, average, ring, naive-ring, horovod, zero1, zero2, zero3, fsdp, diloco or logical8");
   expect_line({"train", "mnist", "--data", digits, "--nproc", "100000"}, "give at most 1024");
   expect_line(train(dir, "o", {"--no-such"}), "--no-such");
   expect_line(train(dir, "o", {"--resume"}), "no checkpoints/last");

@@ -248,7 +248,8 @@ TEST(DiLoCo, BeginsAnewWhereTheModelIs) {
       take_inner_step(p, comm.rank(), step);
       diloco.step();
     }
-    EXPECT_THAT(message_of<Mismatch>([&] { diloco.begin_anew(); }), HasSubstr("'p'"));
+    EXPECT_THAT(message_of<Mismatch>([&] { diloco.begin_anew(); }),
+                HasSubstr("the beginning of DiLoCo"));
     EXPECT_EQ(diloco.inner_steps(), 1) << "unchanged";
     p.fill_(7);
     diloco.begin_anew();

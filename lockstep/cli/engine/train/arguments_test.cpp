@@ -99,7 +99,7 @@ TEST(TrainArguments, MistakesAreOneLine) {
   EXPECT_THAT(
       from({"mnist", "--data", "d", "--strategy", "x"}),
       HasSubstr(
-          "choose ddp, average, ring, naive-ring, horovod, zero1, zero2, zero3, fsdp or logical8"));
+          "choose ddp, average, ring, naive-ring, horovod, zero1, zero2, zero3, fsdp, diloco or logical8"));
   EXPECT_THAT(from({"lm", "--data", "d", "--mesh", "pipes=2"}), HasSubstr("and tensor"));
   EXPECT_THAT(from({"mnist", "--config", "/none.json"}), HasSubstr("cannot read /none.json"));
 }
