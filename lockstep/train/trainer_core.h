@@ -14,6 +14,7 @@
 #include "lockstep/amp/autocast.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/core/export.h"
+#include "lockstep/optim/exponential_average.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/model_on_ranks.h"
 #include "lockstep/train/run_state.h"
@@ -42,6 +43,10 @@ class LOCKSTEP_API TrainerCore {
   // Throws: InvalidArgument without a training set, if output_dir is in use or cannot be written,
   // and for a second call if ranks are replaced; what run_loop() throws.
   TrainOutput train();
+
+  // With args.ema, evaluations, predictions and all that is saved are of the average, from its
+  // first update on, also after train(); the model in memory is the trained one. Once the best
+  // model has been loaded, whose parameters are an average already, they are of that.
 
   // Saves only the whole model, as a directory that transformers, eval and load_lm() open, with the
   // files of Parts::saved. If ranks divide the model, rank 0 needs memory for all of it.
@@ -109,12 +114,14 @@ class LOCKSTEP_API TrainerCore {
   Forwarded forward_all(const Samples& samples);
   Evaluation evaluate_now();
   void check_trained() const;
+  std::optional<optim::ExponentialAverage::InModel> averaged() const;
 
   CoreParts parts_;
   const TrainSpec spec_;  // of parts_.args
   ModelOnRanks run_;
   Communicator eval_ranks_;  // StrategyPlacement::evaluation_ranks()
   RunSteps steps_;
+  std::shared_ptr<optim::ExponentialAverage> average_;  // of the latest train(); null: none
   const std::shared_ptr<TrainerState> state_ = std::make_shared<TrainerState>();
   bool trained_ = false;
 };
