@@ -278,10 +278,10 @@ void TrainerCore::check_trained() const {
       "save_model(): a new rank cannot know which of them the others are in");
 }
 
-std::optional<optim::ExponentialAverage::InModel> TrainerCore::averaged() const {
-  std::optional<optim::ExponentialAverage::InModel> in_model;
-  if (average_ && average_->updates() > 0) in_model.emplace(*average_);
-  return in_model;
+// Null without an average, and before its first update.
+std::unique_ptr<optim::ExponentialAverage::InModel> TrainerCore::averaged() const {
+  if (!average_ || average_->updates() == 0) return nullptr;
+  return std::make_unique<optim::ExponentialAverage::InModel>(*average_);
 }
 
 void TrainerCore::save_model(const std::filesystem::path& path) {

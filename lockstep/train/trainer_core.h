@@ -27,6 +27,9 @@
 
 namespace lockstep::inline v0 {
 
+// With args.ema evaluations, predictions and all that is saved are of the average, also after
+// train(); the model in memory is the trained one. After load_best_model_at_end they are of the
+// model, which is the best average then.
 // Collective: every function.
 // Thread-safety: one thread, the communicator's.
 class LOCKSTEP_API TrainerCore {
@@ -43,10 +46,6 @@ class LOCKSTEP_API TrainerCore {
   // Throws: InvalidArgument without a training set, if output_dir is in use or cannot be written,
   // and for a second call if ranks are replaced; what run_loop() throws.
   TrainOutput train();
-
-  // With args.ema, evaluations, predictions and all that is saved are of the average, from its
-  // first update on, also after train(); the model in memory is the trained one. Once the best
-  // model has been loaded, whose parameters are an average already, they are of that.
 
   // Saves only the whole model, as a directory that transformers, eval and load_lm() open, with the
   // files of Parts::saved. If ranks divide the model, rank 0 needs memory for all of it.
@@ -114,7 +113,7 @@ class LOCKSTEP_API TrainerCore {
   Forwarded forward_all(const Samples& samples);
   Evaluation evaluate_now();
   void check_trained() const;
-  std::optional<optim::ExponentialAverage::InModel> averaged() const;
+  std::unique_ptr<optim::ExponentialAverage::InModel> averaged() const;
 
   CoreParts parts_;
   const TrainSpec spec_;  // of parts_.args
