@@ -222,7 +222,10 @@ void CheckpointWriter::start(const fs::path& path, const Checkpoint& share,
     const at::NoGradGuard no_grad;
     job_->share = internal::share_to_write(share, internal::turns_of(models)[rank],
                                            internal::turns_of(optimizers)[rank], in_slices);
-    if (rank == 0) job_->rest = internal::rest_to_write(share);
+    if (rank == 0)
+      job_->rest = internal::rest_to_write(share);
+    else
+      internal::add_further_tensors(share, job_->share);
     if (options.snapshot) take_snapshot();
     job_->given.record();
     job_->thread = std::thread([job = job_.get(), around = options.around] {

@@ -55,8 +55,9 @@ class LOCKSTEP_API CheckpointWriter {
 
   // Starts to write. Every rank gives in `share` the tensors of `model` and the slices of
   // `model_slices` and `optimizer` that it writes, each on one rank. Where one rank alone has some,
-  // they are one file. The rest, including the metadata of both, is rank 0's; that of others is
-  // ignored. First waits for a checkpoint that is still being written.
+  // they are one file. `tensors` are files of their own, with names that no other rank gives. The
+  // rest, including the metadata of model and optimizer, is rank 0's; that of others is ignored.
+  // First waits for a checkpoint that is still being written.
   // Collective: all ranks call it.
   // Throws: as wait(), and as write_checkpoint() where it cannot start.
   void start(const std::filesystem::path& path, const Checkpoint& share,

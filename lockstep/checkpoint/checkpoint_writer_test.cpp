@@ -99,6 +99,35 @@ Checkpoint columns_of(int rank, int ranks, int number) {
   return share;
 }
 
+// What a rank has for itself is in a file of its own.
+TEST(CheckpointWriter, EachRankMayHaveFurtherTensors) {
+  for (const bool snapshot : {false, true}) {
+    const TestDirectory dir;
+    testing::run_threads(3, [&](Communicator& comm) {
+      const auto write = [&](const std::string& name) {
+        Checkpoint share = share_of(comm.rank(), 3, 4);
+        if (comm.rank() > 0 || name == "same")
+          share.tensors[name] = {.tensors = {{"mine", at::full({2}, comm.rank(), at::kInt)}},
+                                 .metadata = {{"rank", std::to_string(comm.rank())}}};
+        write_checkpoint(comm, dir / "c", share, {.snapshot = snapshot});
+      };
+      write("of-" + std::to_string(comm.rank()));
+      EXPECT_THAT(message_of<Error>([&] { write("same"); }),
+                  HasSubstr("two ranks write the file 'same.safetensors'"));
+      EXPECT_THAT(message_of<Error>([&] { write("../other"); }),
+                  HasSubstr("cannot be the name of a further part"));
+    });
+    const Checkpoint found = read_checkpoint(dir / "c");
+    EXPECT_EQ(found.tensors.size(), 2u);
+    for (const int rank : {1, 2}) {
+      const Safetensors& own = found.tensors.at("of-" + std::to_string(rank));
+      EXPECT_TRUE(own.find("mine")->equal(at::full({2}, rank, at::kInt)));
+      EXPECT_EQ(own.metadata.at("rank"), std::to_string(rank));
+    }
+    EXPECT_EQ(number_of(dir / "c", 3), 4);
+  }
+}
+
 TEST(CheckpointWriter, ADividedModelIsWrittenInSlices) {
   for (const int ranks : {1, 2, 3, 4}) {
     const TestDirectory dir;

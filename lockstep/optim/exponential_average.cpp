@@ -115,6 +115,13 @@ NamedTensors ExponentialAverage::training_parameters() const {
   return zipped(names_, kept_.empty() ? parameters_ : kept_);
 }
 
+int64_t ExponentialAverage::bytes() const {
+  int64_t bytes = 0;
+  for (const at::Tensor& parameter : parameters_)
+    bytes += parameter.numel() * static_cast<int64_t>(c10::elementSize(average_type(parameter)));
+  return bytes;
+}
+
 Safetensors ExponentialAverage::state() const {
   if (updates_ == 0)
     throw InvalidArgument("ExponentialAverage: there is no state before the first update()");

@@ -19,6 +19,11 @@
 //
 // Ranks whose parameters are equal have equal averages, so that nothing is sent. Where ranks divide
 // or share one copy of the parameters (zero3, fsdp), it is not for use.
+//
+// Buffers, such as BatchNorm's running statistics, are left alone: while the average is in the
+// model, they are those of the last step. AveragedModel does the same by default. Such statistics
+// belong to the last parameters, not to the averaged ones; `averages_buffers` averages them too,
+// as AveragedModel(use_buffers=True) does.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -40,9 +45,13 @@ struct ExponentialAverageOptions {
   // of the first steps are far from the later ones. So does TensorFlow's ExponentialMovingAverage
   // with num_updates.
   bool warm_up = false;
+  // Of a module the buffers are averaged as well. Those of whole numbers, such as BatchNorm's count
+  // of batches, are the last ones, where torch would round an average down. Of a list everything is
+  // averaged, whatever this says.
+  bool averages_buffers = false;
 };
 
-// Buffers are not averaged: while the average is in the model, they are the model's.
+// Below, the parameters are all tensors that are averaged, buffers included.
 // Lifetime: it keeps the parameters' tensors, not the model. Optimizers and DDP may move their
 // memory, as set_data() does.
 // Thread-safety: one thread.
@@ -52,6 +61,11 @@ class LOCKSTEP_API ExponentialAverage {
   // Throws: InvalidArgument for a decay that is out of range.
   explicit ExponentialAverage(const NamedTensors& parameters,
                               const ExponentialAverageOptions& options = {});
+  // Of a module, or a holder of one: its parameters and, with averages_buffers, its buffers.
+  template <ModuleOrHolder M>
+  explicit ExponentialAverage(const M& module, const ExponentialAverageOptions& options = {})
+      : ExponentialAverage(options.averages_buffers ? state_of(module) : parameters_of(module),
+                           options) {}
   ExponentialAverage(const ExponentialAverage&) = delete;
   ExponentialAverage& operator=(const ExponentialAverage&) = delete;
 
@@ -81,6 +95,8 @@ class LOCKSTEP_API ExponentialAverage {
   NamedTensors training_parameters() const;
 
   int64_t updates() const { return updates_; }  // so far
+  // The averages' memory, also before the first update, which takes it.
+  int64_t bytes() const;
   // The decay of the next update; 0 for the first one, which copies.
   double next_decay() const;
 

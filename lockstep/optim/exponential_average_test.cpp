@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
@@ -145,6 +146,45 @@ TEST(ExponentialAverage, ShortFloatsAreAveragedInLongerOnes) {
   EXPECT_NEAR(found[0].item<double>(), 2 - std::pow(0.999, 100), 1e-5);
   const auto in_model = average.in_model();
   EXPECT_TRUE(at::equal(parameter, found.to(at::kBFloat16)));
+}
+
+// A model with statistics and a count of batches, as BatchNorm has them.
+torch::nn::BatchNorm1d statistics_of(int64_t step) {
+  torch::nn::BatchNorm1d norm(3);
+  const at::NoGradGuard no_grad;
+  norm->running_mean.fill_(step);
+  norm->running_var.fill_(10 * step);
+  norm->num_batches_tracked.fill_(step);
+  return norm;
+}
+
+TEST(ExponentialAverage, BuffersAreThoseOfTheLastStepOrAveraged) {
+  for (const bool averages : {false, true}) {
+    torch::nn::BatchNorm1d norm = statistics_of(1);
+    ExponentialAverage average(norm, {.decay = 0.75, .averages_buffers = averages});
+    EXPECT_EQ(average.bytes(), (averages ? 4 : 2) * 3 * 4 + (averages ? 8 : 0));
+    average.update();
+    const torch::nn::BatchNorm1d second = statistics_of(5);
+    {
+      const at::NoGradGuard no_grad;
+      for (size_t i = 0; i < norm->buffers().size(); ++i)
+        norm->buffers()[i].copy_(second->buffers()[i]);
+    }
+    average.update();
+    {
+      const auto in_model = average.in_model();
+      EXPECT_EQ(norm->running_mean[0].item<float>(), averages ? 2 : 5);   // 1 + 0.25 (5 - 1)
+      EXPECT_EQ(norm->running_var[2].item<float>(), averages ? 20 : 50);  // 10 + 0.25 (50 - 10)
+      EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 5) << "a count is no average";
+    }
+    EXPECT_EQ(norm->running_mean[0].item<float>(), 5) << "put back";
+    EXPECT_EQ(norm->running_var[2].item<float>(), 50);
+    EXPECT_EQ(average.averages().size(), averages ? 5u : 2u);
+    int64_t bytes = 0;
+    for (const auto& [name, tensor] : average.averages())
+      bytes += static_cast<int64_t>(tensor.nbytes());
+    EXPECT_EQ(average.bytes(), bytes) << "as before the first update";
+  }
 }
 
 TEST(ExponentialAverage, ContinuesFromAState) {

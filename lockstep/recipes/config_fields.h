@@ -60,9 +60,20 @@ constexpr auto kFields = [](auto& config, const auto& each) {
   visit("strategy",
         {kRanksGroup,
          "how the ranks train together: ddp, average, ring, naive-ring, horovod, zero1, zero2, "
-         "zero3, fsdp, or logical8: the same bits on 1, 2, 4 or 8 ranks",
+         "zero3, fsdp, diloco: each rank by itself between outer steps, or logical8: the same bits "
+         "on 1, 2, 4 or 8 ranks",
          "NAME"},
         config.strategy);
+  visit("diloco_steps",
+        {kRanksGroup,
+         "with strategy diloco: steps of each rank by itself, after which an outer step averages "
+         "what they have changed"},
+        config.diloco_steps, at_least(1));
+  visit("diloco_lr", {kRanksGroup, "with strategy diloco: learning rate of the outer steps"},
+        config.diloco_lr, above(0));
+  visit("diloco_momentum",
+        {kRanksGroup, "with strategy diloco: Nesterov's momentum of the outer steps; 0: none"},
+        config.diloco_momentum, from_below(0, 1));
   visit("mesh",
         {kRanksGroup,
          std::string("ranks along axes, such as data=2,shard=2: those of a shard share a copy of "
@@ -176,6 +187,11 @@ constexpr auto kFields = [](auto& config, const auto& each) {
          "decay of a moving average of the parameters, such as 0.999, which is evaluated and saved "
          "in their place; 0: none"},
         config.ema, from_below(0, 1));
+  visit("ema_buffers",
+        {kTrainingGroup,
+         "with ema: buffers are averaged, too, such as BatchNorm's running statistics; otherwise "
+         "they are those of the last step"},
+        config.ema_buffers);
   visit("schedule", {kTrainingGroup, "the learning rate after the warm-up"}, config.schedule,
         one_of("constant|linear|cosine"));
   if (images)

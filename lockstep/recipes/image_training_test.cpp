@@ -9,12 +9,15 @@
 #include <numbers>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/checkpoint/module_state.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/data/digits.h"
 #include "lockstep/data/shapes.h"
+#include "lockstep/recipes/image_data.h"
 #include "lockstep/recipes/recipe_runs_test.h"
 #include "lockstep/testing/thread_ranks.h"
+#include "lockstep/train/supervised_task.h"
 
 namespace lockstep::inline v0::image_training_test {
 
@@ -196,8 +199,10 @@ TEST(MnistRecipe, AnAverageOfTheParametersIsSavedAndTheRunGoesOnBitForBit) {
   train(plain);
   TrainConfig whole = small(dir, "whole", 2);
   whole.ema = 0.5;
-  train(whole);
+  const TrainResult result = train(whole);
   EXPECT_EQ(losses(whole), losses(plain));
+  EXPECT_EQ(result.planned_memory.average, result.planned_memory.parameters);
+  recipe_runs_test::expect_planned(result);
   const Checkpoint saved = read_checkpoint(RunFolder{whole.output}.last()),
                    trained = read_checkpoint(RunFolder{plain.output}.last());
   const Safetensors& training = saved.tensors.at("training");
@@ -247,6 +252,70 @@ TEST(MnistRecipe, AnAverageOfTheParametersIsSavedAndTheRunGoesOnBitForBit) {
               "strategy " +
                   strategy);
   }
+}
+
+TrainConfig small_apart(const TestDirectory& dir, const std::string& output, int64_t nproc) {
+  TrainConfig config = small(dir, output, nproc);
+  config.strategy = "diloco";
+  config.diloco_steps = 3;
+  return resolved(config);
+}
+
+// Ranks train apart, and a run stands within a period where it stops.
+TEST(MnistRecipe, UnderDiLoCoARunRepeatsAndGoesOnBitForBit) {
+  const TestDirectory dir;
+  const TrainConfig whole = small_apart(dir, "whole", 2), again = small_apart(dir, "again", 2);
+  const TrainResult result = train(whole);
+  EXPECT_EQ(result.state.step, 8);
+  EXPECT_GT(result.planned_memory.state, 2 * result.planned_memory.parameters)
+      << "the outer parameters and their momentum, beside SGD's";
+  recipe_runs_test::expect_planned(result);
+  train(again);
+  EXPECT_EQ(losses(again), losses(whole));
+  expect_same(RunFolder{whole.output}.last(), RunFolder{again.output}.last());
+  for (const bool async_save : {false, true}) {
+    TrainConfig parts = small_apart(dir, "parts", 2);
+    parts.async_save = async_save;
+    for (const int64_t stop : {2, 5, 0}) {
+      parts.max_steps = stop;
+      train(parts, stop != 2);
+    }
+    expect_same(RunFolder{whole.output}.last(), RunFolder{parts.output}.last());
+    const Checkpoint left = read_checkpoint(RunFolder{whole.output}.last()),
+                     right = read_checkpoint(RunFolder{parts.output}.last());
+    for (const char* file : {"diloco", "diloco-rank-0", "diloco-rank-1"})
+      for (const auto& [name, tensor] : left.tensors.at(file).tensors)
+        EXPECT_TRUE(tensor.equal(*right.tensors.at(file).find(name))) << file << ": " << name;
+    EXPECT_EQ(losses(parts).back(), losses(whole).back());
+  }
+  const auto other = small(dir, "other", 2);
+  train(other);
+  EXPECT_NE(losses(other), losses(whole)) << "another training than ddp";
+}
+
+// On other ranks the average of the recorded ones goes on.
+TEST(MnistRecipe, UnderDiLoCoOtherRanksGoOn) {
+  const TestDirectory dir;
+  TrainConfig parts = small_apart(dir, "parts", 2);
+  parts.max_steps = 5;
+  train(parts);
+  for (const int64_t nproc : {1, 3}) {
+    TrainConfig now = parts;
+    now.nproc = nproc;
+    now.step_samples = samples_of_step(parts);
+    now.max_steps = nproc == 1 ? 6 : 0;
+    now = resolved(now);
+    EXPECT_NO_THROW(check_resumable(parts, now));
+    train(now, true);
+    parts = now;
+  }
+  EXPECT_LT(losses(parts).back(), losses(parts).front());
+  TrainConfig ddp = parts;
+  ddp.strategy = "ddp";
+  ddp.epochs = 3;
+  ddp.diloco_steps = TrainConfig().diloco_steps;
+  EXPECT_NO_THROW(check_resumable(parts, resolved(ddp)));
+  EXPECT_EQ(train(resolved(ddp), true).state.step, 12);
 }
 
 TEST(MnistRecipe, PartitionGivesEveryRankItsPart) {
@@ -322,6 +391,50 @@ TEST(CifarRecipe, ResumedEqualsUninterruptedBitForBit) {
   }
   expect_same(RunFolder{whole.output}.last(), RunFolder{parts.output}.last());
   EXPECT_EQ(losses(whole), losses(parts));
+}
+
+// Statistics are those of the last step, or averaged as the parameters are.
+TEST(CifarRecipe, AnAverageMayHaveTheBuffersToo) {
+  const TestDirectory dir;
+  TrainConfig config = small_cifar(dir, "last", 2);
+  config.model = "resnet18";
+  config.epochs = 1;
+  config.ema = 0.5;
+  train(config);
+  const Checkpoint last = read_checkpoint(RunFolder{config.output}.last());
+  config.output = dir / "averaged";
+  config.ema_buffers = true;
+  train(resolved(config));
+  const Checkpoint averaged = read_checkpoint(RunFolder{config.output}.last());
+  int64_t statistics = 0;
+  for (const auto& [name, tensor] : last.model.tensors) {
+    const bool differs = name.find("running_") != std::string::npos;
+    statistics += differs ? 1 : 0;
+    EXPECT_EQ(tensor.equal(*averaged.model.find(name)), !differs) << name;
+    if (differs) {
+      EXPECT_TRUE(tensor.equal(*averaged.tensors.at("training").find(name))) << name;
+    }
+  }
+  EXPECT_EQ(statistics, 40) << "of ResNet-18's twenty BatchNorms";
+}
+
+// What is evaluated is what is saved, statistics included.
+TEST(CifarRecipe, UnderDiLoCoTheSavedModelIsTheEvaluatedOne) {
+  const TestDirectory dir;
+  TrainConfig config = small_cifar(dir, "run", 2);
+  config.model = "resnet18";
+  config.epochs = 1;
+  config.max_steps = 1;
+  config.strategy = "diloco";
+  const double measured = train(resolved(config)).evaluation.loss;
+  const Checkpoint saved = read_checkpoint(RunFolder{config.output}.last());
+  ImageModel model = make_image_model(config);
+  set_module_state(model, saved.model.tensors, "saved");
+  const ImageData data = load_image_data(config, config.data);
+  testing::run_threads(1, [&](Communicator& comm) {
+    EXPECT_NEAR(evaluate_classifier(model, data.test, comm, 10, 500).loss, measured,
+                1e-5 * measured);
+  });
 }
 
 TEST(CifarRecipe, TheScheduleIsTheOptimizers) {

@@ -23,6 +23,7 @@
 #include "lockstep/recipes/recipes.h"
 #include "lockstep/recipes/scoring.h"
 #include "lockstep/report/run_report.h"
+#include "lockstep/train/averaged_model.h"
 #include "lockstep/train/loop_run.h"
 #include "lockstep/train/memory_report.h"
 #include "lockstep/train/requeue_note.h"
@@ -81,9 +82,10 @@ Allowance memory_there(Communicator& comm) {
 
 // Before the kernel kills whom it likes. All ranks throw, or none.
 void check_fits(Communicator& comm, const TrainConfig& config, Strategy& strategy,
-                const torch::optim::Optimizer& optimizer, int64_t activations,
+                const torch::optim::Optimizer& optimizer, int64_t average, int64_t activations,
                 const Allowance& there) {
   StepMemory memory = strategy.state().planned_memory(optimizer);
+  memory.average = average;
   memory.activations = activations;
   const at::Tensor most = at::full({1}, memory.total(), at::kLong);
   comm.all_reduce(most, ReduceOp::kMax);
@@ -96,8 +98,9 @@ void check_fits(Communicator& comm, const TrainConfig& config, Strategy& strateg
                                         : refusal);
 }
 
-// Planned on all ranks, as they share what a forward may send. Throws where they do not fit.
-int64_t activations_of(RecipeParts& parts, const TrainConfig& config) {
+// Planned on all ranks, as they share what a forward may send. `average`: bytes of the average of
+// the parameters. Throws where they do not fit.
+int64_t activations_of(RecipeParts& parts, const TrainConfig& config, int64_t average) {
   Communicator& comm = parts.run.comm();
   Strategy& strategy = parts.run.strategy();
   if (!comm.device().is_cpu()) {  // which has memory of its own
@@ -111,7 +114,7 @@ int64_t activations_of(RecipeParts& parts, const TrainConfig& config) {
   comm.all_reduce(least, ReduceOp::kMin);
   const auto whole = strategy.placement().whole_parameters();
   const int64_t planned = parts.plan_activations(least.item<int64_t>());
-  check_fits(comm, config, strategy, parts.run.optimizer(), planned, there);
+  check_fits(comm, config, strategy, parts.run.optimizer(), average, planned, there);
   return planned;
 }
 
@@ -217,9 +220,11 @@ TrainResult run_recipe(const TrainConfig& given, const TrainSpec& of_config,
         std::make_shared<RunRecord>(comm, begun_record(config, folder), std::move(parts.labels));
     record->starts(parts.start);
   }
+  const auto average = average_of_run(parts.run, spec);
   LoopRun run{.run = parts.run,
               .task = std::move(parts.task),
               .spec = spec,
+              .average = average,
               .former_parts = [folder] { return parts_of(folder); },
               .tells_of_former = options.progress,
               .config_json = config_json,
@@ -232,7 +237,8 @@ TrainResult run_recipe(const TrainConfig& given, const TrainSpec& of_config,
                            score_text(recipe, score_of(recipe, evaluation));
                   },
               .layout = strategy.placement().layout(),
-              .activations = [&] { return activations_of(parts, config); },
+              .activations =
+                  [&] { return activations_of(parts, config, average ? average->bytes() : 0); },
               .callbacks = {std::make_shared<ResultCallback>(result)}};
   if (record) run.callbacks.push_back(record);
   const LoopEnd end = run_loop(std::move(run));

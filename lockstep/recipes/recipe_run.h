@@ -92,7 +92,7 @@ LOCKSTEP_API std::optional<TrainConfig> recorded_config(const std::filesystem::p
 // perplexity and best_perplexity), best_step, epochs, steps, nproc, backend, strategy, mesh,
 // batch_size, seconds, samples_per_s, output, checkpoint_best, checkpoint_last, metrics, report;
 // stopped_by ("SIGTERM") of a run that a signal has stopped, which lacks scores where nothing was
-// evaluated; memory: {"planned": {"parameters", "gradients", "optimizer", "buffers",
+// evaluated; memory: {"planned": {"parameters", "gradients", "optimizer", "buffers", "average",
 // "activations"}, "counted": the same}, bytes of rank 0.
 LOCKSTEP_API std::string to_json(const TrainResult& result, const TrainConfig& config,
                                  const std::string& backend);

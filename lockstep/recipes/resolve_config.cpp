@@ -97,6 +97,28 @@ void resolve_mesh(TrainConfig& config) {
   }
 }
 
+// What compares, averages or joins the ranks' parameters in each step does not go with ranks that
+// train apart.
+void resolve_diloco(const TrainConfig& config) {
+  const TrainConfig defaults;
+  if (!trains_apart(config)) {
+    const std::string only = "it with strategy diloco";
+    if (config.diloco_steps != defaults.diloco_steps)
+      refuse("diloco_steps", std::to_string(config.diloco_steps), only);
+    if (config.diloco_lr != defaults.diloco_lr)
+      refuse("diloco_lr", number_text(config.diloco_lr), only);
+    if (config.diloco_momentum != defaults.diloco_momentum)
+      refuse("diloco_momentum", number_text(config.diloco_momentum), only);
+    return;
+  }
+  const std::string apart =
+      " with strategy " + config.strategy + ", whose ranks train apart between two outer steps";
+  if (config.ema > 0) refuse("ema", number_text(config.ema), "0" + apart);
+  if (config.check_replicas > 0)
+    refuse("check_replicas", std::to_string(config.check_replicas), "0" + apart);
+  if (config.sync_batch_norm) refuse("sync_batch_norm", "true", "false" + apart);
+}
+
 void resolve_images(TrainConfig& config) {
   constexpr int64_t kTutorialBatch = 128;
   constexpr double kResNetRate = 0.1, kSimpleCnnRate = 0.02;  // with BatchNorm, and without
@@ -234,6 +256,7 @@ TrainConfig resolved(const TrainConfig& given) {
       refuse("strategy", "'" + config.strategy + "'",
              "another where the sampler is partition, or with sync_batch_norm");
   }
+  resolve_diloco(config);
   resolve_device(config);
   constexpr std::array<std::string_view, 8> kBackends = {"",     "shm",  "tcp",  "hierarchical",
                                                          "gloo", "nccl", "peer", "local"};
@@ -248,6 +271,7 @@ TrainConfig resolved(const TrainConfig& given) {
     refuse("backend", "'local'",
            "shm, tcp, hierarchical, gloo, nccl or peer: local is for one rank");
   check_trace(config.trace_steps, config.trace_operators, config.nvtx);
+  check_ema(config.ema, config.ema_buffers);
   if (config.check_replicas > 0 && (divides_parameters(config.strategy) || divides_model(config)))
     refuse("check_replicas", std::to_string(config.check_replicas),
            "0 where ranks divide or share one copy of the parameters, as with strategy " +

@@ -26,8 +26,8 @@ using internal::kFields;
 using nlohmann::ordered_json;
 using namespace settings;
 
-// Whether a run begun with `config` may be resumed with another value of the field.
-bool changeable(const TrainConfig& config, std::string_view name) {
+// Whether a run begun with `config` may be resumed as `now` with another value of the field.
+bool changeable(const TrainConfig& config, const TrainConfig& now, std::string_view name) {
   static const std::set<std::string, std::less<>> names{
       "data",           "output",           "backend",
       "device",         "epochs",           "max_steps",
@@ -40,6 +40,8 @@ bool changeable(const TrainConfig& config, std::string_view name) {
       "metrics_port"};
   // A schedule that falls is one of all epochs.
   if (name == "epochs" && config.schedule != "constant") return false;
+  // Of outer steps that there were not before, or will not be.
+  if (name.starts_with("diloco_")) return !trains_apart(config) || !trains_apart(now);
   return names.count(name) != 0;
 }
 
@@ -107,6 +109,10 @@ TrainConfig train_config_from_json(const std::string& text, const std::string& s
   return config;
 }
 
+bool trains_apart(const TrainConfig& config) {
+  return make_strategy(config.strategy)->traits().trains_apart;
+}
+
 bool divides_model(const TrainConfig& config) {
   if (config.mesh.empty()) return false;
   const auto axes = parse_axes(config.mesh);
@@ -137,6 +143,10 @@ std::shared_ptr<Strategy> strategy_of(const TrainConfig& config) {
     return make_lm_mesh_strategy(parallelism_of(config), options);
   }
   StrategyOptions options;
+  if (trains_apart(config))
+    options.diloco = DiLoCoOptions{.period = config.diloco_steps,
+                                   .lr = config.diloco_lr,
+                                   .momentum = config.diloco_momentum};
   if (!config.mesh.empty() && divides_parameters(config.strategy))
     options.copies = shared_copies(config.mesh, static_cast<int>(config.nproc));
   return make_strategy(config.strategy, options);
@@ -167,6 +177,7 @@ TrainSpec spec_of(const TrainConfig& config) {
       .check_replicas = config.check_replicas,
       .evict_stragglers = config.evict_stragglers,
       .ema = config.ema,
+      .ema_buffers = config.ema_buffers,
       .output = {.folder = folder.root,
                  .checkpoints = folder.checkpoints(),
                  .kept = kKept,
@@ -229,7 +240,7 @@ void check_resumable(const TrainConfig& recorded, const TrainConfig& now) {
   std::string differences;
   kFields(recorded, [&](const Field& field, const auto& before) {
     const std::string_view name = field.name;
-    if (changeable(recorded, name)) return;
+    if (changeable(recorded, now, name)) return;
     static const std::set<std::string_view> of_a_step{"nproc", "batch_size", "step_samples"};
     const bool of_step = of_a_step.count(name) != 0;
     if (of_step && same) return;

@@ -25,7 +25,11 @@ struct TrainConfig {
   int64_t nproc = 1;             // ranks
   std::string backend;           // "": chosen by init()
   std::string device;            // InitOptions::device
-  std::string strategy = "ddp";  // strategy_names()
+  std::string strategy = "ddp";  // make_strategy()'s
+  // The next three are DiLoCoOptions', for strategy diloco only.
+  int64_t diloco_steps = 500;
+  double diloco_lr = 0.7;
+  double diloco_momentum = 0.9;
   // Axes data and shard, in the form of parse_axes(); "": one copy of the parameters for each host
   // under zero3 and fsdp. Language also has data, pipe, context, expert and tensor (Parallelism);
   // the strategy is then ddp, or zero1 to zero3 over the ranks that average gradients. nproc 1
@@ -73,6 +77,7 @@ struct TrainConfig {
   double clip = 1;                      // the gradients' largest global norm; 0: unlimited
   // The decay of an average of the parameters that is evaluated and saved (TrainSpec::ema); 0: none.
   double ema = 0;
+  bool ema_buffers = false;  // and of the buffers
   int64_t max_steps = 0;    // optimizer steps in all; 0: no limit
   int64_t log_every = 50;   // steps
   int64_t save_every = 0;   // steps; 0: after each epoch
@@ -148,6 +153,8 @@ LOCKSTEP_API void check_against_data(const TrainConfig& config, int64_t train_sa
 // The strategy of a resolved configuration, on its mesh.
 LOCKSTEP_API std::shared_ptr<Strategy> strategy_of(const TrainConfig& config);
 
+// Whether each rank trains by itself for some steps (StrategyTraits::trains_apart): diloco.
+LOCKSTEP_API bool trains_apart(const TrainConfig& config);
 // Whether the mesh divides the model: it has an axis pipe, context, expert or tensor.
 LOCKSTEP_API bool divides_model(const TrainConfig& config);
 // The parallelism of a resolved configuration whose mesh divides the model.
@@ -165,7 +172,8 @@ LOCKSTEP_API bool shares_unequally(const TrainConfig& config);
 LOCKSTEP_API int64_t steps_per_epoch(const TrainConfig& config, int64_t samples);
 
 // Checks that a run may be resumed with other settings than it was begun with. Some fields may
-// differ: max_steps, output, log_every, ..., and epochs if the schedule is constant.
+// differ: max_steps, output, log_every, ..., epochs if the schedule is constant, and those of diloco
+// unless it is the strategy of both.
 // Throws: InvalidArgument that lists the fields which would change its course.
 LOCKSTEP_API void check_resumable(const TrainConfig& recorded, const TrainConfig& now);
 

@@ -133,8 +133,8 @@ TEST(TrainConfig, NonsenseIsNamed) {
   EXPECT_THAT(with("nproc", "129"), HasSubstr("nproc is 129, which leaves nothing"));
   EXPECT_THAT(with("strategy", "x"),
               HasSubstr("strategy 'x' is unknown; choose ddp, average, "
-                        "ring, naive-ring, horovod, zero1, zero2, zero3, fsdp or "
-                        "logical8"));
+                        "ring, naive-ring, horovod, zero1, zero2, zero3, fsdp, diloco "
+                        "or logical8"));
   for (const auto& [field, text] :
        std::initializer_list<std::pair<const char*, const char*>>{{"recipe", "x"},
                                                                   {"data", ""},
@@ -186,6 +186,58 @@ TEST(TrainConfig, NonsenseIsNamed) {
               }),
               HasSubstr("offload_checkpoints is true; give false unless gradient_checkpointing is "
                         "true, too"));
+}
+
+// What compares or joins the ranks in each step, and settings of outer steps without any.
+TEST(TrainConfig, DiLoCoRefusesWhatDoesNotGoWithIt) {
+  const auto with = [](const char* strategy, const auto& change, const char* recipe = "mnist") {
+    TrainConfig config = default_config(recipe);
+    config.data = "d";
+    config.strategy = strategy;
+    change(config);
+    return error_of([&] { resolved(config); });
+  };
+  const auto steps = [](TrainConfig& config) { config.diloco_steps = 20; };
+  EXPECT_EQ(with("diloco", steps), "no error");
+  EXPECT_EQ(with("ddp", steps), "diloco_steps is 20; give it with strategy diloco");
+  EXPECT_EQ(with("ddp", [](TrainConfig& config) { config.diloco_lr = 1; }),
+            "diloco_lr is 1.0; give it with strategy diloco");
+  EXPECT_EQ(with("zero2", [](TrainConfig& config) { config.diloco_momentum = 0; }),
+            "diloco_momentum is 0.0; give it with strategy diloco");
+  EXPECT_EQ(with("diloco", [](TrainConfig& config) { config.diloco_steps = 0; }),
+            "diloco_steps is 0; give 1 or more");
+  EXPECT_EQ(with("diloco", [](TrainConfig& config) { config.diloco_lr = 0; }),
+            "diloco_lr is 0.0; give a number above 0");
+  EXPECT_EQ(with("diloco", [](TrainConfig& config) { config.diloco_momentum = 1; }),
+            "diloco_momentum is 1.0; give 0 or more, and less than 1");
+  const std::string apart =
+      " with strategy diloco, whose ranks train apart between two outer steps";
+  EXPECT_EQ(with("diloco", [](TrainConfig& config) { config.ema = 0.5; }),
+            "ema is 0.5; give 0" + apart);
+  EXPECT_EQ(with("diloco", [](TrainConfig& config) { config.check_replicas = 5; }),
+            "check_replicas is 5; give 0" + apart);
+  EXPECT_EQ(with("diloco", [](TrainConfig& config) { config.sync_batch_norm = true; }, "cifar"),
+            "sync_batch_norm is true; give false" + apart);
+  EXPECT_EQ(with("diloco", [](TrainConfig& config) { config.mesh = "tensor=2"; }, "lm"),
+            "strategy is 'diloco'; give ddp, zero1, zero2 or zero3");
+  EXPECT_EQ(with("ddp", [](TrainConfig& config) { config.ema_buffers = true; }),
+            "ema_buffers is true, and there is no average; give ema, too");
+}
+
+// Outer steps may begin and end with a resume, but not change.
+TEST(TrainConfig, DiLoCoMayBeginAndEndWithAResume) {
+  TrainConfig before = valid();
+  before.nproc = 2;
+  before.batch_size = 64;
+  TrainConfig now = before;
+  now.strategy = "diloco";
+  now.diloco_steps = 20;
+  EXPECT_EQ(error_of([&] { check_resumable(before, now); }), "no error");
+  EXPECT_EQ(error_of([&] { check_resumable(now, before); }), "no error");
+  TrainConfig other = now;
+  other.diloco_steps = 30;
+  EXPECT_THAT(error_of([&] { check_resumable(now, other); }),
+              HasSubstr("diloco_steps was 20 and is now 30"));
 }
 
 TEST(TrainConfig, AMeshIsOfRanksThatThereAre) {

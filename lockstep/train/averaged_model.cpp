@@ -15,28 +15,44 @@ namespace {
 
 constexpr const char* kTraining = "training";  // training.safetensors
 
+std::string text_of(double decay) {
+  return nlohmann::json(decay).dump();
+}
+
+[[noreturn]] void refuse(double decay, const std::string& why) {
+  throw InvalidArgument("ema is " + text_of(decay) + ", but " + why);
+}
+
 }  // namespace
 
-std::shared_ptr<optim::ExponentialAverage> average_of_run(ModelOnRanks& run, double decay) {
-  if (decay == 0) return nullptr;
-  const auto refuse = [decay](const std::string& why) {
-    throw InvalidArgument("ema is " + nlohmann::json(decay).dump() + ", but " + why);
-  };
-  agree(run.comm(), "ema " + nlohmann::json(decay).dump());
-  const Strategy& strategy = run.strategy();
+void check_has_average(const Strategy& strategy, double decay) {
+  if (decay == 0) return;
+  const std::string under = "under strategy " + strategy.name();
   if (strategy.traits().divides_model || divides_parameters(strategy.name()))
-    refuse("under strategy " + strategy.name() +
-           " the ranks divide or share one copy of the parameters; take a strategy in which each "
-           "has its own, such as ddp or zero2");
+    refuse(decay, under +
+                      " the ranks divide or share one copy of the parameters; take a strategy in "
+                      "which each has its own, such as ddp or zero2");
+  if (strategy.traits().trains_apart)
+    refuse(decay, under + " the ranks' parameters differ between two outer steps; give 0");
+}
+
+std::shared_ptr<optim::ExponentialAverage> average_of_run(ModelOnRanks& run,
+                                                          const TrainSpec& spec) {
+  check_ema(spec.ema, spec.ema_buffers);
+  if (spec.ema == 0) return nullptr;
+  agree(run.comm(), "ema " + text_of(spec.ema) + (spec.ema_buffers ? " with buffers" : ""));
+  check_has_average(run.strategy(), spec.ema);
   if (run.recovers())
-    refuse(
-        "ranks that die are replaced, and a new one would have no average; leave out "
-        "--on-failure replace, or ema");
-  const NamedTensors parameters = parameters_of(run.model());
-  for (const auto& [name, parameter] : parameters)
-    if (parameter.element_size() < 4) refuse(name + " has 16 bits; give 0");
-  return std::make_shared<optim::ExponentialAverage>(
-      parameters, optim::ExponentialAverageOptions{.decay = decay, .warm_up = true});
+    refuse(spec.ema,
+           "ranks that die are replaced, and a new one would have no average; leave out "
+           "--on-failure replace, or ema");
+  const optim::ExponentialAverageOptions options{
+      .decay = spec.ema, .warm_up = true, .averages_buffers = spec.ema_buffers};
+  for (const auto& [name, tensor] :
+       options.averages_buffers ? state_of(run.model()) : parameters_of(run.model()))
+    if (tensor.is_floating_point() && tensor.element_size() < 4)
+      refuse(spec.ema, name + " has 16 bits; give 0");
+  return std::make_shared<optim::ExponentialAverage>(run.model(), options);
 }
 
 std::function<Evaluation()> of_average(std::shared_ptr<optim::ExponentialAverage> average,
@@ -61,8 +77,8 @@ void take_average(optim::ExponentialAverage& average, const torch::nn::Module& m
                           ".safetensors, since its run had no average of the parameters");
   std::map<const at::TensorImpl*, std::string> first;  // the name under which the average has it
   Safetensors averages{.metadata = training->second.metadata};
-  for (const auto& [name, parameter] : parameters_of(model)) {
-    const auto [own, is_first] = first.emplace(parameter.unsafeGetTensorImpl(), name);
+  for (const auto& [name, of_model] : state_of(model)) {
+    const auto [own, is_first] = first.emplace(of_model.unsafeGetTensorImpl(), name);
     const at::Tensor* trained = training->second.find(own->second);
     for (auto& [key, tensor] : checkpoint.model.tensors) {
       if (key != name || trained == nullptr) continue;

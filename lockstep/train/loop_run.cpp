@@ -122,7 +122,7 @@ LoopEnd run_loop(LoopRun run) {
   const TrainSpec::Output& output = run.spec.output;
   on_root(comm, [&] { model.claim(output.folder); });
   const TrainLoopOptions options = loop_options(run.spec, run.task.steps_per_epoch);
-  const auto average = average_of_run(model, run.spec.ema);
+  const auto& average = run.average;
   if (average && run.task.evaluate)
     run.task.evaluate = of_average(average, std::move(run.task.evaluate));
   TrainLoop loop(comm, run.task, options, run.state);
@@ -147,7 +147,7 @@ LoopEnd run_loop(LoopRun run) {
     // Its lines come before the bar.
     memory = std::make_shared<MemoryCallback>(
         strategy, model.optimizer(), says ? std::function<void(const std::string&)>(say) : nullptr,
-        RunFolder{output.folder}.memory(), activations);
+        RunFolder{output.folder}.memory(), activations, average ? average->bytes() : 0);
     loop.add(memory);
     if (output.progress) add_progress(run, options, loop);
   }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/optim/exponential_average.h"
 #include "lockstep/report/terminal.h"
 #include "lockstep/train/callbacks.h"
 #include "lockstep/train/model_on_ranks.h"
@@ -36,6 +37,8 @@ struct LoopRun {
   // Its output.folder belongs to this job until ModelOnRanks::release(). A job that was started
   // again resumes from the last checkpoint that it has written itself, whatever output.resume says.
   const TrainSpec& spec;
+  // average_of_run() of `run` and `spec` (averaged_model.h); null: no average is kept.
+  std::shared_ptr<optim::ExponentialAverage> average = nullptr;
   // TrainLoop's.
   std::shared_ptr<TrainerState> state = nullptr;
 

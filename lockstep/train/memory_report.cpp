@@ -20,10 +20,11 @@ struct Part {
   const char* chinese;
   int64_t StepMemory::* bytes;
 };
-constexpr std::array<Part, 5> kParts{{{"parameters", "参数", &StepMemory::parameters},
+constexpr std::array<Part, 6> kParts{{{"parameters", "参数", &StepMemory::parameters},
                                       {"gradients", "梯度", &StepMemory::gradients},
                                       {"optimizer", "优化器状态", &StepMemory::state},
                                       {"buffers", "缓冲区", &StepMemory::buffers},
+                                      {"average", "移动平均", &StepMemory::average},
                                       {"activations", "激活值", &StepMemory::activations}}};
 
 }  // namespace
@@ -80,12 +81,14 @@ std::string memory_svg(const StepMemory& planned, const StepMemory& counted, boo
 
 MemoryCallback::MemoryCallback(Strategy& strategy, torch::optim::Optimizer& optimizer,
                                std::function<void(const std::string&)> say,
-                               std::filesystem::path picture, std::optional<int64_t> activations)
+                               std::filesystem::path picture, std::optional<int64_t> activations,
+                               int64_t average)
     : strategy_(strategy),
       optimizer_(optimizer),
       say_(std::move(say)),
       picture_(std::move(picture)),
       planned_(strategy.state().planned_memory(optimizer)) {
+  planned_.average = average;
   planned_.activations = activations.value_or(0);
   plans_all_ = activations.has_value();
   if (say_ && plans_all_)
@@ -96,6 +99,7 @@ MemoryCallback::MemoryCallback(Strategy& strategy, torch::optim::Optimizer& opti
 void MemoryCallback::on_step(const TrainerState&, const StepResult& result) {
   if (counted_.total() > 0) return;
   counted_ = strategy_.state().memory(optimizer_);
+  counted_.average = planned_.average;
   if (counted_.activations == 0) counted_.activations = result.activations;
   constexpr double kWorthSaying = 0.1;
   const auto planned = static_cast<double>(planned_.total()),

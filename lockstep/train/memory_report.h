@@ -15,7 +15,8 @@ namespace lockstep::inline v0 {
 
 // Binary units: "409 MiB".
 std::string bytes_text(int64_t bytes);
-// "parameters 205 MiB, gradients 205 MiB, optimizer 409 MiB, buffers 79 MiB, activations 1.2 GiB".
+// "parameters 205 MiB, gradients 205 MiB, optimizer 409 MiB, buffers 79 MiB, activations 1.2 GiB";
+// "average 205 MiB" before the activations where there is one.
 // Parts without bytes are left out.
 std::string to_text(const StepMemory& memory);
 // {"parameters": ..., ...} in bytes.
@@ -30,10 +31,11 @@ class MemoryCallback final : public TrainCallback {
   // The strategy and the optimizer must outlive it. `say` gets a line before the first step. It
   // gets another one after it if the plan has no activations, or if the step took more than a tenth
   // more or less. Empty: no lines. `picture`: the file of memory_svg(), with a Chinese version
-  // beside it (in_chinese()). `activations`: the planned ones (activation_plan.h).
+  // beside it (in_chinese()). `activations`: the planned ones (activation_plan.h). `average`: bytes
+  // of a moving average of the parameters.
   MemoryCallback(Strategy& strategy, torch::optim::Optimizer& optimizer,
                  std::function<void(const std::string&)> say, std::filesystem::path picture,
-                 std::optional<int64_t> activations = std::nullopt);
+                 std::optional<int64_t> activations = std::nullopt, int64_t average = 0);
   void on_step(const TrainerState& state, const StepResult& result) override;
 
   const StepMemory& planned() const { return planned_; }

@@ -155,7 +155,8 @@ TEST(ActivationPlan, SmallBatchesAreCountedAsTheyAre) {
 
 // By the strategies' own plans: what is there after a step is what was said before it.
 TEST(MemoryReport, WhatIsCountedIsWhatWasPlanned) {
-  for (const char* name : {"ddp", "average", "horovod", "zero1", "zero2", "zero3", "fsdp"}) {
+  for (const char* name :
+       {"ddp", "average", "horovod", "zero1", "zero2", "zero3", "fsdp", "diloco"}) {
     for (const bool adam : {true, false}) {
       testing::run_threads(3, [&](Communicator& comm) {
         torch::nn::Sequential net(torch::nn::Linear(30, 50), torch::nn::Linear(50, 7));
@@ -195,7 +196,7 @@ TEST(MemoryReport, IsSaidAndDrawn) {
             "parameters 2.0 MiB, gradients 1.0 MiB, optimizer 4.0 MiB, activations 700 KiB");
   EXPECT_EQ(to_json(counted).dump(),
             R"({"parameters":2097152,"gradients":1048576,"optimizer":4194304,"buffers":0,)"
-            R"("activations":716800})");
+            R"("average":0,"activations":716800})");
   const std::string svg = memory_svg(planned, counted);
   for (const char* text : {"Memory of a rank", ">planned, no activations<", "first step", "7.0 MiB",
                            "7.7 MiB", "activations", ">MiB<"})
@@ -217,11 +218,11 @@ TEST(MemoryReport, TheCallbackSaysItOnce) {
         strategy->state().make_optimizer({net->parameters()}, torch::optim::AdamWOptions(1e-3));
     net->forward(torch::ones({2, 30})).sum().backward();
     strategy->state().step(*optimizer);
-    const auto said = [&](std::optional<int64_t> planned, int64_t counted) {
+    const auto said = [&](std::optional<int64_t> planned, int64_t counted, int64_t average = 0) {
       std::vector<std::string> lines;
       MemoryCallback callback(
           *strategy, *optimizer, [&](const std::string& line) { lines.push_back(line); },
-          dir / "m.svg", planned);
+          dir / "m.svg", planned, average);
       EXPECT_EQ(lines.size(), planned ? 1U : 0U);
       for (int i = 0; i < 2; ++i) callback.on_step({}, {.activations = counted});
       return lines;
@@ -235,6 +236,11 @@ TEST(MemoryReport, TheCallbackSaysItOnce) {
     EXPECT_EQ(
         said(std::nullopt, 400),
         std::vector<std::string>{"Memory of a rank, first step: " + all + "400 B; 25 KiB in all"});
+    EXPECT_EQ(said(400, 410, 6 << 10),
+              std::vector<std::string>{"Memory of a rank, planned: parameters 6.1 KiB, gradients "
+                                       "6.1 KiB, optimizer 12 KiB, average 6.0 KiB, activations "
+                                       "400 B; 31 KiB in all"})
+        << "an average is in the plan and in the count";
     EXPECT_THAT(dir.read("m.svg"), HasSubstr("first step"));
     EXPECT_THAT(dir.read("m_zh.svg"), HasSubstr("第一步"));
   });

@@ -26,6 +26,10 @@ void ReplicaCheckCallback::on_step(const TrainerState& state, const StepResult& 
 
 void check_has_replicas(const Strategy& strategy, int64_t every) {
   const bool divided = strategy.traits().divides_model || divides_parameters(strategy.name());
+  if (every != 0 && strategy.traits().trains_apart)
+    throw InvalidArgument("check_replicas is " + std::to_string(every) + ", but under strategy " +
+                          strategy.name() +
+                          " the ranks' parameters differ between two outer steps; leave it at 0");
   if (every == 0 || !divided) return;
   throw InvalidArgument("check_replicas is " + std::to_string(every) + ", but under strategy " +
                         strategy.name() +

@@ -39,7 +39,7 @@ class LOCKSTEP_API ReplicaCheckCallback final : public TrainCallback {
 
 // Does not communicate.
 // Throws: InvalidArgument if `every` is not 0 and ranks divide or share the parameters under the
-// strategy: zero3, fsdp, and a mesh that divides the model.
+// strategy (zero3, fsdp, and a mesh that divides the model), and where they train apart (diloco).
 LOCKSTEP_API void check_has_replicas(const Strategy& strategy, int64_t every);
 
 // Makes the callback for a strategy's model, after check_has_replicas(); null for 0. Does not

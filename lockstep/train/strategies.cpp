@@ -18,6 +18,7 @@
 #include "lockstep/parallel/horovod/distributed_gradients.h"
 #include "lockstep/parallel/logical/logical_ranks.h"
 #include "lockstep/replicas/average_gradients.h"
+#include "lockstep/train/diloco_strategy.h"
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/zero_strategy.h"
 
@@ -168,11 +169,14 @@ std::shared_ptr<Strategy> make_strategy(std::string_view given, const StrategyOp
   using algorithms::AllReduce;
   std::string name(given);
   std::replace(name.begin(), name.end(), '_', '-');
-  if (name == "zero3") return make_zero_strategy(3, /*units=*/false, options.copies);
-  if (name == "fsdp") return make_zero_strategy(3, /*units=*/true, options.copies);
-  if (!options.copies.empty())
+  if (!options.copies.empty() && !divides_parameters(name))
     throw InvalidArgument("strategy '" + name +
                           "': copies of the parameters are for zero3 and fsdp");
+  if (name == "diloco") return make_diloco_strategy(options.diloco.value_or(DiLoCoOptions{}));
+  if (options.diloco)
+    throw InvalidArgument("strategy '" + name + "': options of DiLoCo are for diloco");
+  if (name == "zero3") return make_zero_strategy(3, /*units=*/false, options.copies);
+  if (name == "fsdp") return make_zero_strategy(3, /*units=*/true, options.copies);
   const auto of = [&name](StrategyTraits traits, std::unique_ptr<StrategyGradients> gradients) {
     return std::make_shared<Strategy>(
         Strategy::Parts{.name = name, .traits = traits, .gradients = std::move(gradients)});
@@ -193,7 +197,7 @@ std::shared_ptr<Strategy> make_strategy(std::string_view given, const StrategyOp
   }
   const auto& names = strategy_names();
   throw InvalidArgument("strategy '" + std::string(given) + "' is unknown; choose " +
-                        joined(names) + " or logical8");
+                        joined(names) + ", diloco or logical8");
 }
 
 }  // namespace lockstep::inline v0

@@ -24,6 +24,7 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/core/export.h"
 #include "lockstep/flat/nested.h"
+#include "lockstep/parallel/ddp/diloco.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/strategy_parts.h"
 
@@ -88,7 +89,7 @@ class LOCKSTEP_API Strategy {
   int held_ = 0;  // existing Accumulations
 };
 
-// The strategies of this library:
+// The strategies of this library with which N ranks follow one process:
 //   ddp         DistributedDataParallel: buckets, averaged while backward runs
 //   average     average_gradients after backward, as in tutorial 000
 //   ring        the same by the chunked ring over isend and irecv
@@ -99,17 +100,23 @@ class LOCKSTEP_API Strategy {
 //   zero3       also the parameters, with one copy for each host
 //   fsdp        hosts divide that copy too, and a layer's parameters are fetched when it computes
 //               (ZeroUnits); like zero3 if the model has no list of Hookable layers
+// make_strategy() has others besides, of which each is another training.
 LOCKSTEP_API const std::vector<std::string>& strategy_names();
 // Whether ranks share copies of the parameters: zero3 and fsdp.
 LOCKSTEP_API bool divides_parameters(std::string_view strategy);
-// Makes the strategy of that name. Also accepts "naive_ring", "zero" (zero1), and "logical<n>" such as logical8: the same bits on
-// any number of ranks up to n (parallel/logical/logical_ranks.h), each of which computes on one
-// thread.
-// Throws: InvalidArgument with the list of names, and for options that the strategy does not use.
 struct StrategyOptions {
   // zero3 and fsdp: ZeroOptions::copies, which ranks share one copy of the parameters.
   std::vector<int> copies = {};
+  // diloco: the outer steps; without them the defaults.
+  std::optional<DiLoCoOptions> diloco = {};
 };
+// Makes the strategy of that name: one of strategy_names(), "naive_ring" or "zero" (zero1), or
+//   diloco      DiLoCo (parallel/ddp/diloco.h): each rank trains by itself, and an outer optimizer
+//               averages what they have changed once in many steps. Between these the model that is
+//               evaluated and saved is the average of the ranks, buffers included
+//   logical<n>  such as logical8: the same bits on any number of ranks up to n
+//               (parallel/logical/logical_ranks.h), each of which computes on one thread
+// Throws: InvalidArgument with the list of names, and for options that the strategy does not use.
 LOCKSTEP_API std::shared_ptr<Strategy> make_strategy(std::string_view given,
                                                      const StrategyOptions& options = {});
 

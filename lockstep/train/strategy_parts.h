@@ -46,6 +46,9 @@ struct StrategyTraits {
   // Whether the optimizer's state is divided among the ranks. The writing of a large model is then
   // divided as well.
   bool divides_state = false;
+  // Whether each rank trains by itself for some steps, by the gradients of its own batches
+  // (diloco): parameters and buffers then differ from rank to rank.
+  bool trains_apart = false;
   // Whether the model itself is divided, so that its parameters here are names without values. One
   // call then computes its loss and the gradients (StrategyGradients::compute()). There is no
   // accumulation, and no GradScaler, which would scale too late.
@@ -259,13 +262,14 @@ class LOCKSTEP_API StrategyPlacement : public StrategyPart {
   }
 
   // While the returned object exists, every rank may read all parameters and run the model by
-  // itself, for evaluation and checkpoints. All ranks must release it at the same place before the
+  // itself, for evaluation and checkpoints; where ranks train apart, the model is their average. All ranks must release it at the same place before the
   // next step, which does not communicate. The default returns null: the parameters are always
   // whole.
   [[nodiscard]] virtual std::shared_ptr<void> whole_parameters() { return nullptr; }
   // Gives all ranks rank 0's buffers, which are the saved ones. During training buffers such as
-  // BatchNorm's running statistics become different. Does nothing if the model is divided.
-  void share_buffers();
+  // BatchNorm's running statistics become different. Does nothing if the model is divided, nor
+  // where ranks train apart: whole_parameters() then averages them, too.
+  virtual void share_buffers();
   // Both, for an evaluation or a save, so that the evaluated model is the saved one bit for bit. If
   // ranks have parts, the parameters stay in place: evaluation_ranks() makes all ranks run the
   // model in step, and each rank saves its parts.

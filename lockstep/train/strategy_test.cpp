@@ -375,8 +375,8 @@ TEST_F(StrategyTest, NamesAndRefusals) {
   } catch (const InvalidArgument& error) {
     EXPECT_THAT(
         error.what(),
-        HasSubstr("choose ddp, average, ring, naive-ring, horovod, zero1, zero2, zero3, fsdp or "
-                  "logical8"));
+        HasSubstr("choose ddp, average, ring, naive-ring, horovod, zero1, zero2, zero3, fsdp, "
+                  "diloco or logical8"));
   }
   EXPECT_THROW(make_strategy("horovod")->gradients().communicate(false), InvalidArgument);
   EXPECT_THROW(make_strategy("zero2")->gradients().communicate(false), InvalidArgument);

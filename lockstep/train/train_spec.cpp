@@ -26,6 +26,11 @@ TrainLoopOptions loop_options(const TrainSpec& spec, int64_t steps_per_epoch) {
   return options;
 }
 
+void check_ema(double ema, bool ema_buffers) {
+  if (ema_buffers && ema == 0)
+    throw InvalidArgument("ema_buffers is true, and there is no average; give ema, too");
+}
+
 void check_trace(const std::string& steps, bool operators, bool nvtx) {
   if (!steps.empty()) (void)parse_trace_steps(steps, "trace_steps");
   if (operators && steps.empty())

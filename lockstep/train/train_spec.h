@@ -61,8 +61,9 @@ struct LOCKSTEP_API TrainSpec {
   int64_t check_replicas = 0;   // steps (replica_check.h); 0: never
   double evict_stragglers = 0;  // straggler.h; 0: never
   // The decay of an average of the parameters (optim/exponential_average.h) that is evaluated and
-  // saved as the model; 0: none.
+  // saved as the model; 0: none. And whether buffers are averaged as well.
   double ema = 0;
+  bool ema_buffers = false;
   Output output = {};
 };
 
@@ -75,6 +76,10 @@ struct RunSteps {
 LOCKSTEP_API RunSteps run_steps(const TrainSpec& spec, int64_t per_epoch);
 // The loop of a run, with the epochs and steps of `spec`.
 LOCKSTEP_API TrainLoopOptions loop_options(const TrainSpec& spec, int64_t steps_per_epoch);
+
+// Throws: InvalidArgument, which begins with the setting's name, for averaged buffers without an
+// average.
+LOCKSTEP_API void check_ema(double ema, bool ema_buffers);
 
 // Lets the loop show these steps ("10:12"; "": none) in `file`, and with `nvtx` all steps as NVTX
 // ranges. check_trace() throws InvalidArgument, which begins with the setting's name, for other

@@ -46,6 +46,7 @@ class Shares {
 TrainStep::TrainStep(Parts parts, int64_t batches)
     : parts_(std::move(parts)),
       logical_(parts_.run.strategy().traits().logical_ranks > 0),
+      apart_(parts_.run.strategy().traits().trains_apart),
       batches_(batches),
       // Of logical ranks' batches the strategy takes the mean; others are added up.
       group_(logical_ ? batches_per_step(parts_.run.strategy(), parts_.run.comm())
@@ -84,7 +85,7 @@ StepResult TrainStep::take(int64_t step, const Batches& batches) {
   if (parts_.dealt.shares != nullptr) {
     const int64_t in_epoch = step % steps_per_epoch_;
     counts = {parts_.dealt.shares->own(in_epoch)};
-    all = parts_.dealt.shares->samples(in_epoch);
+    if (!apart_) all = parts_.dealt.shares->samples(in_epoch);
   }
   const bool has_samples = counts.front() > 0;
   if (batches.targets) {
@@ -92,18 +93,19 @@ StepResult TrainStep::take(int64_t step, const Batches& batches) {
       next();
       if (count > 0) count = batches.targets();
     }
-    const at::Tensor sum =
-        at::full({1}, std::accumulate(counts.begin(), counts.end(), int64_t{0}), at::kLong);
+  }
+  const auto own = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  if (batches.targets && !apart_) {
+    const at::Tensor sum = at::full({1}, own, at::kLong);
     Communicator ranks = parts_.dealt.data_ranks;
     ranks.all_reduce(sum);
     all = sum.item<int64_t>();
   }
   const auto means = static_cast<double>(logical_ ? counts.size() : 1);
   const Shares shares(
-      counts,
-      all ? static_cast<double>(*all) /
-                (static_cast<double>(parts_.dealt.data_ranks.size()) * means)
-          : static_cast<double>(std::accumulate(counts.begin(), counts.end(), int64_t{0})) / means);
+      counts, all ? static_cast<double>(*all) /
+                        (static_cast<double>(parts_.dealt.data_ranks.size()) * means)
+                  : static_cast<double>(own) / means);
 
   StepResult result;
   RunningLoss sum;

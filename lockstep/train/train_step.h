@@ -35,7 +35,7 @@ class LOCKSTEP_API TrainStep {
 
   // The batches of a step on this rank, in order. Their losses are means over unequal numbers of
   // samples or targets. The step's gradient is one mean over all of these, in all batches on all
-  // ranks.
+  // ranks; where ranks train apart, on this rank.
   struct Batches {
     std::vector<int64_t> samples;  // of each
     std::function<void()> next;    // takes the next one, which is valid until the one after it
@@ -78,6 +78,7 @@ class LOCKSTEP_API TrainStep {
  private:
   Parts parts_;
   bool logical_;
+  bool apart_;
   int64_t batches_, group_, steps_per_epoch_;
   std::optional<amp::AutocastSettings> autocast_;
   std::function<double(int64_t)> rates_;

@@ -22,6 +22,7 @@
 #include "lockstep/data/sampler.h"
 #include "lockstep/flat/module_device.h"
 #include "lockstep/report/run_report.h"
+#include "lockstep/train/averaged_model.h"
 #include "lockstep/train/loop_run.h"
 #include "lockstep/train/replica_check.h"
 #include "lockstep/train/requeue_note.h"
@@ -96,12 +97,14 @@ class PrintCallback final : public TrainCallback {
   RunSteps steps_;
 };
 
-// Puts the best checkpoint's parameters into the model. Collective.
-void load_best_model(Strategy& strategy, const TrainingArguments& args) {
+// Puts the best checkpoint's parameters into the model; false where nothing was evaluated.
+// Collective.
+bool load_best_model(Strategy& strategy, const TrainingArguments& args) {
   strategy.comm().barrier();  // rank 0 has written it
   const std::filesystem::path path = std::filesystem::path(args.output_dir) / "best";
-  if (!checkpoint_exists(path)) return;  // never evaluated
+  if (!checkpoint_exists(path)) return false;
   load_model(strategy, path);
+  return true;
 }
 
 // What a Trainer leaves in its folder.
@@ -176,6 +179,7 @@ TrainerCore::CoreParts TrainerCore::checked(CoreParts parts) {
   check(parts.args);
   if (!parts.strategy) parts.strategy = make_strategy("ddp");
   check_has_replicas(*parts.strategy, parts.args.check_replicas);
+  check_has_average(*parts.strategy, parts.args.ema);
   check_eviction(parts.args.evict_stragglers, process_env());
   check_step(*parts.strategy, "Trainer", parts.args.gradient_accumulation_steps, parts.args.fp16);
   if (parts.strategy->traits().logical_ranks > 0 && parts.args.group_by_length)
@@ -224,17 +228,20 @@ TrainOutput TrainerCore::train() {
   });
   trained_ = true;
   tell_of_stop(run_.comm(), parts_.args, output);
-  if (parts_.args.load_best_model_at_end && output.stopped_by == 0)
-    load_best_model(*strategy(), parts_.args);
+  if (parts_.args.load_best_model_at_end && output.stopped_by == 0 &&
+      load_best_model(*strategy(), parts_.args))
+    average_.reset();
   return output;
 }
 
 TrainOutput TrainerCore::train_by(TrainTask task) {
   steps_ = run_steps(spec_, task.steps_per_epoch);
   const auto loss = std::make_shared<TrainingLoss>();
+  average_ = average_of_run(run_, spec_);
   LoopRun run{.run = run_,
               .task = std::move(task),
               .spec = spec_,
+              .average = average_,
               .state = state_,
               .former_parts = [folder = spec_.output.folder] { return parts_of_run(folder); },
               .files = parts_.saved,
@@ -271,13 +278,21 @@ void TrainerCore::check_trained() const {
       "save_model(): a new rank cannot know which of them the others are in");
 }
 
+// Null without an average, and before its first update.
+std::unique_ptr<optim::ExponentialAverage::InModel> TrainerCore::averaged() const {
+  if (!average_ || average_->updates() == 0) return nullptr;
+  return std::make_unique<optim::ExponentialAverage::InModel>(*average_);
+}
+
 void TrainerCore::save_model(const std::filesystem::path& path) {
   check_trained();
+  const auto in_model = averaged();
   lockstep::save_model(*strategy(), parts_.saved, path);
 }
 
 Metrics TrainerCore::evaluate() {
   check_trained();
+  const auto in_model = averaged();
   Metrics metrics = evaluate_now().metrics;
   print_metrics(run_.comm(), metrics);
   return metrics;
@@ -290,6 +305,7 @@ std::function<Evaluation()> TrainerCore::evaluation() {
 
 EvalPrediction TrainerCore::predict_all(const Samples& samples) {
   check_trained();
+  const auto in_model = averaged();
   return forward_all(samples).prediction;
 }
 

@@ -14,6 +14,7 @@
 #include "lockstep/amp/autocast.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/core/export.h"
+#include "lockstep/optim/exponential_average.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/model_on_ranks.h"
 #include "lockstep/train/run_state.h"
@@ -26,6 +27,9 @@
 
 namespace lockstep::inline v0 {
 
+// With args.ema evaluations, predictions and all that is saved are of the average, also after
+// train(); the model in memory is the trained one. After load_best_model_at_end they are of the
+// model, which is the best average then.
 // Collective: every function.
 // Thread-safety: one thread, the communicator's.
 class LOCKSTEP_API TrainerCore {
@@ -109,12 +113,14 @@ class LOCKSTEP_API TrainerCore {
   Forwarded forward_all(const Samples& samples);
   Evaluation evaluate_now();
   void check_trained() const;
+  std::unique_ptr<optim::ExponentialAverage::InModel> averaged() const;
 
   CoreParts parts_;
   const TrainSpec spec_;  // of parts_.args
   ModelOnRanks run_;
   Communicator eval_ranks_;  // StrategyPlacement::evaluation_ranks()
   RunSteps steps_;
+  std::shared_ptr<optim::ExponentialAverage> average_;  // of the latest train(); null: none
   const std::shared_ptr<TrainerState> state_ = std::make_shared<TrainerState>();
   bool trained_ = false;
 };

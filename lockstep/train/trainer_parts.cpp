@@ -43,6 +43,8 @@ TrainSpec spec_of(const TrainingArguments& args) {
                .score = score_of(args)},
       .check_replicas = args.check_replicas,
       .evict_stragglers = args.evict_stragglers,
+      .ema = args.ema,
+      .ema_buffers = args.ema_buffers,
       .output = {.folder = output,
                  .checkpoints = output,
                  .saves = args.save_strategy != "no",

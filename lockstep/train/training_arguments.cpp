@@ -47,6 +47,8 @@ constexpr auto kArguments = [](auto& a, const auto& each) {
   visit("load_best_model_at_end", a.load_best_model_at_end);
   visit("metric_for_best_model", a.metric_for_best_model);
   visit("greater_is_better", a.greater_is_better);
+  visit("ema", a.ema, from_below(0, 1));
+  visit("ema_buffers", a.ema_buffers);
   visit("seed", a.seed, at_least(0));
   visit("dataloader_num_workers", a.dataloader_num_workers, at_least(0));
   visit("dataloader_drop_last", a.dataloader_drop_last);
@@ -207,6 +209,7 @@ void check(const TrainingArguments& a) {
   if (a.bf16 && a.fp16) throw InvalidArgument("bf16 and fp16 are both on; choose one");
   if (a.evict_stragglers != 0)
     settings::check_value("evict_stragglers", a.evict_stragglers, settings::at_least(1.01));
+  check_ema(a.ema, a.ema_buffers);
   check_trace(a.trace_steps, a.trace_operators, a.nvtx);
   if (a.metric_for_best_model.empty())
     settings::refuse("metric_for_best_model", "", "a metric's name");

@@ -47,6 +47,12 @@ struct TrainingArguments {
   std::string metric_for_best_model = "loss";  // a metric's name, with or without "eval_"
   std::optional<bool> greater_is_better = {};  // absent: true unless the name ends in "loss"
 
+  // The decay of a moving average of the parameters (optim/exponential_average.h), with a warm-up,
+  // that is evaluated and saved as the model; 0: none. And whether buffers, such as BatchNorm's
+  // running statistics, are averaged as well. Not in transformers.
+  double ema = 0;
+  bool ema_buffers = false;
+
   int64_t seed = 42;                   // of shuffling; the caller seeds the model and dropout
   int64_t dataloader_num_workers = 0;  // threads of a rank for batches; 0: the loop makes them
   bool dataloader_drop_last = false;

@@ -209,6 +209,14 @@ ShareToWrite share_to_write(const Checkpoint& share, FileTurn model, FileTurn op
   return result;
 }
 
+void add_further_tensors(const Checkpoint& share, ShareToWrite& own) {
+  for (const auto& [name, part] : share.tensors) {
+    const std::string file = name + std::string(kTensors);
+    check_further_name(file);
+    own.files.push_back({file, FileToWrite(part.tensors, part.metadata)});
+  }
+}
+
 FileSums FilesUnderWay::write(const std::vector<NamedFile>& files) {
   const size_t first = open_.size();
   for (const NamedFile& file : files) open(file.name).reserve(file.contents.bytes());
@@ -268,13 +276,18 @@ void write_rest(FilesUnderWay& files, const RestToWrite& rest,
                 const std::vector<WrittenShare>& written) {
   const std::string source = "write_checkpoint";
   FileSums sums;
+  const auto add_sums = [&](const FileSums& more) {
+    for (const auto& [name, sum] : more)
+      if (!sums.emplace(name, sum).second)
+        throw CheckpointError(source + ": two ranks write the file " + shown(name));
+  };
   SliceIndex model, optimizer;
   model.metadata = rest.model;
   optimizer.metadata = rest.optimizer;
   std::map<std::string, std::string> model_files;
   int64_t model_bytes = 0;
   for (const WrittenShare& share : written) {
-    sums.insert(share.sums.begin(), share.sums.end());
+    add_sums(share.sums);
     for (const auto& [name, file] : share.model_files) {
       if (!model_files.emplace(name, file).second)
         throw CheckpointError(source + ": two ranks write the tensor " + shown(name));
@@ -290,7 +303,7 @@ void write_rest(FilesUnderWay& files, const RestToWrite& rest,
     model_bytes = bytes_of(model);
     model.tensors.clear();
   }
-  sums.merge(files.write(rest.files));
+  add_sums(files.write(rest.files));
   const auto add = [&](const std::string& name, const std::string& text) {
     sums[name] = files.write(name, text);
   };

@@ -70,6 +70,10 @@ struct ShareToWrite {
 ShareToWrite share_to_write(const Checkpoint& share, FileTurn model, FileTurn optimizer,
                             bool in_slices);
 
+// Adds the further tensors of a rank other than the first, whose are among the rest. Throws
+// InvalidArgument for impossible names.
+void add_further_tensors(const Checkpoint& share, ShareToWrite& own);
+
 // Files of one directory that are written, and synced together afterwards. Throws SystemError.
 class FilesUnderWay {
  public:

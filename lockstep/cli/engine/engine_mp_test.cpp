@@ -149,6 +149,23 @@ TEST(Engine, EvictionNeedsRestartsOfTheCommandThatStartsTheRanks) {
 }
 
 // Two ranks continue with the parts of four, under another strategy.
+TEST(Engine, RanksThatTrainApartGoOnInTheSameBits) {
+  const TestDirectory dir;
+  const Arguments apart{"--strategy", "diloco", "--diloco-steps", "5", "--epochs", "2"};
+  const Ended whole = run(dir, train(dir, "a", apart));
+  ASSERT_EQ(whole.exit_code, 0) << whole.err;
+  EXPECT_THAT(whole.out, HasSubstr("Trained on 2 ranks (shm, diloco): 16 steps"));
+  Arguments part = apart;
+  part.insert(part.end(), {"--max-steps", "11"});
+  ASSERT_EQ(run(dir, train(dir, "b", part)).exit_code, 0);
+  const Ended resumed =
+      run(dir, {"train", "mnist", "--output", dir / "b", "--resume", "--max-steps=0"});
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  expect_same_bytes(dir, "a", "b");
+  const Ended evaluated = run(dir, {"eval", "--checkpoint", dir / "a"});
+  EXPECT_EQ(evaluated.exit_code, 0) << evaluated.err;
+}
+
 TEST(Engine, OtherRanksGoOn) {
   const TestDirectory dir;
   const Ended four = run(dir, train(dir, "a",
@@ -507,9 +524,13 @@ TEST(Engine, BadInputIsOneLineAndExitCodeTwo) {
   expect_line({"train", "mnist", "--data", digits, "--nproc", "0"}, "nproc is 0");
   expect_line(
       train(dir, "o", {"--strategy", "x"}),
-      "choose ddp, average, ring, naive-ring, horovod, zero1, zero2, zero3, fsdp or logical8");
+      "choose ddp, average, ring, naive-ring, horovod, zero1, zero2, zero3, fsdp, diloco or logical8");
   expect_line({"train", "mnist", "--data", digits, "--nproc", "100000"}, "give at most 1024");
   expect_line(train(dir, "o", {"--no-such"}), "--no-such");
+  expect_line(
+      train(dir, "o", {"--ema", "0.9", "--on-failure", "replace", "--max-restarts", "1"}),
+      "--ema is 0.9, and --on-failure replace puts a new rank in a dead one's place, which would "
+      "have no average");
   expect_line(train(dir, "o", {"--resume"}), "no checkpoints/last");
   expect_line({"train", "mnist", "--data", dir / "none", "--output", dir / "o"}, "none");
   expect_line({"predict", "--checkpoint", dir / "none", "--text", "x"}, "none does not exist");

@@ -51,6 +51,21 @@ const at::Tensor* find(const NamedTensors& in, const std::string& name) {
   return nullptr;
 }
 
+// In what the `given` tensors are not the `expected` ones, in names, shapes or types; "" for
+// nothing.
+std::string difference(const std::string& what, const NamedTensors& given,
+                       const NamedTensors& expected) {
+  for (const auto& [name, tensor] : expected) {
+    const at::Tensor* found = find(given, name);
+    if (found == nullptr) return what + " has no " + name;
+    if (found->sizes() != tensor.sizes() || found->scalar_type() != tensor.scalar_type())
+      return name + " of " + what + " has another shape or type";
+  }
+  for (const auto& [name, tensor] : given)
+    if (find(expected, name) == nullptr) return what + " has " + name + ", and this has not";
+  return "";
+}
+
 }  // namespace
 
 DiLoCo::DiLoCo(const NamedTensors& parameters, Communicator comm, const DiLoCoOptions& options)
@@ -127,37 +142,58 @@ NamedTensors DiLoCo::state() const {
 }
 
 // What keeps this rank from continuing with `state`; "" for nothing.
-std::string DiLoCo::objection(const NamedTensors& state) const {
+std::string DiLoCo::objection(const NamedTensors& state, const NamedTensors& own) const {
   const NamedTensors mine = this->state();
-  for (const auto& [name, tensor] : mine) {
-    const at::Tensor* found = find(state, name);
-    if (found == nullptr) return "the state has no " + name;
-    if (found->sizes() != tensor.sizes() || found->scalar_type() != tensor.scalar_type())
-      return name + " of the state has another shape or type";
-  }
-  for (const auto& [name, tensor] : state)
-    if (find(mine, name) == nullptr) return "the state has " + name + ", and this has not";
+  if (const std::string why = difference("the state", state, mine); !why.empty()) return why;
+  if (const std::string why = own.empty() ? "" : difference("own", own, parameters()); !why.empty())
+    return why;
   const at::Tensor steps = find(state, kSteps)->cpu();
-  if (steps[0].item<int64_t>() != 0 || steps[1].item<int64_t>() < 0)
-    return "the state was taken " + std::to_string(steps[0].item<int64_t>()) +
-           " inner steps after an outer one, when each rank had parameters of its own; take it "
-           "behind an outer step";
+  const auto inner = steps[0].item<int64_t>(), outer = steps[1].item<int64_t>();
+  if (inner < 0 || outer < 0) return "the steps of the state are damaged";
+  if (inner > 0 && own.empty())
+    return "the state was taken " + std::to_string(inner) +
+           " inner steps after an outer one, when each rank had parameters of its own; give them, "
+           "or a state from behind an outer step";
   return "";
 }
 
-void DiLoCo::load_state(const NamedTensors& state) {
-  const std::string own = objection(state);
-  at::Tensor refused = at::scalar_tensor(own.empty() ? 0 : 1, at::kLong);
+NamedTensors DiLoCo::parameters() const {
+  NamedTensors parameters;
+  for (size_t i = 0; i < names_.size(); ++i) parameters.emplace_back(names_[i], parameters_[i]);
+  return parameters;
+}
+
+int64_t DiLoCo::bytes() const {
+  int64_t bytes = 0;
+  for (const auto* tensors : {&outer_, &momentum_})
+    for (const at::Tensor& tensor : *tensors) bytes += static_cast<int64_t>(tensor.nbytes());
+  return bytes;
+}
+
+void DiLoCo::begin_anew() {
+  check_equal_values(comm_, parameters(), "the beginning of DiLoCo");
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < outer_.size(); ++i) outer_[i].copy_(parameters_[i]);
+  for (at::Tensor& momentum : momentum_) momentum.zero_();
+  inner_steps_ = outer_steps_ = 0;
+}
+
+void DiLoCo::load_state(const NamedTensors& state, const NamedTensors& own) {
+  const std::string why = objection(state, own);
+  at::Tensor refused = at::scalar_tensor(why.empty() ? 0 : 1, at::kLong);
   comm_.all_reduce(refused, ReduceOp::kMax);
-  if (!own.empty()) throw InvalidArgument("DiLoCo: " + own);
+  if (!why.empty()) throw InvalidArgument("DiLoCo: " + why);
   if (refused.item<int64_t>() != 0)
     throw InvalidArgument("DiLoCo: another rank refuses its state, and says why");
   NamedTensors ordered;
   for (const auto& [name, tensor] : this->state()) ordered.emplace_back(name, *find(state, name));
   check_equal_values(comm_, ordered, "the state of DiLoCo");
   const at::NoGradGuard no_grad;
-  inner_steps_ = 0;
-  outer_steps_ = find(state, kSteps)->cpu()[1].item<int64_t>();
+  const at::Tensor steps = find(state, kSteps)->cpu();
+  inner_steps_ = steps[0].item<int64_t>();
+  outer_steps_ = steps[1].item<int64_t>();
+  if (!own.empty())
+    for (size_t i = 0; i < names_.size(); ++i) parameters_[i].copy_(*find(own, names_[i]));
   for (size_t i = 0; i < outer_.size(); ++i) outer_[i].copy_(*find(state, kOuter + names_[i]));
   for (size_t i = 0; i < momentum_.size(); ++i)
     momentum_[i].copy_(*find(state, kMomentum + names_[i]));

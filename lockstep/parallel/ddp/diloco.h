@@ -22,7 +22,8 @@
 // With lr 1 and momentum 0, P becomes the average of the ranks' parameters, as
 // average_parameters() computes it up to rounding. The inner optimizers' states stay as they are on
 // each rank, and so do buffers, such as BatchNorm's running statistics: average those, or send
-// rank 0's, before the model is evaluated or saved. P has float32 where p has 16 bits, and d is then
+// rank 0's, before the model is evaluated or saved. The strategy diloco (train/strategy.h) does
+// that, and saves what a run needs to continue within a period. P has float32 where p has 16 bits, and d is then
 // counted from what p was after the last outer step.
 #pragma once
 
@@ -79,22 +80,30 @@ class LOCKSTEP_API DiLoCo {
 
   int64_t inner_steps() const { return inner_steps_; }  // since the last outer step
   int64_t outer_steps() const { return outer_steps_; }  // so far
+  int64_t bytes() const;  // of the outer parameters and the momentum
 
   // The outer optimizer by name, for a file: "outer.NAME" has the parameters of the last outer step,
   // "momentum.NAME" the momentum, "steps" (int64, [2]) the inner and the outer steps. Views, equal
-  // on all ranks. To resume a run at an outer step, save them with the model, and each rank's inner
-  // optimizer; within a period each rank has parameters of its own.
+  // on all ranks. To resume a run, save them with each rank's inner optimizer and, within a period,
+  // each rank's parameters, which are its own then.
   NamedTensors state() const;
-  // Continues from a state that was taken behind an outer step. Does not change the model's
-  // parameters.
-  // Collective: all ranks, with the same state.
+  // Continues from a state. Without `own` the model's parameters do not change, and the state must
+  // have been taken behind an outer step. `own`: this rank's parameters by name, as they were when
+  // the state was taken; they are copied into the model.
+  // Collective: all ranks, with the same state, and all with `own` or all without.
   // Throws, on all ranks, with nothing changed: InvalidArgument that names the first tensor that is
   // missing, is left over, or has another shape or type, or says that the state was taken within a
   // period; Mismatch where the ranks' states differ.
-  void load_state(const NamedTensors& state);
+  void load_state(const NamedTensors& state, const NamedTensors& own = {});
+  // Begins anew with the model's parameters as they are now: no momentum, and no step taken.
+  // Collective: all ranks, with equal parameters.
+  // Throws: Mismatch, on all ranks, that names the first parameter in which ranks differ; nothing
+  // has changed then.
+  void begin_anew();
 
  private:
-  std::string objection(const NamedTensors& state) const;
+  NamedTensors parameters() const;
+  std::string objection(const NamedTensors& state, const NamedTensors& own) const;
 
   Communicator comm_;
   DiLoCoOptions options_;

@@ -194,6 +194,9 @@ TEST(DiLoCo, ContinuesFromAState) {
     NamedTensors within = state;
     within[0].second = at::tensor({1, 2}, at::kLong);
     EXPECT_THAT(refused(within), HasSubstr("was taken 1 inner steps after an outer one"));
+    NamedTensors damaged = state;
+    damaged[0].second = at::tensor({0, -1}, at::kLong);
+    EXPECT_EQ(refused(damaged), "DiLoCo: the steps of the state are damaged");
     EXPECT_EQ(
         message_of<InvalidArgument>([&] { later.load_state(comm.rank() == 0 ? less : state); }),
         comm.rank() == 0 ? "DiLoCo: the state has no momentum.p"
@@ -202,6 +205,58 @@ TEST(DiLoCo, ContinuesFromAState) {
     rank_own[1].second = at::full({2}, 1.0 + comm.rank(), kDouble);
     EXPECT_THAT(message_of<Mismatch>([&] { later.load_state(rank_own); }), HasSubstr("outer.p"));
     EXPECT_EQ(later.outer_steps(), 4) << "unchanged";
+  });
+}
+
+// Within a period each rank brings its own parameters.
+TEST(DiLoCo, ContinuesWithinAPeriod) {
+  testing::run_threads(2, [](Communicator& comm) {
+    const DiLoCoOptions options{.period = 3};
+    const at::Tensor p = at::tensor({1.0, -2.0}, kDouble), q = p.clone();
+    DiLoCo whole({{"p", p}}, comm, options);
+    for (int64_t step = 0; step < 5; ++step) {
+      take_inner_step(p, comm.rank(), step);
+      whole.step();
+    }
+    NamedTensors state;
+    for (const auto& [name, tensor] : whole.state()) state.emplace_back(name, tensor.clone());
+    const NamedTensors own{{"p", p.clone()}};
+    DiLoCo later({{"p", q}}, comm, options);
+    EXPECT_THAT(message_of<InvalidArgument>([&] { later.load_state(state); }),
+                HasSubstr("was taken 2 inner steps after an outer one"));
+    EXPECT_EQ(message_of<InvalidArgument>([&] { later.load_state(state, {{"q", p}}); }),
+              "DiLoCo: own has no p");
+    later.load_state(state, own);
+    EXPECT_EQ(later.inner_steps(), 2);
+    EXPECT_EQ(later.outer_steps(), 1);
+    EXPECT_TRUE(at::equal(q, p)) << "this rank's own";
+    for (int64_t step = 5; step < 9; ++step) {
+      for (const at::Tensor& each : {p, q}) take_inner_step(each, comm.rank(), step);
+      EXPECT_EQ(whole.step(), later.step());
+    }
+    EXPECT_TRUE(at::equal(p, q));
+    EXPECT_EQ(later.outer_steps(), 3);
+  });
+}
+
+TEST(DiLoCo, BeginsAnewWhereTheModelIs) {
+  testing::run_threads(2, [](Communicator& comm) {
+    const at::Tensor p = at::tensor({1.0, -2.0}, kDouble);
+    DiLoCo diloco({{"p", p}}, comm, {.period = 2});
+    EXPECT_EQ(diloco.bytes(), 32) << "two copies of two numbers";
+    for (int64_t step = 0; step < 3; ++step) {
+      take_inner_step(p, comm.rank(), step);
+      diloco.step();
+    }
+    EXPECT_THAT(message_of<Mismatch>([&] { diloco.begin_anew(); }),
+                HasSubstr("the beginning of DiLoCo"));
+    EXPECT_EQ(diloco.inner_steps(), 1) << "unchanged";
+    p.fill_(7);
+    diloco.begin_anew();
+    EXPECT_EQ(diloco.inner_steps(), 0);
+    EXPECT_EQ(diloco.outer_steps(), 0);
+    diloco.outer_step();
+    EXPECT_TRUE(at::equal(p, at::full({2}, 7.0, kDouble))) << "neither a change nor a momentum";
   });
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <deque>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/small_file.h"
@@ -81,6 +82,19 @@ const Recipe& recipe_among(const Arguments& arguments) {
     if (const Recipe* recipe = find_recipe(argument)) return *recipe;
   }
   return recipes().front();
+}
+
+// The recorded settings of outer steps go with the strategy that has them; options that ask for
+// others stay, and are refused.
+void drop_outer_steps(const TrainConfig& recorded, TrainConfig* config) {
+  if (!trains_apart(recorded) || trains_apart(*config)) return;
+  const TrainConfig defaults;
+  const auto drop = [&](auto TrainConfig::*member) {
+    if (config->*member == recorded.*member) config->*member = defaults.*member;
+  };
+  drop(&TrainConfig::diloco_steps);
+  drop(&TrainConfig::diloco_lr);
+  drop(&TrainConfig::diloco_momentum);
 }
 
 // Keeps the number of samples of a step on another number of ranks. A launcher that starts the
@@ -293,6 +307,7 @@ TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ra
     plan.config.output = folder.root.string();
   }
   plan.config = apply(plan.config, arguments);
+  if (arguments.resume) under_options(arguments, [&] { drop_outer_steps(recorded, &plan.config); });
   if (arguments.gives("batch_size")) {
     if (arguments.gives("step_samples"))
       throw InvalidArgument(
@@ -335,6 +350,23 @@ TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ra
                                 arguments.gives("device") ? "--device" : "device");
   if (arguments.resume) check_resumable(recorded, plan.config);
   return plan;
+}
+
+void check_replacement(const TrainPlan& plan, const TrainArguments& arguments) {
+  const TrainConfig& config = plan.config;
+  const std::string replaced = ", and --on-failure replace puts a new rank in a dead one's place, ";
+  under_options(arguments, [&] {
+    if (config.ema > 0)
+      throw InvalidArgument("ema is " + nlohmann::json(config.ema).dump() + replaced +
+                            "which would have no average; leave out one of them");
+    if (trains_apart(config))
+      throw InvalidArgument("strategy is " + config.strategy + replaced +
+                            "which would not have its parameters; take --on-failure restart, or "
+                            "another strategy");
+    if (config.sync_batch_norm)
+      throw InvalidArgument("sync_batch_norm is true" + replaced +
+                            "which its layers could not follow; leave out one of them");
+  });
 }
 
 OutputFolder check_train_input(const TrainPlan& plan, const TrainArguments& arguments) {

@@ -62,6 +62,11 @@ std::string finished_text(const TrainPlan& plan);
 // Throws: InvalidArgument, CheckpointError.
 TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ranks);
 
+// Checks a plan whose ranks, if they die, are replaced one by one (`--on-failure replace`), before
+// any starts.
+// Throws: InvalidArgument for settings with which a new rank could not take the place of another.
+void check_replacement(const TrainPlan& plan, const TrainArguments& arguments);
+
 // Checks data, checkpoints and the output's folder in the file system, and makes the built-in data
 // set where it is asked for. Returns the output's folder, which it removes again if nothing is
 // written.

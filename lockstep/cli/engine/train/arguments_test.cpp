@@ -99,7 +99,7 @@ TEST(TrainArguments, MistakesAreOneLine) {
   EXPECT_THAT(
       from({"mnist", "--data", "d", "--strategy", "x"}),
       HasSubstr(
-          "choose ddp, average, ring, naive-ring, horovod, zero1, zero2, zero3, fsdp or logical8"));
+          "choose ddp, average, ring, naive-ring, horovod, zero1, zero2, zero3, fsdp, diloco or logical8"));
   EXPECT_THAT(from({"lm", "--data", "d", "--mesh", "pipes=2"}), HasSubstr("and tensor"));
   EXPECT_THAT(from({"mnist", "--config", "/none.json"}), HasSubstr("cannot read /none.json"));
 }
@@ -126,6 +126,51 @@ TEST(TrainArguments, ARefusalNamesTheOption) {
   dir.write("c.json", R"({"log_every": 0})");
   EXPECT_EQ(error_of([&] { plan({"mnist", "--data", "d", "--config", dir / "c.json"}); }),
             "log_every is 0; give 1 or more");
+}
+
+// Before a rank starts: whichever of the two was asked for by an option is named by it.
+TEST(TrainArguments, WhatANewRankCouldNotContinueIsRefused) {
+  const auto refused = [](Arguments words) {
+    words.insert(words.begin(), {"mnist", "--data", "d"});
+    return error_of([&] {
+      const TrainArguments parsed = parse_train_arguments(words);
+      check_replacement(make_train_plan(parsed, std::nullopt), parsed);
+    });
+  };
+  EXPECT_EQ(refused({"--ema", "0.9"}),
+            "--ema is 0.9, and --on-failure replace puts a new rank in a dead one's place, which "
+            "would have no average; leave out one of them");
+  EXPECT_THAT(refused({"--strategy", "diloco"}),
+              AllOf(StartsWith("--strategy is diloco, and --on-failure replace"),
+                    EndsWith("take --on-failure restart, or another strategy")));
+  EXPECT_EQ(refused({"--strategy", "zero2"}), "no error");
+  const TestDirectory dir;
+  dir.write("c.json", R"({"ema": 0.5})");
+  EXPECT_THAT(refused({"--config", dir / "c.json"}), StartsWith("ema is 0.5, and --on-failure"));
+}
+
+TEST(TrainArguments, OuterStepsGoWithTheirStrategy) {
+  const TestDirectory dir;
+  TrainConfig config = default_config("mnist");
+  config.data = "/d";
+  config.nproc = 2;
+  config.batch_size = 64;
+  config.strategy = "diloco";
+  config.diloco_steps = 20;
+  Checkpoint checkpoint;
+  checkpoint.config_json = to_json(config);
+  checkpoint.trainer_json = "{}";
+  write_checkpoint(RunFolder{dir.path()}.last(), checkpoint);
+  const auto resumed = [&](Arguments more) {
+    more.insert(more.begin(), {"mnist", "--output", dir.path(), "--resume"});
+    return plan(more).config;
+  };
+  EXPECT_EQ(resumed({}).diloco_steps, 20);
+  EXPECT_EQ(resumed({"--strategy", "ddp"}).diloco_steps, TrainConfig().diloco_steps);
+  EXPECT_EQ(error_of([&] { resumed({"--strategy", "ddp", "--diloco-steps", "7"}); }),
+            "--diloco-steps is 7; give it with strategy diloco");
+  EXPECT_THAT(error_of([&] { resumed({"--diloco-steps", "7"}); }),
+              HasSubstr("cannot resume: diloco_steps was 20 and is now 7"));
 }
 
 TEST(TrainArguments, ALaunchersRanksCount) {
