@@ -55,7 +55,7 @@ struct FromMpiOptions {
 // no deadline. A member that does not come is a Timeout before it. If one stops inside it, the
 // others throw Timeout at the deadline, and all later calls of these backends in the process do;
 // below MPI_THREAD_SERIALIZED, where nothing can take the thread out of the call, a line on stderr
-// says so and the process ends with exit code 1.
+// says so at the deadline, and the call goes on waiting.
 //
 // `mpi_function`: the address of any MPI function, as the program sees it, which finds the library
 // (lockstep/mpi.h gives it). Null: the MPI in the program's own scope, or loaded with RTLD_GLOBAL.

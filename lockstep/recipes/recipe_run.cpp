@@ -221,25 +221,24 @@ TrainResult run_recipe(const TrainConfig& given, const TrainSpec& of_config,
     record->starts(parts.start);
   }
   const auto average = average_of_run(parts.run, spec);
-  LoopRun run{.run = parts.run,
-              .task = std::move(parts.task),
-              .spec = spec,
-              .average = average,
-              .former_parts = [folder] { return parts_of(folder); },
-              .tells_of_former = options.progress,
-              .config_json = config_json,
-              .files = parts.files,
-              .terminal = options.terminal,
-              .counted = recipe.counted,
-              .evaluated =
-                  [&recipe](const Evaluation& evaluation) {
-                    return score_name(recipe) + " " +
-                           score_text(recipe, score_of(recipe, evaluation));
-                  },
-              .layout = strategy.placement().layout(),
-              .activations =
-                  [&] { return activations_of(parts, config, average ? average->bytes() : 0); },
-              .callbacks = {std::make_shared<ResultCallback>(result)}};
+  LoopRun run{
+      .run = parts.run,
+      .task = std::move(parts.task),
+      .spec = spec,
+      .average = average,
+      .former_parts = [folder] { return parts_of(folder); },
+      .tells_of_former = options.progress,
+      .config_json = config_json,
+      .files = parts.files,
+      .terminal = options.terminal,
+      .counted = recipe.counted,
+      .evaluated =
+          [&recipe](const Evaluation& evaluation) {
+            return score_name(recipe) + " " + score_text(recipe, score_of(recipe, evaluation));
+          },
+      .layout = strategy.placement().layout(),
+      .activations = [&] { return activations_of(parts, config, average ? average->bytes() : 0); },
+      .callbacks = {std::make_shared<ResultCallback>(result)}};
   if (record) run.callbacks.push_back(record);
   const LoopEnd end = run_loop(std::move(run));
 

@@ -144,9 +144,8 @@ std::shared_ptr<Strategy> strategy_of(const TrainConfig& config) {
   }
   StrategyOptions options;
   if (trains_apart(config))
-    options.diloco = DiLoCoOptions{.period = config.diloco_steps,
-                                   .lr = config.diloco_lr,
-                                   .momentum = config.diloco_momentum};
+    options.diloco = DiLoCoOptions{
+        .period = config.diloco_steps, .lr = config.diloco_lr, .momentum = config.diloco_momentum};
   if (!config.mesh.empty() && divides_parameters(config.strategy))
     options.copies = shared_copies(config.mesh, static_cast<int>(config.nproc));
   return make_strategy(config.strategy, options);

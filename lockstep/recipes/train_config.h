@@ -78,10 +78,10 @@ struct TrainConfig {
   // The decay of an average of the parameters that is evaluated and saved (TrainSpec::ema); 0: none.
   double ema = 0;
   bool ema_buffers = false;  // and of the buffers
-  int64_t max_steps = 0;    // optimizer steps in all; 0: no limit
-  int64_t log_every = 50;   // steps
-  int64_t save_every = 0;   // steps; 0: after each epoch
-  bool async_save = false;  // training continues while a checkpoint is written
+  int64_t max_steps = 0;     // optimizer steps in all; 0: no limit
+  int64_t log_every = 50;    // steps
+  int64_t save_every = 0;    // steps; 0: after each epoch
+  bool async_save = false;   // training continues while a checkpoint is written
   // Steps between two comparisons of all ranks' parameters (replica_check.h); 0: none.
   int64_t check_replicas = 0;
   // A rank that stays so many times slower than the others ends, to be started anew (straggler.h);

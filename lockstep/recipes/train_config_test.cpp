@@ -216,9 +216,11 @@ TEST(TrainConfig, DiLoCoRefusesWhatDoesNotGoWithIt) {
             "ema is 0.5; give 0" + apart);
   EXPECT_EQ(with("diloco", [](TrainConfig& config) { config.check_replicas = 5; }),
             "check_replicas is 5; give 0" + apart);
-  EXPECT_EQ(with("diloco", [](TrainConfig& config) { config.sync_batch_norm = true; }, "cifar"),
+  EXPECT_EQ(with(
+                "diloco", [](TrainConfig& config) { config.sync_batch_norm = true; }, "cifar"),
             "sync_batch_norm is true; give false" + apart);
-  EXPECT_EQ(with("diloco", [](TrainConfig& config) { config.mesh = "tensor=2"; }, "lm"),
+  EXPECT_EQ(with(
+                "diloco", [](TrainConfig& config) { config.mesh = "tensor=2"; }, "lm"),
             "strategy is 'diloco'; give ddp, zero1, zero2 or zero3");
   EXPECT_EQ(with("ddp", [](TrainConfig& config) { config.ema_buffers = true; }),
             "ema_buffers is true, and there is no average; give ema, too");

@@ -33,11 +33,10 @@ size_t part_colour(std::string_view part) {
   };
   // First the parts of time, then those of memory. Forward and backward have the colours of a
   // pipeline's picture, too.
-  static constexpr Painted kParts[] = {{"data", 3},      {"forward", 5},    {"backward", 1},
-                                       {"averaging", 0}, {"waiting", 4},    {"wait", 4},
-                                       {"optimizer", 2}, {"parameters", 0}, {"gradients", 1},
-                                       {"state", 2},     {"buffers", 3},    {"activations", 4},
-                                       {"average", 5}};
+  static constexpr Painted kParts[] = {
+      {"data", 3},    {"forward", 5},     {"backward", 1},   {"averaging", 0}, {"waiting", 4},
+      {"wait", 4},    {"optimizer", 2},   {"parameters", 0}, {"gradients", 1}, {"state", 2},
+      {"buffers", 3}, {"activations", 4}, {"average", 5}};
   const auto* const found = std::find_if(std::begin(kParts), std::end(kParts),
                                          [&](const Painted& one) { return one.part == part; });
   return found == std::end(kParts) ? 0 : found->colour;

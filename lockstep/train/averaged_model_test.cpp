@@ -191,9 +191,10 @@ TEST(TrainersAverage, IsRefusedWhereThereIsNone) {
     const TrainingArguments args = arguments(dir, "none");
     EXPECT_THAT(refused("zero3", args),
                 HasSubstr("ema is 0.5, but under strategy zero3 the ranks divide or share"));
-    EXPECT_EQ(refused("diloco", args),
-              "ema is 0.5, but under strategy diloco the ranks' parameters differ between two outer "
-              "steps; give 0");
+    EXPECT_EQ(
+        refused("diloco", args),
+        "ema is 0.5, but under strategy diloco the ranks' parameters differ between two outer "
+        "steps; give 0");
     TrainingArguments without = args;
     without.ema = 0;
     without.ema_buffers = true;

@@ -51,7 +51,7 @@ void make_average(const NamedTensors& tensors, Communicator& comm) {
 struct Outer {
   DiLoCoOptions options;
   std::optional<DiLoCo> optimizer = {};
-  NamedTensors own = {};                 // this rank's, while the average is in the model
+  NamedTensors own = {};                  // this rank's, while the average is in the model
   std::weak_ptr<void> average_held = {};  // by whoever holds it there
   double waiting = 0;
 };
@@ -154,8 +154,8 @@ class DiLoCoState final : public StrategyState {
         found == state->second.metadata.end() ? std::nullopt : parse_int(found->second, 1);
     if (!ranks) throw CheckpointError(file + ": does not say of how many ranks it is");
     const at::Tensor* const steps = state->second.find("steps");
-    const bool within = steps != nullptr && steps->numel() > 0 &&
-                        steps->view({-1})[0].item<int64_t>() > 0;
+    const bool within =
+        steps != nullptr && steps->numel() > 0 && steps->view({-1})[0].item<int64_t>() > 0;
     // Looked for on every rank, so that all ranks throw.
     for (int64_t r = 0; r < *ranks; ++r)
       if ((within || r > 0) && !checkpoint.tensors.contains(file_of(r)))
@@ -240,8 +240,8 @@ class DiLoCoPlacement final : public StrategyPlacement {
   std::shared_ptr<void> whole_parameters() override {
     if (!outer_->optimizer || outer_->optimizer->inner_steps() == 0) return nullptr;
     if (auto held = outer_->average_held.lock()) return held;
-    const std::shared_ptr<void> average = std::make_shared<AverageInModel>(
-        distinct_tensors(state_of(model())), comm(), outer_);
+    const std::shared_ptr<void> average =
+        std::make_shared<AverageInModel>(distinct_tensors(state_of(model())), comm(), outer_);
     outer_->average_held = average;
     return average;
   }

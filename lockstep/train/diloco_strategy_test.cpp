@@ -165,7 +165,8 @@ TEST_F(DiLoCoStrategy, WhatIsSavedIsTheAverageOfTheRanks) {
     const Checkpoint saved = read_checkpoint(checkpoint(8));
     for (size_t i = 0; i < models[0].size(); ++i) {
       const auto& [name, first] = models[0][i];
-      const at::Tensor average = first.is_floating_point() ? (first + models[1][i].second) / 2 : first;
+      const at::Tensor average =
+          first.is_floating_point() ? (first + models[1][i].second) / 2 : first;
       EXPECT_TRUE(saved.model.find(name)->equal(average)) << name;
       EXPECT_EQ(first.equal(models[1][i].second), !first.is_floating_point()) << name;
     }

@@ -14,9 +14,7 @@ struct StepMemory {
   int64_t average = 0;      // of the parameters over the steps (optim/exponential_average.h)
   int64_t activations = 0;  // left by a forward for its backward, the output included
   // Of all parts.
-  int64_t total() const {
-    return parameters + gradients + state + buffers + average + activations;
-  }
+  int64_t total() const { return parameters + gradients + state + buffers + average + activations; }
   friend bool operator==(const StepMemory&, const StepMemory&) = default;
 };
 

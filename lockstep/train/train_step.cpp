@@ -102,10 +102,10 @@ StepResult TrainStep::take(int64_t step, const Batches& batches) {
     all = sum.item<int64_t>();
   }
   const auto means = static_cast<double>(logical_ ? counts.size() : 1);
-  const Shares shares(
-      counts, all ? static_cast<double>(*all) /
-                        (static_cast<double>(parts_.dealt.data_ranks.size()) * means)
-                  : static_cast<double>(own) / means);
+  const Shares shares(counts,
+                      all ? static_cast<double>(*all) /
+                                (static_cast<double>(parts_.dealt.data_ranks.size()) * means)
+                          : static_cast<double>(own) / means);
 
   StepResult result;
   RunningLoss sum;

@@ -22,13 +22,14 @@
 
 namespace {
 
-bool stops_in_create_group = false;
+// How long this process stays before MPI_Comm_create_group.
+std::chrono::seconds late_in_create_group{0};
 
 }  // namespace
 
 // In place of MPI's own where Lockstep looks for MPI in the program's scope.
 extern "C" int MPI_Comm_create_group(MPI_Comm comm, MPI_Group group, int tag, MPI_Comm* made) {
-  while (stops_in_create_group) ::pause();
+  std::this_thread::sleep_for(late_in_create_group);
   return PMPI_Comm_create_group(comm, group, tag, made);
 }
 
@@ -255,12 +256,13 @@ void other_thread(Report& report, lockstep::FromMpiOptions options) {
   report.say("freed");
 }
 
-// A group of which rank 1 comes to all but MPI's own call.
-void stuck(Report& report) {
+// A group of which rank 1 comes to all but MPI's own call: it never does, or is late.
+void stuck(Report& report, bool late) {
   {
-    lockstep::Communicator comm = lockstep::from_mpi_fint(
-        MPI_Comm_c2f(MPI_COMM_WORLD), {.backend = "mpi", .timeout = std::chrono::seconds(8)});
-    stops_in_create_group = comm.rank() == 1;
+    const std::chrono::seconds timeout(late ? 3 : 8);
+    lockstep::Communicator comm = lockstep::from_mpi_fint(MPI_Comm_c2f(MPI_COMM_WORLD),
+                                                          {.backend = "mpi", .timeout = timeout});
+    if (comm.rank() == 1) late_in_create_group = late ? timeout * 2 : std::chrono::hours(1);
     const auto say = [&](const auto& call) {
       try {
         call();
@@ -271,6 +273,7 @@ void stuck(Report& report) {
       }
     };
     say([&] { comm.split(0, -comm.rank()); });
+    if (late) return report.say("still here");
     say([&] { comm.barrier(); });
     say([&] { lockstep::from_mpi(MPI_COMM_WORLD, {.timeout = std::chrono::seconds(8)}); });
   }
@@ -344,7 +347,7 @@ int main(int argc, char** argv) {
   if (scenario == "late") late(report, options);
   if (scenario == "differ") differ(report, options);
   if (scenario == "other_thread") other_thread(report, options);
-  if (scenario.starts_with("stuck")) stuck(report);
+  if (scenario.starts_with("stuck")) stuck(report, scenario == "stuck_funneled");
   // MPI_Finalize would wait for a rank that is gone.
   if (scenario == "killed" || scenario == "late" || scenario.starts_with("stuck")) ::_exit(0);
   if (scenario == "trainers") {

@@ -34,8 +34,7 @@ void run(char** arguments) {
   };
   const lockstep::TensorModel model(
       first("parameters-"), [](const at::Tensor& x) { return x; }, first("buffers-"));
-  lockstep::optim::ExponentialAverage average(model,
-                                              {.decay = decay, .averages_buffers = buffers});
+  lockstep::optim::ExponentialAverage average(model, {.decay = decay, .averages_buffers = buffers});
   for (int step = 0; step < steps; ++step) {
     for (const auto& [what, own] : {std::pair("parameters-", model.named_parameters()),
                                     std::pair("buffers-", model.named_buffers())}) {

@@ -80,7 +80,7 @@ class LOCKSTEP_API DiLoCo {
 
   int64_t inner_steps() const { return inner_steps_; }  // since the last outer step
   int64_t outer_steps() const { return outer_steps_; }  // so far
-  int64_t bytes() const;  // of the outer parameters and the momentum
+  int64_t bytes() const;                                // of the outer parameters and the momentum
 
   // The outer optimizer by name, for a file: "outer.NAME" has the parameters of the last outer step,
   // "momentum.NAME" the momentum, "steps" (int64, [2]) the inner and the outer steps. Views, equal

@@ -89,7 +89,7 @@ const Recipe& recipe_among(const Arguments& arguments) {
 void drop_outer_steps(const TrainConfig& recorded, TrainConfig* config) {
   if (!trains_apart(recorded) || trains_apart(*config)) return;
   const TrainConfig defaults;
-  const auto drop = [&](auto TrainConfig::*member) {
+  const auto drop = [&](auto TrainConfig::* member) {
     if (config->*member == recorded.*member) config->*member = defaults.*member;
   };
   drop(&TrainConfig::diloco_steps);

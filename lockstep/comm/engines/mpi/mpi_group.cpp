@@ -1,11 +1,8 @@
 #include "lockstep/comm/engines/mpi/mpi_group.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <cstdlib>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -53,17 +50,16 @@ Comm create_aside(const World& job, Group group, std::chrono::nanoseconds patien
   return creation->comm;
 }
 
-// Ends the process unless it is destroyed in time.
-class EndsProcess {
+// Says why the process stands still, unless it is destroyed in time.
+class DelayReport {
  public:
-  EndsProcess(std::chrono::nanoseconds patience, const std::string& line)
+  DelayReport(std::chrono::nanoseconds patience, const std::string& line)
       : thread_([this, patience, line] {
           std::unique_lock lock(mutex_);
           if (changed_.wait_for(lock, patience, [this] { return over_; })) return;
-          write_all(STDERR_FILENO, "[lockstep] error: " + line + "\n");
-          std::_Exit(1);
+          log_error(line);
         }) {}
-  ~EndsProcess() {
+  ~DelayReport() {
     {
       const std::lock_guard lock(mutex_);
       over_ = true;
@@ -71,8 +67,8 @@ class EndsProcess {
     changed_.notify_all();
     thread_.join();
   }
-  EndsProcess(const EndsProcess&) = delete;
-  EndsProcess& operator=(const EndsProcess&) = delete;
+  DelayReport(const DelayReport&) = delete;
+  DelayReport& operator=(const DelayReport&) = delete;
 
  private:
   std::mutex mutex_;
@@ -102,10 +98,11 @@ Comm create_group(const World& job, const std::vector<int>& members, Deadline de
   if (job.takes_any_thread()) {
     comm = create_aside(job, group, patience, stuck);
   } else {
-    const EndsProcess watch(
-        patience, stuck +
-                      "nothing can take this program's only thread for MPI out of the call, so "
-                      "Lockstep ends the process (with MPI_THREAD_SERIALIZED it throws)");
+    const DelayReport report(
+        patience,
+        stuck +
+            "nothing can take this program's only thread for MPI out of the call; end the "
+            "process (with MPI_THREAD_SERIALIZED the call throws instead)");
     check_success(library, library.call.comm_create_group(job.comm(), group, 0, &comm),
                   "MPI_Comm_create_group");
   }

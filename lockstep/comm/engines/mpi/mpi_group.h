@@ -19,8 +19,8 @@ inline constexpr auto kLeastPatience = std::chrono::seconds(2);
 // the deadline on, but no sooner than kLeastPatience after the call:
 // - where MPI takes any thread, the call was made on a thread of its own, which is left in MPI. No
 //   call of this process may follow it: they all throw (check_answering()).
-// - otherwise only this thread may be in MPI, and nothing can take it out: the process ends with a
-//   line on stderr and exit code 1.
+// - otherwise only this thread may be in MPI, and nothing can take it out: a line on stderr says
+//   so, and the call goes on. The process is the application's, which Lockstep does not end.
 // Collective: all members.
 // Throws: Timeout, PeerLost.
 Comm create_group(const World& job, const std::vector<int>& members, Deadline deadline);
