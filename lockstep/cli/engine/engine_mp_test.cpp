@@ -26,6 +26,7 @@
 #include "lockstep/data/digits.h"
 #include "lockstep/data/sentences.h"
 #include "lockstep/data/shapes.h"
+#include "lockstep/device/nvtx.h"
 #include "lockstep/train/requeue_note.h"
 
 namespace lockstep::inline v0::engine::engine_mp_test {
@@ -436,6 +437,41 @@ TEST(Engine, AKilledRankEndsTheJobAndLeavesNothing) {
   }
 }
 
+// The timelines end with the rank that dies, and those of the replaced group begin anew.
+TEST(Engine, ARankThatIsReplacedLeavesATraceOfTheStepsSince) {
+  const TestDirectory dir;
+  Engine engine(dir,
+                train(dir, "a",
+                      {"--epochs", "1000", "--max-steps", "400", "--log-every", "1", "--on-failure",
+                       "replace", "--max-restarts", "1", "--trace-steps", "10:390"}));
+  const auto logged = [&] {
+    const std::string lines = dir.read("a/metrics.jsonl");
+    return std::count(lines.begin(), lines.end(), '\n');
+  };
+  const auto limit = Deadline::seconds(60);
+  while (!limit.expired() && logged() < 30)
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  const std::vector<pid_t> ranks = ranks_of(engine.pid());
+  ASSERT_EQ(ranks.size(), 2u);
+  ::kill(ranks[1], SIGKILL);
+  const Ended ended = engine.wait();
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("rank 1 was replaced"));
+  const auto trace = nlohmann::json::parse(dir.read("a/trace.json"));
+  const std::string shown = trace.at("otherData").at("steps");
+  ASSERT_THAT(shown, ::testing::EndsWith(":390"));
+  const int first = std::stoi(shown);
+  EXPECT_GT(first, 20) << "some of the thirty lines are of evaluations";
+  std::map<int, std::vector<int>> steps;  // by rank
+  for (const auto& event : trace.at("traceEvents"))
+    if (event.at("name") == "step") steps[event.at("pid")].push_back(event["args"]["number"]);
+  ASSERT_EQ(steps.size(), 2u);
+  for (const auto& [rank, numbers] : steps) {
+    EXPECT_EQ(numbers.size(), static_cast<size_t>(390 - first + 1)) << "rank " << rank;
+    EXPECT_EQ(numbers.front(), first) << "rank " << rank;
+  }
+}
+
 TEST(Engine, ALanguageModelFromTrainingToAPrompt) {
   const TestDirectory dir;
   std::string rows;
@@ -532,6 +568,9 @@ TEST(Engine, BadInputIsOneLineAndExitCodeTwo) {
       "--ema is 0.9, and --on-failure replace puts a new rank in a dead one's place, which would "
       "have no average");
   expect_line(train(dir, "o", {"--resume"}), "no checkpoints/last");
+  if (!device::has_nvtx())
+    expect_line(train(dir, "o", {"--nvtx"}),
+                "nvtx is on, and this libtorch was built without CUDA");
   expect_line({"train", "mnist", "--data", dir / "none", "--output", dir / "o"}, "none");
   expect_line({"predict", "--checkpoint", dir / "none", "--text", "x"}, "none does not exist");
   expect_line({"predict", "--checkpoint", digits, "--text", "x"}, "no checkpoint of a text");

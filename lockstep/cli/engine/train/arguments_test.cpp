@@ -191,12 +191,16 @@ TEST(TrainArguments, ResumeTakesTheRecordedSettings) {
   config.nproc = 2;
   config.batch_size = 64;
   config.lr = 0.25;
+  config.trace_steps = "3:4";
+  config.nvtx = true;  // of a libtorch with CUDA
   checkpoint.config_json = to_json(config);
   checkpoint.trainer_json = "{}";
   write_checkpoint(RunFolder{dir.path()}.last(), checkpoint);
   EXPECT_EQ(plan(resume).config.lr, 0.25);
   EXPECT_EQ(plan(resume).config.nproc, 2);
   EXPECT_EQ(plan(resume).config.output, dir.path());
+  EXPECT_EQ(plan(resume).config.trace_steps, "") << "what looked at that run is not recorded";
+  EXPECT_FALSE(plan(resume).config.nvtx);
   Arguments more = resume;
   more.insert(more.end(), {"--epochs", "20"});
   EXPECT_EQ(plan(more).config.epochs, 20);
