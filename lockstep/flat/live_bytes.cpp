@@ -1,30 +1,10 @@
 #include "lockstep/flat/live_bytes.h"
 
-#include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
-#include <atomic>
+#include "lockstep/flat/internal/live_counter.h"
 
 namespace lockstep::inline v0 {
-
-// libtorch passes it on to the threads that share an operation.
-class LiveBytes::Counter final : public c10::MemoryReportingInfoBase,
-                                 public std::enable_shared_from_this<LiveBytes::Counter> {
- public:
-  void reportMemoryUsage(void* /*memory*/, int64_t bytes, size_t /*allocated*/, size_t /*reserved*/,
-                         c10::Device /*device*/) override {
-    const int64_t live = live_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-    int64_t most = most_.load(std::memory_order_relaxed);
-    while (live > most && !most_.compare_exchange_weak(most, live, std::memory_order_relaxed)) {
-    }
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-  int64_t live() const { return live_.load(std::memory_order_relaxed); }
-  int64_t most() const { return most_.load(std::memory_order_relaxed); }
-
- private:
-  std::atomic<int64_t> live_{0}, most_{0};
-};
 
 LiveBytes::LiveBytes() {
   // The profiler's slot; a profiler would take any object there for its own.
@@ -48,6 +28,10 @@ int64_t LiveBytes::now() const {
 
 int64_t LiveBytes::most() const {
   return counter_ ? counter_->most() - before_ : 0;
+}
+
+void LiveBytes::forget_most() {
+  if (counter_) counter_->forget_most();
 }
 
 }  // namespace lockstep::inline v0

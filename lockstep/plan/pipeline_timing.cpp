@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <tuple>
+#include <string>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
@@ -43,13 +42,32 @@ double waited_inside(const std::vector<TimedAction>& actions) {
   return actions.empty() ? 0 : actions.back().end - actions.front().start - busy;
 }
 
-}  // namespace
+// When each chunk has given its output of each micro-batch to the next one, and the gradient of its input to
+// the one before; below 0: not yet.
+class Given {
+ public:
+  explicit Given(const PipelineSchedule& schedule)
+      : micro_batches_(static_cast<size_t>(schedule.micro_batches)),
+        when_(2 * static_cast<size_t>(schedule.all_chunks()) * micro_batches_, -1) {}
+  double& at(const PipelineMessage& message) {
+    const size_t way = message.forward() ? 0 : 1;
+    return when_[(2 * static_cast<size_t>(message.from) + way) * micro_batches_ +
+                 static_cast<size_t>(message.micro_batch)];
+  }
 
-PipelineTiming time_of(const PipelineSchedule& schedule, const PipelineTimes& times) {
-  check(times);
+ private:
+  size_t micro_batches_;
+  std::vector<double> when_;
+};
+
+// An action takes the time of its chunk divided by `parts`.
+PipelineTiming run(const PipelineSchedule& schedule, std::span<const PipelineTimes> of_chunks,
+                   double parts) {
   PipelineTiming timing;
   timing.actions.resize(schedule.actions.size());
-  std::map<std::tuple<int, int, int>, double> given;  // message -> when
+  for (size_t stage = 0; stage < schedule.actions.size(); ++stage)
+    timing.actions[stage].reserve(schedule.actions[stage].size());
+  Given given(schedule);
   bool moved = true;
   while (moved) {
     moved = false;
@@ -59,15 +77,15 @@ PipelineTiming time_of(const PipelineSchedule& schedule, const PipelineTimes& ti
         const PipelineAction& action = schedule.actions[stage][done.size()];
         double start = done.empty() ? 0 : done.back().end;
         if (const auto message = received_by(schedule, action)) {
-          const auto found = given.find({message->from, message->to, message->micro_batch});
-          if (found == given.end()) break;
-          const bool same =
-              schedule.stage_of[static_cast<size_t>(message->from)] == static_cast<int>(stage);
-          start = std::max(start, found->second + (same ? 0 : times.communication));
+          const double when = given.at(*message);
+          if (when < 0) break;
+          const auto from = static_cast<size_t>(message->from);
+          const bool same = schedule.stage_of[from] == static_cast<int>(stage);
+          start = std::max(start, when + (same ? 0 : of_chunks[from].communication));
         }
-        const double end = start + duration_of(action.work, times) / schedule.chunks;
-        if (const auto message = sent_by(schedule, action))
-          given[{message->from, message->to, message->micro_batch}] = end;
+        const double end =
+            start + duration_of(action.work, of_chunks[static_cast<size_t>(action.chunk)]) / parts;
+        if (const auto message = sent_by(schedule, action)) given.at(*message) = end;
         done.push_back({action, start, end});
         timing.makespan = std::max(timing.makespan, end);
         moved = true;
@@ -77,11 +95,40 @@ PipelineTiming time_of(const PipelineSchedule& schedule, const PipelineTimes& ti
   for (size_t stage = 0; stage < schedule.actions.size(); ++stage)
     LOCKSTEP_CHECK(timing.actions[stage].size() == schedule.actions[stage].size(),
                    "a schedule to be timed has passed check_schedule()");
-  timing.ideal =
-      schedule.micro_batches * (times.forward + times.backward_input + times.backward_weight);
+  return timing;
+}
+
+void finish(PipelineTiming& timing, double ideal) {
+  timing.ideal = ideal;
   timing.bubble = (timing.makespan - timing.ideal) / timing.ideal;
   for (const auto& actions : timing.actions)
     timing.inner_bubble = std::max(timing.inner_bubble, waited_inside(actions) / timing.ideal);
+}
+
+}  // namespace
+
+PipelineTiming time_of(const PipelineSchedule& schedule, const PipelineTimes& times) {
+  check(times);
+  const std::vector<PipelineTimes> alike(static_cast<size_t>(schedule.all_chunks()), times);
+  PipelineTiming timing = run(schedule, alike, schedule.chunks);
+  finish(timing,
+         schedule.micro_batches * (times.forward + times.backward_input + times.backward_weight));
+  return timing;
+}
+
+PipelineTiming time_of(const PipelineSchedule& schedule, std::span<const PipelineTimes> of_chunks) {
+  if (of_chunks.size() != static_cast<size_t>(schedule.all_chunks()))
+    throw InvalidArgument("pipeline times: " + std::to_string(of_chunks.size()) + " chunks' for " +
+                          std::to_string(schedule.all_chunks()) + " chunks; give one of each");
+  std::vector<double> computed(static_cast<size_t>(schedule.stages), 0);
+  for (size_t chunk = 0; chunk < of_chunks.size(); ++chunk) {
+    const PipelineTimes& times = of_chunks[chunk];
+    check(times);
+    computed[static_cast<size_t>(schedule.stage_of[chunk])] +=
+        times.forward + times.backward_input + times.backward_weight;
+  }
+  PipelineTiming timing = run(schedule, of_chunks, 1);
+  finish(timing, schedule.micro_batches * *std::max_element(computed.begin(), computed.end()));
   return timing;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "lockstep/core/export.h"
@@ -39,6 +40,10 @@ struct PipelineTiming {
 // Each stage runs its actions in order, each as soon as what it waits for is there. `schedule` is one
 // that check_schedule() takes. Throws InvalidArgument for times that are negative, not finite or all 0.
 LOCKSTEP_API PipelineTiming time_of(const PipelineSchedule& schedule, const PipelineTimes& times);
+// The same where chunks differ: of each chunk of the model its times, and how long its messages to its neighbours take.
+// The ideal is the time of the stage that computes most. Throws also for another number of chunks.
+LOCKSTEP_API PipelineTiming time_of(const PipelineSchedule& schedule,
+                                    std::span<const PipelineTimes> of_chunks);
 
 // The bubble that the papers give, without communication: (p - 1) / m for gpipe and 1f1b,
 // (p - 1) / (v m) interleaved, (p - 1) (F + B - W) / (m (F + B + W)) for zb-h1, and for zb-v 0 of the

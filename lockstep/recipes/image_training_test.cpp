@@ -64,9 +64,10 @@ TEST(MnistRecipe, LeavesItsFilesAndCountsEveryTestSample) {
   const auto json = nlohmann::json::parse(std::ifstream(folder.result()));
   EXPECT_EQ(json.at("steps"), 8);
   EXPECT_EQ(json.at("accuracy").get<double>(), result.state.accuracy);
-  recipe_runs_test::expect_planned(result);
+  recipe_runs_test::expect_predicted(result);
   // Samples are of one shape, and the batch itself is not what a forward leaves.
-  EXPECT_EQ(result.planned_memory.activations, result.memory.activations);
+  for (const RankMemory& rank : result.memory)
+    EXPECT_EQ(rank.predicted.activations, rank.allocated.activations);
   train(config);  // once more: the former run is moved, not mixed in
   EXPECT_EQ(losses(config).size(), 8u);
   EXPECT_TRUE(checkpoint_exists(folder.root / "previous" / "checkpoints" / "last"));
@@ -201,7 +202,7 @@ TEST(MnistRecipe, AnAverageOfTheParametersIsSavedAndTheRunGoesOnBitForBit) {
   whole.ema = 0.5;
   const TrainResult result = train(whole);
   EXPECT_EQ(losses(whole), losses(plain));
-  EXPECT_EQ(result.planned_memory.average, result.planned_memory.parameters);
+  EXPECT_EQ(result.memory[0].predicted.average, result.memory[0].predicted.parameters);
   recipe_runs_test::expect_planned(result);
   const Checkpoint saved = read_checkpoint(RunFolder{whole.output}.last()),
                    trained = read_checkpoint(RunFolder{plain.output}.last());
@@ -267,7 +268,7 @@ TEST(MnistRecipe, UnderDiLoCoARunRepeatsAndGoesOnBitForBit) {
   const TrainConfig whole = small_apart(dir, "whole", 2), again = small_apart(dir, "again", 2);
   const TrainResult result = train(whole);
   EXPECT_EQ(result.state.step, 8);
-  EXPECT_GT(result.planned_memory.state, 2 * result.planned_memory.parameters)
+  EXPECT_GT(result.memory[0].predicted.state, 2 * result.memory[0].predicted.parameters)
       << "the outer parameters and their momentum, beside SGD's";
   recipe_runs_test::expect_planned(result);
   train(again);

@@ -18,7 +18,7 @@
 namespace lockstep::inline v0::lm_training_test {
 namespace {
 
-using recipe_runs_test::expect_planned;
+using recipe_runs_test::expect_predicted;
 using recipe_runs_test::metrics_of;
 using recipe_runs_test::train;
 using ::testing::HasSubstr;
@@ -131,7 +131,7 @@ TEST(LmTraining, RanksTrainAsOneProcess) {
   write_model(dir);
   const TrainConfig alone = small(dir, "alone", 1);
   const TrainResult one = train(alone);
-  recipe_runs_test::expect_planned(one);
+  recipe_runs_test::expect_predicted(one);
   const auto losses = metrics_of(alone, "train");
   ASSERT_GT(losses.size(), 8u);
   EXPECT_LT(one.loss, 0.9 * losses.front().at("loss").get<double>());
@@ -179,7 +179,7 @@ TEST(LmTraining, ShardsOfAMeshShareTheirCopy) {
   TrainConfig config = small(dir, "one", 4);
   config.strategy = "zero3";
   const TrainResult one = train(config);
-  ASSERT_GT(one.memory.parameters, 0);
+  ASSERT_GT(one.memory.front().allocated.parameters, 0);
   const auto expected = metrics_of(config, "train");
   for (const auto& [strategy, mesh, copies] :
        std::vector<std::tuple<std::string, std::string, int>>{
@@ -193,12 +193,14 @@ TEST(LmTraining, ShardsOfAMeshShareTheirCopy) {
     for (size_t i = 0; i < found.size(); ++i)
       EXPECT_NEAR(found[i].at("loss"), expected[i].at("loss"), 1e-6) << strategy << mesh << i;
     SCOPED_TRACE(strategy + mesh);
-    expect_planned(result);
+    expect_predicted(result);
     EXPECT_NEAR(result.evaluation.loss, one.evaluation.loss, 1e-6);
     if (strategy == "zero3") {
-      EXPECT_EQ(result.memory.parameters, copies * one.memory.parameters);
+      EXPECT_EQ(result.memory.front().allocated.parameters,
+                copies * one.memory.front().allocated.parameters);
     } else {
-      EXPECT_LT(result.memory.parameters, 2 * one.memory.parameters);
+      EXPECT_LT(result.memory.front().allocated.parameters,
+                2 * one.memory.front().allocated.parameters);
     }
   }
 }
@@ -233,7 +235,7 @@ TEST(LmTraining, AMeshMayDivideTheModel) {
     config.gradient_checkpointing = way.again;
     config = resolved(config);
     SCOPED_TRACE(way.mesh);
-    expect_planned(train(config));
+    expect_predicted(train(config));
     EXPECT_EQ(load_lm(dir / way.mesh / "checkpoints/last")->config().hidden_size, 16);
     config.max_steps = 6;
     const TrainResult result = train(config, true);

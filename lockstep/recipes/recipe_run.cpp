@@ -82,11 +82,11 @@ Allowance memory_there(Communicator& comm) {
 
 // Before the kernel kills whom it likes. All ranks throw, or none.
 void check_fits(Communicator& comm, const TrainConfig& config, Strategy& strategy,
-                const torch::optim::Optimizer& optimizer, int64_t average, int64_t activations,
+                const torch::optim::Optimizer& optimizer, int64_t average, const StepBytes& step,
                 const Allowance& there) {
   StepMemory memory = strategy.state().planned_memory(optimizer);
   memory.average = average;
-  memory.activations = activations;
+  memory.set(step);
   const at::Tensor most = at::full({1}, memory.total(), at::kLong);
   comm.all_reduce(most, ReduceOp::kMax);
   const std::string refusal =
@@ -98,24 +98,18 @@ void check_fits(Communicator& comm, const TrainConfig& config, Strategy& strateg
                                         : refusal);
 }
 
-// Planned on all ranks, as they share what a forward may send. `average`: bytes of the average of
-// the parameters. Throws where they do not fit.
-int64_t activations_of(RecipeParts& parts, const TrainConfig& config, int64_t average) {
+// Planned on all ranks, as they share what a step may send. `average`: bytes of the average of the
+// parameters. Throws where they do not fit.
+StepPlan plan_of(RecipeParts& parts, const TrainConfig& config, int64_t average) {
   Communicator& comm = parts.run.comm();
-  Strategy& strategy = parts.run.strategy();
-  if (!comm.device().is_cpu()) {  // which has memory of its own
-    StrategyPlacement& placement = strategy.placement();
-    const auto whole = strategy.traits().has_parts ? nullptr : placement.whole_parameters();
-    return parts.plan_activations(INT64_MAX);
-  }
+  if (!comm.device().is_cpu()) return parts.plan(INT64_MAX);  // which has memory of its own
   const Allowance there = memory_there(comm);
   // Hosts may have unequal memory, and all ranks try the same.
   const at::Tensor least = at::full({1}, there.share(), at::kLong);
   comm.all_reduce(least, ReduceOp::kMin);
-  const auto whole = strategy.placement().whole_parameters();
-  const int64_t planned = parts.plan_activations(least.item<int64_t>());
-  check_fits(comm, config, strategy, parts.run.optimizer(), average, planned, there);
-  return planned;
+  const StepPlan plan = parts.plan(least.item<int64_t>());
+  check_fits(comm, config, parts.run.strategy(), parts.run.optimizer(), average, plan.bytes, there);
+  return plan;
 }
 
 void write_report(const RunFolder& folder, const TrainConfig& config, const Recipe& recipe,
@@ -221,29 +215,28 @@ TrainResult run_recipe(const TrainConfig& given, const TrainSpec& of_config,
     record->starts(parts.start);
   }
   const auto average = average_of_run(parts.run, spec);
-  LoopRun run{
-      .run = parts.run,
-      .task = std::move(parts.task),
-      .spec = spec,
-      .average = average,
-      .former_parts = [folder] { return parts_of(folder); },
-      .tells_of_former = options.progress,
-      .config_json = config_json,
-      .files = parts.files,
-      .terminal = options.terminal,
-      .counted = recipe.counted,
-      .evaluated =
-          [&recipe](const Evaluation& evaluation) {
-            return score_name(recipe) + " " + score_text(recipe, score_of(recipe, evaluation));
-          },
-      .layout = strategy.placement().layout(),
-      .activations = [&] { return activations_of(parts, config, average ? average->bytes() : 0); },
-      .callbacks = {std::make_shared<ResultCallback>(result)}};
+  LoopRun run{.run = parts.run,
+              .task = std::move(parts.task),
+              .spec = spec,
+              .average = average,
+              .former_parts = [folder] { return parts_of(folder); },
+              .tells_of_former = options.progress,
+              .config_json = config_json,
+              .files = parts.files,
+              .terminal = options.terminal,
+              .counted = recipe.counted,
+              .evaluated =
+                  [&recipe](const Evaluation& evaluation) {
+                    return score_name(recipe) + " " +
+                           score_text(recipe, score_of(recipe, evaluation));
+                  },
+              .layout = strategy.placement().layout(),
+              .plan = [&] { return plan_of(parts, config, average ? average->bytes() : 0); },
+              .callbacks = {std::make_shared<ResultCallback>(result)}};
   if (record) run.callbacks.push_back(record);
   const LoopEnd end = run_loop(std::move(run));
 
-  result.planned_memory = end.planned;
-  result.memory = end.counted;
+  result.memory = end.memory;
   result.state = end.state;
   result.stopped_by = end.stopped_by;
   result.seconds =
@@ -285,24 +278,22 @@ std::string to_json(const TrainResult& result, const TrainConfig& config,
   } else {
     json["best_accuracy"] = state.best_score;
   }
-  json.update(
-      {{"best_step", state.best_step},
-       {"epochs", state.epoch},
-       {"steps", state.step},
-       {"nproc", config.nproc},
-       {"backend", backend},
-       {"strategy", config.strategy},
-       {"mesh", config.mesh},
-       {"batch_size", config.batch_size},
-       {"seconds", result.seconds},
-       {"samples_per_s", result.samples_per_s},
-       {"output", folder.root.string()},
-       {"checkpoint_best", folder.best().string()},
-       {"checkpoint_last", folder.last().string()},
-       {"metrics", folder.metrics().string()},
-       {"report", folder.report().string()},
-       {"memory",
-        {{"planned", to_json(result.planned_memory)}, {"counted", to_json(result.memory)}}}});
+  json.update({{"best_step", state.best_step},
+               {"epochs", state.epoch},
+               {"steps", state.step},
+               {"nproc", config.nproc},
+               {"backend", backend},
+               {"strategy", config.strategy},
+               {"mesh", config.mesh},
+               {"batch_size", config.batch_size},
+               {"seconds", result.seconds},
+               {"samples_per_s", result.samples_per_s},
+               {"output", folder.root.string()},
+               {"checkpoint_best", folder.best().string()},
+               {"checkpoint_last", folder.last().string()},
+               {"metrics", folder.metrics().string()},
+               {"report", folder.report().string()},
+               {"memory", to_json(result.memory)}});
   if (result.stopped_by != 0) {
     json["stopped_by"] = stop_signal_name(result.stopped_by);
     if (result.evaluation.samples == 0) {

@@ -19,10 +19,11 @@
 #include "lockstep/recipes/train_config.h"
 #include "lockstep/report/terminal.h"
 #include "lockstep/train/evaluation.h"
+#include "lockstep/train/memory_report.h"
 #include "lockstep/train/model_on_ranks.h"
 #include "lockstep/train/run_folder.h"
 #include "lockstep/train/run_state.h"
-#include "lockstep/train/step_memory.h"
+#include "lockstep/train/step_plan.h"
 #include "lockstep/train/train_loop.h"
 #include "lockstep/train/train_spec.h"
 #include "lockstep/train/trainer_state.h"
@@ -58,9 +59,8 @@ struct TrainResult {
   Evaluation evaluation;     // the latest one
   double seconds = 0;        // of this call, from loading data to the last checkpoint
   double samples_per_s = 0;  // of training only
-  // Rank 0's memory as planned, and as counted in the first step of this call; zeros on other
-  // ranks.
-  StepMemory planned_memory, memory;
+  // Of each rank: the memory as predicted, and as allocated in the first step of this call.
+  std::vector<RankMemory> memory;
   // The signal that stopped it (train/stop_signals.h); 0: none. The state is then saved, and
   // output/requeue says so (train/requeue_note.h).
   int stopped_by = 0;
@@ -92,8 +92,9 @@ LOCKSTEP_API std::optional<TrainConfig> recorded_config(const std::filesystem::p
 // perplexity and best_perplexity), best_step, epochs, steps, nproc, backend, strategy, mesh,
 // batch_size, seconds, samples_per_s, output, checkpoint_best, checkpoint_last, metrics, report;
 // stopped_by ("SIGTERM") of a run that a signal has stopped, which lacks scores where nothing was
-// evaluated; memory: {"planned": {"parameters", "gradients", "optimizer", "buffers", "average",
-// "activations"}, "counted": the same}, bytes of rank 0.
+// evaluated; memory: {"predicted": {"parameters", "gradients", "optimizer", "buffers",
+// "average", "activations", "temporaries", "total"}, "allocated": the same, "difference_percent"}, bytes of
+// rank 0, and "ranks": a list of {"predicted", "allocated"}, every rank's total.
 LOCKSTEP_API std::string to_json(const TrainResult& result, const TrainConfig& config,
                                  const std::string& backend);
 
@@ -102,10 +103,10 @@ LOCKSTEP_API std::string to_json(const TrainResult& result, const TrainConfig& c
 struct RecipeParts {
   ModelOnRanks& run;
   TrainTask task;
-  std::function<int64_t(int64_t limit)> plan_activations;  // SupervisedTask's
-  CheckpointFiles files;                 // of checkpoints, without the configuration
-  std::vector<std::string> labels = {};  // of the classes; may be empty
-  std::string question;                  // TrainResult's
+  std::function<StepPlan(int64_t limit)> plan;  // SupervisedTask's
+  CheckpointFiles files;                        // of checkpoints, without the configuration
+  std::vector<std::string> labels = {};         // of the classes; may be empty
+  std::string question;                         // TrainResult's
   std::chrono::steady_clock::time_point start;
 };
 // One of the run's attempts().

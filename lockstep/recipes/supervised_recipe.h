@@ -73,11 +73,11 @@ TrainResult train_supervised(Communicator& comm, const TrainConfig& config,
          .step = {.run = run, .spec = spec, .dealt = dealt, .counts_elements = true},
          .figures = figures});
     const auto evaluate = [&] { return recipe.evaluate(made, eval_ranks, autocast); };
-    const auto plan_activations = [&](int64_t limit) { return task.plan_activations(limit); };
+    const auto plan = [&](int64_t limit) { return task.plan(limit); };
     return run_recipe(config, spec, options,
                       {.run = run,
                        .task = task.task(evaluate),
-                       .plan_activations = plan_activations,
+                       .plan = plan,
                        .files = recipe.files ? recipe.files(made) : CheckpointFiles{},
                        .labels = recipe.labels,
                        .question = recipe.question,

@@ -10,9 +10,9 @@
 namespace lockstep::inline v0 {
 namespace {
 
-// Okabe and Ito, 2008.
-constexpr const char* kColours[kSeriesColours] = {"#0072B2", "#D55E00", "#009E73",
-                                                  "#CC79A7", "#E69F00", "#56B4E9"};
+// Okabe and Ito, 2008, but for the last: theirs is black, the colour of the text.
+constexpr const char* kColours[kSeriesColours] = {"#0072B2", "#D55E00", "#009E73", "#CC79A7",
+                                                  "#E69F00", "#56B4E9", "#7A7A7A"};
 constexpr double kColumnWidth = 6.7;  // average, of a 12 pixel font
 
 std::string svg_line(double x1, double y1, double x2, double y2, std::string_view attributes) {
@@ -34,9 +34,9 @@ size_t part_colour(std::string_view part) {
   // First the parts of time, then those of memory. Forward and backward have the colours of a
   // pipeline's picture, too.
   static constexpr Painted kParts[] = {
-      {"data", 3},    {"forward", 5},     {"backward", 1},   {"averaging", 0}, {"waiting", 4},
-      {"wait", 4},    {"optimizer", 2},   {"parameters", 0}, {"gradients", 1}, {"state", 2},
-      {"buffers", 3}, {"activations", 4}, {"average", 5}};
+      {"data", 3},    {"forward", 5},     {"backward", 1},   {"averaging", 0},  {"waiting", 4},
+      {"wait", 4},    {"optimizer", 2},   {"parameters", 0}, {"gradients", 1},  {"state", 2},
+      {"buffers", 3}, {"activations", 4}, {"average", 6},    {"temporaries", 5}};
   const auto* const found = std::find_if(std::begin(kParts), std::end(kParts),
                                          [&](const Painted& one) { return one.part == part; });
   return found == std::end(kParts) ? 0 : found->colour;

@@ -14,7 +14,7 @@ namespace lockstep::inline v0 {
 
 // The number of colours of series_colour(), which starts again after the last one. People with
 // colour blindness can distinguish them.
-inline constexpr size_t kSeriesColours = 6;
+inline constexpr size_t kSeriesColours = 7;
 const char* series_colour(size_t i);
 
 // The colour of a part of a step's time or of a rank's memory ("forward", "parameters"): the same

@@ -77,7 +77,8 @@ TEST(BarChart, APartMayHaveItsOwnColourAndAnAxisItsOwnWords) {
 TEST(PartColour, DiffersWithinAWhole) {
   for (const auto& whole :
        {std::vector<const char*>{"data", "forward", "backward", "averaging", "wait", "optimizer"},
-        {"parameters", "gradients", "optimizer", "buffers", "average", "activations"}}) {
+        {"parameters", "gradients", "optimizer", "buffers", "average", "activations",
+         "temporaries"}}) {
     std::set<size_t> colours;
     for (const char* part : whole) colours.insert(part_colour(part));
     EXPECT_EQ(colours.size(), whole.size());

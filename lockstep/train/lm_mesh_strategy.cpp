@@ -167,22 +167,37 @@ class LmMeshGradients final : public StrategyGradients {
       mesh_->parallel->scale_gradients(0.0);
     computing.done();
   }
-  int64_t bytes_left(const std::function<std::shared_ptr<void>()>& forward) override {
+  std::vector<at::Tensor> gradients() const override {
+    std::vector<at::Tensor> gradients;
+    for (const DividedParameter& part : mesh_->made().parameters()) {
+      if (part.tensor.grad().defined()) gradients.push_back(part.tensor.grad());
+    }
+    return gradients;
+  }
+  std::optional<int64_t> held() const override {
+    const int64_t counted = mesh_->made().pipeline().activation_bytes();
+    return counted > 0 ? counted : held_in_vain_;
+  }
+
+ protected:
+  void compute_in_vain(const std::function<at::Tensor()>& loss,
+                       const std::function<void()>& done) override {
     ParallelLm& made = mesh_->made();
     const uint64_t steps = made.steps();
     made.count_activations();
     {
       const Computing computing(*mesh_);
-      forward().reset();
+      loss().backward();
+      done();
     }
-    const int64_t bytes = made.pipeline().activation_bytes();
+    held_in_vain_ = made.pipeline().activation_bytes();
     made.set_steps(steps);
     made.count_activations();
-    return bytes;
   }
 
  private:
   LmMeshPtr mesh_;
+  int64_t held_in_vain_ = 0;
 };
 
 class LmMeshState final : public StrategyState {

@@ -140,17 +140,15 @@ LoopEnd run_loop(LoopRun run) {
     add_records(run, loop, start);
   });
   model.has_made_room();
-  const auto activations = run.activations ? std::optional(run.activations()) : std::nullopt;
-  std::shared_ptr<MemoryCallback> memory;
-  if (comm.rank() == 0) {
-    if (says && !run.layout.empty()) say(run.layout);
-    // Its lines come before the bar.
-    memory = std::make_shared<MemoryCallback>(
-        strategy, model.optimizer(), says ? std::function<void(const std::string&)>(say) : nullptr,
-        RunFolder{output.folder}.memory(), activations, average ? average->bytes() : 0);
-    loop.add(memory);
-    if (output.progress) add_progress(run, options, loop);
-  }
+  const auto step = run.plan ? std::optional(run.plan().bytes) : std::nullopt;
+  const bool here = says && comm.rank() == 0;
+  if (here && !run.layout.empty()) say(run.layout);
+  // Its lines come before the bar.
+  const auto memory = std::make_shared<MemoryCallback>(
+      strategy, model.optimizer(), here ? std::function<void(const std::string&)>(say) : nullptr,
+      RunFolder{output.folder}.memory(), step, average ? average->bytes() : 0);
+  loop.add(memory);
+  if (comm.rank() == 0 && output.progress) add_progress(run, options, loop);
   for (const auto& callback : run.callbacks) loop.add(callback);
   if (output.saves)
     loop.add(std::make_shared<CheckpointCallback>(saved, output.checkpoints, output.kept,
@@ -164,10 +162,7 @@ LoopEnd run_loop(LoopRun run) {
   end.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
   end.state = loop.state();
   end.stopped_by = loop.stopped_by();
-  if (memory) {
-    end.planned = memory->planned();
-    end.counted = memory->counted();
-  }
+  end.memory = memory->ranks();
   if (run.at_end) run.at_end(end);
   return end;
 }

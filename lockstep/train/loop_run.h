@@ -12,22 +12,23 @@
 #include "lockstep/optim/exponential_average.h"
 #include "lockstep/report/terminal.h"
 #include "lockstep/train/callbacks.h"
+#include "lockstep/train/memory_report.h"
 #include "lockstep/train/model_on_ranks.h"
 #include "lockstep/train/run_state.h"
-#include "lockstep/train/step_memory.h"
+#include "lockstep/train/step_plan.h"
 #include "lockstep/train/train_loop.h"
 #include "lockstep/train/train_spec.h"
 #include "lockstep/train/trainer_state.h"
 
 namespace lockstep::inline v0 {
 
-// The end of a loop. Except for the memory it is the same on every rank.
+// The end of a loop. The same on every rank.
 struct LoopEnd {
   TrainerState state = {};
   int64_t first_step = 0, first_samples = 0;  // where this call began
   double seconds = 0;                         // of the loop only
-  int stopped_by = 0;                     // the signal that stopped it (stop_signals.h); 0: none
-  StepMemory planned = {}, counted = {};  // rank 0's; zeros on the others
+  int stopped_by = 0;  // the signal that stopped it (stop_signals.h); 0: none
+  std::vector<RankMemory> memory = {};
 };
 
 // Requires: whatever it refers to outlives the call.
@@ -52,9 +53,9 @@ struct LoopRun {
   std::string counted = "samples";  // ProgressCallbackOptions'
   std::function<std::string(const Evaluation&)> evaluated = test_accuracy_text;
   std::string layout = {};  // lines before that of the memory; "": none
-  // Plans a forward's activations (activation_plan.h), on all ranks. Empty: the first step counts
-  // them.
-  std::function<int64_t()> activations = {};
+  // Plans what a step's computation takes (step_plan.h), on all ranks. Empty: the first step counts
+  // it.
+  std::function<StepPlan()> plan = {};
   std::vector<std::shared_ptr<TrainCallback>> callbacks =
       {};  // further ones, before a step is saved
   // Called when the loop has ended, while ranks that die are still replaced. Empty: nothing.

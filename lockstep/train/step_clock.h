@@ -1,13 +1,10 @@
-// StepClock: measures the parts of a step's time, and the memory that its forwards leave.
+// StepClock: measures the parts of a step's time.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
-#include <cstdint>
 #include <optional>
 #include <utility>
 
-#include "lockstep/flat/live_bytes.h"
 #include "lockstep/timeline/timeline.h"
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/train_loop.h"
@@ -27,11 +24,10 @@ namespace lockstep::inline v0 {
 // gradients, and both are one span.
 class StepClock {
  public:
-  // `count`: also counts the bytes that a forward leaves. `timeline`: may be null.
-  explicit StepClock(Strategy& strategy, bool count = false, Timeline* timeline = nullptr)
+  // `timeline`: may be null.
+  explicit StepClock(Strategy& strategy, Timeline* timeline = nullptr)
       : strategy_(strategy),
         waited_(strategy.gradients().waiting()),
-        counts_(count),
         in_one_(strategy.traits().divides_model),
         timeline_(timeline) {}
 
@@ -44,11 +40,7 @@ class StepClock {
   auto forward(const Work& work) {
     const AfterForward after(*this);
     const TimelineSpan span(in_backward_ && in_one_ ? nullptr : timeline_, "forward");
-    if (!counts_) return timed(times_.forward, work);
-    const LiveBytes live;
-    auto result = timed(times_.forward, work);
-    activations_ = std::max(activations_, live.now());
-    return result;
+    return timed(times_.forward, work);
   }
   template <typename Work>
   auto backward(const Work& work) {
@@ -61,8 +53,6 @@ class StepClock {
     return timed(times_.optimizer, work);
   }
   const StepTimes& times() const { return times_; }
-  // The bytes of the largest forward; 0 if they are not counted.
-  int64_t activations() const { return activations_; }
 
  private:
   template <typename Work>
@@ -117,12 +107,10 @@ class StepClock {
   Strategy& strategy_;
   double waited_;
   double inner_ = 0;  // seconds of those within the one that is under way
-  bool counts_;
-  bool in_one_;  // one call computes the loss and the gradients
+  bool in_one_;       // one call computes the loss and the gradients
   Timeline* timeline_;
   bool in_backward_ = false;
   std::optional<TimelineSpan> backward_;
-  int64_t activations_ = 0;
   StepTimes times_;
 };
 

@@ -17,7 +17,6 @@
 #include "lockstep/checkpoint/share_buffers.h"
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
-#include "lockstep/flat/live_bytes.h"
 #include "lockstep/flat/steps_on_device.h"
 #include "lockstep/optim/fused_step.h"
 #include "lockstep/optim/gradient_norm.h"
@@ -78,10 +77,34 @@ void StrategyGradients::backward(const at::Tensor& loss) {
   if (communicates_) synchronize();
 }
 
-int64_t StrategyGradients::bytes_left(const std::function<std::shared_ptr<void>()>& forward) {
-  const LiveBytes live;
-  const auto kept = forward();
-  return live.now();
+StepTrace StrategyGradients::tried(const std::function<TriedLoss()>& loss) {
+  StepRecorder recorder(*this);
+  std::shared_ptr<void> kept;
+  compute_in_vain(
+      [&] {
+        TriedLoss found = loss();
+        recorder.after_forward();
+        kept = std::move(found.kept);
+        return std::move(found.loss);
+      },
+      [&] { recorder.after_gradients(); });
+  kept.reset();
+  return recorder.trace();
+}
+
+void StrategyGradients::compute_in_vain(const std::function<at::Tensor()>& loss,
+                                        const std::function<void()>& done) {
+  compute(loss);
+  done();
+  model().zero_grad();
+}
+
+std::vector<at::Tensor> StrategyGradients::gradients() const {
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : model().parameters()) {
+    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+  }
+  return gradients;
 }
 
 at::Tensor StrategyGradients::random_states() const {

@@ -20,6 +20,7 @@
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/train/device_scalar.h"
 #include "lockstep/train/step_memory.h"
+#include "lockstep/train/step_trace.h"
 
 namespace torch::nn {
 class Module;
@@ -110,12 +111,20 @@ class LOCKSTEP_API StrategyGradients : public StrategyPart {
   virtual void compute(const std::function<at::Tensor()>& loss, amp::GradScaler* scaler = nullptr);
   // Averages the gradients over all ranks. Does nothing if backward has done it.
   virtual void synchronize() {}
-  // Returns the bytes that `forward` leaves for its backward. `forward` runs the model on a batch
-  // and returns an owner of its graph. If only compute() knows the bytes, it is the most that it
-  // has held. Nothing of the computation remains (activation_plan.h). Communicates if the forward
-  // does.
-  // Requires: before the first step, with whole_parameters().
-  virtual int64_t bytes_left(const std::function<std::shared_ptr<void>()>& forward);
+  // compute() of a loss that is made for a trial: what it allocates. `loss` gives it, and an owner of
+  // what its caller would keep meanwhile, such as logits. The gradients are dropped, and nothing of
+  // the computation remains (step_plan.h). Communicates as compute() does.
+  // Requires: before the first step.
+  struct TriedLoss {
+    at::Tensor loss;
+    std::shared_ptr<void> kept = nullptr;
+  };
+  StepTrace tried(const std::function<TriedLoss()>& loss);
+  // This rank's gradients, those that are defined. Does not communicate.
+  virtual std::vector<at::Tensor> gradients() const;
+  // The bytes of activations that the last compute() has held at once, if it alone knows them;
+  // counted in the first one, and in tried(). Does not communicate.
+  virtual std::optional<int64_t> held() const { return std::nullopt; }
 
   // The random streams of this rank's forwards for a checkpoint, uint8 [streams, bytes]; and the
   // restoring of all ranks' streams, in rank order. The default is the process's one stream; on
@@ -134,6 +143,10 @@ class LOCKSTEP_API StrategyGradients : public StrategyPart {
  protected:
   // The default: loss.backward(), then synchronize() where the backward communicates.
   virtual void backward(const at::Tensor& loss);
+  // Of tried(): compute() of the loss, after which `done` is called, and then everything is as
+  // before it. The default drops the gradients.
+  virtual void compute_in_vain(const std::function<at::Tensor()>& loss,
+                               const std::function<void()>& done);
 
  private:
   bool communicates_ = true;

@@ -71,16 +71,14 @@ class SupervisedTask {
                 }};
   }
 
-  // TrainStep::plan_activations() with the sampler's first samples.
-  int64_t plan_activations(int64_t limit = INT64_MAX) {
-    return step_.plan_activations(
-        parts_.loader.sampler().indices(), parts_.loader.options().batch_size, limit,
-        [this](std::span<const int64_t> samples) {
-          return [this, batch = parts_.loader.gather(samples)]() -> std::shared_ptr<void> {
-            return std::make_shared<LossOutput>(
-                loss_under(step_.autocast(), parts_.loss, parts_.model.module(), batch));
-          };
-        });
+  // TrainStep::plan() with the sampler's first samples.
+  StepPlan plan(int64_t limit = INT64_MAX) {
+    return step_.plan(parts_.loader.sampler().indices(), parts_.loader.options().batch_size, limit,
+                      [this](std::span<const int64_t> samples) {
+                        return [this, batch = parts_.loader.gather(samples)] {
+                          return loss_under(step_.autocast(), parts_.loss, parts_.model, batch);
+                        };
+                      });
   }
 
  private:

@@ -188,7 +188,7 @@ void TrainLoop::go_on_at(const LoopPoint& point) {
                   .samples = point.samples,
                   .targets = point.targets,
                   .times = {},
-                  .activations = 0};
+                  .memory = {}};
 }
 
 void TrainLoop::finish_step(const StepResult& result) {

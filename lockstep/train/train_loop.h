@@ -19,6 +19,7 @@
 #include "lockstep/train/evaluation.h"
 #include "lockstep/train/loop_point.h"
 #include "lockstep/train/metrics.h"
+#include "lockstep/train/step_memory.h"
 #include "lockstep/train/stop_agreement.h"
 #include "lockstep/train/stop_signals.h"
 #include "lockstep/train/trainer_state.h"
@@ -46,8 +47,8 @@ struct StepResult {
   // Seconds outside of communicators' calls; TrainLoop measures them.
   double own = 0;
   double seconds = 0;  // of the step; TrainLoop measures them
-  // Bytes that a forward left for its backward; counted in the first step, 0 in the others.
-  int64_t activations = 0;
+  // What it took for a while; counted in the first step, zeros in the others.
+  StepBytes memory = {};
 };
 
 // The training of a model. Every function is called on all ranks in the same order, and may

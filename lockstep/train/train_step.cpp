@@ -9,8 +9,8 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/optim/learning_rate.h"
-#include "lockstep/train/activation_plan.h"
 #include "lockstep/train/step_clock.h"
+#include "lockstep/train/step_trace.h"
 #include "lockstep/train/strategy.h"
 
 namespace lockstep::inline v0 {
@@ -76,7 +76,8 @@ int64_t TrainStep::batches_of(int64_t step_in_epoch) const {
 StepResult TrainStep::take(int64_t step, const Batches& batches) {
   ModelOnRanks& run = parts_.run;
   Strategy& strategy = run.strategy();
-  StepClock clock(strategy, !std::exchange(counted_, true), parts_.spec.loop.timeline.get());
+  StepClock clock(strategy, parts_.spec.loop.timeline.get());
+  const bool measures = !std::exchange(counted_, true);  // what the step takes
   const auto next = [&] { clock.data(batches.next); };
   run.optimizer().zero_grad();
 
@@ -113,32 +114,43 @@ StepResult TrainStep::take(int64_t step, const Batches& batches) {
     if (!batches.targets) next();
     std::optional<Accumulation> held;
     if (!logical_ && i + 1 < counts.size()) held.emplace(run.shared_strategy());
-    LossOutput output;
-    clock.backward([&] {
-      strategy.gradients().compute(
-          [&] {
-            output = clock.forward([&] { return batches.loss(i); });
-            return shares.weighed(i, output);
-          },
-          run.scaler());
-    });
-    sum.add(DeviceScalar(output.loss), counts[i]);
-    // Ranks that work on one batch count it once.
-    if (strategy.traits().counts_batches && has_samples)
-      result.samples += parts_.counts_elements ? output.labels.numel() : output.labels.size(0);
+    std::optional<StepRecorder> recorder;
+    if (measures) recorder.emplace(strategy.gradients());
+    {
+      LossOutput output;
+      clock.backward([&] {
+        strategy.gradients().compute(
+            [&] {
+              output = clock.forward([&] { return batches.loss(i); });
+              if (recorder) recorder->after_forward();
+              return shares.weighed(i, output);
+            },
+            run.scaler());
+      });
+      if (recorder) recorder->after_gradients();
+      sum.add(DeviceScalar(output.loss), counts[i]);
+      // Ranks that work on one batch count it once.
+      if (strategy.traits().counts_batches && has_samples)
+        result.samples += parts_.counts_elements ? output.labels.numel() : output.labels.size(0);
+    }
+    if (recorder)
+      result.memory =
+          most_of(result.memory, bytes_of(recorder->trace(), keeps_gradients() && i > 0));
   }
   result.loss = sum.mean();
   if (batches.targets)
     result.targets = strategy.traits().counts_batches ? static_cast<int64_t>(sum.samples) : 0;
   optim::set_learning_rate(run.optimizer(), rates_(step));
   const double max_norm = parts_.spec.step.max_norm;
+  std::optional<AllocationLog> log;
+  if (measures) log.emplace();
   clock.optimizer([&] {
     run.step(result, {.max_norm = max_norm > 0 ? std::optional(max_norm) : std::nullopt,
                       .scaler = run.scaler(),
                       .reads_norm_later = true});
   });
   result.times = clock.times();
-  result.activations = clock.activations();
+  if (log) result.memory = most_of(result.memory, bytes_of({.allocations = log->trace()}));
   return result;
 }
 
@@ -146,24 +158,31 @@ Metrics TrainStep::figures(int64_t step) {
   return update_figures(parts_.run.strategy(), rates_(step - 1));
 }
 
-int64_t TrainStep::plan_activations(std::vector<int64_t> order, int64_t batch_size, int64_t limit,
-                                    const Forward& forward) {
+StepPlan TrainStep::plan(std::vector<int64_t> order, int64_t batch_size, int64_t limit,
+                         const Forward& forward) {
   Strategy& strategy = parts_.run.strategy();
   int64_t samples = std::min(batch_size, static_cast<int64_t>(order.size()));
-  // All ranks try the same, as their forwards may communicate.
+  // All ranks try the same, as their computations may communicate.
   if (parts_.dealt.shares != nullptr) samples = parts_.dealt.shares->largest();
   while (static_cast<int64_t>(order.size()) < samples) order.push_back(order.back());
-  const auto left = [&](int64_t n) {
-    return strategy.gradients().bytes_left(forward(std::span(order).first(static_cast<size_t>(n))));
+  const auto tried = [&](int64_t n) {
+    const auto run = forward(std::span(order).first(static_cast<size_t>(n)));
+    return strategy.gradients().tried([&] {
+      const auto output = std::make_shared<LossOutput>(run());
+      // Divided as a batch's share of a step is.
+      return StrategyGradients::TriedLoss{.loss = output->loss.div(1), .kept = output};
+    });
   };
   const auto any = [&](bool here) {
     const at::Tensor said = at::full({1}, here ? 1 : 0, at::kLong);
     parts_.run.comm().all_reduce(said, ReduceOp::kMax);
     return said.item<int64_t>() != 0;
   };
-  return lockstep::plan_activations(
-      parts_.run.model(), samples, left,
-      {.limit = limit, .micro_batches = strategy.traits().micro_batches, .any = any});
+  return plan_step(parts_.run.model(), samples, tried,
+                   {.limit = limit,
+                    .micro_batches = strategy.traits().micro_batches,
+                    .keeps_gradients = keeps_gradients(),
+                    .any = any});
 }
 
 }  // namespace lockstep::inline v0

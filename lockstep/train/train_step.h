@@ -14,6 +14,7 @@
 #include "lockstep/core/export.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/model_on_ranks.h"
+#include "lockstep/train/step_plan.h"
 #include "lockstep/train/text_loss.h"
 #include "lockstep/train/train_loop.h"
 #include "lockstep/train/train_spec.h"
@@ -61,28 +62,28 @@ class LOCKSTEP_API TrainStep {
   // TrainTask's.
   Metrics figures(int64_t step);
 
-  // Plans the bytes that the forward of a batch will leave for its backward (activation_plan.h).
-  // The batch has the first `batch_size` samples of `order`. `forward` makes a batch of given
-  // samples, and returns a function that runs its forward and returns an owner of its graph.
-  // `limit`: as in plan_activations(), the same on all ranks.
-  // Requires: StrategyPlacement::whole_parameters().
+  // Plans what a batch's forward and backward will take (step_plan.h). The batch has the first
+  // `batch_size` samples of `order`. `forward` makes a batch of given samples, and returns a function
+  // that runs its forward. `limit`: as in plan_step(), the same on all ranks.
   // Collective: all ranks.
-  using Forward =
-      std::function<std::function<std::shared_ptr<void>()>(std::span<const int64_t> samples)>;
-  int64_t plan_activations(std::vector<int64_t> order, int64_t batch_size, int64_t limit,
-                           const Forward& forward);
+  using Forward = std::function<std::function<LossOutput()>(std::span<const int64_t> samples)>;
+  StepPlan plan(std::vector<int64_t> order, int64_t batch_size, int64_t limit,
+                const Forward& forward);
 
   // Under which forward and loss compute.
   const std::optional<amp::AutocastSettings>& autocast() const { return autocast_; }
 
  private:
+  // Whether a step's later batches add to gradients that are there.
+  bool keeps_gradients() const { return !logical_ && group_ > 1; }
+
   Parts parts_;
   bool logical_;
   bool apart_;
   int64_t batches_, group_, steps_per_epoch_;
   std::optional<amp::AutocastSettings> autocast_;
   std::function<double(int64_t)> rates_;
-  bool counted_ = false;  // a forward's memory
+  bool counted_ = false;  // a step's memory
 };
 
 }  // namespace lockstep::inline v0

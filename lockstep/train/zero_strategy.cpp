@@ -57,15 +57,20 @@ class ZeroGradients final : public StrategyGradients {
     ZeroOptimizer& optimizer = zero_->made();
     if (!on && zero_->stage == 1) zero_->held.emplace(optimizer.no_sync());
   }
-  int64_t bytes_left(const std::function<std::shared_ptr<void>()>& forward) override {
-    const int64_t bytes = StrategyGradients::bytes_left(forward);
-    if (traits().has_parts) zero_->made().forget_forwards();
-    return bytes;
-  }
   double waiting() const override {
     if (!zero_->alive()) return 0;
     const ZeroTimes times = zero_->optimizer->times();
     return times.waiting + times.gathering + times.fetching;
+  }
+
+ protected:
+  void compute_in_vain(const std::function<at::Tensor()>& loss,
+                       const std::function<void()>& done) override {
+    compute(loss);
+    done();
+    zero_->made().synchronize();
+    zero_->made().leave_out();
+    if (traits().has_parts) zero_->made().forget_forwards();
   }
 
  private:

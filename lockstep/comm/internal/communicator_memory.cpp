@@ -3,6 +3,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/Allocator.h>
 
 #include <cerrno>
 #include <utility>
@@ -33,6 +34,25 @@ int64_t bytes_of_shape(const std::string& who, at::IntArrayRef shape, at::Scalar
     }
   }
   return bytes;
+}
+
+// The memory as a tensor. What counts this thread's memory, libtorch's profiler or LiveBytes, is
+// told of `counted` bytes of it, now and when the tensor is gone.
+at::Tensor tensor_of(SymmetricMemory memory, at::IntArrayRef shape,
+                     const at::TensorOptions& options, int64_t counted) {
+  const at::Device device = options.device();
+  void* const data = memory.data;
+  const bool tells = c10::memoryProfilingEnabled();
+  const auto tell = [data, device](int64_t bytes) {
+    c10::reportMemoryUsageToProfiler(data, bytes, 0, 0, device);
+  };
+  if (tells) tell(counted);
+  return at::from_blob(
+      data, shape,
+      [owner = std::move(memory.owner), tells, tell, counted](void*) {
+        if (tells && c10::memoryProfilingEnabled()) tell(-counted);
+      },
+      options);
 }
 
 }  // namespace
@@ -84,11 +104,11 @@ SymmetricMemory Communicator::Impl::allocate_together(const char* who, int64_t b
 at::Tensor Communicator::Impl::symmetric_empty(at::IntArrayRef shape, at::ScalarType dtype,
                                                Site site) {
   constexpr const char* kName = "symmetric_empty";
-  SymmetricMemory memory = allocate_together(kName, bytes_of_shape(kName, shape, dtype),
-                                             &Backend::allocate_symmetric, site);
+  const int64_t bytes = bytes_of_shape(kName, shape, dtype);
+  SymmetricMemory memory = allocate_together(kName, bytes, &Backend::allocate_symmetric, site);
   const auto options = at::TensorOptions().dtype(dtype).device(device_);
   if (memory.data == nullptr) return at::empty(shape, options);
-  return at::from_blob(memory.data, shape, [owner = std::move(memory.owner)](void*) {}, options);
+  return tensor_of(std::move(memory), shape, options, bytes);
 }
 
 at::Tensor Communicator::Impl::shared_empty(at::IntArrayRef shape, at::ScalarType dtype,
@@ -101,8 +121,9 @@ at::Tensor Communicator::Impl::shared_empty(at::IntArrayRef shape, at::ScalarTyp
                           " has no memory that ranks share; local, shm and hierarchical have");
   SymmetricMemory memory = allocate_together(kName, bytes, &Backend::allocate_shared, site);
   if (memory.data == nullptr) return at::zeros(shape, dtype);  // for 0 bytes
-  return at::from_blob(
-      memory.data, shape, [owner = std::move(memory.owner)](void*) {}, at::TensorOptions(dtype));
+  // There is one for all of them, and each counts its share.
+  return tensor_of(std::move(memory), shape, at::TensorOptions(dtype),
+                   bytes / topology_.local_size);
 }
 
 }  // namespace lockstep::inline v0

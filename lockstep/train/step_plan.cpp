@@ -1,4 +1,4 @@
-#include "lockstep/train/activation_plan.h"
+#include "lockstep/train/step_plan.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>

@@ -1,0 +1,248 @@
+#include "lockstep/plan/estimate/estimate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "lockstep/plan/estimate/internal/chunk_times.h"
+#include "lockstep/plan/estimate/internal/short_schedule.h"
+#include "lockstep/plan/pipeline_timing.h"
+
+namespace lockstep::inline v0::plan {
+namespace {
+
+using internal::ChunkTimes;
+using internal::Pass;
+
+double as(int64_t number) {
+  return static_cast<double>(number);
+}
+
+// What happens once a step: averages of gradients, gathers of parameters, the optimizer.
+struct Once {
+  double gradients = 0, parameters = 0, optimizer = 0;
+};
+
+GroupPlace shard_place(const Layout& layout, const Machine& machine) {
+  GroupPlace place = place_of(layout, "replicas", machine.ranks_per_host);
+  if (layout.shard_ranks == 0) return place;
+  place.ranks = std::min(place.ranks, layout.shard_ranks);
+  place.per_host = std::min(place.per_host, place.ranks);
+  return place;
+}
+
+// The ranks that average experts' gradients: their data ranks, or with folded experts what expert leaves of all.
+GroupPlace expert_place(const Layout& layout, const Machine& machine) {
+  const GroupPlace expert = place_of(layout, "expert", machine.ranks_per_host);
+  GroupPlace place = place_of(layout, "data", machine.ranks_per_host);
+  place.ranks = static_cast<int>(std::max<int64_t>(1, layout.expert_replicas()));
+  if (layout.experts_folded)
+    place.per_host = std::clamp(machine.ranks_per_host / std::max(1, expert.ranks), 1, place.ranks);
+  place.per_host = std::min(place.per_host, place.ranks);
+  return place;
+}
+
+Once once_of(const StageParameters& parameters, const Layout& layout, const Machine& machine,
+             const Stack& stack, double backward, double forward) {
+  Once once;
+  const StateBytes state = state_bytes(layout);
+  const double element = layout.precision == Precision::kFloat32 ? 4 : 2;
+  const auto time = [&](Collective collective, double bytes, const GroupPlace& place) {
+    return collective_time(collective, bytes, place, machine, stack.links);
+  };
+  if (layout.adapter_rank == 0) {
+    const GroupPlace all = place_of(layout, "replicas", machine.ranks_per_host);
+    const GroupPlace experts = expert_place(layout, machine);
+    const double dense_bytes = parameters.dense * state.gradient,
+                 expert_bytes = parameters.experts * state.gradient;
+    if (layout.zero == 0) {
+      const double sum = time(Collective::kAllReduce, dense_bytes, all) +
+                         time(Collective::kAllReduce, expert_bytes, experts);
+      once.gradients = internal::exposed(sum, backward, stack.overlap);
+    } else if (layout.zero < 3 || !layout.reshard) {
+      const double reduce = time(Collective::kReduceScatter, dense_bytes, all) +
+                            time(Collective::kReduceScatter, expert_bytes, experts);
+      const double gather = time(Collective::kAllGather, parameters.dense * element, all) +
+                            time(Collective::kAllGather, parameters.experts * element, experts);
+      once.gradients = internal::exposed(reduce, backward, stack.overlap);
+      once.parameters = internal::exposed(gather, forward, stack.overlap);
+    } else if (layout.shard_ranks > 0) {
+      // Groups that hold whole copies average what each of their ranks has.
+      const GroupPlace shards = shard_place(layout, machine);
+      const GroupPlace copies{.ranks = all.ranks / shards.ranks,
+                              .per_host = std::max(1, all.per_host / shards.ranks)};
+      const double sum = time(Collective::kAllReduce, dense_bytes / shards.ranks, copies);
+      once.gradients = internal::exposed(sum, backward, stack.overlap);
+    }
+  }
+  // Each element of the state is read and written, the gradient read twice: for its norm, and for the update.
+  const bool divided = layout.zero >= 1;
+  const double own = divided ? parameters.dense / as(layout.shard_ranks > 0 ? layout.shard_ranks
+                                                                            : layout.replicas()) +
+                                   parameters.experts / std::max(1.0, as(layout.expert_replicas()))
+                             : parameters.dense + parameters.experts;
+  const double bytes = 2 * state.optimizer + 2 * state.parameter + 2 * state.gradient;
+  if (layout.adapter_rank == 0)
+    once.optimizer = own * bytes / (machine.memory_bandwidth * stack.memory);
+  return once;
+}
+
+// How long a step's micro-batches take, with and without the messages between stages.
+struct Piped {
+  double makespan = 0, without_messages = 0;
+};
+Piped piped(const Layout& layout, const std::vector<ChunkTimes>& chunks,
+            const PipelineSchedule& schedule, double slowest) {
+  const double batches = as(layout.micro_batches());
+  if (layout.pipe == 1) return {batches * slowest, batches * slowest};
+  std::vector<PipelineTimes> times;
+  for (const ChunkTimes& chunk : chunks)
+    times.push_back(
+        {chunk.forward.total(), chunk.backward.total(), chunk.weights.total(), chunk.sent});
+  const double further = (batches - schedule.micro_batches) * slowest;
+  Piped found;
+  found.makespan = time_of(schedule, times).makespan + further;
+  for (PipelineTimes& one : times) one.communication = 0;
+  found.without_messages = time_of(schedule, times).makespan + further;
+  return found;
+}
+
+std::string percent(double share) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f %%", 100 * share);
+  return text;
+}
+
+}  // namespace
+
+double TimeParts::total() const {
+  double sum = 0;
+  for (const auto& [name, seconds] : parts()) sum += seconds;
+  return sum;
+}
+
+std::vector<std::pair<const char*, double>> TimeParts::parts() const {
+  return {{"matrices", matrices},
+          {"attention", attention},
+          {"elementwise", elementwise},
+          {"recomputation", recomputation},
+          {"head", head},
+          {"tensor", tensor},
+          {"context", context},
+          {"expert", expert},
+          {"gradients", gradients},
+          {"parameters", parameters},
+          {"pipeline", pipeline},
+          {"bubble", bubble},
+          {"optimizer", optimizer},
+          {"host", host}};
+}
+
+std::vector<std::string> Estimate::losses() const {
+  std::vector<std::string> found;
+  if (!fits()) {
+    char text[96];
+    std::snprintf(text, sizeof text, "stage %d does not fit by %.1f GiB", memory.worst,
+                  -spare_bytes / (1024.0 * 1024 * 1024));
+    found.emplace_back(text);
+  }
+  const std::pair<const char*, double> all[] = {
+      {"bubble of the pipeline", time.bubble},
+      {"recomputed activations", time.recomputation},
+      {"exposed collectives of tensor", time.tensor},
+      {"exposed exchange of context", time.context},
+      {"exposed exchange of experts' tokens", time.expert},
+      {"exposed averages of gradients", time.gradients},
+      {"exposed all-gather of parameters", time.parameters},
+      {"exposed messages between stages", time.pipeline},
+      {"optimizer", time.optimizer}};
+  std::vector<std::pair<const char*, double>> sorted(std::begin(all), std::end(all));
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  for (const auto& [name, seconds] : sorted)
+    if (seconds >= 0.005 * step) found.push_back(std::string(name) + " " + percent(seconds / step));
+  return found;
+}
+
+Estimate estimate(const ModelShape& model, const Layout& layout, const Machine& machine,
+                  const Stack& stack) {
+  check(machine);
+  Estimate found;
+  found.memory = estimate_memory(model, layout, stack);  // checks model and layout
+  found.spare_bytes = machine.memory - found.memory.of_worst().total();
+  const std::vector<ChunkTimes> chunks = internal::chunk_times(model, layout, machine, stack);
+  const PipelineSchedule schedule = internal::short_schedule(layout);
+  std::vector<ChunkTimes> stages(static_cast<size_t>(layout.pipe));
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    ChunkTimes& stage = stages[static_cast<size_t>(schedule.stage_of[i])];
+    stage.forward += chunks[i].forward;
+    stage.backward += chunks[i].backward;
+    stage.weights += chunks[i].weights;
+    stage.recomputed += chunks[i].recomputed;
+  }
+  size_t most = 0;
+  for (size_t i = 0; i < stages.size(); ++i)
+    if (stages[i].all() > stages[most].all()) most = i;
+  const ChunkTimes& slowest = stages[most];
+  const double batches = as(layout.micro_batches());
+  const Piped pipe = piped(layout, chunks, schedule, slowest.all());
+
+  TimeParts& time = found.time;
+  Pass sum = slowest.forward;
+  sum += slowest.backward;
+  sum += slowest.weights;
+  const double again = slowest.recomputed > 0 ? slowest.recomputed : 0;
+  const double computed = sum.matrices + sum.attention + sum.elementwise;
+  const double once_computed = computed > 0 ? (computed - again) / computed : 1;
+  time.matrices = batches * sum.matrices * once_computed;
+  time.attention = batches * sum.attention * once_computed;
+  time.elementwise = batches * sum.elementwise * once_computed;
+  time.recomputation = batches * again;
+  time.head = batches * sum.head;
+  time.tensor = batches * sum.tensor;
+  time.context = batches * sum.context;
+  time.expert = batches * sum.expert;
+  time.parameters = batches * sum.parameters;
+  time.pipeline = pipe.makespan - pipe.without_messages;
+  time.bubble = pipe.without_messages - batches * slowest.all();
+  // The averages start when the last micro-batch's gradients are there.
+  const auto parameters = stage_parameters(model, layout);
+  Once once;
+  for (size_t i = 0; i < stages.size(); ++i) {
+    const double backward = stages[i].backward.total() + stages[i].weights.total();
+    const Once one =
+        once_of(parameters[i], layout, machine, stack, backward, stages[i].forward.total());
+    if (one.gradients + one.parameters + one.optimizer >
+        once.gradients + once.parameters + once.optimizer)
+      once = one;
+  }
+  time.gradients = once.gradients;
+  time.parameters += once.parameters;
+  time.optimizer = once.optimizer;
+  const double plain = time.total() + batches * stack.host;
+  const double late = stack.straggling * std::log2(std::max<double>(1, as(layout.ranks())));
+  time.host = batches * stack.host + plain * late;
+  found.step = time.total();
+  found.tokens_per_second =
+      as(layout.global_batch * layout.sequence) / found.step / as(layout.ranks());
+  found.bubble = time.bubble / found.step;
+  found.exposed = time.exposed() / found.step;
+  return found;
+}
+
+double flops_per_second(const Estimate& found, const ModelShape& model, const Layout& layout,
+                        const FlopConvention& convention) {
+  const bool again = layout.activations == Activations::kRecomputed;
+  return found.tokens_per_second * flops_per_token(model, layout.sequence, convention, again);
+}
+
+double utilization(const Estimate& found, const ModelShape& model, const Layout& layout,
+                   const Machine& machine, const FlopConvention& convention) {
+  return flops_per_second(found, model, layout, convention) / machine.peak(layout.precision);
+}
+
+double step_of(double tokens_per_second, const Layout& layout) {
+  return as(layout.global_batch * layout.sequence) / tokens_per_second / as(layout.ranks());
+}
+
+}  // namespace lockstep::inline v0::plan

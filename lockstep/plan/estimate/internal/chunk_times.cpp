@@ -1,0 +1,277 @@
+#include "lockstep/plan/estimate/internal/chunk_times.h"
+
+#include <algorithm>
+
+#include "lockstep/plan/model/operators.h"
+
+namespace lockstep::inline v0::plan::internal {
+namespace {
+
+double as(int64_t number) {
+  return static_cast<double>(number);
+}
+
+// A layer's passes, and what it sends.
+struct LayerTimes {
+  Pass forward, backward, weights;
+  double recomputed = 0;
+};
+
+class Clock {
+ public:
+  Clock(const ModelShape& model, const Layout& layout, const Machine& machine, const Stack& stack)
+      : model_(model), layout_(layout), machine_(machine), stack_(stack) {
+    element_ = layout.precision == Precision::kFloat32 ? 4 : 2;
+    rows_ = as(layout.rows());
+    alone_ = layout.divides_rows ? layout.tensor : 1;
+    tensor_ = place_of(layout, "tensor", machine.ranks_per_host);
+    context_ = place_of(layout, "context", machine.ranks_per_host);
+    expert_ = place_of(layout, "expert", machine.ranks_per_host);
+    pipe_ = place_of(layout, "pipe", machine.ranks_per_host);
+    shards_ = place_of(layout, "replicas", machine.ranks_per_host);
+    if (layout.shard_ranks > 0) {
+      shards_.ranks = std::min(shards_.ranks, layout.shard_ranks);
+      shards_.per_host = std::min(shards_.per_host, shards_.ranks);
+    }
+  }
+
+  LayerTimes layer(int64_t index) const;
+  Pass embeddings_forward() const {
+    Pass pass;
+    pass.head = moved(4 * rows_ * as(model_.hidden) / alone_);
+    return pass;
+  }
+  // The head and the loss; `products`: how many of the forward's size.
+  Pass head(double products) const;
+  double message() const;
+  double send(Collective collective, double bytes, const GroupPlace& place) const {
+    return collective_time(collective, bytes, place, machine_, stack_.links);
+  }
+
+ private:
+  double share(double size) const { return size / (size + stack_.half); }
+  // One product, by its FLOPs or by its bytes, and not below the launch of a kernel.
+  double product(const MatrixProduct& p, Precision precision) const {
+    const double peak = machine_.peak(precision) * stack_.matrix * share(p.rows) *
+                        share(p.columns) * share(p.inner);
+    const double bytes =
+        element_ * p.count * (p.rows * p.inner + p.inner * p.columns + p.rows * p.columns);
+    return std::max({p.flops() / peak, bytes / bandwidth(), machine_.launch});
+  }
+  double bandwidth() const { return machine_.memory_bandwidth * stack_.memory; }
+  double moved(double elements) const { return elements * element_ / bandwidth(); }
+  // Eight bits are made of sixteen: read, and written for two layouts.
+  double cast(const MatrixProduct& p) const {
+    if (layout_.precision != Precision::kFloat8 || machine_.float8 == 0) return 0;
+    return 4 * p.count * (p.rows * p.inner + p.inner * p.columns) / bandwidth();
+  }
+  double reduce_of_rows() const;
+  void add_communication(int64_t index, double layer_bytes, LayerTimes& times) const;
+  void add_gathers(int64_t index, LayerTimes& times) const;
+
+  const ModelShape& model_;
+  const Layout& layout_;
+  const Machine& machine_;
+  const Stack& stack_;
+  double element_ = 2, rows_ = 1, alone_ = 1;
+  GroupPlace tensor_, context_, expert_, pipe_, shards_;
+};
+
+// The sum over tensor of a layer's rows, whole or with rows divided: as many bytes in both ways.
+double Clock::reduce_of_rows() const {
+  const double bytes = rows_ * as(model_.hidden) * element_;
+  return layout_.divides_rows ? send(Collective::kReduceScatter, bytes, tensor_) +
+                                    send(Collective::kAllGather, bytes, tensor_)
+                              : send(Collective::kAllReduce, bytes, tensor_);
+}
+
+LayerTimes Clock::layer(int64_t index) const {
+  const bool experts = model_.layer_has_experts(index);
+  const double copies =
+      rows_ * as(model_.experts_per_token) / (layout_.experts_folded ? layout_.tensor : 1);
+  const LayerOperators found =
+      layer_operators(model_, index,
+                      {.rows = rows_,
+                       .sequence = as(layout_.sequence),
+                       .tensor = layout_.tensor,
+                       .expert_tensor = layout_.expert_tensor(),
+                       .experts_here = experts ? as(model_.experts) / layout_.expert : 0,
+                       .expert_rows = experts ? copies : 0});
+  LayerTimes times;
+  Pass& forward = times.forward;
+  double launches = 4;
+  for (const MatrixProduct& p : found.products) {
+    const bool router = experts && p.columns == as(model_.experts);
+    forward.matrices += product(p, router ? Precision::kBFloat16 : layout_.precision);
+    if (!router) forward.elementwise += cast(p);
+  }
+  double elements = (found.whole_rows / alone_ + found.divided) * stack_.passes;
+  const double masks = model_.dropout ? 2 * rows_ * as(model_.hidden) / alone_ : 0;
+  elements += masks * stack_.passes;
+  forward.elementwise += std::max(moved(elements), launches * machine_.launch);
+  double scores = 0;  // elementwise work on attention's scores
+  const Precision wide =
+      layout_.precision == Precision::kFloat8 ? Precision::kBFloat16 : layout_.precision;
+  if (stack_.fused_attention) {
+    forward.attention = found.score_flops / (machine_.peak(wide) * stack_.attention);
+  } else {
+    const double flops = found.score_flops * (model_.causal ? 2 : 1);
+    forward.attention = flops / (machine_.peak(wide) * stack_.attention);
+    // Written by the product, read and written by the softmax, with dropout once more and its mask, read by the next.
+    scores = found.scores * (model_.dropout ? 6 * element_ + 1 : 4 * element_) / bandwidth();
+    forward.elementwise += scores;
+  }
+  // Gradients of inputs: as many products; norms and the like read what they read and the gradients.
+  Pass& backward = times.backward;
+  backward.matrices = forward.matrices;
+  backward.elementwise = 1.5 * forward.elementwise;
+  // A kernel of all attention computes the scores again: five products for two.
+  backward.attention = forward.attention * (stack_.fused_attention ? 2.5 : 2);
+  if (layout_.adapter_rank == 0) times.weights.matrices = forward.matrices;
+  const double computed = forward.total();
+  add_communication(index, 0, times);
+  switch (layout_.activations) {
+    case Activations::kKept:
+      break;
+    case Activations::kSelective:
+      if (!stack_.fused_attention) {
+        times.recomputed = forward.attention / 2 + scores;
+        backward.attention += forward.attention / 2;
+        backward.elementwise += scores;
+      }
+      break;
+    case Activations::kAlternate:
+      times.recomputed = (forward.matrices + forward.elementwise) / 2;
+      backward.matrices += forward.matrices / 2;
+      backward.elementwise += forward.elementwise / 2;
+      break;
+    case Activations::kRecomputed:
+      times.recomputed = computed;
+      backward += forward;
+      break;
+  }
+  add_gathers(index, times);
+  return times;
+}
+
+void Clock::add_communication(int64_t index, double, LayerTimes& times) const {
+  const bool experts = model_.layer_has_experts(index);
+  const double hidden = as(model_.hidden);
+  if (layout_.tensor > 1) {
+    const double sums = experts && layout_.experts_folded ? 1 : 2;
+    const double time = sums * reduce_of_rows();
+    times.forward.tensor = exposed(time, times.forward.matrices, stack_.tensor_overlap);
+    times.backward.tensor = exposed(time, times.backward.matrices, stack_.tensor_overlap);
+  }
+  if (layout_.context > 1) {
+    const double keys = model_.kv_rank > 0
+                            ? as(model_.heads) * as(model_.score_width() + model_.value_width())
+                            : 2 * as(model_.key_value_heads() * model_.head_width());
+    const double bytes = rows_ * keys / layout_.tensor * element_;
+    const double steps = layout_.context - 1;
+    // Blocks of keys and values go round while the block before them is used.
+    const double time = steps * send(Collective::kSend, bytes, context_);
+    times.forward.context = exposed(time, times.forward.attention, stack_.overlap);
+    times.backward.context = exposed(2 * time, times.backward.attention, stack_.overlap);
+  }
+  if (experts && layout_.expert > 1) {
+    const double copies =
+        rows_ * as(model_.experts_per_token) / (layout_.experts_folded ? layout_.tensor : 1);
+    const double time = 2 * send(Collective::kAllToAll, copies * hidden * element_, expert_);
+    times.forward.expert = times.backward.expert = time;
+  }
+}
+
+// Parameters that all ranks share are gathered for each pass, and gradients divided after it, while the next layer
+// computes.
+void Clock::add_gathers(int64_t index, LayerTimes& times) const {
+  if (layout_.zero < 3 || !layout_.reshard) return;
+  const LayerParameters all = layer_parameters(model_, index);
+  const double parameters = as(all.attention + all.mlp) / layout_.tensor +
+                            as(all.norms + all.router) +
+                            as(all.experts) / layout_.expert / layout_.expert_tensor();
+  const double gather = send(Collective::kAllGather, parameters * element_, shards_);
+  const double reduce =
+      send(Collective::kReduceScatter, parameters * state_bytes(layout_).gradient, shards_);
+  times.forward.parameters = exposed(gather, times.forward.total(), stack_.overlap);
+  const double window = times.backward.total() + times.weights.total();
+  times.backward.parameters = exposed(gather + reduce, window, stack_.overlap);
+}
+
+Pass Clock::head(double products) const {
+  Pass pass;
+  const double words = as(model_.vocab) / layout_.tensor;
+  const Precision wide =
+      layout_.precision == Precision::kFloat8 ? Precision::kBFloat16 : layout_.precision;
+  pass.head = products * product({rows_, words, as(model_.hidden)}, wide) +
+              rows_ * words * stack_.logit_bytes * 0.75 / bandwidth();
+  return pass;
+}
+
+double Clock::message() const {
+  const double bytes = rows_ * as(model_.hidden) * element_;
+  // Each rank of tensor sends its part, and they gather the whole unless rows stay divided.
+  const double part = send(Collective::kSend, bytes / layout_.tensor, pipe_);
+  return layout_.tensor > 1 && !layout_.divides_rows
+             ? part + send(Collective::kAllGather, bytes, tensor_)
+             : part;
+}
+
+}  // namespace
+
+Pass& Pass::operator+=(const Pass& other) {
+  matrices += other.matrices;
+  attention += other.attention;
+  elementwise += other.elementwise;
+  head += other.head;
+  tensor += other.tensor;
+  context += other.context;
+  expert += other.expert;
+  parameters += other.parameters;
+  return *this;
+}
+
+Pass Pass::times(double factor) const {
+  return {matrices * factor, attention * factor, elementwise * factor, head * factor,
+          tensor * factor,   context * factor,   expert * factor,      parameters * factor};
+}
+
+double exposed(double communication, double window, double overlap) {
+  return communication - overlap * std::min(communication, window);
+}
+
+std::vector<ChunkTimes> chunk_times(const ModelShape& model, const Layout& layout,
+                                    const Machine& machine, const Stack& stack) {
+  const Clock clock(model, layout, machine, stack);
+  // Layers of a kind are alike.
+  const LayerTimes dense = model.layer_has_experts(0) ? LayerTimes{} : clock.layer(0);
+  const LayerTimes expert =
+      model.layer_has_experts(model.layers - 1) ? clock.layer(model.layers - 1) : LayerTimes{};
+  std::vector<ChunkTimes> chunks;
+  int64_t layer = 0;
+  for (const int64_t count : chunk_layers(layout, model)) {
+    ChunkTimes times;
+    for (int64_t i = 0; i < count; ++i, ++layer) {
+      const LayerTimes& one = model.layer_has_experts(layer) ? expert : dense;
+      times.forward += one.forward;
+      times.backward += one.backward;
+      times.weights += one.weights;
+      times.recomputed += one.recomputed;
+    }
+    times.sent = layout.pipe > 1 ? clock.message() : 0;
+    chunks.push_back(times);
+  }
+  chunks.front().forward += clock.embeddings_forward();
+  chunks.front().weights += clock.embeddings_forward();
+  if (model.head) {
+    chunks.back().forward += clock.head(1);
+    chunks.back().backward += clock.head(1);
+    if (layout.adapter_rank == 0) {
+      Pass weights = clock.head(1);
+      chunks.back().weights += weights;
+    }
+  }
+  return chunks;
+}
+
+}  // namespace lockstep::inline v0::plan::internal

@@ -1,0 +1,40 @@
+// What each chunk of a pipeline computes and sends for one micro-batch, in seconds.
+#pragma once
+
+#include <vector>
+
+#include "lockstep/plan/layout/layout.h"
+#include "lockstep/plan/machine/machine.h"
+#include "lockstep/plan/machine/stack.h"
+#include "lockstep/plan/model/model_shape.h"
+
+namespace lockstep::inline v0::plan::internal {
+
+// One pass of some layers over one micro-batch. Communication is what is not hidden.
+struct Pass {
+  double matrices = 0, attention = 0, elementwise = 0, head = 0;
+  double tensor = 0, context = 0, expert = 0, parameters = 0;
+  double total() const {
+    return matrices + attention + elementwise + head + tensor + context + expert + parameters;
+  }
+  Pass& operator+=(const Pass& other);
+  Pass times(double factor) const;
+};
+
+struct ChunkTimes {
+  Pass forward;
+  Pass backward;          // of inputs, with what is computed anew for it
+  Pass weights;           // of weights
+  double recomputed = 0;  // of the backward
+  double sent = 0;        // a message to a neighbour
+  double all() const { return forward.total() + backward.total() + weights.total(); }
+};
+
+// Of each chunk of the model.
+std::vector<ChunkTimes> chunk_times(const ModelShape& model, const Layout& layout,
+                                    const Machine& machine, const Stack& stack);
+
+// What is left of a time of communication when it runs beside a computation of `window` seconds.
+double exposed(double communication, double window, double overlap);
+
+}  // namespace lockstep::inline v0::plan::internal

@@ -1,0 +1,82 @@
+#include <algorithm>
+
+#include "lockstep/plan/estimate/memory.h"
+
+namespace lockstep::inline v0::plan {
+namespace {
+
+double as(int64_t number) {
+  return static_cast<double>(number);
+}
+
+// Elements for each token of a micro-batch.
+struct Kept {
+  double whole = 0;    // of what tensor does not divide, unless rows are divided
+  double divided = 0;  // of a rank's own
+  double scores = 0;   // of attention's scores and what became of them, in bytes
+};
+
+double inner_of(const ModelShape& m, double width) {
+  return width * (m.gated ? 3 : 2);
+}
+
+Kept all_of(const ModelShape& m, int64_t layer, const Layout& layout, const Stack& stack,
+            double bytes) {
+  Kept kept;
+  // The two norms' inputs and outputs; a mask of a byte for each of two dropouts.
+  kept.whole = 4 * as(m.hidden) + (m.dropout ? 2 / bytes : 0);
+  const double parts = layout.tensor, heads = as(m.heads) / parts;
+  const double keys = std::max(1.0, as(m.key_value_heads()) / parts);
+  if (m.kv_rank > 0) {
+    kept.whole += 2 * as(m.query_rank + m.kv_rank) + as(m.rotated_dim);
+    kept.divided += heads * as(2 * m.score_width() + m.value_width());
+  } else {
+    kept.divided += (heads + 2 * keys) * as(m.head_width());
+  }
+  kept.divided += heads * as(m.value_width());
+  if (!stack.fused_attention) {
+    // The softmax; with dropout its mask and what it leaves, too.
+    kept.scores = heads * as(layout.sequence) * (m.dropout ? 2 * bytes + 1 : bytes);
+  }
+  if (!m.layer_has_experts(layer)) {
+    kept.divided += inner_of(m, as(m.ffn) / parts);
+    return kept;
+  }
+  if (m.shared_ffn > 0) kept.divided += inner_of(m, as(m.shared_ffn) / parts);
+  // A token comes to each of its experts, and goes back.
+  const double copies = as(m.experts_per_token) / (layout.experts_folded ? layout.tensor : 1);
+  kept.divided +=
+      copies * (2 * as(m.hidden) + inner_of(m, as(m.expert_ffn) / layout.expert_tensor()));
+  return kept;
+}
+
+}  // namespace
+
+double layer_activation_bytes(const ModelShape& m, int64_t layer, const Layout& layout,
+                              const Stack& stack) {
+  const double bytes = layout.precision == Precision::kFloat32 ? 4 : 2;
+  const double rows = as(layout.rows()), alone = layout.divides_rows ? layout.tensor : 1;
+  switch (layout.activations) {
+    case Activations::kRecomputed:
+      return rows * as(m.hidden) * bytes / alone;
+    case Activations::kAlternate: {
+      // The layer's input, queries and values, attention's output, one of the MLP's inner products, its output.
+      const double parts = layout.tensor;
+      const double inner = m.layer_has_experts(layer)
+                               ? as(m.experts_per_token * m.expert_ffn + m.shared_ffn)
+                               : as(m.ffn);
+      const double divided = (as(m.heads) * as(m.score_width() + m.value_width()) +
+                              as(m.key_value_heads() * m.value_width()) + inner) /
+                             parts;
+      return rows * bytes * (2 * as(m.hidden) / alone + divided);
+    }
+    case Activations::kSelective:
+    case Activations::kKept:
+      break;
+  }
+  const Kept kept = all_of(m, layer, layout, stack, bytes);
+  const bool drops = layout.activations == Activations::kSelective;
+  return rows * (bytes * (kept.whole / alone + kept.divided) + (drops ? 0 : kept.scores));
+}
+
+}  // namespace lockstep::inline v0::plan

@@ -1,0 +1,182 @@
+#include "lockstep/plan/estimate/memory.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "lockstep/plan/estimate/internal/short_schedule.h"
+
+namespace lockstep::inline v0::plan {
+namespace {
+
+double as(int64_t number) {
+  return static_cast<double>(number);
+}
+
+// A layer's parameters on one rank.
+StageParameters layer_share(const ModelShape& model, int64_t layer, const Layout& layout) {
+  const LayerParameters all = layer_parameters(model, layer);
+  return {.dense = as(all.attention + all.mlp) / layout.tensor + as(all.norms + all.router),
+          .experts = as(all.experts) / layout.expert / layout.expert_tensor()};
+}
+
+// The first and one past the last layer of each chunk.
+std::vector<std::pair<int64_t, int64_t>> spans_of(const std::vector<int64_t>& layers) {
+  std::vector<std::pair<int64_t, int64_t>> spans;
+  int64_t first = 0;
+  for (const int64_t count : layers) {
+    spans.emplace_back(first, first + count);
+    first += count;
+  }
+  return spans;
+}
+
+// By how many ranks a stage's state of each kind is divided.
+struct Shards {
+  double dense = 1, experts = 1;
+};
+Shards shards_of(const Layout& layout) {
+  const auto within = [&](int64_t ranks) {
+    return as(layout.shard_ranks > 0 ? std::min<int64_t>(ranks, layout.shard_ranks) : ranks);
+  };
+  return {within(layout.replicas()), std::max(1.0, within(layout.expert_replicas()))};
+}
+
+double divided(const StageParameters& parameters, const Shards& shards, bool yes) {
+  return yes ? parameters.dense / shards.dense + parameters.experts / shards.experts
+             : parameters.dense + parameters.experts;
+}
+
+// Adapters: two factors beside each of a layer's matrices.
+double adapter_parameters(const ModelShape& m, const Layout& layout, double layers) {
+  const double widths = as(m.heads * m.head_width() + 2 * m.key_value_heads() * m.head_width() +
+                           m.heads * m.value_width() + 4 * m.hidden + 3 * m.ffn);
+  return as(layout.adapter_rank) * widths * layers / layout.tensor;
+}
+
+// The most bytes of activations that a stage holds at once.
+double most_held(const PipelineSchedule& schedule, int stage, const std::vector<double>& of_chunk) {
+  double now = 0, most = 0;
+  const auto& actions = schedule.actions[static_cast<size_t>(stage)];
+  // With gradients in two steps what the second needs goes with it.
+  for (const PipelineAction& action : actions) {
+    const double bytes = of_chunk[static_cast<size_t>(action.chunk)];
+    if (action.work == PipelineWork::kForward)
+      most = std::max(most, now += bytes);
+    else if (action.work != PipelineWork::kBackwardInput)
+      now -= bytes;
+  }
+  return most;
+}
+
+}  // namespace
+
+double MemoryParts::total() const {
+  double sum = 0;
+  for (const auto& [name, bytes] : parts()) sum += bytes;
+  return sum;
+}
+
+std::vector<std::pair<const char*, double>> MemoryParts::parts() const {
+  return {{"parameters", parameters},   {"gradients", gradients}, {"optimizer", optimizer},
+          {"activations", activations}, {"logits", logits},       {"gathered", gathered},
+          {"buffers", buffers},         {"fixed", fixed},         {"fragmentation", fragmentation}};
+}
+
+std::vector<StageParameters> stage_parameters(const ModelShape& model, const Layout& layout) {
+  const PipelineSchedule schedule = internal::short_schedule(layout);
+  const auto spans = spans_of(chunk_layers(layout, model));
+  std::vector<StageParameters> stages(static_cast<size_t>(layout.pipe));
+  for (size_t chunk = 0; chunk < spans.size(); ++chunk) {
+    StageParameters& stage = stages[static_cast<size_t>(schedule.stage_of[chunk])];
+    for (int64_t layer = spans[chunk].first; layer < spans[chunk].second; ++layer) {
+      const StageParameters share = layer_share(model, layer, layout);
+      stage.dense += share.dense;
+      stage.experts += share.experts;
+    }
+  }
+  const auto first = static_cast<size_t>(schedule.stage_of.front());
+  const auto last = static_cast<size_t>(schedule.stage_of.back());
+  const double words = as(model.vocab * model.hidden) / layout.tensor;
+  stages[first].dense += words + as(embedding_parameters(model) - model.vocab * model.hidden);
+  const double head = model.head && !model.tied ? as(model.vocab * model.hidden) : 0;
+  stages[last].dense += head / layout.tensor + as(head_parameters(model)) - head;
+  // Both ends have a tied matrix.
+  if (model.head && model.tied && first != last) stages[last].dense += words;
+  return stages;
+}
+
+StageMemory estimate_memory(const ModelShape& model, const Layout& layout, const Stack& stack) {
+  check(layout, model);
+  const PipelineSchedule schedule = internal::short_schedule(layout);
+  const auto spans = spans_of(chunk_layers(layout, model));
+  const auto stages = stage_parameters(model, layout);
+  const StateBytes state = state_bytes(layout);
+  const Shards shards = shards_of(layout);
+  const bool narrow = layout.precision != Precision::kFloat32;
+  const double element = narrow ? 2 : 4, rows = as(layout.rows());
+  const double alone = layout.divides_rows ? layout.tensor : 1;
+
+  // A layer of each kind is counted once.
+  const auto kind_of = [&](int64_t layer) { return model.layer_has_experts(layer) ? 1 : 0; };
+  double kept[2] = {}, whole[2] = {}, largest = 0;
+  Layout keeps = layout;
+  keeps.activations = Activations::kKept;
+  for (const int64_t layer : {int64_t{0}, model.layers - 1}) {
+    const int kind = kind_of(layer);
+    kept[kind] = layer_activation_bytes(model, layer, layout, stack);
+    whole[kind] = layer_activation_bytes(model, layer, keeps, stack);
+    const StageParameters share = layer_share(model, layer, layout);
+    largest = std::max(largest, share.dense + share.experts);
+  }
+  std::vector<double> of_chunk;
+  for (const auto& [first, last] : spans) {
+    double bytes = 0;
+    for (int64_t layer = first; layer < last; ++layer) bytes += kept[kind_of(layer)];
+    of_chunk.push_back(bytes);
+  }
+  const double words = as(model.vocab * model.hidden) / layout.tensor;
+  const int first = schedule.stage_of.front(), last = schedule.stage_of.back();
+
+  StageMemory found;
+  for (int stage = 0; stage < layout.pipe; ++stage) {
+    const StageParameters& parameters = stages[static_cast<size_t>(stage)];
+    MemoryParts parts;
+    parts.parameters = state.parameter * divided(parameters, shards, layout.zero >= 3);
+    parts.gradients = state.gradient * divided(parameters, shards, layout.zero >= 2);
+    parts.optimizer = state.optimizer * divided(parameters, shards, layout.zero >= 1);
+    if (layout.adapter_rank > 0) {
+      // Adapters have everything in 32 bits.
+      const double own = adapter_parameters(model, layout, as(model.layers) / layout.pipe);
+      parts.parameters += 4 * own;
+      parts.gradients = 4 * own;
+      parts.optimizer = 8 * own;
+    }
+    parts.activations = most_held(schedule, stage, of_chunk);
+    // What one layer computes anew, or, with a kernel that recomputes by itself, what its backward has beside it.
+    double working = 0;
+    for (const int kind : {0, 1}) working = std::max(working, whole[kind] - kept[kind]);
+    if (layout.activations != Activations::kKept) parts.activations += working;
+    if (stage == last && model.head) {
+      parts.logits = rows * as(model.vocab) / layout.tensor * stack.logit_bytes;
+      parts.activations += 2 * rows * as(model.hidden) * element / alone;
+    }
+    if (layout.zero >= 3) {
+      const double unit = stage == first || stage == last ? std::max(largest, words) : largest;
+      const double gathered = layout.reshard ? 2 * unit : parameters.dense + parameters.experts;
+      parts.gathered = element * gathered + state.gradient * unit;
+    } else if (narrow && !layout.masters) {
+      parts.gathered = 2 * (parameters.dense + parameters.experts);  // casts, kept for the backward
+    }
+    if (layout.pipe > 1) parts.buffers += 4 * rows * as(model.hidden) * element / alone;
+    if (layout.tensor > 1)
+      parts.buffers += (layout.divides_rows ? 2 : 1) * rows * as(model.hidden) * element;
+    parts.fixed = stack.fixed_bytes;
+    parts.fragmentation = stack.fragmentation * (parts.activations + parts.logits + parts.gathered);
+    found.stages.push_back(parts);
+    if (parts.total() > found.of_worst().total()) found.worst = stage;
+  }
+  return found;
+}
+
+}  // namespace lockstep::inline v0::plan

@@ -1,0 +1,58 @@
+// Stack: what a training software reaches on a machine, in a few shares that mean something by themselves. Published
+// rows differ by their software as much as by their machine, so the two are told apart. Pure.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/plan/machine/machine.h"
+
+namespace lockstep::inline v0::plan {
+
+struct LOCKSTEP_API Stack {
+  std::string name = "lockstep";
+  // Products of matrices reach this share of the peak where they are large.
+  double matrix = 0.75;
+  // Rows, columns or inner elements at which a product reaches half of that, each by itself: x / (x + half).
+  double half = 128;
+  // The same share for attention's two products in one kernel.
+  double attention = 0.5;
+  // Attention is one kernel; otherwise the scores are written, and read again some times.
+  bool fused_attention = true;
+  // Kernels that only move memory reach this share of its bandwidth, and move each element of a layer this many
+  // times what operators.h counts, which is everything fused as far as it can be.
+  double memory = 0.8;
+  double passes = 1;
+  // Collectives reach this share of the links' bandwidth.
+  double links = 0.8;
+  // This share of what can be hidden is: the averages of gradients and the gathers of parameters behind computation,
+  // and the collectives of tensor behind products.
+  double overlap = 0.9;
+  double tensor_overlap = 0;
+  // What a step takes longer for every doubling of the ranks, as a share: the slowest of many.
+  double straggling = 0;
+  // Seconds of a step for each micro-batch of a stage that nothing above counts.
+  double host = 0;
+  // Memory: what a rank holds beside tensors (the driver, libraries, buffers of collectives), in bytes; and what the
+  // allocator keeps beyond what is asked of it, as a share of what changes within a step.
+  double fixed_bytes = 0;
+  double logit_bytes =
+      10;  // of each output of the head while the loss is computed, copies and gradient
+  double fragmentation = 0;
+  std::string source = {};  // what it was fitted to
+
+  bool operator==(const Stack&) const = default;
+};
+
+// "lockstep", and those of the published rows: "megatron-2021", "megatron-2022", "nemo", "bridge", "llm-foundry", ...
+LOCKSTEP_API const std::vector<std::string>& stack_names();
+// Throws InvalidArgument with the nearest name.
+LOCKSTEP_API const Stack& known_stack(std::string_view name);
+
+// As of a machine.
+LOCKSTEP_API Stack stack_from_json(std::string_view text, const std::string& source);
+LOCKSTEP_API std::string to_json(const Stack& stack);
+
+}  // namespace lockstep::inline v0::plan
