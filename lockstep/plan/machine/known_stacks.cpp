@@ -5,7 +5,7 @@
 namespace lockstep::inline v0::plan {
 namespace {
 
-std::vector<Stack> make_table() {
+std::vector<Stack> make_stacks() {
   return {
       Stack{},
       {.name = "megatron-2021", .fused_attention = false, .overlap = 0},
@@ -26,8 +26,8 @@ std::vector<Stack> make_table() {
   };
 }
 
-const std::vector<Stack>& table() {
-  static const std::vector<Stack> all = make_table();
+const std::vector<Stack>& stack_table() {
+  static const std::vector<Stack> all = make_stacks();
   return all;
 }
 
@@ -36,14 +36,14 @@ const std::vector<Stack>& table() {
 const std::vector<std::string>& stack_names() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> all;
-    for (const Stack& stack : table()) all.push_back(stack.name);
+    for (const Stack& stack : stack_table()) all.push_back(stack.name);
     return all;
   }();
   return names;
 }
 
 const Stack& known_stack(std::string_view name) {
-  for (const Stack& stack : table())
+  for (const Stack& stack : stack_table())
     if (stack.name == name) return stack;
   const std::string nearest = nearest_name(name, stack_names());
   throw InvalidArgument("there is no stack '" + std::string(name) + "'" +
