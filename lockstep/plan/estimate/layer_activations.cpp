@@ -5,7 +5,7 @@
 namespace lockstep::inline v0::plan {
 namespace {
 
-double as(int64_t number) {
+double real(int64_t number) {
   return static_cast<double>(number);
 }
 
@@ -24,29 +24,29 @@ Kept all_of(const ModelShape& m, int64_t layer, const Layout& layout, const Stac
             double bytes) {
   Kept kept;
   // The two norms' inputs and outputs; a mask of a byte for each of two dropouts.
-  kept.whole = 4 * as(m.hidden) + (m.dropout ? 2 / bytes : 0);
-  const double parts = layout.tensor, heads = as(m.heads) / parts;
-  const double keys = std::max(1.0, as(m.key_value_heads()) / parts);
+  kept.whole = 4 * real(m.hidden) + (m.dropout ? 2 / bytes : 0);
+  const double parts = layout.tensor, heads = real(m.heads) / parts;
+  const double keys = std::max(1.0, real(m.key_value_heads()) / parts);
   if (m.kv_rank > 0) {
-    kept.whole += 2 * as(m.query_rank + m.kv_rank) + as(m.rotated_dim);
-    kept.divided += heads * as(2 * m.score_width() + m.value_width());
+    kept.whole += 2 * real(m.query_rank + m.kv_rank) + real(m.rotated_dim);
+    kept.divided += heads * real(2 * m.score_width() + m.value_width());
   } else {
-    kept.divided += (heads + 2 * keys) * as(m.head_width());
+    kept.divided += (heads + 2 * keys) * real(m.head_width());
   }
-  kept.divided += heads * as(m.value_width());
+  kept.divided += heads * real(m.value_width());
   if (!stack.fused_attention) {
     // The softmax; with dropout its mask and what it leaves, too.
-    kept.scores = heads * as(layout.sequence) * (m.dropout ? 2 * bytes + 1 : bytes);
+    kept.scores = heads * real(layout.sequence) * (m.dropout ? 2 * bytes + 1 : bytes);
   }
   if (!m.layer_has_experts(layer)) {
-    kept.divided += inner_of(m, as(m.ffn) / parts);
+    kept.divided += inner_of(m, real(m.ffn) / parts);
     return kept;
   }
-  if (m.shared_ffn > 0) kept.divided += inner_of(m, as(m.shared_ffn) / parts);
+  if (m.shared_ffn > 0) kept.divided += inner_of(m, real(m.shared_ffn) / parts);
   // A token comes to each of its experts, and goes back.
-  const double copies = as(m.experts_per_token) / (layout.experts_folded ? layout.tensor : 1);
+  const double copies = real(m.experts_per_token) / (layout.experts_folded ? layout.tensor : 1);
   kept.divided +=
-      copies * (2 * as(m.hidden) + inner_of(m, as(m.expert_ffn) / layout.expert_tensor()));
+      copies * (2 * real(m.hidden) + inner_of(m, real(m.expert_ffn) / layout.expert_tensor()));
   return kept;
 }
 
@@ -55,20 +55,20 @@ Kept all_of(const ModelShape& m, int64_t layer, const Layout& layout, const Stac
 double layer_activation_bytes(const ModelShape& m, int64_t layer, const Layout& layout,
                               const Stack& stack) {
   const double bytes = layout.precision == Precision::kFloat32 ? 4 : 2;
-  const double rows = as(layout.rows()), alone = layout.divides_rows ? layout.tensor : 1;
+  const double rows = real(layout.rows()), alone = layout.divides_rows ? layout.tensor : 1;
   switch (layout.activations) {
     case Activations::kRecomputed:
-      return rows * as(m.hidden) * bytes / alone;
+      return rows * real(m.hidden) * bytes / alone;
     case Activations::kAlternate: {
       // The layer's input, queries and values, attention's output, one of the MLP's inner products, its output.
       const double parts = layout.tensor;
       const double inner = m.layer_has_experts(layer)
-                               ? as(m.experts_per_token * m.expert_ffn + m.shared_ffn)
-                               : as(m.ffn);
-      const double divided = (as(m.heads) * as(m.score_width() + m.value_width()) +
-                              as(m.key_value_heads() * m.value_width()) + inner) /
+                               ? real(m.experts_per_token * m.expert_ffn + m.shared_ffn)
+                               : real(m.ffn);
+      const double divided = (real(m.heads) * real(m.score_width() + m.value_width()) +
+                              real(m.key_value_heads() * m.value_width()) + inner) /
                              parts;
-      return rows * bytes * (2 * as(m.hidden) / alone + divided);
+      return rows * bytes * (2 * real(m.hidden) / alone + divided);
     }
     case Activations::kSelective:
     case Activations::kKept:

@@ -9,15 +9,16 @@
 namespace lockstep::inline v0::plan {
 namespace {
 
-double as(int64_t number) {
+double elements(int64_t number) {
   return static_cast<double>(number);
 }
 
 // A layer's parameters on one rank.
 StageParameters layer_share(const ModelShape& model, int64_t layer, const Layout& layout) {
   const LayerParameters all = layer_parameters(model, layer);
-  return {.dense = as(all.attention + all.mlp) / layout.tensor + as(all.norms + all.router),
-          .experts = as(all.experts) / layout.expert / layout.expert_tensor()};
+  return {
+      .dense = elements(all.attention + all.mlp) / layout.tensor + elements(all.norms + all.router),
+      .experts = elements(all.experts) / layout.expert / layout.expert_tensor()};
 }
 
 // The first and one past the last layer of each chunk.
@@ -37,7 +38,7 @@ struct Shards {
 };
 Shards shards_of(const Layout& layout) {
   const auto within = [&](int64_t ranks) {
-    return as(layout.shard_ranks > 0 ? std::min<int64_t>(ranks, layout.shard_ranks) : ranks);
+    return elements(layout.shard_ranks > 0 ? std::min<int64_t>(ranks, layout.shard_ranks) : ranks);
   };
   return {within(layout.replicas()), std::max(1.0, within(layout.expert_replicas()))};
 }
@@ -49,9 +50,10 @@ double divided(const StageParameters& parameters, const Shards& shards, bool yes
 
 // Adapters: two factors beside each of a layer's matrices.
 double adapter_parameters(const ModelShape& m, const Layout& layout, double layers) {
-  const double widths = as(m.heads * m.head_width() + 2 * m.key_value_heads() * m.head_width() +
-                           m.heads * m.value_width() + 4 * m.hidden + 3 * m.ffn);
-  return as(layout.adapter_rank) * widths * layers / layout.tensor;
+  const double widths =
+      elements(m.heads * m.head_width() + 2 * m.key_value_heads() * m.head_width() +
+               m.heads * m.value_width() + 4 * m.hidden + 3 * m.ffn);
+  return elements(layout.adapter_rank) * widths * layers / layout.tensor;
 }
 
 // The most bytes of activations that a stage holds at once.
@@ -97,10 +99,10 @@ std::vector<StageParameters> stage_parameters(const ModelShape& model, const Lay
   }
   const auto first = static_cast<size_t>(schedule.stage_of.front());
   const auto last = static_cast<size_t>(schedule.stage_of.back());
-  const double words = as(model.vocab * model.hidden) / layout.tensor;
-  stages[first].dense += words + as(embedding_parameters(model) - model.vocab * model.hidden);
-  const double head = model.head && !model.tied ? as(model.vocab * model.hidden) : 0;
-  stages[last].dense += head / layout.tensor + as(head_parameters(model)) - head;
+  const double words = elements(model.vocab * model.hidden) / layout.tensor;
+  stages[first].dense += words + elements(embedding_parameters(model) - model.vocab * model.hidden);
+  const double head = model.head && !model.tied ? elements(model.vocab * model.hidden) : 0;
+  stages[last].dense += head / layout.tensor + elements(head_parameters(model)) - head;
   // Both ends have a tied matrix.
   if (model.head && model.tied && first != last) stages[last].dense += words;
   return stages;
@@ -114,7 +116,7 @@ StageMemory estimate_memory(const ModelShape& model, const Layout& layout, const
   const StateBytes state = state_bytes(layout);
   const Shards shards = shards_of(layout);
   const bool narrow = layout.precision != Precision::kFloat32;
-  const double element = narrow ? 2 : 4, rows = as(layout.rows());
+  const double element = narrow ? 2 : 4, rows = elements(layout.rows());
   const double alone = layout.divides_rows ? layout.tensor : 1;
 
   // A layer of each kind is counted once.
@@ -135,7 +137,7 @@ StageMemory estimate_memory(const ModelShape& model, const Layout& layout, const
     for (int64_t layer = first; layer < last; ++layer) bytes += kept[kind_of(layer)];
     of_chunk.push_back(bytes);
   }
-  const double words = as(model.vocab * model.hidden) / layout.tensor;
+  const double words = elements(model.vocab * model.hidden) / layout.tensor;
   const int first = schedule.stage_of.front(), last = schedule.stage_of.back();
 
   StageMemory found;
@@ -147,7 +149,7 @@ StageMemory estimate_memory(const ModelShape& model, const Layout& layout, const
     parts.optimizer = state.optimizer * divided(parameters, shards, layout.zero >= 1);
     if (layout.adapter_rank > 0) {
       // Adapters have everything in 32 bits.
-      const double own = adapter_parameters(model, layout, as(model.layers) / layout.pipe);
+      const double own = adapter_parameters(model, layout, elements(model.layers) / layout.pipe);
       parts.parameters += 4 * own;
       parts.gradients = 4 * own;
       parts.optimizer = 8 * own;
@@ -158,8 +160,8 @@ StageMemory estimate_memory(const ModelShape& model, const Layout& layout, const
     for (const int kind : {0, 1}) working = std::max(working, whole[kind] - kept[kind]);
     if (layout.activations != Activations::kKept) parts.activations += working;
     if (stage == last && model.head) {
-      parts.logits = rows * as(model.vocab) / layout.tensor * stack.logit_bytes;
-      parts.activations += 2 * rows * as(model.hidden) * element / alone;
+      parts.logits = rows * elements(model.vocab) / layout.tensor * stack.logit_bytes;
+      parts.activations += 2 * rows * elements(model.hidden) * element / alone;
     }
     if (layout.zero >= 3) {
       const double unit = stage == first || stage == last ? std::max(largest, words) : largest;
@@ -168,9 +170,9 @@ StageMemory estimate_memory(const ModelShape& model, const Layout& layout, const
     } else if (narrow && !layout.masters) {
       parts.gathered = 2 * (parameters.dense + parameters.experts);  // casts, kept for the backward
     }
-    if (layout.pipe > 1) parts.buffers += 4 * rows * as(model.hidden) * element / alone;
+    if (layout.pipe > 1) parts.buffers += 4 * rows * elements(model.hidden) * element / alone;
     if (layout.tensor > 1)
-      parts.buffers += (layout.divides_rows ? 2 : 1) * rows * as(model.hidden) * element;
+      parts.buffers += (layout.divides_rows ? 2 : 1) * rows * elements(model.hidden) * element;
     parts.fixed = stack.fixed_bytes;
     parts.fragmentation = stack.fragmentation * (parts.activations + parts.logits + parts.gathered);
     found.stages.push_back(parts);

@@ -4,7 +4,7 @@
 namespace lockstep::inline v0::plan::internal {
 namespace {
 
-struct Row {
+struct FoundryRow {
   const char* model;
   int gpus;
   int64_t micro, steps;  // a rank's sequences at a time, and how often a step
@@ -15,9 +15,9 @@ struct Row {
   bool reshard = true;
 };
 
-void add(const std::vector<Row>& table, const char* machine, const char* stack, bool pure,
+void add(const std::vector<FoundryRow>& table, const char* machine, const char* stack, bool pure,
          std::vector<PublishedRow>& rows) {
-  for (const Row& r : table) {
+  for (const FoundryRow& r : table) {
     PublishedRow row{
         .source = "llm-foundry",
         .label = std::string(r.model) + ", " + machine + " x " + std::to_string(r.gpus),

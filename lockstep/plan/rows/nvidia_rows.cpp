@@ -4,7 +4,7 @@
 namespace lockstep::inline v0::plan::internal {
 namespace {
 
-struct Row {
+struct NvidiaRow {
   const char* model;
   int gpus;
   int64_t batch, micro, sequence;
@@ -33,7 +33,8 @@ std::vector<int64_t> padded_cut(const ModelShape& model, int chunks) {
   return cut;
 }
 
-PublishedRow row_of(const Row& r, const char* source, const char* machine, const char* stack) {
+PublishedRow row_of(const NvidiaRow& r, const char* source, const char* machine,
+                    const char* stack) {
   PublishedRow row{
       .source = source, .model = known_model(r.model), .machine = machine, .stack = stack};
   Layout& layout = row.layout;
@@ -63,29 +64,29 @@ PublishedRow row_of(const Row& r, const char* source, const char* machine, const
 
 void add_nemo(std::vector<PublishedRow>& rows) {
   const char* const source = "NeMo 24.07";
-  for (const Row& r : {Row{"gpt3-5b", 64, 2048, 4, 2048, 1, 1, 1, 1, 1, 22521},
-                       Row{"gpt3-20b", 64, 256, 2, 2048, 2, 1, 1, 1, 1, 5851},
-                       Row{"gpt3-175b", 128, 256, 1, 2048, 4, 8, 1, 6, 1, 726, true},
-                       Row{"gpt3-175b", 512, 2048, 2, 2048, 4, 8, 1, 6, 1, 782},
-                       Row{"llama2-7b", 8, 128, 1, 4096, 1, 1, 1, 1, 1, 16847, true},
-                       Row{"llama2-13b", 16, 128, 1, 4096, 1, 4, 1, 10, 1, 8646},
-                       Row{"llama2-70b", 64, 128, 1, 4096, 4, 4, 1, 20, 1, 1707},
-                       Row{"nemotron-8b", 64, 256, 4, 4096, 2, 1, 1, 1, 1, 12701},
-                       Row{"nemotron-22b", 64, 256, 2, 4096, 2, 4, 1, 10, 1, 4256},
-                       Row{"nemotron-340b", 128, 32, 1, 4096, 8, 8, 1, 12, 1, 322},
-                       Row{"llama3-8b", 8, 128, 1, 8192, 1, 1, 2, 1, 1, 12036, true},
-                       Row{"llama3-70b", 64, 128, 1, 8192, 4, 4, 2, 5, 1, 1533}})
+  for (const NvidiaRow& r : {NvidiaRow{"gpt3-5b", 64, 2048, 4, 2048, 1, 1, 1, 1, 1, 22521},
+                             NvidiaRow{"gpt3-20b", 64, 256, 2, 2048, 2, 1, 1, 1, 1, 5851},
+                             NvidiaRow{"gpt3-175b", 128, 256, 1, 2048, 4, 8, 1, 6, 1, 726, true},
+                             NvidiaRow{"gpt3-175b", 512, 2048, 2, 2048, 4, 8, 1, 6, 1, 782},
+                             NvidiaRow{"llama2-7b", 8, 128, 1, 4096, 1, 1, 1, 1, 1, 16847, true},
+                             NvidiaRow{"llama2-13b", 16, 128, 1, 4096, 1, 4, 1, 10, 1, 8646},
+                             NvidiaRow{"llama2-70b", 64, 128, 1, 4096, 4, 4, 1, 20, 1, 1707},
+                             NvidiaRow{"nemotron-8b", 64, 256, 4, 4096, 2, 1, 1, 1, 1, 12701},
+                             NvidiaRow{"nemotron-22b", 64, 256, 2, 4096, 2, 4, 1, 10, 1, 4256},
+                             NvidiaRow{"nemotron-340b", 128, 32, 1, 4096, 8, 8, 1, 12, 1, 322},
+                             NvidiaRow{"llama3-8b", 8, 128, 1, 8192, 1, 1, 2, 1, 1, 12036, true},
+                             NvidiaRow{"llama3-70b", 64, 128, 1, 8192, 4, 4, 2, 5, 1, 1533}})
     rows.push_back(row_of(r, source, "h100", "nemo"));
-  for (const Row& r : {Row{"llama2-7b", 8, 32, 1, 4096, 1, 1, 1, 1, 1, 17120},
-                       Row{"llama2-13b", 8, 32, 1, 4096, 1, 4, 1, 10, 1, 9741},
-                       Row{"llama2-70b", 16, 32, 1, 4096, 4, 4, 1, 20, 1, 1833}}) {
+  for (const NvidiaRow& r : {NvidiaRow{"llama2-7b", 8, 32, 1, 4096, 1, 1, 1, 1, 1, 17120},
+                             NvidiaRow{"llama2-13b", 8, 32, 1, 4096, 1, 4, 1, 10, 1, 9741},
+                             NvidiaRow{"llama2-70b", 16, 32, 1, 4096, 4, 4, 1, 20, 1, 1833}}) {
     rows.push_back(row_of(r, "NeMo 24.07, finetuning", "h100", "nemo"));
     rows.back().label += ", all parameters";
     rows.back().assumed = r.pipe > 1 ? "as many chunks as in pretraining" : "";
   }
-  for (const Row& r : {Row{"llama2-7b", 8, 32, 1, 4096, 1, 1, 1, 1, 1, 25206},
-                       Row{"llama2-13b", 8, 32, 1, 4096, 1, 1, 1, 1, 1, 14161},
-                       Row{"llama2-70b", 8, 32, 1, 4096, 2, 4, 1, 20, 1, 2557}}) {
+  for (const NvidiaRow& r : {NvidiaRow{"llama2-7b", 8, 32, 1, 4096, 1, 1, 1, 1, 1, 25206},
+                             NvidiaRow{"llama2-13b", 8, 32, 1, 4096, 1, 1, 1, 1, 1, 14161},
+                             NvidiaRow{"llama2-70b", 8, 32, 1, 4096, 2, 4, 1, 20, 1, 2557}}) {
     rows.push_back(row_of(r, "NeMo 24.07, LoRA", "h100", "nemo"));
     rows.back().layout.adapter_rank = 32;
     rows.back().label += ", LoRA";
@@ -95,19 +96,21 @@ void add_nemo(std::vector<PublishedRow>& rows) {
 void add_bridge(std::vector<PublishedRow>& rows) {
   const char* const source = "Megatron Bridge 25.11";
   using enum Precision;
-  for (const Row& r : {Row{"llama3-8b", 8, 128, 1, 8192, 1, 1, 1, 1, 1, 14451, true, kFloat8, 3},
-                       Row{"llama3-70b", 64, 128, 1, 8192, 4, 8, 1, 5, 1, 1602},
-                       Row{"llama3-405b", 1024, 512, 1, 8192, 8, 8, 2, 8, 1, 292}})
+  for (const NvidiaRow& r :
+       {NvidiaRow{"llama3-8b", 8, 128, 1, 8192, 1, 1, 1, 1, 1, 14451, true, kFloat8, 3},
+        NvidiaRow{"llama3-70b", 64, 128, 1, 8192, 4, 8, 1, 5, 1, 1602},
+        NvidiaRow{"llama3-405b", 1024, 512, 1, 8192, 8, 8, 2, 8, 1, 292}})
     rows.push_back(row_of(r, source, "h100", "bridge"));
-  for (const Row& r :
-       {Row{"gpt-oss-120b", 64, 512, 4, 4096, 1, 4, 1, 1, 8, 5630, false, kBFloat16},
-        Row{"qwen3-30b-a3b", 16, 512, 2, 4096, 1, 2, 1, 24, 8, 5275, true},
-        Row{"qwen3-235b-a22b", 256, 2048, 1, 4096, 2, 8, 1, 4, 32, 1204, true, kBFloat16},
-        Row{"deepseek-v3", 1024, 8192, 1, 4096, 2, 8, 1, 4, 64, 1297}})
+  for (const NvidiaRow& r :
+       {NvidiaRow{"gpt-oss-120b", 64, 512, 4, 4096, 1, 4, 1, 1, 8, 5630, false, kBFloat16},
+        NvidiaRow{"qwen3-30b-a3b", 16, 512, 2, 4096, 1, 2, 1, 24, 8, 5275, true},
+        NvidiaRow{"qwen3-235b-a22b", 256, 2048, 1, 4096, 2, 8, 1, 4, 32, 1204, true, kBFloat16},
+        NvidiaRow{"deepseek-v3", 1024, 8192, 1, 4096, 2, 8, 1, 4, 64, 1297}})
     rows.push_back(row_of(r, source, "h100", "bridge-experts"));
-  for (const Row& r : {Row{"llama3-8b", 8, 128, 2, 8192, 1, 1, 1, 1, 1, 37556, true},
-                       Row{"llama3-70b", 64, 256, 2, 8192, 1, 1, 1, 1, 1, 4520, false, kFloat8, 3},
-                       Row{"llama3-405b", 256, 1536, 1, 8192, 2, 8, 2, 4, 1, 999}})
+  for (const NvidiaRow& r :
+       {NvidiaRow{"llama3-8b", 8, 128, 2, 8192, 1, 1, 1, 1, 1, 37556, true},
+        NvidiaRow{"llama3-70b", 64, 256, 2, 8192, 1, 1, 1, 1, 1, 4520, false, kFloat8, 3},
+        NvidiaRow{"llama3-405b", 256, 1536, 1, 8192, 2, 8, 2, 4, 1, 999}})
     rows.push_back(row_of(r, source, "gb300", "bridge-gb300"));
 }
 
