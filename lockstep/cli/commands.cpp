@@ -83,7 +83,9 @@ int dispatch(const std::vector<std::string>& arguments) {
     write_stdout(std::string("lockstep ") + LOCKSTEP_VERSION + "\n");
     return 0;
   }
-  if (const auto own = own_command(name)) return own({arguments.begin() + 1, arguments.end()});
+  const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
+  if (name == "plan" && plan_calibrates(rest)) return become(kTools, arguments);
+  if (const auto own = own_command(name)) return own(rest);
   std::vector<std::string> names{"--help", "--version"};
   for (const Command& command : commands()) {
     if (name == command.name) return become(command.program, arguments);
@@ -106,7 +108,7 @@ const std::vector<Command>& commands() {
       {"export", "write a checkpoint's model as an ONNX, pt2 or TorchScript file"},
       {"bench", "measure collectives, training steps or remote calls", kTools},
       {"verify", "check that every way to divide a model gives one process's numbers", kTools},
-      {"plan", "show what a pipeline's schedule will do, before it runs"},
+      {"plan", "compute memory, time and the best layout of a training before it runs"},
       {"doctor", "look at this host, the way to another, or the traces of a failed job"},
       {"completion", "print the script by which bash, zsh or fish completes lockstep's words"},
       {"man", "print a man page, or write all of them"},

@@ -1,5 +1,5 @@
 // Parallelism: data that says how a language model is divided among the ranks of a job, and the
-// one place that says which ways go together. Pure.
+// check of which ways go together (plan/refused_products.h). Pure.
 //
 //   Parallelism how = parse_parallelism("data=2,pipe=2,tensor=2");
 //   how.zero = 1;

@@ -74,15 +74,17 @@ constexpr auto kFields = [](auto& config, const auto& each) {
   visit("diloco_momentum",
         {kRanksGroup, "with strategy diloco: Nesterov's momentum of the outer steps; 0: none"},
         config.diloco_momentum, from_below(0, 1));
-  visit("mesh",
-        {kRanksGroup,
-         std::string("ranks along axes, such as data=2,shard=2: those of a shard share a copy of "
-                     "the parameters (zero3, fsdp)") +
-             (language ? "; or data, pipe, context, expert and tensor, such as "
-                         "data=2,pipe=2,tensor=2, with strategy ddp, zero1, zero2 or zero3"
-                       : ""),
-         "AXIS=N,...", "those of a host share one"},
-        config.mesh);
+  visit(
+      "mesh",
+      {kRanksGroup,
+       std::string("ranks along axes, such as data=2,shard=2: those of a shard share a copy of "
+                   "the parameters (zero3, fsdp)") +
+           (language ? "; or data, pipe, context, expert and tensor, such as "
+                       "data=2,pipe=2,tensor=2, with strategy ddp, zero1, zero2 or zero3; or auto: "
+                       "the fastest that fits here (lockstep plan)"
+                     : ""),
+       "AXIS=N,...", "those of a host share one"},
+      config.mesh);
   if (language) {
     visit("pipe_schedule",
           {kRanksGroup, "with pipe in the mesh: its schedule", "gpipe|1f1b|interleaved|zb-h1|zb-v"},

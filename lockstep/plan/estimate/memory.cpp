@@ -16,9 +16,8 @@ double elements(int64_t number) {
 // A layer's parameters on one rank.
 StageParameters layer_share(const ModelShape& model, int64_t layer, const Layout& layout) {
   const LayerParameters all = layer_parameters(model, layer);
-  return {
-      .dense = elements(all.attention + all.mlp) / layout.tensor + elements(all.norms + all.router),
-      .experts = elements(all.experts) / layout.expert / layout.expert_tensor()};
+  return {.dense = elements(all.attention + all.mlp) / layout.tensor + elements(all.norms + all.router),
+          .experts = elements(all.experts) / layout.expert / layout.expert_tensor()};
 }
 
 // The first and one past the last layer of each chunk.
@@ -50,9 +49,8 @@ double divided(const StageParameters& parameters, const Shards& shards, bool yes
 
 // Adapters: two factors beside each of a layer's matrices.
 double adapter_parameters(const ModelShape& m, const Layout& layout, double layers) {
-  const double widths =
-      elements(m.heads * m.head_width() + 2 * m.key_value_heads() * m.head_width() +
-               m.heads * m.value_width() + 4 * m.hidden + 3 * m.ffn);
+  const double widths = elements(m.heads * m.head_width() + 2 * m.key_value_heads() * m.head_width() +
+                           m.heads * m.value_width() + 4 * m.hidden + 3 * m.ffn);
   return elements(layout.adapter_rank) * widths * layers / layout.tensor;
 }
 

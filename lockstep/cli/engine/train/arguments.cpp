@@ -8,6 +8,7 @@
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/small_file.h"
+#include "lockstep/cli/engine/train/auto_mesh.h"
 #include "lockstep/cli/option_parsing.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/named_file.h"
@@ -128,6 +129,16 @@ void keep_batches(const TrainArguments& arguments, const TrainConfig& recorded,
   }
   config->batch_size = (samples - 1) / now + 1;
   config->step_samples = samples % now == 0 || recorded.sampler == "partition" ? 0 : samples;
+}
+
+// The stage of ZeRO that a strategy of a divided model is.
+int stage_of(const std::string& strategy) {
+  const std::vector<std::string> known{"ddp", "zero1", "zero2", "zero3"};
+  const auto found = std::find(known.begin(), known.end(), strategy);
+  if (found == known.end())
+    throw InvalidArgument("--mesh auto is for strategy " + joined(known) + ", and it is '" +
+                          strategy + "'; give one of them");
+  return static_cast<int>(found - known.begin());
 }
 
 std::optional<TrainerState> state_of(const fs::path& checkpoint) {
@@ -343,6 +354,12 @@ TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ra
     const auto is_one = recipe.kind == RecipeKind::kTexts ? is_text_model : is_language_model;
     if (const auto found = find_in_run(plan.config.model, is_one)) plan.config.model = *found;
     if (fs::is_directory(plan.config.model)) make_absolute(plan.config.model);
+  }
+  if (plan.config.mesh == kAutoMesh) {
+    std::optional<int> zero;
+    if (arguments.gives("strategy")) zero = stage_of(plan.config.strategy);
+    plan.chosen =
+        under_options(arguments, [&] { return choose_mesh(zero, process_env(), &plan.config); });
   }
   plan.config = under_options(arguments, [&] { return resolved(plan.config); });
   if (!plan.config.device.empty())

@@ -50,6 +50,7 @@ struct TrainPlan {
   // checkpoint does not have it.
   std::optional<TrainConfig> recorded = std::nullopt;
   std::optional<TrainerState> stands = std::nullopt;
+  std::string chosen = {};  // of --mesh auto: a line that says what was chosen
 };
 
 // The text about a plan to resume a run that has done everything that it is asked for; "" for

@@ -12,6 +12,7 @@
 #include "lockstep/checkpoint/on_root.h"
 #include "lockstep/checkpoint/small_file.h"
 #include "lockstep/cli/engine/train/arguments.h"
+#include "lockstep/cli/engine/train/auto_mesh.h"
 #include "lockstep/cli/engine/train/stop.h"
 #include "lockstep/cli/engine/train/summary.h"
 #include "lockstep/comm/init.h"
@@ -121,6 +122,10 @@ int start_ranks(const TrainPlan& plan, const TrainArguments& arguments, const St
   launch::LaunchOptions options;
   options.command = {"lockstep", "train"};
   options.command.insert(options.command.end(), run.arguments.begin(), run.arguments.end());
+  if (!plan.chosen.empty()) {  // options that come later win
+    const Arguments layout = options_of_layout(plan.config);
+    options.command.insert(options.command.end(), layout.begin(), layout.end());
+  }
   options.program = self().string();
   options.nproc = static_cast<int>(plan.config.nproc);
   options.on_failure = arguments.on_failure;
@@ -156,6 +161,8 @@ int train_command(const Arguments& arguments) {
       if (!parsed.quiet) std::cout << finished << std::flush;
       return 0;
     }
+    if (!plan.chosen.empty() && !parsed.quiet && (alone || job.rank == 0))
+      write_all(STDERR_FILENO, plan.chosen + "\n");
     // A command that starts the ranks has the restarts itself.
     if (alone)
       check_eviction(plan.config.evict_stragglers, parsed.max_restarts);

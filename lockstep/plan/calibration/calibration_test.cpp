@@ -1,0 +1,129 @@
+// Calibration: figures that are known come out of samples that they explain; files.
+#include "lockstep/plan/calibration/calibration.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/internal/test_support.h"
+
+namespace lockstep::inline v0::plan {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::vector<ProductSample> samples(Precision precision, double peak, double half) {
+  std::vector<ProductSample> all;
+  for (const int64_t size : {128, 256, 512, 1024, 2048}) {
+    const auto n = static_cast<double>(size);
+    const double flops = peak * std::pow(n / (n + half), 3);
+    all.push_back({.precision = precision, .size = size, .seconds = 2 * n * n * n / flops});
+  }
+  return all;
+}
+
+TEST(Calibration, FindsThePeakAndWhereHalfOfItIsReached) {
+  auto all = samples(Precision::kFloat32, 1e11, 40);
+  const auto narrow = samples(Precision::kBFloat16, 4e11, 0);
+  all.insert(all.end(), narrow.begin(), narrow.end());
+  const ProductFit wide = fit_products(all, Precision::kFloat32);
+  EXPECT_NEAR(wide.peak, 1e11, 1e9);
+  EXPECT_NEAR(wide.half, 40, 1.5);
+  EXPECT_LT(wide.error, 0.01);
+  EXPECT_NEAR(fit_products(all, Precision::kBFloat16).peak, 4e11, 1);
+  EXPECT_EQ(fit_products(all, Precision::kBFloat16).half, 0);
+  EXPECT_EQ(fit_products(all, Precision::kFloat8).peak, 0) << "nothing was measured";
+  all[2].seconds *= 1.3;  // a disturbance
+  EXPECT_GT(fit_products(all, Precision::kFloat32).error, 0.1);
+}
+
+// The time that the planner computes with the link is the sample's.
+TEST(Calibration, ALinkExplainsItsCollectives) {
+  const Link link{.latency = 5e-6, .bandwidth = 8e9};
+  std::vector<CollectiveSample> all;
+  for (const int ranks : {2, 4}) {
+    const double share = (ranks - 1.0) / ranks;
+    all.push_back({Collective::kAllReduce, ranks, 2 * (ranks - 1) * link.latency,
+                   2 * share / link.bandwidth});
+    all.push_back(
+        {Collective::kAllGather, ranks, (ranks - 1) * link.latency, share / link.bandwidth});
+  }
+  all.push_back({Collective::kSend, 2, link.latency, 1 / link.bandwidth});
+  const Link found = fit_link(all);
+  EXPECT_NEAR(found.latency, link.latency, 1e-12);
+  EXPECT_NEAR(found.bandwidth, link.bandwidth, 1);
+  Machine machine = known_machine("xeon-8480");
+  machine.inside = found;
+  const double bytes = 64e6;
+  EXPECT_NEAR(collective_time(Collective::kAllReduce, bytes, {.ranks = 2, .per_host = 2}, machine),
+              all[0].alpha + all[0].beta * bytes, 1e-9);
+}
+
+Measurements measured() {
+  Measurements all{.name = "here", .ranks = 2};
+  all.products = samples(Precision::kFloat32, 1e11, 40);
+  all.copied = 1e10;
+  all.launch = 2e-6;
+  all.attention_flops = 3e10;
+  all.memory = 8e9;
+  all.fixed_bytes = 2e8;
+  all.inside = {{Collective::kAllReduce, 2, 1e-5, 1e-10}};
+  all.between = {{Collective::kAllReduce, 2, 4e-5, 5e-10}};
+  all.between_over = "tcp";
+  return all;
+}
+
+TEST(Calibration, AMachineAndItsStackSurviveTheirFile) {
+  const Calibration here = calibration_of(measured());
+  EXPECT_EQ(here.machine.ranks_per_host, 2);
+  EXPECT_NEAR(here.machine.float32, 1e11, 1e9);
+  EXPECT_EQ(here.machine.bfloat16, 0);
+  EXPECT_NEAR(here.machine.inside.bandwidth, 1e10, 1);
+  EXPECT_NEAR(here.machine.between.bandwidth, 2e9, 1);
+  ASSERT_TRUE(here.stack.has_value());
+  EXPECT_EQ(here.stack->matrix, 1);
+  EXPECT_NEAR(here.stack->attention, 0.3, 0.01);
+  EXPECT_EQ(here.stack->overlap, 0);
+  const TestDirectory folder;
+  const std::string file = folder.write("machine.json", to_json(here));
+  const Calibration again = find_calibration(file);
+  EXPECT_EQ(to_json(again), to_json(here));
+  EXPECT_EQ(again.machine, here.machine);
+  EXPECT_EQ(again.stack, here.stack);
+  folder.write("machine.json", to_json(here.machine));
+  EXPECT_FALSE(find_calibration(file).stack.has_value()) << "a machine alone";
+  EXPECT_EQ(find_calibration("h100").machine, known_machine("h100"));
+}
+
+TEST(Calibration, WithoutAnotherHostLinksBetweenAreAsInside) {
+  Measurements alone = measured();
+  alone.between.clear();
+  const Machine machine = calibration_of(alone).machine;
+  EXPECT_EQ(machine.between, machine.inside);
+}
+
+TEST(Calibration, MistakesAreOneLine) {
+  const auto refusal = [](void (*change)(Measurements&)) {
+    Measurements all = measured();
+    change(all);
+    return message_of<InvalidArgument>([&] { calibration_of(all); });
+  };
+  EXPECT_THAT(refusal([](Measurements& m) { m.products.clear(); }),
+              HasSubstr("no product in float32"));
+  EXPECT_THAT(refusal([](Measurements& m) { m.copied = 0; }), HasSubstr("no copy"));
+  EXPECT_THAT(refusal([](Measurements& m) { m.inside.clear(); }), HasSubstr("no collective"));
+  const auto of_file = [](const std::string& text) {
+    return message_of<InvalidArgument>([&] { calibration_from_json(text, "m.json"); });
+  };
+  EXPECT_THAT(of_file("{"), StartsWith("m.json"));
+  EXPECT_THAT(of_file("{\"stack\": 3}"), StartsWith("m.json"));
+  EXPECT_THAT(of_file("[]"), StartsWith("m.json"));
+  EXPECT_THAT(message_of<InvalidArgument>([] { find_calibration("h101"); }),
+              HasSubstr("did you mean h100"));
+}
+
+}  // namespace
+}  // namespace lockstep::inline v0::plan
