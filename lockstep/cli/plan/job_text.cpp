@@ -30,7 +30,7 @@ std::string zero_text(const Layout& layout) {
   return std::to_string(layout.zero);
 }
 
-std::vector<Shown> columns_of(const JobPlan& job) {
+std::vector<Shown> table_columns(const JobPlan& job) {
   return {
       {{"mesh", Align::kLeft}, 0, [](const Candidate& c) { return mesh_text(c.layout); }},
       {{"zero"}, 0, [](const Candidate& c) { return zero_text(c.layout); }},
@@ -86,7 +86,7 @@ std::string table_of(const std::vector<Shown>& shown, const std::vector<Candidat
 
 std::string fitting_table(const JobPlan& job, const std::vector<Candidate>& candidates,
                           bool numbered, size_t columns) {
-  std::vector<Shown> shown = columns_of(job);
+  std::vector<Shown> shown = table_columns(job);
   for (;;) {
     std::string text = table_of(shown, candidates, numbered);
     const auto least = std::max_element(
