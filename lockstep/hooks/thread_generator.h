@@ -7,6 +7,8 @@
 #include <functional>
 #include <memory>
 
+#include "lockstep/core/export.h"
+
 namespace lockstep::inline v0::hooks {
 
 namespace internal {
@@ -17,7 +19,7 @@ class KeyOnThread;
 // result of `generator`, which is called by the first of them and outlives this. It works for CPU
 // tensors only: do not make it where a thread works on another device. A thread may have one at a
 // time.
-class ThreadGenerator {
+class LOCKSTEP_API ThreadGenerator {
  public:
   explicit ThreadGenerator(std::function<const at::Generator&()> generator);
   ~ThreadGenerator();

@@ -22,6 +22,7 @@
 #include "lockstep/mesh/mesh_layout.h"
 #include "lockstep/model/lm_config.h"
 #include "lockstep/parallel/context/context_layout.h"
+#include "lockstep/plan/refused_products.h"
 
 namespace lockstep::inline v0 {
 

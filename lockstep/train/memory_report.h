@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/core/export.h"
 #include "lockstep/train/step_memory.h"
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/train_loop.h"
@@ -16,30 +17,30 @@
 namespace lockstep::inline v0 {
 
 // Binary units: "409 MiB".
-std::string bytes_text(int64_t bytes);
+LOCKSTEP_API std::string bytes_text(int64_t bytes);
 // "parameters 205 MiB, gradients 205 MiB, optimizer 409 MiB, buffers 79 MiB, activations 1.2 GiB,
 // temporaries 80 MiB"; "average 205 MiB" before the activations where there is one. Parts without
 // bytes are left out.
-std::string to_text(const StepMemory& memory);
+LOCKSTEP_API std::string to_text(const StepMemory& memory);
 // {"parameters": ..., ..., "total": ...} in bytes. "total" may be less than the sum of the parts
 // (StepBytes::overlap).
-nlohmann::ordered_json to_json(const StepMemory& memory);
+LOCKSTEP_API nlohmann::ordered_json to_json(const StepMemory& memory);
 // Draws a bar for each of them, with a colour for each part.
-std::string memory_svg(const StepMemory& predicted, const StepMemory& allocated,
+LOCKSTEP_API std::string memory_svg(const StepMemory& predicted, const StepMemory& allocated,
                        bool chinese = false);
 
 // A rank's.
-struct RankMemory {
+struct LOCKSTEP_API RankMemory {
   StepMemory predicted, allocated;  // allocated: zeros before the first step
   // By which share of what was allocated the prediction is above it (below 0: below it).
   double difference() const;
 };
 // {"predicted": {...}, "allocated": {...}, "difference_percent": 0.4, "ranks": [{"predicted": bytes,
 // "allocated": bytes}, ...]}: of rank 0 in parts, and of every rank the totals.
-nlohmann::ordered_json to_json(const std::vector<RankMemory>& ranks);
+LOCKSTEP_API nlohmann::ordered_json to_json(const std::vector<RankMemory>& ranks);
 
 // Collective: its constructor, and on_step() after the first step.
-class MemoryCallback final : public TrainCallback {
+class LOCKSTEP_API MemoryCallback final : public TrainCallback {
  public:
   // The strategy and the optimizer must outlive it. On rank 0 `say` gets a line before the first
   // step, and one after it: of the rank that takes most. Empty: no lines. `picture`: the file of
