@@ -140,7 +140,8 @@ LoopEnd run_loop(LoopRun run) {
     add_records(run, loop, start);
   });
   model.has_made_room();
-  const auto step = run.plan ? std::optional(run.plan().bytes) : std::nullopt;
+  // Where a rank died there may be gradients of a step, which a trial would drop.
+  const auto step = run.plan && start != Start::kInPlace ? std::optional(run.plan().bytes) : std::nullopt;
   const bool here = says && comm.rank() == 0;
   if (here && !run.layout.empty()) say(run.layout);
   // Its lines come before the bar.

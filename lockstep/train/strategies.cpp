@@ -127,7 +127,8 @@ class LogicalGradients final : public StrategyGradients {
   }
   void compute_in_vain(const std::function<at::Tensor()>& loss,
                        const std::function<void()>& done) override {
-    compute(loss);
+    // Without synchronize(), which would end the step: its streams and buffers could not go back.
+    ranks().backward(loss());
     done();
     ranks().leave_out();
   }
