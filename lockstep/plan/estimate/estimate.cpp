@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "lockstep/plan/estimate/internal/chunk_times.h"
+#include "lockstep/plan/estimate/internal/real.h"
 #include "lockstep/plan/estimate/internal/short_schedule.h"
 #include "lockstep/plan/pipeline_timing.h"
 
@@ -13,10 +14,6 @@ namespace {
 
 using internal::ChunkTimes;
 using internal::Pass;
-
-double as(int64_t number) {
-  return static_cast<double>(number);
-}
 
 // What happens once a step: averages of gradients, gathers of parameters, the optimizer.
 struct Once {
@@ -77,10 +74,10 @@ Once once_of(const StageParameters& parameters, const Layout& layout, const Mach
   }
   // Each element of the state is read and written, the gradient read twice: for its norm, and for the update.
   const bool divided = layout.zero >= 1;
-  const double own = divided ? parameters.dense / as(layout.shard_ranks > 0 ? layout.shard_ranks
-                                                                            : layout.replicas()) +
-                                   parameters.experts / std::max(1.0, as(layout.expert_replicas()))
-                             : parameters.dense + parameters.experts;
+  const double own =
+      divided ? parameters.dense / real(layout.shard_ranks > 0 ? layout.shard_ranks : layout.replicas()) +
+                    parameters.experts / std::max(1.0, real(layout.expert_replicas()))
+              : parameters.dense + parameters.experts;
   const double bytes = 2 * state.optimizer + 2 * state.parameter + 2 * state.gradient;
   if (layout.adapter_rank == 0)
     once.optimizer = own * bytes / (machine.memory_bandwidth * stack.memory);
@@ -93,7 +90,7 @@ struct Piped {
 };
 Piped piped(const Layout& layout, const std::vector<ChunkTimes>& chunks,
             const PipelineSchedule& schedule, double slowest) {
-  const double batches = as(layout.micro_batches());
+  const double batches = real(layout.micro_batches());
   if (layout.pipe == 1) return {batches * slowest, batches * slowest};
   std::vector<PipelineTimes> times;
   for (const ChunkTimes& chunk : chunks)
@@ -184,7 +181,7 @@ Estimate estimate(const ModelShape& model, const Layout& layout, const Machine& 
   for (size_t i = 0; i < stages.size(); ++i)
     if (stages[i].all() > stages[most].all()) most = i;
   const ChunkTimes& slowest = stages[most];
-  const double batches = as(layout.micro_batches());
+  const double batches = real(layout.micro_batches());
   const Piped pipe = piped(layout, chunks, schedule, slowest.all());
 
   TimeParts& time = found.time;
@@ -220,11 +217,11 @@ Estimate estimate(const ModelShape& model, const Layout& layout, const Machine& 
   time.parameters += once.parameters;
   time.optimizer = once.optimizer;
   const double plain = time.total() + batches * stack.host;
-  const double late = stack.straggling * std::log2(std::max<double>(1, as(layout.ranks())));
+  const double late = stack.straggling * std::log2(std::max<double>(1, real(layout.ranks())));
   time.host = batches * stack.host + plain * late;
   found.step = time.total();
-  found.tokens_per_second =
-      as(layout.global_batch * layout.sequence) / found.step / as(layout.ranks());
+  found.tokens_per_second = real(layout.global_batch * layout.sequence) / found.step /
+                            real(layout.ranks());
   found.bubble = time.bubble / found.step;
   found.exposed = time.exposed() / found.step;
   return found;
@@ -242,7 +239,7 @@ double utilization(const Estimate& found, const ModelShape& model, const Layout&
 }
 
 double step_of(double tokens_per_second, const Layout& layout) {
-  return as(layout.global_batch * layout.sequence) / tokens_per_second / as(layout.ranks());
+  return real(layout.global_batch * layout.sequence) / tokens_per_second / real(layout.ranks());
 }
 
 }  // namespace lockstep::inline v0::plan

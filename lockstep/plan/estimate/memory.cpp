@@ -4,20 +4,17 @@
 #include <map>
 #include <utility>
 
+#include "lockstep/plan/estimate/internal/real.h"
 #include "lockstep/plan/estimate/internal/short_schedule.h"
 
 namespace lockstep::inline v0::plan {
 namespace {
 
-double elements(int64_t number) {
-  return static_cast<double>(number);
-}
-
 // A layer's parameters on one rank.
 StageParameters layer_share(const ModelShape& model, int64_t layer, const Layout& layout) {
   const LayerParameters all = layer_parameters(model, layer);
-  return {.dense = elements(all.attention + all.mlp) / layout.tensor + elements(all.norms + all.router),
-          .experts = elements(all.experts) / layout.expert / layout.expert_tensor()};
+  return {.dense = real(all.attention + all.mlp) / layout.tensor + real(all.norms + all.router),
+          .experts = real(all.experts) / layout.expert / layout.expert_tensor()};
 }
 
 // The first and one past the last layer of each chunk.
@@ -37,7 +34,7 @@ struct Shards {
 };
 Shards shards_of(const Layout& layout) {
   const auto within = [&](int64_t ranks) {
-    return elements(layout.shard_ranks > 0 ? std::min<int64_t>(ranks, layout.shard_ranks) : ranks);
+    return real(layout.shard_ranks > 0 ? std::min<int64_t>(ranks, layout.shard_ranks) : ranks);
   };
   return {within(layout.replicas()), std::max(1.0, within(layout.expert_replicas()))};
 }
@@ -49,9 +46,9 @@ double divided(const StageParameters& parameters, const Shards& shards, bool yes
 
 // Adapters: two factors beside each of a layer's matrices.
 double adapter_parameters(const ModelShape& m, const Layout& layout, double layers) {
-  const double widths = elements(m.heads * m.head_width() + 2 * m.key_value_heads() * m.head_width() +
+  const double widths = real(m.heads * m.head_width() + 2 * m.key_value_heads() * m.head_width() +
                            m.heads * m.value_width() + 4 * m.hidden + 3 * m.ffn);
-  return elements(layout.adapter_rank) * widths * layers / layout.tensor;
+  return real(layout.adapter_rank) * widths * layers / layout.tensor;
 }
 
 // The most bytes of activations that a stage holds at once.
@@ -97,10 +94,11 @@ std::vector<StageParameters> stage_parameters(const ModelShape& model, const Lay
   }
   const auto first = static_cast<size_t>(schedule.stage_of.front());
   const auto last = static_cast<size_t>(schedule.stage_of.back());
-  const double words = elements(model.vocab * model.hidden) / layout.tensor;
-  stages[first].dense += words + elements(embedding_parameters(model) - model.vocab * model.hidden);
-  const double head = model.head && !model.tied ? elements(model.vocab * model.hidden) : 0;
-  stages[last].dense += head / layout.tensor + elements(head_parameters(model)) - head;
+  const double words = real(model.vocab * model.hidden) / layout.tensor;
+  stages[first].dense +=
+      words + real(embedding_parameters(model) - model.vocab * model.hidden);
+  const double head = model.head && !model.tied ? real(model.vocab * model.hidden) : 0;
+  stages[last].dense += head / layout.tensor + real(head_parameters(model)) - head;
   // Both ends have a tied matrix.
   if (model.head && model.tied && first != last) stages[last].dense += words;
   return stages;
@@ -114,7 +112,7 @@ StageMemory estimate_memory(const ModelShape& model, const Layout& layout, const
   const StateBytes state = state_bytes(layout);
   const Shards shards = shards_of(layout);
   const bool narrow = layout.precision != Precision::kFloat32;
-  const double element = narrow ? 2 : 4, rows = elements(layout.rows());
+  const double element = narrow ? 2 : 4, rows = real(layout.rows());
   const double alone = layout.divides_rows ? layout.tensor : 1;
 
   // A layer of each kind is counted once.
@@ -135,7 +133,7 @@ StageMemory estimate_memory(const ModelShape& model, const Layout& layout, const
     for (int64_t layer = first; layer < last; ++layer) bytes += kept[kind_of(layer)];
     of_chunk.push_back(bytes);
   }
-  const double words = elements(model.vocab * model.hidden) / layout.tensor;
+  const double words = real(model.vocab * model.hidden) / layout.tensor;
   const int first = schedule.stage_of.front(), last = schedule.stage_of.back();
 
   StageMemory found;
@@ -147,7 +145,7 @@ StageMemory estimate_memory(const ModelShape& model, const Layout& layout, const
     parts.optimizer = state.optimizer * divided(parameters, shards, layout.zero >= 1);
     if (layout.adapter_rank > 0) {
       // Adapters have everything in 32 bits.
-      const double own = adapter_parameters(model, layout, elements(model.layers) / layout.pipe);
+      const double own = adapter_parameters(model, layout, real(model.layers) / layout.pipe);
       parts.parameters += 4 * own;
       parts.gradients = 4 * own;
       parts.optimizer = 8 * own;
@@ -158,8 +156,8 @@ StageMemory estimate_memory(const ModelShape& model, const Layout& layout, const
     for (const int kind : {0, 1}) working = std::max(working, whole[kind] - kept[kind]);
     if (layout.activations != Activations::kKept) parts.activations += working;
     if (stage == last && model.head) {
-      parts.logits = rows * elements(model.vocab) / layout.tensor * stack.logit_bytes;
-      parts.activations += 2 * rows * elements(model.hidden) * element / alone;
+      parts.logits = rows * real(model.vocab) / layout.tensor * stack.logit_bytes;
+      parts.activations += 2 * rows * real(model.hidden) * element / alone;
     }
     if (layout.zero >= 3) {
       const double unit = stage == first || stage == last ? std::max(largest, words) : largest;
@@ -168,9 +166,9 @@ StageMemory estimate_memory(const ModelShape& model, const Layout& layout, const
     } else if (narrow && !layout.masters) {
       parts.gathered = 2 * (parameters.dense + parameters.experts);  // casts, kept for the backward
     }
-    if (layout.pipe > 1) parts.buffers += 4 * rows * elements(model.hidden) * element / alone;
+    if (layout.pipe > 1) parts.buffers += 4 * rows * real(model.hidden) * element / alone;
     if (layout.tensor > 1)
-      parts.buffers += (layout.divides_rows ? 2 : 1) * rows * elements(model.hidden) * element;
+      parts.buffers += (layout.divides_rows ? 2 : 1) * rows * real(model.hidden) * element;
     parts.fixed = stack.fixed_bytes;
     parts.fragmentation = stack.fragmentation * (parts.activations + parts.logits + parts.gathered);
     found.stages.push_back(parts);

@@ -26,7 +26,7 @@ std::vector<Stack> make_stacks() {
   };
 }
 
-const std::vector<Stack>& stack_table() {
+const std::vector<Stack>& all_stacks() {
   static const std::vector<Stack> all = make_stacks();
   return all;
 }
@@ -36,14 +36,14 @@ const std::vector<Stack>& stack_table() {
 const std::vector<std::string>& stack_names() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> all;
-    for (const Stack& stack : stack_table()) all.push_back(stack.name);
+    for (const Stack& stack : all_stacks()) all.push_back(stack.name);
     return all;
   }();
   return names;
 }
 
 const Stack& known_stack(std::string_view name) {
-  for (const Stack& stack : stack_table())
+  for (const Stack& stack : all_stacks())
     if (stack.name == name) return stack;
   const std::string nearest = nearest_name(name, stack_names());
   throw InvalidArgument("there is no stack '" + std::string(name) + "'" +

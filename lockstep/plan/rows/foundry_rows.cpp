@@ -15,25 +15,26 @@ struct FoundryRow {
   bool reshard = true;
 };
 
-void add(const std::vector<FoundryRow>& table, const char* machine, const char* stack, bool pure,
+void add_foundry(const std::vector<FoundryRow>& table, const char* machine, const char* stack, bool pure,
          std::vector<PublishedRow>& rows) {
   for (const FoundryRow& r : table) {
-    PublishedRow row{
-        .source = "llm-foundry",
-        .label = std::string(r.model) + ", " + machine + " x " + std::to_string(r.gpus),
-        .model = known_model(std::string("mpt-") + r.model),
-        .layout = {.data = r.gpus,
-                   .zero = 3,
-                   .reshard = r.reshard,
-                   .micro_batch = r.micro,
-                   .global_batch = r.micro * r.steps * r.gpus,
-                   .sequence = r.sequence,
-                   .masters = false,
-                   .gradient_bytes = pure ? 2 : 4,
-                   .activations = r.recomputed ? Activations::kRecomputed : Activations::kKept},
-        .machine = machine,
-        .stack = stack,
-        .fitted = r.fitted};
+    PublishedRow row{.source = "llm-foundry",
+                     .label = std::string(r.model) + ", " + machine + " x " +
+                              std::to_string(r.gpus),
+                     .model = known_model(std::string("mpt-") + r.model),
+                     .layout = {.data = r.gpus,
+                                .zero = 3,
+                                .reshard = r.reshard,
+                                .micro_batch = r.micro,
+                                .global_batch = r.micro * r.steps * r.gpus,
+                                .sequence = r.sequence,
+                                .masters = false,
+                                .gradient_bytes = pure ? 2 : 4,
+                                .activations = r.recomputed ? Activations::kRecomputed
+                                                            : Activations::kKept},
+                     .machine = machine,
+                     .stack = stack,
+                     .fitted = r.fitted};
     row.model.positions = r.sequence;
     if (r.sequence != 2048) row.label += ", " + std::to_string(r.sequence) + " tokens";
     row.step = step_of(r.tokens, row.layout);
@@ -45,7 +46,7 @@ void add(const std::vector<FoundryRow>& table, const char* machine, const char* 
 
 std::vector<PublishedRow> foundry_rows() {
   std::vector<PublishedRow> rows;
-  add({{"70b", 512, 8, 1, true, 1007},
+  add_foundry({{"70b", 512, 8, 1, true, 1007},
        {"70b", 256, 8, 1, true, 1035},
        {"70b", 128, 8, 1, true, 1058},
        {"70b", 64, 8, 4, true, 1039},
@@ -74,9 +75,9 @@ std::vector<PublishedRow> foundry_rows() {
        {"1b", 64, 20, 1, false, 44402},
        {"1b", 8, 14, 1, false, 45455, true}},
       "h100", "llm-foundry", false, rows);
-  add({{"70b", 64, 8, 4, true, 410}, {"70b", 32, 2, 16, true, 373}}, "a100-80", "llm-foundry-a100",
-      true, rows);
-  add({{"30b", 8, 3, 21, true, 916, true},
+  add_foundry({{"70b", 64, 8, 4, true, 410}, {"70b", 32, 2, 16, true, 373}}, "a100-80",
+      "llm-foundry-a100", true, rows);
+  add_foundry({{"30b", 8, 3, 21, true, 916, true},
        {"13b", 8, 2, 3, false, 2262},
        {"13b", 8, 10, 3, true, 2060, false, 4096},
        {"7b", 8, 6, 2, false, 4641},
@@ -89,7 +90,7 @@ std::vector<PublishedRow> foundry_rows() {
        {"350m", 8, 32, 2, false, 58782},
        {"125m", 8, 40, 2, false, 142830, true}},
       "a100-80", "llm-foundry-a100", false, rows);
-  add({{"70b", 128, 4, 1, true, 376},
+  add_foundry({{"70b", 128, 4, 1, true, 376},
        {"70b", 64, 2, 1, true, 276},
        {"30b", 128, 6, 1, true, 865},
        {"30b", 32, 4, 1, true, 857},

@@ -2,14 +2,11 @@
 
 #include <algorithm>
 
+#include "lockstep/plan/estimate/internal/real.h"
 #include "lockstep/plan/model/operators.h"
 
 namespace lockstep::inline v0::plan::internal {
 namespace {
-
-double as(int64_t number) {
-  return static_cast<double>(number);
-}
 
 // A layer's passes, and what it sends.
 struct LayerTimes {
@@ -22,7 +19,7 @@ class Clock {
   Clock(const ModelShape& model, const Layout& layout, const Machine& machine, const Stack& stack)
       : model_(model), layout_(layout), machine_(machine), stack_(stack) {
     element_ = layout.precision == Precision::kFloat32 ? 4 : 2;
-    rows_ = as(layout.rows());
+    rows_ = real(layout.rows());
     alone_ = layout.divides_rows ? layout.tensor : 1;
     tensor_ = place_of(layout, "tensor", machine.ranks_per_host);
     context_ = place_of(layout, "context", machine.ranks_per_host);
@@ -38,11 +35,11 @@ class Clock {
   LayerTimes layer(int64_t index) const;
   Pass embeddings_forward() const {
     Pass pass;
-    pass.head = moved(4 * rows_ * as(model_.hidden) / alone_);
+    pass.head = moved(4 * rows_ * real(model_.hidden) / alone_);
     return pass;
   }
-  // The head and the loss; `products`: how many of the forward's size.
-  Pass head(double products) const;
+  // The head, with the loss or without it.
+  Pass head(bool loss) const;
   double message() const;
   double send(Collective collective, double bytes, const GroupPlace& place) const {
     return collective_time(collective, bytes, place, machine_, stack_.links);
@@ -60,13 +57,14 @@ class Clock {
   }
   double bandwidth() const { return machine_.memory_bandwidth * stack_.memory; }
   double moved(double elements) const { return elements * element_ / bandwidth(); }
-  // Eight bits are made of sixteen: read, and written for two layouts.
-  double cast(const MatrixProduct& p) const {
+  // Eight bits are made of sixteen: read, and written for two layouts. Of the weights it happens once a step, and is
+  // not counted.
+  double cast(double elements) const {
     if (layout_.precision != Precision::kFloat8 || machine_.float8 == 0) return 0;
-    return 4 * p.count * (p.rows * p.inner + p.inner * p.columns) / bandwidth();
+    return 4 * elements / bandwidth();
   }
   double reduce_of_rows() const;
-  void add_communication(int64_t index, double layer_bytes, LayerTimes& times) const;
+  void add_communication(int64_t index, LayerTimes& times) const;
   void add_gathers(int64_t index, LayerTimes& times) const;
 
   const ModelShape& model_;
@@ -79,7 +77,7 @@ class Clock {
 
 // The sum over tensor of a layer's rows, whole or with rows divided: as many bytes in both ways.
 double Clock::reduce_of_rows() const {
-  const double bytes = rows_ * as(model_.hidden) * element_;
+  const double bytes = rows_ * real(model_.hidden) * element_;
   return layout_.divides_rows ? send(Collective::kReduceScatter, bytes, tensor_) +
                                     send(Collective::kAllGather, bytes, tensor_)
                               : send(Collective::kAllReduce, bytes, tensor_);
@@ -87,28 +85,31 @@ double Clock::reduce_of_rows() const {
 
 LayerTimes Clock::layer(int64_t index) const {
   const bool experts = model_.layer_has_experts(index);
-  const double copies =
-      rows_ * as(model_.experts_per_token) / (layout_.experts_folded ? layout_.tensor : 1);
-  const LayerOperators found =
-      layer_operators(model_, index,
-                      {.rows = rows_,
-                       .sequence = as(layout_.sequence),
-                       .tensor = layout_.tensor,
-                       .expert_tensor = layout_.expert_tensor(),
-                       .experts_here = experts ? as(model_.experts) / layout_.expert : 0,
-                       .expert_rows = experts ? copies : 0});
+  const double copies = rows_ * real(model_.experts_per_token) /
+                        (layout_.experts_folded ? layout_.tensor : 1);
+  const LayerOperators found = layer_operators(
+      model_, index,
+      {.rows = rows_,
+       .sequence = real(layout_.attended > 0 ? layout_.attended : layout_.sequence),
+       .tensor = layout_.tensor,
+       .expert_tensor = layout_.expert_tensor(),
+       .experts_here = experts ? real(model_.experts) / layout_.expert : 0,
+       .expert_rows = experts ? copies : 0});
   LayerTimes times;
   Pass& forward = times.forward;
-  double launches = 4;
+  constexpr double kLaunches = 4;  // of what is not a product, fused as far as it can be
+  double inputs = 0, outputs = 0;  // casts of a product's input, and of its output's gradient
   for (const MatrixProduct& p : found.products) {
-    const bool router = experts && p.columns == as(model_.experts);
+    const bool router = experts && p.columns == real(model_.experts);
     forward.matrices += product(p, router ? Precision::kBFloat16 : layout_.precision);
-    if (!router) forward.elementwise += cast(p);
+    if (router) continue;
+    inputs += cast(p.count * p.rows * p.inner);
+    outputs += cast(p.count * p.rows * p.columns);
   }
   double elements = (found.whole_rows / alone_ + found.divided) * stack_.passes;
-  const double masks = model_.dropout ? 2 * rows_ * as(model_.hidden) / alone_ : 0;
+  const double masks = model_.dropout ? 2 * rows_ * real(model_.hidden) / alone_ : 0;
   elements += masks * stack_.passes;
-  forward.elementwise += std::max(moved(elements), launches * machine_.launch);
+  forward.elementwise = std::max(moved(elements), kLaunches * machine_.launch);
   double scores = 0;  // elementwise work on attention's scores
   const Precision wide =
       layout_.precision == Precision::kFloat8 ? Precision::kBFloat16 : layout_.precision;
@@ -117,19 +118,21 @@ LayerTimes Clock::layer(int64_t index) const {
   } else {
     const double flops = found.score_flops * (model_.causal ? 2 : 1);
     forward.attention = flops / (machine_.peak(wide) * stack_.attention);
-    // Written by the product, read and written by the softmax, with dropout once more and its mask, read by the next.
-    scores = found.scores * (model_.dropout ? 6 * element_ + 1 : 4 * element_) / bandwidth();
+    // Read and written by the softmax; with dropout once more, and its mask.
+    scores = found.scores * (model_.dropout ? 4 * element_ + 1 : 2 * element_) * stack_.passes /
+             bandwidth();
     forward.elementwise += scores;
   }
   // Gradients of inputs: as many products; norms and the like read what they read and the gradients.
   Pass& backward = times.backward;
   backward.matrices = forward.matrices;
-  backward.elementwise = 1.5 * forward.elementwise;
+  backward.elementwise = 1.5 * forward.elementwise + outputs;
+  forward.elementwise += inputs;
   // A kernel of all attention computes the scores again: five products for two.
   backward.attention = forward.attention * (stack_.fused_attention ? 2.5 : 2);
   if (layout_.adapter_rank == 0) times.weights.matrices = forward.matrices;
   const double computed = forward.total();
-  add_communication(index, 0, times);
+  add_communication(index, times);
   switch (layout_.activations) {
     case Activations::kKept:
       break;
@@ -154,9 +157,9 @@ LayerTimes Clock::layer(int64_t index) const {
   return times;
 }
 
-void Clock::add_communication(int64_t index, double, LayerTimes& times) const {
+void Clock::add_communication(int64_t index, LayerTimes& times) const {
   const bool experts = model_.layer_has_experts(index);
-  const double hidden = as(model_.hidden);
+  const double hidden = real(model_.hidden);
   if (layout_.tensor > 1) {
     const double sums = experts && layout_.experts_folded ? 1 : 2;
     const double time = sums * reduce_of_rows();
@@ -165,8 +168,8 @@ void Clock::add_communication(int64_t index, double, LayerTimes& times) const {
   }
   if (layout_.context > 1) {
     const double keys = model_.kv_rank > 0
-                            ? as(model_.heads) * as(model_.score_width() + model_.value_width())
-                            : 2 * as(model_.key_value_heads() * model_.head_width());
+                            ? real(model_.heads) * real(model_.score_width() + model_.value_width())
+                            : 2 * real(model_.key_value_heads() * model_.head_width());
     const double bytes = rows_ * keys / layout_.tensor * element_;
     const double steps = layout_.context - 1;
     // Blocks of keys and values go round while the block before them is used.
@@ -175,8 +178,8 @@ void Clock::add_communication(int64_t index, double, LayerTimes& times) const {
     times.backward.context = exposed(2 * time, times.backward.attention, stack_.overlap);
   }
   if (experts && layout_.expert > 1) {
-    const double copies =
-        rows_ * as(model_.experts_per_token) / (layout_.experts_folded ? layout_.tensor : 1);
+    const double copies = rows_ * real(model_.experts_per_token) /
+                          (layout_.experts_folded ? layout_.tensor : 1);
     const double time = 2 * send(Collective::kAllToAll, copies * hidden * element_, expert_);
     times.forward.expert = times.backward.expert = time;
   }
@@ -187,9 +190,9 @@ void Clock::add_communication(int64_t index, double, LayerTimes& times) const {
 void Clock::add_gathers(int64_t index, LayerTimes& times) const {
   if (layout_.zero < 3 || !layout_.reshard) return;
   const LayerParameters all = layer_parameters(model_, index);
-  const double parameters = as(all.attention + all.mlp) / layout_.tensor +
-                            as(all.norms + all.router) +
-                            as(all.experts) / layout_.expert / layout_.expert_tensor();
+  const double parameters = real(all.attention + all.mlp) / layout_.tensor +
+                            real(all.norms + all.router) +
+                            real(all.experts) / layout_.expert / layout_.expert_tensor();
   const double gather = send(Collective::kAllGather, parameters * element_, shards_);
   const double reduce =
       send(Collective::kReduceScatter, parameters * state_bytes(layout_).gradient, shards_);
@@ -198,18 +201,18 @@ void Clock::add_gathers(int64_t index, LayerTimes& times) const {
   times.backward.parameters = exposed(gather + reduce, window, stack_.overlap);
 }
 
-Pass Clock::head(double products) const {
+Pass Clock::head(bool loss) const {
   Pass pass;
-  const double words = as(model_.vocab) / layout_.tensor;
+  const double words = real(model_.vocab) / layout_.tensor;
   const Precision wide =
       layout_.precision == Precision::kFloat8 ? Precision::kBFloat16 : layout_.precision;
-  pass.head = products * product({rows_, words, as(model_.hidden)}, wide) +
-              rows_ * words * stack_.logit_bytes * 0.75 / bandwidth();
+  pass.head = product({rows_, words, real(model_.hidden)}, wide);
+  if (loss) pass.head += 2 * moved(rows_ * words) * stack_.passes;
   return pass;
 }
 
 double Clock::message() const {
-  const double bytes = rows_ * as(model_.hidden) * element_;
+  const double bytes = rows_ * real(model_.hidden) * element_;
   // Each rank of tensor sends its part, and they gather the whole unless rows stay divided.
   const double part = send(Collective::kSend, bytes / layout_.tensor, pipe_);
   return layout_.tensor > 1 && !layout_.divides_rows
@@ -264,12 +267,9 @@ std::vector<ChunkTimes> chunk_times(const ModelShape& model, const Layout& layou
   chunks.front().forward += clock.embeddings_forward();
   chunks.front().weights += clock.embeddings_forward();
   if (model.head) {
-    chunks.back().forward += clock.head(1);
-    chunks.back().backward += clock.head(1);
-    if (layout.adapter_rank == 0) {
-      Pass weights = clock.head(1);
-      chunks.back().weights += weights;
-    }
+    chunks.back().forward += clock.head(true);
+    chunks.back().backward += clock.head(true);
+    if (layout.adapter_rank == 0) chunks.back().weights += clock.head(false);
   }
   return chunks;
 }
