@@ -141,7 +141,8 @@ LoopEnd run_loop(LoopRun run) {
   });
   model.has_made_room();
   // Where a rank died there may be gradients of a step, which a trial would drop.
-  const auto step = run.plan && start != Start::kInPlace ? std::optional(run.plan().bytes) : std::nullopt;
+  const auto step =
+      run.plan && start != Start::kInPlace ? std::optional(run.plan().bytes) : std::nullopt;
   const bool here = says && comm.rank() == 0;
   if (here && !run.layout.empty()) say(run.layout);
   // Its lines come before the bar.

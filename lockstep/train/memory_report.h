@@ -27,7 +27,7 @@ LOCKSTEP_API std::string to_text(const StepMemory& memory);
 LOCKSTEP_API nlohmann::ordered_json to_json(const StepMemory& memory);
 // Draws a bar for each of them, with a colour for each part.
 LOCKSTEP_API std::string memory_svg(const StepMemory& predicted, const StepMemory& allocated,
-                       bool chinese = false);
+                                    bool chinese = false);
 
 // A rank's.
 struct LOCKSTEP_API RankMemory {

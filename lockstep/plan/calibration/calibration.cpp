@@ -130,15 +130,14 @@ Calibration calibration_of(const Measurements& measured) {
   machine.inside = fit_link(measured.inside);
   machine.between = measured.between.empty() ? machine.inside : fit_link(measured.between);
   machine.host = measured.host;
-  const std::string here =
-      "measured, " + std::to_string(measured.ranks) + " ranks at once";
-  machine.sources = {
-      {"float32, bfloat16", here + ": the largest products"},
-      {"memory_bandwidth", here + ": copies"},
-      {"launch", here + ": an operator on one element"},
-      {"inside", "measured: collectives over " + measured.inside_over},
-      {"between", measured.between.empty() ? "not measured: as inside"
-                                           : "measured: collectives over " + measured.between_over}};
+  const std::string here = "measured, " + std::to_string(measured.ranks) + " ranks at once";
+  machine.sources = {{"float32, bfloat16", here + ": the largest products"},
+                     {"memory_bandwidth", here + ": copies"},
+                     {"launch", here + ": an operator on one element"},
+                     {"inside", "measured: collectives over " + measured.inside_over},
+                     {"between", measured.between.empty()
+                                     ? "not measured: as inside"
+                                     : "measured: collectives over " + measured.between_over}};
   std::sort(machine.sources.begin(), machine.sources.end());  // as a file has them
   check(machine);
   const bool usual = machine.bfloat16 > machine.float32;

@@ -74,10 +74,11 @@ Once once_of(const StageParameters& parameters, const Layout& layout, const Mach
   }
   // Each element of the state is read and written, the gradient read twice: for its norm, and for the update.
   const bool divided = layout.zero >= 1;
-  const double own =
-      divided ? parameters.dense / real(layout.shard_ranks > 0 ? layout.shard_ranks : layout.replicas()) +
-                    parameters.experts / std::max(1.0, real(layout.expert_replicas()))
-              : parameters.dense + parameters.experts;
+  const double own = divided
+                         ? parameters.dense / real(layout.shard_ranks > 0 ? layout.shard_ranks
+                                                                          : layout.replicas()) +
+                               parameters.experts / std::max(1.0, real(layout.expert_replicas()))
+                         : parameters.dense + parameters.experts;
   const double bytes = 2 * state.optimizer + 2 * state.parameter + 2 * state.gradient;
   if (layout.adapter_rank == 0)
     once.optimizer = own * bytes / (machine.memory_bandwidth * stack.memory);
@@ -220,8 +221,8 @@ Estimate estimate(const ModelShape& model, const Layout& layout, const Machine& 
   const double late = stack.straggling * std::log2(std::max<double>(1, real(layout.ranks())));
   time.host = batches * stack.host + plain * late;
   found.step = time.total();
-  found.tokens_per_second = real(layout.global_batch * layout.sequence) / found.step /
-                            real(layout.ranks());
+  found.tokens_per_second =
+      real(layout.global_batch * layout.sequence) / found.step / real(layout.ranks());
   found.bubble = time.bubble / found.step;
   found.exposed = time.exposed() / found.step;
   return found;

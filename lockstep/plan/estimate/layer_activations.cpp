@@ -42,7 +42,8 @@ Kept all_of(const ModelShape& m, int64_t layer, const Layout& layout, const Stac
   if (m.shared_ffn > 0) kept.divided += inner_of(m, real(m.shared_ffn) / parts);
   // A token comes to each of its experts, and goes back.
   const double copies = real(m.experts_per_token) / (layout.experts_folded ? layout.tensor : 1);
-  kept.divided += copies * (2 * real(m.hidden) + inner_of(m, real(m.expert_ffn) / layout.expert_tensor()));
+  kept.divided +=
+      copies * (2 * real(m.hidden) + inner_of(m, real(m.expert_ffn) / layout.expert_tensor()));
   return kept;
 }
 

@@ -47,7 +47,7 @@ double divided(const StageParameters& parameters, const Shards& shards, bool yes
 // Adapters: two factors beside each of a layer's matrices.
 double adapter_parameters(const ModelShape& m, const Layout& layout, double layers) {
   const double widths = real(m.heads * m.head_width() + 2 * m.key_value_heads() * m.head_width() +
-                           m.heads * m.value_width() + 4 * m.hidden + 3 * m.ffn);
+                             m.heads * m.value_width() + 4 * m.hidden + 3 * m.ffn);
   return real(layout.adapter_rank) * widths * layers / layout.tensor;
 }
 
@@ -95,8 +95,7 @@ std::vector<StageParameters> stage_parameters(const ModelShape& model, const Lay
   const auto first = static_cast<size_t>(schedule.stage_of.front());
   const auto last = static_cast<size_t>(schedule.stage_of.back());
   const double words = real(model.vocab * model.hidden) / layout.tensor;
-  stages[first].dense +=
-      words + real(embedding_parameters(model) - model.vocab * model.hidden);
+  stages[first].dense += words + real(embedding_parameters(model) - model.vocab * model.hidden);
   const double head = model.head && !model.tied ? real(model.vocab * model.hidden) : 0;
   stages[last].dense += head / layout.tensor + real(head_parameters(model)) - head;
   // Both ends have a tied matrix.

@@ -53,7 +53,8 @@ struct LOCKSTEP_API Layout {
   int64_t micro_batch = 1;   // sequences of one rank of data
   int64_t global_batch = 1;  // sequences of a step
   int64_t sequence = 2048;   // tokens, of all ranks of context together
-  int64_t attended = 0;      // tokens of a document, where a sequence is packed of several; 0: one document
+  int64_t attended =
+      0;  // tokens of a document, where a sequence is packed of several; 0: one document
 
   Precision precision = Precision::kBFloat16;
   // Parameters are of 16 bits and the optimizer keeps masters of 32; false: they are of 32 bits and are cast where

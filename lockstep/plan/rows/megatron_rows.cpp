@@ -47,15 +47,15 @@ void add_table_1(std::vector<PublishedRow>& rows) {
   };
   // Micro-batches and chunks: Megatron-LM, examples/sc21/run_table_1.sh.
   for (const MegatronRow& r : {MegatronRow{24, 2304, 24, 1, 1, 32, 16, 512, 1, 137, true},
-                       MegatronRow{30, 3072, 32, 2, 1, 32, 16, 512, 1, 138, false},
-                       MegatronRow{36, 4096, 32, 4, 1, 32, 16, 512, 1, 142, false},
-                       MegatronRow{40, 6144, 48, 8, 1, 32, 8, 1024, 1, 135, true},
-                       MegatronRow{48, 8192, 64, 8, 2, 32, 4, 1536, 1, 138, false},
-                       MegatronRow{60, 10240, 80, 8, 4, 32, 2, 1792, 3, 140, false},
-                       MegatronRow{80, 12288, 96, 8, 8, 24, 2, 2304, 2, 148, true},
-                       MegatronRow{96, 16384, 128, 8, 16, 15, 1, 2160, 2, 155, false},
-                       MegatronRow{105, 20480, 128, 8, 35, 9, 1, 2520, 3, 163, false},
-                       MegatronRow{128, 25600, 160, 8, 64, 6, 1, 3072, 1, 163, false}}) {
+                               MegatronRow{30, 3072, 32, 2, 1, 32, 16, 512, 1, 138, false},
+                               MegatronRow{36, 4096, 32, 4, 1, 32, 16, 512, 1, 142, false},
+                               MegatronRow{40, 6144, 48, 8, 1, 32, 8, 1024, 1, 135, true},
+                               MegatronRow{48, 8192, 64, 8, 2, 32, 4, 1536, 1, 138, false},
+                               MegatronRow{60, 10240, 80, 8, 4, 32, 2, 1792, 3, 140, false},
+                               MegatronRow{80, 12288, 96, 8, 8, 24, 2, 2304, 2, 148, true},
+                               MegatronRow{96, 16384, 128, 8, 16, 15, 1, 2160, 2, 155, false},
+                               MegatronRow{105, 20480, 128, 8, 35, 9, 1, 2520, 3, 163, false},
+                               MegatronRow{128, 25600, 160, 8, 64, 6, 1, 3072, 1, 163, false}}) {
     PublishedRow row{.source = "arXiv:2104.04473 table 1",
                      .model = gpt(r.layers, r.hidden, r.heads),
                      .layout = megatron(r.data, r.pipe, r.tensor, r.micro, r.batch, r.chunks),
@@ -76,18 +76,19 @@ void add_table_2(std::vector<PublishedRow>& rows) {
     double tflops;
     bool zero, fitted;
   };
-  for (const MegatronRow& r : {MegatronRow{96, 12288, 96, 384, 1, 1, 4, 1536, 144, true, true},
-                       MegatronRow{96, 12288, 96, 768, 1, 1, 2, 1536, 88, true, false},
-                       MegatronRow{96, 12288, 96, 1536, 1, 1, 1, 1536, 44, true, false},
-                       MegatronRow{105, 20480, 128, 640, 1, 1, 4, 2560, 138, true, false},
-                       MegatronRow{105, 20480, 128, 1120, 1, 1, 2, 2240, 98, true, false},
-                       MegatronRow{105, 20480, 128, 2240, 1, 1, 1, 2240, 48, true, false},
-                       MegatronRow{96, 12288, 96, 4, 12, 8, 1, 1536, 153, false, false},
-                       MegatronRow{96, 12288, 96, 8, 12, 8, 1, 1536, 149, false, false},
-                       MegatronRow{96, 12288, 96, 16, 12, 8, 1, 1536, 141, false, false},
-                       MegatronRow{105, 20480, 128, 2, 35, 8, 1, 2240, 171, false, false},
-                       MegatronRow{105, 20480, 128, 4, 35, 8, 1, 2240, 167, false, false},
-                       MegatronRow{105, 20480, 128, 8, 35, 8, 1, 2240, 159, false, false}}) {
+  for (const MegatronRow& r :
+       {MegatronRow{96, 12288, 96, 384, 1, 1, 4, 1536, 144, true, true},
+        MegatronRow{96, 12288, 96, 768, 1, 1, 2, 1536, 88, true, false},
+        MegatronRow{96, 12288, 96, 1536, 1, 1, 1, 1536, 44, true, false},
+        MegatronRow{105, 20480, 128, 640, 1, 1, 4, 2560, 138, true, false},
+        MegatronRow{105, 20480, 128, 1120, 1, 1, 2, 2240, 98, true, false},
+        MegatronRow{105, 20480, 128, 2240, 1, 1, 1, 2240, 48, true, false},
+        MegatronRow{96, 12288, 96, 4, 12, 8, 1, 1536, 153, false, false},
+        MegatronRow{96, 12288, 96, 8, 12, 8, 1, 1536, 149, false, false},
+        MegatronRow{96, 12288, 96, 16, 12, 8, 1, 1536, 141, false, false},
+        MegatronRow{105, 20480, 128, 2, 35, 8, 1, 2240, 171, false, false},
+        MegatronRow{105, 20480, 128, 4, 35, 8, 1, 2240, 167, false, false},
+        MegatronRow{105, 20480, 128, 8, 35, 8, 1, 2240, 159, false, false}}) {
     PublishedRow row{.source = "arXiv:2104.04473 table 2",
                      .model = gpt(r.layers, r.hidden, r.heads),
                      .layout = megatron(r.data, r.pipe, r.tensor, r.micro, r.batch, 1),
@@ -115,10 +116,11 @@ void add_korthikanti(std::vector<PublishedRow>& rows) {
     double full, selective;
     bool fitted;
   };
-  for (const MegatronRow& r : {MegatronRow{"22B", 48, 6144, 64, 1, 1, 4, 4, 1.42, 1.10, true},
-                       MegatronRow{"175B", 96, 12288, 96, 8, 3, 1, 64, 18.13, 13.75, false},
-                       MegatronRow{"530B", 105, 20480, 128, 35, 3, 1, 280, 49.05, 37.83, false},
-                       MegatronRow{"1T", 128, 25600, 160, 64, 1, 1, 512, 94.42, 71.49, false}}) {
+  for (const MegatronRow& r :
+       {MegatronRow{"22B", 48, 6144, 64, 1, 1, 4, 4, 1.42, 1.10, true},
+        MegatronRow{"175B", 96, 12288, 96, 8, 3, 1, 64, 18.13, 13.75, false},
+        MegatronRow{"530B", 105, 20480, 128, 35, 3, 1, 280, 49.05, 37.83, false},
+        MegatronRow{"1T", 128, 25600, 160, 64, 1, 1, 512, 94.42, 71.49, false}}) {
     for (const bool selective : {false, true}) {
       PublishedRow row{.source = "arXiv:2205.05198",
                        .label = std::string(r.name) +

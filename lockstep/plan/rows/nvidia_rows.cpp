@@ -36,8 +36,10 @@ std::vector<int64_t> padded_cut(const ModelShape& model, int chunks) {
   return cut;
 }
 
-PublishedRow row_of(const NvidiaRow& r, const char* source, const char* machine, const char* stack) {
-  PublishedRow row{.source = source, .model = known_model(r.model), .machine = machine, .stack = stack};
+PublishedRow row_of(const NvidiaRow& r, const char* source, const char* machine,
+                    const char* stack) {
+  PublishedRow row{
+      .source = source, .model = known_model(r.model), .machine = machine, .stack = stack};
   Layout& layout = row.layout;
   layout.data = r.gpus / (r.tensor * r.pipe * r.context);
   layout.pipe = r.pipe;
@@ -66,29 +68,29 @@ PublishedRow row_of(const NvidiaRow& r, const char* source, const char* machine,
 void add_nemo(std::vector<PublishedRow>& rows) {
   const char* const source = "NeMo 24.07";
   for (const NvidiaRow& r : {NvidiaRow{"gpt3-5b", 64, 2048, 4, 2048, 1, 1, 1, 1, 1, 22521},
-                       NvidiaRow{"gpt3-20b", 64, 256, 2, 2048, 2, 1, 1, 1, 1, 5851},
-                       NvidiaRow{"gpt3-175b", 128, 256, 1, 2048, 4, 8, 1, 6, 1, 726, true},
-                       NvidiaRow{"gpt3-175b", 512, 2048, 2, 2048, 4, 8, 1, 6, 1, 782},
-                       NvidiaRow{"llama2-7b", 8, 128, 1, 4096, 1, 1, 1, 1, 1, 16847, true},
-                       NvidiaRow{"llama2-13b", 16, 128, 1, 4096, 1, 4, 1, 10, 1, 8646},
-                       NvidiaRow{"llama2-70b", 64, 128, 1, 4096, 4, 4, 1, 20, 1, 1707},
-                       NvidiaRow{"nemotron-8b", 64, 256, 4, 4096, 2, 1, 1, 1, 1, 12701},
-                       NvidiaRow{"nemotron-22b", 64, 256, 2, 4096, 2, 4, 1, 10, 1, 4256},
-                       NvidiaRow{"nemotron-340b", 128, 32, 1, 4096, 8, 8, 1, 12, 1, 322},
-                       NvidiaRow{"llama3-8b", 8, 128, 1, 8192, 1, 1, 2, 1, 1, 12036, true},
-                       NvidiaRow{"llama3-70b", 64, 128, 1, 8192, 4, 4, 2, 5, 1, 1533}})
+                             NvidiaRow{"gpt3-20b", 64, 256, 2, 2048, 2, 1, 1, 1, 1, 5851},
+                             NvidiaRow{"gpt3-175b", 128, 256, 1, 2048, 4, 8, 1, 6, 1, 726, true},
+                             NvidiaRow{"gpt3-175b", 512, 2048, 2, 2048, 4, 8, 1, 6, 1, 782},
+                             NvidiaRow{"llama2-7b", 8, 128, 1, 4096, 1, 1, 1, 1, 1, 16847, true},
+                             NvidiaRow{"llama2-13b", 16, 128, 1, 4096, 1, 4, 1, 10, 1, 8646},
+                             NvidiaRow{"llama2-70b", 64, 128, 1, 4096, 4, 4, 1, 20, 1, 1707},
+                             NvidiaRow{"nemotron-8b", 64, 256, 4, 4096, 2, 1, 1, 1, 1, 12701},
+                             NvidiaRow{"nemotron-22b", 64, 256, 2, 4096, 2, 4, 1, 10, 1, 4256},
+                             NvidiaRow{"nemotron-340b", 128, 32, 1, 4096, 8, 8, 1, 12, 1, 322},
+                             NvidiaRow{"llama3-8b", 8, 128, 1, 8192, 1, 1, 2, 1, 1, 12036, true},
+                             NvidiaRow{"llama3-70b", 64, 128, 1, 8192, 4, 4, 2, 5, 1, 1533}})
     rows.push_back(row_of(r, source, "h100", "nemo"));
   for (const NvidiaRow& r : {NvidiaRow{"llama2-7b", 8, 32, 1, 4096, 1, 1, 1, 1, 1, 17120},
-                       NvidiaRow{"llama2-13b", 8, 32, 1, 4096, 1, 4, 1, 10, 1, 9741},
-                       NvidiaRow{"llama2-70b", 16, 32, 1, 4096, 4, 4, 1, 20, 1, 1833}}) {
+                             NvidiaRow{"llama2-13b", 8, 32, 1, 4096, 1, 4, 1, 10, 1, 9741},
+                             NvidiaRow{"llama2-70b", 16, 32, 1, 4096, 4, 4, 1, 20, 1, 1833}}) {
     rows.push_back(row_of(r, "NeMo 24.07, finetuning", "h100", "nemo"));
     rows.back().label += ", all parameters";
     rows.back().layout.attended = kQuestion;
     rows.back().assumed = r.pipe > 1 ? "as many chunks as in pretraining" : "";
   }
   for (const NvidiaRow& r : {NvidiaRow{"llama2-7b", 8, 32, 1, 4096, 1, 1, 1, 1, 1, 25206},
-                       NvidiaRow{"llama2-13b", 8, 32, 1, 4096, 1, 1, 1, 1, 1, 14161},
-                       NvidiaRow{"llama2-70b", 8, 32, 1, 4096, 2, 4, 1, 20, 1, 2557}}) {
+                             NvidiaRow{"llama2-13b", 8, 32, 1, 4096, 1, 1, 1, 1, 1, 14161},
+                             NvidiaRow{"llama2-70b", 8, 32, 1, 4096, 2, 4, 1, 20, 1, 2557}}) {
     rows.push_back(row_of(r, "NeMo 24.07, LoRA", "h100", "nemo"));
     rows.back().layout.adapter_rank = 32;
     rows.back().layout.attended = kQuestion;

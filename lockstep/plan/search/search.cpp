@@ -104,12 +104,11 @@ std::optional<Layout> Search::fitting(Layout layout, Policies* policies) {
 
 double Search::time(const Layout& layout) {
   ++result_.timed;
-  Candidate candidate{.layout = layout,
-                      .estimate = estimate(model_, layout, machine_, stack_),
-                      .loses = ""};
+  Candidate candidate{
+      .layout = layout, .estimate = estimate(model_, layout, machine_, stack_), .loses = ""};
   const TimeParts& parts = candidate.estimate.time;
-  const double fixed = candidate.estimate.step - parts.gradients - parts.parameters -
-                       parts.optimizer - parts.host;
+  const double fixed =
+      candidate.estimate.step - parts.gradients - parts.parameters - parts.optimizer - parts.host;
   const auto [at, fresh] = best_.try_emplace(key_of(layout), candidate);
   if (fresh || better(candidate, at->second)) {
     at->second = std::move(candidate);
@@ -145,8 +144,8 @@ void Search::look_at(const Unit& unit) {
       const double fixed = time(*fits);
       if (fits->zero < 3)
         policies.floors[static_cast<size_t>(
-            std::find(policies_.begin(), policies_.end(), fits->activations) -
-            policies_.begin())] = fixed;
+            std::find(policies_.begin(), policies_.end(), fits->activations) - policies_.begin())] =
+            fixed;
     }
   }
 }

@@ -139,8 +139,9 @@ TEST(Search, TheBestIsFirstAndTheOthersSayWhyTheyLose) {
     EXPECT_GE(one.estimate.step, found.best[i - 1].estimate.step);
     EXPECT_LE(one.estimate.memory.of_worst().total(), known_machine("h100").memory);
     EXPECT_EQ(one.layout.ranks(), 64);
-    EXPECT_THAT(one.loses, testing::AnyOf("as fast", MatchesRegex("as fast, and takes [0-9.]+ [GM]iB more"),
-                                           MatchesRegex("[a-z' -]+ \\+?[0-9.]+ %")));
+    EXPECT_THAT(one.loses,
+                testing::AnyOf("as fast", MatchesRegex("as fast, and takes [0-9.]+ [GM]iB more"),
+                               MatchesRegex("[a-z' -]+ \\+?[0-9.]+ %")));
   }
   for (const Candidate& one : found.too_large) {
     EXPECT_LT(one.estimate.step, found.best.front().estimate.step);

@@ -85,16 +85,16 @@ double Clock::reduce_of_rows() const {
 
 LayerTimes Clock::layer(int64_t index) const {
   const bool experts = model_.layer_has_experts(index);
-  const double copies = rows_ * real(model_.experts_per_token) /
-                        (layout_.experts_folded ? layout_.tensor : 1);
-  const LayerOperators found = layer_operators(
-      model_, index,
-      {.rows = rows_,
-       .sequence = real(layout_.attended > 0 ? layout_.attended : layout_.sequence),
-       .tensor = layout_.tensor,
-       .expert_tensor = layout_.expert_tensor(),
-       .experts_here = experts ? real(model_.experts) / layout_.expert : 0,
-       .expert_rows = experts ? copies : 0});
+  const double copies =
+      rows_ * real(model_.experts_per_token) / (layout_.experts_folded ? layout_.tensor : 1);
+  const LayerOperators found =
+      layer_operators(model_, index,
+                      {.rows = rows_,
+                       .sequence = real(layout_.attended > 0 ? layout_.attended : layout_.sequence),
+                       .tensor = layout_.tensor,
+                       .expert_tensor = layout_.expert_tensor(),
+                       .experts_here = experts ? real(model_.experts) / layout_.expert : 0,
+                       .expert_rows = experts ? copies : 0});
   LayerTimes times;
   Pass& forward = times.forward;
   constexpr double kLaunches = 4;  // of what is not a product, fused as far as it can be
@@ -178,8 +178,8 @@ void Clock::add_communication(int64_t index, LayerTimes& times) const {
     times.backward.context = exposed(2 * time, times.backward.attention, stack_.overlap);
   }
   if (experts && layout_.expert > 1) {
-    const double copies = rows_ * real(model_.experts_per_token) /
-                          (layout_.experts_folded ? layout_.tensor : 1);
+    const double copies =
+        rows_ * real(model_.experts_per_token) / (layout_.experts_folded ? layout_.tensor : 1);
     const double time = 2 * send(Collective::kAllToAll, copies * hidden * element_, expert_);
     times.forward.expert = times.backward.expert = time;
   }

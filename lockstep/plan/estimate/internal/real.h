@@ -5,6 +5,8 @@
 
 namespace lockstep::inline v0::plan {
 
-inline double real(int64_t number) { return static_cast<double>(number); }
+inline double real(int64_t number) {
+  return static_cast<double>(number);
+}
 
 }  // namespace lockstep::inline v0::plan
