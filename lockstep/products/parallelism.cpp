@@ -61,7 +61,7 @@ void check_products(const Parallelism& how, const LmConfig& config) {
   };
   for (const RefusedProduct& product : refused_products()) {
     if (used(product.first) && used(product.second))
-      refuse(product.first + " and " + product.second + " do not go together: " + product.why);
+      refuse(to_string(product));
   }
 }
 
@@ -113,21 +113,6 @@ Parallelism resolved(Parallelism how, const LmConfig& config, int ranks) {
     how.cut = cut_by_costs(costs, schedule_of(how).all_chunks());
   }
   return how;
-}
-
-const std::vector<RefusedProduct>& refused_products() {
-  static const std::vector<RefusedProduct> products{
-      {"zero 2", "tied embeddings",
-       "where a pipeline's ends share them, their gradients are added up after backward, and stage "
-       "2 has "
-       "taken them away by then; give --zero 1"},
-      {"zero 3", "tied embeddings",
-       "where a pipeline's ends share them, their gradients are added up after backward, and stage "
-       "3 has "
-       "taken them away by then; give --zero 1"},
-      {"context", "dropout of attention",
-       "the blocks of attention are not drawn by one rank; give attention_dropout 0"}};
-  return products;
 }
 
 void check_ways(const Parallelism& how) {

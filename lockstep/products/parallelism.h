@@ -71,15 +71,6 @@ LOCKSTEP_API std::vector<MeshAxis> with_all_axes(const std::vector<MeshAxis>& ax
 // "data", "pipe", "context", "expert", "tensor"
 LOCKSTEP_API const std::vector<std::string>& parallel_axes();
 
-// Two ways that do not go together, and the reason. All other pairs do.
-struct RefusedProduct {
-  // Axes, or "zero 2", "zero 3", "divided rows", "dropout of attention", "tied embeddings".
-  std::string first, second;
-  std::string why;
-};
-// All of them.
-LOCKSTEP_API const std::vector<RefusedProduct>& refused_products();
-
 // Checks the whole. An open size (0) counts as the ranks that are left for it, and no axes as all
 // ranks along data.
 // Throws: InvalidArgument in one line that says what to do, before any rank sends anything: sizes
