@@ -49,6 +49,8 @@ void make_average(const NamedTensors& tensors, Communicator& comm) {
 
 // What the three parts share.
 struct Outer {
+  explicit Outer(DiLoCoOptions o) : options(std::move(o)) {}
+
   DiLoCoOptions options;
   std::optional<DiLoCo> optimizer = {};
   NamedTensors own = {};                  // this rank's, while the average is in the model
@@ -255,7 +257,7 @@ class DiLoCoPlacement final : public StrategyPlacement {
 }  // namespace
 
 std::shared_ptr<Strategy> make_diloco_strategy(const DiLoCoOptions& options) {
-  const auto outer = std::make_shared<Outer>(Outer{.options = options});
+  const auto outer = std::make_shared<Outer>(options);
   return std::make_shared<Strategy>(
       Strategy::Parts{.name = "diloco",
                       .traits = {.trains_apart = true},
