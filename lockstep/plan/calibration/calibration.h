@@ -34,14 +34,14 @@ struct Measurements {
   std::string name = "this machine";
   int ranks = 1;  // of the host
   bool host = true;
-  std::vector<ProductSample> products;
+  std::vector<ProductSample> products = {};
   double copied = 0;           // bytes a second, read and written ones together
   double launch = 0;           // seconds of an operator that has nothing to do
   double attention_flops = 0;  // FLOP/s of attention in one kernel; 0: not measured
   double memory = 0;           // bytes that a rank may use
   double fixed_bytes = 0;      // that a rank holds before it has tensors
-  std::vector<CollectiveSample> inside;
-  std::vector<CollectiveSample> between;      // empty: there is one host
+  std::vector<CollectiveSample> inside = {};
+  std::vector<CollectiveSample> between = {};  // empty: there is one host
   std::string inside_over = "shared memory";  // for the sources
   std::string between_over = {};
 };
