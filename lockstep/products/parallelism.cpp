@@ -60,8 +60,7 @@ void check_products(const Parallelism& how, const LmConfig& config) {
                        [&](const Way& way) { return way.used && way.name == name; });
   };
   for (const RefusedProduct& product : refused_products()) {
-    if (used(product.first) && used(product.second))
-      refuse(to_string(product));
+    if (used(product.first) && used(product.second)) refuse(to_string(product));
   }
 }
 

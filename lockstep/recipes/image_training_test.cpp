@@ -203,7 +203,7 @@ TEST(MnistRecipe, AnAverageOfTheParametersIsSavedAndTheRunGoesOnBitForBit) {
   const TrainResult result = train(whole);
   EXPECT_EQ(losses(whole), losses(plain));
   EXPECT_EQ(result.memory[0].predicted.average, result.memory[0].predicted.parameters);
-  recipe_runs_test::expect_planned(result);
+  recipe_runs_test::expect_predicted(result);
   const Checkpoint saved = read_checkpoint(RunFolder{whole.output}.last()),
                    trained = read_checkpoint(RunFolder{plain.output}.last());
   const Safetensors& training = saved.tensors.at("training");
@@ -270,7 +270,7 @@ TEST(MnistRecipe, UnderDiLoCoARunRepeatsAndGoesOnBitForBit) {
   EXPECT_EQ(result.state.step, 8);
   EXPECT_GT(result.memory[0].predicted.state, 2 * result.memory[0].predicted.parameters)
       << "the outer parameters and their momentum, beside SGD's";
-  recipe_runs_test::expect_planned(result);
+  recipe_runs_test::expect_predicted(result);
   train(again);
   EXPECT_EQ(losses(again), losses(whole));
   expect_same(RunFolder{whole.output}.last(), RunFolder{again.output}.last());

@@ -110,7 +110,7 @@ class DiLoCoStrategy : public ::testing::Test {
 TEST(DiLoCoStrategyAlone, AveragingEachStepIsDdp) {
   const Points points(24);
   std::map<std::string, NamedTensors> found;
-  for (const std::string& name : {"ddp", "diloco"}) {
+  for (const std::string name : {"ddp", "diloco"}) {
     testing::run_threads(2, [&](Communicator& comm) {
       StrategyOptions options;
       if (name == "diloco") options.diloco = DiLoCoOptions{.period = 1, .lr = 1, .momentum = 0};

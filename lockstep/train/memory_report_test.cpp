@@ -298,7 +298,7 @@ TEST(MemoryReport, TheCallbackSaysBoth) {
       if (comm.rank() == 0) say = [&](const std::string& line) { lines.push_back(line); };
       MemoryCallback callback(
           *strategy, *optimizer, say, dir / "m.svg",
-          planned ? std::optional(StepBytes{.activations = *planned}) : std::nullopt);
+          planned ? std::optional(StepBytes{.activations = *planned}) : std::nullopt, average);
       for (int i = 0; i < 2; ++i)
         callback.on_step({}, {.memory = {.activations = counted, .temporaries = 0}});
       EXPECT_EQ(callback.ranks().size(), 2U);

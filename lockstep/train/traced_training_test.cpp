@@ -265,8 +265,9 @@ TEST(TracedTrainer, MistakesAreNamed) {
   EXPECT_THAT(error_of({.trace_operators = true}),
               HasSubstr("trace_operators is on, and no steps"));
   EXPECT_EQ(error_of({.trace_steps = "1:3", .trace_operators = true}), "no error");
-  if (!device::has_nvtx())
+  if (!device::has_nvtx()) {
     EXPECT_THAT(error_of({.nvtx = true}), HasSubstr("nvtx is on, and this libtorch was built"));
+  }
   const device::FakeNvtx nvtx;
   EXPECT_EQ(error_of({.nvtx = true}), "no error");
 }

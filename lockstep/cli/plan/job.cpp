@@ -83,7 +83,7 @@ plan::Layout layout_of(const PlanFlags& flags, const plan::SearchRequest& reques
   return layout;
 }
 
-void check_required(const PlanFlags& flags) {
+void require_flags(const PlanFlags& flags) {
   require(!flags.model.empty(), "--model", "a config.json, or a name that --list shows");
   require(!flags.hardware.empty(), "--hardware",
           "one of " + joined(plan::machine_names()) + ", or the file of --calibrate");
@@ -170,7 +170,7 @@ double JobPlan::tokens_per_second(const plan::Candidate& candidate) const {
 }
 
 JobPlan plan_job(const PlanFlags& flags, const PlanParser& parser) {
-  check_required(flags);
+  require_flags(flags);
   JobPlan job;
   job.model = parsed("--model", [&] { return model_of(flags.model); });
   const plan::Calibration hardware =

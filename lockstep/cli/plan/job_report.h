@@ -13,7 +13,7 @@ namespace lockstep::inline v0::cli {
 // loses its least important columns where it does not fit.
 std::string text_of(const JobPlan& job, size_t columns = 120);
 
-// "fits: data=8,tensor=2 takes 62.3 of 79.1 GiB": --fits.
+// "fits: data=8,tensor=2 takes 62.3 GiB of 79.1 GiB, ...": --fits.
 std::string fits_line(const JobPlan& job);
 
 // docs/planning.md lists the fields.

@@ -53,7 +53,7 @@ std::string printed(const Words& words, int code = 0) {
 TEST(PlanJob, TheBestLayoutsAndWhyTheOthersLose) {
   const std::string text = printed(kJob);
   EXPECT_THAT(text, StartsWith("llama3-8b, 8.03 G parameters; 64 ranks of h100; 512 sequences of "
-                               "4096 tokens a step; bfloat16, adamw; stack\nlockstep\n"));
+                               "4096 tokens a step; bfloat16, adamw; stack lockstep\n"));
   EXPECT_THAT(text, HasSubstr("mesh"));
   EXPECT_THAT(text, HasSubstr("tokens/s/rank"));
   EXPECT_THAT(text, HasSubstr("Why they lose against 1:\n2: "));
@@ -88,7 +88,7 @@ TEST(PlanJob, OneLayoutPartByPart) {
 TEST(PlanJob, FitsIsALineAndAnExitCode) {
   const Words small{"--model", "llama3-8b", "--hardware", "h100", "--global-batch", "64", "--fits"};
   EXPECT_THAT(printed(with(small, {"--mesh", "data=8", "--zero", "3"})),
-              MatchesRegex("fits: data=8 takes [0-9.]+ of 79.1 GiB, [0-9.]+ GiB are left\n"));
+              MatchesRegex("fits: data=8 takes [0-9.]+ GiB of 79.1 GiB, [0-9.]+ GiB are left\n"));
   EXPECT_THAT(printed(with(small, {"--mesh", "data=8", "--micro-batch", "8"}), 1),
               MatchesRegex("does not fit: data=8 takes [0-9]+ GiB of 79.1 GiB; stage 0 does not "
                            "fit by [0-9.]+ GiB\n"));

@@ -15,7 +15,7 @@ using plan::Estimate;
 using plan::Layout;
 
 // A column of a candidate, and how easily it is left out: the largest number first.
-struct Shown {
+struct ShownColumn {
   Column column;
   int dispensable;
   std::function<std::string(const Candidate&)> cell;
@@ -30,19 +30,19 @@ std::string zero_text(const Layout& layout) {
   return std::to_string(layout.zero);
 }
 
-std::vector<Shown> table_columns(const JobPlan& job) {
+std::vector<ShownColumn> shown_columns(const JobPlan& job) {
   return {
       {{"mesh", Align::kLeft}, 0, [](const Candidate& c) { return mesh_text(c.layout); }},
       {{"zero"}, 0, [](const Candidate& c) { return zero_text(c.layout); }},
       {{"micro-batch"},
-       2,
+       4,
        [](const Candidate& c) {
          return std::to_string(c.layout.micro_batch) + " x " +
                 std::to_string(c.layout.micro_batches());
        }},
       {{"schedule", Align::kLeft}, 3, [](const Candidate& c) { return schedule_text(c.layout); }},
       {{"activations", Align::kLeft},
-       1,
+       5,
        [](const Candidate& c) {
          return std::string(name_of(c.layout.activations)) +
                 (c.layout.divides_rows && c.layout.tensor > 1 ? ", rows" : "");
@@ -50,12 +50,12 @@ std::vector<Shown> table_columns(const JobPlan& job) {
       {{"memory"},
        0,
        [](const Candidate& c) { return bytes_text(c.estimate.memory.of_worst().total()); }},
-      {{"step"}, 4, [](const Candidate& c) { return seconds_text(c.estimate.step); }},
+      {{"step"}, 6, [](const Candidate& c) { return seconds_text(c.estimate.step); }},
       {{"tokens/s/rank"},
        0,
        [](const Candidate& c) { return fixed(c.estimate.tokens_per_second, 0); }},
-      {{"bubble"}, 6, [](const Candidate& c) { return percent(c.estimate.bubble, 1); }},
-      {{"exposed"}, 5, [](const Candidate& c) { return percent(c.estimate.exposed, 1); }},
+      {{"bubble"}, 2, [](const Candidate& c) { return percent(c.estimate.bubble, 1); }},
+      {{"exposed"}, 1, [](const Candidate& c) { return percent(c.estimate.exposed, 1); }},
       {{"MFU"}, 7, [&job](const Candidate& c) {
          return percent(
              plan::utilization(c.estimate, job.model, c.layout, job.machine, job.convention), 1);
@@ -69,16 +69,16 @@ size_t widest_line(const std::string& text) {
   return widest;
 }
 
-std::string table_of(const std::vector<Shown>& shown, const std::vector<Candidate>& candidates,
-                     bool numbered) {
+std::string candidates_table(const std::vector<ShownColumn>& shown,
+                             const std::vector<Candidate>& candidates, bool numbered) {
   std::vector<Column> columns;
   if (numbered) columns.push_back({"#"});
-  for (const Shown& one : shown) columns.push_back(one.column);
+  for (const ShownColumn& one : shown) columns.push_back(one.column);
   Table table(columns);
   for (size_t i = 0; i < candidates.size(); ++i) {
     std::vector<std::string> cells;
     if (numbered) cells.push_back(std::to_string(i + 1));
-    for (const Shown& one : shown) cells.push_back(one.cell(candidates[i]));
+    for (const ShownColumn& one : shown) cells.push_back(one.cell(candidates[i]));
     table.add(std::move(cells));
   }
   return table.str();
@@ -86,12 +86,12 @@ std::string table_of(const std::vector<Shown>& shown, const std::vector<Candidat
 
 std::string fitting_table(const JobPlan& job, const std::vector<Candidate>& candidates,
                           bool numbered, size_t columns) {
-  std::vector<Shown> shown = table_columns(job);
+  std::vector<ShownColumn> shown = shown_columns(job);
   for (;;) {
-    std::string text = table_of(shown, candidates, numbered);
+    std::string text = candidates_table(shown, candidates, numbered);
     const auto least = std::max_element(
         shown.begin(), shown.end(),
-        [](const Shown& a, const Shown& b) { return a.dispensable < b.dispensable; });
+        [](const ShownColumn& a, const ShownColumn& b) { return a.dispensable < b.dispensable; });
     if (widest_line(text) <= columns || least->dispensable == 0) return text;
     shown.erase(least);
   }

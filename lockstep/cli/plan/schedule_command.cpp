@@ -70,7 +70,7 @@ void compare(const PlanFlags& flags, const PipelineTimes& times) {
 }
 
 // The options that --measured does not take.
-void check_size_given(const PlanFlags& flags) {
+void check_required(const PlanFlags& flags) {
   if (flags.size.stages == 0)
     throw UsageError("--stages is required, or --model for a training job");
   if (flags.size.micro_batches == 0) throw UsageError("--micro-batches is required");
@@ -100,7 +100,7 @@ void show_schedule(const PlanFlags& flags) {
     show_measured(flags);
     return;
   }
-  check_size_given(flags);
+  check_required(flags);
   const PipelineTimes times = times_of(flags);
   check_size(flags.size);
   if (flags.schedule.empty()) {

@@ -138,7 +138,6 @@ Calibration calibration_of(const Measurements& measured) {
                      {"between", measured.between.empty()
                                      ? "not measured: as inside"
                                      : "measured: collectives over " + measured.between_over}};
-  std::sort(machine.sources.begin(), machine.sources.end());  // as a file has them
   check(machine);
   const bool usual = machine.bfloat16 > machine.float32;
   return {.machine = machine,

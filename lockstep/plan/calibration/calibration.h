@@ -42,7 +42,7 @@ struct Measurements {
   double fixed_bytes = 0;      // that a rank holds before it has tensors
   std::vector<CollectiveSample> inside = {};
   std::vector<CollectiveSample> between = {};  // empty: there is one host
-  std::string inside_over = "shared memory";  // for the sources
+  std::string inside_over = "shared memory";   // for the sources
   std::string between_over = {};
 };
 

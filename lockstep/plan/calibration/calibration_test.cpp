@@ -63,9 +63,7 @@ TEST(Calibration, ALinkExplainsItsCollectives) {
 }
 
 Measurements measured() {
-  Measurements all;
-  all.name = "here";
-  all.ranks = 2;
+  Measurements all{.name = "here", .ranks = 2};
   all.products = samples(Precision::kFloat32, 1e11, 40);
   all.copied = 1e10;
   all.launch = 2e-6;

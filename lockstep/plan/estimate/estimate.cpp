@@ -6,7 +6,6 @@
 
 #include "lockstep/plan/estimate/internal/chunk_times.h"
 #include "lockstep/plan/estimate/internal/real.h"
-#include "lockstep/plan/estimate/internal/short_schedule.h"
 #include "lockstep/plan/pipeline_timing.h"
 
 namespace lockstep::inline v0::plan {
@@ -163,16 +162,18 @@ std::vector<std::string> Estimate::losses() const {
 }
 
 Estimate estimate(const ModelShape& model, const Layout& layout, const Machine& machine,
-                  const Stack& stack) {
+                  const Stack& stack, PipelineShapes* shapes) {
   check(machine);
+  PipelineShapes own;
+  if (shapes == nullptr) shapes = &own;
   Estimate found;
-  found.memory = estimate_memory(model, layout, stack);  // checks model and layout
+  found.memory = estimate_memory(model, layout, stack, shapes);  // checks model and layout
   found.spare_bytes = machine.memory - found.memory.of_worst().total();
   const std::vector<ChunkTimes> chunks = internal::chunk_times(model, layout, machine, stack);
-  const PipelineSchedule schedule = internal::short_schedule(layout);
+  const PipelineSchedule& schedule = shapes->of(layout).schedule;
   std::vector<ChunkTimes> stages(static_cast<size_t>(layout.pipe));
   for (size_t i = 0; i < chunks.size(); ++i) {
-    ChunkTimes& stage = stages[static_cast<size_t>(schedule.stage_of[i])];
+    ChunkTimes& stage = stages[static_cast<size_t>(stage_of_chunk(layout, static_cast<int>(i)))];
     stage.forward += chunks[i].forward;
     stage.backward += chunks[i].backward;
     stage.weights += chunks[i].weights;
@@ -217,9 +218,10 @@ Estimate estimate(const ModelShape& model, const Layout& layout, const Machine& 
   time.gradients = once.gradients;
   time.parameters += once.parameters;
   time.optimizer = once.optimizer;
-  const double plain = time.total() + batches * stack.host;
+  time.host = batches * sum.host;
+  const double plain = time.total();
   const double late = stack.straggling * std::log2(std::max<double>(1, real(layout.ranks())));
-  time.host = batches * stack.host + plain * late;
+  time.host += plain * late;
   found.step = time.total();
   found.tokens_per_second =
       real(layout.global_batch * layout.sequence) / found.step / real(layout.ranks());

@@ -58,9 +58,10 @@ struct LOCKSTEP_API Estimate {
   std::vector<std::string> losses() const;
 };
 
-// Throws InvalidArgument as check() of each of them does.
+// Throws InvalidArgument as check() of each of them does. `shapes`: shared by many estimates, or none.
 LOCKSTEP_API Estimate estimate(const ModelShape& model, const Layout& layout,
-                               const Machine& machine, const Stack& stack);
+                               const Machine& machine, const Stack& stack,
+                               PipelineShapes* shapes = nullptr);
 
 // What a table prints of it: FLOP/s of one rank under a convention, and its share of the machine's peak.
 LOCKSTEP_API double flops_per_second(const Estimate& found, const ModelShape& model,

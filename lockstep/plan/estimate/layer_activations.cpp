@@ -21,7 +21,7 @@ Kept all_of(const ModelShape& m, int64_t layer, const Layout& layout, const Stac
             double bytes) {
   Kept kept;
   // The two norms' inputs and outputs; a mask of a byte for each of two dropouts.
-  kept.whole = 4 * real(m.hidden) + (m.dropout ? 2 / bytes : 0);
+  kept.whole = 4 * real(m.hidden) + (m.dropout ? 2 * real(m.hidden) / bytes : 0);
   const double parts = layout.tensor, heads = real(m.heads) / parts;
   const double keys = std::max(1.0, real(m.key_value_heads()) / parts);
   if (m.kv_rank > 0) {

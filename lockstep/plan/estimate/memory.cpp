@@ -1,11 +1,9 @@
 #include "lockstep/plan/estimate/memory.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "lockstep/plan/estimate/internal/real.h"
-#include "lockstep/plan/estimate/internal/short_schedule.h"
 
 namespace lockstep::inline v0::plan {
 namespace {
@@ -51,21 +49,6 @@ double adapter_parameters(const ModelShape& m, const Layout& layout, double laye
   return real(layout.adapter_rank) * widths * layers / layout.tensor;
 }
 
-// The most bytes of activations that a stage holds at once.
-double most_held(const PipelineSchedule& schedule, int stage, const std::vector<double>& of_chunk) {
-  double now = 0, most = 0;
-  const auto& actions = schedule.actions[static_cast<size_t>(stage)];
-  // With gradients in two steps what the second needs goes with it.
-  for (const PipelineAction& action : actions) {
-    const double bytes = of_chunk[static_cast<size_t>(action.chunk)];
-    if (action.work == PipelineWork::kForward)
-      most = std::max(most, now += bytes);
-    else if (action.work != PipelineWork::kBackwardInput)
-      now -= bytes;
-  }
-  return most;
-}
-
 }  // namespace
 
 double MemoryParts::total() const {
@@ -81,19 +64,19 @@ std::vector<std::pair<const char*, double>> MemoryParts::parts() const {
 }
 
 std::vector<StageParameters> stage_parameters(const ModelShape& model, const Layout& layout) {
-  const PipelineSchedule schedule = internal::short_schedule(layout);
   const auto spans = spans_of(chunk_layers(layout, model));
   std::vector<StageParameters> stages(static_cast<size_t>(layout.pipe));
   for (size_t chunk = 0; chunk < spans.size(); ++chunk) {
-    StageParameters& stage = stages[static_cast<size_t>(schedule.stage_of[chunk])];
+    StageParameters& stage =
+        stages[static_cast<size_t>(stage_of_chunk(layout, static_cast<int>(chunk)))];
     for (int64_t layer = spans[chunk].first; layer < spans[chunk].second; ++layer) {
       const StageParameters share = layer_share(model, layer, layout);
       stage.dense += share.dense;
       stage.experts += share.experts;
     }
   }
-  const auto first = static_cast<size_t>(schedule.stage_of.front());
-  const auto last = static_cast<size_t>(schedule.stage_of.back());
+  const auto first = static_cast<size_t>(stage_of_chunk(layout, 0));
+  const auto last = static_cast<size_t>(stage_of_chunk(layout, layout.pipe * layout.chunks - 1));
   const double words = real(model.vocab * model.hidden) / layout.tensor;
   stages[first].dense += words + real(embedding_parameters(model) - model.vocab * model.hidden);
   const double head = model.head && !model.tied ? real(model.vocab * model.hidden) : 0;
@@ -103,9 +86,11 @@ std::vector<StageParameters> stage_parameters(const ModelShape& model, const Lay
   return stages;
 }
 
-StageMemory estimate_memory(const ModelShape& model, const Layout& layout, const Stack& stack) {
+StageMemory estimate_memory(const ModelShape& model, const Layout& layout, const Stack& stack,
+                            PipelineShapes* shapes) {
   check(layout, model);
-  const PipelineSchedule schedule = internal::short_schedule(layout);
+  PipelineShapes own;
+  const PipelineShape& shape = (shapes == nullptr ? own : *shapes).of(layout);
   const auto spans = spans_of(chunk_layers(layout, model));
   const auto stages = stage_parameters(model, layout);
   const StateBytes state = state_bytes(layout);
@@ -133,7 +118,8 @@ StageMemory estimate_memory(const ModelShape& model, const Layout& layout, const
     of_chunk.push_back(bytes);
   }
   const double words = real(model.vocab * model.hidden) / layout.tensor;
-  const int first = schedule.stage_of.front(), last = schedule.stage_of.back();
+  const int first = stage_of_chunk(layout, 0);
+  const int last = stage_of_chunk(layout, layout.pipe * layout.chunks - 1);
 
   StageMemory found;
   for (int stage = 0; stage < layout.pipe; ++stage) {
@@ -149,7 +135,10 @@ StageMemory estimate_memory(const ModelShape& model, const Layout& layout, const
       parts.gradients = 4 * own;
       parts.optimizer = 8 * own;
     }
-    parts.activations = most_held(schedule, stage, of_chunk);
+    const std::vector<int> chunks = shape.schedule.chunks_of(stage);
+    const std::vector<int>& held = shape.held[static_cast<size_t>(stage)];
+    for (size_t i = 0; i < chunks.size(); ++i)
+      parts.activations += held[i] * of_chunk[static_cast<size_t>(chunks[i])];
     // What one layer computes anew, or, with a kernel that recomputes by itself, what its backward has beside it.
     double working = 0;
     for (const int kind : {0, 1}) working = std::max(working, whole[kind] - kept[kind]);

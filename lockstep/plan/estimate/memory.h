@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/core/export.h"
+#include "lockstep/plan/estimate/pipeline_shapes.h"
 #include "lockstep/plan/layout/layout.h"
 #include "lockstep/plan/machine/stack.h"
 #include "lockstep/plan/model/model_shape.h"
@@ -38,10 +39,10 @@ struct LOCKSTEP_API StageMemory {
   const MemoryParts& of_worst() const { return stages[static_cast<size_t>(worst)]; }
 };
 
-// Throws InvalidArgument as check(layout, model) does. Shapes of activations follow Korthikanti et al.
+// Throws InvalidArgument as check(layout, model) does. `shapes`: shared by many estimates, or none. Shapes of activations follow Korthikanti et al.
 // (arXiv:2205.05198): s b h (34 + 5 a s / h) bytes of a GPT layer whose attention is not one kernel.
 LOCKSTEP_API StageMemory estimate_memory(const ModelShape& model, const Layout& layout,
-                                         const Stack& stack);
+                                         const Stack& stack, PipelineShapes* shapes = nullptr);
 
 // Bytes that one layer's forward of one micro-batch leaves on a rank for its backward.
 LOCKSTEP_API double layer_activation_bytes(const ModelShape& model, int64_t layer,

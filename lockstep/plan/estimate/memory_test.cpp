@@ -80,7 +80,7 @@ TEST(Memory, APipelineHoldsWhatItsScheduleHolds) {
 TEST(Memory, MicroBatchesBeyondThePipelineHoldNothingMore) {
   const ModelShape model = gpt(16, 1024, 16);
   const auto total = [&](int64_t batch) {
-    return estimate_memory(model, {.pipe = 4, .global_batch = batch}, {}).of_worst().total();
+    return estimate_memory(model, {.pipe = 4, .global_batch = batch}, {}).stages[0].total();
   };
   EXPECT_DOUBLE_EQ(total(16), total(4096));
   EXPECT_LT(total(2), total(16));

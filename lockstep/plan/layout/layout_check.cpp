@@ -135,9 +135,9 @@ void check_pipeline(const Layout& layout, const ModelShape& model) {
 void check(const Layout& layout, const ModelShape& model) {
   check(model);
   check_sizes(layout);
-  check_batch(layout);
-  check_tensor(layout, model);
   check_experts(layout, model);
+  check_tensor(layout, model);
+  check_batch(layout);
   check_pipeline(layout, model);
 }
 

@@ -8,9 +8,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "lockstep/core/export.h"
@@ -42,7 +42,7 @@ struct LOCKSTEP_API Machine {
   Link between;                 // between hosts, of each rank: a host has ranks_per_host of them
   bool host = false;            // its ranks compute on the host's processors
   // Where each figure comes from: {"bfloat16", "H100 SXM data sheet, without sparsity"}.
-  std::vector<std::pair<std::string, std::string>> sources = {};
+  std::map<std::string, std::string> sources = {};
 
   double peak(Precision precision) const;
   bool operator==(const Machine&) const = default;

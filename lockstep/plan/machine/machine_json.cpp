@@ -45,8 +45,7 @@ Machine machine_from_json(std::string_view text, const std::string& source) {
   machine.host = file.flag("host", false);
   const JsonObject sources = file.object_or_empty("sources");
   for (const auto& [key, value] : sources.members().items())
-    machine.sources.emplace_back(key,
-                                 text_of(value, sources.path(key), refuse_as<InvalidArgument>));
+    machine.sources[key] = text_of(value, sources.path(key), refuse_as<InvalidArgument>);
   check(machine);
   return machine;
 }

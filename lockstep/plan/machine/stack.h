@@ -33,7 +33,8 @@ struct LOCKSTEP_API Stack {
   double tensor_overlap = 0;
   // What a step takes longer for every doubling of the ranks, as a share: the slowest of many.
   double straggling = 0;
-  // Seconds of a step for each micro-batch of a stage that nothing above counts.
+  // Seconds of a layer's forward and backward of a micro-batch that nothing above counts: the host that launches it,
+  // and waits for numbers of tokens.
   double host = 0;
   // Memory: what a rank holds beside tensors (the driver, libraries, buffers of collectives), in bytes; and what the
   // allocator keeps beyond what is asked of it, as a share of what changes within a step.

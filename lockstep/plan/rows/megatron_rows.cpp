@@ -79,7 +79,7 @@ void add_table_2(std::vector<PublishedRow>& rows) {
   for (const MegatronRow& r :
        {MegatronRow{96, 12288, 96, 384, 1, 1, 4, 1536, 144, true, true},
         MegatronRow{96, 12288, 96, 768, 1, 1, 2, 1536, 88, true, false},
-        MegatronRow{96, 12288, 96, 1536, 1, 1, 1, 1536, 44, true, false},
+        MegatronRow{96, 12288, 96, 1536, 1, 1, 1, 1536, 44, true, true},
         MegatronRow{105, 20480, 128, 640, 1, 1, 4, 2560, 138, true, false},
         MegatronRow{105, 20480, 128, 1120, 1, 1, 2, 2240, 98, true, false},
         MegatronRow{105, 20480, 128, 2240, 1, 1, 1, 2240, 48, true, false},
@@ -146,8 +146,9 @@ void add_others(std::vector<PublishedRow>& rows) {
                      .model = gpt(105, 20480, 128),
                      .layout = megatron(data, 35, 8, 1, 1920, 1),
                      .machine = "a100-80",
-                     .stack = "megatron-2021",
-                     .step = step};
+                     .stack = "mt-nlg",
+                     .step = step,
+                     .fitted = data == 8};
     row.label = "530B, " + std::to_string(row.layout.ranks()) + " GPUs";
     rows.push_back(row);
   }

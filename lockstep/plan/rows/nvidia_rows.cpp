@@ -115,7 +115,7 @@ void add_bridge(std::vector<PublishedRow>& rows) {
   for (const NvidiaRow& r :
        {NvidiaRow{"llama3-8b", 8, 128, 2, 8192, 1, 1, 1, 1, 1, 37556, true},
         NvidiaRow{"llama3-70b", 64, 256, 2, 8192, 1, 1, 1, 1, 1, 4520, false, kFloat8, 3},
-        NvidiaRow{"llama3-405b", 256, 1536, 1, 8192, 2, 8, 2, 4, 1, 999}})
+        NvidiaRow{"llama3-405b", 256, 1536, 1, 8192, 2, 8, 2, 4, 1, 999, true}})
     rows.push_back(row_of(r, source, "gb300", "bridge-gb300"));
 }
 

@@ -1,6 +1,7 @@
 #include "lockstep/plan/estimate/internal/chunk_times.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "lockstep/plan/estimate/internal/real.h"
 #include "lockstep/plan/model/operators.h"
@@ -64,6 +65,7 @@ class Clock {
     return 4 * elements / bandwidth();
   }
   double reduce_of_rows() const;
+  double sent_once() const;
   void add_communication(int64_t index, LayerTimes& times) const;
   void add_gathers(int64_t index, LayerTimes& times) const;
 
@@ -128,6 +130,8 @@ LayerTimes Clock::layer(int64_t index) const {
   backward.matrices = forward.matrices;
   backward.elementwise = 1.5 * forward.elementwise + outputs;
   forward.elementwise += inputs;
+  forward.host = stack_.host / 3;
+  backward.host = 2 * stack_.host / 3;
   // A kernel of all attention computes the scores again: five products for two.
   backward.attention = forward.attention * (stack_.fused_attention ? 2.5 : 2);
   if (layout_.adapter_rank == 0) times.weights.matrices = forward.matrices;
@@ -157,6 +161,14 @@ LayerTimes Clock::layer(int64_t index) const {
   return times;
 }
 
+// A token goes to each host once, and there to its experts: of k copies to h hosts, h (1 - (1 - 1/h)^k) leave.
+double Clock::sent_once() const {
+  const double hosts = std::ceil(static_cast<double>(expert_.ranks) / expert_.per_host);
+  if (hosts <= 1) return 1;
+  const double copies = real(model_.experts_per_token);
+  return std::min(1.0, hosts * (1 - std::pow(1 - 1 / hosts, copies)) / copies);
+}
+
 void Clock::add_communication(int64_t index, LayerTimes& times) const {
   const bool experts = model_.layer_has_experts(index);
   const double hidden = real(model_.hidden);
@@ -180,7 +192,8 @@ void Clock::add_communication(int64_t index, LayerTimes& times) const {
   if (experts && layout_.expert > 1) {
     const double copies =
         rows_ * real(model_.experts_per_token) / (layout_.experts_folded ? layout_.tensor : 1);
-    const double time = 2 * send(Collective::kAllToAll, copies * hidden * element_, expert_);
+    const double bytes = copies * hidden * element_ * sent_once();
+    const double time = 2 * send(Collective::kAllToAll, bytes, expert_);
     times.forward.expert = times.backward.expert = time;
   }
 }
@@ -231,12 +244,8 @@ Pass& Pass::operator+=(const Pass& other) {
   context += other.context;
   expert += other.expert;
   parameters += other.parameters;
+  host += other.host;
   return *this;
-}
-
-Pass Pass::times(double factor) const {
-  return {matrices * factor, attention * factor, elementwise * factor, head * factor,
-          tensor * factor,   context * factor,   expert * factor,      parameters * factor};
 }
 
 double exposed(double communication, double window, double overlap) {

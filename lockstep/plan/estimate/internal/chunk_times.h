@@ -14,11 +14,12 @@ namespace lockstep::inline v0::plan::internal {
 struct Pass {
   double matrices = 0, attention = 0, elementwise = 0, head = 0;
   double tensor = 0, context = 0, expert = 0, parameters = 0;
+  double host = 0;  // the stack's own
   double total() const {
-    return matrices + attention + elementwise + head + tensor + context + expert + parameters;
+    return matrices + attention + elementwise + head + tensor + context + expert + parameters +
+           host;
   }
   Pass& operator+=(const Pass& other);
-  Pass times(double factor) const;
 };
 
 struct ChunkTimes {
