@@ -2,6 +2,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <cmath>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -65,8 +66,7 @@ inline BertClassifier write_texts(const TestDirectory& dir, const data::Sentence
   return model;
 }
 
-// Of every rank: what was predicted before the first step is what it took, and no more than 2 %
-// above it.
+// Of every rank: what was predicted before the first step is what it took, within 2 %.
 inline void expect_predicted(const TrainResult& result) {
   ASSERT_FALSE(result.memory.empty());
   for (size_t r = 0; r < result.memory.size(); ++r) {
@@ -74,8 +74,7 @@ inline void expect_predicted(const TrainResult& result) {
     SCOPED_TRACE("rank " + std::to_string(r) + ": predicted " + to_json(predicted).dump() +
                  ", allocated " + to_json(allocated).dump());
     EXPECT_GT(allocated.activations, 0);
-    EXPECT_GE(predicted.total(), allocated.total());
-    EXPECT_LE(result.memory[r].difference(), 0.02);
+    EXPECT_LE(std::abs(result.memory[r].difference()), 0.02);
     EXPECT_EQ(predicted.parameters, allocated.parameters);
     EXPECT_EQ(predicted.gradients, allocated.gradients);
     EXPECT_EQ(predicted.state, allocated.state);
