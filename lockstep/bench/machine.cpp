@@ -29,7 +29,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) {
+double elapsed_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
@@ -60,7 +60,7 @@ class Meter {
     const auto once = Clock::now();
     call();
     // The same number of calls on every rank.
-    const double one = mean(seconds_since(once));
+    const double one = mean(elapsed_since(once));
     const auto calls = static_cast<int64_t>(
         std::clamp(options_.sample_s / kSamples / std::max(one, 1e-9), 1.0, 1e6));
     std::vector<double> samples;
@@ -68,7 +68,7 @@ class Meter {
       comm_.barrier();
       const auto start = Clock::now();
       for (int64_t k = 0; k < calls; ++k) call();
-      samples.push_back(seconds_since(start) / static_cast<double>(calls));
+      samples.push_back(elapsed_since(start) / static_cast<double>(calls));
     }
     ++done_;
     std::nth_element(samples.begin(), samples.begin() + kSamples / 2, samples.end());

@@ -152,7 +152,7 @@ TEST(LockstepDoctor, ATimelineOfAnotherProgramIsOneLine) {
   const TestDirectory folder;
   const std::string file =
       folder.write("trace.json", R"({"schemaVersion":1,"traceEvents":[],"traceName":"x"})");
-  for (const std::string given : {file, folder.path().string()}) {
+  for (const std::string& given : {file, folder.path().string()}) {
     const Ended ended = Doctor({"--trace", given}).finish();
     EXPECT_EQ(ended.code, 1);
     EXPECT_EQ(std::count(ended.out.begin(), ended.out.end(), '\n'), 1) << ended.out;
