@@ -260,7 +260,7 @@ void other_thread(Report& report, lockstep::FromMpiOptions options) {
 void stuck(Report& report, bool late) {
   {
     const std::chrono::seconds timeout(late ? 3 : 8);
-    lockstep::Communicator comm = lockstep::from_mpi_fint(MPI_Comm_c2f(MPI_COMM_WORLD),
+    lockstep::Communicator comm = lockstep::from_mpi(MPI_COMM_WORLD,
                                                           {.backend = "mpi", .timeout = timeout});
     if (comm.rank() == 1) late_in_create_group = late ? timeout * 2 : std::chrono::hours(1);
     const auto say = [&](const auto& call) {
