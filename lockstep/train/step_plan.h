@@ -48,8 +48,6 @@ struct StepPlanOptions {
   int64_t limit = INT64_MAX;  // bytes
   // A batch is cut into so many micro-batches; the plan tries multiples of it.
   int64_t micro_batches = 1;
-  // There are gradients of other batches before this one.
-  bool keeps_gradients = false;
   // Returns whether any rank was given true. For ranks that must try the same sizes, but may count
   // different bytes.
   std::function<bool(bool)> any = nullptr;
@@ -76,16 +74,16 @@ StepPlan plan_step(torch::nn::Module& model, int64_t samples, const Tried& tried
                    const StepPlanOptions& options = {}) {
   const internal::Trial trial(model);
   const auto any = [&](bool here) { return options.any ? options.any(here) : here; };
-  const auto sum = [&](const StepTrace& trace) { return bytes_of(trace, options.keeps_gradients); };
   const int64_t parts = options.micro_batches;
   const int64_t few = 2 * parts, more = 2 * few;  // BatchNorm refuses a single one
   // With what a model makes once, such as tables of positions.
   (void)tried(std::min(few, samples));
-  if (samples <= more) return {.bytes = sum(tried(samples)), .tried = samples};
+  if (samples <= more) return {.bytes = bytes_of(tried(samples)), .tried = samples};
   const StepTrace of_few = tried(few), of_more = tried(more);
   const auto of = [&](int64_t n) { return extended(of_few, few, of_more, more, n); };
   const auto all = of(samples);
-  const StepBytes rough = all ? sum(*all) : on_line(sum(of_few), few, sum(of_more), more, samples);
+  const StepBytes rough =
+      all ? bytes_of(*all) : on_line(bytes_of(of_few), few, bytes_of(of_more), more, samples);
   if (options.limit < INT64_MAX && any(rough.at_once() > options.limit))
     return {.bytes = rough, .tried = more};
   const int64_t half = samples / 2 / parts * parts;
@@ -93,12 +91,12 @@ StepPlan plan_step(torch::nn::Module& model, int64_t samples, const Tried& tried
     const StepTrace of_half = tried(half);
     const auto foretold = of(half);
     const auto is_right = [&] {
-      const int64_t said = sum(*foretold).at_once(), counted = sum(of_half).at_once();
+      const int64_t said = bytes_of(*foretold).at_once(), counted = bytes_of(of_half).at_once();
       return said >= counted && said - counted <= counted / 1000;  // every size is rounded up
     };
-    if (!any(!foretold || !is_right())) return {.bytes = sum(*all), .tried = half};
+    if (!any(!foretold || !is_right())) return {.bytes = bytes_of(*all), .tried = half};
   }
-  return {.bytes = sum(tried(samples)), .tried = samples};
+  return {.bytes = bytes_of(tried(samples)), .tried = samples};
 }
 
 }  // namespace lockstep::inline v0

@@ -9,7 +9,7 @@
 
 namespace lockstep::inline v0 {
 
-StepBytes bytes_of(const StepTrace& trace, bool keeps_gradients) {
+StepBytes bytes_of(const StepTrace& trace) {
   std::vector<size_t> lasting = left_over(trace.allocations);
   std::erase_if(lasting, [&](size_t i) { return std::ranges::count(trace.gradients, i) > 0; });
   const AllocationTrace step = without(trace.allocations, lasting);
@@ -18,7 +18,7 @@ StepBytes bytes_of(const StepTrace& trace, bool keeps_gradients) {
   const int64_t beside = most_at_once(without(step, trace.gradients));
   StepBytes bytes{.activations = std::min(trace.activations, beside)};
   bytes.temporaries = beside - bytes.activations;
-  if (!keeps_gradients) bytes.overlap = gradients + beside - most_at_once(step);
+  bytes.overlap = gradients + beside - most_at_once(step);
   return bytes;
 }
 

@@ -27,8 +27,8 @@ struct StepTrace {
 };
 
 // What is left over and is no gradient, such as tables that a model makes once, does not count.
-// `keeps_gradients`: there are gradients from the beginning on, of batches before this one. Pure.
-LOCKSTEP_API StepBytes bytes_of(const StepTrace& trace, bool keeps_gradients = false);
+// Pure.
+LOCKSTEP_API StepBytes bytes_of(const StepTrace& trace);
 // That of more samples (flat/allocation_trace.h). Pure.
 LOCKSTEP_API std::optional<StepTrace> extended(const StepTrace& of_few, int64_t few,
                                                const StepTrace& of_more, int64_t more,

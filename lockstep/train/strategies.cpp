@@ -87,11 +87,30 @@ class HorovodGradients final : public StrategyGradients {
     gradients_->synchronize();
   }
   double waiting() const override { return waiting_; }
+  int64_t buffer_bytes() const { return gradients_ ? gradients_->buffer_bytes() : 0; }
 
  private:
   std::optional<flat::WrappedParameters> wrapped_;
   std::optional<DistributedGradients> gradients_;
   double waiting_ = 0;
+};
+
+class HorovodState final : public StrategyState {
+ public:
+  explicit HorovodState(const HorovodGradients& gradients) : gradients_(gradients) {}
+  StepMemory planned_memory(const torch::optim::Optimizer& optimizer) const override {
+    return with_buffers(StrategyState::planned_memory(optimizer));
+  }
+  StepMemory memory(torch::optim::Optimizer& optimizer) override {
+    return with_buffers(StrategyState::memory(optimizer));
+  }
+
+ private:
+  StepMemory with_buffers(StepMemory memory) const {
+    memory.buffers += gradients_.buffer_bytes();
+    return memory;
+  }
+  const HorovodGradients& gradients_;  // of the same strategy
 };
 
 class LogicalGradients final : public StrategyGradients {
@@ -189,7 +208,14 @@ std::shared_ptr<Strategy> make_strategy(std::string_view given, const StrategyOp
         Strategy::Parts{.name = name, .traits = traits, .gradients = std::move(gradients)});
   };
   if (name == "ddp") return of({.rebinds = true}, std::make_unique<DdpGradients>());
-  if (name == "horovod") return of({.rebinds = true}, std::make_unique<HorovodGradients>());
+  if (name == "horovod") {
+    auto gradients = std::make_unique<HorovodGradients>();
+    auto state = std::make_unique<HorovodState>(*gradients);
+    return std::make_shared<Strategy>(Strategy::Parts{.name = name,
+                                                      .traits = {.rebinds = true},
+                                                      .gradients = std::move(gradients),
+                                                      .state = std::move(state)});
+  }
   for (const auto& [way, algorithm] : {std::pair{"average", AllReduce::kEngine},
                                        {"ring", AllReduce::kRing},
                                        {"naive-ring", AllReduce::kNaiveRing}})

@@ -77,7 +77,12 @@ void StrategyGradients::backward(const at::Tensor& loss) {
   if (communicates_) synchronize();
 }
 
-StepTrace StrategyGradients::tried(const std::function<TriedLoss()>& loss) {
+StepTrace StrategyGradients::tried(const std::function<TriedLoss()>& loss, bool after_another) {
+  if (after_another) {
+    communicate(false);
+    compute([&] { return loss().loss; });
+    communicate(true);
+  }
   StepRecorder recorder(*this);
   std::shared_ptr<void> kept;
   compute_in_vain(

@@ -113,13 +113,14 @@ class LOCKSTEP_API StrategyGradients : public StrategyPart {
   virtual void synchronize() {}
   // compute() of a loss that is made for a trial: what it allocates. `loss` gives it, and an owner of
   // what its caller would keep meanwhile, such as logits. The gradients are dropped, and nothing of
-  // the computation remains (step_plan.h). Communicates as compute() does.
+  // the computation remains (step_plan.h). `after_another`: an Accumulation's batch precedes it, whose
+  // gradients it adds to. Communicates as compute() does.
   // Requires: before the first step.
   struct TriedLoss {
     at::Tensor loss;
     std::shared_ptr<void> kept = nullptr;
   };
-  StepTrace tried(const std::function<TriedLoss()>& loss);
+  StepTrace tried(const std::function<TriedLoss()>& loss, bool after_another = false);
   // This rank's gradients, those that are defined. Does not communicate.
   virtual std::vector<at::Tensor> gradients() const;
   // The bytes of activations that the last compute() has held at once, if it alone knows them;

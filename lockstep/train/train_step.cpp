@@ -133,9 +133,7 @@ StepResult TrainStep::take(int64_t step, const Batches& batches) {
       if (strategy.traits().counts_batches && has_samples)
         result.samples += parts_.counts_elements ? output.labels.numel() : output.labels.size(0);
     }
-    if (recorder)
-      result.memory =
-          most_of(result.memory, bytes_of(recorder->trace(), keeps_gradients() && i > 0));
+    if (recorder) result.memory = most_of(result.memory, bytes_of(recorder->trace()));
   }
   result.loss = sum.mean();
   if (batches.targets)
@@ -167,11 +165,12 @@ StepPlan TrainStep::plan(std::vector<int64_t> order, int64_t batch_size, int64_t
   while (static_cast<int64_t>(order.size()) < samples) order.push_back(order.back());
   const auto tried = [&](int64_t n) {
     const auto run = forward(std::span(order).first(static_cast<size_t>(n)));
-    return strategy.gradients().tried([&] {
+    const auto loss = [&] {
       const auto output = std::make_shared<LossOutput>(run());
       // Divided as a batch's share of a step is.
       return StrategyGradients::TriedLoss{.loss = output->loss.div(1), .kept = output};
-    });
+    };
+    return strategy.gradients().tried(loss, /*after_another=*/!logical_ && group_ > 1);
   };
   const auto any = [&](bool here) {
     const at::Tensor said = at::full({1}, here ? 1 : 0, at::kLong);
@@ -179,10 +178,7 @@ StepPlan TrainStep::plan(std::vector<int64_t> order, int64_t batch_size, int64_t
     return said.item<int64_t>() != 0;
   };
   return plan_step(parts_.run.model(), samples, tried,
-                   {.limit = limit,
-                    .micro_batches = strategy.traits().micro_batches,
-                    .keeps_gradients = keeps_gradients(),
-                    .any = any});
+                   {.limit = limit, .micro_batches = strategy.traits().micro_batches, .any = any});
 }
 
 }  // namespace lockstep::inline v0

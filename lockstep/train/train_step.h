@@ -74,9 +74,6 @@ class LOCKSTEP_API TrainStep {
   const std::optional<amp::AutocastSettings>& autocast() const { return autocast_; }
 
  private:
-  // Whether a step's later batches add to gradients that are there.
-  bool keeps_gradients() const { return !logical_ && group_ > 1; }
-
   Parts parts_;
   bool logical_;
   bool apart_;

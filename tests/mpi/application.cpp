@@ -260,8 +260,14 @@ void other_thread(Report& report, lockstep::FromMpiOptions options) {
 void stuck(Report& report, bool late) {
   {
     const std::chrono::seconds timeout(late ? 3 : 8);
-    lockstep::Communicator comm = lockstep::from_mpi(MPI_COMM_WORLD,
-                                                          {.backend = "mpi", .timeout = timeout});
+#ifdef MPI_ABI
+    const int number = MPI_Comm_toint(MPI_COMM_WORLD);
+#else
+    const int number = MPI_Comm_c2f(MPI_COMM_WORLD);
+#endif
+    // By its number: Lockstep then looks for MPI in the program's scope.
+    lockstep::Communicator comm =
+        lockstep::from_mpi_fint(number, {.backend = "mpi", .timeout = timeout});
     if (comm.rank() == 1) late_in_create_group = late ? timeout * 2 : std::chrono::hours(1);
     const auto say = [&](const auto& call) {
       try {

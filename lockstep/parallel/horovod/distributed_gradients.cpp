@@ -111,6 +111,7 @@ class DistributedGradients::State final : public flat::BackwardWatch {
   void synchronize();
   void stepped() { synchronized_ = false; }
   bool pending() const { return readiness_.any(); }
+  int64_t buffer_bytes() const { return buffers_ ? buffers_->bytes() : 0; }
   const std::vector<MissingGradient>& missing() const { return missing_; }
 
  private:
@@ -321,6 +322,10 @@ void DistributedGradients::synchronize() {
 
 bool DistributedGradients::pending() const {
   return state_->pending();
+}
+
+int64_t DistributedGradients::buffer_bytes() const {
+  return state_->buffer_bytes();
 }
 
 void DistributedGradients::stepped() {

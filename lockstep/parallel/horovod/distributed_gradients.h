@@ -86,6 +86,8 @@ class LOCKSTEP_API DistributedGradients {
 
   // Whether a gradient has arrived since the last synchronize().
   bool pending() const;
+  // The memory in which gradients travel; 0 for one rank.
+  int64_t buffer_bytes() const;
   // The optimizer has taken its step: the next synchronize() belongs to the next one.
   void stepped();
   // For the last synchronize(), in the order of the parameters.

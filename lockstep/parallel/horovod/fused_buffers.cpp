@@ -27,6 +27,12 @@ FusedBuffers::FusedBuffers(Communicator comm, std::vector<at::Tensor> parameters
     pools_[dtype].memory = comm_.symmetric_empty({numel}, dtype);
 }
 
+int64_t FusedBuffers::bytes() const {
+  int64_t bytes = 0;
+  for (const auto& [dtype, pool] : pools_) bytes += static_cast<int64_t>(pool.memory.nbytes());
+  return bytes;
+}
+
 at::ScalarType FusedBuffers::travels_as(size_t parameter) const {
   const at::ScalarType own = parameters_[parameter].scalar_type();
   const bool shorter =

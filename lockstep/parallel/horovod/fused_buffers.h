@@ -36,6 +36,7 @@ class FusedBuffers {
   void start(std::span<const size_t> parameters, const std::string& note);
   // Waits for all started reductions and writes them back, into the gradient or a new one.
   void finish();
+  int64_t bytes() const;  // of that memory
 
  private:
   struct Pending {
