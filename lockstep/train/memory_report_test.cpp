@@ -69,10 +69,10 @@ TEST(StepRecorder, TellsActivationsTemporariesAndGradients) {
     torch::nn::Sequential net(torch::nn::Linear(100, 200), torch::nn::Linear(200, 300));
     const auto strategy = make_strategy("average");
     strategy->set_up(net.ptr(), comm);
-    const at::Tensor input = torch::ones({64, 100});
+    const at::Tensor input = torch::ones({640, 100});
     const StepTrace trace = strategy->gradients().tried(
         [&] { return StrategyGradients::TriedLoss{torch::relu(net->forward(input)).sum()}; });
-    EXPECT_NEAR(static_cast<double>(trace.activations), 64 * (200 + 300) * 4, 2000);
+    EXPECT_NEAR(static_cast<double>(trace.activations), 640 * (200 + 300) * 4, 2000);
     EXPECT_EQ(trace.gradients.size(), 4U);  // of their own, and gone again
     for (const at::Tensor& parameter : net->parameters()) EXPECT_FALSE(parameter.grad().defined());
     const StepBytes bytes = bytes_of(trace);

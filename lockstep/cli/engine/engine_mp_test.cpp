@@ -440,10 +440,10 @@ TEST(Engine, AKilledRankEndsTheJobAndLeavesNothing) {
 // The timelines end with the rank that dies, and those of the replaced group begin anew.
 TEST(Engine, ARankThatIsReplacedLeavesATraceOfTheStepsSince) {
   const TestDirectory dir;
-  Engine engine(dir,
-                train(dir, "a",
-                      {"--epochs", "1000", "--max-steps", "400", "--log-every", "1", "--on-failure",
-                       "replace", "--max-restarts", "1", "--trace-steps", "10:390"}));
+  Engine engine(
+      dir, train(dir, "a",
+                 {"--epochs", "10", "--max-steps", "120", "--batch-size", "8", "--log-every", "1",
+                  "--on-failure", "replace", "--max-restarts", "1", "--trace-steps", "10:110"}));
   const auto logged = [&] {
     const std::string lines = dir.read("a/metrics.jsonl");
     return std::count(lines.begin(), lines.end(), '\n');
@@ -459,7 +459,7 @@ TEST(Engine, ARankThatIsReplacedLeavesATraceOfTheStepsSince) {
   EXPECT_THAT(ended.err, HasSubstr("rank 1 was replaced"));
   const auto trace = nlohmann::json::parse(dir.read("a/trace.json"));
   const std::string shown = trace.at("otherData").at("steps");
-  ASSERT_THAT(shown, ::testing::EndsWith(":390"));
+  ASSERT_THAT(shown, ::testing::EndsWith(":110"));
   const int first = std::stoi(shown);
   EXPECT_GT(first, 20) << "some of the thirty lines are of evaluations";
   std::map<int, std::vector<int>> steps;  // by rank
@@ -467,7 +467,7 @@ TEST(Engine, ARankThatIsReplacedLeavesATraceOfTheStepsSince) {
     if (event.at("name") == "step") steps[event.at("pid")].push_back(event["args"]["number"]);
   ASSERT_EQ(steps.size(), 2u);
   for (const auto& [rank, numbers] : steps) {
-    EXPECT_EQ(numbers.size(), static_cast<size_t>(390 - first + 1)) << "rank " << rank;
+    EXPECT_EQ(numbers.size(), static_cast<size_t>(110 - first + 1)) << "rank " << rank;
     EXPECT_EQ(numbers.front(), first) << "rank " << rank;
   }
 }
