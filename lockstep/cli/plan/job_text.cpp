@@ -124,7 +124,8 @@ std::string search_text(const JobPlan& job, size_t columns) {
                     0, columns) +
             "\n\n";
   } else {
-    text += fitting_table(job, found.best, true, columns);
+    text += fitting_table(job, found.best, true, columns) + "\n" +
+            wrapped("1 is " + to_string(found.best.front().layout), 0, 4, columns) + "\n";
     std::vector<std::string> reasons;
     for (size_t i = 1; i < found.best.size(); ++i)
       reasons.push_back(std::to_string(i + 1) + ": " + found.best[i].loses);

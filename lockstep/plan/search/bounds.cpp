@@ -35,7 +35,9 @@ double least_step(const ModelShape& model, const Layout& layout, const Machine& 
                                .embeddings = false,
                                .recomputed = false,
                                .used_by = ""};
-  const double of_token = flops_per_token(model, layout.sequence, counted);
+  const double of_token = flops_per_token(
+      model, layout.attended > 0 ? std::min(layout.attended, layout.sequence) : layout.sequence,
+      counted);
   // A second forward of the layers, but not of the head; somewhat less, for a kernel may keep a
   // part.
   const double of_head =
@@ -49,14 +51,14 @@ double least_step(const ModelShape& model, const Layout& layout, const Machine& 
 }
 
 MicroBatchWork work_of(const ModelShape& model, const Layout& layout, const Machine& machine,
-                       const Stack& stack) {
+                       const Stack& stack, PipelineShapes* shapes) {
   Layout one = layout;
   one.global_batch = layout.batch_ranks() * layout.micro_batch;
   one.schedule = "1f1b";
   one.chunks = 1;
   one.zero = 0;
   one.shard_ranks = 0;
-  const TimeParts time = estimate(model, one, machine, stack).time;
+  const TimeParts time = estimate(model, one, machine, stack, shapes).time;
   const double layers = time.matrices + time.attention + time.elementwise + time.recomputation +
                         time.tensor + time.context + time.expert;
   MicroBatchWork work;

@@ -13,7 +13,7 @@ struct MicroBatchWork {
   double lightest = 0;  // of a stage that has as few layers as one can
 };
 MicroBatchWork work_of(const ModelShape& model, const Layout& layout, const Machine& machine,
-                       const Stack& stack);
+                       const Stack& stack, PipelineShapes* shapes = nullptr);
 
 // No estimate() of a layout with this work is below it.
 double least_step(const Layout& layout, const MicroBatchWork& work);

@@ -73,6 +73,7 @@ class Search {
   const Machine& machine_;
   const Stack& stack_;
   const std::vector<Activations> policies_ = policies_of(request_);
+  PipelineShapes shapes_;
   std::map<Key, Candidate> best_;
   std::map<Key, Unfit> unfit_;
   // No layout whose step is above this can be among the best any more.
@@ -82,7 +83,7 @@ class Search {
 
 bool Search::fits(const Layout& layout) {
   ++result_.weighed;
-  const double needed = estimate_memory(model_, layout, stack_).of_worst().total();
+  const double needed = estimate_memory(model_, layout, stack_, &shapes_).of_worst().total();
   if (needed <= machine_.memory) return true;
   const Unfit unfit{layout, needed - machine_.memory};
   const auto [at, fresh] = unfit_.try_emplace(key_of(layout), unfit);
@@ -94,7 +95,7 @@ std::optional<Layout> Search::fitting(Layout layout, Policies* policies) {
   for (size_t i = 0; i < policies_.size(); ++i) {
     layout.activations = policies_[i];
     if (policies->works.size() == i)
-      policies->works.push_back(work_of(model_, layout, machine_, stack_));
+      policies->works.push_back(work_of(model_, layout, machine_, stack_, &shapes_));
     if (least_step(layout, policies->works[i]) > threshold_) return std::nullopt;
     if (layout.zero < 3 && policies->floors[i] > threshold_) return std::nullopt;
     if (fits(layout)) return layout;
@@ -104,8 +105,9 @@ std::optional<Layout> Search::fitting(Layout layout, Policies* policies) {
 
 double Search::time(const Layout& layout) {
   ++result_.timed;
-  Candidate candidate{
-      .layout = layout, .estimate = estimate(model_, layout, machine_, stack_), .loses = ""};
+  Candidate candidate{.layout = layout,
+                      .estimate = estimate(model_, layout, machine_, stack_, &shapes_),
+                      .loses = ""};
   const TimeParts& parts = candidate.estimate.time;
   const double fixed =
       candidate.estimate.step - parts.gradients - parts.parameters - parts.optimizer - parts.host;
@@ -162,7 +164,7 @@ std::vector<Unit> Search::units_of(const std::vector<MeshOptions>& meshes) {
         unit.layout.activations = policies_.front();
         if (!allowed(unit.layout, model_)) continue;
         unit.least = std::numeric_limits<double>::infinity();
-        const MicroBatchWork work = work_of(model_, unit.layout, machine_, stack_);
+        const MicroBatchWork work = work_of(model_, unit.layout, machine_, stack_, &shapes_);
         for (const Scheduled& scheduled : options.schedules) {
           Layout layout = unit.layout;
           layout.schedule = scheduled.name;
@@ -190,7 +192,7 @@ std::vector<Candidate> Search::too_large(double below) {
     if (least_step(model_, unfit.layout, machine_, stack_) >= below) continue;
     ++result_.timed;
     Candidate candidate{.layout = unfit.layout,
-                        .estimate = estimate(model_, unfit.layout, machine_, stack_),
+                        .estimate = estimate(model_, unfit.layout, machine_, stack_, &shapes_),
                         .loses = ""};
     if (candidate.estimate.step >= below) continue;
     candidate.loses = lack_of(candidate.estimate);

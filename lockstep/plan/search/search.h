@@ -43,12 +43,14 @@ struct LOCKSTEP_API SearchRequest {
   size_t top = 10;
 };
 
+// A layout that was computed.
 struct LOCKSTEP_API Candidate {
   Layout layout;
   Estimate estimate;
   std::string loses;  // why_slower() than the best; "" for the best itself
 };
 
+// What a search finds.
 struct LOCKSTEP_API SearchResult {
   std::vector<Candidate> best;  // that fit, fastest first
   // That would be faster than the best, or, where nothing fits, that lack least; three at most.

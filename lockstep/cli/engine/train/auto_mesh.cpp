@@ -118,9 +118,30 @@ plan::Calibration this_machine(int ranks, const EnvLookup& env) {
 
 plan::ModelShape shape_of(const std::string& model) {
   const auto& presets = lm_preset_names();
-  if (std::find(presets.begin(), presets.end(), model) != presets.end())
-    return plan::read_model_shape(to_json(lm_preset(model)), "model " + model);
-  return plan::read_model_file(model);
+  if (std::find(presets.begin(), presets.end(), model) == presets.end())
+    return plan::read_model_file(model);
+  LmConfig preset = lm_preset(model);
+  // The data's, which is not known yet: as many as texts of characters have.
+  constexpr int64_t kWords = 4096;
+  preset.vocab_size = kWords;
+  return plan::read_model_shape(to_json(preset), "model " + model);
+}
+
+const plan::Candidate& simplest_of(const std::vector<plan::Candidate>& best) {
+  // A plan is no more exact than this.
+  constexpr double kAlike = 0.02;
+  const auto complexity = [](const plan::Layout& layout) {
+    int divided = 0;
+    for (const int size : {layout.pipe, layout.context, layout.expert, layout.tensor})
+      divided += size > 1 ? 1 : 0;
+    return std::pair(divided, layout.zero);
+  };
+  const plan::Candidate* found = &best.front();
+  for (const plan::Candidate& one : best)
+    if (one.estimate.step <= (1 + kAlike) * best.front().estimate.step &&
+        complexity(one.layout) < complexity(found->layout))
+      found = &one;
+  return *found;
 }
 
 std::string choose_mesh(std::optional<int> zero, const EnvLookup& env, TrainConfig* config) {
@@ -128,7 +149,9 @@ std::string choose_mesh(std::optional<int> zero, const EnvLookup& env, TrainConf
     throw InvalidArgument(
         "mesh is 'auto'; give axes data and shard: lm alone has models that divide");
   const plan::Calibration machine = this_machine(static_cast<int>(config->nproc), env);
-  const plan::Stack stack = machine.stack.value_or(plan::known_stack("lockstep"));
+  plan::Stack stack = machine.stack.value_or(plan::known_stack("lockstep"));
+  // Ranks on the host's processors have no others that could send meanwhile.
+  if (machine.machine.host && !machine.stack) stack.overlap = 0;
   const plan::SearchRequest request = request_of(*config, zero);
   const plan::SearchResult found =
       plan::search(shape_of(config->model), request, machine.machine, stack);
@@ -138,10 +161,10 @@ std::string choose_mesh(std::optional<int> zero, const EnvLookup& env, TrainConf
                           std::to_string(config->nproc) + " ranks" +
                           (found.too_large.empty() ? "" : ": " + found.too_large.front().loses) +
                           "; give a smaller model or batch, or more ranks");
-  const plan::Candidate& best = found.best.front();
+  const plan::Candidate& best = simplest_of(found.best);
   take_layout(best.layout, config);
-  return "mesh auto: " + config->mesh + ", " + to_string(best.layout) + "; of " +
-         cli::grouped(found.layouts) + " layouts, " +
+  return "mesh auto: " + config->mesh + ", strategy " + config->strategy + " (" +
+         to_string(best.layout) + "), of " + cli::grouped(found.layouts) + " layouts; planned " +
          cli::bytes_text(best.estimate.memory.of_worst().total()) + " and " +
          cli::seconds_text(best.estimate.step) + " a step by " + machine.machine.name;
 }

@@ -69,6 +69,21 @@ TEST(AutoMesh, AMachinesFileDecides) {
               HasSubstr("mesh is 'auto', and no layout fits into the"));
 }
 
+// A plan is not so exact that a tenth of a percent is worth another axis.
+TEST(AutoMesh, OfAlikeLayoutsItTakesTheSimplest) {
+  const auto candidate = [](plan::Layout layout, double step) {
+    plan::Candidate one{.layout = layout, .estimate = {}, .loses = ""};
+    one.estimate.step = step;
+    return one;
+  };
+  const std::vector<plan::Candidate> best{
+      candidate({.data = 2, .tensor = 2}, 1.0), candidate({.data = 4, .zero = 1}, 1.01),
+      candidate({.data = 4}, 1.015), candidate({.data = 1}, 1.5)};
+  EXPECT_EQ(simplest_of(best).layout, best[2].layout);
+  const std::vector<plan::Candidate> apart{best[0], best[3]};
+  EXPECT_EQ(simplest_of(apart).layout, apart[0].layout);
+}
+
 TEST(AutoMesh, AStrategyThatIsAskedForStays) {
   TrainConfig config = language(4);
   choose_mesh(3, env(), &config);
