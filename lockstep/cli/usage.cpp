@@ -27,6 +27,7 @@ std::string wrapped(const std::string& text, size_t at, size_t indent, size_t wi
     const size_t line_end = std::min(text.find('\n', begin), text.size());
     // An indented line is a command line, to be copied whole.
     const bool as_it_is = begin < text.size() && text[begin] == ' ';
+    bool first = true;
     while (begin < line_end) {
       size_t end = as_it_is ? line_end : std::min(text.find(' ', begin), line_end);
       // A list that is longer than a line breaks behind a comma.
@@ -36,7 +37,6 @@ std::string wrapped(const std::string& text, size_t at, size_t indent, size_t wi
         if (comma != std::string::npos && comma > begin) end = comma + 1;
       }
       const std::string word = text.substr(begin, end - begin);
-      const bool first = column == indent || column == at;
       if (!first && column + 1 + word.size() > width) {
         out += "\n" + std::string(indent, ' ');
         column = indent;
@@ -44,6 +44,7 @@ std::string wrapped(const std::string& text, size_t at, size_t indent, size_t wi
         out += ' ';
         ++column;
       }
+      first = false;
       out += word;
       column += word.size();
       begin = std::min(text.find_first_not_of(' ', end), line_end);
@@ -51,7 +52,7 @@ std::string wrapped(const std::string& text, size_t at, size_t indent, size_t wi
     begin = line_end + 1;
     if (begin > text.size()) break;
     out += "\n" + std::string(begin < text.size() && text[begin] != '\n' ? indent : 0, ' ');
-    column = at = indent;
+    column = indent;
   }
   return out;
 }

@@ -251,6 +251,7 @@ TEST(PlanJob, MistakesAreOneLine) {
 }
 
 TEST(PlanJob, Words) {
+  EXPECT_EQ(wrapped("1 is data", 0, 4, 80), "1 is data") << "a word that ends at the indent";
   EXPECT_EQ(grouped(1234567), "1,234,567");
   EXPECT_EQ(grouped(-999), "-999");
   EXPECT_EQ(count_text(8.03e9), "8.03 G");
