@@ -37,8 +37,9 @@ struct LOCKSTEP_API TimeParts {
   double pipeline = 0;    // messages between stages that were waited for
   double bubble = 0;      // waiting because the pipeline fills, empties or is uneven
   double optimizer = 0;
-  double host = 0;  // the stack's own, and stragglers
-  double total() const;
+  double host = 0;       // the stack's own, and stragglers
+  double total() const;  // of all parts: the step
+  // Communication that is not hidden.
   double exposed() const { return tensor + context + expert + gradients + parameters + pipeline; }
   std::vector<std::pair<const char*, double>> parts() const;  // in this order, those of 0 too
 };
@@ -53,6 +54,7 @@ struct LOCKSTEP_API Estimate {
   double exposed = 0;            // share of the step: communication that is not hidden
   // The worst stage fits into the machine's memory; by how many bytes it does, or, below 0, does not.
   double spare_bytes = 0;
+  // There is room for it.
   bool fits() const { return spare_bytes >= 0; }
   // "exposed all-gather of parameters 12 %", "stage 0 does not fit by 3.1 GiB": the largest losses first.
   std::vector<std::string> losses() const;

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <numeric>
+#include <cstdio>
 
 namespace lockstep::inline v0::plan::estimate_test {
 namespace {
@@ -129,23 +129,36 @@ TEST(Estimate, UtilizationIsByConvention) {
   EXPECT_NEAR(step_of(found.tokens_per_second, layout), found.step, 1e-9);
 }
 
+// 131072 ranks: one data replica is computed, with at most thrice as many micro-batches as stages.
 TEST(Estimate, AThousandLayoutsTakeNoTime) {
+  const ModelShape model = known_model("llama3-70b");
+  const Layout layout{.data = 1024,
+                      .pipe = 16,
+                      .tensor = 8,
+                      .chunks = 2,
+                      .schedule = "interleaved",
+                      .global_batch = 1024 * 64,
+                      .divides_rows = true};
+  EXPECT_EQ(layout.ranks(), 131072);
+  PipelineShapes shapes;
   const auto begin = std::chrono::steady_clock::now();
   double sum = 0;
   for (int i = 0; i < 1000; ++i)
-    sum += of({.data = 128,
-               .pipe = 16,
-               .tensor = 8,
-               .chunks = 2,
-               .schedule = "interleaved",
-               .global_batch = 128 * 64,
-               .divides_rows = true},
-              "llama3-70b")
-               .step;
+    sum += estimate(model, layout, known_machine("h100"), {}, &shapes).step;
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-  EXPECT_GT(sum, 0);
-  EXPECT_LT(taken.count(), 60);  // half a second; generous for sanitizers and a loaded machine
-  RecordProperty("seconds", std::to_string(taken.count()));
+  EXPECT_NEAR(sum / 1000 / estimate(model, layout, known_machine("h100"), {}).step, 1, 1e-9);
+  EXPECT_LT(taken.count(), 30);  // half a second; generous for sanitizers and a loaded machine
+  std::printf("1000 layouts: %.2f s\n", taken.count());
+}
+
+// What is extrapolated is what all micro-batches give.
+TEST(Estimate, FewerMicroBatchesGiveTheSame) {
+  const auto time = [](int64_t batch) {
+    return of({.pipe = 4, .chunks = 2, .schedule = "interleaved", .global_batch = batch}).time;
+  };
+  const TimeParts twelve = time(12), many = time(1200);
+  EXPECT_NEAR(many.bubble / twelve.bubble, 1, 1e-6);
+  EXPECT_NEAR(many.matrices / twelve.matrices, 100, 1e-6);
 }
 
 }  // namespace

@@ -8,9 +8,10 @@ namespace {
 
 // Elements for each token of a micro-batch.
 struct Kept {
-  double whole = 0;    // of what tensor does not divide, unless rows are divided
-  double divided = 0;  // of a rank's own
-  double scores = 0;   // of attention's scores and what became of them, in bytes
+  double whole = 0;     // of what tensor does not divide, unless rows are divided
+  double gathered = 0;  // the same, but for stacks that keep them whole for the products' backward
+  double divided = 0;   // of a rank's own
+  double scores = 0;    // of attention's scores and what became of them, in bytes
 };
 
 double inner_of(const ModelShape& m, double width) {
@@ -20,8 +21,9 @@ double inner_of(const ModelShape& m, double width) {
 Kept all_of(const ModelShape& m, int64_t layer, const Layout& layout, const Stack& stack,
             double bytes) {
   Kept kept;
-  // The two norms' inputs and outputs; a mask of a byte for each of two dropouts.
-  kept.whole = 4 * real(m.hidden) + (m.dropout ? 2 * real(m.hidden) / bytes : 0);
+  // The two norms' inputs; their outputs, which go into products; a mask of a byte for each of two dropouts.
+  kept.gathered = 2 * real(m.hidden);
+  kept.whole = 2 * real(m.hidden) + (m.dropout ? 2 * real(m.hidden) / bytes : 0);
   const double parts = layout.tensor, heads = real(m.heads) / parts;
   const double keys = std::max(1.0, real(m.key_value_heads()) / parts);
   if (m.kv_rank > 0) {
@@ -73,7 +75,9 @@ double layer_activation_bytes(const ModelShape& m, int64_t layer, const Layout& 
   }
   const Kept kept = all_of(m, layer, layout, stack, bytes);
   const bool drops = layout.activations == Activations::kSelective;
-  return rows * (bytes * (kept.whole / alone + kept.divided) + (drops ? 0 : kept.scores));
+  const double gathered = kept.gathered / (stack.keeps_gathered ? 1 : alone);
+  return rows *
+         (bytes * (kept.whole / alone + gathered + kept.divided) + (drops ? 0 : kept.scores));
 }
 
 }  // namespace lockstep::inline v0::plan

@@ -150,7 +150,11 @@ StageMemory estimate_memory(const ModelShape& model, const Layout& layout, const
     if (layout.zero >= 3) {
       const double unit = stage == first || stage == last ? std::max(largest, words) : largest;
       const double gathered = layout.reshard ? 2 * unit : parameters.dense + parameters.experts;
-      parts.gathered = element * gathered + state.gradient * unit;
+      // Gradients of parameters that stay whole add up whole over the micro-batches.
+      const double gradients = layout.reshard || layout.micro_batches() == 1
+                                   ? unit
+                                   : parameters.dense + parameters.experts;
+      parts.gathered = element * gathered + state.gradient * gradients;
     } else if (narrow && !layout.masters) {
       parts.gathered = 2 * (parameters.dense + parameters.experts);  // casts, kept for the backward
     }

@@ -26,16 +26,18 @@ struct LOCKSTEP_API MemoryParts {
   double buffers = 0;  // of communication: what is received ahead, buckets
   double fixed = 0;    // beside tensors
   double fragmentation = 0;
-  double total() const;
+  double total() const;  // of all parts
   // The state is what lasts from step to step: parameters, gradients, optimizer.
   double state() const { return parameters + gradients + optimizer; }
   // In this order, with names for people; those of 0 bytes too.
   std::vector<std::pair<const char*, double>> parts() const;
 };
 
+// Of all stages of a pipeline.
 struct LOCKSTEP_API StageMemory {
   std::vector<MemoryParts> stages;  // of a rank of each stage of the pipeline
   int worst = 0;                    // the stage with the largest total
+  // The parts of that stage.
   const MemoryParts& of_worst() const { return stages[static_cast<size_t>(worst)]; }
 };
 

@@ -12,6 +12,7 @@
 
 namespace lockstep::inline v0::plan {
 
+// A schedule, and what its stages hold.
 struct PipelineShape {
   // With the layout's own number of micro-batches, or, where they are more than thrice the stages, with fewer of them:
   // from there on each further one adds the time of the slowest stage, and nothing more is held.

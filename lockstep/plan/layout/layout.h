@@ -22,6 +22,7 @@ enum class Activations : uint8_t {
   kAlternate,   // every second product's output, and attention's (torchtitan's selective)
   kRecomputed,  // the layer's input alone
 };
+// What updates the parameters; its state is 8, 4 and 0 bytes of each.
 enum class Optimizer : uint8_t { kAdamW, kMomentum, kSgd };
 
 // "kept", "selective", "alternate", "recomputed"; "adamw", "momentum", "sgd". The parsers throw InvalidArgument with the names.
@@ -75,7 +76,8 @@ struct LOCKSTEP_API Layout {
   int64_t rows() const;           // tokens of a micro-batch on one rank
   // The ranks that average the gradient of a parameter; of an expert's.
   int64_t replicas() const;
-  int64_t expert_replicas() const;
+  int64_t expert_replicas() const;  // the same of an expert's parameters
+  // The ranks among which an expert's matrices are divided.
   int expert_tensor() const { return experts_folded ? 1 : tensor; }
   bool operator==(const Layout&) const = default;
 };
@@ -87,6 +89,7 @@ LOCKSTEP_API GroupPlace place_of(const Layout& layout, std::string_view axis, in
 // Bytes of one parameter's state before it is divided.
 struct StateBytes {
   double parameter = 0, gradient = 0, optimizer = 0;
+  // Of a parameter, all together.
   double total() const { return parameter + gradient + optimizer; }
 };
 LOCKSTEP_API StateBytes state_bytes(const Layout& layout);

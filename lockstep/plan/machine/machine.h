@@ -17,6 +17,7 @@
 
 namespace lockstep::inline v0::plan {
 
+// Of the products of matrices, and of what is kept for the backward: 32, 16 and 16 bits.
 enum class Precision : uint8_t { kFloat32, kBFloat16, kFloat8 };
 // "float32", "bfloat16", "float8"; the second also takes fp32, bf16 and fp8, and throws InvalidArgument.
 LOCKSTEP_API const char* name_of(Precision precision);
@@ -44,6 +45,7 @@ struct LOCKSTEP_API Machine {
   // Where each figure comes from: {"bfloat16", "H100 SXM data sheet, without sparsity"}.
   std::map<std::string, std::string> sources = {};
 
+  // FLOP/s of a precision, or of the next wider one that the machine has.
   double peak(Precision precision) const;
   bool operator==(const Machine&) const = default;
 };

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "lockstep/core/errors.h"
 #include "lockstep/core/json_object.h"
 #include "lockstep/core/named_file.h"

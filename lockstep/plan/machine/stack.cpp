@@ -41,10 +41,12 @@ Stack stack_from_json(std::string_view text, const std::string& source) {
   stack.name = file.text("name", source);
   stack.source = file.text("source", "");
   stack.fused_attention = file.flag("fused_attention", stack.fused_attention);
+  stack.keeps_gathered = file.flag("keeps_gathered", stack.keeps_gathered);
   for (const auto& [name, value, least, most] : kFields)
     stack.*value = file.number_or(stack.*value, name, least, most);
   for (const auto& [key, value] : json.items()) {
     const bool known = key == "name" || key == "source" || key == "fused_attention" ||
+                       key == "keeps_gathered" ||
                        std::any_of(std::begin(kFields), std::end(kFields),
                                    [&](const Field& field) { return key == field.name; });
     if (!known) file.say(key, "is no field of a stack; leave it out");
@@ -53,7 +55,9 @@ Stack stack_from_json(std::string_view text, const std::string& source) {
 }
 
 std::string to_json(const Stack& stack) {
-  ordered_json object{{"name", stack.name}, {"fused_attention", stack.fused_attention}};
+  ordered_json object{{"name", stack.name},
+                      {"fused_attention", stack.fused_attention},
+                      {"keeps_gathered", stack.keeps_gathered}};
   for (const Field& field : kFields) object[field.name] = stack.*field.value;
   object["source"] = stack.source;
   return object.dump(2) + "\n";

@@ -36,11 +36,14 @@ struct LOCKSTEP_API Stack {
   // Seconds of a layer's forward and backward of a micro-batch that nothing above counts: the host that launches it,
   // and waits for numbers of tokens.
   double host = 0;
-  // Memory: what a rank holds beside tensors (the driver, libraries, buffers of collectives), in bytes; and what the
-  // allocator keeps beyond what is asked of it, as a share of what changes within a step.
+  // Memory: what a rank holds beside tensors (the driver, libraries, buffers of collectives), in bytes.
   double fixed_bytes = 0;
-  double logit_bytes =
-      10;  // of each output of the head while the loss is computed, copies and gradient
+  // Where rows are divided along tensor, those that are gathered before a product stay whole for its backward; false:
+  // they are gathered again.
+  bool keeps_gathered = true;
+  // Of each output of the head while the loss is computed: its copies and its gradient.
+  double logit_bytes = 10;
+  // What the allocator keeps beyond what is asked of it, as a share of what changes within a step.
   double fragmentation = 0;
   std::string source = {};  // what it was fitted to
 

@@ -59,12 +59,17 @@ struct LOCKSTEP_API ModelShape {
   int64_t rotated_dim = 0;  // channels of a query or key that are rotated, shared by heads in keys
   int64_t value_dim = 0;    // channels of a head's value; head_dim are those that are not rotated
 
+  // As many as heads unless given.
   int64_t key_value_heads() const { return kv_heads == 0 ? heads : kv_heads; }
+  // Channels of a head's queries and keys that are not rotated apart.
   int64_t head_width() const { return head_dim == 0 ? hidden / heads : head_dim; }
+  // Whether any layer has experts; and whether this one has.
   bool has_experts() const { return experts > 0; }
+  // The first dense_layers have none.
   bool layer_has_experts(int64_t layer) const { return has_experts() && layer >= dense_layers; }
   // Channels of the product of queries and keys, of one head; and of its values.
   int64_t score_width() const { return head_width() + (kv_rank > 0 ? rotated_dim : 0); }
+  // Channels of a head's values.
   int64_t value_width() const { return kv_rank > 0 ? value_dim : head_width(); }
 
   bool operator==(const ModelShape&) const = default;
@@ -98,6 +103,7 @@ struct LOCKSTEP_API LayerParameters {
   int64_t expert = 0;   // of one expert
   int64_t experts = 0;  // of all of them
   int64_t norms = 0;
+  // Of the layer.
   int64_t total() const { return attention + mlp + router + experts + norms; }
   // Those that multiply one token: of its experts alone.
   int64_t active(int64_t experts_per_token) const {

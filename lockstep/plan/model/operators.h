@@ -14,6 +14,7 @@ struct MatrixProduct {
   double rows = 0, columns = 0, inner = 0;
   double count = 1;
   bool expert = false;  // of the experts: grouped, and their weights differ
+  // Twice the multiplications, of all of them.
   double flops() const { return 2 * rows * columns * inner * count; }
 };
 

@@ -108,9 +108,9 @@ void add_bridge(std::vector<PublishedRow>& rows) {
     rows.push_back(row_of(r, source, "h100", "bridge"));
   for (const NvidiaRow& r :
        {NvidiaRow{"gpt-oss-120b", 64, 512, 4, 4096, 1, 4, 1, 1, 8, 5630, false, kBFloat16},
-        NvidiaRow{"qwen3-30b-a3b", 16, 512, 2, 4096, 1, 2, 1, 24, 8, 5275, true},
+        NvidiaRow{"qwen3-30b-a3b", 16, 512, 2, 4096, 1, 2, 1, 24, 8, 5275},
         NvidiaRow{"qwen3-235b-a22b", 256, 2048, 1, 4096, 2, 8, 1, 4, 32, 1204, true, kBFloat16},
-        NvidiaRow{"deepseek-v3", 1024, 8192, 1, 4096, 2, 8, 1, 4, 64, 1297}})
+        NvidiaRow{"deepseek-v3", 1024, 8192, 1, 4096, 2, 8, 1, 4, 64, 1297, true}})
     rows.push_back(row_of(r, source, "h100", "bridge-experts"));
   for (const NvidiaRow& r :
        {NvidiaRow{"llama3-8b", 8, 128, 2, 8192, 1, 1, 1, 1, 1, 37556, true},

@@ -12,6 +12,7 @@
 
 namespace lockstep::inline v0::plan {
 
+// A run that was published.
 struct PublishedRow {
   std::string source = {};  // "arXiv:2104.04473 table 1"
   std::string label = {};   // what tells it from the others of its source: "GPT 18.4B, 256 GPUs"
@@ -25,6 +26,7 @@ struct PublishedRow {
   bool memory_fitted = false;  // ... to its memory
   std::string assumed = {};    // what its source does not say and was assumed here
 };
+// All of them, source by source.
 LOCKSTEP_API const std::vector<PublishedRow>& published_rows();
 
 // A row with its estimate.

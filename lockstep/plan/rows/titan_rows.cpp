@@ -24,7 +24,7 @@ std::vector<PublishedRow> titan_rows() {
   const char *const eager = "torchtitan-eager", *const compiled = "torchtitan";
   for (const TitanRow& r : {
            TitanRow{"llama3-8b", "FSDP 8", 8, 1, 1, 1, 1, 2, 16, 8192, kAlternate, false, eager,
-                    5762, 82.4, true, true},
+                    5762, 82.4, true},
            TitanRow{"llama3-8b", "FSDP 8, compiled", 8, 1, 1, 1, 1, 2, 16, 8192, kAlternate, false,
                     compiled, 6667, 77.0, true, true},
            TitanRow{"llama3-8b", "FSDP 8, float8", 8, 1, 1, 1, 1, 2, 16, 8192, kAlternate, true,
@@ -40,7 +40,7 @@ std::vector<PublishedRow> titan_rows() {
            TitanRow{"llama3-8b", "FSDP 4 CP 2, float8", 4, 2, 1, 1, 1, 1, 4, 65536, kRecomputed,
                     true, compiled, 2540, 84.2},
            TitanRow{"llama3-8b", "FSDP 2 CP 4, float8", 2, 4, 1, 1, 1, 1, 2, 131072, kRecomputed,
-                    true, compiled, 1071, 84.0, true, true},
+                    true, compiled, 1071, 84.0, true},
            TitanRow{"llama3-8b", "FSDP 1 CP 8, float8", 1, 8, 1, 1, 1, 1, 1, 262144, kRecomputed,
                     true, compiled, 548, 84.5},
            TitanRow{"llama3-70b", "FSDP 32 TP 8, float8", 32, 1, 8, 1, 1, 16, 512, 8192,

@@ -54,7 +54,8 @@ class Clock {
                         share(p.columns) * share(p.inner);
     const double bytes =
         element_ * p.count * (p.rows * p.inner + p.inner * p.columns + p.rows * p.columns);
-    return std::max({p.flops() / peak, bytes / bandwidth(), machine_.launch});
+    // Operands are read where they are, with nothing allocated or passed over again: at the machine's own bandwidth.
+    return std::max({p.flops() / peak, bytes / machine_.memory_bandwidth, machine_.launch});
   }
   double bandwidth() const { return machine_.memory_bandwidth * stack_.memory; }
   double moved(double elements) const { return elements * element_ / bandwidth(); }
