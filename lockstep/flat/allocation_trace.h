@@ -25,6 +25,7 @@ struct AllocationEvent {
   int64_t of = kNone;  // the event that allocated what is freed; kNone: this one allocates
   friend bool operator==(const AllocationEvent&, const AllocationEvent&) = default;
 };
+// The events of a piece of code, in the order of time.
 using AllocationTrace = std::vector<AllocationEvent>;
 
 // The largest sum of a beginning of the trace, 0 or more. Pure.

@@ -14,6 +14,7 @@ struct StepBytes {
   // What gradients, activations and temporaries never take at once of their sum: gradients come as
   // activations go, where the former step's are freed before the forward.
   int64_t overlap = 0;
+  // The most of activations and temporaries that is there at once, beside the gradients.
   int64_t at_once() const { return activations + temporaries - overlap; }
   friend bool operator==(const StepBytes&, const StepBytes&) = default;
 };
@@ -28,6 +29,7 @@ struct StepMemory {
   int64_t activations = 0;  // StepBytes'
   int64_t temporaries = 0;
   int64_t overlap = 0;
+  // Takes over what a step's computation needs.
   void set(const StepBytes& step) {
     activations = step.activations;
     temporaries = step.temporaries;
