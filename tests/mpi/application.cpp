@@ -28,7 +28,10 @@ std::chrono::seconds late_in_create_group{0};
 }  // namespace
 
 // In place of MPI's own where Lockstep looks for MPI in the program's scope.
-extern "C" int MPI_Comm_create_group(MPI_Comm comm, MPI_Group group, int tag, MPI_Comm* made) {
+extern "C" __attribute__((visibility("default"))) int MPI_Comm_create_group(MPI_Comm comm,
+                                                                            MPI_Group group,
+                                                                            int tag,
+                                                                            MPI_Comm* made) {
   std::this_thread::sleep_for(late_in_create_group);
   return PMPI_Comm_create_group(comm, group, tag, made);
 }
