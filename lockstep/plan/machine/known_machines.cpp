@@ -138,7 +138,7 @@ const Machine& known_machine(std::string_view name) {
     if (machine.name == name) return machine;
   const std::string nearest = nearest_name(name, machine_names());
   throw InvalidArgument("there is no hardware '" + std::string(name) + "'" +
-                        (nearest.empty() ? "" : "; did you mean " + nearest + "?") +
+                        (nearest.empty() ? "." : "; did you mean " + nearest + "?") +
                         " Give one of: " + joined(machine_names()) +
                         "; or the file that lockstep plan --calibrate wrote");
 }

@@ -159,7 +159,7 @@ const Stack& known_stack(std::string_view name) {
     if (stack.name == name) return stack;
   const std::string nearest = nearest_name(name, stack_names());
   throw InvalidArgument("there is no stack '" + std::string(name) + "'" +
-                        (nearest.empty() ? "" : "; did you mean " + nearest + "?") +
+                        (nearest.empty() ? "." : "; did you mean " + nearest + "?") +
                         " Give one of: " + joined(stack_names()));
 }
 

@@ -31,7 +31,7 @@ const FlopConvention& flop_convention(std::string_view name) {
   }
   const std::string nearest = nearest_name(name, names);
   throw InvalidArgument("there is no convention of FLOPs '" + std::string(name) + "'" +
-                        (nearest.empty() ? "" : "; did you mean " + nearest + "?") +
+                        (nearest.empty() ? "." : "; did you mean " + nearest + "?") +
                         " Known: " + joined(names));
 }
 

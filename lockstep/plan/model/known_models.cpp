@@ -164,7 +164,7 @@ ModelShape known_model(std::string_view name) {
     if (model.name == name) return model;
   const std::string nearest = nearest_name(name, known_models());
   throw InvalidArgument("there is no model '" + std::string(name) + "'" +
-                        (nearest.empty() ? "" : "; did you mean " + nearest + "?") +
+                        (nearest.empty() ? "." : "; did you mean " + nearest + "?") +
                         " Give a config.json, or one of: " + joined(known_models()));
 }
 
