@@ -22,12 +22,18 @@ struct MachineOptions {
   std::vector<int64_t> bytes = {4096, 65536, 1 << 20, 16 << 20};
 };
 
+struct MachineFigures {
+  plan::Measurements measured;
+  // The processors that other processes kept busy meanwhile, at most: they make it all slower.
+  double others = 0;
+};
+
 // Measures. Shows its progress on rank 0's stderr. The figures are rank 0's: of products, copies
 // and operators the mean over the ranks.
 // Collective: all ranks of the host call it, each a process of its own that has no communicator
 // yet. It leaves libtorch with one thread.
 // Throws: what init() and collectives throw.
-plan::Measurements measure_machine(const MachineOptions& options);
+MachineFigures measure_machine(const MachineOptions& options);
 
 // From the rows of measure_collectives() (figures.h) what the planner takes. Pure.
 std::vector<plan::CollectiveSample> samples_of(const std::vector<nlohmann::ordered_json>& rows,

@@ -43,13 +43,21 @@ std::string text_of(const plan::Calibration& found, const plan::Measurements& me
          measured.between_over + ")\n";
 }
 
+// What the figures are worth.
+std::string load_text(double others) {
+  constexpr double kDisturbed = 0.05;  // processors
+  if (others <= kDisturbed) return "";
+  return "Other processes used up to " + fixed(others, 2) +
+         " processors meanwhile: measure again when the machine is quiet.\n";
+}
+
 int run_rank(const std::string& out) {
-  const plan::Measurements measured = bench::measure_machine({.name = host_name()});
+  const bench::MachineFigures figures = bench::measure_machine({.name = host_name()});
   if (launch::read_job_environment(process_env()).rank != 0) return 0;
-  const plan::Calibration found = plan::calibration_of(measured);
+  const plan::Calibration found = plan::calibration_of(figures.measured);
   write_output_file(out, plan::to_json(found));
   if (out == kStdoutName) return 0;
-  std::cout << text_of(found, measured) << "Written: " << out
+  std::cout << text_of(found, figures.measured) << load_text(figures.others) << "Written: " << out
             << ". Use it: lockstep plan --hardware " << out << " ...\n"
             << std::flush;
   return 0;
