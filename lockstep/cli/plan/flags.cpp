@@ -110,7 +110,7 @@ void PlanParser::add_job_options(PlanFlags& flags) {
       ->type_name("N")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 31));
   add("--precision", flags.precision,
-      "Of products [bfloat16 where the machine has it, else float32]")
+      "Of products [bfloat16 where the machine is faster in it, else float32]")
       ->type_name("float32|bfloat16|float8");
   app_->add_flag("--float32-parameters", flags.float32_parameters,
                  "Parameters are of 32 bits and are cast where they are used, as lockstep train "

@@ -42,7 +42,9 @@ plan::Layout job_of(const PlanFlags& flags, const plan::ModelShape& model,
   job.sequence = flags.sequence;
   if (job.sequence == 0)
     job.sequence = model.positions > 0 ? std::min(model.positions, kUsualSequence) : kUsualSequence;
-  job.precision = machine.bfloat16 > 0 ? plan::Precision::kBFloat16 : plan::Precision::kFloat32;
+  // Where bfloat16 is emulated it is slower.
+  job.precision =
+      machine.bfloat16 > machine.float32 ? plan::Precision::kBFloat16 : plan::Precision::kFloat32;
   if (!flags.precision.empty())
     job.precision = parsed("--precision", [&] { return plan::parse_precision(flags.precision); });
   job.masters = !flags.float32_parameters && job.precision != plan::Precision::kFloat32;

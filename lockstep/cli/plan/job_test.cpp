@@ -176,6 +176,19 @@ TEST(PlanJob, ListsWhatIsKnown) {
                                          HasSubstr("6n+attention"), HasSubstr("stacks: lockstep")));
 }
 
+// An emulated bfloat16 is measured, and is no reason to use it.
+TEST(PlanJob, ThePrecisionIsTheFasterOneUnlessItIsGiven) {
+  const TestDirectory folder;
+  plan::Machine machine = plan::known_machine("xeon-8480");
+  machine.bfloat16 = machine.float32 / 20;
+  const std::string file = folder.write("machine.json", plan::to_json(machine));
+  const Words job{"--model", "gpt2", "--gpus", "2", "--global-batch", "8", "--hardware"};
+  EXPECT_EQ(planned(with(job, {file})).request.job.precision, plan::Precision::kFloat32);
+  EXPECT_EQ(planned(with(job, {file, "--precision", "bf16"})).request.job.precision,
+            plan::Precision::kBFloat16);
+  EXPECT_EQ(planned(with(job, {"h100"})).request.job.precision, plan::Precision::kBFloat16);
+}
+
 TEST(PlanJob, AModelsFileIsRead) {
   const TestDirectory folder;
   folder.write("config.json",
