@@ -80,6 +80,11 @@ AllocationTrace AllocationLog::trace() const {
   return record ? record->trace() : AllocationTrace{};
 }
 
+void AllocationLog::leave_out(bool on) {
+  if (const auto record = live_.counter_ ? live_.counter_->record() : nullptr)
+    record->leave_out(on);
+}
+
 std::optional<size_t> AllocationLog::allocation_of(const at::Tensor& tensor) const {
   const auto record = live_.counter_ ? live_.counter_->record() : nullptr;
   if (!record || !tensor.defined() || !tensor.has_storage()) return std::nullopt;

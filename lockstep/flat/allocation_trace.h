@@ -61,6 +61,8 @@ class LOCKSTEP_API AllocationLog {
 
   int64_t now() const { return live_.now(); }  // allocated since the beginning and not freed
   AllocationTrace trace() const;               // up to now
+  // While true, what is allocated is left out, such as batches that come between two computations.
+  void leave_out(bool on);
   // The event that has allocated the tensor's memory; nullopt if the log has none.
   std::optional<size_t> allocation_of(const at::Tensor& tensor) const;
 

@@ -65,6 +65,10 @@ TEST(AllocationLog, RecordsThisThreadsTensors) {
   EXPECT_EQ(log.now(), 4000);
   kept.reset();
   EXPECT_TRUE(left_over(log.trace()).empty());
+  log.leave_out(true);
+  const at::Tensor beside = torch::empty({100});
+  log.leave_out(false);
+  EXPECT_EQ(log.trace().size(), 4U);
   EXPECT_THROW(AllocationLog(), InvalidArgument);
 }
 

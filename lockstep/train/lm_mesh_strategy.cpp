@@ -174,6 +174,7 @@ class LmMeshGradients final : public StrategyGradients {
     }
     return gradients;
   }
+  bool counts_grad() const override { return false; }
   std::optional<int64_t> held() const override {
     const int64_t counted = mesh_->made().pipeline().activation_bytes();
     return counted > 0 ? counted : held_in_vain_;

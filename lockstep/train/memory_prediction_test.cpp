@@ -165,12 +165,10 @@ Found train(const Way& way, Communicator& comm) {
 
 class Memory : public ::testing::TestWithParam<Way> {};
 
-// The share of what is allocated that the prediction still lacks: gradients that accumulate while the next part's come,
-// copies of tokens that experts receive, and parameters that stage 3 gathers beside a divided model's.
+// The share of what is allocated that the prediction lacks: the batches after the first one send their tokens to other
+// experts, so that a rank may get more of them.
 double lacking(const std::string& way) {
-  if (way == "accumulating") return 0.01;
-  if (way == "expert") return 0.04;
-  return way == "data_tensor_zero3" ? 0.11 : 0;
+  return way == "expert" ? 0.04 : 0;
 }
 
 TEST_P(Memory, IsPredictedToTwoPercentAndNeverBelow) {
@@ -217,6 +215,8 @@ INSTANTIATE_TEST_SUITE_P(
         Way{.name = "zero2_4_ranks", .strategy = "zero2", .ranks = 4},
         Way{.name = "zero3_sgd", .strategy = "zero3", .optimizer = kSgd},
         Way{.name = "zero1_bf16", .strategy = "zero1", .precision = optim::Precision::kBFloat16},
+        Way{.name = "zero1_accumulating", .strategy = "zero1", .accumulation = 3},
+        Way{.name = "zero2_accumulating", .strategy = "zero2", .accumulation = 2},
         Way{.name = "experts", .experts = 4}),
     [](const auto& info) { return info.param.name; });
 

@@ -13,12 +13,15 @@ StepBytes bytes_of(const StepTrace& trace) {
   std::vector<size_t> lasting = left_over(trace.allocations);
   std::erase_if(lasting, [&](size_t i) { return std::ranges::count(trace.gradients, i) > 0; });
   const AllocationTrace step = without(trace.allocations, lasting);
-  int64_t gradients = 0;
-  for (const size_t i : trace.gradients) gradients += step[i].bytes;
-  const int64_t beside = most_at_once(without(step, trace.gradients));
+  const int64_t most = most_at_once(step);
+  int64_t beside = most, gradients = 0;
+  if (trace.gradients_counted) {
+    for (const size_t i : trace.gradients) gradients += step[i].bytes;
+    beside = most_at_once(without(step, trace.gradients));
+  }
   StepBytes bytes{.activations = std::min(trace.activations, beside)};
   bytes.temporaries = beside - bytes.activations;
-  bytes.overlap = gradients + beside - most_at_once(step);
+  bytes.overlap = gradients + beside - most;
   return bytes;
 }
 
@@ -30,6 +33,7 @@ std::optional<StepTrace> extended(const StepTrace& of_few, int64_t few, const St
   return StepTrace{
       .allocations = std::move(*all),
       .gradients = of_few.gradients,
+      .gradients_counted = of_few.gradients_counted,
       .activations = on_line(of_few.activations, few, of_more.activations, more, samples)};
 }
 
@@ -64,6 +68,7 @@ void StepRecorder::after_gradients() {
 StepTrace StepRecorder::trace() const {
   return {.allocations = log_.trace(),
           .gradients = own_,
+          .gradients_counted = gradients_.counts_grad(),
           .activations = gradients_.held().value_or(activations_)};
 }
 

@@ -2,6 +2,7 @@
 // and summed up.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -16,13 +17,16 @@ namespace lockstep::inline v0 {
 
 class StrategyGradients;
 
-// One StrategyGradients::compute(), and what it leaves until the caller drops the loss.
+// The computations of a step, StrategyGradients::compute() for each batch, and what they leave until
+// the caller drops the losses.
 struct StepTrace {
   AllocationTrace allocations;
   // Of these, the ones that have become gradients of their own, which zero_grad() frees. Gradients
   // in buckets have their memory from elsewhere.
   std::vector<size_t> gradients = {};
-  int64_t activations = 0;  // bytes at the end of the forward
+  // Whether those are in StepMemory::gradients (StrategyGradients::counts_grad()).
+  bool gradients_counted = true;
+  int64_t activations = 0;  // bytes that a forward leaves, at most
   friend bool operator==(const StepTrace&, const StepTrace&) = default;
 };
 
@@ -43,9 +47,13 @@ LOCKSTEP_API StepBytes most_of(const StepBytes& one, const StepBytes& other);
 class LOCKSTEP_API StepRecorder {
  public:
   explicit StepRecorder(StrategyGradients& gradients) : gradients_(gradients) {}
-  // The forward has ended.
-  void after_forward() { activations_ = log_.now(); }
-  // The gradients are there. To be called while nothing of them is dropped yet.
+  // A forward begins.
+  void before_forward() { before_ = log_.now(); }
+  // It has ended: what it leaves are activations.
+  void after_forward() { activations_ = std::max(activations_, log_.now() - before_); }
+  // While true, nothing that is allocated counts: a batch is loaded.
+  void leave_out(bool on) { log_.leave_out(on); }
+  // The gradients of all batches are there. To be called while nothing of them is dropped yet.
   void after_gradients();
   // All else is dropped.
   StepTrace trace() const;
@@ -54,7 +62,7 @@ class LOCKSTEP_API StepRecorder {
   StrategyGradients& gradients_;
   AllocationLog log_;
   std::vector<size_t> own_;
-  int64_t activations_ = 0;
+  int64_t before_ = 0, activations_ = 0;
 };
 
 }  // namespace lockstep::inline v0

@@ -78,15 +78,23 @@ void StrategyGradients::backward(const at::Tensor& loss) {
 }
 
 StepTrace StrategyGradients::tried(const std::function<TriedLoss()>& loss, bool after_another) {
-  if (after_another) {
-    communicate(false);
-    compute([&] { return loss().loss; });
-    communicate(true);
-  }
   StepRecorder recorder(*this);
   std::shared_ptr<void> kept;
+  if (after_another) {
+    communicate(false);
+    compute([&] {
+      recorder.before_forward();
+      TriedLoss found = loss();
+      recorder.after_forward();
+      kept = std::move(found.kept);
+      return std::move(found.loss);
+    });
+    kept.reset();
+    communicate(true);
+  }
   compute_in_vain(
       [&] {
+        recorder.before_forward();
         TriedLoss found = loss();
         recorder.after_forward();
         kept = std::move(found.kept);

@@ -123,6 +123,8 @@ class LOCKSTEP_API StrategyGradients : public StrategyPart {
   StepTrace tried(const std::function<TriedLoss()>& loss, bool after_another = false);
   // This rank's gradients, those that are defined. Does not communicate.
   virtual std::vector<at::Tensor> gradients() const;
+  // Whether StepMemory::gradients is the memory of these; false: of buckets, whatever grad() is.
+  virtual bool counts_grad() const { return true; }
   // The bytes of activations that the last compute() has held at once, if it alone knows them;
   // counted in the first one, and in tried(). Does not communicate.
   virtual std::optional<int64_t> held() const { return std::nullopt; }

@@ -110,31 +110,33 @@ StepResult TrainStep::take(int64_t step, const Batches& batches) {
 
   StepResult result;
   RunningLoss sum;
+  std::optional<StepRecorder> recorder;
+  if (measures) recorder.emplace(strategy.gradients());
   for (size_t i = 0; i < counts.size(); ++i) {
+    if (recorder) recorder->leave_out(true);
     if (!batches.targets) next();
+    if (recorder) recorder->leave_out(false);
     std::optional<Accumulation> held;
     if (!logical_ && i + 1 < counts.size()) held.emplace(run.shared_strategy());
-    std::optional<StepRecorder> recorder;
-    if (measures) recorder.emplace(strategy.gradients());
-    {
-      LossOutput output;
-      clock.backward([&] {
-        strategy.gradients().compute(
-            [&] {
-              output = clock.forward([&] { return batches.loss(i); });
-              if (recorder) recorder->after_forward();
-              return shares.weighed(i, output);
-            },
-            run.scaler());
-      });
-      if (recorder) recorder->after_gradients();
-      sum.add(DeviceScalar(output.loss), counts[i]);
-      // Ranks that work on one batch count it once.
-      if (strategy.traits().counts_batches && has_samples)
-        result.samples += parts_.counts_elements ? output.labels.numel() : output.labels.size(0);
-    }
-    if (recorder) result.memory = most_of(result.memory, bytes_of(recorder->trace()));
+    LossOutput output;
+    clock.backward([&] {
+      strategy.gradients().compute(
+          [&] {
+            if (recorder) recorder->before_forward();
+            output = clock.forward([&] { return batches.loss(i); });
+            if (recorder) recorder->after_forward();
+            return shares.weighed(i, output);
+          },
+          run.scaler());
+    });
+    if (recorder && i + 1 == counts.size()) recorder->after_gradients();
+    sum.add(DeviceScalar(output.loss), counts[i]);
+    // Ranks that work on one batch count it once.
+    if (strategy.traits().counts_batches && has_samples)
+      result.samples += parts_.counts_elements ? output.labels.numel() : output.labels.size(0);
   }
+  if (recorder) result.memory = bytes_of(recorder->trace());
+  recorder.reset();
   result.loss = sum.mean();
   if (batches.targets)
     result.targets = strategy.traits().counts_batches ? static_cast<int64_t>(sum.samples) : 0;

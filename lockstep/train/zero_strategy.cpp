@@ -57,6 +57,7 @@ class ZeroGradients final : public StrategyGradients {
     ZeroOptimizer& optimizer = zero_->made();
     if (!on && zero_->stage == 1) zero_->held.emplace(optimizer.no_sync());
   }
+  bool counts_grad() const override { return false; }
   double waiting() const override {
     if (!zero_->alive()) return 0;
     const ZeroTimes times = zero_->optimizer->times();

@@ -12,8 +12,14 @@ namespace lockstep::inline v0::internal {
 
 class AllocationRecord {
  public:
+  // While it leaves out, allocations are not added.
+  void leave_out(bool on) {
+    const MutexLock lock(mutex_);
+    leaves_out_ = on;
+  }
   void add(const void* memory, int64_t bytes) {
     const MutexLock lock(mutex_);
+    if (bytes > 0 && leaves_out_) return;
     AllocationEvent event{.bytes = bytes};
     if (bytes < 0) {
       const auto found = alive_.find(memory);
@@ -37,6 +43,7 @@ class AllocationRecord {
 
  private:
   mutable Mutex mutex_;
+  bool leaves_out_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   AllocationTrace trace_ LOCKSTEP_GUARDED_BY(mutex_);
   std::unordered_map<const void*, size_t> alive_ LOCKSTEP_GUARDED_BY(mutex_);
 };
