@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "lockstep/core/check.h"
 #include "lockstep/hooks/internal/dispatch_key.h"
 
 namespace lockstep::inline v0::hooks {
@@ -14,7 +13,7 @@ namespace {
 
 using internal::kKey;
 
-thread_local const std::function<const at::Generator&()>* own = nullptr;
+thread_local const std::function<const at::Generator&()>* innermost = nullptr;
 
 bool is_generator(const c10::Argument& argument) {
   const c10::TypePtr& type = argument.type();
@@ -23,12 +22,23 @@ bool is_generator(const c10::Argument& argument) {
   return type->kind() == c10::TypeKind::GeneratorType;
 }
 
+// Whether an operation works on the CPU: its first tensor or the device that it was given says so.
+bool is_on_cpu(torch::jit::Stack& stack, size_t arguments) {
+  for (const c10::IValue& value : torch::jit::last(stack, arguments)) {
+    if (value.isTensor() && value.toTensor().defined()) return value.toTensor().is_cpu();
+    if (value.isDevice()) return value.toDevice().is_cpu();
+  }
+  return true;
+}
+
 void with_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                     torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
-  for (size_t i = 0; own != nullptr && i < arguments.size(); ++i) {
-    c10::IValue& value = torch::jit::peek(*stack, i, arguments.size());
-    if (is_generator(arguments[i]) && value.isNone()) value = c10::IValue((*own)());
+  if (innermost != nullptr && is_on_cpu(*stack, arguments.size())) {
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      c10::IValue& value = torch::jit::peek(*stack, i, arguments.size());
+      if (is_generator(arguments[i]) && value.isNone()) value = c10::IValue((*innermost)());
+    }
   }
   op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
 }
@@ -36,19 +46,18 @@ void with_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 }  // namespace
 
 ThreadGenerator::ThreadGenerator(std::function<const at::Generator&()> generator)
-    : generator_(std::move(generator)) {
-  LOCKSTEP_CHECK(own == nullptr, "a second generator for one thread");
+    : generator_(std::move(generator)), outer_(innermost) {
   prepare();
-  own = &generator_;
+  innermost = &generator_;
   key_ = std::make_unique<internal::KeyOnThread>();
 }
 
 ThreadGenerator::~ThreadGenerator() {
-  own = nullptr;
+  innermost = outer_;
 }
 
 at::Generator ThreadGenerator::current() {
-  return own == nullptr ? at::Generator() : (*own)();
+  return innermost == nullptr ? at::Generator() : (*innermost)();
 }
 
 void ThreadGenerator::prepare() {

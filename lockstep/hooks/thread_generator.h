@@ -16,9 +16,9 @@ class KeyOnThread;
 }
 
 // While it lives, operations of this thread that take a generator and are passed none use the
-// result of `generator`, which is called by the first of them and outlives this. It works for CPU
-// tensors only: do not make it where a thread works on another device. A thread may have one at a
-// time.
+// result of `generator`, which is called by each of them and outlives this. Operations on other
+// devices draw from those devices' own. Of several on one thread the innermost counts; they end in
+// the reverse order.
 class LOCKSTEP_API ThreadGenerator {
  public:
   explicit ThreadGenerator(std::function<const at::Generator&()> generator);
@@ -35,6 +35,7 @@ class LOCKSTEP_API ThreadGenerator {
 
  private:
   std::function<const at::Generator&()> generator_;
+  const std::function<const at::Generator&()>* outer_;  // of this thread
   std::unique_ptr<internal::KeyOnThread> key_;
 };
 

@@ -36,6 +36,33 @@ TEST(ThreadGenerator, DrawsFromItsOwn) {
   EXPECT_TRUE(torch::equal(torch::rand({8}), before)) << "the default generator was left alone";
 }
 
+TEST(ThreadGenerator, TheInnermostCounts) {
+  at::Generator outer = at::detail::createCPUGenerator(4),
+                inner = at::detail::createCPUGenerator(9);
+  const auto drawn = [](at::Generator from) { return torch::rand({8}, from); };
+  const at::Tensor of_outer = drawn(outer.clone()), of_inner = drawn(inner.clone());
+  const ThreadGenerator here([&]() -> const at::Generator& { return outer; });
+  {
+    const ThreadGenerator within([&]() -> const at::Generator& { return inner; });
+    EXPECT_TRUE(torch::equal(torch::rand({8}), of_inner));
+  }
+  EXPECT_TRUE(torch::equal(torch::rand({8}), of_outer));
+}
+
+TEST(ThreadGenerator, OtherDevicesDrawFromTheirOwn) {
+  at::Generator own = at::detail::createCPUGenerator(4);
+  int asked = 0;
+  const ThreadGenerator here([&]() -> const at::Generator& {
+    ++asked;
+    return own;
+  });
+  (void)torch::rand({8}, at::kMeta);
+  (void)torch::empty({8}, at::kMeta).bernoulli_(0.5);
+  EXPECT_EQ(asked, 0);
+  (void)torch::empty({8}).bernoulli_(0.5);
+  EXPECT_EQ(asked, 1);
+}
+
 TEST(ThreadGenerator, GoesWithHooks) {
   torch::nn::Linear layer(4, 4);
   struct Dropping final : LayerHook {

@@ -185,6 +185,28 @@ TEST(StepPlan, IsWhatAStepTakesAndChangesNothing) {
   EXPECT_GT(plan.bytes.activations, 64 * (200 + 300) * 4);
 }
 
+// Logical ranks have generators of their own, which go back, too.
+TEST(StepPlan, ChangesNoLogicalRank) {
+  testing::run_threads(2, [&](Communicator& comm) {
+    torch::nn::Sequential net(torch::nn::Linear(10, 20), torch::nn::Dropout(0.5),
+                              torch::nn::BatchNorm1d(20));
+    const auto strategy = make_strategy("logical4");
+    strategy->set_up(net.ptr(), comm);
+    const at::Tensor states = strategy->gradients().random_states().clone();
+    const at::Tensor mean = net->buffers()[0].clone();
+    const StepPlan plan = plan_step(*net, 32, [&](int64_t n) {
+      return strategy->gradients().tried([&] {
+        const auto outputs = strategy->gradients().forward(
+            n, [&] { return Strategy::Tensors{net->forward(torch::ones({n, 10}))}; });
+        return StrategyGradients::TriedLoss{outputs[0].sum()};
+      });
+    });
+    EXPECT_GT(plan.bytes.activations, 32 * 20 * 4);
+    EXPECT_TRUE(at::equal(strategy->gradients().random_states(), states));
+    EXPECT_TRUE(at::equal(net->buffers()[0], mean));
+  });
+}
+
 TEST(StepPlan, SmallBatchesAreCountedAsTheyAre) {
   at::set_num_threads(1);
   torch::nn::Linear net(100, 200);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Generator.h>
+#include <c10/core/Device.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -23,8 +24,9 @@ namespace lockstep::inline v0 {
 
 namespace internal {
 
-// Puts a model into training mode for a trial, with a generator of the trial's own for this thread.
-// The destructor restores the buffers and the mode.
+// Puts a model into training mode for a trial, with a generator of the trial's own for this thread's
+// operations on the CPU. The destructor restores the buffers, the mode and the generator of the
+// model's device.
 class Trial {
  public:
   explicit Trial(torch::nn::Module& model);
@@ -38,6 +40,8 @@ class Trial {
   torch::nn::Module& model_;
   bool training_;
   NamedTensors buffers_, values_;
+  at::Device device_;
+  at::Tensor device_state_;  // undefined for the CPU
   at::Generator generator_;
   hooks::ThreadGenerator here_;
 };
