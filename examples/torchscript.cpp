@@ -21,9 +21,12 @@ namespace {
 torch::jit::Module small_model() {
   torch::manual_seed(1);
   torch::jit::Module model("Product");
-  model.register_parameter("w1", torch::randn({2, 32}), /*is_buffer=*/false);
-  model.register_parameter("b1", torch::zeros({32}), /*is_buffer=*/false);
-  model.register_parameter("w2", torch::randn({32, 1}) / 6, /*is_buffer=*/false);
+  const auto learn = [&](const char* name, const torch::Tensor& value) {
+    model.register_parameter(name, value.requires_grad_(), /*is_buffer=*/false);
+  };
+  learn("w1", torch::randn({2, 32}));
+  learn("b1", torch::zeros({32}));
+  learn("w2", torch::randn({32, 1}) / 6);
   model.define(R"(
 def forward(self, x):
     return torch.tanh(x.matmul(self.w1) + self.b1).matmul(self.w2)
