@@ -6,9 +6,9 @@
 #include <map>
 #include <numeric>
 
-#include "lockstep/bench/quantile.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/quantile.h"
 #include "lockstep/core/text.h"
 #include "lockstep/report/line_chart.h"
 

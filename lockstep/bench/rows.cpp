@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <sstream>
 
-#include "lockstep/bench/quantile.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/quantile.h"
 #include "lockstep/core/text.h"
 
 namespace lockstep::inline v0::bench {

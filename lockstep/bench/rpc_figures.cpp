@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lockstep/bench/quantile.h"
+#include "lockstep/core/quantile.h"
 #include "lockstep/report/bar_chart.h"
 
 namespace lockstep::inline v0::bench {

@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "lockstep/bench/quantile.h"
 #include "lockstep/bench/turns.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/quantile.h"
 
 namespace lockstep::inline v0::bench {
 

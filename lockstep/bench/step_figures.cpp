@@ -2,8 +2,8 @@
 
 #include <array>
 
-#include "lockstep/bench/quantile.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/quantile.h"
 #include "lockstep/report/bar_chart.h"
 #include "lockstep/report/svg.h"
 

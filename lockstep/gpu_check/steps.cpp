@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <optional>
 
-#include "lockstep/bench/quantile.h"
 #include "lockstep/bench/turns.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/quantile.h"
 #include "lockstep/core/subprocess.h"
 #include "lockstep/device/current.h"
 #include "lockstep/device/graph.h"
@@ -105,7 +105,7 @@ void time_case(const StepCase& one, const std::vector<Contender>& contenders, si
       rows.add(check, must ? Outcome::kFailed : Outcome::kSkipped, timed.wrong);
       continue;
     }
-    const double ms = bench::quantile(timed.ms, 0.5);
+    const double ms = quantile(timed.ms, 0.5);
     const double each_second = static_cast<double>(one.samples_or_tokens()) / ms * 1e3;
     const double share = one.half && ceiling > 0 ? flop_of_step(one) / (ms * 1e-3) / ceiling : 0;
     const char* what = one.has_tokens() ? " tokens/s" : " samples/s";
@@ -219,7 +219,7 @@ void share_device(Communicator& comm, const Options& options, const Rows& rows) 
       const auto contest = make_contest(whole, comm.device(), nullptr);
       (void)ms_per_step(*contest, comm.device(), options.small ? 1 : 5);
       for (int i = 0; i < rounds; ++i) alone.push_back(ms_per_step(*contest, comm.device(), steps));
-      const double ms = bench::quantile(together, 0.5), one = bench::quantile(alone, 0.5);
+      const double ms = quantile(together, 0.5), one = quantile(alone, 0.5);
       rows.ok(
           whole.name,
           three_digits(ms) + " ms a step; one rank with the whole batch " + three_digits(one) +

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lockstep/core/log.h"
+#include "lockstep/core/quantile.h"
 #include "lockstep/report/table.h"
 #include "lockstep/trace/trace_file.h"
 
@@ -22,13 +23,6 @@ struct Account {
   char host[64] = {};    // HOST_NAME_MAX, cut where it is as long
 };
 static_assert(sizeof(Account) == 88);
-
-double median_of(std::vector<double>& values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 std::optional<int32_t> number(const EnvLookup& env, const std::string& name) {
   const auto text = env(name);
@@ -78,10 +72,10 @@ std::string StragglerMonitor::host(int rank) const {
 }
 
 void StragglerMonitor::compare(int64_t step) {
-  Account mine{
-      .window = {.seconds = median_of(steps_), .steps = static_cast<int64_t>(steps_.size())},
-      .node = restarts_.node,
-      .restarts = restarts_.count};
+  Account mine{.window = {.seconds = steps_.empty() ? 0 : median(steps_),
+                          .steps = static_cast<int64_t>(steps_.size())},
+               .node = restarts_.node,
+               .restarts = restarts_.count};
   steps_.clear();
   const std::string host = trace::host_name();
   host.copy(mine.host, sizeof mine.host);

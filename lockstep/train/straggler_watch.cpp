@@ -4,17 +4,11 @@
 #include <cmath>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/quantile.h"
 #include "lockstep/report/table.h"
 
 namespace lockstep::inline v0 {
 namespace {
-
-double median_of(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2;
-}
 
 std::string who(const Straggler& straggler, const std::string& host) {
   return "rank " + std::to_string(straggler.rank) + " (on " + host + ")";
@@ -69,7 +63,7 @@ StragglerWatch::Change StragglerWatch::judge(int64_t first_step) {
       if (other != r) others.push_back(seconds_of(other));
     return Straggler{.rank = static_cast<int>(r),
                      .seconds = seconds_of(r),
-                     .others = median_of(std::move(others)),
+                     .others = median(std::move(others)),
                      .since_step = first_step};
   };
   const auto late = [&](const Straggler& one, double slower) {

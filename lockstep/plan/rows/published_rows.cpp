@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lockstep/core/quantile.h"
 #include "lockstep/plan/rows/internal/row_groups.h"
 
 namespace lockstep::inline v0::plan {
@@ -37,8 +38,7 @@ Agreement agreement_of(std::vector<double> errors) {
   if (errors.empty()) return found;
   for (double& error : errors) error = std::abs(error);
   std::sort(errors.begin(), errors.end());
-  const size_t half = errors.size() / 2;
-  found.median = errors.size() % 2 == 1 ? errors[half] : (errors[half - 1] + errors[half]) / 2;
+  found.median = median(errors);
   found.worst = errors.back();
   const auto within = [&](double most) {
     const auto end = std::upper_bound(errors.begin(), errors.end(), most);

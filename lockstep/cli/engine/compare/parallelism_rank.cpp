@@ -7,12 +7,12 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "lockstep/bench/quantile.h"
 #include "lockstep/cli/engine/command_line.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/memory_use.h"
+#include "lockstep/core/quantile.h"
 #include "lockstep/flat/live_bytes.h"
 #include "lockstep/plan/pipeline_timing.h"
 #include "lockstep/products/parallel_lm.h"
@@ -99,7 +99,7 @@ class DividedTraining {
     for (const auto& [axes, bytes] : sent_by_axes(model_))
       mine.sent[axes] = (bytes - before.at(axes)) / static_cast<double>(steps);
     record.last_loss = mean(loss);
-    mine.step_ms = bench::quantile(times, 0.5);
+    mine.step_ms = quantile(times, 0.5);
     for (const TimedAction& action : model_.pipeline().executed()) {
       mine.span = std::max(mine.span, action.end);
       mine.busy += action.end - action.start;

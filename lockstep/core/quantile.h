@@ -1,12 +1,14 @@
+// Quantiles of samples. Pure.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
-namespace lockstep::inline v0::bench {
+namespace lockstep::inline v0 {
 
-// Interpolates between two values: `q` 0 is the least, 0.5 the median, 1 the greatest. Pure.
+// Interpolates between two values: `q` 0 is the least, 0.5 the median, 1 the greatest.
 // Requires: a value.
 inline double quantile(std::vector<double> values, double q) {
   std::sort(values.begin(), values.end());
@@ -16,4 +18,9 @@ inline double quantile(std::vector<double> values, double q) {
   return values[low] + (values[high] - values[low]) * (at - static_cast<double>(low));
 }
 
-}  // namespace lockstep::inline v0::bench
+// Requires: a value.
+inline double median(std::vector<double> values) {
+  return quantile(std::move(values), 0.5);
+}
+
+}  // namespace lockstep::inline v0
