@@ -349,11 +349,6 @@ class CompletionParser {
   CLI::App app_;
 };
 
-bool asks_for_help(const std::vector<std::string>& words) {
-  return std::any_of(words.begin(), words.end(),
-                     [](const std::string& word) { return word == "--help" || word == "-h"; });
-}
-
 }  // namespace
 
 std::string completion_script(Shell shell, const std::vector<OptionTable>& tables) {

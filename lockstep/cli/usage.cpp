@@ -20,6 +20,11 @@ std::string suggestion(const std::string& word, const std::vector<std::string>& 
   return closest.empty() ? "" : " (did you mean " + closest + "?)";
 }
 
+bool asks_for_help(const std::vector<std::string>& words) {
+  return std::any_of(words.begin(), words.end(),
+                     [](const std::string& word) { return word == "--help" || word == "-h"; });
+}
+
 std::string wrapped(const std::string& text, size_t at, size_t indent, size_t width) {
   std::string out;
   size_t column = at;

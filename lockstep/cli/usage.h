@@ -20,6 +20,10 @@ class UsageError : public InvalidArgument {
 // " (did you mean B?)" for the candidate that is closest to `word`, or "" when none is close.
 std::string suggestion(const std::string& word, const std::vector<std::string>& candidates);
 
+// Whether the words of a command line ask for help, wherever. A command asks this before it parses,
+// since "--help" alone is no mistake where options are required.
+bool asks_for_help(const std::vector<std::string>& words);
+
 // Wraps `text` into lines of at most `width` columns, all but the first behind `indent` spaces; the
 // first begins at column `at`. Existing lines stay lines, and those that begin with a space are
 // unchanged, because they are command lines to be copied whole.

@@ -1,27 +1,16 @@
 #include "lockstep/cli/plan/command.h"
 
-#include <algorithm>
-
 #include "lockstep/cli/option_table.h"
 #include "lockstep/cli/plan/flags.h"
 #include "lockstep/cli/plan/job_command.h"
 #include "lockstep/cli/plan/schedule_command.h"
+#include "lockstep/cli/usage.h"
 #include "lockstep/core/log.h"
 
 namespace lockstep::inline v0::cli {
 
-namespace {
-
-// It comes before the required options, because "--help" alone is no mistake.
-bool asks_for_plan_help(const std::vector<std::string>& arguments) {
-  return std::any_of(arguments.begin(), arguments.end(),
-                     [](const std::string& word) { return word == "--help" || word == "-h"; });
-}
-
-}  // namespace
-
 bool plan_calibrates(const std::vector<std::string>& arguments) {
-  if (asks_for_plan_help(arguments)) return false;
+  if (asks_for_help(arguments)) return false;
   PlanFlags flags;
   PlanParser(flags).parse(arguments);
   return flags.calibrate;
@@ -30,7 +19,7 @@ bool plan_calibrates(const std::vector<std::string>& arguments) {
 int plan_command(const std::vector<std::string>& arguments) {
   PlanFlags flags;
   PlanParser parser(flags);
-  if (asks_for_plan_help(arguments)) {
+  if (asks_for_help(arguments)) {
     write_stdout(help_output(parser.table(), parser.help()));
     return 0;
   }

@@ -1,10 +1,10 @@
 #include "lockstep/cli/plan/job.h"
 
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 
 #include "lockstep/cli/usage.h"
+#include "lockstep/core/stopwatch.h"
 #include "lockstep/core/text.h"
 #include "lockstep/plan/calibration/calibration.h"
 
@@ -193,9 +193,8 @@ JobPlan plan_job(const PlanFlags& flags, const PlanParser& parser) {
                               .loses = ""};
     job.request.ranks = static_cast<int>(layout.ranks());
   } else {
-    const auto begin = std::chrono::steady_clock::now();
+    const Stopwatch watch(job.seconds);
     job.found = plan::search(job.model, job.request, job.machine, job.stack);
-    job.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
   if (const plan::Candidate* shown = job.shown()) {
     const plan::Candidate copy = *shown;

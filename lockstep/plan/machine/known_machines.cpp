@@ -1,7 +1,7 @@
 #include <utility>
 
 #include "lockstep/core/errors.h"
-#include "lockstep/core/text.h"
+#include "lockstep/core/known_names.h"
 #include "lockstep/plan/machine/machine.h"
 
 namespace lockstep::inline v0::plan {
@@ -125,20 +125,14 @@ const std::vector<Machine>& table() {
 }  // namespace
 
 const std::vector<std::string>& machine_names() {
-  static const std::vector<std::string> names = [] {
-    std::vector<std::string> all;
-    for (const Machine& machine : table()) all.push_back(machine.name);
-    return all;
-  }();
+  static const std::vector<std::string> names = names_of(table());
   return names;
 }
 
 const Machine& known_machine(std::string_view name) {
   for (const Machine& machine : table())
     if (machine.name == name) return machine;
-  const std::string nearest = nearest_name(name, machine_names());
-  throw InvalidArgument("there is no hardware '" + std::string(name) + "'" +
-                        (nearest.empty() ? "." : "; did you mean " + nearest + "?") +
+  throw InvalidArgument(unknown_name("hardware", name, machine_names()) +
                         " Give one of: " + joined(machine_names()) +
                         "; or the file that lockstep plan --calibrate wrote");
 }

@@ -1,5 +1,5 @@
 #include "lockstep/core/errors.h"
-#include "lockstep/core/text.h"
+#include "lockstep/core/known_names.h"
 #include "lockstep/plan/machine/stack.h"
 
 namespace lockstep::inline v0::plan {
@@ -146,20 +146,14 @@ const std::vector<Stack>& all_stacks() {
 }  // namespace
 
 const std::vector<std::string>& stack_names() {
-  static const std::vector<std::string> names = [] {
-    std::vector<std::string> all;
-    for (const Stack& stack : all_stacks()) all.push_back(stack.name);
-    return all;
-  }();
+  static const std::vector<std::string> names = names_of(all_stacks());
   return names;
 }
 
 const Stack& known_stack(std::string_view name) {
   for (const Stack& stack : all_stacks())
     if (stack.name == name) return stack;
-  const std::string nearest = nearest_name(name, stack_names());
-  throw InvalidArgument("there is no stack '" + std::string(name) + "'" +
-                        (nearest.empty() ? "." : "; did you mean " + nearest + "?") +
+  throw InvalidArgument(unknown_name("stack", name, stack_names()) +
                         " Give one of: " + joined(stack_names()));
 }
 

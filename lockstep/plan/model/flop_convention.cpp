@@ -1,7 +1,7 @@
 #include "lockstep/plan/model/flop_convention.h"
 
 #include "lockstep/core/errors.h"
-#include "lockstep/core/text.h"
+#include "lockstep/core/known_names.h"
 
 namespace lockstep::inline v0::plan {
 
@@ -24,14 +24,10 @@ const std::vector<FlopConvention>& flop_conventions() {
 }
 
 const FlopConvention& flop_convention(std::string_view name) {
-  std::vector<std::string> names;
-  for (const FlopConvention& one : flop_conventions()) {
+  for (const FlopConvention& one : flop_conventions())
     if (one.name == name) return one;
-    names.push_back(one.name);
-  }
-  const std::string nearest = nearest_name(name, names);
-  throw InvalidArgument("there is no convention of FLOPs '" + std::string(name) + "'" +
-                        (nearest.empty() ? "." : "; did you mean " + nearest + "?") +
+  const std::vector<std::string> names = names_of(flop_conventions());
+  throw InvalidArgument(unknown_name("convention of FLOPs", name, names) +
                         " Known: " + joined(names));
 }
 

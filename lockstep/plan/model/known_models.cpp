@@ -1,7 +1,7 @@
 #include <utility>
 
 #include "lockstep/core/errors.h"
-#include "lockstep/core/text.h"
+#include "lockstep/core/known_names.h"
 #include "lockstep/plan/model/model_shape.h"
 
 namespace lockstep::inline v0::plan {
@@ -151,20 +151,14 @@ ModelShape gpt_model(std::string name, int64_t layers, int64_t hidden, int64_t h
 }
 
 const std::vector<std::string>& known_models() {
-  static const std::vector<std::string> names = [] {
-    std::vector<std::string> all;
-    for (const ModelShape& model : table()) all.push_back(model.name);
-    return all;
-  }();
+  static const std::vector<std::string> names = names_of(table());
   return names;
 }
 
 ModelShape known_model(std::string_view name) {
   for (const ModelShape& model : table())
     if (model.name == name) return model;
-  const std::string nearest = nearest_name(name, known_models());
-  throw InvalidArgument("there is no model '" + std::string(name) + "'" +
-                        (nearest.empty() ? "." : "; did you mean " + nearest + "?") +
+  throw InvalidArgument(unknown_name("model", name, known_models()) +
                         " Give a config.json, or one of: " + joined(known_models()));
 }
 
