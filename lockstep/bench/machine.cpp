@@ -22,6 +22,7 @@
 #include "lockstep/core/env.h"
 #include "lockstep/core/memory_limit.h"
 #include "lockstep/core/memory_use.h"
+#include "lockstep/core/quantile.h"
 #include "lockstep/report/progress_bar.h"
 #include "lockstep/report/terminal.h"
 
@@ -72,8 +73,7 @@ class Meter {
       samples.push_back(elapsed_since(start) / static_cast<double>(calls));
     }
     ++done_;
-    std::nth_element(samples.begin(), samples.begin() + kSamples / 2, samples.end());
-    return mean(samples[kSamples / 2]);
+    return mean(median(samples));
   }
 
   void finish() {
@@ -173,6 +173,7 @@ MachineFigures measure_machine(const MachineOptions& options) {
     found.ranks = comm.size();
     found.fixed_bytes = proportional_memory_bytes();
     found.memory = memory_of_rank(comm.size());
+    found.processors = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
     Meter meter(options, comm);
     meter.begins("measuring", static_cast<int64_t>(2 * options.sizes.size()) + 3);
     measure_products(options, meter, &found);

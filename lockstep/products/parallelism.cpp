@@ -7,7 +7,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
 #include "lockstep/parallel/tensor/tensor_plan.h"
-#include "lockstep/plan/pipeline_cut.h"
+#include "lockstep/plan/lm_cut.h"
 #include "lockstep/plan/pipeline_schedule.h"
 
 namespace lockstep::inline v0 {
@@ -18,17 +18,13 @@ namespace {
 }
 
 // The units' multiplications for a token, in parameters.
-std::vector<double> costs_of_units(const LmConfig& config) {
+std::vector<int> cut_of(const LmConfig& config, int chunks) {
   const auto words = static_cast<double>(config.vocab_size * config.hidden_size);
   const double all = static_cast<double>(parameter_count(config)) -
                      words * (config.tie_word_embeddings ? 1 : 2) -
                      static_cast<double>(config.hidden_size);
-  std::vector<double> costs{0};
-  const auto layers = static_cast<size_t>(config.num_hidden_layers);
-  costs.insert(costs.end(), layers, all / static_cast<double>(config.num_hidden_layers));
-  costs.push_back(0);
-  costs.push_back(words);
-  return costs;
+  return lm_cut(config.num_hidden_layers, all / static_cast<double>(config.num_hidden_layers),
+                words, chunks);
 }
 
 PipelineSchedule schedule_of(const Parallelism& how) {
@@ -107,10 +103,7 @@ Parallelism resolved(Parallelism how, const LmConfig& config, int ranks) {
   const int stages = how.size_of("pipe");
   if (how.micro_batches == 0) how.micro_batches = stages > 1 ? 2 * stages : 1;
   check(how, config, ranks);
-  if (how.cut.empty()) {
-    const std::vector<double> costs = costs_of_units(config);
-    how.cut = cut_by_costs(costs, schedule_of(how).all_chunks());
-  }
+  if (how.cut.empty()) how.cut = cut_of(config, schedule_of(how).all_chunks());
   return how;
 }
 

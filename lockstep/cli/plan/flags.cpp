@@ -35,7 +35,7 @@ const std::vector<std::string>& common_options() {
 
 // Those of --calibrate, which measures and plans nothing.
 const std::vector<std::string>& machine_options() {
-  static const std::vector<std::string> options{"--calibrate", "--out", "--nproc"};
+  static const std::vector<std::string> options{"--calibrate", "--out", "--nproc", "--layers-of"};
   return options;
 }
 
@@ -230,6 +230,12 @@ void PlanParser::add_output_options(PlanFlags& flags) {
                    "With --calibrate: ranks whose links are measured [2]")
       ->type_name("N")
       ->check(CLI::Range(2, 1024))
+      ->group(kMachineGroup);
+  app_->add_option("--layers-of", flags.layers_of,
+                   "With --calibrate: language models whose layers are measured, each tiny, mini, "
+                   "small or a folder with a config.json, and :TOKENS of a sequence, or none "
+                   "[tiny,mini]")
+      ->type_name("MODELS")
       ->group(kMachineGroup);
   app_->add_flag("--fits", flags.fits,
                  "A job: say in one line whether it fits into memory, and exit with 0 or 1")

@@ -48,6 +48,7 @@ struct PlanFlags {
   bool calibrate = false;
   std::string out;
   int calibrated_ranks = 2;
+  std::string layers_of = "tiny,mini";
 };
 
 class PlanParser {

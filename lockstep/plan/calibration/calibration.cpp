@@ -7,6 +7,8 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/json_object.h"
 #include "lockstep/core/named_file.h"
+#include "lockstep/core/quantile.h"
+#include "lockstep/plan/estimate/part_times.h"
 
 namespace lockstep::inline v0::plan {
 namespace {
@@ -22,12 +24,6 @@ double flops_of(const ProductSample& sample) {
 
 double reached(double size, double half) {
   return std::pow(size / (size + half), 3);
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
 // How many steps a ring takes, and how many times the bytes a rank sends.
@@ -60,11 +56,51 @@ Stack stack_of(const Measurements& measured, const ProductFit& fit, double peak)
     stack.attention = std::clamp(measured.attention_flops / peak, 1e-6, 1.0);
   stack.memory = 1;
   stack.links = 1;
-  // Ranks on the host's processors have no others that could send meanwhile.
+  // Ranks on the host's processors have no others that could send meanwhile, and share one copy of the parameters.
   if (measured.host) stack.overlap = 0;
+  stack.shares_parameters = measured.host;
   stack.fixed_bytes = measured.fixed_bytes;
   stack.source = "measured by lockstep plan --calibrate";
   return stack;
+}
+
+// How many times its roofline each part took.
+std::vector<MeasuredPart> factors_of_parts(const std::vector<PartSample>& samples,
+                                           const Machine& machine, const Stack& stack) {
+  std::vector<MeasuredPart> found;
+  const auto add = [&](StepPart part, const PartShape& shape, double forward, double backward) {
+    if (std::isfinite(forward) && forward > 0 && std::isfinite(backward) && backward > 0)
+      found.push_back({.part = part, .shape = shape, .forward = forward, .backward = backward});
+  };
+  for (const PartSample& sample : samples) {
+    Layout layout{.micro_batch = sample.batch, .global_batch = sample.batch};
+    layout.sequence = sample.sequence;
+    layout.precision = Precision::kFloat32;
+    layout.masters = false;
+    const PartTimes roofline = part_times(sample.model, layout, machine, stack);
+    const auto rows = static_cast<double>(sample.batch * sample.sequence);
+    add(StepPart::kLayer, layer_part(sample.model, 1, rows, static_cast<double>(sample.sequence)),
+        sample.layer_forward / roofline.layer_forward,
+        sample.layer_backward / roofline.layer_backward);
+    add(StepPart::kEnds, ends_part(sample.model, 1, rows),
+        sample.ends_forward / roofline.ends_forward, sample.ends_backward / roofline.ends_backward);
+    add(StepPart::kUpdate, update_part(static_cast<double>(parameter_count(sample.model))),
+        sample.update / roofline.update, 1);
+  }
+  return found;
+}
+
+// Of each collective that was measured its own link.
+std::map<Collective, Link> links_of(const std::vector<CollectiveSample>& samples) {
+  std::map<Collective, Link> links;
+  for (const Collective collective : all_collectives()) {
+    std::vector<CollectiveSample> own;
+    for (const CollectiveSample& sample : samples)
+      if (sample.collective == collective && sample.ranks > 1 && sample.beta > 0)
+        own.push_back(sample);
+    if (!own.empty()) links[collective] = fit_link(own);
+  }
+  return links;
 }
 
 }  // namespace
@@ -130,6 +166,8 @@ Calibration calibration_of(const Measurements& measured) {
   machine.inside = fit_link(measured.inside);
   machine.between = measured.between.empty() ? machine.inside : fit_link(measured.between);
   machine.host = measured.host;
+  machine.collectives = links_of(measured.inside);
+  machine.processors = measured.processors < measured.ranks ? measured.processors : 0;
   const std::string here = "measured, " + std::to_string(measured.ranks) + " ranks at once";
   machine.sources = {{"float32, bfloat16", here + ": the largest products"},
                      {"memory_bandwidth", here + ": copies"},
@@ -140,9 +178,23 @@ Calibration calibration_of(const Measurements& measured) {
                                      : "measured: collectives over " + measured.between_over}};
   check(machine);
   const bool usual = machine.bfloat16 > machine.float32;
-  return {.machine = machine,
-          .stack = stack_of(measured, usual ? narrow : wide,
-                            usual ? machine.bfloat16 : machine.float32)};
+  Stack stack =
+      stack_of(measured, usual ? narrow : wide, usual ? machine.bfloat16 : machine.float32);
+  stack.measured = factors_of_parts(measured.parts, machine, stack);
+  return {.machine = machine, .stack = std::move(stack)};
+}
+
+Calibration with_ranks(Calibration calibration, int ranks_per_host) {
+  Machine& machine = calibration.machine;
+  const double share = static_cast<double>(machine.ranks_per_host) / ranks_per_host;
+  if (machine.host && share != 1) {
+    machine.float32 *= share;
+    machine.bfloat16 *= share;
+    machine.memory *= share;
+    machine.memory_bandwidth *= share;
+    machine.ranks_per_host = ranks_per_host;
+  }
+  return calibration;
 }
 
 std::string to_json(const Calibration& calibration) {

@@ -11,6 +11,7 @@
 #include "lockstep/core/export.h"
 #include "lockstep/plan/machine/machine.h"
 #include "lockstep/plan/machine/stack.h"
+#include "lockstep/plan/model/model_shape.h"
 
 namespace lockstep::inline v0::plan {
 
@@ -29,17 +30,30 @@ struct CollectiveSample {
   double beta = 0;   // seconds a byte, of what Machine's collective_time() counts
 };
 
+// The parts of a training step of a model in float32, on a rank that communicates with nobody.
+struct PartSample {
+  ModelShape model = {};
+  int64_t batch = 1;       // sequences
+  int64_t sequence = 128;  // tokens of each
+  // Seconds. 0: not measured.
+  double layer_forward = 0, layer_backward = 0;  // of one layer
+  double ends_forward = 0, ends_backward = 0;    // of embeddings, head, loss, and the step's own
+  double update = 0;                             // of all parameters
+};
+
 // Everything of one machine. Of one rank, while all ranks of the host do the same.
 struct Measurements {
   std::string name = "this machine";
   int ranks = 1;  // of the host
   bool host = true;
+  int processors = 0;  // of the host; 0: as many as ranks, or more
   std::vector<ProductSample> products = {};
   double copied = 0;           // bytes a second, read and written ones together
   double launch = 0;           // seconds of an operator that has nothing to do
   double attention_flops = 0;  // FLOP/s of attention in one kernel; 0: not measured
   double memory = 0;           // bytes that a rank may use
   double fixed_bytes = 0;      // that a rank holds before it has tensors
+  std::vector<PartSample> parts = {};
   std::vector<CollectiveSample> inside = {};
   std::vector<CollectiveSample> between = {};  // empty: there is one host
   std::string inside_over = "shared memory";   // for the sources
@@ -63,6 +77,10 @@ LOCKSTEP_API Calibration calibration_from_json(std::string_view text, const std:
 // A machine by its name in the table, without a stack, or a file (anything with a '/' or ending in
 // .json) of to_json(), or of a machine alone.
 LOCKSTEP_API Calibration find_calibration(const std::string& name_or_file);
+
+// The same machine with so many ranks on a host: where they compute on its processors, each has
+// another share of it. Pure.
+LOCKSTEP_API Calibration with_ranks(Calibration calibration, int ranks_per_host);
 
 // A product of size n runs at peak * (n / (n + half))^3, with the least sum of squared relative
 // errors over the samples of a precision.

@@ -8,6 +8,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
+#include "lockstep/plan/estimate/estimate.h"
 
 namespace lockstep::inline v0::plan {
 namespace {
@@ -98,6 +99,62 @@ TEST(Calibration, AMachineAndItsStackSurviveTheirFile) {
   EXPECT_EQ(find_calibration("h100").machine, known_machine("h100"));
 }
 
+// What was measured is what is estimated.
+TEST(Calibration, PartsThatWereMeasuredAreTheEstimate) {
+  ModelShape model;
+  model.layers = 3;
+  model.hidden = 128;
+  model.heads = 4;
+  model.ffn = 512;
+  model.vocab = 2048;
+  Measurements all = measured();
+  all.parts = {{.model = model,
+                .batch = 4,
+                .sequence = 128,
+                .layer_forward = 0.003,
+                .layer_backward = 0.007,
+                .ends_forward = 0.002,
+                .ends_backward = 0.005,
+                .update = 0.001}};
+  const Calibration here = calibration_of(all);
+  ASSERT_TRUE(here.stack.has_value());
+  EXPECT_EQ(here.stack->measured.size(), 3U);
+  EXPECT_EQ(to_json(calibration_from_json(to_json(here), "m.json")), to_json(here));
+  Layout layout{.micro_batch = 4, .global_batch = 4, .sequence = 128};
+  layout.precision = Precision::kFloat32;
+  layout.masters = false;
+  const Estimate found = estimate(model, layout, here.machine, *here.stack);
+  EXPECT_NEAR(found.step, 3 * 0.010 + 0.007 + 0.001, 1e-9);
+  layout.global_batch = 16;  // four micro-batches
+  EXPECT_NEAR(estimate(model, layout, here.machine, *here.stack).step,
+              4 * (3 * 0.010 + 0.007) + 0.001, 1e-9);
+}
+
+// Ranks that are more than processors: what waits in a pipeline leaves its processor to others.
+TEST(Calibration, ABubbleCostsNothingWhereOtherRanksComputeMeanwhile) {
+  ModelShape model;
+  model.layers = 4;
+  model.hidden = 128;
+  model.heads = 4;
+  model.ffn = 512;
+  model.vocab = 2048;
+  Measurements all = measured();
+  all.ranks = 4;
+  Layout layout{.pipe = 4, .micro_batch = 1, .global_batch = 8, .sequence = 128};
+  layout.precision = Precision::kFloat32;
+  layout.masters = false;
+  const auto bubble = [&](int processors) {
+    all.processors = processors;
+    const Calibration here = calibration_of(all);
+    const Estimate found = estimate(model, layout, here.machine, *here.stack);
+    EXPECT_NEAR(found.time.total(), found.step, 1e-12);
+    return found.bubble;
+  };
+  EXPECT_GT(bubble(4), 0.1);
+  EXPECT_GE(bubble(2), 0);
+  EXPECT_LT(bubble(2), 0.05);
+}
+
 TEST(Calibration, WithoutAnotherHostLinksBetweenAreAsInside) {
   Measurements alone = measured();
   alone.between.clear();
@@ -121,6 +178,10 @@ TEST(Calibration, MistakesAreOneLine) {
   EXPECT_THAT(of_file("{"), StartsWith("m.json"));
   EXPECT_THAT(of_file("{\"stack\": 3}"), StartsWith("m.json"));
   EXPECT_THAT(of_file("[]"), StartsWith("m.json"));
+  EXPECT_THAT(message_of<InvalidArgument>([] { find_calibration("none.json"); }),
+              HasSubstr("none.json"));
+  EXPECT_THAT(of_file(R"({"stack": {"measured": [{"part": "head"}]}})"),
+              HasSubstr("measured[0].part is \"head\"; give layer, ends or update"));
   EXPECT_THAT(message_of<InvalidArgument>([] { find_calibration("h101"); }),
               HasSubstr("did you mean h100"));
 }

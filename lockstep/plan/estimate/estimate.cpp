@@ -6,6 +6,7 @@
 
 #include "lockstep/plan/estimate/internal/chunk_times.h"
 #include "lockstep/plan/estimate/internal/real.h"
+#include "lockstep/plan/estimate/internal/update_time.h"
 #include "lockstep/plan/pipeline_timing.h"
 
 namespace lockstep::inline v0::plan {
@@ -58,8 +59,12 @@ Once once_of(const StageParameters& parameters, const Layout& layout, const Mach
     } else if (layout.zero < 3 || !layout.reshard) {
       const double reduce = time(Collective::kReduceScatter, dense_bytes, all) +
                             time(Collective::kReduceScatter, expert_bytes, experts);
-      const double gather = time(Collective::kAllGather, parameters.dense * element, all) +
-                            time(Collective::kAllGather, parameters.experts * element, experts);
+      const auto among = [&](const GroupPlace& place) {
+        return internal::gathered_among(place, machine, stack);
+      };
+      const double gather =
+          time(Collective::kAllGather, parameters.dense * element, among(all)) +
+          time(Collective::kAllGather, parameters.experts * element, among(experts));
       once.gradients = internal::exposed(reduce, backward, stack.overlap);
       once.parameters = internal::exposed(gather, forward, stack.overlap);
     } else if (layout.shard_ranks > 0) {
@@ -71,16 +76,13 @@ Once once_of(const StageParameters& parameters, const Layout& layout, const Mach
       once.gradients = internal::exposed(sum, backward, stack.overlap);
     }
   }
-  // Each element of the state is read and written, the gradient read twice: for its norm, and for the update.
   const bool divided = layout.zero >= 1;
   const double own = divided
                          ? parameters.dense / real(layout.shard_ranks > 0 ? layout.shard_ranks
                                                                           : layout.replicas()) +
                                parameters.experts / std::max(1.0, real(layout.expert_replicas()))
                          : parameters.dense + parameters.experts;
-  const double bytes = 2 * state.optimizer + 2 * state.parameter + 2 * state.gradient;
-  if (layout.adapter_rank == 0)
-    once.optimizer = own * bytes / (machine.memory_bandwidth * stack.memory);
+  if (layout.adapter_rank == 0) once.optimizer = internal::update_time(own, layout, machine, stack);
   return once;
 }
 
@@ -88,8 +90,10 @@ Once once_of(const StageParameters& parameters, const Layout& layout, const Mach
 struct Piped {
   double makespan = 0, without_messages = 0;
 };
+// `slowest`: what a stage computes for a micro-batch, at least, while every rank has the share `processor` of a
+// processor and one that waits leaves it to others.
 Piped piped(const Layout& layout, const std::vector<ChunkTimes>& chunks,
-            const PipelineSchedule& schedule, double slowest) {
+            const PipelineSchedule& schedule, double slowest, double processor) {
   const double batches = real(layout.micro_batches());
   if (layout.pipe == 1) return {batches * slowest, batches * slowest};
   std::vector<PipelineTimes> times;
@@ -97,11 +101,40 @@ Piped piped(const Layout& layout, const std::vector<ChunkTimes>& chunks,
     times.push_back(
         {chunk.forward.total(), chunk.backward.total(), chunk.weights.total(), chunk.sent});
   const double further = (batches - schedule.micro_batches) * slowest;
+  const auto lasts = [&](double makespan) {
+    return std::max(batches * slowest, (makespan + further) * processor);
+  };
   Piped found;
-  found.makespan = time_of(schedule, times).makespan + further;
+  found.makespan = lasts(time_of(schedule, times).makespan);
   for (PipelineTimes& one : times) one.communication = 0;
-  found.without_messages = time_of(schedule, times).makespan + further;
+  found.without_messages = lasts(time_of(schedule, times).makespan);
   return found;
+}
+
+// The processors that a rank has, 1 at most, where they are fewer than the ranks of a host.
+double processors_of_rank(const Machine& machine) {
+  if (!machine.host || machine.processors == 0) return 1;
+  return std::min(1.0, static_cast<double>(machine.processors) / machine.ranks_per_host);
+}
+
+ChunkTimes slowest_of(const std::vector<ChunkTimes>& stages) {
+  return *std::max_element(stages.begin(), stages.end(),
+                           [](const auto& a, const auto& b) { return a.all() < b.all(); });
+}
+
+// What each stage computes where those that wait leave their processors to the others.
+ChunkTimes mean_of(const std::vector<ChunkTimes>& stages) {
+  ChunkTimes mean;
+  for (const ChunkTimes& stage : stages) {
+    mean.forward += stage.forward;
+    mean.backward += stage.backward;
+    mean.weights += stage.weights;
+    mean.recomputed += stage.recomputed;
+  }
+  for (internal::Pass* pass : {&mean.forward, &mean.backward, &mean.weights})
+    pass->scale(1 / real(stages.size()));
+  mean.recomputed /= real(stages.size());
+  return mean;
 }
 
 std::string percent(double share) {
@@ -179,12 +212,10 @@ Estimate estimate(const ModelShape& model, const Layout& layout, const Machine& 
     stage.weights += chunks[i].weights;
     stage.recomputed += chunks[i].recomputed;
   }
-  size_t most = 0;
-  for (size_t i = 0; i < stages.size(); ++i)
-    if (stages[i].all() > stages[most].all()) most = i;
-  const ChunkTimes& slowest = stages[most];
+  const double processor = processors_of_rank(machine);
+  const ChunkTimes slowest = processor < 1 ? mean_of(stages) : slowest_of(stages);
   const double batches = real(layout.micro_batches());
-  const Piped pipe = piped(layout, chunks, schedule, slowest.all());
+  const Piped pipe = piped(layout, chunks, schedule, slowest.all(), processor);
 
   TimeParts& time = found.time;
   Pass sum = slowest.forward;

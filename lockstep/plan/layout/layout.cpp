@@ -4,6 +4,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
+#include "lockstep/plan/lm_cut.h"
 
 namespace lockstep::inline v0::plan {
 namespace {
@@ -103,6 +104,12 @@ StateBytes state_bytes(const Layout& layout) {
   return {.parameter = parameter,
           .gradient = layout.gradient_bytes > 0 ? layout.gradient_bytes : parameter,
           .optimizer = moments + (narrow ? 4 : 0)};
+}
+
+std::vector<int64_t> lockstep_cut(const ModelShape& model, int chunks) {
+  const auto layer = static_cast<double>(layer_parameters(model, model.layers - 1).total());
+  const auto words = static_cast<double>(model.vocab * model.hidden);
+  return layers_of_cut(lm_cut(model.layers, layer, words, chunks), model.layers);
 }
 
 std::vector<int64_t> chunk_layers(const Layout& layout, const ModelShape& model) {

@@ -94,6 +94,9 @@ struct StateBytes {
 };
 LOCKSTEP_API StateBytes state_bytes(const Layout& layout);
 
+// The layers of each chunk as Lockstep's own pipelines cut a model (lm_cut.h).
+LOCKSTEP_API std::vector<int64_t> lockstep_cut(const ModelShape& model, int chunks);
+
 // The layers of each chunk of the pipeline, in order: layout.cut, or the even one.
 LOCKSTEP_API std::vector<int64_t> chunk_layers(const Layout& layout, const ModelShape& model);
 

@@ -59,15 +59,16 @@ double flat(Collective collective, double bytes, double ranks, double latency, d
 
 double collective_time(Collective collective, double bytes, const GroupPlace& place,
                        const Machine& machine, double share) {
-  const double inside = machine.inside.bandwidth * share;
+  const Link& link = machine.inside_of(collective);
+  const double inside = link.bandwidth * share;
   const double between = machine.between.bandwidth * share;
   const double here = std::min(place.per_host, place.ranks);
   const double hosts = std::ceil(place.ranks / std::max(1.0, here));
   if (collective == Collective::kSend)
-    return place.per_host > 1 || place.ranks == 1 ? machine.inside.latency + bytes / inside
+    return place.per_host > 1 || place.ranks == 1 ? link.latency + bytes / inside
                                                   : machine.between.latency + bytes / between;
   if (place.ranks <= 1) return 0;
-  if (hosts <= 1) return flat(collective, bytes, here, machine.inside.latency, inside);
+  if (hosts <= 1) return flat(collective, bytes, here, link.latency, inside);
   if (here <= 1) return flat(collective, bytes, hosts, machine.between.latency, between);
   if (collective == Collective::kAllToAll) {
     // What stays on the host goes beside what leaves it.
@@ -79,25 +80,27 @@ double collective_time(Collective collective, double bytes, const GroupPlace& pl
   const double wide = std::min(inside, between * here);
   const Steps around = ring(collective, place.ranks);
   const double entries = around.steps * hosts / place.ranks;
-  const double one = entries * machine.between.latency +
-                     (around.steps - entries) * machine.inside.latency +
+  const double one = entries * machine.between.latency + (around.steps - entries) * link.latency +
                      around.volume * bytes / wide;
   // Inside hosts first, then between them, each rank with the part that it has, then inside again.
+  const auto on_host = [&](Collective part) {
+    const Link& own = machine.inside_of(part);
+    return flat(part, bytes, here, own.latency, own.bandwidth * share);
+  };
   double two = 0;
   switch (collective) {
     case Collective::kAllReduce:
-      two = flat(Collective::kReduceScatter, bytes, here, machine.inside.latency, inside) +
+      two = on_host(Collective::kReduceScatter) +
             flat(Collective::kAllReduce, bytes / here, hosts, machine.between.latency, between) +
-            flat(Collective::kAllGather, bytes, here, machine.inside.latency, inside);
+            on_host(Collective::kAllGather);
       break;
     case Collective::kReduceScatter:
     case Collective::kAllGather:
-      two = flat(collective, bytes, here, machine.inside.latency, inside) +
+      two = on_host(collective) +
             flat(collective, bytes / here, hosts, machine.between.latency, between);
       break;
     default:
-      two = flat(collective, bytes, hosts, machine.between.latency, between) +
-            flat(collective, bytes, here, machine.inside.latency, inside);
+      two = flat(collective, bytes, hosts, machine.between.latency, between) + on_host(collective);
   }
   return std::min(one, two);
 }

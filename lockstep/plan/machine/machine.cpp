@@ -44,6 +44,36 @@ Precision parse_precision(std::string_view text) {
                         "': give float32, bfloat16 or float8 (fp32, bf16, fp8)");
 }
 
+const char* name_of(Collective collective) {
+  switch (collective) {
+    case Collective::kAllReduce:
+      return "all_reduce";
+    case Collective::kReduceScatter:
+      return "reduce_scatter";
+    case Collective::kAllGather:
+      return "all_gather";
+    case Collective::kAllToAll:
+      return "all_to_all";
+    case Collective::kBroadcast:
+      return "broadcast";
+    case Collective::kSend:
+      return "send";
+  }
+  return "?";
+}
+
+const std::vector<Collective>& all_collectives() {
+  static const std::vector<Collective> all{Collective::kAllReduce, Collective::kReduceScatter,
+                                           Collective::kAllGather, Collective::kAllToAll,
+                                           Collective::kBroadcast, Collective::kSend};
+  return all;
+}
+
+const Link& Machine::inside_of(Collective collective) const {
+  const auto found = collectives.find(collective);
+  return found == collectives.end() ? inside : found->second;
+}
+
 double Machine::peak(Precision precision) const {
   if (precision == Precision::kFloat8 && float8 > 0) return float8;
   if (precision != Precision::kFloat32 && bfloat16 > 0) return bfloat16;
@@ -64,6 +94,14 @@ void check(const Machine& machine) {
   not_negative(machine, "launch", machine.launch);
   not_negative(machine, "inside.latency", machine.inside.latency);
   not_negative(machine, "between.latency", machine.between.latency);
+  for (const auto& [collective, link] : machine.collectives) {
+    const std::string name = std::string("collectives.") + name_of(collective);
+    positive(machine, (name + ".bandwidth").c_str(), link.bandwidth);
+    not_negative(machine, (name + ".latency").c_str(), link.latency);
+  }
+  if (machine.processors < 0)
+    refuse(machine,
+           "processors is " + std::to_string(machine.processors) + "; give 0 (enough) or more");
 }
 
 }  // namespace lockstep::inline v0::plan

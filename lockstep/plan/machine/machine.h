@@ -1,5 +1,5 @@
 // Machine: what a rank of a job computes and sends with, as figures with their sources. A table of named ones,
-// and JSON, so that one can be measured and kept. Pure, but for read_machine_file(); no libtorch.
+// and JSON, so that one can be measured and kept. Pure; no libtorch.
 //
 //   const plan::Machine machine = plan::known_machine("h100");
 //   plan::collective_time(plan::Collective::kAllReduce, 1e9, {.ranks = 64, .per_host = 8}, machine);
@@ -30,6 +30,19 @@ struct Link {
   bool operator==(const Link&) const = default;
 };
 
+// "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send".
+enum class Collective : uint8_t {
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kAllToAll,
+  kBroadcast,
+  kSend
+};
+LOCKSTEP_API const char* name_of(Collective collective);
+// All of them, in this order.
+LOCKSTEP_API const std::vector<Collective>& all_collectives();
+
 struct LOCKSTEP_API Machine {
   std::string name = "machine";
   int ranks_per_host = 8;
@@ -42,11 +55,17 @@ struct LOCKSTEP_API Machine {
   Link inside;                  // between ranks of a host
   Link between;                 // between hosts, of each rank: a host has ranks_per_host of them
   bool host = false;            // its ranks compute on the host's processors
+  // Of a host, where its ranks compute on them and are more: then what waits gives its processor to another. 0: enough.
+  int processors = 0;
+  // Of a collective inside of a host, where it was measured by itself: else `inside` holds.
+  std::map<Collective, Link> collectives = {};
   // Where each figure comes from: {"bfloat16", "H100 SXM data sheet, without sparsity"}.
   std::map<std::string, std::string> sources = {};
 
   // FLOP/s of a precision, or of the next wider one that the machine has.
   double peak(Precision precision) const;
+  // The link inside of a host as this collective uses it.
+  const Link& inside_of(Collective collective) const;
   bool operator==(const Machine&) const = default;
 };
 // Throws InvalidArgument in one line that names the machine and the figure.
@@ -61,18 +80,6 @@ LOCKSTEP_API const Machine& known_machine(std::string_view name);
 // with `source`: not JSON, an unknown field, a figure that makes no sense.
 LOCKSTEP_API Machine machine_from_json(std::string_view text, const std::string& source);
 LOCKSTEP_API std::string to_json(const Machine& machine);
-// A machine by its name in the table, or by the name of a file (anything with a '/' or ending in .json).
-LOCKSTEP_API Machine find_machine(const std::string& name_or_file);
-
-// Collectives.
-enum class Collective : uint8_t {
-  kAllReduce,
-  kReduceScatter,
-  kAllGather,
-  kAllToAll,
-  kBroadcast,
-  kSend
-};
 
 // Where a group's ranks are.
 struct GroupPlace {

@@ -2,7 +2,6 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/json_object.h"
-#include "lockstep/core/named_file.h"
 #include "lockstep/plan/machine/machine.h"
 
 namespace lockstep::inline v0::plan {
@@ -28,8 +27,8 @@ Machine machine_from_json(std::string_view text, const std::string& source) {
   const auto json = parse_json(text, source, refuse_as<InvalidArgument>, {.once = true});
   const JsonObject file(json, source, refuse_as<InvalidArgument>);
   const std::vector<std::string> known{
-      "name",   "ranks_per_host", "float32",          "bfloat16", "float8", "memory",
-      "launch", "inside",         "memory_bandwidth", "between",  "host",   "sources"};
+      "name",   "ranks_per_host",   "float32", "bfloat16", "float8",  "memory",     "launch",
+      "inside", "memory_bandwidth", "between", "host",     "sources", "processors", "collectives"};
   for (const auto& [key, value] : json.items())
     if (std::find(known.begin(), known.end(), key) == known.end())
       file.say(key, "is no field of a machine; leave it out");
@@ -45,6 +44,15 @@ Machine machine_from_json(std::string_view text, const std::string& source) {
   machine.inside = read_link(file, "inside");
   machine.between = read_link(file, "between");
   machine.host = file.flag("host", false);
+  machine.processors = static_cast<int>(file.whole_or(0, "processors", 0, 65536));
+  const JsonObject collectives = file.object_or_empty("collectives");
+  for (const auto& [key, value] : collectives.members().items()) {
+    const auto& all = all_collectives();
+    const auto named =
+        std::find_if(all.begin(), all.end(), [&](Collective one) { return key == name_of(one); });
+    if (named == all.end()) collectives.say(key, "is no collective; leave it out");
+    machine.collectives[*named] = read_link(collectives, key.c_str());
+  }
   const JsonObject sources = file.object_or_empty("sources");
   for (const auto& [key, value] : sources.members().items())
     machine.sources[key] = text_of(value, sources.path(key), refuse_as<InvalidArgument>);
@@ -63,16 +71,18 @@ std::string to_json(const Machine& machine) {
                       {"launch", machine.launch},
                       {"inside", json_of(machine.inside)},
                       {"between", json_of(machine.between)},
-                      {"host", machine.host}};
+                      {"host", machine.host},
+                      {"processors", machine.processors}};
+  if (!machine.collectives.empty()) {
+    ordered_json collectives = ordered_json::object();
+    for (const auto& [collective, link] : machine.collectives)
+      collectives[name_of(collective)] = json_of(link);
+    object["collectives"] = collectives;
+  }
   ordered_json sources = ordered_json::object();
   for (const auto& [key, value] : machine.sources) sources[key] = value;
   object["sources"] = sources;
   return object.dump(2) + "\n";
-}
-
-Machine find_machine(const std::string& name) {
-  if (name.find('/') == std::string::npos && !name.ends_with(".json")) return known_machine(name);
-  return machine_from_json(read_named_file(name), path_from_here(name));
 }
 
 }  // namespace lockstep::inline v0::plan

@@ -41,13 +41,20 @@ TEST(Machine, JsonReadsWhatItWrote) {
     EXPECT_EQ(stack_from_json(to_json(known_stack(name)), "x.json"), known_stack(name)) << name;
 }
 
-TEST(Machine, AFileIsFoundByItsName) {
-  const TestDirectory folder;
-  Machine mine = known_machine("h100");
-  mine.name = "mine";
-  const auto path = folder.write("mine.json", to_json(mine));
-  EXPECT_EQ(find_machine(path.string()), mine);
-  EXPECT_EQ(find_machine("h100"), known_machine("h100"));
+TEST(Machine, ACollectiveMayHaveALinkOfItsOwn) {
+  Machine machine = known_machine("xeon-8480");
+  const double before =
+      collective_time(Collective::kAllGather, 1e6, {.ranks = 2, .per_host = 2}, machine);
+  const double sum =
+      collective_time(Collective::kAllReduce, 1e6, {.ranks = 2, .per_host = 2}, machine);
+  machine.collectives[Collective::kAllGather] = {.latency = machine.inside.latency,
+                                                 .bandwidth = 2 * machine.inside.bandwidth};
+  EXPECT_LT(collective_time(Collective::kAllGather, 1e6, {.ranks = 2, .per_host = 2}, machine),
+            before);
+  EXPECT_EQ(collective_time(Collective::kAllReduce, 1e6, {.ranks = 2, .per_host = 2}, machine),
+            sum);
+  machine.processors = 2;
+  EXPECT_EQ(machine_from_json(to_json(machine), "x.json"), machine);
 }
 
 TEST(Machine, RefusesInOneLine) {
@@ -55,8 +62,9 @@ TEST(Machine, RefusesInOneLine) {
     return message_of<InvalidArgument>([&] { machine_from_json(text, "m.json"); });
   };
   EXPECT_THAT(message_of<InvalidArgument>([] { known_machine("h10"); }), HasSubstr("h100"));
-  EXPECT_THAT(message_of<InvalidArgument>([] { find_machine("none.json"); }),
-              HasSubstr("none.json"));
+  EXPECT_THAT(line(R"({"float32": 1, "memory": 1, "memory_bandwidth": 1, "inside": {"bandwidth": 1},
+                       "between": {"bandwidth": 1}, "collectives": {"all_sum": {}}})"),
+              HasSubstr("collectives.all_sum is no collective"));
   EXPECT_THAT(line(R"({"float32": 1})"), HasSubstr("memory is missing"));
   EXPECT_THAT(line(R"({"flops": 1})"), HasSubstr("flops is no field"));
   EXPECT_THAT(line(R"({"float32": -1})"), HasSubstr("float32"));

@@ -8,6 +8,7 @@
 
 #include "lockstep/core/export.h"
 #include "lockstep/plan/machine/machine.h"
+#include "lockstep/plan/machine/measured_parts.h"
 
 namespace lockstep::inline v0::plan {
 
@@ -45,6 +46,11 @@ struct LOCKSTEP_API Stack {
   double logit_bytes = 10;
   // What the allocator keeps beyond what is asked of it, as a share of what changes within a step.
   double fragmentation = 0;
+  // The ranks of a host that compute on its processors have one copy of the parameters where ZeRO divides anything:
+  // none is gathered inside of a host.
+  bool shares_parameters = false;
+  // Parts of a step that were measured in float32: their rooflines are multiplied by these factors.
+  std::vector<MeasuredPart> measured = {};
   std::string source = {};  // what it was fitted to
 
   bool operator==(const Stack&) const = default;

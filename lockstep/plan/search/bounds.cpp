@@ -46,7 +46,10 @@ double least_step(const ModelShape& model, const Layout& layout, const Machine& 
                            ? 1 + 0.3 * std::max(0.0, 1 - of_head / of_token)
                            : 1;
   const double share = std::min(1.0, std::max(stack.matrix, stack.attention));
-  const double speed = machine.peak(layout.precision) * share * as(layout.ranks());
+  double measured = 1;  // parts may be faster than their rooflines
+  for (const MeasuredPart& part : stack.measured)
+    measured = std::min({measured, part.forward, part.backward});
+  const double speed = machine.peak(layout.precision) * share * as(layout.ranks()) / measured;
   return of_token * as(layout.global_batch * layout.sequence) / speed * again;
 }
 
@@ -69,11 +72,15 @@ MicroBatchWork work_of(const ModelShape& model, const Layout& layout, const Mach
   const double of_layer = layers / as((model.layers + layout.pipe - 1) / layout.pipe);
   work.mean = of_layer * as(alike) / layout.pipe;
   work.lightest = of_layer * as(std::max<int64_t>(0, least - (model.layers - alike)));
+  work.waits_for_nothing =
+      machine.host && machine.processors > 0 && machine.processors < machine.ranks_per_host;
   return work;
 }
 
 double least_step(const Layout& layout, const MicroBatchWork& work) {
   const double batches = as(layout.micro_batches());
+  // Any cut has a stage with the mean of the work.
+  if (!layout.cut.empty() || work.waits_for_nothing) return batches * work.mean;
   if (is_zero_bubble(layout)) {
     const double stage = layout.chunks == 1 ? work.slowest : work.mean;
     return std::max(batches * stage, (batches + least_bubble(layout)) * work.lightest);

@@ -54,6 +54,8 @@ class Search {
  private:
   std::vector<Unit> units_of(const std::vector<MeshOptions>& meshes);
   void look_at(const Unit& unit);
+  // The layout of a unit with a schedule.
+  Layout scheduled(const Unit& unit, const Scheduled& how);
   // The layout with the fastest policy whose activations fit and that may be among the best.
   // `floors`: of each policy what no step with a ZeRO stage below 3 is below; 0: not known.
   struct Policies {
@@ -74,6 +76,7 @@ class Search {
   const Stack& stack_;
   const std::vector<Activations> policies_ = policies_of(request_);
   PipelineShapes shapes_;
+  std::map<int, std::vector<int64_t>> cuts_;  // of so many chunks the layers
   std::map<Key, Candidate> best_;
   std::map<Key, Unfit> unfit_;
   // No layout whose step is above this can be among the best any more.
@@ -128,12 +131,22 @@ void Search::lower_threshold() {
   threshold_ = *last;
 }
 
+Layout Search::scheduled(const Unit& unit, const Scheduled& how) {
+  Layout layout = unit.layout;
+  layout.schedule = how.name;
+  layout.chunks = how.chunks;
+  const int chunks = layout.pipe * layout.chunks;
+  if (!request_.as_trained || chunks == 1) return layout;
+  auto& cut = cuts_[chunks];
+  if (cut.empty()) cut = lockstep_cut(model_, chunks);
+  layout.cut = cut;
+  return layout;
+}
+
 void Search::look_at(const Unit& unit) {
   Policies policies;  // as far as they were needed
-  for (const Scheduled& scheduled : unit.options->schedules) {
-    Layout layout = unit.layout;
-    layout.schedule = scheduled.name;
-    layout.chunks = scheduled.chunks;
+  for (const Scheduled& how : unit.options->schedules) {
+    Layout layout = scheduled(unit, how);
     policies.floors.assign(policies_.size(), 0);
     // Stage 3 is no floor of the memory: of a few ranks, what it gathers is more than what it saves.
     const auto& shards = unit.options->shards;
@@ -165,12 +178,8 @@ std::vector<Unit> Search::units_of(const std::vector<MeshOptions>& meshes) {
         if (!allowed(unit.layout, model_)) continue;
         unit.least = std::numeric_limits<double>::infinity();
         const MicroBatchWork work = work_of(model_, unit.layout, machine_, stack_, &shapes_);
-        for (const Scheduled& scheduled : options.schedules) {
-          Layout layout = unit.layout;
-          layout.schedule = scheduled.name;
-          layout.chunks = scheduled.chunks;
-          unit.least = std::min(unit.least, least_step(layout, work));
-        }
+        for (const Scheduled& how : options.schedules)
+          unit.least = std::min(unit.least, least_step(scheduled(unit, how), work));
         units.push_back(std::move(unit));
       }
     }

@@ -252,5 +252,30 @@ TEST(Search, MistakesAreOneLine) {
   EXPECT_THAT(refusal(0, 4), HasSubstr("0 ranks; give 1 or more"));
 }
 
+// What Lockstep trains is cut as its pipelines cut it, and the bounds hold for that, too.
+TEST(Search, AsTrainedAModelIsCutWithItsHead) {
+  ModelShape model = known_model("gpt2");
+  model.tied = false;
+  SearchRequest request = request_of(4, 16, 512);
+  request.as_trained = true;
+  request.top = 100;
+  Stack stack = known_stack("lockstep");
+  stack.measured = {{StepPart::kLayer, {}, 0.5, 0.5}};
+  const Machine& machine = known_machine("xeon-8480");
+  int piped = 0;
+  double least = std::numeric_limits<double>::infinity();
+  const SearchResult found = search(model, request, machine, stack);
+  for (const Candidate& one : found.best) {
+    least = std::min(least, one.estimate.step);
+    if (one.layout.pipe == 1) continue;
+    ++piped;
+    EXPECT_EQ(one.layout.cut, lockstep_cut(model, one.layout.pipe * one.layout.chunks))
+        << to_string(one.layout);
+  }
+  EXPECT_GT(piped, 2);
+  request.top = 1;
+  EXPECT_EQ(search(model, request, machine, stack).best.front().estimate.step, least);
+}
+
 }  // namespace
 }  // namespace lockstep::inline v0::plan

@@ -43,16 +43,24 @@ void expect_plausible(const plan::Calibration& found, int ranks) {
 TEST(Calibrate, MeasuresThisMachineAndWritesItsFile) {
   const TestDirectory dir;
   const std::string file = dir / "machine.json";
-  const ToolsEnd ended = run_tools(dir, {"plan", "--calibrate", "--out", file});
+  const ToolsEnd ended =
+      run_tools(dir, {"plan", "--calibrate", "--layers-of", "tiny:16", "--out", file});
   ASSERT_EQ(ended.status.exit_code, 0) << ended.err;
   EXPECT_THAT(ended.out, HasSubstr("Written: " + file));
   EXPECT_THAT(ended.err, HasSubstr("measured products, copies and operators"));
-  expect_plausible(plan::find_calibration(file), 2);
+  EXPECT_THAT(ended.err, HasSubstr("measured layers of 1 model"));
+  const plan::Calibration found = plan::find_calibration(file);
+  expect_plausible(found, 2);
+  // Three parts of a step, of a whole model and of what two and four ranks have of it, with 1, 2, 4
+  // and 8 sequences.
+  EXPECT_EQ(found.stack->measured.size(), 3U * 3 * 4);
+  EXPECT_GE(found.machine.collectives.size(), 3U);
 }
 
 TEST(Calibrate, OnStdoutIsTheFileAlone) {
   const TestDirectory dir;
-  const ToolsEnd ended = run_tools(dir, {"plan", "--calibrate", "--out", "-", "--nproc", "3"});
+  const ToolsEnd ended =
+      run_tools(dir, {"plan", "--calibrate", "--layers-of", "none", "--out", "-", "--nproc", "3"});
   ASSERT_EQ(ended.status.exit_code, 0) << ended.err;
   expect_plausible(plan::calibration_from_json(ended.out, "stdout"), 3);
 }
@@ -62,6 +70,7 @@ TEST(Calibrate, MistakesAreOneLineBeforeAnythingIsMeasured) {
   for (const auto& [words, text] :
        {std::pair{Arguments{"plan", "--calibrate", "--out", "/nowhere/machine.json"}, "/nowhere"},
         std::pair{Arguments{"plan", "--calibrate", "--nproc", "1"}, "--nproc is '1'; give 2 to"},
+        std::pair{Arguments{"plan", "--calibrate", "--layers-of", "tinny"}, "--layers-of: "},
         std::pair{Arguments{"plan", "--calibrate", "--model", "gpt2"}, "leave out --model"}}) {
     const ToolsEnd ended = run_tools(dir, words);
     EXPECT_EQ(ended.status.exit_code, 2);

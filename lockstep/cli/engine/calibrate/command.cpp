@@ -5,8 +5,10 @@
 #include <iostream>
 
 #include "lockstep/bench/machine.h"
+#include "lockstep/cli/engine/calibrate/step_parts.h"
 #include "lockstep/cli/plan/flags.h"
 #include "lockstep/cli/plan/job_report.h"
+#include "lockstep/core/cpus.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/output.h"
@@ -51,8 +53,9 @@ std::string load_text(double others) {
          " processors meanwhile: measure again when the machine is quiet.\n";
 }
 
-int run_rank(const std::string& out) {
-  const bench::MachineFigures figures = bench::measure_machine({.name = host_name()});
+int run_rank(const std::string& out, std::vector<MeasuredModel> models) {
+  bench::MachineFigures figures = bench::measure_machine({.name = host_name()});
+  figures.measured.parts = measure_step_parts({.models = std::move(models)}, &figures.others);
   if (launch::read_job_environment(process_env()).rank != 0) return 0;
   const plan::Calibration found = plan::calibration_of(figures.measured);
   write_output_file(out, plan::to_json(found));
@@ -73,14 +76,15 @@ int calibrate_command(const Arguments& arguments) {
     if (!flags.calibrate) throw InvalidArgument("this program measures alone; give --calibrate");
     const std::string out = flags.out.empty() ? "machine.json" : flags.out;
     const auto job = launch::read_job_environment(process_env());
-    if (job.launcher != launch::Launcher::kNone) return run_rank(out);
+    std::vector<MeasuredModel> models = parse_measured_models(flags.layers_of);
+    if (job.launcher != launch::Launcher::kNone) return run_rank(out, std::move(models));
     check_result_files({out});
     launch::LaunchOptions options;
     options.command = {self().string(), "plan"};
     options.command.insert(options.command.end(), arguments.begin(), arguments.end());
     options.program = options.command[0];
     options.nproc = flags.calibrated_ranks;
-    options.pin = false;
+    options.pin = flags.calibrated_ranks <= usable_cpu_count();
     return launch::launch(options).exit_code;
   });
 }

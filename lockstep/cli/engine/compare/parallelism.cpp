@@ -6,6 +6,7 @@
 #include <cctype>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "lockstep/bench/program_experiment.h"
 #include "lockstep/cli/engine/compare/parallelism_rank.h"
@@ -19,6 +20,8 @@
 #include "lockstep/core/text.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/job_environment.h"
+#include "lockstep/plan/calibration/calibration.h"
+#include "lockstep/plan/estimate/estimate.h"
 #include "lockstep/report/run_report.h"
 #include "lockstep/report/table.h"
 
@@ -61,7 +64,35 @@ int run_way(const ParallelismArguments& arguments) {
   return launch::launch(options).exit_code;
 }
 
+// The time of a step of each way on a machine. Throws InvalidArgument where the machine is not known.
+class StepPlanner {
+ public:
+  StepPlanner(const std::string& hardware, const DividedSettings& settings)
+      : settings_(settings),
+        machine_(plan::with_ranks(plan::find_calibration(hardware), settings.nproc)),
+        stack_(machine_.stack.value_or(plan::known_stack("lockstep"))) {}
+
+  // Nothing for a way that the planner does not know.
+  std::optional<double> step_ms(const DividedWay& way) const {
+    try {
+      return 1000 * plan::estimate(planned_model(way, settings_), planned_layout(way, settings_),
+                                   machine_.machine, stack_)
+                        .step;
+    } catch (const InvalidArgument& error) {
+      write_all(STDERR_FILENO, "not planned: " + way.name + ": " + error.what() + "\n");
+      return std::nullopt;
+    }
+  }
+
+ private:
+  const DividedSettings& settings_;
+  plan::Calibration machine_;
+  plan::Stack stack_;
+};
+
 int measure_ways(const ParallelismArguments& arguments, DividedPlan plan) {
+  std::optional<StepPlanner> planner;
+  if (!arguments.hardware.empty()) planner.emplace(arguments.hardware, arguments.settings);
   bench::Machine machine = bench::this_machine();
   DividedComparison found{.settings = arguments.settings,
                           .rows = {},
@@ -73,7 +104,9 @@ int measure_ways(const ParallelismArguments& arguments, DividedPlan plan) {
     write_all(STDERR_FILENO, "left out: " + left.name + ": " + left.why + "\n");
   for (DividedWay& way : plan.ways) {
     const DividedTheory theory = theory_of(way, arguments.settings);
-    found.rows.push_back({.way = std::move(way), .theory = theory, .runs = {}});
+    const auto planned = planner ? planner->step_ms(way) : std::nullopt;
+    found.rows.push_back(
+        {.way = std::move(way), .theory = theory, .runs = {}, .planned_ms = planned});
   }
   const fs::path output = arguments.common.output, runs = output / "parallelism-runs";
   bench::ProgramExperiment experiment = arguments.common.experiment();
@@ -143,6 +176,10 @@ ParallelismArguments parse_parallelism_arguments(const Arguments& arguments) {
   app.add_option("--vocabulary", of.vocabulary, "words [2048]");
   app.add_option("--batch", of.batch, "sequences of a step, of all ranks together [8]");
   app.add_option("--length", of.length, "tokens of a sequence [128]");
+  app.add_option("--hardware", result.hardware,
+                 "a machine whose step times are planned beside those measured: the file of "
+                 "lockstep plan --calibrate, or a name of lockstep plan --list [none]")
+      ->type_name("MACHINE");
   result.common.add_to(app, "a run", "parallelism.json");
   app.add_option("--way", result.way)->group("");
   app.add_option("--record", result.record)->group("");

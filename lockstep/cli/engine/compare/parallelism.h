@@ -14,6 +14,7 @@ struct ParallelismArguments {
   Arguments given;  // all of them, for the command of a run
   CompareOptions common{.output = "runs/parallelism", .timeout = 3600};
   DividedSettings settings = {};
+  std::string hardware = {};  // whose step times are planned; "": none
   // Internal: this process starts the ranks of a way, or is one of them.
   std::string way = {}, record = {};
 };

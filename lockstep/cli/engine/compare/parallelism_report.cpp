@@ -39,7 +39,7 @@ Sheet sheet_of_rows(const DividedComparison& comparison) {
       return beside(as_bytes(row.most().*measured), row.theory.*theory);
     });
   };
-  const std::vector<Shown<DividedRow>> columns{
+  std::vector<Shown<DividedRow>> columns{
       {{"way", "方式"}, [](const DividedRow& row) { return row.way.name; }, Align::kLeft},
       {{"parameters", "参数"},
        [](const DividedRow& row) {
@@ -65,6 +65,13 @@ Sheet sheet_of_rows(const DividedComparison& comparison) {
       shown({"ms a step", "毫秒/步"}, [](const DividedRow& row) {
         return fixed(row.step_ms(), 1) + " (" + percent(row.spread(), 0) + ")";
       })};
+  const auto is_planned = [](const DividedRow& row) { return row.planned_ms.has_value(); };
+  if (std::any_of(comparison.rows.begin(), comparison.rows.end(), is_planned))
+    columns.push_back(shown({"planned", "预计"}, [](const DividedRow& row) {
+      if (!row.planned_ms) return std::string();
+      const double off = *row.planned_ms / row.step_ms() - 1;
+      return fixed(*row.planned_ms, 1) + " (" + (off > 0 ? "+" : "") + percent(off, 0) + ")";
+    }));
   return sheet_of(columns, comparison.rows);
 }
 
@@ -76,6 +83,7 @@ nlohmann::ordered_json row_json(const DividedComparison& comparison, const Divid
                                 {"activations_share", row.theory.activations},
                                 {"sent", row.theory.sent}};
   if (row.theory.bubble) theory["bubble"] = *row.theory.bubble;
+  if (row.planned_ms) theory["step_ms"] = *row.planned_ms;
   nlohmann::ordered_json json{{"way", row.way.name},
                               {"zero", row.way.how.zero},
                               {"micro_batches", row.way.how.micro_batches},

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@ struct DividedRow {
   DividedTheory theory;
   std::vector<DividedRecord> runs;  // empty where it failed
   std::string failure = {};
+  std::optional<double> planned_ms = {};  // of a step, on the machine that was given
 
   double step_ms() const;  // mean over the runs of the slowest rank's median
   double spread() const;   // (longest - shortest) / step_ms()

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "lockstep/cli/engine/compare/parallelism.h"
 #include "lockstep/cli/engine/compare/parallelism_rank.h"
@@ -112,6 +113,29 @@ TEST(ParallelismTheory, BytesActivationsAndBubble) {
   EXPECT_FALSE(theory("tensor=4").bubble.has_value());
 }
 
+// Every way that can run can be planned.
+TEST(ParallelismTheory, EveryWayHasALayoutForThePlanner) {
+  for (const int ranks : {2, 4, 8}) {
+    const DividedSettings settings{.nproc = ranks};
+    for (const DividedWay& way : plan_divided(settings).ways) {
+      const plan::Layout layout = planned_layout(way, settings);
+      const plan::ModelShape model = planned_model(way, settings);
+      EXPECT_NO_THROW(plan::check(layout, model)) << way.name;
+      EXPECT_EQ(layout.ranks(), ranks) << way.name;
+      EXPECT_EQ(layout.global_batch, 8);
+      EXPECT_EQ(model.has_experts(), way.experts);
+      EXPECT_EQ(plan::parameter_count(model),
+                parameter_count(divided_model(settings, way.experts)));
+    }
+  }
+  const DividedSettings settings;
+  const plan::Layout piped = planned_layout(way_of(settings, "data=2,pipe=2"), settings);
+  EXPECT_EQ(piped.micro_batch, 1);
+  EXPECT_EQ(piped.micro_batches(), 4);
+  EXPECT_EQ(std::accumulate(piped.cut.begin(), piped.cut.end(), int64_t{0}), 4);
+  EXPECT_EQ(planned_layout(way_of(settings, "data=4 zero 3"), settings).zero, 3);
+}
+
 DividedRecord record_of(double step_ms, int64_t scale = 1) {
   const int64_t mib = scale * 1024 * 1024;
   DividedRank one{.parameters = 4 * mib,
@@ -173,6 +197,12 @@ TEST(ParallelismReport, TableJsonAndPage) {
       divided_page(comparison),
       AllOf(HasSubstr("以各种方式划分"), HasSubstr("4 个 rank × "), HasSubstr("Memory of a rank"),
             HasSubstr("&lt;it&gt; broke"), Not(HasSubstr("<it>"))));
+  EXPECT_THAT(table, Not(HasSubstr("planned"))) << "no machine was given";
+  comparison.rows[0].planned_ms = 9;
+  comparison.rows[1].planned_ms = 21;
+  EXPECT_THAT(divided_table(comparison),
+              AllOf(HasSubstr("planned"), HasSubstr("9.0 (-10 %)"), HasSubstr("21.0 (+5 %)")));
+  EXPECT_EQ(to_json(comparison).at("ways")[0].at("theory").at("step_ms"), 9);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/plan/lm_cut.h"
 #include "lockstep/plan/pipeline_schedule.h"
 #include "lockstep/plan/pipeline_timing.h"
 
@@ -131,6 +132,30 @@ DividedPlan plan_divided(const DividedSettings& settings) {
   }
   plan.left_out.insert(plan.left_out.end(), left_out.begin(), left_out.end());
   return plan;
+}
+
+plan::ModelShape planned_model(const DividedWay& way, const DividedSettings& settings) {
+  return plan::read_model_shape(to_json(divided_model(settings, way.experts)), settings.model);
+}
+
+plan::Layout planned_layout(const DividedWay& way, const DividedSettings& settings) {
+  const Parallelism& how = way.how;
+  plan::Layout layout{.data = how.size_of("data"),
+                      .pipe = how.size_of("pipe"),
+                      .context = how.size_of("context"),
+                      .expert = how.size_of("expert"),
+                      .tensor = how.size_of("tensor")};
+  layout.schedule = how.schedule;
+  layout.zero = how.zero;
+  layout.divides_rows = how.divides_rows;
+  layout.global_batch = settings.batch;
+  const int parts = layout.pipe > 1 ? micro_batches_of(how, settings) : 1;
+  layout.micro_batch = std::max<int64_t>(1, settings.batch / rows_of(how) / parts);
+  layout.sequence = settings.length;
+  layout.precision = plan::Precision::kFloat32;
+  layout.masters = false;
+  layout.cut = layers_of_cut(how.cut, divided_model(settings, way.experts).num_hidden_layers);
+  return layout;
 }
 
 DividedTheory theory_of(const DividedWay& way, const DividedSettings& settings) {

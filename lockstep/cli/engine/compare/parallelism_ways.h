@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "lockstep/model/lm_config.h"
+#include "lockstep/plan/layout/layout.h"
+#include "lockstep/plan/model/model_shape.h"
 #include "lockstep/products/parallelism.h"
 
 namespace lockstep::inline v0::engine {
@@ -46,6 +48,10 @@ struct DividedPlan {
 // Plans all ways by themselves, then three products, each on all ranks. Those that do not fit are
 // left out.
 DividedPlan plan_divided(const DividedSettings& settings);
+
+// The same for a planner: what a way trains, and how it is divided. Pure.
+plan::ModelShape planned_model(const DividedWay& way, const DividedSettings& settings);
+plan::Layout planned_layout(const DividedWay& way, const DividedSettings& settings);
 
 // The theory for one rank, where everything divides evenly.
 struct DividedTheory {

@@ -103,17 +103,7 @@ std::vector<std::string> options_of_layout(const TrainConfig& config) {
 plan::Calibration this_machine(int ranks, const EnvLookup& env) {
   const auto file = env("LOCKSTEP_MACHINE");
   if (!file || file->empty()) return {.machine = rough_machine(ranks), .stack = std::nullopt};
-  plan::Calibration found = plan::find_calibration(*file);
-  // Of fewer or more ranks than were measured each has another share of the host.
-  const double share = static_cast<double>(found.machine.ranks_per_host) / ranks;
-  if (found.machine.host && share != 1) {
-    found.machine.float32 *= share;
-    found.machine.bfloat16 *= share;
-    found.machine.memory *= share;
-    found.machine.memory_bandwidth *= share;
-    found.machine.ranks_per_host = ranks;
-  }
-  return found;
+  return plan::with_ranks(plan::find_calibration(*file), ranks);
 }
 
 plan::ModelShape shape_of(const std::string& model) {

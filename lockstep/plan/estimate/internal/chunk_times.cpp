@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "lockstep/plan/estimate/internal/real.h"
+#include "lockstep/plan/estimate/part_times.h"
 #include "lockstep/plan/model/operators.h"
 
 namespace lockstep::inline v0::plan::internal {
@@ -34,10 +35,14 @@ class Clock {
   }
 
   LayerTimes layer(int64_t index) const;
-  Pass embeddings_forward() const {
+  Pass embeddings() const {
     Pass pass;
     pass.head = moved(4 * rows_ * real(model_.hidden) / alone_);
     return pass;
+  }
+  // Of the embeddings, the head and the loss, as they were measured.
+  PartFactors ends_factors() const {
+    return factors(StepPart::kEnds, ends_part(model_, layout_.tensor, rows_));
   }
   // The head, with the loss or without it.
   Pass head(bool loss) const;
@@ -64,6 +69,13 @@ class Clock {
   double cast(double elements) const {
     if (layout_.precision != Precision::kFloat8 || machine_.float8 == 0) return 0;
     return 4 * elements / bandwidth();
+  }
+  double attended() const {
+    return real(layout_.attended > 0 ? layout_.attended : layout_.sequence);
+  }
+  PartFactors factors(StepPart part, const PartShape& shape) const {
+    return layout_.precision == Precision::kFloat32 ? factors_of(stack_.measured, part, shape)
+                                                    : PartFactors{};
   }
   double reduce_of_rows() const;
   double sent_once() const;
@@ -93,7 +105,7 @@ LayerTimes Clock::layer(int64_t index) const {
   const LayerOperators found =
       layer_operators(model_, index,
                       {.rows = rows_,
-                       .sequence = real(layout_.attended > 0 ? layout_.attended : layout_.sequence),
+                       .sequence = attended(),
                        .tensor = layout_.tensor,
                        .expert_tensor = layout_.expert_tensor(),
                        .experts_here = experts ? real(model_.experts) / layout_.expert : 0,
@@ -136,6 +148,11 @@ LayerTimes Clock::layer(int64_t index) const {
   // A kernel of all attention computes the scores again: five products for two.
   backward.attention = forward.attention * (stack_.fused_attention ? 2.5 : 2);
   if (layout_.adapter_rank == 0) times.weights.matrices = forward.matrices;
+  const PartFactors measured =
+      factors(StepPart::kLayer, layer_part(model_, layout_.tensor, rows_, attended()));
+  forward.scale_work(measured.forward);
+  backward.scale_work(measured.backward);
+  times.weights.scale_work(measured.backward);
   const double computed = forward.total();
   add_communication(index, times);
   switch (layout_.activations) {
@@ -207,7 +224,8 @@ void Clock::add_gathers(int64_t index, LayerTimes& times) const {
   const double parameters = real(all.attention + all.mlp) / layout_.tensor +
                             real(all.norms + all.router) +
                             real(all.experts) / layout_.expert / layout_.expert_tensor();
-  const double gather = send(Collective::kAllGather, parameters * element_, shards_);
+  const double gather = send(Collective::kAllGather, parameters * element_,
+                             gathered_among(shards_, machine_, stack_));
   const double reduce =
       send(Collective::kReduceScatter, parameters * state_bytes(layout_).gradient, shards_);
   times.forward.parameters = exposed(gather, times.forward.total(), stack_.overlap);
@@ -249,6 +267,21 @@ Pass& Pass::operator+=(const Pass& other) {
   return *this;
 }
 
+void Pass::scale_work(double factor) {
+  for (double* part : {&matrices, &attention, &elementwise, &head, &host}) *part *= factor;
+}
+
+GroupPlace gathered_among(const GroupPlace& place, const Machine& machine, const Stack& stack) {
+  if (!stack.shares_parameters || !machine.host) return place;
+  const int here = std::max(1, std::min(place.per_host, place.ranks));
+  return {.ranks = (place.ranks + here - 1) / here, .per_host = 1};
+}
+
+void Pass::scale(double factor) {
+  scale_work(factor);
+  for (double* part : {&tensor, &context, &expert, &parameters}) *part *= factor;
+}
+
 double exposed(double communication, double window, double overlap) {
   return communication - overlap * std::min(communication, window);
 }
@@ -274,12 +307,17 @@ std::vector<ChunkTimes> chunk_times(const ModelShape& model, const Layout& layou
     times.sent = layout.pipe > 1 ? clock.message() : 0;
     chunks.push_back(times);
   }
-  chunks.front().forward += clock.embeddings_forward();
-  chunks.front().weights += clock.embeddings_forward();
+  const PartFactors ends = clock.ends_factors();
+  const auto add = [](Pass& to, Pass work, double factor) {
+    work.scale_work(factor);
+    to += work;
+  };
+  add(chunks.front().forward, clock.embeddings(), ends.forward);
+  add(chunks.front().weights, clock.embeddings(), ends.backward);
   if (model.head) {
-    chunks.back().forward += clock.head(true);
-    chunks.back().backward += clock.head(true);
-    if (layout.adapter_rank == 0) chunks.back().weights += clock.head(false);
+    add(chunks.back().forward, clock.head(true), ends.forward);
+    add(chunks.back().backward, clock.head(true), ends.backward);
+    if (layout.adapter_rank == 0) add(chunks.back().weights, clock.head(false), ends.backward);
   }
   return chunks;
 }

@@ -20,6 +20,9 @@ struct Pass {
            host;
   }
   Pass& operator+=(const Pass& other);
+  // What this rank does by itself, times the factor; communication stays.
+  void scale_work(double factor);
+  void scale(double factor);  // all of it
 };
 
 struct ChunkTimes {
@@ -34,6 +37,9 @@ struct ChunkTimes {
 // Of each chunk of the model.
 std::vector<ChunkTimes> chunk_times(const ModelShape& model, const Layout& layout,
                                     const Machine& machine, const Stack& stack);
+
+// The ranks among which parameters are gathered: those of a host may share one copy (Stack::shares_parameters).
+GroupPlace gathered_among(const GroupPlace& place, const Machine& machine, const Stack& stack);
 
 // What is left of a time of communication when it runs beside a computation of `window` seconds.
 double exposed(double communication, double window, double overlap);

@@ -1,0 +1,229 @@
+#include "lockstep/cli/engine/calibrate/step_parts.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/randint.h>
+#include <torch/optim/adamw.h>
+#include <torch/utils.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <filesystem>
+
+#include "lockstep/bench/load.h"
+#include "lockstep/comm/init.h"
+#include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/named_file.h"
+#include "lockstep/core/quantile.h"
+#include "lockstep/core/text.h"
+#include "lockstep/plan/pipeline_timing.h"
+#include "lockstep/products/parallel_lm.h"
+#include "lockstep/report/progress_bar.h"
+#include "lockstep/report/terminal.h"
+
+namespace lockstep::inline v0::engine {
+namespace {
+
+constexpr int64_t kUsualTokens = 128, kUsualWords = 2048;
+
+// A preset, or a folder with a config.json, by its name.
+LmConfig config_of(const std::string& name) {
+  const auto& presets = lm_preset_names();
+  if (std::find(presets.begin(), presets.end(), name) != presets.end()) {
+    LmConfig preset = lm_preset(name);
+    preset.vocab_size = kUsualWords;
+    preset.bos_token_id = {};
+    preset.eos_token_ids = {};
+    return preset;
+  }
+  if (!std::filesystem::exists(name)) (void)lm_preset(name);  // throws with the names
+  const std::filesystem::path place = name;
+  const std::string file =
+      (std::filesystem::is_directory(place) ? place / "config.json" : place).string();
+  return lm_config_from_json(read_named_file(file), file);
+}
+
+// The seconds of a step's parts on this rank: medians.
+struct Timed {
+  double forward = 0, backward = 0, update = 0;
+  double all() const { return forward + backward + update; }
+};
+
+class PartMeter {
+ public:
+  PartMeter(const StepPartsOptions& options, Communicator comm)
+      : options_(options),
+        comm_(std::move(comm)),
+        alone_(comm_.split(comm_.rank()).value()),
+        bar_({.terminal = find_terminal(STDERR_FILENO, process_env())}) {}
+
+  std::vector<plan::PartSample> measure() {
+    std::vector<plan::PartSample> samples;
+    for (const MeasuredModel& model : options_.models) {
+      for (const LmConfig& config : divided_configs(model.config)) {
+        for (int64_t batch = 1; batch <= options_.largest_batch; batch *= 2) {
+          shown(model.name + ", inner width " + std::to_string(config.intermediate_size) + ", " +
+                std::to_string(batch) + " x " + std::to_string(model.tokens));
+          const auto [sample, seconds] = sample_of(config, batch, model.tokens);
+          samples.push_back(sample);
+          if (seconds > kLongest) break;
+        }
+        ++done_;
+      }
+    }
+    if (comm_.rank() == 0)
+      bar_.finish("measured layers of " + std::to_string(options_.models.size()) +
+                  (options_.models.size() == 1 ? " model" : " models"));
+    return samples;
+  }
+
+ private:
+  static constexpr double kLongest = 1.5;    // of a step; the next has twice the work
+  static constexpr int kFew = 1, kMore = 3;  // layers
+
+  void shown(const std::string& what) {
+    int64_t all = 0;
+    for (const MeasuredModel& model : options_.models)
+      all += static_cast<int64_t>(divided_configs(model.config).size());
+    if (comm_.rank() == 0) bar_.update({.label = what, .done = done_, .total = all});
+  }
+
+  // What the layers differ by is a layer; what is left of the smaller model are the ends.
+  std::pair<plan::PartSample, double> sample_of(const LmConfig& config, int64_t batch,
+                                                int64_t tokens) {
+    LmConfig few = config, more = config;
+    few.num_hidden_layers = kFew;
+    more.num_hidden_layers = kMore;
+    const Timed of_few = timed(few, batch, tokens), of_more = timed(more, batch, tokens);
+    const auto layer = [&](double Timed::* part) {
+      return std::max(1e-9, (of_more.*part - of_few.*part) / (kMore - kFew));
+    };
+    plan::PartSample sample{.model = plan::read_model_shape(to_json(more), "the measured model"),
+                            .batch = batch,
+                            .sequence = tokens};
+    sample.layer_forward = layer(&Timed::forward);
+    sample.layer_backward = layer(&Timed::backward);
+    sample.ends_forward = std::max(1e-9, of_few.forward - kFew * sample.layer_forward);
+    sample.ends_backward = std::max(1e-9, of_few.backward - kFew * sample.layer_backward);
+    sample.update = of_more.update;
+    return {sample, of_more.all()};
+  }
+
+  Timed timed(const LmConfig& config, int64_t batch, int64_t tokens) {
+    torch::manual_seed(7);
+    LmConfig fitting = config;
+    fitting.max_position_embeddings = std::max(config.max_position_embeddings, tokens);
+    ParallelLm model(fitting, alone_, parse_parallelism("data=1"));
+    model.make_optimizer(torch::optim::AdamWOptions(1e-3));
+    const at::Tensor words = at::randint(fitting.vocab_size, {batch, tokens + 1}, at::kLong);
+    const LmRowBatch rows{.ids = words.narrow(1, 0, tokens).contiguous(),
+                          .targets = words.narrow(1, 1, tokens).contiguous()};
+    Timed first = step_of(model, rows);
+    first = step_of(model, rows);  // the one before has allocated
+    constexpr double kLeast = 5, kMost = 60;
+    const auto steps = static_cast<int64_t>(
+        std::clamp(options_.sample_s / std::max(mean(first.all()), 1e-6), kLeast, kMost));
+    std::vector<double> forward, backward, update;
+    for (int64_t i = 0; i < steps; ++i) {
+      comm_.barrier();  // all ranks compute at once
+      const Timed one = step_of(model, rows);
+      forward.push_back(one.forward);
+      backward.push_back(one.backward);
+      update.push_back(one.update);
+    }
+    return {.forward = mean(bench::median(forward)),
+            .backward = mean(bench::median(backward)),
+            .update = mean(bench::median(update))};
+  }
+
+  static Timed step_of(ParallelLm& model, const LmRowBatch& rows) {
+    using Clock = std::chrono::steady_clock;
+    const auto seconds = [](Clock::time_point from, Clock::time_point to) {
+      return std::chrono::duration<double>(to - from).count();
+    };
+    const auto start = Clock::now();
+    model.step(rows);
+    const auto computed = Clock::now();
+    model.update({});
+    Timed found{.update = seconds(computed, Clock::now())};
+    for (const TimedAction& action : model.pipeline().executed())
+      if (action.action.work == PipelineWork::kForward) found.forward += action.end - action.start;
+    found.backward = seconds(start, computed) - found.forward;
+    return found;
+  }
+
+  double mean(double value) {
+    const at::Tensor sum = at::empty({1}, at::kDouble);
+    sum.fill_(value);
+    comm_.all_reduce(sum);
+    return sum.item<double>() / comm_.size();
+  }
+
+  const StepPartsOptions& options_;
+  Communicator comm_, alone_;
+  ProgressBar bar_;
+  int64_t done_ = 0;
+};
+
+}  // namespace
+
+std::vector<MeasuredModel> parse_measured_models(const std::string& text) {
+  std::vector<MeasuredModel> models;
+  if (text == "none") return models;
+  size_t begin = 0;
+  while (begin <= text.size()) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string item = text.substr(begin, end - begin);
+    begin = end + 1;
+    const size_t colon = item.rfind(':');
+    MeasuredModel model{.name = item.substr(0, colon), .config = {}, .tokens = kUsualTokens};
+    if (colon != std::string::npos) {
+      const std::string tokens = item.substr(colon + 1);
+      const auto read = std::from_chars(tokens.data(), tokens.data() + tokens.size(), model.tokens);
+      if (read.ec != std::errc() || read.ptr != tokens.data() + tokens.size() || model.tokens < 2 ||
+          model.tokens > 65536)
+        throw InvalidArgument("--layers-of: '" + item + "' has " + shell_word(tokens) +
+                              " tokens; give MODEL:TOKENS with 2 to 65536, such as tiny:128");
+    }
+    try {
+      model.config = config_of(model.name);
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument("--layers-of: " + std::string(error.what()));
+    }
+    models.push_back(std::move(model));
+  }
+  return models;
+}
+
+std::vector<LmConfig> divided_configs(const LmConfig& config) {
+  std::vector<LmConfig> configs;
+  for (const int64_t parts : {1, 2, 4}) {
+    LmConfig part = config;
+    part.num_key_value_heads = config.key_value_heads();
+    part.head_dim = config.head_width();
+    if (parts > 1 && config.has_experts()) break;
+    bool divides = true;
+    for (int64_t LmConfig::* size : {&LmConfig::num_attention_heads, &LmConfig::num_key_value_heads,
+                                     &LmConfig::intermediate_size, &LmConfig::vocab_size}) {
+      divides = divides && part.*size % parts == 0;
+      part.*size /= parts;
+    }
+    if (divides) configs.push_back(part);
+  }
+  return configs;
+}
+
+std::vector<plan::PartSample> measure_step_parts(const StepPartsOptions& options, double* others) {
+  if (options.models.empty()) return {};
+  at::set_num_threads(1);
+  Communicator comm = init({});
+  const bench::LoadMeter load;
+  std::vector<plan::PartSample> samples = PartMeter(options, comm).measure();
+  *others = std::max(*others, load.others(comm));
+  return samples;
+}
+
+}  // namespace lockstep::inline v0::engine
