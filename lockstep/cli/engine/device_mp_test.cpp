@@ -138,7 +138,9 @@ INSTANTIATE_TEST_SUITE_P(
         Way{"lm_offload",
             {"lm", "--data", "letters", "--dropout", "0", "--gradient-checkpointing",
              "--offload-checkpoints"}},
-        Way{"text_fsdp", {"text", "--data", "sentences", "--strategy", "fsdp"}, 0.1},
+        Way{"text_fsdp",
+            {"text", "--data", "sentences", "--strategy", "fsdp", "--batch-size", "4"},
+            0.1},
         Way{"pipe", {"lm", "--data", "letters", "--dropout", "0.1", "--mesh", "pipe=2"}},
         Way{"tensor", {"lm", "--data", "letters", "--amp", "bf16", "--mesh", "tensor=2"}, 1e-2},
         Way{"context", {"lm", "--data", "letters", "--mesh", "context=2"}},
@@ -156,7 +158,7 @@ INSTANTIATE_TEST_SUITE_P(
              "zero3"},
             1e-4,
             "4"},
-        Way{"text", {"text", "--data", "sentences", "--amp", "bf16"}, 0.1}),
+        Way{"text", {"text", "--data", "sentences", "--amp", "bf16", "--batch-size", "4"}, 0.1}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // Two ranks share one device; then the run continues on the CPU.
