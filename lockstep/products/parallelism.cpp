@@ -8,6 +8,7 @@
 #include "lockstep/core/text.h"
 #include "lockstep/parallel/tensor/tensor_plan.h"
 #include "lockstep/plan/lm_cut.h"
+#include "lockstep/plan/pipeline_cut.h"
 #include "lockstep/plan/pipeline_schedule.h"
 
 namespace lockstep::inline v0 {

@@ -11,6 +11,7 @@
 
 namespace lockstep::inline v0::plan {
 
+// What a step consists of on a rank that communicates with nobody.
 enum class StepPart : uint8_t {
   kLayer,   // of the model
   kEnds,    // embeddings, head and loss
@@ -36,6 +37,7 @@ struct MeasuredPart {
   bool operator==(const MeasuredPart&) const = default;
 };
 
+// By which a part's rooflines are multiplied.
 struct PartFactors {
   double forward = 1, backward = 1;
 };

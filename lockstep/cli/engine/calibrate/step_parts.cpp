@@ -91,52 +91,74 @@ class PartMeter {
     if (comm_.rank() == 0) bar_.update({.label = what, .done = done_, .total = all});
   }
 
-  // What the layers differ by is a layer; what is left of the smaller model are the ends.
+  // What the layers differ by is a layer; what is left of the smaller model are the ends. A part that
+  // is lost in the noise is left out.
   std::pair<plan::PartSample, double> sample_of(const LmConfig& config, int64_t batch,
                                                 int64_t tokens) {
-    LmConfig few = config, more = config;
+    LmConfig fitting = config;
+    fitting.max_position_embeddings = std::max(config.max_position_embeddings, tokens);
+    LmConfig few = fitting, more = fitting;
     few.num_hidden_layers = kFew;
     more.num_hidden_layers = kMore;
-    const Timed of_few = timed(few, batch, tokens), of_more = timed(more, batch, tokens);
-    const auto layer = [&](double Timed::* part) {
-      return std::max(1e-9, (of_more.*part - of_few.*part) / (kMore - kFew));
+    ParallelLm smaller = model_of(few), larger = model_of(more);
+    const at::Tensor words = at::randint(config.vocab_size, {batch, tokens + 1}, at::kLong);
+    const LmRowBatch rows{.ids = words.narrow(1, 0, tokens).contiguous(),
+                          .targets = words.narrow(1, 1, tokens).contiguous()};
+    const auto [of_few, of_more] = timed(smaller, larger, rows);
+    const auto layer = [&, one = of_few, other = of_more](double Timed::* part) {
+      return std::max(0.0, (other.*part - one.*part) / (kMore - kFew));
     };
     plan::PartSample sample{.model = plan::read_model_shape(to_json(more), "the measured model"),
                             .batch = batch,
                             .sequence = tokens};
     sample.layer_forward = layer(&Timed::forward);
     sample.layer_backward = layer(&Timed::backward);
-    sample.ends_forward = std::max(1e-9, of_few.forward - kFew * sample.layer_forward);
-    sample.ends_backward = std::max(1e-9, of_few.backward - kFew * sample.layer_backward);
+    sample.ends_forward = std::max(0.0, of_few.forward - kFew * sample.layer_forward);
+    sample.ends_backward = std::max(0.0, of_few.backward - kFew * sample.layer_backward);
     sample.update = of_more.update;
     return {sample, of_more.all()};
   }
 
-  Timed timed(const LmConfig& config, int64_t batch, int64_t tokens) {
+  ParallelLm model_of(const LmConfig& config) {
     torch::manual_seed(7);
-    LmConfig fitting = config;
-    fitting.max_position_embeddings = std::max(config.max_position_embeddings, tokens);
-    ParallelLm model(fitting, alone_, parse_parallelism("data=1"));
+    ParallelLm model(config, alone_, parse_parallelism("data=1"));
     model.make_optimizer(torch::optim::AdamWOptions(1e-3));
-    const at::Tensor words = at::randint(fitting.vocab_size, {batch, tokens + 1}, at::kLong);
-    const LmRowBatch rows{.ids = words.narrow(1, 0, tokens).contiguous(),
-                          .targets = words.narrow(1, 1, tokens).contiguous()};
-    Timed first = step_of(model, rows);
-    first = step_of(model, rows);  // the one before has allocated
-    constexpr double kLeast = 5, kMost = 60;
+    return model;
+  }
+
+  // Medians of the two models' steps, which take turns.
+  std::pair<Timed, Timed> timed(ParallelLm& smaller, ParallelLm& larger, const LmRowBatch& rows) {
+    Timed once;
+    for (int i = 0; i < 2; ++i) {  // the first allocates
+      step_of(smaller, rows);
+      once = step_of(larger, rows);
+    }
+    constexpr double kLeast = 7, kMost = 60;
     const auto steps = static_cast<int64_t>(
-        std::clamp(options_.sample_s / std::max(mean(first.all()), 1e-6), kLeast, kMost));
-    std::vector<double> forward, backward, update;
+        std::clamp(options_.sample_s / std::max(mean(once.all()), 1e-6), kLeast, kMost));
+    Samples of_smaller, of_larger;
     for (int64_t i = 0; i < steps; ++i) {
       comm_.barrier();  // all ranks compute at once
-      const Timed one = step_of(model, rows);
+      of_smaller.add(step_of(smaller, rows));
+      comm_.barrier();
+      of_larger.add(step_of(larger, rows));
+    }
+    return {medians(of_smaller), medians(of_larger)};
+  }
+
+  // Of a model's steps.
+  struct Samples {
+    std::vector<double> forward, backward, update;
+    void add(const Timed& one) {
       forward.push_back(one.forward);
       backward.push_back(one.backward);
       update.push_back(one.update);
     }
-    return {.forward = mean(bench::median(forward)),
-            .backward = mean(bench::median(backward)),
-            .update = mean(bench::median(update))};
+  };
+  Timed medians(const Samples& samples) {
+    return {.forward = mean(median(samples.forward)),
+            .backward = mean(median(samples.backward)),
+            .update = mean(median(samples.update))};
   }
 
   static Timed step_of(ParallelLm& model, const LmRowBatch& rows) {

@@ -29,8 +29,6 @@ namespace lockstep::inline v0::engine {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr int kRounds = 2;
-
 // Turns "data=4 zero 1" into a file's name, "data-4-zero-1".
 std::string file_name_of(const std::string& way) {
   std::string name = way;
@@ -110,7 +108,7 @@ int measure_ways(const ParallelismArguments& arguments, DividedPlan plan) {
   }
   const fs::path output = arguments.common.output, runs = output / "parallelism-runs";
   bench::ProgramExperiment experiment = arguments.common.experiment();
-  experiment.rounds = kRounds;
+  experiment.rounds = arguments.rounds;
   experiment.files = {"parallelism.json", "parallelism.html", "memory.svg",
                       "memory_zh.svg",    "time.svg",         "time_zh.svg"};
   for (DividedRow& row : found.rows) {
@@ -168,6 +166,8 @@ ParallelismArguments parse_parallelism_arguments(const Arguments& arguments) {
   app.add_flag("--parallelism", parallelism, "this comparison")->required();
   app.add_option("--nproc", of.nproc, "ranks of each way [4]");
   app.add_option("--steps", of.steps, "that are timed, after two to warm up [10]");
+  app.add_option("--rounds", result.rounds, "in which the ways take turns [2]")
+      ->check(CLI::Range(1, 100));
   app.add_option("--model", of.model, joined(lm_preset_names()) + " [tiny]")->type_name("NAME");
   app.add_option("--layers", of.layers, "of the model [the preset's]");
   app.add_option("--hidden", of.hidden,

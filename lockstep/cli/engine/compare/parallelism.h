@@ -14,6 +14,7 @@ struct ParallelismArguments {
   Arguments given;  // all of them, for the command of a run
   CompareOptions common{.output = "runs/parallelism", .timeout = 3600};
   DividedSettings settings = {};
+  int rounds = 2;             // each way runs once in each
   std::string hardware = {};  // whose step times are planned; "": none
   // Internal: this process starts the ranks of a way, or is one of them.
   std::string way = {}, record = {};
@@ -22,7 +23,7 @@ struct ParallelismArguments {
 // Throws: HelpShown, InvalidArgument.
 ParallelismArguments parse_parallelism_arguments(const Arguments& arguments);
 
-// Runs each way twice, in two rounds; each run is a job of its own. Writes parallelism.json,
+// Runs each way once a round; each run is a job of its own. Writes parallelism.json,
 // parallelism.html and two pictures. Exit codes are those of bench::run_programs().
 int compare_parallelism(const Arguments& arguments);
 

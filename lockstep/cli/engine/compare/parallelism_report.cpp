@@ -69,7 +69,7 @@ Sheet sheet_of_rows(const DividedComparison& comparison) {
   if (std::any_of(comparison.rows.begin(), comparison.rows.end(), is_planned))
     columns.push_back(shown({"planned", "预计"}, [](const DividedRow& row) {
       if (!row.planned_ms) return std::string();
-      const double off = *row.planned_ms / row.step_ms() - 1;
+      const double off = *row.planned_ms / row.least_ms() - 1;
       return fixed(*row.planned_ms, 1) + " (" + (off > 0 ? "+" : "") + percent(off, 0) + ")";
     }));
   return sheet_of(columns, comparison.rows);
@@ -102,6 +102,7 @@ nlohmann::ordered_json row_json(const DividedComparison& comparison, const Divid
                       {"pss", most.pss},
                       {"sent", row.sent()},
                       {"step_ms", row.step_ms()},
+                      {"least_ms", row.least_ms()},
                       {"spread", row.spread()}};
   if (row.theory.bubble) json["measured"]["bubble"] = row.bubble();
   json["runs"] = nlohmann::ordered_json::array();
@@ -177,6 +178,11 @@ double DividedRow::spread() const {
   if (runs.empty() || step_ms() <= 0) return 0;
   const auto [least, most] = std::minmax_element(slowest.begin(), slowest.end());
   return (*most - *least) / step_ms();
+}
+
+double DividedRow::least_ms() const {
+  const std::vector<double> slowest = slowest_ranks(runs);
+  return runs.empty() ? 0 : *std::min_element(slowest.begin(), slowest.end());
 }
 
 double DividedRow::bubble() const {

@@ -20,8 +20,9 @@ struct DividedRow {
   std::string failure = {};
   std::optional<double> planned_ms = {};  // of a step, on the machine that was given
 
-  double step_ms() const;  // mean over the runs of the slowest rank's median
-  double spread() const;   // (longest - shortest) / step_ms()
+  double step_ms() const;   // mean over the runs of the slowest rank's median
+  double spread() const;    // (longest - shortest) / step_ms()
+  double least_ms() const;  // the shortest of them: the run that others disturbed least
   // The last run's: longest span / mean computation - 1; 0 without a pipeline.
   double bubble() const;
   DividedRank most() const;  // the last run's largest value of each figure

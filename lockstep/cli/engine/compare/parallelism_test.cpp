@@ -180,6 +180,7 @@ TEST(ParallelismReport, TableJsonAndPage) {
   comparison.left_out = {{"context=4", "too short"}};
   EXPECT_DOUBLE_EQ(comparison.rows[0].step_ms(), 10);
   EXPECT_DOUBLE_EQ(comparison.rows[0].spread(), 0.4);
+  EXPECT_DOUBLE_EQ(comparison.rows[0].least_ms(), 8);
   EXPECT_DOUBLE_EQ(comparison.rows[0].bubble(), 0);
   EXPECT_DOUBLE_EQ(comparison.rows[1].bubble(), 1);
   // A pipeline of 4 has an eighth of one process's activations where data has a fourth.
@@ -201,7 +202,7 @@ TEST(ParallelismReport, TableJsonAndPage) {
   comparison.rows[0].planned_ms = 9;
   comparison.rows[1].planned_ms = 21;
   EXPECT_THAT(divided_table(comparison),
-              AllOf(HasSubstr("planned"), HasSubstr("9.0 (-10 %)"), HasSubstr("21.0 (+5 %)")));
+              AllOf(HasSubstr("planned"), HasSubstr("9.0 (+13 %)"), HasSubstr("21.0 (+5 %)")));
   EXPECT_EQ(to_json(comparison).at("ways")[0].at("theory").at("step_ms"), 9);
 }
 
