@@ -96,10 +96,12 @@ Piped piped(const Layout& layout, const std::vector<ChunkTimes>& chunks,
             const PipelineSchedule& schedule, double slowest, double processor) {
   const double batches = real(layout.micro_batches());
   if (layout.pipe == 1) return {batches * slowest, batches * slowest};
+  // A chunk may be the last norm alone, which counts nothing.
+  constexpr double kLeast = 1e-12;
   std::vector<PipelineTimes> times;
   for (const ChunkTimes& chunk : chunks)
-    times.push_back(
-        {chunk.forward.total(), chunk.backward.total(), chunk.weights.total(), chunk.sent});
+    times.push_back({std::max(kLeast, chunk.forward.total()), chunk.backward.total(),
+                     chunk.weights.total(), chunk.sent});
   const double further = (batches - schedule.micro_batches) * slowest;
   const auto lasts = [&](double makespan) {
     return std::max(batches * slowest, (makespan + further) * processor);

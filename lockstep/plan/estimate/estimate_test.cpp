@@ -161,5 +161,14 @@ TEST(Estimate, FewerMicroBatchesGiveTheSame) {
   EXPECT_NEAR(many.matrices / twelve.matrices, 100, 1e-6);
 }
 
+// As where a head is so dear that a stage before it has the last norm alone.
+TEST(Estimate, AChunkMayHaveNoLayer) {
+  Layout layout{.pipe = 4};
+  layout.global_batch = 8;
+  const ModelShape model = known_model("llama3-8b");
+  layout.cut = {16, 16, 0, 0};
+  EXPECT_GT(estimate(model, layout, known_machine("h100"), known_stack("lockstep")).step, 0);
+}
+
 }  // namespace
 }  // namespace lockstep::inline v0::plan::estimate_test

@@ -51,9 +51,15 @@ TEST(Calibrate, MeasuresThisMachineAndWritesItsFile) {
   EXPECT_THAT(ended.err, HasSubstr("measured layers of 1 model"));
   const plan::Calibration found = plan::find_calibration(file);
   expect_plausible(found, 2);
-  // Three parts of a step, of a whole model and of what two and four ranks have of it, with 1, 2, 4
-  // and 8 sequences.
-  EXPECT_EQ(found.stack->measured.size(), 3U * 3 * 4);
+  // Of a whole model and of what two and four ranks have of it, with 1, 2, 4 and 8 sequences. Parts
+  // that are lost in the noise are left out, but not updates.
+  const auto count = [&](plan::StepPart part) {
+    return std::count_if(found.stack->measured.begin(), found.stack->measured.end(),
+                         [&](const plan::MeasuredPart& one) { return one.part == part; });
+  };
+  EXPECT_EQ(count(plan::StepPart::kUpdate), 3 * 4);
+  EXPECT_GT(count(plan::StepPart::kLayer), 0);
+  EXPECT_LE(count(plan::StepPart::kLayer), 3 * 4);
   EXPECT_GE(found.machine.collectives.size(), 3U);
 }
 

@@ -20,9 +20,9 @@ ToolsEnd compare(const TestDirectory& dir, Arguments words) {
 
 TEST(CompareParallelism, EveryWayTrainsTheSameAndIsMeasured) {
   const TestDirectory dir;
-  const ToolsEnd end =
-      compare(dir, {"--steps", "2", "--layers", "2", "--hidden", "32", "--heads", "4",
-                    "--vocabulary", "64", "--length", "32", "--json", dir / "copy.json"});
+  const ToolsEnd end = compare(dir, {"--steps", "2", "--rounds", "1", "--layers", "2", "--hidden",
+                                     "32", "--heads", "4", "--vocabulary", "64", "--length", "32",
+                                     "--hardware", "xeon-8480", "--json", dir / "copy.json"});
   ASSERT_EQ(end.status.exit_code, 0) << end.err;
   const auto json = nlohmann::json::parse(dir.read("out/parallelism.json"));
   EXPECT_EQ(json, nlohmann::json::parse(dir.read("copy.json")));
@@ -32,16 +32,17 @@ TEST(CompareParallelism, EveryWayTrainsTheSameAndIsMeasured) {
                last = ways[0].at("runs")[0].at("last_loss");
   EXPECT_LT(last, first);
   for (const auto& way : ways) {
-    ASSERT_EQ(way.at("runs").size(), 2u);
+    ASSERT_EQ(way.at("runs").size(), 1u);
     ASSERT_EQ(way.at("runs")[0].at("by_rank").size(), 4u);
     if (!way.at("experts").get<bool>()) {
       EXPECT_NEAR(way.at("runs")[0].at("first_loss"), first, 1e-5) << way.at("way");
-      EXPECT_NEAR(way.at("runs")[1].at("last_loss"), last, 1e-4) << way.at("way");
+      EXPECT_NEAR(way.at("runs")[0].at("last_loss"), last, 1e-4) << way.at("way");
     }
     const auto& measured = way.at("measured");
     EXPECT_GT(measured.at("activations"), 0) << way;
     EXPECT_GT(measured.at("pss"), 1e6) << way;
     EXPECT_GT(measured.at("step_ms"), 0) << way;
+    EXPECT_GT(way.at("theory").at("step_ms"), 0) << "planned for the machine that was given";
     EXPECT_EQ(way.at("theory").contains("bubble"), measured.contains("bubble"));
   }
   // The figures equal theory to the byte, since nothing divides unevenly here.
@@ -58,7 +59,7 @@ TEST(CompareParallelism, EveryWayTrainsTheSameAndIsMeasured) {
   holds(4, "sent", 0.05);
   holds(3, "sent", 0.05);
   EXPECT_THAT(end.out, AllOf(HasSubstr("pipe=2,tensor=2"), HasSubstr("out/parallelism.html")));
-  EXPECT_THAT(end.err, AllOf(HasSubstr("[1/22] data=4: started"), HasSubstr("[22/22] ")));
+  EXPECT_THAT(end.err, AllOf(HasSubstr("[1/11] data=4: started"), HasSubstr("[11/11] ")));
   EXPECT_THAT(dir.read("out/memory.svg"), HasSubstr("activations"));
   EXPECT_THAT(dir.read("out/parallelism.html"), HasSubstr("每个 rank 的内存"));
 }
