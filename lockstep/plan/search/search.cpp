@@ -136,7 +136,8 @@ Layout Search::scheduled(const Unit& unit, const Scheduled& how) {
   layout.schedule = how.name;
   layout.chunks = how.chunks;
   const int chunks = layout.pipe * layout.chunks;
-  if (!request_.as_trained || chunks == 1) return layout;
+  // With more chunks than layers it is refused, as it is without a cut.
+  if (!request_.as_trained || chunks == 1 || chunks > model_.layers) return layout;
   auto& cut = cuts_[chunks];
   if (cut.empty()) cut = lockstep_cut(model_, chunks);
   layout.cut = cut;
