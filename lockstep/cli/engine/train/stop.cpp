@@ -7,12 +7,15 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <string>
+#include <thread>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/named_file.h"
 #include "lockstep/core/text.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/failure_report.h"
@@ -35,15 +38,21 @@ std::string start_command(const StartedRun& run) {
 // former run in the same folder.
 std::optional<TrainerState> last_state(const StartedRun& run) {
   const fs::path last = RunFolder{run.output}.last();
-  // A rank may still save, and remove the checkpoint that is being read; then there is a newer one.
-  constexpr int kTries = 5;
-  for (int i = 0; i < kTries; ++i) {
+  // A rank may still save, many times a second, and remove the checkpoint that is being looked at;
+  // then there is a newer one.
+  constexpr int kTries = 200, kAbsent = 20;
+  constexpr std::chrono::milliseconds kPause(10);
+  for (int i = 0, absent = 0; i < kTries && absent < kAbsent; ++i) {
     try {
-      if (!checkpoint_exists(last)) return std::nullopt;
-      if (!run.resumed && fs::last_write_time(last) < run.started) return std::nullopt;
-      return trainer_state_from_json(read_checkpoint(last).trainer_json, last.string());
+      if (checkpoint_exists(last)) {
+        const fs::path at = checkpoint_at(last);
+        if (!run.resumed && fs::last_write_time(at) < run.started) return std::nullopt;
+        return trainer_state_from_json(read_named_file(at / "trainer.json"), last.string());
+      }
+      ++absent;
     } catch (const std::exception&) {  // tries again
     }
+    std::this_thread::sleep_for(kPause);
   }
   return std::nullopt;
 }
