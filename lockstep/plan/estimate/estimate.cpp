@@ -127,12 +127,7 @@ ChunkTimes slowest_of(const std::vector<ChunkTimes>& stages) {
 // What each stage computes where those that wait leave their processors to the others.
 ChunkTimes mean_of(const std::vector<ChunkTimes>& stages) {
   ChunkTimes mean;
-  for (const ChunkTimes& stage : stages) {
-    mean.forward += stage.forward;
-    mean.backward += stage.backward;
-    mean.weights += stage.weights;
-    mean.recomputed += stage.recomputed;
-  }
+  for (const ChunkTimes& stage : stages) mean += stage;
   for (internal::Pass* pass : {&mean.forward, &mean.backward, &mean.weights})
     pass->scale(1 / real(stages.size()));
   mean.recomputed /= real(stages.size());
@@ -207,13 +202,8 @@ Estimate estimate(const ModelShape& model, const Layout& layout, const Machine& 
   const std::vector<ChunkTimes> chunks = internal::chunk_times(model, layout, machine, stack);
   const PipelineSchedule& schedule = shapes->of(layout).schedule;
   std::vector<ChunkTimes> stages(static_cast<size_t>(layout.pipe));
-  for (size_t i = 0; i < chunks.size(); ++i) {
-    ChunkTimes& stage = stages[static_cast<size_t>(stage_of_chunk(layout, static_cast<int>(i)))];
-    stage.forward += chunks[i].forward;
-    stage.backward += chunks[i].backward;
-    stage.weights += chunks[i].weights;
-    stage.recomputed += chunks[i].recomputed;
-  }
+  for (size_t i = 0; i < chunks.size(); ++i)
+    stages[static_cast<size_t>(stage_of_chunk(layout, static_cast<int>(i)))] += chunks[i];
   const double processor = processors_of_rank(machine);
   const ChunkTimes slowest = processor < 1 ? mean_of(stages) : slowest_of(stages);
   const double batches = real(layout.micro_batches());

@@ -8,15 +8,19 @@ namespace lockstep::inline v0::plan {
 
 namespace internal {
 
+PartFactors measured_factors(const Layout& layout, const Stack& stack, StepPart part,
+                             const PartShape& shape) {
+  return layout.precision == Precision::kFloat32 ? factors_of(stack.measured, part, shape)
+                                                 : PartFactors{};
+}
+
 double update_time(double elements, const Layout& layout, const Machine& machine,
                    const Stack& stack) {
   // Each element of the state is read and written, the gradient read twice: for its norm, and for the update.
   const StateBytes state = state_bytes(layout);
   const double bytes = 2 * state.optimizer + 2 * state.parameter + 2 * state.gradient;
   const PartFactors measured =
-      layout.precision == Precision::kFloat32
-          ? factors_of(stack.measured, StepPart::kUpdate, update_part(elements))
-          : PartFactors{};
+      measured_factors(layout, stack, StepPart::kUpdate, update_part(elements));
   return elements * bytes / (machine.memory_bandwidth * stack.memory) * measured.forward;
 }
 

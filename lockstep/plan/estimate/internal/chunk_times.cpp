@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "lockstep/plan/estimate/internal/real.h"
+#include "lockstep/plan/estimate/internal/update_time.h"
 #include "lockstep/plan/estimate/part_times.h"
 #include "lockstep/plan/model/operators.h"
 
@@ -74,8 +75,7 @@ class Clock {
     return real(layout_.attended > 0 ? layout_.attended : layout_.sequence);
   }
   PartFactors factors(StepPart part, const PartShape& shape) const {
-    return layout_.precision == Precision::kFloat32 ? factors_of(stack_.measured, part, shape)
-                                                    : PartFactors{};
+    return measured_factors(layout_, stack_, part, shape);
   }
   double reduce_of_rows() const;
   double sent_once() const;
@@ -264,6 +264,14 @@ Pass& Pass::operator+=(const Pass& other) {
   expert += other.expert;
   parameters += other.parameters;
   host += other.host;
+  return *this;
+}
+
+ChunkTimes& ChunkTimes::operator+=(const ChunkTimes& other) {
+  forward += other.forward;
+  backward += other.backward;
+  weights += other.weights;
+  recomputed += other.recomputed;
   return *this;
 }
 

@@ -32,6 +32,8 @@ struct ChunkTimes {
   double recomputed = 0;  // of the backward
   double sent = 0;        // a message to a neighbour
   double all() const { return forward.total() + backward.total() + weights.total(); }
+  // The computations of both, one after the other; `sent` stays.
+  ChunkTimes& operator+=(const ChunkTimes& other);
 };
 
 // Of each chunk of the model.

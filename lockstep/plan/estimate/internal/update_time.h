@@ -1,4 +1,4 @@
-// The optimizer's update of a rank's own elements.
+// What was measured of a step's parts, and the optimizer's update of a rank's own elements.
 #pragma once
 
 #include "lockstep/plan/layout/layout.h"
@@ -6,6 +6,10 @@
 #include "lockstep/plan/machine/stack.h"
 
 namespace lockstep::inline v0::plan::internal {
+
+// By how much a part's roofline is multiplied: parts are measured in float32, and 1 holds for others.
+PartFactors measured_factors(const Layout& layout, const Stack& stack, StepPart part,
+                             const PartShape& shape);
 
 // In seconds.
 double update_time(double elements, const Layout& layout, const Machine& machine,
