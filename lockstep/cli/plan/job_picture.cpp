@@ -61,15 +61,15 @@ std::string time_chart(const std::vector<Candidate>& candidates) {
   BarChart chart{.title = "Time of a step",
                  .x_label = "seconds",
                  .parts = {"computation", "recomputation", "exposed communication", "bubble",
-                           "optimizer", "host"},
-                 .colours = {5, 1, 0, part_colour("waiting"), part_colour("optimizer"), 3},
+                           "optimizer", "late ranks", "host"},
+                 .colours = {5, 1, 0, part_colour("waiting"), part_colour("optimizer"), 4, 3},
                  .bars = {},
                  .width = kWidth};
   for (const Candidate& candidate : candidates) {
     const plan::TimeParts& t = candidate.estimate.time;
     chart.bars.push_back({label_of(candidate),
                           {t.matrices + t.attention + t.elementwise + t.head, t.recomputation,
-                           t.exposed(), t.bubble, t.optimizer, t.host},
+                           t.exposed(), t.bubble, t.optimizer, t.late, t.host},
                           seconds_text(candidate.estimate.step)});
   }
   return svg_bar_chart(chart);

@@ -9,6 +9,7 @@
 #include "lockstep/core/named_file.h"
 #include "lockstep/core/quantile.h"
 #include "lockstep/plan/estimate/part_times.h"
+#include "lockstep/plan/machine/late_rank.h"
 
 namespace lockstep::inline v0::plan {
 namespace {
@@ -90,6 +91,14 @@ std::vector<MeasuredPart> factors_of_parts(const std::vector<PartSample>& sample
   return found;
 }
 
+// Of the samples that were measured the median; 0 without one.
+double jitter_of(const std::vector<PartSample>& samples, int ranks) {
+  std::vector<double> found;
+  for (const PartSample& sample : samples)
+    if (sample.step > 0) found.push_back(sample.late / late_time(1, sample.step, 1, ranks));
+  return ranks < 2 || found.empty() ? 0 : median(found);
+}
+
 // Of each collective that was measured its own link.
 std::map<Collective, Link> links_of(const std::vector<CollectiveSample>& samples) {
   std::map<Collective, Link> links;
@@ -167,7 +176,7 @@ Calibration calibration_of(const Measurements& measured) {
   machine.between = measured.between.empty() ? machine.inside : fit_link(measured.between);
   machine.host = measured.host;
   machine.collectives = links_of(measured.inside);
-  machine.processors = measured.processors < measured.ranks ? measured.processors : 0;
+  machine.processors = measured.processors;
   const std::string here = "measured, " + std::to_string(measured.ranks) + " ranks at once";
   machine.sources = {{"float32, bfloat16", here + ": the largest products"},
                      {"memory_bandwidth", here + ": copies"},
@@ -181,19 +190,23 @@ Calibration calibration_of(const Measurements& measured) {
   Stack stack =
       stack_of(measured, usual ? narrow : wide, usual ? machine.bfloat16 : machine.float32);
   stack.measured = factors_of_parts(measured.parts, machine, stack);
+  stack.jitter = jitter_of(measured.parts, measured.ranks);
   return {.machine = machine, .stack = std::move(stack)};
 }
 
 Calibration with_ranks(Calibration calibration, int ranks_per_host) {
   Machine& machine = calibration.machine;
-  const double share = static_cast<double>(machine.ranks_per_host) / ranks_per_host;
-  if (machine.host && share != 1) {
-    machine.float32 *= share;
-    machine.bfloat16 *= share;
-    machine.memory *= share;
-    machine.memory_bandwidth *= share;
-    machine.ranks_per_host = ranks_per_host;
-  }
+  if (!machine.host || machine.ranks_per_host == ranks_per_host) return calibration;
+  const double memory = static_cast<double>(machine.ranks_per_host) / ranks_per_host;
+  // Where they are not known, the ranks that were measured had them all.
+  const double processors = machine.processors > 0 ? machine.processors : machine.ranks_per_host;
+  const auto of_rank = [&](int ranks) { return std::min(1.0, processors / ranks); };
+  const double computing = of_rank(ranks_per_host) / of_rank(machine.ranks_per_host);
+  machine.float32 *= computing;
+  machine.bfloat16 *= computing;
+  machine.memory *= memory;
+  machine.memory_bandwidth *= memory;
+  machine.ranks_per_host = ranks_per_host;
   return calibration;
 }
 

@@ -39,6 +39,9 @@ struct PartSample {
   double layer_forward = 0, layer_backward = 0;  // of one layer
   double ends_forward = 0, ends_backward = 0;    // of embeddings, head, loss, and the step's own
   double update = 0;                             // of all parameters
+  double step =
+      0;  // of the measured model's step: what a rank takes by itself, the mean over ranks
+  double late = 0;  // how much longer the slowest rank takes, the mean over steps
 };
 
 // Everything of one machine. Of one rank, while all ranks of the host do the same.
@@ -46,7 +49,7 @@ struct Measurements {
   std::string name = "this machine";
   int ranks = 1;  // of the host
   bool host = true;
-  int processors = 0;  // of the host; 0: as many as ranks, or more
+  int processors = 0;  // of the host; 0: not known
   std::vector<ProductSample> products = {};
   double copied = 0;           // bytes a second, read and written ones together
   double launch = 0;           // seconds of an operator that has nothing to do
@@ -78,8 +81,8 @@ LOCKSTEP_API Calibration calibration_from_json(std::string_view text, const std:
 // .json) of to_json(), or of a machine alone.
 LOCKSTEP_API Calibration find_calibration(const std::string& name_or_file);
 
-// The same machine with so many ranks on a host: where they compute on its processors, each has
-// another share of it. Pure.
+// The same machine with so many ranks on a host. Where they compute on its processors, they share
+// its memory, and its processors once they are more than those. Pure.
 LOCKSTEP_API Calibration with_ranks(Calibration calibration, int ranks_per_host);
 
 // A product of size n runs at peak * (n / (n + half))^3, with the least sum of squared relative

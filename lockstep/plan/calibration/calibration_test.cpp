@@ -9,6 +9,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/plan/estimate/estimate.h"
+#include "lockstep/plan/machine/late_rank.h"
 
 namespace lockstep::inline v0::plan {
 namespace {
@@ -153,6 +154,42 @@ TEST(Calibration, ABubbleCostsNothingWhereOtherRanksComputeMeanwhile) {
   EXPECT_GT(bubble(4), 0.1);
   EXPECT_GE(bubble(2), 0);
   EXPECT_LT(bubble(2), 0.05);
+}
+
+TEST(Calibration, FindsByHowMuchRanksAreApart) {
+  Measurements all = measured();
+  for (const double step : {0.01, 0.04, 0.09}) {
+    PartSample sample;
+    sample.model = {};
+    sample.model.layers = 1;
+    sample.model.hidden = 64;
+    sample.model.heads = 4;
+    sample.model.ffn = 256;
+    sample.model.vocab = 512;
+    sample.step = step;
+    sample.late = late_time(0.02, step, 1, all.ranks);
+    all.parts.push_back(sample);
+  }
+  EXPECT_NEAR(calibration_of(all).stack->jitter, 0.02, 1e-9);
+  all.parts[1].late *= 10;  // a disturbance
+  EXPECT_NEAR(calibration_of(all).stack->jitter, 0.02, 1e-9);
+}
+
+TEST(Calibration, MoreRanksShareMemoryAndProcessorsOnceTheseAreFewer) {
+  Measurements all = measured();
+  all.ranks = 2;
+  all.processors = 4;
+  const Calibration two = calibration_of(all);
+  EXPECT_EQ(two.machine.processors, 4);
+  const Machine four = with_ranks(two, 4).machine, eight = with_ranks(two, 8).machine;
+  EXPECT_DOUBLE_EQ(four.float32, two.machine.float32);
+  EXPECT_DOUBLE_EQ(eight.float32, two.machine.float32 / 2);
+  EXPECT_DOUBLE_EQ(with_ranks({.machine = eight, .stack = {}}, 2).machine.float32,
+                   two.machine.float32);
+  EXPECT_DOUBLE_EQ(four.memory, two.machine.memory / 2);
+  EXPECT_DOUBLE_EQ(eight.memory_bandwidth, two.machine.memory_bandwidth / 4);
+  EXPECT_EQ(eight.ranks_per_host, 8);
+  EXPECT_EQ(eight.processors, 4);
 }
 
 TEST(Calibration, WithoutAnotherHostLinksBetweenAreAsInside) {

@@ -7,6 +7,7 @@
 #include "lockstep/plan/estimate/internal/chunk_times.h"
 #include "lockstep/plan/estimate/internal/real.h"
 #include "lockstep/plan/estimate/internal/update_time.h"
+#include "lockstep/plan/machine/late_rank.h"
 #include "lockstep/plan/pipeline_timing.h"
 
 namespace lockstep::inline v0::plan {
@@ -134,6 +135,13 @@ ChunkTimes mean_of(const std::vector<ChunkTimes>& stages) {
   return mean;
 }
 
+// What ranks compute by themselves before they meet once a step: all of it, or, where they meet in each layer, the rest.
+double alone_of(const Layout& layout, const TimeParts& time) {
+  const double rest = time.head + time.optimizer;
+  if (layout.tensor > 1 || layout.context > 1 || layout.expert > 1) return rest;
+  return rest + time.matrices + time.attention + time.elementwise + time.recomputation;
+}
+
 std::string percent(double share) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1f %%", 100 * share);
@@ -162,6 +170,7 @@ std::vector<std::pair<const char*, double>> TimeParts::parts() const {
           {"pipeline", pipeline},
           {"bubble", bubble},
           {"optimizer", optimizer},
+          {"late", late},
           {"host", host}};
 }
 
@@ -182,6 +191,7 @@ std::vector<std::string> Estimate::losses() const {
       {"exposed averages of gradients", time.gradients},
       {"exposed all-gather of parameters", time.parameters},
       {"exposed messages between stages", time.pipeline},
+      {"waiting for the slowest rank", time.late},
       {"optimizer", time.optimizer}};
   std::vector<std::pair<const char*, double>> sorted(std::begin(all), std::end(all));
   std::stable_sort(sorted.begin(), sorted.end(),
@@ -242,9 +252,10 @@ Estimate estimate(const ModelShape& model, const Layout& layout, const Machine& 
   time.parameters += once.parameters;
   time.optimizer = once.optimizer;
   time.host = batches * sum.host;
-  const double plain = time.total();
-  const double late = stack.straggling * std::log2(std::max<double>(1, real(layout.ranks())));
-  time.host += plain * late;
+  time.late = batches * sum.late;
+  time.late +=
+      late_time(stack.jitter, alone_of(layout, time), 1, static_cast<int>(layout.ranks())) +
+      time.total() * stack.straggling * std::log2(std::max<double>(1, real(layout.ranks())));
   found.step = time.total();
   found.tokens_per_second =
       real(layout.global_batch * layout.sequence) / found.step / real(layout.ranks());

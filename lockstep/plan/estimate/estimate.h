@@ -37,7 +37,8 @@ struct LOCKSTEP_API TimeParts {
   double pipeline = 0;    // messages between stages that were waited for
   double bubble = 0;      // waiting because the pipeline fills, empties or is uneven
   double optimizer = 0;
-  double host = 0;       // the stack's own, and stragglers
+  double late = 0;       // waiting for the slowest rank
+  double host = 0;       // the stack's own
   double total() const;  // of all parts: the step
   // Communication that is not hidden.
   double exposed() const { return tensor + context + expert + gradients + parameters + pipeline; }

@@ -55,7 +55,7 @@ struct LOCKSTEP_API Machine {
   Link inside;                  // between ranks of a host
   Link between;                 // between hosts, of each rank: a host has ranks_per_host of them
   bool host = false;            // its ranks compute on the host's processors
-  // Of a host, where its ranks compute on them and are more: then what waits gives its processor to another. 0: enough.
+  // Of a host, where its ranks compute on them; where ranks are more, what waits gives its processor to another. 0: enough.
   int processors = 0;
   // Of a collective inside of a host, where it was measured by itself: else `inside` holds.
   std::map<Collective, Link> collectives = {};

@@ -26,6 +26,7 @@ constexpr Field kFields[] = {
     {"overlap", &Stack::overlap, 0, 1},
     {"tensor_overlap", &Stack::tensor_overlap, 0, 1},
     {"straggling", &Stack::straggling, 0, 1},
+    {"jitter", &Stack::jitter, 0, 100},
     {"host", &Stack::host, 0, 3600},
     {"fixed_bytes", &Stack::fixed_bytes, 0, 1e15},
     {"logit_bytes", &Stack::logit_bytes, 0, 1000},

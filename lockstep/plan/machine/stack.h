@@ -34,6 +34,9 @@ struct LOCKSTEP_API Stack {
   double tensor_overlap = 0;
   // What a step takes longer for every doubling of the ranks, as a share: the slowest of many.
   double straggling = 0;
+  // By how much ranks are apart after they have computed for t seconds: a standard deviation of jitter * sqrt(t)
+  // (late_rank.h). In square roots of seconds.
+  double jitter = 0;
   // Seconds of a layer's forward and backward of a micro-batch that nothing above counts: the host that launches it,
   // and waits for numbers of tokens.
   double host = 0;

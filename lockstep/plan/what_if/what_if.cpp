@@ -50,7 +50,7 @@ Estimate with_straggler(Estimate estimate, double factor) {
     refuse("a straggler's factor is below 1; give how many times as long it computes, such as 1.2");
   const double more = (factor - 1) * computed_seconds(estimate.time);
   const double before = estimate.step;
-  estimate.time.host += more;
+  estimate.time.late += more;
   estimate.step += more;
   const double ratio = estimate.step > 0 ? before / estimate.step : 1;
   estimate.tokens_per_second *= ratio;

@@ -1,11 +1,8 @@
 #include "lockstep/cli/engine/calibrate/command.h"
 
-#include <unistd.h>
-
 #include <iostream>
 
-#include "lockstep/bench/machine.h"
-#include "lockstep/cli/engine/calibrate/step_parts.h"
+#include "lockstep/cli/engine/calibrate/measure.h"
 #include "lockstep/cli/plan/flags.h"
 #include "lockstep/cli/plan/job_report.h"
 #include "lockstep/core/cpus.h"
@@ -18,11 +15,6 @@
 
 namespace lockstep::inline v0::engine {
 namespace {
-
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != 0 ? name : "this machine";
-}
 
 std::string text_of(const plan::Calibration& found, const plan::Measurements& measured) {
   Table products({{"product", Align::kLeft}, {"size"}, {"time"}, {"GFLOP/s"}});
@@ -54,13 +46,12 @@ std::string load_text(double others) {
 }
 
 int run_rank(const std::string& out, std::vector<MeasuredModel> models) {
-  bench::MachineFigures figures = bench::measure_machine({.name = host_name()});
-  figures.measured.parts = measure_step_parts({.models = std::move(models)}, &figures.others);
+  const bench::MachineFigures here = measure_this_host(std::move(models));
   if (launch::read_job_environment(process_env()).rank != 0) return 0;
-  const plan::Calibration found = plan::calibration_of(figures.measured);
+  const plan::Calibration found = plan::calibration_of(here.measured);
   write_output_file(out, plan::to_json(found));
   if (out == kStdoutName) return 0;
-  std::cout << text_of(found, figures.measured) << load_text(figures.others) << "Written: " << out
+  std::cout << text_of(found, here.measured) << load_text(here.others) << "Written: " << out
             << ". Use it: lockstep plan --hardware " << out << " ...\n"
             << std::flush;
   return 0;

@@ -49,6 +49,7 @@ LmConfig config_of(const std::string& name) {
 // The seconds of a step's parts on this rank: medians.
 struct Timed {
   double forward = 0, backward = 0, update = 0;
+  double late = 0;  // of the slowest rank, for all of them
   double all() const { return forward + backward + update; }
 };
 
@@ -116,6 +117,8 @@ class PartMeter {
     sample.ends_forward = std::max(0.0, of_few.forward - kFew * sample.layer_forward);
     sample.ends_backward = std::max(0.0, of_few.backward - kFew * sample.layer_backward);
     sample.update = of_more.update;
+    sample.step = of_more.all();
+    sample.late = of_more.late;
     return {sample, of_more.all()};
   }
 
@@ -158,7 +161,22 @@ class PartMeter {
   Timed medians(const Samples& samples) {
     return {.forward = mean(median(samples.forward)),
             .backward = mean(median(samples.backward)),
-            .update = mean(median(samples.update))};
+            .update = mean(median(samples.update)),
+            .late = late_of(samples)};
+  }
+
+  // How much longer the slowest rank took than all in the mean, over steps; without the tenth of them that was
+  // disturbed most.
+  double late_of(const Samples& samples) {
+    std::vector<double> all(samples.forward.size());
+    for (size_t i = 0; i < all.size(); ++i)
+      all[i] = samples.forward[i] + samples.backward[i] + samples.update[i];
+    const at::Tensor slowest = at::tensor(all, at::kDouble), sum = slowest.clone();
+    comm_.all_reduce(slowest, ReduceOp::kMax);
+    comm_.all_reduce(sum);
+    const at::Tensor late = std::get<0>((slowest - sum / comm_.size()).sort());
+    const int64_t kept = std::max<int64_t>(1, late.numel() * 9 / 10);
+    return late.narrow(0, 0, kept).mean().item<double>();
   }
 
   static Timed step_of(ParallelLm& model, const LmRowBatch& rows) {

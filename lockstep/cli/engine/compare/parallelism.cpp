@@ -5,12 +5,14 @@
 #include <CLI/CLI.hpp>
 #include <cctype>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "lockstep/bench/program_experiment.h"
+#include "lockstep/cli/engine/calibrate/measure.h"
 #include "lockstep/cli/engine/compare/parallelism_rank.h"
 #include "lockstep/cli/engine/compare/parallelism_report.h"
+#include "lockstep/cli/engine/compare/step_planner.h"
 #include "lockstep/cli/option_parsing.h"
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/cpus.h"
@@ -21,13 +23,15 @@
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/job_environment.h"
 #include "lockstep/plan/calibration/calibration.h"
-#include "lockstep/plan/estimate/estimate.h"
 #include "lockstep/report/run_report.h"
 #include "lockstep/report/table.h"
 
 namespace lockstep::inline v0::engine {
 namespace fs = std::filesystem;
 namespace {
+
+// The job that is no way: it measures the machine.
+constexpr const char* kMachine = "this machine";
 
 // Turns "data=4 zero 1" into a file's name, "data-4-zero-1".
 std::string file_name_of(const std::string& way) {
@@ -44,14 +48,26 @@ DividedWay way_called(const std::string& name, const DividedSettings& settings) 
                         " ranks; call compare --parallelism without --way");
 }
 
+// A rank of the job that measures what the steps are planned with.
+void measure_machine(const ParallelismArguments& arguments) {
+  const DividedPlan plan = plan_divided(arguments.settings);
+  const bench::MachineFigures here =
+      measure_this_host(models_to_measure(plan.ways, arguments.settings));
+  if (launch::read_job_environment(process_env()).rank == 0)
+    write_file_aside(arguments.record, plan::to_json(plan::calibration_of(here.measured)));
+}
+
 // A run's first process starts its ranks, which have the same arguments.
 int run_way(const ParallelismArguments& arguments) {
   const DividedSettings& settings = arguments.settings;
-  const DividedWay way = way_called(arguments.way, settings);
   if (launch::read_job_environment(process_env()).launcher != launch::Launcher::kNone) {
-    run_divided_rank(way, settings, arguments.record);
+    if (arguments.way == kMachine)
+      measure_machine(arguments);
+    else
+      run_divided_rank(way_called(arguments.way, settings), settings, arguments.record);
     return 0;
   }
+  if (arguments.way != kMachine) (void)way_called(arguments.way, settings);
   launch::LaunchOptions options;
   options.command = {"lockstep", "compare"};
   options.command.insert(options.command.end(), arguments.given.begin(), arguments.given.end());
@@ -62,35 +78,18 @@ int run_way(const ParallelismArguments& arguments) {
   return launch::launch(options).exit_code;
 }
 
-// The time of a step of each way on a machine. Throws InvalidArgument where the machine is not known.
-class StepPlanner {
- public:
-  StepPlanner(const std::string& hardware, const DividedSettings& settings)
-      : settings_(settings),
-        machine_(plan::with_ranks(plan::find_calibration(hardware), settings.nproc)),
-        stack_(machine_.stack.value_or(plan::known_stack("lockstep"))) {}
-
-  // Nothing for a way that the planner does not know.
-  std::optional<double> step_ms(const DividedWay& way) const {
-    try {
-      return 1000 * plan::estimate(planned_model(way, settings_), planned_layout(way, settings_),
-                                   machine_.machine, stack_)
-                        .step;
-    } catch (const InvalidArgument& error) {
-      write_all(STDERR_FILENO, "not planned: " + way.name + ": " + error.what() + "\n");
-      return std::nullopt;
-    }
+// Plans every row's step on the machine.
+void plan_steps(std::vector<DividedRow>& rows, const StepPlanner& planner) {
+  for (DividedRow& row : rows) {
+    std::string why;
+    if (const auto planned = planner.step_ms(row.way, why))
+      row.planned_ms.push_back(*planned);
+    else
+      write_all(STDERR_FILENO, "not planned: " + row.way.name + ": " + why + "\n");
   }
-
- private:
-  const DividedSettings& settings_;
-  plan::Calibration machine_;
-  plan::Stack stack_;
-};
+}
 
 int measure_ways(const ParallelismArguments& arguments, DividedPlan plan) {
-  std::optional<StepPlanner> planner;
-  if (!arguments.hardware.empty()) planner.emplace(arguments.hardware, arguments.settings);
   bench::Machine machine = bench::this_machine();
   DividedComparison found{.settings = arguments.settings,
                           .rows = {},
@@ -102,35 +101,48 @@ int measure_ways(const ParallelismArguments& arguments, DividedPlan plan) {
     write_all(STDERR_FILENO, "left out: " + left.name + ": " + left.why + "\n");
   for (DividedWay& way : plan.ways) {
     const DividedTheory theory = theory_of(way, arguments.settings);
-    const auto planned = planner ? planner->step_ms(way) : std::nullopt;
-    found.rows.push_back(
-        {.way = std::move(way), .theory = theory, .runs = {}, .planned_ms = planned});
+    found.rows.push_back({.way = std::move(way), .theory = theory, .runs = {}});
   }
+  if (!arguments.hardware.empty())
+    plan_steps(found.rows, {plan::find_calibration(arguments.hardware), arguments.settings});
   const fs::path output = arguments.common.output, runs = output / "parallelism-runs";
   bench::ProgramExperiment experiment = arguments.common.experiment();
   experiment.rounds = arguments.rounds;
   experiment.files = {"parallelism.json", "parallelism.html", "memory.svg",
                       "memory_zh.svg",    "time.svg",         "time_zh.svg"};
-  for (DividedRow& row : found.rows) {
-    const fs::path stem = runs / file_name_of(row.way.name), record = stem.string() + ".json";
+  const auto add_job = [&](const std::string& name, auto keep,
+                           std::function<void(const std::string&)> fail) {
+    const fs::path stem = runs / file_name_of(name), record = stem.string() + ".json";
     std::vector<std::string> command{self().string(), "compare"};
     command.insert(command.end(), arguments.given.begin(), arguments.given.end());
-    command.insert(command.end(), {"--way", row.way.name, "--record", record.string()});
-    const auto keep = [&row, record](const std::string& text, double) {
-      row.runs.push_back(parse_divided_record(text, record.string()));
+    command.insert(command.end(), {"--way", name, "--record", record.string()});
+    experiment.jobs.push_back(
+        {.name = name,
+         .command = std::move(command),
+         .nproc = arguments.settings.nproc,
+         .log = stem.string() + ".log",
+         .result = record,
+         .read = [keep, source = record.string()](const std::string& text,
+                                                  double) { return keep(text, source); },
+         .failed = std::move(fail)});
+  };
+  if (arguments.calibrate)
+    add_job(kMachine,
+            [&found](const std::string& text, const std::string& source) {
+              const plan::Calibration machine = plan::calibration_from_json(text, source);
+              plan_steps(found.rows, {machine, found.settings});
+              return fixed(machine.machine.float32 / 1e9, 1) + " GFLOP/s of each rank";
+            },
+            {});
+  for (DividedRow& row : found.rows) {
+    const auto keep = [&row](const std::string& text, const std::string& source) {
+      row.runs.push_back(parse_divided_record(text, source));
       return fixed(row.step_ms(), 1) + " ms a step, loss " + fixed(row.runs.back().last_loss, 4);
     };
-    const auto fail = [&row](const std::string& why) {
+    add_job(row.way.name, keep, [&row](const std::string& why) {
       row.failure = why;
       row.runs.clear();
-    };
-    experiment.jobs.push_back({.name = row.way.name,
-                               .command = std::move(command),
-                               .nproc = arguments.settings.nproc,
-                               .log = stem.string() + ".log",
-                               .result = record,
-                               .read = keep,
-                               .failed = fail});
+    });
   }
   experiment.write = [&] {
     const auto json = to_json(found);
@@ -180,12 +192,18 @@ ParallelismArguments parse_parallelism_arguments(const Arguments& arguments) {
                  "a machine whose step times are planned beside those measured: the file of "
                  "lockstep plan --calibrate, or a name of lockstep plan --list [none]")
       ->type_name("MACHINE");
+  app.add_flag("--calibrate", result.calibrate,
+               "measure this machine in each round, as lockstep plan --calibrate does with this "
+               "model, and plan the step times with it; not with --hardware");
   result.common.add_to(app, "a run", "parallelism.json");
   app.add_option("--way", result.way)->group("");
   app.add_option("--record", result.record)->group("");
   cli::add_example(app, {"lockstep compare --parallelism --nproc 4"});
   parse(app, arguments);
   refuse_zeros(app, {"--layers", "--hidden", "--heads"});
+  if (result.calibrate && !result.hardware.empty())
+    throw InvalidArgument(
+        "--hardware names a machine and --calibrate measures this one; give one of them");
   result.common.check(app);
   check_settings(of);
   return result;

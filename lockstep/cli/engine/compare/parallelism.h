@@ -16,6 +16,7 @@ struct ParallelismArguments {
   DividedSettings settings = {};
   int rounds = 2;             // each way runs once in each
   std::string hardware = {};  // whose step times are planned; "": none
+  bool calibrate = false;     // they are planned for this machine, which each round measures anew
   // Internal: this process starts the ranks of a way, or is one of them.
   std::string way = {}, record = {};
 };

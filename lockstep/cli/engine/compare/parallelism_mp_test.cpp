@@ -20,9 +20,9 @@ ToolsEnd compare(const TestDirectory& dir, Arguments words) {
 
 TEST(CompareParallelism, EveryWayTrainsTheSameAndIsMeasured) {
   const TestDirectory dir;
-  const ToolsEnd end = compare(dir, {"--steps", "2", "--rounds", "1", "--layers", "2", "--hidden",
-                                     "32", "--heads", "4", "--vocabulary", "64", "--length", "32",
-                                     "--hardware", "xeon-8480", "--json", dir / "copy.json"});
+  const ToolsEnd end = compare(
+      dir, {"--steps", "2", "--rounds", "1", "--layers", "2", "--hidden", "32", "--heads", "4",
+            "--vocabulary", "64", "--length", "32", "--calibrate", "--json", dir / "copy.json"});
   ASSERT_EQ(end.status.exit_code, 0) << end.err;
   const auto json = nlohmann::json::parse(dir.read("out/parallelism.json"));
   EXPECT_EQ(json, nlohmann::json::parse(dir.read("copy.json")));
@@ -42,7 +42,8 @@ TEST(CompareParallelism, EveryWayTrainsTheSameAndIsMeasured) {
     EXPECT_GT(measured.at("activations"), 0) << way;
     EXPECT_GT(measured.at("pss"), 1e6) << way;
     EXPECT_GT(measured.at("step_ms"), 0) << way;
-    EXPECT_GT(way.at("theory").at("step_ms"), 0) << "planned for the machine that was given";
+    EXPECT_GT(way.at("theory").at("step_ms"), 0) << "planned for this machine";
+    EXPECT_EQ(way.at("theory").at("planned_ms").size(), 1U) << "one round";
     EXPECT_EQ(way.at("theory").contains("bubble"), measured.contains("bubble"));
   }
   // The figures equal theory to the byte, since nothing divides unevenly here.
@@ -59,30 +60,39 @@ TEST(CompareParallelism, EveryWayTrainsTheSameAndIsMeasured) {
   holds(4, "sent", 0.05);
   holds(3, "sent", 0.05);
   EXPECT_THAT(end.out, AllOf(HasSubstr("pipe=2,tensor=2"), HasSubstr("out/parallelism.html")));
-  EXPECT_THAT(end.err, AllOf(HasSubstr("[1/11] data=4: started"), HasSubstr("[11/11] ")));
+  EXPECT_THAT(end.err, AllOf(HasSubstr("[1/12] this machine: started"),
+                             HasSubstr("[2/12] data=4: started"), HasSubstr("[12/12] ")));
   EXPECT_THAT(dir.read("out/memory.svg"), HasSubstr("activations"));
   EXPECT_THAT(dir.read("out/parallelism.html"), HasSubstr("每个 rank 的内存"));
 }
 
 TEST(CompareParallelism, ARunThatFailsIsNamedAndTheRestGoOn) {
   const TestDirectory dir;
-  const ToolsEnd end = compare(dir, {"--nproc", "2", "--timeout", "0.01"});
+  const ToolsEnd end =
+      compare(dir, {"--nproc", "2", "--timeout", "0.01", "--hardware", "xeon-8480"});
   EXPECT_EQ(end.status.exit_code, 1);
   EXPECT_THAT(end.err, AllOf(HasSubstr("pipe=2: failed: no end within"),
                              HasSubstr("lockstep compare: data=2 failed: no end within")));
   const auto json = nlohmann::json::parse(dir.read("out/parallelism.json"));
   EXPECT_EQ(json.at("left_out").size(), 3u);
-  for (const auto& way : json.at("ways"))
+  for (const auto& way : json.at("ways")) {
+    EXPECT_GT(way.at("theory").at("step_ms"), 0) << "planned for the machine that was given";
     EXPECT_THAT(way.at("failure").get<std::string>(), HasSubstr("no end within"));
+  }
 }
 
 TEST(CompareParallelism, BadInputIsOneLineBeforeAnythingStarts) {
   const TestDirectory dir;
-  const ToolsEnd end = compare(dir, {"--nproc", "1"});
-  EXPECT_EQ(end.status.exit_code, 2);
-  EXPECT_THAT(end.err, HasSubstr("lockstep compare: --nproc is 1"));
-  EXPECT_EQ(std::count(end.err.begin(), end.err.end(), '\n'), 1);
-  EXPECT_FALSE(std::filesystem::exists(dir / "out"));
+  for (const auto& [words, line] :
+       {std::pair{Arguments{"--nproc", "1"}, "--nproc is 1"},
+        std::pair{Arguments{"--calibrate", "--hardware", "h100"}, "give one of them"},
+        std::pair{Arguments{"--hardware", "nowhere.json"}, "nowhere.json"}}) {
+    const ToolsEnd end = compare(dir, words);
+    EXPECT_EQ(end.status.exit_code, 2);
+    EXPECT_THAT(end.err, AllOf(HasSubstr("lockstep compare: "), HasSubstr(line)));
+    EXPECT_EQ(std::count(end.err.begin(), end.err.end(), '\n'), 1) << end.err;
+    EXPECT_FALSE(std::filesystem::exists(dir / "out"));
+  }
 }
 
 }  // namespace lockstep::inline v0::engine::parallelism_mp_test

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
+#include "lockstep/core/quantile.h"
 #include "lockstep/report/bar_chart.h"
 #include "lockstep/report/table.h"
 
@@ -65,12 +65,13 @@ Sheet sheet_of_rows(const DividedComparison& comparison) {
       shown({"ms a step", "毫秒/步"}, [](const DividedRow& row) {
         return fixed(row.step_ms(), 1) + " (" + percent(row.spread(), 0) + ")";
       })};
-  const auto is_planned = [](const DividedRow& row) { return row.planned_ms.has_value(); };
+  const auto is_planned = [](const DividedRow& row) { return !row.planned_ms.empty(); };
   if (std::any_of(comparison.rows.begin(), comparison.rows.end(), is_planned))
     columns.push_back(shown({"planned", "预计"}, [](const DividedRow& row) {
-      if (!row.planned_ms) return std::string();
-      const double off = *row.planned_ms / row.least_ms() - 1;
-      return fixed(*row.planned_ms, 1) + " (" + (off > 0 ? "+" : "") + percent(off, 0) + ")";
+      const auto planned = row.planned_step_ms();
+      if (!planned) return std::string();
+      const double off = *planned / row.step_ms() - 1;
+      return fixed(*planned, 1) + " (" + (off > 0 ? "+" : "") + percent(off, 0) + ")";
     }));
   return sheet_of(columns, comparison.rows);
 }
@@ -83,7 +84,10 @@ nlohmann::ordered_json row_json(const DividedComparison& comparison, const Divid
                                 {"activations_share", row.theory.activations},
                                 {"sent", row.theory.sent}};
   if (row.theory.bubble) theory["bubble"] = *row.theory.bubble;
-  if (row.planned_ms) theory["step_ms"] = *row.planned_ms;
+  if (const auto planned = row.planned_step_ms()) {
+    theory["step_ms"] = *planned;
+    theory["planned_ms"] = row.planned_ms;
+  }
   nlohmann::ordered_json json{{"way", row.way.name},
                               {"zero", row.way.how.zero},
                               {"micro_batches", row.way.how.micro_batches},
@@ -102,7 +106,6 @@ nlohmann::ordered_json row_json(const DividedComparison& comparison, const Divid
                       {"pss", most.pss},
                       {"sent", row.sent()},
                       {"step_ms", row.step_ms()},
-                      {"least_ms", row.least_ms()},
                       {"spread", row.spread()}};
   if (row.theory.bubble) json["measured"]["bubble"] = row.bubble();
   json["runs"] = nlohmann::ordered_json::array();
@@ -168,9 +171,7 @@ Words settings_words(const DividedComparison& comparison) {
 }  // namespace
 
 double DividedRow::step_ms() const {
-  const std::vector<double> slowest = slowest_ranks(runs);
-  const double sum = std::accumulate(slowest.begin(), slowest.end(), 0.0);
-  return runs.empty() ? 0 : sum / static_cast<double>(runs.size());
+  return runs.empty() ? 0 : median(slowest_ranks(runs));
 }
 
 double DividedRow::spread() const {
@@ -180,9 +181,9 @@ double DividedRow::spread() const {
   return (*most - *least) / step_ms();
 }
 
-double DividedRow::least_ms() const {
-  const std::vector<double> slowest = slowest_ranks(runs);
-  return runs.empty() ? 0 : *std::min_element(slowest.begin(), slowest.end());
+std::optional<double> DividedRow::planned_step_ms() const {
+  if (planned_ms.empty()) return std::nullopt;
+  return median(planned_ms);
 }
 
 double DividedRow::bubble() const {

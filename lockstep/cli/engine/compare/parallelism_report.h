@@ -18,11 +18,13 @@ struct DividedRow {
   DividedTheory theory;
   std::vector<DividedRecord> runs;  // empty where it failed
   std::string failure = {};
-  std::optional<double> planned_ms = {};  // of a step, on the machine that was given
+  // A step's, on the machine that was given; or one for each time that this one was measured.
+  std::vector<double> planned_ms = {};
 
-  double step_ms() const;   // mean over the runs of the slowest rank's median
-  double spread() const;    // (longest - shortest) / step_ms()
-  double least_ms() const;  // the shortest of them: the run that others disturbed least
+  double step_ms() const;  // median over the runs of the slowest rank's median
+  double spread() const;   // (longest - shortest) / step_ms()
+  // The median of the planned ones; nothing if none is.
+  std::optional<double> planned_step_ms() const;
   // The last run's: longest span / mean computation - 1; 0 without a pipeline.
   double bubble() const;
   DividedRank most() const;  // the last run's largest value of each figure

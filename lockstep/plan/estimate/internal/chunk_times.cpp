@@ -6,6 +6,7 @@
 #include "lockstep/plan/estimate/internal/real.h"
 #include "lockstep/plan/estimate/internal/update_time.h"
 #include "lockstep/plan/estimate/part_times.h"
+#include "lockstep/plan/machine/late_rank.h"
 #include "lockstep/plan/model/operators.h"
 
 namespace lockstep::inline v0::plan::internal {
@@ -48,6 +49,10 @@ class Clock {
   // The head, with the loss or without it.
   Pass head(bool loss) const;
   double message() const;
+  // The wait for the slowest of these ranks, which meet so many times in what takes so long.
+  double late(double seconds, double waits, const GroupPlace& place) const {
+    return late_time(stack_.jitter, seconds, waits, place.ranks);
+  }
   double send(Collective collective, double bytes, const GroupPlace& place) const {
     return collective_time(collective, bytes, place, machine_, stack_.links);
   }
@@ -190,22 +195,29 @@ double Clock::sent_once() const {
 void Clock::add_communication(int64_t index, LayerTimes& times) const {
   const bool experts = model_.layer_has_experts(index);
   const double hidden = real(model_.hidden);
+  const double forward = times.forward.work(),
+               backward = times.backward.work() + times.weights.work();
   if (layout_.tensor > 1) {
     const double sums = experts && layout_.experts_folded ? 1 : 2;
     const double time = sums * reduce_of_rows();
     times.forward.tensor = exposed(time, times.forward.matrices, stack_.tensor_overlap);
     times.backward.tensor = exposed(time, times.backward.matrices, stack_.tensor_overlap);
+    times.forward.late += late(forward, sums, tensor_);
+    times.backward.late += late(backward, sums, tensor_);
   }
   if (layout_.context > 1) {
     const double keys = model_.kv_rank > 0
                             ? real(model_.heads) * real(model_.score_width() + model_.value_width())
                             : 2 * real(model_.key_value_heads() * model_.head_width());
     const double bytes = rows_ * keys / layout_.tensor * element_;
-    const double steps = layout_.context - 1;
-    // Blocks of keys and values go round while the block before them is used.
-    const double time = steps * send(Collective::kSend, bytes, context_);
-    times.forward.context = exposed(time, times.forward.attention, stack_.overlap);
-    times.backward.context = exposed(2 * time, times.backward.attention, stack_.overlap);
+    // Blocks of keys and values go round while the block before them is used; in the backward their gradients, too,
+    // which go home at last.
+    const double steps = layout_.context - 1, back = 2 * steps + 1;
+    const double time = send(Collective::kSend, bytes, context_);
+    times.forward.context = exposed(steps * time, times.forward.attention, stack_.overlap);
+    times.backward.context = exposed(back * time, times.backward.attention, stack_.overlap);
+    times.forward.late += late(forward, steps, context_);
+    times.backward.late += late(backward, back, context_);
   }
   if (experts && layout_.expert > 1) {
     const double copies =
@@ -213,6 +225,8 @@ void Clock::add_communication(int64_t index, LayerTimes& times) const {
     const double bytes = copies * hidden * element_ * sent_once();
     const double time = 2 * send(Collective::kAllToAll, bytes, expert_);
     times.forward.expert = times.backward.expert = time;
+    times.forward.late += late(forward, 2, expert_);
+    times.backward.late += late(backward, 2, expert_);
   }
 }
 
@@ -263,6 +277,7 @@ Pass& Pass::operator+=(const Pass& other) {
   context += other.context;
   expert += other.expert;
   parameters += other.parameters;
+  late += other.late;
   host += other.host;
   return *this;
 }
@@ -287,7 +302,7 @@ GroupPlace gathered_among(const GroupPlace& place, const Machine& machine, const
 
 void Pass::scale(double factor) {
   scale_work(factor);
-  for (double* part : {&tensor, &context, &expert, &parameters}) *part *= factor;
+  for (double* part : {&tensor, &context, &expert, &parameters, &late}) *part *= factor;
 }
 
 double exposed(double communication, double window, double overlap) {
@@ -312,7 +327,9 @@ std::vector<ChunkTimes> chunk_times(const ModelShape& model, const Layout& layou
       times.weights += one.weights;
       times.recomputed += one.recomputed;
     }
-    times.sent = layout.pipe > 1 ? clock.message() : 0;
+    // Between two messages there are a forward and a backward.
+    if (layout.pipe > 1)
+      times.sent = clock.message() + clock.late(times.all() / 2, 1, {.ranks = 2});
     chunks.push_back(times);
   }
   const PartFactors ends = clock.ends_factors();

@@ -14,13 +14,13 @@ namespace lockstep::inline v0::plan::internal {
 struct Pass {
   double matrices = 0, attention = 0, elementwise = 0, head = 0;
   double tensor = 0, context = 0, expert = 0, parameters = 0;
+  double late = 0;  // waiting for the slowest rank
   double host = 0;  // the stack's own
-  double total() const {
-    return matrices + attention + elementwise + head + tensor + context + expert + parameters +
-           host;
-  }
+  // What this rank does by itself.
+  double work() const { return matrices + attention + elementwise + head + host; }
+  double total() const { return work() + tensor + context + expert + parameters + late; }
   Pass& operator+=(const Pass& other);
-  // What this rank does by itself, times the factor; communication stays.
+  // work(), times the factor; communication stays.
   void scale_work(double factor);
   void scale(double factor);  // all of it
 };
@@ -30,7 +30,7 @@ struct ChunkTimes {
   Pass backward;          // of inputs, with what is computed anew for it
   Pass weights;           // of weights
   double recomputed = 0;  // of the backward
-  double sent = 0;        // a message to a neighbour
+  double sent = 0;        // a message to a neighbour, with the wait for a late one
   double all() const { return forward.total() + backward.total() + weights.total(); }
   // The computations of both, one after the other; `sent` stays.
   ChunkTimes& operator+=(const ChunkTimes& other);
